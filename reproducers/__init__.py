@@ -1,0 +1,1 @@
+"""patchlane's engine: one probe, two trees, one verdict. Each verb is one module."""

@@ -1,0 +1,230 @@
+"""The one way a reproducer talks: import upstream from the given tree, measure, record, say what was seen.
+
+``main(reproduce, pack=5, package="mamba_ssm")`` prints the stamp (JSON) first and the observation record (JSON) last.
+The probe is never told whether its tree is patched. Standard library only; ``export`` inlines it into a single file.
+Exit status of an arm: 0 when it decided (bug or healthy), 1 when it failed in some other way, 2 usage, 77 when it
+cannot test here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import json
+import sys
+import traceback
+import types
+from collections.abc import Callable
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any, TypeVar
+
+from reproducers.observe import CannotTest, Check, Observations, Signature, judge_error
+from reproducers.stamp import capability, file_sha256, versions
+from reproducers.watch import Watch
+
+__all__ = ["CannotTest", "Probe", "Signature", "main"]
+T = TypeVar("T")
+
+
+class Probe:
+    """One arm's notebook. Attributes: ``tree`` (import root), ``lane`` ("cpu" or "cuda"), ``seed``."""
+
+    def __init__(self, package: str, tree: Path, lane: str, seed: int, watch: Watch) -> None:
+        self.package, self.tree, self.lane, self.seed = package, tree, lane, seed
+        self._watch = watch
+        self.observations = Observations()
+
+    def upstream(self, name: str) -> types.ModuleType:
+        """Import upstream module ``name`` from the tree.
+
+        Raises CannotTest when the tree has no such module or a dependency is missing, RuntimeError when the code
+        came from anywhere but the tree. Every other error propagates: it is a different failure.
+        """
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            missing = error.name or str(error)
+            if missing.split(".")[0] == self.package:
+                raise CannotTest(f"this tree has no module {missing}") from error
+            raise CannotTest(
+                f"dependency {missing} is not installed", "python -m reproducers.doctor"
+            ) from error
+        self._watch.hook_triton()
+        self.check_origin()
+        return module
+
+    def namespace(self) -> None:
+        """Register the package without running its ``__init__`` (which may need compiled extensions)."""
+        root = self.tree / self.package
+        if not root.is_dir():
+            raise CannotTest(f"this tree has no package {self.package}")
+        module = types.ModuleType(self.package)
+        module.__path__ = [str(root)]
+        sys.modules[self.package] = module
+
+    def check_origin(self) -> None:
+        """Refuse to go on if any module of the package under test was imported from outside the tree."""
+        tree = self.tree.resolve()
+        for name, module in list(sys.modules.items()):
+            origin = getattr(module, "__file__", None)
+            if name.split(".")[0] != self.package or not origin:
+                continue
+            if not Path(origin).resolve().is_relative_to(tree):
+                raise RuntimeError(f"{name} was imported from {origin}, not from the tree under test {tree}")
+
+    def attempt(self, name: str, call: Callable[[], T], signature: Signature) -> T | None:
+        """Bug check: run ``call``; raising by ``signature`` is the bug, any other error a different failure.
+
+        Returns the call's value, or None when it raised: follow with ``error`` to show that the value is right.
+        """
+        expected = f"no {signature.exception} /{signature.message}/ from {signature.frame}"
+        try:
+            value = call()
+        except CannotTest:
+            raise
+        except Exception as error:
+            state = "bug" if signature.matches(error) else "different"
+            if state == "different":
+                traceback.print_exc(file=sys.stdout)
+            said = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            self._add(Check(name, "bug", state, said, expected))  # type: ignore[arg-type]
+            return None
+        self._add(Check(name, "bug", "healthy", "returned", expected))
+        return value
+
+    def error(
+        self,
+        name: str,
+        measured: float,
+        limit: float,
+        *,
+        reference: str,
+        bug_above: float | None = None,
+        unit: str = "",
+    ) -> None:
+        """Bug check on an error norm: healthy ≤ ``limit``, the bug ≥ ``bug_above``, in between a different failure."""
+        measured = float(measured)
+        state = judge_error(measured, limit, bug_above)
+        detail = f"bug at or over {bug_above:.4g}" if bug_above is not None else ""
+        self._add(Check(name, "bug", state, measured, limit, reference, unit, detail))
+
+    def guard(self, name: str, measured: float, limit: float, *, reference: str, unit: str = "") -> None:
+        """Guard check: behaviour next to the bug that must hold in both arms, ``measured`` ≤ ``limit``."""
+        measured = float(measured)
+        passed = judge_error(measured, limit, None) == "healthy"
+        self._add(Check(name, "guard", "passed" if passed else "failed", measured, limit, reference, unit))
+
+    def guard_attempt(self, name: str, call: Callable[[], T]) -> T | None:
+        """Guard check: ``call`` must not raise. Returns its value, or None when it did (and the guard failed)."""
+        try:
+            value = call()
+        except CannotTest:
+            raise
+        except Exception as error:
+            traceback.print_exc(file=sys.stdout)
+            said = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            self._add(Check(name, "guard", "failed", said, "no exception"))
+            return None
+        self._add(Check(name, "guard", "passed", "returned", "no exception"))
+        return value
+
+    def note(self, name: str, measured: float | str, *, unit: str = "", detail: str = "") -> None:
+        """A measured number that decides nothing (peak bytes, time), kept in the record."""
+        self._add(Check(name, "note", "noted", measured, unit=unit, detail=detail))
+
+    def skip(self, name: str, reason: str) -> None:
+        """A check that this host cannot make; it is reported as skipped, never as passed."""
+        self._add(Check(name, "note", "skipped", detail=reason))
+
+    def _add(self, check: Check) -> None:
+        print(self.observations.add(check).line(), flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(sys.modules["__main__"].__doc__ or "").strip())
+    parser.add_argument("--tree", type=Path, help="import root of the package under test (default: as installed)")
+    parser.add_argument("--needs", type=Path, action="append", default=[], help="further import roots")
+    parser.add_argument("--lane", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--label", default="", help="release or SHA of the tree, for the stamp")
+    parser.add_argument("--watch", type=Path, help="JSON: {path in tree: [[first line, last line], ...]}")
+    return parser.parse_args()
+
+
+def _locate(package: str, tree: Path | None) -> Path:
+    """The import root that holds ``package``: the given tree, or wherever this interpreter has it installed."""
+    spec = PathFinder.find_spec(package, [str(tree)] if tree else None)
+    places = list(spec.submodule_search_locations or []) if spec else []
+    if not places:
+        where = f"in {tree}" if tree else "in this interpreter"
+        raise CannotTest(f"package {package} is not {where}", "pass --tree DIR with the upstream sources")
+    return Path(places[0]).parent
+
+
+def _emit(kind: str, body: dict[str, Any]) -> None:
+    print(json.dumps({"patchlane": kind, **body}, sort_keys=True), flush=True)
+
+
+def _stamp(args: argparse.Namespace, pack: int, package: str, tree: Path | None) -> None:
+    _emit(
+        "stamp",
+        {
+            "pack": pack,
+            "package": package,
+            "label": args.label,
+            "imported_from": str(tree) if tree else None,
+            "lane": args.lane,
+            "seed": args.seed,
+            "reproducer_sha256": file_sha256(Path(sys.modules["__main__"].__file__ or "")),
+            "host": capability(),
+            "versions": versions(),
+        },
+    )
+
+
+def _measure(reproduce: Callable[[Probe], None], probe: Probe, watch: Watch) -> tuple[str, str, str]:
+    """(outcome, reason, remedy) of one arm; an error outside a named check is a different failure."""
+    watch.start()
+    try:
+        reproduce(probe)
+        probe.check_origin()
+    except CannotTest as error:
+        return "cannot_test", error.reason, error.remedy
+    except Exception as error:
+        traceback.print_exc(file=sys.stdout)
+        return "different", f"{type(error).__name__}: {error}".splitlines()[0], ""
+    finally:
+        watch.stop()
+    return (*probe.observations.outcome(), "")
+
+
+def main(reproduce: Callable[[Probe], None], *, pack: int, package: str) -> None:
+    """Run ``reproduce`` as one arm and exit (see the module's docstring for output and exit status)."""
+    args = _arguments()
+    roots = [args.tree] if args.tree else []
+    sys.path[:0] = [str(Path(p).resolve()) for p in [*roots, *args.needs]]
+    probe, watch, tree = None, None, None
+    try:
+        tree = _locate(package, args.tree.resolve() if args.tree else None)
+        _stamp(args, pack, package, tree)
+        watch = Watch(tree, json.loads(args.watch.read_text()) if args.watch else {})
+        probe = Probe(package, tree, args.lane, args.seed, watch)
+        outcome, reason, remedy = _measure(reproduce, probe, watch)
+    except CannotTest as error:
+        _stamp(args, pack, package, tree)
+        outcome, reason, remedy = "cannot_test", error.reason, error.remedy
+    checks = probe.observations.checks if probe else []
+    sentinel = "BUG_REPRODUCED" if outcome == "bug" and probe and probe.observations.sentinel() else None
+    print(f"{sentinel or outcome.upper()}: {reason}{remedy and f' (remedy: {remedy})'}", flush=True)
+    record = {
+        "outcome": outcome,
+        "reason": reason,
+        "remedy": remedy,
+        "sentinel": sentinel,
+        "checks": [c.as_json() for c in checks],
+        "executed": watch.report() if watch else {},
+    }
+    _emit("record", record)
+    raise SystemExit({"bug": 0, "healthy": 0, "cannot_test": 77}.get(outcome, 1))

@@ -1,0 +1,170 @@
+"""Proof of execution: which watched lines ran, and the hash of each watched function as it was in this process.
+
+Python lines are seen with ``sys.monitoring`` (3.12+) or ``sys.settrace`` (3.11). Triton and TileLang kernels are
+compiled from source text instead, so for those the text handed to the compiler is recorded. Standard library only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+import threading
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+Ranges = dict[str, list[list[int]]]
+_TOOL = 4  # a sys.monitoring tool id that neither debuggers, coverage nor profilers claim
+
+
+def code_sha256(code: CodeType) -> str:
+    """Hash of what a function does: bytecode, names and constants, nested functions included, not its location."""
+    digest = hashlib.sha256(code.co_code)
+    digest.update(repr((code.co_names, code.co_varnames, code.co_freevars)).encode())
+    for const in code.co_consts:
+        digest.update((code_sha256(const) if isinstance(const, CodeType) else repr(_stable(const))).encode())
+    return digest.hexdigest()
+
+
+def _stable(const: object) -> object:
+    """Set literals print in hash order, which differs by process; sort them."""
+    return sorted(map(repr, const)) if isinstance(const, frozenset) else const
+
+
+def file_functions(path: Path) -> dict[str, str]:
+    """{qualified name: code hash} for every function of a source file as compiled by this interpreter."""
+    found: dict[str, str] = {}
+
+    def walk(code: CodeType) -> None:
+        for const in code.co_consts:
+            if isinstance(const, CodeType):
+                found[const.co_qualname] = code_sha256(const)
+                walk(const)
+
+    walk(compile(path.read_bytes(), str(path), "exec"))
+    return found
+
+
+class Watch:
+    """Record executions of ``ranges`` ({path relative to ``tree``: [[first, last], ...]}, 1-based, inclusive)."""
+
+    def __init__(self, tree: Path, ranges: Ranges) -> None:
+        self.tree = tree.resolve()
+        self.ranges = {str(self.tree / rel): spans for rel, spans in ranges.items()}
+        self.hits: dict[str, set[int]] = {name: set() for name in self.ranges}
+        self.functions: dict[tuple[str, str], str] = {}
+        self.sources: dict[tuple[str, int], dict[str, Any]] = {}
+
+    def start(self) -> None:
+        if not self.ranges:
+            return
+        self._hook_compilers()
+        if sys.version_info >= (3, 12):
+            monitoring = sys.monitoring
+            monitoring.use_tool_id(_TOOL, "patchlane")
+            monitoring.register_callback(_TOOL, monitoring.events.LINE, self._on_line)
+            monitoring.set_events(_TOOL, monitoring.events.LINE)
+        else:
+            threading.settrace(self._on_call)
+            sys.settrace(self._on_call)
+
+    def stop(self) -> None:
+        if not self.ranges:
+            return
+        if sys.version_info >= (3, 12):
+            sys.monitoring.set_events(_TOOL, 0)
+            sys.monitoring.free_tool_id(_TOOL)
+        else:
+            sys.settrace(None)
+            threading.settrace(None)  # type: ignore[arg-type]
+
+    def _seen(self, code: CodeType, line: int) -> None:
+        name = code.co_filename
+        if any(first <= line <= last for first, last in self.ranges[name]):
+            self.hits[name].add(line)
+            self.functions[name, code.co_qualname] = code_sha256(code)
+
+    def _on_line(self, code: CodeType, line: int) -> object:
+        if code.co_filename in self.ranges:
+            self._seen(code, line)
+        return sys.monitoring.DISABLE if sys.version_info >= (3, 12) else None
+
+    def _on_call(self, frame: FrameType, event: str, arg: object) -> Any:
+        if frame.f_code.co_filename not in self.ranges:
+            return None
+        self._seen(frame.f_code, frame.f_lineno)
+        return self._on_trace
+
+    def _on_trace(self, frame: FrameType, event: str, arg: object) -> Any:
+        if event == "line":
+            self._seen(frame.f_code, frame.f_lineno)
+        return self._on_trace
+
+    def _hook_compilers(self) -> None:
+        """TileLang and TVM parse a kernel's text through ``inspect`` at trace time; Triton names it at compile time."""
+        original = inspect.getsourcelines
+
+        def getsourcelines(target: Any) -> Any:
+            lines, first = original(target)
+            code = getattr(inspect.unwrap(target) if callable(target) else target, "__code__", None)
+            if code is not None and code.co_filename in self.ranges and _called_from("tilelang", "tvm"):
+                self._compiled(code.co_filename, first, "".join(lines), "tilelang")
+            return lines, first
+
+        inspect.getsourcelines = getsourcelines
+
+    def hook_triton(self) -> None:
+        """Call once triton is imported: every kernel it compiles from a watched file is recorded with its text."""
+        module = sys.modules.get("triton.compiler.compiler")
+        if module is None or getattr(module.ASTSource, "_patchlane", False):
+            return
+        original = module.ASTSource.__init__
+
+        def init(source: Any, fn: Any, *args: Any, **kwargs: Any) -> None:
+            original(source, fn, *args, **kwargs)
+            self._triton_function(fn, set())
+
+        module.ASTSource.__init__ = init
+        module.ASTSource._patchlane = True
+
+    def _triton_function(self, fn: Any, done: set[int]) -> None:
+        if id(fn) in done or not hasattr(fn, "src"):
+            return
+        done.add(id(fn))
+        code = fn.fn.__code__
+        if code.co_filename in self.ranges:
+            self._compiled(code.co_filename, fn.starting_line_number, fn.src, "triton")
+        for name in code.co_names:
+            self._triton_function(fn.fn.__globals__.get(name), done)
+
+    def _compiled(self, name: str, first: int, text: str, compiler: str) -> None:
+        last = first + len(text.splitlines()) - 1
+        sha = hashlib.sha256(text.encode()).hexdigest()
+        self.sources[name, first] = {"first": first, "last": last, "sha256": sha, "compiler": compiler}
+
+    def report(self) -> dict[str, Any]:
+        """{relative path: hit lines, executed functions with the hash on disk beside it, compiled sources}."""
+        result: dict[str, Any] = {}
+        for name in self.ranges:
+            path = Path(name)
+            on_disk = file_functions(path) if path.suffix == ".py" and path.exists() else {}
+            result[path.relative_to(self.tree).as_posix()] = {
+                "lines": sorted(self.hits[name]),
+                "functions": {
+                    qual: {"process": sha, "tree": on_disk.get(qual, "")}
+                    for (file, qual), sha in sorted(self.functions.items())
+                    if file == name
+                },
+                "compiled": [entry for (file, _), entry in sorted(self.sources.items()) if file == name],
+            }
+        return result
+
+
+def _called_from(*packages: str) -> bool:
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        if str(frame.f_globals.get("__name__", "")).split(".")[0] in packages:
+            return True
+        frame = frame.f_back
+    return False
