@@ -74,6 +74,11 @@ class Probe:
             if not Path(origin).resolve().is_relative_to(tree):
                 raise RuntimeError(f"{name} was imported from {origin}, not from the tree under test {tree}")
 
+    def triton_interpreter(self) -> None:
+        """CPU lane: run Triton kernels under its interpreter; call before the first ``upstream``."""
+        lane = importlib.import_module("reproducers.lane_triton")
+        lane.enable()
+
     def attempt(self, name: str, call: Callable[[], T], signature: Signature) -> T | None:
         """Bug check: run ``call``; raising by ``signature`` is the bug, any other error a different failure.
 
