@@ -80,9 +80,7 @@ def _libdevice(interpreter: Any) -> None:
             if not hasattr(value, "handle"):
                 return float(function(np.float32(value)))
             data = value.handle.data
-            handle = interpreter.TensorHandle(
-                function(data.astype(np.float32)).astype(data.dtype), value.handle.dtype
-            )
+            handle = interpreter.TensorHandle(function(data.astype(np.float32)).astype(data.dtype), value.handle.dtype)
             return tl.tensor(handle, value.type)
 
         return apply

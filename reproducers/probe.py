@@ -48,9 +48,7 @@ class Probe:
             missing = error.name or str(error)
             if missing.split(".")[0] == self.package:
                 raise CannotTest(f"this tree has no module {missing}") from error
-            raise CannotTest(
-                f"dependency {missing} is not installed", "python -m reproducers.doctor"
-            ) from error
+            raise CannotTest(f"dependency {missing} is not installed", "python -m reproducers.doctor") from error
         self._watch.hook_triton()
         self.check_origin()
         return module

@@ -112,7 +112,7 @@ class Watch:
                 self._compiled(code.co_filename, first, "".join(lines), "tilelang")
             return lines, first
 
-        inspect.getsourcelines = getsourcelines
+        inspect.getsourcelines = getsourcelines  # type: ignore[assignment]
 
     def hook_triton(self) -> None:
         """Call once triton is imported: every kernel it compiles from a watched file is recorded with its text."""

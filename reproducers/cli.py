@@ -1,0 +1,33 @@
+"""How every verb ends: expected failures in one line with the remedy, our own faults in a log worth sending."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+from reproducers.errors import PatchlaneError
+from reproducers.verdicts import Exit
+
+
+def guarded(app: Any) -> None:
+    """Run a typer app; map every way it can end to the project's exit codes, without a traceback."""
+    try:
+        app()
+    except PatchlaneError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(int(error.exit_code)) from None
+    except KeyboardInterrupt:
+        print("interrupted; nothing half-written", file=sys.stderr)
+        raise SystemExit(int(Exit.INTERRUPTED)) from None
+    except Exception as error:
+        with tempfile.NamedTemporaryFile("w", prefix="patchlane-fault-", suffix=".log", delete=False) as sink:
+            traceback.print_exc(file=sink)
+        name = Path(sink.name).name
+        print(
+            f"fault of patchlane: {type(error).__name__}: {error}\n  log to report: {sink.name} ({name})",
+            file=sys.stderr,
+        )
+        raise SystemExit(int(Exit.FAULT)) from None

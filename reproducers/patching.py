@@ -1,0 +1,167 @@
+"""Patched trees: ``git apply`` with zero fuzz and zero offset, cached by (tree, patch), never near site-packages."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from unidiff import PatchSet
+from unidiff.errors import UnidiffParseError
+
+from reproducers.errors import PatchlaneError
+from reproducers.store import Store, Tree
+from reproducers.watch import Ranges
+
+
+class ApplyClass(str, Enum):
+    CLEAN = "CLEAN"
+    ALREADY_APPLIED = "ALREADY_APPLIED"
+    CONFLICT = "CONFLICT"
+
+
+@dataclass(frozen=True)
+class Applicability:
+    """How a patch meets a tree, what git said, and what to do about it."""
+
+    kind: ApplyClass
+    message: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class Hunk:
+    """A hunk's lines in one tree: ``path`` inside the tree, first and last line to watch, and its name."""
+
+    name: str
+    path: str
+    first: int
+    last: int
+
+
+def strip_for(tree: Path, source_root: str) -> int:
+    """The ``-p`` for a patch in repository layout: wheels lack the repository's source root (``src/``)."""
+    if source_root == "." or (tree / source_root).is_dir():
+        return 1
+    return 1 + len(Path(source_root).parts)
+
+
+def import_root(tree: Path, source_root: str) -> Path:
+    """The folder to put on the import path: the source root in a checkout, the top of an unpacked wheel."""
+    inner = tree / source_root
+    return inner if inner.is_dir() else tree
+
+
+def _apply(tree: Path, patch: Path, strip: int, *flags: str) -> tuple[bool, str]:
+    """(applies with neither fuzz nor offset, git's words)."""
+    environment = {**os.environ, "LC_ALL": "C", "GIT_CEILING_DIRECTORIES": str(tree.resolve().parent)}
+    command = ["git", "apply", f"-p{strip}", "--verbose", "--whitespace=nowarn", *flags, str(patch.resolve())]
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
+    offsets = re.findall(r"Hunk #\d+ succeeded at .*offset.*", done.stderr)
+    return done.returncode == 0 and not offsets, "\n".join(offsets) or done.stderr.strip()
+
+
+def classify(tree: Path, patch: Path, strip: int) -> Applicability:
+    """CLEAN, ALREADY_APPLIED (the reverse applies: fixed tree or reversed patch) or CONFLICT (offsets included)."""
+    if not hunks(patch, strip, after=True):
+        return Applicability(ApplyClass.CLEAN, "the patch changes nothing")
+    clean, said = _apply(tree, patch, strip, "--check")
+    if clean:
+        return Applicability(ApplyClass.CLEAN, "applies with zero fuzz and zero offset")
+    if _apply(tree, patch, strip, "--check", "--reverse")[0]:
+        return Applicability(
+            ApplyClass.ALREADY_APPLIED,
+            "the tree already holds what the patch adds (or the patch is reversed)",
+            "retire the pack for this release, or turn the patch round",
+        )
+    return Applicability(
+        ApplyClass.CONFLICT, said, "rebase fix.patch on this tree: git apply --3way in a checkout, then git diff"
+    )
+
+
+def patched_tree(store: Store, tree: Tree, patch: Path, strip: int) -> Tree:
+    """A copy of ``tree`` with the patch applied. PatchlaneError unless it is CLEAN."""
+    found = classify(tree.path, patch, strip)
+    if found.kind is not ApplyClass.CLEAN:
+        raise PatchlaneError(f"{patch.name}: {found.kind.value}: {found.message}", found.remedy)
+    key = hashlib.sha256(f"{tree.digest}\0{strip}\0".encode() + patch.read_bytes()).hexdigest()
+
+    def fill(target: Path) -> None:
+        shutil.copytree(tree.path, target, symlinks=True, dirs_exist_ok=True)
+        if hunks(patch, strip, after=True):
+            applied, said = _apply(target, patch, strip)
+            if not applied:
+                raise PatchlaneError(f"{patch.name}: {said}", "run again; the tree changed under the patch")
+
+    return store.tree("patched", key, f"{tree.label} + {patch.parent.name}", fill)
+
+
+def hunks(patch: Path, strip: int, *, after: bool) -> list[Hunk]:
+    """Each hunk's changed lines in the tree after (or before) the patch; neighbours where it only removes (or adds)."""
+    try:
+        files = PatchSet(patch.read_text())
+    except (UnidiffParseError, UnicodeDecodeError) as error:
+        raise PatchlaneError(f"{patch}: not a unified diff: {error}", "regenerate it with git diff") from error
+    found = []
+    for file in files:
+        name = (file.target_file if after else file.source_file) or ""
+        path = "/".join(Path(name).parts[strip:])
+        for number, hunk in enumerate(file, 1):
+            numbers = [(x.target_line_no if after else x.source_line_no) for x in hunk if _changed(x, after)]
+            if not numbers:
+                numbers = _neighbours(hunk, after)
+            found.append(Hunk(f"{path} hunk {number}", path, min(numbers), max(numbers)))
+    return found
+
+
+def _changed(line: object, after: bool) -> bool:
+    return bool(getattr(line, "is_added" if after else "is_removed"))
+
+
+def _neighbours(hunk: Any, after: bool) -> list[int]:
+    """The context lines that touch a pure removal (or addition)."""
+    numbers: list[int] = []
+    for one, two in zip(hunk, list(hunk)[1:], strict=False):
+        for line, other in ((one, two), (two, one)):
+            if line.is_context and not other.is_context:
+                numbers.append(int(getattr(line, "target_line_no" if after else "source_line_no")))
+    return numbers
+
+
+def ranges(found: list[Hunk]) -> Ranges:
+    """What the arm's watch needs: {path: [[first, last], ...]}."""
+    result: Ranges = {}
+    for hunk in found:
+        result.setdefault(hunk.path, []).append([hunk.first, hunk.last])
+    return result
+
+
+def unexecuted(found: list[Hunk], executed: dict[str, dict[str, object]]) -> list[str]:
+    """Hunks of which no line ran nor was compiled, and functions whose running code is not the tree's."""
+    missing = []
+    for hunk in found:
+        seen: dict[str, object] = executed.get(hunk.path, {})
+        lines = [n for n in _ints(seen.get("lines")) if hunk.first <= n <= hunk.last]
+        compiled = [c for c in _dicts(seen.get("compiled")) if c["first"] <= hunk.last and hunk.first <= c["last"]]
+        if not lines and not compiled:
+            missing.append(hunk.name)
+    for path, seen in executed.items():
+        functions = seen.get("functions")
+        for name, shas in (functions if isinstance(functions, dict) else {}).items():
+            if name != "<module>" and shas["process"] != shas["tree"]:
+                missing.append(f"{path}:{name} (the running code is not the tree's)")
+    return missing
+
+
+def _ints(value: object) -> list[int]:
+    return [int(v) for v in value] if isinstance(value, list) else []
+
+
+def _dicts(value: object) -> list[dict[str, int]]:
+    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []

@@ -1,0 +1,116 @@
+"""Run packs: both arms, guards, proof of execution, verdict, receipt. ``python -m reproducers.run pack05``."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reproducers.errors import PatchlaneError
+from reproducers.schema import Pack, load_packs, select
+from reproducers.verdicts import Exit
+
+if TYPE_CHECKING:
+    from reproducers.experiment import Request, Run
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def list_packs(packs: list[Pack], as_json: bool) -> None:
+    """Print one line a pack; reads pack.yaml only."""
+    if as_json:
+        rows = [{"id": p.id, "title": p.title, "kind": p.kind, "lanes": sorted(p.lanes)} for p in packs]
+        typer.echo(json.dumps(rows, indent=1))
+        return
+    for pack in packs:
+        lanes = "+".join(sorted(pack.lanes))
+        pin = f"{pack.upstream.distribution} {pack.pins['live'].label}"
+        typer.echo(f"{pack.id}  {pack.kind:9} {lanes:9} {pin:32} {pack.title}")
+
+
+def _bisect(pack: Pack, request: Request) -> int:
+    """git-bisect's language and nothing else: 0 good, 1 bad, 125 cannot test."""
+    from reproducers.experiment import execute
+    from reproducers.store import Store
+    from reproducers.verdicts import Verdict
+
+    try:
+        run = execute(pack, request, Store(), lambda arm, line: print(f"[{arm}] {line}", file=sys.stderr))
+    except Exception as error:
+        print(f"cannot test: {type(error).__name__}: {error}", file=sys.stderr)
+        return Exit.BISECT_SKIP
+    answers = {Verdict.FIXED_UPSTREAM: Exit.OK, Verdict.REPRODUCED: Exit.CONTRADICTED}
+    return answers.get(run.ruling.verdict, Exit.BISECT_SKIP)
+
+
+def exit_code(runs: list[Run]) -> Exit:
+    """0 all as expected; a contradiction outranks what cannot be tested."""
+    from reproducers.experiment import expected
+    from reproducers.verdicts import Verdict
+
+    words = [(run.ruling.verdict, expected(run.pack, run.request)) for run in runs]
+    if any(word not in wanted and word is not Verdict.UNTESTABLE for word, wanted in words):
+        return Exit.CONTRADICTED
+    return Exit.CANNOT_TEST if any(word is Verdict.UNTESTABLE for word, _ in words) else Exit.OK
+
+
+@app.command()
+def main(
+    packs: Annotated[list[str] | None, typer.Argument(help="pack05, 05 or 5; several run in parallel")] = None,
+    run_all: Annotated[bool, typer.Option("--all", help="every pack that has the lane")] = False,
+    lane: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    at: Annotated[str, typer.Option(help="live, fixed, any release or full SHA of the upstream")] = "live",
+    upstream: Annotated[Path | None, typer.Option(help="an existing checkout or unpacked package to test")] = None,
+    allow_dirty: Annotated[bool, typer.Option(help="test a checkout with local changes, and record that")] = False,
+    arm: Annotated[str, typer.Option(help="both, pristine or patched")] = "both",
+    repeats: Annotated[int, typer.Option("-n", min=1, help="repeats, each with its own seed; all must agree")] = 1,
+    jobs: Annotated[int, typer.Option(help="packs at a time (default: one a core, one on cuda)")] = 0,
+    offline: Annotated[bool, typer.Option(help="use only what the store holds")] = False,
+    host: Annotated[str, typer.Option(envvar="PATCHLANE_HOST", help="this host's alias")] = "local",
+    receipts: Annotated[Path, typer.Option(help="where receipts go")] = Path("build/receipts"),
+    as_json: Annotated[bool, typer.Option("--json", help="results as JSON on stdout")] = False,
+    junitxml: Annotated[Path | None, typer.Option(help="results as JUnit XML")] = None,
+    bisect: Annotated[bool, typer.Option(help="for git bisect run: 0 good, 1 bad, 125 cannot test")] = False,
+    listing: Annotated[bool, typer.Option("--list", help="list the packs")] = False,
+) -> None:
+    """Reproduce each pack's bug on pristine upstream, apply its patch, and rule on both."""
+    known = load_packs()
+    if listing:
+        list_packs(known, as_json)
+        return
+    if lane not in ("cpu", "cuda") or arm not in ("both", "pristine", "patched"):
+        raise PatchlaneError(f"--lane {lane} --arm {arm}", "--lane cpu|cuda --arm both|pristine|patched")
+    chosen = [p for p in known if lane in p.lanes] if run_all else select(packs or [], known)
+    if not chosen:
+        raise PatchlaneError("no pack named", "python -m reproducers.run --list")
+    if offline:
+        os.environ["PATCHLANE_OFFLINE"] = "1"
+    from reproducers.experiment import Request
+
+    if bisect:
+        request = Request(at=at, lane=lane, arm="pristine", upstream=upstream or Path.cwd(), allow_dirty=True)
+        raise typer.Exit(_bisect(chosen[0], request))
+    from reproducers import session
+
+    workers = jobs or (1 if lane == "cuda" else min(len(chosen), os.cpu_count() or 1))
+    threads = max(1, (os.cpu_count() or 1) // workers)
+    request = Request(at, lane, arm, repeats, upstream, allow_dirty, threads)
+    console = session.console(as_json)
+    runs = session.run_packs(chosen, request, workers, console)
+    session.record(runs, receipts, host, sys.argv[1:], console)
+    session.summary(runs, console)
+    if as_json:
+        typer.echo(json.dumps([session.as_json(run) for run in runs], indent=1))
+    if junitxml:
+        session.write_junit(runs, junitxml)
+    raise typer.Exit(exit_code(runs))
+
+
+if __name__ == "__main__":
+    from reproducers.cli import guarded
+
+    guarded(app)

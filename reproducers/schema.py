@@ -1,0 +1,273 @@
+"""The hand-written half: ``packs/NN_slug/pack.yaml`` and ``packs/needs.yaml`` as frozen, cross-checked models."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import itertools
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from reproducers.errors import PatchlaneError
+
+ROOT = Path(__file__).resolve().parent.parent
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+GitSha = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+Category = Literal[
+    "graph safety",
+    "tensor-wrapper dispatch",
+    "kernel numerics and dimensions",
+    "memory",
+    "integration and dispatcher gaps",
+    "compiler",
+    "legality refactor",
+]
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Need(Model):
+    """A distribution that must be importable beside the code under test, unpacked and never installed."""
+
+    distribution: str
+    release: str
+    artifacts: dict[str, Sha256] = Field(min_length=1)
+
+
+class Pin(Model):
+    """One named upstream tree: a release on the package index, a git SHA, or a release with the SHA it was cut from."""
+
+    release: str | None = None
+    sha: GitSha | None = None
+    artifacts: dict[str, Sha256] = {}
+    source: str | None = None
+    needs: list[str] = []
+
+    @model_validator(mode="after")
+    def _named(self) -> Pin:
+        if self.release is None and self.sha is None:
+            raise ValueError("a pin needs a release or a 40-hex sha")
+        if self.release is not None and not self.artifacts:
+            raise ValueError("a release pin needs artifacts: {file name: sha256}")
+        return self
+
+    @property
+    def label(self) -> str:
+        return self.release or f"git {self.sha}"
+
+
+class Lane(Model):
+    """Where the pack can be shown. ``requires`` are importable modules; limits are per arm."""
+
+    requires: list[str] = []
+    capability: str | None = None
+    gpus: int = 0
+    timeout_s: int = 600
+    memory_gib: float = 8.0
+    max_age_days: int = 180
+
+
+class Upstream(Model):
+    repo: Annotated[str, StringConstraints(pattern=r"^[\w.-]+/[\w.-]+$")]
+    distribution: str
+    package: str
+    licence: str
+    source_root: str = "."
+
+
+class Thread(Model):
+    url: Annotated[str, StringConstraints(pattern=r"^https://")]
+    state: Literal["open", "closed", "merged"]
+    looked_up: datetime.date
+    note: str = ""
+
+
+class Search(Model):
+    """What was searched for upstream threads, so that "none found" is a statement and not an omission."""
+
+    found: Literal["threads", "none"]
+    query: str
+    date: datetime.date
+
+
+class UpstreamState(Model):
+    search: Search
+    threads: list[Thread] = []
+    filed: Literal["issue", "pr", "comment"] | None = None
+    filed_url: str | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> UpstreamState:
+        if (self.filed is None) != (self.filed_url is None):
+            raise ValueError("filed and filed_url go together: a filed pack needs its URL")
+        if (self.search.found == "threads") != bool(self.threads):
+            raise ValueError("search.found must be 'threads' exactly when threads are listed")
+        return self
+
+
+class Filing(Model):
+    decision: Literal["issue", "pr", "comment", "hold", "none"]
+    reason: str
+
+
+class Approval(Model):
+    person: str
+    date: datetime.date
+    digest: Sha256
+
+
+class Pack(Model):
+    """One bug, its proof and its fix. ``folder`` is where it was read from."""
+
+    schema_version: Literal[1]
+    number: int = Field(ge=1, le=999)
+    title: str
+    claim: str
+    category: Category
+    kind: Literal["bug", "memory", "refactor", "report", "guard"]
+    upstream: Upstream
+    pins: dict[Literal["live", "fixed"], Pin]
+    lanes: dict[Literal["cpu", "cuda"], Lane] = Field(min_length=1)
+    no_lane: dict[Literal["cpu", "cuda"], str] = {}
+    upstream_state: UpstreamState
+    filing: Filing
+    remove_when: str
+    review_by: datetime.date
+    consumed_by: list[str] = []
+    approval: Approval | None = None
+    folder: Path = Field(exclude=True)
+
+    @property
+    def id(self) -> str:
+        return f"pack{self.number:02d}"
+
+    @property
+    def patch(self) -> Path:
+        return self.folder / "fix.patch"
+
+    @property
+    def reproducer(self) -> Path:
+        return self.folder / "reproducer.py"
+
+    @model_validator(mode="after")
+    def _cross_checked(self) -> Pack:
+        if not self.folder.name.startswith(f"{self.number:02d}_"):
+            raise ValueError(f"number {self.number} does not match its folder {self.folder.name}")
+        if "live" not in self.pins:
+            raise ValueError("pins.live is required")
+        if self.kind == "guard" and "fixed" not in self.pins:
+            raise ValueError("a guard needs a fixed pin")
+        if self.kind in ("bug", "memory", "refactor") and not self.patch.is_file():
+            raise ValueError(f"kind {self.kind} needs {self.folder.name}/fix.patch")
+        if self.kind in ("report", "guard") and self.patch.is_file():
+            raise ValueError(f"kind {self.kind} offers no fix, yet {self.folder.name}/fix.patch exists")
+        if not self.reproducer.is_file():
+            raise ValueError(f"{self.folder.name}/reproducer.py is missing")
+        missing = {"cpu", "cuda"} - set(self.lanes) - set(self.no_lane)
+        if missing:
+            raise ValueError(f"lane {', '.join(sorted(missing))} is absent: say why under no_lane")
+        return self
+
+
+def _line(text: str, loc: tuple[Any, ...]) -> int:
+    """1-based line of the field at ``loc``, or of its nearest existing parent."""
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    line = 1
+    for key in loc:
+        if isinstance(node, yaml.MappingNode):
+            pair = next(((k, v) for k, v in node.value if k.value == str(key)), None)
+            if pair is None:
+                break
+            line, node = pair[0].start_mark.line + 1, pair[1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(key, int) and key < len(node.value):
+            node = node.value[key]
+            line = node.start_mark.line + 1
+        else:
+            break
+    return line
+
+
+def read_yaml(path: Path) -> tuple[str, Any]:
+    """(text, value) of a YAML file; PatchlaneError with file and line when it is missing or malformed."""
+    try:
+        text = path.read_text()
+        return text, yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except OSError as error:
+        raise PatchlaneError(f"{path}: cannot be read ({error.strerror})", "git status") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f":{mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "not YAML"
+        raise PatchlaneError(f"{path}{where}: {problem}", "correct the YAML at that line") from error
+
+
+def explain(path: Path, text: str, error: ValidationError) -> PatchlaneError:
+    """Every fault of a record as ``file:line: field: what was expected``."""
+    rows = []
+    for fault in error.errors():
+        field = ".".join(map(str, fault["loc"])) or "(whole file)"
+        said = fault["msg"].removeprefix("Value error, ")
+        rows.append(f"{path}:{_line(text, fault['loc'])}: {field}: {said}")
+    return PatchlaneError("\n".join(rows), "correct the fields named above; docs/writing-a-pack.md lists them")
+
+
+def load_pack(folder: Path) -> Pack:
+    path = folder / "pack.yaml"
+    text, data = read_yaml(path)
+    if not isinstance(data, dict):
+        raise PatchlaneError(f"{path}:1: expected a mapping", "see docs/writing-a-pack.md")
+    try:
+        pack = Pack.model_validate({**data, "folder": folder})
+    except ValidationError as error:
+        raise explain(path, text, error) from error
+    known = load_needs(folder.parent)
+    for name, pin in pack.pins.items():
+        for need in pin.needs:
+            if need not in known:
+                line = _line(text, ("pins", name, "needs"))
+                raise PatchlaneError(
+                    f"{path}:{line}: pins.{name}.needs: {need!r} is not in needs.yaml",
+                    f"one of: {', '.join(sorted(known))}",
+                )
+    return pack
+
+
+@functools.lru_cache
+def load_needs(folder: Path) -> dict[str, list[Need]]:
+    """Named sets of needed distributions (``needs.yaml`` beside the packs)."""
+    path = folder / "needs.yaml"
+    if not path.exists():
+        return {}
+    text, data = read_yaml(path)
+    try:
+        return {name: [Need.model_validate(n) for n in rows] for name, rows in (data or {}).items()}
+    except ValidationError as error:
+        raise explain(path, text, error) from error
+
+
+def load_packs(root: Path | None = None) -> list[Pack]:
+    """All packs by number; a number used twice is refused."""
+    root = root or ROOT / "packs"
+    packs = [load_pack(path.parent) for path in sorted(root.glob("*/pack.yaml"))]
+    for one, two in itertools.pairwise(packs):
+        if one.number == two.number:
+            raise PatchlaneError(f"number {one.number} is used by {one.folder} and {two.folder}")
+    return packs
+
+
+def select(names: list[str], packs: list[Pack]) -> list[Pack]:
+    """Packs named as ``pack05``, ``05`` or ``5``, in the order given; PatchlaneError for an unknown one."""
+    by_number = {p.number: p for p in packs}
+    chosen = []
+    for name in names:
+        match = re.fullmatch(r"(?:pack)?0*(\d+)", name)
+        if match is None or int(match[1]) not in by_number:
+            raise PatchlaneError(f"no pack {name!r}", "python -m reproducers.run --list")
+        chosen.append(by_number[int(match[1])])
+    return chosen

@@ -1,0 +1,105 @@
+"""Verdict words, exit codes, and the one function that turns two arms into a verdict."""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+from typing import Any, NamedTuple
+
+
+class Exit(IntEnum):
+    """Exit codes of every verb."""
+
+    OK = 0
+    CONTRADICTED = 1
+    USAGE = 2
+    FAULT = 3
+    CANNOT_TEST = 77
+    BISECT_SKIP = 125
+    INTERRUPTED = 130
+
+
+EXIT_MEANING = {
+    Exit.OK: "every verdict is the expected one; under --bisect: good, the bug is not here",
+    Exit.CONTRADICTED: "a verdict contradicts the expected one, or a check failed; under --bisect: bad",
+    Exit.USAGE: "wrong usage or bad input; the message names the file, the field and the mend",
+    Exit.FAULT: "a fault of patchlane itself; the message names the log to report",
+    Exit.CANNOT_TEST: "cannot be tested on this host; the message names what is missing and the command that gets it",
+    Exit.BISECT_SKIP: "only under --bisect: this revision cannot be tested",
+    Exit.INTERRUPTED: "interrupted; nothing half-written, no child left behind",
+}
+
+
+class Verdict(str, Enum):
+    REPRODUCED_AND_FIXED = "REPRODUCED_AND_FIXED"
+    REPRODUCED = "REPRODUCED"
+    FIXED_UPSTREAM = "FIXED_UPSTREAM"
+    FIX_INEFFECTIVE = "FIX_INEFFECTIVE"
+    FIX_REGRESSES = "FIX_REGRESSES"
+    DIFFERENT_FAILURE = "DIFFERENT_FAILURE"
+    UNTESTABLE = "UNTESTABLE"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    PATCH_STALE = "PATCH_STALE"
+
+
+VERDICT_MEANING = {
+    Verdict.REPRODUCED_AND_FIXED: "pristine shows the bug, patched is healthy, guards hold in both, patched code ran",
+    Verdict.REPRODUCED: "pristine shows the bug; no fix was asked for",
+    Verdict.FIXED_UPSTREAM: "pristine is healthy on a tree that has the code",
+    Verdict.FIX_INEFFECTIVE: "the patch applies, the bug is still there",
+    Verdict.FIX_REGRESSES: "a guard that passed on the pristine tree fails on the patched one",
+    Verdict.DIFFERENT_FAILURE: "an arm failed, but not by the bug's own signature",
+    Verdict.UNTESTABLE: "this host, lane or tree cannot decide",
+    Verdict.INCONCLUSIVE: "the arms ran but do not prove the claim (a guard fails on the pristine tree, repeats"
+    " disagree, or the patched code was not seen executing)",
+    Verdict.PATCH_STALE: "the patch does not apply to this tree as it stands",
+}
+
+
+class Ruling(NamedTuple):
+    """A verdict with its reason and, where there is one, the command or step that mends it."""
+
+    verdict: Verdict
+    reason: str
+    remedy: str = ""
+
+
+def failed_guards(arm: dict[str, Any]) -> list[str]:
+    return [c["name"] for c in arm["checks"] if c["role"] == "guard" and c["state"] == "failed"]
+
+
+def _guard_names(arm: dict[str, Any]) -> set[str]:
+    return {c["name"] for c in arm["checks"] if c["role"] == "guard"}
+
+
+def rule_pristine(arm: dict[str, Any]) -> Ruling:
+    """The verdict of the pristine arm alone."""
+    outcome, reason = arm["outcome"], arm["reason"]
+    if outcome == "cannot_test":
+        return Ruling(Verdict.UNTESTABLE, reason, arm.get("remedy", ""))
+    if outcome == "different":
+        return Ruling(Verdict.DIFFERENT_FAILURE, f"pristine: {reason}", "read the arm's log")
+    guards = failed_guards(arm)
+    if guards:
+        return Ruling(Verdict.INCONCLUSIVE, f"guards fail on the pristine tree: {', '.join(guards)}")
+    if outcome == "healthy":
+        return Ruling(Verdict.FIXED_UPSTREAM, f"the bug is not in this tree: {reason}")
+    return Ruling(Verdict.REPRODUCED, f"bug observed: {reason}")
+
+
+def rule(pristine: dict[str, Any], patched: dict[str, Any], unexecuted: list[str]) -> Ruling:
+    """The verdict of both arms. ``unexecuted`` names the patch hunks that no executed or compiled line covered."""
+    alone = rule_pristine(pristine)
+    if alone.verdict is not Verdict.REPRODUCED:
+        return alone
+    broken = sorted(set(failed_guards(patched)) | (_guard_names(pristine) - _guard_names(patched)))
+    if patched["outcome"] == "bug":
+        return Ruling(Verdict.FIX_INEFFECTIVE, f"patched tree still shows: {patched['reason']}")
+    if patched["outcome"] == "cannot_test":
+        return Ruling(Verdict.UNTESTABLE, f"patched: {patched['reason']}", patched.get("remedy", ""))
+    if broken and patched["checks"]:
+        return Ruling(Verdict.FIX_REGRESSES, f"guards broken by the patch: {', '.join(broken)}")
+    if patched["outcome"] == "different":
+        return Ruling(Verdict.DIFFERENT_FAILURE, f"patched: {patched['reason']}", "read the arm's log")
+    if unexecuted:
+        return Ruling(Verdict.INCONCLUSIVE, f"patched code not seen executing: {', '.join(unexecuted)}")
+    return Ruling(Verdict.REPRODUCED_AND_FIXED, f"{pristine['reason']}; healthy with the patch")
