@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import tempfile
 import traceback
-from pathlib import Path
 from typing import Any
 
 from reproducers.errors import PatchlaneError

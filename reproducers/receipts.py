@@ -11,7 +11,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from filelock import FileLock
@@ -216,7 +216,7 @@ def verify_all(root: Path) -> dict[Path, list[str]]:
 
 
 @app.command()
-def verify(root: Path = typer.Argument(ROOT / "receipts", help="folder of receipts")) -> None:
+def verify(root: Annotated[Path, typer.Argument(help="folder of receipts")] = ROOT / "receipts") -> None:
     """Recompute every digest and verdict; exit 1 and name what was tampered with."""
     faults = verify_all(root)
     for path, rows in faults.items():
@@ -233,4 +233,6 @@ def _main() -> None:
 
 
 if __name__ == "__main__":
-    app()
+    from reproducers.cli import guarded
+
+    guarded(app)
