@@ -24,7 +24,6 @@ def guarded(app: Any) -> None:
     except Exception as error:
         with tempfile.NamedTemporaryFile("w", prefix="patchlane-fault-", suffix=".log", delete=False) as sink:
             traceback.print_exc(file=sink)
-        name = Path(sink.name).name
         print(
             f"fault of patchlane: {type(error).__name__}: {error}\n  log to report: {sink.name} ({name})",
             file=sys.stderr,
