@@ -55,14 +55,16 @@ class Probe:
         self.check_origin()
         return module
 
-    def namespace(self) -> None:
-        """Register the package without running its ``__init__`` (which may need compiled extensions)."""
-        root = self.tree / self.package
-        if not root.is_dir():
-            raise CannotTest(f"this tree has no package {self.package}")
-        module = types.ModuleType(self.package)
+    def namespace(self, package: str | None = None) -> None:
+        """Register a package without running its ``__init__`` (which may need compiled extensions).
+
+        By default the package under test, from the tree; otherwise one that it needs, from wherever it is found.
+        """
+        name = package or self.package
+        root = _locate(name, self.tree if name == self.package else None) / name
+        module = types.ModuleType(name)
         module.__path__ = [str(root)]
-        sys.modules[self.package] = module
+        sys.modules[name] = module
 
     def check_origin(self) -> None:
         """Refuse to go on if any module of the package under test was imported from outside the tree."""
