@@ -81,6 +81,15 @@ class Probe:
         lane = importlib.import_module("reproducers.lane_triton")
         lane.enable()
 
+    def megatron_cpu(self, **parallel: int) -> None:
+        """Start Megatron-Core as a world of one, on the CPU lane with stand-ins for CUDA names; serves both lanes.
+
+        Call before the first ``upstream``; ``parallel`` goes to ``initialize_model_parallel``.
+        """
+        lane = importlib.import_module("reproducers.lane_megatron")
+        lane.enable(self.lane)
+        lane.world_of_one(self.upstream, self.seed, **parallel)
+
     def attempt(self, name: str, call: Callable[[], T], signature: Signature) -> T | None:
         """Bug check: run ``call``; raising by ``signature`` is the bug, any other error a different failure.
 
