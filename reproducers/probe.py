@@ -53,14 +53,16 @@ class Probe:
         self.check_origin()
         return module
 
-    def namespace(self) -> None:
-        """Register the package without running its ``__init__`` (which may need compiled extensions)."""
-        root = self.tree / self.package
-        if not root.is_dir():
-            raise CannotTest(f"this tree has no package {self.package}")
-        module = types.ModuleType(self.package)
+    def namespace(self, package: str | None = None) -> None:
+        """Register a package without running its ``__init__`` (which may need compiled extensions).
+
+        By default the package under test, from the tree; otherwise one that it needs, from wherever it is found.
+        """
+        name = package or self.package
+        root = _locate(name, self.tree if name == self.package else None) / name
+        module = types.ModuleType(name)
         module.__path__ = [str(root)]
-        sys.modules[self.package] = module
+        sys.modules[name] = module
 
     def check_origin(self) -> None:
         """Refuse to go on if any module of the package under test was imported from outside the tree."""
@@ -76,6 +78,15 @@ class Probe:
         """CPU lane: run Triton kernels under its interpreter; call before the first ``upstream``."""
         lane = importlib.import_module("reproducers.lane_triton")
         lane.enable()
+
+    def megatron_cpu(self, **parallel: int) -> None:
+        """Start Megatron-Core as a world of one, on the CPU lane with stand-ins for CUDA names; serves both lanes.
+
+        Call before the first ``upstream``; ``parallel`` goes to ``initialize_model_parallel``.
+        """
+        lane = importlib.import_module("reproducers.lane_megatron")
+        lane.enable(self.lane)
+        lane.world_of_one(self.upstream, self.seed, **parallel)
 
     def attempt(self, name: str, call: Callable[[], T], signature: Signature) -> T | None:
         """Bug check: run ``call``; raising by ``signature`` is the bug, any other error a different failure.

@@ -1,0 +1,241 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#     "megatron-core==0.19.0", "mamba-ssm==2.3.2.post1", "torch>=2.8", "triton==3.6.0", "einops", "tilelang==0.1.8",
+# ]
+# ///
+"""Float16Module casts parameters to bf16 that are kept in fp32 by contract: MambaMixer's ``A_log`` and ``D``.
+
+``A = exp(A_log)`` is the decay rate of a state that lives for thousands of steps, so a rounding of ``A_log`` grows with
+the sequence. Upstream writes "Keep A_log in fp32" where it creates the parameter, and the wrapper then rounds it with
+everything else. Modules from elsewhere, such as Mamba-3, have no way to opt out either; the mark they need is a plain
+attribute, ``parameter._keep_fp32 = True``. Needs mamba-ssm's Python sources on the path; MIMO needs tilelang as well.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reproducers import probe
+
+STEPS, DT = 4096, 2.0**-10  # a long document; about dt_min, MambaMixer's slowest heads, and exact in bf16
+HIDDEN, HEADS, P, N = 64, 32, 64, 128  # model width, heads, head width, state width
+MAMBA3 = ("dt_bias", "D", "B_bias", "C_bias", "mimo_x", "mimo_z", "mimo_o")  # fp32 whatever dtype Mamba3 is given
+FP32 = 1e-6  # nothing may be lost; rounding once more to fp32 would lose 6e-8
+LOSES = {torch.bfloat16: 1e-3, torch.float16: 1e-4}  # half precision loses up to 3.9e-3 and 4.9e-4 of a value
+
+
+def relative(measured: Tensor, reference: Tensor) -> float:
+    """Largest elementwise relative error; ``reference`` is fp64 and has no zeros."""
+    return ((measured.double() - reference) / reference).abs().max().item()
+
+
+def config(p: probe.Probe, dtype: torch.dtype) -> Any:
+    return p.upstream("megatron.core.transformer.transformer_config").TransformerConfig(
+        num_layers=1,
+        hidden_size=HIDDEN,
+        num_attention_heads=4,
+        use_cpu_initialization=True,  # of the two projections
+        gradient_accumulation_fusion=False,  # needs apex
+        use_mamba_mem_eff_path=False,  # the other path needs causal_conv1d; both read A_log and D alike
+        mamba_state_dim=N,
+        mamba_head_dim=P,
+        mamba_num_heads=HEADS,
+        mamba_num_groups=2,
+        params_dtype=dtype,
+        bf16=dtype == torch.bfloat16,
+        fp16=dtype == torch.float16,
+    )
+
+
+def mixer(p: probe.Probe, cfg: Any) -> Any:
+    """The real MambaMixer with Megatron's own linear layers; D as if trained, for its initial 1 has nothing to round."""
+    mamba = p.upstream("megatron.core.ssm.mamba_mixer")
+    if not mamba.HAVE_MAMBA_SSM:
+        raise probe.CannotTest("mamba_ssm cannot be imported", "pass --needs DIR with its Python sources")
+    layers = p.upstream("megatron.core.tensor_parallel.layers")
+    groups = p.upstream("megatron.core.process_groups_config").ProcessGroupCollection.use_mpu_process_groups()
+    projections = mamba.MambaMixerSubmodules(in_proj=layers.ColumnParallelLinear, out_proj=layers.RowParallelLinear)
+    torch.manual_seed(p.seed)
+    built = mamba.MambaMixer(cfg, projections, d_model=HIDDEN, layer_number=1, pg_collection=groups)
+    with torch.no_grad():
+        built.D.add_(torch.randn(HEADS).to(built.D) / 8)
+    return built.to(torch.cuda.current_device())
+
+
+def wrap(p: probe.Probe, cfg: Any, module: nn.Module) -> nn.Module:
+    return p.upstream("megatron.core.transformer.module").Float16Module(cfg, module)  # type: ignore[no-any-return]
+
+
+def check_cast(p: probe.Probe, dtype: torch.dtype) -> tuple[Any, Any, Tensor, Tensor]:
+    """Wrap a mixer and say what A_log and D lost; all else is cast as ever. Returns wrapper, mixer, true A and D."""
+    name, cfg = str(dtype).removeprefix("torch."), config(p, dtype)
+    module = mixer(p, cfg)
+    before = {key: value.detach().clone() for key, value in module.named_parameters()}
+    attributes = [(key, sorted(vars(value))) for key, value in module.named_parameters()]
+    names = set(module.state_dict())
+    wrapped = wrap(p, cfg, module)
+    A, D = before["A_log"].double().exp(), before["D"].double()  # [HEADS] each, of the fp32 values before the wrap
+    after = module.A_log.detach().double().exp()
+    p.error(f"A = exp(A_log) after the {name} wrap", relative(after, A), FP32,
+            reference="fp64 exp of A_log before the wrap", bug_above=LOSES[dtype])  # fmt: skip
+    p.error(f"D after the {name} wrap", relative(module.D, D), FP32,
+            reference="D before the wrap", bug_above=LOSES[dtype])  # fmt: skip
+    p.error(f"state left after {STEPS} steps, {name}", relative((-after * DT * STEPS).exp(), (-A * DT * STEPS).exp()),
+            FP32 * 16 * DT * STEPS,  # an error of A is multiplied by A dt steps, A <= 16
+            reference=f"fp64 exp(-A dt {STEPS}), dt {DT:.2g}", bug_above=1e-2)  # fmt: skip
+    others = {key: value for key, value in module.named_parameters() if key not in ("A_log", "D")}
+    p.guard(f"other parameters not exactly cast to {name}",
+            sum(not torch.equal(value, before[key].to(dtype)) for key, value in others.items()), 0,
+            reference=f"{', '.join(others)} before the wrap, .to({name})")  # fmt: skip
+    p.guard(f"state_dict names changed, {name}", len(set(wrapped.state_dict()) ^ names), 0, reference="before")
+    p.guard(f"parameter attributes changed, {name}",
+            sum(sorted(vars(module.get_parameter(key))) != mine for key, mine in attributes), 0,
+            reference="as constructed")  # fmt: skip
+    still = module.A_log.detach() + 1e-3 == module.A_log.detach()
+    p.note(f"A_log entries that an update of 1e-3 leaves alone, {name}", f"{int(still.sum())} of {HEADS}")
+    return wrapped, module, A, D
+
+
+def check_neighbours(p: probe.Probe) -> None:
+    """Float buffers are cast, integer ones are not, shared parameters stay shared."""
+    norm = nn.BatchNorm1d(8)
+    tied = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8), norm])
+    tied[1].weight = tied[0].weight
+    wrap(p, config(p, torch.bfloat16), tied)
+    wrong = [norm.running_mean.dtype != torch.bfloat16, norm.num_batches_tracked.dtype != torch.int64,
+             tied[1].weight is not tied[0].weight, tied[0].weight.dtype != torch.bfloat16]  # fmt: skip
+    p.guard("buffers or shared parameters treated otherwise", sum(wrong), 0, reference="nn.Module.bfloat16")
+
+
+def scan(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> Tensor:
+    """The SSD recurrence in closed form: y_t = sum_{s<=t} (C_t . B_s) exp(A (c_t - c_s)) dt_s x_s + D x_t, c = cumsum dt.
+
+    x [b, l, h, p]; dt [b, l, h] after softplus; A (negative), D [h]; B, C [b, l, g, n] -> [b, l, h, p].
+    """
+    B, C = (t.repeat_interleave(x.shape[2] // t.shape[2], 2) for t in (B, C))  # [b, l, h, n]
+    c = dt.cumsum(1).transpose(1, 2)  # [b, h, l]
+    decay = (A[:, None, None] * (c[..., :, None] - c[..., None, :]).tril()).exp().tril()  # [b, h, t, s]
+    return torch.einsum("bthn,bshn,bhts,bsh,bshp->bthp", C, B, decay, dt, x) + D[:, None] * x
+
+
+def check_forward(p: probe.Probe, wrapped: Any, module: Any, A: Tensor, D: Tensor) -> None:
+    """Forward and backward of the wrapped mixer, watching the scan that it calls."""
+    mamba = p.upstream("megatron.core.ssm.mamba_mixer")
+    kernel, calls = mamba.mamba_chunk_scan_combined, []
+
+    def watched(x: Tensor, dt: Tensor, a: Tensor, B: Tensor, C: Tensor, chunk: int, **options: Any) -> Tensor:
+        step = nn.functional.softplus(dt.double() + options["dt_bias"].double())
+        x64, B64, C64, d = x.double(), B.double(), C.double(), options["D"]
+        exact = scan(x64, step, a.double(), B64, C64, d.double())  # with the A and D that the mixer hands over
+        y = kernel(x, dt, a, B, C, chunk, **options) if p.lane == "cuda" else exact.to(x.dtype)
+        calls.append((x, y, exact, scan(x64, step, -A, B64, C64, D)))
+        return y  # type: ignore[no-any-return]
+
+    mamba.mamba_chunk_scan_combined = watched  # type: ignore[attr-defined]
+    if p.lane == "cpu":  # mamba's own torch form of the gated norm, whose kernel needs a GPU
+        gated, norm = p.upstream("mamba_ssm.ops.triton.layernorm_gated"), module.norm
+        norm.forward = lambda y, z: gated.rms_norm_ref(
+            y, norm.weight, None, z=z, eps=norm.eps, group_size=norm.group_size, norm_before_gate=norm.norm_before_gate
+        )
+    hidden = torch.randn(256, 2, HIDDEN, device=module.A_log.device)  # [l, b, d], fp32 as the wrapper's caller has it
+    out = p.guard_attempt("forward of the wrapped mixer returns", lambda: wrapped(hidden)[0])
+    if out is None:
+        return
+    x, y, exact, truth = calls[-1]
+    p.error("scan in the mixer's forward, A and D as handed over", ((exact - truth).norm() / truth.norm()).item(), FP32,
+            reference="fp64 scan with A and D before the wrap", bug_above=1e-4)  # fmt: skip
+    p.guard("scan output in bf16", ((y.double() - exact).norm() / exact.norm()).item(), 2e-2,  # a few bf16 roundings
+            reference="fp64 scan of the same arguments")  # fmt: skip
+    wrong = [x.dtype != torch.bfloat16, y.dtype != torch.bfloat16, out.dtype != torch.float32]
+    p.guard("dtypes of activations and output changed", sum(wrong), 0, reference="bf16 inside, fp32 from the wrapper")
+    p.guard_attempt("backward of the wrapped mixer returns", lambda: out.square().mean().backward())
+    grads = [(value, value.grad) for value in module.parameters()]
+    bad = sum(g is None or g.dtype != v.dtype or not g.isfinite().all().item() for v, g in grads)
+    p.guard("gradients missing, not finite or not in their parameter's dtype", bad, 0, reference="none")
+
+
+def check_decay_kernel(p: probe.Probe, module: Any, A: Tensor) -> None:
+    """Mamba-2's Triton scan carries a state of ones over STEPS empty steps: exp(-A dt STEPS) is what must be left."""
+    ssd = p.upstream("mamba_ssm.ops.triton.ssd_combined")
+    half: Any = {"device": A.device, "dtype": torch.bfloat16}
+    x, dt = torch.zeros(1, STEPS, HEADS, P, **half), torch.full((1, STEPS, HEADS), DT, **half)
+    B = C = torch.zeros(1, STEPS, 2, N, **half)
+    state = torch.ones(1, HEADS, P, N, device=A.device)
+    a = -module.A_log.detach().float().exp()  # as MambaMixer computes it
+    _, left = ssd.mamba_chunk_scan_combined(
+        x, dt, a, B, C, 128, D=module.D.detach(), initial_states=state, return_final_states=True
+    )  # left [1, HEADS, P, N], fp32
+    truth = (-A * DT * STEPS).exp()[:, None, None].expand(HEADS, P, N)  # from 0.02 down to 1e-28
+    p.error(f"state left after {STEPS} steps of the Triton scan", relative(left[0], truth), 1e-3,
+            # exponents up to 64 summed in fp32 over 32 chunks: about 64 x 2e-6
+            reference="fp64 exp(-A dt steps), A before the wrap", bug_above=1e-2)  # fmt: skip
+
+
+def check_mamba3(p: probe.Probe, mimo: bool) -> None:
+    """A module that knows nothing of Megatron and marks its own parameters, wrapped by Float16Module."""
+    kind = "MIMO" if mimo else "SISO"
+    mamba3 = p.upstream("mamba_ssm.modules.mamba3")
+    if mimo and mamba3.mamba3_mimo_combined is None:
+        return p.skip(f"Mamba-3 {kind}", "tilelang cannot be imported, and Mamba3 asks for it when it is built")
+    torch.manual_seed(p.seed)
+    size = {"d_model": 256, "d_state": 128, "headdim": 64, "mimo_rank": 4, "chunk_size": 16 if mimo else 64}
+    device = torch.cuda.current_device()
+    module = mamba3.Mamba3(**size, is_mimo=mimo, device=device, dtype=torch.bfloat16)
+    kept = {key: value for key, value in module.named_parameters() if key in MAMBA3}
+    with torch.no_grad():  # as if trained: most are created as ones, which bf16 holds exactly
+        for value in kept.values():
+            value.mul_(1 + torch.randn_like(value) / 8)
+    truth = {key: value.detach().double() for key, value in kept.items()}
+    hidden = torch.randn(1, 256, 256, device=device, dtype=torch.bfloat16) / 4  # [b, l, d]
+    expected = run_mamba3(p, kind, module, hidden)  # [b, l, d] or None
+    for value in kept.values():
+        value._keep_fp32 = True  # type: ignore[attr-defined]
+    wrapped = wrap(p, config(p, torch.bfloat16), module)
+    lost = max(relative(module.get_parameter(key), truth[key]) for key in kept)
+    p.error(f"Mamba-3 {kind} {', '.join(kept)}, marked", lost, FP32,
+            reference="before the wrap", bug_above=LOSES[torch.bfloat16])  # fmt: skip
+    p.guard(f"Mamba-3 {kind} unmarked parameters not bf16",
+            sum(v.dtype != torch.bfloat16 for k, v in module.named_parameters() if k not in kept), 0,
+            reference="all cast")  # fmt: skip
+    if expected is None:
+        return None
+    refused = probe.Signature("Exception", "", "mamba_ssm/modules/mamba3.py")  # the same call returned before the wrap
+    with torch.no_grad():
+        out = p.attempt(f"Mamba-3 {kind} kernel takes what the wrap left", lambda: wrapped(hidden), refused)
+    if out is not None:  # nothing changed, so only the order of additions inside the kernel may
+        error = ((out.double() - expected).norm() / expected.norm()).item()
+        p.error(f"Mamba-3 {kind} output", error, 1e-4, reference="the same module before the wrap", bug_above=1e-4)
+    return None
+
+
+def run_mamba3(p: probe.Probe, kind: str, module: Any, hidden: Tensor) -> Tensor | None:
+    """The module's output before the wrap, or None with the reason noted where this host cannot run its kernel."""
+    if p.lane == "cpu":
+        return p.skip(f"Mamba-3 {kind} kernel", "needs a GPU")
+    try:
+        with torch.no_grad():
+            return module(hidden).double()  # type: ignore[no-any-return]
+    except Exception as error:  # noqa: BLE001  whatever it is, it is not the wrap's doing
+        said = f"{type(error).__name__}: {error}"
+        return p.skip(f"Mamba-3 {kind} kernel", f"does not run before the wrap either: {said[:300]}")
+
+
+def reproduce(p: probe.Probe) -> None:
+    p.megatron_cpu()
+    p.namespace("mamba_ssm")  # its __init__ wants compiled extensions that nothing here uses
+    bf16 = check_cast(p, torch.bfloat16)
+    check_cast(p, torch.float16)
+    check_neighbours(p)
+    check_forward(p, *bf16)
+    if p.lane == "cuda":
+        check_decay_kernel(p, bf16[1], bf16[2])
+    for mimo in (False, True):
+        check_mamba3(p, mimo)
+
+
+if __name__ == "__main__":
+    probe.main(reproduce, pack=16, package="megatron")

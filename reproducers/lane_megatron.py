@@ -1,0 +1,96 @@
+"""Boot Megatron-Core in one process: a world of one on any host, and the few CUDA names it needs where there is no GPU.
+
+Nothing of Megatron's own code is replaced except its two accessors of the CUDA generator's state, which have no
+meaning on a CPU; every other change is to ``torch.cuda`` or to ``device="cuda"`` arguments.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import socket
+import tempfile
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from reproducers.observe import CannotTest
+
+FACTORIES = ("arange", "as_tensor", "empty", "empty_like", "full", "ones", "rand", "randn", "tensor", "zeros")
+Upstream = Callable[[str], types.ModuleType]
+
+
+def enable(device: str) -> None:
+    """``device`` "cpu": stand in for the CUDA names Megatron asks for, GPU or not; call before it is imported."""
+    if device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # heeded as long as nobody has asked torch for a GPU
+    try:
+        import torch
+        import triton  # noqa: F401  megatron.core imports it unasked from 0.18 on
+    except ModuleNotFoundError as error:
+        raise CannotTest(f"{error.name} is not installed", "make setup") from error
+    if torch.cuda.is_available() != (device == "cuda"):
+        raise CannotTest(f"lane {device} was asked for, torch sees {torch.cuda.device_count()} GPUs")
+    if device == "cuda" or getattr(torch.cuda, "_patchlane", False):
+        return
+    cuda: Any = torch.cuda
+    cuda._patchlane = True
+    cuda.current_device = lambda: torch.device("cpu")
+    cuda.get_rng_state = lambda *a, **k: torch.get_rng_state()
+    cuda.set_rng_state = lambda state, *a, **k: torch.set_rng_state(state)
+    cuda.manual_seed = torch.manual_seed
+    cuda.synchronize = lambda *a, **k: None
+    cuda.nvtx.range_push = cuda.nvtx.range_pop = lambda *a, **k: 0
+    cuda.nvtx.range = lambda *a, **k: contextlib.nullcontext()
+    tensor: Any = torch.Tensor
+    tensor.cuda = tensor.pin_memory = lambda self, *a, **k: self
+    for name in FACTORIES:
+        setattr(torch, name, _on_cpu(getattr(torch, name)))
+
+
+def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
+    """``factory`` with ``device="cuda"`` read as the CPU and without pinned memory."""
+
+    @functools.wraps(factory)
+    def make(*args: Any, **kwargs: Any) -> Any:
+        if str(kwargs.get("device", "")).startswith("cuda"):
+            kwargs["device"] = "cpu"
+        kwargs.pop("pin_memory", None)
+        return factory(*args, **kwargs)
+
+    return make
+
+
+def world_of_one(upstream: Upstream, seed: int, **parallel: int) -> types.ModuleType:
+    """Start torch.distributed (gloo, one process) and Megatron's groups and generators; returns ``parallel_state``.
+
+    ``parallel`` goes to ``initialize_model_parallel``. A world of one never sends anything, so gloo serves on a
+    GPU too. Call once per process.
+    """
+    import torch
+
+    parallel_state = upstream("megatron.core.parallel_state")
+    random = upstream("megatron.core.tensor_parallel.random")
+    _process_group()
+    parallel_state.initialize_model_parallel(**parallel)
+    if not torch.cuda.is_available():
+        random._get_cuda_rng_state = lambda *a, **k: torch.get_rng_state()  # type: ignore[attr-defined]
+        random._set_cuda_rng_state = lambda state, *a, **k: torch.set_rng_state(state)  # type: ignore[attr-defined]
+    torch.manual_seed(seed)
+    random.model_parallel_cuda_manual_seed(seed + 1234)
+    return parallel_state
+
+
+def _process_group() -> None:
+    """A gloo group of this process alone, meeting itself in a temporary file; loopback where it has a name."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        return
+    names = {name for _, name in socket.if_nameindex()}
+    if "lo" in names:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    place = Path(tempfile.mkdtemp(prefix="patchlane-")) / "rendezvous"
+    dist.init_process_group("gloo", init_method=place.as_uri(), rank=0, world_size=1)
