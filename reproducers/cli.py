@@ -25,7 +25,7 @@ def guarded(app: Any) -> None:
         with tempfile.NamedTemporaryFile("w", prefix="patchlane-fault-", suffix=".log", delete=False) as sink:
             traceback.print_exc(file=sink)
         print(
-            f"fault of patchlane: {type(error).__name__}: {error}\n  log to report: {sink.name} ({name})",
+            f"fault of patchlane: {type(error).__name__}: {error}\n  log to report: {sink.name}",
             file=sys.stderr,
         )
         raise SystemExit(int(Exit.FAULT)) from None

@@ -116,7 +116,7 @@ def build(packs: list[Pack], root: Path) -> dict[str, Any]:
     for pack in packs:
         receipts = chain(root / f"{pack.number:02d}")
         found = {lane: lane_entry(pack, lane, receipts) for lane in sorted(pack.lanes)}
-        lanes = {lane: entry for lane, entry in found.items() if entry}
+        lanes: dict[str, dict[str, Any]] = {lane: entry for lane, entry in found.items() if entry}
         entries[pack.id] = {
             "title": pack.title,
             "kind": pack.kind,

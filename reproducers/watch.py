@@ -32,14 +32,14 @@ def _stable(const: object) -> object:
     return sorted(map(repr, const)) if isinstance(const, frozenset) else const
 
 
-def file_functions(path: Path) -> dict[str, str]:
-    """{qualified name: code hash} for every function of a source file as compiled by this interpreter."""
-    found: dict[str, str] = {}
+def file_functions(path: Path) -> dict[str, list[str]]:
+    """{qualified name: code hashes} of a source file as compiled by this interpreter; a name may be defined twice."""
+    found: dict[str, list[str]] = {}
 
     def walk(code: CodeType) -> None:
         for const in code.co_consts:
             if isinstance(const, CodeType):
-                found[const.co_qualname] = code_sha256(const)
+                found.setdefault(const.co_qualname, []).append(code_sha256(const))
                 walk(const)
 
     walk(compile(path.read_bytes(), str(path), "exec"))
@@ -53,7 +53,7 @@ class Watch:
         self.tree = tree.resolve()
         self.ranges = {str(self.tree / rel): spans for rel, spans in ranges.items()}
         self.hits: dict[str, set[int]] = {name: set() for name in self.ranges}
-        self.functions: dict[tuple[str, str], str] = {}
+        self.functions: dict[tuple[str, str], set[str]] = {}
         self.sources: dict[tuple[str, int], dict[str, Any]] = {}
 
     def start(self) -> None:
@@ -83,7 +83,7 @@ class Watch:
         name = code.co_filename
         if any(first <= line <= last for first, last in self.ranges[name]):
             self.hits[name].add(line)
-            self.functions[name, code.co_qualname] = code_sha256(code)
+            self.functions.setdefault((name, code.co_qualname), set()).add(code_sha256(code))
 
     def _on_line(self, code: CodeType, line: int) -> object:
         if code.co_filename in self.ranges:
@@ -152,8 +152,8 @@ class Watch:
             result[path.relative_to(self.tree).as_posix()] = {
                 "lines": sorted(self.hits[name]),
                 "functions": {
-                    qual: {"process": sha, "tree": on_disk.get(qual, "")}
-                    for (file, qual), sha in sorted(self.functions.items())
+                    qual: {"process": sorted(shas), "tree": sorted(on_disk.get(qual, []))}
+                    for (file, qual), shas in sorted(self.functions.items())
                     if file == name
                 },
                 "compiled": [entry for (file, _), entry in sorted(self.sources.items()) if file == name],
