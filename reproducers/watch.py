@@ -53,6 +53,7 @@ class Watch:
         self.tree = tree.resolve()
         self.ranges = {str(self.tree / rel): spans for rel, spans in ranges.items()}
         self.hits: dict[str, set[int]] = {name: set() for name in self.ranges}
+        self.pending = {(name, first, last) for name, spans in self.ranges.items() for first, last in spans}
         self.functions: dict[tuple[str, str], set[str]] = {}
         self.sources: dict[tuple[str, int], dict[str, Any]] = {}
 
@@ -80,10 +81,15 @@ class Watch:
             threading.settrace(None)  # type: ignore[arg-type]
 
     def _seen(self, code: CodeType, line: int) -> None:
+        """Record a hit; on 3.11, where tracing slows everything, stop once every range has one."""
         name = code.co_filename
         if any(first <= line <= last for first, last in self.ranges[name]):
             self.hits[name].add(line)
             self.functions.setdefault((name, code.co_qualname), set()).add(code_sha256(code))
+            self.pending = {(n, a, b) for n, a, b in self.pending if n != name or not a <= line <= b}
+            if not self.pending and sys.version_info < (3, 12):
+                sys.settrace(None)
+                threading.settrace(None)  # type: ignore[arg-type]
 
     def _on_line(self, code: CodeType, line: int) -> object:
         if code.co_filename in self.ranges:
