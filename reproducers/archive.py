@@ -51,7 +51,7 @@ def _untar(archive: Path, target: Path) -> None:
         tar.extractall(target, members, filter="data")
     tops = list(target.iterdir())
     if len(tops) == 1 and tops[0].is_dir():
-        _lift(tops[0], target)
+        lift(tops[0], target)
 
 
 def _unzip(archive: Path, target: Path) -> None:
@@ -63,7 +63,7 @@ def _unzip(archive: Path, target: Path) -> None:
     for data in target.glob("*.data"):
         for kind in ("purelib", "platlib"):
             if (data / kind).is_dir():
-                _lift(data / kind, target)
+                lift(data / kind, target)
 
 
 def _extract(wheel: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> None:
@@ -82,7 +82,7 @@ def _extract(wheel: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> Non
     path.chmod(0o755 if mode & 0o111 else 0o644)
 
 
-def _lift(inner: Path, target: Path) -> None:
+def lift(inner: Path, target: Path) -> None:
     """Move the contents of ``inner`` up into ``target``."""
     moved = target / ".lifting"
     inner.rename(moved)

@@ -58,6 +58,9 @@ def checkout_tree(store: Store, folder: Path, *, sha: str | None, allow_dirty: b
     """The tree of an existing folder, or of commit ``sha`` of a checkout; a dirty one needs ``allow_dirty``."""
     if not folder.is_dir():
         raise PatchlaneError(f"--upstream {folder}: not a folder", "pass a checkout or an unpacked package")
+    if git("rev-parse", "--absolute-git-dir", cwd=folder).stdout.strip() == str(folder.resolve()):
+        head = sha or git("rev-parse", "HEAD", cwd=folder).stdout.strip()
+        return commit_tree(store, str(folder), head, f"git {head}")
     top = git("rev-parse", "--show-toplevel", cwd=folder)
     if top.returncode or Path(top.stdout.strip()).resolve() != folder.resolve():
         return _copy(store, folder, f"folder {folder.name}")

@@ -63,11 +63,12 @@ def needs_of(pack: Pack, pin: Pin) -> list[Need]:
     return [need for name in pin.needs for need in known[name]]
 
 
-def need_trees(store: Store, pack: Pack, pin: Pin) -> list[Tree]:
+def need_trees(store: Store, pack: Pack, pin: Pin, tags: list[Tag] | None = None) -> list[Tree]:
+    """The trees of a pin's needs, for this interpreter or for the one that ``tags`` describe."""
     trees = []
     for need in needs_of(pack, pin):
         filename, sha256 = (
-            need_artifact(need)
+            need_artifact(need, tags)
             if any(n.endswith(".whl") for n in need.artifacts)
             else next(iter(need.artifacts.items()))
         )
@@ -76,13 +77,13 @@ def need_trees(store: Store, pack: Pack, pin: Pin) -> list[Tree]:
 
 
 def pin_tree(store: Store, pack: Pack, pin: Pin, options: dict[str, Any]) -> Tree:
-    """The tree under test. ``options``: ``upstream`` (folder or None) and ``allow_dirty``."""
+    """The tree under test. ``options``: ``upstream`` (a folder), ``allow_dirty``, ``tags`` (another interpreter's)."""
     folder: Path | None = options.get("upstream")
     if folder is not None:
         wanted = pin.sha if pin.release is None else None
         return gittree.checkout_tree(store, folder, sha=wanted, allow_dirty=bool(options.get("allow_dirty")))
     if pin.release is not None:
-        filename, sha256 = choose(pin.artifacts)
+        filename, sha256 = choose(pin.artifacts, options.get("tags"))
         return store.release_tree(pack.upstream.distribution, pin.release, filename, sha256)
     assert pin.sha is not None
     source = pin.source or f"https://github.com/{pack.upstream.repo}"

@@ -44,14 +44,18 @@ def file_sha256(path: Path) -> str:
 def tree_digest(root: Path) -> str:
     """sha256 over every file's relative path, executable bit and content; independent of time and owner."""
     digest = hashlib.sha256()
-    for path in sorted(p for p in root.rglob("*") if p.is_file() or p.is_symlink()):
-        if not SKIPPED.isdisjoint(path.relative_to(root).parts):
-            continue
-        name = path.relative_to(root).as_posix()
+    for name, path in tree_files(root):
         content = str(path.readlink()) if path.is_symlink() else file_sha256(path)
         executable = not path.is_symlink() and bool(path.stat().st_mode & 0o100)
         digest.update(f"{name}\0{int(executable)}\0{content}\n".encode())
     return digest.hexdigest()
+
+
+def tree_files(root: Path) -> list[tuple[str, Path]]:
+    """(relative path, path) of every file and link, sorted; version control and bytecode left out."""
+    found = sorted(p for p in root.rglob("*") if p.is_file() or p.is_symlink())
+    names = [(p.relative_to(root), p) for p in found]
+    return [(name.as_posix(), p) for name, p in names if SKIPPED.isdisjoint(name.parts)]
 
 
 def write_atomic(path: Path, data: bytes) -> None:

@@ -1,0 +1,103 @@
+"""Install a bundle's parts into the store. Standard library only until the bundle's own requirements are unpacked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+import shutil
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import IO, Any, cast
+
+USAGE = "usage: python -m reproducers.bundle install PART..."
+
+
+class Parts:
+    """The parts read as one stream, in name order."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.paths = sorted(paths, key=lambda p: p.name)
+        self.current: IO[bytes] | None = None
+
+    def read(self, size: int = -1) -> bytes:
+        while True:
+            if self.current is None:
+                if not self.paths:
+                    return b""
+                self.current = self.paths.pop(0).open("rb")
+            data = self.current.read(size)
+            if data:
+                return data
+            self.current.close()
+            self.current = None
+
+
+def unpack(paths: list[Path], target: Path) -> dict[str, Any]:
+    """Unpack objects to ``target/objects``, checking each against its digest; returns the index."""
+    (target / "objects").mkdir()
+    index: dict[str, Any] = {}
+    with lzma.LZMAFile(cast("IO[bytes]", Parts(paths))) as packed, tarfile.open(fileobj=packed, mode="r|") as tar:
+        for member in tar:
+            source = tar.extractfile(member)
+            if source is None:
+                continue
+            data = source.read()
+            if member.name == "index.json":
+                index = json.loads(data)
+                continue
+            sha = hashlib.sha256(data).hexdigest()
+            if member.name != f"objects/{sha}":
+                raise ValueError(f"{member.name} has the bytes of {sha}")
+            (target / "objects" / sha).write_bytes(data)
+    return index
+
+
+def build(tree: dict[str, Any], objects: Path, target: Path) -> None:
+    """Lay a tree's files out under ``target``."""
+    for name, executable, sha in tree["files"]:
+        path = target / name
+        if not path.resolve().is_relative_to(target.resolve()):
+            raise ValueError(f"{name!r} leaves the tree")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(objects / sha, path)
+        path.chmod(0o755 if executable else 0o644)
+
+
+def fill_store(index: dict[str, Any], objects: Path) -> Path:
+    """Put every tree into the store, its content digest checked; returns the engine requirements' folder."""
+    from reproducers.errors import StoreError
+    from reproducers.store import Store
+
+    store = Store(offline=True)
+    for key, tree in index["trees"].items():
+        made = store.tree("trees", key, tree["label"], lambda target, tree=tree: build(tree, objects, target))  # type: ignore[misc]
+        if made.digest != tree["digest"]:
+            raise StoreError(f"{tree['label']}: digest {made.digest}, the bundle says {tree['digest']}")
+        print(f"{tree['label']}: {len(tree['files'])} files")
+    return store.root / "trees" / str(index["engine"])
+
+
+def main(arguments: list[str]) -> int:
+    """Install; returns the exit code (2 for bad parts, with what to do)."""
+    paths = [Path(a) for a in arguments]
+    absent = [str(p) for p in paths if not p.is_file()]
+    if not paths or absent:
+        print(f"{USAGE}\nnot files: {', '.join(absent) or 'no parts given'}", file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        try:
+            index = unpack(paths, folder)
+            build(index["trees"][index["engine"]], folder / "objects", folder / "engine")
+        except (lzma.LZMAError, EOFError, tarfile.TarError, ValueError, KeyError) as error:
+            print(
+                f"error: the bundle is incomplete or altered: {error}\n  mend: copy every part again", file=sys.stderr
+            )
+            return 2
+        sys.path.append(str(folder / "engine"))
+        site = fill_store(index, folder / "objects")
+    print(f"installed. Now:\n  export PYTHONPATH={site}\n  python -m reproducers.run --offline PACK...")
+    return 0
