@@ -1,7 +1,7 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#     "torch>=2.11", "triton==3.6.0", "numpy<2.6", "einops", "tilelang==0.1.8", "apache-tvm-ffi==0.1.9",
+#     "torch>=2.11", "triton==3.6.0", "numpy<2.4", "einops", "tilelang==0.1.8", "apache-tvm-ffi==0.1.9",
 #     "mamba-ssm==2.3.2.post1",
 # ]
 # ///
@@ -90,7 +90,7 @@ class Launches:
 
 def combined(module, layout, groups, heads, dtype, generator):
     """Call upstream's combined backward on small random tensors; {gradient name: tensor}."""
-    batch, length, rank, n, width, chunk = ((2 if layout == "dense" else 1), 24, 2, 8, 4, 8)
+    batch, length, rank, n, width, chunk = ((2 if layout == "dense" else 1), 16, 2, 8, 4, 8)
     varlen = {"cu_seqlens": torch.tensor([0, 10, length], dtype=torch.int32)} if layout == "varlen" else {}
     chunks = length // chunk + 2 * len(varlen)
 
@@ -122,16 +122,17 @@ def cpu_lane(p):
     p.triton_interpreter()
     generator = torch.Generator().manual_seed(p.seed)
     grid = [(1, 4), (4, 4), (2, 4), (2, 8), (4, 8), (3, 6)]
+    cases = [*((pair, torch.float32) for pair in grid), ((1, 4), torch.bfloat16), ((2, 8), torch.bfloat16)]
     for layout, file in FILES.items():
         module = p.upstream(FOLDER + file)
         launches = Launches(module, generator)
-        for (groups, heads), dtype in [*((c, torch.float32) for c in grid), *((c, torch.bfloat16) for c in grid[:4])]:
+        for (groups, heads), dtype in cases:
             case = f"{layout} G={groups} H={heads} {str(dtype)[6:]}"
             attempt, record = runner(p, groups in (1, heads), layout)
             generator.manual_seed(p.seed)
             got = attempt(f"{case}: runs", partial(combined, module, layout, groups, heads, dtype, generator))
             if got is not None:
-                # fp32 sums of at most 48 terms; in bf16 one rounding (2**-9) ends an fp32 accumulation
+                # fp32 sums of at most 32 terms; in bf16 one rounding (2**-9) ends an fp32 accumulation
                 limit = 1e-6 if dtype == torch.float32 else 2**-8
                 error, _ = worst(got, launches.expected(groups, heads))
                 record(f"{case}: worst of 9 gradients", error, limit, reference="fp64 sum of the per-head gradients")
@@ -215,6 +216,7 @@ def cuda_lane(p):
     if not torch.cuda.is_available():
         raise probe.CannotTest("the cuda lane needs a GPU")
     mamba3_mimo = p.upstream(FOLDER + "mamba3_mimo").mamba3_mimo
+    p.skip("H not a multiple of G: ValueError", "a tree that refuses after its launches would read past the groups")
     for layout, groups in itertools.product(FILES, (1, HEADS, 2, 4, 8)):
         cuts = [0, LENGTH] if layout == "dense" else [0, 40, LENGTH]  # 40 is no multiple of the chunk
         bounds = None if layout == "dense" else torch.tensor(cuts, dtype=torch.int32, device="cuda")
