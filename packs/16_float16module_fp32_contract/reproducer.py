@@ -162,6 +162,23 @@ def check_forward(p: probe.Probe, wrapped: Any, module: Any, A: Tensor, D: Tenso
     p.guard("gradients missing, not finite or not in their parameter's dtype", bad, 0, reference="none")
 
 
+def check_optimizer(p: probe.Probe, wrapped: Any) -> None:
+    """DDP and the distributed optimizer, whose checkpoints look each parameter's main copy up by its place in a group."""
+    ddp, optim = p.upstream("megatron.core.distributed"), p.upstream("megatron.core.optimizer")
+    options = ddp.DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=True)
+    chunk = ddp.DistributedDataParallel(wrapped.config, options, wrapped)
+    settings = optim.OptimizerConfig(lr=1e-3, bf16=True, params_dtype=torch.bfloat16, use_distributed_optimizer=True)
+    chained = p.guard_attempt("distributed optimizer is built", lambda: optim.get_megatron_optimizer(settings, [chunk]))
+    if chained is None:
+        return
+    (inner,) = chained.chained_optimizers
+    wrong = 0
+    for value in wrapped.parameters():
+        main = inner._get_main_param_and_optimizer_states(value)["param"]
+        wrong += not torch.equal(main, value.detach().float().flatten())
+    p.guard("main copies that belong to another parameter", wrong, 0, reference="each parameter in fp32")
+
+
 def check_decay_kernel(p: probe.Probe, module: Any, A: Tensor) -> None:
     """Mamba-2's Triton scan carries a state of ones over STEPS empty steps: exp(-A dt STEPS) is what must be left."""
     ssd = p.upstream("mamba_ssm.ops.triton.ssd_combined")
@@ -237,6 +254,7 @@ def reproduce(p: probe.Probe) -> None:
     check_forward(p, *bf16)
     if p.lane == "cuda":
         check_decay_kernel(p, bf16[1], bf16[2])
+    check_optimizer(p, bf16[0])
     for mimo in (False, True):
         check_mamba3(p, mimo)
 
