@@ -46,6 +46,8 @@ def enable(device: str) -> None:
     cuda.nvtx.range = lambda *a, **k: contextlib.nullcontext()
     tensor: Any = torch.Tensor
     tensor.cuda = tensor.pin_memory = lambda self, *a, **k: self
+    kind = tensor.type  # the optimizers recognise dtypes by names such as torch.cuda.FloatTensor
+    tensor.type = lambda self, *a, **k: kind(self, *a, **k) if a or k else kind(self).replace("torch.", "torch.cuda.")
     for name in FACTORIES:
         setattr(torch, name, _on_cpu(getattr(torch, name)))
 

@@ -132,7 +132,8 @@ def check_forward(p: probe.Probe, wrapped: Any, module: Any, A: Tensor, D: Tenso
         x64, B64, C64, d = x.double(), B.double(), C.double(), options["D"]
         exact = scan(x64, step, a.double(), B64, C64, d.double())  # with the A and D that the mixer hands over
         y = kernel(x, dt, a, B, C, chunk, **options) if p.lane == "cuda" else exact.to(x.dtype)
-        calls.append((x, y, exact, scan(x64, step, -A, B64, C64, D)))
+        without = [scan(x64, step, rate, B64, C64, 0 * D) for rate in (a.double(), -A)]
+        calls.append((x, y, exact, without, d))
         return y  # type: ignore[no-any-return]
 
     mamba.mamba_chunk_scan_combined = watched  # type: ignore[attr-defined]
@@ -145,9 +146,12 @@ def check_forward(p: probe.Probe, wrapped: Any, module: Any, A: Tensor, D: Tenso
     out = p.guard_attempt("forward of the wrapped mixer returns", lambda: wrapped(hidden)[0])
     if out is None:
         return
-    x, y, exact, truth = calls[-1]
-    p.error("scan in the mixer's forward, A and D as handed over", ((exact - truth).norm() / truth.norm()).item(), FP32,
-            reference="fp64 scan with A and D before the wrap", bug_above=1e-4)  # fmt: skip
+    x, y, exact, (state, truth), handed = calls[-1]
+    p.error("scan in the mixer's forward without its D term", ((state - truth).norm() / truth.norm()).item(), FP32,
+            # 256 tokens, where a state has not yet lived long
+            reference="fp64 scan with A before the wrap", bug_above=1e-4)  # fmt: skip
+    p.error("D that the mixer's forward hands to the scan", relative(handed, D), FP32,
+            reference="D before the wrap", bug_above=LOSES[torch.bfloat16])  # fmt: skip
     p.guard("scan output in bf16", ((y.double() - exact).norm() / exact.norm()).item(), 2e-2,  # a few bf16 roundings
             reference="fp64 scan of the same arguments")  # fmt: skip
     wrong = [x.dtype != torch.bfloat16, y.dtype != torch.bfloat16, out.dtype != torch.float32]
@@ -156,6 +160,23 @@ def check_forward(p: probe.Probe, wrapped: Any, module: Any, A: Tensor, D: Tenso
     grads = [(value, value.grad) for value in module.parameters()]
     bad = sum(g is None or g.dtype != v.dtype or not g.isfinite().all().item() for v, g in grads)
     p.guard("gradients missing, not finite or not in their parameter's dtype", bad, 0, reference="none")
+
+
+def check_optimizer(p: probe.Probe, wrapped: Any) -> None:
+    """DDP and the distributed optimizer, whose checkpoints look each parameter's main copy up by its place in a group."""
+    ddp, optim = p.upstream("megatron.core.distributed"), p.upstream("megatron.core.optimizer")
+    options = ddp.DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=True)
+    chunk = ddp.DistributedDataParallel(wrapped.config, options, wrapped)
+    settings = optim.OptimizerConfig(lr=1e-3, bf16=True, params_dtype=torch.bfloat16, use_distributed_optimizer=True)
+    chained = p.guard_attempt("distributed optimizer is built", lambda: optim.get_megatron_optimizer(settings, [chunk]))
+    if chained is None:
+        return
+    (inner,) = chained.chained_optimizers
+    wrong = 0
+    for value in wrapped.parameters():
+        main = inner._get_main_param_and_optimizer_states(value)["param"]
+        wrong += not torch.equal(main, value.detach().float().flatten())
+    p.guard("main copies that belong to another parameter", wrong, 0, reference="each parameter in fp32")
 
 
 def check_decay_kernel(p: probe.Probe, module: Any, A: Tensor) -> None:
@@ -233,6 +254,7 @@ def reproduce(p: probe.Probe) -> None:
     check_forward(p, *bf16)
     if p.lane == "cuda":
         check_decay_kernel(p, bf16[1], bf16[2])
+    check_optimizer(p, bf16[0])
     for mimo in (False, True):
         check_mamba3(p, mimo)
 
