@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import importlib.util
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from reproducers.arms import ArmResult, ArmSpec, run_arm
 from reproducers.errors import CannotTestHere
 from reproducers.patching import Applicability, ApplyClass
 from reproducers.schema import Lane, Pack, Pin
+from reproducers.stamp import gpus
 from reproducers.store import Store, Tree
 from reproducers.verdicts import Ruling, Verdict, rule, rule_pristine
 from reproducers.watch import Ranges
@@ -99,10 +101,20 @@ def execute(pack: Pack, request: Request, store: Store, say: Say) -> Run:
 
 
 def _lane(pack: Pack, request: Request) -> Lane:
+    """The lane asked for; CannotTestHere when the pack lacks it or this host lacks what it requires."""
     if request.lane not in pack.lanes:
         why = pack.no_lane.get(request.lane, "the pack has none")  # type: ignore[call-overload]
         raise CannotTestHere(f"{pack.id} has no {request.lane} lane: {why}")
-    return pack.lanes[request.lane]  # type: ignore[index]
+    lane = pack.lanes[request.lane]  # type: ignore[index]
+    absent = [name for name in lane.requires if importlib.util.find_spec(name) is None]
+    if absent:
+        raise CannotTestHere(f"not importable here: {', '.join(absent)}", "make setup")
+    if lane.gpus:
+        found = [gpu for gpu in gpus() if lane.capability in (None, gpu["capability"])]
+        if len(found) < lane.gpus:
+            wanted = f"{lane.gpus} GPU of compute capability {lane.capability or 'any'}"
+            raise CannotTestHere(f"the {request.lane} lane needs {wanted}, found {len(found)}", "run it on such a host")
+    return lane
 
 
 def _arms(run: Run, lane: Lane, needs: list[Path], store: Store, tell: Say) -> None:

@@ -63,7 +63,7 @@ class Launches:
         for factory in ("mamba_mimo_bwd_fwd", "mamba_mimo_bwd_bwd"):
             kernel = functions[factory + "_kernel"]
             launch = partial(self.launch, [argument.arg for argument in kernel.args.args])
-            setattr(module, factory, lambda *_, launch=launch: launch)
+            setattr(module, factory, lambda *_, launch=launch, **__: launch)  # later releases add keywords
         assigns = [node for node in ast.walk(kernel) if isinstance(node, ast.Assign)]
         self.group_expression = next(ast.unparse(n.value) for n in assigns if ast.unparse(n.targets[0]) == "i_h_qk")
 

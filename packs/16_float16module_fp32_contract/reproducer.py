@@ -52,7 +52,7 @@ def config(p: probe.Probe, dtype: torch.dtype) -> Any:
 
 
 def mixer(p: probe.Probe, cfg: Any) -> Any:
-    """The real MambaMixer with Megatron's own linear layers; D as if trained, for its initial 1 has nothing to round."""
+    """The real MambaMixer with Megatron's own linear layers; D as if trained: 1 rounds to itself."""
     mamba = p.upstream("megatron.core.ssm.mamba_mixer")
     if not mamba.HAVE_MAMBA_SSM:
         raise probe.CannotTest("mamba_ssm cannot be imported", "pass --needs DIR with its Python sources")
@@ -112,7 +112,7 @@ def check_neighbours(p: probe.Probe) -> None:
 
 
 def scan(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> Tensor:
-    """The SSD recurrence in closed form: y_t = sum_{s<=t} (C_t . B_s) exp(A (c_t - c_s)) dt_s x_s + D x_t, c = cumsum dt.
+    """The SSD recurrence in closed form: y_t = sum_s<=t (C_t.B_s) exp(A (c_t - c_s)) dt_s x_s + D x_t, c = cumsum dt.
 
     x [b, l, h, p]; dt [b, l, h] after softplus; A (negative), D [h]; B, C [b, l, g, n] -> [b, l, h, p].
     """
@@ -163,7 +163,7 @@ def check_forward(p: probe.Probe, wrapped: Any, module: Any, A: Tensor, D: Tenso
 
 
 def check_optimizer(p: probe.Probe, wrapped: Any) -> None:
-    """DDP and the distributed optimizer, whose checkpoints look each parameter's main copy up by its place in a group."""
+    """DDP and the distributed optimizer, whose checkpoints find a main copy by its place in a group."""
     ddp, optim = p.upstream("megatron.core.distributed"), p.upstream("megatron.core.optimizer")
     options = ddp.DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=True)
     chunk = ddp.DistributedDataParallel(wrapped.config, options, wrapped)
@@ -240,7 +240,7 @@ def run_mamba3(p: probe.Probe, kind: str, module: Any, hidden: Tensor) -> Tensor
     try:
         with torch.no_grad():
             return module(hidden).double()  # type: ignore[no-any-return]
-    except Exception as error:  # noqa: BLE001  whatever it is, it is not the wrap's doing
+    except Exception as error:
         said = f"{type(error).__name__}: {error}"
         return p.skip(f"Mamba-3 {kind} kernel", f"does not run before the wrap either: {said[:300]}")
 
