@@ -138,7 +138,7 @@ def write(trees: dict[str, Tree], engine: Tree, stem: Path, size: int) -> list[P
         index["trees"][key] = {"label": tree.label, "digest": tree.digest, "files": files}
     sink = SplitWriter(stem, size)
     with (
-        lzma.LZMAFile(cast("IO[bytes]", sink), "wb", preset=6) as packed,
+        lzma.LZMAFile(cast("IO[bytes]", sink), "wb", preset=3) as packed,
         tarfile.open(fileobj=packed, mode="w|") as tar,
     ):
         _add(tar, "index.json", json.dumps(index).encode())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from packaging.tags import Tag, sys_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from reproducers import gittree, index
+from reproducers import archive, gittree, index
 from reproducers.errors import CannotTestHere
 from reproducers.schema import Need, Pack, Pin, load_needs
 from reproducers.store import Store, Tree
@@ -47,10 +48,10 @@ def choose(artifacts: dict[str, str], tags: list[Tag] | None = None) -> tuple[st
 
 
 def need_artifact(need: Need, tags: list[Tag] | None = None) -> tuple[str, str]:
-    """The artefact of a compiled need for an interpreter; CannotTestHere when none is pinned for it."""
+    """The artefact of a need for an interpreter, or its sdist; CannotTestHere when none is pinned for it."""
     ranks = set(tags if tags is not None else sys_tags())
     for filename, sha256 in need.artifacts.items():
-        if parse_wheel_filename(filename)[3] & ranks:
+        if not filename.endswith(".whl") or parse_wheel_filename(filename)[3] & ranks:
             return filename, sha256
     raise CannotTestHere(
         f"{need.distribution} {need.release} is pinned for no wheel that this interpreter can load",
@@ -58,22 +59,27 @@ def need_artifact(need: Need, tags: list[Tag] | None = None) -> tuple[str, str]:
     )
 
 
-def needs_of(pack: Pack, pin: Pin) -> list[Need]:
-    known = load_needs(pack.folder.parent)
-    return [need for name in pin.needs for need in known[name]]
-
-
 def need_trees(store: Store, pack: Pack, pin: Pin, tags: list[Tag] | None = None) -> list[Tree]:
-    """The trees of a pin's needs, for this interpreter or for the one that ``tags`` describe."""
-    trees = []
-    for need in needs_of(pack, pin):
-        filename, sha256 = (
-            need_artifact(need, tags)
-            if any(n.endswith(".whl") for n in need.artifacts)
-            else next(iter(need.artifacts.items()))
-        )
-        trees.append(store.release_tree(need.distribution, need.release, filename, sha256))
-    return trees
+    """One tree a set of needs, side by side as in one site-packages: they load each other's libraries.
+
+    For this interpreter, or for the one that ``tags`` describe.
+    """
+    known = load_needs(pack.folder.parent)
+    return [_need_set(store, name, known[name], tags) for name in pin.needs]
+
+
+def _need_set(store: Store, name: str, needs: list[Need], tags: list[Tag] | None) -> Tree:
+    chosen = [(need, *need_artifact(need, tags)) for need in needs]
+    key = hashlib.sha256("\n".join(sha for _, _, sha in chosen).encode()).hexdigest()
+
+    def fill(target: Path) -> None:
+        for need, filename, sha256 in chosen:
+            inner = target / ".artefact"
+            inner.mkdir()
+            archive.unpack(store.artifact(need.distribution, filename, sha256), inner)
+            archive.lift(inner, target)
+
+    return store.tree("trees", key, f"needs {name}", fill)
 
 
 def pin_tree(store: Store, pack: Pack, pin: Pin, options: dict[str, Any]) -> Tree:
