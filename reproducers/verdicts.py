@@ -74,24 +74,24 @@ VERDICT_REMEDY = {
     Verdict.FIX_REGRESSES: "correct fix.patch; the guards named in the reason say what it breaks",
     Verdict.DIFFERENT_FAILURE: "read the arm's log",
     Verdict.UNTESTABLE: "get what the reason names; python -m reproducers.doctor prints the commands",
-    Verdict.INCONCLUSIVE: "read the reason: loosen nothing, make the reproducer deterministic or run the patched code",
+    Verdict.INCONCLUSIVE: "correct the reproducer until it proves what the reason names; after --arm patched, run both",
     Verdict.PATCH_STALE: "rebase fix.patch on that tree, or retire the pack for it if the tree already has the fix",
 }
 
 SENTINEL_MEANING = {
     "BUG_REPRODUCED": "one arm: at least one bug check shows the bug by its own signature, and none fails otherwise",
-    "FIX_VALIDATED": "both arms: the pristine tree shows the bug, the patched tree is healthy, and the patched code ran",
-    "MEMORY_SAVE_VERIFIED": "both arms: peak memory fell by at least what the pack claims, with equal results",
-    "BITWISE_IDENTICAL": "both arms: every compared tensor is equal bit for bit",
-    "REGRESSION_GUARD_PASSED": "a retired pack: the bug stays away on the release that fixed it",
+    "FIX_VALIDATED": "both arms: the pristine tree shows the bug, the patched one is healthy, and the patched code ran",
+    "MEMORY_SAVE_VERIFIED": "reserved, nothing prints it yet: peak memory fell by what the pack claims",
+    "BITWISE_IDENTICAL": "reserved, nothing prints it yet: every compared tensor is equal bit for bit",
+    "REGRESSION_GUARD_PASSED": "reserved, nothing prints it yet: the bug stays away where it was fixed",
 }
 
 SENTINEL_REMEDY = {
     "BUG_REPRODUCED": "nothing on a tree that should have the bug; on a patched tree, correct fix.patch",
     "FIX_VALIDATED": "nothing; the receipt of the run is the evidence",
-    "MEMORY_SAVE_VERIFIED": "nothing; where it is missing, compare the arms' peak notes in the receipt",
-    "BITWISE_IDENTICAL": "nothing; where it is missing, the check that differs names the tensor",
-    "REGRESSION_GUARD_PASSED": "nothing; where it is missing, the bug is back: reopen the pack",
+    "MEMORY_SAVE_VERIFIED": "nothing",
+    "BITWISE_IDENTICAL": "nothing",
+    "REGRESSION_GUARD_PASSED": "nothing",
 }
 
 
