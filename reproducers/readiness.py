@@ -45,27 +45,19 @@ def _fetch(pack: Pack, lane: str, offline: bool) -> str:
 
 
 def gpu_findings(lane: Lane, gpus: list[dict[str, str]]) -> list[Finding]:
-    """GPUs of at least the lane's compute capability, as many as it asks for, and a torch that can drive them."""
+    """GPUs of the lane's compute capability, as the runner matches it, and a torch that can drive them."""
     if not lane.gpus:
         return []
-    wanted = _capability(lane.capability or "")
-    fit = [g for g in gpus if _capability(g.get("capability", "")) >= wanted]
     found = []
-    if len(fit) < lane.gpus:
+    if sum(lane.capability in (None, gpu.get("capability")) for gpu in gpus) < lane.gpus:
         have = ", ".join(f"{g['name']} ({g.get('capability')})" for g in gpus) or "none"
-        what = f"{lane.gpus} GPU of compute capability {lane.capability or 'any'} or later, here: {have}"
+        what = f"{lane.gpus} GPU of compute capability {lane.capability or 'any'}, here: {have}"
         found.append(Finding(what, "run the cuda lane on a host that has it"))
     torch = hostfacts.version("torch")
     if torch and hostfacts.torch_cuda() is None:
         remedy = f"pip install --force-reinstall torch=={Version(torch).public}"
         found.append(Finding(f"torch {torch} is built without CUDA", remedy))
     return found
-
-
-def _capability(text: str) -> tuple[int, ...]:
-    """(9, 0) of "9.0"; () for what the driver does not know."""
-    parts = text.split(".")
-    return tuple(map(int, parts)) if all(p.isdigit() for p in parts) else ()
 
 
 def lane_row(pack: Pack, name: str, host: dict[str, Any], checks: list[Check], store: Store | None) -> dict[str, Any]:

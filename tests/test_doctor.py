@@ -94,11 +94,12 @@ def test_missing_modules_are_found_without_importing(monkeypatch, equipped):
     ("gpus", "lane", "lacking"),
     [
         ([H100], Lane(gpus=1, capability="9.0"), 0),
-        ([H100 | {"capability": "10.0"}], Lane(gpus=1, capability="9.0"), 0),
+        ([H100 | {"capability": "10.0"}], Lane(gpus=1, capability="9.0"), 1),
         ([H100 | {"capability": "8.9"}], Lane(gpus=1, capability="9.0"), 1),
         ([H100 | {"capability": "[N/A]"}], Lane(gpus=1, capability="9.0"), 1),
         ([H100], Lane(gpus=2, capability="9.0"), 1),
         ([], Lane(gpus=1), 1),
+        ([H100 | {"capability": "12.0"}], Lane(gpus=1), 0),
         ([], Lane(), 0),
     ],
 )
