@@ -1,7 +1,7 @@
 """The toy experiment end to end: what each kind of patch and tree is ruled to be."""
 
 import pytest
-from toy import CORE, FIRST, SOURCE, TOTAL, body, diff, edited
+from toy import CORE, FIRST, RECORD, SOURCE, TOTAL, body, diff, edited
 
 from reproducers.verdicts import Verdict
 
@@ -75,15 +75,14 @@ def test_source_root(toy):
     """The patch is in repository layout (src/), the tree is once a checkout and once an unpacked wheel."""
     inside = {f"src/{name}": text for name, text in SOURCE.items()}
     fixed = {f"src/{name}": text for name, text in edited(TOTAL, FIRST).items()}
-    record = (toy.packs, toy.pack())[1].folder.joinpath("pack.yaml").read_text()
-    pack = toy.pack(
-        diff(toy.root, inside, fixed), record=record.replace("  package: toyup\n", "  package: toyup\n  source_root: src\n")
-    )
+    record = RECORD.replace("  package: toyup\n", "  package: toyup\n  source_root: src\n")
+    pack = toy.pack(diff(toy.root, inside, fixed), record=record)
     assert toy.run(pack, inside).ruling.verdict is Verdict.REPRODUCED_AND_FIXED
     assert toy.run(pack, SOURCE).ruling.verdict is Verdict.REPRODUCED_AND_FIXED
 
 
-NEW_FILE = edited(("for value in values[1:]:\n        result += value\n    return result", "from toyup import plus\n\n    return plus.total(values)"), FIRST)
+LOOP = "for value in values[1:]:\n        result += value\n    return result"
+NEW_FILE = edited((LOOP, "from toyup import plus\n\n    return plus.total(values)"), FIRST)
 
 
 def test_patch_that_adds_a_file(toy):
