@@ -6,6 +6,7 @@ import shutil
 import stat
 import tarfile
 import zipfile
+import zlib
 from pathlib import Path, PurePosixPath
 
 from reproducers.errors import StoreError
@@ -25,7 +26,7 @@ def unpack(archive: Path, target: Path) -> None:
             _unzip(archive, target)
         else:
             _untar(archive, target)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError) as error:
         raise StoreError(
             f"{archive.name}: refused or unreadable: {error}", "delete it from the store and fetch again"
         ) from error
@@ -48,6 +49,9 @@ def _untar(archive: Path, target: Path) -> None:
             if len(members) > MAX_MEMBERS or total > MAX_BYTES:
                 break
         _limit(archive, [m.size for m in members])
+        names = [m.name for m in members if not m.isdir()]
+        if len(set(names)) < len(names):
+            raise StoreError(f"{archive.name}: refused: a member is there twice, and which one counts is not defined")
         tar.extractall(target, members, filter="data")
     tops = list(target.iterdir())
     if len(tops) == 1 and tops[0].is_dir():

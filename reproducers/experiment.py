@@ -129,7 +129,7 @@ def _arms(run: Run, lane: Lane, needs: list[Path], store: Store, tell: Say) -> N
             run.pristine.append(_arm(run, lane, tree, needs, before, "pristine", seed, store, tell))
             rulings.append(rule_pristine(run.pristine[-1].as_json()))
         wants_patch = request.arm == "patched" or (request.arm == "both" and pack.patch.is_file())
-        if wants_patch and (not rulings or rulings[-1].verdict is Verdict.REPRODUCED):
+        if wants_patch and (request.arm == "patched" or rulings[-1].verdict is Verdict.REPRODUCED):
             rulings = rulings[: len(rulings) - (request.arm == "both")]
             rulings.append(_patched(run, lane, tree, needs, strip, seed, store, tell))
     run.ruling = _agree(rulings)

@@ -22,6 +22,18 @@ def _client() -> Any:
     return PyPISimple(endpoint)
 
 
+def unreachable(distribution: str, timeout_s: float = 5) -> str:
+    """Why the index does not answer for ``distribution``, "" when it does. One small request."""
+    from requests import RequestException
+
+    try:
+        with _client() as client:
+            client.s.head(client.get_project_url(distribution), timeout=timeout_s).raise_for_status()
+    except RequestException as error:
+        return _short(error)
+    return ""
+
+
 def release_files(distribution: str, release: str) -> dict[str, str]:
     """{file name: sha256} of a release as the index states them; CannotTestHere when there is none or no network."""
     from requests import RequestException

@@ -61,6 +61,7 @@ def import_root(tree: Path, source_root: str) -> Path:
 def _apply(tree: Path, patch: Path, strip: int, *flags: str) -> tuple[bool, str]:
     """(applies with neither fuzz nor offset, git's words)."""
     environment = {**os.environ, "LC_ALL": "C", "GIT_CEILING_DIRECTORIES": str(tree.resolve().parent)}
+    environment |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}  # apply.ignoreWhitespace relaxes
     command = ["git", "apply", f"-p{strip}", "--verbose", "--whitespace=nowarn", *flags, str(patch.resolve())]
     done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
     offsets = re.findall(r"Hunk #\d+ succeeded at .*offset.*", done.stderr)
@@ -69,7 +70,7 @@ def _apply(tree: Path, patch: Path, strip: int, *flags: str) -> tuple[bool, str]
 
 def classify(tree: Path, patch: Path, strip: int) -> Applicability:
     """CLEAN, ALREADY_APPLIED (the reverse applies: fixed tree or reversed patch) or CONFLICT (offsets included)."""
-    if not hunks(patch, strip, after=True):
+    if not _files(patch):
         return Applicability(ApplyClass.CLEAN, "the patch changes nothing")
     clean, said = _apply(tree, patch, strip, "--check")
     if clean:
@@ -94,7 +95,7 @@ def patched_tree(store: Store, tree: Tree, patch: Path, strip: int) -> Tree:
 
     def fill(target: Path) -> None:
         shutil.copytree(tree.path, target, symlinks=True, dirs_exist_ok=True)
-        if hunks(patch, strip, after=True):
+        if _files(patch):
             applied, said = _apply(target, patch, strip)
             if not applied:
                 raise PatchlaneError(f"{patch.name}: {said}", "run again; the tree changed under the patch")
@@ -104,20 +105,25 @@ def patched_tree(store: Store, tree: Tree, patch: Path, strip: int) -> Tree:
 
 def hunks(patch: Path, strip: int, *, after: bool) -> list[Hunk]:
     """Each hunk's changed lines in the tree after (or before) the patch; neighbours where it only removes (or adds)."""
-    try:
-        files = PatchSet(patch.read_text())
-    except (UnidiffParseError, UnicodeDecodeError) as error:
-        raise PatchlaneError(f"{patch}: not a unified diff: {error}", "regenerate it with git diff") from error
     found = []
-    for file in files:
+    for file in _files(patch):
         name = (file.target_file if after else file.source_file) or ""
         path = "/".join(Path(name).parts[strip:])
         for number, hunk in enumerate(file, 1):
             numbers = [(x.target_line_no if after else x.source_line_no) for x in hunk if _changed(x, after)]
             if not numbers:
                 numbers = _neighbours(hunk, after)
-            found.append(Hunk(f"{path} hunk {number}", path, min(numbers), max(numbers)))
+            if numbers:  # none before a file that the patch adds, nor after one that it deletes
+                found.append(Hunk(f"{path} hunk {number}", path, min(numbers), max(numbers)))
     return found
+
+
+def _files(patch: Path) -> PatchSet:
+    """The patch's files; a pure rename is one without hunks."""
+    try:
+        return PatchSet(patch.read_text())
+    except (UnidiffParseError, UnicodeDecodeError) as error:
+        raise PatchlaneError(f"{patch}: not a unified diff: {error}", "regenerate it with git diff") from error
 
 
 def _changed(line: object, after: bool) -> bool:

@@ -29,6 +29,17 @@ EXIT_MEANING = {
 }
 
 
+EXIT_REMEDY = {
+    Exit.OK: "nothing",
+    Exit.CONTRADICTED: "read the closing table: every contradiction is listed there with its reason and its mend",
+    Exit.USAGE: "do what the message's mend line says; --help lists the options",
+    Exit.FAULT: "report it with that log; running again is safe",
+    Exit.CANNOT_TEST: "run that command; python -m reproducers.doctor lists all that is missing at once",
+    Exit.BISECT_SKIP: "nothing, git bisect skips it; the reason is on stderr",
+    Exit.INTERRUPTED: "run again; what was fetched is kept",
+}
+
+
 class Verdict(str, Enum):
     REPRODUCED_AND_FIXED = "REPRODUCED_AND_FIXED"
     REPRODUCED = "REPRODUCED"
@@ -55,6 +66,35 @@ VERDICT_MEANING = {
 }
 
 
+VERDICT_REMEDY = {
+    Verdict.REPRODUCED_AND_FIXED: "nothing; python -m reproducers.manifest refresh takes the receipt in",
+    Verdict.REPRODUCED: "run both arms (--arm both) to have the fix ruled on, where the pack offers one",
+    Verdict.FIXED_UPSTREAM: "drop the patch for that release: set pins.fixed in pack.yaml, or make the pack a guard",
+    Verdict.FIX_INEFFECTIVE: "correct fix.patch; the checks still marked bug in the patched arm say where",
+    Verdict.FIX_REGRESSES: "correct fix.patch; the guards named in the reason say what it breaks",
+    Verdict.DIFFERENT_FAILURE: "read the arm's log",
+    Verdict.UNTESTABLE: "get what the reason names; python -m reproducers.doctor prints the commands",
+    Verdict.INCONCLUSIVE: "correct the reproducer until it proves what the reason names; after --arm patched, run both",
+    Verdict.PATCH_STALE: "rebase fix.patch on that tree, or retire the pack for it if the tree already has the fix",
+}
+
+SENTINEL_MEANING = {
+    "BUG_REPRODUCED": "one arm: at least one bug check shows the bug by its own signature, and none fails otherwise",
+    "FIX_VALIDATED": "both arms: the pristine tree shows the bug, the patched one is healthy, and the patched code ran",
+    "MEMORY_SAVE_VERIFIED": "reserved, nothing prints it yet: peak memory fell by what the pack claims",
+    "BITWISE_IDENTICAL": "reserved, nothing prints it yet: every compared tensor is equal bit for bit",
+    "REGRESSION_GUARD_PASSED": "reserved, nothing prints it yet: the bug stays away where it was fixed",
+}
+
+SENTINEL_REMEDY = {
+    "BUG_REPRODUCED": "nothing on a tree that should have the bug; on a patched tree, correct fix.patch",
+    "FIX_VALIDATED": "nothing; the receipt of the run is the evidence",
+    "MEMORY_SAVE_VERIFIED": "nothing",
+    "BITWISE_IDENTICAL": "nothing",
+    "REGRESSION_GUARD_PASSED": "nothing",
+}
+
+
 class Ruling(NamedTuple):
     """A verdict with its reason and, where there is one, the command or step that mends it."""
 
@@ -77,7 +117,7 @@ def rule_pristine(arm: dict[str, Any]) -> Ruling:
     if outcome == "cannot_test":
         return Ruling(Verdict.UNTESTABLE, reason, arm.get("remedy", ""))
     if outcome == "different":
-        return Ruling(Verdict.DIFFERENT_FAILURE, f"pristine: {reason}", "read the arm's log")
+        return Ruling(Verdict.DIFFERENT_FAILURE, f"pristine: {reason}", VERDICT_REMEDY[Verdict.DIFFERENT_FAILURE])
     guards = failed_guards(arm)
     if guards:
         return Ruling(Verdict.INCONCLUSIVE, f"guards fail on the pristine tree: {', '.join(guards)}")
@@ -99,7 +139,8 @@ def rule(pristine: dict[str, Any], patched: dict[str, Any], unexecuted: list[str
     if broken and patched["checks"]:
         return Ruling(Verdict.FIX_REGRESSES, f"guards broken by the patch: {', '.join(broken)}")
     if patched["outcome"] == "different":
-        return Ruling(Verdict.DIFFERENT_FAILURE, f"patched: {patched['reason']}", "read the arm's log")
+        remedy = VERDICT_REMEDY[Verdict.DIFFERENT_FAILURE]
+        return Ruling(Verdict.DIFFERENT_FAILURE, f"patched: {patched['reason']}", remedy)
     if unexecuted:
         return Ruling(Verdict.INCONCLUSIVE, f"patched code not seen executing: {', '.join(unexecuted)}")
     return Ruling(Verdict.REPRODUCED_AND_FIXED, f"{pristine['reason']}; healthy with the patch")

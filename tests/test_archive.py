@@ -1,0 +1,171 @@
+"""Hostile and odd archives."""
+
+import io
+import stat
+import tarfile
+import zipfile
+
+import pytest
+
+from reproducers import archive
+from reproducers.errors import StoreError
+
+
+def make_tar(path, *members):
+    """Members are (name, bytes) or ready TarInfo objects."""
+    with tarfile.open(path, "w:gz") as tar:
+        for member in members:
+            if isinstance(member, tarfile.TarInfo):
+                tar.addfile(member)
+                continue
+            info = tarfile.TarInfo(member[0])
+            info.size = len(member[1])
+            tar.addfile(info, io.BytesIO(member[1]))
+    return path
+
+
+def special(name, kind, target=""):
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+def make_zip(path, *members, mode=0):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for name, data in members:
+            info = zipfile.ZipInfo(name)
+            info.external_attr, info.compress_type = mode << 16, zipfile.ZIP_DEFLATED
+            wheel.writestr(info, data)
+    return path
+
+
+@pytest.fixture
+def unpack(tmp_path):
+    """Unpack into tmp_path/out; nothing may appear beside it."""
+
+    def run(path):
+        before = {p for p in tmp_path.iterdir()}
+        out = tmp_path / "out"
+        out.mkdir()
+        try:
+            archive.unpack(path, out)
+        finally:
+            assert {p for p in tmp_path.iterdir()} == before | {out}
+        return {p.relative_to(out).as_posix(): p.read_bytes() for p in out.rglob("*") if p.is_file()}
+
+    return run
+
+
+TARS = {
+    "parent path": [("a/../../evil", b"x")],
+    "symlink out": [special("a/link", tarfile.SYMTYPE, "../../evil")],
+    "absolute symlink": [special("a/link", tarfile.SYMTYPE, "/etc/passwd")],
+    "hardlink out": [special("a/link", tarfile.LNKTYPE, "../evil")],
+    "write through a link": [special("a", tarfile.SYMTYPE, ".."), ("a/evil", b"x")],
+    "character device": [special("a/dev", tarfile.CHRTYPE)],
+    "block device": [special("a/dev", tarfile.BLKTYPE)],
+    "fifo": [special("a/fifo", tarfile.FIFOTYPE)],
+}
+
+
+@pytest.mark.parametrize("name", TARS)
+def test_hostile_tar(tmp_path, unpack, name):
+    with pytest.raises(StoreError, match="refused"):
+        unpack(make_tar(tmp_path / "x.tar.gz", *TARS[name]))
+
+
+def test_absolute_path_in_a_tar_stays_inside(tmp_path, unpack):
+    """The data filter strips the leading slash; what counts is that nothing lands outside."""
+    assert set(unpack(make_tar(tmp_path / "x.tar.gz", ("/etc/evil", b"x"), ("b", b"y")))) == {"etc/evil", "b"}
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", "a\\..\\evil"])
+def test_hostile_zip_path(tmp_path, unpack, name):
+    with pytest.raises(StoreError, match="leaves the folder"):
+        unpack(make_zip(tmp_path / "x.whl", (name, b"x")))
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFCHR, stat.S_IFIFO])
+def test_zip_link_or_device(tmp_path, unpack, kind):
+    with pytest.raises(StoreError, match="link or a device"):
+        unpack(make_zip(tmp_path / "x.whl", ("a", b"/etc/passwd"), mode=kind | 0o777))
+
+
+@pytest.mark.parametrize("make", [make_tar, make_zip])
+def test_ratio_bomb(tmp_path, unpack, make):
+    name = "x.tar.gz" if make is make_tar else "x.whl"
+    with pytest.raises(StoreError, match="beyond any real package"):
+        unpack(make(tmp_path / name, ("a", bytes(2**26 + 1))))
+
+
+@pytest.mark.parametrize("make", [make_tar, make_zip])
+def test_total_size(tmp_path, unpack, monkeypatch, make):
+    monkeypatch.setattr(archive, "MAX_BYTES", 100)
+    name = "x.tar.gz" if make is make_tar else "x.whl"
+    with pytest.raises(StoreError, match="beyond any real package"):
+        unpack(make(tmp_path / name, ("a", b"x" * 60), ("b", b"x" * 60)))
+
+
+@pytest.mark.parametrize("make", [make_tar, make_zip])
+def test_member_count(tmp_path, unpack, monkeypatch, make):
+    monkeypatch.setattr(archive, "MAX_MEMBERS", 3)
+    name = "x.tar.gz" if make is make_tar else "x.whl"
+    with pytest.raises(StoreError, match="beyond any real package"):
+        unpack(make(tmp_path / name, *((str(n), b"") for n in range(4))))
+
+
+def test_zip_that_lies_about_its_size(tmp_path, unpack):
+    path = make_zip(tmp_path / "x.whl", ("a", bytes(1000)))
+    data = path.read_bytes().replace((1000).to_bytes(4, "little"), (10).to_bytes(4, "little"))
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match="refused or unreadable"):
+        unpack(path)
+
+
+@pytest.mark.parametrize("make", [make_tar, make_zip])
+@pytest.mark.parametrize("keep", [0, 10, 0.3, 0.6])
+def test_truncated(tmp_path, unpack, make, keep):
+    path = make(tmp_path / ("x.tar.gz" if make is make_tar else "x.whl"), ("a/b", bytes(range(256)) * 40))
+    data = path.read_bytes()
+    path.write_bytes(data[: keep if isinstance(keep, int) else int(len(data) * keep)])
+    with pytest.raises(StoreError, match="unreadable"):
+        unpack(path)
+
+
+@pytest.mark.parametrize("make", [make_tar, make_zip])
+def test_flipped_bytes(tmp_path, unpack, make):
+    """Damage in the compressed stream, at every place that is not the header, is a StoreError and nothing else."""
+    path = make(tmp_path / ("x.tar.gz" if make is make_tar else "x.whl"), ("a/b", b"some text " * 300))
+    data = bytearray(path.read_bytes())
+    for place in range(40, 60):
+        data[place] ^= 0xFF
+    path.write_bytes(data)
+    with pytest.raises(StoreError):
+        unpack(path)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_duplicate_member_of_a_zip(tmp_path, unpack):
+    with pytest.raises(StoreError, match="unreadable"):
+        unpack(make_zip(tmp_path / "x.whl", ("a", b"1"), ("a", b"2")))
+
+
+def test_duplicate_member_of_a_tar(tmp_path, unpack):
+    with pytest.raises(StoreError, match="twice"):
+        unpack(make_tar(tmp_path / "x.tar.gz", ("d/a", b"1"), ("d/a", b"2")))
+
+
+def test_wheel_data_is_merged(tmp_path, unpack):
+    files = [("pkg/a.py", b"a"), ("x-1.data/purelib/pkg/b.py", b"b"), ("x-1.data/platlib/other.py", b"c")]
+    found = unpack(make_zip(tmp_path / "x.whl", *files))
+    assert found == {"pkg/a.py": b"a", "pkg/b.py": b"b", "other.py": b"c"}
+
+
+def test_sdist_top_folder_is_stripped(tmp_path, unpack):
+    found = unpack(make_tar(tmp_path / "x-1.tar.gz", ("x-1/pkg/a.py", b"a"), ("x-1/x-1", b"same name")))
+    assert found == {"pkg/a.py": b"a", "x-1": b"same name"}
+
+
+def test_executable_bit_and_folders(tmp_path, unpack):
+    unpack(make_zip(tmp_path / "x.whl", ("bin/tool", b"#!"), mode=stat.S_IFREG | 0o755))
+    assert (tmp_path / "out/bin/tool").stat().st_mode & 0o777 == 0o755

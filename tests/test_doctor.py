@@ -1,0 +1,219 @@
+"""doctor: right facts, exact commands, nothing heavy imported, and fast."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+from rich.console import Console
+
+from reproducers import doctor, doctor_report, hostfacts, pins, readiness
+from reproducers.hostfacts import Check
+from reproducers.schema import ROOT, Lane, Pin, load_packs
+from reproducers.store import Store
+
+PACKS = load_packs()
+H100 = {"name": "H100", "capability": "9.0", "driver": "1", "memory": "80"}
+HOST = {"gpus": [H100], "index": "not asked"}
+TORCH = ("torch", "triton", "numpy", "einops")
+
+
+@pytest.fixture
+def equipped(monkeypatch, tmp_path):
+    """A host that has every module, a CUDA torch and an empty store of its own."""
+    monkeypatch.setattr(hostfacts, "installed", lambda module: True)
+    monkeypatch.setattr(hostfacts, "version", lambda name: "2.13.0")
+    monkeypatch.setattr(hostfacts, "torch_cuda", lambda: "12.8")
+    return Store(tmp_path / "store", offline=False)
+
+
+def fill(store, pack):
+    """Pretend that the store holds the pack's live tree and needs."""
+    pin = pack.pins["live"]
+    keys = [pins.choose(pin.artifacts)[1]] if pin.release else [pin.sha]
+    for need in pins.needs_of(pack, pin):
+        keys += need.artifacts.values()
+    for key in keys:
+        (store.root / "trees" / key).mkdir(exist_ok=True)
+        (store.root / "trees" / f"{key}.json").write_text("{}")
+
+
+def run(*args, **environment):
+    command = [sys.executable, "-m", "reproducers.doctor", *args]
+    return subprocess.run(command, cwd=ROOT, env=os.environ | environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("pack", PACKS, ids=lambda p: p.id)
+@pytest.mark.parametrize("lane", ["cpu", "cuda"])
+def test_an_equipped_host_can_run_every_lane(equipped, pack, lane):
+    fill(equipped, pack)
+    row = readiness.lane_row(pack, lane, HOST, [], equipped)
+    assert row["can_run"] or row["absent"], row
+
+
+@pytest.mark.parametrize("pack", PACKS, ids=lambda p: p.id)
+def test_missing_artefacts_name_the_command(equipped, pack):
+    row = readiness.lane_row(pack, "cpu", HOST, [], equipped)
+    (missing,) = row["missing"]
+    assert not row["can_run"] and pack.upstream.distribution in missing["what"]
+    assert f"python -m reproducers.run {pack.id} --lane cpu" in missing["remedy"]
+    within_reach = readiness.lane_row(pack, "cpu", HOST | {"index": "reachable"}, [], equipped)
+    assert within_reach["can_run"]
+    equipped.offline = True
+    row = readiness.lane_row(pack, "cpu", HOST | {"index": "reachable"}, [], equipped)
+    assert row["missing"][0]["remedy"] == "python -m reproducers.bundle install PART..."
+
+
+def test_a_tree_without_its_record_is_not_stored(equipped):
+    (equipped.root / "trees/abc").mkdir()
+    assert not readiness.stored(equipped, "abc")
+    (equipped.root / "artifacts/abc").mkdir()
+    (equipped.root / "artifacts/abc/x.whl").write_text("")
+    assert readiness.stored(equipped, "abc", "x.whl") and not readiness.stored(equipped, "abc")
+
+
+def test_a_git_pin_names_the_clone(equipped):
+    pack = PACKS[0].model_copy(update={"pins": {"live": Pin(sha="a" * 40)}})
+    (found,) = readiness.upstream_findings(pack, "cpu", equipped, online=True)
+    assert found.remedy.startswith(f"git clone https://github.com/{pack.upstream.repo} DIR && ")
+    assert found.remedy.endswith(f"python -m reproducers.run {pack.id} --lane cpu --upstream DIR")
+
+
+def test_missing_modules_are_found_without_importing(monkeypatch, equipped):
+    monkeypatch.setattr(hostfacts, "installed", lambda module: module != "triton")
+    row = readiness.lane_row(PACKS[0], "cpu", HOST, [], equipped)
+    assert {"what": "module triton", "remedy": "make setup"} in row["missing"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "lane", "lacking"),
+    [
+        ([H100], Lane(gpus=1, capability="9.0"), 0),
+        ([H100 | {"capability": "10.0"}], Lane(gpus=1, capability="9.0"), 1),
+        ([H100 | {"capability": "8.9"}], Lane(gpus=1, capability="9.0"), 1),
+        ([H100 | {"capability": "[N/A]"}], Lane(gpus=1, capability="9.0"), 1),
+        ([H100], Lane(gpus=2, capability="9.0"), 1),
+        ([], Lane(gpus=1), 1),
+        ([H100 | {"capability": "12.0"}], Lane(gpus=1), 0),
+        ([], Lane(), 0),
+    ],
+)
+def test_gpus_by_capability_and_count(equipped, gpus, lane, lacking):
+    assert len(readiness.gpu_findings(lane, gpus)) == lacking
+
+
+def test_a_cpu_build_of_torch_bars_the_cuda_lane(monkeypatch, equipped):
+    monkeypatch.setattr(hostfacts, "torch_cuda", lambda: None)
+    monkeypatch.setattr(hostfacts, "version", lambda name: "2.13.0+cpu")
+    (found,) = readiness.gpu_findings(Lane(gpus=1), [H100])
+    assert found.remedy == "pip install --force-reinstall torch==2.13.0"
+
+
+@pytest.mark.parametrize(
+    ("triton", "numpy", "ok"),
+    [("3.6.0", "2.3.5", [True]), ("3.6.0", "2.4.0", [False]), ("3.7.0", "2.4.0", []), (None, "2.4.0", [])],
+)
+def test_numpy_and_triton(triton, numpy, ok):
+    assert [check.ok for check in hostfacts.numpy_check(triton, numpy)] == ok
+
+
+def test_failed_checks_bar_only_their_lanes(equipped):
+    (pack,) = [p for p in PACKS if p.number == 9]
+    fill(equipped, pack)
+    bad = [Check("C compiler", "none", "gcc", False, "apt-get install gcc", ("cuda",))]
+    assert readiness.lane_row(pack, "cpu", HOST, bad, equipped)["can_run"]
+    row = readiness.lane_row(pack, "cuda", HOST, bad, equipped)
+    assert [m["remedy"] for m in row["missing"]] == ["apt-get install gcc"]
+
+
+def test_host_without_git_compiler_or_store(monkeypatch):
+    monkeypatch.setattr(hostfacts.shutil, "which", lambda name: None)
+    monkeypatch.delenv("CC", raising=False)
+    found = {c.name: c for c in hostfacts.checks(None)}
+    assert [n for n in ("git", "store", "C compiler") if not found[n].ok and found[n].remedy] == [
+        "git",
+        "store",
+        "C compiler",
+    ]
+
+
+def test_an_unusable_store_is_a_finding_not_a_fault(tmp_path):
+    (tmp_path / "file").write_text("")
+    done = run("--json", PATCHLANE_STORE=str(tmp_path / "file"))
+    assert done.returncode == 77 and "Traceback" not in done.stderr
+    assert all(
+        "PATCHLANE_STORE" in str(row["missing"]) for row in json.loads(done.stdout)["lanes"] if not row["absent"]
+    )
+
+
+def test_exit_status_follows_the_cpu_lanes():
+    def found(cpu, cuda, absent=""):
+        return {
+            "lanes": [
+                {"lane": "cpu", "can_run": cpu, "absent": absent},
+                {"lane": "cuda", "can_run": cuda, "absent": ""},
+            ]
+        }
+
+    assert [
+        doctor_report.exit_code(found(*case)) for case in ((True, False), (False, True), (False, False, "why"))
+    ] == [0, 77, 0]
+
+
+def test_json_and_tables_say_the_same(tmp_path):
+    done = run("--json", PATCHLANE_STORE=str(tmp_path))
+    assert done.returncode == 77
+    found, out = json.loads(done.stdout), io.StringIO()
+    assert {(row["pack"], row["lane"]) for row in found["lanes"]} == {(p.id, x) for p in PACKS for x in ("cpu", "cuda")}
+    doctor_report.show(found, Console(file=out, width=400))
+    for row in found["lanes"]:
+        for item in row["missing"]:
+            assert item["what"] in out.getvalue() and item["remedy"] in out.getvalue()
+    for check in found["checks"]:
+        assert check["found"] in out.getvalue() and check["wanted"] in out.getvalue()
+
+
+def test_answers_in_under_a_second_without_the_network(tmp_path):
+    blocked = {
+        "http_proxy": "http://127.0.0.1:9",
+        "https_proxy": "http://127.0.0.1:9",
+        "PATCHLANE_STORE": str(tmp_path),
+    }
+    taken = []
+    for _ in range(3):
+        started = time.monotonic()
+        assert run(**blocked).returncode == 77
+        taken.append(time.monotonic() - started)
+    assert min(taken) < 1.0, taken
+
+
+def test_online_says_why_the_index_does_not_answer(tmp_path):
+    done = run(
+        "--json", "--online", PIP_INDEX_URL="http://127.0.0.1:9/simple/", PATCHLANE_STORE=str(tmp_path), no_proxy="*"
+    )
+    assert done.returncode == 77 and "Error" in json.loads(done.stdout)["host"]["index"]
+
+
+def test_nothing_under_test_is_imported():
+    code = (
+        "import sys; from reproducers import readiness, schema; readiness.examine(schema.load_packs());"
+        f"print([m for m in {TORCH!r} if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr
+
+
+def test_starts_where_the_engine_cannot():
+    code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from reproducers.doctor import main; main()"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 77 and "typer" in done.stderr and "mend: make setup" in done.stderr
+
+
+def test_an_old_python_is_named(monkeypatch):
+    monkeypatch.setattr(doctor.sys, "version_info", (3, 11, 2))
+    assert "3.11.4" in doctor.cannot_start()

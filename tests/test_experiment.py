@@ -1,0 +1,145 @@
+"""The toy experiment end to end: what each kind of patch and tree is ruled to be."""
+
+import pytest
+from toy import CORE, FIRST, RECORD, SOURCE, TOTAL, body, diff, edited
+
+from reproducers.verdicts import Verdict
+
+
+def test_good_patch(toy):
+    run = toy.run(toy.pack())
+    assert run.ruling.verdict is Verdict.REPRODUCED_AND_FIXED, run.ruling
+    assert run.sentinels == ["BUG_REPRODUCED", "FIX_VALIDATED"]
+    assert run.hunks == {"toyup/core.py hunk 1": True, "toyup/core.py hunk 2": True}
+    assert any(line.startswith("[verdict] FIX_VALIDATED") for line in run.log)
+
+
+PATCHES = {
+    "null": (edited(('"""The sum."""', '"""The sum, really."""')), Verdict.FIX_INEFFECTIVE),
+    "first hunk only": (edited(TOTAL), Verdict.FIX_INEFFECTIVE),
+    "second hunk only": (edited(FIRST), Verdict.FIX_INEFFECTIVE),
+    "symptom": (edited(("    return result\n", "    return 6.0\n"), FIRST), Verdict.FIX_REGRESSES),
+    "breaks a neighbour": (edited(TOTAL, FIRST, ("sum(values) / len", "1 + sum(values) / len")), Verdict.FIX_REGRESSES),
+    "crashes": (edited(TOTAL, FIRST, ("def mean(values):", "def mean(:")), Verdict.DIFFERENT_FAILURE),
+    "unexecuted hunk": (edited(TOTAL, FIRST, ("return count + 1", "return count")), Verdict.INCONCLUSIVE),
+}
+
+
+@pytest.mark.parametrize("name", PATCHES)
+def test_bad_patch(toy, name):
+    new, verdict = PATCHES[name]
+    run = toy.run(toy.pack(toy.patch(new)))
+    assert run.ruling.verdict is verdict, run.ruling
+    assert "FIX_VALIDATED" not in run.sentinels
+
+
+def test_unexecuted_hunk_is_named(toy):
+    run = toy.run(toy.pack(toy.patch(PATCHES["unexecuted hunk"][0])))
+    assert "toyup/core.py hunk 2" in run.ruling.reason
+    assert run.hunks["toyup/core.py hunk 2"] is False
+
+
+def test_reversed_patch_is_stale(toy):
+    run = toy.run(toy.pack(diff(toy.root, edited(TOTAL, FIRST), SOURCE)))
+    assert run.ruling.verdict is Verdict.PATCH_STALE
+    assert "ALREADY_APPLIED" in run.ruling.reason
+
+
+def test_empty_patch_is_ineffective(toy):
+    assert toy.run(toy.pack("")).ruling.verdict is Verdict.FIX_INEFFECTIVE
+
+
+def test_fixed_tree(toy):
+    run = toy.run(toy.pack(), edited(TOTAL, FIRST))
+    assert run.ruling.verdict is Verdict.FIXED_UPSTREAM
+    assert not run.patched
+
+
+def test_tree_without_the_module(toy):
+    run = toy.run(toy.pack(), {"toyup/__init__.py": ""})
+    assert run.ruling.verdict is Verdict.UNTESTABLE
+    assert "toyup.core" in run.ruling.reason
+
+
+def test_tree_without_the_package(toy):
+    assert toy.run(toy.pack(), {"other/__init__.py": ""}).ruling.verdict is Verdict.UNTESTABLE
+
+
+def test_absent_lane_is_untestable(toy):
+    run = toy.run(toy.pack(), lane="cuda")
+    assert run.ruling.verdict is Verdict.UNTESTABLE
+    assert "a toy" in run.ruling.reason
+
+
+def test_source_root(toy):
+    """The patch is in repository layout (src/), the tree is once a checkout and once an unpacked wheel."""
+    inside = {f"src/{name}": text for name, text in SOURCE.items()}
+    fixed = {f"src/{name}": text for name, text in edited(TOTAL, FIRST).items()}
+    record = RECORD.replace("  package: toyup\n", "  package: toyup\n  source_root: src\n")
+    pack = toy.pack(diff(toy.root, inside, fixed), record=record)
+    assert toy.run(pack, inside).ruling.verdict is Verdict.REPRODUCED_AND_FIXED
+    assert toy.run(pack, SOURCE).ruling.verdict is Verdict.REPRODUCED_AND_FIXED
+
+
+LOOP = "for value in values[1:]:\n        result += value\n    return result"
+NEW_FILE = edited((LOOP, "from toyup import plus\n\n    return plus.total(values)"), FIRST)
+
+
+def test_patch_that_adds_a_file(toy):
+    new = {**NEW_FILE, "toyup/plus.py": "def total(values):\n    return sum(values)\n"}
+    run = toy.run(toy.pack(toy.patch(new)))
+    assert run.ruling.verdict is Verdict.REPRODUCED_AND_FIXED, run.ruling
+
+
+def test_patch_that_deletes_a_file(toy):
+    old = {**SOURCE, "toyup/dead.py": "X = 1\n"}
+    pack = toy.pack(toy.patch(edited(TOTAL, FIRST), old))
+    assert toy.run(pack, old).ruling.verdict is Verdict.REPRODUCED_AND_FIXED
+
+
+SEEDED = body(
+    """
+    core = p.upstream("toyup.core")
+    wrong = abs(core.total([1, 2, 3]) - 6) if p.seed != 1 else 0.0
+    p.error("total", wrong, 1e-9, reference="6", bug_above=0.5)
+    """
+)
+
+
+def test_repeats_that_disagree(toy):
+    run = toy.run(toy.pack(toy.patch(edited(TOTAL)), SEEDED), repeats=3)
+    assert run.ruling.verdict is Verdict.INCONCLUSIVE
+    assert "2x REPRODUCED_AND_FIXED, 1x FIXED_UPSTREAM" in run.ruling.reason
+
+
+def test_repeats_that_agree(toy):
+    run = toy.run(toy.pack(), repeats=2)
+    assert run.ruling.verdict is Verdict.REPRODUCED_AND_FIXED
+    assert "2 of 2 repeats" in run.ruling.reason
+    assert [arm.stamp["seed"] for arm in run.pristine] == [0, 1]
+
+
+def test_patched_arm_alone_is_repeated_too(toy):
+    run = toy.run(toy.pack(), arm="patched", repeats=2)
+    assert run.ruling.verdict is Verdict.INCONCLUSIVE
+    assert len(run.patched) == 2
+    assert not run.pristine
+
+
+def test_pristine_arm_alone(toy):
+    run = toy.run(toy.pack(), arm="pristine")
+    assert run.ruling.verdict is Verdict.REPRODUCED
+    assert not run.patched
+
+
+def test_the_child_is_not_told_which_arm_it_is(toy):
+    run = toy.run(toy.pack(reproducer=body("print('ARGS', sorted(os.environ.values()), sys.argv)")), arm="pristine")
+    said = next(line for line in run.log if "ARGS" in line)
+    assert "pristine" not in said.removeprefix("[pristine]")
+    assert "patched" not in said
+
+
+def test_upstream_is_left_alone(toy):
+    toy.run(toy.pack())
+    assert (toy.upstream / "toyup/core.py").read_text() == CORE
+    assert sorted(p.name for p in (toy.upstream / "toyup").iterdir()) == ["__init__.py", "core.py"]
