@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import tempfile
 import traceback
@@ -11,8 +12,14 @@ from reproducers.errors import PatchlaneError
 from reproducers.verdicts import Exit
 
 
+def _interrupt(signum: int, frame: object) -> None:
+    """A polite kill ends like Ctrl-C: children die with us."""
+    raise KeyboardInterrupt
+
+
 def guarded(app: Any) -> None:
     """Run a typer app; map every way it can end to the project's exit codes, without a traceback."""
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         app()
     except PatchlaneError as error:

@@ -224,12 +224,13 @@ def check_mamba3(p: probe.Probe, mimo: bool) -> None:
             reference="all cast")  # fmt: skip
     if expected is None:
         return None
-    refused = probe.Signature("Exception", "", "mamba_ssm/modules/mamba3.py")  # the same call returned before the wrap
+    message = "dtype expected float32, but got bfloat16"  # tilelang's own check of the kernel's arguments
+    refused = probe.Signature("RuntimeError", message, "mamba_ssm/modules/mamba3.py")
     with torch.no_grad():
         out = p.attempt(f"Mamba-3 {kind} kernel takes what the wrap left", lambda: wrapped(hidden), refused)
     if out is not None:  # nothing changed, so only the order of additions inside the kernel may
         error = ((out.double() - expected).norm() / expected.norm()).item()
-        p.error(f"Mamba-3 {kind} output", error, 1e-4, reference="the same module before the wrap", bug_above=1e-4)
+        p.error(f"Mamba-3 {kind} output", error, 1e-4, reference="the same module before the wrap", bug_above=1e-3)
     return None
 
 
