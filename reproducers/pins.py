@@ -59,6 +59,18 @@ def need_artifact(need: Need, tags: list[Tag] | None = None) -> tuple[str, str]:
     )
 
 
+def needs_of(pack: Pack, pin: Pin) -> list[Need]:
+    """The distributions that a pin needs, over all its sets."""
+    known = load_needs(pack.folder.parent)
+    return [need for name in pin.needs for need in known[name]]
+
+
+def need_set_key(needs: list[Need], tags: list[Tag] | None = None) -> str:
+    """The store key of a set's tree: the artefacts chosen for an interpreter."""
+    shas = [need_artifact(need, tags)[1] for need in needs]
+    return hashlib.sha256("\n".join(shas).encode()).hexdigest()
+
+
 def need_trees(store: Store, pack: Pack, pin: Pin, tags: list[Tag] | None = None) -> list[Tree]:
     """One tree a set of needs, side by side as in one site-packages: they load each other's libraries.
 
@@ -70,7 +82,7 @@ def need_trees(store: Store, pack: Pack, pin: Pin, tags: list[Tag] | None = None
 
 def _need_set(store: Store, name: str, needs: list[Need], tags: list[Tag] | None) -> Tree:
     chosen = [(need, *need_artifact(need, tags)) for need in needs]
-    key = hashlib.sha256("\n".join(sha for _, _, sha in chosen).encode()).hexdigest()
+    key = need_set_key(needs, tags)
 
     def fill(target: Path) -> None:
         for need, filename, sha256 in chosen:

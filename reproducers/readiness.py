@@ -10,7 +10,7 @@ from packaging.version import Version
 from reproducers import hostfacts, index, pins
 from reproducers.errors import CannotTestHere
 from reproducers.hostfacts import Check, Finding
-from reproducers.schema import Lane, Pack
+from reproducers.schema import Lane, Need, Pack, load_needs
 from reproducers.store import Store
 from reproducers.verdicts import Exit
 
@@ -28,15 +28,19 @@ def upstream_findings(pack: Pack, lane: str, store: Store, online: bool) -> list
         source = pin.source or f"https://github.com/{pack.upstream.repo}"
         clone = f"git clone {source} DIR && python -m reproducers.run {pack.id} --lane {lane} --upstream DIR"
         found.append(Finding(f"commit {pin.sha[:12]} of {pack.upstream.repo}", clone))
-    wanted = [(f"{pack.upstream.distribution} {pin.release}", pins.choose(pin.artifacts))] if pin.release else []
-    for need in pins.needs_of(pack, pin):
-        wheel = any(name.endswith(".whl") for name in need.artifacts)
-        chosen = pins.need_artifact(need) if wheel else next(iter(need.artifacts.items()))
-        wanted.append((f"{need.distribution} {need.release}", chosen))
-    missing = [label for label, (filename, sha256) in wanted if not stored(store, sha256, filename)]
+    wanted = [(f"{pack.upstream.distribution} {pin.release}", *pins.choose(pin.artifacts))] if pin.release else []
+    missing = [label for label, filename, sha256 in wanted if not stored(store, sha256, filename)]
+    known = load_needs(pack.folder.parent)
+    missing += [f"needs {name}" for name in pin.needs if not _needs_stored(store, known[name])]
     if missing and (store.offline or not online):
         found.append(Finding(f"not in the store: {', '.join(missing)}", _fetch(pack, lane, store.offline)))
     return found
+
+
+def _needs_stored(store: Store, needs: list[Need]) -> bool:
+    """Whether a set is there as a tree, or as the artefacts to make it from."""
+    chosen = [pins.need_artifact(need) for need in needs]
+    return stored(store, pins.need_set_key(needs)) or all(stored(store, sha, name) for name, sha in chosen)
 
 
 def _fetch(pack: Pack, lane: str, offline: bool) -> str:
