@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -71,16 +72,21 @@ class ArmResult:
 
 _children: set[int] = set()
 _children_lock = threading.Lock()
+_stopped = threading.Event()  # once interrupted, an arm that a repeat still starts ends at once
 
 
 def kill_children() -> None:
     """Kill every arm that is still running, with all its descendants."""
+    _stopped.set()
     with _children_lock:
         for pid in list(_children):
             _kill_group(pid)
 
 
 def _kill_group(pid: int) -> None:
+    with contextlib.suppress(psutil.Error):  # descendants that left for a session of their own
+        for process in psutil.Process(pid).children(recursive=True):
+            process.kill()
     try:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -132,6 +138,8 @@ def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
         )
         with _children_lock:
             _children.add(child.pid)
+            if _stopped.is_set():
+                _kill_group(child.pid)
         try:
             output: list[str] = []
             reader = threading.Thread(target=_read, args=(child, output, sink), daemon=True)

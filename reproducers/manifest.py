@@ -140,7 +140,7 @@ def import_receipts(source: Path, root: Path) -> int:
         rows = "\n".join(f"{path.name}: {row}" for path, found in faults.items() for row in found)
         raise PatchlaneError(f"receipts in {source} do not verify:\n{rows}", "run the packs again on that host")
     count = 0
-    for receipt in sorted(source.glob("[0-9][0-9]*/*.json")):
+    for receipt in sorted(p for p in source.glob("[0-9][0-9]*/*.json") if not p.name.startswith(".tmp-")):
         for path in (receipt.with_suffix(".log"), receipt):
             target = root / path.parent.name / path.name
             if not target.exists():

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from filelock import FileLock
 
+from reproducers.arms import _json_line as json_line
 from reproducers.errors import PatchlaneError
 from reproducers.experiment import Run, expected
 from reproducers.schema import ROOT
@@ -39,7 +40,8 @@ def alias(name: str) -> str:
 def redact(line: str, places: dict[str, str]) -> str:
     """The line without paths of this machine: every known folder becomes its role, longest first."""
     for path in sorted(places, key=len, reverse=True):
-        line = line.replace(path, places[path])
+        for text in {path, json.dumps(path)[1:-1]}:  # JSON escapes what is not ASCII
+            line = line.replace(text, places[path])
     return line
 
 
@@ -165,33 +167,44 @@ def _log_faults(log: Path, details: dict[str, Any]) -> list[str]:
         return [f"its log {log.name} was altered"]
     faults, lines = [], log.read_text().splitlines()
     for arm in ("pristine", "patched"):
-        prefix = f"[{arm}] " + "{"
-        records = [json.loads(x[len(arm) + 3 :]) for x in lines if x.startswith(prefix)]
-        logged = [r["checks"] for r in records if r.get("patchlane") == "record"]
-        stated = [a["checks"] for a in details[arm] if a["checks"] or a["outcome"] != "different"]
-        if logged != stated:
+        prefix = f"[{arm}] "
+        records = [json_line(x.removeprefix(prefix), "record") for x in lines if x.startswith(prefix + "{")]
+        if [r["checks"] for r in records if r.get("checks")] != [a["checks"] for a in details[arm] if a["checks"]]:
             faults.append(f"the {arm} arm's checks in the statement are not those that its log recorded")
     return faults
 
 
 def _verdict_faults(details: dict[str, Any]) -> list[str]:
-    """Re-derive the verdict from the recorded arms."""
+    """Re-derive the verdict and the sentinels from the recorded arms."""
+    derived, faults = _derive(details), []
+    allowed = {v.value for v in derived} if len(derived) == 1 else {Verdict.INCONCLUSIVE.value}
+    if details["verdict"] not in allowed and not (details["verdict"] == "INCONCLUSIVE" and unproved(details)):
+        faults.append(f"it states {details['verdict']}, but its own observations give {', '.join(sorted(allowed))}")
+    earned = [a["sentinel"] for a in details["pristine"][:1] if a["sentinel"]]
+    earned += ["FIX_VALIDATED"] if details["verdict"] == Verdict.REPRODUCED_AND_FIXED.value else []
+    if details["sentinels"] != earned:
+        faults.append(f"it states the sentinels {details['sentinels']}, its observations earn {earned}")
+    return faults
+
+
+def _derive(details: dict[str, Any]) -> set[Verdict]:
+    """The verdict of each repeat; a patched arm follows only a pristine one that showed the bug."""
     pristine, patched = details["pristine"], details["patched"]
+    patch = details["patch"] or {}
+    if not pristine and not patched:
+        return {Verdict.PATCH_STALE if patch else Verdict.UNTESTABLE}
     if not pristine:
-        return []
-    if patched:
-        hunks = (details["patch"] or {}).get("hunks_executed", {})
-        unexecuted = [name for name, seen in hunks.items() if not seen]
-        derived = {rule(a, b, unexecuted).verdict for a, b in zip(pristine, patched, strict=False)}
-    else:
-        derived = {rule_pristine(a).verdict for a in pristine}
-    stale = details["patch"] is not None and details["patch"]["class"] != "CLEAN"
-    allowed = {v.value for v in derived} | ({Verdict.PATCH_STALE.value} if stale else set())
-    if len(derived) > 1:
-        allowed = {Verdict.INCONCLUSIVE.value}
-    if details["verdict"] in allowed or (details["verdict"] == "INCONCLUSIVE" and unproved(details)):
-        return []
-    return [f"it states {details['verdict']}, but its own observations give {', '.join(sorted(allowed))}"]
+        return {Verdict.FIX_INEFFECTIVE if a["outcome"] == "bug" else Verdict.INCONCLUSIVE for a in patched}
+    unexecuted = [name for name, seen in patch.get("hunks_executed", {}).items() if not seen]
+    derived, rest = set(), iter(patched)
+    for arm in pristine:
+        word = rule_pristine(arm).verdict
+        if word is Verdict.REPRODUCED and patched:
+            word = rule(arm, next(rest), unexecuted).verdict
+        elif word is Verdict.REPRODUCED and patch:
+            word = Verdict.PATCH_STALE
+        derived.add(word)
+    return derived
 
 
 def unproved(details: dict[str, Any]) -> bool:
@@ -203,14 +216,14 @@ def unproved(details: dict[str, Any]) -> bool:
 
 def verify_all(root: Path) -> dict[Path, list[str]]:
     """{receipt: faults} for every receipt under ``root`` that has any, stray files included."""
-    receipts = [p for folder in sorted(root.glob("[0-9][0-9]*")) for p in sorted(folder.glob("*.json"))]
+    receipts = [p for p in sorted(root.glob("[0-9][0-9]*/*.json")) if not p.name.startswith(".tmp-")]
     known = {file_sha256(p) for p in [*receipts, *(ROOT / "receipts").glob("*/*.json")]}
     faults = {path: verify_one(path, known) for path in receipts}
     for path in receipts:
         if not NAME.match(path.name):
             faults[path].append("its name is not TIME_HOST_DIGEST.json")
     for log in root.glob("[0-9][0-9]*/*.log"):
-        if not log.with_suffix(".json").exists():
+        if not log.name.startswith(".tmp-") and not log.with_suffix(".json").exists():
             faults[log] = ["the statement of this log is missing"]
     return {path: rows for path, rows in faults.items() if rows}
 
@@ -222,7 +235,7 @@ def verify(root: Annotated[Path, typer.Argument(help="folder of receipts")] = RO
     for path, rows in faults.items():
         for row in rows:
             typer.echo(f"{path.relative_to(root)}: {row}")
-    count = len(list(root.glob("[0-9][0-9]*/*.json")))
+    count = sum(not p.name.startswith(".tmp-") for p in root.glob("[0-9][0-9]*/*.json"))
     typer.echo(f"{count} receipts, {len(faults)} faulty")
     raise typer.Exit(Exit.CONTRADICTED if faults else Exit.OK)
 

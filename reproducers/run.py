@@ -58,6 +58,17 @@ def exit_code(runs: list[Run]) -> Exit:
     return Exit.CANNOT_TEST if any(word is Verdict.UNTESTABLE for word, _ in words) else Exit.OK
 
 
+def _chosen(names: list[str], run_all: bool, lane: str, arm: str) -> list[Pack]:
+    """The packs asked for; PatchlaneError when what was asked makes no sense."""
+    if lane not in ("cpu", "cuda") or arm not in ("both", "pristine", "patched"):
+        raise PatchlaneError(f"--lane {lane} --arm {arm}", "--lane cpu|cuda --arm both|pristine|patched")
+    known = load_packs()
+    chosen = [p for p in known if lane in p.lanes] if run_all else select(names, known)
+    if not chosen:
+        raise PatchlaneError("no pack named", "python -m reproducers.run --list")
+    return chosen
+
+
 @app.command()
 def main(
     packs: Annotated[list[str] | None, typer.Argument(help="pack05, 05 or 5; several run in parallel")] = None,
@@ -78,15 +89,16 @@ def main(
     listing: Annotated[bool, typer.Option("--list", help="list the packs")] = False,
 ) -> None:
     """Reproduce each pack's bug on pristine upstream, apply its patch, and rule on both."""
-    known = load_packs()
     if listing:
-        list_packs(known, as_json)
+        list_packs(load_packs(), as_json)
         return
-    if lane not in ("cpu", "cuda") or arm not in ("both", "pristine", "patched"):
-        raise PatchlaneError(f"--lane {lane} --arm {arm}", "--lane cpu|cuda --arm both|pristine|patched")
-    chosen = [p for p in known if lane in p.lanes] if run_all else select(packs or [], known)
-    if not chosen:
-        raise PatchlaneError("no pack named", "python -m reproducers.run --list")
+    try:
+        chosen = _chosen(packs or [], run_all, lane, arm)
+    except PatchlaneError as error:
+        if not bisect:
+            raise
+        print(f"cannot test: {error}", file=sys.stderr)  # git bisect would take usage's exit code 2 for a bad commit
+        raise typer.Exit(Exit.BISECT_SKIP) from None
     if offline:
         os.environ["PATCHLANE_OFFLINE"] = "1"
     from reproducers.experiment import Request

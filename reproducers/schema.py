@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
 
 from reproducers.errors import PatchlaneError
 
@@ -246,7 +246,7 @@ def load_needs(folder: Path) -> dict[str, list[Need]]:
         return {}
     text, data = read_yaml(path)
     try:
-        return {name: [Need.model_validate(n) for n in rows] for name, rows in (data or {}).items()}
+        return TypeAdapter(dict[str, list[Need]]).validate_python(data or {})
     except ValidationError as error:
         raise explain(path, text, error) from error
 

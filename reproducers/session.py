@@ -74,17 +74,19 @@ def _coloured(line: str) -> str:
     return text
 
 
-def places(store: Store) -> dict[str, str]:
+def places(store: Store, upstream: Path | None = None) -> dict[str, str]:
     """This machine's folders and the roles that stand for them in receipts."""
     roles = {str(store.root): "<store>", str(ROOT): "<repo>", sys.prefix: "<venv>", sys.base_prefix: "<python>"}
     roles |= {str(Path.home()): "<home>", tempfile.gettempdir(): "<tmp>"}
-    return {path: role for path, role in roles.items() if path not in ("/", "/usr")}
+    if upstream is not None:
+        roles |= {str(upstream): "<upstream>", str(upstream.resolve()): "<upstream>"}
+    return {path: role for path, role in roles.items() if path not in ("/", "/usr", ".")}
 
 
 def record(runs: list[Run], root: Path, host: str, command: list[str], out: Console) -> None:
     """Write each run's receipt."""
     for run in runs:
-        path = receipts.write(run, root, host, command, places(Store()))
+        path = receipts.write(run, root, host, command, places(Store(), run.request.upstream))
         out.print(f"[dim]receipt {path}[/]")
 
 

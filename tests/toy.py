@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
+import sys
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from reproducers.experiment import Request, Run, execute
-from reproducers.schema import Pack, load_pack
+from reproducers.schema import ROOT, Pack, load_pack
 from reproducers.store import Store
 
 CORE = '''"""Sums."""
@@ -197,3 +201,18 @@ class Toy:
         write_tree(self.upstream, source)
         wanted = Request(**{"upstream": self.upstream, **request})
         return execute(pack, wanted, self.store, lambda arm, line: None)
+
+    def repository(self, pack: Pack) -> Path:
+        """A copy of the engine with the toy's packs as its own, for what reads the repository's root."""
+        root = self.root / "repo"
+        shutil.copytree(ROOT / "reproducers", root / "reproducers", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(pack.folder.parent, root / "packs")
+        return root
+
+    def verb(self, root: Path, *args: str, **more: Any) -> subprocess.Popen[str]:
+        """``python -m reproducers.ARGS`` of the repository copy ``root``, started in a session of its own."""
+        environment = {**os.environ, "PYTHONPATH": str(root), "PATCHLANE_STORE": str(self.root / "store")}
+        environment |= {"PATCHLANE_OFFLINE": "1", "COLUMNS": "200"}
+        options = {"cwd": root, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | more
+        command = [sys.executable, "-m", f"reproducers.{args[0]}", *args[1:]]
+        return subprocess.Popen(command, env=environment, start_new_session=True, **options)

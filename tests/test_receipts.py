@@ -1,0 +1,210 @@
+"""Receipts: what is written verifies, and every kind of tampering is named."""
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from test_experiment import SEEDED
+from toy import FIRST, TOTAL, body, edited
+
+from reproducers import receipts
+from reproducers.errors import PatchlaneError
+from reproducers.receipts import redact, verify_all, write
+from reproducers.session import places
+
+
+@pytest.fixture
+def chain(toy):
+    """(folder of receipts, the two of one pack)."""
+    run, root = toy.run(toy.pack()), toy.root / "receipts"
+    return root, [write(run, root, "toy-host", ["pack07"], places(toy.store)) for _ in range(2)]
+
+
+def said(root):
+    return " | ".join(f"{path.name}: {row}" for path, rows in verify_all(root).items() for row in rows)
+
+
+def rename_by_digest(path, body):
+    """Write an altered statement under the name that its digest demands, with its log beside it."""
+    data = (json.dumps(body, indent=1, sort_keys=True) + "\n").encode()
+    stem = path.stem.rsplit("_", 1)[0] + "_" + hashlib.sha256(data).hexdigest()[:12]
+    path.with_suffix(".log").rename(path.with_name(stem + ".log"))
+    path.unlink()
+    path.with_name(stem + ".json").write_bytes(data)
+    return path.with_name(stem + ".json")
+
+
+def altered(path, change):
+    body = json.loads(path.read_text())
+    change(body["predicate"]["patchlane"])
+    return rename_by_digest(path, body)
+
+
+def test_round_trip(chain):
+    root, (one, two) = chain
+    assert verify_all(root) == {}
+    first, second = (json.loads(p.read_text())["predicate"]["patchlane"] for p in (one, two))
+    assert first["previous"] is None
+    assert second["previous"] == hashlib.sha256(one.read_bytes()).hexdigest()
+    assert first["verdict"] == "REPRODUCED_AND_FIXED"
+
+
+CASES = {
+    "healthy": (edited(TOTAL), {}),
+    "error outside a check": (None, {"reproducer": body("print('{not json'); 1 / 0")}),
+    "no check": (None, {"reproducer": body("pass")}),
+    "killed": (None, {"reproducer": body("os.kill(os.getpid(), 9)")}),
+    "cannot test": (None, {"reproducer": body("raise probe.CannotTest('no')")}),
+    "stale": (edited(TOTAL, FIRST), {"upstream": edited(("values[1:]", "values[2:]"))}),
+    "repeats that disagree": (edited(TOTAL), {"reproducer": SEEDED, "request": {"repeats": 3}}),
+    "patched alone": (None, {"request": {"arm": "patched"}}),
+    "no lane": (None, {"request": {"lane": "cuda"}}),
+    "unexecuted": (edited(TOTAL, FIRST, ("return count + 1", "return count")), {}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_verdict_verifies(toy, name):
+    """No false alarm: whatever a run ends in, its receipt verifies."""
+    new, more = CASES[name]
+    pack = toy.pack(new and toy.patch(new), **({"reproducer": more["reproducer"]} if "reproducer" in more else {}))
+    run = toy.run(pack, **({"source": more["upstream"]} if "upstream" in more else {}), **more.get("request", {}))
+    write(run, toy.root / "receipts", "toy", [], places(toy.store))
+    assert said(toy.root / "receipts") == "", run.ruling
+
+
+def test_edited_statement(chain):
+    root, (_, two) = chain
+    two.write_text(two.read_text().replace("toy-host", "other"))
+    assert "the statement was altered" in said(root)
+
+
+def test_edited_log(chain):
+    root, (_, two) = chain
+    log = two.with_suffix(".log")
+    log.write_text(log.read_text().replace("BUG", "bug"))
+    assert f"its log {log.name} was altered" in said(root)
+
+
+def test_renamed(chain):
+    root, (_, two) = chain
+    two.rename(two.with_name("new.json"))
+    found = said(root)
+    assert "its name is not TIME_HOST_DIGEST.json" in found
+    assert "the statement of this log is missing" in found
+
+
+def test_deleted_log(chain):
+    root, (_, two) = chain
+    two.with_suffix(".log").unlink()
+    assert "is missing" in said(root)
+
+
+def test_deleted_predecessor(chain):
+    root, (one, _) = chain
+    one.unlink()
+    one.with_suffix(".log").unlink()
+    assert "its predecessor" in said(root)
+
+
+def test_deleted_statement(chain):
+    root, (_, two) = chain
+    two.unlink()
+    assert "the statement of this log is missing" in said(root)
+
+
+@pytest.mark.parametrize("word", ["FIXED_UPSTREAM", "REPRODUCED", "INCONCLUSIVE", "UNTESTABLE", "PATCH_STALE"])
+def test_edited_verdict(chain, word):
+    root, (_, two) = chain
+    altered(two, lambda d: d.update(verdict=word))
+    assert f"it states {word}, but its own observations give REPRODUCED_AND_FIXED" in said(root)
+
+
+def test_verdict_made_up_without_arms(toy):
+    run = toy.run(toy.pack(), lane="cuda")
+    path = write(run, toy.root / "receipts", "toy", [], {})
+    altered(path, lambda d: d.update(verdict="REPRODUCED_AND_FIXED"))
+    assert "its own observations give UNTESTABLE" in said(toy.root / "receipts")
+
+
+def test_edited_sentinels(toy):
+    path = write(toy.run(toy.pack(), arm="pristine"), toy.root / "receipts", "toy", [], {})
+    altered(path, lambda d: d.update(sentinels=["BUG_REPRODUCED", "FIX_VALIDATED"]))
+    assert "sentinels" in said(toy.root / "receipts")
+
+
+def test_edited_check_with_all_names_and_digests_recomputed(chain):
+    root, (_, two) = chain
+    altered(two, lambda d: d["pristine"][0]["checks"][0].update(measured=2.0))
+    assert "the pristine arm's checks in the statement are not those that its log recorded" in said(root)
+
+
+def test_dropped_arm(chain):
+    root, (_, two) = chain
+    altered(two, lambda d: d.update(patched=[], patch=None, verdict="REPRODUCED", sentinels=["BUG_REPRODUCED"]))
+    assert "the patched arm's checks" in said(root)
+
+
+def test_altered_predecessor_breaks_the_chain(chain):
+    root, (one, _) = chain
+    altered(one, lambda d: d.update(command=["pack08"]))
+    assert "its predecessor" in said(root)
+
+
+def test_malformed(chain):
+    root, (_, two) = chain
+    two.write_text("{}")
+    assert "malformed" in said(root)
+
+
+def test_leftovers_of_a_killed_writer_are_no_receipts(chain):
+    root, (_, two) = chain
+    for path in (two, two.with_suffix(".log")):
+        shutil.copy(path, path.with_name(f".tmp-1-{path.name}"))
+    shutil.copy(two, two.with_name(f".tmp-2-{two.name}"))
+    assert verify_all(root) == {}
+
+
+def test_never_overwritten(tmp_path):
+    path = tmp_path / "x.json"
+    receipts._create(path, b"old")
+    with pytest.raises(FileExistsError):
+        receipts._create(path, b"new")
+    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("x.json", b"old")]
+
+
+@pytest.mark.parametrize("home", ["home", "hôme"])
+def test_no_path_of_this_machine(toy, monkeypatch, home):
+    """Home, store, temporary folder, interpreter and checkout leave no trace in statement or log."""
+    folder = toy.root / home
+    folder.mkdir()
+    monkeypatch.setenv("HOME", str(folder))
+    code = "print(os.environ['HOME'], os.getcwd(), sys.executable, sys.path); raise ValueError(os.environ['HOME'])"
+    run = toy.run(toy.pack(reproducer=body(code)))
+    path = write(run, toy.root / "receipts", "toy", [str(folder / "clone")], places(toy.store))
+    text = path.read_text() + path.with_suffix(".log").read_text()
+    for secret in (str(toy.root), str(folder), str(receipts.ROOT), sys.prefix, os.uname().nodename, home):
+        assert secret not in text.replace("<home>", "")
+        assert json.dumps(secret)[1:-1] not in text.replace("<home>", "")
+    assert verify_all(toy.root / "receipts") == {}
+
+
+def test_redact_longest_first():
+    assert redact("/a/b/c /a/x", {"/a": "<one>", "/a/b": "<two>"}) == "<two>/c <one>/x"
+
+
+def test_host_alias_is_checked(toy):
+    for name in ("Node01.example.org", "", "-x", "a b"):
+        with pytest.raises(PatchlaneError, match="host alias"):
+            receipts.alias(name)
+
+
+def test_upstream_folder_is_not_in_the_receipt(toy):
+    """A checkout may lie anywhere, so its folder is a place of its own."""
+    run = toy.run(toy.pack(), arm="pristine")
+    known = places(toy.store, run.request.upstream)
+    assert known[str(Path(toy.upstream))] == "<upstream>"

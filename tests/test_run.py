@@ -1,0 +1,170 @@
+"""The runner's command line: codes, formats, bisection, interruption."""
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+
+import psutil
+import pytest
+from toy import FIRST, RECORD, REPRODUCER, SOURCE, TOTAL, body, edited, git, write_tree
+
+from reproducers.schema import ROOT
+
+
+@pytest.fixture
+def repo(toy):
+    """A copy of the engine whose only pack is the toy."""
+    write_tree(toy.upstream, SOURCE)
+    return toy.repository(toy.pack())
+
+
+def run(toy, repo, *args, **more):
+    process = toy.verb(repo, "run", *args, **more)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def test_list_is_quick_and_light():
+    command = [sys.executable, "-X", "importtime", "-m", "reproducers.run", "--list"]
+    took = []
+    for _ in range(5):
+        started = time.perf_counter()
+        done = subprocess.run(command[:1] + command[3:], cwd=ROOT, capture_output=True, text=True)
+        took.append(time.perf_counter() - started)
+    assert done.returncode == 0
+    assert "pack05" in done.stdout
+    imported = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stderr
+    names = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in imported.splitlines()}
+    assert names.isdisjoint({"torch", "triton", "numpy", "requests", "psutil", "unidiff"})
+    assert statistics.median(took) < 0.4 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)), took
+
+
+def test_list_as_json(toy, repo):
+    code, out, _ = run(toy, repo, "--list", "--json")
+    rows = [{"id": "pack07", "title": "total forgets the first value", "kind": "bug", "lanes": ["cpu"]}]
+    assert (code, json.loads(out)) == (0, rows)
+
+
+def test_expected_verdict_json_junit_and_receipt(toy, repo):
+    code, out, err = run(toy, repo, "pack07", "--upstream", str(toy.upstream), "--json", "--junitxml", "j.xml")
+    assert code == 0, err
+    (result,) = json.loads(out)
+    assert (result["verdict"], result["expected"]) == ("REPRODUCED_AND_FIXED", ["REPRODUCED_AND_FIXED"])
+    suite = ElementTree.parse(repo / "j.xml").getroot()
+    assert [(case.get("name"), len(case)) for case in suite] == [("pack07", 0)]
+    (receipt,) = (repo / "build/receipts/07").glob("*.json")
+    assert str(toy.upstream) not in receipt.read_text()
+
+
+def test_contradicted(toy, repo):
+    write_tree(toy.upstream, edited(TOTAL, FIRST))
+    code, out, _ = run(toy, repo, "7", "--upstream", str(toy.upstream), "--junitxml", "j.xml")
+    assert code == 1
+    assert "FIXED_UPSTREAM" in out
+    assert "mend:" in out
+    assert ElementTree.parse(repo / "j.xml").getroot().find("testcase/failure") is not None
+
+
+def test_cannot_test(toy, repo):
+    code, _, _ = run(toy, repo, "7", "--junitxml", "j.xml")
+    assert code == 77, "offline with an empty store"
+    assert ElementTree.parse(repo / "j.xml").getroot().find("testcase/skipped") is not None
+
+
+@pytest.mark.parametrize(
+    "args",
+    [["pack99"], ["nonsense"], [], ["7", "--lane", "tpu"], ["7", "--arm", "left"], ["7", "--upstream", "/nowhere"]],
+)
+def test_usage(toy, repo, args):
+    code, _, err = run(toy, repo, *args)
+    assert code == 2
+    assert "mend:" in err
+    assert "Traceback" not in err
+
+
+def test_broken_record_is_usage_with_file_and_line(toy, repo):
+    write_tree(repo, {"packs/07_toy/pack.yaml": RECORD.replace("kind: bug", "kind: typo")})
+    code, _, err = run(toy, repo, "7")
+    assert code == 2
+    assert "07_toy/pack.yaml:6: kind: " in err
+
+
+def test_bisect_answers(toy, repo):
+    for source, answer in ((SOURCE, 1), (edited(TOTAL, FIRST), 0), ({"toyup/__init__.py": ""}, 125)):
+        subprocess.run(["rm", "-rf", str(toy.upstream)], check=True)
+        write_tree(toy.upstream, source)
+        assert run(toy, repo, "7", "--bisect", "--upstream", str(toy.upstream))[0] == answer
+
+
+@pytest.mark.parametrize("args", [["pack99"], ["7", "--upstream", "/nowhere"], ["7", "--lane", "tpu"]])
+def test_bisect_never_takes_a_mistake_for_a_bad_commit(toy, repo, args):
+    assert run(toy, repo, *args, "--bisect")[0] == 125
+
+
+def test_git_bisect_finds_the_commit(toy, repo):
+    """Nine commits, the bug comes with the sixth, the fifth does not even import."""
+    clone = write_tree(toy.root / "clone", {})
+    clone.mkdir()
+    git("init", "-q", cwd=clone)
+    good = edited(TOTAL, FIRST)
+    for number in range(1, 10):
+        files = SOURCE if number >= 6 else good
+        if number == 5:
+            files = {**good, "toyup/core.py": "def (:\n"}
+        write_tree(clone, {**files, "count.txt": str(number)})
+        git("add", "-A", cwd=clone)
+        git("commit", "-qm", f"commit {number}", cwd=clone)
+    git("bisect", "start", "HEAD", "HEAD~8", cwd=clone)
+    environment = {**os.environ, "PYTHONPATH": str(repo), "PATCHLANE_STORE": str(toy.root / "store")}
+    command = ["git", "bisect", "run", sys.executable, "-m", "reproducers.run", "7", "--bisect"]
+    done = subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True)
+    said = done.stdout + done.stderr
+    culprits = [line for line in said.splitlines() if "first bad commit" in line or "possible" in line]
+    assert "commit 6" in git("log", "-1", "--format=%s", "refs/bisect/bad", cwd=clone), said
+    assert culprits, said
+
+
+SLOW = body("print('PID', os.getpid(), flush=True); subprocess.run(['sleep', '20'])")
+
+
+@pytest.mark.parametrize("args", [[], ["-n", "4"], ["--bisect"]])
+def test_interrupt(toy, args):
+    """SIGINT: code 130 soon, no child of the arm left, nothing half-written."""
+    write_tree(toy.upstream, SOURCE)
+    repo = toy.repository(toy.pack(reproducer=SLOW))
+    merged = toy.verb(repo, "run", "7", "--upstream", str(toy.upstream), *args, stderr=subprocess.STDOUT)
+    line = next(line for line in merged.stdout if "PID" in line)
+    arm = psutil.Process(int(line.split()[-1]))
+    time.sleep(0.3)
+    family = [arm, *arm.children(recursive=True)]
+    assert len(family) == 2
+    merged.send_signal(signal.SIGINT)
+    started = time.monotonic()
+    try:
+        out, _ = merged.communicate(timeout=15)
+    finally:
+        merged.kill()
+    assert time.monotonic() - started < 5
+    assert merged.returncode == 130, out
+    assert "Traceback" not in out
+    _, alive = psutil.wait_procs(family, timeout=3)
+    assert not alive
+    assert not list(repo.glob("build/receipts/*/*.json"))
+
+
+def test_several_packs_run_together(toy):
+    toy.pack()
+    pack = toy.pack(
+        folder="08_toy",
+        record=RECORD.replace("number: 7", "number: 8"),
+        reproducer=REPRODUCER.replace("pack=7", "pack=8"),
+    )
+    write_tree(toy.upstream, SOURCE)
+    code, out, err = run(toy, toy.repository(pack), "--all", "--json", "--upstream", str(toy.upstream))
+    assert code == 0, err
+    assert [row["pack"] for row in json.loads(out)] == ["pack07", "pack08"]

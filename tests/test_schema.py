@@ -1,0 +1,127 @@
+"""pack.yaml: what is accepted, and how a bad one is explained."""
+
+import pytest
+from toy import RECORD
+
+from reproducers.errors import PatchlaneError
+from reproducers.schema import load_needs, load_pack, load_packs, select
+from reproducers.verdicts import Exit
+
+
+def refusal(toy, record, **more):
+    with pytest.raises(PatchlaneError) as caught:
+        toy.pack(record=record, patch=more.pop("patch", "x"), **more)
+    assert caught.value.exit_code is Exit.USAGE
+    return str(caught.value)
+
+
+def line_of(record, start):
+    return next(n for n, line in enumerate(record.splitlines(), 1) if line.strip().startswith(start))
+
+
+def test_good(toy):
+    pack = toy.pack()
+    assert (pack.id, pack.number, pack.pins["live"].label) == ("pack07", 7, "1.0")
+    assert load_packs(toy.packs) == [pack]
+
+
+LIVE = "pins:\n  live:\n"
+FAULTS = {
+    "title is missing": (("title: total forgets the first value\n", ""), "title: Field required"),
+    "unknown key": (("kind: bug", "kind: bug\nkindd: bug"), "kindd: Extra inputs"),
+    "unknown nested key": (("    timeout_s: 30", "    timeout: 30"), "lanes.cpu.timeout: Extra inputs"),
+    "category": (("category: memory", "category: other"), "category: Input should be"),
+    "kind": (("kind: bug", "kind: typo"), "kind: Input should be"),
+    "repo": (("repo: toy/toyup", "repo: toyup"), "upstream.repo: String should match"),
+    "sha": (("a" * 40, "a" * 39), "pins.live.sha: String should match"),
+    "digest": (("b" * 64, "b" * 63), "pins.live.artifacts.toyup-1.0-py3-none-any.whl: String should match"),
+    "pin without a name": (
+        ('    release: "1.0"\n    sha: ' + "a" * 40, "    source: x"),
+        "pins.live: a pin needs a release or",
+    ),
+    "release without artefacts": (
+        ("    artifacts:\n      toyup-1.0-py3-none-any.whl: " + "b" * 64, "    artifacts: {}"),
+        "pins.live: a release pin needs artifacts",
+    ),
+    "no live pin": (("  live:", "  fixed:"), "pins.live is required"),
+    "pin name": (("  live:", "  latest:"), "pins.latest"),
+    "lane unexplained": (("no_lane:\n  cuda: a toy\n", ""), "lane cuda is absent: say why under no_lane"),
+    "number": (("number: 7", "number: 8"), "number 8 does not match its folder 07_toy"),
+    "number range": (("number: 7", "number: 0"), "number: Input should be greater"),
+    "guard without fixed": (("kind: bug", "kind: guard"), "a guard needs a fixed pin"),
+    "report with a patch": (("kind: bug", "kind: report"), "offers no fix, yet"),
+    "threads promised": (("found: none", "found: threads"), "upstream_state: search.found must be"),
+    "filed without URL": (("upstream_state:\n", "upstream_state:\n  filed: pr\n"), "filed and filed_url go together"),
+    "http thread": (
+        (
+            "upstream_state:\n",
+            "upstream_state:\n  threads:\n    - {url: 'http://x', state: open, looked_up: 2026-01-01}\n",
+        ),
+        "upstream_state.threads.0.url: String should match",
+    ),
+    "date": (("date: 2026-11-21", "date: soon"), "upstream_state.search.date: "),
+    "schema version": (("schema_version: 1", "schema_version: 2"), "schema_version: Input should be 1"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault(toy, name):
+    (old, new), said = FAULTS[name]
+    assert old in RECORD
+    assert said in refusal(toy, RECORD.replace(old, new, 1))
+
+
+def test_the_line_is_named(toy):
+    record = RECORD.replace("    timeout_s: 30", "    timeout_s: soon")
+    place = f"07_toy/pack.yaml:{line_of(record, 'timeout_s')}: lanes.cpu.timeout_s: Input should be a valid integer"
+    assert place in refusal(toy, record)
+
+
+def test_every_fault_is_named_at_once(toy):
+    said = refusal(toy, RECORD.replace("kind: bug", "kind: typo").replace("category: memory", "category: other"))
+    assert said.count("pack.yaml:") == 2
+
+
+def test_missing_files(toy):
+    toy.pack("x")
+    (toy.folder / "fix.patch").unlink()
+    with pytest.raises(PatchlaneError, match=r"kind bug needs 07_toy/fix.patch"):
+        load_pack(toy.folder)
+    (toy.folder / "fix.patch").write_text("x")
+    (toy.folder / "reproducer.py").unlink()
+    with pytest.raises(PatchlaneError, match=r"07_toy/reproducer.py is missing"):
+        load_pack(toy.folder)
+
+
+def test_not_yaml(toy):
+    assert "pack.yaml:3: " in refusal(toy, "number: 7\ntitle: [\n")
+    assert "expected a mapping" in refusal(toy, "- a list\n")
+
+
+def test_number_used_twice(toy):
+    toy.pack()
+    toy.pack(folder="07_other")
+    with pytest.raises(PatchlaneError, match=r"number 7 is used by .*07_other and .*07_toy"):
+        load_packs(toy.packs)
+
+
+def test_needs(toy):
+    record = RECORD.replace("lanes:\n", "    needs: [extra]\nlanes:\n", 1)
+    said = refusal(toy, record)
+    assert f"pack.yaml:{line_of(record, 'needs')}: pins.live.needs: 'extra' is not in needs.yaml" in said
+    load_needs.cache_clear()
+    good = f"extra:\n- distribution: extra\n  release: '1'\n  artifacts:\n    e-1.tar.gz: {'c' * 64}\n"
+    (toy.packs / "needs.yaml").write_text(good)
+    assert toy.pack(record=record).pins["live"].needs == ["extra"]
+    load_needs.cache_clear()
+    (toy.packs / "needs.yaml").write_text(good.replace("release", "releas"))
+    assert "needs.yaml:3: extra.0.releas: Extra inputs" in refusal(toy, record)
+
+
+def test_select(toy):
+    packs = [toy.pack()]
+    for name in ("pack07", "07", "7", "pack7"):
+        assert select([name], packs) == packs
+    for name in ("8", "pack", "x", "", "-7"):
+        with pytest.raises(PatchlaneError, match="no pack"):
+            select([name], packs)
