@@ -73,12 +73,18 @@ def toy(tmp_path):
     return pack.model_copy(update={"folder": tmp_path / "pack"})
 
 
-def run(file, *args, isolated=True, path=None, timeout=300):
+def run(file, *args, isolated=True, site=True, path=None, timeout=300):
     """Run an exported file from its own folder, without this repository on the path."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")} | (
         {"PYTHONPATH": str(path)} if path else {}
     )
-    command = [sys.executable, *(["-I"] if isolated else ["-s", "-P"]), file.name, *map(str, args)]
+    command = [
+        sys.executable,
+        *(["-I"] if isolated else ["-s", "-P"]),
+        *([] if site else ["-S"]),
+        file.name,
+        *map(str, args),
+    ]
     return subprocess.run(command, cwd=file.parent, env=env, capture_output=True, text=True, timeout=timeout)
 
 
@@ -151,7 +157,7 @@ def test_a_dropped_module_breaks_the_file(toy, tmp_path, dropped):
     modules = {name: text for name, text in export.embedded(TOY).items() if name != dropped}
     file = tmp_path / "out/toy_export.py"
     file.write_text(export.render(toy, modules))
-    done = run(file, "--tree", tmp_path / "buggy")
+    done = run(file, "--tree", tmp_path / "buggy", site=False)  # an installed engine must not fill the gap
     assert "BUG_REPRODUCED: " not in done.stdout
     assert dropped.split(".")[-1] in done.stdout + done.stderr
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from toy import git, write_tree
 
-from reproducers import patching, pins
+from reproducers import ablate, experiment, patching, pins
 from reproducers.arms import ArmResult
 from reproducers.errors import CannotTestHere
 from reproducers.experiment import Request, execute, expected
@@ -13,10 +13,23 @@ from reproducers.schema import load_packs
 from reproducers.store import Store
 from reproducers.verdicts import Verdict
 
+WEAK = {Verdict.FIX_INEFFECTIVE, Verdict.FIX_REGRESSES, Verdict.PATCH_STALE}
+# A line of the good patch, and what a hasty fix would have there: the symptom goes, a neighbour breaks.
+HASTY = {
+    5: ("+    if H % G != 0:", "+    if False:"),
+    9: (
+        "+            (grad_input, grad_weight, grad_bias) = ctx.saved_tensors",
+        "+            grad_input, grad_weight, grad_bias = (t if t is None else 2 * t for t in ctx.saved_tensors)",
+    ),
+    16: ("tensor.is_floating_point() and not", "tensor.requires_grad and not"),
+}
 PACKS = [pack for pack in load_packs() if pack.patch.is_file() and "cpu" in pack.lanes]
 pytestmark = [
     pytest.mark.upstream,
-    pytest.mark.parametrize("pack", PACKS, ids=lambda pack: pack.id, scope="module"),
+    pytest.mark.parametrize(
+        "pack", [pytest.param(p, marks=pytest.mark.xdist_group(p.id), id=p.id) for p in PACKS], scope="module"
+    ),
+    pytest.mark.timeout(900),
 ]
 
 
@@ -39,13 +52,8 @@ def other(pack, seen, tmp_path, monkeypatch):
     """Run the pack with another patch text; the pristine arm is the one already seen."""
 
     def run(text):
-        write_tree(tmp_path / pack.folder.name, {"fix.patch": text})
-        (tmp_path / "needs.yaml").symlink_to(pack.folder.parent / "needs.yaml")
-        for name in ("pack.yaml", "reproducer.py"):
-            (tmp_path / pack.folder.name / name).symlink_to(pack.folder / name)
-        changed = pack.model_copy(update={"folder": tmp_path / pack.folder.name})
-        from reproducers import experiment
-
+        counter = len(list(tmp_path.glob("other*")))
+        changed = ablate.with_patch(pack, text, tmp_path / f"other{counter}")
         real, before = experiment.run_arm, [seen[0].pristine[0]]
 
         def arm(spec, sink) -> ArmResult:
@@ -113,3 +121,16 @@ def test_reversed_patch(pack, other, tmp_path):
     run = other(reversed_patch(pack, tmp_path))
     assert run.ruling.verdict is Verdict.PATCH_STALE
     assert "ALREADY_APPLIED" in run.ruling.reason
+
+
+def test_every_hunk_is_needed(pack, other):
+    verdicts = {name: other(text).ruling for name, text in ablate.ablations(pack)}
+    assert verdicts and all(ruling.verdict in WEAK for ruling in verdicts.values()), verdicts
+
+
+def test_a_hasty_fix_regresses(pack, other):
+    line, hasty = HASTY[pack.number]
+    text = pack.patch.read_text()
+    assert line in text
+    run = other(text.replace(line, hasty))
+    assert run.ruling.verdict is Verdict.FIX_REGRESSES, run.ruling
