@@ -20,7 +20,7 @@ reproduce: setup
 	$(BIN)/python -m reproducers.run $(PACKS)
 
 test: setup
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
