@@ -125,4 +125,9 @@ def main(
 if __name__ == "__main__":
     from reproducers.cli import guarded
 
-    guarded(app)
+    try:
+        guarded(app)
+    except SystemExit as ended:
+        if "--bisect" in sys.argv and ended.code not in (None, 0, 1, 125, 130):
+            raise SystemExit(int(Exit.BISECT_SKIP)) from None
+        raise

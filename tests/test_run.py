@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import statistics
 import subprocess
@@ -33,15 +34,16 @@ def test_list_is_quick_and_light():
     command = [sys.executable, "-X", "importtime", "-m", "reproducers.run", "--list"]
     took = []
     for _ in range(5):
-        started = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = subprocess.run(command[:1] + command[3:], cwd=ROOT, capture_output=True, text=True)
-        took.append(time.perf_counter() - started)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert done.returncode == 0
     assert "pack05" in done.stdout
     imported = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stderr
     names = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in imported.splitlines()}
     assert names.isdisjoint({"torch", "triton", "numpy", "requests", "psutil", "unidiff"})
-    assert statistics.median(took) < 0.4 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)), took
+    assert statistics.median(took) < 0.4, took  # processor seconds: wall time would measure the neighbours
 
 
 def test_list_as_json(toy, repo):

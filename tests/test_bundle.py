@@ -1,0 +1,85 @@
+"""A bundle carries trees and the engine's requirements to an offline store, whole or not at all."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from reproducers import bundle, bundle_install
+from reproducers.errors import PatchlaneError
+from reproducers.schema import ROOT
+from reproducers.store import Store, tree_digest
+
+
+def made(store, key, files):
+    def fill(folder):
+        for name, text in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(text)
+
+    return store.tree("trees", key, f"toy {key}", fill)
+
+
+@pytest.fixture
+def parts(tmp_path):
+    """Parts of 1,000 bytes of two trees that share a file, and the trees."""
+    store = Store(tmp_path / "store")
+    noise = os.urandom(3000)
+    trees = {key: made(store, key, {"shared.bin": noise, f"{key}/own.py": key.encode()}) for key in ("one", "two")}
+    engine = made(store, "engine-x", {"toyengine.py": b"x = 1\n"})
+    (tmp_path / "out").mkdir()
+    return bundle.write(trees, engine, tmp_path / "out" / "b", 1000), {**trees, "engine-x": engine}
+
+
+def install(paths, store):
+    command = [sys.executable, "-m", "reproducers.bundle", "install", *map(str, paths)]
+    env = {**os.environ, "PATCHLANE_STORE": str(store)}
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True)
+
+
+def test_round_trip(parts, tmp_path):
+    paths, trees = parts
+    assert len(paths) > 2 and all(p.stat().st_size <= 1000 for p in paths)
+    assert sum(p.stat().st_size for p in paths) < 6000, "the shared file is carried once"
+    done = install(reversed(paths), tmp_path / "there")
+    assert done.returncode == 0, done.stderr
+    for key, tree in trees.items():
+        assert tree_digest(tmp_path / "there" / "trees" / key) == tree.digest
+    assert "export PYTHONPATH=" in done.stdout and "engine-x" in done.stdout
+
+
+@pytest.mark.parametrize("spoil", ["missing part", "altered byte", "no such file", "nothing"])
+def test_a_spoilt_bundle_is_refused_with_the_mend(parts, tmp_path, spoil):
+    paths, _ = parts
+    if spoil == "missing part":
+        paths = [*paths[:1], *paths[2:]]
+    elif spoil == "altered byte":
+        data = bytearray(paths[1].read_bytes())
+        data[500] ^= 1
+        paths[1].write_bytes(data)
+    elif spoil == "no such file":
+        paths = [tmp_path / "absent"]
+    else:
+        paths = []
+    done = install(paths, tmp_path / "there")
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+    assert not list((tmp_path / "there").glob("trees/*/*"))
+
+
+def test_a_tree_cannot_leave_its_folder(tmp_path):
+    with pytest.raises(ValueError, match="leaves the tree"):
+        bundle_install.build({"files": [["../x", False, "0" * 64]]}, tmp_path, tmp_path / "t")
+
+
+@pytest.mark.parametrize("text", ["", "0", "60X", "-1"])
+def test_bad_sizes_and_targets(text):
+    with pytest.raises(PatchlaneError):
+        bundle.part_size(text)
+    with pytest.raises(PatchlaneError):
+        bundle.target_tags(text)
+
+
+def test_sizes():
+    assert bundle.part_size("60M") == 60_000_000
+    assert bundle.target_tags("cp312-linux-x86_64")[0].interpreter == "cp312"
