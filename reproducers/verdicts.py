@@ -136,7 +136,7 @@ def rule(pristine: dict[str, Any], patched: dict[str, Any], unexecuted: list[str
         return Ruling(Verdict.FIX_INEFFECTIVE, f"patched tree still shows: {patched['reason']}")
     if patched["outcome"] == "cannot_test":
         return Ruling(Verdict.UNTESTABLE, f"patched: {patched['reason']}", patched.get("remedy", ""))
-    if broken and (patched["checks"] or patched["executed"]):  # the probe lived to report that they are gone
+    if broken and (patched["checks"] or patched.get("executed")):  # the probe lived to report that they are gone
         return Ruling(Verdict.FIX_REGRESSES, f"guards broken by the patch: {', '.join(broken)}")
     if patched["outcome"] == "different":
         remedy = VERDICT_REMEDY[Verdict.DIFFERENT_FAILURE]
