@@ -185,7 +185,8 @@ def _resident_gib(process: psutil.Process) -> float:
         return 0.0
 
 
-def _json_line(line: str, kind: str) -> dict[str, Any]:
+def json_line(line: str, kind: str) -> dict[str, Any]:
+    """The probe's JSON line of that kind ("stamp" or "record"), or nothing."""
     try:
         value = json.loads(line)
     except ValueError:
@@ -198,8 +199,8 @@ EXPECTED_EXIT = {"bug": 0, "healthy": 0, "cannot_test": 77, "different": 1}
 
 def _result(code: int, ended: str, seconds: float, peak: float, output: list[str]) -> ArmResult:
     """A record counts only when it is the last line and the exit status agrees with it."""
-    stamp = _json_line(output[0], "stamp") if output else {}
-    record = _json_line(output[-1], "record") if output else {}
+    stamp = json_line(output[0], "stamp") if output else {}
+    record = json_line(output[-1], "record") if output else {}
     outcome, reason = record.get("outcome", "different"), record.get("reason", "")
     if ended:
         outcome, reason = "different", ended

@@ -117,7 +117,7 @@ def collect(store: Store, names: list[str], pin_names: list[str], target: str) -
         for name in pin_names:
             if name not in pack.pins:
                 continue
-            pin = pack.pins[name]  # type: ignore[index]
+            pin = pack.pins[name]
             trees = [pins.pin_tree(store, pack, pin, {"tags": tags}), *pins.need_trees(store, pack, pin, tags)]
             found |= {tree.path.name: tree for tree in trees}
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import importlib.util
 import os
@@ -10,14 +11,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reproducers import patching, pins
+from reproducers import patching, pins, rulings
 from reproducers.arms import ArmResult, ArmSpec, run_arm
 from reproducers.errors import CannotTestHere
 from reproducers.patching import Applicability, ApplyClass
+from reproducers.rulings import Ruling
 from reproducers.schema import Lane, Pack, Pin
 from reproducers.stamp import gpus
 from reproducers.store import Store, Tree
-from reproducers.verdicts import Ruling, Verdict, rule, rule_pristine
+from reproducers.verdicts import Verdict
 from reproducers.watch import Ranges
 
 Say = Callable[[str, str], None]  # (arm name, line)
@@ -45,34 +47,52 @@ class Run:
     pin: Pin | None = None
     tree: Tree | None = None
     ruling: Ruling = field(default_factory=lambda: Ruling(Verdict.UNTESTABLE, "not run"))
+    fixed_tree: Tree | None = None
     patch: Applicability | None = None
     pristine: list[ArmResult] = field(default_factory=list)
     patched: list[ArmResult] = field(default_factory=list)
+    fixed: list[ArmResult] = field(default_factory=list)
     hunks: dict[str, bool] = field(default_factory=dict)
     started: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
     log: list[str] = field(default_factory=list)
 
     @property
+    def patch_file(self) -> Path | None:
+        """The patch that belongs to the tree asked for."""
+        return self.pack.patch_at(self.request.at)
+
+    @property
+    def arms(self) -> dict[str, list[ArmResult]]:
+        return {"pristine": self.pristine, "patched": self.patched, "fixed": self.fixed}
+
+    @property
     def sentinels(self) -> list[str]:
-        """Sentinels earned: the pristine arm's own, and FIX_VALIDATED from the verdict of both arms."""
-        own = [arm.record["sentinel"] for arm in self.pristine[:1] if arm.record.get("sentinel")]
-        return own + (["FIX_VALIDATED"] if self.ruling.verdict is Verdict.REPRODUCED_AND_FIXED else [])
+        """Sentinels earned by the arms and their verdict."""
+        arms = {name: [arm.as_json() for arm in results] for name, results in self.arms.items()}
+        return rulings.sentinels(self.pack.kind, self.ruling.verdict.value, arms)
 
 
 def expected(pack: Pack, request: Request) -> set[Verdict]:
     """The verdicts that do not contradict what the pack claims for this pin and arm."""
-    at_fixed = request.at == "fixed" or ("fixed" in pack.pins and request.at in _names(pack.pins["fixed"]))
-    if at_fixed:
+    if pack.healthy_at(request.at):
         return {Verdict.FIXED_UPSTREAM}
     if request.arm == "patched":
         return {Verdict.INCONCLUSIVE}
-    if request.arm == "pristine" or not pack.patch.is_file():
+    if request.arm == "pristine" or pack.patch_at(request.at) is None:
         return {Verdict.REPRODUCED}
     return {Verdict.REPRODUCED_AND_FIXED}
 
 
-def _names(pin: Pin) -> set[str | None]:
-    return {pin.release, pin.sha} - {None}
+@dataclass(frozen=True)
+class Bench:
+    """Where arms run: one pin's tree with its needs, in one lane of this host."""
+
+    lane: Lane
+    label: str
+    tree: Tree
+    needs: list[Path]
+    store: Store
+    tell: Say
 
 
 def execute(pack: Pack, request: Request, store: Store, say: Say) -> Run:
@@ -86,18 +106,28 @@ def execute(pack: Pack, request: Request, store: Store, say: Say) -> Run:
     try:
         lane = _lane(pack, request)
         run.pin = pins.resolve(pack, request.at)
-        run.tree = pins.pin_tree(
-            store, pack, run.pin, {"upstream": request.upstream, "allow_dirty": request.allow_dirty}
-        )
-        needs = [t.path for t in pins.need_trees(store, pack, run.pin)]
-        _arms(run, lane, needs, store, tell)
+        bench = _bench(run, run.pin, lane, store, tell)
+        run.tree = bench.tree
+        if pack.kind == "guard" and request.at == "live" and request.arm == "both" and request.upstream is None:
+            _guard(run, bench, _bench(run, pack.pins["fixed"], lane, store, tell))
+        else:
+            _arms(run, bench)
     except CannotTestHere as error:
         run.ruling = Ruling(Verdict.UNTESTABLE, error.what, error.remedy)
-    for sentinel in run.sentinels[-1:]:
-        if sentinel == "FIX_VALIDATED":
-            tell("verdict", f"FIX_VALIDATED: {run.ruling.reason}")
+    for sentinel in run.sentinels:
+        if sentinel != "BUG_REPRODUCED":  # which the arm printed itself
+            tell("verdict", f"{sentinel}: {run.ruling.reason}")
     tell("verdict", f"{run.ruling.verdict.value}: {run.ruling.reason}")
     return run
+
+
+def _bench(run: Run, pin: Pin, lane: Lane, store: Store, tell: Say) -> Bench:
+    pack, request = run.pack, run.request
+    options = {"upstream": request.upstream, "allow_dirty": request.allow_dirty}
+    tree = pins.pin_tree(store, pack, pin, options)
+    needs = [t.path for t in pins.need_trees(store, pack, pin)]
+    label = f"{pack.upstream.distribution} {tree.label.split(' ', 1)[-1]}"
+    return Bench(lane, label, tree, needs, store, tell)
 
 
 def _lane(pack: Pack, request: Request) -> Lane:
@@ -117,72 +147,71 @@ def _lane(pack: Pack, request: Request) -> Lane:
     return lane
 
 
-def _arms(run: Run, lane: Lane, needs: list[Path], store: Store, tell: Say) -> None:
+def _guard(run: Run, broken: Bench, fixed: Bench) -> None:
+    """A guard runs its broken and its fixed release, repeat by repeat."""
+    found, run.fixed_tree = [], fixed.tree
+    for seed in range(run.request.repeats):
+        run.pristine.append(_arm(run, broken, [], "pristine", seed))
+        run.fixed.append(_arm(run, fixed, [], "fixed", seed))
+        found.append(rulings.rule_guard(run.pristine[-1].as_json(), run.fixed[-1].as_json()))
+    run.ruling = _agree(found)
+
+
+def _arms(run: Run, bench: Bench) -> None:
     """Fill ``run`` from the arms asked for; each repeat has its own seed and all must agree."""
-    pack, request, tree = run.pack, run.request, run.tree
-    assert tree is not None
-    strip = patching.strip_for(tree.path, pack.upstream.source_root)
-    rulings: list[Ruling] = []
+    request, patch = run.request, run.patch_file
+    strip = patching.strip_for(bench.tree.path, run.pack.upstream.source_root)
+    found: list[Ruling] = []
     for seed in range(request.repeats):
         if request.arm != "patched":
-            before = patching.hunks(pack.patch, strip, after=False) if pack.patch.is_file() else []
-            run.pristine.append(_arm(run, lane, tree, needs, before, "pristine", seed, store, tell))
-            rulings.append(rule_pristine(run.pristine[-1].as_json()))
-        wants_patch = request.arm == "patched" or (request.arm == "both" and pack.patch.is_file())
-        if wants_patch and (request.arm == "patched" or rulings[-1].verdict is Verdict.REPRODUCED):
-            rulings = rulings[: len(rulings) - (request.arm == "both")]
-            rulings.append(_patched(run, lane, tree, needs, strip, seed, store, tell))
-    run.ruling = _agree(rulings)
+            before = patching.hunks(patch, strip, after=False) if patch else []
+            run.pristine.append(_arm(run, bench, before, "pristine", seed))
+            found.append(rulings.rule_pristine(run.pristine[-1].as_json()))
+        if request.arm == "patched":
+            found.append(_patched(run, bench, strip, seed))
+        elif request.arm == "both" and patch and found[-1].verdict is Verdict.REPRODUCED:
+            found[-1] = _patched(run, bench, strip, seed)
+    run.ruling = _agree(found)
 
 
-def _patched(
-    run: Run, lane: Lane, tree: Tree, needs: list[Path], strip: int, seed: int, store: Store, tell: Say
-) -> Ruling:
-    pack = run.pack
-    run.patch = patching.classify(tree.path, pack.patch, strip)
+def _patched(run: Run, bench: Bench, strip: int, seed: int) -> Ruling:
+    patch = run.patch_file
+    if patch is None:
+        raise CannotTestHere(f"{run.pack.id} has no patch for {run.request.at}", "--arm pristine")
+    run.patch = patching.classify(bench.tree.path, patch, strip)
     if run.patch.kind is not ApplyClass.CLEAN:
         return Ruling(Verdict.PATCH_STALE, f"{run.patch.kind.value}: {run.patch.message}", run.patch.remedy)
-    fixed = patching.patched_tree(store, tree, pack.patch, strip)
-    after = patching.hunks(pack.patch, strip, after=True)
-    arm = _arm(run, lane, fixed, needs, after, "patched", seed, store, tell)
+    fixed = patching.patched_tree(bench.store, bench.tree, patch, strip)
+    after = patching.hunks(patch, strip, after=True)
+    arm = _arm(run, dataclasses.replace(bench, tree=fixed), after, "patched", seed)
     run.patched.append(arm)
     missing = patching.unexecuted(after, arm.record.get("executed", {}))
     run.hunks = {hunk.name: hunk.name not in missing for hunk in after}
     if run.request.arm == "patched":
         word = Verdict.FIX_INEFFECTIVE if arm.outcome == "bug" else Verdict.INCONCLUSIVE
         return Ruling(word, f"patched arm alone: {arm.outcome}: {arm.reason}", "run both arms")
-    return rule(run.pristine[-1].as_json(), arm.as_json(), missing)
+    return rulings.rule(run.pristine[-1].as_json(), arm.as_json(), missing, run.pack.kind)
 
 
-def _arm(
-    run: Run,
-    lane: Lane,
-    tree: Tree,
-    needs: list[Path],
-    hunks: list[patching.Hunk],
-    name: str,
-    seed: int,
-    store: Store,
-    tell: Say,
-) -> ArmResult:
-    pin, pack = run.pin, run.pack
-    assert pin is not None
+def _arm(run: Run, bench: Bench, hunks: list[patching.Hunk], name: str, seed: int) -> ArmResult:
+    pack, tree, lane = run.pack, bench.tree, bench.lane
     spec = ArmSpec(
         reproducer=pack.reproducer,
         tree=patching.import_root(tree.path, pack.upstream.source_root),
-        needs=needs,
+        needs=bench.needs,
         lane=run.request.lane,
         seed=seed,
-        label=f"{pack.upstream.distribution} {run.tree.label.split(' ', 1)[-1] if run.tree else pin.label}",
+        label=bench.label,
         watch=_inside(patching.ranges(hunks), pack, tree),
         timeout_s=lane.timeout_s,
         memory_gib=lane.memory_gib,
-        cache=store.root / "cache",
+        cache=bench.store.root / "cache",
         threads=run.request.threads,
     )
-    result = run_arm(spec, lambda line: tell(name, line))
+    result = run_arm(spec, lambda line: bench.tell(name, line))
     result.record["executed"] = _outside(result.record.get("executed", {}), pack, tree)
-    tell(name, f"-> {result.outcome} in {result.seconds:.1f} s, peak {result.peak_gib:.2f} GiB: {result.reason}")
+    found = f"{result.outcome} in {result.seconds:.1f} s, peak {result.peak_gib:.2f} GiB: {result.reason}"
+    bench.tell(name, f"-> {found}")
     return result
 
 

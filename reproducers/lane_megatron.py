@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from reproducers.observe import CannotTest
+from reproducers.ranks import Rank
 
 FACTORIES = ("arange", "as_tensor", "empty", "empty_like", "full", "ones", "rand", "randn", "tensor", "zeros")
 Upstream = Callable[[str], types.ModuleType]
@@ -65,17 +66,17 @@ def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-def world_of_one(upstream: Upstream, seed: int, **parallel: int) -> types.ModuleType:
-    """Start torch.distributed (gloo, one process) and Megatron's groups and generators; returns ``parallel_state``.
+def start(upstream: Upstream, seed: int, rank: Rank, **parallel: int) -> types.ModuleType:
+    """Start torch.distributed and Megatron's groups and generators in this rank; returns ``parallel_state``.
 
     ``parallel`` goes to ``initialize_model_parallel``. A world of one never sends anything, so gloo serves on a
-    GPU too. Call once per process.
+    GPU too; larger worlds use NCCL there, one GPU a rank. Call once per process.
     """
     import torch
 
     parallel_state = upstream("megatron.core.parallel_state")
     random = upstream("megatron.core.tensor_parallel.random")
-    _process_group()
+    _process_group(rank)
     parallel_state.initialize_model_parallel(**parallel)
     if not torch.cuda.is_available():
         random._get_cuda_rng_state = lambda *a, **k: torch.get_rng_state()  # type: ignore[attr-defined]
@@ -85,8 +86,9 @@ def world_of_one(upstream: Upstream, seed: int, **parallel: int) -> types.Module
     return parallel_state
 
 
-def _process_group() -> None:
-    """A gloo group of this process alone, meeting itself in a temporary file; loopback where it has a name."""
+def _process_group(rank: Rank) -> None:
+    """Join the other ranks (or only ourselves) through a temporary file; gloo over loopback where it has a name."""
+    import torch
     import torch.distributed as dist
 
     if dist.is_initialized():
@@ -94,5 +96,11 @@ def _process_group() -> None:
     names = {name for _, name in socket.if_nameindex()}
     if "lo" in names:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    place = Path(tempfile.mkdtemp(prefix="patchlane-")) / "rendezvous"
-    dist.init_process_group("gloo", init_method=place.as_uri(), rank=0, world_size=1)
+    place = rank.rendezvous or Path(tempfile.mkdtemp(prefix="patchlane-")) / "rendezvous"
+    backend = "gloo"
+    if rank.world > 1 and torch.cuda.is_available():
+        if torch.cuda.device_count() < rank.world:
+            raise CannotTest(f"{rank.world} ranks need as many GPUs, found {torch.cuda.device_count()}")
+        torch.cuda.set_device(rank.number)
+        backend = "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, init_method=place.as_uri(), rank=rank.number, world_size=rank.world)

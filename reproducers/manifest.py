@@ -18,7 +18,7 @@ import yaml
 from filelock import FileLock
 
 from reproducers.errors import PatchlaneError
-from reproducers.receipts import chain, verify_all
+from reproducers.receipts import ARMS, chain, verify_all
 from reproducers.schema import ROOT, Pack, load_packs
 from reproducers.store import file_sha256, write_atomic
 from reproducers.verdicts import Exit
@@ -61,8 +61,8 @@ def lane_entry(pack: Pack, lane: str, receipts: list[Path]) -> dict[str, Any] | 
             "exit_code": seen[name][-1]["exit_code"],
             "repeats": len(seen[name]),
         }
-        for name in ("pristine", "patched")
-        if seen[name]
+        for name in ARMS
+        if seen.get(name)
     }
     return {
         "verdict": seen["verdict"],
@@ -79,13 +79,19 @@ def lane_entry(pack: Pack, lane: str, receipts: list[Path]) -> dict[str, Any] | 
     }
 
 
+def _label(pin: dict[str, Any]) -> str:
+    return str(pin.get("release") or pin["sha"])
+
+
 def affected(receipts: list[Path]) -> dict[str, str]:
     """{release or SHA: verdict} over every pin that any receipt tried, newest word winning."""
     found: dict[str, str] = {}
     for path in receipts:
         seen = _read(path)
         if seen["pin"] and seen["verdict"] != "UNTESTABLE":
-            found[seen["pin"].get("release") or seen["pin"]["sha"]] = seen["verdict"]
+            found[_label(seen["pin"])] = seen["verdict"]
+        if "REGRESSION_GUARD_PASSED" in seen["sentinels"]:
+            found[_label(seen["fixed_pin"])] = "FIXED_UPSTREAM"
     return dict(sorted(found.items()))
 
 
@@ -98,7 +104,8 @@ def state(pack: Pack, lanes: dict[str, dict[str, Any]]) -> str:
     if any(entry["changed_since"] for entry in lanes.values()):
         return "stale"
     if pack.kind == "guard":
-        return "guard"
+        passed = all("REGRESSION_GUARD_PASSED" in entry["sentinels"] for entry in lanes.values())
+        return "guard" if passed else "draft"
     words = {PROVED.get(entry["verdict"], "draft") for entry in lanes.values()}
     for word in ("draft", "fixed-upstream(candidate)"):
         if word in words:

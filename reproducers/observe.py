@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
+import sys
 import traceback
 from dataclasses import asdict, dataclass, field
 from pathlib import PurePath
@@ -55,7 +57,7 @@ class Check:
     """One named claim. ``role`` says what a failure means: the bug itself, a broken neighbour, or nothing."""
 
     name: str
-    role: Literal["bug", "guard", "note"]
+    role: Literal["bug", "guard", "note", "digest"]
     state: State
     measured: float | str | None = None
     limit: float | str | None = None
@@ -89,6 +91,20 @@ def judge_error(measured: float, limit: float, bug_above: float | None) -> State
     if bug_above is not None and math.isfinite(measured) and measured >= bug_above:
         return "bug"
     return "different"
+
+
+def bits_sha256(values: tuple[Any, ...]) -> str:
+    """Hash of tensors (dtype, shape, bytes in row-major order), ``bytes`` or None, in this order."""
+    digest = hashlib.sha256()
+    for value in values:
+        if value is None or isinstance(value, bytes):
+            data = value or b""
+            digest.update(f"{type(value).__name__} {len(data)}\0".encode() + data)
+        else:
+            digest.update(f"{value.dtype} {tuple(value.shape)}\0".encode())
+            flat = value.detach().cpu().contiguous().reshape(-1)
+            digest.update(flat.view(sys.modules["torch"].uint8).numpy().data)
+    return digest.hexdigest()
 
 
 @dataclass

@@ -18,9 +18,9 @@ from reproducers.store import Store, Tree
 
 def resolve(pack: Pack, at: str) -> Pin:
     """The pin named ``at``: ``live``, ``fixed``, a release (with the index's digests) or a 40-hex SHA."""
-    for name, pin in pack.pins.items():
-        if at in (name, pin.release, pin.sha):
-            return pin
+    name = pack.pin_name(at)
+    if name is not None:
+        return pack.pins[name]
     needs = pack.pins["live"].needs
     if re.fullmatch(r"[0-9a-f]{40}", at):
         return Pin(sha=at, needs=needs)

@@ -20,7 +20,9 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, TypeVar
 
-from reproducers.observe import CannotTest, Check, Observations, Signature, judge_error
+from reproducers.observe import CannotTest, Check, Observations, Signature, bits_sha256, judge_error
+from reproducers.ranks import Rank
+from reproducers.ranks import run as run_ranks
 from reproducers.stamp import capability, file_sha256, versions
 from reproducers.watch import Watch
 
@@ -34,6 +36,7 @@ class Probe:
     def __init__(self, package: str, tree: Path, lane: str, seed: int, watch: Watch) -> None:
         self.package, self.tree, self.lane, self.seed = package, tree, lane, seed
         self._watch = watch
+        self.rank = Rank()
         self.observations = Observations()
 
     def upstream(self, name: str) -> types.ModuleType:
@@ -80,13 +83,49 @@ class Probe:
         lane.enable()
 
     def megatron_cpu(self, **parallel: int) -> None:
-        """Start Megatron-Core as a world of one, on the CPU lane with stand-ins for CUDA names; serves both lanes.
+        """Start Megatron-Core in this rank (a world of one outside ``ranks``), on the CPU lane with stand-ins for CUDA
+        names; serves both lanes.
 
         Call before the first ``upstream``; ``parallel`` goes to ``initialize_model_parallel``.
         """
         lane = importlib.import_module("reproducers.lane_megatron")
         lane.enable(self.lane)
-        lane.world_of_one(self.upstream, self.seed, **parallel)
+        lane.start(self.upstream, self.seed, self.rank, **parallel)
+
+    def ranks(self, world: int, work: Callable[[int], None]) -> None:
+        """Run ``work(rank)`` in ``world`` forked processes; their checks and executed lines join this arm's.
+
+        ``work`` calls ``megatron_cpu`` itself and records a check of a given name on one rank only. Call before this
+        process touches a GPU. Raises RuntimeError when a rank fails, with its traceback in the log.
+        """
+        run_ranks(self, world, work)
+
+    def merge(self, checks: list[Check], seen: Any) -> None:
+        """Take in what a rank found."""
+        for check in checks:
+            self._add(check)
+        self._watch.merge(seen)
+
+    def seen(self) -> Any:
+        """What this process's watch saw, for ``merge``."""
+        return self._watch.seen()
+
+    def lower(self, func: Any, **configs: Any) -> str:
+        """CUDA source of a TileLang function for sm_90a, no GPU needed; ``configs`` are pass configs such as
+        ``**{"tl.disable_tma_lower": True}``. Errors of the compiler propagate.
+
+        Cached by content, except where tilelang itself is under test.
+        """
+        lane = importlib.import_module("reproducers.lane_tilelang")
+        return str(lane.lower(func, configs, cached=self.package != "tilelang"))
+
+    def nvcc(self, source: str) -> dict[str, int]:
+        """Compile CUDA source of ``lower`` for sm_90a: registers, spill bytes and stack of its largest kernel.
+
+        Raises CannotTest where there is no nvcc, RuntimeError with its first error when it rejects the source.
+        """
+        lane = importlib.import_module("reproducers.lane_tilelang")
+        return dict(lane.nvcc(source))
 
     def attempt(self, name: str, call: Callable[[], T], signature: Signature) -> T | None:
         """Bug check: run ``call``; raising by ``signature`` is the bug, any other error a different failure.
@@ -144,6 +183,13 @@ class Probe:
         self._add(Check(name, "guard", "passed", "returned", "no exception"))
         return value
 
+    def digest(self, name: str, *tensors: Any) -> None:
+        """Bitwise identity: a hash of dtypes, shapes and bytes that must be the same in both arms.
+
+        ``tensors``: torch tensors on any device, or ``bytes`` (compiled code, say).
+        """
+        self._add(Check(name, "digest", "noted", bits_sha256(tensors), reference="the other arm, bit for bit"))
+
     def note(self, name: str, measured: float | str, *, unit: str = "", detail: str = "") -> None:
         """A measured number that decides nothing (peak bytes, time), kept in the record."""
         self._add(Check(name, "note", "noted", measured, unit=unit, detail=detail))
@@ -153,7 +199,9 @@ class Probe:
         self._add(Check(name, "note", "skipped", detail=reason))
 
     def _add(self, check: Check) -> None:
-        print(self.observations.add(check).line(), flush=True)
+        added = self.observations.add(check)
+        if self.rank.world == 1:  # a rank's checks are printed when they join the arm's
+            print(added.line(), flush=True)
 
 
 def _arguments() -> argparse.Namespace:

@@ -16,17 +16,19 @@ from typing import Annotated, Any
 import typer
 from filelock import FileLock
 
-from reproducers.arms import _json_line as json_line
+from reproducers.arms import json_line
 from reproducers.errors import PatchlaneError
 from reproducers.experiment import Run, expected
-from reproducers.schema import ROOT
+from reproducers.rulings import rule, rule_guard, rule_pristine, sentinels
+from reproducers.schema import ROOT, Pin
 from reproducers.store import file_sha256
-from reproducers.verdicts import Exit, Verdict, rule, rule_pristine
+from reproducers.verdicts import Exit, Verdict
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
 NAME = re.compile(r"^\d{8}T\d{6}Z_[a-z0-9-]+_[0-9a-f]{12}\.json$")
-ENGINE = ("probe", "observe", "watch", "stamp", "verdicts")
+ENGINE = ("probe", "observe", "watch", "stamp", "verdicts", "rulings")
+ARMS = ("pristine", "patched", "fixed")
 app = typer.Typer(add_completion=False, help=__doc__)
 
 
@@ -48,14 +50,16 @@ def redact(line: str, places: dict[str, str]) -> str:
 def statement(run: Run, host: str, command: list[str], log_sha256: str, previous: str | None) -> dict[str, Any]:
     """The in-toto statement of one run."""
     pack, names = run.pack, {}
-    for arm, results in (("pristine", run.pristine), ("patched", run.patched)):
+    for arm, results in run.arms.items():
         for result in results[-1:]:
             for check in result.record.get("checks", []):
                 names[f"{arm}: {check['name']}"] = check["state"]
     as_expected = run.ruling.verdict in expected(pack, run.request)
     subject = [_resource(run.tree.label, run.tree.digest)] if run.tree else [_resource(pack.id, _engine()[1])]
-    if pack.patch.is_file():
-        subject.append(_resource("fix.patch", file_sha256(pack.patch)))
+    if run.fixed_tree:
+        subject.append(_resource(run.fixed_tree.label, run.fixed_tree.digest))
+    if run.patch_file:
+        subject.append(_resource(run.patch_file.name, file_sha256(run.patch_file)))
     return {
         "_type": STATEMENT,
         "subject": subject,
@@ -76,14 +80,17 @@ def statement(run: Run, host: str, command: list[str], log_sha256: str, previous
 
 
 def _details(run: Run, host: str, command: list[str], log_sha256: str, previous: str | None) -> dict[str, Any]:
+    pack = run.pack
     stamp = next((a.stamp for a in [*run.pristine, *run.patched] if a.stamp), {})
     return {
         "schema_version": 1,
-        "pack": run.pack.number,
+        "pack": pack.number,
+        "kind": pack.kind,
         "lane": run.request.lane,
         "arm": run.request.arm,
         "at": run.request.at,
-        "pin": run.pin.model_dump(exclude_none=True, exclude={"needs"}) if run.pin else None,
+        "pin": _pin(run.pin) if run.pin else None,
+        "fixed_pin": _pin(pack.pins["fixed"]) if run.fixed else None,
         "command": command,
         "started": run.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "host": {"alias": host, **stamp.get("host", {})},
@@ -92,11 +99,14 @@ def _details(run: Run, host: str, command: list[str], log_sha256: str, previous:
         "reason": run.ruling.reason,
         "sentinels": run.sentinels,
         "patch": {"class": run.patch.kind.value, "hunks_executed": run.hunks} if run.patch else None,
-        "pristine": [a.as_json() for a in run.pristine],
-        "patched": [a.as_json() for a in run.patched],
+        **{name: [a.as_json() for a in results] for name, results in run.arms.items() if results or name != "fixed"},
         "log_sha256": log_sha256,
         "previous": previous,
     }
+
+
+def _pin(pin: Pin) -> dict[str, Any]:
+    return pin.model_dump(exclude_none=True, exclude={"needs", "expect"})
 
 
 def _resource(name: str, sha256: str) -> dict[str, Any]:
@@ -166,10 +176,11 @@ def _log_faults(log: Path, details: dict[str, Any]) -> list[str]:
     if file_sha256(log) != details["log_sha256"]:
         return [f"its log {log.name} was altered"]
     faults, lines = [], log.read_text().splitlines()
-    for arm in ("pristine", "patched"):
+    for arm in ARMS:
         prefix = f"[{arm}] "
         records = [json_line(x.removeprefix(prefix), "record") for x in lines if x.startswith(prefix + "{")]
-        if [r["checks"] for r in records if r.get("checks")] != [a["checks"] for a in details[arm] if a["checks"]]:
+        stated = [a["checks"] for a in details.get(arm, []) if a["checks"]]
+        if [r["checks"] for r in records if r.get("checks")] != stated:
             faults.append(f"the {arm} arm's checks in the statement are not those that its log recorded")
     return faults
 
@@ -180,11 +191,15 @@ def _verdict_faults(details: dict[str, Any]) -> list[str]:
     allowed = {v.value for v in derived} if len(derived) == 1 else {Verdict.INCONCLUSIVE.value}
     if details["verdict"] not in allowed and not (details["verdict"] == "INCONCLUSIVE" and unproved(details)):
         faults.append(f"it states {details['verdict']}, but its own observations give {', '.join(sorted(allowed))}")
-    earned = [a["sentinel"] for a in details["pristine"][:1] if a["sentinel"]]
-    earned += ["FIX_VALIDATED"] if details["verdict"] == Verdict.REPRODUCED_AND_FIXED.value else []
+    earned = sentinels(_kind(details), details["verdict"], {arm: details.get(arm, []) for arm in ARMS})
     if details["sentinels"] != earned:
         faults.append(f"it states the sentinels {details['sentinels']}, its observations earn {earned}")
     return faults
+
+
+def _kind(details: dict[str, Any]) -> str:
+    """The pack's kind when the receipt was taken; the first receipts, all of bugs, do not name it."""
+    return str(details.get("kind", "bug"))
 
 
 def _derive(details: dict[str, Any]) -> set[Verdict]:
@@ -193,6 +208,8 @@ def _derive(details: dict[str, Any]) -> set[Verdict]:
     patch = details["patch"] or {}
     if not pristine and not patched:
         return {Verdict.PATCH_STALE if patch else Verdict.UNTESTABLE}
+    if details.get("fixed"):
+        return {rule_guard(one, two).verdict for one, two in zip(pristine, details["fixed"], strict=True)}
     if not pristine:
         return {Verdict.FIX_INEFFECTIVE if a["outcome"] == "bug" else Verdict.INCONCLUSIVE for a in patched}
     unexecuted = [name for name, seen in patch.get("hunks_executed", {}).items() if not seen]
@@ -200,7 +217,7 @@ def _derive(details: dict[str, Any]) -> set[Verdict]:
     for arm in pristine:
         word = rule_pristine(arm).verdict
         if word is Verdict.REPRODUCED and patched:
-            word = rule(arm, next(rest), unexecuted).verdict
+            word = rule(arm, next(rest), unexecuted, _kind(details)).verdict
         elif word is Verdict.REPRODUCED and patch:
             word = Verdict.PATCH_STALE
         derived.add(word)

@@ -17,6 +17,8 @@ from reproducers.errors import PatchlaneError
 ROOT = Path(__file__).resolve().parent.parent
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 GitSha = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+PinName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
+PatchName = Annotated[str, StringConstraints(pattern=r"^[\w.-]+\.patch$")]
 Category = Literal[
     "graph safety",
     "tensor-wrapper dispatch",
@@ -41,13 +43,19 @@ class Need(Model):
 
 
 class Pin(Model):
-    """One named upstream tree: a release on the package index, a git SHA, or a release with the SHA it was cut from."""
+    """One named upstream tree: a release on the package index, a git SHA, or a release with the SHA it was cut from.
+
+    ``live`` (fix.patch, where the pack has one) and ``fixed`` (``expect: healthy``) have their meaning by name; any
+    other pin shows the bug (``expect: bug``), and its fix when it names a ``patch``.
+    """
 
     release: str | None = None
     sha: GitSha | None = None
     artifacts: dict[str, Sha256] = {}
     source: str | None = None
     needs: list[str] = []
+    patch: PatchName | None = None
+    expect: Literal["bug", "healthy"] = "bug"
 
     @model_validator(mode="after")
     def _named(self) -> Pin:
@@ -132,7 +140,7 @@ class Pack(Model):
     category: Category
     kind: Literal["bug", "memory", "refactor", "report", "guard"]
     upstream: Upstream
-    pins: dict[Literal["live", "fixed"], Pin]
+    pins: dict[PinName, Pin]
     lanes: dict[Literal["cpu", "cuda"], Lane] = Field(min_length=1)
     no_lane: dict[Literal["cpu", "cuda"], str] = {}
     upstream_state: UpstreamState
@@ -150,6 +158,24 @@ class Pack(Model):
     @property
     def patch(self) -> Path:
         return self.folder / "fix.patch"
+
+    def pin_name(self, at: str) -> str | None:
+        """The name of the pin that ``at`` (a name, release or SHA) asks for, None when the pack pins no such tree."""
+        return next((name for name, pin in self.pins.items() if at in (name, pin.release, pin.sha)), None)
+
+    def patch_at(self, at: str) -> Path | None:
+        """The patch to try on the tree ``at``: the pin's own, fix.patch on live and on trees that no pin names."""
+        name = self.pin_name(at)
+        own = self.pins[name].patch if name else None
+        if own is None and name not in ("live", "fixed", None):
+            return None
+        path = self.folder / (own or "fix.patch")
+        return path if path.is_file() else None
+
+    def healthy_at(self, at: str) -> bool:
+        """Whether the tree ``at`` is said to be free of the bug."""
+        name = self.pin_name(at)
+        return name == "fixed" or (name is not None and self.pins[name].expect == "healthy")
 
     @property
     def reproducer(self) -> Path:
@@ -169,6 +195,9 @@ class Pack(Model):
             raise ValueError(f"kind {self.kind} offers no fix, yet {self.folder.name}/fix.patch exists")
         if not self.reproducer.is_file():
             raise ValueError(f"{self.folder.name}/reproducer.py is missing")
+        for name, pin in self.pins.items():
+            if pin.patch is not None and not (self.folder / pin.patch).is_file():
+                raise ValueError(f"pins.{name}.patch: {self.folder.name}/{pin.patch} is missing")
         missing = {"cpu", "cuda"} - set(self.lanes) - set(self.no_lane)
         if missing:
             raise ValueError(f"lane {', '.join(sorted(missing))} is absent: say why under no_lane")

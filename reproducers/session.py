@@ -97,7 +97,7 @@ def summary(runs: list[Run], out: Console) -> None:
         table.add_column(column, overflow="fold")
     for run in runs:
         fine = run.ruling.verdict in expected(run.pack, run.request)
-        seconds = sum(a.seconds for a in [*run.pristine, *run.patched])
+        seconds = sum(arm.seconds for results in run.arms.values() for arm in results)
         table.add_row(
             run.pack.id,
             run.tree.label if run.tree else run.request.at,
@@ -141,8 +141,7 @@ def as_json(run: Run) -> dict[str, Any]:
         "reason": run.ruling.reason,
         "remedy": run.ruling.remedy,
         "sentinels": run.sentinels,
-        "pristine": [a.as_json() for a in run.pristine],
-        "patched": [a.as_json() for a in run.patched],
+        **{name: [a.as_json() for a in results] for name, results in run.arms.items()},
     }
 
 

@@ -1,9 +1,8 @@
-"""Verdict words, exit codes, and the one function that turns two arms into a verdict."""
+"""Verdict words, sentinels and exit codes: what each means and what to do about it."""
 
 from __future__ import annotations
 
 from enum import Enum, IntEnum
-from typing import Any, NamedTuple
 
 
 class Exit(IntEnum):
@@ -81,9 +80,9 @@ VERDICT_REMEDY = {
 SENTINEL_MEANING = {
     "BUG_REPRODUCED": "one arm: at least one bug check shows the bug by its own signature, and none fails otherwise",
     "FIX_VALIDATED": "both arms: the pristine tree shows the bug, the patched one is healthy, and the patched code ran",
-    "MEMORY_SAVE_VERIFIED": "reserved, nothing prints it yet: peak memory fell by what the pack claims",
-    "BITWISE_IDENTICAL": "reserved, nothing prints it yet: every compared tensor is equal bit for bit",
-    "REGRESSION_GUARD_PASSED": "reserved, nothing prints it yet: the bug stays away where it was fixed",
+    "MEMORY_SAVE_VERIFIED": "a memory pack: FIX_VALIDATED, and each peak that was over its limit is under it now",
+    "BITWISE_IDENTICAL": "both arms: FIX_VALIDATED, and every tensor compared is equal bit for bit",
+    "REGRESSION_GUARD_PASSED": "a guard: the broken release shows the bug, the fixed one is healthy, in the same run",
 }
 
 SENTINEL_REMEDY = {
@@ -93,54 +92,3 @@ SENTINEL_REMEDY = {
     "BITWISE_IDENTICAL": "nothing",
     "REGRESSION_GUARD_PASSED": "nothing",
 }
-
-
-class Ruling(NamedTuple):
-    """A verdict with its reason and, where there is one, the command or step that mends it."""
-
-    verdict: Verdict
-    reason: str
-    remedy: str = ""
-
-
-def failed_guards(arm: dict[str, Any]) -> list[str]:
-    return [c["name"] for c in arm["checks"] if c["role"] == "guard" and c["state"] == "failed"]
-
-
-def _guard_names(arm: dict[str, Any]) -> set[str]:
-    return {c["name"] for c in arm["checks"] if c["role"] == "guard"}
-
-
-def rule_pristine(arm: dict[str, Any]) -> Ruling:
-    """The verdict of the pristine arm alone."""
-    outcome, reason = arm["outcome"], arm["reason"]
-    if outcome == "cannot_test":
-        return Ruling(Verdict.UNTESTABLE, reason, arm.get("remedy", ""))
-    if outcome == "different":
-        return Ruling(Verdict.DIFFERENT_FAILURE, f"pristine: {reason}", VERDICT_REMEDY[Verdict.DIFFERENT_FAILURE])
-    guards = failed_guards(arm)
-    if guards:
-        return Ruling(Verdict.INCONCLUSIVE, f"guards fail on the pristine tree: {', '.join(guards)}")
-    if outcome == "healthy":
-        return Ruling(Verdict.FIXED_UPSTREAM, f"the bug is not in this tree: {reason}")
-    return Ruling(Verdict.REPRODUCED, f"bug observed: {reason}")
-
-
-def rule(pristine: dict[str, Any], patched: dict[str, Any], unexecuted: list[str]) -> Ruling:
-    """The verdict of both arms. ``unexecuted`` names the patch hunks that no executed or compiled line covered."""
-    alone = rule_pristine(pristine)
-    if alone.verdict is not Verdict.REPRODUCED:
-        return alone
-    broken = sorted(set(failed_guards(patched)) | (_guard_names(pristine) - _guard_names(patched)))
-    if patched["outcome"] == "bug":
-        return Ruling(Verdict.FIX_INEFFECTIVE, f"patched tree still shows: {patched['reason']}")
-    if patched["outcome"] == "cannot_test":
-        return Ruling(Verdict.UNTESTABLE, f"patched: {patched['reason']}", patched.get("remedy", ""))
-    if broken and (patched["checks"] or patched.get("executed")):  # the probe lived to report that they are gone
-        return Ruling(Verdict.FIX_REGRESSES, f"guards broken by the patch: {', '.join(broken)}")
-    if patched["outcome"] == "different":
-        remedy = VERDICT_REMEDY[Verdict.DIFFERENT_FAILURE]
-        return Ruling(Verdict.DIFFERENT_FAILURE, f"patched: {patched['reason']}", remedy)
-    if unexecuted:
-        return Ruling(Verdict.INCONCLUSIVE, f"patched code not seen executing: {', '.join(unexecuted)}")
-    return Ruling(Verdict.REPRODUCED_AND_FIXED, f"{pristine['reason']}; healthy with the patch")

@@ -144,6 +144,19 @@ class Watch:
         for name in code.co_names:
             self._triton_function(fn.fn.__globals__.get(name), done)
 
+    def seen(self) -> Any:
+        """What was seen so far, to be merged into another process's watch."""
+        return self.hits, self.functions, self.sources
+
+    def merge(self, seen: Any) -> None:
+        """Add what a forked rank's watch saw."""
+        hits, functions, sources = seen
+        for name, lines in hits.items():
+            self.hits[name] |= lines
+        for key, shas in functions.items():
+            self.functions.setdefault(key, set()).update(shas)
+        self.sources |= sources
+
     def _compiled(self, name: str, first: int, text: str, compiler: str) -> None:
         last = first + len(text.splitlines()) - 1
         sha = hashlib.sha256(text.encode()).hexdigest()

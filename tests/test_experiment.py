@@ -1,8 +1,11 @@
 """The toy experiment end to end: what each kind of patch and tree is ruled to be."""
 
 import pytest
-from toy import CORE, FIRST, RECORD, SOURCE, TOTAL, body, diff, edited
+from toy import CORE, FIRST, RECORD, SOURCE, TOTAL, body, diff, edited, git, write_tree
 
+from reproducers.errors import PatchlaneError
+from reproducers.experiment import Request, execute, expected
+from reproducers.schema import load_pack
 from reproducers.verdicts import Verdict
 
 
@@ -143,3 +146,75 @@ def test_upstream_is_left_alone(toy):
     toy.run(toy.pack())
     assert (toy.upstream / "toyup/core.py").read_text() == CORE
     assert sorted(p.name for p in (toy.upstream / "toyup").iterdir()) == ["__init__.py", "core.py"]
+
+
+def with_pins(*more, kind="bug", record=RECORD):
+    """The toy's record with further pins, given as YAML lines, and another kind."""
+    lines = "".join(f"  {line}\n" for line in more)
+    return record.replace("kind: bug", f"kind: {kind}").replace("lanes:\n", f"{lines}lanes:\n", 1)
+
+
+def git_pin(toy, name, files):
+    """A commit of its own with these sources, and its pin."""
+    repo = write_tree(toy.root / name, files)
+    git("init", "-q", cwd=repo)
+    git("add", "-A", cwd=repo)
+    git("commit", "-qm", name, cwd=repo)
+    sha = git("rev-parse", "HEAD", cwd=repo).strip()
+    return f"{name}: {{sha: {sha}, source: {repo}}}"
+
+
+def without_patch(toy, record):
+    pack = toy.pack(record=RECORD)
+    (pack.folder / "fix.patch").unlink()
+    (pack.folder / "pack.yaml").write_text(record)
+    return load_pack(pack.folder)
+
+
+def both_releases(toy, live, fixed):
+    record = with_pins(git_pin(toy, "fixed", fixed), kind="guard")
+    live_pin = git_pin(toy, "live", live)
+    head, tail = record.split("  live:\n")
+    pack = without_patch(toy, head + f"  {live_pin}\n" + tail[tail.index("  fixed:") :])
+    return execute(pack, Request(), toy.store, lambda arm, line: None)
+
+
+def test_a_guard_runs_the_broken_and_the_fixed_release(toy):
+    run = both_releases(toy, SOURCE, edited(TOTAL, FIRST))
+    assert run.ruling.verdict is Verdict.REPRODUCED, run.ruling
+    assert run.sentinels == ["BUG_REPRODUCED", "REGRESSION_GUARD_PASSED"]
+    assert run.ruling.verdict in expected(run.pack, run.request)
+    assert any(line.startswith("[verdict] REGRESSION_GUARD_PASSED") for line in run.log)
+
+
+def test_a_guard_whose_fixed_release_is_broken_again(toy):
+    run = both_releases(toy, SOURCE, edited(TOTAL))
+    assert run.ruling.verdict is Verdict.FIX_INEFFECTIVE
+    assert run.sentinels == ["BUG_REPRODUCED"]
+
+
+def test_a_named_pin_has_its_own_patch_or_none(toy):
+    older = edited(("count + 1", "count + 2"))
+    pins = [git_pin(toy, "older", older).replace("}", ", patch: older.patch}"), git_pin(toy, "oldest", SOURCE)]
+    write_tree(toy.folder, {"older.patch": toy.patch(edited(TOTAL, FIRST, ("count + 1", "count + 2")), older)})
+    pack = toy.pack(record=with_pins(*pins))
+    runs = {at: execute(pack, Request(at=at), toy.store, lambda arm, line: None) for at in ("older", "oldest")}
+    assert runs["older"].ruling.verdict is Verdict.REPRODUCED_AND_FIXED
+    assert runs["oldest"].ruling.verdict is Verdict.REPRODUCED
+    assert all(run.ruling.verdict in expected(pack, run.request) for run in runs.values())
+    (toy.folder / "older.patch").unlink()
+    with pytest.raises(PatchlaneError, match=r"pins.older.patch: 07_toy/older.patch is missing"):
+        load_pack(toy.folder)
+
+
+def test_bitwise_identity_is_a_sentinel(toy):
+    code = """
+    core = p.upstream("toyup.core")
+    p.error("total", abs(core.total([1, 2, 3]) - 6), 1e-9, reference="6", bug_above=0.5)
+    p.digest("scaled", bytes(core.scale([1, 2], 3)))
+    """
+    run = toy.run(toy.pack(toy.patch(edited(TOTAL)), body(code), RECORD.replace("kind: bug", "kind: refactor")))
+    assert run.sentinels == ["BUG_REPRODUCED", "FIX_VALIDATED", "BITWISE_IDENTICAL"]
+    changed = edited(TOTAL, ("value * factor for", "value * factor + 1 for"))
+    run = toy.run(toy.pack(toy.patch(changed), body(code)))
+    assert (run.ruling.verdict, "scaled" in run.ruling.reason) == (Verdict.FIX_REGRESSES, True)

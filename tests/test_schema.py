@@ -44,7 +44,7 @@ FAULTS = {
         "pins.live: a release pin needs artifacts",
     ),
     "no live pin": (("  live:", "  fixed:"), "pins.live is required"),
-    "pin name": (("  live:", "  latest:"), "pins.latest"),
+    "pin name": (("  live:", "  Live-1:"), "pins.Live-1"),
     "lane unexplained": (("no_lane:\n  cuda: a toy\n", ""), "lane cuda is absent: say why under no_lane"),
     "number": (("number: 7", "number: 8"), "number 8 does not match its folder 07_toy"),
     "number range": (("number: 7", "number: 0"), "number: Input should be greater"),

@@ -2,7 +2,8 @@
 
 import pytest
 
-from reproducers.verdicts import EXIT_MEANING, VERDICT_MEANING, Exit, Verdict, rule, rule_pristine
+from reproducers.rulings import rule, rule_guard, rule_pristine, sentinels
+from reproducers.verdicts import EXIT_MEANING, VERDICT_MEANING, Exit, Verdict
 
 
 def arm(outcome, *guards, reason="seen", **more):
@@ -64,3 +65,56 @@ def test_every_word_and_code_is_explained():
     assert set(VERDICT_MEANING) == set(Verdict)
     assert set(EXIT_MEANING) == set(Exit)
     assert [int(code) for code in Exit] == [0, 1, 2, 3, 77, 125, 130]
+
+
+def digest(value, name="gradients"):
+    return {"name": name, "role": "digest", "state": "noted", "measured": value, "unit": ""}
+
+
+def peak(state, value):
+    return {"name": "peak", "role": "bug", "state": state, "measured": value, "unit": "GiB"}
+
+
+def extended(outcome, *checks):
+    found = arm(outcome)
+    return {**found, "checks": [*found["checks"], *checks], "sentinel": "BUG_REPRODUCED" if outcome == "bug" else None}
+
+
+@pytest.mark.parametrize("kind", ["bug", "refactor"])
+def test_a_tensor_that_changed_is_a_regression(kind):
+    before = extended("bug", digest("a"), digest("b", "outputs"))
+    same, other = extended("healthy", digest("a"), digest("b", "outputs")), extended("healthy", digest("a"))
+    assert rule(before, same, [], kind).verdict is Verdict.REPRODUCED_AND_FIXED
+    ruling = rule(before, other, [], kind)
+    assert (ruling.verdict, "outputs" in ruling.reason) == (Verdict.FIX_REGRESSES, True)
+    assert rule(before, extended("healthy", digest("x"), digest("b", "outputs")), []).verdict is Verdict.FIX_REGRESSES
+
+
+def test_a_refactor_owes_a_comparison_and_a_memory_pack_a_peak():
+    plain = extended("bug"), extended("healthy")
+    assert rule(*plain, [], "refactor").verdict is Verdict.INCONCLUSIVE
+    assert rule(*plain, [], "memory").verdict is Verdict.INCONCLUSIVE
+    saving = extended("bug", peak("bug", 32.0)), extended("healthy", peak("healthy", 2.0))  # GiB
+    assert rule(*saving, [], "memory").verdict is Verdict.REPRODUCED_AND_FIXED
+
+
+def test_a_guard_needs_both_releases():
+    bug, healthy = extended("bug"), extended("healthy")
+    assert rule_guard(bug, healthy).verdict is Verdict.REPRODUCED
+    assert rule_guard(bug, bug).verdict is Verdict.FIX_INEFFECTIVE
+    assert rule_guard(healthy, healthy).verdict is Verdict.FIXED_UPSTREAM
+    assert rule_guard(bug, extended("different")).verdict is Verdict.DIFFERENT_FAILURE
+    assert rule_guard(bug, extended("cannot_test")).verdict is Verdict.UNTESTABLE
+
+
+def test_sentinels():
+    arms = {"pristine": [extended("bug", digest("a"))], "patched": [extended("healthy", digest("a"))]}
+    fixed = ["BUG_REPRODUCED", "FIX_VALIDATED"]
+    assert sentinels("refactor", "REPRODUCED_AND_FIXED", arms) == [*fixed, "BITWISE_IDENTICAL"]
+    assert sentinels("memory", "REPRODUCED_AND_FIXED", {"pristine": [extended("bug")]}) == [
+        *fixed,
+        "MEMORY_SAVE_VERIFIED",
+    ]
+    assert sentinels("refactor", "FIX_REGRESSES", arms) == ["BUG_REPRODUCED"]
+    guard = {"pristine": [extended("bug")], "fixed": [extended("healthy")]}
+    assert sentinels("guard", "REPRODUCED", guard) == ["BUG_REPRODUCED", "REGRESSION_GUARD_PASSED"]
