@@ -1,4 +1,4 @@
-"""The machine-written half: ``manifest.yaml``, a pure function of ``packs/*/pack.yaml`` and ``receipts/``.
+"""The machine-written half: ``manifest.yaml`` and ``packs/README.md``, pure functions of packs and receipts.
 
 ``refresh [DIR]`` imports the verified receipts of a host run and rewrites the manifest; ``check`` regenerates and
 compares it. Nothing else writes it.
@@ -17,8 +17,9 @@ import typer
 import yaml
 from filelock import FileLock
 
+from reproducers import table
 from reproducers.errors import PatchlaneError
-from reproducers.receipts import ARMS, chain, verify_all
+from reproducers.receipts import ARMS, chain, newest, read, verify_all
 from reproducers.schema import ROOT, Pack, load_packs
 from reproducers.store import file_sha256, write_atomic
 from reproducers.verdicts import Exit
@@ -32,11 +33,6 @@ PROVED = {
 }
 
 
-def _read(path: Path) -> dict[str, Any]:
-    details: dict[str, Any] = json.loads(path.read_text())["predicate"]["patchlane"]
-    return details
-
-
 def _current(pack: Pack, path: Path) -> list[str]:
     """Why a receipt no longer speaks for the pack as it is: which file changed since."""
     body = json.loads(path.read_text())
@@ -45,14 +41,12 @@ def _current(pack: Pack, path: Path) -> list[str]:
     return [name for name, file in files.items() if file.is_file() and recorded.get(name) != file_sha256(file)]
 
 
-def lane_entry(pack: Pack, lane: str, receipts: list[Path]) -> dict[str, Any] | None:
-    """The newest receipt of both arms at the live pin in one lane, reduced to what a reader decides by."""
-    for path in reversed(receipts):
-        seen = _read(path)
-        if seen["lane"] == lane and seen["at"] == "live" and seen["arm"] == "both":
-            break
-    else:
+def lane_entry(pack: Pack, lane: str, root: Path) -> dict[str, Any] | None:
+    """The newest receipt of a lane, reduced to what a reader decides by."""
+    path = newest(pack, lane, root)
+    if path is None:
         return None
+    seen = read(path)
     taken = datetime.date.fromisoformat(seen["started"][:10])
     limit = datetime.timedelta(days=pack.lanes[lane].max_age_days)  # type: ignore[index]
     arms = {
@@ -87,7 +81,7 @@ def affected(receipts: list[Path]) -> dict[str, str]:
     """{release or SHA: verdict} over every pin that any receipt tried, newest word winning."""
     found: dict[str, str] = {}
     for path in receipts:
-        seen = _read(path)
+        seen = read(path)
         if seen["pin"] and seen["verdict"] != "UNTESTABLE":
             found[_label(seen["pin"])] = seen["verdict"]
         if "REGRESSION_GUARD_PASSED" in seen["sentinels"]:
@@ -122,7 +116,7 @@ def build(packs: list[Pack], root: Path) -> dict[str, Any]:
     entries = {}
     for pack in packs:
         receipts = chain(root / f"{pack.number:02d}")
-        found = {lane: lane_entry(pack, lane, receipts) for lane in sorted(pack.lanes)}
+        found = {lane: lane_entry(pack, lane, root) for lane in sorted(pack.lanes)}
         lanes: dict[str, dict[str, Any]] = {lane: entry for lane, entry in found.items() if entry}
         entries[pack.id] = {
             "title": pack.title,
@@ -136,8 +130,11 @@ def build(packs: list[Pack], root: Path) -> dict[str, Any]:
     return {"schema_version": 1, "packs": entries}
 
 
-def render(packs: list[Pack], root: Path) -> str:
-    return HEADER + yaml.safe_dump(build(packs, root), sort_keys=False, width=120)
+def render(packs: list[Pack], root: Path) -> dict[str, str]:
+    """{generated file: its text}."""
+    content = build(packs, root)
+    text = HEADER + yaml.safe_dump(content, sort_keys=False, width=120)
+    return {"manifest.yaml": text, "packs/README.md": table.render(packs, content["packs"])}
 
 
 def import_receipts(source: Path, root: Path) -> int:
@@ -164,7 +161,7 @@ def refresh(
     source: Annotated[Path | None, typer.Argument(help="folder of new receipts, such as build/receipts")] = None,
 ) -> None:
     """Import receipts and rewrite manifest.yaml; prints what changed."""
-    target, root = ROOT / "manifest.yaml", ROOT / "receipts"
+    root = ROOT / "receipts"
     (ROOT / "build").mkdir(exist_ok=True)
     with FileLock(ROOT / "build" / "manifest.lock"):
         if source is not None:
@@ -173,21 +170,22 @@ def refresh(
                     f"{source} is not a folder", "python -m reproducers.run PACK writes build/receipts"
                 )
             typer.echo(f"{import_receipts(source, root)} new receipts from {source}")
-        before = target.read_text() if target.exists() else ""
-        after = render(load_packs(), root)
-        write_atomic(target, after.encode())
-    for line in difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", "", "", 1, ""):
-        typer.echo(line)
-    typer.echo("manifest.yaml is current" if before == after else "manifest.yaml rewritten")
+        for name, after in render(load_packs(), root).items():
+            before = (ROOT / name).read_text() if (ROOT / name).exists() else ""
+            write_atomic(ROOT / name, after.encode())
+            for line in difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", "", "", 1, ""):
+                typer.echo(line)
+            typer.echo(f"{name} is current" if before == after else f"{name} rewritten")
 
 
 @app.command()
 def check() -> None:
     """Exit 1 when the manifest is not what packs and receipts give, or a receipt does not verify."""
-    target, root = ROOT / "manifest.yaml", ROOT / "receipts"
+    root = ROOT / "receipts"
     faults = [f"{p.name}: {row}" for p, rows in verify_all(root).items() for row in rows]
-    if not target.exists() or target.read_text() != render(load_packs(), root):
-        faults.append("manifest.yaml is not current; mend: python -m reproducers.manifest refresh")
+    for name, text in render(load_packs(), root).items():
+        if not (ROOT / name).exists() or (ROOT / name).read_text() != text:
+            faults.append(f"{name} is not current; mend: python -m reproducers.manifest refresh")
     for fault in faults:
         typer.echo(fault)
     typer.echo("manifest check: " + (f"{len(faults)} faults" if faults else "clean"))

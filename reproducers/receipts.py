@@ -20,7 +20,7 @@ from reproducers.arms import json_line
 from reproducers.errors import PatchlaneError
 from reproducers.experiment import Run, expected
 from reproducers.rulings import rule, rule_guard, rule_pristine, sentinels
-from reproducers.schema import ROOT, Pin
+from reproducers.schema import ROOT, Pack, Pin
 from reproducers.store import file_sha256
 from reproducers.verdicts import Exit, Verdict
 
@@ -119,6 +119,21 @@ def _engine() -> tuple[str, str]:
     for name in ENGINE:
         digest.update((ROOT / "reproducers" / f"{name}.py").read_bytes())
     return "engine", digest.hexdigest()
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Our own part of a receipt's statement."""
+    found: dict[str, Any] = json.loads(path.read_text())["predicate"]["patchlane"]
+    return found
+
+
+def newest(pack: Pack, lane: str, root: Path) -> Path | None:
+    """The newest receipt of both arms at the live pin in one lane."""
+    for path in reversed(chain(root / f"{pack.number:02d}")):
+        seen = read(path)
+        if seen["lane"] == lane and seen["at"] == "live" and seen["arm"] == "both":
+            return path
+    return None
 
 
 def chain(folder: Path) -> list[Path]:

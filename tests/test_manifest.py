@@ -50,6 +50,12 @@ def test_refresh_check_and_staleness(toy, repo):
     assert "not current" in out
     (repo / "manifest.yaml").write_bytes(before)
 
+    table = repo / "packs/README.md"
+    assert "| validated | 1.0 | – | REPRODUCED_AND_FIXED | none | [2" in table.read_text()
+    table.write_text("edited")
+    assert "packs/README.md is not current" in verb(toy, repo, "check")[1]
+    verb(toy, repo, "refresh")
+
     reproducer = repo / "packs/07_toy/reproducer.py"
     reproducer.write_text(reproducer.read_text() + "\n# changed\n")
     assert verb(toy, repo, "check")[0] == 1
