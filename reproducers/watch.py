@@ -55,6 +55,7 @@ class Watch:
         self.hits: dict[str, set[int]] = {name: set() for name in self.ranges}
         self.pending = {(name, first, last) for name, spans in self.ranges.items() for first, last in spans}
         self.functions: dict[tuple[str, str], set[str]] = {}
+        self.origins: dict[CodeType, CodeType] = {}  # code that Triton's interpreter runs: the code it was made from
         self.sources: dict[tuple[str, int], dict[str, Any]] = {}
 
     def start(self) -> None:
@@ -83,6 +84,7 @@ class Watch:
     def _seen(self, code: CodeType, line: int) -> None:
         """Record a hit; on 3.11, where tracing slows everything, stop once every range has one."""
         name = code.co_filename
+        code = self.origins.get(code, code)
         if any(first <= line <= last for first, last in self.ranges[name]):
             self.hits[name].add(line)
             self.functions.setdefault((name, code.co_qualname), set()).add(code_sha256(code))
@@ -122,6 +124,7 @@ class Watch:
 
     def hook_triton(self) -> None:
         """Call once triton is imported: every kernel it compiles from a watched file is recorded with its text."""
+        self._hook_interpreter()
         module = sys.modules.get("triton.compiler.compiler")
         if module is None or getattr(module.ASTSource, "_patchlane", False):
             return
@@ -133,6 +136,21 @@ class Watch:
 
         module.ASTSource.__init__ = init
         module.ASTSource._patchlane = True
+
+    def _hook_interpreter(self) -> None:
+        """Triton's interpreter runs a rewritten copy of a kernel, at its lines: know it by the original's hash."""
+        module = sys.modules.get("triton.runtime.interpreter")
+        if module is None or getattr(module.FunctionRewriter, "_patchlane", False):
+            return
+        original = module.FunctionRewriter.rewrite_ast
+
+        def rewrite_ast(rewriter: Any) -> Any:
+            rewritten = original(rewriter)
+            self.origins[rewritten.__code__] = rewriter.fn.__code__
+            return rewritten
+
+        module.FunctionRewriter.rewrite_ast = rewrite_ast
+        module.FunctionRewriter._patchlane = True
 
     def _triton_function(self, fn: Any, done: set[int]) -> None:
         if id(fn) in done or not hasattr(fn, "src"):
