@@ -6,6 +6,7 @@ compiled from source text instead, so for those the text handed to the compiler 
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
 import sys
@@ -46,12 +47,29 @@ def file_functions(path: Path) -> dict[str, list[str]]:
     return found
 
 
+def headers(path: Path) -> dict[int, range]:
+    """{line of ``def``: the lines up to its body} of a source file, also under the line of its first decorator.
+
+    Importing a file runs its ``def`` lines, which says nothing of the functions' own code.
+    """
+    if path.suffix != ".py" or not path.exists():
+        return {}
+    found = {}
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = range(node.lineno, max(node.lineno, node.body[0].lineno - 1) + 1)
+            found[min([node.lineno, *(d.lineno for d in node.decorator_list)])] = found[node.lineno] = lines
+    return found
+
+
 class Watch:
     """Record executions of ``ranges`` ({path relative to ``tree``: [[first, last], ...]}, 1-based, inclusive)."""
 
     def __init__(self, tree: Path, ranges: Ranges) -> None:
         self.tree = tree.resolve()
         self.ranges = {str(self.tree / rel): spans for rel, spans in ranges.items()}
+        self.headers = {name: headers(Path(name)) for name in self.ranges}
+        self.at_import = {name: {n for lines in found.values() for n in lines} for name, found in self.headers.items()}
         self.hits: dict[str, set[int]] = {name: set() for name in self.ranges}
         self.pending = {(name, first, last) for name, spans in self.ranges.items() for first, last in spans}
         self.functions: dict[tuple[str, str], set[str]] = {}
@@ -66,7 +84,8 @@ class Watch:
             monitoring = sys.monitoring
             monitoring.use_tool_id(_TOOL, "patchlane")
             monitoring.register_callback(_TOOL, monitoring.events.LINE, self._on_line)
-            monitoring.set_events(_TOOL, monitoring.events.LINE)
+            monitoring.register_callback(_TOOL, monitoring.events.PY_START, self._on_start)
+            monitoring.set_events(_TOOL, monitoring.events.LINE | monitoring.events.PY_START)
         else:
             threading.settrace(self._on_call)
             sys.settrace(self._on_call)
@@ -85,13 +104,21 @@ class Watch:
         """Record a hit; on 3.11, where tracing slows everything, stop once every range has one."""
         name = code.co_filename
         code = self.origins.get(code, code)
-        if any(first <= line <= last for first, last in self.ranges[name]):
-            self.hits[name].add(line)
+        if code.co_flags & inspect.CO_NEWLOCALS:  # a function: its call runs its whole header
+            lines = set(self.headers[name].get(line, ())) if line == code.co_firstlineno else {line}
+        else:
+            lines = {line} - self.at_import[name]
+        lines = {n for n in lines if any(first <= n <= last for first, last in self.ranges[name])}
+        if lines:
+            self.hits[name] |= lines
             self.functions.setdefault((name, code.co_qualname), set()).add(code_sha256(code))
-            self.pending = {(n, a, b) for n, a, b in self.pending if n != name or not a <= line <= b}
+            self.pending = {(n, a, b) for n, a, b in self.pending if n != name or not any(a <= x <= b for x in lines)}
             if not self.pending and sys.version_info < (3, 12):
                 sys.settrace(None)
                 threading.settrace(None)  # type: ignore[arg-type]
+
+    def _on_start(self, code: CodeType, offset: int) -> object:
+        return self._on_line(code, code.co_firstlineno)
 
     def _on_line(self, code: CodeType, line: int) -> object:
         if code.co_filename in self.ranges:

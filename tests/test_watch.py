@@ -91,6 +91,15 @@ def test_not_executed(watched):
     assert seen["functions"] == {}
 
 
+def test_importing_a_function_does_not_execute_it(watched):
+    """Its ``def`` line runs at import; its header counts once it is called, its decorators at once."""
+    text = "def deco(f):\n    return f\n\n\n@deco\ndef far(\n    x=1,\n):\n    return x\n\n\ndef near(): return 2\n"
+    assert watched([[6, 9], [12, 12]], lambda m: None, text)["lines"] == []
+    assert watched([[5, 9]], lambda m: None, text)["lines"] == [5]
+    assert watched([[7, 7]], lambda m: m["far"](), text)["lines"] == [7]
+    assert watched([[12, 12]], lambda m: m["near"](), text)["lines"] == [12]
+
+
 def test_replaced_at_run_time(watched, tmp_path):
     """Code of the same name, file and line that the tree does not hold is reported with a hash of its own."""
 
