@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import os
 import socket
+import sys
 import tempfile
 import types
 from collections.abc import Callable
@@ -34,6 +36,7 @@ def enable(device: str) -> None:
         raise CannotTest(f"{error.name} is not installed", "make setup") from error
     if torch.cuda.is_available() != (device == "cuda"):
         raise CannotTest(f"lane {device} was asked for, torch sees {torch.cuda.device_count()} GPUs")
+    _fast_hadamard_transform()
     if device == "cuda" or getattr(torch.cuda, "_patchlane", False):
         return
     cuda: Any = torch.cuda
@@ -51,6 +54,28 @@ def enable(device: str) -> None:
     tensor.type = lambda self, *a, **k: kind(self, *a, **k) if a or k else kind(self).replace("torch.", "torch.cuda.")
     for name in FACTORIES:
         setattr(torch, name, _on_cpu(getattr(torch, name)))
+
+
+def _fast_hadamard_transform() -> None:
+    """``fast_hadamard_transform`` as torch operations, computed in fp32, where that CUDA extension is not installed.
+
+    DSA's indexer imports it by name; it comes as sources only.
+    """
+    name = "fast_hadamard_transform"
+    if name in sys.modules or importlib.util.find_spec(name) is not None:
+        return
+    import torch
+
+    def hadamard_transform(x: Any, scale: float = 1.0) -> Any:
+        y, half = x.float(), 1  # [..., n], n a power of two
+        while half < x.shape[-1]:
+            a, b = y.unflatten(-1, (-1, 2, half)).unbind(-2)  # [..., n / (2 half), half] each
+            y, half = torch.stack((a + b, a - b), dim=-2).flatten(-3), 2 * half
+        return (y * scale).to(x.dtype)
+
+    module: Any = types.ModuleType(name)
+    module.hadamard_transform = hadamard_transform
+    sys.modules[name] = module
 
 
 def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
