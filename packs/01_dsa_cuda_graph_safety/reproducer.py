@@ -143,7 +143,7 @@ def check_reads(p: probe.Probe, model: Any, cp: int, rank: int) -> None:
     later = reads(p, lambda: step(p, model, mine))
     if rank == 0:
         p.error(f"CP={cp}: host reads in a later forward and backward", sum(later.values()), 0,
-                reference="lengths are known to the host", bug_above=1)  # fmt: skip
+                reference="none needed: the host knows all shapes", bug_above=1)  # fmt: skip
         for name, places in (("first", first), ("later", later)):
             text = ", ".join(f"{place} x{count}" for place, count in sorted(places.items()))
             p.note(f"CP={cp}: host reads in the {name} step", text or "none")
@@ -181,28 +181,34 @@ def check_refusals(p: probe.Probe, split: Any, rank: int, lengths: list[int]) ->
 
 def check_masks(p: probe.Probe) -> None:
     """What the reads of an earlier state of main decided: a mask that is no [start, end) per row is declined."""
-    masking, b, k = p.upstream(VARIANT + "dsa_masking"), 2, 8
-    causal = torch.full((S, S), float("-inf")).triu(1)
-    holed, batched, order = causal.clone(), causal.expand(b, S, S).clone(), torch.arange(S).flip(0)
+    masking, b, k, device = p.upstream(VARIANT + "dsa_masking"), 2, 8, torch.cuda.current_device()
+    causal = torch.full((S, S), float("-inf"), device=device).triu(1)
+    holed, batched, rows = causal.clone(), causal.expand(b, S, S).clone(), torch.arange(S, device=device)
     holed[5, 2] = batched[1, 5, 2] = float("-inf")
-    rows = torch.arange(S)
     cases: dict[str, dict[str, Any]] = {
         "a mask with a hole": {"mask": holed},
         "masks that differ in the batch": {"mask": batched},
         "keys in another order": {"varlen_starts": torch.zeros_like(rows), "varlen_ends": rows + 1,
-                                  "key_positions": order},
+                                  "key_positions": rows.flip(0)},
     }  # fmt: skip
-    bounds = partial(masking.build_fused_indexer_varlen_bounds, sq=S, skv=S, device=torch.device("cpu"))
+    bounds = partial(masking.build_fused_indexer_varlen_bounds, sq=S, skv=S, device=rows.device)
     nothing: dict[str, Any] = dict.fromkeys(("mask", "varlen_starts", "varlen_ends", "key_positions"))
-    accepted = [name for name, case in cases.items() if bounds(**{**nothing, **case}) is not None]
+    accepted: list[str] = []
+
+    def ask() -> None:
+        accepted.extend(name for name, case in cases.items() if bounds(**{**nothing, **case}) is not None)
+
+    p.error("host reads in the fused indexer's bounds", sum(reads(p, ask).values()), 0,
+            reference="decided by the arguments given", bug_above=1)  # fmt: skip
     p.guard("masks accepted that the fused indexer cannot express", len(accepted), 0, reference=", ".join(cases))
     chosen = torch.randint(-1, S, (b, S, k), generator=torch.Generator().manual_seed(p.seed))  # -1: no token
-    found, expected = torch.full((b, S, S), float("-inf")), torch.full((b, S, S), float("-inf"))
-    masking.scatter_topk_into_index_mask(found, chosen)
+    expected = torch.full((b, S, S), float("-inf"))
+    found = expected.to(rows.device, copy=True)
+    masking.scatter_topk_into_index_mask(found, chosen.to(rows.device))
     for at, token in zip(itertools.product(range(b), range(S), range(k)), chosen.flatten().tolist(), strict=True):
         if token >= 0:
             expected[at[0], at[1], token] = 0
-    p.guard("entries of the index mask that are wrong", int((found != expected).sum()), 0, reference="one by one")
+    p.guard("entries of the index mask that are wrong", int((found.cpu() != expected).sum()), 0, reference="one by one")
 
 
 def capture(p: probe.Probe, model: Any, given: list[Tensor]) -> tuple[torch.cuda.CUDAGraph, list[Tensor]]:
@@ -273,7 +279,7 @@ def check_capture(p: probe.Probe, model: Any, cp: int, rank: int) -> None:
 
 def work(p: probe.Probe, parts: str, rank: int) -> None:
     """What one rank does; ``parts`` are those that may share a process."""
-    p.megatron_cpu(rank=rank, world=WORLD, context_parallel_size=WORLD)
+    p.megatron_cpu(context_parallel_size=WORLD)
     alone, split = layer(p, 1), layer(p, WORLD)
     if "1" in parts:
         check_reads(p, alone, 1, rank)
