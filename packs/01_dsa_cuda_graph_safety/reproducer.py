@@ -175,8 +175,11 @@ def refused(call: Callable[[], Any]) -> None:
 
 
 def check_refusals(p: probe.Probe, split: Any, rank: int, lengths: list[int]) -> None:
-    """Ranks of different lengths must all notice before the keys are gathered; each may have seen its own before."""
-    given = [t[: lengths[rank]] for t in inputs(p.seed)]
+    """Ranks of different lengths must all notice before the keys are gathered; each may have seen its own before.
+
+    Shorter sequences come in larger batches, so that sizes in bytes agree and no collective notices on its own.
+    """
+    given = [t[: S // WORLD].reshape(lengths[rank], -1, *t.shape[2:]) for t in inputs(p.seed)]
     which = " and ".join(map(str, lengths))
     p.guard_attempt(f"rank {rank}: refuses lengths {which}", lambda: refused(lambda: step(p, split, given)))
 

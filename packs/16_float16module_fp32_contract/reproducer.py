@@ -8,8 +8,9 @@
 
 ``A = exp(A_log)`` is the decay rate of a state that lives for thousands of steps, so a rounding of ``A_log`` grows with
 the sequence. Upstream writes "Keep A_log in fp32" where it creates the parameter, and the wrapper then rounds it with
-everything else. Modules from elsewhere, such as Mamba-3, have no way to opt out either; the mark they need is a plain
-attribute, ``parameter._keep_fp32 = True``. Needs mamba-ssm's Python sources on the path; MIMO needs tilelang as well.
+everything else. Modules from elsewhere, such as Mamba-3, need a mark that they can set themselves: the tree's function
+``mark_keep_in_fp32``, or where it has none a plain attribute, ``parameter._keep_fp32 = True``. Needs mamba-ssm's Python
+sources on the path; MIMO needs tilelang as well.
 """
 
 from __future__ import annotations
@@ -68,6 +69,12 @@ def mixer(p: probe.Probe, cfg: Any) -> Any:
 
 def wrap(p: probe.Probe, cfg: Any, module: nn.Module) -> nn.Module:
     return p.upstream("megatron.core.transformer.module").Float16Module(cfg, module)  # type: ignore[no-any-return]
+
+
+def mark(p: probe.Probe, value: Tensor) -> None:
+    """Ask for fp32 by the tree's own function, or where it has none by a plain attribute."""
+    own = getattr(p.upstream("megatron.core.transformer.module"), "mark_keep_in_fp32", None)
+    own(value) if own else setattr(value, "_keep_fp32", True)
 
 
 def check_cast(p: probe.Probe, dtype: torch.dtype) -> tuple[Any, Any, Tensor, Tensor]:
@@ -214,7 +221,7 @@ def check_mamba3(p: probe.Probe, mimo: bool) -> None:
     hidden = torch.randn(1, 256, 256, device=device, dtype=torch.bfloat16) / 4  # [b, l, d]
     expected = run_mamba3(p, kind, module, hidden)  # [b, l, d] or None
     for value in kept.values():
-        value._keep_fp32 = True  # type: ignore[attr-defined]
+        mark(p, value)
     wrapped = wrap(p, config(p, torch.bfloat16), module)
     lost = max(relative(module.get_parameter(key), truth[key]) for key in kept)
     p.error(f"Mamba-3 {kind} {', '.join(kept)}, marked", lost, FP32,
