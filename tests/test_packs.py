@@ -24,6 +24,11 @@ HASTY = {
         "+            (grad_input, grad_weight, grad_bias) = ctx.saved_tensors",
         "+            grad_input, grad_weight, grad_bias = (t if t is None else 2 * t for t in ctx.saved_tensors)",
     ),
+    10: ('+        if not hasattr(gpu_entry, "forward"):', "+        if True:"),
+    11: (
+        '+            config.cross_entropy_loss_fusion and config.cross_entropy_fusion_impl == "linear"',
+        "+            config.cross_entropy_loss_fusion",
+    ),
     16: ("tensor.is_floating_point() and not", "tensor.requires_grad and not"),
 }
 PACKS = [pack for pack in load_packs() if pack.patch.is_file() and "cpu" in pack.lanes]

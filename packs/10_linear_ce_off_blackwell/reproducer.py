@@ -18,8 +18,9 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import math
+import os
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -86,10 +87,11 @@ def reference(hidden: Tensor, weight: Tensor, labels: Tensor, reduction: str, ig
     return [loss.detach(), *grads]
 
 
-def fused(p: probe.Probe, hidden: Tensor, weight: Tensor, labels: Tensor, reduction: str, ignore: int) -> list[Tensor]:
+def fused(p: probe.Probe, hidden: Tensor, weight: Tensor, labels: Tensor, reduction: str, ignore: int,
+          group: Any = None, sequence_parallel: bool = False) -> list[Tensor]:  # fmt: skip
     """[loss, d_hidden, d_weight] by Megatron's public function."""
     h, w = (t.detach().requires_grad_() for t in (hidden, weight))
-    loss = p.upstream(FUSION).linear_cross_entropy(h, w, labels, None, reduction, ignore)
+    loss = p.upstream(FUSION).linear_cross_entropy(h, w, labels, group, reduction, ignore, sequence_parallel)
     grads = torch.autograd.grad(loss, [h, w], upstream_gradient(reduction, len(labels), loss))
     return [loss.detach(), *grads]
 
@@ -121,7 +123,9 @@ def check_dispatch(p: probe.Probe) -> None:
     with mock.patch.multiple(entry, create=True, forward=kernels[0], backward=kernels[1]), on_capability(p, (10, 0)):
         platform = p.upstream(FUSION)._get_platform()
         taken = (platform.forward_func, platform.backward_func)
-    p.guard("capability 10.0 with its kernels importable takes others", taken != kernels, 0, reference="blackwell.entry")
+    p.guard(
+        "capability 10.0 with its kernels importable takes others", taken != kernels, 0, reference="blackwell.entry"
+    )
     with mock.patch.object(torch.cuda, "is_available", lambda: False):
         p.guard("a host without CUDA is not refused", not refused_without_cuda(p), 0, reference="AssertionError")
 
@@ -155,6 +159,22 @@ def check_contract(p: probe.Probe) -> None:
         p.error(f"{case}: wrong dtypes", sum(changed), 0, reference="fp32 loss, gradients as their inputs")
 
 
+def check_rank(p: probe.Probe, rank: int) -> None:
+    """One of two tensor-parallel ranks: half the vocabulary each, with sequence parallel half the tokens as well."""
+    p.megatron_cpu(tensor_model_parallel_size=2)
+    group = p.upstream("megatron.core.parallel_state").get_tensor_model_parallel_group()
+    h, w, y = problem(24, 64, 9000, torch.float32, p.seed)
+    for reduction, split_tokens in (("none", False), ("mean", False), ("none", True)):
+        case = f"tensor{' and sequence' if split_tokens else ''} parallel {reduction}, rank {rank} of 2"
+        mine = h.chunk(2)[rank] if split_tokens else h
+        with on_capability(p, (9, 0)):
+            call = partial(fused, p, mine, w.chunk(2)[rank], y, reduction, -100, group, split_tokens)
+            got = p.attempt(f"{case}: runs", call, REFUSED)
+        if got is not None:
+            loss, dh, dw = reference(h, w, y, reduction, -100)
+            compare(p, case, got, [loss, dh.chunk(2)[rank] if split_tokens else dh, dw.chunk(2)[rank]])
+
+
 class Largest(TorchDispatchMode):
     """The most elements that any single tensor made under it has."""
 
@@ -182,7 +202,7 @@ def module(p: probe.Probe, weight: Tensor) -> Any:
 
 
 def run_module(p: probe.Probe, impl: str, layer: Any, hidden: Tensor, labels: Tensor) -> list[Tensor]:
-    """[loss, d_hidden, d_weight] of the output layer with ``impl``; hidden [s, b, h], labels [b, s] -> loss [tokens]."""
+    """[loss [tokens], d_hidden, d_weight] of the output layer with ``impl``; hidden [s, b, h], labels [b, s]."""
     h = hidden.detach().requires_grad_()
     if impl == "linear":
         loss = layer(h, labels=labels, output_cross_entropy_loss=True)  # [b, s]
@@ -252,6 +272,13 @@ def cost_on_gpu(p: probe.Probe, call: Any, native: Any, layer: Any, hidden: Tens
 
 
 def reproduce(p: probe.Probe) -> None:
+    if p.lane == "cpu":
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"  # native's elementwise functions: compiling them takes longer
+        p.upstream(FUSION)  # once, for both ranks
+    if p.lane == "cpu" or torch.cuda.device_count() > 1:
+        p.ranks(2, partial(check_rank, p))
+    else:
+        p.skip("tensor parallel", "needs two GPUs")
     p.megatron_cpu()
     check_dispatch(p)
     check_contract(p)

@@ -16,11 +16,12 @@ fused module exist for compute capability 10.x only, so they are stood in for in
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from reproducers import probe
@@ -51,8 +52,8 @@ class Kernels:
         normalizer, valid = logits.logsumexp(1), (labels != ignore).sum()
         return loss.float(), normalizer, normalizer, valid, group.rank(), group.size(), whole
 
-    def backward_func(self, dloss: Tensor, hidden: Tensor, weight: Tensor, labels: Tensor, normalizer: Tensor, _: Tensor,
-                      valid: Tensor, reduction: str, ignore: int, group: Any, rank: int, size: int,
+    def backward_func(self, dloss: Tensor, hidden: Tensor, weight: Tensor, labels: Tensor, normalizer: Tensor,
+                      _: Tensor, valid: Tensor, reduction: str, ignore: int, group: Any, rank: int, size: int,
                       sequence_parallel: bool) -> tuple[Tensor, Tensor]:  # fmt: skip
         flat, wide, kept = hidden.flatten(0, 1).double(), weight.double(), labels.flatten() != ignore
         probability = (flat @ wide.t() - normalizer[:, None]).exp()  # [s b, v / ranks]
@@ -69,6 +70,13 @@ def gather(tensor: Tensor, group: Any, dim: int) -> Tensor:
     parts = [torch.empty_like(tensor) for _ in range(group.size())]
     dist.all_gather(parts, tensor.contiguous(), group=group)
     return torch.cat(parts, dim)
+
+
+class Norm(nn.RMSNorm):
+    """In place of Transformer Engine's; Megatron's wrapper of torch's refuses sequence parallel."""
+
+    def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
+        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
 
 
 def settings(p: probe.Probe, pattern: str, impl: str, **options: Any) -> Any:
@@ -90,31 +98,32 @@ def stack(p: probe.Probe, pattern: str) -> Any:
     spec = p.upstream("megatron.core.transformer.spec_utils").ModuleSpec
     layers = p.upstream("megatron.core.tensor_parallel.layers")
     column, row = layers.ColumnParallelLinear, layers.RowParallelLinear
-    norm = p.upstream("megatron.core.transformer.torch_norm").WrappedTorchNorm
     bda = p.upstream("megatron.core.fusions.fused_bias_dropout").get_bias_dropout_add
     attention, mlp = p.upstream("megatron.core.transformer.attention"), p.upstream("megatron.core.transformer.mlp")
-    layer, block = (p.upstream(f"megatron.core.{name}") for name in ("transformer.transformer_layer", "models.hybrid.hybrid_block"))
+    layer, block = (
+        p.upstream(f"megatron.core.{name}") for name in ("transformer.transformer_layer", "models.hybrid.hybrid_block")
+    )
     mtp = p.upstream("megatron.core.transformer.multi_token_prediction")
-    block.TENorm = norm  # the stack's final norm, which upstream does not take from the spec
+    block.TENorm = Norm  # the stack's final norm, which upstream does not take from the spec
     core = p.upstream("megatron.core.transformer.dot_product_attention").DotProductAttention
     causal = p.upstream("megatron.core.transformer.enums").AttnMaskType.causal
     inner = attention.SelfAttentionSubmodules(linear_qkv=column, core_attention=core, linear_proj=row)
     parts = {
         "attention_layer": spec(module=layer.TransformerLayer, submodules=layer.TransformerLayerSubmodules(
-            input_layernorm=norm, self_attn_bda=bda, self_attention=spec(
+            input_layernorm=Norm, self_attn_bda=bda, self_attention=spec(
                 module=attention.SelfAttention, params={"attn_mask_type": causal}, submodules=inner))),
         "mlp_layer": spec(module=p.upstream("megatron.core.ssm.mlp_layer").MLPLayer,
-                          submodules=layer.TransformerLayerSubmodules(pre_mlp_layernorm=norm, mlp_bda=bda, mlp=spec(
+                          submodules=layer.TransformerLayerSubmodules(pre_mlp_layernorm=Norm, mlp_bda=bda, mlp=spec(
                               module=mlp.MLP, submodules=mlp.MLPSubmodules(linear_fc1=column, linear_fc2=row)))),
         "mtp_block_spec": spec(module=mtp.MultiTokenPredictionBlock, submodules=mtp.MultiTokenPredictionBlockSubmodules(
             layer_specs=[spec(module=mtp.MultiTokenPredictionLayer, submodules=mtp.MultiTokenPredictionLayerSubmodules(
-                enorm=norm, hnorm=norm, eh_proj=column, mtp_model_layer=None, layer_norm=norm))])),
+                enorm=Norm, hnorm=Norm, eh_proj=column, mtp_model_layer=None, layer_norm=Norm))])),
     }  # fmt: skip
     if "M" in pattern:
         ssm, mixer = p.upstream("megatron.core.ssm.mamba_layer"), p.upstream("megatron.core.ssm.mamba_mixer")
         projections = mixer.MambaMixerSubmodules(in_proj=column, out_proj=row)
         parts["mamba_layer"] = spec(module=ssm.MambaLayer, submodules=ssm.MambaLayerSubmodules(
-            norm=norm, mamba_bda=bda, mixer=spec(module=mixer.MambaMixer, submodules=projections)))  # fmt: skip
+            norm=Norm, mamba_bda=bda, mixer=spec(module=mixer.MambaMixer, submodules=projections)))  # fmt: skip
     return spec(module=block.HybridStack, submodules=block.HybridStackSubmodules(**parts))
 
 
@@ -122,7 +131,8 @@ def hybrid(p: probe.Probe, pattern: str, impl: str, tied: bool = False, **option
     torch.manual_seed(p.seed)
     model = p.upstream("megatron.core.models.hybrid.hybrid_model").HybridModel(
         config=settings(p, pattern, impl, **options), hybrid_stack_spec=stack(p, pattern), vocab_size=VOCAB,
-        max_sequence_length=SEQUENCE, hybrid_layer_pattern=pattern, share_embeddings_and_output_weights=tied)  # fmt: skip
+        max_sequence_length=SEQUENCE, hybrid_layer_pattern=pattern,
+        share_embeddings_and_output_weights=tied)  # fmt: skip
     return model.to(torch.cuda.current_device())
 
 
@@ -130,7 +140,8 @@ def gpt(p: probe.Probe, impl: str) -> Any:
     torch.manual_seed(p.seed)
     spec = p.upstream("megatron.core.models.gpt.gpt_layer_specs").get_gpt_layer_local_spec(normalization="RMSNorm")
     model = p.upstream("megatron.core.models.gpt.gpt_model").GPTModel(
-        config=settings(p, "*", impl), transformer_layer_spec=spec, vocab_size=VOCAB, max_sequence_length=SEQUENCE)
+        config=settings(p, "*", impl), transformer_layer_spec=spec, vocab_size=VOCAB, max_sequence_length=SEQUENCE
+    )
     return model.to(torch.cuda.current_device())
 
 
@@ -153,7 +164,9 @@ def train(model: Any) -> dict[str, Tensor]:
 def worst(got: dict[str, Tensor], want: dict[str, Tensor]) -> float:
     """Largest relative error norm over the loss and every gradient."""
     assert got.keys() == want.keys()
-    return max(((got[n].double() - w.double()).norm() / w.double().norm().clamp_min(1e-30)).item() for n, w in want.items())
+    return max(
+        ((got[n].double() - w.double()).norm() / w.double().norm().clamp_min(1e-30)).item() for n, w in want.items()
+    )
 
 
 def check_linear(p: probe.Probe, kernels: Kernels, name: str, pattern: str, **options: Any) -> None:
@@ -166,8 +179,9 @@ def check_linear(p: probe.Probe, kernels: Kernels, name: str, pattern: str, **op
     if got is None:
         return
     want = train(hybrid(p, pattern, "unfused", **options))
-    p.error(f"{name}: worst of loss and gradients", worst(got, want), FP32, reference="the same model, unfused loss",
-            bug_above=1e-3)  # fmt: skip
+    limit = 1e-3 if "M" in pattern else FP32  # the scan's backward multiplies in tf32 (2**-11)
+    p.error(f"{name}: worst of loss and gradients", worst(got, want), limit, reference="the same model, unfused loss",
+            bug_above=5e-3)  # fmt: skip
     heads, ranks = pattern.count("/") + 1, model.tp_group.size()
     weight = model.shared_embedding_or_output_weight() if options.get("tied") else model.output_layer.weight
     length = SEQUENCE // (ranks if model.config.sequence_parallel else 1)
@@ -175,7 +189,9 @@ def check_linear(p: probe.Probe, kernels: Kernels, name: str, pattern: str, **op
                 "group": model.tp_group, "sequence_parallel": model.config.sequence_parallel}  # fmt: skip
     wrong = sum(call != expected for call in kernels.calls) + abs(len(kernels.calls) - heads)
     p.error(f"{name}: kernel calls missing, too many or with other arguments", wrong, 0, reference=f"{heads} calls")
-    p.error(f"{name}: times the output layer made logits", sum(s[-1] == VOCAB // ranks for s in seen), 0, reference="never")
+    p.error(
+        f"{name}: times the output layer made logits", sum(s[-1] == VOCAB // ranks for s in seen), 0, reference="never"
+    )
 
 
 def check_unknown(p: probe.Probe) -> None:
@@ -227,11 +243,27 @@ def stand_in(p: probe.Probe) -> Kernels:
     return kernels
 
 
+def check_rank(p: probe.Probe, rank: int) -> None:
+    """One of two tensor-parallel ranks, each with half the vocabulary, and with sequence parallel half the tokens."""
+    p.megatron_cpu(tensor_model_parallel_size=2)
+    kernels = stand_in(p)
+    for name, split in (("tensor parallel", False), ("tensor and sequence parallel", True)):
+        options = {"tensor_model_parallel_size": 2, "sequence_parallel": split}
+        check_linear(p, kernels, f"{name}, rank {rank} of 2", "*-/*-" if split else "*-", **options)
+
+
 def reproduce(p: probe.Probe) -> None:
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"  # nothing here is about compiled code
     if p.lane == "cpu":
-        os.environ["TORCHDYNAMO_DISABLE"] = "1"  # nothing here is about compiled code
+        p.upstream("megatron.core")  # once, for both ranks
     else:
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # digests compare two processes
+        torch.use_deterministic_algorithms(True, warn_only=True)
         p.namespace("mamba_ssm")  # its __init__ wants compiled extensions that nothing here uses
+    if p.lane == "cpu" or torch.cuda.device_count() > 1:
+        p.ranks(2, partial(check_rank, p))
+    else:
+        p.skip("tensor parallel", "needs two GPUs")
     p.megatron_cpu()
     kernels = stand_in(p)
     check_linear(p, kernels, "attention and MLP", "*-")
