@@ -123,21 +123,11 @@ def check_dispatch(p: probe.Probe) -> None:
     with mock.patch.multiple(entry, create=True, forward=kernels[0], backward=kernels[1]), on_capability(p, (10, 0)):
         platform = p.upstream(FUSION)._get_platform()
         taken = (platform.forward_func, platform.backward_func)
-    p.guard(
-        "capability 10.0 with its kernels importable takes others", taken != kernels, 0, reference="blackwell.entry"
-    )
-    with mock.patch.object(torch.cuda, "is_available", lambda: False):
-        p.guard("a host without CUDA is not refused", not refused_without_cuda(p), 0, reference="AssertionError")
-
-
-def refused_without_cuda(p: probe.Probe) -> bool:
-    fusion: Any = p.upstream(FUSION)
-    fusion.Platform._instance = None
-    try:
-        fusion.Platform()
-    except AssertionError as error:
-        return "CUDA is not available" in str(error)
-    return False
+    p.guard("capability 10.0 with its kernels there takes others", taken != kernels, 0, reference="blackwell.entry")
+    accepted = False
+    with mock.patch.object(torch.cuda, "is_available", lambda: False), contextlib.suppress(AssertionError):
+        accepted = bool(p.upstream(FUSION).Platform())
+    p.guard("a host without CUDA is accepted", accepted, 0, reference="AssertionError")
 
 
 def check_contract(p: probe.Probe) -> None:
@@ -225,8 +215,7 @@ def check_module(p: probe.Probe, tokens: int, width: int, vocab: int) -> None:
     for name, mine, true in zip(("loss", "d_hidden", "d_weight"), native(), want, strict=True):
         p.guard(f"native {name}", relative(mine, true), 1e-2, reference="torch cross entropy in fp64")
     call = partial(run_module, p, "linear", *args)
-    place = contextlib.nullcontext() if p.lane == "cuda" else on_capability(p, (9, 0))
-    with place:
+    with on_capability(p, (9, 0)) if p.lane == "cpu" else contextlib.nullcontext():  # a GPU speaks for itself
         got = p.attempt("fused loss of the output layer: runs", call, REFUSED)
         if got is None:
             return
