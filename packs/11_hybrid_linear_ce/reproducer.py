@@ -7,10 +7,10 @@
 # ///
 """HybridModel crashes on its first loss under ``cross_entropy_fusion_impl="linear"``.
 
-GPTModel hands hidden states, output weight and labels to LinearCrossEntropyModule; HybridModel lost that branch and
-asks ``compute_language_model_loss`` for an implementation it does not have: UnboundLocalError, as for any misspelt
-one. Its MTP heads pass the fused module's arguments to a plain ColumnParallelLinear: TypeError. The kernels under the
-fused module exist for compute capability 10.x only, so they are stood in for in fp64; everything above is Megatron's.
+GPTModel hands hidden states, weight and labels to LinearCrossEntropyModule; HybridModel lost that branch and asks
+``compute_language_model_loss`` for what it does not have: UnboundLocalError, as for any misspelt name. MTP heads pass
+the fused module's arguments to a plain ColumnParallelLinear: TypeError. The kernels under the fused module exist for
+compute capability 10.x only and are stood in for in fp64; everything above them is Megatron's.
 """
 
 from __future__ import annotations
@@ -85,12 +85,11 @@ def settings(p: probe.Probe, pattern: str, impl: str, **options: Any) -> Any:
     mtp = {"mtp_num_layers": 1, "mtp_loss_scaling_factor": 0.5} if "/" in pattern else {}
     mup = {"use_mup": True, "mup_base_hidden_size": 24} if options.pop("mup", False) else {}  # logits x 0.375
     return p.upstream("megatron.core.transformer.transformer_config").TransformerConfig(
-        num_layers=len(pattern.split("/")[0]), hidden_size=64, num_attention_heads=4, ffn_hidden_size=128,
+        num_layers=len(pattern.split("/")[0]), hidden_size=64, num_attention_heads=4,
         normalization="RMSNorm", add_bias_linear=False, hidden_dropout=0.0, attention_dropout=0.0,
         use_cpu_initialization=True, is_hybrid_model=True, mamba_state_dim=16, mamba_head_dim=16, mamba_num_groups=2,
         use_mamba_mem_eff_path=False,  # the other path needs causal_conv1d
-        bias_dropout_fusion=False, gradient_accumulation_fusion=False, masked_softmax_fusion=False,
-        persist_layer_norm=False, apply_rope_fusion=False, **fused, **mtp, **mup, **options)  # fmt: skip
+        gradient_accumulation_fusion=False, masked_softmax_fusion=False, **fused, **mtp, **mup, **options)  # fmt: skip
 
 
 def stack(p: probe.Probe, pattern: str) -> Any:
@@ -234,7 +233,7 @@ def check_neighbours(p: probe.Probe, kernels: Kernels) -> None:
 
 
 def stand_in(p: probe.Probe) -> Kernels:
-    """Replace what Megatron dispatches to at the bottom of the fused loss: kernels of compute capability 10.x."""
+    """Replace what Megatron dispatches to at the bottom of the fused loss."""
     fusion: Any = p.upstream("megatron.core.fusions.fused_linear_cross_entropy")
     kernels = Kernels()
     fusion._get_platform = lambda: kernels
@@ -271,7 +270,7 @@ def reproduce(p: probe.Probe) -> None:
     if p.lane == "cuda":
         check_linear(p, kernels, "Mamba, attention and MLP", "M*-")
     else:
-        p.skip("Mamba, attention and MLP", "its scan needs a GPU; the loss does not see which layers were before it")
+        p.skip("Mamba, attention and MLP", "its scan needs a GPU")
     check_unknown(p)
     check_neighbours(p, kernels)
 
