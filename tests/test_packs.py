@@ -25,6 +25,11 @@ HASTY = {
         "+            (grad_input, grad_weight, grad_bias) = ctx.saved_tensors",
         "+            grad_input, grad_weight, grad_bias = (t if t is None else 2 * t for t in ctx.saved_tensors)",
     ),
+    10: ('+        if not hasattr(gpu_entry, "forward"):', "+        if True:"),
+    11: (
+        '+            config.cross_entropy_loss_fusion and config.cross_entropy_fusion_impl == "linear"',
+        "+            config.cross_entropy_loss_fusion",
+    ),
     16: ("tensor.is_floating_point() and not", "tensor.requires_grad and not"),
 }
 PACKS = [pack for pack in load_packs() if pack.patch.is_file() and "cpu" in pack.lanes]
@@ -89,7 +94,7 @@ def reversed_patch(pack, scratch):
 
     text = []
     for file in PatchSet(pack.patch.read_text()):
-        text.append(f"--- {file.source_file}\n+++ {file.target_file}\n")
+        text.append(f"--- {file.target_file}\n+++ {file.source_file}\n")
         for hunk in file:
             text.append(f"@@ -{hunk.target_start},{hunk.target_length} +{hunk.source_start},{hunk.source_length} @@\n")
             swap = {"+": "-", "-": "+"}
@@ -117,7 +122,8 @@ def test_only_the_whole_patch_is_validated(pack, tmp_path, monkeypatch):
     regressed = ruling("hasty", text.replace(line, hasty))
     assert regressed.verdict is Verdict.FIX_REGRESSES, regressed
     dropped = {name: ruling(name, text) for name, text in ablate.ablations(pack)}
-    assert dropped and all(r.verdict in WEAK for r in dropped.values()), dropped
+    broken = WEAK | {Verdict.DIFFERENT_FAILURE}  # the rest of the patch may crash without the hunk
+    assert dropped and all(r.verdict in broken for r in dropped.values()), dropped
 
 
 def test_a_fixed_release_is_said_to_be_fixed(tmp_path):

@@ -1,0 +1,279 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#     "megatron-core @ git+https://github.com/NVIDIA/Megatron-LM@d48bd6be0a85cc0d6d3cc71e8750cf357cc6bdb1",
+#     "mamba-ssm==2.3.2.post1", "torch>=2.8", "triton==3.6.0", "numpy", "einops",
+# ]
+# ///
+"""HybridModel crashes on its first loss under ``cross_entropy_fusion_impl="linear"``.
+
+GPTModel hands hidden states, weight and labels to LinearCrossEntropyModule; HybridModel lost that branch and asks
+``compute_language_model_loss`` for what it does not have: UnboundLocalError, as for any misspelt name. MTP heads pass
+the fused module's arguments to a plain ColumnParallelLinear: TypeError. The kernels under the fused module exist for
+compute capability 10.x only and are stood in for in fp64; everything above them is Megatron's.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from reproducers import probe
+
+VOCAB, SEQUENCE, BATCH = 96, 16, 2
+NO_BRANCH = probe.Signature("UnboundLocalError", "local variable 'loss'",
+                            "megatron/core/models/common/language_module/language_module.py")  # fmt: skip
+NO_MODULE = probe.Signature("TypeError", r"forward\(\) got an unexpected keyword argument 'output_cross_entropy_loss'",
+                            "megatron/core/transformer/multi_token_prediction.py")  # fmt: skip
+FP32 = 1e-5  # a few hundred fp32 additions; the kernels' stand-in is exact beside them
+
+
+class Kernels:
+    """The two compiled kernels' contract in fp64 (reduction "none"), with a record of the arguments they were given."""
+
+    def __init__(self) -> None:
+        self.calls: list[dict[str, Any]] = []
+
+    def forward_func(self, hidden: Tensor, weight: Tensor, labels: Tensor, group: Any, reduction: str, ignore: int,
+                     sequence_parallel: bool) -> tuple[Any, ...]:  # fmt: skip
+        """hidden [s, b, h] (s / ranks under sequence parallel), weight [v / ranks, h], labels [s, b]."""
+        assert reduction == "none"
+        self.calls.append({"hidden": tuple(hidden.shape), "labels": tuple(labels.shape), "weight": weight.data_ptr(),
+                           "group": group, "sequence_parallel": sequence_parallel})  # fmt: skip
+        whole = gather(hidden, group, 0) if sequence_parallel else hidden
+        logits = gather(whole.flatten(0, 1).double() @ weight.double().t(), group, 1)  # [s b, v]
+        loss = cross_entropy(logits, labels.flatten(), reduction="none", ignore_index=ignore)
+        normalizer, valid = logits.logsumexp(1), (labels != ignore).sum()
+        return loss.float(), normalizer, normalizer, valid, group.rank(), group.size(), whole
+
+    def backward_func(self, dloss: Tensor, hidden: Tensor, weight: Tensor, labels: Tensor, normalizer: Tensor,
+                      _: Tensor, valid: Tensor, reduction: str, ignore: int, group: Any, rank: int, size: int,
+                      sequence_parallel: bool) -> tuple[Tensor, Tensor]:  # fmt: skip
+        flat, wide, kept = hidden.flatten(0, 1).double(), weight.double(), labels.flatten() != ignore
+        probability = (flat @ wide.t() - normalizer[:, None]).exp()  # [s b, v / ranks]
+        mine = torch.arange(len(weight), device=weight.device) + rank * len(weight)
+        dlogits = (probability - (labels.flatten()[:, None] == mine).double()) * (dloss * kept)[:, None]
+        dhidden = (dlogits @ wide).view_as(hidden)
+        dist.all_reduce(dhidden, group=group)
+        part = dhidden.chunk(size)[rank] if sequence_parallel else dhidden
+        return part.to(hidden.dtype), (dlogits.t() @ flat).to(weight.dtype)
+
+
+def gather(tensor: Tensor, group: Any, dim: int) -> Tensor:
+    """The ranks' tensors of one shape, side by side."""
+    parts = [torch.empty_like(tensor) for _ in range(group.size())]
+    dist.all_gather(parts, tensor.contiguous(), group=group)
+    return torch.cat(parts, dim)
+
+
+class Norm(nn.RMSNorm):
+    """In place of Transformer Engine's; Megatron's wrapper of torch's refuses sequence parallel."""
+
+    def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
+        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
+
+
+def settings(p: probe.Probe, pattern: str, impl: str, **options: Any) -> Any:
+    """``impl`` "unfused" is Megatron's plain vocabulary-parallel cross entropy."""
+    fused = {} if impl == "unfused" else {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": impl}
+    mtp = {"mtp_num_layers": 1, "mtp_loss_scaling_factor": 0.5} if "/" in pattern else {}
+    mup = {"use_mup": True, "mup_base_hidden_size": 24} if options.pop("mup", False) else {}  # logits x 0.375
+    return p.upstream("megatron.core.transformer.transformer_config").TransformerConfig(
+        num_layers=len(pattern.split("/")[0]), hidden_size=64, num_attention_heads=4,
+        normalization="RMSNorm", add_bias_linear=False, hidden_dropout=0.0, attention_dropout=0.0,
+        use_cpu_initialization=True, is_hybrid_model=True, mamba_state_dim=16, mamba_head_dim=16, mamba_num_groups=2,
+        use_mamba_mem_eff_path=False,  # the other path needs causal_conv1d
+        gradient_accumulation_fusion=False, masked_softmax_fusion=False, **fused, **mtp, **mup, **options)  # fmt: skip
+
+
+def stack(p: probe.Probe, pattern: str) -> Any:
+    """Upstream's hybrid stack spec with Megatron's own layers where it names Transformer Engine's."""
+    spec = p.upstream("megatron.core.transformer.spec_utils").ModuleSpec
+    layers = p.upstream("megatron.core.tensor_parallel.layers")
+    column, row = layers.ColumnParallelLinear, layers.RowParallelLinear
+    bda = p.upstream("megatron.core.fusions.fused_bias_dropout").get_bias_dropout_add
+    attention, mlp = p.upstream("megatron.core.transformer.attention"), p.upstream("megatron.core.transformer.mlp")
+    layer = p.upstream("megatron.core.transformer.transformer_layer")
+    block: Any = p.upstream("megatron.core.models.hybrid.hybrid_block")
+    mtp = p.upstream("megatron.core.transformer.multi_token_prediction")
+    block.TENorm = Norm  # the stack's final norm, which upstream does not take from the spec
+    core = p.upstream("megatron.core.transformer.dot_product_attention").DotProductAttention
+    causal = p.upstream("megatron.core.transformer.enums").AttnMaskType.causal
+    inner = attention.SelfAttentionSubmodules(linear_qkv=column, core_attention=core, linear_proj=row)
+    parts = {
+        "attention_layer": spec(module=layer.TransformerLayer, submodules=layer.TransformerLayerSubmodules(
+            input_layernorm=Norm, self_attn_bda=bda, self_attention=spec(
+                module=attention.SelfAttention, params={"attn_mask_type": causal}, submodules=inner))),
+        "mlp_layer": spec(module=p.upstream("megatron.core.ssm.mlp_layer").MLPLayer,
+                          submodules=layer.TransformerLayerSubmodules(pre_mlp_layernorm=Norm, mlp_bda=bda, mlp=spec(
+                              module=mlp.MLP, submodules=mlp.MLPSubmodules(linear_fc1=column, linear_fc2=row)))),
+        "mtp_block_spec": spec(module=mtp.MultiTokenPredictionBlock, submodules=mtp.MultiTokenPredictionBlockSubmodules(
+            layer_specs=[spec(module=mtp.MultiTokenPredictionLayer, submodules=mtp.MultiTokenPredictionLayerSubmodules(
+                enorm=Norm, hnorm=Norm, eh_proj=column, mtp_model_layer=None, layer_norm=Norm))])),
+    }  # fmt: skip
+    if "M" in pattern:
+        ssm, mixer = p.upstream("megatron.core.ssm.mamba_layer"), p.upstream("megatron.core.ssm.mamba_mixer")
+        projections = mixer.MambaMixerSubmodules(in_proj=column, out_proj=row)
+        parts["mamba_layer"] = spec(module=ssm.MambaLayer, submodules=ssm.MambaLayerSubmodules(
+            norm=Norm, mamba_bda=bda, mixer=spec(module=mixer.MambaMixer, submodules=projections)))  # fmt: skip
+    return spec(module=block.HybridStack, submodules=block.HybridStackSubmodules(**parts))
+
+
+def hybrid(p: probe.Probe, pattern: str, impl: str, tied: bool = False, **options: Any) -> Any:
+    torch.manual_seed(p.seed)
+    model = p.upstream("megatron.core.models.hybrid.hybrid_model").HybridModel(
+        config=settings(p, pattern, impl, **options), hybrid_stack_spec=stack(p, pattern), vocab_size=VOCAB,
+        max_sequence_length=SEQUENCE, hybrid_layer_pattern=pattern,
+        share_embeddings_and_output_weights=tied)  # fmt: skip
+    return model.to(torch.cuda.current_device())
+
+
+def gpt(p: probe.Probe, impl: str) -> Any:
+    torch.manual_seed(p.seed)
+    spec = p.upstream("megatron.core.models.gpt.gpt_layer_specs").get_gpt_layer_local_spec(normalization="RMSNorm")
+    model = p.upstream("megatron.core.models.gpt.gpt_model").GPTModel(
+        config=settings(p, "*", impl), transformer_layer_spec=spec, vocab_size=VOCAB, max_sequence_length=SEQUENCE
+    )
+    return model.to(torch.cuda.current_device())
+
+
+def batch() -> dict[str, Tensor]:
+    """Token ids and positions [b, s], and the causal mask."""
+    device, generator = torch.cuda.current_device(), torch.Generator().manual_seed(1)
+    ids = torch.randint(VOCAB, (BATCH, SEQUENCE + 1), generator=generator).to(device)
+    positions = torch.arange(SEQUENCE, device=device).expand(BATCH, SEQUENCE)
+    mask = torch.ones(1, 1, SEQUENCE, SEQUENCE, dtype=torch.bool, device=device).triu(1)
+    return {"input_ids": ids[:, :-1], "position_ids": positions, "attention_mask": mask, "labels": ids[:, 1:]}
+
+
+def train(model: Any) -> dict[str, Tensor]:
+    """{"loss" [b, s]: …, parameter: gradient} under a different weight for every token, as a loss mask has it."""
+    loss = model(**batch())
+    loss.backward(torch.linspace(0.5, 1.5, loss.numel(), device=loss.device).view_as(loss))
+    return {"loss": loss.detach(), **{name: value.grad for name, value in model.named_parameters()}}
+
+
+def worst(got: dict[str, Tensor], want: dict[str, Tensor]) -> float:
+    """Largest relative error norm over the loss and every gradient."""
+    assert got.keys() == want.keys()
+    return max(
+        ((got[n].double() - w.double()).norm() / w.double().norm().clamp_min(1e-30)).item() for n, w in want.items()
+    )
+
+
+def check_linear(p: probe.Probe, kernels: Kernels, name: str, pattern: str, **options: Any) -> None:
+    """The fused loss of a hybrid model, against the same model with the unfused one."""
+    model = hybrid(p, pattern, "linear", **options)
+    kernels.calls.clear()
+    seen: list[tuple[int, ...]] = []
+    model.output_layer.register_forward_hook(lambda module, args, made: seen.append(tuple(made[0].shape)))
+    got = p.attempt(f"{name}: loss and gradients", lambda: train(model), NO_MODULE if "/" in pattern else NO_BRANCH)
+    if got is None:
+        return
+    want = train(hybrid(p, pattern, "unfused", **options))
+    limit = 1e-3 if "M" in pattern else FP32  # the scan's backward multiplies in tf32 (2**-11)
+    p.error(f"{name}: worst of loss and gradients", worst(got, want), limit, reference="the same model, unfused loss",
+            bug_above=5e-3)  # fmt: skip
+    heads, ranks = pattern.count("/") + 1, model.tp_group.size()
+    weight = model.shared_embedding_or_output_weight() if options.get("tied") else model.output_layer.weight
+    length = SEQUENCE // (ranks if model.config.sequence_parallel else 1)
+    expected = {"hidden": (length, BATCH, 64), "labels": (SEQUENCE, BATCH), "weight": weight.data_ptr(),
+                "group": model.tp_group, "sequence_parallel": model.config.sequence_parallel}  # fmt: skip
+    wrong = sum(call != expected for call in kernels.calls) + abs(len(kernels.calls) - heads)
+    p.error(f"{name}: kernel calls missing, too many or with other arguments", wrong, 0, reference=f"{heads} calls")
+    made = sum(shape[-1] == VOCAB // ranks for shape in seen)
+    p.error(f"{name}: times the output layer made logits", made, 0, reference="never")
+
+
+def check_unknown(p: probe.Probe) -> None:
+    """A misspelt implementation is refused by name."""
+
+    def refused() -> None:
+        try:
+            train(hybrid(p, "*-", "liner"))
+        except ValueError as error:
+            assert "liner" in str(error)
+        else:
+            raise AssertionError("an unknown implementation was accepted")
+
+    p.attempt('impl "liner" is refused by name', refused, NO_BRANCH)
+
+
+def check_neighbours(p: probe.Probe, kernels: Kernels) -> None:
+    """Other implementations, logits, names in checkpoints, and GPTModel."""
+    torch.use_deterministic_algorithms(p.lane == "cuda", warn_only=True)  # for the digests
+    model = hybrid(p, "*-/*-", "native")
+    native = train(model)
+    unfused = train(hybrid(p, "*-/*-", "unfused"))
+    # upstream's fused native loss rounds its gradient to bf16 whatever the dtype
+    p.guard("impl native: worst of loss and gradients", worst(native, unfused), 1e-2, reference="unfused loss")
+    p.digest("impl native: loss and gradients", *native.values())
+    plain = hybrid(p, "*-", "unfused")
+    inputs = batch()
+    labels = inputs.pop("labels")
+    logits = plain(**inputs)  # [b, s, v]
+    want = cross_entropy(logits.double().flatten(0, 1), labels.flatten(), reduction="none").view_as(labels)
+    p.guard("unfused loss", worst({"loss": train(plain)["loss"]}, {"loss": want}), FP32, reference="torch, fp64 logits")
+    linear = hybrid(p, "*-", "linear")
+    p.digest("logits of impl linear without labels", linear(**inputs))
+    names = "\n".join([*model.state_dict(), *model.sharded_state_dict(), *(n for n, _ in model.named_parameters())])
+    p.digest("names of parameters and checkpoint entries", torch.tensor(list(names.encode())))
+    kernels.calls.clear()
+    got = p.guard_attempt("GPTModel impl linear: loss and gradients", lambda: train(gpt(p, "linear")))
+    if got is not None:
+        p.guard("GPTModel impl linear: worst of loss and gradients", worst(got, train(gpt(p, "unfused"))), FP32,
+                reference="the same model, unfused loss")  # fmt: skip
+        p.guard("GPTModel impl linear: kernel calls missing", abs(len(kernels.calls) - 1), 0, reference="1 call")
+
+
+def stand_in(p: probe.Probe) -> Kernels:
+    """Replace what Megatron dispatches to at the bottom of the fused loss."""
+    fusion: Any = p.upstream("megatron.core.fusions.fused_linear_cross_entropy")
+    kernels = Kernels()
+    fusion._get_platform = lambda: kernels
+    return kernels
+
+
+def check_rank(p: probe.Probe, rank: int) -> None:
+    """One of two tensor-parallel ranks, each with half the vocabulary, and with sequence parallel half the tokens."""
+    p.megatron_cpu(tensor_model_parallel_size=2)
+    kernels = stand_in(p)
+    for name, split in (("tensor parallel", False), ("tensor and sequence parallel", True)):
+        options = {"tensor_model_parallel_size": 2, "sequence_parallel": split}
+        check_linear(p, kernels, f"{name}, rank {rank} of 2", "*-/*-" if split else "*-", **options)
+
+
+def reproduce(p: probe.Probe) -> None:
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"  # nothing here is about compiled code
+    if p.lane == "cpu":
+        p.upstream("megatron.core")  # once, for both ranks
+    else:
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # digests compare two processes
+        p.namespace("mamba_ssm")  # its __init__ wants compiled extensions that nothing here uses
+    if p.lane == "cpu" or torch.cuda.device_count() > 1:
+        p.ranks(2, partial(check_rank, p))
+    else:
+        p.skip("tensor parallel", "needs two GPUs")
+    p.megatron_cpu()
+    kernels = stand_in(p)
+    check_linear(p, kernels, "attention and MLP", "*-")
+    check_linear(p, kernels, "tied embeddings", "*-", tied=True)
+    check_linear(p, kernels, "MuP", "*-", mup=True)
+    check_linear(p, kernels, "MTP", "*-/*-")
+    check_linear(p, kernels, "MTP and MuP", "*-/*-", mup=True)
+    if p.lane == "cuda":
+        check_linear(p, kernels, "Mamba, attention and MLP", "M*-")
+    else:
+        p.skip("Mamba, attention and MLP", "its scan needs a GPU")
+    check_unknown(p)
+    check_neighbours(p, kernels)
+
+
+if __name__ == "__main__":
+    probe.main(reproduce, pack=11, package="megatron")
