@@ -49,6 +49,14 @@ sys.meta_path.insert(0, _Embedded())
 '''
 
 
+def _lanes(reproducer: str) -> Iterator[str]:
+    """The ``lane_*`` modules behind the probe's methods that the reproducer calls; only these travel."""
+    called = {node.attr for node in ast.walk(ast.parse(reproducer)) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(ast.parse((ENGINE / "probe.py").read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef) and node.name in called:
+            yield from (name for name in _imported(ast.unparse(node)) if name.startswith("reproducers.lane_"))
+
+
 def _imported(source: str) -> Iterator[str]:
     """Dotted names under ``reproducers`` that a source imports or names in a string, its candidates for embedding."""
     for node in ast.walk(ast.parse(source)):
@@ -61,8 +69,8 @@ def _imported(source: str) -> Iterator[str]:
 
 
 def embedded(reproducer: str) -> dict[str, str]:
-    """{module name: text} of all that the reproducer can reach, and every ``lane_*`` module."""
-    waiting = ["reproducers", *(f"reproducers.{p.stem}" for p in ENGINE.glob("lane_*.py")), *_imported(reproducer)]
+    """{module name: text} of all that the reproducer can reach."""
+    waiting = ["reproducers", *_lanes(reproducer), *_imported(reproducer)]
     found: dict[str, str] = {}
     while waiting:
         name = waiting.pop()
@@ -70,7 +78,7 @@ def embedded(reproducer: str) -> dict[str, str]:
         if name in found or not re.fullmatch(r"reproducers(\.\w+)?", name) or not path.is_file():
             continue
         found[name] = path.read_text(encoding="utf-8")
-        waiting += _imported(found[name])
+        waiting += (other for other in _imported(found[name]) if "lane_" not in other or name != "reproducers.probe")
     return {name: _for_strangers(name, found[name]) for name in sorted(found)}
 
 
