@@ -127,6 +127,14 @@ class Probe:
         lane = importlib.import_module("reproducers.lane_tilelang")
         return dict(lane.nvcc(source))
 
+    def transformer_engine(self) -> types.ModuleType:
+        """``transformer_engine.pytorch`` from a need's tree; call before the first ``upstream`` that imports it.
+
+        On the cpu lane its C++ extension is stood in for (``reproducers/lane_te.py``); its Python is the real one.
+        """
+        lane = importlib.import_module("reproducers.lane_te")
+        return lane.enable(self.lane)  # type: ignore[no-any-return]
+
     def attempt(self, name: str, call: Callable[[], T], signature: Signature) -> T | None:
         """Bug check: run ``call``; raising by ``signature`` is the bug, any other error a different failure.
 

@@ -1,0 +1,263 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["megatron-core==0.19.0", "transformer-engine==2.13.0", "tilelang==0.1.8", "torch>=2.8", "triton==3.6.0"]
+# ///
+"""Megatron's TileLang DSA hooks take Float8Tensors for bf16, and two of three hand a kernel their NULL pointers.
+
+Transformer Engine's Float8Tensor calls itself bf16 and has no storage: ``data_ptr()`` is 0 without an error, and
+``contiguous()``, ``to(bfloat16)``, views and slices keep the wrapper. The hooks' guard asks for the dtype only. Sparse
+attention permutes first, which happens to dequantize; the indexer and its loss slice, which does not.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reproducers import probe
+
+S, B, HEADS, D, D_V = 256, 2, 16, 576, 512  # absorbed MLA; 256 rows are a whole bucket, so that nothing is padded
+INDEX_HEADS, INDEX_D, TOPK = 64, 128, 64
+SCALE = 16.0  # a power of two: the scale itself rounds nothing
+OPS = "megatron.core.transformer.experimental_attention_variant.ops."
+WRAPPED, PLAIN, PLAIN_NULL = "stays wrapped, NULL", "plain, real pointer", "plain, NULL"
+CONTRACT: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "x.contiguous()": (lambda x: x.contiguous(), WRAPPED),
+    "x.to(torch.bfloat16)": (lambda x: x.to(torch.bfloat16), WRAPPED),
+    "x.detach()": (lambda x: x.detach(), WRAPPED),
+    "x.view(-1, D)": (lambda x: x.view(-1, D), WRAPPED),
+    "x.reshape(S, -1)": (lambda x: x.reshape(S, -1), WRAPPED),
+    "x[:, 0]": (lambda x: x[:, 0], WRAPPED),
+    "x[2:4]": (lambda x: x[2:4], WRAPPED),
+    "x[:, 0].contiguous()": (lambda x: x[:, 0].contiguous(), WRAPPED),
+    "x.dequantize()": (lambda x: x.dequantize(), PLAIN),
+    "x.float()": (lambda x: x.float(), PLAIN),
+    "x.permute(1, 0, 2, 3)": (lambda x: x.permute(1, 0, 2, 3), PLAIN),
+    "x.unsqueeze(0)": (lambda x: x.unsqueeze(0), PLAIN),
+    "x + 0": (lambda x: x + 0, PLAIN),
+    "torch.nn.functional.pad(x, (0, 16))": (lambda x: torch.nn.functional.pad(x, (0, 16)), PLAIN),
+}
+OTHERS: dict[str, Callable[[Any], Any]] = {
+    "torch.from_dlpack(x)": torch.from_dlpack,  # how a foreign function interface asks for the memory
+    "x.clone()": lambda x: x.clone(),
+    "x.view(torch.uint8)": lambda x: x.view(torch.uint8),
+    "x.cpu()": lambda x: x.cpu(),
+    "x.to(torch.bfloat16, copy=True)": lambda x: x.to(torch.bfloat16, copy=True),
+    "torch.nn.Parameter(x)": torch.nn.Parameter,
+}
+
+
+class Inputs:
+    """One set of the hooks' arguments; ``plain`` is what the Float8Tensors hold, computed here in torch alone."""
+
+    def __init__(self, te: types.ModuleType, tex: Any, device: torch.device) -> None:
+        def pair(*shape: int) -> tuple[Tensor, Tensor]:
+            """(Float8Tensor, its bf16 values): E4M3 keeps 4 significant bits, which bf16 holds exactly."""
+            source = torch.randn(*shape, device=device).clamp(-4, 4).bfloat16()
+            scale = torch.full((1,), SCALE, device=device)
+            quantizer = te.Float8Quantizer(scale=scale, amax=torch.zeros_like(scale), fp8_dtype=tex.DType.kFloat8E4M3)
+            values = (source.float() * SCALE).to(torch.float8_e4m3fn).float() / SCALE
+            return quantizer(source), values.bfloat16()
+
+        shapes = {"query": (S, B, HEADS, D), "key": (S, B, 1, D)}
+        shapes |= {"q": (S, B, INDEX_HEADS, INDEX_D), "k": (S, B, INDEX_D)}
+        both = {name: pair(*shape) for name, shape in shapes.items()}
+        self.quantized = {name: value[0] for name, value in both.items()}
+        self.plain = {name: value[1] for name, value in both.items()}
+        self.weights = torch.rand(S, B, INDEX_HEADS, device=device, dtype=torch.bfloat16)
+        self.starts = torch.zeros(S, dtype=torch.int32, device=device)
+        self.ends = torch.arange(1, S + 1, dtype=torch.int32, device=device)  # causal
+        self.topk = torch.arange(TOPK, device=device).expand(B, S, TOPK).contiguous()
+
+    def kernel_sees(self, kernel: str, b: int) -> tuple[Tensor, Tensor]:
+        """The two arguments that a kernel should be handed for batch entry ``b``."""
+        if kernel == "indexer":
+            return self.plain["q"][:, b].reshape(-1, INDEX_D), self.plain["k"][:, b]
+        if kernel == "loss target":
+            return self.plain["query"][:, b], self.plain["key"][:, b, 0]
+        return self.plain["query"].transpose(0, 1), self.plain["key"].transpose(0, 1)  # every batch entry at once
+
+
+def kind(call: Callable[[Any], Any], x: Any) -> str:
+    """What an operation makes of a Float8Tensor: still the wrapper or a plain tensor, with memory or without."""
+    try:
+        made = call(x)
+    except Exception as error:
+        return f"raises {type(error).__name__}"
+    pointer = "real pointer" if made.data_ptr() else "NULL"
+    return f"{'plain' if type(made) is Tensor else 'stays wrapped'}, {pointer}"
+
+
+def check_contract(p: probe.Probe, x: Any, values: Tensor) -> None:
+    """What the wrapper does at the boundary; Transformer Engine is not patched, so this holds in both arms."""
+    nominal = [x.dtype == torch.bfloat16, x.data_ptr() == 0, x._data.data_ptr() != 0, isinstance(x, Tensor)]
+    p.guard("Float8Tensor is a bf16 torch.Tensor whose data_ptr() is 0, its bytes elsewhere: untrue of",
+            sum(not fact for fact in nominal), 0, reference="4 statements")  # fmt: skip
+    seen = {name: kind(call, x) for name, (call, _) in CONTRACT.items()}
+    wrong = [f"{name}: {seen[name]}" for name, (_, expected) in CONTRACT.items() if seen[name] != expected]
+    p.guard("operations that unwrap, or do not, otherwise than the hooks' fate is explained by",
+            len(wrong), 0, reference="; ".join(wrong) or f"{len(CONTRACT)} operations")  # fmt: skip
+    for name, made in [*seen.items(), *((name, kind(call, x)) for name, call in OTHERS.items())]:
+        p.note(name, made)
+    p.guard("dequantize() differs from the values", (x.dequantize() != values).sum().item(), 0,
+            reference="E4M3 cast in torch, over the scale")  # fmt: skip
+
+
+class Refused(Exception):
+    """A kernel was handed a tensor without memory."""
+
+
+class Boundary:
+    """Records what upstream hands to each of its TileLang kernels, which is what this pack is about.
+
+    Then the real kernel runs on the cuda lane, and torch does its work on the cpu lane.
+    """
+
+    def __init__(self, p: probe.Probe) -> None:
+        self.p, self.calls = p, list[tuple[str, tuple[Any, ...]]]()
+        self._watch("tilelang_indexer_fwd", "_get_indexer_fwd_kernel", "indexer", self._logits)
+        self._watch("tilelang_indexer_fwd", "_get_clean_logits_kernel", "mask", self._mask)
+        self._watch("tilelang_indexer_loss", "_get_target_kernel", "loss target", self._target)
+        self._watch("tilelang_sparse_mla_fwd", "_get_sparse_mla_fwd_kernel", "sparse attention", self._attend)
+
+    def _watch(self, module: str, getter: str, name: str, in_torch: Callable[..., Any]) -> None:
+        home = self.p.upstream(OPS + module)
+        real = getattr(home, getter)
+
+        def get(*args: Any, **options: Any) -> Callable[..., Any]:
+            kernel = real(*args, **options) if self.p.lane == "cuda" else in_torch
+
+            def launch(*tensors: Any) -> Any:
+                self.calls.append((name, tensors))
+                if all(t.data_ptr() for t in tensors):
+                    return kernel(*tensors)
+                raise Refused(self._answer(kernel, tensors) if self.p.lane == "cuda" else "")
+
+            return launch
+
+        setattr(home, getter, get)
+
+    @staticmethod
+    def _answer(kernel: Callable[..., Any], tensors: tuple[Any, ...]) -> str:
+        """What TileLang says to a NULL pointer: its host code looks before it launches."""
+        try:
+            kernel(*tensors)
+            torch.cuda.synchronize()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"[:200]
+        return "returned"
+
+    @staticmethod
+    def _logits(q: Tensor, k: Tensor, logits: Tensor, weights: Tensor, starts: Tensor, ends: Tensor) -> None:
+        """q [s h, d], k [t, d], weights [s, h] -> logits [s, t]: sum over heads of w relu(q.k)."""
+        scores = (q.float() @ k.float().T).relu().view(*weights.shape, -1)  # [s, h, t]
+        logits.copy_(torch.einsum("sht,sh->st", scores, weights))
+
+    @staticmethod
+    def _mask(logits: Tensor, starts: Tensor, ends: Tensor) -> None:
+        t = torch.arange(logits.shape[1], device=logits.device)
+        logits.masked_fill_((t < starts[:, None]) | (t >= ends[:, None]), float("-inf"))
+
+    @staticmethod
+    def _target(query: Tensor, key: Tensor, topk: Tensor) -> Tensor:
+        """query [s, h, d], key [t, d], topk [s, j] -> [s, j]: attention probabilities summed over heads."""
+        scores = torch.einsum("shd,sjd->shj", query.float(), key.float()[topk.clamp(min=0).long()]) * D**-0.5
+        scores = scores.masked_fill((topk < 0)[:, None], float("-inf"))
+        return scores.softmax(-1).nan_to_num().sum(1)
+
+    @staticmethod
+    def _attend(q: Tensor, kv: Tensor, topk: Tensor) -> tuple[Tensor, Tensor]:
+        """q [b, s, h, d], kv [b, t, 1, d], topk [b, s, 1, j] -> out [b, s, h, d_v] and logsumexp [b, s, h]."""
+        batch = torch.arange(len(kv), device=kv.device)[:, None, None]
+        chosen = kv[batch, topk[:, :, 0].long(), 0].float()  # [b, s, j, d]
+        scores = torch.einsum("bshd,bsjd->bshj", q.float(), chosen) * D**-0.5
+        out = torch.einsum("bshj,bsjd->bshd", scores.softmax(-1), chosen[..., :D_V])
+        return out.to(q.dtype), scores.logsumexp(-1)
+
+
+def run(p: probe.Probe, hook: str, x: Inputs, given: dict[str, Any]) -> Any:
+    """One hook's result (a tensor) as Megatron's DSA layer calls it; None where it declines."""
+    dsa = p.upstream(OPS + "tilelang_dsa")
+    query, key = given["query"].detach(), given["key"].detach()  # as dsa.py detaches them for the loss
+    if hook == "attention":
+        return dsa.run_fused_absorbed_sparse_attention(query, key, x.topk, D**-0.5, D_V)
+    index = (given["q"], given["k"], x.weights, TOPK, x.starts, x.ends, S)
+    if hook == "top-k":
+        found = dsa.run_fused_qk_topk(*index)
+        return found if found is None else found.sort(-1)[0]  # the hook leaves them unsorted
+    options = {"softmax_scale": D**-0.5, "loss_coeff": 1.0, "pg_collection": types.SimpleNamespace(tp=None)}
+    both = dsa.run_fused_qk_topk_with_loss(*index, query=query, key=key, **options)
+    return both if both is None else both[1]
+
+
+def check_hook(p: probe.Probe, boundary: Boundary, x: Inputs, hook: str, kernel: str, names: tuple[str, str]) -> None:
+    """Quantize two arguments of a hook and look at what its kernel is given for them."""
+    title = f"{hook} hook, {kernel} kernel"
+    boundary.calls.clear()
+    refusal, made = "", None
+    try:
+        made = run(p, hook, x, x.plain | {name: x.quantized[name] for name in names})
+    except Refused as error:
+        refusal = str(error)
+    given = [tensors[:2] for name, tensors in boundary.calls if name == kernel]
+    want = [x.kernel_sees(kernel, i % B) for i in range(len(given))]
+    bad = sum(
+        not (type(t) is Tensor and t.data_ptr() and torch.equal(t, w))
+        for pair, values in zip(given, want, strict=True)
+        for t, w in zip(pair, values, strict=True)
+    )
+    measure = p.guard if hook == "attention" else functools.partial(p.error, bug_above=2)
+    measure(f"{title}: {' and '.join(names)} that are not plain tensors of the dequantized values",
+            bad if given else float("nan"), 0, reference=f"type, pointer, bits in {len(given)} calls")  # fmt: skip
+    truth = run(p, hook, x, x.plain)
+    p.guard(f"{title}: declines plain bf16", truth is None, 0, reference="served")
+    wide = {name: value.float() for name, value in x.plain.items()}
+    p.guard(f"{title}: serves fp32", run(p, hook, x, wide) is not None, 0, reference="declined")
+    if refusal:
+        p.note(f"{title}: TileLang's answer", refusal)
+    elif made is not None and truth is not None:
+        measure = p.guard if hook == "attention" else p.error
+        measure(f"{title}: results that differ", (made != truth).float().mean().item(), 0,
+                reference="the same call with plain bf16 tensors of these values")  # fmt: skip
+
+
+def check_gradient(p: probe.Probe, boundary: Boundary, x: Inputs) -> None:
+    """A fix must not cut a trained q off from the indexer's loss."""
+    for name, given in (("plain", x.plain), ("Float8Tensor", x.quantized)):
+        q = given["q"].detach().requires_grad_()
+        try:
+            loss = run(p, "loss", x, x.plain | {"q": q})
+        except Refused:
+            continue
+        p.error(f"indexer loss does not depend on a {name} q", loss is None or not loss.requires_grad, 0,
+                reference="requires_grad")  # fmt: skip
+
+
+def reproduce(p: probe.Probe) -> None:
+    te = p.transformer_engine()
+    dsa = p.upstream(OPS + "tilelang_dsa")
+    if dsa.SparseMLA is None or dsa.lighting_indexer is None:
+        raise probe.CannotTest("tilelang cannot be imported", "pass --needs DIR with its package")
+    device = torch.device("cuda" if p.lane == "cuda" else "cpu")
+    torch.manual_seed(p.seed)
+    x = Inputs(te, importlib.import_module("transformer_engine_torch"), device)
+    check_contract(p, x.quantized["query"], x.plain["query"])
+    if p.lane == "cpu":  # the loss takes its kernel for tensors on a GPU only
+        torch.Tensor.is_cuda = property(lambda self: True)  # type: ignore[assignment,misc,method-assign]
+    boundary = Boundary(p)
+    with torch.no_grad():
+        check_hook(p, boundary, x, "top-k", "indexer", ("q", "k"))
+        check_hook(p, boundary, x, "loss", "indexer", ("q", "k"))
+        check_hook(p, boundary, x, "loss", "loss target", ("query", "key"))
+        check_hook(p, boundary, x, "attention", "sparse attention", ("query", "key"))
+    check_gradient(p, boundary, x)
+
+
+if __name__ == "__main__":
+    probe.main(reproduce, pack=3, package="megatron")
