@@ -125,7 +125,7 @@ def _bench(run: Run, pin: Pin, lane: Lane, store: Store, tell: Say) -> Bench:
     pack, request = run.pack, run.request
     options = {"upstream": request.upstream, "allow_dirty": request.allow_dirty}
     tree = pins.pin_tree(store, pack, pin, options)
-    needs = [t.path for t in pins.need_trees(store, pack, pin)]
+    needs = [t.path for t in pins.need_trees(store, pack, pin, request.lane)]
     label = f"{pack.upstream.distribution} {tree.label.split(' ', 1)[-1]}"
     return Bench(lane, label, tree, needs, store, tell)
 

@@ -22,7 +22,8 @@ from typing import Any
 
 from reproducers.observe import CannotTest
 
-SHIM = "libpatchlane_cublaslt.so"  # made by build_extension where a release asks cuBLAS for more than torch brings
+SHIM = "libcublaslt_shim.so"  # made by build_extension from cublaslt_shim.c
+ABSENT = "cublasLtGroupedMatrixLayoutInit_internal"  # from the cuBLAS that torch brings, if that is older
 
 
 class DType(enum.IntEnum):
@@ -66,14 +67,24 @@ def _real(package: Path) -> types.ModuleType:
     if not torch.cuda.is_available():
         raise CannotTest("lane cuda was asked for, torch sees no GPU")
     if not list(package.glob("wheel_lib/transformer_engine_torch*.so")):
-        raise CannotTest("transformer_engine_torch was not built for this tree", "run it through reproducers.run")
-    shim = package / "wheel_lib" / SHIM
-    if shim.is_file():
+        raise CannotTest(
+            "transformer_engine_torch was not built for this tree", "python -m reproducers.run packNN --lane cuda"
+        )
+    shim = package.parent / SHIM
+    if shim.is_file() and not _cublas_has(ABSENT, torch.version.cuda):
         ctypes.CDLL(str(shim), mode=ctypes.RTLD_GLOBAL)
     home = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
     if (home / "include" / "cuda_runtime.h").is_file():
         os.environ.setdefault("NVTE_CUDA_INCLUDE_DIR", str(home / "include"))  # for kernels that it compiles as it runs
     return importlib.import_module("transformer_engine.pytorch")
+
+
+def _cublas_has(symbol: str, cuda: str | None) -> bool:
+    """Whether torch's own cuBLAS, by now in the process, defines ``symbol``."""
+    try:
+        return hasattr(ctypes.CDLL(f"libcublasLt.so.{(cuda or '').split('.')[0]}"), symbol)
+    except OSError:
+        return False
 
 
 def _without_extension() -> types.ModuleType:

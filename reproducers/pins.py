@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
 from packaging.tags import Tag, sys_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from reproducers import archive, gittree, index
+from reproducers import archive, build_extension, gittree, index, trim_fatbin
 from reproducers.errors import CannotTestHere
 from reproducers.schema import Need, Pack, Pin, load_needs
 from reproducers.store import Store, Tree
@@ -65,33 +67,79 @@ def needs_of(pack: Pack, pin: Pin) -> list[Need]:
     return [need for name in pin.needs for need in known[name]]
 
 
+def on_lane(needs: list[Need], lane: str) -> list[Need]:
+    """The needs of a set that a lane uses."""
+    return [need for need in needs if need.lane in (None, lane)]
+
+
 def need_set_key(needs: list[Need], tags: list[Tag] | None = None) -> str:
-    """The store key of a set's tree: the artefacts chosen for an interpreter."""
-    shas = [need_artifact(need, tags)[1] for need in needs]
-    return hashlib.sha256("\n".join(shas).encode()).hexdigest()
+    """The store key of a set's tree: the artefacts chosen for an interpreter, and what is done to them."""
+    marks = [need_artifact(need, tags)[1] + (f" {need.trim}" if need.trim else "") for need in needs]
+    return hashlib.sha256("\n".join(marks).encode()).hexdigest()
 
 
-def need_trees(store: Store, pack: Pack, pin: Pin, tags: list[Tag] | None = None) -> list[Tree]:
+def need_trees(store: Store, pack: Pack, pin: Pin, lane: str) -> list[Tree]:
     """One tree a set of needs, side by side as in one site-packages: they load each other's libraries.
 
-    For this interpreter, or for the one that ``tags`` describe.
+    What has to be built for this host is built, and joined to its set.
     """
-    known = load_needs(pack.folder.parent)
-    return [_need_set(store, name, known[name], tags) for name in pin.needs]
+    known, trees = load_needs(pack.folder.parent), []
+    for name in pin.needs:
+        needs = on_lane(known[name], lane)
+        base, *sources = _parts(store, name, needs, None)
+        builds = [need for need in needs if need.build]
+        trees.append(_joined(store, name, base, builds, sources) if builds else base)
+    return trees
 
 
-def _need_set(store: Store, name: str, needs: list[Need], tags: list[Tag] | None) -> Tree:
-    chosen = [(need, *need_artifact(need, tags)) for need in needs]
-    key = need_set_key(needs, tags)
+def need_parts(store: Store, pack: Pack, pin: Pin, tags: list[Tag]) -> list[Tree]:
+    """All that ``need_trees`` makes its trees from on a host whose interpreter has these tags, nothing built."""
+    known, lanes = load_needs(pack.folder.parent), sorted(pack.lanes)
+    wanted = [(name, on_lane(known[name], lane)) for name in pin.needs for lane in lanes]
+    return [tree for name, needs in wanted for tree in _parts(store, name, needs, tags)]
+
+
+def _parts(store: Store, name: str, needs: list[Need], tags: list[Tag] | None) -> list[Tree]:
+    """The set's tree of what needs no building, then the source tree of each need that does."""
+    ready = [(need, *need_artifact(need, tags)) for need in needs if need.build is None]
+    sources = [(need, *need_artifact(need, tags)) for need in needs if need.build]
 
     def fill(target: Path) -> None:
-        for need, filename, sha256 in chosen:
+        for need, filename, sha256 in ready:
             inner = target / ".artefact"
             inner.mkdir()
             archive.unpack(store.artifact(need.distribution, filename, sha256), inner)
+            if need.trim:
+                trim_fatbin.trim_tree(inner, int(need.trim.removeprefix("sm_")), need.distribution)
             archive.lift(inner, target)
 
-    return store.tree("trees", key, f"needs {name}", fill)
+    key = need_set_key([need for need, _, _ in ready], tags)
+    base = store.tree("trees", key, f"needs {name}", fill)
+    return [base, *(store.release_tree(n.distribution, n.release, file, sha) for n, file, sha in sources)]
+
+
+def _joined(store: Store, name: str, base: Tree, builds: list[Need], sources: list[Tree]) -> Tree:
+    """The set with what was built here in its place; the files are linked, not copied."""
+    parts = [base]
+    for need, source in zip(builds, sources, strict=True):
+        assert need.build is not None
+        title = f"{need.distribution} {need.release}"
+        parts.append(build_extension.ensure(store, title, need.build, source, need_artifact(need)[1]))
+    key = hashlib.sha256("\n".join(part.digest for part in parts).encode()).hexdigest()
+
+    def fill(target: Path) -> None:
+        for part in parts:
+            shutil.copytree(part.path, target, copy_function=_link, dirs_exist_ok=True)
+
+    return store.tree("built", key, f"needs {name}, built here", fill)
+
+
+def _link(source: str, target: str) -> None:
+    """A second name for a file of the store, or a copy where links are refused."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def pin_tree(store: Store, pack: Pack, pin: Pin, options: dict[str, Any]) -> Tree:

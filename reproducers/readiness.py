@@ -31,16 +31,18 @@ def upstream_findings(pack: Pack, lane: str, store: Store, online: bool) -> list
     wanted = [(f"{pack.upstream.distribution} {pin.release}", *pins.choose(pin.artifacts))] if pin.release else []
     missing = [label for label, filename, sha256 in wanted if not stored(store, sha256, filename)]
     known = load_needs(pack.folder.parent)
-    missing += [f"needs {name}" for name in pin.needs if not _needs_stored(store, known[name])]
+    missing += [f"needs {name}" for name in pin.needs if not _needs_stored(store, pins.on_lane(known[name], lane))]
     if missing and (store.offline or not online):
         found.append(Finding(f"not in the store: {', '.join(missing)}", _fetch(pack, lane, store.offline)))
     return found
 
 
 def _needs_stored(store: Store, needs: list[Need]) -> bool:
-    """Whether a set is there as a tree, or as the artefacts to make it from."""
-    chosen = [pins.need_artifact(need) for need in needs]
-    return stored(store, pins.need_set_key(needs)) or all(stored(store, sha, name) for name, sha in chosen)
+    """Whether a set is there as a tree, or as the artefacts to make it from; and the sources to build for it."""
+    ready = [need for need in needs if need.build is None]
+    chosen, sources = ([pins.need_artifact(n) for n in some] for some in (ready, [n for n in needs if n.build]))
+    there = stored(store, pins.need_set_key(ready)) or all(stored(store, sha, name) for name, sha in chosen)
+    return there and all(stored(store, sha, name) for name, sha in sources)
 
 
 def _fetch(pack: Pack, lane: str, offline: bool) -> str:

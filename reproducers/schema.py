@@ -34,12 +34,26 @@ class Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class Build(Model):
+    """How a source-only need is built on the host that runs it: setup.py's environment, and C shims to build beside."""
+
+    environment: dict[str, str] = {}
+    shims: list[Annotated[str, StringConstraints(pattern=r"^\w+\.c$")]] = []
+
+
 class Need(Model):
-    """A distribution that must be importable beside the code under test, unpacked and never installed."""
+    """A distribution that must be importable beside the code under test, unpacked and never installed.
+
+    ``lane`` limits it to that lane, ``trim`` keeps GPU code for that architecture only, ``build`` has an sdist's C++
+    extension built once a host.
+    """
 
     distribution: str
     release: str
     artifacts: dict[str, Sha256] = Field(min_length=1)
+    lane: Literal["cpu", "cuda"] | None = None
+    trim: Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}$")] | None = None
+    build: Build | None = None
 
 
 class Pin(Model):

@@ -1,8 +1,8 @@
 """The upstream store: a content-addressed, locked, atomic cache of artefacts and unpacked trees.
 
-``artifacts/SHA256/FILE``, ``trees/KEY/`` with ``trees/KEY.json`` (its content digest) and ``patched/KEY/``. A tree
-appears by rename, so a killed process leaves at most a temporary folder, which the next run removes. No network is used
-when ``offline`` is set (``--offline`` or PATCHLANE_OFFLINE=1).
+``artifacts/SHA256/FILE``, ``trees/KEY/`` with ``trees/KEY.json`` (its content digest), ``patched/KEY/`` and, for what
+this host compiled, ``built/KEY/``. A tree appears by rename, so a killed process leaves at most a temporary folder,
+which the next run removes. No network is used when ``offline`` is set (``--offline`` or PATCHLANE_OFFLINE=1).
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Store:
         self.root = (root or Path(configured or user_cache_path("patchlane"))).resolve()
         self.offline = os.environ.get("PATCHLANE_OFFLINE") == "1" if offline is None else offline
         self.progress = progress
-        for name in ("artifacts", "trees", "patched", "locks"):
+        for name in ("artifacts", "trees", "patched", "built", "locks"):
             (self.root / name).mkdir(parents=True, exist_ok=True)
 
     @contextlib.contextmanager

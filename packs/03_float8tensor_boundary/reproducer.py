@@ -1,6 +1,8 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["megatron-core==0.19.0", "transformer-engine==2.13.0", "tilelang==0.1.8", "torch>=2.8", "triton==3.6.0"]
+# dependencies = [
+#     "megatron-core==0.19.0", "transformer-engine[pytorch]==2.13.0", "torch>=2.8", "triton==3.6.0", "tilelang==0.1.8",
+# ]
 # ///
 """Megatron's TileLang DSA hooks take Float8Tensors for bf16, and two of three hand a kernel their NULL pointers.
 
