@@ -20,6 +20,10 @@ WEAK = {Verdict.FIX_INEFFECTIVE, Verdict.FIX_REGRESSES, Verdict.PATCH_STALE}
 # A line of the good patch, and what a hasty fix would have there: the symptom goes, a neighbour breaks.
 HASTY = {
     1: ("+        uniform = torch.all(all_lens == sq)", "+        uniform = torch.all(all_lens == all_lens)"),
+    3: (
+        "+    return dequantize_fp8_tensor(tensor) if is_float8tensor(tensor) else tensor",
+        '+    return tensor.dequantize() if hasattr(tensor, "dequantize") else tensor',
+    ),
     5: ("+    if H % G != 0:", "+    if False:"),
     9: (
         "+            (grad_input, grad_weight, grad_bias) = ctx.saved_tensors",

@@ -4,7 +4,7 @@
 #     "megatron-core==0.19.0", "transformer-engine[pytorch]==2.13.0", "torch>=2.8", "triton==3.6.0", "tilelang==0.1.8",
 # ]
 # ///
-"""Megatron's TileLang DSA hooks take Float8Tensors for bf16, and two of three hand a kernel their NULL pointers.
+"""Megatron's TileLang DSA hooks take a Float8Tensor for bf16, and two of three hand kernels its NULL pointer.
 
 Transformer Engine's Float8Tensor calls itself bf16 and has no storage: ``data_ptr()`` is 0 without an error, and
 ``contiguous()``, ``to(bfloat16)``, views and slices keep the wrapper. The hooks' guard asks for the dtype only. Sparse
@@ -13,7 +13,6 @@ attention permutes first, which happens to dequantize; the indexer and its loss 
 
 from __future__ import annotations
 
-import functools
 import importlib
 import types
 from collections.abc import Callable
@@ -28,7 +27,7 @@ S, B, HEADS, D, D_V = 256, 2, 16, 576, 512  # absorbed MLA; 256 rows are a whole
 INDEX_HEADS, INDEX_D, TOPK = 64, 128, 64
 SCALE = 16.0  # a power of two: the scale itself rounds nothing
 OPS = "megatron.core.transformer.experimental_attention_variant.ops."
-WRAPPED, PLAIN, PLAIN_NULL = "stays wrapped, NULL", "plain, real pointer", "plain, NULL"
+WRAPPED, PLAIN = "stays wrapped, NULL", "plain, real pointer"
 CONTRACT: dict[str, tuple[Callable[[Any], Any], str]] = {
     "x.contiguous()": (lambda x: x.contiguous(), WRAPPED),
     "x.to(torch.bfloat16)": (lambda x: x.to(torch.bfloat16), WRAPPED),
@@ -90,25 +89,25 @@ def kind(call: Callable[[Any], Any], x: Any) -> str:
     """What an operation makes of a Float8Tensor: still the wrapper or a plain tensor, with memory or without."""
     try:
         made = call(x)
+        pointer = "real pointer" if made.data_ptr() else "NULL"
     except Exception as error:
         return f"raises {type(error).__name__}"
-    pointer = "real pointer" if made.data_ptr() else "NULL"
     return f"{'plain' if type(made) is Tensor else 'stays wrapped'}, {pointer}"
 
 
 def check_contract(p: probe.Probe, x: Any, values: Tensor) -> None:
     """What the wrapper does at the boundary; Transformer Engine is not patched, so this holds in both arms."""
-    nominal = [x.dtype == torch.bfloat16, x.data_ptr() == 0, x._data.data_ptr() != 0, isinstance(x, Tensor)]
-    p.guard("Float8Tensor is a bf16 torch.Tensor whose data_ptr() is 0, its bytes elsewhere: untrue of",
-            sum(not fact for fact in nominal), 0, reference="4 statements")  # fmt: skip
+    nominal = [isinstance(x, Tensor), x.dtype == torch.bfloat16, x.data_ptr() == 0, x._data.data_ptr() != 0]
+    p.guard("Float8Tensor: not a bf16 Tensor of NULL pointer with its bytes elsewhere", nominal.count(False), 0,
+            reference="4 statements")  # fmt: skip
     seen = {name: kind(call, x) for name, (call, _) in CONTRACT.items()}
-    wrong = [f"{name}: {seen[name]}" for name, (_, expected) in CONTRACT.items() if seen[name] != expected]
-    p.guard("operations that unwrap, or do not, otherwise than the hooks' fate is explained by",
-            len(wrong), 0, reference="; ".join(wrong) or f"{len(CONTRACT)} operations")  # fmt: skip
+    others = [f"{name}: {seen[name]}" for name, (_, expected) in CONTRACT.items() if seen[name] != expected]
+    p.guard("Float8Tensor: operations that do otherwise", len(others), 0,
+            reference="; ".join(others) or f"the contract's {len(CONTRACT)}")  # fmt: skip
+    p.guard("Float8Tensor: values of dequantize() that differ", (x.dequantize() != values).sum().item(), 0,
+            reference="cast to E4M3 in torch, over the scale")  # fmt: skip
     for name, made in [*seen.items(), *((name, kind(call, x)) for name, call in OTHERS.items())]:
         p.note(name, made)
-    p.guard("dequantize() differs from the values", (x.dequantize() != values).sum().item(), 0,
-            reference="E4M3 cast in torch, over the scale")  # fmt: skip
 
 
 class Refused(Exception):
@@ -200,33 +199,32 @@ def run(p: probe.Probe, hook: str, x: Inputs, given: dict[str, Any]) -> Any:
 
 def check_hook(p: probe.Probe, boundary: Boundary, x: Inputs, hook: str, kernel: str, names: tuple[str, str]) -> None:
     """Quantize two arguments of a hook and look at what its kernel is given for them."""
-    title = f"{hook} hook, {kernel} kernel"
+    title, made, answer = f"{hook} hook, {kernel} kernel", None, ""
+    # The permute of the attention hook dequantizes, so that must hold in both arms.
+    exact: Callable[..., None] = p.guard if hook == "attention" else p.error
+    bug = {} if hook == "attention" else {"bug_above": 2}
     boundary.calls.clear()
-    refusal, made = "", None
     try:
         made = run(p, hook, x, x.plain | {name: x.quantized[name] for name in names})
     except Refused as error:
-        refusal = str(error)
+        answer = str(error)
     given = [tensors[:2] for name, tensors in boundary.calls if name == kernel]
-    want = [x.kernel_sees(kernel, i % B) for i in range(len(given))]
-    bad = sum(
-        not (type(t) is Tensor and t.data_ptr() and torch.equal(t, w))
-        for pair, values in zip(given, want, strict=True)
-        for t, w in zip(pair, values, strict=True)
-    )
-    measure = p.guard if hook == "attention" else functools.partial(p.error, bug_above=2)
-    measure(f"{title}: {' and '.join(names)} that are not plain tensors of the dequantized values",
-            bad if given else float("nan"), 0, reference=f"type, pointer, bits in {len(given)} calls")  # fmt: skip
+    bad = 0
+    for call, pair in enumerate(given):  # one call a batch entry, as many as there are
+        wanted = x.kernel_sees(kernel, call)
+        for t, w in zip(pair, wanted, strict=True):
+            bad += type(t) is not Tensor or not t.data_ptr() or not torch.equal(t, w)
+    exact(f"{title}: not plain, of {' and '.join(names)}", bad if given else float("nan"), 0,
+          reference=f"type, pointer and bits in {len(given)} calls", **bug)  # fmt: skip
     truth = run(p, hook, x, x.plain)
-    p.guard(f"{title}: declines plain bf16", truth is None, 0, reference="served")
+    p.guard(f"{title}: declines plain bf16", truth is None, 0, reference="serves it")
     wide = {name: value.float() for name, value in x.plain.items()}
-    p.guard(f"{title}: serves fp32", run(p, hook, x, wide) is not None, 0, reference="declined")
-    if refusal:
-        p.note(f"{title}: TileLang's answer", refusal)
-    elif made is not None and truth is not None:
-        measure = p.guard if hook == "attention" else p.error
-        measure(f"{title}: results that differ", (made != truth).float().mean().item(), 0,
-                reference="the same call with plain bf16 tensors of these values")  # fmt: skip
+    p.guard(f"{title}: serves fp32", run(p, hook, x, wide) is not None, 0, reference="declines it")
+    if made is not None and truth is not None:
+        exact(f"{title}: results that differ", (made != truth).float().mean().item(), 0,
+              reference="plain bf16 tensors of these values")  # fmt: skip
+    if answer:
+        p.note(f"{title}: TileLang's answer", answer)
 
 
 def check_gradient(p: probe.Probe, boundary: Boundary, x: Inputs) -> None:
