@@ -67,26 +67,28 @@ def ensure(store: Store, name: str, build: Build, source: Tree, sha256: str) -> 
     log = store.root / "built" / f"{key}.log"
 
     def fill(target: Path) -> None:
+        log.unlink(missing_ok=True)
         with tempfile.TemporaryDirectory(prefix="patchlane-build-") as scratch:
             work = Path(scratch) / "source"
             shutil.copytree(source.path, work)
             command = [sys.executable, "setup.py", "build_ext", "--build-lib", str(target)]
             _run([*command, "--build-temp", f"{scratch}/objects"], work, _environment(build, facts), name, log)
+            if not list(target.rglob("*.so")):
+                raise CannotTestHere(f"{name}: setup.py built nothing", f"read {log}")
             for shim in shims:
                 library = target / f"lib{shim.stem}.so"
                 _run(
                     ["g++", "-x", "c", "-O2", "-shared", "-fPIC", "-o", str(library), str(shim)], work, None, name, log
                 )
-        if not list(target.rglob("*.so")):
-            raise CannotTestHere(f"{name}: setup.py built nothing", f"read {log}")
 
     return store.tree("built", key, f"{name} built for torch {facts['torch']}", fill)
 
 
 def _environment(build: Build, facts: dict[str, Any]) -> dict[str, str]:
-    """The caller's, with the toolkit's headers behind those that setup.py names itself."""
+    """The caller's, with the interpreter's own tools and the toolkit's headers behind those that setup.py names."""
     headers = [f"{facts['home']}/include", f"{facts['home']}/include/cccl", os.environ.get("CPLUS_INCLUDE_PATH", "")]
     own = {"CUDA_HOME": facts["home"], "CPLUS_INCLUDE_PATH": ":".join(h for h in headers if h)}
+    own["PATH"] = f"{os.environ.get('PATH', '')}:{Path(sys.executable).parent}"  # ninja, without which it takes minutes
     return {**os.environ, "MAX_JOBS": str(os.cpu_count() or 1), **own, **build.environment}
 
 
