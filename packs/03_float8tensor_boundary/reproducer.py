@@ -151,7 +151,7 @@ class Boundary:
             kernel(*tensors)
             torch.cuda.synchronize()
         except Exception as error:
-            return f"{type(error).__name__}: {error}"[:200]
+            return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
         return "returned"
 
     @staticmethod
