@@ -67,9 +67,8 @@ def _real(package: Path) -> types.ModuleType:
     if not torch.cuda.is_available():
         raise CannotTest("lane cuda was asked for, torch sees no GPU")
     if not list(package.glob("wheel_lib/transformer_engine_torch*.so")):
-        raise CannotTest(
-            "transformer_engine_torch was not built for this tree", "python -m reproducers.run packNN --lane cuda"
-        )
+        remedy = "pip install --no-build-isolation 'transformer-engine[pytorch]'"
+        raise CannotTest("transformer_engine_torch does not lie beside transformer_engine", remedy)
     shim = package.parent / SHIM
     if shim.is_file() and not _cublas_has(ABSENT, torch.version.cuda):
         ctypes.CDLL(str(shim), mode=ctypes.RTLD_GLOBAL)
