@@ -50,8 +50,7 @@ class Case(NamedTuple):
         """(batch index, tokens, number of its first chunk) of each sequence, as the kernel numbers chunks."""
         if not self.cuts:
             return [(b, slice(0, self.length), 0) for b in range(self.batch)]
-        pairs = enumerate(itertools.pairwise(self.cuts))
-        return [(0, slice(low, high), i + low // self.chunk) for i, (low, high) in pairs]
+        return [(0, slice(a, b), i + a // self.chunk) for i, (a, b) in enumerate(itertools.pairwise(self.cuts))]
 
     def layout(self) -> str:
         return f"packed {'+'.join(str(b - a) for a, b in itertools.pairwise(self.cuts))}" if self.cuts else "batched"
@@ -96,13 +95,11 @@ def exact(case: Case, x: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str
     y_t = sum_{s<t} (q_t k_s) e^{A_t-A_s} v_s + e^{A_t} S_0 q_t + (D + qk_t) v_t with A the running sum of ADT.
     """
     x = {name: value.double() for name, value in x.items()}
-    # the kernel's dQ, dK are per value head
-    x |= {name: x[name].repeat_interleave(case.heads // case.groups, 2) for name in ("q", "k")}
+    x |= {name: x[name].repeat_interleave(case.heads // case.groups, 2) for name in "qk"}  # dQ, dK: per value head
     leaves = {name: x[name].clone().requires_grad_() for name in ("q", "k", "v", "adt", "qk", "d", "first")}
     chunks = len(case.cuts) - 1 + case.length // case.chunk if case.cuts else -(-case.length // case.chunk)
     saved = {"sum": x["adt"].new_zeros(case.batch, case.heads, chunks), "local": torch.zeros_like(x["adt"])}
-    # what no sequence owns is NaN: nothing of it may reach a gradient
-    saved["states"] = x["v"].new_full((case.batch, case.heads, case.p, chunks, case.n), math.nan)
+    saved["states"] = x["v"].new_full((case.batch, case.heads, case.p, chunks, case.n), math.nan)  # gaps stay NaN
     loss = x["v"].new_zeros(())
     for number, (b, at, first) in enumerate(case.sequences()):
         one = {name: leaves[name][b, at] for name in ("q", "k", "v")} | {"first": leaves["first"][number]}
@@ -212,11 +209,10 @@ def autograd(combined: Any, case: Case, seed: int) -> dict[str, Tensor]:
     """Gradients of all eleven inputs of the public entry, bf16 as in training."""
     x, generator = problem(case, torch.bfloat16, seed, "cuda"), torch.Generator("cuda").manual_seed(seed + 1)
     random = partial(torch.randn, generator=generator, device="cuda")
-    tokens = (case.batch, case.length, case.heads)
     leaves = {"Q": x["q"], "K": x["k"], "V": x["v"], "ADT": x["adt"], "DT": softplus(random(*x["adt"].shape) - 3)}
-    leaves |= {"Trap": random(*x["adt"].shape).bfloat16()}  # [B, H, S] as ADT and DT
+    leaves |= {"Trap": random(*x["adt"].shape).bfloat16(), "D": x["d"], "Z": random(*x["v"].shape).bfloat16()}
     leaves |= {name: random(case.heads, case.n) / 4 for name in ("Q_bias", "K_bias")}
-    leaves |= {"Angles": random(*tokens, case.n // 4).bfloat16(), "D": x["d"], "Z": random(*tokens, case.p).bfloat16()}
+    leaves |= {"Angles": random(*x["v"].shape[:3], case.n // 4).bfloat16()}  # [B, S, H, N / 4]
     leaves = {name: value.requires_grad_() for name, value in leaves.items()}
     bounds = torch.tensor(case.cuts, dtype=torch.int32, device="cuda") if case.cuts else None
     out = combined.mamba3_siso_combined(**leaves, chunk_size=case.chunk, cu_seqlens=bounds)
@@ -232,8 +228,8 @@ def timed(p: probe.Probe, siso: Any) -> None:
     saved = {"local": local.flatten(2), "sum": local[..., -1].contiguous()}
     saved["states"] = torch.randn(1, TRAINING.heads, TRAINING.p, chunks, TRAINING.n, device="cuda")
     inputs, tuner = arguments(TRAINING, x, saved), getattr(siso, KERNEL)
+    times: list[float] = []
     tuner.configs = [c for c in tuner.configs if (c.num_warps, c.num_stages, c.maxnreg) == (4, 2, None)]
-    times = []
     for _ in range(12):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
