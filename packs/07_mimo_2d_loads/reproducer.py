@@ -10,8 +10,8 @@
 Both kernels of ``mamba3_mimo_bwd`` and of its varlen twin copy [chunk, R, N] of Q and K into a rank-3 view of a 2-D
 swizzled buffer (or element by element); with TMA on, the pinned TileLang refuses that. The same rows are one 2-D block
 [chunk * R, N] of Q declared as [B, S * R, G, N]. CPU lane: the real host code traces the real kernels; which element
-each load puts where is read off the traced text, and one kernel is lowered to CUDA with TMA on. CUDA lane: every
-gradient with the pass configurations as released, bit for bit; then TMA and warp specialisation on, compared and timed.
+goes where is read off the traced text; one kernel is lowered with TMA. CUDA lane: every gradient as released, bit for
+bit, then with TMA and warp specialisation, compared and timed.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ from reproducers import probe
 
 TILELANG, TRITON = "mamba_ssm.ops.tilelang.mamba3.", "mamba_ssm.ops.triton.mamba3.mamba3_mimo_utils"
 FILES = {"dense": "mamba3_mimo_bwd", "varlen": "mamba3_mimo_bwd_varlen"}
-KERNELS = ("bwd_fwd", "bwd_bwd")
+KERNELS, MODES = ("bwd_fwd", "bwd_bwd"), ("released", "TMA")
 TMA = {"tl.disable_tma_lower": False, "tl.disable_warp_specialized": False}  # what 0.1.8 emits for TMA needs both
-MODES: dict[str, dict[str, bool]] = {"released": {}, "TMA": TMA}
 REFUSED = probe.Signature("InternalError", r"InputDim\(\) == 2.*Cannot detect TMA layout", "tilelang/engine/phase.py")
 RANK, WIDTH, CHUNK = 4, 64, 16  # R, P and the chunk that mamba recommends for them
 LEAVES = ("q", "k", "v", "adt", "dt", "trap", "q_bias", "k_bias", "mimo_v", "mimo_z", "mimo_o", "angles", "D", "z")
@@ -51,10 +50,8 @@ class Case(NamedTuple):
     cuts: tuple[int, ...]
 
 
-SMALL = (
-    Case("dense", 2, 16, 128, (0, 96)),
-    Case("varlen", 1, 16, 128, (0, 32, 96)),
-)  # whole chunks: dense takes no other
+# whole chunks for the dense layout, which takes no other
+SMALL = (Case("dense", 2, 16, 128, (0, 96)), Case("varlen", 1, 16, 128, (0, 32, 96)))
 RAGGED = Case("varlen", 1, 16, 128, (0, 40, 96))
 LARGE = (Case("dense", 1, 112, 128, (0, 4096)), Case("varlen", 1, 112, 128, (0, 1024, 2048, 3072, 4096)))  # d 3584
 
@@ -72,14 +69,13 @@ def problem(p: probe.Probe, case: Case, device: str, dtype: torch.dtype) -> dict
     return x | {"adt": -x["dt"] * random(batch, heads, length).sigmoid()}
 
 
-def combined(p: probe.Probe, module: Any, case: Case, x: dict[str, Tensor]) -> dict[str, Tensor]:
+def combined(p: probe.Probe, case: Case, x: dict[str, Tensor]) -> dict[str, Tensor]:
     """Upstream's combined backward for bf16 kernels: {leaf: gradient}."""
     varlen, inputs = "_varlen" * (case.layout == "varlen"), {name: value for name, value in x.items() if name != "adt"}
-    bounds = torch.tensor(case.cuts, dtype=torch.int32, device=x["q"].device)
-    packed = {"cu_seqlens": bounds} if varlen else {}
+    packed = {"cu_seqlens": torch.tensor(case.cuts, dtype=torch.int32, device=x["q"].device)} if varlen else {}
     decays = getattr(p.upstream(TRITON), f"compute_dacs_segsum_triton{varlen}")(x["adt"], CHUNK, **packed)
     inputs |= dict(zip(("dA_cs", "dA_cs_rev", "segsum"), decays, strict=True)) | packed
-    function = getattr(module, f"mamba_mimo_bwd_combined{varlen}")
+    function = getattr(p.upstream(TILELANG + FILES[case.layout]), f"mamba_mimo_bwd_combined{varlen}")
     found = function(**inputs, chunk_size=CHUNK, rotary_dim_divisor=4, dtype=torch.bfloat16)
     return dict(zip(LEAVES, found, strict=True))
 
@@ -108,9 +104,10 @@ class Launches:
         if name in self.kernels:
             self.kernels[name](*tensors)
 
-    def configs(self, name: str, changes: dict[str, bool]) -> dict[str, Any]:
-        """The factory's own pass configurations, with changes."""
-        return {str(getattr(k, "value", k)): v for k, v in self.factories[name].pass_configs.items()} | changes
+    def configs(self, name: str, tma: bool) -> dict[str, Any]:
+        """The factory's own pass configurations, or these with TMA on."""
+        own = self.factories[name].pass_configs.items()
+        return {str(getattr(k, "value", k)): v for k, v in own} | (TMA if tma else {})
 
     def misfits(self, name: str, sizes: dict[str, int]) -> int:
         """How many tensors were passed in another shape than the traced kernel declares."""
@@ -125,9 +122,9 @@ def loads(traced: Any, names: dict[str, int]) -> Iterator[tuple[str, bool, Tenso
     Read off the traced kernel's text. ``names``: sizes, block indices and the first token; offset -1 is out of bounds.
     """
     nodes: list[Any] = [*ast.walk(ast.parse(traced.script()))]
-    parents = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
-    lets = {ast.unparse(node.target): node.value for node in nodes if isinstance(node, ast.AnnAssign)}
-    buffers = {ast.unparse(node.targets[0]): node.value for node in nodes if isinstance(node, ast.Assign)}
+    parents: Any = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
+    lets: Any = {ast.unparse(node.target): node.value for node in nodes if isinstance(node, ast.AnnAssign)}
+    buffers: Any = {ast.unparse(node.targets[0]): node.value for node in nodes if isinstance(node, ast.Assign)}
 
     def value(node: ast.AST, **loops: Any) -> Any:
         used = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
@@ -142,30 +139,27 @@ def loads(traced: Any, names: dict[str, int]) -> Iterator[tuple[str, bool, Tenso
 
     for node in nodes:
         copy = isinstance(node, ast.Call) and ast.unparse(node.func) == "T.copy"
-        source = node.args[0].args[0] if copy else node.value if isinstance(node, ast.Assign) else None
+        source: Any = node.args[0].args[0] if copy else node.value if isinstance(node, ast.Assign) else None
         name = ast.unparse(source.value) if isinstance(source, ast.Subscript) else ""
         if name in ("Q", "K") and copy:  # T.copy(T.region(Q[first...], 1, extents...), T.region(shared[0...], 2, ...))
             grid = torch.meshgrid(*(torch.arange(value(extent)) for extent in node.args[0].args[2:]), indexing="ij")
             index = [value(first) + step for first, step in zip(source.slice.elts, grid, strict=True)]
             yield name, len(node.args[1].args[0].slice.elts) == 2, offsets(name, index)
         elif name in ("Q", "K"):  # shared[row, column] = Q[...] in nested parallel loops
-            loops, above = {}, parents[node]
-            while isinstance(above, ast.For) and "parallel" in ast.unparse(above.iter):
-                loops, above = (
-                    {ast.unparse(above.target): torch.arange(value(above.iter.args[0]))} | loops,
-                    parents[above],
-                )
+            loops, above = dict[str, Tensor](), parents[node]
+            while ast.unparse(getattr(above, "iter", node)).startswith("T.parallel("):
+                loops, above = {above.target.id: torch.arange(value(above.iter.args[0]))} | loops, parents[above]
             at = dict(zip(loops, torch.meshgrid(*loops.values(), indexing="ij"), strict=True))
             row, column = (value(i, **at) for i in node.targets[0].slice.elts)
             found = offsets(name, [value(i, **at) for i in source.slice.elts])
             yield name, False, found[(row * (column.max() + 1) + column).flatten().argsort()]
 
 
-def traced(p: probe.Probe, case: Case, device: str, dtype: torch.dtype) -> tuple[Any, Launches] | None:
+def traced(p: probe.Probe, case: Case, device: str, dtype: torch.dtype) -> Launches | None:
     """Let the host code trace and "launch" both kernels, and check what it asks for and hands over."""
-    module = p.upstream(TILELANG + FILES[case.layout])
-    launches, x = Launches(module), problem(p, case, device, dtype)
-    if p.guard_attempt(f"{case.layout}: both kernels traced", lambda: combined(p, module, case, x)) is None:
+    launches = Launches(p.upstream(TILELANG + FILES[case.layout]))
+    call = partial(combined, p, case, problem(p, case, device, dtype))
+    if p.guard_attempt(f"{case.layout}: both kernels traced", call) is None:
         return None
     sizes = {"B": case.batch, "S": case.cuts[-1], "H": case.heads, "G": 1, "NS": len(case.cuts) - 1}
     for name in KERNELS:
@@ -180,50 +174,43 @@ def traced(p: probe.Probe, case: Case, device: str, dtype: torch.dtype) -> tuple
         p.digest(f"{label}: Q and K as passed", *(tensor.flatten() for tensor in launches.passed[name][1:3]))
         p.error(f"{label}: loads of Q and K that TMA cannot take", sum(not load[1] for load in found[0]), 0,
                 reference="copies into a 2-D buffer", bug_above=1)  # fmt: skip
-    return module, launches
+    return launches
 
 
 def check_source(p: probe.Probe, label: str, source: str) -> None:
     """The CUDA of a kernel that was built with TMA on."""
     missing = sum(f"tl::tma_load({name}_desc," not in source for name in "QK")
     p.error(f"{label}: of Q and K, not loaded by TMA", missing, 0, reference="the generated CUDA")
-    p.note(f"{label}: TMA loads in the CUDA", source.count("tl::tma_load("))
 
 
 def cpu_lane(p: probe.Probe) -> None:
     """Structure of all four kernels; one lowered with TMA on, for the other three take minutes of compiler time."""
     p.triton_interpreter()
-    dense = traced(p, Case("dense", 1, 2, 64, (0, 32)), "cpu", torch.float32)
+    launches = traced(p, Case("dense", 1, 2, 64, (0, 32)), "cpu", torch.float32)
     traced(p, Case("varlen", 1, 2, 64, (0, 8, 24)), "cpu", torch.float32)
-    if dense is not None:
-        label, launches = "dense bwd_fwd", dense[1]
-        configs = launches.configs("bwd_fwd", TMA)
-        source = p.attempt(
-            f"{label}: lowered with TMA", lambda: p.lower(launches.traced["bwd_fwd"], **configs), REFUSED
-        )
+    if launches is not None:
+        label, configs = "dense bwd_fwd", launches.configs("bwd_fwd", True)
+        lower = partial(p.lower, launches.traced["bwd_fwd"], **configs)
+        source = p.attempt(f"{label}: lowered with TMA", lower, REFUSED)
         if source is not None:
             check_source(p, label, source)
     p.skip("dense bwd_bwd and varlen, lowered with TMA", "minutes of compiler time; the cuda lane builds them")
 
 
-# ---- CUDA lane: the real kernels ----
-
-
-def build(p: probe.Probe, prim: Any, configs: dict[str, Any]) -> tuple[Any, str, str]:
-    """(the kernel, its CUDA, its registers and spills) of a traced kernel."""
-    kernel = p.upstream("tilelang").compile(prim, out_idx=[], pass_configs=configs)
-    source = str(kernel.get_kernel_source())
-    return kernel, source, str(p.nvcc(source))
-
-
-def kernels(p: probe.Probe, found: dict[str, tuple[Any, Launches]]) -> dict[tuple[str, str], dict[str, Any]]:
+def kernels(p: probe.Probe, found: dict[str, Launches]) -> dict[tuple[str, str], dict[str, Any]]:
     """{(layout, mode): {name: kernel}}; all are built at once, for the compiler lets go of the interpreter's lock."""
-    keys = [*itertools.product(MODES, found, KERNELS)]
-    result: dict[tuple[str, str], dict[str, Any]] = {(layout, mode): {} for mode, layout, _ in keys}
-    with ThreadPoolExecutor(len(keys)) as pool:
-        jobs = [pool.submit(build, p, found[layout][1].traced[name], found[layout][1].configs(name, MODES[mode]))
-                for mode, layout, name in keys]  # fmt: skip
-    for (mode, layout, name), job in zip(keys, jobs, strict=True):
+
+    tilelang = p.upstream("tilelang")
+
+    def build(mode: str, layout: str, name: str) -> tuple[Any, str, str]:
+        configs = found[layout].configs(name, mode == "TMA")
+        kernel = tilelang.compile(found[layout].traced[name], out_idx=[], pass_configs=configs)
+        return kernel, kernel.get_kernel_source(), str(p.nvcc(kernel.get_kernel_source()))
+
+    result: dict[tuple[str, str], dict[str, Any]] = {key: {} for key in itertools.product(found, MODES)}
+    with ThreadPoolExecutor() as pool:
+        jobs = {key: pool.submit(build, *key) for key in itertools.product(MODES, found, KERNELS)}
+    for (mode, layout, name), job in jobs.items():
         label = f"{layout} {name}"
         got = p.attempt(f"{label}: built with TMA", job.result, REFUSED) if mode == "TMA" else job.result()
         if got is not None:
@@ -236,15 +223,13 @@ def kernels(p: probe.Probe, found: dict[str, tuple[Any, Launches]]) -> dict[tupl
 
 def milliseconds(launches: Launches, name: str) -> float:
     """Median of nine launches of one kernel on the tensors last passed to it, after three untimed ones."""
-    times = []
-    for _ in range(12):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(12)]
+    for start, end in events:
         start.record()
         launches.kernels[name](*launches.passed[name])
         end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return float(statistics.median(times[3:]))
+    torch.cuda.synchronize()
+    return float(statistics.median(start.elapsed_time(end) for start, end in events[3:]))
 
 
 def cuda_lane(p: probe.Probe) -> None:
@@ -254,38 +239,35 @@ def cuda_lane(p: probe.Probe) -> None:
     tuner = p.upstream("triton.runtime.autotuner").Autotuner
     for value in [value for value in vars(p.upstream(TRITON)).values() if isinstance(value, tuner)]:
         value.configs = value.configs[:1]  # arms that tune differently may round differently
-    found = {case.layout: pair for case in SMALL if (pair := traced(p, case, "cuda", torch.bfloat16))}
+    found = {case.layout: seen for case in SMALL if (seen := traced(p, case, "cuda", torch.bfloat16))}
     built = kernels(p, found)
 
-    def gradients(case: Case, mode: str) -> dict[str, Tensor] | None:
-        module, launches = found[case.layout]
-        launches.kernels = built[case.layout, mode]
-        whole = len(launches.kernels) == len(KERNELS)
-        return combined(p, module, case, problem(p, case, "cuda", torch.bfloat16)) if whole else None
+    def gradients(case: Case, mode: str) -> dict[str, Tensor]:
+        """Nothing where this mode's kernels could not be built."""
+        found[case.layout].kernels = built[case.layout, mode]
+        whole = len(built[case.layout, mode]) == len(KERNELS)
+        return combined(p, case, problem(p, case, "cuda", torch.bfloat16)) if whole else {}
 
-    torch.use_deterministic_algorithms(
-        True, warn_only=True
-    )  # so that torch.empty holds NaN, and what is left unwritten
+    torch.use_deterministic_algorithms(True, warn_only=True)  # torch.empty then holds NaN: all must be written
     for case in (*SMALL, RAGGED):
         label = f"{case.layout} {'+'.join(str(b - a) for a, b in itertools.pairwise(case.cuts))}"
-        grads, again = gradients(case, "released") or {}, gradients(case, "released") or {}
-        bad = sum(not torch.equal(grad, again[name]) for name, grad in grads.items())
-        p.guard(f"{label}: gradients that a second run changes", bad, 0, reference="first run, no NaN")
+        grads, again = gradients(case, "released"), gradients(case, "released")
+        bad = [name for name, grad in grads.items() if not torch.equal(grad, again[name])]
+        p.guard(f"{label}: gradients that a second run changes", len(bad), 0, reference=f"no NaN, first run {bad}")
         for name, grad in grads.items():
             p.digest(f"{label}: gradient of {name}", grad)
         # with TMA, a bulk load of QK_DOT's last rows would pass the end of a ragged tensor
         if case in SMALL and (fast := gradients(case, "TMA")):
             errors = [((fast[k].double() - g.double()).norm() / g.double().norm()).item() for k, g in grads.items()]
             # the same arithmetic in the same order: at most nvcc contracts otherwise, a bf16 rounding here and there
-            p.error(f"{label}: worst of 14 gradients with TMA", max(errors) if min(errors) >= 0 else math.nan, 2**-8,
-                    reference="TMA off")  # fmt: skip
-            unlike = [name for name, grad in grads.items() if not torch.equal(grad, fast[name])]
-            p.note(f"{label}: gradients that TMA changes", ", ".join(unlike) or "none")
+            worst = math.nan if any(map(math.isnan, errors)) else max(errors)
+            p.error(f"{label}: worst of 14 gradients with TMA", worst, 2**-8, reference="TMA off")
+            p.note(f"{label}: gradients that TMA changes", sum(not torch.equal(g, fast[k]) for k, g in grads.items()))
     torch.use_deterministic_algorithms(False)
     for case, mode in itertools.product(LARGE, MODES):
         if gradients(case, mode):
             for name in KERNELS:
-                took = milliseconds(found[case.layout][1], name)
+                took = milliseconds(found[case.layout], name)
                 p.note(f"{case.layout} {name}, S 4096, H 112: {mode}", took, unit="ms")
 
 
