@@ -11,6 +11,7 @@ import hashlib
 import inspect
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -43,7 +44,7 @@ def file_functions(path: Path) -> dict[str, list[str]]:
                 found.setdefault(const.co_qualname, []).append(code_sha256(const))
                 walk(const)
 
-    walk(compile(path.read_bytes(), str(path), "exec"))
+    walk(compile(path.read_bytes(), str(path), "exec", dont_inherit=True))
     return found
 
 
@@ -73,7 +74,7 @@ class Watch:
         self.hits: dict[str, set[int]] = {name: set() for name in self.ranges}
         self.pending = {(name, first, last) for name, spans in self.ranges.items() for first, last in spans}
         self.functions: dict[tuple[str, str], set[str]] = {}
-        self.origins: dict[CodeType, CodeType] = {}  # code that Triton's interpreter runs: the code it was made from
+        self.origins: dict[CodeType, CodeType] = {}  # code that was rewritten to run: the code it was made from
         self.sources: dict[tuple[str, int], dict[str, Any]] = {}
 
     def start(self) -> None:
@@ -152,6 +153,7 @@ class Watch:
     def hook_triton(self) -> None:
         """Call once triton is imported: every kernel it compiles from a watched file is recorded with its text."""
         self._hook_interpreter()
+        self._hook_tilelang()
         module = sys.modules.get("triton.compiler.compiler")
         if module is None or getattr(module.ASTSource, "_patchlane", False):
             return
@@ -178,6 +180,21 @@ class Watch:
 
         module.FunctionRewriter.rewrite_ast = rewrite_ast
         module.FunctionRewriter._patchlane = True
+
+    def _hook_tilelang(self) -> None:
+        """TileLang traces a kernel by running a rewritten copy of it, at its lines: the same."""
+        module: Any = sys.modules.get("tilelang.language.eager.builder")
+        if module is None or hasattr(module.mutate, "_patchlane"):
+            return
+        original = module.mutate
+
+        def mutate(function: Any) -> Any:
+            made = original(function)
+            self.origins |= dict.fromkeys(_nested(made.gen.__code__), function.__code__)
+            return made
+
+        mutate._patchlane = True  # type: ignore[attr-defined]
+        module.mutate = mutate
 
     def _triton_function(self, fn: Any, done: set[int]) -> None:
         if id(fn) in done or not hasattr(fn, "src"):
@@ -223,6 +240,14 @@ class Watch:
                 "compiled": [entry for (file, _), entry in sorted(self.sources.items()) if file == name],
             }
         return result
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    """A code object and all within it."""
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield from _nested(const)
 
 
 def _called_from(*packages: str) -> bool:
