@@ -43,7 +43,7 @@ def file_functions(path: Path) -> dict[str, list[str]]:
                 found.setdefault(const.co_qualname, []).append(code_sha256(const))
                 walk(const)
 
-    walk(compile(path.read_bytes(), str(path), "exec"))
+    walk(compile(path.read_bytes(), str(path), "exec", dont_inherit=True))
     return found
 
 
