@@ -11,6 +11,7 @@ is what DSAttention calls: ``fused_qk_topk_naive`` and ``FusedDSAIndexerLoss``. 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import weakref
 from collections.abc import Sequence
@@ -79,8 +80,7 @@ class LiveBytes(TorchDispatchMode):
         self.known = {tensor.untyped_storage()._cdata for tensor in inputs}
 
     def _free(self, key: int, size: int) -> None:
-        self.live -= size
-        self.known.remove(key)
+        self.live, self.known = self.live - size, self.known - {key}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -126,21 +126,18 @@ class Call:
 
     def topk(self) -> tuple[Tensor, Tensor]:
         """Scores [b, sq, sk] and indices [b, sq, topk], as DSAttention asks for them without the loss."""
-        found: tuple[Tensor, Tensor] = self.dsa.fused_qk_topk_naive(
-            self.q, self.k, self.w, self.case.topk, *self.bounds, use_relu=self.case.relu
-        )
-        return found
+        call = self.dsa.fused_qk_topk_naive
+        return call(self.q, self.k, self.w, self.case.topk, *self.bounds, use_relu=self.case.relu)  # type: ignore
 
     def loss(self) -> tuple[Tensor, Tensor]:
         """Indices and loss, as DSAttention asks for them in training."""
         case, (mask, *bounds) = self.case, self.bounds
         for tensor in (self.q, self.w, self.k):
             tensor.requires_grad_().grad = None
-        found: tuple[Tensor, Tensor] = self.dsa.FusedDSAIndexerLoss.apply(
+        return self.dsa.FusedDSAIndexerLoss.apply(  # type: ignore[no-any-return]
             self.q, self.w, self.k, self.query, self.key, case.hn**-0.5, case.topk, COEFF, mask, case.sparse,
             self.groups, *bounds, None, self.kept, case.per_token, case.relu,
         )  # fmt: skip
-        return found
 
     def run(self) -> tuple[Tensor, list[Tensor]]:
         """Forward and backward: indices, and the loss with the gradients of q, w and k."""
@@ -290,16 +287,15 @@ def check_memory(p: probe.Probe, device: str) -> None:
 def check_time(p: probe.Probe) -> None:
     """Forward and backward at micro-batch 4 and 28 attention heads, the median of nine."""
     call = Call(p, replace(NAM56R, b=4, np=28), "cuda")
-    times = []
-    for _ in range(12):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
+    events = []
+    for _ in range(13):  # four to warm up, then nine intervals
         call.run()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
+        events.append(torch.cuda.Event(enable_timing=True))
+        events[-1].record()
+    torch.cuda.synchronize()
+    times = sorted(one.elapsed_time(two) for one, two in itertools.pairwise(events[3:]))
     # a layer without the loss takes 20 ms with the TileLang backend, and may take three times that with it
-    p.error("indexer loss forward and backward, B4 S4096", sorted(times[3:])[4], 40,
+    p.error("indexer loss forward and backward, B4 S4096", times[4], 40,
             reference="budget: twice a DSA layer without the loss", bug_above=150, unit="ms")  # fmt: skip
 
 
