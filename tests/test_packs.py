@@ -34,6 +34,10 @@ HASTY = {
         '+            config.cross_entropy_loss_fusion and config.cross_entropy_fusion_impl == "linear"',
         "+            config.cross_entropy_loss_fusion",
     ),
+    12: (
+        "+            grad_scores = log_probs.exp_().sub_(target).mul_(valid)",
+        "+            grad_scores = log_probs.exp_().sub_(target)",
+    ),
     16: ("tensor.is_floating_point() and not", "tensor.requires_grad and not"),
 }
 PACKS = [pack for pack in load_packs() if pack.patch.is_file() and "cpu" in pack.lanes]

@@ -1,0 +1,330 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["megatron-core==0.19.0", "torch>=2.8", "triton==3.6.0", "numpy<2.4", "einops"]
+# ///
+"""DSA's indexer top-k and KL loss materialise [seq, batch, heads, seq] fp32 scores, several copies of them at a time.
+
+Only the sums over heads [batch, seq, seq] are needed, and their rows are independent of each other. What is called here
+is what DSAttention calls: ``fused_qk_topk_naive`` and ``FusedDSAIndexerLoss``. The cpu lane counts live bytes on meta.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from reproducers import probe
+
+GIB = 2.0**30
+COEFF, GRAD = 0.1, 3.0  # loss coefficient; gradient of the loss, as if scaled: not a power of two
+FP32 = 1e-4  # of gradients, a tenth for the loss: fp32 sums of up to 4096 terms of either sign, products of 3 x tf32
+BF16 = 4e-3  # gradients are rounded to bf16 before they are scaled and after: 2 x 2^-9 at most
+DSA = "megatron.core.transformer.experimental_attention_variant.dsa"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of the indexer; ``rows`` leaves some query rows out of the loss, ``mqa`` shares one key head."""
+
+    sq: int = 80
+    sk: int = 80
+    b: int = 2
+    heads: int = 3
+    d: int = 16
+    np: int = 3
+    hn: int = 24
+    topk: int = 8
+    bounds: str = "packed"  # or "causal" (DSAttention's bounds), "mask" (additive), "none" (defaults)
+    sparse: bool = False
+    relu: bool = True
+    rows: bool = False
+    per_token: bool = False
+    mqa: bool = True
+    dtype: torch.dtype = torch.float32
+
+
+NAM56R = Case(sq=4096, sk=4096, b=8, heads=32, d=64, np=32, hn=128, topk=256, bounds="causal", dtype=torch.bfloat16)
+SMALL = {
+    "packed": Case(),
+    "packed, sparse, rows left out, per token": Case(sk=130, sparse=True, rows=True, per_token=True),
+    "causal, rows left out, no ReLU": Case(bounds="causal", rows=True, relu=False, mqa=False),
+    "default bounds, sparse": Case(bounds="none", sparse=True, topk=30),
+    "additive mask": Case(bounds="mask", mqa=False),
+    "additive mask, sparse, rows left out": Case(bounds="mask", sparse=True, rows=True),
+}
+LONG = {"several blocks": Case(sq=1600, sk=1600, heads=2, np=2, topk=64, sparse=True)}  # of query rows
+WIDE = {"packed, 192 wide": Case(sk=144, hn=192, heads=5)}
+TRITON = WIDE | {
+    "causal, sparse, rows left out": Case(bounds="causal", sk=144, sparse=True, rows=True, mqa=False),
+    "packed, no ReLU": Case(relu=False, per_token=True),
+}
+
+
+class LiveBytes(TorchDispatchMode):
+    """Bytes of all storages made under this mode and not yet freed, and their peak; holds for meta tensors too."""
+
+    def __init__(self, *inputs: Tensor) -> None:
+        super().__init__()
+        self.live = self.peak = 0
+        self.known = {tensor.untyped_storage()._cdata for tensor in inputs}
+
+    def _free(self, key: int, size: int) -> None:
+        self.live, self.known = self.live - size, self.known - {key}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, Tensor) and (key := (storage := tensor.untyped_storage())._cdata) not in self.known:
+                self.known.add(key)
+                self.live += storage.nbytes()
+                weakref.finalize(storage, self._free, key, storage.nbytes())
+        self.peak = max(self.peak, self.live)
+        return out
+
+
+class Call:
+    """A case's tensors and the two upstream calls. q [sq,b,h,d], w [sq,b,h], k [sk,b,d], query, key [s,b,np,hn]."""
+
+    def __init__(self, p: probe.Probe, case: Case, device: str, whole: bool = False) -> None:
+        self.dsa, self.case, self.device, self.whole = p.upstream(DSA), case, device, whole
+        self.random = torch.Generator(device="cpu" if device == "meta" else device).manual_seed(p.seed)
+        self.groups: Any = SimpleNamespace(tp=SimpleNamespace(size=lambda: 1))  # all that is asked of them
+        sq, sk, b, h = case.sq, case.sk, case.b, case.heads
+        self.q, self.w, self.k = self.make(sq, b, h, case.d), self.make(sq, b, h) / h, self.make(sk, b, case.d)
+        self.query = self.make(sq, b, case.np, case.hn)
+        self.key = self.make(sk, b, 1 if case.mqa else case.np, case.hn).expand(-1, -1, case.np, -1)
+        row, column = torch.arange(sq, device=device)[:, None], torch.arange(sk, device=device)
+        first = torch.where(row < sq // 3, 0, sq // 3) * (case.bounds == "packed")  # two documents
+        self.valid = (column >= first) & (column <= row)  # [sq, sk], or [b, sq, sk]
+        self.bounds: tuple[Tensor | None, ...] = (None, first[:, 0], (row[:, 0] + 1).clamp(max=sk))
+        if case.bounds == "none":
+            self.bounds = (None, None, None)
+        elif case.bounds == "mask":
+            self.valid = torch.rand(b, sq, sk, generator=self.random, device=device) < 0.6
+            self.valid[:, 5] = False  # a row without any key
+            self.bounds = (torch.zeros(b, sq, sk, device=device).masked_fill(~self.valid, -math.inf), None, None)
+        self.kept = torch.rand(b, sq, generator=self.random, device=device) < 0.7 if case.rows else None
+
+    def make(self, *shape: int) -> Tensor:
+        """Normal, or small whole numbers: then fp32 sums are exact in any order, and scores have ties."""
+        if self.device == "meta":
+            return torch.empty(*shape, dtype=self.case.dtype, device="meta")
+        options: Any = {"generator": self.random, "device": self.device}
+        made = torch.randint(-2, 3, shape, **options) if self.whole else torch.randn(*shape, **options)
+        return made.to(self.case.dtype)
+
+    def topk(self) -> tuple[Tensor, Tensor]:
+        """Scores [b, sq, sk] and indices [b, sq, topk], as DSAttention asks for them without the loss."""
+        call = self.dsa.fused_qk_topk_naive
+        return call(self.q, self.k, self.w, self.case.topk, *self.bounds, use_relu=self.case.relu)  # type: ignore
+
+    def loss(self) -> tuple[Tensor, Tensor]:
+        """Indices and loss, as DSAttention asks for them in training."""
+        case, (mask, *bounds) = self.case, self.bounds
+        for tensor in (self.q, self.w, self.k):
+            tensor.requires_grad_().grad = None
+        return self.dsa.FusedDSAIndexerLoss.apply(  # type: ignore[no-any-return]
+            self.q, self.w, self.k, self.query, self.key, case.hn**-0.5, case.topk, COEFF, mask, case.sparse,
+            self.groups, *bounds, None, self.kept, case.per_token, case.relu,
+        )  # fmt: skip
+
+    def run(self) -> tuple[Tensor, list[Tensor]]:
+        """Forward and backward: indices, and the loss with the gradients of q, w and k."""
+        indices, loss = self.loss()
+        (GRAD * loss).backward()  # type: ignore[no-untyped-call]
+        return indices, [loss, *(t.grad for t in (self.q, self.w, self.k) if t.grad is not None)]
+
+
+def exact_scores(call: Call) -> tuple[tuple[Tensor, ...], Tensor]:
+    """(q, w, k) in fp64, and the scores [b, sq, sk] that autograd derives from them."""
+    q, w, k = leaves = tuple(t.detach().double().requires_grad_() for t in (call.q, call.w, call.k))
+    dots = torch.einsum("tbhd,sbd->bths", q, k)
+    return leaves, ((dots.relu() if call.case.relu else dots) * w.transpose(0, 1).unsqueeze(-1)).sum(2)
+
+
+def reference(call: Call, indices: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """fp64 scores [b, sq, sk], and the loss with its gradients by autograd; ``indices`` are a sparse loss's support."""
+    leaves, scores = exact_scores(call)
+    support = call.valid.expand(scores.shape)
+    if call.case.sparse:
+        support = support & times_chosen(indices, scores).bool()
+    live = support.any(-1)  # rows without a key have no loss
+    least = torch.finfo(torch.float64).min
+    log_r = scores.masked_fill(~support, least).log_softmax(-1).masked_fill(~support, 0)
+    p = torch.zeros_like(scores)
+    for query, key in zip(call.query.detach().unbind(2), call.key.detach().unbind(2), strict=True):
+        dot = torch.einsum("tbd,sbd->bts", query.double(), key.double()) * call.case.hn**-0.5
+        p = p + dot.masked_fill(~support, least).softmax(-1).masked_fill(~support, 0)
+    p = (p / p.sum(-1, keepdim=True).clamp_min(1e-300)).detach()
+    kept = torch.ones_like(live) if call.kept is None else call.kept
+    rows = ((p * (p.clamp_min(1e-300).log() - log_r)).sum(-1) * live * kept).sum()
+    loss = COEFF * rows / (1 if call.case.per_token else kept.sum())
+    return scores.detach(), [loss, *torch.autograd.grad(GRAD * loss, leaves)]
+
+
+def times_chosen(indices: Tensor, scores: Tensor) -> Tensor:
+    """How often each key [b, sq, sk] is among ``indices`` [b, sq, topk], where -1 is none."""
+    spare = scores.shape[-1]
+    slots = torch.where(indices < 0, spare, indices)
+    times = torch.zeros(*scores.shape[:-1], spare + 1, dtype=torch.int64, device=scores.device)
+    return times.scatter_add(-1, slots, torch.ones_like(slots))[..., :-1]
+
+
+def distance(measured: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
+    """Largest relative norm of the differences of two lists of tensors."""
+    return max(float((a.detach().double() - b).norm() / b.norm()) for a, b in zip(measured, exact, strict=True))
+
+
+def wrong_keys(indices: Tensor, scores: Tensor, valid: Tensor) -> int:
+    """Chosen keys that are double, too few, or masked or worse than the k-th best by more than rounding."""
+    masked, times = scores.masked_fill(~valid, -math.inf), times_chosen(indices, scores)
+    want = masked.topk(indices.shape[-1]).values  # [b, sq, topk]
+    slack = 1e-5 * scores.abs().amax(-1, keepdim=True)
+    worse = (times > 0) & (masked < want[..., -1:] - slack) | (times > 0) & ~valid
+    few = (indices >= 0).sum(-1) != want.isfinite().sum(-1)
+    return int((times > 1).sum() + worse.sum() + few.sum())
+
+
+def check_numbers(p: probe.Probe, name: str, call: Call, limit: float) -> None:
+    """Loss, gradients and top-k sets against fp64; ``limit`` is a relative norm."""
+    done = p.guard_attempt(f"{name}: loss and backward return", call.run)
+    if done is None:
+        return
+    indices, found = done
+    scores, exact = reference(call, indices)
+    # with no bounds at all the loss is causal, but the top-k is not masked
+    seen = torch.ones_like(call.valid) if call.case.bounds == "none" else call.valid
+    p.guard(f"{name}: loss", distance(found[:1], exact[:1]), limit / 10, reference="fp64")
+    p.guard(f"{name}: gradients of q, weights and k", distance(found[1:], exact[1:]), limit, reference="fp64 autograd")
+    p.guard(f"{name}: wrong top-k keys", wrong_keys(indices, scores, seen), 0, reference="fp64, ties within 1e-5")
+
+
+def check_neighbours(p: probe.Probe, device: str) -> None:
+    """What else the two calls promise: no gradient for the attention, differentiable scores, top-k to the bit."""
+    call = Call(p, Case(), device)
+    call.query.requires_grad_()
+    call.run()
+    p.guard("gradients that reach the attention's query", float(call.query.grad is not None), 0, reference="detached")
+    (leaves, exact), weight = exact_scores(call), torch.randn(call.valid.shape, device=device)
+    true = torch.autograd.grad((exact.where(call.valid, 0) * weight.double()).sum(), leaves)
+    got = torch.autograd.grad((call.topk()[0].where(call.valid, 0) * weight).sum(), (call.q, call.w, call.k))
+    p.guard("gradients through the scores of the top-k call", distance(got, true), FP32, reference="fp64 autograd")
+    if p.lane == "cuda":  # whose top-k chooses an algorithm, and so among ties, by the number of rows
+        return
+    for name, case in SMALL.items():
+        call = Call(p, replace(case, heads=4), device, whole=True)
+        p.digest(f"{name}: scores and top-k of whole numbers", *call.topk())
+        p.digest(f"{name}: top-k of the loss, whole numbers", call.loss()[0])
+
+
+def check_ranks(p: probe.Probe) -> None:
+    """Two tensor-parallel ranks, half of the attention heads each: the target is summed over both."""
+
+    def work(rank: int) -> None:
+        p.megatron_cpu(tensor_model_parallel_size=2)
+        groups = p.upstream("megatron.core.process_groups_config").ProcessGroupCollection.use_mpu_process_groups(["tp"])
+        call, share = (Call(p, Case(np=4, mqa=False, sparse=True), "cpu") for _ in range(2))
+        share.groups, share.query, share.key = groups, *(t.chunk(2, 2)[rank] for t in (call.query, call.key))
+        indices, found = share.run()
+        p.guard(f"tensor-parallel rank {rank}: loss and gradients", distance(found, reference(call, indices)[1]), FP32,
+                reference="fp64, all heads")  # fmt: skip
+
+    p.ranks(2, work)
+
+
+def peaks(p: probe.Probe, case: Case, device: str) -> tuple[float, float, float]:
+    """Peak GiB beyond the inputs: of the top-k, of the loss's forward, of its forward and backward."""
+    call = Call(p, case, device)
+    mode: Any = (
+        LiveBytes(call.q, call.w, call.k, call.query, call.key) if device == "meta" else contextlib.nullcontext()
+    )
+    before = torch.cuda.memory_allocated() if device == "cuda" else 0
+
+    def restart() -> float:
+        if device == "meta":
+            peak, mode.peak = mode.peak, mode.live
+        else:
+            peak = torch.cuda.max_memory_allocated() - before
+            torch.cuda.reset_peak_memory_stats()
+        return float(peak / GIB)
+
+    with mode:
+        restart()  # what making the inputs took
+        with torch.no_grad():
+            call.topk()
+        topk = restart()
+        loss = call.loss()[1]
+        forward = restart()
+        (GRAD * loss).backward()  # type: ignore[no-untyped-call]
+        return topk, forward, max(forward, restart())
+
+
+def check_memory(p: probe.Probe, device: str) -> None:
+    """Peaks at S 4096, batch 8, 32 index and 32 attention heads against what must be kept plus a few blocks of rows."""
+    case, model = NAM56R, "outputs, saved gradients, 16 blocks of 16 MiB; one [sq, b, heads, sk] is 16 GiB"
+    one = case.sq * case.b * case.heads * case.sk * 4 / GIB  # one [sq, b, heads, sk] in fp32: 16 GiB
+    sums, chosen = one / case.heads, case.b * case.sq * case.topk * 8 / GIB  # [b, sq, sk] 0.5, indices 0.06
+    grad = case.sq * case.b * case.heads * case.d * 2 / GIB  # 0.125 for q, saved, and once more when it is scaled
+    blocks = 0.25
+    topk, forward, both = peaks(p, case, device)
+    p.error("top-k peak", topk, sums + chosen + blocks, reference=model, bug_above=one, unit="GiB")
+    p.error("loss forward peak", forward, chosen + grad + blocks, reference=model, bug_above=2 * one, unit="GiB")
+    p.error("loss forward and backward peak", both, chosen + 2 * grad + blocks, reference=model, bug_above=2 * one,
+            unit="GiB")  # fmt: skip
+
+
+def check_time(p: probe.Probe) -> None:
+    """Forward and backward at micro-batch 4 and 28 attention heads, the median of nine."""
+    call = Call(p, replace(NAM56R, b=4, np=28), "cuda")
+    events = []
+    for _ in range(13):  # four to warm up, then nine intervals
+        call.run()
+        events.append(torch.cuda.Event(enable_timing=True))
+        events[-1].record()
+    torch.cuda.synchronize()
+    times = sorted(one.elapsed_time(two) for one, two in itertools.pairwise(events[3:]))
+    # a layer without the loss takes 20 ms with the TileLang backend, and may take three times that with it
+    p.error("indexer loss forward and backward, B4 S4096", times[4], 40,
+            reference="budget: twice a DSA layer without the loss", bug_above=150, unit="ms")  # fmt: skip
+
+
+def reproduce(p: probe.Probe) -> None:
+    if p.lane == "cpu":
+        check_ranks(p)
+        p.triton_interpreter()
+        p.megatron_cpu()
+        pretended, torch.Tensor.is_cuda = torch.Tensor.is_cuda, property(lambda self: False)  # type: ignore
+        check_memory(p, "meta")
+        for name, case in (SMALL | LONG).items():
+            check_numbers(p, name, Call(p, case, "cpu"), FP32)
+        check_neighbours(p, "cpu")
+        torch.Tensor.is_cuda = pretended  # type: ignore[method-assign]
+        for name, case in TRITON.items():
+            check_numbers(p, f"as on a GPU, {name}", Call(p, case, "cpu"), FP32)
+        return
+    p.megatron_cpu()
+    check_memory(p, "cuda")
+    torch.cuda.empty_cache()
+    for name, case in (SMALL | LONG | TRITON).items():
+        check_numbers(p, f"{name}, bf16", Call(p, replace(case, dtype=torch.bfloat16), "cuda"), BF16)
+    for name, case in (WIDE | {"additive mask": SMALL["additive mask"]}).items():
+        check_numbers(p, f"{name}, fp32", Call(p, case, "cuda"), FP32)
+    check_neighbours(p, "cuda")
+    check_numbers(p, "S 4096, bf16", Call(p, replace(NAM56R, b=1), "cuda"), BF16)
+    torch.cuda.empty_cache()
+    check_time(p)
+
+
+if __name__ == "__main__":
+    probe.main(reproduce, pack=12, package="megatron")
