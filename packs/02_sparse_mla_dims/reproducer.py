@@ -1,0 +1,335 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["megatron-core==0.19.0", "torch>=2.8", "triton==3.6.0", "tilelang==0.1.8", "apache-tvm-ffi==0.1.9"]
+# ///
+"""Megatron-Core's TileLang sparse MLA silently declines every shape but 576/512 channels and 2^n heads.
+
+A DSA layer configured with ``dsa_kernel_backend="tilelang"`` then builds dense fp32 scores [b, heads, sq, skv] and says
+nothing above DEBUG, although the kernels below the guard serve other sizes and zero heads can fill the missing rows.
+Everything runs through ``_run_sparse_attention``, where a DSA layer chooses its path, against dense fp64 attention.
+"""
+
+import gc
+import logging
+import math
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from reproducers import probe
+
+VARIANT = "megatron.core.transformer.experimental_attention_variant"
+BUILDERS = {"sparse_mla_fwd": "fwd", "bwd": "bwd", "preprocess": "bwd", "postprocess": "bwd"}  # kernel -> file
+NAM56R = (128, 64, 28)  # channels, of them value, heads: one model that trains with DSA
+TOPK = {"cpu": 64, "cuda": 256}
+RELEASED = [(576, 512, 16), (576, 512, 12)]  # the release serves these, 12 heads padded to 16
+DECLINED = [NAM56R, (192, 128, 32), (320, 256, 16), (576, 512, 28)]  # and declines these
+WITHOUT_KERNEL = {  # channels, of them value, heads, top-k, dtype
+    "value 96 + tail 32": (128, 96, 16, 64, torch.bfloat16),  # the forward does not lower: 12 columns a warp
+    "value 64 + tail 16": (80, 64, 16, 64, torch.bfloat16),  # the backward does not lower: 4 columns a warp
+    "value 64, no tail": (64, 64, 16, 64, torch.bfloat16),
+    "value 512 + tail 128": (640, 512, 16, 64, torch.bfloat16),  # more shared memory than a block may have
+    "top-k 48": (576, 512, 16, 48, torch.bfloat16),
+    "fp32": (576, 512, 16, 64, torch.float32),
+}
+LIMIT = 1e-2  # relative Frobenius; bf16 P, dP, output (also inside delta) and result cost about 2e-3 each
+
+
+@dataclass
+class Kernel:
+    """A kernel that upstream asked tilelang for: the real one once compiled, else its definition in fp64."""
+
+    name: str
+    build: Any
+    args: tuple[Any, ...]
+    options: dict[str, Any]
+    launches: list[str]
+    compiled: Any = None
+    poison: ClassVar[bool] = True
+
+    def __call__(self, *tensors: Tensor) -> Any:
+        self.launches.append(self.name)
+        if self.compiled is None:
+            return getattr(self, self.name)(*tensors)
+        with poisoned_empty() if self.poison else nullcontext():
+            return self.compiled(*tensors)
+
+    def compile(self) -> None:
+        self.compiled = self.build(*self.args, **self.options)
+
+    def scores(self, q: Tensor, kv: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Chosen keys [b, s, k, d], their natural-log scores [b, s, h, k] (-inf where absent), positions [b, s, k]."""
+        heads, dim, tail, topk, groups, scale = self.args
+        given = (*q.shape[2:], *kv.shape[2:], *indices.shape[2:], indices.dtype)
+        if given != (heads, dim + tail, groups, dim + tail, groups, topk, torch.int32):
+            raise ValueError(f"{self.name} built for {self.args} was given {given}")
+        at = indices[:, :, 0].long()
+        keys = kv.double()[torch.arange(len(kv))[:, None, None], at.clamp(min=0), 0]
+        score = torch.einsum("bshd,bskd->bshk", q.double(), keys) * scale
+        return keys, score.masked_fill((at < 0).unsqueeze(2), -torch.inf), at
+
+    def sparse_mla_fwd(self, q: Tensor, kv: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
+        keys, score, _ = self.scores(q, kv, indices)
+        lse = score.logsumexp(-1)  # [b, s, h]
+        lse = lse.where(lse.isfinite(), 0)
+        out = torch.einsum("bshk,bskd->bshd", (score - lse[..., None]).exp(), keys[..., : self.args[1]])
+        return out.to(q.dtype), (lse / math.log(2)).float()
+
+    def bwd(self, q: Tensor, kv: Tensor, do: Tensor, indices: Tensor, lse: Tensor, delta: Tensor, dkv: Tensor) -> Tensor:
+        (keys, score, at), dim = self.scores(q, kv, indices), self.args[1]
+        if do.shape != (*q.shape[:3], dim):
+            raise ValueError(f"bwd built for {self.args} was given an output gradient {tuple(do.shape)}")
+        p = (score - lse.double()[..., None] * math.log(2)).exp()  # [b, s, h, k]
+        ds = p * (torch.einsum("bshd,bskd->bshk", do.double(), keys[..., :dim]) - delta.double()[..., None])
+        ds *= self.args[5]
+        dkeys = torch.einsum("bshk,bshd->bskd", ds, q.double())  # [b, s, k, d]
+        dkeys[..., :dim] += torch.einsum("bshk,bshd->bskd", p, do.double())
+        batch = torch.arange(len(kv))[:, None, None].expand_as(at)
+        dkv[:, :, 0].index_put_((batch, at.clamp(min=0)), dkeys.to(dkv.dtype), accumulate=True)
+        return torch.einsum("bshk,bskd->bshd", ds, keys).to(q.dtype)
+
+    def preprocess(self, o: Tensor, do: Tensor) -> Tensor:
+        if o.shape[2:] != self.args or do.shape != o.shape:
+            raise ValueError(f"preprocess built for {self.args} was given {tuple(o.shape)}, {tuple(do.shape)}")
+        return (o.double() * do.double()).sum(-1).float()
+
+    def postprocess(self, dkv: Tensor) -> Tensor:
+        return dkv.to(torch.bfloat16)
+
+
+@contextmanager
+def poisoned_empty() -> Iterator[None]:
+    """tilelang allocates outputs with torch.empty: fill them with NaN, so that nothing unwritten looks right."""
+    empty = torch.empty
+    torch.empty = lambda *size, **kinds: empty(*size, **kinds).fill_(torch.nan)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.empty = empty
+
+
+def record_kernels(p: probe.Probe) -> tuple[dict[str, Kernel], list[str], dict[str, Any]]:
+    """Let every kernel be asked for but not compiled: (kernels asked for, launches, upstream's real builders)."""
+    asked: dict[str, Kernel] = {}
+    launches: list[str] = []
+    real: dict[str, Any] = {}
+
+    def recorder(name: str, build: Any) -> Callable[..., Kernel]:
+        def ask(*args: Any, **options: Any) -> Kernel:
+            return asked.setdefault(f"{name}{args}", Kernel(name, build, args, options, launches))
+
+        return ask
+
+    for name, file in BUILDERS.items():
+        module: Any = p.upstream(f"{VARIANT}.ops.tilelang_sparse_mla_{file}")
+        real[name] = getattr(module, name)
+        setattr(module, name, recorder(name, real[name]))
+    return asked, launches, real
+
+
+@dataclass
+class Inputs:
+    """One layer's absorbed query, shared key, chosen keys and output gradient."""
+
+    q: Tensor  # [s, b, h, d]
+    k: Tensor  # [s, b, 1, d], the first d_v channels are the value
+    chosen: Tensor  # [b, s, topk], distinct and causal, -1 where there are fewer
+    grad: Tensor  # [s, b, h * d_v]
+    d_v: int
+    scale: float
+
+
+def draw(shape: tuple[int, int, int], s: int, b: int, topk: int, device: str, dtype: Any = torch.bfloat16) -> Inputs:
+    d, d_v, heads = shape
+    noise = torch.rand(b, s, s).masked_fill(torch.ones(s, s).triu(1).bool(), -1)  # future keys last
+    best = noise.topk(min(topk, s))
+    chosen = best.indices.masked_fill(best.values < 0, -1)
+    chosen = torch.nn.functional.pad(chosen, (0, topk - chosen.shape[-1]), value=-1)
+    chosen[:, s // 2] = -1  # a padding row: no key at all
+    chosen[:, :, :: topk // 4] = -1  # holes that are not at the end
+    q, k, grad = torch.randn(s, b, heads, d), torch.randn(s, b, 1, d), torch.randn(s, b, heads * d_v)
+    q, k, grad = (x.to(device, dtype) for x in (q * 2, k, grad))  # scores of deviation 2: neither flat nor one-hot
+    return Inputs(q.requires_grad_(), k.requires_grad_(), chosen.to(device), grad, d_v, d**-0.5)
+
+
+def layer(p: probe.Probe, x: Inputs, backend: str = "tilelang") -> Callable[[], list[Tensor]]:
+    """The layer's choice of path, forward and backward: output [s, b, h * d_v], dq, dk."""
+    dsa, enums = p.upstream(f"{VARIANT}.dsa"), p.upstream("megatron.core.transformer.enums")
+    settings = SimpleNamespace(
+        kv_lora_rank=x.d_v, dsa_kernel_backend=backend, attention_backend=enums.AttnBackend.auto
+    )
+    up = torch.eye(x.d_v, device=x.q.device, dtype=x.q.dtype).expand(x.q.shape[2], -1, -1)  # latent values as they are
+
+    def run() -> list[Tensor]:
+        out = dsa._run_sparse_attention(
+            absorbed_mla=True, query=x.q, key=x.k, value=None, up_v_weight=up, topk_indices=x.chosen,
+            softmax_scale=x.scale, config=settings, mask=None, varlen_starts=None, varlen_ends=None, key_positions=None,
+        )  # fmt: skip
+        return [out.detach(), *torch.autograd.grad(out, (x.q, x.k), x.grad)]
+
+    return run
+
+
+def exact(x: Inputs) -> list[Tensor]:
+    """Dense fp64 attention over the chosen keys only, with autograd; rows without a key give zero."""
+    q, k = (t.detach().double().requires_grad_() for t in (x.q, x.k))
+    s, (b, heads) = len(q), x.q.shape[1:3]
+    seen = torch.zeros(b, s, s + 1, dtype=torch.bool, device=q.device)
+    seen = seen.scatter_(2, x.chosen.long().where(x.chosen >= 0, s), True)[:, None, :, :s]  # [b, 1, s, t]
+    score = torch.einsum("sbhd,tbd->bhst", q, k[:, :, 0]) * x.scale
+    weight = score.masked_fill(~seen, -1e300).softmax(-1) * seen  # [b, h, s, t]
+    out = torch.einsum("bhst,tbd->sbhd", weight, k[:, :, 0, : x.d_v]).reshape(s, b, heads * x.d_v)
+    return [out.detach(), *torch.autograd.grad(out, (q, k), x.grad.double())]
+
+
+def compare(p: probe.Probe, name: str, got: list[Tensor] | None, want: list[Tensor]) -> None:
+    """Guards on output and gradients, whichever path made them."""
+    for part, value, true in zip(("output", "dq", "dk"), got or (), want, strict=False):
+        error = ((value.double() - true).norm() / true.norm()).item()
+        p.guard(f"{name}: {part}", error, LIMIT, reference="dense fp64 attention over the chosen keys")
+
+
+def title(shape: tuple[int, ...]) -> str:
+    return f"{shape[0]}/{shape[1]} channels, {shape[2]} heads"
+
+
+def check_shapes(p: probe.Probe, launches: list[str], s: int, device: str) -> None:
+    """Does a shape reach the kernels, and is the layer right either way?"""
+    for shape in [*RELEASED, *DECLINED]:
+        launches.clear()
+        x = draw(shape, s, 2, TOPK[p.lane], device)
+        got = p.guard_attempt(f"{title(shape)}: forward and backward return", layer(p, x))
+        missing = sum(name not in launches for name in BUILDERS)  # forward, backward and their two helpers
+        name = f"{title(shape)}: kernels not launched"
+        if shape in RELEASED:
+            p.guard(name, missing, 0, reference="all four")
+        else:
+            p.error(name, missing, 0, reference="all four", bug_above=len(BUILDERS))  # all or nothing
+        compare(p, title(shape), got, exact(x))
+
+
+def check_declines(p: probe.Probe, launches: list[str]) -> None:
+    """Shapes without a kernel stay with PyTorch, and the user is told once."""
+    said: list[str] = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda entry: said.append(entry.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger(VARIANT)
+    logger.addHandler(handler)
+    launches.clear()
+    for name, (d, d_v, heads, topk, dtype) in WITHOUT_KERNEL.items():
+        x = draw((d, d_v, heads), 72, 1, topk, "cpu", dtype)
+        before = len(said)
+        got = p.guard_attempt(f"{name}: forward and backward return", layer(p, x))
+        compare(p, name, got, exact(x))
+        layer(p, x)()
+        if dtype == torch.bfloat16:
+            p.error(f"{name}: warnings of two declined calls, off by", abs(len(said) - before - 1), 0,
+                    reference="one warning", bug_above=1)  # fmt: skip
+    p.guard("kernels launched for shapes without one", len(launches), 0, reference="none")
+    logger.removeHandler(handler)
+
+
+def check_calls(p: probe.Probe) -> None:
+    """The functions below the dispatch: the old call still works, unsupported channels are refused."""
+    mla, fwd = p.upstream(f"{VARIANT}.ops.sparse_mla"), p.upstream(f"{VARIANT}.ops.tilelang_sparse_mla_fwd")
+    x = draw((576, 512, 16), 72, 1, 64, "cpu")
+    q, kv, chosen = x.q.transpose(0, 1), x.k.transpose(0, 1), x.chosen.unsqueeze(2).int()
+    out = p.guard_attempt("SparseMLA.apply without d_v returns", lambda: mla.SparseMLA.apply(q, kv, chosen, x.scale)[0])
+    if out is not None:
+        p.guard_attempt("SparseMLA.apply without d_v: backward returns", lambda: out.sum().backward())
+    wrong = 0
+    for d_v in (96, 576, 0):
+        try:
+            fwd.sparse_mla_fwd_interface(q[..., :128].contiguous(), kv[..., :128].contiguous(), chosen, x.scale, d_v)
+            wrong += 1
+        except AssertionError:
+            continue
+    p.guard("unsupported channels that the forward interface accepts", wrong, 0, reference="AssertionError")
+
+
+def check_lowering(p: probe.Probe, asked: dict[str, Kernel], real: dict[str, Any]) -> None:
+    """The real kernels at NAM56R's sizes, down to CUDA source; and the dispatch must ask for these and no others."""
+    sizes = (32, 64, 64, TOPK["cpu"], 1, NAM56R[0] ** -0.5)  # heads, value, tail, top-k, groups, scale
+    for name in ("sparse_mla_fwd", "bwd"):
+        build = real[name]
+        prim = build.get_tir(*sizes)
+        options = {str(getattr(key, "value", key)): value for key, value in build.pass_configs.items()}
+        source = p.guard_attempt(f"{name} at 64 + 64 channels, 32 heads lowers", lambda a=prim, b=options: p.lower(a, **b))
+        p.guard(f"{name}: its source has no tensor-core product", int("mma" not in (source or "")), 0, reference="mma")
+        mine = [kernel for kernel in asked.values() if kernel.name == name and kernel.args[1:3] == sizes[1:3]]
+        other = sum(build.get_tir(*k.args, **k.options).script() != prim.script() for k in mine)
+        p.guard(f"{name}: kernels asked for at 64 + 64 channels, other than that", other, 0, reference="its TIR")
+
+
+def cost(p: probe.Probe, x: Inputs, backend: str) -> tuple[float, float]:
+    """(GiB above the inputs, milliseconds) of one layer's sparse attention, forward and backward."""
+    run = layer(p, x, backend)
+    for _ in range(2):
+        run()
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before, times = torch.cuda.memory_allocated(), []
+    run()
+    peak = (torch.cuda.max_memory_allocated() - before) / 2**30
+    for _ in range(9):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        run()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end))
+    return peak, sorted(times)[len(times) // 2]
+
+
+def check_cost(p: probe.Probe) -> None:
+    """NAM56R's layer at 4,096 tokens: right, and cheaper than dense scores."""
+    x = draw(NAM56R, 4096, 1, TOPK["cuda"], "cuda")
+    got = p.guard_attempt("4,096 tokens: forward and backward return", layer(p, x))
+    compare(p, "4,096 tokens", got, exact(x))
+    Kernel.poison = False
+    fused, dense = cost(p, x, "tilelang"), cost(p, x, "none")
+    Kernel.poison = True
+    p.error("4,096 tokens: peak with the backend / without", fused[0] / dense[0], 0.25,
+            # q, k, output and their gradients against several fp32 [heads, 4096, 4096]: about 0.05
+            reference="dsa_kernel_backend none", bug_above=0.9)  # fmt: skip
+    for name, (peak, time) in {"with": fused, "without": dense}.items():
+        p.note(f"4,096 tokens: peak {name} the backend", peak, unit="GiB")
+        p.note(f"4,096 tokens: forward and backward {name} the backend", time, unit="ms")
+
+
+def compile_asked(p: probe.Probe, asked: dict[str, Kernel]) -> None:
+    """Learn on small CPU tensors which kernels this tree asks for, and compile them side by side."""
+    for shape in [*RELEASED, *DECLINED]:
+        layer(p, draw(shape, 72, 1, TOPK["cuda"], "cpu"))()
+    with ThreadPoolExecutor(len(asked)) as pool:
+        list(pool.map(Kernel.compile, asked.values()))
+
+
+def reproduce(p: probe.Probe) -> None:
+    if p.lane == "cpu":
+        os.environ["MCORE_DSA_TILELANG_SEQ_BUCKET"] = "32"  # upstream's own setting; 256 rows are slow in fp64
+    elif not torch.cuda.is_available():
+        raise probe.CannotTest("no CUDA device")
+    torch.manual_seed(p.seed)
+    asked, launches, real = record_kernels(p)
+    if p.lane == "cuda":
+        compile_asked(p, asked)
+    check_shapes(p, launches, *((72, "cpu") if p.lane == "cpu" else (400, "cuda")))
+    check_declines(p, launches)
+    check_calls(p)
+    if p.lane == "cpu":
+        check_lowering(p, asked, real)
+        return p.skip("peak memory and time at 4,096 tokens", "needs a GPU")
+    return check_cost(p)
+
+
+if __name__ == "__main__":
+    probe.main(reproduce, pack=2, package="megatron")
