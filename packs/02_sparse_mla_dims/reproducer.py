@@ -9,16 +9,17 @@ nothing above DEBUG, although the kernels below the guard serve other sizes and 
 Everything runs through ``_run_sparse_attention``, where a DSA layer chooses its path, against dense fp64 attention.
 """
 
-import gc
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -28,6 +29,7 @@ from reproducers import probe
 VARIANT = "megatron.core.transformer.experimental_attention_variant"
 BUILDERS = {"sparse_mla_fwd": "fwd", "bwd": "bwd", "preprocess": "bwd", "postprocess": "bwd"}  # kernel -> file
 NAM56R = (128, 64, 28)  # channels, of them value, heads: one model that trains with DSA
+BUCKET = "MCORE_DSA_TILELANG_SEQ_BUCKET"  # upstream's own setting: rows are padded to 256, which is slow in fp64
 TOPK = {"cpu": 64, "cuda": 256}
 RELEASED = [(576, 512, 16), (576, 512, 12)]  # the release serves these, 12 heads padded to 16
 DECLINED = [NAM56R, (192, 128, 32), (320, 256, 16), (576, 512, 28)]  # and declines these
@@ -44,7 +46,7 @@ LIMIT = 1e-2  # relative Frobenius; bf16 P, dP, output (also inside delta) and r
 
 @dataclass
 class Kernel:
-    """A kernel that upstream asked tilelang for: the real one once compiled, else its definition in fp64."""
+    """A kernel that upstream asked tilelang for: the real one for tensors on a GPU, else its definition in fp64."""
 
     name: str
     build: Any
@@ -52,13 +54,13 @@ class Kernel:
     options: dict[str, Any]
     launches: list[str]
     compiled: Any = None
-    poison: ClassVar[bool] = True
+    empty: ClassVar[Any] = staticmethod(lambda *size, **kinds: torch.full(size, torch.nan, **kinds))
 
     def __call__(self, *tensors: Tensor) -> Any:
         self.launches.append(self.name)
-        if self.compiled is None:
+        if not tensors[0].is_cuda:
             return getattr(self, self.name)(*tensors)
-        with poisoned_empty() if self.poison else nullcontext():
+        with mock.patch.object(torch, "empty", self.empty):  # tilelang allocates outputs with it: unwritten is NaN
             return self.compiled(*tensors)
 
     def compile(self) -> None:
@@ -82,63 +84,41 @@ class Kernel:
         out = torch.einsum("bshk,bskd->bshd", (score - lse[..., None]).exp(), keys[..., : self.args[1]])
         return out.to(q.dtype), (lse / math.log(2)).float()
 
-    def bwd(self, q: Tensor, kv: Tensor, do: Tensor, indices: Tensor, lse: Tensor, delta: Tensor, dkv: Tensor) -> Tensor:
-        (keys, score, at), dim = self.scores(q, kv, indices), self.args[1]
-        if do.shape != (*q.shape[:3], dim):
-            raise ValueError(f"bwd built for {self.args} was given an output gradient {tuple(do.shape)}")
+    def bwd(self, q: Tensor, kv: Tensor, do: Tensor, indices: Tensor, lse: Tensor, *more: Tensor) -> Tensor:
+        (keys, score, at), (delta, dkv), dim = self.scores(q, kv, indices), more, self.args[1]
         p = (score - lse.double()[..., None] * math.log(2)).exp()  # [b, s, h, k]
         ds = p * (torch.einsum("bshd,bskd->bshk", do.double(), keys[..., :dim]) - delta.double()[..., None])
-        ds *= self.args[5]
-        dkeys = torch.einsum("bshk,bshd->bskd", ds, q.double())  # [b, s, k, d]
+        dkeys = torch.einsum("bshk,bshd->bskd", ds := ds * self.args[5], q.double())  # [b, s, k, d]
         dkeys[..., :dim] += torch.einsum("bshk,bshd->bskd", p, do.double())
         batch = torch.arange(len(kv))[:, None, None].expand_as(at)
         dkv[:, :, 0].index_put_((batch, at.clamp(min=0)), dkeys.to(dkv.dtype), accumulate=True)
         return torch.einsum("bshk,bskd->bshd", ds, keys).to(q.dtype)
 
     def preprocess(self, o: Tensor, do: Tensor) -> Tensor:
-        if o.shape[2:] != self.args or do.shape != o.shape:
-            raise ValueError(f"preprocess built for {self.args} was given {tuple(o.shape)}, {tuple(do.shape)}")
         return (o.double() * do.double()).sum(-1).float()
 
     def postprocess(self, dkv: Tensor) -> Tensor:
         return dkv.to(torch.bfloat16)
 
 
-@contextmanager
-def poisoned_empty() -> Iterator[None]:
-    """tilelang allocates outputs with torch.empty: fill them with NaN, so that nothing unwritten looks right."""
-    empty = torch.empty
-    torch.empty = lambda *size, **kinds: empty(*size, **kinds).fill_(torch.nan)  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        torch.empty = empty
-
-
 def record_kernels(p: probe.Probe) -> tuple[dict[str, Kernel], list[str], dict[str, Any]]:
-    """Let every kernel be asked for but not compiled: (kernels asked for, launches, upstream's real builders)."""
+    """Let kernels be asked for without compiling them: (those asked for, launches, upstream's real builders)."""
     asked: dict[str, Kernel] = {}
     launches: list[str] = []
     real: dict[str, Any] = {}
 
-    def recorder(name: str, build: Any) -> Callable[..., Kernel]:
-        def ask(*args: Any, **options: Any) -> Kernel:
-            return asked.setdefault(f"{name}{args}", Kernel(name, build, args, options, launches))
-
-        return ask
+    def ask(name: str, *args: Any, **options: Any) -> Kernel:
+        return asked.setdefault(f"{name}{args}", Kernel(name, real[name], args, options, launches))
 
     for name, file in BUILDERS.items():
         module: Any = p.upstream(f"{VARIANT}.ops.tilelang_sparse_mla_{file}")
         real[name] = getattr(module, name)
-        setattr(module, name, recorder(name, real[name]))
+        setattr(module, name, partial(ask, name))
     return asked, launches, real
 
 
-@dataclass
-class Inputs:
-    """One layer's absorbed query, shared key, chosen keys and output gradient."""
-
-    q: Tensor  # [s, b, h, d]
+class Inputs(NamedTuple):
+    q: Tensor  # [s, b, h, d], absorbed
     k: Tensor  # [s, b, 1, d], the first d_v channels are the value
     chosen: Tensor  # [b, s, topk], distinct and causal, -1 where there are fewer
     grad: Tensor  # [s, b, h * d_v]
@@ -162,9 +142,8 @@ def draw(shape: tuple[int, int, int], s: int, b: int, topk: int, device: str, dt
 def layer(p: probe.Probe, x: Inputs, backend: str = "tilelang") -> Callable[[], list[Tensor]]:
     """The layer's choice of path, forward and backward: output [s, b, h * d_v], dq, dk."""
     dsa, enums = p.upstream(f"{VARIANT}.dsa"), p.upstream("megatron.core.transformer.enums")
-    settings = SimpleNamespace(
-        kv_lora_rank=x.d_v, dsa_kernel_backend=backend, attention_backend=enums.AttnBackend.auto
-    )
+    auto = enums.AttnBackend.auto
+    settings = SimpleNamespace(kv_lora_rank=x.d_v, dsa_kernel_backend=backend, attention_backend=auto)
     up = torch.eye(x.d_v, device=x.q.device, dtype=x.q.dtype).expand(x.q.shape[2], -1, -1)  # latent values as they are
 
     def run() -> list[Tensor]:
@@ -196,85 +175,67 @@ def compare(p: probe.Probe, name: str, got: list[Tensor] | None, want: list[Tens
         p.guard(f"{name}: {part}", error, LIMIT, reference="dense fp64 attention over the chosen keys")
 
 
-def title(shape: tuple[int, ...]) -> str:
-    return f"{shape[0]}/{shape[1]} channels, {shape[2]} heads"
-
-
 def check_shapes(p: probe.Probe, launches: list[str], s: int, device: str) -> None:
     """Does a shape reach the kernels, and is the layer right either way?"""
     for shape in [*RELEASED, *DECLINED]:
         launches.clear()
         x = draw(shape, s, 2, TOPK[p.lane], device)
-        got = p.guard_attempt(f"{title(shape)}: forward and backward return", layer(p, x))
-        missing = sum(name not in launches for name in BUILDERS)  # forward, backward and their two helpers
-        name = f"{title(shape)}: kernels not launched"
+        name = f"{shape[0]}/{shape[1]} channels, {shape[2]} heads"
+        got = p.guard_attempt(f"{name}: forward and backward return", layer(p, x))
+        missing = sum(kernel not in launches for kernel in BUILDERS)  # forward, backward and their two helpers
         if shape in RELEASED:
-            p.guard(name, missing, 0, reference="all four")
-        else:
-            p.error(name, missing, 0, reference="all four", bug_above=len(BUILDERS))  # all or nothing
-        compare(p, title(shape), got, exact(x))
+            p.guard(f"{name}: kernels not launched", missing, 0, reference="all four")
+        else:  # all or nothing
+            p.error(f"{name}: kernels not launched", missing, 0, reference="all four", bug_above=len(BUILDERS))
+        compare(p, name, got, exact(x))
 
 
 def check_declines(p: probe.Probe, launches: list[str]) -> None:
-    """Shapes without a kernel stay with PyTorch, and the user is told once."""
-    said: list[str] = []
+    """Shapes without a kernel stay with PyTorch, the user is told once; the functions below refuse them as well."""
+    said: list[logging.LogRecord] = []
     handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda entry: said.append(entry.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger(VARIANT)
-    logger.addHandler(handler)
+    handler.emit = said.append  # type: ignore[method-assign]
+    logging.getLogger(VARIANT).addHandler(handler)
     launches.clear()
     for name, (d, d_v, heads, topk, dtype) in WITHOUT_KERNEL.items():
         x = draw((d, d_v, heads), 72, 1, topk, "cpu", dtype)
-        before = len(said)
-        run = layer(p, x)
+        run, before = layer(p, x), len(said)
         compare(p, name, p.guard_attempt(f"{name}: forward and backward return", run), exact(x))
         p.guard_attempt(f"{name}: and return again", run)
         if dtype == torch.bfloat16:
             p.error(f"{name}: warnings of two declined calls, off by", abs(len(said) - before - 1), 0,
                     reference="one warning", bug_above=1)  # fmt: skip
     p.guard("kernels launched for shapes without one", len(launches), 0, reference="none")
-    logger.removeHandler(handler)
-
-
-def check_calls(p: probe.Probe) -> None:
-    """The functions below the dispatch: the old call still works, unsupported channels are refused."""
     mla, fwd = p.upstream(f"{VARIANT}.ops.sparse_mla"), p.upstream(f"{VARIANT}.ops.tilelang_sparse_mla_fwd")
-    x = draw((576, 512, 16), 72, 1, 64, "cpu")
-    q, kv, chosen = x.q.transpose(0, 1), x.k.transpose(0, 1), x.chosen.unsqueeze(2).int()
-    out = p.guard_attempt("SparseMLA.apply without d_v returns", lambda: mla.SparseMLA.apply(q, kv, chosen, x.scale)[0])
-    if out is not None:
-        p.guard_attempt("SparseMLA.apply without d_v: backward returns", lambda: out.sum().backward())
-    wrong = 0
+    q, kv, chosen = x.q.bfloat16().transpose(0, 1), x.k.bfloat16().transpose(0, 1), x.chosen.unsqueeze(2).int()
+    p.guard_attempt("SparseMLA.apply without d_v returns, and its backward",
+                    lambda: mla.SparseMLA.apply(q, kv, chosen, x.scale)[0].sum().backward())  # fmt: skip
+    accepted = 0
     for d_v in (96, 576, 0):
-        try:
+        with suppress(AssertionError):
             fwd.sparse_mla_fwd_interface(q[..., :128].contiguous(), kv[..., :128].contiguous(), chosen, x.scale, d_v)
-            wrong += 1
-        except AssertionError:
-            continue
-    p.guard("unsupported channels that the forward interface accepts", wrong, 0, reference="AssertionError")
+            accepted += 1
+    p.guard("unsupported channels that the forward interface accepts", accepted, 0, reference="AssertionError")
 
 
 def check_lowering(p: probe.Probe, asked: dict[str, Kernel], real: dict[str, Any]) -> None:
     """The real kernels at NAM56R's sizes, down to CUDA source; and the dispatch must ask for these and no others."""
     sizes = (32, 64, 64, TOPK["cpu"], 1, NAM56R[0] ** -0.5)  # heads, value, tail, top-k, groups, scale
     for name in ("sparse_mla_fwd", "bwd"):
-        build = real[name]
-        prim = build.get_tir(*sizes)
+        build, tir = real[name], real[name].get_tir(*sizes)
         options = {str(getattr(key, "value", key)): value for key, value in build.pass_configs.items()}
-        source = p.guard_attempt(f"{name} at 64 + 64 channels, 32 heads lowers", lambda a=prim, b=options: p.lower(a, **b))
+        lower = partial(p.lower, tir, **options)
+        source = p.guard_attempt(f"{name} at 64 + 64 channels, 32 heads lowers", lower)
         p.guard(f"{name}: its source has no tensor-core product", int("mma" not in (source or "")), 0, reference="mma")
         mine = [kernel for kernel in asked.values() if kernel.name == name and kernel.args[1:3] == sizes[1:3]]
-        other = sum(build.get_tir(*k.args, **k.options).script() != prim.script() for k in mine)
+        other = sum(build.get_tir(*k.args, **k.options).script() != tir.script() for k in mine)
         p.guard(f"{name}: kernels asked for at 64 + 64 channels, other than that", other, 0, reference="its TIR")
 
 
 def cost(p: probe.Probe, x: Inputs, backend: str) -> tuple[float, float]:
     """(GiB above the inputs, milliseconds) of one layer's sparse attention, forward and backward."""
     run = layer(p, x, backend)
-    for _ in range(2):
-        run()
-    gc.collect()
-    torch.cuda.empty_cache()
+    run()
     torch.cuda.reset_peak_memory_stats()
     before, times = torch.cuda.memory_allocated(), []
     run()
@@ -294,9 +255,8 @@ def check_cost(p: probe.Probe) -> None:
     x = draw(NAM56R, 4096, 1, TOPK["cuda"], "cuda")
     got = p.guard_attempt("4,096 tokens: forward and backward return", layer(p, x))
     compare(p, "4,096 tokens", got, exact(x))
-    Kernel.poison = False
+    Kernel.empty = staticmethod(torch.empty)
     fused, dense = cost(p, x, "tilelang"), cost(p, x, "none")
-    Kernel.poison = True
     p.error("4,096 tokens: peak with the backend / without", fused[0] / dense[0], 0.25,
             # q, k, output and their gradients against several fp32 [heads, 4096, 4096]: about 0.05
             reference="dsa_kernel_backend none", bug_above=0.9)  # fmt: skip
@@ -305,29 +265,27 @@ def check_cost(p: probe.Probe) -> None:
         p.note(f"4,096 tokens: forward and backward {name} the backend", time, unit="ms")
 
 
-def compile_asked(p: probe.Probe, asked: dict[str, Kernel]) -> None:
-    """Learn on small CPU tensors which kernels this tree asks for, and compile them side by side."""
-    for shape in [*RELEASED, *DECLINED]:
-        layer(p, draw(shape, 72, 1, TOPK["cuda"], "cpu"))()
-    with ThreadPoolExecutor(len(asked)) as pool:
-        list(pool.map(Kernel.compile, asked.values()))
-
-
 def reproduce(p: probe.Probe) -> None:
-    if p.lane == "cpu":
-        os.environ["MCORE_DSA_TILELANG_SEQ_BUCKET"] = "32"  # upstream's own setting; 256 rows are slow in fp64
-    elif not torch.cuda.is_available():
+    utils = p.upstream(f"{VARIANT}.ops.tilelang_utils")
+    if not utils.HAVE_TILELANG:
+        raise probe.CannotTest("dependency tilelang is not installed", "python -m reproducers.doctor")
+    if p.lane == "cuda" and not torch.cuda.is_available():
         raise probe.CannotTest("no CUDA device")
     torch.manual_seed(p.seed)
     asked, launches, real = record_kernels(p)
-    if p.lane == "cuda":
-        compile_asked(p, asked)
-    check_shapes(p, launches, *((72, "cpu") if p.lane == "cpu" else (400, "cuda")))
-    check_declines(p, launches)
-    check_calls(p)
+    os.environ[BUCKET] = "32"
     if p.lane == "cpu":
+        check_shapes(p, launches, 72, "cpu")
+        check_declines(p, launches)
         check_lowering(p, asked, real)
         return p.skip("peak memory and time at 4,096 tokens", "needs a GPU")
+    for shape in [*RELEASED, *DECLINED]:  # small CPU tensors tell which kernels this tree asks for
+        layer(p, draw(shape, 72, 1, TOPK["cuda"], "cpu"))()
+    with ThreadPoolExecutor(len(asked)) as pool:
+        list(pool.map(Kernel.compile, asked.values()))
+    check_declines(p, launches)
+    del os.environ[BUCKET]
+    check_shapes(p, launches, 400, "cuda")
     return check_cost(p)
 
 
