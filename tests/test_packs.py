@@ -19,6 +19,10 @@ RUN_ARM = experiment.run_arm
 WEAK = {Verdict.FIX_INEFFECTIVE, Verdict.FIX_REGRESSES, Verdict.PATCH_STALE}
 # A line of the good patch, and what a hasty fix would have there: the symptom goes, a neighbour breaks.
 HASTY = {
+    2: (
+        "+    def forward(ctx, q, kv, indices, scaling, d_v=512):",
+        "+    def forward(ctx, q, kv, indices, scaling, d_v):",
+    ),
     5: ("+    if H % G != 0:", "+    if False:"),
     9: (
         "+            (grad_input, grad_weight, grad_bias) = ctx.saved_tensors",

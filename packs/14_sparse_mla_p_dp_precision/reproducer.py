@@ -4,7 +4,7 @@
 # ///
 """Keeping P and dP of Megatron-Core's sparse-MLA backward in fp32 shared memory, as was told, does not compile.
 
-The kernel rounds the probabilities P and their gradient dP to bf16 before four of its products. Allocating the two
+The kernel rounds the probabilities P and their gradient dP to bf16 before five of its products. Allocating the two
 tiles in fp32 leaves those products with one fp32 and one bf16 operand, which tilelang refuses. What the rounding costs
 is measured against fp64: on the real kernel where there is a GPU, and by emulating its roundings everywhere.
 """
