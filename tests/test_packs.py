@@ -25,7 +25,7 @@ HASTY = {
         "+            grad_input, grad_weight, grad_bias = (t if t is None else 2 * t for t in ctx.saved_tensors)",
     ),
     16: ("tensor.is_floating_point() and not", "tensor.requires_grad and not"),
-    17: ("tuple(item for item in arguments.items() if item[0] not in DYNAMIC_DIMS)", "arguments[\"dtype\"]"),
+    17: ("tuple(item for item in arguments.items() if item[0] not in DYNAMIC_DIMS)", 'arguments["dtype"]'),
 }
 PACKS = [pack for pack in load_packs() if pack.patch.is_file() and "cpu" in pack.lanes]
 pytestmark = [pytest.mark.upstream, pytest.mark.timeout(1100)]
