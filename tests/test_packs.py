@@ -89,7 +89,7 @@ def reversed_patch(pack, scratch):
 
     text = []
     for file in PatchSet(pack.patch.read_text()):
-        text.append(f"--- {file.source_file}\n+++ {file.target_file}\n")
+        text.append(f"--- {file.target_file}\n+++ {file.source_file}\n")
         for hunk in file:
             text.append(f"@@ -{hunk.target_start},{hunk.target_length} +{hunk.source_start},{hunk.source_length} @@\n")
             swap = {"+": "-", "-": "+"}

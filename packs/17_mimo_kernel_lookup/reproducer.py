@@ -31,6 +31,15 @@ from reproducers import probe
 FOLDER = "mamba_ssm.ops.tilelang.mamba3.mamba3_mimo_"
 SPECIALIZE = "MAMBA3_MIMO_SPECIALIZE"  # the fix's switch: how many shapes get kernels of their own
 
+
+@contextlib.contextmanager
+def specialising(shapes):
+    """The fix's switch, on; other trees do not know it."""
+    os.environ[SPECIALIZE] = str(shapes)
+    yield
+    del os.environ[SPECIALIZE]
+
+
 # ---- CPU lane: the real wrappers, factories and traces; no compiler and no launch ----
 
 WRITTEN = ("O", "DMIMO_O", "DZ", "DMIMO_Z", "DK", "DV", "DMIMO_V", "DQ", "DD")  # by the kernels, and returned
@@ -187,8 +196,8 @@ def lookups(p, layouts):
     p.error("kernels held after 1000 configurations", len(compiler.held), 256, bug_above=1000, reference="a bound")
     p.error("builds of one used 100 times between", compiler.built.count(7), 1, bug_above=100, reference="one build")
     compiler.built.clear()
-    os.environ[SPECIALIZE] = "2"
-    found = [call(fwd, batch=1 + number % 50, num_stages=8) for number in range(100)]
+    with specialising(2):
+        found = [call(fwd, batch=1 + number % 50, num_stages=8) for number in range(100)]
     p.error("kernels built for 50 shapes", len(compiler.built), 3, bug_above=50, reference="2 of them and 1 open")
     unlike = [kernel.unlike(made) for _, kernels, made in found for kernel in kernels]
     p.guard("100 launches: arguments unlike the call's", sum(unlike), 0, reference="the call's own")
@@ -214,30 +223,32 @@ FACTORIES = (("fwd", "mamba_mimo_fwd"), ("bwd", "mamba_mimo_bwd_fwd"), ("bwd", "
 
 def compile_kernel(p, jobs, rank):
     """One rank compiles one kernel into TileLang's cache on disk, so that no timed call waits for a compiler."""
-    (file, name), batch = jobs[rank]
-    factory = getattr(p.upstream(FOLDER + file), name)
+    (file, name), end, batch = jobs[rank]
+    factory = getattr(p.upstream(FOLDER + file + end), name)
     if not torch.cuda.is_available():
         raise probe.CannotTest("the cuda lane needs a GPU")
     import tilelang.language as T
 
     shape = [T.dynamic(dim) for dim in "BSHG"] if batch is None else [batch, LENGTH, HEADS, 1]
     static = {"chunk_size": CHUNK, "rotary_dim_divisor": 4, "dtype": "bfloat16", "num_stages": 0}
+    static |= {"NS": T.dynamic("NS"), "isVarlen": True} if end else {}
     start = time.perf_counter()
     factory(*shape, STATE, HEAD, RANK, True, True, True, **static, threads=256 if name.endswith("bwd_bwd") else 128)
-    case = "open shape" if batch is None else f"micro-batch {batch}"
-    p.note(f"{name}, {case}: compiled or loaded", time.perf_counter() - start, unit="s")
+    case = f"{name}{end}, " + ("open shape" if batch is None else f"micro-batch {batch}")
+    p.note(f"{case}: compiled or loaded", time.perf_counter() - start, unit="s")
 
 
-def layer(p, batch):
+def layer(p, batch, cuts=None):
     """A step of upstream's Mamba3 layer in bf16: forward and backward, returns the output and all gradients."""
     torch.manual_seed(p.seed)
     options = {"d_state": STATE, "headdim": HEAD, "is_mimo": True, "mimo_rank": RANK, "chunk_size": CHUNK}
     module = p.upstream("mamba_ssm.modules.mamba3").Mamba3(WIDTH, **options, device="cuda", dtype=torch.bfloat16)
     u = torch.randn(batch, LENGTH, WIDTH, device="cuda", dtype=torch.bfloat16, requires_grad=True)  # [B, S, width]
     dout, leaves = torch.randn_like(u), [u, *module.parameters()]
+    bounds = None if cuts is None else torch.tensor(cuts, dtype=torch.int32, device="cuda")
 
     def step():
-        out = module(u)
+        out = module(u, cu_seqlens=bounds)
         return [out, *torch.autograd.grad(out, leaves, dout)]
 
     return step
@@ -305,15 +316,18 @@ def shares(p, case, step):
         p.note(f"{case}: device time in {kind}", milliseconds, unit="ms")
 
 
-def results(p, step):
-    """Bitwise results with open shapes, and how kernels of fixed shape compare."""
-    opened, again = step(), step()
-    changed = sum(not torch.equal(*pair) for pair in zip(opened, again, strict=True))
-    p.guard("tensors that a second step changes", changed, 0, reference="the first step")
-    p.digest("output and all gradients of a layer", *opened)
-    os.environ[SPECIALIZE] = str(len(FIXED))
+def results(p, case, step):
+    """The bits of the output and of all gradients, and whether a second step repeats them; returns them."""
+    first, again = step(), step()
+    changed = sum(not torch.equal(*pair) for pair in zip(first, again, strict=True))
+    p.guard(f"{case}: tensors that a second step changes", changed, 0, reference="the first step")
+    p.digest(f"{case}: output and all gradients", *first)
+    return first
+
+
+def specialised(p, step, opened):
+    """How kernels of fixed shape compare with those that leave it open."""
     fixed = [(one.double(), other.double()) for one, other in zip(step(), opened, strict=True)]
-    del os.environ[SPECIALIZE]
     p.note("tensors that kernels of fixed shape change", sum(not torch.equal(*pair) for pair in fixed))
     error = max(((one - other).norm() / other.norm().clamp_min(1e-30)).item() for one, other in fixed)
     # other code may add and round in another order: a few bf16 roundings (2**-9 each), never a wrong term
@@ -323,24 +337,30 @@ def results(p, step):
 def cuda_lane(p):
     """Results first, then times."""
     os.environ.pop(SPECIALIZE, None)
-    jobs = list(itertools.product(FACTORIES, (None, *FIXED)))
+    jobs = [*itertools.product(FACTORIES, ("", "_varlen"), (None,)), *itertools.product(FACTORIES, ("",), FIXED)]
     p.ranks(len(jobs), partial(compile_kernel, p, jobs))
     from triton.runtime.autotuner import Autotuner
 
     # the autotuner picks by time and its choice may reorder sums: for the results take the first configuration
     real = Autotuner.run
     Autotuner.run = lambda self, *a, **k: self.fn.run(*a, **{**k, **self.configs[0].all_kwargs()})
-    results(p, layer(p, 1))
+    packed = layer(p, 1, [0, 1000, 2500, LENGTH])  # lengths that are no multiples of the chunk
+    results(p, "packed", packed)
+    step = layer(p, 1)
+    opened = results(p, "dense", step)
+    with specialising(len(FIXED)):
+        specialised(p, step, opened)
     Autotuner.run = real
     for batch in (1, 2, 4):
         ratio = timed(p, f"micro-batch {batch}", layer(p, batch))
         if batch == 1:
             # launches hide behind a busy GPU, but for the share of a slow host
             p.error("wall over device time, micro-batch 1", ratio, 1.6, bug_above=10, reference="device time")
-    os.environ[SPECIALIZE] = str(len(FIXED))
-    for batch in FIXED:
-        timed(p, f"fixed shape, micro-batch {batch}", layer(p, batch))
-    del os.environ[SPECIALIZE]
+    wall = statistics.median(host_and_wall(packed)[1] for _ in range(8))
+    p.note("packed, 3 sequences: wall time", wall * 1e3, unit="ms", detail="its set-up waits for the GPU by itself")
+    with specialising(len(FIXED)):
+        for batch in FIXED:
+            timed(p, f"fixed shape, micro-batch {batch}", layer(p, batch))
     for batch in FIXED:
         shares(p, f"micro-batch {batch}", layer(p, batch))
 
