@@ -39,6 +39,7 @@ HASTY = {
         "+            grad_scores = log_probs.exp_().sub_(target)",
     ),
     16: ("tensor.is_floating_point() and not", "tensor.requires_grad and not"),
+    17: ("tuple(item for item in arguments.items() if item[0] not in DYNAMIC_DIMS)", 'arguments["dtype"]'),
 }
 PACKS = [pack for pack in load_packs() if pack.patch.is_file() and "cpu" in pack.lanes]
 pytestmark = [pytest.mark.upstream, pytest.mark.timeout(1100)]

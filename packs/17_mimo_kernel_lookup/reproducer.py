@@ -1,0 +1,375 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#     "torch>=2.11", "triton==3.6.0", "numpy<2.4", "einops", "tilelang==0.1.8", "apache-tvm-ffi==0.1.9",
+#     "mamba-ssm==2.3.2.post1",
+# ]
+# ///
+"""Mamba-3 MIMO traces each of its TileLang kernels anew at every call and keeps every trace.
+
+The wrappers pass fresh ``T.dynamic`` symbols to their ``tilelang.jit`` factories, whose caches compare symbols by
+identity. CPU lane: the real wrappers, factories and tracing; compilation and launch are stood in for, and counted.
+CUDA lane: a real ``Mamba3`` layer at a training width, wall clock against device time.
+"""
+
+import contextlib
+import itertools
+import os
+import statistics
+import threading
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from reproducers import probe
+
+FOLDER = "mamba_ssm.ops.tilelang.mamba3.mamba3_mimo_"
+SPECIALIZE = "MAMBA3_MIMO_SPECIALIZE"  # the fix's switch: how many shapes get kernels of their own
+
+
+@contextlib.contextmanager
+def specialising(shapes):
+    """The fix's switch, on; other trees do not know it."""
+    os.environ[SPECIALIZE] = str(shapes)
+    yield
+    del os.environ[SPECIALIZE]
+
+
+# ---- CPU lane: the real wrappers, factories and traces; no compiler and no launch ----
+
+WRITTEN = ("O", "DMIMO_O", "DZ", "DMIMO_Z", "DK", "DV", "DMIMO_V", "DQ", "DD")  # by the kernels, and returned
+launched = threading.local()  # .kernels: this thread's, in order
+
+
+class OnCpu(TorchFunctionMode):
+    """The forward wrappers allocate on "cuda" by name."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        named = dict(kwargs or {})
+        return function(*args, **named | ({"device": "cpu"} if str(named.get("device")).startswith("cuda") else {}))
+
+
+class Kernel:
+    """A compiled kernel's stand-in, made of a trace or of its factory's arguments alone."""
+
+    def __init__(self, func=None, arguments=None, **_):
+        self.text = func.script(show_meta=True).encode() if func else b""
+        self.names = [func.buffer_map[param].name for param in func.params] if func else []
+        self.arguments = arguments
+
+    def __call__(self, *tensors):
+        """A launch writes seeded random numbers where the real kernel writes results."""
+        generator = torch.Generator().manual_seed(len(self.text))
+        for name, tensor in zip(self.names, tensors, strict=False):
+            if name in WRITTEN and tensor is not None:
+                tensor.normal_(generator=generator)
+        launched.kernels.append(self)
+
+    def unlike(self, call):
+        """How many of its arguments are neither the call's nor left open."""
+        mine = {name: value for name, value in self.arguments.items() if isinstance(value, (int, str))}
+        return sum(mine.get(name, value) != value for name, value in call.items())
+
+
+def call(module, batch=1, length=16, heads=2, *, rank=2, n=16, width=8, chunk=8, dtype=torch.float32, rotary=4,
+         gate=True, skip=True, reduce=True, place=torch.Tensor, **options):  # fmt: skip
+    """The module's forward or backward wrapper on small random tensors: (results, kernels, what they are made of)."""
+    kind, varlen = ("forward" if "_fwd" in module.__name__ else "bwd_combined"), module.__name__.endswith("varlen")
+    chunks, generator = length // chunk + 2 * varlen, torch.Generator().manual_seed(0)
+
+    def random(*shape, dtype=torch.float32):
+        return torch.randn(shape, generator=generator).to(dtype)
+
+    q, k = (random(batch, length, rank, 1, n, dtype=dtype).as_subclass(place) for _ in range(2))  # [B, S, R, G, N]
+    v, z, dout = (random(batch, length, heads, width, dtype=dtype) for _ in range(3))  # [B, S, H, P]
+    bias = [random(heads, rank, n) for _ in range(2)]  # [H, R, N]
+    mimo_v, mimo_o, mimo_z = (random(heads, rank, width) for _ in range(3))  # [H, R, P]
+    angles, segsum = random(batch, length, heads, n // rotary), -random(batch, heads, chunks, chunk, chunk).abs()
+    steps = [-random(batch, heads, length).abs() for _ in range(4)]  # decay, its reverse, dt, trap: [B, H, S]
+    mimo_o, z, d = mimo_o if reduce else None, z if gate else None, random(heads) if skip else None
+    if kind == "forward":
+        args = (q, k, v, *bias, mimo_v, mimo_o, z, d, mimo_z, angles, *steps, segsum, chunk, rotary, dtype)
+    else:
+        args = (dout, q, k, v, *bias, mimo_v, mimo_o, z, mimo_z, angles, *steps, d, segsum, chunk, rotary, dtype)
+    packed = {"cu_seqlens": torch.tensor([0, length // 2, length], dtype=torch.int32)} if varlen else {}
+    launched.kernels = []
+    with OnCpu():
+        results = getattr(module, f"mamba_mimo_{kind}" + "_varlen" * varlen)(*args, **packed, **options)
+    names = "B S H G NS N P R hasZ hasD reduceO chunk_size rotary_dim_divisor dtype return_final_state"
+    made = (batch, length, heads, 1, 2, n, width, rank, gate, skip, reduce, chunk, rotary, str(dtype)[6:])
+    made = dict(zip(names.split(), (*made, options.get("return_state", False)), strict=True))
+    return results, launched.kernels, made | options
+
+
+def traces(p, layouts):
+    """Two calls of every wrapper with different batch, length and heads: the second needs no new trace."""
+    import tilelang.cache.kernel_cache as cache
+    from tilelang.jit import JITImpl
+
+    os.environ["TILELANG_TARGET"] = "cuda -arch=sm_90a"  # "auto" asks for nvcc
+    cache.JITKernel = Kernel
+    cache.KernelCache._load_kernel_from_disk = cache.KernelCache._save_kernel_to_disk = lambda *_, **__: None
+    real, traced = JITImpl.get_tir, []
+    JITImpl.get_tir = lambda factory, *a, **k: (traced.append(id(factory)), real(factory, *a, **k))[1]
+    for layout, (fwd, bwd) in layouts.items():
+        factories = {"fwd": fwd.mamba_mimo_fwd, "bwd_fwd": bwd.mamba_mimo_bwd_fwd, "bwd_bwd": bwd.mamba_mimo_bwd_bwd}
+        kept = []
+        for number, shape in enumerate([(1, 16, 2), (2 if layout == "dense" else 1, 24, 1)], 1):
+            traced.clear()
+            start = time.perf_counter()
+            found = [call(module, *shape, rank=1) for module in (fwd, bwd)]
+            p.note(f"{layout} call {number}: host time", (time.perf_counter() - start) * 1e3, unit="ms")
+            p.digest(f"{layout} call {number}: results", *(t for f in found for t in f[0] if t is not None))
+            p.digest(f"{layout} call {number}: kernels launched", *(kernel.text for f in found for kernel in f[1]))
+            kept.append(sum(len(f._kernel_cache) + len(f.func.p1_cache) for f in factories.values()))
+        for name, factory in factories.items():
+            # the kernel of call 1 leaves batch, length and heads open
+            count = traced.count(id(factory))
+            p.error(f"{layout} {name}: traces in call 2", count, 0, bug_above=1, reference="call 1's kernel serves it")
+        p.error(f"{layout}: traces and kernels kept by call 2", kept[1] - kept[0], 0, bug_above=6, reference="none new")
+    JITImpl.get_tir = real
+
+
+class Compiler:
+    """Stands in for ``JITImpl.compile``: no trace; it knows what was asked, how often, and what is still held."""
+
+    def __init__(self):
+        self.built, self.held, self.meanwhile = [], weakref.WeakSet(), lambda: None
+
+    def compile(self, factory, *args, **kwargs):
+        bound = factory.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        self.built.append(bound.arguments["num_stages"])
+        self.meanwhile()
+        kernel = Kernel(arguments=dict(bound.arguments))
+        self.held.add(kernel)
+        return kernel
+
+    def threads(self, meanwhile, module, numbers):
+        """Kernels built by as many threads as ``numbers``, each asking for one; ``meanwhile`` runs in each build."""
+        self.built.clear()
+        self.meanwhile = meanwhile
+        try:
+            with ThreadPoolExecutor(len(numbers)) as pool:
+                list(pool.map(lambda number: call(module, num_stages=number), numbers))
+        finally:
+            self.meanwhile = lambda: None
+        return len(self.built)
+
+
+def lookups(p, layouts):
+    """What the look-up must tell apart, and that it is shared, bounded and safe in threads."""
+    from tilelang.jit import JITImpl
+
+    compiler = Compiler()
+    JITImpl.compile = lambda factory, *a, **k: compiler.compile(factory, *a, **k)
+    both = [{}, {"chunk": 16}, {"dtype": torch.bfloat16}, {"gate": False, "heads": 1}]
+    more = [{"rank": 4}, {"n": 32}, {"width": 16}, {"heads": 4}, {"length": 32}, {"batch": 3}, {"rotary": 2}]
+    more += [{"threads": 64}, {"num_stages": 1}, {"skip": False}, {"reduce": False}, {"return_state": True}, {}]
+    found = [call(fwd, **change) for fwd, _ in layouts.values() for change in both + more]
+    found += [call(bwd, **change) for _, bwd in layouts.values() for change in both]
+    unlike = [kernel.unlike(made) for _, kernels, made in found for kernel in kernels]
+    p.guard(f"{len(unlike)} launches: arguments unlike the call's", sum(unlike), 0, reference="the call's own")
+    fwd = layouts["dense"][0]
+    places = [type("OnGpu", (torch.Tensor,), {"device": torch.device("cuda", index)}) for index in (0, 1)]
+    shared = len(places) - len({id(kernel): kernel for place in places for kernel in call(fwd, place=place)[1]})
+    p.guard("kernels shared by two GPUs", shared, 0, reference="one for each")
+    # a build lasts long enough for every thread to ask meanwhile
+    built = compiler.threads(partial(time.sleep, 0.2), fwd, [10 + number % 4 for number in range(32)])
+    p.error("kernels built by 32 threads that ask for 4", built, 4, bug_above=32, reference="one build each")
+    together = threading.Barrier(4, timeout=20)
+    beside = partial(compiler.threads, together.wait, fwd, range(20, 24))
+    p.guard_attempt("4 threads build 4 kernels at the same time", beside)
+    with contextlib.suppress(ZeroDivisionError):
+        compiler.threads(lambda: 1 // 0, fwd, [30])
+    p.guard_attempt("a build that failed is tried again", partial(call, fwd, num_stages=30))
+    compiler.built.clear()
+    for number in range(100, 1100):
+        call(fwd, num_stages=number)
+        if number % 10 == 0:
+            call(fwd, num_stages=7)
+    p.error("kernels held after 1000 configurations", len(compiler.held), 256, bug_above=1000, reference="a bound")
+    p.error("builds of one used 100 times between", compiler.built.count(7), 1, bug_above=100, reference="one build")
+    compiler.built.clear()
+    with specialising(2):
+        found = [call(fwd, batch=1 + number % 50, num_stages=8) for number in range(100)]
+    p.error("kernels built for 50 shapes", len(compiler.built), 3, bug_above=50, reference="2 of them and 1 open")
+    unlike = [kernel.unlike(made) for _, kernels, made in found for kernel in kernels]
+    p.guard("100 launches: arguments unlike the call's", sum(unlike), 0, reference="the call's own")
+    fixed = {id(kernel) for _, (kernel,), _ in found if isinstance(kernel.arguments["B"], int)}
+    p.note("kernels of fixed shape among them", len(fixed))
+
+
+def cpu_lane(p):
+    """Dense and packed wrappers."""
+    p.triton_interpreter()
+    layouts = {"dense": [p.upstream(FOLDER + kind) for kind in ("fwd", "bwd")]}
+    layouts["varlen"] = [p.upstream(FOLDER + kind + "_varlen") for kind in ("fwd", "bwd")]
+    traces(p, layouts)
+    lookups(p, layouts)
+
+
+# ---- CUDA lane: a real layer at a training width ----
+
+WIDTH, LENGTH, HEADS, STATE, HEAD, RANK, CHUNK = 3584, 4096, 112, 128, 64, 4, 16
+FIXED = (1, 4)  # micro-batches that also get kernels of their own
+FACTORIES = (("fwd", "mamba_mimo_fwd"), ("bwd", "mamba_mimo_bwd_fwd"), ("bwd", "mamba_mimo_bwd_bwd"))
+
+
+def compile_kernel(p, jobs, rank):
+    """One rank compiles one kernel into TileLang's cache on disk, so that no timed call waits for a compiler."""
+    (file, name), end, batch = jobs[rank]
+    factory = getattr(p.upstream(FOLDER + file + end), name)
+    if not torch.cuda.is_available():
+        raise probe.CannotTest("the cuda lane needs a GPU")
+    import tilelang.language as T
+
+    shape = [T.dynamic(dim) for dim in "BSHG"] if batch is None else [batch, LENGTH, HEADS, 1]
+    static = {"chunk_size": CHUNK, "rotary_dim_divisor": 4, "dtype": "bfloat16", "num_stages": 0}
+    static |= {"NS": T.dynamic("NS"), "isVarlen": True} if end else {}
+    start = time.perf_counter()
+    factory(*shape, STATE, HEAD, RANK, True, True, True, **static, threads=256 if name.endswith("bwd_bwd") else 128)
+    case = f"{name}{end}, " + ("open shape" if batch is None else f"micro-batch {batch}")
+    p.note(f"{case}: compiled or loaded", time.perf_counter() - start, unit="s")
+
+
+def layer(p, batch, cuts=None):
+    """A step of upstream's Mamba3 layer in bf16: forward and backward, returns the output and all gradients."""
+    torch.manual_seed(p.seed)
+    options = {"d_state": STATE, "headdim": HEAD, "is_mimo": True, "mimo_rank": RANK, "chunk_size": CHUNK}
+    module = p.upstream("mamba_ssm.modules.mamba3").Mamba3(WIDTH, **options, device="cuda", dtype=torch.bfloat16)
+    u = torch.randn(batch, LENGTH, WIDTH, device="cuda", dtype=torch.bfloat16, requires_grad=True)  # [B, S, width]
+    dout, leaves = torch.randn_like(u), [u, *module.parameters()]
+    bounds = None if cuts is None else torch.tensor(cuts, dtype=torch.int32, device="cuda")
+
+    def step():
+        out = module(u, cu_seqlens=bounds)
+        return [out, *torch.autograd.grad(out, leaves, dout)]
+
+    return step
+
+
+def host_and_wall(step):
+    """Seconds until the last launch returned, and until the GPU was done."""
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    step()
+    host = time.perf_counter() - start
+    torch.cuda.synchronize()
+    return host, time.perf_counter() - start
+
+
+def device_time(step, host):
+    """Seconds of GPU time: the step is queued behind a sleep that outlasts the ``host``, so the GPU never waits."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    for factor in (1.2, 2, 4, 8):
+        torch.cuda.synchronize()
+        torch.cuda._sleep(int((host + 0.005) * factor * 2e9))  # cycles, at about 2 GHz
+        begin.record()
+        step()
+        end.record()
+        queued = not begin.query()  # all was launched while the GPU still slept
+        torch.cuda.synchronize()
+        if queued:
+            return begin.elapsed_time(end) / 1e3
+    raise RuntimeError("somewhere in the step the host waits for the GPU")
+
+
+def resident():
+    """MiB of host memory that this process uses."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def timed(p, case, step):
+    """Medians of 7 after 3 to warm up; wall clock over device time."""
+    for _ in range(3):
+        step()
+    before = resident()
+    host, wall = (statistics.median(column) for column in zip(*(host_and_wall(step) for _ in range(7)), strict=True))
+    p.note(f"{case}: host memory kept by a step", (resident() - before) / 7, unit="MiB")
+    device = statistics.median(device_time(step, host) for _ in range(7))
+    for name, seconds in (("host", host), ("wall", wall), ("device", device)):
+        p.note(f"{case}: {name} time", seconds * 1e3, unit="ms")
+    return wall / device
+
+
+def shares(p, case, step):
+    """Where the device time goes, by kind of kernel."""
+    step()
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        step()
+        torch.cuda.synchronize()
+    kinds = {"mamba_mimo_fwd": 0.0, "mamba_mimo_bwd_fwd": 0.0, "mamba_mimo_bwd_bwd": 0.0, "matmul": 0.0, "other": 0.0}
+    for event in seen.key_averages():
+        matmul = any(word in event.key.lower() for word in ("gemm", "nvjet", "cutlass", "cublas"))
+        kind = next((kind for kind in kinds if kind in event.key), "matmul" if matmul else "other")
+        kinds[kind] += event.self_device_time_total / 1e3
+    if not kinds["mamba_mimo_fwd"]:
+        return p.skip(f"{case}: device time by kernel", "the profiler saw no kernels")
+    for kind, milliseconds in kinds.items():
+        p.note(f"{case}: device time in {kind}", milliseconds, unit="ms")
+
+
+def results(p, case, step):
+    """The bits of the output and of all gradients, and whether a second step repeats them; returns them."""
+    first, again = step(), step()
+    changed = sum(not torch.equal(*pair) for pair in zip(first, again, strict=True))
+    p.guard(f"{case}: tensors that a second step changes", changed, 0, reference="the first step")
+    p.digest(f"{case}: output and all gradients", *first)
+    return first
+
+
+def specialised(p, step, opened):
+    """How kernels of fixed shape compare with those that leave it open."""
+    fixed = [(one.double(), other.double()) for one, other in zip(step(), opened, strict=True)]
+    p.note("tensors that kernels of fixed shape change", sum(not torch.equal(*pair) for pair in fixed))
+    error = max(((one - other).norm() / other.norm().clamp_min(1e-30)).item() for one, other in fixed)
+    # other code may add and round in another order: a few bf16 roundings (2**-9 each), never a wrong term
+    p.guard("fixed shape, worst relative error norm", error, 1e-2, reference="kernels of open shape")
+
+
+def cuda_lane(p):
+    """Results first, then times."""
+    os.environ.pop(SPECIALIZE, None)
+    jobs = [*itertools.product(FACTORIES, ("", "_varlen"), (None,)), *itertools.product(FACTORIES, ("",), FIXED)]
+    p.ranks(len(jobs), partial(compile_kernel, p, jobs))
+    from triton.runtime.autotuner import Autotuner
+
+    # the autotuner picks by time and its choice may reorder sums: for the results take the first configuration
+    real = Autotuner.run
+    Autotuner.run = lambda self, *a, **k: self.fn.run(*a, **{**k, **self.configs[0].all_kwargs()})
+    packed = layer(p, 1, [0, 1000, 2500, LENGTH])  # lengths that are no multiples of the chunk
+    results(p, "packed", packed)
+    step = layer(p, 1)
+    opened = results(p, "dense", step)
+    with specialising(len(FIXED)):
+        specialised(p, step, opened)
+    Autotuner.run = real
+    for batch in (1, 2, 4):
+        ratio = timed(p, f"micro-batch {batch}", layer(p, batch))
+        if batch == 1:
+            # launches hide behind a busy GPU, but for the share of a slow host
+            p.error("wall over device time, micro-batch 1", ratio, 1.6, bug_above=10, reference="device time")
+    wall = statistics.median(host_and_wall(packed)[1] for _ in range(8))
+    p.note("packed, 3 sequences: wall time", wall * 1e3, unit="ms", detail="its set-up waits for the GPU by itself")
+    with specialising(len(FIXED)):
+        for batch in FIXED:
+            timed(p, f"fixed shape, micro-batch {batch}", layer(p, batch))
+    for batch in FIXED:
+        shares(p, f"micro-batch {batch}", layer(p, batch))
+
+
+def reproduce(p):
+    """By lane."""
+    p.namespace()  # the package's __init__ imports compiled extensions that this code does not use
+    cpu_lane(p) if p.lane == "cpu" else cuda_lane(p)
+
+
+if __name__ == "__main__":
+    probe.main(reproduce, pack=17, package="mamba_ssm")
