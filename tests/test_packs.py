@@ -20,11 +20,23 @@ WEAK = {Verdict.FIX_INEFFECTIVE, Verdict.FIX_REGRESSES, Verdict.PATCH_STALE}
 # A line of the good patch, and what a hasty fix would have there: the symptom goes, a neighbour breaks.
 HASTY = {
     1: ("+        uniform = torch.all(all_lens == sq)", "+        uniform = torch.all(all_lens == all_lens)"),
+    2: (
+        "+    def forward(ctx, q, kv, indices, scaling, d_v=512):",
+        "+    def forward(ctx, q, kv, indices, scaling, d_v):",
+    ),
     3: (
         "+    return dequantize_fp8_tensor(tensor) if is_float8tensor(tensor) else tensor",
         '+    return tensor.dequantize() if hasattr(tensor, "dequantize") else tensor',
     ),
+    4: (
+        "+        acc_dq = tl.dot(tl.trans(dp_t_block).to(k_block.dtype), k_block)",
+        "+        acc_dq = tl.dot(dp_t_block.to(k_block.dtype), k_block)",
+    ),
     5: ("+    if H % G != 0:", "+    if False:"),
+    7: (
+        "+                T.copy(Q[i_b, fused_chunk_start:fused_chunk_start+fused_chunk_size, i_h_qk, :], q_shared)",
+        "+                T.copy(Q[i_b, chunk_start:chunk_start+fused_chunk_size, i_h_qk, :], q_shared)",
+    ),
     9: (
         "+            (grad_input, grad_weight, grad_bias) = ctx.saved_tensors",
         "+            grad_input, grad_weight, grad_bias = (t if t is None else 2 * t for t in ctx.saved_tensors)",
