@@ -130,12 +130,15 @@ def write(trees: dict[str, Tree], engine: Tree, stem: Path, size: int) -> list[P
     index: dict[str, Any] = {"schema_version": 1, "engine": engine.path.name, "trees": {}}
     objects: dict[str, Path] = {}
     for key, tree in {**trees, engine.path.name: engine}.items():
-        files = []
+        files, links = [], {}
         for name, path in tree_files(tree.path):
+            if path.is_symlink():
+                links[name] = str(path.readlink())
+                continue
             sha = file_sha256(path)
             objects.setdefault(sha, path)
             files.append([name, bool(path.stat().st_mode & 0o100), sha])
-        index["trees"][key] = {"label": tree.label, "digest": tree.digest, "files": files}
+        index["trees"][key] = {"label": tree.label, "digest": tree.digest, "files": files, "links": links}
     sink = SplitWriter(stem, size)
     with (
         lzma.LZMAFile(cast("IO[bytes]", sink), "wb", preset=3) as packed,

@@ -64,6 +64,12 @@ def build(tree: dict[str, Any], objects: Path, target: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(objects / sha, path)
         path.chmod(0o755 if executable else 0o644)
+    for name, aim in tree["links"].items():
+        path = target / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not (path.parent.resolve() / aim).resolve().is_relative_to(target.resolve()):
+            raise ValueError(f"link {name!r} leaves the tree")
+        path.symlink_to(aim)
 
 
 def fill_store(index: dict[str, Any], objects: Path) -> Path:

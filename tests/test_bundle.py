@@ -17,6 +17,8 @@ def made(store, key, files):
         for name, text in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(text)
+        (folder / "link").symlink_to(next(iter(files)))
+        (folder / "folder").symlink_to(".")
 
     return store.tree("trees", key, f"toy {key}", fill)
 
@@ -68,8 +70,13 @@ def test_a_spoilt_bundle_is_refused_with_the_mend(parts, tmp_path, spoil):
 
 
 def test_a_tree_cannot_leave_its_folder(tmp_path):
-    with pytest.raises(ValueError, match="leaves the tree"):
-        bundle_install.build({"files": [["../x", False, "0" * 64]]}, tmp_path, tmp_path / "t")
+    for tree in (
+        {"files": [["../x", False, "0" * 64]], "links": {}},
+        {"files": [], "links": {"a": "../x"}},
+        {"files": [], "links": {"a": "/etc"}},
+    ):
+        with pytest.raises(ValueError, match="leaves the tree"):
+            bundle_install.build(tree, tmp_path, tmp_path / "t")
 
 
 @pytest.mark.parametrize("text", ["", "0", "60X", "-1"])
