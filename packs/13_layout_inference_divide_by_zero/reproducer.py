@@ -5,10 +5,10 @@
 """tilelang's layout inference dies on kernels that read part of a fragment: by dividing by zero, or "Cannot prove".
 
 It inverts a buffer's indices as if they covered the buffer, and splits what is left with ``get_unused_iters``. Where
-the splits do not tile the loop, 0.1.7.post2 to 0.1.11 made a leftover of extent 0 and divided by it; every release up to
-0.1.15 stops where no split starts at the expected factor. Neither TMA nor a gemm is needed: the smallest kernel that the
-newest release refuses copies 8 values on 4 threads, ``x[i] = a[i // 2, i % 2]`` with ``a`` one column wider than what is
-read. CPU lane: kernels are lowered for sm_90a. CUDA lane: those that compile run, against fp64.
+the splits do not tile the loop, 0.1.7.post2 to 0.1.11 made a leftover of extent 0 and divided by it; every release up
+to 0.1.15 stops where no split starts at the expected factor. Neither TMA nor a gemm is needed: the smallest kernel that
+the newest one refuses copies 8 values on 4 threads, ``x[i] = a[i // 2, i % 2]``, from an ``a`` one column wider than
+what is read. CPU lane: kernels are lowered for sm_90a. CUDA lane: those that compile run, against fp64.
 """
 
 from concurrent.futures import ThreadPoolExecutor
