@@ -122,7 +122,7 @@ def reproduce(p):
         raise probe.CannotTest("the cuda lane needs a GPU")
     tl = p.upstream("tilelang")
     tl.disable_cache()  # what is claimed must happen in this run
-    T, pool, target = tl.language, ThreadPoolExecutor(8), {"kind": "cuda", "arch": "sm_90a"}
+    T, pool, target = tl.language, ThreadPoolExecutor(8), tl.tvm.target.Target({"kind": "cuda", "arch": "sm_90a"})
     apart = (4, lambda i, j: j % 2 + j // 4 % 2 * 2, lambda i, j: j // 2 % 2 + j // 8 * 2)  # bits 0, 2 are the thread's
     close = (4, lambda i, j: j % 4, lambda i, j: j // 4)
     cases = [  # name, kernel, extent of the reduced coordinate, or 0 for a neighbour that every release takes

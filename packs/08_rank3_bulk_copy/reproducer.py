@@ -93,7 +93,7 @@ class Lane:
 
     def start(self, func, configs):
         """On the cuda lane, compile in the background: nvcc takes seconds a kernel."""
-        target = {"kind": "cuda", "arch": "sm_90a"}
+        target = self.tl.tvm.target.Target({"kind": "cuda", "arch": "sm_90a"})
         return (
             self.pool.submit(self.tl.compile, func, target=target, pass_configs=configs)
             if self.p.lane == "cuda"

@@ -12,7 +12,7 @@ what is read. CPU lane: kernels are lowered for sm_90a. CUDA lane: those that co
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -36,7 +36,7 @@ class Case:
     signature: str
     inputs: list[tuple[int, ...]]  # shapes
     answer: Any  # fp64 inputs -> fp64 output
-    configs: dict[str, bool] = field(default_factory=dict)
+    configs: Any
 
 
 def part_of_rows(T, name, signature, width, threads, thread, register):
@@ -53,7 +53,7 @@ def part_of_rows(T, name, signature, width, threads, thread, register):
                 x[i] = a[i // 2, i % 2]
             T.copy(x, X)
 
-    return Case(name, main, signature, [(4, width)], lambda a: a[:, :2].flatten())
+    return Case(name, main, signature, [(4, width)], lambda a: a[:, :2].flatten(), NO_TMA)
 
 
 def broadcast(T, name, signature, rows, columns, threads):
@@ -69,7 +69,7 @@ def broadcast(T, name, signature, rows, columns, threads):
                 x[i, j] = d[j] * 2.0
             T.copy(x, X)
 
-    return Case(name, main, signature, [(columns,)], lambda d: 2 * d.expand(rows, columns))
+    return Case(name, main, signature, [(columns,)], lambda d: 2 * d.expand(rows, columns), NO_TMA)
 
 
 def ranks_bias(T, name, signature, ranks):
@@ -173,7 +173,7 @@ def reproduce(p):
         raise probe.CannotTest("the cuda lane needs a GPU")
     tl = p.upstream("tilelang")
     tl.disable_cache()  # what is claimed must happen in this run
-    pool, target = ThreadPoolExecutor(8), {"kind": "cuda", "arch": "sm_90a"}
+    pool, target = ThreadPoolExecutor(8), tl.tvm.target.Target({"kind": "cuda", "arch": "sm_90a"})
     found, jobs = list(cases(tl.language)), {}
     if p.lane == "cuda":  # nvcc takes seconds a kernel
         jobs = {c.name: pool.submit(tl.compile, c.func, target=target, pass_configs=c.configs) for c in found}
