@@ -7,6 +7,7 @@ import psutil
 import pytest
 from toy import RECORD, SOURCE, TOTAL, body, edited, write_tree
 
+from reproducers.arms import ArmSpec, _environment
 from reproducers.observe import Check, Observations, Signature, judge_error
 from reproducers.verdicts import Verdict
 
@@ -181,6 +182,13 @@ def test_environment_is_small(toy, monkeypatch):
     monkeypatch.setenv("MY_SECRET", "swordfish")
     run = toy.run(limited(toy, "print(sorted(os.environ), os.environ['PYTHONHASHSEED'])"))
     assert not any("SECRET" in line or "PYTHONSTARTUP" in line for line in run.log)
+
+
+def test_libraries_of_needs_are_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/host/lib")
+    need = write_tree(tmp_path, {"z3/lib/libz3.so.4.15": "", "z3/share/x.so": "", "torch/lib/readme": ""})
+    spec = ArmSpec(need, need, [need], "cpu", 0, "", {}, 1, 1, need)
+    assert _environment(spec)["LD_LIBRARY_PATH"] == f"{need}/z3/lib:/host/lib"
 
 
 def test_judge_error():
