@@ -131,7 +131,8 @@ def traces(p, layouts):
             # the kernel of call 1 leaves batch, length and heads open
             count = traced.count(id(factory))
             p.error(f"{layout} {name}: traces in call 2", count, 0, bug_above=1, reference="call 1's kernel serves it")
-        p.error(f"{layout}: traces and kernels kept by call 2", kept[1] - kept[0], 0, bug_above=6, reference="none new")
+        # one kernel looked up anew leaves its trace and itself
+        p.error(f"{layout}: traces and kernels kept by call 2", kept[1] - kept[0], 0, bug_above=2, reference="none new")
     JITImpl.get_tir = real
 
 
