@@ -308,7 +308,7 @@ def shares(p, case, step):
         torch.cuda.synchronize()
     kinds = {"mamba_mimo_fwd": 0.0, "mamba_mimo_bwd_fwd": 0.0, "mamba_mimo_bwd_bwd": 0.0, "matmul": 0.0, "other": 0.0}
     for event in seen.key_averages():
-        matmul = any(word in event.key.lower() for word in ("gemm", "nvjet", "cutlass", "cublas"))
+        matmul = any(word in event.key.casefold() for word in ("gemm", "nvjet", "cutlass", "cublas"))
         kind = next((kind for kind in kinds if kind in event.key), "matmul" if matmul else "other")
         kinds[kind] += event.self_device_time_total / 1e3
     if not kinds["mamba_mimo_fwd"]:
