@@ -131,7 +131,8 @@ def traces(p, layouts):
             # the kernel of call 1 leaves batch, length and heads open
             count = traced.count(id(factory))
             p.error(f"{layout} {name}: traces in call 2", count, 0, bug_above=1, reference="call 1's kernel serves it")
-        p.error(f"{layout}: traces and kernels kept by call 2", kept[1] - kept[0], 0, bug_above=6, reference="none new")
+        # one kernel looked up anew leaves its trace and itself
+        p.error(f"{layout}: traces and kernels kept by call 2", kept[1] - kept[0], 0, bug_above=2, reference="none new")
     JITImpl.get_tir = real
 
 
@@ -307,7 +308,7 @@ def shares(p, case, step):
         torch.cuda.synchronize()
     kinds = {"mamba_mimo_fwd": 0.0, "mamba_mimo_bwd_fwd": 0.0, "mamba_mimo_bwd_bwd": 0.0, "matmul": 0.0, "other": 0.0}
     for event in seen.key_averages():
-        matmul = any(word in event.key.lower() for word in ("gemm", "nvjet", "cutlass", "cublas"))
+        matmul = any(word in event.key.casefold() for word in ("gemm", "nvjet", "cutlass", "cublas"))
         kind = next((kind for kind in kinds if kind in event.key), "matmul" if matmul else "other")
         kinds[kind] += event.self_device_time_total / 1e3
     if not kinds["mamba_mimo_fwd"]:
