@@ -58,12 +58,16 @@ def ablations(pack: Pack) -> Iterator[tuple[str, str]]:
 
 @app.command()
 def main(
-    packs: Annotated[list[str], typer.Argument(help="packs, as pack05")],
+    packs: Annotated[list[str] | None, typer.Argument(help="packs, as pack05")] = None,
+    every: Annotated[bool, typer.Option("--all", help="every pack that has a patch and the lane")] = False,
     lane: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
 ) -> None:
     """Exit 1 when a hunk can be dropped and the verdict stays REPRODUCED_AND_FIXED."""
-    spare = 0
-    for pack in select(packs, load_packs()):
+    spare, known = 0, load_packs()
+    named = [p for p in known if p.patch.is_file() and lane in p.lanes] if every else select(packs or [], known)
+    if not named:
+        raise PatchlaneError("no pack named", "python -m reproducers.ablate pack09, or --all")
+    for pack in named:
         if not pack.patch.is_file():
             raise PatchlaneError(f"{pack.id} has no patch to ablate", "python -m reproducers.run --list")
         for name, text in ablations(pack):

@@ -9,6 +9,7 @@ cannot test here.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import importlib.util
 import json
@@ -99,6 +100,10 @@ class Probe:
         process touches a GPU. Raises RuntimeError when a rank fails, with its traceback in the log.
         """
         run_ranks(self, world, work)
+
+    def unwatched(self) -> contextlib.AbstractContextManager[None]:
+        """A ``with`` block whose lines are not watched, because watching costs time that it would measure."""
+        return self._watch.paused()
 
     def merge(self, checks: list[Check], seen: Any) -> None:
         """Take in what a rank found."""

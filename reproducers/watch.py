@@ -7,6 +7,7 @@ compiled from source text instead, so for those the text handed to the compiler 
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import inspect
 import sys
@@ -86,20 +87,42 @@ class Watch:
             monitoring.use_tool_id(_TOOL, "patchlane")
             monitoring.register_callback(_TOOL, monitoring.events.LINE, self._on_line)
             monitoring.register_callback(_TOOL, monitoring.events.PY_START, self._on_start)
-            monitoring.set_events(_TOOL, monitoring.events.LINE | monitoring.events.PY_START)
+        self._resume()
+
+    def _resume(self) -> None:
+        """Ask for the start of every function; only a watched file's functions are then followed line by line."""
+        if sys.version_info >= (3, 12):
+            sys.monitoring.set_events(_TOOL, sys.monitoring.events.PY_START)
         else:
             threading.settrace(self._on_call)
             sys.settrace(self._on_call)
 
-    def stop(self) -> None:
-        if not self.ranges:
-            return
+    def _pause(self) -> None:
         if sys.version_info >= (3, 12):
             sys.monitoring.set_events(_TOOL, 0)
-            sys.monitoring.free_tool_id(_TOOL)
         else:
             sys.settrace(None)
             threading.settrace(None)  # type: ignore[arg-type]
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """See nothing for a while: what is timed must not be watched."""
+        if not self.ranges:
+            yield
+            return
+        self._pause()
+        try:
+            yield
+        finally:
+            if self.pending or sys.version_info >= (3, 12):
+                self._resume()
+
+    def stop(self) -> None:
+        if not self.ranges:
+            return
+        self._pause()
+        if sys.version_info >= (3, 12):
+            sys.monitoring.free_tool_id(_TOOL)
 
     def _seen(self, code: CodeType, line: int) -> None:
         """Record a hit; on 3.11, where tracing slows everything, stop once every range has one."""
@@ -115,10 +138,11 @@ class Watch:
             self.functions.setdefault((name, code.co_qualname), set()).add(code_sha256(code))
             self.pending = {(n, a, b) for n, a, b in self.pending if n != name or not any(a <= x <= b for x in lines)}
             if not self.pending and sys.version_info < (3, 12):
-                sys.settrace(None)
-                threading.settrace(None)  # type: ignore[arg-type]
+                self._pause()
 
     def _on_start(self, code: CodeType, offset: int) -> object:
+        if sys.version_info >= (3, 12) and code.co_filename in self.ranges:
+            sys.monitoring.set_local_events(_TOOL, code, sys.monitoring.events.LINE)
         return self._on_line(code, code.co_firstlineno)
 
     def _on_line(self, code: CodeType, line: int) -> object:
