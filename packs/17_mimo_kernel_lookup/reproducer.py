@@ -287,15 +287,15 @@ def resident():
 
 
 def timed(p, case, step):
-    """Medians of 7 after 3 to warm up; wall clock over device time."""
-    for _ in range(3):
+    """Medians of 7 (host, wall) and 3 (device) after 2 to warm up; wall clock over device time."""
+    for _ in range(2):
         step()
     before = resident()
     with p.unwatched():
         times = [host_and_wall(step) for _ in range(7)]
         kept = resident() - before
         host, wall = (statistics.median(column) for column in zip(*times, strict=True))
-        device = statistics.median(device_time(step, host) for _ in range(7))
+        device = statistics.median(device_time(step, host) for _ in range(3))
     p.note(f"{case}: host memory kept by a step", kept / 7, unit="MiB")
     for name, seconds in (("host", host), ("wall", wall), ("device", device)):
         p.note(f"{case}: {name} time", seconds * 1e3, unit="ms")
