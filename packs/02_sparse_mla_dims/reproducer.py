@@ -256,7 +256,7 @@ def check_cost(p: probe.Probe) -> None:
 
 def reproduce(p: probe.Probe) -> None:
     if not p.upstream(f"{VARIANT}.ops.tilelang_utils").HAVE_TILELANG:
-        raise probe.CannotTest("dependency tilelang is not installed", "python -m reproducers.doctor")
+        raise probe.CannotTest("dependency tilelang is not installed", "install what the header lists")
     if p.lane == "cuda" and not torch.cuda.is_available():
         raise probe.CannotTest("no CUDA device")
     torch.manual_seed(p.seed)

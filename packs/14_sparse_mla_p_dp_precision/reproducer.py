@@ -169,7 +169,7 @@ def check_error(p: probe.Probe, s: int, topk: int, sharp: float) -> None:
 def reproduce(p: probe.Probe) -> None:
     module = p.upstream(OPS + "tilelang_sparse_mla_bwd")
     if not module.HAVE_TILELANG:
-        raise probe.CannotTest("dependency tilelang is not installed", "python -m reproducers.doctor")
+        raise probe.CannotTest("dependency tilelang is not installed", "install what the header lists")
     if p.lane == "cuda" and not torch.cuda.is_available():
         raise probe.CannotTest("no CUDA device")
     check_change(p, module)
