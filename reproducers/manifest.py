@@ -99,7 +99,8 @@ def state(pack: Pack, lanes: dict[str, dict[str, Any]]) -> str:
         return "stale"
     if pack.kind == "guard":
         passed = all("REGRESSION_GUARD_PASSED" in entry["sentinels"] for entry in lanes.values())
-        return "guard" if passed else "draft"
+        complete = "guard" if set(lanes) == set(pack.lanes) else "reproduced"
+        return complete if passed else "draft"
     words = {PROVED.get(entry["verdict"], "draft") for entry in lanes.values()}
     for word in ("draft", "fixed-upstream(candidate)"):
         if word in words:
