@@ -118,7 +118,7 @@ def collect(store: Store, names: list[str], pin_names: list[str], target: str) -
             if name not in pack.pins:
                 continue
             pin = pack.pins[name]
-            trees = [pins.pin_tree(store, pack, pin, {"tags": tags}), *pins.need_parts(store, pack, pin, tags)]
+            trees = [pins.base_tree(store, pack, pin, {"tags": tags}), *pins.need_parts(store, pack, pin, tags)]
             found |= {tree.path.name: tree for tree in trees}
     return found
 

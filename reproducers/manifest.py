@@ -74,7 +74,7 @@ def lane_entry(pack: Pack, lane: str, root: Path) -> dict[str, Any] | None:
 
 
 def _label(pin: dict[str, Any]) -> str:
-    return str(pin.get("release") or pin["sha"])
+    return str(pin.get("release") or pin["sha"]) + "".join(f" + {number:02d}" for number in pin.get("stacked_on", []))
 
 
 def affected(receipts: list[Path]) -> dict[str, str]:

@@ -12,8 +12,8 @@ from typing import Any
 from packaging.tags import Tag, sys_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from reproducers import archive, build_extension, gittree, index, trim_fatbin
-from reproducers.errors import CannotTestHere
+from reproducers import archive, build_extension, gittree, index, patching, trim_fatbin
+from reproducers.errors import CannotTestHere, PatchlaneError
 from reproducers.schema import Need, Pack, Pin, load_needs
 from reproducers.store import Store, Tree
 
@@ -143,7 +143,21 @@ def _link(source: str, target: str) -> None:
 
 
 def pin_tree(store: Store, pack: Pack, pin: Pin, options: dict[str, Any]) -> Tree:
-    """The tree under test. ``options``: ``upstream`` (a folder), ``allow_dirty``, ``tags`` (another interpreter's)."""
+    """The tree under test: the pinned one, with the patches of the packs that it is stacked on."""
+    tree = base_tree(store, pack, pin, options)
+    strip = patching.strip_for(tree.path, pack.upstream.source_root)
+    for number in pin.stacked_on:
+        patch = next(pack.folder.parent.glob(f"{number:02d}_*/fix.patch"), None)
+        if patch is None:
+            raise PatchlaneError(f"{pack.id} is stacked on pack {number:02d}, which has none", "git status")
+        tree = patching.patched_tree(store, tree, patch, strip)
+    return tree
+
+
+def base_tree(store: Store, pack: Pack, pin: Pin, options: dict[str, Any]) -> Tree:
+    """The pinned tree as upstream published it.
+
+    ``options``: ``upstream`` (a folder), ``allow_dirty``, ``tags`` (another interpreter's)."""
     folder: Path | None = options.get("upstream")
     if folder is not None:
         wanted = pin.sha if pin.release is None else None

@@ -106,7 +106,7 @@ def _details(run: Run, host: str, command: list[str], log_sha256: str, previous:
 
 
 def _pin(pin: Pin) -> dict[str, Any]:
-    return pin.model_dump(exclude_none=True, exclude={"needs", "expect"})
+    return pin.model_dump(exclude_defaults=True, exclude={"needs", "expect"})
 
 
 def _resource(name: str, sha256: str) -> dict[str, Any]:

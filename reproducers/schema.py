@@ -61,6 +61,7 @@ class Pin(Model):
 
     ``live`` (fix.patch, where the pack has one) and ``fixed`` (``expect: healthy``) have their meaning by name; any
     other pin shows the bug (``expect: bug``), and its fix when it names a ``patch``.
+    ``stacked_on`` names packs whose fix.patch is applied first, in both arms: what this one does without their bugs.
     """
 
     release: str | None = None
@@ -70,6 +71,7 @@ class Pin(Model):
     needs: list[str] = []
     patch: PatchName | None = None
     expect: Literal["bug", "healthy"] = "bug"
+    stacked_on: list[int] = []
 
     @model_validator(mode="after")
     def _named(self) -> Pin:
@@ -81,7 +83,7 @@ class Pin(Model):
 
     @property
     def label(self) -> str:
-        return self.release or f"git {self.sha}"
+        return (self.release or f"git {self.sha}") + "".join(f" + {number:02d}" for number in self.stacked_on)
 
 
 class Lane(Model):

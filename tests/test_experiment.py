@@ -218,3 +218,18 @@ def test_bitwise_identity_is_a_sentinel(toy):
     changed = edited(TOTAL, ("value * factor for", "value * factor + 1 for"))
     run = toy.run(toy.pack(toy.patch(changed), body(code)))
     assert (run.ruling.verdict, "scaled" in run.ruling.reason) == (Verdict.FIX_REGRESSES, True)
+
+
+def test_a_pin_stacked_on_another_pack(toy):
+    """Pack 08 mends the sum; 07, stacked on it, finds only its own half of the bug left, and mends that."""
+    write_tree(toy.packs / "08_other", {"fix.patch": toy.patch(edited(TOTAL))})
+    half = toy.patch(edited(TOTAL, FIRST), edited(TOTAL))
+    pin = git_pin(toy, "half", SOURCE).replace("}", ", stacked_on: [8], patch: half.patch}")
+    write_tree(toy.folder, {"half.patch": half})
+    run = execute(toy.pack(record=with_pins(pin)), Request(at="half"), toy.store, lambda arm, line: None)
+    assert run.ruling.verdict is Verdict.REPRODUCED_AND_FIXED, run.ruling
+    assert [c["name"] for c in run.pristine[0].record["checks"] if c["state"] == "bug"] == ["first"]
+    assert run.pin.label.endswith(" + 08") and "08_other" in run.tree.label
+    (toy.packs / "08_other/fix.patch").unlink()
+    with pytest.raises(PatchlaneError, match="stacked on pack 08, which has none"):
+        execute(run.pack, Request(at="half"), toy.store, lambda arm, line: None)
