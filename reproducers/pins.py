@@ -157,7 +157,8 @@ def pin_tree(store: Store, pack: Pack, pin: Pin, options: dict[str, Any]) -> Tre
 def base_tree(store: Store, pack: Pack, pin: Pin, options: dict[str, Any]) -> Tree:
     """The pinned tree as upstream published it.
 
-    ``options``: ``upstream`` (a folder), ``allow_dirty``, ``tags`` (another interpreter's)."""
+    ``options``: ``upstream`` (a folder), ``allow_dirty``, ``tags`` (another interpreter's).
+    """
     folder: Path | None = options.get("upstream")
     if folder is not None:
         wanted = pin.sha if pin.release is None else None
