@@ -29,6 +29,7 @@ PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
 NAME = re.compile(r"^\d{8}T\d{6}Z_[a-z0-9-]+_[0-9a-f]{12}\.json$")
 ENGINE = ("probe", "observe", "watch", "stamp", "verdicts", "rulings")
 ARMS = ("pristine", "patched", "fixed")
+COMMITTED = ROOT / "receipts"
 app = typer.Typer(add_completion=False, help=__doc__)
 
 
@@ -147,7 +148,7 @@ def write(run: Run, root: Path, host: str, command: list[str], places: dict[str,
     folder.mkdir(parents=True, exist_ok=True)
     log = ("\n".join(redact(line, places) for line in run.log) + "\n").encode()
     with FileLock(folder / ".lock"):
-        earlier = chain(folder) or chain(ROOT / "receipts" / folder.name)
+        earlier = chain(folder) or chain(COMMITTED / folder.name)
         previous = file_sha256(earlier[-1]) if earlier else None
         body = statement(run, alias(host), command, hashlib.sha256(log).hexdigest(), previous)
         data = (redact(json.dumps(body, indent=1, sort_keys=True), places) + "\n").encode()
@@ -249,7 +250,7 @@ def unproved(details: dict[str, Any]) -> bool:
 def verify_all(root: Path) -> dict[Path, list[str]]:
     """{receipt: faults} for every receipt under ``root`` that has any, stray files included."""
     receipts = [p for p in sorted(root.glob("[0-9][0-9]*/*.json")) if not p.name.startswith(".tmp-")]
-    known = {file_sha256(p) for p in [*receipts, *(ROOT / "receipts").glob("*/*.json")]}
+    known = {file_sha256(p) for p in [*receipts, *COMMITTED.glob("*/*.json")]}
     faults = {path: verify_one(path, known) for path in receipts}
     for path in receipts:
         if not NAME.match(path.name):
@@ -261,7 +262,7 @@ def verify_all(root: Path) -> dict[Path, list[str]]:
 
 
 @app.command()
-def verify(root: Annotated[Path, typer.Argument(help="folder of receipts")] = ROOT / "receipts") -> None:
+def verify(root: Annotated[Path, typer.Argument(help="folder of receipts")] = COMMITTED) -> None:
     """Recompute every digest and verdict; exit 1 and name what was tampered with."""
     faults = verify_all(root)
     for path, rows in faults.items():

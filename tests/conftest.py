@@ -3,8 +3,11 @@
 import pytest
 from toy import Toy
 
+from reproducers import receipts
+
 
 @pytest.fixture
-def toy(tmp_path):
-    """A toy upstream with two bugs, a packs folder and a store, none of them shared."""
+def toy(tmp_path, monkeypatch):
+    """A toy upstream with two bugs, a packs folder, a store and receipts, none of them shared."""
+    monkeypatch.setattr(receipts, "COMMITTED", tmp_path / "committed")
     return Toy(tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
@@ -161,6 +162,11 @@ def body(code: str) -> str:
     return head + textwrap.indent(textwrap.dedent(code).strip(), "    ") + tail
 
 
+def heed_interrupts() -> None:
+    """A shell's background jobs ignore SIGINT, and so would their children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @dataclass
 class Toy:
     """The toy's folders under one temporary folder."""
@@ -214,5 +220,6 @@ class Toy:
         environment = {**os.environ, "PYTHONPATH": str(root), "PATCHLANE_STORE": str(self.root / "store")}
         environment |= {"PATCHLANE_OFFLINE": "1", "COLUMNS": "200"}
         options = {"cwd": root, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True} | more
+        options["preexec_fn"] = heed_interrupts
         command = [sys.executable, "-m", f"reproducers.{args[0]}", *args[1:]]
         return subprocess.Popen(command, env=environment, start_new_session=True, **options)
