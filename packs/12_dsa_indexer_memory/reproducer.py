@@ -306,12 +306,12 @@ def check_time(p: probe.Probe) -> None:
 def layer(p: probe.Probe, device: str, s: int, b: int, **other: Any) -> Callable[[float], dict[str, Tensor | None]]:
     """NAM56R's DSA layer in bf16, absorbed MLA as a whole: gradients of parameters and input at a loss coefficient."""
     dsa, mla, norms = (p.upstream(x) for x in (DSA, VARIANT + "absorbed_mla", "megatron.core.transformer.torch_norm"))
-    config = mla.MLATransformerConfig(**{
-        "hidden_size": 3584, "num_attention_heads": 28, "q_lora_rank": 64, "kv_lora_rank": 64, "qk_head_dim": 64,
-        "qk_pos_emb_head_dim": 64, "v_head_dim": 64, "dsa_indexer_n_heads": 32, "dsa_indexer_head_dim": 64,
-        "dsa_indexer_topk": 256, "experimental_attention_variant": "dsa", "rope_type": "rope", "rotary_base": 500000,
-        "num_layers": 1, "bf16": True, "params_dtype": torch.bfloat16, "add_bias_linear": False,
-    } | other)  # fmt: skip
+    config = mla.MLATransformerConfig(**dict(
+        hidden_size=3584, num_attention_heads=28, q_lora_rank=64, kv_lora_rank=64, qk_head_dim=64, v_head_dim=64,
+        qk_pos_emb_head_dim=64, dsa_indexer_n_heads=32, dsa_indexer_head_dim=64, dsa_indexer_topk=256,
+        experimental_attention_variant="dsa", rope_type="rope", rotary_base=500000, num_layers=1, add_bias_linear=False,
+        bf16=True, params_dtype=torch.bfloat16, use_cpu_initialization=True,
+    ) | other)  # fmt: skip
     column, row, spec = mla.ColumnParallelLinear, mla.tensor_parallel.RowParallelLinear, mla.ModuleSpec
 
     class Duplicated(column):  # type: ignore[misc,valid-type]  # the same on one rank; Megatron's own is in TE only
