@@ -14,8 +14,9 @@ import contextlib
 import itertools
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,7 +31,8 @@ GIB = 2.0**30
 COEFF, GRAD = 0.1, 3.0  # loss coefficient; gradient of the loss, as if scaled: not a power of two
 FP32 = 1e-4  # of gradients, a tenth for the loss: fp32 sums of up to 4096 terms of either sign, products of 3 x tf32
 BF16 = 4e-3  # gradients are rounded to bf16 before they are scaled and after: 2 x 2^-9 at most
-DSA = "megatron.core.transformer.experimental_attention_variant.dsa"
+VARIANT = "megatron.core.transformer.experimental_attention_variant."
+DSA = VARIANT + "dsa"
 
 
 @dataclass(frozen=True)
@@ -246,9 +248,8 @@ def check_ranks(p: probe.Probe) -> None:
 def peaks(p: probe.Probe, case: Case, device: str) -> tuple[float, float, float]:
     """Peak GiB beyond the inputs: of the top-k, of the loss's forward, of its forward and backward."""
     call = Call(p, case, device)
-    mode: Any = (
-        LiveBytes(call.q, call.w, call.k, call.query, call.key) if device == "meta" else contextlib.nullcontext()
-    )
+    inputs = call.q, call.w, call.k, call.query, call.key
+    mode: Any = LiveBytes(*inputs) if device == "meta" else contextlib.nullcontext()
     before = torch.cuda.memory_allocated() if device == "cuda" else 0
 
     def restart() -> float:
@@ -284,19 +285,82 @@ def check_memory(p: probe.Probe, device: str) -> None:
             unit="GiB")  # fmt: skip
 
 
-def check_time(p: probe.Probe) -> None:
-    """Forward and backward at micro-batch 4 and 28 attention heads, the median of nine."""
-    call = Call(p, replace(NAM56R, b=4, np=28), "cuda")
-    events = []
-    for _ in range(13):  # four to warm up, then nine intervals
-        call.run()
-        events.append(torch.cuda.Event(enable_timing=True))
-        events[-1].record()
+def median_ms(run: Callable[[], Any]) -> float:
+    """Milliseconds of a call on the GPU, the median of nine."""
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(13)]  # four to warm up, then nine intervals
+    for event in events:
+        run()
+        event.record()
     torch.cuda.synchronize()
-    times = sorted(one.elapsed_time(two) for one, two in itertools.pairwise(events[3:]))
+    return sorted(one.elapsed_time(two) for one, two in itertools.pairwise(events[3:]))[4]
+
+
+def check_time(p: probe.Probe) -> None:
+    """Forward and backward at micro-batch 4 and 28 attention heads."""
+    call = Call(p, replace(NAM56R, b=4, np=28), "cuda")
     # a layer without the loss takes 20 ms with the TileLang backend, and may take three times that with it
-    p.error("indexer loss forward and backward, B4 S4096", times[4], 40,
+    p.error("indexer loss forward and backward, B4 S4096", median_ms(call.run), 40,
             reference="budget: twice a DSA layer without the loss", bug_above=150, unit="ms")  # fmt: skip
+
+
+def layer(p: probe.Probe, device: str, s: int, b: int, **other: Any) -> Callable[[float], dict[str, Tensor | None]]:
+    """NAM56R's DSA layer in bf16, absorbed MLA as a whole: gradients of parameters and input at a loss coefficient."""
+    dsa, mla, norms = (p.upstream(x) for x in (DSA, VARIANT + "absorbed_mla", "megatron.core.transformer.torch_norm"))
+    config = mla.MLATransformerConfig(**dict(
+        hidden_size=3584, num_attention_heads=28, q_lora_rank=64, kv_lora_rank=64, qk_head_dim=64, v_head_dim=64,
+        qk_pos_emb_head_dim=64, dsa_indexer_n_heads=32, dsa_indexer_head_dim=64, dsa_indexer_topk=256,
+        experimental_attention_variant="dsa", rope_type="rope", rotary_base=500000, num_layers=1, add_bias_linear=False,
+        bf16=True, params_dtype=torch.bfloat16, use_cpu_initialization=True,
+    ) | other)  # fmt: skip
+    column, row, spec = mla.ColumnParallelLinear, mla.tensor_parallel.RowParallelLinear, mla.ModuleSpec
+
+    class Duplicated(column):  # type: ignore[misc,valid-type]  # the same on one rank; Megatron's own is in TE only
+        def __init__(self, *sizes: int, parallel_mode: str, **options: Any) -> None:
+            super().__init__(*sizes, gather_output=False, **options)
+
+    parts: Any = dsa.DSAIndexerSubmodules(Duplicated, Duplicated, norms.WrappedTorchNorm, Duplicated)
+    parts = spec(dsa.DSAttention, submodules=dsa.DSAttentionSubmodules(spec(dsa.DSAIndexer, submodules=parts)))
+    parts = mla.AbsorbedMLASelfAttentionSubmodules(None, column, column, column, column, parts, row)
+    torch.manual_seed(p.seed)
+    module = mla.AbsorbedMLASelfAttention(config, parts, 1, mla.AttnMaskType.causal).bfloat16().to(device).train()
+    x, grad = (torch.randn(s, b, config.hidden_size).bfloat16().to(device) for _ in range(2))
+
+    def step(coefficient: float) -> dict[str, Tensor | None]:
+        config.dsa_indexer_loss_coeff = coefficient
+        module.zero_grad(set_to_none=True)
+        x.requires_grad_().grad = None
+        module(x, None)[0].backward(grad)
+        return {name: t.grad for name, t in [*module.named_parameters(), ("x", x)]}
+
+    return step
+
+
+def check_learning(p: probe.Probe, name: str, step: Callable[[float], Any], coefficient: float) -> str:
+    """The loss, and nothing else, trains the indexer; all else is trained either way. Returns the name of the case."""
+    name, wrong, on = f"{name}, loss {'on' if coefficient else 'off'}", 0, coefficient > 0
+    found = p.guard_attempt(f"{name}: forward and backward return", partial(step, coefficient)) or {}
+    for key, g in found.items():
+        wrong += (g is not None and bool(g.any() and g.isfinite().all())) != (on or ".indexer." not in key)
+    p.guard(f"{name}: tensors that learn and should not, or reverse", wrong, 0, reference="indexer: by the loss")
+    return name
+
+
+def check_layer(p: probe.Probe) -> None:
+    """NAM56R's layer at micro-batch 4: where TileLang does the attention, the loss must not be what a layer costs."""
+    name, took = "DSA layer with the loss on over off, B4 S4096", []
+    if not p.upstream(VARIANT + "ops.tilelang_utils").HAVE_TILELANG:
+        return p.skip(name, "tilelang cannot be imported")
+    step = layer(p, "cuda", 4096, 4, dsa_kernel_backend="tilelang")
+    for coefficient in (0.0, 1e-3):
+        case = check_learning(p, "DSA layer, B4 S4096", step, coefficient)
+        if not p.upstream(VARIANT + "ops.tilelang_sparse_mla_fwd")._tilelang_sparse_mla_fwd_kernel_cache:
+            return p.skip(name, "TileLang declines these sizes: none of its sparse kernels was asked for")
+        torch.cuda.reset_peak_memory_stats()
+        took.append(median_ms(partial(step, coefficient)))
+        p.note(case, took[-1], unit="ms")
+        p.note(f"{case}: peak", torch.cuda.max_memory_allocated() / GIB, unit="GiB")
+    # the most that a user is to pay for it; the bug is a loss that costs more than seven layers without
+    return p.error(name, took[1] / took[0], 3, reference="the same layer with the loss off", bug_above=8)
 
 
 def reproduce(p: probe.Probe) -> None:
@@ -309,6 +373,9 @@ def reproduce(p: probe.Probe) -> None:
         for name, case in (SMALL | LONG).items():
             check_numbers(p, name, Call(p, case, "cpu"), FP32)
         check_neighbours(p, "cpu")
+        small = layer(p, "cpu", 40, 2, hidden_size=96, num_attention_heads=3, dsa_indexer_n_heads=4, dsa_indexer_topk=8)
+        for coefficient in (0.0, 1e-3):
+            check_learning(p, "small DSA layer", small, coefficient)
         torch.Tensor.is_cuda = pretended  # type: ignore[method-assign]
         for name, case in TRITON.items():
             check_numbers(p, f"as on a GPU, {name}", Call(p, case, "cpu"), FP32)
@@ -324,6 +391,8 @@ def reproduce(p: probe.Probe) -> None:
     check_numbers(p, "S 4096, bf16", Call(p, replace(NAM56R, b=1), "cuda"), BF16)
     torch.cuda.empty_cache()
     check_time(p)
+    with p.unwatched():
+        check_layer(p)
 
 
 if __name__ == "__main__":
