@@ -19,10 +19,11 @@ from filelock import FileLock
 
 from reproducers import table
 from reproducers.errors import PatchlaneError
-from reproducers.receipts import ARMS, chain, newest, read, verify_all
+from reproducers.receipts import ARMS, chain, newest, read
 from reproducers.schema import ROOT, Pack, load_packs
 from reproducers.store import file_sha256, write_atomic
 from reproducers.verdicts import Exit
+from reproducers.verification import verify_all
 
 app = typer.Typer(add_completion=False, help=__doc__)
 HEADER = "# Generated from packs/*/pack.yaml and receipts/ by `python -m reproducers.manifest refresh`. Never edit.\n"

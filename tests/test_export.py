@@ -101,7 +101,7 @@ def test_exported_file_of_every_pack(pack):
     assert ast.get_docstring(tree) == ast.get_docstring(ast.parse(source))
     assert all(word in text for word in SENTINELS)
     assert str(ROOT) not in text and "make setup" not in text and "python -m reproducers" not in text
-    assert len(text) <= export.ISSUE_LIMIT
+    assert len(text) <= 80_000  # over ISSUE_LIMIT it is attached to an issue instead of pasted, as the verb says
     (header,) = PEP723.finditer(text)
     assert header.start() == 0 and header["type"] == "script"
     script = tomllib.loads("".join(line[2:] for line in header["content"].splitlines(keepends=True)))

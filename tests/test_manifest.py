@@ -9,9 +9,10 @@ import yaml
 from toy import TOTAL, edited
 
 from reproducers.manifest import build, import_receipts
-from reproducers.receipts import verify_all, write
+from reproducers.receipts import write
 from reproducers.schema import load_packs
 from reproducers.session import places
+from reproducers.verification import verify_all
 
 
 @pytest.fixture

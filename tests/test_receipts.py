@@ -13,8 +13,9 @@ from toy import FIRST, TOTAL, body, edited
 
 from reproducers import receipts
 from reproducers.errors import PatchlaneError
-from reproducers.receipts import redact, verify_all, write
+from reproducers.receipts import redact, write
 from reproducers.session import places
+from reproducers.verification import verify_all
 
 
 @pytest.fixture
