@@ -4,7 +4,10 @@ import re
 import subprocess
 import sys
 
+from reproducers import receipts
 from reproducers.experiment import Request, execute
+from reproducers.receipts import write
+from reproducers.render import render
 from reproducers.schema import ROOT, load_pack
 from reproducers.store import Store
 from reproducers.verdicts import Verdict
@@ -31,10 +34,13 @@ def run(tmp_path, source):
     return execute(load_pack(example(tmp_path)), request, Store(tmp_path / "store"), lambda arm, line: None)
 
 
-def test_the_example_pack_reproduces_and_fixes(tmp_path):
+def test_the_example_pack_reproduces_and_fixes(tmp_path, monkeypatch):
+    monkeypatch.setattr(receipts, "COMMITTED", tmp_path / "committed")
     done = run(tmp_path, BUGGY)
     assert done.ruling.verdict is Verdict.REPRODUCED_AND_FIXED, done.log
     assert done.sentinels == ["BUG_REPRODUCED", "FIX_VALIDATED"]
+    write(done, tmp_path / "receipts", "toy", [], {})
+    assert "`total([1, 2, 3])` is off by 1." in render(done.pack, tmp_path / "receipts")
 
 
 def test_the_example_pack_says_fixed_upstream_on_a_healthy_tree(tmp_path):
