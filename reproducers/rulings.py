@@ -36,6 +36,12 @@ def _broken(pristine: dict[str, Any], patched: dict[str, Any]) -> list[str]:
     return sorted(set(failed_guards(patched)) | (_guard_names(pristine) - _guard_names(patched)) | changed)
 
 
+def _unanswered(pristine: dict[str, Any], patched: dict[str, Any]) -> list[str]:
+    """Checks that showed the bug and that the patched arm skipped: silence is not health."""
+    made = {c["name"] for c in patched["checks"] if c["role"] == "bug"}
+    return [c["name"] for c in pristine["checks"] if c["state"] == "bug" and c["name"] not in made]
+
+
 def _unproved_kind(kind: str, pristine: dict[str, Any], patched: dict[str, Any]) -> str:
     """What a refactor or memory pack still owes after both arms are as they should be, or nothing."""
     if kind == "refactor" and not _digests(pristine):
@@ -82,6 +88,8 @@ def rule(pristine: dict[str, Any], patched: dict[str, Any], unexecuted: list[str
     if patched["outcome"] == "different":
         remedy = VERDICT_REMEDY[Verdict.DIFFERENT_FAILURE]
         return Ruling(Verdict.DIFFERENT_FAILURE, f"patched: {patched['reason']}", remedy)
+    if gone := _unanswered(pristine, patched):
+        return Ruling(Verdict.INCONCLUSIVE, f"bug checks that the patched arm did not make: {', '.join(gone)}")
     if unexecuted:
         return Ruling(Verdict.INCONCLUSIVE, f"patched code not seen executing: {', '.join(unexecuted)}")
     if owed := _unproved_kind(kind, pristine, patched):

@@ -118,3 +118,9 @@ def test_sentinels():
     assert sentinels("refactor", "FIX_REGRESSES", arms) == ["BUG_REPRODUCED"]
     guard = {"pristine": [extended("bug")], "fixed": [extended("healthy")]}
     assert sentinels("guard", "REPRODUCED", guard) == ["BUG_REPRODUCED", "REGRESSION_GUARD_PASSED"]
+
+
+def test_a_bug_check_that_the_patched_arm_skips_proves_nothing():
+    before, after = extended("bug", peak("bug", 32.0)), extended("healthy")
+    ruling = rule(before, after, [])
+    assert (ruling.verdict, "peak" in ruling.reason) == (Verdict.INCONCLUSIVE, True)
