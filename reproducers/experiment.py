@@ -186,7 +186,7 @@ def _patched(run: Run, bench: Bench, strip: int, seed: int) -> Ruling:
     arm = _arm(run, dataclasses.replace(bench, tree=fixed), after, "patched", seed)
     run.patched.append(arm)
     missing = patching.unexecuted(after, arm.record.get("executed", {}))
-    run.hunks = {hunk.name: hunk.name not in missing for hunk in after}
+    run.hunks = {hunk.name: run.hunks.get(hunk.name, True) and hunk.name not in missing for hunk in after}
     if run.request.arm == "patched":
         word = Verdict.FIX_INEFFECTIVE if arm.outcome == "bug" else Verdict.INCONCLUSIVE
         return Ruling(word, f"patched arm alone: {arm.outcome}: {arm.reason}", "run both arms")

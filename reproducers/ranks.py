@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import sys
 import tempfile
 import traceback
@@ -39,7 +40,8 @@ def run(probe: Probe, world: int, work: Callable[[int], None]) -> None:
     ranks, which may be waiting for it, are killed.
     """
     context = multiprocessing.get_context("fork")
-    meeting = Path(tempfile.mkdtemp(prefix="patchlane-")) / "rendezvous"
+    folder = tempfile.mkdtemp(prefix="patchlane-")
+    meeting = Path(folder) / "rendezvous"
     ends: dict[Any, int] = {}
     children: list[Any] = []
     sys.stdout.flush()
@@ -55,6 +57,7 @@ def run(probe: Probe, world: int, work: Callable[[int], None]) -> None:
         for child in children:
             child.kill()
             child.join()
+        shutil.rmtree(folder, ignore_errors=True)
     for _, checks, seen in sorted(found, key=lambda item: item[0]):
         probe.merge(checks, seen)
 
