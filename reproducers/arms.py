@@ -94,9 +94,8 @@ def _kill_group(pid: int) -> None:
 
 
 def _environment(spec: ArmSpec) -> dict[str, str]:
-    kept = {
-        k: v for k, v in os.environ.items() if k in KEPT_ENVIRONMENT or k.startswith(("NCCL_", "LC_", "TORCH_SYMM"))
-    }
+    families = ("NCCL_", "NVSHMEM_", "TORCH_SYMM", "LC_")
+    kept = {k: v for k, v in os.environ.items() if k in KEPT_ENVIRONMENT or k.startswith(families)}
     # in one site-packages a wheel finds its neighbours' libraries by a path relative to itself; trees lie apart
     folders = sorted({str(library.parent) for need in spec.needs for library in need.glob("*/lib/*.so*")})
     inherited = [kept["LD_LIBRARY_PATH"]] if kept.get("LD_LIBRARY_PATH") else []
