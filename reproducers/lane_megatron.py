@@ -48,12 +48,21 @@ def enable(device: str) -> None:
     cuda.synchronize = lambda *a, **k: None
     cuda.nvtx.range_push = cuda.nvtx.range_pop = lambda *a, **k: 0
     cuda.nvtx.range = lambda *a, **k: contextlib.nullcontext()
+    cuda.current_stream = lambda *a, **k: _Stream()
+    cuda.stream = lambda *a, **k: contextlib.nullcontext()
     tensor: Any = torch.Tensor
     tensor.cuda = tensor.pin_memory = lambda self, *a, **k: self
     kind = tensor.type  # the optimizers recognise dtypes by names such as torch.cuda.FloatTensor
     tensor.type = lambda self, *a, **k: kind(self, *a, **k) if a or k else kind(self).replace("torch.", "torch.cuda.")
     for name in FACTORIES:
         setattr(torch, name, _on_cpu(getattr(torch, name)))
+
+
+class _Stream:
+    """Where there is no GPU everything is in order already."""
+
+    def wait_stream(self, other: object) -> None:
+        """Nothing to wait for."""
 
 
 def _fast_hadamard_transform() -> None:

@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from reproducers.errors import PatchlaneError
 
@@ -28,6 +37,15 @@ Category = Literal[
     "compiler",
     "legality refactor",
 ]
+
+
+def _consumer(value: str) -> str:
+    if not re.fullmatch(r"(cpu|cuda) model(\.[a-z]\w*)+(: \S.*)?", value):
+        raise ValueError(f'{value!r} is not "LANE MODULE" or "LANE MODULE: what", as in "cuda model.layers.mamba3"')
+    return value
+
+
+Consumer = Annotated[str, AfterValidator(_consumer)]
 
 
 class Model(BaseModel):
@@ -163,7 +181,7 @@ class Pack(Model):
     filing: Filing
     remove_when: str
     review_by: datetime.date
-    consumed_by: list[str] = []
+    consumed_by: list[Consumer] = []
     approval: Approval | None = None
     folder: Path = Field(exclude=True)
 
@@ -214,6 +232,8 @@ class Pack(Model):
         for name, pin in self.pins.items():
             if pin.patch is not None and not (self.folder / pin.patch).is_file():
                 raise ValueError(f"pins.{name}.patch: {self.folder.name}/{pin.patch} is missing")
+        if self.consumed_by and not self.patch.is_file():
+            raise ValueError("consumed_by is for packs whose fix.patch is trained with, and this one has none")
         missing = {"cpu", "cuda"} - set(self.lanes) - set(self.no_lane)
         if missing:
             raise ValueError(f"lane {', '.join(sorted(missing))} is absent: say why under no_lane")

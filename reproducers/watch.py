@@ -6,66 +6,27 @@ compiled from source text instead, so for those the text handed to the compiler 
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import hashlib
 import inspect
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
+
+from reproducers.codehash import code_sha256, file_functions, headers, nested
 
 Ranges = dict[str, list[list[int]]]
 _TOOL = 4  # a sys.monitoring tool id that neither debuggers, coverage nor profilers claim
 
 
-def code_sha256(code: CodeType) -> str:
-    """Hash of what a function does: bytecode, names and constants, nested functions included, not its location."""
-    digest = hashlib.sha256(code.co_code)
-    digest.update(repr((code.co_names, code.co_varnames, code.co_freevars)).encode())
-    for const in code.co_consts:
-        digest.update((code_sha256(const) if isinstance(const, CodeType) else repr(_stable(const))).encode())
-    return digest.hexdigest()
-
-
-def _stable(const: object) -> object:
-    """Set literals print in hash order, which differs by process; sort them."""
-    return sorted(map(repr, const)) if isinstance(const, frozenset) else const
-
-
-def file_functions(path: Path) -> dict[str, list[str]]:
-    """{qualified name: code hashes} of a source file as compiled by this interpreter; a name may be defined twice."""
-    found: dict[str, list[str]] = {}
-
-    def walk(code: CodeType) -> None:
-        for const in code.co_consts:
-            if isinstance(const, CodeType):
-                found.setdefault(const.co_qualname, []).append(code_sha256(const))
-                walk(const)
-
-    walk(compile(path.read_bytes(), str(path), "exec", dont_inherit=True))
-    return found
-
-
-def headers(path: Path) -> dict[int, range]:
-    """{line of ``def``: the lines up to its body} of a source file, also under the line of its first decorator.
-
-    Importing a file runs its ``def`` lines, which says nothing of the functions' own code.
-    """
-    if path.suffix != ".py" or not path.exists():
-        return {}
-    found = {}
-    for node in ast.walk(ast.parse(path.read_bytes())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lines = range(node.lineno, max(node.lineno, node.body[0].lineno - 1) + 1)
-            found[min([node.lineno, *(d.lineno for d in node.decorator_list)])] = found[node.lineno] = lines
-    return found
-
-
 class Watch:
-    """Record executions of ``ranges`` ({path relative to ``tree``: [[first, last], ...]}, 1-based, inclusive)."""
+    """Record executions of ``ranges`` ({path relative to ``tree``: [[first, last], ...]}, 1-based, inclusive).
+
+    ``at(place)`` says where the program is; what runs or is compiled from then on is also kept by place.
+    """
 
     def __init__(self, tree: Path, ranges: Ranges) -> None:
         self.tree = tree.resolve()
@@ -77,29 +38,61 @@ class Watch:
         self.functions: dict[tuple[str, str], set[str]] = {}
         self.origins: dict[CodeType, CodeType] = {}  # code that was rewritten to run: the code it was made from
         self.sources: dict[tuple[str, int], dict[str, Any]] = {}
+        self.place: str | None = None
+        self.places: dict[str, dict[str, set[int]]] = {}  # place: {file: lines}, first lines of compiled sources too
+        self._known: dict[tuple[int, int], CodeType] = {}  # seen at this place; kept alive, so that ids stay theirs
+        self._followed: dict[int, CodeType] = {}  # code whose lines sys.monitoring tells
+        self._watching = False
+        self._replaced: dict[tuple[Any, str], Any] = {}
+
+    def at(self, place: str) -> None:
+        """Call first right after ``start``, then at every change, in the thread that goes on there.
+
+        On 3.11 a thread that Python did not start, such as the autograd engine's, is followed from its first call.
+        """
+        if not self._watching or place == self.place:
+            return
+        first, self.place = self.place is None, place
+        self._known.clear()
+        if sys.version_info >= (3, 12):
+            if first:  # until now a line was seen once only
+                sys.monitoring.restart_events()
+        elif sys.gettrace() is None:
+            sys.settrace(self._on_call)
 
     def start(self) -> None:
         if not self.ranges:
             return
-        self._hook_compilers()
         if sys.version_info >= (3, 12):
             monitoring = sys.monitoring
             monitoring.use_tool_id(_TOOL, "patchlane")
             monitoring.register_callback(_TOOL, monitoring.events.LINE, self._on_line)
             monitoring.register_callback(_TOOL, monitoring.events.PY_START, self._on_start)
-        self._resume()
+        self._hook_compilers()
+        self.resume()
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
         """Ask for the start of every function; only a watched file's functions are then followed line by line."""
+        if not self.ranges:
+            return
+        self._watching = True
         if sys.version_info >= (3, 12):
             sys.monitoring.set_events(_TOOL, sys.monitoring.events.PY_START)
+            for code in self._followed.values():
+                sys.monitoring.set_local_events(_TOOL, code, sys.monitoring.events.LINE)
         else:
             threading.settrace(self._on_call)
             sys.settrace(self._on_call)
 
-    def _pause(self) -> None:
+    def pause(self) -> None:
+        """See nothing until ``resume``."""
+        if not self.ranges:
+            return
+        self._watching = False
         if sys.version_info >= (3, 12):
             sys.monitoring.set_events(_TOOL, 0)
+            for code in self._followed.values():
+                sys.monitoring.set_local_events(_TOOL, code, 0)
         else:
             sys.settrace(None)
             threading.settrace(None)  # type: ignore[arg-type]
@@ -107,25 +100,36 @@ class Watch:
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """See nothing for a while: what is timed must not be watched."""
-        if not self.ranges:
-            yield
-            return
-        self._pause()
+        self.pause()
         try:
             yield
         finally:
-            if self.pending or sys.version_info >= (3, 12):
-                self._resume()
+            if self.pending or self.place or sys.version_info >= (3, 12):
+                self.resume()
 
     def stop(self) -> None:
         if not self.ranges:
             return
-        self._pause()
+        self.pause()
         if sys.version_info >= (3, 12):
+            for event in (sys.monitoring.events.LINE, sys.monitoring.events.PY_START):
+                sys.monitoring.register_callback(_TOOL, event, None)
             sys.monitoring.free_tool_id(_TOOL)
+        for (owner, name), original in self._replaced.items():
+            setattr(owner, name, original)
+        self._replaced.clear()
+
+    def _replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+        """Put ``make(original)`` in a name's place, once, until the watch stops."""
+        if owner is not None and (owner, name) not in self._replaced:
+            self._replaced[owner, name] = original = getattr(owner, name)
+            setattr(owner, name, make(original))
 
     def _seen(self, code: CodeType, line: int) -> None:
-        """Record a hit; on 3.11, where tracing slows everything, stop once every range has one."""
+        """Record a hit; on 3.11, where tracing slows everything, stop once every range has one, unless by place."""
+        if (id(code), line) in self._known:
+            return
+        self._known[id(code), line] = code
         name = code.co_filename
         code = self.origins.get(code, code)
         if code.co_flags & inspect.CO_NEWLOCALS:  # a function: its call runs its whole header
@@ -135,22 +139,31 @@ class Watch:
         lines = {n for n in lines if any(first <= n <= last for first, last in self.ranges[name])}
         if lines:
             self.hits[name] |= lines
+            if self.place:
+                self.places.setdefault(self.place, {}).setdefault(name, set()).update(lines)
             self.functions.setdefault((name, code.co_qualname), set()).add(code_sha256(code))
             self.pending = {(n, a, b) for n, a, b in self.pending if n != name or not any(a <= x <= b for x in lines)}
-            if not self.pending and sys.version_info < (3, 12):
-                self._pause()
+            if not self.pending and not self.place and sys.version_info < (3, 12):
+                self.pause()
 
     def _on_start(self, code: CodeType, offset: int) -> object:
         if sys.version_info >= (3, 12) and code.co_filename in self.ranges:
+            self._followed[id(code)] = code
             sys.monitoring.set_local_events(_TOOL, code, sys.monitoring.events.LINE)
         return self._on_line(code, code.co_firstlineno)
 
     def _on_line(self, code: CodeType, line: int) -> object:
+        """Seen once is enough, but for places: there every line of the watched files is told each time."""
         if code.co_filename in self.ranges:
             self._seen(code, line)
+            if self.place:
+                return None
         return sys.monitoring.DISABLE if sys.version_info >= (3, 12) else None
 
     def _on_call(self, frame: FrameType, event: str, arg: object) -> Any:
+        if not self._watching:  # stopped by another thread
+            sys.settrace(None)
+            return None
         if frame.f_code.co_filename not in self.ranges:
             return None
         self._seen(frame.f_code, frame.f_lineno)
@@ -163,62 +176,62 @@ class Watch:
 
     def _hook_compilers(self) -> None:
         """TileLang and TVM parse a kernel's text through ``inspect`` at trace time; Triton names it at compile time."""
-        original = inspect.getsourcelines
 
-        def getsourcelines(target: Any) -> Any:
-            lines, first = original(target)
-            code = getattr(inspect.unwrap(target) if callable(target) else target, "__code__", None)
-            if code is not None and code.co_filename in self.ranges and _called_from("tilelang", "tvm"):
-                self._compiled(code.co_filename, first, "".join(lines), "tilelang")
-            return lines, first
+        def make(original: Any) -> Any:
+            def getsourcelines(target: Any) -> Any:
+                lines, first = original(target)
+                code = getattr(inspect.unwrap(target) if callable(target) else target, "__code__", None)
+                if code is not None and code.co_filename in self.ranges and _called_from("tilelang", "tvm"):
+                    self._compiled(code.co_filename, first, "".join(lines), "tilelang")
+                return lines, first
 
-        inspect.getsourcelines = getsourcelines  # type: ignore[assignment]
+            return getsourcelines
+
+        self._replace(inspect, "getsourcelines", make)
 
     def hook_triton(self) -> None:
         """Call once triton is imported: every kernel it compiles from a watched file is recorded with its text."""
+        if not self.ranges:
+            return
         self._hook_interpreter()
         self._hook_tilelang()
+
+        def make(original: Any) -> Any:
+            def init(source: Any, fn: Any, *args: Any, **kwargs: Any) -> None:
+                original(source, fn, *args, **kwargs)
+                self._triton_function(fn, set())
+
+            return init
+
         module = sys.modules.get("triton.compiler.compiler")
-        if module is None or getattr(module.ASTSource, "_patchlane", False):
-            return
-        original = module.ASTSource.__init__
-
-        def init(source: Any, fn: Any, *args: Any, **kwargs: Any) -> None:
-            original(source, fn, *args, **kwargs)
-            self._triton_function(fn, set())
-
-        module.ASTSource.__init__ = init
-        module.ASTSource._patchlane = True
+        self._replace(getattr(module, "ASTSource", None), "__init__", make)
 
     def _hook_interpreter(self) -> None:
         """Triton's interpreter runs a rewritten copy of a kernel, at its lines: know it by the original's hash."""
+
+        def make(original: Any) -> Any:
+            def rewrite_ast(rewriter: Any) -> Any:
+                rewritten = original(rewriter)
+                self.origins[rewritten.__code__] = rewriter.fn.__code__
+                return rewritten
+
+            return rewrite_ast
+
         module = sys.modules.get("triton.runtime.interpreter")
-        if module is None or getattr(module.FunctionRewriter, "_patchlane", False):
-            return
-        original = module.FunctionRewriter.rewrite_ast
-
-        def rewrite_ast(rewriter: Any) -> Any:
-            rewritten = original(rewriter)
-            self.origins[rewritten.__code__] = rewriter.fn.__code__
-            return rewritten
-
-        module.FunctionRewriter.rewrite_ast = rewrite_ast
-        module.FunctionRewriter._patchlane = True
+        self._replace(getattr(module, "FunctionRewriter", None), "rewrite_ast", make)
 
     def _hook_tilelang(self) -> None:
         """TileLang traces a kernel by running a rewritten copy of it, at its lines: the same."""
-        module: Any = sys.modules.get("tilelang.language.eager.builder")
-        if module is None or hasattr(module.mutate, "_patchlane"):
-            return
-        original = module.mutate
 
-        def mutate(function: Any) -> Any:
-            made = original(function)
-            self.origins |= dict.fromkeys(_nested(made.gen.__code__), function.__code__)
-            return made
+        def make(original: Any) -> Any:
+            def mutate(function: Any) -> Any:
+                made = original(function)
+                self.origins |= dict.fromkeys(nested(made.gen.__code__), function.__code__)
+                return made
 
-        mutate._patchlane = True  # type: ignore[attr-defined]
-        module.mutate = mutate
+            return mutate
+
+        self._replace(sys.modules.get("tilelang.language.eager.builder"), "mutate", make)
 
     def _triton_function(self, fn: Any, done: set[int]) -> None:
         if id(fn) in done or not hasattr(fn, "src"):
@@ -247,6 +260,8 @@ class Watch:
         last = first + len(text.splitlines()) - 1
         sha = hashlib.sha256(text.encode()).hexdigest()
         self.sources[name, first] = {"first": first, "last": last, "sha256": sha, "compiler": compiler}
+        if self.place:
+            self.places.setdefault(self.place, {}).setdefault(name, set()).add(first)
 
     def report(self) -> dict[str, Any]:
         """{relative path: hit lines, executed functions with the hash on disk beside it, compiled sources}."""
@@ -264,14 +279,6 @@ class Watch:
                 "compiled": [entry for (file, _), entry in sorted(self.sources.items()) if file == name],
             }
         return result
-
-
-def _nested(code: CodeType) -> Iterator[CodeType]:
-    """A code object and all within it."""
-    yield code
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            yield from _nested(const)
 
 
 def _called_from(*packages: str) -> bool:

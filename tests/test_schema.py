@@ -4,7 +4,7 @@ import pytest
 from toy import RECORD
 
 from reproducers.errors import PatchlaneError
-from reproducers.schema import load_needs, load_pack, load_packs, select
+from reproducers.schema import ROOT, load_needs, load_pack, load_packs, select
 from reproducers.verdicts import Exit
 
 
@@ -60,6 +60,15 @@ FAULTS = {
         "upstream_state.threads.0.url: String should match",
     ),
     "date": (("date: 2026-11-21", "date: soon"), "upstream_state.search.date: "),
+    "consumed by": (
+        ("kind: bug", 'kind: bug\nconsumed_by: ["gpu model.head"]'),
+        "consumed_by.0: 'gpu model.head' is not \"LANE",
+    ),
+    "consumed outside": (("kind: bug", 'kind: bug\nconsumed_by: ["cuda tests.x"]'), "'cuda tests.x' is not"),
+    "consumed for nothing": (
+        ("kind: bug", 'kind: bug\nconsumed_by: ["cuda model.head: "]'),
+        "'cuda model.head: ' is not",
+    ),
     "schema version": (("schema_version: 1", "schema_version: 2"), "schema_version: Input should be 1"),
 }
 
@@ -69,6 +78,24 @@ def test_fault(toy, name):
     (old, new), said = FAULTS[name]
     assert old in RECORD
     assert said in refusal(toy, RECORD.replace(old, new, 1))
+
+
+def test_consumed_by(toy):
+    entries = ["cpu model.layers.spec", "cuda model.layers.mamba3: its backward, 8 groups"]
+    assert toy.pack(record=RECORD + f"consumed_by: {entries}\n").consumed_by == entries
+    report = RECORD.replace("kind: bug", "kind: report") + f"consumed_by: {entries}\n"
+    toy.pack("x")
+    (toy.folder / "fix.patch").unlink()
+    (toy.folder / "pack.yaml").write_text(report)
+    with pytest.raises(PatchlaneError, match=r"consumed_by is for packs whose fix.patch is trained with"):
+        load_pack(toy.folder)
+
+
+def test_every_consumer_is_a_module_of_the_model():
+    for pack in load_packs():
+        for entry in pack.consumed_by:
+            module = entry.split(":")[0].split()[1]
+            assert ROOT.joinpath(*module.split(".")).with_suffix(".py").is_file(), f"{pack.id}: {entry}"
 
 
 def test_the_line_is_named(toy):

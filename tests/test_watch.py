@@ -1,12 +1,16 @@
 """Proof of execution: lines, functions, and code that is not the tree's."""
 
+import _thread
+import inspect
 import sys
 import threading
+import types
 
 import pytest
 from toy import write_tree
 
-from reproducers.watch import Watch, code_sha256, file_functions
+from reproducers.codehash import code_sha256, file_functions
+from reproducers.watch import Watch
 
 TEXT = """def outer(flag):
     def inner(x):
@@ -126,13 +130,144 @@ def test_tracing_stops_once_every_range_was_hit(watched):
     assert during[1] is None
 
 
+@pytest.fixture
+def placed(tmp_path):
+    """A watch of ``outer_helper``'s body that stops after the test, and the module under it."""
+    write_tree(tmp_path, {"mod.py": TEXT})
+    watch, names, old = Watch(tmp_path, {"mod.py": [[21, 21]]}), {}, sys.gettrace()
+    watch.start()
+    exec(compile(TEXT, str((tmp_path / "mod.py").resolve()), "exec"), names)
+    yield watch, names["outer"], str((tmp_path / "mod.py").resolve())
+    watch.stop()
+    sys.settrace(old)
+
+
+def in_thread(call, then=lambda: None, last=lambda: None):
+    """``call`` in a thread that ``threading`` did not start, as the autograd engine's, ``then`` here, ``last`` there.
+
+    Returns the thread's trace function after each of its two calls.
+    """
+    steps, found = [threading.Event() for _ in range(3)], []
+
+    def work():
+        call()
+        found.append(sys.gettrace())
+        steps[0].set()
+        steps[1].wait(10)
+        last()
+        found.append(sys.gettrace())
+        steps[2].set()
+
+    _thread.start_new_thread(work, ())
+    assert steps[0].wait(10)
+    then()
+    steps[1].set()
+    assert steps[2].wait(10)
+    return found
+
+
+def test_a_line_is_told_at_every_place(placed):
+    watch, call, name = placed
+    watch.at("one")
+    call(1)
+    call(1)
+    watch.at("two")
+    watch.at("three")
+    call(1)
+    assert watch.places == {"one": {name: {21}}, "three": {name: {21}}}
+    assert watch.report()["mod.py"]["lines"] == [21]
+
+
+def test_a_foreign_thread_is_followed_from_its_place(placed):
+    watch, call, name = placed
+    in_thread(lambda: (watch.at("backward"), call(1)))
+    assert watch.places == {"backward": {name: {21}}}
+
+
+def test_a_foreign_thread_is_let_go_when_the_watch_stops(placed):
+    watch, call, _ = placed
+    traces = in_thread(lambda: watch.at("backward"), watch.pause, lambda: call(1))
+    assert [trace is None for trace in traces] == [sys.version_info >= (3, 12), True]
+    assert watch.places == {}
+
+
+def test_nothing_is_seen_while_paused(placed):
+    watch, call, name = placed
+    watch.at("one")
+    call(0)  # its lines are followed from here on
+    with watch.paused():
+        watch.at("paused")
+        call(1)
+    assert watch.places == {"one": {name: {21}}}
+    watch.at("two")
+    call(1)
+    assert set(watch.places) == {"one", "two"}
+
+
+def test_nothing_is_left_after_the_stop(placed):
+    watch, call, _ = placed
+    watch.at("one")
+    call(1)
+    before = watch.places, watch.hits
+    watch.stop()
+    call(1)
+    assert (watch.places, watch.hits) == before
+    assert sys.gettrace() is None
+    if sys.version_info >= (3, 12):
+        assert sys.monitoring.get_tool(4) is None
+        sys.monitoring.use_tool_id(4, "test")
+        assert sys.monitoring.get_local_events(4, call.__code__) == 0
+        assert sys.monitoring.register_callback(4, sys.monitoring.events.LINE, None) is None
+        sys.monitoring.free_tool_id(4)
+    watch.start()  # for the fixture to stop
+
+
+def test_hooks_are_undone(tmp_path, monkeypatch):
+    class Source:
+        def __init__(self, fn):
+            self.fn = fn
+
+    class Rewriter:
+        def rewrite_ast(self): ...
+
+    modules = {
+        "triton.compiler.compiler": {"ASTSource": Source},
+        "triton.runtime.interpreter": {"FunctionRewriter": Rewriter},
+        "tilelang.language.eager.builder": {"mutate": len},
+    }
+    for name, members in modules.items():
+        module = types.ModuleType(name)
+        vars(module).update(members)
+        monkeypatch.setitem(sys.modules, name, module)
+
+    def hooked():
+        return inspect.getsourcelines, Source.__init__, Rewriter.rewrite_ast, sys.modules[name].mutate
+
+    before, watch, old = hooked(), Watch(write_tree(tmp_path, {"mod.py": TEXT}), {"mod.py": [[21, 21]]}), sys.gettrace()
+    watch.start()
+    watch.hook_triton()
+    during = hooked()
+    watch.hook_triton()
+    assert hooked() == during
+    watch.stop()
+    sys.settrace(old)
+    assert hooked() == before
+    assert all(one is not two for one, two in zip(before, during, strict=True))
+
+
 def test_no_ranges_no_tracing(tmp_path):
     before = sys.gettrace()
     watch = Watch(tmp_path, {})
+    hooks = inspect.getsourcelines
     watch.start()
-    assert sys.gettrace() is before
+    watch.hook_triton()
+    watch.at("nowhere")
+    with watch.paused():
+        pass
+    watch.resume()
+    assert (sys.gettrace(), inspect.getsourcelines) == (before, hooks)
     watch.stop()
-    assert watch.report() == {}
+    assert (watch.report(), watch.places) == ({}, {})
 
 
 def test_missing_and_foreign_files(tmp_path):

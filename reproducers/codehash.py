@@ -1,0 +1,60 @@
+"""What a code object does, as a hash, and where the lines of a source file belong. Standard library only."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType
+
+
+def code_sha256(code: CodeType) -> str:
+    """Hash of what a function does: bytecode, names and constants, nested functions included, not its location."""
+    digest = hashlib.sha256(code.co_code)
+    digest.update(repr((code.co_names, code.co_varnames, code.co_freevars)).encode())
+    for const in code.co_consts:
+        digest.update((code_sha256(const) if isinstance(const, CodeType) else repr(_stable(const))).encode())
+    return digest.hexdigest()
+
+
+def _stable(const: object) -> object:
+    """Set literals print in hash order, which differs by process; sort them."""
+    return sorted(map(repr, const)) if isinstance(const, frozenset) else const
+
+
+def file_functions(path: Path) -> dict[str, list[str]]:
+    """{qualified name: code hashes} of a source file as compiled by this interpreter; a name may be defined twice."""
+    found: dict[str, list[str]] = {}
+
+    def walk(code: CodeType) -> None:
+        for const in code.co_consts:
+            if isinstance(const, CodeType):
+                found.setdefault(const.co_qualname, []).append(code_sha256(const))
+                walk(const)
+
+    walk(compile(path.read_bytes(), str(path), "exec", dont_inherit=True))
+    return found
+
+
+def headers(path: Path) -> dict[int, range]:
+    """{line of ``def``: the lines up to its body} of a source file, also under the line of its first decorator.
+
+    Importing a file runs its ``def`` lines, which says nothing of the functions' own code.
+    """
+    if path.suffix != ".py" or not path.exists():
+        return {}
+    found = {}
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            lines = range(node.lineno, max(node.lineno, node.body[0].lineno - 1) + 1)
+            found[min([node.lineno, *(d.lineno for d in node.decorator_list)])] = found[node.lineno] = lines
+    return found
+
+
+def nested(code: CodeType) -> Iterator[CodeType]:
+    """A code object and all within it."""
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, CodeType):
+            yield from nested(const)
