@@ -1,0 +1,1 @@
+"""NAM56R trained on Megatron-Core through the packs' patches."""

@@ -1,0 +1,86 @@
+"""Which kind each layer is: NAM56R's period, and the pattern string that Megatron's HybridModel takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PERIOD = "AEMEAEMEAEMR"
+# Megatron's symbols: "+" MLA, "D" sparse attention, "E" MoE, "M" Mamba. The M²RNN takes the slot of "G", which
+# Megatron-Core builds from whatever spec it is given and NAM56R has no other use for.
+SYMBOLS = {"mla": "+", "dsa": "D", "moe": "E", "mamba3": "M", "m2rnn": "G"}
+MTP_PATTERN = "+-"  # one MTP depth: dense MLA, dense MLP
+KIND_OF_LETTER = {"E": "moe", "M": "mamba3", "R": "m2rnn"}
+MLA_EVERY = 4  # of the attention layers, the first of each four is full MLA, the other three are sparse
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of the main stack: its 1-based number as Megatron counts, its kind, and where its indices come from."""
+
+    number: int
+    kind: str
+    indices_from: int | None = None  # DSA only: the layer that computes the top-k; itself for the first of three
+
+
+def layers(count: int, period: str = PERIOD) -> tuple[Layer, ...]:
+    """The first ``count`` layers of the tiled period, 1-based. ValueError for a letter that names no layer kind."""
+    found, attention, source = [], 0, 0
+    for number in range(1, count + 1):
+        letter = period[(number - 1) % len(period)]
+        if letter != "A":
+            if letter not in KIND_OF_LETTER:
+                raise ValueError(f"layer {number}: {letter!r} is no layer kind; A, {', '.join(KIND_OF_LETTER)} are")
+            found.append(Layer(number, KIND_OF_LETTER[letter]))
+            continue
+        rank, attention = attention, attention + 1
+        if rank % MLA_EVERY == 0:
+            found.append(Layer(number, "mla"))
+            continue
+        source = number if rank % MLA_EVERY == 1 else source
+        found.append(Layer(number, "dsa", source))
+    return tuple(found)
+
+
+def megatron_pattern(stack: tuple[Layer, ...], mtp_depths: int, cuts: tuple[int, ...] = ()) -> str:
+    """``stack`` in Megatron's symbols: "|" after each layer number in ``cuts``, "/+-" for each MTP depth."""
+    main = "".join(SYMBOLS[layer.kind] + ("|" if layer.number in cuts else "") for layer in stack)
+    return main + f"/{MTP_PATTERN}" * mtp_depths
+
+
+def index_sharing(stack: tuple[Layer, ...]) -> tuple[int, int]:
+    """(offset, frequency) of Megatron's rule: layer L computes its top-k where ``(L - offset) % frequency == 0``.
+
+    ValueError where the stack's sharing does not follow such a rule. (1, 1) without sparse attention.
+    """
+    sparse = [layer for layer in stack if layer.kind == "dsa"]
+    if not sparse:
+        return 1, 1
+    offset, frequency = sparse[0].number, MLA_EVERY * PERIOD.index("A", 1)
+    for layer in sparse:
+        if layer.number - (layer.number - offset) % frequency != layer.indices_from:
+            raise ValueError(f"layer {layer.number} takes indices from {layer.indices_from}, not by Megatron's rule")
+    return offset, frequency
+
+
+def possible_cuts(stack: tuple[Layer, ...]) -> list[int]:
+    """Layer numbers after which a pipeline stage may end: no sparse layer may be parted from its indices.
+
+    Megatron carries the indices on the micro-batch's PackedSeqParams, which does not travel between stages.
+    """
+    groups = [(layer.indices_from, layer.number) for layer in stack if layer.indices_from is not None]
+    last = stack[-1].number
+    return [n for n in range(1, last) if not any(first <= n < number for first, number in groups)]
+
+
+def even_cuts(stack: tuple[Layer, ...], stages: int) -> tuple[int, ...]:
+    """Where to cut the stack into ``stages``, as near to equal layer counts as ``possible_cuts`` lets it.
+
+    ValueError when there are too few places to cut.
+    """
+    allowed, chosen = possible_cuts(stack), list[int]()
+    for stage in range(1, stages):
+        free = [n for n in allowed if not chosen or n > chosen[-1]]
+        if not free:
+            raise ValueError(f"{len(stack)} layers can be cut in {stage} places only, {stages} stages were asked for")
+        chosen.append(min(free, key=lambda n: (abs(n - stage * len(stack) / stages), n)))
+    return tuple(chosen)
