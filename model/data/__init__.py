@@ -1,0 +1,1 @@
+"""Token data: corpora, tokenizers, Megatron indexed datasets, per-token structure, packed batches."""

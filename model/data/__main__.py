@@ -1,0 +1,104 @@
+"""Build a token dataset, or show one.
+
+python -m model.data build                     (the running Python's standard library, by bytes)
+python -m model.data build --source text --split '\\s*' --out DIR PATH...
+python -m model.data show DIR --verify
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from model.data.corpus import Corpus
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=__doc__)
+Sources = Literal["stdlib", "text", "jsonl", "parquet"]
+APPLIES = {"--key": ("jsonl", "parquet"), "--split": ("text",), "--language": ("jsonl",)}
+
+
+@app.command()
+def build(
+    paths: Annotated[list[Path] | None, typer.Argument(help="files or folders; none for --source stdlib")] = None,
+    out: Annotated[Path | None, typer.Option(help="folder to make; default: the cache, named by content")] = None,
+    source: Annotated[Sources, typer.Option(help="what PATHS hold")] = "stdlib",
+    tokenizer: Annotated[str, typer.Option(help="byte, or hf:FILE for a tokenizers JSON file")] = "byte",
+    eod: Annotated[str | None, typer.Option(help="with hf: the token that ends a document")] = None,
+    valid_percent: Annotated[float, typer.Option(help="share of documents held out, by content hash")] = 2.0,
+    structure: Annotated[
+        bool | None, typer.Option(help="per-token side columns; default: yes, except for parquet, which has no text")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="processes; the result does not depend on it")] = 1,
+    key: Annotated[str | None, typer.Option(help="jsonl: field of the text (text); parquet: column (tokens)")] = None,
+    split: Annotated[str | None, typer.Option(help=r"text: regex of separating lines, '\s*' for blank ones")] = None,
+    language: Annotated[Literal["python", "text"] | None, typer.Option(help="jsonl: what the texts are (text)")] = None,
+) -> None:
+    """Write train and valid splits as Megatron indexed datasets, or reuse the same dataset if it is there."""
+    from model.data.build import build as run
+    from model.data.encode import EncoderOptions
+    from model.data.errors import DataError
+    from model.data.show import Bar, table
+
+    for name, value in {"--key": key, "--split": split, "--language": language}.items():
+        if value is not None and source not in APPLIES[name]:
+            raise DataError(f"{name} does not apply to --source {source}", f"leave {name} out")
+    if structure and source == "parquet":
+        raise DataError("--structure needs text, --source parquet has token ids only", "leave --structure out")
+    corpus = _corpus(source, paths or [], key, split, language)
+    options = EncoderOptions(tokenizer, eod, valid_percent, source != "parquet" if structure is None else structure)
+    try:
+        with Bar(corpus) as bar:
+            built = run(corpus, options, out, workers=workers, progress=bar.advance)
+    except OSError as error:
+        raise DataError(f"{error.filename or 'the dataset'}: {error.strerror or error}") from error
+    typer.echo(f"{'reused, same inputs' if built.reused else 'built'}: {built.folder}")
+    table(built.record)
+
+
+def _corpus(source: Sources, paths: list[Path], key: str | None, split: str | None, language: str | None) -> Corpus:
+    from model.data import readers
+    from model.data.corpus import StandardLibrary
+    from model.data.errors import DataError
+
+    if source == "text":
+        return readers.TextFiles(paths, split)
+    if source == "jsonl":
+        return readers.JsonLines(paths, key or "text", "python" if language == "python" else "text")
+    if source == "parquet":
+        return readers.ParquetTokens(paths, key or "tokens")
+    if paths:
+        raise DataError(f"--source stdlib takes no PATHS, got {paths[0]}", f"--source text {paths[0]}")
+    return StandardLibrary()
+
+
+@app.command()
+def show(
+    folder: Annotated[Path, typer.Argument(help="a dataset's folder", metavar="DIR")],
+    verify: Annotated[bool, typer.Option("--verify", help="read every file and compare its sha256")] = False,
+) -> None:
+    """Print a dataset's record; with --verify exit 1 when a file is not the one that was built."""
+    from model.data.dataset import damaged, read_record
+    from model.data.show import table
+
+    record = read_record(folder)
+    table(record)
+    if not verify:
+        return
+    bad = damaged(folder, record)
+    for name in bad:
+        typer.echo(f"changed since it was built: {folder / name}\n  mend: rm -r {folder}, and build again", err=True)
+    typer.echo(f"{len(record.files) - len(bad)} of {len(record.files)} files are as built")
+    raise typer.Exit(1 if bad else 0)
+
+
+def main() -> None:
+    from reproducers.cli import guarded
+
+    guarded(app)
+
+
+if __name__ == "__main__":
+    main()

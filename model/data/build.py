@@ -1,0 +1,158 @@
+"""Build a dataset folder: whole or not at all, and only when one of the same inputs is not there already."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from platformdirs import user_cache_path
+
+from model.data import tokenizers
+from model.data.corpus import Corpus, digest_files
+from model.data.dataset import RECORD, SPLITS, DatasetRecord, FileRecord, Split, SplitRecord, prefix, read_record
+from model.data.encode import EncodedDocument, EncoderOptions, encode_all
+from model.data.errors import DataError
+from model.data.files import file_sha256, json_sha256, scratch_folder
+from model.data.indexed import IndexedWriter, token_dtype
+from model.data.structure import FIELDS
+from model.data.tokenizers import TokenizerDescription
+
+FORMAT = 1  # raised when the same inputs begin to give other files
+Progress = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Built:
+    folder: Path
+    record: DatasetRecord
+    reused: bool
+
+
+def build(
+    corpus: Corpus,
+    options: EncoderOptions,
+    out: Path | None = None,
+    *,
+    workers: int = 1,
+    progress: Progress = lambda size: None,
+) -> Built:
+    """Build into ``out`` (default: a folder named by content in the cache), or find it built there.
+
+    ``progress`` is told the bytes of each document. DataError when ``out`` holds anything else, when the corpus
+    changed meanwhile or is empty, and for whatever its readers refuse; ``out`` is then as it was.
+    """
+    if not 0 <= options.valid_percent < 100:
+        raise DataError(f"--valid-percent {options.valid_percent:g}", "--valid-percent 2 (from 0 to below 100)")
+    tokenizer = tokenizers.load(options.tokenizer, options.eod_token).description
+    key = _build_digest(corpus, options, tokenizer)
+    folder = out or _default_folder(corpus, tokenizer, key)
+    if (found := _existing(folder, key)) is not None:
+        return Built(folder, found, reused=True)
+    with scratch_folder(folder) as scratch:
+        inner = scratch / "dataset"
+        inner.mkdir()
+        record = _fill(inner, corpus, options, tokenizer, key, workers, progress)
+        (inner / RECORD).write_text(record.model_dump_json(indent=1) + "\n")
+        try:
+            inner.replace(folder)
+        except OSError:  # someone built into the same folder meanwhile
+            if (found := _existing(folder, key)) is None:
+                raise
+            return Built(folder, found, reused=True)
+    return Built(folder, record, reused=False)
+
+
+def _build_digest(corpus: Corpus, options: EncoderOptions, tokenizer: TokenizerDescription) -> str:
+    """sha256 of everything that determines the dataset's content; where the files lie is no part of it."""
+    chosen = {k: v for k, v in asdict(options).items() if k in ("valid_percent", "structure")}
+    described = corpus.description.model_dump(mode="json")
+    return json_sha256({"format": FORMAT, "corpus": described, "tokenizer": tokenizer.model_dump(), **chosen})
+
+
+def _default_folder(corpus: Corpus, tokenizer: TokenizerDescription, key: str) -> Path:
+    root = Path(os.environ.get("PATCHLANE_STORE") or user_cache_path("patchlane"))
+    return root / "data" / f"{corpus.description.source}-{tokenizer.kind}-{key[:12]}"
+
+
+def _existing(folder: Path, key: str) -> DatasetRecord | None:
+    """The dataset of the same build in ``folder``; None when nothing is there, DataError when something else is."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return None
+    if not (folder / RECORD).is_file():
+        raise DataError(f"{folder} exists and is no dataset", "name another folder: --out DIR")
+    record = read_record(folder)
+    if record.build_sha256 != key:
+        raise DataError(
+            f"{folder} holds a dataset of other inputs or options", f"name another --out, or: rm -r {folder}"
+        )
+    return record
+
+
+class _Tally:
+    """Documents, tokens and token frequencies of one split."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self.documents = 0
+        self.counts: NDArray[Any] = np.zeros(vocab_size, np.int64)
+
+    def add(self, ids: NDArray[Any]) -> None:
+        self.documents += 1
+        counts = np.bincount(ids)
+        self.counts[: len(counts)] += counts
+
+    def record(self) -> SplitRecord:
+        total = int(self.counts.sum())
+        share = self.counts[self.counts > 0] / max(total, 1)
+        entropy = float(-(share * np.log(share)).sum()) if total else None
+        return SplitRecord(documents=self.documents, tokens=total, unigram_entropy=entropy)
+
+
+def _fill(
+    folder: Path,
+    corpus: Corpus,
+    options: EncoderOptions,
+    tokenizer: TokenizerDescription,
+    key: str,
+    workers: int,
+    progress: Progress,
+) -> DatasetRecord:
+    """Write the indexed datasets into ``folder`` and describe them."""
+    fields = tuple(FIELDS) if options.structure else ()
+    tallies = {split: _Tally(tokenizer.vocab_size) for split in SPLITS}
+    with contextlib.ExitStack() as stack:
+        writers: dict[tuple[Split, str | None], IndexedWriter] = {}
+        for split in SPLITS:
+            for field in (None, *fields):
+                dtype = np.dtype(np.uint8) if field else token_dtype(tokenizer.vocab_size)
+                writers[split, field] = stack.enter_context(IndexedWriter(prefix(folder, split, field), dtype))
+        for document in encode_all(corpus, options, workers):
+            _write(document, writers, fields)
+            tallies[document.split].add(document.ids)
+            progress(document.size)
+    if digest_files(corpus.files)[0] != corpus.description.sha256:
+        raise DataError("the corpus changed while it was read", "run the build again")
+    if not tallies["train"].documents:
+        raise DataError("the training split has no document", "give more text, or a lower --valid-percent")
+    return DatasetRecord(
+        build_sha256=key,
+        corpus=corpus.description,
+        tokenizer=tokenizer,
+        valid_percent=options.valid_percent,
+        fields=fields,
+        splits={split: tally.record() for split, tally in tallies.items()},
+        files={p.name: FileRecord(bytes=p.stat().st_size, sha256=file_sha256(p)) for p in sorted(folder.iterdir())},
+    )
+
+
+def _write(
+    document: EncodedDocument, writers: dict[tuple[Split, str | None], IndexedWriter], fields: tuple[str, ...]
+) -> None:
+    writers[document.split, None].append(document.ids)
+    for field in fields:
+        writers[document.split, field].append(document.columns[field])

@@ -1,0 +1,119 @@
+"""From documents to token ids and side columns, in this process or in several, in the corpus's order."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.data import tokenizers
+from model.data.corpus import Document
+from model.data.dataset import Split
+from model.data.errors import DataError
+from model.data.indexed import token_dtype
+from model.data.structure import token_columns
+
+IN_FLIGHT = 8  # documents a worker may have waiting: bounds memory
+
+
+@dataclass(frozen=True)
+class EncodedDocument:
+    """``ids`` [n]: the dataset's dtype, EOD last; ``columns`` {field: uint8 [n]}, 0 at EOD; ``size``: bytes of text."""
+
+    split: Split
+    ids: NDArray[Any]
+    columns: dict[str, NDArray[Any]]
+    size: int
+
+
+@dataclass(frozen=True)
+class EncoderOptions:
+    tokenizer: str
+    eod_token: str | None
+    valid_percent: float
+    structure: bool
+
+
+class Encoder:
+    """Tokenizes, annotates and assigns a split. The split hangs on the document's content alone: it is the same in
+    any order and whatever else the corpus holds, and copies of a document never straddle it.
+    """
+
+    def __init__(self, options: EncoderOptions) -> None:
+        self.options = options
+        self._tokenizer = tokenizers.load(options.tokenizer, options.eod_token)
+        self._description = self._tokenizer.description
+
+    def __call__(self, document: Document) -> EncodedDocument | None:
+        """None for an empty document. DataError, naming the document, when an id is outside the vocabulary."""
+        columns: dict[str, NDArray[Any]] = {}
+        if document.tokens is not None:
+            ids = self._given(document.name, document.tokens)
+        else:
+            encoded = self._tokenizer.encode(document.text)
+            ids = encoded.ids
+            if self.options.structure:
+                columns = token_columns(document.text, encoded.ends, document.language)
+        if not ids.size:
+            return None
+        closed = np.append(ids, self._description.eod).astype(token_dtype(self._description.vocab_size))
+        return EncodedDocument(
+            split=split_of(document.sha256, self.options.valid_percent),
+            ids=closed,
+            columns={name: np.append(values, np.uint8(0)) for name, values in columns.items()},
+            size=len(document.text),
+        )
+
+    def _given(self, name: str, ids: NDArray[Any]) -> NDArray[Any]:
+        """Ready-made ids without an EOD at their end."""
+        size = self._description.vocab_size
+        if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < size:
+            raise DataError(
+                f"{name}: ids from {ids.min()} to {ids.max()}, the tokenizer has 0 to {size - 1}",
+                "name the tokenizer that made the shards: --tokenizer hf:FILE --eod TOKEN",
+            )
+        return ids[:-1] if ids.size and ids[-1] == self._description.eod else ids
+
+
+def split_of(sha256: bytes, valid_percent: float) -> Split:
+    """The split of a document with this digest: "valid" for ``valid_percent`` percent of all digests."""
+    return "valid" if int.from_bytes(sha256[:8], "big") < valid_percent / 100 * 2**64 else "train"
+
+
+def encode_all(documents: Iterable[Document], options: EncoderOptions, workers: int) -> Iterator[EncodedDocument]:
+    """Every document that is not empty, encoded, in order. Holds a bounded number of documents."""
+    found = map(Encoder(options), documents) if workers <= 1 else _in_processes(documents, options, workers)
+    return (document for document in found if document is not None)
+
+
+def _in_processes(
+    documents: Iterable[Document], options: EncoderOptions, workers: int
+) -> Iterator[EncodedDocument | None]:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(options,)) as pool:
+        waiting: deque[Future[EncodedDocument | None]] = deque()
+        for document in documents:
+            waiting.append(pool.submit(_work, document))
+            if len(waiting) >= workers * IN_FLIGHT:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+_ENCODER: Encoder | None = None
+
+
+def _start_worker(options: EncoderOptions) -> None:
+    global _ENCODER
+    _ENCODER = Encoder(options)
+
+
+def _work(document: Document) -> EncodedDocument | None:
+    assert _ENCODER is not None
+    return _ENCODER(document)
