@@ -1,0 +1,88 @@
+"""Compile Mamba-3's TileLang kernels side by side before the first step, which would compile one after the other.
+
+Each takes 20 to 75 s of nvcc; TileLang keeps them on disk by content, so that the training processes load them. For a
+packed stream shapes stay open (batch, length, heads, groups, documents): six kernels serve every batch, packed or of
+one document. For rows of one shape three kernels are made for it, as pack 17's switch has the wrappers ask.
+"""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from model import overlay
+from model.describe import named
+from model.sizes import Size
+from reproducers.cli import guarded
+from reproducers.errors import PatchlaneError
+from reproducers.store import Store
+
+MODULE = "mamba_ssm.ops.tilelang.mamba3.mamba3_mimo_"
+FACTORIES = {"fwd": "mamba_mimo_fwd", "bwd_fwd": "mamba_mimo_bwd_fwd", "bwd_bwd": "mamba_mimo_bwd_bwd"}
+KERNELS = [f"{kernel}{end}" for end in ("_varlen", "") for kernel in FACTORIES]
+app = typer.Typer(add_completion=False)
+
+
+def compile_one(name: str, size: Size, fixed: tuple[int, int] | None) -> None:
+    """Compile or load kernel ``name`` as mamba_ssm 2.3.2.post1's wrappers ask for it. Needs a GPU and the overlay.
+
+    ``fixed``: rows and their length, for kernels of that shape.
+    """
+    import tilelang.language as T
+
+    packed = name.endswith("_varlen")
+    kernel = name.removesuffix("_varlen")
+    file = kernel.partition("_")[0] + ("_varlen" if packed else "")
+    factory = getattr(importlib.import_module(MODULE + file), FACTORIES[kernel])
+    m = size.mamba
+    shape = [T.dynamic(dim) for dim in ("B", "S", "H", "G")] if fixed is None else [*fixed, size.mamba_heads, m.groups]
+    static = {
+        "chunk_size": m.chunk, "rotary_dim_divisor": int(2 / m.rope_fraction), "dtype": "bfloat16", "num_stages": 0,
+        "threads": 256 if kernel == "bwd_bwd" else 128,
+    }  # fmt: skip
+    static |= {"NS": T.dynamic("NS"), "isVarlen": True} if packed else {}
+    factory(*shape, m.state, m.head_dim, m.rank, True, True, True, **static)
+
+
+def compile_all(size: Size, patches: str, fixed: tuple[int, int] | None = None) -> None:
+    """All kernels at once, a process each. PatchlaneError with the compiler's last words where one fails."""
+    command = [sys.executable, "-m", "model.layers.mamba3_kernels", size.name, "--patches", patches]
+    command += ["--rows", str(fixed[0]), "--length", str(fixed[1])] if fixed else []
+    command += ["--kernel"]
+    root = Path(__file__).resolve().parents[2]
+    running = {
+        name: subprocess.Popen([*command, name], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for name in (FACTORIES if fixed else KERNELS)
+    }
+    for name, process in running.items():
+        said, _ = process.communicate()
+        if process.returncode:
+            raise PatchlaneError(f"kernel {name} does not compile:\n{said[-2000:]}", " ".join([*command[1:], name]))
+
+
+@app.command()
+def main(
+    size: Annotated[str, typer.Argument()],
+    kernel: Annotated[str | None, typer.Option(help=f"one of {', '.join(KERNELS)}; default: all")] = None,
+    patches: Annotated[str, typer.Option(help="as for model.train")] = "all",
+    rows: Annotated[int | None, typer.Option(min=1, help="with --length: kernels for rows of that shape")] = None,
+    length: Annotated[int | None, typer.Option(min=1)] = None,
+) -> None:
+    """Compile a size's Mamba-3 kernels into TileLang's cache; on a GPU host only."""
+    fixed = (rows, length) if rows and length else None
+    if kernel is None:
+        compile_all(named(size), patches, fixed)
+        return
+    if kernel not in KERNELS:
+        raise PatchlaneError(f"no kernel is named {kernel!r}", f"choose one of: {', '.join(KERNELS)}")
+    overlay.activate(overlay.build(Store(), overlay.chosen(patches), "cuda"))
+    compile_one(kernel, named(size), fixed)
+
+
+if __name__ == "__main__":
+    guarded(app)

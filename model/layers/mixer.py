@@ -1,0 +1,72 @@
+"""Layers that Megatron-Core has none of, Mamba-3 and M²RNN, in the form its hybrid stack builds and calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from megatron.core.transformer.module import MegatronModule
+from torch import Tensor, nn
+
+from model.layers import paths
+from model.layers.norm import RMSNorm
+
+
+def device(config: Any) -> torch.device | None:
+    """Where Megatron's own layers put their parameters: on the host where they are initialised there, else the GPU."""
+    return None if config.use_cpu_initialization else torch.device("cuda", torch.cuda.current_device())
+
+
+class MixerLayer(MegatronModule):
+    """x + mixer(norm(x)) over packed documents; ``_mixer`` builds the mixer, ``kind`` names it."""
+
+    kind = ""
+
+    def __init__(self, config: Any, layer_number: int = 1, **_: Any) -> None:
+        super().__init__(config=config)
+        self.layer_number = layer_number
+        self.norm = RMSNorm(config, config.hidden_size, config.layernorm_epsilon)
+        self.mixer, self.path = self._mixer(config)
+
+    def _mixer(self, config: Any) -> tuple[nn.Module, paths.Path]:
+        raise NotImplementedError
+
+    def forward(
+        self, hidden_states: Tensor, attention_mask: Any = None, packed_seq_params: Any = None, **_: Any
+    ) -> Tensor:
+        """hidden_states [T, 1, h] -> [T, 1, h]."""
+        inner = self.norm(hidden_states[:, 0])  # [T, h]
+        mixed: Tensor = self.mixer(inner, packed_seq_params.cu_seqlens_q)
+        return hidden_states + mixed[:, None]
+
+
+class Mamba3Layer(MixerLayer):
+    """Mamba-3 MIMO: mamba-ssm's module (``model.layers.mamba3``)."""
+
+    kind = "Mamba-3"
+
+    def _mixer(self, config: Any) -> tuple[nn.Module, paths.Path]:
+        from model.layers import mamba3
+
+        m = config.nam56r_size.mamba
+        mixer = mamba3.build_mamba3(
+            config.hidden_size, d_state=m.state, expand=m.expand, headdim=m.head_dim, ngroups=m.groups, rank=m.rank,
+            chunk=m.chunk, rope_fraction=m.rope_fraction, dt_min=m.dt_min, dt_max=m.dt_max, A_floor=m.A_floor,
+            dtype=config.params_dtype, device=device(config), path=config.nam56r_paths["mamba3"],
+            row=config.nam56r_row,
+        )  # fmt: skip
+        return mixer, paths.Path(mixer.path, mixer.reason)
+
+
+class M2rnnLayer(MixerLayer):
+    """M²RNN (``model.layers.m2rnn``)."""
+
+    kind = "M²RNN"
+
+    def _mixer(self, config: Any) -> tuple[nn.Module, paths.Path]:
+        from model.layers import m2rnn
+
+        r = config.nam56r_size.m2rnn
+        path = m2rnn.choose_path(config.nam56r_paths["m2rnn"], torch.cuda.current_device())
+        mixer = m2rnn.M2RNN(config.hidden_size, r.heads, r.k_dim, r.v_dim, r.conv, path=path[0])
+        return mixer.to(device(config)), paths.Path(*path)

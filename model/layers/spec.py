@@ -1,0 +1,116 @@
+"""The hybrid stack's spec: Megatron-Core's modules, with ours for what it lacks or takes from Transformer Engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
+from megatron.core.models.gpt.moe_module_specs import get_moe_module_spec
+from megatron.core.models.hybrid import hybrid_block
+from megatron.core.ssm.mlp_layer import MLPLayer
+from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from megatron.core.transformer.enums import AttnMaskType
+from megatron.core.transformer.experimental_attention_variant import absorbed_mla, dsa
+from megatron.core.transformer.identity_op import IdentityOp
+from megatron.core.transformer.mlp import MLP, MLPSubmodules
+from megatron.core.transformer.multi_latent_attention import MLASelfAttention, MLASelfAttentionSubmodules
+from megatron.core.transformer.multi_token_prediction import (
+    MultiTokenPredictionBlock,
+    MultiTokenPredictionBlockSubmodules,
+    MultiTokenPredictionLayer,
+    MultiTokenPredictionLayerSubmodules,
+)
+from megatron.core.transformer.spec_utils import ModuleSpec
+from megatron.core.transformer.transformer_layer import (
+    MoETransformerLayer,
+    TransformerLayer,
+    TransformerLayerSubmodules,
+)
+from torch import Tensor, nn
+
+from model.layers.attention import PackedAttention
+from model.layers.mixer import M2rnnLayer, Mamba3Layer
+from model.layers.norm import LayerNorm, RMSNorm
+from model.sizes import Size
+
+CAUSAL = {"attn_mask_type": AttnMaskType.causal}
+
+
+class Replicated(nn.Linear):
+    """A projection that tensor parallelism does not split, with Megatron's (output, bias) convention."""
+
+    def __init__(
+        self, inputs: int, outputs: int, *, config: Any, init_method: Any, bias: bool = False, **_: Any
+    ) -> None:
+        super().__init__(inputs, outputs, bias=bias, dtype=config.params_dtype)
+        init_method(self.weight)
+
+    def forward(self, hidden: Tensor) -> tuple[Tensor, None]:
+        """hidden [..., inputs] -> ([..., outputs], no bias)."""
+        return super().forward(hidden), None
+
+
+def _latent() -> dict[str, Any]:
+    """MLA's projections; no norm on the low-rank activations."""
+    column = ("linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj")
+    parts: dict[str, Any] = dict.fromkeys(column, ColumnParallelLinear)
+    return parts | {"linear_proj": RowParallelLinear, "q_layernorm": IdentityOp, "kv_layernorm": IdentityOp}
+
+
+def _attention(module: type, submodules: Any) -> ModuleSpec:
+    inner = ModuleSpec(module=module, params=CAUSAL, submodules=submodules)
+    parts = TransformerLayerSubmodules(
+        input_layernorm=RMSNorm, self_attention=inner, self_attn_bda=get_bias_dropout_add
+    )
+    return ModuleSpec(module=TransformerLayer, submodules=parts)
+
+
+def _mla() -> ModuleSpec:
+    return _attention(MLASelfAttention, MLASelfAttentionSubmodules(**_latent(), core_attention=PackedAttention))
+
+
+def _dsa() -> ModuleSpec:
+    """Absorbed MLA over the keys that the indexer chooses."""
+    indexer = dsa.DSAIndexerSubmodules(
+        linear_wq_b=Replicated, linear_wk=Replicated, k_norm=LayerNorm, linear_weights_proj=Replicated
+    )
+    core = ModuleSpec(
+        module=dsa.DSAttention,
+        submodules=dsa.DSAttentionSubmodules(indexer=ModuleSpec(module=dsa.DSAIndexer, submodules=indexer)),
+    )
+    submodules = absorbed_mla.AbsorbedMLASelfAttentionSubmodules(**_latent(), core_attention=core)
+    return _attention(absorbed_mla.AbsorbedMLASelfAttention, submodules)
+
+
+def _moe(size: Size, grouped: bool) -> ModuleSpec:
+    experts = get_moe_module_spec(use_te=grouped, num_experts=size.experts.count, moe_grouped_gemm=grouped)
+    parts = TransformerLayerSubmodules(pre_mlp_layernorm=RMSNorm, mlp=experts, mlp_bda=get_bias_dropout_add)
+    return ModuleSpec(module=MoETransformerLayer, submodules=parts)
+
+
+def _mlp() -> ModuleSpec:
+    dense = ModuleSpec(
+        module=MLP, submodules=MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
+    )
+    parts = TransformerLayerSubmodules(pre_mlp_layernorm=RMSNorm, mlp=dense, mlp_bda=get_bias_dropout_add)
+    return ModuleSpec(module=MLPLayer, submodules=parts)
+
+
+def _mtp() -> ModuleSpec:
+    layer = MultiTokenPredictionLayerSubmodules(
+        enorm=RMSNorm, hnorm=RMSNorm, eh_proj=ColumnParallelLinear, mtp_model_layer=None, layer_norm=RMSNorm
+    )
+    depths = [ModuleSpec(module=MultiTokenPredictionLayer, submodules=layer)]
+    return ModuleSpec(
+        module=MultiTokenPredictionBlock, submodules=MultiTokenPredictionBlockSubmodules(layer_specs=depths)
+    )
+
+
+def hybrid_stack(size: Size, grouped: bool) -> ModuleSpec:
+    """Spec of the main stack and its MTP depths; ``grouped``: experts as one grouped product (Transformer Engine)."""
+    hybrid_block.TENorm = RMSNorm  # the stack's final norm, which upstream does not take from the spec
+    parts = hybrid_block.HybridStackSubmodules(
+        mamba_layer=ModuleSpec(module=Mamba3Layer), gdn_layer=ModuleSpec(module=M2rnnLayer), mla_layer=_mla(),
+        dsa_layer=_dsa(), moe_layer=_moe(size, grouped), mlp_layer=_mlp(), mtp_block_spec=_mtp(),
+    )  # fmt: skip
+    return ModuleSpec(module=hybrid_block.HybridStack, submodules=parts)

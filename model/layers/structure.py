@@ -1,0 +1,44 @@
+"""Structure-aware embedding: what is known of each token's place in its source code or sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+FACTORS = {"structure": 9, "dep_level": 16}
+OPTIONAL_FACTORS = {"ast_depth": 64, "sibling": 64, "node_type": 256}
+
+
+class StructureEmbedding(nn.Module):  # type: ignore[misc]
+    """Fields of a token, each embedded ``bottleneck`` wide, summed, projected to ``hidden`` without bias.
+
+    Only the projection starts at 0. Were the embeddings 0 as well, each would multiply the other's gradient by 0, for
+    ever; as it is, the projection learns from the first step and the embeddings from the second.
+    """
+
+    def __init__(self, hidden: int, factors: Mapping[str, int] | None = None, bottleneck: int = 64) -> None:
+        """``factors``: classes of each field; FACTORS unless given."""
+        super().__init__()
+        self.factors = dict(FACTORS if factors is None else factors)
+        self.embeddings = nn.ModuleDict({name: nn.Embedding(n, bottleneck) for name, n in self.factors.items()})
+        self.projection = nn.Linear(bottleneck, hidden, bias=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Embeddings normal with deviation 0.02, projection 0; as after ``to_empty``."""
+        for embedding in self.embeddings.values():
+            nn.init.normal_(embedding.weight, std=0.02)
+        nn.init.zeros_(self.projection.weight)
+
+    def forward(self, fields: Mapping[str, Tensor]) -> Tensor:
+        """[T, hidden] in the projection's dtype, of one int64 [T] a factor, each from 0 to below its classes.
+
+        Raises ValueError naming the fields that are missing; further ones are left alone.
+        """
+        missing = self.factors.keys() - fields.keys()
+        if missing:
+            raise ValueError(f"structure embedding: the batch has no field {', '.join(sorted(missing))}")
+        summed = sum(embedding(fields[name]) for name, embedding in self.embeddings.items())  # [T, bottleneck]
+        out: Tensor = self.projection(summed)
+        return out

@@ -1,0 +1,130 @@
+"""Megatron's configuration of a size: every value from the definition, nothing set elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from model import pattern
+from model.sizes import Size
+
+# What may be asked for, per layer kind; "auto" takes the best that works and says why.
+PATHS = {"mamba3": "auto", "m2rnn": "auto", "mla": "auto", "dsa": "auto", "moe": "auto", "loss": "auto"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What training adds to a size: parallelism, precision, determinism, paths asked for."""
+
+    expert_parallel: int = 1
+    pipeline_parallel: int = 1
+    bf16: bool = False
+    deterministic: bool = False
+    on_cpu: bool = True
+    row: int | None = None  # tokens of a row where every micro-batch is whole rows and no document spans two
+    paths: dict[str, str] = field(default_factory=dict)
+
+
+def megatron_config(size: Size, run: Run) -> Any:
+    """The MLATransformerConfig of ``size`` (megatron-core 0.19.0) for ``run``; call with the overlay active.
+
+    Three attributes are ours, read by our layers: ``nam56r_size``, ``nam56r_row`` and ``nam56r_paths``.
+    """
+    import torch
+    from megatron.core.transformer.transformer_config import MLATransformerConfig
+
+    config = MLATransformerConfig(
+        **_shape(size), **_attention(size), **_experts(size, run), **_training(size, run),
+        params_dtype=torch.bfloat16 if run.bf16 else torch.float32,
+        pipeline_dtype=torch.bfloat16 if run.bf16 else torch.float32,
+        activation_func=torch.nn.functional.gelu,
+    )  # fmt: skip
+    config.nam56r_size, config.nam56r_row = size, run.row
+    config.nam56r_paths = PATHS | run.paths
+    return config
+
+
+def _shape(size: Size) -> dict[str, Any]:
+    return {
+        "num_layers": size.layer_count,
+        "hidden_size": size.hidden,
+        "num_attention_heads": size.heads,
+        "ffn_hidden_size": size.ffn,
+        "normalization": "RMSNorm",
+        "add_bias_linear": False,
+        "gated_linear_unit": False,
+        "is_hybrid_model": True,
+        "mamba_state_dim": size.mamba.state,
+        "mamba_head_dim": size.mamba.head_dim,
+        "mamba_num_groups": size.mamba.groups,
+        "mtp_num_layers": size.mtp_depths,
+        "mtp_loss_scaling_factor": size.mtp_loss_coeff,
+    }
+
+
+def _attention(size: Size) -> dict[str, Any]:
+    """MLA without norms on its low-rank activations, as Megatron's hybrid spec has it; DSA with index sharing."""
+    a, i = size.attention, size.indexer
+    offset, frequency = pattern.index_sharing(size.layers)
+    return {
+        "multi_latent_attention": True,
+        "q_lora_rank": a.q_lora_rank,
+        "kv_lora_rank": a.kv_lora_rank,
+        "qk_head_dim": a.qk_nope_dim,
+        "qk_pos_emb_head_dim": a.qk_rope_dim,
+        "v_head_dim": a.v_dim,
+        "qk_layernorm": False,
+        "rope_type": "rope",
+        "rotary_base": a.rope_base,
+        "rotary_percent": 1.0,
+        "apply_rope_fusion": False,
+        "experimental_attention_variant": "dsa",
+        "dsa_indexer_n_heads": i.heads,
+        "dsa_indexer_head_dim": i.head_dim,
+        "dsa_indexer_topk": i.topk,
+        "dsa_indexer_loss_coeff": i.loss_coeff,
+        "dsa_indexer_topk_freq": frequency,
+        "dsa_indexer_skip_topk_offset": offset,
+        # an orthogonal rotation of q and k: the scores are the same without it, it serves 8-bit quantization
+        "dsa_indexer_rotate_activation": False,
+    }
+
+
+def _experts(size: Size, run: Run) -> dict[str, Any]:
+    """Sigmoid router in fp32 with a selection-only bias; on a CPU experts run one after the other."""
+    e = size.experts
+    return {
+        "num_moe_experts": e.count,
+        "moe_router_topk": e.topk,
+        "moe_ffn_hidden_size": e.ffn,
+        "moe_shared_expert_intermediate_size": e.shared_ffn,
+        "moe_router_score_function": "sigmoid",
+        "moe_router_enable_expert_bias": True,
+        "moe_router_bias_update_rate": e.bias_update_rate,
+        "moe_router_dtype": "fp32",
+        "moe_router_load_balancing_type": "seq_aux_loss",
+        "moe_aux_loss_coeff": e.aux_loss_coeff,
+        "moe_grouped_gemm": not run.on_cpu,
+        "moe_permute_fusion": not run.on_cpu,
+        "moe_token_dispatcher_type": "allgather" if run.on_cpu else "alltoall",
+        "expert_model_parallel_size": run.expert_parallel,
+    }
+
+
+def _training(size: Size, run: Run) -> dict[str, Any]:
+    return {
+        "pipeline_model_parallel_size": run.pipeline_parallel,
+        "bf16": run.bf16,
+        "deterministic_mode": run.deterministic,
+        "use_cpu_initialization": run.on_cpu,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "layernorm_epsilon": 1e-5,
+        "init_method_std": 0.02,
+        "gradient_accumulation_fusion": False,
+        "masked_softmax_fusion": False,
+        "bias_dropout_fusion": False,
+        "persist_layer_norm": False,
+        "calculate_per_token_loss": False,
+        "dsa_kernel_backend": "none" if run.on_cpu else "tilelang",
+    }
