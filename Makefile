@@ -3,23 +3,39 @@ PYTHON ?= python3.11
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PACKS  ?= pack05 pack09 pack16
+RUN    ?= build/train
+comma  := ,
 
-.PHONY: setup reproduce test lint clean
+.PHONY: setup reproduce train test lint clean
 
 setup: $(VENV)/.ready
 
-$(VENV)/.ready: pyproject.toml
+define install
 	@if command -v uv >/dev/null 2>&1; then \
-	  uv venv -q --allow-existing --python $(PYTHON) $(VENV) && uv pip install -q --python $(BIN)/python -e '.[cpu,dev]'; \
+	  uv venv -q --allow-existing --python $(PYTHON) $(VENV) && uv pip install -q --python $(BIN)/python -e '.[$(1)]'; \
 	else \
-	  $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install -q -e '.[cpu,dev]'; \
+	  $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install -q -e '.[$(1)]'; \
 	fi
-	@touch $@
+	@touch $(VENV)/.ready $@
+endef
+
+$(VENV)/.ready: pyproject.toml
+	$(call install,cpu$(comma)dev)
+
+# With what training draws and logs with, and the tests of model/ read: not needed to reproduce.
+$(VENV)/.train: pyproject.toml
+	$(call install,cpu$(comma)dev$(comma)train$(comma)data)
 
 reproduce: setup
 	$(BIN)/python -m reproducers.run $(PACKS)
 
-test: setup
+# On the CPU wherever it is; on one core, for tensors are small and threads wait for each other longer than they work.
+# A run that RUN holds already is resumed; one that had ended only draws and reports again.
+train: $(VENV)/.train
+	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m model.train cpu_tiny --out $(RUN)
+	$(BIN)/python -m model.report $(RUN)
+
+test: $(VENV)/.train
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: setup

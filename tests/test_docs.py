@@ -1,9 +1,17 @@
-"""The documentation's example pack is built from the page and run; README's commands exist."""
+"""The documentation's example pack is built from the page and run; commands, figures and variables shown are real."""
 
+import os
 import re
 import subprocess
 import sys
+from functools import cache
 
+import pytest
+from typer.testing import CliRunner
+
+from model import describe, parameters
+from model.recipes import RECIPES
+from model.sizes import SIZES
 from reproducers import receipts
 from reproducers.experiment import Request, execute
 from reproducers.receipts import write
@@ -13,6 +21,8 @@ from reproducers.store import Store
 from reproducers.verdicts import Verdict
 
 BUGGY = "def total(values):\n    result = 0\n    for value in values[1:]:\n        result += value\n    return result\n"
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 def example(folder):
@@ -47,17 +57,85 @@ def test_the_example_pack_says_fixed_upstream_on_a_healthy_tree(tmp_path):
     assert run(tmp_path, BUGGY.replace("[1:]", "")).ruling.verdict is Verdict.FIXED_UPSTREAM
 
 
-def test_every_verb_in_readme_answers_help():
-    verbs = set(re.findall(r"python -m reproducers\.([a-z]+)", (ROOT / "README.md").read_text()))
-    assert {"run", "export", "doctor", "explain", "bundle", "receipts", "manifest"} <= verbs
-    for verb in sorted(verbs):
-        done = subprocess.run([sys.executable, "-m", f"reproducers.{verb}", "--help"], capture_output=True, cwd=ROOT)
-        assert done.returncode == 0, (verb, done.stderr)
+@cache
+def help_of(module, *command):
+    """What a verb prints under --help, colours and line breaks of a narrow terminal apart."""
+    plain = os.environ | {"COLUMNS": "250", "TERM": "dumb", "NO_COLOR": "1"}
+    line = [sys.executable, "-m", module, *command, "--help"]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, env=plain)
+    assert done.returncode == 0, (module, done.stderr)
+    return done.stdout
+
+
+def commands(text):
+    """(module, arguments) of every `python -m` or torchrun command of ours in ``text``."""
+    found = re.findall(r"(?:python3? -m|torchrun [^`\n]*?-m) ((?:reproducers|model)\.[a-z_.]+)([^`\n|#]*)", text)
+    return [(module, rest.split()) for module, rest in found]
+
+
+def test_readme_shows_every_verb():
+    shown = {module for module, _ in commands((ROOT / "README.md").read_text())}
+    assert {
+        f"reproducers.{v}" for v in ("run", "export", "doctor", "explain", "bundle", "receipts", "manifest")
+    } <= shown
+    assert {
+        f"model.{v}" for v in ("train", "describe", "coverage", "lock", "report", "pictures", "data", "receipt")
+    } <= shown
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_command_shown_is_one_that_the_verb_takes(page):
+    for module, rest in commands(page.read_text()):
+        said = help_of(module)
+        if "Commands" in said and rest and rest[0].isalpha():
+            said += help_of(module, rest[0])
+        for option in re.findall(r"--[a-z][a-z-]+", " ".join(rest)):
+            assert re.search(rf"{option}\b", said), f"{page.name}: {module} has no {option}"
+        if module in ("model.train", "model.describe") and rest:
+            assert rest[0] in {*SIZES, *(RECIPES if module == "model.train" else ())}, f"{page.name}: {rest[0]}"
+
+
+def test_readme_says_what_ran_on_gpus():
+    kept = {path.name for path in (ROOT / "receipts" / "train").iterdir()}
+    assert all(name.startswith("1xh200_quarter") for name in kept), "say in README, Training, what else ran: " + str(
+        kept
+    )
+    said = re.findall(r"model\.report receipts/train/(\w+)", (ROOT / "README.md").read_text())
+    assert said and set(said) <= kept
+
+
+def test_every_make_target_shown_is_there():
+    targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)[1].split()
+    shown = {name for page in PAGES for name in re.findall(r"(?:^    |`)make ([a-z]+)", page.read_text(), re.M)}
+    assert {"reproduce", "train", "test"} <= shown <= set(targets)
+
+
+def test_the_page_of_figures_is_what_its_command_prints():
+    page = (ROOT / "docs" / "nam56r.md").read_text()
+    command = re.search(r"`python -m model.describe ([^`]*)`", page)[1]
+    printed = CliRunner().invoke(describe.app, command.split())
+    assert printed.exit_code == 0 and page == printed.stdout, f"python -m model.describe {command} > docs/nam56r.md"
+
+
+def test_why_the_total_is_what_it_is():
+    page = (ROOT / "docs" / "training.md").read_text()
+    table = page[page.index("| term | parameters |") :].split("\n\n")[0]
+    said = [int(text.replace(",", "").replace("−", "-")) for text in re.findall(r"\| (−?[\d,]+) \|$", table, re.M)]
+    size = SIZES["nam56r"]
+    rows = parameters.ngram(size) // size.ngram.dim - size.hidden * 16  # 16 tables, each 16 wide into the projection
+    sharing = sum(layer.indices_from not in (None, layer.number) for layer in size.layers)
+    assert rows == 7_998_862
+    assert said[1:4] == [
+        (rows - 16 * size.ngram.rows) * size.ngram.dim,
+        -sharing * parameters.indexer(size),
+        -size.count("mamba3") * size.hidden,
+    ]
+    assert sum(said[:-1]) == said[-1] == parameters.total(size)
+    assert f"Why the total is {said[-1]:,}" in page
 
 
 def test_every_environment_variable_has_a_row():
     table = (ROOT / "README.md").read_text()
-    used = {
-        name for path in (ROOT / "reproducers").glob("*.py") for name in re.findall(r"PATCHLANE_\w+", path.read_text())
-    }
-    assert used and all(f"`{name}`" in table for name in used)
+    sources = [path for folder in ("reproducers", "model") for path in (ROOT / folder).rglob("*.py")]
+    used = {name for path in sources for name in re.findall(r"(?:PATCHLANE|WANDB)_[A-Z]+", path.read_text())}
+    assert {"PATCHLANE_STORE", "WANDB_PROJECT"} <= used and all(f"`{name}`" in table for name in used)

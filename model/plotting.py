@@ -1,0 +1,62 @@
+"""What the pictures of a run share: figures without a display, smoothing, resumed and bad steps."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from model.files import replacing
+from model.optional import load
+
+BLUE, ORANGE, GREEN, RED, GREY = "#1f5fa8", "#d9730d", "#2b8a57", "#c0392b", "#8a8f98"
+
+
+def figure(rows: int, title: str, height: float) -> tuple[Any, list[Any]]:
+    """A figure of ``rows`` panels over one x axis, and the panels. CannotTestHere without matplotlib."""
+    figures = load("matplotlib.figure", "matplotlib")
+    load("matplotlib.backends.backend_agg", "matplotlib")
+    drawn = figures.Figure(figsize=(10, height), dpi=120, layout="constrained")
+    panels = drawn.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
+    for panel in panels:
+        panel.grid(True, color="#e3e5e8", linewidth=0.8)
+        panel.set_axisbelow(True)
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.xaxis.set_major_locator(
+            load("matplotlib.ticker", "matplotlib").MaxNLocator(integer=True, steps=[1, 2, 5, 10])
+        )
+        panel.margins(x=0.01)
+    panels[0].set_title(title, loc="left", fontsize=12)
+    return drawn, list(panels)
+
+
+def save(drawn: Any, path: Path) -> Path:
+    """Write the picture whole or not at all."""
+    drawn.align_ylabels()
+    with replacing(path) as scratch:
+        drawn.savefig(scratch)
+    return path
+
+
+def smoothed(values: Sequence[float], width: int) -> list[float]:
+    """Median of the ``width`` values around each, fewer at the ends: outliers go, bends stay where they are."""
+    last = len(values) - 1
+    reach = [min(width // 2, i, last - i) for i in range(last + 1)]
+    return [statistics.median(values[i - r : i + r + 1]) for i, r in enumerate(reach)]
+
+
+def window(count: int) -> int:
+    """An odd width: a twentieth of the run, 5 … 101 steps."""
+    return min(max(count // 20, 5), 101) | 1
+
+
+def legend(panel: Any, columns: int = 1) -> None:
+    """Upper right, legible over curves."""
+    panel.legend(loc="upper right", ncols=columns, framealpha=0.92, edgecolor="none")
+
+
+def mark(panel: Any, steps: Sequence[int], label: str, color: str) -> None:
+    """A vertical line at each step, named once."""
+    for nth, step in enumerate(steps):
+        panel.axvline(step, color=color, linewidth=1, linestyle=":", label=label if nth == 0 else None)

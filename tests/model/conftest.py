@@ -1,0 +1,40 @@
+"""The processes that the tests of the whole model share, and the text they train on."""
+
+import pytest
+from data_kit import make_dataset
+from forked import Server
+from isolated import Worker
+
+
+@pytest.fixture(scope="session")
+def megatron():
+    """A worker with the patched stack on the CPU; one size of model only is run in it (``tiny``)."""
+    worker = Worker()
+    if worker.missing:
+        worker.close()
+        pytest.skip(f"upstream artefacts cannot be had: {worker.missing}")
+    yield worker
+    worker.close()
+
+
+@pytest.fixture(scope="session")
+def stack(tmp_path_factory):
+    """A server that forks processes with the patched stack imported."""
+    server = Server(tmp_path_factory.mktemp("forked"))
+    if server.missing:
+        server.close()
+        pytest.skip(f"upstream artefacts cannot be had: {server.missing}")
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def text(tmp_path_factory):
+    """The folder of a small dataset with structure."""
+    return make_dataset(tmp_path_factory.mktemp("text"), documents=80).folder
+
+
+@pytest.fixture(scope="session")
+def other_text(tmp_path_factory):
+    """Of other documents."""
+    return make_dataset(tmp_path_factory.mktemp("other"), documents=20, seed=1).folder

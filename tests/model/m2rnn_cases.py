@@ -1,0 +1,34 @@
+"""Inputs for M²RNN's recurrence, and how far the Triton kernels are from the fp64 reference on them."""
+
+import torch
+
+from model.layers import m2rnn_triton
+from model.layers.m2rnn_reference import m2rnn_reference
+
+NAMES = ("q", "k", "v", "log_f", "W")
+
+
+def errors(dtype, lengths, heads, K, V, device="cpu"):
+    """{tensor: greatest error relative to the greatest entry} of y and every gradient."""
+    values, cu_seqlens = _inputs(dtype, lengths, heads, K, V, device)
+    found = _run(m2rnn_triton.m2rnn_triton, values, cu_seqlens)
+    expected = _run(m2rnn_reference, [x.double() for x in values], cu_seqlens)
+    return {n: float((found[n] - expected[n]).abs().max() / expected[n].abs().max()) for n in expected}
+
+
+def _inputs(dtype, lengths, heads, K, V, device):
+    rng = torch.Generator().manual_seed(sum(lengths))
+    T = sum(lengths)
+    q, k, v, log_f = (torch.randn(T, *shape, generator=rng) for shape in [(K,), (K,), (heads, V), (heads,)])
+    W = torch.eye(V) + 0.2 * torch.randn(heads, V, V, generator=rng)
+    log_f = -(3 * log_f).exp()  # f from next to 0 to next to 1
+    values = [q.to(dtype), k.to(dtype), v.to(dtype), log_f, W.to(dtype)]
+    return [x.to(device) for x in values], torch.tensor([0, *lengths], device=device).cumsum(0).int()
+
+
+def _run(function, values, cu_seqlens):
+    leaves = [x.detach().requires_grad_() for x in values]
+    y = function(*leaves, cu_seqlens)
+    dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).bfloat16()  # exact in every dtype
+    y.backward(dy.to(y))
+    return {"y": y.detach().double(), **{n: x.grad.double() for n, x in zip(NAMES, leaves, strict=True)}}

@@ -1,0 +1,47 @@
+"""``python -m model.describe``: all figures of each size, without importing torch."""
+
+import subprocess
+import sys
+
+import pytest
+
+from model import parameters
+from model.sizes import SIZES
+from reproducers.schema import ROOT
+
+# Runs a module as ``python -m`` does and says, last, which heavy packages came with it.
+TRACED = """
+import runpy, sys
+sys.argv = ["describe", *sys.argv[1:]]
+try:
+    runpy.run_module("model.describe", run_name="__main__")
+finally:
+    print("heavy:", sorted({"torch", "megatron", "triton", "numpy"} & set(sys.modules)))
+"""
+
+
+def describe(*args):
+    return subprocess.run([sys.executable, "-c", TRACED, *args], cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_prints_each_size_without_torch(name):
+    done = describe(name)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "heavy: []"
+    for figure in (f"{parameters.total(SIZES[name]):,}", "matrix products built", "hybrid_flops", "activations"):
+        assert figure in done.stdout
+
+
+def test_a_layout_has_a_row_for_each_stage():
+    done = describe("nam56r", "--dp", "8", "--ep", "4", "--pp", "4")
+    assert done.returncode == 0, done.stderr
+    for layers in ("1–13", "14–29", "30–36", "37–52"):
+        assert layers in done.stdout
+
+
+@pytest.mark.parametrize("args", [("nam57",), ("nam56r", "--dp", "8", "--ep", "3"), ("nam56r", "--pp", "40")])
+def test_bad_input_is_told_how_to_mend(args):
+    done = describe(*args)
+    assert done.returncode not in (0, 1)
+    assert "mend:" in done.stderr and "Traceback" not in done.stderr

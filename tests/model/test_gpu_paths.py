@@ -1,0 +1,106 @@
+"""CUDA: each path that only a GPU has against fp64, at the model's own widths. `pytest -m gpu tests/model`."""
+
+import pytest
+import torch
+from isolated import Worker
+
+pytestmark = [pytest.mark.gpu, pytest.mark.upstream]
+CUTS = (0, 1, 700, 701, 1024, 1500, 2048)
+ROW = 1024
+HALF = 2e-2  # a few bf16 roundings in a row, 2**-9 each; a wrong term is of order 1
+
+
+@pytest.fixture(scope="module")
+def gpu():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    worker = Worker("cuda")
+    if worker.missing:
+        worker.close()
+        pytest.skip(worker.missing)
+    yield worker
+    worker.close()
+
+
+def differences(run, exact, leaves):
+    """Relative error norms of the output and of every leaf's gradient; ``exact`` computes in fp64."""
+    import tiny
+
+    mine = [leaf.clone().requires_grad_() for leaf in leaves]
+    theirs = [leaf.double().requires_grad_() for leaf in leaves]
+    got, want = run(*mine), exact(*theirs)
+    weight = torch.cos(torch.arange(want.numel(), device="cuda", dtype=torch.float64)).view_as(want)
+    gradients = torch.autograd.grad(got, mine, weight.to(got.dtype))
+    expected = torch.autograd.grad(want, theirs, weight.to(got.dtype).double())
+    pairs = [(got, want), *zip(gradients, expected, strict=True)]
+    return [tiny.error(one.cpu(), other.cpu()) for one, other in pairs]
+
+
+def random(*shape):
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator).to("cuda", torch.bfloat16)
+
+
+def flash():
+    """Dense MLA's kernel: 28 heads, 128 channels of queries and keys, 64 of values."""
+    from model.layers import attention
+
+    bounds = torch.tensor(CUTS, dtype=torch.int32, device="cuda")
+    leaves = [random(CUTS[-1], 28, width) for width in (128, 128, 64)]
+    return differences(
+        lambda q, k, v: attention.flash_attention(q, k, v, bounds, CUTS[-1], 128**-0.5),
+        lambda q, k, v: attention.masked_attention(q, k, v, bounds, 128**-0.5),
+        leaves,
+    )
+
+
+def heads(path):
+    """The loss of each token, by Liger-Kernel or in chunks."""
+    from torch.nn.functional import cross_entropy
+
+    from model.layers import head
+
+    labels = torch.arange(3000, device="cuda") % 65_536
+    function = head.liger_loss if path == "liger" else head.chunked_loss
+    return differences(
+        lambda hidden, weight: function(hidden, weight, labels),
+        lambda hidden, weight: cross_entropy(hidden @ weight.t(), labels, reduction="none"),
+        [random(3000, 512), random(65_536, 512) / 16],
+    )
+
+
+def mamba_rows():
+    """The mixer on rows with decay resets against the packed one, both by TileLang's kernels; gradients too."""
+    import tiny
+
+    from model.layers import mamba3_rows
+    from model.layers.mamba3 import build_mamba3
+
+    bounds = torch.tensor(CUTS, dtype=torch.int32, device="cuda")
+    torch.manual_seed(0)
+    mixer = build_mamba3(512, ngroups=2, dtype=torch.bfloat16, device="cuda", path="tilelang")
+    hidden, found = random(CUTS[-1], 512), []
+    for run in (lambda x: mixer(x, bounds), lambda x: mamba3_rows.run_rows(mixer.mamba, x, bounds, ROW)):
+        leaf = hidden.clone().requires_grad_()
+        out = run(leaf)
+        found.append(
+            [out, *torch.autograd.grad(out, [leaf, *mixer.parameters()], torch.cos(out.detach().float()).to(out))]
+        )
+    packed, rows = found
+    return [
+        tiny.error(one.detach().float().cpu(), other.detach().float().cpu())
+        for one, other in zip(rows, packed, strict=True)
+    ]
+
+
+def test_flash_attention(gpu):
+    assert max(gpu.call(flash)) < HALF
+
+
+@pytest.mark.parametrize("path", ["liger", "torch"])
+def test_the_loss_of_each_token(gpu, path):
+    assert max(gpu.call(heads, path)) < HALF
+
+
+def test_mamba_on_rows_is_mamba_on_the_packed_stream(gpu):
+    assert max(gpu.call(mamba_rows)) < 6e-2  # sums over a document of terms of both signs, as in test_mamba3_gpu

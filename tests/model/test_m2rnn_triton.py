@@ -1,0 +1,60 @@
+"""M²RNN's Triton kernels: run by Triton's interpreter against fp64, and compiled for a GPU that is not here."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from reproducers.schema import ROOT
+
+HERE = Path(__file__).parent
+# fp32: sums of a few dozen terms. 16 bits: the result's own rounding, 2^-8 and 2^-11, and that of h in h W.
+LIMITS = {"fp32": 1e-6, "fp32, odd sizes, one lane": 1e-6, "bf16": 5e-3, "fp16": 7e-4}
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
+
+
+def run(script, *arguments, **environment):
+    """The last line that the script prints, as JSON; in a process of its own, for Triton is set up once a process."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    done = subprocess.run([sys.executable, str(HERE / script), *arguments], capture_output=True, text=True, env=env)
+    if done.returncode == 77:
+        pytest.skip(done.stdout.strip())
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def errors():
+    return run("interpreted_m2rnn.py", TRITON_INTERPRET="1")
+
+
+@needs_triton
+@pytest.mark.parametrize("case", LIMITS)
+def test_values_and_every_gradient_are_the_references(errors, case):
+    assert set(errors[case]) == {"y", "q", "k", "v", "log_f", "W"}
+    assert {name: error for name, error in errors[case].items() if not error < LIMITS[case]} == {}
+
+
+@needs_triton
+@pytest.mark.parametrize("bits", ["16", "32"])
+def test_kernels_compile_for_hopper_and_fit_its_registers(tmp_path, bits):
+    found = run("compiled_m2rnn.py", bits, TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
+    for kernel in ("forward", "backward"):
+        assert found[kernel]["spilled"] <= 64  # bytes a thread; its state and gradient tiles are 64 each
+        assert (found[kernel]["mma"] > 0) == (bits == "16")
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+# fp32's products run in tf32 there, 2**-11 each: up to 4.8e-4 was seen on an H200
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 2e-3), (torch.bfloat16, 1e-2)])
+def test_on_a_gpu_at_the_models_sizes(dtype, limit):
+    import m2rnn_cases
+
+    found = m2rnn_cases.errors(dtype, [700, 1, 33, 1024, 0, 64, 2, 31, 96, 5], 44, 64, 16, "cuda")
+    assert {name: error for name, error in found.items() if not error < limit} == {}

@@ -1,0 +1,55 @@
+"""The memory estimate: what must add up, and the orders of magnitude that were measured."""
+
+import pytest
+
+from model import memory, parameters
+from model.memory import Layout
+from model.sizes import SIZES
+
+WIDE = SIZES["nam56r_wide"]
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_one_rank_holds_every_parameter_once(name):
+    assert sum(memory.stage_parameters(SIZES[name], Layout(), 0)) == parameters.total(SIZES[name])
+
+
+def test_stages_hold_every_parameter_and_the_embedding_twice():
+    size, layout = SIZES["nam56r"], Layout(pipeline=4)
+    held = sum(sum(memory.stage_parameters(size, layout, stage)) for stage in range(4))
+    assert held == parameters.total(size) + parameters.by_part(size)["embedding"]
+
+
+def test_experts_are_spread_and_the_rest_is_not():
+    (dense, experts), (same, spread) = (memory.stage_parameters(WIDE, Layout(8, ep), 0) for ep in (1, 4))
+    assert dense == same and experts == 4 * spread
+    assert experts == 22 * 16 * 2 * 4096 * 896
+
+
+def test_weights_and_gradients_and_optimizer_are_bytes_of_parameters():
+    count = parameters.total(WIDE)
+    parts = memory.estimate(WIDE, Layout())
+    whole = {"weights": 2 * count, "gradients": 4 * count, "optimizer": 12 * count}
+    assert {part: parts[part] * memory.GIB for part in whole} == pytest.approx(whole)
+    shared = memory.estimate(WIDE, Layout(data=8))
+    assert shared["optimizer"] == pytest.approx(parts["optimizer"] / 8)
+    assert shared["activations"] == parts["activations"]
+
+
+def test_activations_grow_with_the_tokens_in_flight():
+    one, four = (memory.estimate(WIDE, Layout(micro_batch=n))["activations"] for n in (1, 4))
+    assert four == pytest.approx(4 * one)
+    first = memory.estimate(WIDE, Layout(pipeline=2), stage=0)["activations"]
+    half = sum(memory.activation_bytes(WIDE, layer.kind) for layer in memory.stages(WIDE, Layout(pipeline=2))[0])
+    assert first == pytest.approx(2 * half * WIDE.sequence / memory.GIB)
+
+
+def test_the_quarter_trains_on_one_gpu_and_the_whole_does_not():
+    """Of 78 GiB: the quarter with room for a micro-batch of four, nam56r's optimizer alone with none."""
+    assert sum(memory.estimate(SIZES["nam56r_quarter"], Layout(micro_batch=4)).values()) < 78
+    assert sum(memory.estimate(SIZES["nam56r"], Layout()).values()) > 78
+
+
+def test_expert_parallelism_divides_data_parallelism():
+    with pytest.raises(ValueError, match="expert parallel 3 does not divide data parallel 8"):
+        Layout(8, 3)

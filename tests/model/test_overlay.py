@@ -1,0 +1,39 @@
+"""Where the training stack's packs come from."""
+
+import sys
+import types
+
+import pytest
+
+from model import overlay
+from model.overlay import Overlay
+from reproducers import schema
+from reproducers.errors import PatchlaneError
+from reproducers.store import Tree
+
+
+def test_a_wheel_without_its_packs_is_told_to_clone(tmp_path, monkeypatch):
+    monkeypatch.setattr(schema, "ROOT", tmp_path)
+    with pytest.raises(PatchlaneError, match="no packs beside") as caught:
+        overlay.chosen("all")
+    assert "clone" in caught.value.remedy
+
+
+def test_no_patches_need_no_packs(tmp_path, monkeypatch):
+    monkeypatch.setattr(schema, "ROOT", tmp_path)
+    assert overlay.chosen("none") == []
+
+
+def test_modules_come_from_real_names_where_the_store_holds_links(tmp_path, monkeypatch):
+    """The watch that proves execution names files so: under a link's name nothing would be seen to run."""
+    for name in overlay.WITHOUT_INIT:
+        (tmp_path / "real" / name / name).mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    trees = {name: Tree(tmp_path / "link" / name, "0" * 64, name) for name in overlay.WITHOUT_INIT}
+    fake = types.SimpleNamespace(path=list(sys.path), modules={})
+    monkeypatch.setattr(overlay, "sys", fake)
+    monkeypatch.setattr(Overlay, "root", lambda self, name: self.trees[name].path)
+    monkeypatch.setattr(overlay.lane_megatron, "enable", lambda device: None)
+    overlay.activate(Overlay("cpu", trees, trees, []))
+    for name in overlay.WITHOUT_INIT:
+        assert fake.modules[name].__path__ == [str(tmp_path.resolve() / "real" / name / name)]

@@ -1,0 +1,70 @@
+"""Kept runs: whole, unaltered, and summed up by their records alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import recorded
+
+from model import receipt
+from model.metrics import MetricsLog
+from reproducers.errors import PatchlaneError
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "run"
+    with MetricsLog(folder) as log:
+        for number in range(1, 13):
+            log.write(recorded.step(number))
+    (folder / ".metrics.lock").unlink(missing_ok=True)
+    return folder
+
+
+def test_the_committed_ones_are_what_they_say():
+    assert receipt.faults() == []
+
+
+def test_a_run_is_kept_with_what_it_has(run, tmp_path):
+    (run / "profile.md").write_text("where the time goes\n")
+    kept = receipt.keep(run, "1xh200_x", tmp_path / "train")
+    content = json.loads((kept / "receipt.json").read_bytes())
+    assert set(content["files"]) == {"metrics.jsonl", "profile.md"} and "run.json" in content["absent"]
+    assert content["summary"] == receipt.summary(run)
+    assert receipt.faults(tmp_path / "train") == []
+
+
+@pytest.mark.parametrize("harm", ["altered", "gone", "stranger", "summary"])
+def test_harm_is_named(run, tmp_path, harm):
+    kept = receipt.keep(run, "x", tmp_path / "train")
+    if harm == "altered":
+        (kept / "metrics.jsonl").write_bytes((kept / "metrics.jsonl").read_bytes() + b"\n")
+    elif harm == "gone":
+        (kept / "metrics.jsonl").unlink()
+    elif harm == "stranger":
+        (kept / "notes.txt").write_text("by hand")
+    else:
+        content = json.loads((kept / "receipt.json").read_bytes())
+        content["summary"]["last_loss"] = 0.1
+        (kept / "receipt.json").write_text(json.dumps(content))
+    said = receipt.faults(tmp_path / "train")
+    assert len(said) == 1 and ("notes.txt" if harm == "stranger" else "x") in said[0], said
+
+
+@pytest.mark.parametrize("name", ["../x", "X", ""])
+def test_bad_names_are_refused(run, tmp_path, name):
+    with pytest.raises(PatchlaneError, match="cannot be named"):
+        receipt.keep(run, name, tmp_path / "train")
+
+
+def test_a_receipt_is_never_replaced(run, tmp_path):
+    receipt.keep(run, "x", tmp_path / "train")
+    with pytest.raises(PatchlaneError, match="there already"):
+        receipt.keep(run, "x", tmp_path / "train")
+
+
+def test_a_folder_without_records_is_refused(tmp_path):
+    with pytest.raises(PatchlaneError, match=r"metrics\.jsonl"):
+        receipt.keep(tmp_path, "x", tmp_path / "train")
+    assert not (tmp_path / "train").exists()

@@ -1,0 +1,77 @@
+"""The report of a run, and its command."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+from recorded import held_out, step
+
+from model.metrics import MetricsLog
+from model.report import rows, summarise
+from reproducers.errors import PatchlaneError
+from reproducers.schema import ROOT
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Ten steps: two slow ones, then 2,000 … 2,006 tokens/s, one of them skipped."""
+    with MetricsLog(tmp_path / "[run]") as log:
+        for n in range(1, 11):
+            speed = 10.0 if n <= 2 else 1997.0 + n
+            bad = {"loss": math.nan, "grad_norm": math.inf, "skipped": True} if n == 7 else {}
+            log.write(step(n, tokens_per_s_per_gpu=speed, gpu="NVIDIA H200", mfu=0.2, peak_gib=60.0 + n, **bad))
+        log.write(held_out(5, 2.5))
+        log.write(held_out(10, 1.25))
+        log.event(6, "resumed")
+        for entropy in (3.25, 3.5, None):  # a resumed run may have another text
+            log.event(6, "dataset", unigram_entropy=entropy)
+    return tmp_path / "[run]"
+
+
+def test_what_it_sums_up(run):
+    report = summarise(run, warmup=2)
+    assert (report.steps, report.tokens, report.steady_steps) == (10, 10_000, 7)
+    assert report.tokens_per_s_per_gpu == 2003.0  # of 2000…2003, 2005…2007
+    assert (report.first_loss, report.last_loss, report.min_loss) == (10.0, 1.0, 1.0)
+    assert (report.valid_loss, report.valid_step) == (1.25, 10)
+    assert report.not_finite_steps == [7] and report.worst_grad_norm == math.inf
+    assert report.peak_gib == 70.0 and report.mfu == 0.2 and report.resumed_at == [6]
+    assert report.unigram_entropy == 3.5 and ("unigram entropy of the text", "3.5000") in rows(report)
+    assert report.step_seconds.total == pytest.approx(0.5)
+    assert ("all steps finite", "NO: 1 not (7)") in rows(report)
+
+
+def test_a_nan_gradient_norm_is_the_worst(tmp_path):
+    with MetricsLog(tmp_path) as log:
+        for n, norm in enumerate((1.0, math.nan, math.inf), 1):
+            log.write(step(n, grad_norm=norm))
+    assert math.isnan(summarise(tmp_path).worst_grad_norm)
+
+
+def test_a_run_shorter_than_its_warm_up_has_no_medians(run):
+    report = summarise(run, warmup=10)
+    assert report.steady_steps == 0 and report.tokens_per_s_per_gpu is None and report.step_seconds is None
+    assert ("tokens/s/GPU", "–") in rows(report)
+
+
+def test_no_steps_is_said(tmp_path):
+    with MetricsLog(tmp_path) as log:
+        log.event(0, "dataset", unigram_entropy=5.0)
+    with pytest.raises(PatchlaneError, match="no training step yet"):
+        summarise(tmp_path)
+
+
+def test_the_command(run, tmp_path):
+    def call(*args):
+        return subprocess.run(
+            [sys.executable, "-m", "model.report", *map(str, args)], cwd=ROOT, capture_output=True, text=True
+        )
+
+    table = call(run, "--warmup", 2)
+    assert table.returncode == 0 and "2,003" in table.stdout and "[run]" in table.stdout
+    found = json.loads(call(run, "--warmup", 2, "--json").stdout, parse_constant=pytest.fail)
+    assert found["tokens_per_s_per_gpu"] == 2003.0 and found["worst_grad_norm"] == "Infinity"
+    lost = call(tmp_path / "nowhere")
+    assert lost.returncode == 2 and "no metrics.jsonl in" in lost.stderr and "Traceback" not in lost.stderr

@@ -1,0 +1,121 @@
+"""A checkpoint with any of its files altered, cut short or gone is refused, and the one before it serves."""
+
+import random
+import shutil
+
+import pytest
+from train_kit import checkpoints, copy, good, steps, train
+
+pytestmark = pytest.mark.upstream
+COMMON = {"save_every": 2, "evaluate_every": 100, "fp32": True}
+FLIPS = 24
+
+
+def flip(path, at):
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1 << at % 8
+    path.write_bytes(data)
+
+
+@pytest.fixture(scope="module")
+def saved(stack, text, tmp_path_factory):
+    """(a run of five steps with the checkpoints of the fourth and fifth, one small checkpoint)."""
+    folder = tmp_path_factory.mktemp("saved")
+    good(train(stack, folder / "run", text, stop_after=5, steps=8, **COMMON))
+    ended = stack.run("trained:saving", str(folder / "small" / "checkpoints"), str(text), 1)
+    assert ended.code == 0, ended.said
+    return folder / "run", folder / "small" / "checkpoints" / "step_0000001"
+
+
+def damages(whole, folder):
+    """{what was done: a copy of the checkpoint it was done to}."""
+    found, draw = {}, random.Random(0)
+
+    def copied(what):
+        found[what] = copy(whole, folder / str(len(found)) / whole.name)
+        return found[what]
+
+    for name in sorted(path.name for path in whole.iterdir()):
+        (copied(f"{name} gone") / name).unlink()
+        cut = copied(f"{name} cut") / name
+        cut.write_bytes(cut.read_bytes()[: cut.stat().st_size // 2])
+        (copied(f"{name} empty") / name).write_bytes(b"")
+        for at in draw.sample(range((whole / name).stat().st_size), FLIPS // 4):
+            flip(copied(f"{name} byte {at}") / name, at)
+    shutil.rmtree(copied("all gone"))
+    return found
+
+
+def test_every_damage_is_refused_with_the_remedy(saved, stack, text, tmp_path):
+    """Of integrity.json itself some bytes say nothing: the names of the hash and of files that are gone."""
+    whole = saved[1]
+    damaged = damages(whole, tmp_path)
+    ended = stack.run("trained:refused", [str(path) for path in [*damaged.values(), whole]], str(text))
+    assert ended.code == 0, ended.said
+    *said, of_whole = ended.value
+    assert of_whole == ""
+    loaded = [what for what, word in zip(damaged, said, strict=True) if not word]
+    assert [what for what in loaded if not what.startswith("integrity.json byte")] == []
+    assert len(said) >= 4 * 3 + FLIPS
+    for path, word in zip(damaged.values(), said, strict=True):
+        assert not word or (
+            word.startswith(f"{whole.name} cannot be loaded: ") and f"mend: mv {path} elsewhere" in word
+        )
+
+
+def test_the_run_stops_and_goes_on_from_the_one_before(saved, stack, text, tmp_path):
+    run = copy(saved[0], tmp_path / "run")
+    newest = run / "checkpoints" / "step_0000005"
+    flip(newest / "__0_0.distcp", 1_000_000)
+    [ended] = train(stack, run, text, steps=8, **COMMON)
+    assert ended.code == 2
+    assert "error: step_0000005 cannot be loaded: __0_0.distcp is not what was written" in ended.said
+    assert f"mend: mv {newest} elsewhere" in ended.said
+    assert checkpoints(run) == ["step_0000004", "step_0000005"]
+    assert len(steps(run)) == 5
+    newest.rename(newest.with_name("step_0000005.damaged"))
+    good(train(stack, run, text, steps=8, **COMMON))
+    assert len(steps(run)) == 8
+    assert checkpoints(run) == ["step_0000005.damaged", "step_0000006", "step_0000008"]
+
+
+def refused(ended, run, *words):
+    """A clear refusal that left the run as it was."""
+    assert ended.code == 2, ended.said
+    assert "Traceback" not in ended.said
+    for word in ("error: ", "mend: ", *words):
+        assert word in ended.said
+    assert checkpoints(run) == ["step_0000004", "step_0000005"]
+    assert len(steps(run)) == 5
+
+
+def test_another_size_is_refused(saved, stack, text):
+    [ended] = train(stack, saved[0], text, size={"mtp_depths": 2}, steps=8, **COMMON)
+    refused(ended, saved[0], "step_0000005 is of another model", "choose another --out")
+
+
+def test_another_dataset_is_refused(saved, stack, other_text):
+    [ended] = train(stack, saved[0], other_text, steps=8, **COMMON)
+    refused(ended, saved[0], "its dataset is", "resume with the dataset that the run began with")
+
+
+def test_another_order_of_rows_is_refused(saved, stack, text):
+    [ended] = train(stack, saved[0], text, steps=8, seed=1, **COMMON)
+    refused(ended, saved[0], "its seed is 0, this loader's is 1")
+
+
+def test_a_fresh_run_sets_the_old_one_aside(saved, stack, text, tmp_path):
+    run = copy(saved[0], tmp_path / "run")
+    good(train(stack, run, text, steps=4, fresh=True, **COMMON))
+    assert checkpoints(run) == ["step_0000002", "step_0000004"]
+    assert sorted(path.name for path in (run / "checkpoints.1").iterdir()) == ["step_0000004", "step_0000005"]
+    assert len(steps(run)) == 4
+    good(train(stack, run, text, steps=5, **COMMON))
+    assert checkpoints(run) == ["step_0000004", "step_0000005"]
+
+
+def test_a_resumed_run_follows_its_own_schedule(saved, stack, text, tmp_path):
+    run = copy(saved[0], tmp_path / "run")
+    good(train(stack, run, text, steps=8, learning_rate=1e-5, **COMMON))
+    assert min(record.learning_rate for record in steps(run)[1:5]) > 1e-4
+    assert max(record.learning_rate for record in steps(run)[5:]) <= 1e-5

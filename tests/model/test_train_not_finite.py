@@ -1,0 +1,32 @@
+"""A parameter or a gradient that is not a number ends the run in that step; the newest checkpoint stays good."""
+
+import pytest
+from train_kit import checkpoints, good, steps, train
+
+pytestmark = pytest.mark.upstream
+COMMON = {"steps": 4, "save_every": 2, "evaluate_every": 100, "fp32": True}
+
+
+@pytest.mark.parametrize(("what", "world"), [("weight", 1), ("gradient", 2)])
+def test_the_run_stops_in_that_step(what, world, stack, text, tmp_path):
+    layout = {"world": world, "ep": world}
+    ended = train(stack, tmp_path, text, poison=(3, what), **layout, **COMMON)
+    assert [one.code for one in ended] == [2] * world
+    for one in ended:
+        assert "error: step 3: found NaN in local grad norm for bucket #" in one.said
+        assert "mend: the same command with a lower --learning-rate resumes from the last checkpoint" in one.said
+        assert "Traceback" not in one.said
+    assert len(steps(tmp_path)) == 2
+    assert checkpoints(tmp_path) == ["step_0000002"]
+    good(train(stack, tmp_path, text, learning_rate=1e-3, **layout, **COMMON))
+    assert [record.finite for record in steps(tmp_path)] == [True] * 4
+
+
+def test_a_gradient_on_one_rank_stops_both(stack, text, tmp_path):
+    """The other one is left in a collective: it ends too, and nothing is saved."""
+    ended = train(stack, tmp_path, text, poison=(3, "gradient of rank 1"), world=2, ep=2, **COMMON)
+    assert ended[1].code == 2
+    assert "error: step 3: found NaN" in ended[1].said
+    assert ended[0].code == 2
+    assert "error: step 3: another rank ended\n  mend: see what it said" in ended[0].said
+    assert checkpoints(tmp_path) == ["step_0000002"]
