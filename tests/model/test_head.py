@@ -58,9 +58,9 @@ def test_chunks_are_the_whole(megatron, tokens):
 
 
 def test_the_chunk_that_is_trained_with(megatron):
-    error, rows, chunk = megatron.call(chunked, 2500, None)
+    error, rows, chunk = megatron.call(chunked, 9000, None)
     assert error < FP32
-    assert rows == chunk == 1024
+    assert rows == chunk == 4096
 
 
 def test_the_models_loss_is_cross_entropy_on_its_logits(megatron):
