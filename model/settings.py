@@ -20,6 +20,7 @@ class Run:
     pipeline_parallel: int = 1
     bf16: bool = False
     deterministic: bool = False
+    recompute: bool = False  # keep each layer's input only and compute it again for its backward pass
     on_cpu: bool = True
     row: int | None = None  # tokens of a row where every micro-batch is whole rows and no document spans two
     paths: dict[str, str] = field(default_factory=dict)
@@ -127,4 +128,7 @@ def _training(size: Size, run: Run) -> dict[str, Any]:
         "persist_layer_norm": False,
         "calculate_per_token_loss": False,
         "dsa_kernel_backend": "none" if run.on_cpu else "tilelang",
+        "recompute_granularity": "full" if run.recompute else None,
+        "recompute_method": "uniform" if run.recompute else None,
+        "recompute_num_layers": 1 if run.recompute else None,
     }

@@ -142,6 +142,7 @@ def main(
     bf16: Annotated[bool | None, typer.Option("--bf16/--fp32")] = None,
     path: Annotated[list[str] | None, typer.Option(help="KIND=PATH, e.g. mamba3=torch")] = None,
     deterministic: Annotated[bool, typer.Option()] = False,
+    recompute: Annotated[bool, typer.Option("--recompute", help="layers' activations again in backward")] = False,
     resume: Annotated[bool, typer.Option("--resume/--fresh")] = True,
     patches_changed_ok: Annotated[bool, typer.Option(help="resume although the checkpoint had other patches")] = False,
     profile: Annotated[str | None, typer.Option(help="FIRST:LAST, steps under torch.profiler")] = None,
@@ -157,7 +158,7 @@ def main(
     )  # fmt: skip
     run = Run(
         expert_parallel=recipe.expert_parallel, pipeline_parallel=recipe.pipeline_parallel, bf16=recipe.bf16,
-        deterministic=deterministic, on_cpu=launch.device() == "cpu",
+        deterministic=deterministic, recompute=recompute, on_cpu=launch.device() == "cpu",
         row=recipe.sequence or named(recipe.size).sequence, paths=paths_asked(path or []),
     )  # fmt: skip
     train(
