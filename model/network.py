@@ -117,11 +117,7 @@ def _path_of(layer: Any, kind: str, config: Any) -> tuple[str, Path]:
         return layer.kind, layer.path
     if kind == "mla":
         return "MLA", layer.self_attention.core_attention.path
-    if kind == "dsa":
-        backend = config.dsa_kernel_backend
-        return "DSA", Path("megatron" if backend == "none" else backend, f"dsa_kernel_backend is {backend}")
-    experts = type(layer.mlp.experts).__name__
-    return "MoE", Path(experts, "one grouped product" if config.moe_grouped_gemm else "one expert after the other")
+    return {"dsa": "DSA", "moe": "MoE"}[kind], config.nam56r_chosen[kind]
 
 
 def build(size: Size, run: Run, **stage: Any) -> Nam56r:

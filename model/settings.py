@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from model import pattern
+from model.layers import paths
 from model.sizes import Size
 
 # What may be asked for, per layer kind; "auto" takes the best that works and says why.
@@ -29,19 +30,27 @@ class Run:
 def megatron_config(size: Size, run: Run) -> Any:
     """The MLATransformerConfig of ``size`` (megatron-core 0.19.0) for ``run``; call with the overlay active.
 
-    Three attributes are ours, read by our layers: ``nam56r_size``, ``nam56r_row`` and ``nam56r_paths``.
+    Four attributes are ours, read by our layers: ``nam56r_size``, ``nam56r_row``, ``nam56r_paths`` and, of the paths
+    that Megatron's own modules take, ``nam56r_chosen``. CannotTestHere for a path that is asked for and cannot run.
     """
     import torch
     from megatron.core.transformer.transformer_config import MLATransformerConfig
 
+    asked = PATHS | run.paths
+    lack = "there is no GPU" if run.on_cpu else None
+    dsa = paths.choose("DSA", asked["dsa"], {"tilelang": lack, "megatron": None})
+    moe = paths.choose("MoE", asked["moe"], {"grouped": lack, "sequential": None})
     config = MLATransformerConfig(
         **_shape(size), **_attention(size), **_experts(size, run), **_training(size, run),
+        dsa_kernel_backend="tilelang" if dsa.name == "tilelang" else "none",
+        moe_grouped_gemm=moe.name == "grouped",
         params_dtype=torch.bfloat16 if run.bf16 else torch.float32,
         pipeline_dtype=torch.bfloat16 if run.bf16 else torch.float32,
         activation_func=torch.nn.functional.gelu,
     )  # fmt: skip
     config.nam56r_size, config.nam56r_row = size, run.row
-    config.nam56r_paths = PATHS | run.paths
+    config.nam56r_paths = asked
+    config.nam56r_chosen = {"dsa": dsa, "moe": moe}
     return config
 
 
@@ -105,7 +114,6 @@ def _experts(size: Size, run: Run) -> dict[str, Any]:
         "moe_router_dtype": "fp32",
         "moe_router_load_balancing_type": "seq_aux_loss",
         "moe_aux_loss_coeff": e.aux_loss_coeff,
-        "moe_grouped_gemm": not run.on_cpu,
         "moe_permute_fusion": not run.on_cpu,
         "moe_token_dispatcher_type": "allgather" if run.on_cpu else "alltoall",
         "expert_model_parallel_size": run.expert_parallel,
@@ -127,7 +135,6 @@ def _training(size: Size, run: Run) -> dict[str, Any]:
         "bias_dropout_fusion": False,
         "persist_layer_norm": False,
         "calculate_per_token_loss": False,
-        "dsa_kernel_backend": "none" if run.on_cpu else "tilelang",
         "recompute_granularity": "full" if run.recompute else None,
         "recompute_method": "uniform" if run.recompute else None,
         "recompute_num_layers": 1 if run.recompute else None,

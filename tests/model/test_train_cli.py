@@ -60,9 +60,19 @@ def test_a_pipeline_longer_than_the_stack_has_cuts_is_refused(stack, text, tmp_p
     refused(ended(stack, options(tmp_path, text, pp=8), **places), 2, "8 stages were asked for", "mend: ")
 
 
-def test_a_path_that_cannot_run_here_stops_the_run(stack, text, tmp_path):
-    one = ended(stack, options(tmp_path, text, path="mamba3=tilelang"))
-    said = "path tilelang was asked for and TileLang's kernels need a CUDA device"
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("mamba3=tilelang", "path tilelang was asked for and TileLang's kernels need a CUDA device"),
+        ("m2rnn=triton", "M²RNN: path triton was asked for and tensors are on cpu"),
+        ("mla=flash", "MLA: path flash was asked for and there is no GPU"),
+        ("dsa=tilelang", "DSA: path tilelang was asked for and there is no GPU"),
+        ("moe=grouped", "MoE: path grouped was asked for and there is no GPU"),
+        ("loss=liger", "loss: path liger was asked for and there is no GPU"),
+    ],
+)
+def test_a_path_that_cannot_run_here_stops_the_run(stack, text, tmp_path, asked, said):
+    one = ended(stack, options(tmp_path, text, path=asked))
     refused(one, 77, said, "mend: ask for another, or auto\n")
     assert not (tmp_path / history.NAME).exists()
 
