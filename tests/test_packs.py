@@ -52,6 +52,10 @@ HASTY = {
     ),
     16: ("tensor.is_floating_point() and not", "tensor.requires_grad and not"),
     17: ("tuple(item for item in arguments.items() if item[0] not in DYNAMIC_DIMS)", 'arguments["dtype"]'),
+    33: (
+        "+    starts = cu_seqlens[:-1] * (cu_seqlens[-1] == freqs.size(0))",
+        "+    starts = torch.zeros_like(cu_seqlens[:-1])",
+    ),
 }
 ON_CPU = [pack for pack in load_packs() if "cpu" in pack.lanes]
 PACKS = [pack for pack in ON_CPU if pack.patch.is_file()]

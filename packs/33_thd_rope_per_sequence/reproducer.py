@@ -1,0 +1,320 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["megatron-core==0.19.0", "torch>=2.8", "triton==3.6.0", "numpy", "packaging"]
+# ///
+"""Unfused RoPE of packed sequences makes the host wait for the GPU in every call, so it cannot be captured in a graph.
+
+It reads the sequences' lengths, and with frequencies for every packed position one offset a sequence as well. Then it
+rotates and copies sequence by sequence, so what it launches grows with their number, and its backward copies the whole
+gradient once a sequence. MLA without YaRN and every DSA layer must take this path: they refuse RoPE fusion. CPU lane:
+reads and operators are counted. CUDA lane: PyTorch's own count of synchronising calls, times, capture and replay.
+"""
+
+from __future__ import annotations
+
+import itertools
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from functools import cache, partial
+from statistics import median
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from reproducers import probe
+
+ROPE = "megatron.core.models.common.embeddings.rope_utils"
+MANY = 16  # sequences
+# what reads a value, or a size that is one, and so would wait for a GPU
+READS = ("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "cpu", "numpy", "equal", "nonzero",
+         "masked_select", "unique_consecutive", "repeat_interleave")  # fmt: skip
+STYLES = {"halves": (False, False), "pairs": (True, False), "MLA": (False, True)}  # rotary_, mla_rotary_interleaved
+# with a sequence of one token and an empty one, as those that pad cu_seqlens; under CP multiples of 2 * cp_size
+LENGTHS: dict[int, list[list[int]]] = {1: [[1, 5, 0, 12, 1, 21, 0], [9]], 2: [[4, 8, 0, 20, 12, 0], [8]]}
+
+
+def ranks(size: int, rank: int) -> SimpleNamespace:
+    """All that is asked of a context parallel group, as in upstream's own tests."""
+    return SimpleNamespace(size=lambda: size, rank=lambda: rank)
+
+
+ALONE = ranks(1, 0)
+
+
+class Input:
+    """Tokens t [tokens of this rank, heads, D], frequencies [rows, 1, 1, ROTATED] and a gradient, seeded."""
+
+    def __init__(
+        self, p: probe.Probe, lengths: list[int], rows: int, dtype: torch.dtype = torch.float32, *, seed: int = 0,
+        group: SimpleNamespace = ALONE, shape: tuple[int, int, int] = (3, 24, 16),
+    ) -> None:  # fmt: skip
+        heads, d, rotated = shape
+        generator = torch.Generator().manual_seed(p.seed + seed)
+        self.apply, self.config = p.upstream(ROPE).apply_rotary_pos_emb, partial(config, p)
+        self.lengths, self.group, device = lengths, group, torch.cuda.current_device()
+        tokens = sum(lengths) // group.size()
+        normal = partial(torch.randn, generator=generator)
+        self.t = normal(tokens, heads, 8 + d).to(device, dtype)[..., 8:]  # a part of each head, as in MLA
+        self.grad = normal(tokens, heads, d).to(device, dtype)
+        self.freqs = (8 * normal(rows, 1, 1, rotated)).to(device)  # any angles: no two positions are alike
+        self.cu = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32).to(device)
+
+    def rotated(self, style: str = "MLA", mscale: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Upstream's result and the gradient of t."""
+        pairs, mla = STYLES[style]
+        t = self.t.detach().requires_grad_()
+        out = self.apply(t, self.freqs, self.config(pairs), cu_seqlens=self.cu, mscale=mscale, cp_group=self.group,
+                         mla_rotary_interleaved=mla)  # fmt: skip
+        return out.detach(), torch.autograd.grad(out, t, self.grad)[0]
+
+
+@cache
+def config(p: probe.Probe, pairs: bool) -> Any:
+    """Upstream's own, of which unfused RoPE asks whether neighbours or halves are paired."""
+    configs = p.upstream("megatron.core.transformer.transformer_config")
+    return configs.TransformerConfig(num_layers=1, hidden_size=64, num_attention_heads=4, rotary_interleaved=pairs)
+
+
+def positions(given: Input, packed: bool) -> list[int]:
+    """Row of the frequencies for each token, one by one: from 0 in each sequence, or from its place in the batch."""
+    size, rank, rows, start = given.group.size(), given.group.rank(), list[int](), 0
+    for length in given.lengths:
+        part = length // (2 * size)  # of 2 * size parts of a sequence, rank r has the r-th and the r-th from the end
+        mine = [*range(rank * part, (rank + 1) * part), *range(length - (rank + 1) * part, length - rank * part)]
+        rows += [start * packed + i for i in (range(length) if size == 1 else mine)]
+        start += length
+    return rows
+
+
+def exact(given: Input, packed: bool, style: str, mscale: float) -> tuple[Tensor, Tensor]:
+    """The same in fp64: y = R x, and the gradient R^T g, channels by pairs (a, b) that turn by an angle each."""
+    pairs, mla = STYLES[style]
+    angle = given.freqs.double()[positions(given, packed), 0]  # [tokens, 1, rotated]
+    cos, sin, n = mscale * angle.cos(), mscale * angle.sin(), angle.shape[-1]
+    channels = torch.arange(n, device=angle.device)
+    source = torch.cat([channels[::2], channels[1::2]]) if mla else channels  # MLA: even channels first
+    if pairs:
+        partner, sign = channels ^ 1, (channels % 2) * 2.0 - 1
+    else:
+        partner, sign = (channels + n // 2) % n, (channels >= n // 2) * 2.0 - 1
+    x, g, rest = given.t.double()[..., source], given.grad.double(), (..., slice(n, None))
+    y = x * cos + sign * x[..., partner] * sin
+    back = g[..., :n] * cos + (sign * g[..., :n] * sin)[..., partner]
+    turned = torch.empty_like(back)
+    turned[..., source] = back
+    return torch.cat([y, given.t.double()[rest]], -1), torch.cat([turned, g[rest]], -1)
+
+
+def check_values(p: probe.Probe, dtype: torch.dtype, limit: float) -> None:
+    """Both kinds of frequencies, all styles, ranks of CP, partly rotated heads: right, and as ever bit by bit."""
+    name = str(dtype).removeprefix("torch.")
+    for size in LENGTHS:
+        worst, kept = 0.0, list[Tensor]()
+        for lengths, rank, packed, style in itertools.product(LENGTHS[size], range(size), (False, True), STYLES):
+            mscale = 1.25 if style == "MLA" else 1.0
+            lengths = [n for n in lengths if n or style != "pairs"]  # these are a case of their own
+            rows = sum(lengths) if packed else max(lengths) + 3
+            given = Input(p, lengths, rows, dtype, group=ranks(size, rank))
+            measured = given.rotated(style, mscale)
+            kept += measured
+            for found, true in zip(measured, exact(given, packed, style, mscale), strict=True):
+                worst = max(worst, ((found.double() - true).norm() / true.norm()).item())
+        p.guard(f"output and gradient, {name}, CP={size}", worst, limit, reference="fp64 rotation of each token")
+        p.digest(f"{name}, CP={size}: outputs and gradients", *kept)
+
+
+def check_empty(p: probe.Probe) -> None:
+    """cu_seqlens is padded by empty sequences, which one by one have no shape to be inferred."""
+    given = Input(p, [6, 0, 7], 9)
+    signature = probe.Signature("RuntimeError", "cannot reshape tensor of 0 elements", ROPE.replace(".", "/") + ".py")
+    done = p.attempt("an empty sequence, pairs of neighbours", partial(given.rotated, "pairs"), signature)
+    if done is not None:
+        off = (done[0].double() - exact(given, False, "pairs", 1.0)[0]).norm() / given.t.double().norm()
+        p.error("output beside an empty sequence, pairs of neighbours", off.item(), 1e-6,
+                reference="fp64 rotation of each token", bug_above=1e-2)  # fmt: skip
+
+
+class Reads(TorchFunctionMode):
+    """Where values are read, masks as indices included."""
+
+    def __init__(self, tree: str) -> None:
+        super().__init__()
+        self.tree, self.places = tree, Counter[str]()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+        mask = name == "__getitem__" and isinstance(args[1], Tensor) and args[1].dtype == torch.bool
+        sized = name == "repeat_interleave" and (isinstance(args[1], int) or "output_size" in kwargs)
+        if mask or (name in READS and not sized):
+            at = [f for f in traceback.extract_stack() if f.filename.startswith(self.tree)]
+            if at:
+                self.places[f"{at[-1].filename.rpartition('/')[2]}:{at[-1].lineno}"] += 1
+        return func(*args, **kwargs)
+
+
+def waits(p: probe.Probe, call: Callable[[], Any]) -> Counter[str]:
+    """The places where ``call`` makes the host wait: values read, or as PyTorch warns on a GPU."""
+    if p.lane == "cpu":
+        with Reads(str(p.tree.resolve())) as mode:
+            call()
+        return mode.places
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            call()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    found = [w for w in said if "synchronizing CUDA operation" in str(w.message)]
+    return Counter(f"{w.filename.rpartition('/')[2]}:{w.lineno}" for w in found)
+
+
+class Work(TorchDispatchMode):
+    """How many operators run, and how many elements they write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operators = self.written = 0
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made, self.operators = op(*args, **(kwargs or {})), self.operators + 1
+        alias = [r.alias_info for r in op._schema.returns]
+        if isinstance(made, Tensor) and not (alias[0] and not alias[0].is_write):  # no view
+            self.written += made.numel()
+        return made
+
+
+def check_work(p: probe.Probe) -> None:
+    """A forward and backward of MANY sequences against one: the same tokens, and a table longer than any sequence."""
+    tokens, work = 256, []
+    make = partial(Input, p, dtype=torch.bfloat16, shape=(8, 64, 64))
+    for count in (1, MANY):
+        given = make([tokens // count] * count, tokens + 1)
+        given.rotated()
+        with Work() as mode:
+            given.rotated()
+        p.note(f"operators dispatched, sequences: {count}", mode.operators)
+        work.append(mode)
+    for kind, rows in (("one for the longest sequence", tokens + 1), ("one for the whole batch", tokens)):
+        places = waits(p, make([tokens // MANY] * MANY, rows).rotated)
+        p.error(f"waits in a call, frequency table: {kind}", sum(places.values()), 0,
+                reference="none needed: the host knows all shapes", bug_above=1)  # fmt: skip
+        text = ", ".join(f"{place} x{times}" for place, times in sorted(places.items()))
+        p.note(f"places of these waits, frequency table: {kind}", text or "none")
+    one, many = work
+    p.error(f"operators for {MANY} sequences over those for one", many.operators / one.operators, 1.2,
+            # equal but for a way that treats one sequence apart
+            reference="tokens are rotated independently of each other", bug_above=8)  # fmt: skip
+    p.error(f"elements written for {MANY} sequences over those for one", many.written / one.written, 1.05,
+            # equal but for a few elements a sequence
+            reference="tokens are rotated independently of each other", bug_above=1.5)  # fmt: skip
+
+
+def check_taken(p: probe.Probe) -> None:
+    """What is refused does not change. Refusals on a device end the process, so the lengths are on the host."""
+    said = []
+    for what, tokens, rows in (("fit", 26, 20), ("more tokens", 30, 20), ("fewer tokens", 22, 20), ("few rows", 26, 9)):
+        if p.lane == "cpu" or what == "fit":
+            given, whole = Input(p, [13, 13], rows), Input(p, [tokens], rows)
+            given.t, given.grad, given.cu = whole.t, whole.grad, given.cu.cpu()
+            try:
+                given.rotated()
+                said.append(f"{what}: taken")
+            except (RuntimeError, IndexError):
+                said.append(f"{what}: refused")
+    p.note("lengths on the host", "; ".join(said))
+    p.digest("lengths on the host: what is taken and refused", "; ".join(said).encode())
+
+
+def duration(call: Callable[[], Any]) -> float:
+    """Median milliseconds of a call, idle time of the GPU included."""
+    times = []
+    for _ in range(14):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return median(times[3:])
+
+
+def check_times(p: probe.Probe) -> None:
+    """A forward and backward at the size of an attention layer's queries."""
+    tokens, heads, d, took = 16384, 28, 64, {}
+    for count in (1, 8, 32):
+        given = Input(p, [tokens // count] * count, tokens + 1, torch.bfloat16, shape=(heads, d, d))
+        with p.unwatched():
+            took[count] = duration(given.rotated)
+        p.note(f"forward and backward, T {tokens}, {heads} heads, sequences: {count}", took[count], unit="ms")
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        given.rotated()
+        p.note(f"peak beyond the inputs, sequences: {count}",
+               (torch.cuda.max_memory_allocated() - before) / 2**20, unit="MiB")  # fmt: skip
+    p.error("time of 32 sequences over that of one", took[32] / took[1], 1.25,  # the same kernels, and noise
+            reference="tokens are rotated independently of each other", bug_above=2)  # fmt: skip
+
+
+def capture(call: Callable[[], tuple[Tensor, ...]]) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...]]:
+    """Warm up on a side stream, then capture; the first error inside the capture is the one raised."""
+    side, graph, errors = torch.cuda.Stream(), torch.cuda.CUDAGraph(), list[Exception]()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    try:
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            try:
+                made = call()
+            except Exception as error:
+                errors.append(error)
+                raise
+    except Exception as ending:
+        raise (errors or [ending])[0] from None
+    return graph, made
+
+
+def check_capture(p: probe.Probe) -> None:
+    """Capture, then replay on other tokens and lengths; a failed capture leaves the process unfit: this comes last."""
+    make = partial(Input, p, rows=300, dtype=torch.bfloat16, shape=(8, 64, 64))
+    static, new = make([200, 1, 0, 255]), make([17, 290, 149, 0], seed=1)
+    signature = probe.Signature("RuntimeError", "(?i)captur", ROPE.replace(".", "/") + ".py")
+    done = p.attempt("capture in a CUDA graph", partial(capture, static.rotated), signature)
+    if done is None:
+        return
+    graph, made = done
+    eager = new.rotated()
+    for name in ("t", "grad", "freqs", "cu"):
+        getattr(static, name).copy_(getattr(new, name))
+    for tensor in made:
+        tensor.fill_(float("nan"))
+    graph.replay()
+    torch.cuda.synchronize()
+    wrong = sum(int((a != b).sum()) for a, b in zip(made, eager, strict=True))
+    p.error("elements of a replay that differ, other lengths", wrong, 0, reference="eager", bug_above=1)
+
+
+def reproduce(p: probe.Probe) -> None:
+    p.megatron_cpu()
+    # fp32 rounds products and the sum; bf16 rounds cosine, sine, both products and the sum to 2**-9
+    check_values(p, torch.float32, 1e-6)
+    check_values(p, torch.bfloat16, 2**-7)
+    check_empty(p)
+    check_work(p)
+    check_taken(p)
+    if p.lane == "cuda":
+        check_times(p)
+        check_capture(p)
+
+
+if __name__ == "__main__":
+    probe.main(reproduce, pack=33, package="megatron")
