@@ -6,6 +6,7 @@ Nothing falls back: a patch that does not apply, or a pack that its receipts do 
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 import types
 from collections.abc import Iterable
@@ -19,6 +20,7 @@ from reproducers.errors import CannotTestHere, PatchlaneError
 from reproducers.schema import Pack
 from reproducers.store import Store, Tree
 
+logger = logging.getLogger("model.overlay")
 # The stack that is trained on: what packs are pinned to, and the sets of needs on each device.
 STACK = {"megatron-core": "0.19.0", "mamba-ssm": "2.3.2.post1", "liger-kernel": "0.7.0"}
 NEEDS = {"cpu": (), "cuda": ("tilelang-0.1.8", "transformer-engine-2.13.0", "pydantic-2.14.3")}
@@ -78,13 +80,20 @@ def states() -> dict[str, str]:
 
 
 def chosen(patches: str) -> list[Pack]:
-    """The packs meant by ``--patches``: "none", "all" validated ones, or ids. PatchlaneError for one not validated."""
+    """The packs meant by ``--patches``: "none", "all" validated ones, or ids.
+
+    PatchlaneError for one asked for and not validated, and for one that was and no longer is: a stale receipt speaks of
+    other code. What never was is no part of "all", and said so.
+    """
     if patches == "none":
         return []
     packs, known = schema.load_packs(), states()
     able = candidates(packs)
     if patches == "all":
-        wanted = able
+        new = [pack for pack in able if known.get(pack.id) in ("draft", "reproduced")]
+        for pack in new:
+            logger.info("%s is not validated yet (%s): left out", pack.id, known[pack.id])
+        wanted = [pack for pack in able if pack not in new]
     else:
         wanted = schema.select(patches.split(","), packs)
         for pack in wanted:

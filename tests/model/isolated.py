@@ -23,14 +23,14 @@ def activate(device: str) -> str:
     with torch.device("meta"):  # torch lists its factories when first used: before the stand-ins for CUDA wrap them
         torch.empty(0)
     from model import overlay
-    from reproducers import lane_megatron, schema
+    from reproducers import lane_megatron
     from reproducers.errors import CannotTestHere
     from reproducers.observe import CannotTest
     from reproducers.ranks import Rank
     from reproducers.store import Store
 
     try:
-        overlay.activate(overlay.build(Store(), overlay.candidates(schema.load_packs()), device))
+        overlay.activate(overlay.build(Store(), overlay.chosen("all"), device))
     except (CannotTestHere, CannotTest) as lacking:
         return str(lacking)
     lane_megatron.start(importlib.import_module, 0, Rank(0, 1))

@@ -37,3 +37,23 @@ def test_modules_come_from_real_names_where_the_store_holds_links(tmp_path, monk
     overlay.activate(Overlay("cpu", trees, trees, []))
     for name in overlay.WITHOUT_INIT:
         assert fake.modules[name].__path__ == [str(tmp_path.resolve() / "real" / name / name)]
+
+
+@pytest.mark.parametrize("state", ["draft", "reproduced"])
+def test_all_leaves_out_what_was_never_validated_and_says_so(state, monkeypatch, caplog):
+    monkeypatch.setattr(overlay, "states", lambda: everything() | {"pack17": state})
+    with caplog.at_level("INFO", logger="model.overlay"):
+        assert {pack.id for pack in overlay.chosen("all")} == set(everything()) - {"pack17"}
+    assert f"pack17 is not validated yet ({state})" in caplog.text
+    with pytest.raises(PatchlaneError, match="pack17"):
+        overlay.chosen("pack17")
+
+
+def test_all_refuses_what_was_validated_and_no_longer_is(monkeypatch):
+    monkeypatch.setattr(overlay, "states", lambda: everything() | {"pack17": "stale"})
+    with pytest.raises(PatchlaneError, match="pack17"):
+        overlay.chosen("all")
+
+
+def everything() -> dict[str, str]:
+    return {pack.id: "validated" for pack in overlay.candidates(schema.load_packs())}
