@@ -1,0 +1,88 @@
+"""Runs beside a base, and the command."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+from recorded import step
+
+from model.compare import compare
+from model.metrics import MetricsLog
+from model.records import Phases
+from reproducers.errors import PatchlaneError
+from reproducers.schema import ROOT
+
+
+def phases(seconds):
+    return Phases(data=0, forward_backward=seconds, optimizer=0)
+
+
+def run(folder, numbers=range(1, 11), digest="a", change=lambda n: {}):
+    with MetricsLog(folder) as log:
+        log.event(0, "dataset", digest=digest)
+        for n in numbers:
+            log.write(step(n, **({"seconds": phases(1.0), "peak_gib": 40.0} | change(n))))
+    return folder
+
+
+@pytest.fixture
+def base(tmp_path):
+    return run(tmp_path / "base")
+
+
+def test_a_run_equal_but_faster(base, tmp_path):
+    other = run(tmp_path / "fast", change=lambda n: {"seconds": phases(9.0 if n <= 2 else 0.5), "peak_gib": 42.5})
+    found = compare(base, other, tolerance=0)
+    assert found.agrees and (found.first, found.last, found.steps) == (1, 10, 10)
+    assert (found.worst_loss, found.mean_loss, found.worst_grad_norm) == (0, 0, 0)
+    assert found.speed == 2.0 and found.peak_gib == 2.5
+
+
+def test_one_step_that_is_off_is_found(base, tmp_path):
+    other = run(tmp_path / "off", change=lambda n: {"loss": 10 / n * (0.98 if n == 4 else 1), "grad_norm": 1.5})
+    found = compare(base, other, tolerance=0.01)
+    assert not found.agrees and found.worst_step == 4
+    assert found.worst_loss == pytest.approx(0.02) and found.mean_loss == pytest.approx(-0.002)
+    assert found.worst_grad_norm == 0.5
+    assert compare(base, other, tolerance=0.03).agrees
+    assert compare(base, other, tolerance=0.01, first=5).agrees
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("whose", ["ours", "base"])
+def test_what_is_no_number_agrees_with_nothing(tmp_path, value, whose):
+    bad, good = run(tmp_path / "bad", change=lambda n: {"loss": value} if n == 7 else {}), run(tmp_path / "good")
+    found = compare(*((bad, good) if whose == "base" else (good, bad)), tolerance=1e9)
+    assert not found.agrees and found.worst_step == 7 and found.worst_loss == found.mean_loss == math.inf
+
+
+def test_steps_of_other_sizes_or_data_are_not_compared(base, tmp_path):
+    with pytest.raises(PatchlaneError, match="step 1 ended after other tokens"):
+        compare(base, run(tmp_path / "twice", change=lambda n: {"tokens": 2000 * n}), 0.1)
+    with pytest.raises(PatchlaneError, match="other data"):
+        compare(base, run(tmp_path / "text", digest="b"), 0.1)
+    with pytest.raises(PatchlaneError, match="no step from 1 on in common"):
+        compare(base, run(tmp_path / "later", numbers=range(11, 15)), 0.1)
+
+
+def test_too_few_steps_have_no_speed(base, tmp_path):
+    found = compare(base, run(tmp_path / "short", numbers=(1, 2)), 0)
+    assert found.agrees and found.speed is None and found.peak_gib is None
+
+
+def test_the_command(base, tmp_path):
+    def call(*args):
+        return subprocess.run(
+            [sys.executable, "-m", "model.compare", *map(str, args)], cwd=ROOT, capture_output=True, text=True
+        )
+
+    same, off = run(tmp_path / "[same]"), run(tmp_path / "off", change=lambda n: {"loss": 11 / n})
+    good = call(base, same)
+    assert good.returncode == 0 and "[same]" in good.stdout and "yes" in good.stdout
+    bad = call(base, same, off, "--json")
+    assert bad.returncode == 1
+    assert [json.loads(line)["agrees"] for line in bad.stdout.splitlines()] == [True, False]
+    lost = call(base, tmp_path / "nowhere")
+    assert lost.returncode == 2 and "no metrics.jsonl in" in lost.stderr and "Traceback" not in lost.stderr
