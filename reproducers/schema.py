@@ -124,10 +124,19 @@ class Upstream(Model):
 
 
 class Thread(Model):
-    url: Annotated[str, StringConstraints(pattern=r"^https://")]
+    """A public issue, pull request or commit. ``relation`` is to the pack's bug and, for "overlaps", to its fix."""
+
+    url: Annotated[str, StringConstraints(pattern=r"^https://github\.com/[\w.-]+/[\w.-]+/(issues|pull|commit)/\w+$")]
+    title: str = ""
+    relation: Literal["reports it", "introduced it", "fixes it", "overlaps", "neighbour"] = "neighbour"
     state: Literal["open", "closed", "merged"]
     looked_up: datetime.date
     note: str = ""
+
+    @property
+    def competes(self) -> bool:
+        """Whether it is an open pull request for the same thing, beside which only a comment is in place."""
+        return self.state == "open" and "/pull/" in self.url and self.relation in ("fixes it", "overlaps")
 
 
 class Search(Model):
@@ -143,19 +152,24 @@ class UpstreamState(Model):
     threads: list[Thread] = []
     filed: Literal["issue", "pr", "comment"] | None = None
     filed_url: str | None = None
+    filed_on: datetime.date | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> UpstreamState:
-        if (self.filed is None) != (self.filed_url is None):
-            raise ValueError("filed and filed_url go together: a filed pack needs its URL")
+        if len({self.filed is None, self.filed_url is None, self.filed_on is None}) > 1:
+            raise ValueError("filed, filed_url and filed_on go together: a filed pack needs its URL and date")
         if (self.search.found == "threads") != bool(self.threads):
             raise ValueError("search.found must be 'threads' exactly when threads are listed")
         return self
 
 
 class Filing(Model):
+    """What is to be posted and why. ``thread``: where a comment belongs; ``after``: packs to be filed before."""
+
     decision: Literal["issue", "pr", "comment", "hold", "none"]
     reason: str
+    thread: str | None = None
+    after: list[int] = []
 
 
 class Approval(Model):

@@ -51,7 +51,10 @@ FAULTS = {
     "guard without fixed": (("kind: bug", "kind: guard"), "a guard needs a fixed pin"),
     "report with a patch": (("kind: bug", "kind: report"), "offers no fix, yet"),
     "threads promised": (("found: none", "found: threads"), "upstream_state: search.found must be"),
-    "filed without URL": (("upstream_state:\n", "upstream_state:\n  filed: pr\n"), "filed and filed_url go together"),
+    "filed without URL": (
+        ("upstream_state:\n", "upstream_state:\n  filed: pr\n"),
+        "filed, filed_url and filed_on go together",
+    ),
     "http thread": (
         (
             "upstream_state:\n",
