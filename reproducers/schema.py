@@ -124,11 +124,14 @@ class Upstream(Model):
 
 
 class Thread(Model):
-    """A public issue, pull request or commit. ``relation`` is to the pack's bug and, for "overlaps", to its fix."""
+    """A public issue, pull request or commit, titled as it is there.
+
+    ``relation`` is to the pack's bug and, for "overlaps", to its fix. ``note``: what it is to this pack, in our words.
+    """
 
     url: Annotated[str, StringConstraints(pattern=r"^https://github\.com/[\w.-]+/[\w.-]+/(issues|pull|commit)/\w+$")]
-    title: str = ""
-    relation: Literal["reports it", "introduced it", "fixes it", "overlaps", "neighbour"] = "neighbour"
+    title: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+    relation: Literal["reports it", "introduced it", "fixes it", "overlaps", "neighbour"]
     state: Literal["open", "closed", "merged"]
     looked_up: datetime.date
     note: str = ""

@@ -3,9 +3,10 @@
 import datetime
 
 import pytest
+from toy import THREAD
 
 from reproducers.filing import SEARCH_DAYS, blockers
-from reproducers.schema import Filing, Pin, Search, Thread
+from reproducers.schema import Filing, Pin, Search, Thread, load_packs
 
 TODAY = datetime.date(2026, 12, 1)
 URL = "https://github.com/example/toyup/pull/3"
@@ -17,8 +18,8 @@ ENTRY = {
 
 
 def thread(**changed):
-    values = {"url": URL, "state": "open", "relation": "overlaps", "looked_up": TODAY}
-    return Thread.model_validate(values | changed)
+    values = {"url": URL, "relation": "overlaps", "looked_up": TODAY}
+    return Thread.model_validate(THREAD | values | changed)
 
 
 @pytest.fixture
@@ -128,3 +129,9 @@ def test_old_look_ups(pack):
     assert rules(upstream(pack, search=Search(found="none", query="x", date=older))) == ["search age"]
     assert rules(upstream(pack, threads=[thread(looked_up=older, relation="neighbour")])) == ["thread age"]
     assert rules(upstream(pack, threads=[thread(looked_up=older, state="merged", relation="neighbour")])) == []
+
+
+@pytest.mark.parametrize("pack", load_packs(), ids=lambda pack: pack.id)
+def test_no_pack_is_to_be_filed_against_its_threads(pack):
+    found = blockers(pack, ENTRY, pack.upstream_state.search.date)
+    assert not {"thread", "patch", "fixed upstream", "open pull request"} & {blocker.rule for blocker in found}

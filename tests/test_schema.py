@@ -1,7 +1,9 @@
 """pack.yaml: what is accepted, and how a bad one is explained."""
 
+import json
+
 import pytest
-from toy import RECORD
+from toy import RECORD, THREAD
 
 from reproducers.errors import PatchlaneError
 from reproducers.schema import ROOT, load_needs, load_pack, load_packs, select
@@ -25,7 +27,13 @@ def test_good(toy):
     assert load_packs(toy.packs) == [pack]
 
 
+def listed(thread):
+    """The replacement that gives the toy's record this thread."""
+    return "upstream_state:\n", f"upstream_state:\n  threads:\n    - {json.dumps(thread)}\n"
+
+
 LIVE = "pins:\n  live:\n"
+WHERE = "upstream_state.threads.0."
 FAULTS = {
     "title is missing": (("title: total forgets the first value\n", ""), "title: Field required"),
     "unknown key": (("kind: bug", "kind: bug\nkindd: bug"), "kindd: Extra inputs"),
@@ -55,13 +63,24 @@ FAULTS = {
         ("upstream_state:\n", "upstream_state:\n  filed: pr\n"),
         "filed, filed_url and filed_on go together",
     ),
-    "http thread": (
-        (
-            "upstream_state:\n",
-            "upstream_state:\n  threads:\n    - {url: 'http://x', state: open, looked_up: 2026-01-01}\n",
-        ),
-        "upstream_state.threads.0.url: String should match",
+    "threads denied": (listed(THREAD), "upstream_state: search.found must be 'threads' exactly when"),
+    "thread elsewhere": (listed(THREAD | {"url": "http://x"}), WHERE + "url: String should match"),
+    "thread of a branch": (
+        listed(THREAD | {"url": "https://github.com/toy/toyup/tree/main"}),
+        WHERE + "url: String should match",
     ),
+    "thread without a title": (
+        listed({key: value for key, value in THREAD.items() if key != "title"}),
+        WHERE + "title: Field required",
+    ),
+    "thread with an empty title": (listed(THREAD | {"title": " "}), WHERE + "title: String should have at least 1"),
+    "thread without a relation": (
+        listed({key: value for key, value in THREAD.items() if key != "relation"}),
+        WHERE + "relation: Field required",
+    ),
+    "relation": (listed(THREAD | {"relation": "related"}), WHERE + "relation: Input should be 'reports it', "),
+    "thread state": (listed(THREAD | {"state": "draft"}), WHERE + "state: Input should be 'open', "),
+    "thread never looked up": (listed(THREAD | {"looked_up": ""}), WHERE + "looked_up: Input should be a valid date"),
     "date": (("date: 2026-11-21", "date: soon"), "upstream_state.search.date: "),
     "consumed by": (
         ("kind: bug", 'kind: bug\nconsumed_by: ["gpu model.head"]'),

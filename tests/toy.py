@@ -1,4 +1,4 @@
-"""A toy upstream package with two bugs, a pack for it, and the patches that tests try on it."""
+"""A toy upstream package with two bugs, a pack for it, a thread, and the patches that tests try on it."""
 
 from __future__ import annotations
 
@@ -113,6 +113,13 @@ filing:
 remove_when: never
 review_by: 2027-11-21
 """
+THREAD = {
+    "url": "https://github.com/toy/toyup/issues/3",
+    "title": "total is wrong",
+    "relation": "reports it",
+    "state": "open",
+    "looked_up": "2026-11-21",
+}
 
 
 def write_tree(root: Path, files: dict[str, str]) -> Path:
