@@ -80,8 +80,8 @@ class Case:
 
     @cached_property
     def patches(self) -> dict[str, Path]:
-        """{pin: its patch} of the pins that have one."""
-        found = {name: self.pack.patch_at(name) for name in self.pack.pins}
+        """{pin: its patch} of the pins that have the bug and a patch."""
+        found = {name: self.pack.patch_at(name) for name in self.pack.pins if not self.pack.healthy_at(name)}
         return {name: path for name, path in found.items() if path is not None}
 
     def locate(self, snippet: str) -> tuple[Path, int]:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 
 from reproducers.rules.case import Case
 
-NUMBER = re.compile(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w])")
 FOLDED: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -49,13 +48,11 @@ def written(case: Case) -> set[float]:
 
 
 def _numbers(text: str) -> Iterator[float]:
-    for match in re.finditer(r"(?<![.\d])\d[\d,_]*(?:\.\d+)?(?:e[+-]?\d+)?", text):
-        plain = match[0].replace(",", "").replace("_", "")
-        value = float(plain)
-        if math.isfinite(value):
-            yield value
-    for match in re.finditer(r"(?<![\d,])\d{1,3}(?=,|\b)", text):  # lists such as 1,2,3
-        yield float(match[0])
+    """Every number in a text; 16,256 may be one or two."""
+    for match in re.finditer(r"(?<![.\d])\d+(?:[,_]\d+)*(?:\.\d+)?(?:e[+-]?\d+)?", text):
+        for part in {re.sub(r"[,_]", "", match[0]), *match[0].replace("_", "").split(",")}:
+            if math.isfinite(float(part)):
+                yield float(part)
 
 
 def _folded(node: ast.AST) -> float | None:

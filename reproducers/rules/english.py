@@ -11,10 +11,13 @@ from reproducers.rules.registry import Found, Skip, rule
 
 SCRIPTS = ("LATIN", "GREEK", "MATHEMATICAL", "DOUBLE-STRUCK", "SCRIPT", "MICRO", "SUPERSCRIPT", "SUBSCRIPT", "MODIFIER")
 STOP = set(
-    "the of and to a in is that it with as for on by are be not no at from or this which its an but than when they so"
-    " has have one all also only each was were does do what where how if then there their out into before after same"
-    " both such between more can cannot would will must any them these those for we you up over under while because"
-    " without within per other most some".split()
+    re.findall(
+        r"\w+",
+        "the of and to a in is that it with as for on by are be not no at from or this which its an but than when they"
+        " so has have one all also only each was were does do what where how if then there their out into before after"
+        " same both such between more can cannot would will must any them these those we you up over under while"
+        " because without within per other most some",
+    )
 )
 SHORTCODE = re.compile(r"(?<![\w:\[/]):[a-z][a-z_]+[a-z]:(?![\w:\]/])")
 WORDS, SHARE = 15, 0.15  # a paragraph this long has this share of words that only hold English together
@@ -26,7 +29,9 @@ def script(case: Case) -> Iterator[Found | Skip]:
         for line in text.lines:
             other = [c for c in line if unicodedata.category(c)[0] == "L" and not _known(c)]
             if other:
-                yield Found(*case.locate(line.strip()), f"{''.join(other)[:20]!r} is not English", "write it in English")
+                yield Found(
+                    *case.locate(line.strip()), f"{''.join(other)[:20]!r} is not English", "write it in English"
+                )
 
 
 def _known(letter: str) -> bool:
@@ -51,4 +56,6 @@ def words(case: Case) -> Iterator[Found | Skip]:
             found = [word.lower() for word in re.findall(r"(?<![\w.-])[^\W\d_]+(?![\w-])", plain)]
             if len(found) >= WORDS and sum(word in STOP for word in found) < SHARE * len(found):
                 first = next(line for line in paragraph.splitlines() if line.strip())
-                yield Found(*case.locate(first.strip()), "the paragraph does not read as English", "write it in English")
+                yield Found(
+                    *case.locate(first.strip()), "the paragraph does not read as English", "write it in English"
+                )

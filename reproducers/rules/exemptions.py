@@ -1,4 +1,4 @@
-"""``packs/lint-exemptions.yaml``: faults that are known and kept, each with its reason. One that is not needed fails."""
+"""``packs/lint-exemptions.yaml``: faults that are known and kept, each with its reason; an idle one fails."""
 
 from __future__ import annotations
 

@@ -3,33 +3,50 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from reproducers import patching
+from reproducers.errors import PatchlaneError
 from reproducers.rules.case import Case
 from reproducers.rules.formatters import FORMATTERS, Formatter
 from reproducers.rules.registry import Found, Skip, rule
 from reproducers.rules.trees import Applied, applied
+from reproducers.store import write_atomic
 
 Change = tuple[int, int, tuple[str, ...]]
 
 
-def changes(text: str, formatter: Formatter) -> list[Change]:
-    """(first line, line after the last, what they become) of all that the formatter alters."""
-    lines, wanted = text.splitlines(), formatter.run(text).splitlines()
-    codes = difflib.SequenceMatcher(a=lines, b=wanted, autojunk=False).get_opcodes()
+def changes(text: str, formatter: Formatter, cache: Path) -> list[Change]:
+    """(first line, line after the last, what they become) of all that the formatter alters; kept by content.
+
+    PatchlaneError when the formatter stops.
+    """
+    key = hashlib.sha256(f"{formatter.config}\0{sorted(formatter.needs.items())}\0{text}".encode()).hexdigest()
+    kept = cache / "format" / f"{key}.json"
+    if not kept.is_file():
+        write_atomic(kept, json.dumps(_changes(text, formatter)).encode())
+    return [(first, end, tuple(wanted)) for first, end, wanted in json.loads(kept.read_text())]
+
+
+def _changes(text: str, formatter: Formatter) -> list[Change]:
+    try:
+        wanted = formatter.run(text).splitlines()
+    except Exception as error:  # a formatter's own fault is a finding, whatever its type
+        raise PatchlaneError(f"the upstream's formatter stops: {str(error).strip()[:120]}") from error
+    codes = difflib.SequenceMatcher(a=text.splitlines(), b=wanted, autojunk=False).get_opcodes()
     return [(i1 + 1, i2 + 1, tuple(wanted[j1:j2])) for code, i1, i2, j1, j2 in codes if code != "equal"]
 
 
-def altered(before: str, after: str, added: set[int], formatter: Formatter) -> Iterator[tuple[int, tuple[str, ...]]]:
+def altered(before: list[Change], after: list[Change], added: set[int]) -> Iterator[tuple[int, str]]:
     """(an added line, what is wanted) for each change that touches one and is not owed to the pristine file."""
-    found = changes(after, formatter)
-    owed = {wanted for _, _, wanted in changes(before, formatter)} if found else set()
-    for first, end, wanted in found:
-        near = sorted(set(range(first, end)) & added if end > first else {first - 1, first} & added)
+    owed = {wanted for _, _, wanted in before}
+    for first, end, wanted in after:
+        near = sorted((set(range(first, end)) if end > first else {first - 1, first}) & added)
         if near and wanted not in owed:
-            yield near[0], wanted
+            yield near[0], " ".join(wanted).strip()
 
 
 @rule("format-upstream", "every line that a patch adds is as the upstream's own formatter writes it")
@@ -40,22 +57,29 @@ def upstream(case: Case) -> Iterator[Found | Skip]:
     if formatter.missing():
         yield Skip(f"the upstream's formatter is not installed: {formatter.missing()}")
         return
+    done: set[tuple[Path, str]] = set()
     for name, path in case.patches.items():
         found = applied(case, name)
-        if isinstance(found, Applied):
-            yield from _faults(path, found, formatter)
+        if isinstance(found, Applied) and (path, case.pack.pins[name].release or "") not in done:
+            done.add((path, case.pack.pins[name].release or ""))
+            yield from _faults(path, found, formatter, case.store / "cache")
 
 
-def _faults(path: Path, found: Applied, formatter: Formatter) -> Iterator[Found]:
+def _faults(path: Path, found: Applied, formatter: Formatter, cache: Path) -> Iterator[Found]:
     lines = path.read_text(encoding="utf-8").splitlines()
+    mend = f"run the formatter of {formatter.config}, then git diff"
     for file in patching.files(path):
         inside = next((name for name in found.after if file.path.endswith(name)), None)
         if inside is None or not inside.endswith(".py"):
             continue
         added = {x.target_line_no for hunk in file for x in hunk if x.is_added}
-        before, after = found.before.get(inside, ""), found.after[inside]
-        for number, wanted in altered(before, after, added, formatter):
-            line = "+" + after.splitlines()[number - 1]
-            what = f"{inside}:{number} is not formatted; wanted {' '.join(wanted).strip()[:80]!r}"
-            where = lines.index(line) + 1 if line in lines else 1
-            yield Found(path, where, what, f"run the formatter of {formatter.config}, then git diff")
+        try:
+            after = changes(found.after[inside], formatter, cache)
+            before = changes(found.before.get(inside, ""), formatter, cache) if after else []
+        except PatchlaneError as error:
+            yield Found(path, lines.index(f"+++ {file.target_file}") + 1, f"{inside}: {error.what}", mend)
+            continue
+        for number, wanted in altered(before, after, added):
+            line = "+" + found.after[inside].splitlines()[number - 1]
+            what = f"{inside}:{number} is not formatted; wanted {wanted[:80]!r}"
+            yield Found(path, lines.index(line) + 1 if line in lines else 1, what, mend)

@@ -34,7 +34,8 @@ def _megatron(text: str) -> str:
 
     mode = black.Mode(line_length=100, magic_trailing_comma=False, string_normalization=False)
     options = {"known_first_party": ["megatron"], "known_third_party": ["transformer_engine"], "py_version": "312"}
-    return isort.code(black.format_str(text, mode=mode), profile="black", line_length=100, **options)
+    done: str = isort.code(black.format_str(text, mode=mode), profile="black", line_length=100, **options)
+    return done
 
 
 def _ruff(width: int) -> Callable[[str], str]:

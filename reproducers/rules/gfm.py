@@ -97,4 +97,3 @@ def length(case: Case) -> Iterator[Found | Skip]:
         if len(text.markdown) >= ISSUE_LIMIT:
             said = f"{len(text.markdown)} characters, GitHub takes fewer than {ISSUE_LIMIT}"
             yield Found(case.body, 1, said, "shorten it; attach what is long")
-

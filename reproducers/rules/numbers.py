@@ -8,7 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 
 from reproducers.rules.case import Case
-from reproducers.rules.constants import NUMBER, measured, written
+from reproducers.rules.constants import measured, written
 from reproducers.rules.markdown import without_spans
 from reproducers.rules.registry import Found, Skip, rule
 
@@ -24,7 +24,11 @@ UNITS: dict[str, tuple[str, float]] = {
     "KiB": ("B", 2**10), "MiB": ("B", 2**20), "GiB": ("B", 2**30), "TFLOP/s": ("FLOP/s", 1.0),
     "tok/s": ("tok/s", 1.0), "tokens/s": ("tok/s", 1.0), "%": ("", 0.01), "x": ("", 1.0), "times": ("", 1.0),
 }  # fmt: skip
-UNIT = re.compile(r"^\s?(" + "|".join(map(re.escape, sorted(UNITS, key=len, reverse=True))) + r")(?![\w/])")
+_NAMES = "|".join(map(re.escape, sorted(UNITS, key=len, reverse=True)))
+NUMBER = re.compile(
+    r"(?<![\w.,])(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
+    rf"(?:\s?({_NAMES})(?![\w/])(?!\s?\d)|(?!\w|\.\d|,\d{{3}}))"
+)
 
 
 def prose(source: str) -> str:
@@ -48,8 +52,7 @@ def claims(text: str) -> Iterator[tuple[int, str, str]]:
     """(line, number, unit) of each number that states something; the unit is empty for a count or a size."""
     text = OTHER.sub(_blank, text)
     for match in NUMBER.finditer(text):
-        unit = UNIT.match(text[match.end() : match.end() + 12])
-        yield text.count("\n", 0, match.start()) + 1, match[0].rstrip(","), unit[1] if unit else ""
+        yield text.count("\n", 0, match.start()) + 1, match[1], match[2] or ""
 
 
 def agrees(number: str, unit: str, values: list[tuple[float, str]]) -> bool:
@@ -59,7 +62,7 @@ def agrees(number: str, unit: str, values: list[tuple[float, str]]) -> bool:
     kind, factor = UNITS.get(unit, ("", 1.0))
     for value, has in values:
         other, scale = UNITS.get(has, ("", 1.0))
-        if (kind == other or not has) and abs(value * scale / factor - float(typed)) <= 0.5 * step * (1 + 1e-9):
+        if kind == other and abs(value * scale / factor - float(typed)) <= 0.5 * step * (1 + 1e-9):
             return True
     return False
 

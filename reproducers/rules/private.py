@@ -17,8 +17,12 @@ from reproducers.errors import PatchlaneError
 from reproducers.rules.case import Case
 from reproducers.rules.registry import Found, Skip, rule
 
-PATHS = re.compile(r"(?<![\w.<>/~-])(?:/(?:home|root|work|tmp|Users|mnt|scratch|nfs|workspace|data)/[\w.@-][\w./@-]*|[A-Z]:\\\w+)")
-EMAIL = re.compile(r"(?<![\w.+-])[\w.+-]+@(?!example\.(?:org|com)\b)[a-zA-Z0-9-]+(?:\.[a-zA-Z0-9-]+)*\.[a-zA-Z]{2,}\b")
+PATHS = re.compile(
+    r"(?<![\w.<>/~-])(?:/(?:home|root|work|tmp|Users|mnt|scratch|nfs|workspace|data)/[\w.@-][\w./@-]*|[A-Z]:\\\w+)"
+)
+EMAIL = re.compile(
+    r"(?<![\w.+-])\w[\w.+-]*@(?!example\.(?:org|com)\b)[a-zA-Z0-9-]+(?:\.[a-zA-Z0-9-]+)*\.[a-zA-Z]{2,}\b"
+)
 HOST = re.compile(
     r"(?<![\w.@])(?:[a-z0-9-]+\.)+(?:internal|intranet|corp|lan)\b(?![.(\w])"
     r"|\bhttps?://(?!localhost\b)[\w-]+(?=[:/\s])|\b(?:[\w-]+\.)+cluster\.local\b"
@@ -30,8 +34,23 @@ TOKEN = re.compile(
     r"|glpat-[\w-]{20}|xox[abprs]-[\w-]{10,}|nvapi-[\w-]{20,})|-----BEGIN [A-Z ]*PRIVATE KEY-----"
 )
 ASSIGNED = re.compile(r"(?i)\b\w*(?:secret|passw(?:or)?d|api_?key|token|credential)\s*[=:]\s*[\"']?([\w+/=-]{16,})")
-CODE = re.compile(r"\brefs/(?:heads|remotes)/\S+|\borigin/[\w./-]+|\b(?!(?:SHA|ISO|RFC|CVE|PEP|BSD|UTF)-)[A-Z]{2,6}-\d{3,6}\b")
-COMMON = {"root", "user", "users", "runner", "ubuntu", "admin", "nobody", "localhost", "build", "docker", "test", "main"}
+CODE = re.compile(
+    r"\brefs/(?:heads|remotes)/\S+|\borigin/[\w./-]+|\b(?!(?:SHA|ISO|RFC|CVE|PEP|BSD|UTF)-)[A-Z]{2,6}-\d{3,6}\b"
+)
+COMMON = {
+    "root",
+    "user",
+    "users",
+    "runner",
+    "ubuntu",
+    "admin",
+    "nobody",
+    "localhost",
+    "build",
+    "docker",
+    "test",
+    "main",
+}
 SECRET_BITS = 3.5  # of entropy a character; words and names have less
 
 

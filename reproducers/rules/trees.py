@@ -1,4 +1,4 @@
-"""The files that a patch touches, as pinned and as patched, from the store. Nothing is fetched and no tree is copied."""
+"""The files that a patch touches, as pinned and as patched, from the store; nothing is fetched."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def _apply(case: Case, name: str, tree: Path) -> Applied:
             if (tree / path).is_file():
                 (copy / path).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(tree / path, copy / path)
-        for path in below:
-            patching.apply(copy, path, strip)
+        for base in below:
+            patching.apply(copy, base, strip)
         before = _read(copy, touched(sets[-1], strip))
         found = patching.classify(copy, patch, strip)
         if found.kind is not ApplyClass.CLEAN:
