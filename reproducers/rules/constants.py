@@ -36,7 +36,8 @@ def measured(case: Case) -> list[tuple[float, str]]:
 
 def written(case: Case) -> set[float]:
     """Numbers in the reproducer, pack.yaml and the lines that the patches add or remove; products of literals too."""
-    found = set(_numbers(case.record_text)) | set(_numbers(case.pack.reproducer.read_text(encoding="utf-8")))
+    pack = case.pack.model_dump(mode="json", exclude={"title", "claim"})  # which are what is judged
+    found = set(_numbers(json.dumps(pack))) | set(_numbers(case.pack.reproducer.read_text(encoding="utf-8")))
     for node in ast.walk(ast.parse(case.pack.reproducer.read_text(encoding="utf-8"))):
         value = _folded(node) if isinstance(node, ast.BinOp | ast.Constant) else None
         if value is not None:

@@ -60,7 +60,7 @@ def upstream(case: Case) -> Iterator[Found | Skip]:
     done: set[tuple[Path, str]] = set()
     for name, path in case.patches.items():
         found = applied(case, name)
-        if isinstance(found, Applied) and (path, case.pack.pins[name].release or "") not in done:
+        if isinstance(found, Applied) and found.after and (path, case.pack.pins[name].release or "") not in done:
             done.add((path, case.pack.pins[name].release or ""))
             yield from _faults(path, found, formatter, case.store / "cache")
 

@@ -12,7 +12,7 @@ from reproducers.rules.registry import Found, Skip, rule
 FENCE = re.compile(r"^[\s>*+-]*(`{3,}|~{3,})(.*)$")
 TAG = re.compile(r"<(/?)([a-zA-Z][\w-]*)(?=[\s/>])[^>]*>")
 ALLOWED = ("details", "summary", "sub", "br")
-RESIDUE = re.compile(r"\{\{|\{%|\{#|%\}|(?<=\|) *(?:None|nan|Undefined) *(?=\|)")
+RESIDUE = re.compile(r"\{\{[- ]|[- ]\}\}|\{%|\{#|%\}|(?<=\|) *(?:None|nan|Undefined) *(?=\|)")
 URL = re.compile(r"https?://[^\s<>()\[\]|`\"]+[^\s<>()\[\]|`\".,;:!?']")
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from decimal import Decimal
-from pathlib import Path
 
 from reproducers.rules.case import Case
 from reproducers.rules.constants import measured, written
 from reproducers.rules.markdown import without_spans
 from reproducers.rules.registry import Found, Skip, rule
 
+MEND = 'name it, {{ measured("LANE", "ARM", "CHECK") }}, or take it out'
 # What is no claim: link targets, #123, full and short SHAs, versions, dotted names and file positions.
 OTHER = re.compile(
     r"\]\([^)]*\)|https?://\S+|#\d+|\b(?=\w*\d)[0-9a-f]{7,40}\b|\bv?\d+(?:\.\d+){2,}[\w.]*|\b\d+\.x\b"
@@ -26,7 +26,7 @@ UNITS: dict[str, tuple[str, float]] = {
 }  # fmt: skip
 _NAMES = "|".join(map(re.escape, sorted(UNITS, key=len, reverse=True)))
 NUMBER = re.compile(
-    r"(?<![\w.,])(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
+    r"(?<![\w.,])(?<![A-Za-z]-)(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
     rf"(?:\s?({_NAMES})(?![\w/])(?!\s?\d)|(?!\w|\.\d|,\d{{3}}))"
 )
 
@@ -67,25 +67,25 @@ def agrees(number: str, unit: str, values: list[tuple[float, str]]) -> bool:
     return False
 
 
-def _faults(case: Case, path: Path, text: str, first: int = 1) -> Iterator[Found]:
+def _wrong(case: Case, text: str) -> Iterator[tuple[int, str]]:
+    """(line, what is the case) of each number that nothing holds."""
     if "numbers" not in case.cache:
         case.cache["numbers"] = (measured(case), written(case))
     seen, own = case.cache["numbers"]
-    mend = 'name it, {{ measured("LANE", "ARM", "CHECK") }}, or take it out'
     for line, number, unit in claims(text):
         exact = float(number.replace(",", "")) in own
         if unit or "e" in number:
             if not exact and not agrees(number, unit, seen):
                 said = f"{number} {unit}".strip()
-                yield Found(path, first + line - 1, f"{said} is in no newest receipt of the pack", mend)
+                yield line, f"{said} is in no newest receipt of the pack"
         elif not exact and not agrees(number, "", seen):
-            what = f"{number} is neither in reproducer.py, pack.yaml or a patch nor in a newest receipt"
-            yield Found(path, first + line - 1, what, mend)
+            yield line, f"{number} is neither in reproducer.py, pack.yaml or a patch nor in a newest receipt"
 
 
 @rule("number-body", "no number in the text differs from its receipt")
 def body(case: Case) -> Iterator[Found | Skip]:
-    yield from _faults(case, case.body, prose(case.source))
+    for line, what in _wrong(case, prose(case.source)):
+        yield Found(case.body, line, what, MEND)
 
 
 @rule("number-record", "no number in the title or the claim differs from its receipt")
@@ -93,4 +93,5 @@ def record(case: Case) -> Iterator[Found | Skip]:
     from reproducers.schema import line_of
 
     for name, text in (("title", case.pack.title), ("claim", case.pack.claim)):
-        yield from _faults(case, case.record, text.replace("\n", " "), line_of(case.record_text, (name,)))
+        for _, what in _wrong(case, text):
+            yield Found(case.record, line_of(case.record_text, (name,)), what, MEND)

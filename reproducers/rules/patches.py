@@ -75,6 +75,9 @@ def clean(case: Case) -> Iterator[Found | Skip]:
 @rule("patch-minimal", "no hunk changes whitespace only; no trailing space, carriage return or stray tab is added")
 def minimal(case: Case) -> Iterator[Found | Skip]:
     for path, files in _patches(case):
+        for number, raw in enumerate(path.read_bytes().split(b"\n"), 1):  # parsed lines have lost it
+            if raw.startswith(b"+") and raw.endswith(b"\r"):
+                yield Found(path, number, "an added line ends in a carriage return", "take it out of the patch")
         for file in files:
             for hunk in file:
                 yield from _whitespace(path, hunk)

@@ -5,6 +5,7 @@ The patterns are our own: detect-secrets imports an HTTP client, which nothing t
 
 from __future__ import annotations
 
+import functools
 import getpass
 import math
 import platform
@@ -26,7 +27,7 @@ EMAIL = re.compile(
 HOST = re.compile(
     r"(?<![\w.@])(?:[a-z0-9-]+\.)+(?:internal|intranet|corp|lan)\b(?![.(\w])"
     r"|\bhttps?://(?!localhost\b)[\w-]+(?=[:/\s])|\b(?:[\w-]+\.)+cluster\.local\b"
-    r"|(?<![\d.])(?:10\.\d{1,3}|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.\d{1,3}\.\d{1,3}(?![\d.])"
+    r"|(?<![\d.])(?:10\.\d{1,3}|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.\d{1,3}\.\d{1,3}(?!\.?\d)"
     r"|(?<=://)(?!127\.)\d{1,3}(?:\.\d{1,3}){3}\b"
 )
 TOKEN = re.compile(
@@ -72,10 +73,18 @@ def _exported(case: Case) -> str:
     """The single file, or the reproducer alone where it cannot be exported yet."""
     from reproducers.export import render
 
+    source = case.pack.reproducer.read_text(encoding="utf-8")
     try:
-        return render(case.pack)
+        return render(case.pack, _embedded(source))
     except PatchlaneError:
-        return case.pack.reproducer.read_text(encoding="utf-8")
+        return source
+
+
+@functools.lru_cache(maxsize=64)
+def _embedded(reproducer: str) -> dict[str, str]:
+    from reproducers.export import embedded
+
+    return embedded(reproducer)
 
 
 def _scan(case: Case, pattern: re.Pattern[str], what: str, mend: str) -> Iterator[Found]:

@@ -36,7 +36,7 @@ class Desk:
         if file == EXEMPTIONS:
             return self.root / "packs" / file
         if file == "log":
-            return sorted((self.root / "receipts" / self.name[:2]).glob("*.log"))[-1]
+            return self.case().newest["cpu"].with_suffix(".log")
         return self.folder / file
 
     def edit(self, file, old, new, fresh=True):
@@ -76,6 +76,10 @@ def desk(tmp_path, store, monkeypatch):
             pytest.skip(f"{pack.pins['live'].label} is not in the store: python -m reproducers.run {pack.id}")
         shutil.copytree(pack.folder, tmp_path / "packs" / pack.folder.name)
         shutil.copy(ROOT / "packs" / "needs.yaml", tmp_path / "packs")
+        for below in {n for pin in pack.pins.values() for n in pin.stacked_on}:
+            (folder,) = ROOT.glob(f"packs/{below:02d}_*")
+            (tmp_path / "packs" / folder.name).mkdir()
+            shutil.copy(folder / "fix.patch", tmp_path / "packs" / folder.name)
         shutil.copytree(ROOT / "receipts" / pack.folder.name[:2], tmp_path / "receipts" / pack.folder.name[:2])
         return Desk(tmp_path, store, pack.folder.name)
 

@@ -1,6 +1,6 @@
 """Defects to plant in real packs, each with the rule that must catch it, and harmless neighbours that none may."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 BODY, RECORD, PATCH, NOTES = "body.md.j2", "pack.yaml", "fix.patch", "notes.md"
 EXEMPTIONS, LOG, CODE = "lint-exemptions.yaml", "log", "reproducer.py"
@@ -21,7 +21,6 @@ class Edit:
     new: str
     base: int = 1
     fresh: bool = True
-    also: set = field(default_factory=set)
 
     def __str__(self):
         return f"{self.rule} {self.file} {self.new.strip()[-40:]!r}"
@@ -46,7 +45,9 @@ def commented(rule, text, **more):
 
 
 def thread(rule, url, state, relation):
-    new = f"  threads:\n    - url: {url}\n      state: {state}\n      relation: {relation}\n      looked_up: 2026-11-21\n"
+    new = (
+        f"  threads:\n    - url: {url}\n      state: {state}\n      relation: {relation}\n      looked_up: 2026-11-21\n"
+    )
     return Edit(rule, RECORD, "  threads:\n", new)
 
 
@@ -64,6 +65,8 @@ def secret(*parts):
     return "".join(parts)
 
 
+RAISE = '+        raise ValueError(f"H value of {H} is not a multiple of G value of {G}!")\n     NS'
+BOTH = f"+    if H % G != 0:\n{RAISE}"
 RANDOM = "q7Zr2LxV9bNw4TkC8mHs"
 PLANTED = [
     paragraph("gfm-fence", "```python\nx = 1"),
@@ -123,8 +126,8 @@ PLANTED = [
     said("english-emoji", "It is fast :rocket: now."),
     paragraph(
         "english-words",
-        "Die Funktion wartet bei jedem Schritt auf die Karte, und deshalb kann man den Graphen nicht aufnehmen, was sehr"
-        " schade ist, weil die Schicht dadurch viel langsamer wird.",
+        "Die Funktion wartet bei jedem Schritt auf die Karte, und deshalb kann man den Graphen nicht aufnehmen, was"
+        " sehr schade ist, weil die Schicht dadurch viel langsamer wird.",
     ),
     Edit("receipt-claim", BODY, '"CP=1: waits in a later forward and backward") }} | {{', '"CP=9") }} | {{'),
     said("receipt-claim", '{{ host("rocm") }}'),
@@ -147,6 +150,10 @@ PLANTED = [
     Edit("patch-clean", PATCH, "-        local_len = torch.tensor([sq]", "-        local_len = torch.tensor([sk]"),
     Edit("patch-clean", PATCH, "     expected_skv = sq * cp_size\n", "     expected_skv = sq + cp_size\n"),
     Edit("patch-clean", PATCH, "", "@@ -1,2 +1,9 @@\n cut short\n"),
+    Edit("patch-minimal", PATCH, RAISE, RAISE.replace("\n", "  \n"), base=5),
+    Edit("patch-minimal", PATCH, RAISE, RAISE.replace("\n", "\r\n"), base=5),
+    Edit("patch-minimal", PATCH, RAISE, RAISE.replace("+        ", "+\t"), base=5),
+    Edit("patch-minimal", PATCH, BOTH, "+\n+\n     NS", base=5),
     commented("patch-leftover", 'print("here")'),
     commented("patch-leftover", "# TODO: faster"),
     commented("patch-leftover", "breakpoint()"),
@@ -158,7 +165,7 @@ PLANTED = [
         "+        uniform = torch.all(all_lens==sq)",
     ),
     thread("filing-fixed", f"{UPSTREAM}/pull/7001", "merged", "fixes it"),
-    Edit("filing-fixed", RECORD, "  main:\n", f"  fixed:\n    sha: {'0' * 40}\n  main:\n"),
+    Edit("filing-fixed", RECORD, "  main:\n", f"  fixed:\n    sha: {'a' * 40}\n  main:\n"),
     thread("filing-overlap", f"{UPSTREAM}/pull/7001", "open", "overlaps"),
     thread("filing-overlap", f"{UPSTREAM}/pull/7001", "open", "fixes it"),
     Edit("filing-thread", RECORD, "decision: pr", "decision: comment"),
@@ -172,7 +179,7 @@ HARMLESS = [
     paragraph("gfm-fence", "````\n```\n````"),
     paragraph("gfm-table", "| a | b |\n|---|---|\n| c \\| d | e |"),
     paragraph("gfm-link", f"[one]({UPSTREAM}/pull/5246), and `[not](a link)`"),
-    said("gfm-residue", "The dict `{{1: 2}}` is one."),
+    said("gfm-residue", "The dict `{{ '{{1: 2}}' }}` is one."),
     paragraph("gfm-html", "<details><summary>log</summary>\n\nIt ran for a<sub>i</sub> < b.<br>\n\n</details>"),
     paragraph("gfm-length", "{{ 'of the ' * 1000 }}"),
     said("link-public", "See https://arxiv.org/abs/2512.02556v1."),
@@ -189,13 +196,16 @@ HARMLESS = [
     noted("private-code", "SHA-256, ISO-8859 and UTF-16 are standards."),
     said("english-script", "With α ≤ β and naïve ∑, ℝ too."),
     said("english-emoji", "A ratio a:b:c, x → y, ✗ in code only: `✗ :rocket:`.".replace("✗ in", "§ in")),
-    paragraph("english-words", "The layer waits for the host in each step, and so none of it can be captured in a graph."),
+    paragraph(
+        "english-words", "The layer waits for the host in each step, and so none of it can be captured in a graph."
+    ),
     said("receipt-claim", '{{ host("cpu") }}'),
     Edit("receipt-stale", CODE, "", "# changed\n"),
     said("number-body", "See `3.7 ms`, bf16, version 0.19.2 and 027fa4aa, on 0.19.x."),
     Edit("number-record", RECORD, "title: DSA makes", "title: In 0.19.0 DSA makes"),
     new_file("patch-scope", "megatron/core/x.py"),
     Edit("patch-clean", PATCH, "Subject: DSA", "Subject: all of DSA"),
+    Edit("patch-minimal", PATCH, BOTH, BOTH.replace("+    if H % G != 0:\n", "+\n"), base=5),
     commented("patch-leftover", "# blueprint(x) is not a print"),
     commented("format-upstream", "# cp_size = {  'a':1 }"),
     thread("filing-fixed", f"{UPSTREAM}/pull/7001", "merged", "neighbour"),
