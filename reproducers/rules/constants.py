@@ -49,7 +49,8 @@ def written(case: Case) -> set[float]:
 
 
 def _numbers(text: str) -> Iterator[float]:
-    """Every number in a text; 16,256 may be one or two."""
+    """Every number in a text that is no part of a digest or an address; 16,256 may be one or two."""
+    text = re.sub(r"https?://\S+|\b(?=\w*[a-f])[0-9a-f]{7,}\b", " ", text)
     for match in re.finditer(r"(?<![.\d])\d+(?:[,_]\d+)*(?:\.\d+)?(?:e[+-]?\d+)?", text):
         for part in {re.sub(r"[,_]", "", match[0]), *match[0].replace("_", "").split(",")}:
             if math.isfinite(float(part)):

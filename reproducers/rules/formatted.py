@@ -40,13 +40,15 @@ def _changes(text: str, formatter: Formatter) -> list[Change]:
     return [(i1 + 1, i2 + 1, tuple(wanted[j1:j2])) for code, i1, i2, j1, j2 in codes if code != "equal"]
 
 
-def altered(before: list[Change], after: list[Change], added: set[int]) -> Iterator[tuple[int, str]]:
+def altered(before: str, after: str, added: set[int], formatter: Formatter, cache: Path) -> Iterator[tuple[int, str]]:
     """(an added line, what is wanted) for each change that touches one and is not owed to the pristine file."""
-    owed = {wanted for _, _, wanted in before}
-    for first, end, wanted in after:
-        near = sorted((set(range(first, end)) if end > first else {first - 1, first}) & added)
-        if near and wanted not in owed:
-            yield near[0], " ".join(wanted).strip()
+    found = []
+    for first, end, wanted in changes(after, formatter, cache):
+        near = (set(range(first, end)) if end > first else {first - 1, first}) & added
+        if near:
+            found.append((min(near), wanted))
+    owed = {wanted for _, _, wanted in changes(before, formatter, cache)} if found else set()
+    yield from ((line, " ".join(wanted).strip()) for line, wanted in found if wanted not in owed)
 
 
 @rule("format-upstream", "every line that a patch adds is as the upstream's own formatter writes it")
@@ -60,7 +62,9 @@ def upstream(case: Case) -> Iterator[Found | Skip]:
     done: set[tuple[Path, str]] = set()
     for name, path in case.patches.items():
         found = applied(case, name)
-        if isinstance(found, Applied) and found.after and (path, case.pack.pins[name].release or "") not in done:
+        if isinstance(found, str):
+            yield Skip(found)
+        elif found.after and (path, case.pack.pins[name].release or "") not in done:
             done.add((path, case.pack.pins[name].release or ""))
             yield from _faults(path, found, formatter, case.store / "cache")
 
@@ -73,13 +77,13 @@ def _faults(path: Path, found: Applied, formatter: Formatter, cache: Path) -> It
         if inside is None or not inside.endswith(".py"):
             continue
         added = {x.target_line_no for hunk in file for x in hunk if x.is_added}
+        before, after = found.before.get(inside, ""), found.after[inside]
         try:
-            after = changes(found.after[inside], formatter, cache)
-            before = changes(found.before.get(inside, ""), formatter, cache) if after else []
+            wrong = list(altered(before, after, added, formatter, cache))
         except PatchlaneError as error:
             yield Found(path, lines.index(f"+++ {file.target_file}") + 1, f"{inside}: {error.what}", mend)
             continue
-        for number, wanted in altered(before, after, added):
-            line = "+" + found.after[inside].splitlines()[number - 1]
+        for number, wanted in wrong:
+            line = "+" + after.splitlines()[number - 1]
             what = f"{inside}:{number} is not formatted; wanted {wanted[:80]!r}"
             yield Found(path, lines.index(line) + 1 if line in lines else 1, what, mend)

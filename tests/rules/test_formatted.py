@@ -12,7 +12,7 @@ BEFORE, AFTER = "A\nold\nC\n", "A\nold\nnew\nC\n"
 
 
 def faults(added, tmp_path, before=BEFORE, after=AFTER):
-    return list(altered(changes(before, UPPER, tmp_path), changes(after, UPPER, tmp_path), added))
+    return list(altered(before, after, added, UPPER, tmp_path))
 
 
 def test_an_added_line_is_at_fault(tmp_path):
@@ -26,9 +26,8 @@ def test_a_line_that_was_there_is_not(tmp_path):
 
 def test_a_missing_line_is_owed_by_its_added_neighbour(tmp_path):
     blank = Formatter({}, "https://example.org/2", lambda text: text.replace("b\n", "b\n\n"))
-    after = changes("a\nb\nc\n", blank, tmp_path)
-    assert list(altered([], after, {2})) == [(2, "")]
-    assert list(altered([], after, {1})) == []
+    assert list(altered("a\nc\n", "a\nb\nc\n", {2}, blank, tmp_path)) == [(2, "")]
+    assert list(altered("b\nc\n", "a\nb\nc\n", {1}, blank, tmp_path)) == []
 
 
 def test_what_was_worked_out_is_kept(tmp_path):

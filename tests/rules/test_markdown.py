@@ -15,6 +15,8 @@ MARKDOWN = """See [it](https://github.com/a/b?x=1&y=2) and `code |`.
 
 ```python
 x = "| not a table"
+
+y = 1
 ```
 
 ``a ` b`` end
@@ -23,7 +25,7 @@ x = "| not a table"
 
 def test_blocks_links_and_prose():
     text = Text(MARKDOWN)
-    assert text.blocks("table") == [(3, 5)] and text.blocks("pre") == [(7, 9)]
+    assert text.blocks("table") == [(3, 5)] and text.blocks("pre") == [(7, 11)]
     assert text.links == ["https://github.com/a/b?x=1&y=2"]
     assert "code" not in text.prose and "not a table" not in text.prose and "` b" not in text.prose
     assert len(text.prose.splitlines()) == len(MARKDOWN.splitlines())

@@ -38,6 +38,7 @@ def test_claims(text, found):
         ("3.4", "%", True),
         ("3.5", "%", False),
         ("7", "", True),
+        ("7", "bytes", False),
         ("3.07e-7", "", True),
         ("3.1e-7", "", True),
         ("3.2e-7", "", False),
