@@ -16,6 +16,7 @@ DIFF = re.compile(r"^/[\w.-]+/[\w.-]+/(pull/\d+/(files|commits|changes)|compare/
 THREAD = re.compile(r"^/([\w.-]+/[\w.-]+)/(?:issues|pull|discussions)/(\d+)")
 REFERENCE = re.compile(r"(?<![\w/&`])([\w.-]+/[\w.-]+)?#(\d{1,6})\b")
 FULL, HEX = re.compile(r"[0-9a-f]{40}"), re.compile(r"[0-9a-f]{7,39}")
+SHORT = re.compile(r"\b(?=\d*[a-f])(?=[a-f]*\d)[0-9a-f]{7,39}\b")
 SHA_MEND = "write the full SHA of 40 characters (git rev-parse)"
 
 
@@ -55,12 +56,15 @@ def diff(case: Case) -> Iterator[Found | Skip]:
             yield Found(*case.locate(link), f"{link} shows a diff that moves", "link the thread, or the merged commit")
 
 
-@rule("link-short-sha", "no shortened SHA in a link")
+@rule("link-short-sha", "no shortened SHA, but as the text of a link")
 def short_sha(case: Case) -> Iterator[Found | Skip]:
     for link, path in _links(case):
         found = BLOB.match(path)
         if found and HEX.fullmatch(found[2]):
             yield Found(*case.locate(link), f"{link} has the short SHA {found[2]}", SHA_MEND)
+    for text in case.texts.values():
+        for sha in SHORT.findall(re.sub(r"\[[^\]]*\]\([^)\s]*\)|https?://\S+", " ", text.prose)):
+            yield Found(*case.locate(sha), f"{sha} is a short SHA", SHA_MEND)
 
 
 @rule("link-known", "every commit and thread that is linked is a pin or a thread of the pack's record")

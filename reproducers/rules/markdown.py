@@ -57,8 +57,10 @@ class Text:
 
     @cached_property
     def links(self) -> list[str]:
-        """Where the links point, each once, in order."""
-        return list(dict.fromkeys(html.unescape(href) for href in re.findall(r'<a href="([^"]*)"', self.html)))
+        """Where the links and images point, each once, in order."""
+        return list(
+            dict.fromkeys(html.unescape(href) for href in re.findall(r'<(?:a href|img src)="([^"]*)"', self.html))
+        )
 
     @cached_property
     def shown(self) -> str:

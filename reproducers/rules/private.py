@@ -19,7 +19,8 @@ from reproducers.rules.case import Case
 from reproducers.rules.registry import Found, Skip, rule
 
 PATHS = re.compile(
-    r"(?<![\w.<>/~-])(?:/(?:home|root|work|tmp|Users|mnt|scratch|nfs|workspace|data)/[\w.@-][\w./@-]*|[A-Z]:\\\w+)"
+    r"(?:(?<![\w.<>/~-])|(?<=file://))(?:/(?:home|root|work|tmp|Users|mnt|scratch|nfs|workspace|data)/[\w.@-][\w./@-]*"
+    r"|[A-Z]:\\\w+)"
 )
 EMAIL = re.compile(
     r"(?<![\w.+-])\w[\w.+-]*@(?!example\.(?:org|com)\b)[a-zA-Z0-9-]+(?:\.[a-zA-Z0-9-]+)*\.[a-zA-Z]{2,}\b"
