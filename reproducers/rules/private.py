@@ -56,18 +56,17 @@ COMMON = {
 SECRET_BITS = 3.5  # of entropy a character; words and names have less
 
 
-def _texts(case: Case) -> Iterator[tuple[Path, str, bool]]:
-    """(file, text, whether its lines are the file's) of all that leaves with a pack."""
+def _texts(case: Case) -> Iterator[tuple[Path, str]]:
+    """(file, text) of all that leaves with a pack; the template stands for what it renders to, and the reproducer
+    for the single file that is made of it."""
     for text in case.texts.values():
-        yield case.body, text.markdown, False
-    yield case.record, case.record_text, True
-    for path in [*dict.fromkeys(case.patches.values()), case.pack.folder / "notes.md"]:
+        yield case.body, text.markdown
+    notes = case.pack.folder / "notes.md"
+    logs = [receipt.with_suffix(".log") for receipt in case.newest.values()]
+    for path in [case.record, *dict.fromkeys(case.patches.values()), notes, *logs]:
         if path.is_file():
-            yield path, path.read_text(encoding="utf-8"), True
-    for receipt in case.newest.values():
-        log = receipt.with_suffix(".log")
-        yield log, log.read_text(encoding="utf-8"), True
-    yield case.pack.reproducer, _exported(case), False
+            yield path, path.read_text(encoding="utf-8")
+    yield case.pack.reproducer, _exported(case)
 
 
 def _exported(case: Case) -> str:
@@ -88,16 +87,28 @@ def _embedded(reproducer: str) -> dict[str, str]:
     return embedded(reproducer)
 
 
-def _scan(case: Case, pattern: re.Pattern[str], what: str, mend: str) -> Iterator[Found]:
+@functools.lru_cache(maxsize=2048)
+def _matches(pattern: re.Pattern[str], text: str) -> tuple[re.Match[str], ...]:
+    """All finds; what packs share, as the probe in every exported file, is searched once."""
+    return tuple(pattern.finditer(text))
+
+
+def _scan(case: Case, pattern: re.Pattern[str], what: str, mend: str, shown: int = 24) -> Iterator[Found]:
+    for path, text, match in _finds(case, pattern):
+        where = (path, text.count("\n", 0, match.start()) + 1)
+        if path == case.body:
+            where = case.locate(match[0])
+        elif path == case.pack.reproducer:  # its text is the exported one's
+            where = (path, _line(path, match[0]))
+        yield Found(*where, f"{what}: {_hidden(match[0], shown)!r}", mend)
+
+
+def _finds(case: Case, pattern: re.Pattern[str]) -> Iterator[tuple[Path, str, re.Match[str]]]:
     if "texts" not in case.cache:
         case.cache["texts"] = list(_texts(case))
-    for path, text, real in case.cache["texts"]:
-        for match in pattern.finditer(text):
-            line = text.count("\n", 0, match.start()) + 1
-            where = (path, line)
-            if not real:
-                where = case.locate(match[0]) if path == case.body else (path, _line(path, match[0]))
-            yield Found(*where, f"{what}: {_hidden(match[0])!r}", mend)
+    for path, text in case.cache["texts"]:
+        for match in _matches(pattern, text):
+            yield path, text, match
 
 
 def _line(path: Path, snippet: str) -> int:
@@ -105,9 +116,9 @@ def _line(path: Path, snippet: str) -> int:
     return text[: text.index(snippet)].count("\n") + 1 if snippet in text else 1
 
 
-def _hidden(found: str) -> str:
-    """A find as it may be shown in a log: a long one by its first characters."""
-    return found if len(found) <= 24 else found[:12] + "…"
+def _hidden(found: str, shown: int) -> str:
+    """A find as it may be shown in a log: what is longer, by its first characters."""
+    return found if len(found) <= shown else found[: min(shown, 12)] + "…"
 
 
 @rule("private-path", "no path of the machine where the pack was made")
@@ -147,12 +158,12 @@ def _own_names() -> list[str]:
 @rule("private-token", "no token, key or password")
 def tokens(case: Case) -> Iterator[Found | Skip]:
     mend = "revoke it, then leave it out"
-    yield from _scan(case, TOKEN, "a token", mend)
-    if "texts" in case.cache:
-        for path, text, _ in case.cache["texts"]:
-            for match in ASSIGNED.finditer(text):
-                if _entropy(match[1]) > SECRET_BITS and re.search(r"\d", match[1]):
-                    yield Found(path, _line(path, match[0]), f"a secret: {_hidden(match[0])!r}", mend)
+    yield from _scan(case, TOKEN, "a token", mend, shown=8)
+    for path, text, match in _finds(case, ASSIGNED):
+        if _entropy(match[1]) > SECRET_BITS and re.search(r"\d", match[1]):
+            line = text.count("\n", 0, match.start()) + 1
+            where = (path, line) if path not in (case.body, case.pack.reproducer) else (path, _line(path, match[0]))
+            yield Found(*where, f"a secret: {_hidden(match[0], 8)!r}", mend)
 
 
 def _entropy(text: str) -> float:

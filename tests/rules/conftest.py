@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from reproducers.receipts import newest
 from reproducers.rules.case import Case
 from reproducers.rules.engine import examine
 from reproducers.rules.trees import tree_of
@@ -16,6 +17,7 @@ from reproducers.schema import ROOT, load_pack, load_packs
 from reproducers.store import Store, file_sha256
 
 TODAY = datetime.date(2026, 11, 22)
+PACKS = load_packs()
 HOST, USER = "orion-gpu7", "mallory"
 EXEMPTIONS = "lint-exemptions.yaml"
 
@@ -71,7 +73,7 @@ def desk(tmp_path, store, monkeypatch):
     monkeypatch.setattr(getpass, "getuser", lambda: USER)
 
     def make(number, tree=False):
-        (pack,) = [pack for pack in load_packs() if pack.number == number]
+        (pack,) = [pack for pack in PACKS if pack.number == number]
         if tree and tree_of(pack, pack.pins["live"], store) is None:
             pytest.skip(f"{pack.pins['live'].label} is not in the store: python -m reproducers.run {pack.id}")
         shutil.copytree(pack.folder, tmp_path / "packs" / pack.folder.name)
@@ -80,7 +82,12 @@ def desk(tmp_path, store, monkeypatch):
             (folder,) = ROOT.glob(f"packs/{below:02d}_*")
             (tmp_path / "packs" / folder.name).mkdir()
             shutil.copy(folder / "fix.patch", tmp_path / "packs" / folder.name)
-        shutil.copytree(ROOT / "receipts" / pack.folder.name[:2], tmp_path / "receipts" / pack.folder.name[:2])
+        target = tmp_path / "receipts" / pack.folder.name[:2]
+        target.mkdir(parents=True)
+        for lane in pack.lanes:
+            receipt = newest(pack, lane, ROOT / "receipts")
+            for path in [receipt, receipt.with_suffix(".log")] if receipt else []:
+                shutil.copy(path, target)
         return Desk(tmp_path, store, pack.folder.name)
 
     return make

@@ -4,7 +4,7 @@ import datetime
 import json
 
 import pytest
-from defects import BODY, EXEMPTIONS, HARMLESS, NOTES, PLANTED
+from defects import BODY, EXEMPTIONS, HARMLESS, NOTES, PLANTED, RANDOM
 
 from reproducers.rules.engine import EXEMPTION, meanings
 from reproducers.schema import ROOT, load_packs, read_yaml
@@ -29,6 +29,13 @@ def test_a_planted_defect_is_caught_by_its_rule_alone(edit, desk):
     faults = made.lint().faults
     assert {fault.rule for fault in faults} == {edit.rule}, [str(fault) for fault in faults]
     assert all(fault.mend and fault.line >= 1 and not fault.file.startswith("/") for fault in faults)
+
+
+@pytest.mark.parametrize("edit", [edit for edit in PLANTED if edit.rule == "private-token"], ids=str)
+def test_a_secret_is_not_repeated(edit, desk):
+    made = desk(1)
+    made.edit(edit.file, edit.old, edit.new)
+    assert all(len(fault.what) < 30 and RANDOM[:9] not in fault.what for fault in made.lint().faults)
 
 
 def test_harmless_text_is_left_alone(desk):
