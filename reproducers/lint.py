@@ -56,9 +56,7 @@ def _day(text: str | None) -> datetime.date:
 
 @app.command()
 def main(
-    packs: Annotated[
-        list[str] | None, typer.Argument(metavar="[PACK...]", help="packs, as pack05 (default: all)")
-    ] = None,
+    packs: Annotated[list[str] | None, typer.Argument(metavar="PACK", help="packs, as pack05 (default: all)")] = None,
     sarif: Annotated[Path | None, typer.Option(metavar="FILE", help="also write the report as SARIF 2.1.0")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the report as JSON")] = False,
     listed: Annotated[bool, typer.Option("--list", help="print every rule and its meaning, and stop")] = False,

@@ -67,6 +67,7 @@ def test_bad_input_exits_2_with_its_mend(args, said):
 
 
 def test_a_real_pack_and_no_network_client():
+    pytest.importorskip("cmarkgfm")
     code = (
         "import sys, datetime; from reproducers.lint import lint; print(lint(['pack02'], datetime.date(2026, 11, 22)));"
         "clients = {'requests', 'urllib3', 'httpx', 'aiohttp', 'http.client', 'urllib.request'};"

@@ -24,6 +24,7 @@ y = 1
 
 
 def test_blocks_links_and_prose():
+    pytest.importorskip("cmarkgfm")
     text = Text(MARKDOWN)
     assert text.blocks("table") == [(3, 5)] and text.blocks("pre") == [(7, 11)]
     assert text.links == ["https://github.com/a/b?x=1&y=2"]
