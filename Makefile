@@ -24,9 +24,9 @@ endef
 $(VENV)/.ready: pyproject.toml
 	$(call install,cpu$(comma)dev)
 
-# With what training draws and logs with, and the tests of model/ read: not needed to reproduce.
+# With what training draws and logs with, and the tests of model/ and of the rules read: not needed to reproduce.
 $(VENV)/.train: pyproject.toml
-	$(call install,cpu$(comma)dev$(comma)train$(comma)data)
+	$(call install,cpu$(comma)dev$(comma)train$(comma)data$(comma)desk)
 
 reproduce: setup
 	$(BIN)/python -m reproducers.run $(PACKS)

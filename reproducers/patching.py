@@ -70,7 +70,7 @@ def _apply(tree: Path, patch: Path, strip: int, *flags: str) -> tuple[bool, str]
 
 def classify(tree: Path, patch: Path, strip: int) -> Applicability:
     """CLEAN, ALREADY_APPLIED (the reverse applies: fixed tree or reversed patch) or CONFLICT (offsets included)."""
-    if not _files(patch):
+    if not files(patch):
         return Applicability(ApplyClass.CLEAN, "the patch changes nothing")
     clean, said = _apply(tree, patch, strip, "--check")
     if clean:
@@ -86,6 +86,14 @@ def classify(tree: Path, patch: Path, strip: int) -> Applicability:
     )
 
 
+def apply(tree: Path, patch: Path, strip: int) -> None:
+    """Patch ``tree`` in place, with neither fuzz nor offset; PatchlaneError where that fails."""
+    if files(patch):
+        applied, said = _apply(tree, patch, strip)
+        if not applied:
+            raise PatchlaneError(f"{patch.name}: {said}", "run again; the tree changed under the patch")
+
+
 def patched_tree(store: Store, tree: Tree, patch: Path, strip: int) -> Tree:
     """A copy of ``tree`` with the patch applied. PatchlaneError unless it is CLEAN."""
     found = classify(tree.path, patch, strip)
@@ -95,10 +103,7 @@ def patched_tree(store: Store, tree: Tree, patch: Path, strip: int) -> Tree:
 
     def fill(target: Path) -> None:
         shutil.copytree(tree.path, target, symlinks=True, dirs_exist_ok=True)
-        if _files(patch):
-            applied, said = _apply(target, patch, strip)
-            if not applied:
-                raise PatchlaneError(f"{patch.name}: {said}", "run again; the tree changed under the patch")
+        apply(target, patch, strip)
 
     return store.tree("patched", key, f"{tree.label} + {patch.parent.name}", fill)
 
@@ -106,7 +111,7 @@ def patched_tree(store: Store, tree: Tree, patch: Path, strip: int) -> Tree:
 def hunks(patch: Path, strip: int, *, after: bool) -> list[Hunk]:
     """Each hunk's changed lines in the tree after (or before) the patch; neighbours where it only removes (or adds)."""
     found = []
-    for file in _files(patch):
+    for file in files(patch):
         name = (file.target_file if after else file.source_file) or ""
         path = "/".join(Path(name).parts[strip:])
         for number, hunk in enumerate(file, 1):
@@ -118,8 +123,8 @@ def hunks(patch: Path, strip: int, *, after: bool) -> list[Hunk]:
     return found
 
 
-def _files(patch: Path) -> PatchSet:
-    """The patch's files; a pure rename is one without hunks."""
+def files(patch: Path) -> PatchSet:
+    """The patch's files; a pure rename is one without hunks. PatchlaneError when it is no unified diff."""
     try:
         return PatchSet(patch.read_text())
     except (UnidiffParseError, UnicodeDecodeError) as error:

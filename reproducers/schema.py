@@ -257,7 +257,7 @@ class Pack(Model):
         return self
 
 
-def _line(text: str, loc: tuple[Any, ...]) -> int:
+def line_of(text: str, loc: tuple[Any, ...]) -> int:
     """1-based line of the field at ``loc``, or of its nearest existing parent."""
     node = yaml.compose(text, Loader=yaml.SafeLoader)
     line = 1
@@ -295,7 +295,7 @@ def explain(path: Path, text: str, error: ValidationError) -> PatchlaneError:
     for fault in error.errors():
         field = ".".join(map(str, fault["loc"])) or "(whole file)"
         said = fault["msg"].removeprefix("Value error, ")
-        rows.append(f"{path}:{_line(text, fault['loc'])}: {field}: {said}")
+        rows.append(f"{path}:{line_of(text, fault['loc'])}: {field}: {said}")
     return PatchlaneError("\n".join(rows), "correct the fields named above; docs/writing-a-pack.md lists them")
 
 
@@ -312,7 +312,7 @@ def load_pack(folder: Path) -> Pack:
     for name, pin in pack.pins.items():
         for need in pin.needs:
             if need not in known:
-                line = _line(text, ("pins", name, "needs"))
+                line = line_of(text, ("pins", name, "needs"))
                 raise PatchlaneError(
                     f"{path}:{line}: pins.{name}.needs: {need!r} is not in needs.yaml",
                     f"one of: {', '.join(sorted(known))}",

@@ -1,0 +1,95 @@
+"""Whether packs may go before a maintainer: ``python -m reproducers.lint [PACK...]``. Exit 1 with faults, 0 without.
+
+Text, links, privacy, numbers, receipts, patches and the decision to file are checked; ``--list`` names every rule.
+A rule that cannot look (no tree in the store, no formatter) says so and is counted as skipped, never as passed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from reproducers.rules.engine import Report
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def lint(names: list[str], today: datetime.date) -> Report:
+    """The report on the packs named, all when none is; PatchlaneError for an unknown one."""
+    from reproducers.rules.engine import examine
+    from reproducers.schema import ROOT, load_packs, select
+    from reproducers.store import Store
+
+    packs = load_packs()
+    chosen = select(names, packs) if names else packs
+    return examine(chosen, ROOT / "receipts", Store(offline=True).root, today)
+
+
+def _as_json(report: Report) -> str:
+    return json.dumps({"schema_version": 1, **dataclasses.asdict(report)}, indent=1, ensure_ascii=False)
+
+
+def _print(report: Report) -> None:
+    for fault in report.faults:
+        typer.echo(str(fault))
+    for why in dict.fromkeys((s.rule, s.why) for s in report.skipped):
+        packs = ", ".join(s.pack for s in report.skipped if (s.rule, s.why) == why)
+        typer.echo(f"skipped: {why[0]}: {packs}: {why[1]}")
+    counts = f"{len(report.faults)} faults, {len(report.exempted)} exempted, {len(report.skipped)} skipped"
+    typer.echo(f"{len(report.packs)} packs: {counts}")
+
+
+def _day(text: str | None) -> datetime.date:
+    from reproducers.errors import PatchlaneError
+
+    try:
+        return datetime.date.fromisoformat(text) if text else datetime.datetime.now(datetime.UTC).date()
+    except ValueError as error:
+        raise PatchlaneError(f"--date {text}: not a date", "--date 2026-12-31") from error
+
+
+@app.command()
+def main(
+    packs: Annotated[list[str] | None, typer.Argument(metavar="PACK", help="packs, as pack05 (default: all)")] = None,
+    sarif: Annotated[Path | None, typer.Option(metavar="FILE", help="also write the report as SARIF 2.1.0")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print the report as JSON")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="print every rule and its meaning, and stop")] = False,
+    date: Annotated[str | None, typer.Option(metavar="DAY", help="judge ages by this day (default: today)")] = None,
+) -> None:
+    """Check packs, their texts and patches against every rule."""
+    from reproducers.rules.engine import meanings
+    from reproducers.verdicts import Exit
+
+    if listed:
+        width = max(map(len, meanings()))
+        typer.echo("\n".join(f"{name:{width}}  {text}" for name, text in meanings().items()))
+        return
+    report = lint(packs or [], _day(date))
+    if sarif is not None:
+        _write_sarif(sarif, report)
+    typer.echo(_as_json(report)) if as_json else _print(report)
+    raise typer.Exit(Exit.CONTRADICTED if report.faults else Exit.OK)
+
+
+def _write_sarif(path: Path, report: Report) -> None:
+    from reproducers.errors import PatchlaneError
+    from reproducers.rules.engine import meanings
+    from reproducers.rules.sarif import sarif
+    from reproducers.store import write_atomic
+
+    try:
+        write_atomic(path, (json.dumps(sarif(report, meanings()), indent=1) + "\n").encode())
+    except OSError as error:
+        raise PatchlaneError(f"--sarif {path}: {error.strerror}", "name a file in a folder you may write") from error
+
+
+if __name__ == "__main__":
+    from reproducers.cli import guarded
+
+    guarded(app)
