@@ -22,11 +22,11 @@ define install
 endef
 
 $(VENV)/.ready: pyproject.toml
-	$(call install,cpu$(comma)dev)
+	$(call install,cpu$(comma)dev$(comma)desk)
 
 # With what training draws and logs with, and the tests of model/ read: not needed to reproduce.
 $(VENV)/.train: pyproject.toml
-	$(call install,cpu$(comma)dev$(comma)train$(comma)data)
+	$(call install,cpu$(comma)dev$(comma)desk$(comma)train$(comma)data)
 
 reproduce: setup
 	$(BIN)/python -m reproducers.run $(PACKS)

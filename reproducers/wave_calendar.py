@@ -51,8 +51,8 @@ def _description(pack: Pack, wave: Wave) -> str:
     others = [f"{other.id}: {other.title}" for other in wave.packs if other is not pack]
     return "\n".join(
         [
-            f"{pack.title}",
-            f"{pack.upstream.repo}, as {pack.filing.decision}: {pack.filing.reason}",
+            f"{pack.id}: {pack.title}",
+            f"{pack.upstream.repo}, as {pack.filing.decision}",
             f"python -m reproducers.preflight {pack.id}",
             *([f"Wave {wave.number}, with:", *others] if others else [f"Wave {wave.number}, alone"]),
         ]

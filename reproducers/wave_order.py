@@ -84,9 +84,8 @@ def _unknown(pack: Pack, number: int) -> Blocker:
 def _blocked(pack: Pack, other: Pack) -> Blocker:
     words = {"hold": f"is held: {other.filing.reason}", "none": f"is not to be filed: {other.filing.reason}"}
     said = words.get(other.filing.decision, "is not ready itself")
-    return Blocker(
-        RULE, f"waits for {other.id}, which {said}", f"mend {other.id}, or {_drop(pack, other.id, other.number)}"
-    )
+    mend = f"mend {other.id}, or {_drop(pack, other.id, other.number)}"
+    return Blocker(RULE, f"waits for {other.id}, which {said}", mend)
 
 
 class Order:

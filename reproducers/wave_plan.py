@@ -1,8 +1,9 @@
 """Which packs are filed in which wave, and why each is in or out: a pure function of records, manifest and date.
 
-A wave is led by the first ready pack in order (class, then number) and filled from that pack's repository. A repository
-with one pack left shares its wave: with other such repositories up to the wave's size, or, where there is none, with the
-next pack in order of any repository. So a wave of one is only ever the last.
+A wave is led by the first ready pack in order (class, then number) and filled from that pack's repository, but not so
+far that exactly one would be left of it. Where nothing else of that repository can go, the wave is shared: with packs
+that are the last of their repository, up to the wave's size, or, where there is none, with the next pack in order. So a
+wave of one is only ever the last.
 """
 
 from __future__ import annotations

@@ -1,12 +1,18 @@
-"""Propose the next wave: which packs to file, on which day, and why each ready pack is in or out.
+"""Propose the next wave: which packs to file, on which day, and why each
+ready pack is in or out.
 
-A wave is two to four packs of one repository, filed on one day, two or three days after the last filing (the newest
-filed_on in any pack.yaml) and never on a Saturday or Sunday. Crash fixes go first, then comments, other fixes,
-refactors, and reports without a fix; a pack never goes before one that its pack.yaml names under filing.after or
-stacked_on. Two repositories share a wave only where one of them has a single pack left.
+A wave is two to four packs of one repository, filed on one day, two or three
+days after the last filing (the newest filed_on of any pack) and never on a
+Saturday or Sunday. Crash fixes go first, then comments, other fixes,
+refactors, and reports without a fix; what makes a crash is read from receipts.
+A pack never goes before one that its pack.yaml names under filing.after or
+stacked_on. Repositories share a wave only where the first pack has no second
+one of its repository to go with; a wave of one is only ever the last.
 
-It reads and prints; a person files. As soon as one pack of a wave is recorded as filed, the rest moves to the next day
-for a filing: keep the proposal (--json, --ics), and record filed_on when the whole wave is out.
+It reads and prints; a person files. The first filed_on that is recorded moves
+all that is left to the next day for a filing: keep the proposal (--ics,
+--json), and record filed_on when the whole wave is out. A re-import of --ics
+updates what is on the same day; delete what moved to another.
 """
 
 from __future__ import annotations
@@ -85,13 +91,13 @@ def _blockers(found: Sequence[Blocker]) -> list[dict[str, Any]]:
 def show(plan: Plan, waves: Sequence[Wave]) -> None:
     """Print the waves as tables and one line of explanation a pack."""
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     out = Console(highlight=False, markup=False)
     kinds = {item.pack.id: item.kind for item in plan.explanations}
     for wave in waves:
         out.print(f"Wave {wave.number}: {wave.date:%A} {wave.date} ({wave.why})", soft_wrap=True)
-        table = Table("pack", "class", "as", "repository", "title")
+        table = Table("pack", "class", "as", "repository", Column("title", overflow="fold"))
         for pack in wave.packs:
             table.add_row(pack.id, kinds[pack.id], pack.filing.decision, pack.upstream.repo, pack.title)
         out.print(table)
