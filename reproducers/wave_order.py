@@ -84,7 +84,7 @@ def _unknown(pack: Pack, number: int) -> Blocker:
 def _blocked(pack: Pack, other: Pack) -> Blocker:
     words = {"hold": f"is held: {other.filing.reason}", "none": f"is not to be filed: {other.filing.reason}"}
     said = words.get(other.filing.decision, "is not ready itself")
-    mend = f"mend {other.id}, or {_drop(pack, other.id, other.number)}"
+    mend = f"do what {other.id} needs, or {_drop(pack, other.id, other.number)}"
     return Blocker(RULE, f"waits for {other.id}, which {said}", mend)
 
 
@@ -105,12 +105,11 @@ class Order:
         repo = self._free()[0].upstream.repo
         wave: list[Pack] = []
         for _ in range(self._room(repo, size)):
-            self._take(wave, [pack for pack in self._free() if pack.upstream.repo == repo])
-        mixed = len(wave) == 1
-        while mixed and len(wave) < size:
-            free = self._free()
-            single = [pack for pack in free if self._count(pack.upstream.repo) == 1]
-            mixed = self._take(wave, single if len(wave) > 1 else single or free)
+            self._take(wave, self._of(repo))
+        shared = len(wave) == 1
+        while shared and len(wave) < size:
+            last = [pack for pack in self._free() if self._count(pack.upstream.repo) == 1]
+            shared = self._take(wave, self._of(repo) or last or (self._free() if len(wave) == 1 else []))
         return wave
 
     def _room(self, repo: str, size: int) -> int:
@@ -121,6 +120,9 @@ class Order:
     def _free(self) -> list[Pack]:
         waiting = {pack.number for pack in self.left}
         return [pack for pack in self.left if not self.needs[pack.number] & waiting]
+
+    def _of(self, repo: str) -> list[Pack]:
+        return [pack for pack in self._free() if pack.upstream.repo == repo]
 
     def _count(self, repo: str) -> int:
         return sum(pack.upstream.repo == repo for pack in self.left)

@@ -84,24 +84,21 @@ def propose(
         last = waves[-1] if waves else None
         day, why = next_day(last.date, last.number, gap) if last else first_day(filed, today, gap)
         waves.append(Wave(len(waves) + 1, day, why, tuple(chosen)))
-    explained = [
-        _explained(pack, classes[pack.id], waves, blocked[pack.number], entries)
-        for pack in sorted(packs, key=lambda pack: pack.number)
-    ]
+    placed = {pack.number: wave for wave in waves for pack in wave.packs}
+    explained = []
+    for pack in sorted(packs, key=lambda pack: pack.number):
+        kind, found, wave = classes[pack.id], blocked[pack.number], placed.get(pack.number)
+        if wave is None:
+            explained.append(Explanation(pack, kind, None, "; ".join(b.what for b in found), tuple(found)))
+        else:
+            late = tuple(blockers(pack, dict(entries[pack.id]), wave.date))
+            explained.append(Explanation(pack, kind, wave.number, _why(pack, kind, wave, waves, size), by_then=late))
     return Plan(today, size, gap, filed, tuple(waves), tuple(explained))
 
 
-def _explained(
-    pack: Pack, kind: WaveClass, waves: Sequence[Wave], found: Sequence[Blocker], entries: Entries
-) -> Explanation:
-    wave = next((wave for wave in waves if pack in wave.packs), None)
-    if wave is None:
-        return Explanation(pack, kind, None, "; ".join(blocker.what for blocker in found), tuple(found))
+def _why(pack: Pack, kind: WaveClass, wave: Wave, waves: Sequence[Wave], size: int) -> str:
     why = f"{kind}, {pack.upstream.repo}, {wave.date}: {_place(pack, wave, len(waves))}"
-    if wave.number > 1:
-        why += f"; {_not_next(pack, waves)}"
-    by_then = blockers(pack, dict(entries[pack.id]), wave.date)
-    return Explanation(pack, kind, wave.number, why, (), tuple(by_then))
+    return why if wave.number == 1 else f"{why}; {_not_next(pack, waves, size)}"
 
 
 def _place(pack: Pack, wave: Wave, waves: int) -> str:
@@ -115,13 +112,14 @@ def _place(pack: Pack, wave: Wave, waves: int) -> str:
     return f"with {lead.id}, which has no second pack of its repository to go with"
 
 
-def _not_next(pack: Pack, waves: Sequence[Wave]) -> str:
+def _not_next(pack: Pack, waves: Sequence[Wave], size: int) -> str:
     """Why a pack of a later wave is not in the next one."""
     after = dependencies(pack)
     for wave in waves[1:]:
         for other in wave.packs:
             if other.number in after:
                 return f"waits for {other.id}, in wave {wave.number}"
-    if pack.upstream.repo not in waves[0].repositories:
-        return f"wave 1 is for {', '.join(waves[0].repositories)}"
-    return "wave 1 is full"
+    first = waves[0].packs
+    if pack.upstream.repo != first[0].upstream.repo:
+        return f"wave 1 is for {first[0].upstream.repo}"
+    return "wave 1 is full" if len(first) == size else f"wave 1 stops at {len(first)}, so that no pack is left alone"

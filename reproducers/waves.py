@@ -141,7 +141,10 @@ def main(
     ics: Annotated[Path | None, typer.Option(help="write the waves shown to this iCalendar file")] = None,
 ) -> None:
     today = date.date() if date else datetime.date.today()
-    plan = plan_of(ROOT / "packs", ROOT / "receipts", today, size, gap)
+    try:
+        plan = plan_of(ROOT / "packs", ROOT / "receipts", today, size, gap)
+    except OverflowError as error:
+        raise PatchlaneError(f"--date {today} is at the edge of the calendar", "name a day near today") from error
     waves = plan.waves if everything else plan.waves[:1]
     if ics is not None:
         write_calendar(plan, waves, ics)
