@@ -40,8 +40,6 @@ def waits(packs: Sequence[Pack], own: Mapping[int, Sequence[Blocker]]) -> dict[i
 
 
 def _unmet(pack: Pack, known: Mapping[int, Pack]) -> list[int]:
-    if pack.upstream_state.filed_url:
-        return []
     return [n for n in sorted(dependencies(pack)) if n not in known or not known[n].upstream_state.filed_url]
 
 

@@ -140,6 +140,7 @@ def main(
     json_out: Annotated[bool, typer.Option("--json", help="the plan as JSON on stdout")] = False,
     ics: Annotated[Path | None, typer.Option(help="write the waves shown to this iCalendar file")] = None,
 ) -> None:
+    """Print the next wave, or all, and write the calendar asked for; PatchlaneError for a day or file of no use."""
     today = date.date() if date else datetime.date.today()
     try:
         plan = plan_of(ROOT / "packs", ROOT / "receipts", today, size, gap)

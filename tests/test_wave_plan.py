@@ -168,7 +168,7 @@ def test_sizes_and_repositories(base, case):
     left = order_of(plan)
     for wave in plan.waves:
         assert 2 <= len(wave.packs) <= case["size"] or wave is plan.waves[-1]
-        assert wave.packs
+        assert wave.packs and wave.repositories == sorted({pack.upstream.repo for pack in wave.packs})
         if len(wave.repositories) > 1:  # then the lead had no second pack that could go
             assert wave.packs[1].upstream.repo != wave.packs[0].upstream.repo
         left = left[len(wave.packs) :]
@@ -260,6 +260,11 @@ def test_a_pack_waits_for_what_it_depends_on(world, field):
     assert world.numbers(size=4) == [[3, 4, 2, 1]]
 
 
+def test_both_fields_are_heeded(world):
+    world.add(1, after=[3], stacked_on=[2]).add(2).add(3)
+    assert world.numbers() == [[2, 3, 1]]
+
+
 def test_what_is_filed_is_waited_for_no_more(world):
     world.add(1, after=[2]).add(2, filed=TODAY)
     assert world.numbers() == [[1]]
@@ -298,6 +303,21 @@ def test_circles_and_unknown_packs_are_explained(world):
     assert world.why(5).why == "waits for pack01, which is not ready itself"
 
 
+@pytest.mark.parametrize("after", [{1: 2, 2: 3, 3: 1}, {1: 3, 3: 2, 2: 1}])
+def test_a_circle_is_told_by_number(world, after):
+    for number in (1, 2, 3):
+        world.add(number, after=[after[number]])
+    assert world.why(1).why == "pack01, pack02, pack03 wait for each other"
+
+
+def test_circles_that_touch_are_told_in_the_same_order(world):
+    world.add(1, after=[2]).add(2, after=[1, 3]).add(3, after=[2])
+    said = world.why(2).why
+    assert said == "pack01, pack02 wait for each other; pack02, pack03 wait for each other"
+    world.packs.reverse()
+    assert world.why(2).why == said
+
+
 @pytest.mark.parametrize(
     "filed, today, gap, day, why",
     [
@@ -310,6 +330,7 @@ def test_circles_and_unknown_packs_are_explained(world):
             "the day asked, nothing was filed yet; moved to Monday, for 2026-12-05 is a Saturday",
         ),
         ("2026-11-30", "2026-12-01", 2, "2026-12-02", "2 days after pack09 filed on 2026-11-30"),
+        ("2026-11-29", "2026-12-01", 2, "2026-12-01", "the day asked, pack09 filed on 2026-11-29"),
         ("2026-11-30", "2026-12-01", 3, "2026-12-03", "3 days after pack09 filed on 2026-11-30"),
         ("2026-11-20", "2026-12-01", 2, "2026-12-01", "the day asked, pack09 filed on 2026-11-20"),
         (

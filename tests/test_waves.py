@@ -96,6 +96,12 @@ def test_a_crash_is_read_from_the_newest_receipt(desk):
     assert plan()["explanations"][0]["class"] == "fix"
 
 
+def test_of_repeats_the_last_counts(tmp_path):
+    arms = [{"checks": [CRASH | {"name": name}]} for name in ("one", "two")]
+    (tmp_path / "x.json").write_text(json.dumps({"predicate": {"patchlane": {"pristine": arms}}}))
+    assert [check["name"] for check in bug_checks({"lanes": {"cpu": {"receipt": "x.json"}}}, tmp_path)] == ["two"]
+
+
 def test_the_plan_as_json_and_as_a_table(desk):
     for number in (1, 2, 3, 4, 5):
         filed_away(desk, number, **({"filing__decision": "hold"} if number == 2 else {}))
