@@ -22,7 +22,7 @@ define install
 endef
 
 $(VENV)/.ready: pyproject.toml
-	$(call install,cpu$(comma)dev)
+	$(call install,cpu$(comma)dev$(comma)desk)
 
 # With what training draws and logs with, and the tests of model/ and of the rules read: not needed to reproduce.
 $(VENV)/.train: pyproject.toml

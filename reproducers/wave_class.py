@@ -1,0 +1,45 @@
+"""In which order packs are filed: the class of each, derived from its record and receipts, never typed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from reproducers.receipts import read
+from reproducers.schema import Pack
+
+WaveClass = Literal["crash fix", "comment", "fix", "refactor", "report"]
+CLASSES: tuple[WaveClass, ...] = get_args(WaveClass)  # in filing order
+RAISED = re.compile(r"no \w+ /.*/ from \S+", re.S)  # the limit that probe.attempt writes
+
+
+def wave_class(pack: Pack, checks: Iterable[dict[str, Any]]) -> WaveClass:
+    """The first class that holds, in this order of questions.
+
+    - "comment": the decision is a comment; what is posted is one, whatever the bug is.
+    - "report": the pack has no fix to offer (kind report or guard), even where its bug is a crash.
+    - "refactor": kind refactor; it removes something, and no user waits for it.
+    - "crash fix": the unpatched tree raised. At least one of ``checks``, the bug checks of the newest pristine arms,
+      shows the bug and has a limit of the form "no EXCEPTION /MESSAGE/ from FILE", which only ``probe.attempt`` writes.
+    - "fix": every other bug, memory included.
+    """
+    if pack.filing.decision == "comment":
+        return "comment"
+    if pack.kind in ("report", "guard"):
+        return "report"
+    if pack.kind == "refactor":
+        return "refactor"
+    return "crash fix" if any(_crashed(check) for check in checks) else "fix"
+
+
+def _crashed(check: dict[str, Any]) -> bool:
+    shown = check["role"] == "bug" and check["state"] == "bug"
+    return shown and isinstance(check["limit"], str) and RAISED.fullmatch(check["limit"]) is not None
+
+
+def bug_checks(entry: dict[str, Any], root: Path) -> list[dict[str, Any]]:
+    """The bug checks of the last pristine arm in each lane's newest receipt; ``entry`` is the manifest's."""
+    arms = [read(root / lane["receipt"]).get("pristine") or [{}] for _, lane in sorted(entry["lanes"].items())]
+    return [check for arm in arms for check in arm[-1].get("checks", []) if check["role"] == "bug"]
