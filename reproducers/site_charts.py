@@ -12,7 +12,7 @@ from reproducers.receipts import ARMS
 
 WIDTH, LEFT, RIGHT, ZERO_GAP = 320.0, 10.0, 310.0, 24.0
 LOG_FROM = 30.0
-BUG_ABOVE = re.compile(r"^bug at or over (\S+)$")
+BUG_ABOVE = re.compile(r"^bug at or over (\d[\d.]*(?:e[-+]?\d+)?)$")
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """One numeric check over the arms of a receipt."""
+    """One numeric check over the arms of a receipt; ``absent`` are the arms that ran without coming to it."""
 
     name: str
     role: str
@@ -44,6 +44,7 @@ class Chart:
     reference: str
     axis: str
     marks: list[Mark]
+    absent: list[str]
     limit: Line
     bug: Line | None
 
@@ -110,10 +111,11 @@ def charts(receipt: dict[str, Any]) -> list[Chart]:
         if numeric(check):
             key = (check["name"], check["role"], check["limit"], bug_above(check))
             found.setdefault(key, []).append((arm, check))
-    return [_chart(group) for group in found.values()]
+    ran = [arm for arm in ARMS if receipt.get(arm)]
+    return [_chart(group, ran) for group in found.values()]
 
 
-def _chart(group: list[tuple[str, dict[str, Any]]]) -> Chart:
+def _chart(group: list[tuple[str, dict[str, Any]]], ran: list[str]) -> Chart:
     first = group[0][1]
     limit, bug = float(first["limit"]), bug_above(first)
     lines = [limit] if bug is None else [limit, bug]
@@ -126,6 +128,7 @@ def _chart(group: list[tuple[str, dict[str, Any]]]) -> Chart:
         reference=first["reference"],
         axis=scale.kind,
         marks=marks,
+        absent=[arm for arm in ran if arm not in {mark.arm for mark in marks}],
         limit=_line(limit, scale),
         bug=None if bug is None else _line(bug, scale),
     )

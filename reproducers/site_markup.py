@@ -17,43 +17,11 @@ if TYPE_CHECKING:
 
 ARM_LINE = re.compile(r"^\[(pristine|patched|fixed|verdict)\] ")
 NOT_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
-TAGS = set(
-    [
-        "a",
-        "blockquote",
-        "br",
-        "code",
-        "dd",
-        "del",
-        "details",
-        "dl",
-        "dt",
-        "em",
-        "h3",
-        "h4",
-        "h5",
-        "h6",
-        "hr",
-        "kbd",
-        "li",
-        "ol",
-        "p",
-        "pre",
-        "s",
-        "span",
-        "strong",
-        "sub",
-        "summary",
-        "sup",
-        "table",
-        "tbody",
-        "td",
-        "th",
-        "thead",
-        "tr",
-        "ul",
-    ]
-)
+TAGS = {
+    "a", "blockquote", "br", "code", "dd", "del", "details", "dl", "dt", "em", "h3", "h4", "h5", "h6", "hr", "kbd",
+    "li", "ol", "p", "pre", "s", "span", "strong", "sub", "summary", "sup", "table", "tbody", "td", "th", "thead",
+    "tr", "ul",
+}  # fmt: skip
 ATTRIBUTES = {"a": {"href"}, "code": {"class"}, "span": {"class"}, "ol": {"start"}}
 # a wide table scrolls inside its own box, which the keyboard must reach
 SCROLL = '<div class="scroll" role="group" aria-label="Table" tabindex="0"><table>'
@@ -105,8 +73,9 @@ def markdown(text: str, base: int) -> Markup:
         token.children = list(_linked(token.children)) if token.children else token.children
     raw = parser.renderer.render(tokens, parser.options, {})
     safe = nh3.clean(raw, tags=TAGS, attributes=ATTRIBUTES, url_schemes={"https", "http"}, link_rel="noopener")
-    safe = safe.replace("<table>", SCROLL).replace("</table>", "</table></div>").replace("<th>", '<th scope="col">')
-    return Markup(safe)
+    safe = safe.replace("<table>", SCROLL).replace("</table>", "</table></div>")
+    # an empty corner cell heads nothing
+    return Markup(safe.replace("<th></th>", "<td></td>").replace("<th>", '<th scope="col">'))
 
 
 @functools.cache

@@ -23,7 +23,7 @@ TONES = {
     "REPRODUCED_AND_FIXED": "good", "REPRODUCED": "info", "FIXED_UPSTREAM": "info",
     "UNTESTABLE": "off", "INCONCLUSIVE": "warn", "PATCH_STALE": "warn",
     "bug": "bad", "different": "bad", "failed": "bad", "healthy": "good", "passed": "good", "noted": "off",
-    "skipped": "off", "open": "info", "merged ": "good", "closed": "off",
+    "skipped": "off", "open": "info", "closed": "off",
 }  # fmt: skip
 
 
