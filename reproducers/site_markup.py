@@ -1,0 +1,111 @@
+"""Texts of the report page as safe HTML: Markdown as GitHub reads it, highlighted patches, logs split by arm."""
+
+from __future__ import annotations
+
+import functools
+import html
+import re
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from markdown_it import MarkdownIt
+    from markdown_it.token import Token
+
+ARM_LINE = re.compile(r"^\[(pristine|patched|fixed|verdict)\] ")
+NOT_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+TAGS = {
+    "a", "blockquote", "br", "code", "dd", "del", "details", "dl", "dt", "em", "h3", "h4", "h5", "h6", "hr", "kbd",
+    "li", "ol", "p", "pre", "s", "span", "strong", "sub", "summary", "sup", "table", "tbody", "td", "th", "thead",
+    "tr", "ul",
+}  # fmt: skip
+ATTRIBUTES = {"a": {"href"}, "code": {"class"}, "span": {"class"}, "ol": {"start"}}
+# a wide table scrolls inside its own box, which the keyboard must reach
+SCROLL = '<div class="scroll" role="group" aria-label="Table" tabindex="0"><table>'
+
+
+def clean(text: str) -> str:
+    """The text without characters that HTML forbids: control characters as their pictures, others as U+FFFD."""
+    return NOT_TEXT.sub(lambda found: chr(0x2400 + ord(found[0])) if found[0] < " " else "\ufffd", text)
+
+
+def split_log(text: str) -> dict[str, str]:
+    """{arm: its lines}, in the order of their first line; a line without a prefix belongs to the one before."""
+    parts: dict[str, list[str]] = {}
+    arm = "run"
+    for line in text.splitlines():
+        found = ARM_LINE.match(line)
+        if found:
+            arm, line = found[1], line[found.end() :]
+        parts.setdefault(arm, []).append(line)
+    return {name: "\n".join(lines) for name, lines in parts.items()}
+
+
+def highlight(code: str, language: str) -> Markup:
+    """The code with Pygments' short class names; plain where it has no lexer for the language."""
+    import pygments
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers import get_lexer_by_name
+    from pygments.util import ClassNotFound
+
+    code = clean(code)
+    try:
+        lexer = get_lexer_by_name(language, stripnl=False)
+    except ClassNotFound:
+        return Markup(html.escape(code))
+    return Markup(pygments.highlight(code, lexer, HtmlFormatter(nowrap=True)))
+
+
+def markdown(text: str, base: int) -> Markup:
+    """GitHub-flavoured Markdown as sanitised HTML; its headings begin at level ``base`` and skip none.
+
+    Links go to public pages only, pictures and anything that loads or runs are dropped.
+    """
+    import nh3
+
+    parser = _parser()
+    tokens = parser.parse(clean(text))
+    _renumber(tokens, base)
+    for token in tokens:
+        token.children = list(_linked(token.children)) if token.children else token.children
+    raw = parser.renderer.render(tokens, parser.options, {})
+    safe = nh3.clean(raw, tags=TAGS, attributes=ATTRIBUTES, url_schemes={"https", "http"}, link_rel="noopener")
+    safe = safe.replace("<table>", SCROLL).replace("</table>", "</table></div>")
+    # an empty corner cell heads nothing
+    return Markup(safe.replace("<th></th>", "<td></td>").replace("<th>", '<th scope="col">'))
+
+
+@functools.cache
+def _parser() -> MarkdownIt:
+    from markdown_it import MarkdownIt
+
+    parser = MarkdownIt("gfm-like", {"highlight": lambda code, language, _: str(highlight(code, language))})
+    # GitHub links "https://…" but neither "core.py" nor "name@host"
+    assert parser.linkify is not None
+    parser.linkify.set({"fuzzy_link": False, "fuzzy_email": False})
+    return parser
+
+
+def _renumber(tokens: list[Token], base: int) -> None:
+    levels: list[int] = []
+    for token in tokens:
+        if token.type == "heading_open":
+            level = int(token.tag[1])
+            while levels and levels[-1] >= level:
+                levels.pop()
+            levels.append(level)
+        if token.type in ("heading_open", "heading_close"):
+            token.tag = f"h{min(base + len(levels) - 1, 6)}"
+
+
+def _linked(tokens: Iterable[Token]) -> Iterable[Token]:
+    """Without links into the repository, which the site does not hold."""
+    dropped = False
+    for token in tokens:
+        if token.type == "link_open":
+            dropped = not str(token.attrGet("href")).startswith(("https://", "http://"))
+        if not (dropped and token.type in ("link_open", "link_close")):
+            yield token

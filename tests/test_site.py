@@ -1,0 +1,346 @@
+"""The report page: says what receipts hold, stands alone, runs nothing, and can be read anywhere."""
+
+import functools
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import unquote, urldefrag
+
+import html5lib
+import pytest
+from toy import REPRODUCER, write_tree
+
+from reproducers import site, site_charts
+from reproducers.errors import PatchlaneError
+from reproducers.receipts import chain, write
+from reproducers.schema import ROOT, load_packs
+from reproducers.site_markup import clean, highlight, markdown, split_log
+from reproducers.site_pages import pages
+from reproducers.site_training import training_runs
+
+HTML = "{http://www.w3.org/1999/xhtml}"
+HOSTILE = "<script>alert(1)</script>"
+LOADS = {"script", "iframe", "object", "embed", "video", "audio", "source", "form", "style"}
+
+
+@pytest.fixture(scope="module")
+def real():
+    return pages(load_packs(), ROOT / "receipts")
+
+
+@pytest.fixture
+def hostile(toy):
+    """A pack whose log, checks, notes and body try to bring markup in."""
+    line = f'    print("{HOSTILE}\\x1b[31m")\n    p.note("<b>note</b>", 1.5)\n'
+    pack = toy.pack(reproducer=REPRODUCER.replace("    core = p.upstream", line + "    core = p.upstream"))
+    note = f'# Pack\n\n{HOSTILE}\n\n<a href="javascript:x()">x</a> ![p](https://a.org/p.png)\n<img src=x onerror=x()>\n'
+    write_tree(pack.folder, {"notes.md": note, "body.md.j2": note})
+    root = toy.root / "receipts"
+    write(toy.run(pack), root, "toy", [], {})
+    return pages([pack], root)
+
+
+@functools.cache
+def parsed(data):
+    """The document, refused where it is not valid HTML."""
+    return html5lib.HTMLParser(strict=True).parse(data.decode())
+
+
+def named(files):
+    return {name: parsed(data) for name, data in files.items() if name.endswith(".html")}
+
+
+def texts(document):
+    return " ".join("".join(document.itertext()).split())
+
+
+def faults(files):
+    """Every reference that a file of the site does not answer, and everything that would be loaded from elsewhere."""
+    documents, found = named(files), []
+    ids = {name: [e.get("id") for e in document.iter() if e.get("id")] for name, document in documents.items()}
+    for name, document in documents.items():
+        found += [f"{name}: id {i} twice" for i in ids[name] if ids[name].count(i) > 1]
+        for element in document.iter():
+            tag = str(element.tag).removeprefix(HTML)
+            if tag in LOADS or element.get("style") or any(key.startswith("on") for key in element.attrib):
+                found.append(f"{name}: {tag}")
+            for key in ("href", "src", "srcset", "action"):
+                value = element.get(key)
+                if value is None or (tag == "a" and value.startswith("https://")) or value == "data:,":
+                    continue
+                path, fragment = urldefrag(value)
+                target = os.path.normpath(Path(name).parent / unquote(path)) if path else name
+                if target not in files or (fragment and fragment not in ids.get(target, [])):
+                    found.append(f"{name}: {value}")
+    return found
+
+
+def test_every_link_leads_somewhere_and_nothing_is_loaded_from_elsewhere(real):
+    assert faults(real) == []
+    assert b"url(" not in real["site.css"] and b"@import" not in real["site.css"]
+
+
+@pytest.mark.parametrize(
+    "planted", ['<a href="gone.html">x</a>', '<a href="#gone">x</a>', '<img src="https://a.org/x.png" alt="x">']
+)
+def test_a_planted_fault_is_found(real, planted):
+    broken = real["index.html"].replace(b"</main>", planted.encode() + b"</main>")
+    assert len(faults({**real, "index.html": broken})) == 1
+
+
+def test_the_same_input_gives_the_same_bytes(real):
+    assert pages(load_packs(), ROOT / "receipts") == real
+
+
+def test_headings_are_in_order_and_landmarks_there(real):
+    for name, document in named(real).items():
+        levels = [int(e.tag[-1]) for e in document.iter() if e.tag in {f"{HTML}h{n}" for n in range(1, 7)}]
+        assert levels[0] == 1 and levels.count(1) == 1, name
+        assert all(after <= before + 1 for before, after in itertools.pairwise(levels)), (name, levels)
+        assert document.get("lang") == "en"
+        for tag in ("header", "main", "footer", "nav"):
+            assert document.find(f".//{HTML}{tag}") is not None, (name, tag)
+        assert all(th.get("scope") for th in document.iter(f"{HTML}th")), name
+        assert all(
+            t.find(f"{HTML}caption") is not None for t in document.iter(f"{HTML}table") if not prose(document, t)
+        )
+
+
+def prose(document, table):
+    """Whether the table is part of a Markdown text, which has no captions."""
+    boxes = [e for e in document.iter(f"{HTML}div") if e.get("class") == "prose"]
+    return any(table in list(box.iter()) for box in boxes)
+
+
+def test_a_page_for_every_pack_and_host(real):
+    overview = texts(parsed(real["index.html"]))
+    for pack in load_packs():
+        assert pack.title in overview
+        page = texts(parsed(real[f"packs/{pack.number:02d}.html"]))
+        assert " ".join(pack.claim.split()) in page and " ".join(pack.filing.reason.split()) in page
+        newest = chain(ROOT / "receipts" / f"{pack.number:02d}")[-1]
+        assert real[f"receipts/{newest.parent.name}/{newest.name}"] == newest.read_bytes()
+    aliases = {path.name.split("_")[1] for path in ROOT.glob("receipts/[0-9]*/*.json")}
+    assert {f"hosts/{alias}.html" for alias in aliases} <= set(real)
+
+
+def test_hostile_text_stays_text(hostile):
+    assert faults(hostile) == []
+    page = hostile["packs/07.html"].decode()
+    assert "<script" not in page and "<img" not in page
+    assert HOSTILE in texts(parsed(hostile["packs/07.html"])) and "<b>note</b>" in texts(
+        parsed(hostile["packs/07.html"])
+    )
+    assert "\u241b[31m" in page
+
+
+def test_a_body_that_cannot_be_rendered_says_why(toy):
+    pack = toy.pack()
+    root = toy.root / "receipts"
+    write(toy.run(pack), root, "toy", [], {})
+    write_tree(pack.folder, {"body.md.j2": '{% extends form %}{% block problem %}{{ measured("cuda", "x", "y") }}'})
+    assert "07_toy/body.md.j2" in texts(parsed(pages([pack], root)["packs/07.html"]))
+
+
+def test_altered_receipts_are_not_reported(toy):
+    pack = toy.pack()
+    root = toy.root / "receipts"
+    with pytest.raises(PatchlaneError, match="no receipt to report on"):
+        pages([pack], root)
+    path = write(toy.run(pack), root, "toy", [], {})
+    path.write_text(path.read_text().replace("REPRODUCED_AND_FIXED", "REPRODUCED"))
+    with pytest.raises(PatchlaneError, match="was altered"):
+        pages([pack], root)
+
+
+def test_logs_are_split_by_arm():
+    log = "[pristine] a\nTraceback\n[patched] b\n[pristine] c\n[verdict] d\n"
+    assert split_log(log) == {"pristine": "a\nTraceback\nc", "patched": "b", "verdict": "d"}
+
+
+def test_characters_that_html_forbids_are_shown():
+    assert clean("a\x1b\x00\n\tb\ud800\ufffe") == "a\u241b\u2400\n\tb\ufffd\ufffd"
+
+
+def test_markdown_as_github_reads_it():
+    text = "# T\n\n### U\n\n| a | |\n|---|---|\n| ~~b~~ | core.py |\n\nhttps://example.org/x [n](../notes.md) `<b>`\n\n"
+    text += "<details><summary>s</summary>\n\n```diff\n+x\n```\n</details>\n"
+    made = markdown(text, 3)
+    assert "<h3>T</h3>" in made and "<h4>U</h4>" in made
+    assert (
+        '<th scope="col">a</th>' in made and "<td></td>" in made and "<s>b</s>" in made and "<td>core.py</td>" in made
+    )
+    assert 'href="https://example.org/x"' in made and made.count("href=") == 1
+    assert "<code>&lt;b&gt;</code>" in made
+    assert "<details><summary>s</summary>" in made and '<span class="gi">+x</span>' in made
+
+
+def test_patches_are_highlighted_and_escaped():
+    assert highlight("+a < b\n-c\n", "diff") == '<span class="gi">+a &lt; b</span>\n<span class="gd">-c</span>\n'
+    assert highlight("<b>", "no such language") == "&lt;b&gt;"
+
+
+def check(name, measured, limit, role="bug", state="bug", detail="bug at or over 0.5"):
+    values = {"name": name, "role": role, "state": state, "measured": measured, "limit": limit, "detail": detail}
+    return {**values, "unit": "", "reference": "fp64"}
+
+
+def drawn(pristine, patched, **more):
+    arms = {"pristine": pristine, "patched": patched}
+    receipt = {arm: [{"checks": [check("e", value, 1e-3, **more)]}] for arm, value in arms.items()}
+    return site_charts.charts(receipt)[0]
+
+
+def test_marks_lie_on_their_side_of_the_limit():
+    chart = drawn(1.0, 1e-5)
+    pristine, patched = chart.marks
+    assert chart.axis == "log"
+    assert patched.x < chart.limit.x < chart.bug.x < pristine.x == site_charts.RIGHT
+    decades = (chart.limit.x - patched.x) / (pristine.x - patched.x)
+    assert decades == pytest.approx(2 / 5, abs=1e-3)
+
+
+def test_zero_has_a_place_of_its_own_on_a_log_axis():
+    chart = drawn(1.0, 0.0)
+    assert chart.marks[1].x == site_charts.LEFT
+    assert chart.limit.x == site_charts.LEFT + site_charts.ZERO_GAP
+
+
+def test_near_numbers_and_negative_ones_lie_on_a_linear_axis():
+    near = drawn(2e-3, 1e-3, detail="")
+    assert near.axis == "linear" and near.bug is None and near.marks[1].x == near.limit.x == 160.0
+    assert drawn(-1.0, 1e-5).axis == "linear"
+
+
+def test_what_is_not_a_number_is_said_and_not_drawn():
+    assert drawn(float("nan"), 1e-5).marks[0].x is None
+    assert drawn(float("inf"), 1e-5).marks[0].x is None
+    receipt = {"pristine": [{"checks": [check("a", "returned", "no exception")]}], "patched": [{"checks": []}]}
+    assert site_charts.charts(receipt) == []
+    receipt["patched"][0]["checks"] = [check("b", 0, 0)]
+    only = site_charts.charts(receipt)[0]
+    assert only.absent == ["pristine"] and only.marks[0].x == only.limit.x == site_charts.LEFT
+
+
+def test_only_numbers_of_receipts_are_drawn(real):
+    """Every number of every chart of the site is one of its pack's newest receipts."""
+    from reproducers.receipts import newest, read
+
+    for pack in load_packs():
+        allowed = set()
+        for path in filter(None, (newest(pack, lane, ROOT / "receipts") for lane in pack.lanes)):
+            for _, one in site_charts.checks(read(path)):
+                allowed |= {
+                    str(one["measured"]),
+                    str(one["limit"]),
+                    str(float(one["limit"] or 0)) if site_charts.numeric(one) else "",
+                }
+                allowed.add(str(site_charts.bug_above(one)))
+        shown = {e.get("value") for e in parsed(real[f"packs/{pack.number:02d}.html"]).iter(f"{HTML}data")}
+        assert shown <= allowed, pack.id
+
+
+def test_training_receipts_keep_to_their_folder(tmp_path):
+    write_tree(tmp_path, {"run/receipt.json": '{"summary": {"a": {"b": 1}, "c": []}, "files": {"../x": "", "m": ""}}'})
+    write_tree(tmp_path, {"x": "", "run/m": ""})
+    (run,) = training_runs(tmp_path)
+    assert run.rows == [("a.b", 1), ("c", "none")]
+    assert [path.name for path in run.files] == ["receipt.json", "m"]
+    write_tree(tmp_path, {"run/receipt.json": "{}"})
+    with pytest.raises(PatchlaneError, match=r"run/receipt\.json is no training receipt"):
+        training_runs(tmp_path)
+
+
+def test_the_site_is_swapped_in_whole(tmp_path, monkeypatch):
+    out = tmp_path / "site"
+    site.publish({"index.html": b"old", "gone/a.html": b""}, out)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            site.publish({"index.html": b"new"}, out)
+    rename = Path.rename
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            Path, "rename", lambda a, b: (_ for _ in ()).throw(OSError(28, "full")) if a.name == "new" else rename(a, b)
+        )
+        with pytest.raises(PatchlaneError, match="cannot be written: full"):
+            site.publish({"index.html": b"new"}, out)
+    assert (out / "index.html").read_bytes() == b"old" and (out / "gone/a.html").exists()
+    site.publish({"index.html": b"new"}, out)
+    assert sorted(p.name for p in out.rglob("*")) == [site.MARKER, "index.html"]
+    assert [p.name for p in tmp_path.iterdir()] == ["site"]
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "link"])
+def test_what_it_did_not_make_is_left_alone(tmp_path, kind):
+    out = tmp_path / "site"
+    write_tree(
+        tmp_path,
+        {"mine/a": "1", f"mine/{site.MARKER}": ""}
+        if kind == "link"
+        else {"site/a": "1"}
+        if kind == "folder"
+        else {"site": "1"},
+    )
+    if kind == "link":
+        out.symlink_to(tmp_path / "mine")
+    with pytest.raises(PatchlaneError, match="was not made by this verb"):
+        site.publish({"index.html": b"new"}, out)
+
+
+def test_the_verb_writes_the_same_site_without_a_network_client(real, tmp_path):
+    """A fresh process, with another hash seed, writes the same bytes and has imported nothing that can post."""
+    program = (
+        "import sys; from typer.testing import CliRunner; from reproducers import site;"
+        "done = CliRunner().invoke(site.app, ['--out', sys.argv[1]]);"
+        "print(done.output, done.exit_code);"
+        "banned = {'requests', 'urllib3', 'http.client', 'httpx', 'aiohttp', 'pypi_simple', 'ssl', 'model'};"
+        "print(sorted(banned & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "pages in" in done.stdout and done.stdout.split("\n")[-2] == "[]", done.stdout
+    assert {name: (tmp_path / "site" / name).read_bytes() for name in real} == real
+
+
+@pytest.fixture(scope="module")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if found is None:
+        pytest.skip("no Chromium on this host")
+    with playwright.sync_playwright() as driver:
+        started = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+WIDTH = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+MAIN = "document.querySelector('main').scrollWidth - document.querySelector('main').clientWidth"
+OPEN = "document.querySelectorAll('details').forEach(one => { one.open = true })"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_page_fits_every_screen_and_loads_without_a_fault(real, browser, tmp_path, scheme):
+    site.publish(real, tmp_path / "site")
+    context = browser.new_context(viewport={"width": 360, "height": 780}, color_scheme=scheme)
+    page, said, grounds = context.new_page(), [], set()
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("requestfailed", lambda request: said.append(request.url))
+    page.on("request", lambda request: said.append(request.url) if request.url.startswith("http") else None)
+    for name in sorted(name for name in real if name.endswith(".html")):
+        page.goto((tmp_path / "site" / name).as_uri())
+        page.evaluate(OPEN)
+        assert page.evaluate(WIDTH) <= 0 and page.evaluate(MAIN) <= 0, name
+        grounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    page.goto((tmp_path / "site" / "index.html").as_uri())
+    for width in (768, 1217, 1280):  # 1217: the narrowest screen with the whole overview table
+        page.set_viewport_size({"width": width, "height": 780})
+        assert page.evaluate(WIDTH) <= 0 and page.evaluate(MAIN) <= 0, width
+    context.close()
+    assert said == []
+    assert grounds == {"rgb(255, 255, 255)" if scheme == "light" else "rgb(15, 20, 25)"}
