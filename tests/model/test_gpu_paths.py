@@ -2,24 +2,11 @@
 
 import pytest
 import torch
-from isolated import Worker
 
 pytestmark = [pytest.mark.gpu, pytest.mark.upstream]
 CUTS = (0, 1, 700, 701, 1024, 1500, 2048)
 ROW = 1024
 HALF = 2e-2  # a few bf16 roundings in a row, 2**-9 each; a wrong term is of order 1
-
-
-@pytest.fixture(scope="module")
-def gpu():
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    worker = Worker("cuda")
-    if worker.missing:
-        worker.close()
-        pytest.skip(worker.missing)
-    yield worker
-    worker.close()
 
 
 def differences(run, exact, leaves):
