@@ -74,7 +74,6 @@ def start(place: World, overlay: Overlay, run: Run, seed: int) -> None:
         torch.use_deterministic_algorithms(True, warn_only=True)
     if overlay.device == "cuda":
         torch.cuda.set_device(place.local_rank)
-        os.environ.setdefault("MAMBA3_MIMO_SPECIALIZE", "2")  # pack 17's switch: training and evaluation have one shape
     meeting = None if place.size > 1 else (Path(tempfile.mkdtemp(prefix="nam56r-")) / "rendezvous").as_uri()
     dist.init_process_group(
         "gloo" if overlay.device == "cpu" else "cpu:gloo,cuda:nccl", init_method=meeting, rank=place.rank,

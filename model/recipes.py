@@ -64,6 +64,15 @@ RECIPES = {
             micro_batch=4,
             verified="one NVIDIA H200: receipts/train/1xh200_quarter_20261121",
         ),
+        Recipe(
+            name="2xh200_bf16",
+            size="nam56r",
+            ranks=2,
+            steps=50,
+            micro_batch=3,
+            expert_parallel=2,
+            verified="two NVIDIA H200: receipts/train/2xh200_nam56r_20261121",
+        ),
         Recipe(name="4xh200_bf16", size="nam56r", ranks=4, steps=50, micro_batch=4, expert_parallel=4),
         Recipe(name="8xh200_bf16", size="nam56r", ranks=8, steps=50, micro_batch=4, expert_parallel=8),
     )

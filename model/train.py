@@ -80,8 +80,8 @@ def train(recipe: Recipe, run: Run, patches: str, data: Path | None, **plan: Any
     _make(plan["folder"])
     found = overlay.build(Store(), overlay.chosen(patches), launch.device())
     lock.verify(found)
-    if found.device == "cuda" and place.local_rank == 0:
-        _compile(size, run, recipe.micro_batch, patches)
+    if found.device == "cuda":
+        _compile(size, run, recipe.micro_batch, patches, {one.pack.number for one in found.packs}, place)
     watch = Coverage(found)
     with watch.building():
         launch.start(place, found, run, seed=1234)
@@ -94,13 +94,15 @@ def train(recipe: Recipe, run: Run, patches: str, data: Path | None, **plan: Any
     launch.stop()
 
 
-def _compile(size: Size, run: Run, rows: int, patches: str) -> None:
-    """Mamba-3's kernels, before any rank needs them: for rows of one shape where that path was asked for."""
-    path = run.paths.get("mamba3", "auto")
-    if path.startswith("torch") or not size.count("mamba3"):
+def _compile(size: Size, run: Run, rows: int, patches: str, packs: set[int], place: World) -> None:
+    """Mamba-3's kernels, before any rank needs them: for rows of one shape where the stream is taken so."""
+    if run.paths.get("mamba3", "auto").startswith("torch") or not size.count("mamba3"):
         return
-    fixed = (rows, run.row) if path == "tilelang_rows" and run.row else None
-    mamba3_kernels.compile_all(size, patches, fixed)
+    shape = mamba3_kernels.one_shape(size, run, rows, packs)
+    if shape:
+        os.environ.setdefault(mamba3_kernels.SPECIALIZE, "1")
+    if place.local_rank == 0:
+        mamba3_kernels.compile_all(size, patches, shape)
 
 
 def _make(folder: Path) -> None:

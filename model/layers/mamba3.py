@@ -106,13 +106,13 @@ def _no_rows(row: int | None, chunk: int) -> str | None:
 
 
 def choose_path(requested: str, device: torch.device, no_rows: str | None = None) -> tuple[str, str]:
-    """(path, why) for a mixer on ``device``; "auto" takes the packed kernels wherever they can run.
+    """(path, why) for a mixer on ``device``; "auto" takes rows on CUDA wherever a stream is made of them.
 
     Raises CannotTestHere for an unknown name and for a path that is asked for and cannot run, ImportError without
     mamba-ssm.
     """
     missing = upstream.kernels_missing(upstream.import_mamba3(), device) or None
-    able = {"tilelang": missing, "torch": None, "tilelang_rows": missing or no_rows, "torch_rows": no_rows}
+    able = {"tilelang_rows": missing or no_rows, "tilelang": missing, "torch": None, "torch_rows": no_rows}
     found = paths.choose("Mamba-3", requested, able)
     return found.name, found.reason
 

@@ -17,6 +17,7 @@ import typer
 
 from model import overlay
 from model.describe import named
+from model.settings import Run
 from model.sizes import Size
 from reproducers.cli import guarded
 from reproducers.errors import PatchlaneError
@@ -25,7 +26,19 @@ from reproducers.store import Store
 MODULE = "mamba_ssm.ops.tilelang.mamba3.mamba3_mimo_"
 FACTORIES = {"fwd": "mamba_mimo_fwd", "bwd_fwd": "mamba_mimo_bwd_fwd", "bwd_bwd": "mamba_mimo_bwd_bwd"}
 KERNELS = [f"{kernel}{end}" for end in ("_varlen", "") for kernel in FACTORIES]
+SPECIALIZE = "MAMBA3_MIMO_SPECIALIZE"  # pack 17's switch: how many shapes get kernels of their own
 app = typer.Typer(add_completion=False)
+
+
+def one_shape(size: Size, run: Run, rows: int, packs: set[int]) -> tuple[int, int] | None:
+    """(rows, tokens of a row) where the mixer takes the stream as rows and pack 17 makes kernels for their shape.
+
+    None where it takes a packed stream, whose number of documents, a part of the shape, is another at every step.
+    """
+    path, row = run.paths.get("mamba3", "auto"), run.row
+    if path not in ("auto", "tilelang_rows") or row is None or row % size.mamba.chunk or 17 not in packs:
+        return None
+    return rows, row
 
 
 def compile_one(name: str, size: Size, fixed: tuple[int, int] | None) -> None:

@@ -1,6 +1,7 @@
 """The processes that the tests of the whole model share, and the text they train on."""
 
 import pytest
+import torch
 from data_kit import make_dataset
 from forked import Server
 from isolated import Worker
@@ -13,6 +14,19 @@ def megatron():
     if worker.missing:
         worker.close()
         pytest.skip(f"upstream artefacts cannot be had: {worker.missing}")
+    yield worker
+    worker.close()
+
+
+@pytest.fixture(scope="session")
+def gpu():
+    """A worker with the patched stack on CUDA."""
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    worker = Worker("cuda")
+    if worker.missing:
+        worker.close()
+        pytest.skip(worker.missing)
     yield worker
     worker.close()
 

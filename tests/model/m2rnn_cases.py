@@ -8,19 +8,23 @@ from model.layers.m2rnn_reference import m2rnn_reference
 NAMES = ("q", "k", "v", "log_f", "W")
 
 
-def errors(dtype, lengths, heads, K, V, device="cpu"):
-    """{tensor: greatest error relative to the greatest entry} of y and every gradient."""
-    values, cu_seqlens = _inputs(dtype, lengths, heads, K, V, device)
+def errors(dtype, lengths, heads, K, V, device="cpu", spread=0.2):
+    """{tensor: greatest error relative to the greatest entry} of y and every gradient.
+
+    ``spread`` of W around the identity: over hundreds of tokens 0.2 is chaotic, and an fp16 rounding of the state
+    grows to a tenth of the gradients in any implementation; at 0.05 it stays at 4e-4.
+    """
+    values, cu_seqlens = _inputs(dtype, lengths, heads, K, V, device, spread)
     found = _run(m2rnn_triton.m2rnn_triton, values, cu_seqlens)
     expected = _run(m2rnn_reference, [x.double() for x in values], cu_seqlens)
     return {n: float((found[n] - expected[n]).abs().max() / expected[n].abs().max()) for n in expected}
 
 
-def _inputs(dtype, lengths, heads, K, V, device):
+def _inputs(dtype, lengths, heads, K, V, device, spread):
     rng = torch.Generator().manual_seed(sum(lengths))
     T = sum(lengths)
     q, k, v, log_f = (torch.randn(T, *shape, generator=rng) for shape in [(K,), (K,), (heads, V), (heads,)])
-    W = torch.eye(V) + 0.2 * torch.randn(heads, V, V, generator=rng)
+    W = torch.eye(V) + spread * torch.randn(heads, V, V, generator=rng)
     log_f = -(3 * log_f).exp()  # f from next to 0 to next to 1
     values = [q.to(dtype), k.to(dtype), v.to(dtype), log_f, W.to(dtype)]
     return [x.to(device) for x in values], torch.tensor([0, *lengths], device=device).cumsum(0).int()

@@ -2,24 +2,11 @@
 
 import pytest
 import torch
-from isolated import Worker
 
 pytestmark = [pytest.mark.gpu, pytest.mark.upstream]
 CUTS = (0, 1, 700, 701, 1024, 1500, 2048)
 ROW = 1024
 HALF = 2e-2  # a few bf16 roundings in a row, 2**-9 each; a wrong term is of order 1
-
-
-@pytest.fixture(scope="module")
-def gpu():
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
-    worker = Worker("cuda")
-    if worker.missing:
-        worker.close()
-        pytest.skip(worker.missing)
-    yield worker
-    worker.close()
 
 
 def differences(run, exact, leaves):
@@ -36,8 +23,9 @@ def differences(run, exact, leaves):
     return [tiny.error(one.cpu(), other.cpu()) for one, other in pairs]
 
 
-def random(*shape):
-    generator = torch.Generator().manual_seed(sum(shape))
+def random(*shape, seed=0):
+    """Leaves of one shape need seeds of their own: queries equal to keys attend to themselves, and cancel in bf16."""
+    generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator).to("cuda", torch.bfloat16)
 
 
@@ -46,7 +34,7 @@ def flash():
     from model.layers import attention
 
     bounds = torch.tensor(CUTS, dtype=torch.int32, device="cuda")
-    leaves = [random(CUTS[-1], 28, width) for width in (128, 128, 64)]
+    leaves = [random(CUTS[-1], 28, width, seed=seed) for seed, width in enumerate((128, 128, 64))]
     return differences(
         lambda q, k, v: attention.flash_attention(q, k, v, bounds, CUTS[-1], 128**-0.5),
         lambda q, k, v: attention.masked_attention(q, k, v, bounds, 128**-0.5),
@@ -65,7 +53,7 @@ def heads(path):
     return differences(
         lambda hidden, weight: function(hidden, weight, labels),
         lambda hidden, weight: cross_entropy(hidden @ weight.t(), labels, reduction="none"),
-        [random(3000, 512), random(65_536, 512) / 16],
+        [random(3000, 512), random(65_536, 512, seed=1) / 16],
     )
 
 

@@ -51,10 +51,9 @@ def test_kernels_compile_for_hopper_and_fit_its_registers(tmp_path, bits):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-# fp32's products run in tf32 there, 2**-11 each: up to 4.8e-4 was seen on an H200
-@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 2e-3), (torch.bfloat16, 1e-2)])
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
 def test_on_a_gpu_at_the_models_sizes(dtype, limit):
     import m2rnn_cases
 
-    found = m2rnn_cases.errors(dtype, [700, 1, 33, 1024, 0, 64, 2, 31, 96, 5], 44, 64, 16, "cuda")
+    found = m2rnn_cases.errors(dtype, [700, 1, 33, 1024, 0, 64, 2, 31, 96, 5], 44, 64, 16, "cuda", spread=0.05)
     assert {name: error for name, error in found.items() if not error < limit} == {}

@@ -133,12 +133,13 @@ def test_paths(monkeypatch):
     assert f"path=torch ({reason})" in repr(small())
     with pytest.raises(CannotTestHere, match=r"CUDA device(.|\n)*mend: ask for another, or auto"):
         choose_path("tilelang", cpu)
-    with pytest.raises(CannotTestHere, match="auto, tilelang, torch"):
+    with pytest.raises(CannotTestHere, match="auto, tilelang_rows, tilelang, torch"):
         choose_path("triton", cpu)
     monkeypatch.setattr(mamba3_upstream.import_mamba3(), mamba3_upstream.KERNEL, None)
     assert "pip install tilelang" in choose_path("auto", cuda)[1]
     monkeypatch.setattr(mamba3_upstream.import_mamba3(), mamba3_upstream.KERNEL, object())
-    assert [choose_path(asked, cuda)[0] for asked in ("auto", "tilelang")] == ["tilelang", "tilelang"]
+    assert [choose_path(asked, cuda)[0] for asked in ("auto", "tilelang")] == ["tilelang_rows", "tilelang"]
+    assert choose_path("auto", cuda, "no rows")[0] == "tilelang"
 
 
 @pytest.mark.parametrize(
