@@ -175,12 +175,6 @@ class Filing(Model):
     after: list[int] = []
 
 
-class Approval(Model):
-    person: str
-    date: datetime.date
-    digest: Sha256
-
-
 class Pack(Model):
     """One bug, its proof and its fix. ``folder`` is where it was read from."""
 
@@ -199,7 +193,6 @@ class Pack(Model):
     remove_when: str
     review_by: datetime.date
     consumed_by: list[Consumer] = []
-    approval: Approval | None = None
     folder: Path = Field(exclude=True)
 
     @property
