@@ -62,7 +62,9 @@ def read(pack: Pack) -> Approval | None:
     try:
         return Approval.model_validate(data)
     except ValidationError as error:
-        raise PatchlaneError(explain(path(pack), text, error).what, f"rm {NAME} of the pack, then approve it") from error
+        raise PatchlaneError(
+            explain(path(pack), text, error).what, f"rm {NAME} of the pack, then approve it"
+        ) from error
 
 
 def write(pack: Pack, approval: Approval) -> Path:
