@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from reproducers import approval, dossier, export, manifest, todays
 from reproducers.errors import PatchlaneError
 from reproducers.filing import REFRESH, blockers
+from reproducers.receipts import read
 from reproducers.schema import Pack
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def passed_today(pack: Pack, receipts: Path, day: datetime.date) -> Point:
     found = todays.on(pack, receipts, day)
     said = []
     for path in found:
-        seen, why = manifest.read(path), todays.refusal(pack, path)
+        seen, why = read(path), todays.refusal(pack, path)
         where = f"{seen['verdict']} on {seen['host']['alias']} ({seen['lane']}), {path.parent.name}/{path.name}"
         if not why:
             return Point(name, "pass", where)
