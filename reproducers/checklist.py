@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from reproducers.rules.case import Case
     from reproducers.rules.engine import Report
 
-ATTACHMENT = 25 * 1024 * 1024  # bytes that GitHub takes as one attached file
+ATTACHMENT = 25_000_000  # bytes that GitHub takes as one attached file
 SHOWN = 8  # characters of a digest that a person compares
 
 

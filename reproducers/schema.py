@@ -271,10 +271,12 @@ def line_of(text: str, loc: tuple[Any, ...]) -> int:
 def read_yaml(path: Path) -> tuple[str, Any]:
     """(text, value) of a YAML file; PatchlaneError with file and line when it is missing or malformed."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         return text, yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except OSError as error:
         raise PatchlaneError(f"{path}: cannot be read ({error.strerror})", "git status") from error
+    except UnicodeDecodeError as error:
+        raise PatchlaneError(f"{path}: not UTF-8 at byte {error.start}", "save it as UTF-8") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f":{mark.line + 1}" if mark else ""

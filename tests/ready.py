@@ -22,11 +22,11 @@ Licence: Apache-2.0
 
 """
 BODY = """{% extends form %}
-{% block problem %}The sum of a list is off by {{ measured("cpu", "pristine", "total") }}, because the first value of the
-list is never added.{% endblock %}
+{% block problem %}The sum of a list is off by {{ measured("cpu", "pristine", "total") }}, because the first value
+of the list is never added.{% endblock %}
 {% block cause %}The loop starts with the second value of the list.{% endblock %}
-{% block evidence %}On a {{ host("cpu") }} the sum is within {{ limit("cpu", "patched", "total") }} of the reference with
-the patch.{% endblock %}
+{% block evidence %}On a {{ host("cpu") }} the sum is within {{ limit("cpu", "patched", "total") }} of the reference
+with the patch.{% endblock %}
 {% block fix %}The loop takes every value of the list.{% endblock %}
 """
 
