@@ -17,7 +17,7 @@ __all__ = ["digest", "files", "forms", "write"]
 
 
 def files(pack: Pack, receipts: Path, form: str) -> dict[str, bytes]:
-    """{name: content}: the text, its title, the reproducer as one file, the receipt's log, the patch where there is one.
+    """{name: content}: the text, its title, the reproducer as one file, the receipt's log, the patch if there is one.
 
     PatchlaneError for a form that the pack cannot take and for what no receipt holds.
     """

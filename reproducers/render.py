@@ -88,9 +88,7 @@ def title(pack: Pack, form: str, receipts: Path) -> str:
 @app.command()
 def main(
     packs: Annotated[list[str], typer.Argument(help="packs, as pack05; or all")],
-    form: Annotated[
-        str | None, typer.Option("--as", help="issue, pr or comment (default: as pack.yaml decides)")
-    ] = None,
+    form: Annotated[str | None, typer.Option("--as", help="issue, pr or comment; default: the pack's own")] = None,
     out: Annotated[Path | None, typer.Option(help="folder for a folder a pack: text, title, attachment, patch")] = None,
 ) -> None:
     """Print the text of each pack, or write it with what belongs to it."""
