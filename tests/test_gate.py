@@ -1,4 +1,4 @@
-"""Nothing in the project can post: no filing verb loads a network client, and none but the package index's code has one."""
+"""Nothing in the project can post: no filing verb loads a network client, and only the package index has one."""
 
 import ast
 import importlib.util
@@ -129,7 +129,9 @@ def claims(text):
     text = re.sub(r"[│╭╮╰╯─]|`[^`\n]*`", " ", text)
     for sentence in re.split(r"(?<=[.:;!?])\s|\n\s*\n|\|", text):
         told = re.search(r"(?i)\b(?:posts?|posted|posting|submits?|submitted|uploads?|uploaded)\b", sentence)
-        told = told or re.search(r"(?i)\b(?:opens|creates|sends) (?:an? |the )?(?:issue|pull request|comment)", sentence)
+        told = told or re.search(
+            r"(?i)\b(?:opens|creates|sends) (?:an? |the )?(?:issue|pull request|comment)", sentence
+        )
         if told and not re.search(r"(?i)\b(?:person|you|by hand|nothing|not|no)\b", sentence):
             yield " ".join(sentence.split())
 
