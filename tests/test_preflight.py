@@ -89,6 +89,13 @@ def test_another_pin_since(desk, digit):
     assert points(desk)["reproduced today"].what.endswith("taken on another tree than the live pin's")
 
 
+def test_another_pack_beneath_since(desk):
+    pack, (path,) = load_pack(desk.folder), (desk.root / "receipts" / "07").glob("*.json")
+    live = pack.pins["live"].model_copy(update={"stacked_on": [2]})
+    assert todays.refusal(pack, path) == ""
+    assert "another tree" in todays.refusal(pack.model_copy(update={"pins": {"live": live}}), path)
+
+
 def test_a_commit_that_the_pin_has_got_since(desk):
     full = (desk.folder / "pack.yaml").read_text()
     edit(desk.folder / "pack.yaml", "    sha: " + "a" * 40 + "\n", "")
