@@ -132,7 +132,8 @@ def mail(
     """
     made = header(pack, pin, entry, receipts)
     short = short_header.read(pack.patch_at(pin) or pack.patch)
-    started = max(read(path)["started"] for path in evidence(pack, pin, receipts).values())
+    lanes = [found.lane for found in made.validated]
+    started = max(read(path)["started"] for lane, path in evidence(pack, pin, receipts).items() if lane in lanes)
     message = patch_mail.message([pack.claim, *short.description], made.trailers())
     name = f"{number:04d}-{patch_mail.slug(made.subject)}.patch"
     tag = "PATCH" if total == 1 else f"PATCH {number}/{total}"
