@@ -55,6 +55,12 @@ def evidence(pack: Pack, pin: str, receipts: Path) -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
+def ran(receipt: Path) -> dict[str, str]:
+    """{name: sha256} of the files that a receipt's run was made with."""
+    body = json.loads(receipt.read_text())
+    return {r["name"]: r["digest"]["sha256"] for r in [*body["subject"], *body["predicate"]["configuration"]]}
+
+
 def _validated(pack: Pack, pin: str, entry: dict[str, Any], receipts: Path) -> list[dict[str, Any]]:
     """One piece of evidence a lane; PatchlaneError where there is none, or it is not the manifest's.
 
@@ -63,14 +69,13 @@ def _validated(pack: Pack, pin: str, entry: dict[str, Any], receipts: Path) -> l
     again = f"python -m reproducers.run {pack.id} --at {pin}, then python -m reproducers.manifest refresh"
     rows = []
     for lane, path in evidence(pack, pin, receipts).items():
-        digest, body = file_sha256(path), json.loads(path.read_text())
+        digest, files = file_sha256(path), ran(path)
         if pin == "live" and entry["lanes"].get(lane, {}).get("receipt_sha256") != digest:
             raise PatchlaneError(
                 f"{pack.id}: the manifest lacks the newest {lane} receipt", again.partition("then ")[2]
             )
-        ran = {r["name"]: r["digest"]["sha256"] for r in [*body["subject"], *body["predicate"]["configuration"]]}
-        if ran["reproducer.py"] == file_sha256(pack.reproducer):
-            seen, patch = body["predicate"]["patchlane"], ran.get(getattr(pack.patch_at(pin), "name", ""))
+        if files["reproducer.py"] == file_sha256(pack.reproducer):
+            seen, patch = read(path), files.get(getattr(pack.patch_at(pin), "name", ""))
             row = {"lane": lane, "verdict": seen["verdict"], "taken": seen["started"][:10]}
             rows.append({**row, "receipt": digest, "patch": patch})
         elif pin == "live":

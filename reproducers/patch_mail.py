@@ -29,6 +29,8 @@ FIELDS = {
     "Validated": "validated",
     "Licence": "licence",
 }
+ENDS = re.compile(r"^(?:diff -|Index: |---|From |>From )", re.M)  # where git takes the message to be over
+SWALLOWED = re.compile(r"(?:From|Date|Subject): ")  # what git takes for a header at a message's start
 TRAILER = re.compile(r"^([A-Z][A-Za-z-]*): (.*)$")
 
 
@@ -43,9 +45,15 @@ def _wrapped(text: str, first: str = "") -> str:
 
 
 def message(paragraphs: list[str], trailers: list[tuple[str, str]]) -> str:
-    """The commit message beneath the subject: why, then the fields, long ones folded."""
+    """The commit message beneath the subject: why, then the fields, long ones folded.
+
+    PatchlaneError for a line that git would not read as a part of it.
+    """
     folded = [_wrapped(value, f"{name}: ") for name, value in trailers]
-    return "\n\n".join([*map(_wrapped, paragraphs), "\n".join(folded)]) + "\n"
+    text = "\n\n".join([*map(_wrapped, paragraphs), "\n".join(folded)]) + "\n"
+    if found := ENDS.search(text) or SWALLOWED.match(text):
+        raise PatchlaneError(f"git would cut the message at {found[0]!r}", "reword the claim or the description")
+    return text
 
 
 def compose(subject: str, when: datetime.datetime, text: str, diff: bytes) -> bytes:

@@ -55,7 +55,7 @@ def choose(packs: list[Pack], named: list[Pack], pin: str, entries: dict[str, An
         if why is None:
             members.append(Member(pack, pin))
         elif named:
-            raise PatchlaneError(f"{pack.id} cannot be in a series: {why.what}", why.remedy)
+            raise PatchlaneError(f"cannot be in a series: {why.what}", why.remedy)
         else:
             left_out[pack.id] = " ".join(why.what.removeprefix(f"{pack.id} ").split())
     if not members:
@@ -72,7 +72,7 @@ def choose(packs: list[Pack], named: list[Pack], pin: str, entries: dict[str, An
 def _unfit(pack: Pack, pin: str, entry: dict[str, Any], receipts: Path) -> PatchlaneError | None:
     """Why the pack has no validated patch at the pin, if so."""
     if pin not in pack.pins:
-        return PatchlaneError(f"no pin named {pin}", f"--pin, one of: {', '.join(pack.pins)}")
+        return PatchlaneError(f"{pack.id} has no pin named {pin}", f"--pin, one of: {', '.join(pack.pins)}")
     try:
         header(pack, pin, entry, receipts)
     except PatchlaneError as error:
@@ -80,7 +80,7 @@ def _unfit(pack: Pack, pin: str, entry: dict[str, Any], receipts: Path) -> Patch
     missing = entry["lanes_without_receipt"] if pin == "live" else []
     if missing:
         run = f"python -m reproducers.run {pack.id} --lane {missing[0]}"
-        return PatchlaneError(f"not validated, without a receipt of: {', '.join(missing)}", run)
+        return PatchlaneError(f"{pack.id} is not validated, without a receipt of: {', '.join(missing)}", run)
     return None
 
 

@@ -33,23 +33,41 @@ class ShortHeader:
         return f"{self.path.parent.name}/{self.path.name}"
 
 
-def read(path: Path) -> ShortHeader:
-    """The short header of a committed patch; PatchlaneError where there is no diff beneath it, or a field comes twice.
+@dataclass(frozen=True)
+class Fault:
+    """A line of a short header that is no field of its own."""
+
+    line: int
+    what: str
+    mend: str
+
+
+def scan(path: Path) -> tuple[ShortHeader, list[Fault]]:
+    """The short header of a committed patch and the lines that do not belong; PatchlaneError where no diff follows.
 
     The fields end at the first empty line; what follows up to the diff is the description, by paragraphs.
     """
-    place, data = f"{path.parent.name}/{path.name}", path.read_bytes()
+    data = path.read_bytes()
     start = START.search(data)
     if start is None:
-        raise PatchlaneError(f"{place}: no diff", "regenerate it with git diff")
+        raise PatchlaneError(f"{path.parent.name}/{path.name}: no diff", "regenerate it with git diff")
     head, _, rest = data[: start.start()].decode(errors="replace").partition("\n\n")
-    fields, lines = dict[str, str](), dict[str, int]()
+    fields, lines, faults = dict[str, str](), dict[str, int](), list[Fault]()
     for number, line in enumerate(head.splitlines(), 1):
         match = FIELD.match(line)
         if match is None:
-            raise PatchlaneError(f"{place}:{number}: {line!r} is no field", 'write "Field: value", one a line')
-        if match[1] in fields:
-            raise PatchlaneError(f"{place}:{number}: {match[1]} comes twice", "keep one of them")
-        fields[match[1]], lines[match[1]] = match[2], number
+            faults.append(Fault(number, f"{line!r} is no field", 'write "Field: value", one a line'))
+        elif match[1] in fields:
+            faults.append(Fault(number, f"{match[1]} comes twice", "keep one of them"))
+        else:
+            fields[match[1]], lines[match[1]] = match[2], number
     paragraphs = [" ".join(part.split()) for part in rest.split("\n\n") if part.strip()]
-    return ShortHeader(path, fields, lines, paragraphs, data[start.start() :])
+    return ShortHeader(path, fields, lines, paragraphs, data[start.start() :]), faults
+
+
+def read(path: Path) -> ShortHeader:
+    """The short header of a committed patch; PatchlaneError where it has a fault, or no diff follows."""
+    found, faults = scan(path)
+    for fault in faults:
+        raise PatchlaneError(f"{path.parent.name}/{path.name}:{fault.line}: {fault.what}", fault.mend)
+    return found
