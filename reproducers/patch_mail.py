@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 import textwrap
+from email.errors import MessageError
 from email.header import Header as Encoded
 from email.header import decode_header, make_header
 from email.utils import format_datetime
@@ -118,9 +119,19 @@ def fields_of(text: str) -> tuple[dict[str, Any], dict[str, int]]:
     values.setdefault("remove_when", "")
     for number, name, value in _unfolded(lines, 0, lines.index("") if "" in lines else 0):
         if name == "Subject":
-            values["subject"] = re.sub(r"^\[[^\]]*\] ", "", str(make_header(decode_header(value))))
+            values["subject"] = re.sub(r"^\[[^\]]*\] ", "", _decoded(number, value))
             places["subject"] = number
     return values, places
+
+
+def _decoded(number: int, subject: str) -> str:
+    """A subject whose letters a mail had to encode."""
+    try:
+        return str(make_header(decode_header(subject)))
+    except (LookupError, UnicodeError, MessageError) as error:
+        raise PatchlaneError(
+            f"line {number}: Subject: {error}", "write it as plain UTF-8 or as RFC 2047 says"
+        ) from error
 
 
 def _plain(field: str, number: int, value: str) -> str:

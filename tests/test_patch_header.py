@@ -222,6 +222,20 @@ def test_a_receipt_of_another_patch_is_refused(made, proved):
         pack.patch.write_text(before)
 
 
+def test_a_lane_has_one_receipt(made):
+    _, text = made("mail")
+    row = text[text.index("Validated: ") : text.index("Licence: ")]
+    with pytest.raises(PatchlaneError, match="Validated: one receipt a lane"):
+        parse(text.replace(row, row + row))
+
+
+@pytest.mark.parametrize("subject", ["=?nowhere?q?sum?=", "=?utf-8?b?a?=", "=?utf-8?q?=ff?="])
+def test_a_subject_that_no_mail_reader_decodes_is_refused(made, subject):
+    _, text = made("mail")
+    with pytest.raises(PatchlaneError, match=r"line 4: Subject: "):
+        parse(text.replace("sum all values", subject))
+
+
 def test_a_backport_may_have_no_end_and_name_what_it_takes(made):
     pack, text = made("mail", **threads(MERGED))
     other = text.replace("Remove-When: never\n", "").replace("written for patchlane", f"from {MERGED['url']}")
