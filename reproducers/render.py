@@ -1,99 +1,110 @@
-"""Render a pack's issue or PR text: ``python -m reproducers.render pack05``. It prints; a person posts.
+"""Render the text of a pack's issue, pull request or comment: ``python -m reproducers.render pack05 --as comment``.
 
-``body.md.j2`` of the pack fills the blocks of a form in ``templates/``. Facts come from pack.yaml and the newest
-receipts only: a number is named by lane, arm and check, never typed.
+``body.md.j2`` of the pack fills the blocks of a form in ``templates/forms/``, one folder an upstream whose own form it
+follows. Facts come from pack.yaml, the manifest and the newest receipts only: a number is named by lane, arm and check,
+never typed. It prints, or writes a folder of all that a person reads and posts.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 
 from reproducers.errors import PatchlaneError
-from reproducers.receipts import newest, read
+from reproducers.facts import Facts, thread
 from reproducers.schema import ROOT, Pack, load_packs, select
-from reproducers.store import write_atomic
 
+FORMS = ("issue", "pr", "comment")
+PLAIN = "plain"
+FOLDER = ROOT / "templates" / "forms"
+# A fenced block, to be left alone, or the gap that a part with nothing to say leaves.
+FENCE_OR_GAP = re.compile(r"^(?P<fence>`{3,})[^\n]*\n.*?^(?P=fence)$|\n(?:[ \t]*\n){2,}", re.M | re.S)
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+_environment = Environment(
+    loader=FileSystemLoader([str(FOLDER)]), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    keep_trailing_newline=True,
+)  # fmt: skip
 
 
-class Facts:
-    """What a body may state: look-ups in the newest receipt of each lane at the live pin."""
-
-    def __init__(self, pack: Pack, receipts: Path) -> None:
-        self.pack = pack
-        self.found = {lane: newest(pack, lane, receipts) for lane in pack.lanes}
-
-    def _receipt(self, lane: str) -> dict[str, Any]:
-        path = self.found.get(lane)  # type: ignore[call-overload]
-        if path is None:
-            raise PatchlaneError(
-                f"{self.pack.id} has no receipt of the {lane} lane",
-                f"python -m reproducers.run {self.pack.id} --lane {lane}, then python -m reproducers.manifest refresh",
-            )
-        return read(path)
-
-    def _check(self, lane: str, arm: str, name: str) -> dict[str, Any]:
-        arms = self._receipt(lane).get(arm) or [{"checks": []}]
-        for check in arms[-1]["checks"]:
-            if check["name"] == name:
-                return dict(check)
-        raise PatchlaneError(
-            f"{self.pack.folder.name}/body.md.j2: the {lane} receipt's {arm} arm has no check {name!r}",
-            "name a check as the receipt does, or take a new receipt",
-        )
-
-    def measured(self, lane: str, arm: str, name: str) -> str:
-        check = self._check(lane, arm, name)
-        return _said(check["measured"], check["unit"])
-
-    def limit(self, lane: str, arm: str, name: str) -> str:
-        check = self._check(lane, arm, name)
-        return _said(check["limit"], check["unit"])
-
-    def versions(self, lane: str) -> dict[str, str]:
-        return dict(self._receipt(lane)["versions"])
-
-    def host(self, lane: str) -> str:
-        host = self._receipt(lane)["host"]
-        return str(host["gpus"][0]["name"]) if lane == "cuda" else f"CPU ({host['machine']})"
+def forms(pack: Pack) -> tuple[str, ...]:
+    """What the pack can be posted as: a pull request needs a fix, a comment a thread that it belongs to."""
+    can = {"issue": True, "pr": pack.patch.is_file(), "comment": thread(pack) is not None}
+    return tuple(form for form in FORMS if can[form])
 
 
-def _said(value: float | str | None, unit: str) -> str:
-    text = f"{value:.4g}" if isinstance(value, int | float) else str(value)
-    return f"{text} {unit}".strip()
+def own(pack: Pack) -> str:
+    """The form that ``filing`` decides for, an issue where it decides for none."""
+    return pack.filing.decision if pack.filing.decision in FORMS else "issue"
 
 
-def render(pack: Pack, receipts: Path, form: str = "body.md.j2") -> str:
-    """The text; PatchlaneError when the body names what no receipt holds or is not a template."""
+def template(pack: Pack, form: str, regression: bool) -> str:
+    """The upstream's form, its regression form where it has one and the bug is a regression, else the plain one."""
+    folder = pack.upstream.repo.replace("/", "_")
+    names = [f"{folder}/regression.md.j2"] if form == "issue" and regression else []
+    names += [f"{folder}/{form}.md.j2", f"{PLAIN}/{form}.md.j2"]
+    return next(name for name in names if (FOLDER / name).is_file())
+
+
+def render(pack: Pack, receipts: Path, form: str | None = None) -> str:
+    """The text; PatchlaneError when the body names what no receipt holds, is not a template, or has no such form."""
+    form = form or own(pack)
+    if form not in forms(pack):
+        lack = "a fix" if form == "pr" else "a thread that it belongs to"
+        raise PatchlaneError(f"{pack.id} cannot be a {form}: that needs {lack}", f"--as {', '.join(forms(pack))}")
     facts = Facts(pack, receipts)
-    loader = FileSystemLoader([str(ROOT / "templates")])
-    environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    context = {"pack": pack, "live": pack.pins["live"], "command": f"python {pack.id}.py"}
+    context = {
+        "pack": pack, "live": pack.pins["live"], "facts": facts, "thread": thread(pack),
+        "command": f"python {pack.id}.py" + (" --lane cuda" if facts.lane == "cuda" else ""),
+        "form": template(pack, form, facts.last_good is not None),
+    }  # fmt: skip
     names = ("measured", "limit", "versions", "host")
     try:
-        body = environment.from_string((pack.folder / "body.md.j2").read_text())
-        text = body.render(**context, **{name: getattr(facts, name) for name in names}, form=form)
+        body = _environment.from_string((pack.folder / "body.md.j2").read_text(encoding="utf-8"))
+        text = body.render(**context, **{name: getattr(facts, name) for name in names})
     except (TemplateError, OSError) as error:
         raise PatchlaneError(f"{pack.folder.name}/body.md.j2: {error}", "correct the template") from error
-    return text.strip() + "\n"
+    return FENCE_OR_GAP.sub(lambda found: found[0] if found["fence"] else "\n\n", text).strip() + "\n"
+
+
+def bodies(pack: Pack, receipts: Path) -> dict[str, str]:
+    """{form: text} of every form that the pack can take."""
+    return {form: render(pack, receipts, form) for form in forms(pack)}
+
+
+def title(pack: Pack, form: str, receipts: Path) -> str:
+    """The line above the text, with the mark that the upstream's form asks for."""
+    if form == "comment":
+        return f"Comment on {thread(pack).url}"  # type: ignore[union-attr]
+    marks = {"tile-ai/tilelang": "[BUG] "}
+    if Facts(pack, receipts).last_good and template(pack, form, True).endswith("regression.md.j2"):
+        marks[pack.upstream.repo] = "[REGRESSION] "
+    return (marks.get(pack.upstream.repo, "") if form == "issue" else "") + pack.title
 
 
 @app.command()
 def main(
-    packs: Annotated[list[str], typer.Argument(help="packs, as pack05")],
-    out: Annotated[Path | None, typer.Option(help="folder for one file a pack (default: stdout)")] = None,
+    packs: Annotated[list[str], typer.Argument(help="packs, as pack05; or all")],
+    form: Annotated[str | None, typer.Option("--as", help="issue, pr or comment; default: the pack's own")] = None,
+    out: Annotated[Path | None, typer.Option(help="folder for a folder a pack: text, title, attachment, patch")] = None,
 ) -> None:
-    """Print the issue or PR text of each pack."""
-    for pack in select(packs, load_packs()):
-        text = render(pack, ROOT / "receipts")
-        if out is None:
-            typer.echo(text, nl=False)
+    """Print the text of each pack, or write it with what belongs to it."""
+    if form is not None and form not in FORMS:
+        raise PatchlaneError(f"--as {form}", f"--as {', '.join(FORMS)}")
+    every = packs == ["all"]
+    for pack in load_packs() if every else select(packs, load_packs()):
+        if every and form and form not in forms(pack):
+            typer.echo(f"{pack.id} cannot be a {form}", err=True)
+        elif out is None:
+            typer.echo(render(pack, ROOT / "receipts", form), nl=False)
         else:
-            write_atomic(out / f"{pack.id}.md", text.encode())
+            from reproducers import dossier
+
+            folder = dossier.write(out / pack.id, dossier.files(pack, ROOT / "receipts", form or own(pack)))
+            typer.echo(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def calendar(plan: Plan, waves: Sequence[Wave]) -> bytes:
-    """The file's content. An event's UID is of pack and day, its DTSTAMP of the day asked: a re-import updates it.
+    """The file's content. An event's UID is of its pack, its DTSTAMP of the day asked: a re-import moves it.
 
     PatchlaneError when the icalendar library is not installed.
     """
@@ -37,7 +37,7 @@ def _event(pack: Pack, wave: Wave, asked: datetime.date) -> Event:
     from icalendar import Event
 
     event = Event()
-    event.add("uid", f"{pack.id}-{wave.date:%Y%m%d}@patchlane")
+    event.add("uid", f"{pack.id}@patchlane")  # a pack whose day moved is the same event
     event.add("dtstamp", datetime.datetime.combine(asked, datetime.time(), datetime.UTC))
     event.add("dtstart", wave.date)
     event.add("dtend", wave.date + datetime.timedelta(days=1))

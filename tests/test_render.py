@@ -1,12 +1,13 @@
 """Bodies state what receipts hold, and nothing else."""
 
 import pytest
-from toy import TOTAL, edited, write_tree
+from toy import THREAD, TOTAL, edited, write_tree
 
 from reproducers.errors import PatchlaneError
+from reproducers.facts import Facts
 from reproducers.receipts import chain, newest, write
-from reproducers.render import render
-from reproducers.schema import ROOT, load_packs
+from reproducers.render import bodies, forms, render, title
+from reproducers.schema import ROOT, Thread, load_packs
 
 BODY = """{% extends form %}
 {% block problem %}total is off by {{ measured("cpu", "pristine", "total") }},
@@ -31,7 +32,8 @@ def test_numbers_come_from_the_receipt(toy):
     assert "total is off by 1,\nlimit 1e-09." in text
     assert "ValueError: empty is not supported" in text
     assert "### Fix\n\nDo not skip it." in text
-    assert "`python pack07.py` with the attached file, on toyup 1.0 (" + "a" * 40 + ")" in text
+    assert "1. Take toyup 1.0 (" + "a" * 40 + ")." in text
+    assert "`python pack07.py`" in text
 
 
 def test_a_report_has_no_fix_heading(toy):
@@ -61,10 +63,83 @@ def test_without_a_receipt_nothing_is_claimed(toy):
         render(pack, toy.root / "receipts")
 
 
+ASKED = {  # what an upstream's own form asks for
+    ("NVIDIA/Megatron-LM", "issue"): ["**Describe the bug**", "@NVIDIA/mcore-oncall", "**Steps/Code to reproduce bug**",
+        "**Expected behavior**", "**Additional context**"],
+    ("NVIDIA/Megatron-LM", "pr"): ["- [ ] I, the PR author, have personally reviewed every line of this PR.",
+        "# What does this PR do?", "## Issue tracking", "### Pre-checks",
+        "- [ ] I have run the autoformatter.sh on my PR"],
+    ("NVIDIA/TransformerEngine", "issue"): ["**Describe the bug**", "**Environment overview**",
+        "**Environment details**", "**Device details**"],
+    ("NVIDIA/TransformerEngine", "pr"): ["# Description", "- [x] Bug fix", "## Changes", "## Tests", "# Checklist:"],
+    ("tile-ai/tilelang", "issue"): ["### What version of TileLang are you using?\n\n1.0", "### System information",
+        "### Reproducible example code", "### Traceback", "### Expected behavior"],
+    ("tile-ai/tilelang", "pr"): ["### Change", "### Tests"],
+    ("linkedin/Liger-Kernel", "issue"): ["### Describe the bug", "### Reproduce",
+        "### Versions\n\nEnvironment Report:"],
+    ("linkedin/Liger-Kernel", "pr"): ["## Summary", "## Testing Done", "- Hardware Type: CPU", "run `make checkstyle`"],
+    ("state-spaces/mamba", "issue"): ["### Cause", "### To reproduce", "### Fix", "### Environment"],
+}  # fmt: skip
+
+
+def of(toy, repo, threads=()):
+    """The toy's pack with a receipt, as one of ``repo``."""
+    made(toy, BODY + FIX)
+    pack = toy.pack()
+    state = pack.upstream_state.model_copy(update={"threads": list(threads)})
+    return pack.model_copy(
+        update={"upstream": pack.upstream.model_copy(update={"repo": repo}), "upstream_state": state}
+    )
+
+
+@pytest.mark.parametrize(("repo", "form"), ASKED, ids=lambda value: str(value).replace("/", "_"))
+def test_each_form_is_the_upstreams_own(toy, repo, form):
+    text = render(of(toy, repo), toy.root / "receipts", form)
+    places = [text.find(part) for part in ASKED[repo, form]]
+    assert -1 not in places and places == sorted(places)
+    assert "total is off by 1" in text and "Do not skip it." in text and "`python pack07.py`" in text
+    assert "- verdict: REPRODUCED_AND_FIXED" in text and "[verdict] FIX_VALIDATED" in text
+    assert '{"checks"' not in text and "\n\n\n" not in text
+
+
+def test_a_regression_is_reported_as_one(toy, monkeypatch):
+    monkeypatch.setattr(Facts, "last_good", "0.9")
+    pack, root = of(toy, "NVIDIA/Megatron-LM"), toy.root / "receipts"
+    text = render(pack, root, "issue")
+    assert "**Previous performance**\n\n0.9: `HEALTHY`" in text and "- Previous Megatron-LM release: 0.9" in text
+    assert title(pack, "issue", root) == "[REGRESSION] " + pack.title
+    assert title(pack, "pr", root) == pack.title
+
+
+def test_what_is_a_regression():
+    good = {pack.number: Facts(pack, ROOT / "receipts").last_good for pack in load_packs()}
+    assert good[6] == "0.1.12" and good[9] is None  # 0.6.3 fails otherwise
+
+
+def test_a_comment_quotes_its_thread_and_offers(toy):
+    near = Thread.model_validate(THREAD | {"relation": "neighbour"})
+    reports = Thread.model_validate(THREAD | {"url": THREAD["url"] + "9", "title": "Sums", "relation": "reports it"})
+    pack = of(toy, "state-spaces/mamba", [near, reports])
+    text = render(pack, toy.root / "receipts", "comment")
+    assert text.startswith(f"> Sums ({reports.url})\n\ntotal is off") and "is offered under" in text
+    assert title(pack, "comment", toy.root / "receipts") == f"Comment on {reports.url}"
+
+
+@pytest.mark.parametrize("form", ["pr", "comment"])
+def test_a_form_that_the_pack_cannot_take(toy, form):
+    pack = of(toy, "state-spaces/mamba")
+    pack.patch.unlink()
+    assert forms(pack) == ("issue",)
+    with pytest.raises(PatchlaneError, match=f"pack07 cannot be a {form}: that needs a(.|\n)*--as issue"):
+        render(pack, toy.root / "receipts", form)
+
+
 @pytest.mark.parametrize("pack", load_packs(), ids=lambda pack: pack.id)
 def test_every_pack_renders(pack):
     absent = [lane for lane in pack.lanes if newest(pack, lane, ROOT / "receipts") is None]
     if absent:
         pytest.skip(f"no receipt yet of: {', '.join(absent)}")
-    text = render(pack, ROOT / "receipts")
-    assert pack.title in text and "{{" not in text
+    texts = bodies(pack, ROOT / "receipts")
+    assert "issue" in texts and ("pr" in texts) == pack.patch.is_file()
+    for text in texts.values():
+        assert "{{" not in text and pack.upstream.distribution in text and len(text) < 65_536

@@ -12,13 +12,6 @@ from reproducers.errors import PatchlaneError
 from reproducers.schema import Pack
 
 
-def bodies(pack: Pack, receipts: Path) -> dict[str, str]:
-    """{form: Markdown} of every text that may be posted; PatchlaneError where one does not render."""
-    from reproducers.render import render
-
-    return {"body": render(pack, receipts)}
-
-
 @dataclass
 class Case:
     """A pack, where receipts and upstream trees are, and the day to judge by."""
@@ -50,6 +43,8 @@ class Case:
     @cached_property
     def rendered(self) -> dict[str, str] | PatchlaneError:
         """The texts by form, or why there are none."""
+        from reproducers.render import bodies
+
         try:
             return bodies(self.pack, self.receipts)
         except PatchlaneError as error:

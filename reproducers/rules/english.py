@@ -52,7 +52,7 @@ def emoji(case: Case) -> Iterator[Found | Skip]:
 def words(case: Case) -> Iterator[Found | Skip]:
     for text in case.texts.values():
         for paragraph in re.split(r"\n\s*\n", text.prose):
-            plain = re.sub(r"\]\([^)]*\)|https?://\S+|(?m:^\s*[|#].*$)", " ", paragraph)
+            plain = re.sub(r"\]\([^)]*\)|https?://\S+|(?m:^\s*[|#>].*$)|(?m:^- [^:\n]+: .*$)", " ", paragraph)
             found = [word.lower() for word in re.findall(r"(?<![\w.-])[^\W\d_]+(?![\w-])", plain)]
             if len(found) >= WORDS and sum(word in STOP for word in found) < SHARE * len(found):
                 first = next(line for line in paragraph.splitlines() if line.strip())

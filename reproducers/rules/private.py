@@ -173,4 +173,7 @@ def _entropy(text: str) -> float:
 
 @rule("private-code", "no name of a branch or of an internal ticket")
 def codes(case: Case) -> Iterator[Found | Skip]:
-    yield from _scan(case, CODE, "a branch or ticket of ours", "say what it is about, or cite a public thread")
+    titles = " ".join(thread.title for thread in case.pack.upstream_state.threads)  # public, as they are there
+    for found in _scan(case, CODE, "a branch or ticket of ours", "say what it is about, or cite a public thread"):
+        if found.what.rpartition(": ")[2].strip("'") not in titles:
+            yield found

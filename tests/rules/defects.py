@@ -45,9 +45,8 @@ def commented(rule, text, **more):
 
 
 def thread(rule, url, state, relation):
-    new = (
-        f"  threads:\n    - url: {url}\n      state: {state}\n      relation: {relation}\n      looked_up: 2026-11-21\n"
-    )
+    facts = {"title": "DSA", "state": state, "relation": relation, "looked_up": "2026-11-21"}
+    new = f"  threads:\n    - url: {url}\n" + "".join(f"      {name}: {value}\n" for name, value in facts.items())
     return Edit(rule, RECORD, "  threads:\n", new)
 
 

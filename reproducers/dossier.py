@@ -1,0 +1,51 @@
+"""All that a person reads before posting and then posts or attaches, as files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+from reproducers import export, render
+from reproducers.errors import PatchlaneError
+from reproducers.facts import Facts
+from reproducers.render import forms
+from reproducers.schema import Pack
+from reproducers.store import write_atomic
+
+__all__ = ["digest", "files", "forms", "write"]
+
+
+def files(pack: Pack, receipts: Path, form: str) -> dict[str, bytes]:
+    """{name: content}: the text, its title, the reproducer as one file, the receipt's log, the patch if there is one.
+
+    PatchlaneError for a form that the pack cannot take and for what no receipt holds.
+    """
+    found = {
+        f"{form}.md": render.render(pack, receipts, form).encode(),
+        "title.txt": (render.title(pack, form, receipts) + "\n").encode(),
+        f"{pack.id}.py": export.render(pack).encode(),
+        f"{pack.id}.log": Facts(pack, receipts).log,
+    }
+    if pack.patch.is_file():
+        found[f"{pack.id}.patch"] = pack.patch.read_bytes()
+    return found
+
+
+def digest(found: dict[str, bytes]) -> str:
+    """sha256 over names and contents, in the order of names."""
+    named = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(found.items())}
+    return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
+
+
+def write(folder: Path, found: dict[str, bytes]) -> Path:
+    """The files, alone in ``folder``; PatchlaneError where it holds others."""
+    strangers = sorted(path.name for path in folder.iterdir() if path.name not in found) if folder.is_dir() else []
+    stale = [name for name in strangers if name not in {f"{form}.md" for form in render.FORMS}]
+    if stale:
+        raise PatchlaneError(f"{folder} holds other files: {', '.join(stale)}", "--out with another folder")
+    for name in strangers:
+        (folder / name).unlink()
+    for name, content in found.items():
+        write_atomic(folder / name, content)
+    return folder

@@ -1,0 +1,56 @@
+"""What a person reads and posts, as files and one digest."""
+
+import pytest
+from toy import write_tree
+
+from reproducers import dossier
+from reproducers.errors import PatchlaneError
+from reproducers.receipts import write
+from reproducers.schema import ROOT, load_packs
+
+BODY = """{% extends form %}
+{% block problem %}Off by {{ measured("cpu", "pristine", "total") }}.{% endblock %}
+{% block cause %}A skip.{% endblock %}
+{% block evidence %}{{ host("cpu") }}.{% endblock %}
+{% block fix %}No skip.{% endblock %}
+"""
+ATTACHED = 25_000_000  # bytes that GitHub takes as one attachment
+
+
+@pytest.fixture
+def found(toy):
+    pack = toy.pack()
+    source = '# /// script\n# dependencies = []\n# ///\n"""The toy."""\n' + pack.reproducer.read_text()
+    write_tree(pack.folder, {"body.md.j2": BODY, "reproducer.py": source})
+    write(toy.run(pack), toy.root / "receipts", "toy", [], {})
+    return dossier.files(pack, toy.root / "receipts", "issue")
+
+
+def test_all_that_is_posted_is_there(found):
+    assert set(found) == {"issue.md", "title.txt", "pack07.py", "pack07.log", "pack07.patch"}
+    assert b"[pristine] BUG_REPRODUCED" in found["pack07.log"] and b'] {"checks"' not in found["pack07.log"]
+
+
+def test_any_change_is_another_digest(found):
+    changed = [found | {name: content + b" "} for name, content in found.items()]
+    renamed = {f"{name}.txt": content for name, content in found.items()}
+    digests = {dossier.digest(one) for one in (found, *changed, renamed, dict(list(found.items())[1:]))}
+    assert len(digests) == len(found) + 3
+    assert dossier.digest(dict(reversed(found.items()))) == dossier.digest(found)
+
+
+def test_it_is_written_alone(found, tmp_path):
+    folder = dossier.write(tmp_path / "pack07", found)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == found
+    as_comment = {("comment.md" if name == "issue.md" else name): content for name, content in found.items()}
+    dossier.write(folder, as_comment)
+    assert {path.name for path in folder.iterdir()} == set(as_comment)
+    (folder / "mine.txt").write_text("x")
+    with pytest.raises(PatchlaneError, match=r"holds other files: mine\.txt"):
+        dossier.write(folder, found)
+
+
+@pytest.mark.parametrize("pack", load_packs(), ids=lambda pack: pack.id)
+def test_github_takes_every_file(pack):
+    for form in dossier.forms(pack):
+        assert all(len(content) < ATTACHED for content in dossier.files(pack, ROOT / "receipts", form).values())
