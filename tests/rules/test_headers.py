@@ -1,6 +1,7 @@
 """What the rules on headers cannot look at, and what they say of a pin that is known by its artefact only."""
 
 from reproducers.rules.engine import Skipped
+from reproducers.store import file_sha256
 
 
 def skipped(made):
@@ -16,6 +17,13 @@ def test_a_receipt_of_another_patch_is_left_to_the_rule_for_it(desk):
     made.edit("fix.patch", "Licence: Apache", "Licence:  Apache", fresh=False)
     assert skipped(made) == [Skipped("header-export", "pack04", "no receipt of this patch at pin live")]
     assert {fault.rule for fault in made.lint().faults} == {"receipt-stale"}
+
+
+def test_one_lane_with_an_earlier_reproducer_is_enough_to_skip(desk):
+    made = desk(4)
+    receipt, digest = made.case().newest["cuda"], file_sha256(made.path("reproducer.py"))
+    receipt.write_text(receipt.read_text().replace(digest, "0" * 64))
+    assert skipped(made) == [Skipped("header-export", "pack04", "no receipt of this reproducer at pin live")]
 
 
 def test_a_fix_that_is_not_proved_is_not_exported(desk):
