@@ -30,7 +30,8 @@ def _status(pack: Pack) -> Status:
     if state.filed_url:
         return Status(word="Submitted", url=state.filed_url, on=state.filed_on)
     if merged := fixing(pack):
-        return Status(word="Backport", why=", ".join(merged))
+        # Backport would say that the patch is upstream's own change; a pack's patch is written for it
+        return Status(word="Inappropriate", why=f"fixed upstream by another change: {', '.join(merged)}")
     if filing.decision in ("hold", "none"):
         return Status(word="Inappropriate", why=f"{'held' if filing.decision == 'hold' else 'not filed'}: {reason}")
     if filing.decision == "comment":

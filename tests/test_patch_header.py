@@ -3,12 +3,13 @@
 import datetime
 import email
 import email.policy
+import re
 import subprocess
 import tomllib
 
 import pytest
 import yaml
-from toy import FIRST, RECORD, REPRODUCER, THREAD, TOTAL, Toy, edited
+from toy import FIRST, HEAD, RECORD, REPRODUCER, THREAD, TOTAL, Toy, edited
 
 from reproducers import manifest, patch_mail, receipts
 from reproducers.errors import PatchlaneError
@@ -25,8 +26,9 @@ EXPORTED = [
     for pin in pack.pins
     if pack.patch_at(pin) and not pack.healthy_at(pin) and ENTRIES[pack.id]["lanes"]
 ]
-SHORT = "Subject: sum all values\nPack: 07\nOrigin: written for patchlane\nLicence: Apache-2.0\n\nWhy: é.\n\n"
+SHORT = HEAD + "Why: é.\n\n"
 MERGED = THREAD | {"relation": "fixes it", "state": "merged", "url": "https://github.com/toy/toyup/pull/9"}
+ELSEWHERE = f"Inappropriate [fixed upstream by another change: {MERGED['url']}]"
 URL = THREAD["url"]
 
 
@@ -138,8 +140,8 @@ def test_a_real_mail_applies_with_git_am_to_a_tree(tmp_path, made, proved):
         ({"filing__decision": "hold"}, "Inappropriate [held: a toy]"),
         ({"filing__decision": "none"}, "Inappropriate [not filed: a toy]"),
         ({"filing__decision": "comment", "filing__thread": URL, **threads(THREAD)}, f"Pending [offered on {URL}]"),
-        (threads(MERGED), f"Backport [{MERGED['url']}]"),
-        ({"filing__decision": "hold", **threads(MERGED)}, f"Backport [{MERGED['url']}]"),
+        (threads(MERGED), ELSEWHERE),
+        ({"filing__decision": "hold", **threads(MERGED)}, ELSEWHERE),
         (threads(MERGED | {"state": "closed"}), "Pending [to be filed as pr: a toy]"),
         (
             {
@@ -238,7 +240,8 @@ def test_a_subject_that_no_mail_reader_decodes_is_refused(made, subject):
 
 def test_a_backport_may_have_no_end_and_name_what_it_takes(made):
     pack, text = made("mail", **threads(MERGED))
-    other = text.replace("Remove-When: never\n", "").replace("written for patchlane", f"from {MERGED['url']}")
+    theirs = re.sub(r"Upstream-Status: .*\n( .*\n)*", f"Upstream-Status: Backport [{MERGED['url']}]\n", text)
+    other = theirs.replace("Remove-When: never\n", "").replace("written for patchlane", f"from {MERGED['url']}")
     found = parse(other, pack)
     assert found.remove_when == "" and ("Remove-When", "") not in found.trailers()
 
