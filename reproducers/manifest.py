@@ -34,7 +34,7 @@ PROVED = {
 }
 
 
-def _current(pack: Pack, path: Path) -> list[str]:
+def changed_since(pack: Pack, path: Path) -> list[str]:
     """Why a receipt no longer speaks for the pack as it is: which file changed since."""
     body = json.loads(path.read_text())
     recorded = {r["name"]: r["digest"]["sha256"] for r in [*body["subject"], *body["predicate"]["configuration"]]}
@@ -70,7 +70,7 @@ def lane_entry(pack: Pack, lane: str, root: Path) -> dict[str, Any] | None:
         "log_sha256": seen["log_sha256"],
         "taken": str(taken),
         "valid_until": str(taken + limit),
-        "changed_since": _current(pack, path),
+        "changed_since": changed_since(pack, path),
     }
 
 

@@ -126,6 +126,11 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
+def subject(path: Path) -> str:
+    """The name of the tree that a receipt is about."""
+    return str(json.loads(path.read_text())["subject"][0]["name"])
+
+
 def newest(pack: Pack, lane: str, root: Path) -> Path | None:
     """The newest receipt of both arms at the live pin in one lane."""
     for path in reversed(chain(root / f"{pack.number:02d}")):

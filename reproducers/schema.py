@@ -175,12 +175,6 @@ class Filing(Model):
     after: list[int] = []
 
 
-class Approval(Model):
-    person: str
-    date: datetime.date
-    digest: Sha256
-
-
 class Pack(Model):
     """One bug, its proof and its fix. ``folder`` is where it was read from."""
 
@@ -199,7 +193,6 @@ class Pack(Model):
     remove_when: str
     review_by: datetime.date
     consumed_by: list[Consumer] = []
-    approval: Approval | None = None
     folder: Path = Field(exclude=True)
 
     @property
@@ -278,10 +271,12 @@ def line_of(text: str, loc: tuple[Any, ...]) -> int:
 def read_yaml(path: Path) -> tuple[str, Any]:
     """(text, value) of a YAML file; PatchlaneError with file and line when it is missing or malformed."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         return text, yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except OSError as error:
         raise PatchlaneError(f"{path}: cannot be read ({error.strerror})", "git status") from error
+    except UnicodeDecodeError as error:
+        raise PatchlaneError(f"{path}: not UTF-8 at byte {error.start}", "save it as UTF-8") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f":{mark.line + 1}" if mark else ""

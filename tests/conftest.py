@@ -1,9 +1,12 @@
 """Fixtures shared by all tests: the toy upstream and its pack, in a temporary folder."""
 
+import shutil
+
 import pytest
+import ready
 from toy import Toy
 
-from reproducers import receipts
+from reproducers import approve, preflight, receipts, schema
 
 
 @pytest.fixture
@@ -11,3 +14,26 @@ def toy(tmp_path, monkeypatch):
     """A toy upstream with two bugs, a packs folder, a store and receipts, none of them shared."""
     monkeypatch.setattr(receipts, "COMMITTED", tmp_path / "committed")
     return Toy(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory):
+    """The toy with a pack to which only an approval is wanting; made once, never changed."""
+    made = Toy(tmp_path_factory.mktemp("prepared"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(receipts, "COMMITTED", made.root / "committed")
+        ready.receipt(made, ready.write_pack(made))
+    return made
+
+
+@pytest.fixture
+def desk(toy, prepared, monkeypatch):
+    """A copy of the prepared toy, which the verbs take for the project."""
+    pytest.importorskip("cmarkgfm")
+    shutil.copytree(prepared.root, toy.root, dirs_exist_ok=True)
+    monkeypatch.setattr(schema, "ROOT", toy.root)
+    monkeypatch.setattr(preflight, "today", lambda: ready.DAY)
+    monkeypatch.setattr(approve, "today", lambda: ready.DAY)
+    monkeypatch.setenv("PATCHLANE_STORE", str(toy.root / "store"))
+    monkeypatch.setenv("COLUMNS", "200")
+    return toy

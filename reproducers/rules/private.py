@@ -5,6 +5,7 @@ The patterns are our own: detect-secrets imports an HTTP client, which nothing t
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import getpass
 import math
@@ -16,14 +17,14 @@ from pathlib import Path
 
 from reproducers.errors import PatchlaneError
 from reproducers.rules.case import Case
-from reproducers.rules.registry import Found, Skip, rule
+from reproducers.rules.registry import RULES, Found, Skip, rule
 
 PATHS = re.compile(
     r"(?:(?<![\w.<>/~-])|(?<=file://))(?:/(?:home|root|work|tmp|Users|mnt|scratch|nfs|workspace|data)/[\w.@-][\w./@-]*"
     r"|[A-Z]:\\\w+)"
 )
 EMAIL = re.compile(
-    r"(?<![\w.+-])\w[\w.+-]*@(?!example\.(?:org|com)\b)[a-zA-Z0-9-]+(?:\.[a-zA-Z0-9-]+)*\.[a-zA-Z]{2,}\b"
+    r"(?<![\w.+-])\w[\w.+-]*@(?!example\.(?:org|com)\b|(?:[\w-]+\.)+invalid\b)[a-zA-Z0-9-]+(?:\.[a-zA-Z0-9-]+)*\.[a-zA-Z]{2,}\b"
 )
 HOST = re.compile(
     r"(?<![\w.@])(?:[a-z0-9-]+\.)+(?:internal|intranet|corp|lan)\b(?![.(\w])"
@@ -177,3 +178,12 @@ def codes(case: Case) -> Iterator[Found | Skip]:
     for found in _scan(case, CODE, "a branch or ticket of ours", "say what it is about, or cite a public thread"):
         if found.what.rpartition(": ")[2].strip("'") not in titles:
             yield found
+
+
+def over(case: Case, texts: list[tuple[Path, str]]) -> Iterator[tuple[str, Found]]:
+    """(rule, find) of every private rule over these (file, text) instead of the pack's own."""
+    given = dataclasses.replace(case, cache={"texts": texts})
+    for name in [name for name in RULES if name.startswith("private-")]:
+        for found in RULES[name].check(given):
+            if isinstance(found, Found):
+                yield name, found

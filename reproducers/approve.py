@@ -1,0 +1,104 @@
+"""A person's yes to what a pack would post: ``python -m reproducers.approve pack05 --as comment --name "Jane Doe"``.
+
+It writes all files to a folder for the person to read, asks for the first characters of their digest, and records name,
+day and digests in the pack's approval.yaml. Any later change voids it. Nothing is sent anywhere.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reproducers.errors import PatchlaneError
+from reproducers.preflight import judge, today
+from reproducers.verdicts import Exit
+
+if TYPE_CHECKING:
+    from reproducers.checklist import Checklist
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+class Refused(PatchlaneError):
+    """The approval is not recorded."""
+
+    exit_code = Exit.CONTRADICTED
+
+
+def may_be_approved(found: Checklist) -> None:
+    """Refused when anything but the approval itself is open."""
+    rest = [point for point in found.open if point.name != "approval"]
+    if rest:
+        rows = "\n".join(f"{point.name}: {point.what}" for point in rest)
+        raise Refused(f"{found.pack.id} as {found.form} is not ready to be read:\n{rows}", rest[0].mend)
+
+
+def lay_out(found: Checklist, folder: Path | None) -> Path:
+    """Write the files where the person reads them; PatchlaneError when the folder holds others."""
+    from reproducers import dossier
+    from reproducers.schema import ROOT
+
+    digest = dossier.digest(found.files)
+    folder = folder or ROOT / "build" / "filing" / f"{found.pack.id}-{found.form}-{digest[:8]}"
+    try:
+        dossier.write(folder, found.files)
+    except OSError as error:
+        raise PatchlaneError(f"--read {folder}: {error.strerror}", "--read a folder that you may write") from error
+    except PatchlaneError as error:
+        raise PatchlaneError(error.what, "--read another folder") from error
+    typer.echo(f"Read these files in {folder}:")
+    for name in sorted(found.files):
+        typer.echo(f"  {name}")
+    typer.echo(f"Their digest is {digest}")
+    return folder
+
+
+def confirmed(digest: str, typed: str) -> None:
+    """Refused unless ``typed`` is the beginning of the digest, of eight characters or more."""
+    answer = typed.strip().lower()
+    if len(answer) < 8 or not digest.startswith(answer):
+        raise Refused(f"{typed!r} is not the beginning of the digest; nothing is recorded", "read the files, try again")
+
+
+def _name(text: str) -> str:
+    from reproducers.approval import full_name
+
+    try:
+        return full_name(text)
+    except ValueError as error:
+        raise PatchlaneError(f"--name {text!r} {error}", '--name "Jane Doe"') from error
+
+
+@app.command()
+def main(
+    pack: Annotated[str, typer.Argument(help="pack05, 05 or 5")],
+    form: Annotated[str, typer.Option("--as", help="issue, pr or comment")],
+    name: Annotated[str, typer.Option(help="full name of the person who has read the files")],
+    read: Annotated[Path | None, typer.Option(metavar="DIR", help="folder for the files to read")] = None,
+    digest: Annotated[str | None, typer.Option(help="the digest's first 8 characters, from who read it before")] = None,
+) -> None:
+    """Record that a person has read exactly these files."""
+    from reproducers import approval, dossier
+    from reproducers.schema import ROOT
+
+    person = _name(name)
+    found = judge(pack, form, today())
+    may_be_approved(found)
+    shown = dossier.digest(found.files)
+    if digest is None:
+        lay_out(found, read)
+    confirmed(shown, digest if digest is not None else typer.prompt("Type its first 8 characters to approve them"))
+    if dossier.digest(dossier.files(found.pack, ROOT / "receipts", form)) != shown:
+        raise Refused("the files changed while they were read; nothing is recorded", "approve again")
+    record = {"form": form, "name": person, "date": found.day, "digest": shown, "files": approval.sums(found.files)}
+    path = approval.write(found.pack, approval.Approval.model_validate(record))
+    typer.echo(f"{path.parent.name}/{path.name} records {person} and the digest {shown[:8]}; commit it")
+    typer.echo(f"next: python -m reproducers.preflight {found.pack.id} --as {form}")
+
+
+if __name__ == "__main__":
+    from reproducers.cli import guarded
+
+    guarded(app)

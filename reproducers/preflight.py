@@ -1,0 +1,112 @@
+"""Whether a pack may be filed today: ``python -m reproducers.preflight pack05 [--as comment]``.
+
+Six points, after all that keeps the pack from being filed at all: the reproducer passed today on a named host, the
+text renders and lints clean, the reproducer is attached, nothing private leaves, the upstream's formatter was run, and
+a person approved exactly these files. Exit 0 only when all pass. It reads and prints; a person files.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reproducers.errors import PatchlaneError
+
+if TYPE_CHECKING:
+    from reproducers.checklist import Checklist, Point
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def today() -> datetime.date:
+    """The day in UTC, as receipts have it."""
+    return datetime.datetime.now(datetime.UTC).date()
+
+
+def judge(name: str, form: str | None, day: datetime.date) -> Checklist:
+    """The checklist of the project's pack of that name; PatchlaneError for an unknown pack or form."""
+    from reproducers import checklist
+    from reproducers.schema import ROOT, load_packs, select
+    from reproducers.store import Store
+
+    (pack,) = select([name], load_packs())
+    form = checklist.form_of(pack, form)
+    return checklist.examine(pack, ROOT / "receipts", Store(offline=True).root, form, day)
+
+
+def next_step(found: Checklist) -> str:
+    """The one thing to do next."""
+    if found.open:
+        return found.open[0].mend
+    files = f"python -m reproducers.render {found.pack.id} --as {found.form} --out DIR"
+    return f"{files}; post these files by hand (docs/filing.md), then record it in pack.yaml"
+
+
+def _as_json(found: Checklist) -> str:
+    from reproducers import dossier
+
+    content = {
+        "schema_version": 1,
+        "pack": found.pack.id,
+        "form": found.form,
+        "date": str(found.day),
+        "digest": dossier.digest(found.files) if found.files else None,
+        "passed": not found.open,
+        "blockers": [asdict(point) for point in found.blockers],
+        "points": [asdict(point) for point in found.points],
+        "next": next_step(found),
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False)
+
+
+def show(found: Checklist) -> None:
+    """Print the table and the next step."""
+    from rich.console import Console
+    from rich.table import Column, Table
+
+    out = Console(highlight=False, markup=False)
+    out.print(f"{found.pack.id} as {found.form} on {found.day}: {found.pack.title}", soft_wrap=True)
+    table = Table("", "point", "result", Column("what", overflow="fold"), Column("mend", overflow="fold"))
+    for point in found.blockers:
+        table.add_row("", *_cells(point))
+    for number, point in enumerate(found.points, 1):
+        table.add_row(str(number), *_cells(point))
+    out.print(table)
+    out.print(f"{'Open' if found.open else 'Ready'}. Next: {next_step(found)}", soft_wrap=True)
+
+
+def _cells(point: Point) -> tuple[str, str, str, str]:
+    return point.name, "a person's" if point.result == "person" else point.result, point.what, point.mend
+
+
+def day_of(text: str | None) -> datetime.date:
+    """The day that ``text`` names, today without one; PatchlaneError for no date."""
+    try:
+        return datetime.date.fromisoformat(text) if text else today()
+    except ValueError as error:
+        raise PatchlaneError(f"--date {text}: not a date", "--date 2026-12-31") from error
+
+
+@app.command()
+def main(
+    pack: Annotated[str, typer.Argument(help="pack05, 05 or 5")],
+    form: Annotated[str | None, typer.Option("--as", help="issue, pr or comment (default: as decided)")] = None,
+    date: Annotated[str | None, typer.Option(metavar="DAY", help="judge by this day, UTC (default: today)")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print the points as JSON")] = False,
+) -> None:
+    """Check all that has to be so before a person files the pack, and name the next step."""
+    from reproducers.verdicts import Exit
+
+    found = judge(pack, form, day_of(date))
+    typer.echo(_as_json(found)) if as_json else show(found)
+    raise typer.Exit(Exit.CONTRADICTED if found.open else Exit.OK)
+
+
+if __name__ == "__main__":
+    from reproducers.cli import guarded
+
+    guarded(app)

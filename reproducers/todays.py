@@ -1,0 +1,58 @@
+"""Whether a reproducer has passed on a given day, on a host with a name, by the pack's own receipts."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+from reproducers import manifest, receipts
+from reproducers.errors import PatchlaneError
+from reproducers.experiment import Request, expected
+from reproducers.schema import Pack, Pin
+from reproducers.store import file_sha256
+from reproducers.verification import verify_one
+
+
+def verified(pack: Pack, root: Path) -> None:
+    """PatchlaneError when one of the pack's receipts is not what its digests say."""
+    folder = root / f"{pack.number:02d}"
+    known = {file_sha256(path) for place in (folder, receipts.COMMITTED / folder.name) for path in place.glob("*.json")}
+    faults = [f"{path.name}: {row}" for path in receipts.chain(folder) for row in verify_one(path, known)]
+    if faults:
+        rows = "\n".join(faults)
+        raise PatchlaneError(f"receipts do not verify:\n{rows}", "git checkout the receipts named above")
+
+
+def on(pack: Pack, root: Path, day: datetime.date) -> list[Path]:
+    """The receipts of runs of both arms at the live pin that started on that day (UTC), newest first."""
+    found = []
+    for path in reversed(receipts.chain(root / f"{pack.number:02d}")):
+        seen = receipts.read(path)
+        if seen["at"] == "live" and seen["arm"] == "both" and seen["started"][:10] == str(day):
+            found.append(path)
+    return found
+
+
+def refusal(pack: Pack, path: Path) -> str:
+    """Why a receipt does not show that the pack, as it is, passes at the live pin on a named host; "" when it does."""
+    seen, wanted = receipts.read(path), {word.value for word in expected(pack, Request())}
+    if seen["verdict"] not in wanted:
+        return f"its verdict is {seen['verdict']}, owed is {' or '.join(sorted(wanted))}"
+    if pack.kind == "guard" and "REGRESSION_GUARD_PASSED" not in seen["sentinels"]:
+        return "it does not say REGRESSION_GUARD_PASSED"
+    if changed := manifest.changed_since(pack, path):
+        return f"{', '.join(changed)} changed since"
+    if not _pinned(pack, path, seen["pin"]):
+        return "it was taken on another tree than the live pin's"
+    if seen["host"]["alias"] == "local":
+        return "its host has no name"
+    return ""
+
+
+def _pinned(pack: Pack, path: Path, tried: dict[str, Any] | None) -> bool:
+    """Whether the tree that ran is the live pin's as upstream published it, and the pin is still the same."""
+    pin, name = pack.pins["live"], receipts.subject(path)
+    same = tried is not None and Pin.model_validate(tried).label == pin.label and tried.get("sha") == pin.sha
+    commit = [f"git {pin.sha}", f"{pack.upstream.distribution} git {pin.sha}"] if pin.sha else []
+    return same and name in [f"{pack.upstream.distribution} {pin.release}", *commit]

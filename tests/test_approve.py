@@ -1,0 +1,251 @@
+"""A person's yes: given to exactly what was read, recorded whole or not at all, and void after any change."""
+
+import datetime
+import shutil
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+from ready import BODY, DAY, edit, points, receipt, record
+from toy import THREAD, write_tree
+from typer.testing import CliRunner
+
+from reproducers import approval, approve, dossier, manifest
+from reproducers.errors import PatchlaneError
+from reproducers.rules.engine import examine
+from reproducers.schema import load_pack, load_packs
+
+PERSON = "Jane Doe"
+OTHER = THREAD | {"url": THREAD["url"] + "1", "looked_up": DAY}
+
+
+def verb(*args, form="comment", **options):
+    name = [] if "--name" in args else ["--name", PERSON]
+    return CliRunner().invoke(approve.app, ["pack07", "--as", form, *name, *map(str, args)], **options)
+
+
+def digest_of(desk, form="comment"):
+    return dossier.digest(dossier.files(load_pack(desk.folder), desk.root / "receipts", form))
+
+
+def approved(desk, form="comment"):
+    """The approval of the pack as it is."""
+    done = verb("--digest", digest_of(desk, form)[:8], form=form)
+    assert done.exit_code == 0, (done.output, done.exception)
+    return approval.read(load_pack(desk.folder))
+
+
+def recorded(desk):
+    return (desk.folder / "approval.yaml").exists()
+
+
+def test_what_was_read_is_what_is_recorded(desk):
+    folder = desk.root / "to-read"
+    done = verb("--read", folder, input=digest_of(desk)[:8].upper() + "\n")
+    assert done.exit_code == 0, (done.output, done.exception)
+    files = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert files == dossier.files(load_pack(desk.folder), desk.root / "receipts", "comment")
+    said = yaml.safe_load((desk.folder / "approval.yaml").read_text())
+    assert list(said) == ["schema_version", "form", "name", "date", "digest", "files"]
+    assert (said["form"], said["name"], said["date"], said["digest"]) == ("comment", PERSON, DAY, digest_of(desk))
+    assert said["files"] == approval.sums(files)
+    assert f"Read these files in {folder}:" in done.output and "  comment.md\n" in done.output
+    point = points(desk)["approval"]
+    assert (point.result, point.what) == ("pass", f"Jane Doe on 2026-11-24, digest {digest_of(desk)[:8]}")
+
+
+def test_the_folder_is_named_by_form_and_digest_unless_given(desk):
+    verb(input="no\n")
+    (folder,) = (desk.root / "build" / "filing").iterdir()
+    assert folder.name == f"pack07-comment-{digest_of(desk)[:8]}" and (folder / "comment.md").is_file()
+
+
+@pytest.mark.parametrize("typed", ["00000000", "", "{7}", "{8}0000"])
+def test_a_wrong_digest_is_refused(desk, typed):
+    digest = digest_of(desk)
+    given = typed.replace("{7}", digest[:7]).replace("{8}", digest[:8])
+    done = verb("--digest", given)
+    assert isinstance(done.exception, approve.Refused) and done.exception.exit_code == 1
+    assert not recorded(desk)
+
+
+def test_without_an_answer_nothing_is_recorded(desk):
+    assert verb(input="").exit_code == 1 and not recorded(desk)
+
+
+def test_what_changes_while_it_is_read_is_refused(desk, monkeypatch):
+    def prompt(text):
+        digest = digest_of(desk)
+        edit(desk.folder / "body.md.j2", "second value", "second value, not the first,")
+        return digest
+
+    monkeypatch.setattr(typer, "prompt", prompt)
+    done = verb()
+    assert "changed while they were read" in str(done.exception) and not recorded(desk)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda desk: shutil.rmtree(desk.root / "store" / "trees"), "text: "),
+        (lambda desk: write_tree(desk.folder, {"notes.md": "/home/mallory/x\n"}), "no private words: "),
+        (lambda desk: write_tree(desk.folder, {"pack.yaml": record(filing__decision="hold")}), "decision: hold"),
+        (lambda desk: write_tree(desk.folder, {"pack.yaml": record(filing__decision="issue")}), "decision: pack.yaml"),
+        (lambda desk: write_tree(desk.folder, {"body.md.j2": "{{"}), "reproducer attached: "),
+    ],
+)
+def test_what_is_not_ready_is_not_approved(desk, change, said):
+    digest = digest_of(desk)
+    change(desk)
+    done = verb("--digest", digest)
+    assert isinstance(done.exception, approve.Refused) and f"\n{said}" in str(done.exception)
+    assert not recorded(desk)
+
+
+def test_an_older_receipt_is_not_approved(desk, monkeypatch):
+    monkeypatch.setattr(approve, "today", lambda: DAY + datetime.timedelta(days=1))
+    done = verb("--digest", digest_of(desk))
+    assert "reproduced today: no receipt" in str(done.exception) and not recorded(desk)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", " ", "Jane", "jane@toy.io Doe", "patchlane", "Patchlane Project", "R2 D2", "Jane\nDoe\x07", "A " * 60, "- -"],
+)
+def test_only_a_persons_full_name_is_taken(desk, name):
+    done = verb("--name", name, "--digest", digest_of(desk))
+    assert isinstance(done.exception, PatchlaneError) and done.exception.exit_code == 2
+    assert "--name" in str(done.exception) and not recorded(desk)
+
+
+@pytest.mark.parametrize("name", ["Jane Doe", "Åsa Öberg-Núñez", "李 小龙", "Mary  O'Neil Jr."])
+def test_names_are_kept_as_they_are(desk, name):
+    assert verb("--name", name, "--digest", digest_of(desk)).exit_code == 0
+    assert approval.read(load_pack(desk.folder)).name == " ".join(name.split())
+
+
+def test_a_folder_that_holds_other_files_is_left_alone(desk):
+    write_tree(desk.root / "mine", {"thesis.md": "mine"})
+    done = verb("--read", desk.root / "mine", input=digest_of(desk) + "\n")
+    assert done.exception.exit_code == 2 and done.exception.remedy == "--read another folder"
+    assert [path.name for path in (desk.root / "mine").iterdir()] == ["thesis.md"] and not recorded(desk)
+
+
+def test_a_folder_that_cannot_be_is_said(desk):
+    done = verb("--read", desk.folder / "pack.yaml" / "x", input="\n")
+    assert done.exception.exit_code == 2 and done.exception.remedy.startswith("--read")
+
+
+def test_a_form_that_the_pack_cannot_take(desk):
+    done = verb("--digest", "0" * 8, form="letter")
+    assert "cannot be filed as 'letter'" in str(done.exception)
+
+
+# What voids it
+
+
+def later_receipt(desk):
+    receipt(desk, load_pack(desk.folder), hour=10)
+
+
+def changed(name, old, new):
+    return lambda desk: edit(desk.folder / name, old, new)
+
+
+@pytest.mark.parametrize(
+    ("form", "change", "said"),
+    [
+        ("comment", changed("body.md.j2", "second value", "value after it"), "comment.md changed"),
+        ("comment", later_receipt, "comment.md changed"),
+        ("comment", later_receipt, "pack07.log changed"),
+        ("comment", changed("fix.patch", "Pending (the", "Pending (this"), "pack07.patch changed"),
+        ("comment", changed("reproducer.py", "refuses an", "refuses any"), "pack07.py changed"),
+        ("issue", changed("pack.yaml", "title: total forgets", "title: sum forgets"), "title.txt changed"),
+    ],
+)
+def test_any_change_voids_it(desk, form, change, said):
+    write_tree(desk.folder, {"pack.yaml": record(filing__decision=form)})
+    approved(desk, form)
+    change(desk)
+    point = points(desk, form=form)["approval"]
+    assert point.result == "fail" and said in point.what and "Jane Doe's approval of 2026-11-24 is void" in point.what
+    assert point.mend == f'python -m reproducers.approve pack07 --as {form} --name "FULL NAME"'
+
+
+def test_another_thread_voids_it(desk):
+    approved(desk)
+    threads = {"upstream_state__threads": [OTHER], "filing__thread": OTHER["url"]}
+    write_tree(desk.folder, {"pack.yaml": record(**threads)})
+    assert "title.txt changed" in points(desk)["approval"].what
+
+
+def test_another_form_voids_it(desk):
+    approved(desk)
+    what = points(desk, form="issue")["approval"].what
+    assert "given for the form comment, not issue" in what and "comment.md is gone; issue.md is new" in what
+
+
+def test_a_day_before_it_was_given(desk):
+    approved(desk)
+    assert "dated 2026-11-24, after 2026-11-23" in points(desk, day=DAY - datetime.timedelta(days=1))["approval"].what
+
+
+def test_a_digest_that_is_not_its_files(desk):
+    given = approved(desk)
+    edit(desk.folder / "approval.yaml", given.digest, "f" * 64)
+    assert points(desk)["approval"].what.endswith("is void: its digest is not that of its files")
+
+
+def test_what_is_put_back_holds_again(desk):
+    approved(desk)
+    write_tree(desk.folder, {"body.md.j2": BODY.replace("second", "next")})
+    assert points(desk)["approval"].result == "fail"
+    write_tree(desk.folder, {"body.md.j2": BODY})
+    assert points(desk)["approval"].result == "pass"
+
+
+def test_a_text_that_is_gone_cannot_be_approved_any_more(desk):
+    approved(desk)
+    write_tree(desk.folder, {"body.md.j2": "{{"})
+    assert points(desk)["approval"].what == "there is no text that could be approved"
+
+
+def test_a_new_approval_replaces_a_void_one(desk):
+    approved(desk)
+    edit(desk.folder / "body.md.j2", "second value", "second one")
+    approved(desk)
+    assert points(desk)["approval"].result == "pass"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "approval.yaml:"),
+        ("", "approval.yaml:1"),
+        ("- 1\n", "approval.yaml:1"),
+        ("form: letter\n", "form: "),
+        ("name: x@toy.io\n", "approval.yaml:1: name: is an e-mail address"),
+        ("schema_version: 2\n", "schema_version: "),
+        ("files: {}\n", "files: "),
+        (b"\xff\xfe\x00", "approval.yaml: not UTF-8 at byte 0"),
+    ],
+)
+def test_a_malformed_record_is_a_fail_with_a_mend(desk, text, said):
+    (desk.folder / "approval.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    point = points(desk)["approval"]
+    assert point.result == "fail" and said in point.what and point.mend
+
+
+def test_the_rest_of_the_project_does_not_mind_it(desk):
+    def seen():
+        packs, root = load_packs(desk.packs), desk.root / "receipts"
+        return [pack.model_dump() for pack in packs], manifest.build(packs, root), lint(packs)
+
+    def lint(packs):
+        return examine(packs, desk.root / "receipts", desk.root / "store", DAY)
+
+    before = seen()
+    approved(desk)
+    assert seen() == before and recorded(desk)
+    assert [Path(path).name for path in desk.folder.glob("*.yaml")].count("approval.yaml") == 1
