@@ -83,9 +83,18 @@ def test_a_folder_of_somebodys_is_not_the_live_pin(desk):
     assert only(desk, upstream=desk.upstream).what.endswith("taken on another tree than the live pin's")
 
 
-def test_another_pin_since(desk):
-    edit(desk.folder / "pack.yaml", "a" * 40, "c" * 40)
+@pytest.mark.parametrize("digit", ["a" * 40, "b" * 64])
+def test_another_pin_since(desk, digit):
+    edit(desk.folder / "pack.yaml", digit, "c" * len(digit))
     assert points(desk)["reproduced today"].what.endswith("taken on another tree than the live pin's")
+
+
+def test_a_commit_that_the_pin_has_got_since(desk):
+    full = (desk.folder / "pack.yaml").read_text()
+    edit(desk.folder / "pack.yaml", "    sha: " + "a" * 40 + "\n", "")
+    assert only(desk).result == "pass"
+    write_tree(desk.folder, {"pack.yaml": full})
+    assert points(desk)["reproduced today"].result == "pass"
 
 
 @pytest.mark.parametrize("name", ["reproducer.py", "fix.patch"])
