@@ -75,7 +75,7 @@ def examine(pack: Pack, receipts: Path, store: Path, form: str, day: datetime.da
         text(form, report, unmade),
         attached(pack, form, files),
         private(Case(pack, receipts, store, day), files, report),
-        formatted(pack, report),
+        formatted(pack, form, report),
         approved(pack, form, files, day),
     ]
     return Checklist(pack, form, day, files, list(barred(pack, receipts, form, day)), points)
@@ -155,11 +155,13 @@ def private(case: Case, files: dict[str, bytes], report: Report) -> Point:
     return Point("no private words", "pass", f"{len(files)} files searched")
 
 
-def formatted(pack: Pack, report: Report) -> Point:
-    """Point 5: what the patch adds is as the upstream's own formatter leaves it."""
+def formatted(pack: Pack, form: str, report: Report) -> Point:
+    """Point 5: what the patch adds is as the upstream's own formatter leaves it; no exemption holds for a pull request."""
     from reproducers.rules.formatters import FORMATTERS
 
+    exempted = [f for f in report.exempted if f.rule.startswith("format-")]
     name, faults = "upstream's formatter", [str(f) for f in report.faults if f.rule.startswith("format-")]
+    faults += [str(fault) for fault in exempted if form == "pr"]
     skipped = list(dict.fromkeys(skip.why for skip in report.skipped if skip.rule.startswith("format-")))
     if skipped or faults:
         mend = skipped[0].split(": ", 1)[-1] if skipped else f"python -m reproducers.lint {pack.id}"
@@ -168,8 +170,7 @@ def formatted(pack: Pack, report: Report) -> Point:
         return Point(name, "pass", "the pack has no patch")
     if pack.upstream.repo not in FORMATTERS:
         return Point(name, "pass", f"no formatter of {pack.upstream.repo} is known")
-    exempted = len([f for f in report.exempted if f.rule.startswith("format-")])
-    kept = f", {exempted} lines exempted in lint-exemptions.yaml" if exempted else ""
+    kept = f", {len(exempted)} lines exempted in lint-exemptions.yaml" if exempted else ""
     return Point(name, "pass", f"the patch is as {pack.upstream.repo} formats{kept}")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from reproducers import export, render
 from reproducers.errors import PatchlaneError
 from reproducers.facts import Facts
+from reproducers.patch_header import mail
 from reproducers.render import forms
 from reproducers.schema import Pack
 from reproducers.store import write_atomic
@@ -28,7 +29,7 @@ def files(pack: Pack, receipts: Path, form: str) -> dict[str, bytes]:
         f"{pack.id}.log": Facts(pack, receipts).log,
     }
     if pack.patch.is_file():
-        found[f"{pack.id}.patch"] = pack.patch.read_bytes()
+        _, found[f"{pack.id}.patch"] = mail(pack, "live", Facts(pack, receipts).entry, receipts)
     return found
 
 

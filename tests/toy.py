@@ -174,6 +174,9 @@ def heed_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+HEAD = "Subject: sum all values\nPack: 07\nOrigin: written for patchlane\nLicence: Apache-2.0\n\n"
+
+
 @dataclass
 class Toy:
     """The toy's folders under one temporary folder."""
@@ -204,7 +207,7 @@ class Toy:
     ) -> Pack:
         """Write the pack; by default with the good patch."""
         if patch is None:
-            patch = self.patch(edited(TOTAL, FIRST))
+            patch = HEAD + self.patch(edited(TOTAL, FIRST))
         write_tree(self.packs / folder, {"pack.yaml": record, "reproducer.py": reproducer, "fix.patch": patch})
         return load_pack(self.packs / folder)
 

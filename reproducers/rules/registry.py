@@ -9,7 +9,7 @@ from pathlib import Path
 
 from reproducers.rules.case import Case
 
-FAMILIES = ("gfm", "links", "private", "english", "evidence", "numbers", "patches", "formatted", "filed")
+FAMILIES = ("gfm", "links", "private", "english", "evidence", "numbers", "patches", "headers", "formatted", "filed")
 
 
 @dataclass(frozen=True)

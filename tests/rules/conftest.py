@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
 from reproducers.receipts import newest
 from reproducers.rules.case import Case
 from reproducers.rules.engine import examine
 from reproducers.rules.trees import tree_of
-from reproducers.schema import ROOT, load_pack, load_packs
+from reproducers.schema import ROOT, load_pack, load_packs, read_yaml
 from reproducers.store import Store, file_sha256
 
 TODAY = datetime.date(2026, 11, 22)
@@ -79,6 +80,9 @@ def desk(tmp_path, store, monkeypatch):
             pytest.skip(f"{pack.pins['live'].label} is not in the store: python -m reproducers.run {pack.id}")
         shutil.copytree(pack.folder, tmp_path / "packs" / pack.folder.name)
         shutil.copy(ROOT / "packs" / "needs.yaml", tmp_path / "packs")
+        kept = [entry for entry in read_yaml(ROOT / "packs" / EXEMPTIONS)[1] if entry["pack"] == pack.id]
+        if kept:
+            (tmp_path / "packs" / EXEMPTIONS).write_text(yaml.safe_dump(kept))
         for below in {n for pin in pack.pins.values() for n in pin.stacked_on}:
             (folder,) = ROOT.glob(f"packs/{below:02d}_*")
             (tmp_path / "packs" / folder.name).mkdir()

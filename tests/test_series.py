@@ -1,0 +1,284 @@
+"""Which patches make a series, in which order, tried with git am; and the verb that writes it."""
+
+import datetime
+import json
+import shutil
+import subprocess
+import sys
+from itertools import count
+
+import pytest
+import yaml
+from toy import RECORD, REPRODUCER, SOURCE, TOTAL, edited
+from typer.testing import CliRunner
+
+from reproducers import manifest, patching, pins, series
+from reproducers.errors import CannotTestHere, PatchlaneError
+from reproducers.patch_header import mail, parse
+from reproducers.rules.trees import tree_of
+from reproducers.schema import ROOT, load_packs
+from reproducers.series_apply import git, verify
+from reproducers.series_order import Member, choose, order
+from reproducers.store import Store, file_sha256
+
+PACKS = {pack.number: pack for pack in load_packs()}
+ENTRIES = manifest.build(list(PACKS.values()), ROOT / "receipts")["packs"]
+CLIENTS = ("requests", "urllib3", "httpx", "aiohttp", "http.client", "urllib.request", "pypi_simple", "truststore")
+MEAN = ('"""The mean."""', '"""The mean of all."""')
+SCALE = ("value * factor for", "factor * value for")
+KEY = "b" * 64  # the artefact's digest in the toy's record: the store's key of its tree
+
+
+@pytest.fixture
+def desk(toy, monkeypatch):
+    """``desk(number, *edits)`` writes a toy pack with that patch and a receipt of it, for the verb to find."""
+    monkeypatch.setattr(series, "ROOT", toy.root)
+    monkeypatch.setenv("PATCHLANE_STORE", str(toy.store.root))
+    tree = toy.store.root / "trees" / KEY
+    for name, text in SOURCE.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text(text)
+    (tree.parent / f"{KEY}.json").write_text("{}")
+    minutes = count()
+
+    def make(number, *edits, after=(), receipt=True, reproducer=REPRODUCER, **changed):
+        values = yaml.safe_load(RECORD) | {"number": number} | changed
+        values["filing"] = {"decision": "pr", "reason": "a toy", "after": list(after)} | changed.get("filing", {})
+        short = f"Subject: change {number}\nOrigin: written for patchlane\n\n"
+        text = reproducer.replace("pack=7", f"pack={number}")
+        patch = short + toy.patch(edited(*edits))
+        pack = toy.pack(patch, text, yaml.safe_dump(values), f"{number:02d}_toy")
+        if receipt:
+            keep(toy, pack, next(minutes))
+        return pack
+
+    return make
+
+
+def keep(toy, pack, minute):
+    """A receipt that says what a run of both arms would, in the parts that a series reads."""
+    started = datetime.datetime(2026, 11, 20, 8, minute, tzinfo=datetime.UTC)
+    files = {name: file_sha256(pack.folder / name) for name in ("fix.patch", "reproducer.py")}
+    named = {"subject": ["fix.patch"], "configuration": ["reproducer.py"]}
+    found = {k: [{"name": n, "digest": {"sha256": files[n]}} for n in names] for k, names in named.items()}
+    seen = {
+        "lane": "cpu",
+        "at": "live",
+        "arm": "both",
+        "verdict": "REPRODUCED_AND_FIXED",
+        "started": started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "pin": {"release": "1.0"},
+        "sentinels": [],
+        "host": {},
+        "versions": {},
+        "log_sha256": "",
+    }
+    body = {"subject": found["subject"], "predicate": {"configuration": found["configuration"], "patchlane": seen}}
+    folder = toy.root / "receipts" / f"{pack.number:02d}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{started:%Y%m%dT%H%M%SZ}_toy_{'0' * 12}.json").write_text(json.dumps(body))
+
+
+def verb(*args):
+    return CliRunner().invoke(series.app, [*map(str, args)])
+
+
+def written(toy, *args):
+    """What the verb wrote for the toy's release."""
+    done = verb("--out", toy.root / "out", *args)
+    assert done.exit_code == 0, (done.output, done.exception)
+    return toy.root / "out" / "toyup-1.0", done.output
+
+
+def test_a_series_is_written_in_order_and_says_how_each_applies(toy, desk):
+    desk(2, MEAN)
+    desk(3, TOTAL, after=[4])
+    desk(4, SCALE)
+    folder, said = written(toy)
+    names = ["0001-change-2.patch", "0002-change-4.patch", "0003-change-3.patch"]
+    assert (folder / "series").read_text().splitlines()[1:] == names
+    assert (folder / "series").read_text().startswith(f"# toyup 1.0 ({'a' * 40}): git am *.patch\n")
+    assert sorted(p.name for p in folder.iterdir()) == [*names, "series"]
+    assert [line.split() for line in said.splitlines()[1:]] == [
+        [names[0], "pack02", "clean"],
+        [names[1], "pack04", "clean"],
+        [names[2], "pack03", "clean"],
+    ]
+    assert "[PATCH 2/3] change 4" in (folder / names[1]).read_text()
+    assert [parse((folder / name).read_text()).pack for name in names] == [2, 4, 3]
+
+
+def test_a_patch_that_an_earlier_one_moves_is_allowed(toy, desk):
+    desk(2, ('"""Sums."""\n', '"""Sums.\n\nOf values.\n"""\n'))
+    desk(3, SCALE)
+    folder, said = written(toy)
+    assert "0002-change-3.patch  pack03  moved" in said
+    assert "git am *.patch" in (folder / "series").read_text()
+
+
+NEAR = ('    """The sum."""\n    result = 0.0\n', '    """The sum."""\n    result = 0.00\n')
+CONTEXT = ("    return result\n\n\ndef mean", "    return result + 0\n\n\ndef mean")
+
+
+def test_a_patch_whose_context_an_earlier_one_changed_needs_a_three_way_merge(toy, desk):
+    desk(2, NEAR)
+    desk(3, CONTEXT)
+    folder, said = written(toy)
+    assert "pack03  three-way" in said
+    assert "git am -3 *.patch" in (folder / "series").read_text()
+
+
+def test_a_three_way_merge_that_git_am_cannot_make_is_refused(toy, desk):
+    desk(2, NEAR)
+    pack = desk(3, CONTEXT, receipt=False)
+    text = "".join(line for line in pack.patch.read_text().splitlines(True) if not line.startswith("index "))
+    pack.patch.write_text(text)
+    keep(toy, pack, 30)
+    done = verb("--out", toy.root / "out")
+    assert isinstance(done.exception, PatchlaneError)
+    assert "pack02 and pack03 do not go into one series: git am:" in str(done.exception)
+    assert not (toy.root / "out").exists()
+
+
+def test_two_packs_that_change_the_same_lines_are_both_named(toy, desk):
+    desk(1, MEAN)
+    desk(2, TOTAL)
+    desk(5, ("values[1:]:", "values[0:]:"))
+    done = verb("--out", toy.root / "out")
+    assert str(done.exception) == (
+        "pack02 and pack05 do not go into one series: the merge of toyup/core.py overlaps\n"
+        "  mend: leave pack05 out: python -m reproducers.series pack01 pack02"
+    )
+    assert verb("--out", toy.root / "out", "pack01", "pack02").exit_code == 0
+
+
+def test_what_git_am_puts_elsewhere_than_the_merge_is_refused(toy, desk, monkeypatch):
+    desk(2, ('"""Sums."""\n', '"""Sums.\n\nOf values.\n"""\n'))
+    desk(3, SCALE)
+    monkeypatch.setattr("reproducers.series_apply.Trial._merge", lambda self, ours, base, theirs: b"another")
+    assert "elsewhere than the overlay's merge" in str(verb("--out", toy.root / "out").exception)
+
+
+def test_packs_that_are_held_or_unproved_are_left_out_with_the_reason(toy, desk):
+    desk(2, MEAN)
+    desk(3, TOTAL, filing={"decision": "hold", "reason": "not yet"})
+    desk(4, SCALE, receipt=False)
+    stale = desk(5, SCALE)
+    stale.patch.write_text(stale.patch.read_text() + "\n")
+    folder, said = written(toy)
+    assert (folder / "series").read_text().splitlines()[1:] == ["0001-change-2.patch"]
+    assert "pack03 left out: held: not yet\n" in said
+    assert "pack04 left out: has no receipt" in said
+    assert "pack05 left out: at pin live: Validated: the cpu receipt is of another patch" in said
+    folder, said = written(toy, "pack03", "2")
+    assert "pack03  clean" in said and "left out" not in said
+    for name in ("pack04", "pack05"):
+        refused = verb("--out", toy.root / "out", "pack02", name).exception
+        assert isinstance(refused, PatchlaneError) and refused.remedy and f"{name} " in str(refused)
+
+
+def test_an_older_series_is_replaced_and_a_strange_folder_is_not_touched(toy, desk):
+    desk(2, MEAN)
+    desk(3, TOTAL)
+    folder, _ = written(toy)
+    assert len(list(folder.iterdir())) == 3
+    written(toy, "pack02")
+    assert sorted(p.name for p in folder.iterdir()) == ["0001-change-2.patch", "series"]
+    assert [p.name for p in folder.parent.iterdir()] == [folder.name]
+    (folder / "notes.txt").write_text("mine")
+    refused = verb("--out", toy.root / "out").exception
+    assert isinstance(refused, PatchlaneError) and "notes.txt" in str(refused)
+    assert (folder / "notes.txt").read_text() == "mine" and not (folder / "0002-change-3.patch").exists()
+    (toy.root / "file").write_text("")
+    assert isinstance(verb("--out", toy.root / "file").exception, PatchlaneError)
+
+
+def test_a_tree_that_is_not_in_the_store_is_cannot_test(toy, desk):
+    desk(2, MEAN)
+    (toy.store.root / "trees" / f"{KEY}.json").unlink()
+    done = verb("--out", toy.root / "out")
+    assert isinstance(done.exception, CannotTestHere) and "reproducers.run pack02" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--pin", "nowhere"], "no pack has a validated patch at pin 'nowhere'"),
+        (["pack02", "--pin", "nowhere"], "pack02 has no pin named nowhere"),
+        (["pack99"], "no pack 'pack99'"),
+    ],
+)
+def test_wrong_use_is_refused(desk, args, said):
+    desk(2, MEAN)
+    refused = verb(*args).exception
+    assert isinstance(refused, PatchlaneError) and said in str(refused) and refused.remedy
+
+
+def test_a_ring_has_no_order(desk):
+    one, two = desk(2, MEAN, after=[3]), desk(3, TOTAL, after=[2])
+    with pytest.raises(PatchlaneError, match=r"no order: pack0\d before pack0\d before pack0\d"):
+        order([Member(one, "live"), Member(two, "live")])
+
+
+def test_a_pin_that_is_stacked_brings_what_it_stands_on():
+    receipts_at = ROOT / "receipts"
+    choice = choose(list(PACKS.values()), [PACKS[12]], "beside_02", ENTRIES, receipts_at)
+    assert [[m.pack.number for m in some] for some in choice.series.values()] == [[2, 12]]
+    below = {name: entry | {"lanes": {}} if name == "pack02" else entry for name, entry in ENTRIES.items()}
+    with pytest.raises(PatchlaneError, match="stacked on pack02, which has no validated patch there"):
+        choose(list(PACKS.values()), [PACKS[12]], "beside_02", below, receipts_at)
+
+
+@pytest.mark.parametrize("numbers", [(5, 7, 17), (4,), (1, 2, 3, 12, 16, 33), (9,), (10, 11)], ids=str)
+def test_real_packs_apply_in_series_as_the_overlay_merges_them(numbers, tmp_path):
+    from model import merging
+
+    members = order([Member(PACKS[n], "live") for n in reversed(numbers)])
+    store = Store(offline=True)
+    first = members[0]
+    tree = tree_of(first.pack, first.pin, store.root)
+    if tree is None:
+        pytest.skip(f"{first.pin.label} is not in the store: python -m reproducers.run {first.pack.id}")
+    total = len(members)
+    mails = [
+        (m, *mail(m.pack, "live", ENTRIES[m.pack.id], ROOT / "receipts", n, total)) for n, m in enumerate(members, 1)
+    ]
+    verify(tree, mails)
+    strip = patching.strip_for(tree, first.pack.upstream.source_root)
+    copy = tmp_path / "copy"
+    pristine = pins.base_tree(store, first.pack, first.pin, {})
+    applied = [merging.apply_alone(store, pristine, m.pack) for m in members]
+    wanted = merging.merged_images(pristine, applied)
+    for name in wanted:
+        if (tree / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(tree / name, copy / name)
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "x"]):
+        git(copy, *command)
+    for _, name, data in mails:
+        (tmp_path / name).write_bytes(data)
+        done = git(copy, "am", "-q", "-3", f"-p{strip}", str(tmp_path / name))
+        assert done.returncode == 0, done.stderr
+    assert {name: merging.image(copy, name) for name in wanted} == wanted
+    subjects = git(copy, "log", "--reverse", "--format=%s").stdout.splitlines()[1:]
+    assert subjects == [parse(data.decode()).subject for _, _, data in mails]
+
+
+def test_no_network_client_is_imported(toy, desk):
+    desk(2, MEAN)
+    code = (
+        "import pathlib, sys, reproducers.series as series\n"
+        f"series.ROOT = pathlib.Path({str(toy.root)!r})\n"
+        f"series.app(['--out', {str(toy.root / 'out')!r}], standalone_mode=False)\n"
+        f"print([name for name in {CLIENTS!r} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1:] == ["[]"], done.stdout + done.stderr
+    assert (toy.root / "out" / "toyup-1.0" / "series").exists()
+
+
+def test_the_verb_ends_without_a_traceback():
+    done = subprocess.run(
+        [sys.executable, "-m", "reproducers.series", "pack06"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and done.stderr.startswith("error: cannot be in a series: pack06 has no patch")
