@@ -153,14 +153,22 @@ def changed(name, old, new):
     return lambda desk: edit(desk.folder / name, old, new)
 
 
+def proved_again(name, old, new):
+    def change(desk):
+        edit(desk.folder / name, old, new)
+        later_receipt(desk)
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("form", "change", "said"),
     [
         ("comment", changed("body.md.j2", "second value", "value after it"), "comment.md changed"),
         ("comment", later_receipt, "comment.md changed"),
         ("comment", later_receipt, "pack07.log changed"),
-        ("comment", changed("fix.patch", "Pending (the", "Pending (this"), "pack07.patch changed"),
-        ("comment", changed("reproducer.py", "refuses an", "refuses any"), "pack07.py changed"),
+        ("comment", proved_again("fix.patch", "Pending (the", "Pending (this"), "pack07.patch changed"),
+        ("comment", proved_again("reproducer.py", "refuses an", "refuses any"), "pack07.py changed"),
         ("issue", changed("pack.yaml", "title: total forgets", "title: sum forgets"), "title.txt changed"),
     ],
 )
@@ -205,10 +213,19 @@ def test_what_is_put_back_holds_again(desk):
     assert points(desk)["approval"].result == "pass"
 
 
-def test_a_text_that_is_gone_cannot_be_approved_any_more(desk):
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (changed("body.md.j2", "{% extends form %}", "{{"), "07_toy/body.md.j2: "),
+        (changed("fix.patch", "Pending (the", "Pending (this"), "is of another patch"),
+        (changed("reproducer.py", "refuses an", "refuses any"), "reproducer.py"),
+    ],
+)
+def test_without_files_it_is_void(desk, change, said):
     approved(desk)
-    write_tree(desk.folder, {"body.md.j2": "{{"})
-    assert points(desk)["approval"].what == "there is no text that could be approved"
+    change(desk)
+    what, start = points(desk)["approval"].what, "Jane Doe's approval of 2026-11-24 is void: "
+    assert what.startswith(start) and said in what
 
 
 def test_a_new_approval_replaces_a_void_one(desk):

@@ -234,10 +234,10 @@ def test_the_address_of_a_patch_that_nobody_has_passes(desk, monkeypatch):
     assert failed(desk) == {}
 
 
-def formatting(desk, **changed):
+def formatting(desk, form="comment"):
     """Point 5 of the pack as one of an upstream that ruff formats."""
-    write_tree(desk.folder, {"pack.yaml": record(upstream__repo="linkedin/Liger-Kernel", **changed)})
-    return points(desk)["upstream's formatter"]
+    write_tree(desk.folder, {"pack.yaml": record(upstream__repo="linkedin/Liger-Kernel")})
+    return points(desk, form=form)["upstream's formatter"]
 
 
 def test_the_formatter_of_the_upstream_was_run(desk):
@@ -245,6 +245,14 @@ def test_the_formatter_of_the_upstream_was_run(desk):
     write_pack(desk, edits=[("values[1:]:", "( values ):")])
     point = formatting(desk)
     assert point.result == "fail" and "toyup/core.py:7 is not formatted" in point.what
+
+
+def test_what_is_exempted_is_not_so_in_a_pull_request(desk):
+    write_pack(desk, edits=[("values[1:]:", "( values ):")])
+    row = {"rule": "format-upstream", "pack": "pack07", "match": "core.py:7", "reason": "a toy"}
+    write_tree(desk.packs, {"lint-exemptions.yaml": yaml.safe_dump([row])})
+    assert formatting(desk).what.endswith("formats, 1 lines exempted in lint-exemptions.yaml")
+    assert "toyup/core.py:7 is not formatted" in formatting(desk, form="pr").what
 
 
 def test_a_formatter_that_cannot_run_here_has_not_passed(desk, monkeypatch):
