@@ -240,6 +240,16 @@ def test_the_formatter_of_the_upstream_was_run(desk):
     assert point.result == "fail" and "toyup/core.py:7 is not formatted" in point.what
 
 
+def test_an_exempted_line_serves_a_comment_and_no_pull_request(desk):
+    write_pack(desk, edits=[("values[1:]:", "( values ):")])
+    row = {"rule": "format-upstream", "pack": "pack07", "match": "toyup/core.py:7", "reason": "an example"}
+    write_tree(desk.packs, {"lint-exemptions.yaml": yaml.safe_dump([row])})
+    write_tree(desk.folder, {"pack.yaml": record(upstream__repo="linkedin/Liger-Kernel")})
+    found = {form: points(desk, form)["upstream's formatter"] for form in ("issue", "pr")}
+    assert found["issue"].result == "pass" and "1 lines exempted" in found["issue"].what
+    assert found["pr"].result == "fail" and "toyup/core.py:7 is not formatted" in found["pr"].what
+
+
 def test_a_formatter_that_cannot_run_here_has_not_passed(desk, monkeypatch):
     absent = formatters.Formatter({"no_such_formatter": "1.0"}, "", str)
     monkeypatch.setitem(formatters.FORMATTERS, "linkedin/Liger-Kernel", absent)
