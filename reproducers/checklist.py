@@ -76,7 +76,7 @@ def examine(pack: Pack, receipts: Path, store: Path, form: str, day: datetime.da
         attached(pack, form, files),
         private(Case(pack, receipts, store, day), files, report),
         formatted(pack, form, report),
-        approved(pack, form, unmade or files, day),
+        approved(pack, form, files or unmade, day),
     ]
     return Checklist(pack, form, day, files, list(barred(pack, receipts, form, day)), points)
 
@@ -95,8 +95,8 @@ def barred(pack: Pack, receipts: Path, form: str, day: datetime.date) -> Iterato
 
 def passed_today(pack: Pack, receipts: Path, day: datetime.date) -> Point:
     """Point 1: a receipt of that day, of the pack as it is, with the verdict it owes, from a named host."""
-    name, lanes = "reproduced today", "|".join(sorted(pack.lanes))
-    mend = f"python -m reproducers.run {pack.id} --lane {lanes} --host NAME, {REFRESH} build/receipts"
+    name, lane = "reproduced today", sorted(pack.lanes)[0]
+    mend = f"python -m reproducers.run {pack.id} --lane {lane} --host NAME, {REFRESH} build/receipts"
     found = todays.on(pack, receipts, day)
     said = []
     for path in found:
@@ -156,7 +156,7 @@ def private(case: Case, files: dict[str, bytes], report: Report) -> Point:
 
 
 def formatted(pack: Pack, form: str, report: Report) -> Point:
-    """Point 5: what the patch adds is as the upstream's own formatter leaves it; for a pull request without exemption."""
+    """Point 5: what the patch adds is as the upstream's formatter leaves it; no exemption serves a pull request."""
     from reproducers.rules.formatters import FORMATTERS
 
     exempted = [f for f in report.exempted if f.rule.startswith("format-")]
@@ -174,8 +174,8 @@ def formatted(pack: Pack, form: str, report: Report) -> Point:
     return Point(name, "pass", f"the patch is as {pack.upstream.repo} formats{kept}")
 
 
-def approved(pack: Pack, form: str, files: dict[str, bytes] | PatchlaneError, day: datetime.date) -> Point:
-    """Point 6: a person has read these very files, of which there are none where ``files`` is why."""
+def approved(pack: Pack, form: str, files: dict[str, bytes] | PatchlaneError | None, day: datetime.date) -> Point:
+    """Point 6: a person has read these very files, or why there are none."""
     name, mend = "approval", f'python -m reproducers.approve {pack.id} --as {form} --name "FULL NAME"'
     try:
         found = approval.read(pack)
@@ -183,8 +183,9 @@ def approved(pack: Pack, form: str, files: dict[str, bytes] | PatchlaneError, da
         return Point(name, "fail", error.what, error.remedy)
     if found is None:
         return Point(name, "person", "nobody has approved it yet", mend)
-    if isinstance(files, PatchlaneError):
-        return Point(name, "fail", f"{found.name}'s approval of {found.date} is void: {files.what}", files.remedy)
+    if not isinstance(files, dict):
+        why = files.what if files else "there is no text"
+        return Point(name, "fail", f"{found.name}'s approval of {found.date} is void: {why}", mend)
     if voided := approval.changes(found, form, files, dossier.digest(files), day):
         return Point(name, "fail", f"{found.name}'s approval of {found.date} is void: {'; '.join(voided)}", mend)
     return Point(name, "pass", f"{found.name} on {found.date}, digest {found.digest[:SHOWN]}")

@@ -89,13 +89,6 @@ def test_another_pin_since(desk, digit):
     assert points(desk)["reproduced today"].what.endswith("taken on another tree than the live pin's")
 
 
-def test_another_pack_beneath_since(desk):
-    pack, (path,) = load_pack(desk.folder), (desk.root / "receipts" / "07").glob("*.json")
-    live = pack.pins["live"].model_copy(update={"stacked_on": [2]})
-    assert todays.refusal(pack, path) == ""
-    assert "another tree" in todays.refusal(pack.model_copy(update={"pins": {"live": live}}), path)
-
-
 def test_a_commit_that_the_pin_has_got_since(desk):
     full = (desk.folder / "pack.yaml").read_text()
     edit(desk.folder / "pack.yaml", "    sha: " + "a" * 40 + "\n", "")
@@ -234,10 +227,10 @@ def test_the_address_of_a_patch_that_nobody_has_passes(desk, monkeypatch):
     assert failed(desk) == {}
 
 
-def formatting(desk, form="comment"):
+def formatting(desk, **changed):
     """Point 5 of the pack as one of an upstream that ruff formats."""
-    write_tree(desk.folder, {"pack.yaml": record(upstream__repo="linkedin/Liger-Kernel")})
-    return points(desk, form=form)["upstream's formatter"]
+    write_tree(desk.folder, {"pack.yaml": record(upstream__repo="linkedin/Liger-Kernel", **changed)})
+    return points(desk)["upstream's formatter"]
 
 
 def test_the_formatter_of_the_upstream_was_run(desk):
@@ -247,12 +240,14 @@ def test_the_formatter_of_the_upstream_was_run(desk):
     assert point.result == "fail" and "toyup/core.py:7 is not formatted" in point.what
 
 
-def test_what_is_exempted_is_not_so_in_a_pull_request(desk):
+def test_an_exempted_line_serves_a_comment_and_no_pull_request(desk):
     write_pack(desk, edits=[("values[1:]:", "( values ):")])
-    row = {"rule": "format-upstream", "pack": "pack07", "match": "core.py:7", "reason": "a toy"}
+    row = {"rule": "format-upstream", "pack": "pack07", "match": "toyup/core.py:7", "reason": "an example"}
     write_tree(desk.packs, {"lint-exemptions.yaml": yaml.safe_dump([row])})
-    assert formatting(desk).what.endswith("formats, 1 lines exempted in lint-exemptions.yaml")
-    assert "toyup/core.py:7 is not formatted" in formatting(desk, form="pr").what
+    write_tree(desk.folder, {"pack.yaml": record(upstream__repo="linkedin/Liger-Kernel")})
+    found = {form: points(desk, form)["upstream's formatter"] for form in ("issue", "pr")}
+    assert found["issue"].result == "pass" and "1 lines exempted" in found["issue"].what
+    assert found["pr"].result == "fail" and "toyup/core.py:7 is not formatted" in found["pr"].what
 
 
 def test_a_formatter_that_cannot_run_here_has_not_passed(desk, monkeypatch):
