@@ -122,6 +122,7 @@ def test_a_comment_quotes_its_thread_and_offers(toy):
     pack = of(toy, "state-spaces/mamba", [near, reports])
     text = render(pack, toy.root / "receipts", "comment")
     assert text.startswith(f"> Sums ({reports.url})\n\ntotal is off") and "is offered under" in text
+    assert "\n\n**Cause.** It skips" in text and "\n\n**Measured.** On a" in text  # blocks of one line too
     assert title(pack, "comment", toy.root / "receipts") == f"Comment on {reports.url}"
 
 
