@@ -111,7 +111,7 @@ def test_sigkill_at_random_moments(toy, repo):
         allowed.add(target.read_bytes())
     assert len(allowed) == 2
     changes = 0
-    for number in range(50):
+    for number in range(50):  # earlier after a kill that came too late, later after one too early, as the load changes
         record.write_text(texts[number % 2])
         before = target.read_bytes()
         for path in (repo / "receipts/07").iterdir():  # so that the import is under way at some of the kills
@@ -121,7 +121,9 @@ def test_sigkill_at_random_moments(toy, repo):
         process.send_signal(signal.SIGKILL)
         process.communicate()
         assert target.read_bytes() in allowed
-        changes += target.read_bytes() != before
+        changed = target.read_bytes() != before
+        changes += changed
+        took *= 0.95 if changed else 1.05
     assert 0 < changes < 50
     assert verb(toy, repo, "refresh", "build/receipts")[0] == 0
     assert verb(toy, repo, "check")[0] == 0
