@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from reproducers.facts import RAISED
 from reproducers.receipts import read
 from reproducers.schema import Pack
 
 WaveClass = Literal["crash fix", "comment", "fix", "refactor", "report"]
 CLASSES: tuple[WaveClass, ...] = get_args(WaveClass)  # in filing order
-RAISED = re.compile(r"no \w+ /.*/ from \S+", re.S)  # the limit that probe.attempt writes
 
 
 def wave_class(pack: Pack, checks: Iterable[dict[str, Any]]) -> WaveClass:

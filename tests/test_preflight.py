@@ -211,13 +211,15 @@ def test_private_words_that_lint_reads_beside_the_files(desk):
 
 
 def test_an_exempted_find_passes(desk, monkeypatch):
-    monkeypatch.setattr(dossier, "files", given(desk, lambda files: files.update({"x.log": b"in /opt\n/work/main\n"})))
+    monkeypatch.setattr(
+        dossier, "files", given(desk, lambda files: files.update({"x.log": b"in /opt\n/workspace/ours\n"}))
+    )
     assert list(failed(desk)) == ["no private words"]
-    row = {"rule": "private-path", "pack": "pack07", "match": "/work/main", "reason": "an example"}
+    row = {"rule": "private-path", "pack": "pack07", "match": "/workspace/ours", "reason": "an example"}
     write_tree(desk.packs, {"lint-exemptions.yaml": yaml.safe_dump([row])})
     found = failed(desk)
     assert list(found) == ["text"] and "exemption not needed" in found["text"].what  # lint reads no x.log
-    write_tree(desk.folder, {"notes.md": "Not in /work/main.\n"})
+    write_tree(desk.folder, {"notes.md": "Not in /workspace/ours.\n"})
     assert failed(desk) == {}
 
 
