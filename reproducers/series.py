@@ -7,7 +7,6 @@ not validated, or without a patch at the pin are left out, each with a line that
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import tempfile
 from pathlib import Path
@@ -17,6 +16,7 @@ import typer
 
 from reproducers.errors import CannotTestHere, PatchlaneError
 from reproducers.schema import ROOT
+from reproducers.store import swap
 
 if TYPE_CHECKING:
     from reproducers.series_order import Choice, Member
@@ -70,9 +70,7 @@ def write(folder: Path, files: dict[str, bytes]) -> None:
             (new := scratch / "new").mkdir()
             for name, data in files.items():
                 (new / name).write_bytes(data)
-            with contextlib.suppress(FileNotFoundError):
-                folder.rename(scratch / "old")
-            new.rename(folder)
+            swap(new, folder, scratch / "old")
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     except OSError as error:

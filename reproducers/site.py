@@ -14,6 +14,7 @@ import typer
 
 from reproducers.errors import PatchlaneError
 from reproducers.schema import ROOT, load_packs
+from reproducers.store import swap
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 MARKER = ".patchlane-site"
@@ -47,18 +48,6 @@ def refuse_foreign(out: Path) -> None:
     ours = out.is_dir() and not out.is_symlink() and ((out / MARKER).is_file() or not any(out.iterdir()))
     if (out.exists() or out.is_symlink()) and not ours:
         raise PatchlaneError(f"{out} was not made by this verb and is left alone", "--out a folder that does not exist")
-
-
-def swap(new: Path, out: Path, old: Path) -> None:
-    """Put ``new`` in the place of ``out``, which goes to ``old`` and comes back when that fails."""
-    if out.exists():
-        out.rename(old)
-    try:
-        new.rename(out)
-    except BaseException:
-        if old.exists():
-            old.rename(out)
-        raise
 
 
 @app.command()

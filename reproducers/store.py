@@ -58,6 +58,18 @@ def tree_files(root: Path) -> list[tuple[str, Path]]:
     return [(name.as_posix(), p) for name, p in names if SKIPPED.isdisjoint(name.parts)]
 
 
+def swap(new: Path, out: Path, old: Path) -> None:
+    """Put ``new`` in the place of ``out``, which goes to ``old`` and comes back when that fails."""
+    if out.exists():
+        out.rename(old)
+    try:
+        new.rename(out)
+    except BaseException:
+        if old.exists():
+            old.rename(out)
+        raise
+
+
 def write_atomic(path: Path, data: bytes) -> None:
     """Write so that a reader, or a kill at any moment, sees the old file or the new one and nothing between."""
     path.parent.mkdir(parents=True, exist_ok=True)

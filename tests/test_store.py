@@ -16,7 +16,7 @@ from toy import SOURCE, write_tree
 
 from reproducers import index
 from reproducers.errors import CannotTestHere, StoreError
-from reproducers.store import Store, file_sha256, tree_digest, write_atomic
+from reproducers.store import Store, file_sha256, swap, tree_digest, write_atomic
 
 NAME = "toyup-1.0-py3-none-any.whl"
 
@@ -213,3 +213,11 @@ def test_sigkill_at_random_moments(tmp_path, wheel):
     sha = hashlib.sha256(wheel.read_bytes()).hexdigest()
     assert tree_digest(good.root / "trees" / sha) == digest
     assert not [p for p in root.rglob(".tmp-*") if p.is_dir()]
+
+
+def test_a_swap_that_fails_puts_the_old_folder_back(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/kept").write_text("x")
+    with pytest.raises(FileNotFoundError):
+        swap(tmp_path / "absent", tmp_path / "out", tmp_path / "old")
+    assert (tmp_path / "out/kept").read_text() == "x" and not (tmp_path / "old").exists()
