@@ -86,6 +86,11 @@ class Facts:
         return [name for name, word in self.entry["tried"].items() if word == "FIXED_UPSTREAM"]
 
     @property
+    def fixed(self) -> bool:
+        """Whether the receipt of ``lane`` shows the patched tree healthy and its guards as before."""
+        return "FIX_VALIDATED" in self.receipt(self.lane)["sentinels"]
+
+    @property
     def last_good(self) -> str | None:
         """The newest release before the live one that a receipt shows without the bug: it is a regression then."""
         from packaging.version import Version

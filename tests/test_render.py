@@ -102,6 +102,13 @@ def test_each_form_is_the_upstreams_own(toy, repo, form):
     assert '{"checks"' not in text and "\n\n\n" not in text
 
 
+def test_no_pull_request_says_healthy_without_a_receipt_of_it(toy, monkeypatch):
+    pack, root = of(toy, "state-spaces/mamba"), toy.root / "receipts"
+    assert "With the change the same file prints `HEALTHY`" in render(pack, root, "pr")
+    monkeypatch.setattr(Facts, "fixed", False)
+    assert "With the change" not in render(pack, root, "pr")
+
+
 def test_a_regression_is_reported_as_one(toy, monkeypatch):
     monkeypatch.setattr(Facts, "last_good", "0.9")
     pack, root = of(toy, "NVIDIA/Megatron-LM"), toy.root / "receipts"
