@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import re
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,6 +10,7 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import AfterValidator, Field, ValidationError
 
+from reproducers.dossier import sums
 from reproducers.errors import PatchlaneError
 from reproducers.schema import Model, Pack, Sha256, explain, read_yaml
 from reproducers.store import write_atomic
@@ -47,11 +47,6 @@ class Approval(Model):
 def path(pack: Pack) -> Path:
     """Where the pack's approval is recorded."""
     return pack.folder / NAME
-
-
-def sums(files: dict[str, bytes]) -> dict[str, str]:
-    """{name: sha256} of the files, by name."""
-    return {name: hashlib.sha256(data).hexdigest() for name, data in sorted(files.items())}
 
 
 def read(pack: Pack) -> Approval | None:

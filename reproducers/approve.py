@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from reproducers.days import today
 from reproducers.errors import PatchlaneError
-from reproducers.preflight import judge, today
+from reproducers.preflight import judge
 from reproducers.verdicts import Exit
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def main(
     confirmed(shown, digest if digest is not None else typer.prompt("Type its first 8 characters to approve them"))
     if dossier.digest(dossier.files(found.pack, ROOT / "receipts", form)) != shown:
         raise Refused("the files changed while they were read; nothing is recorded", "approve again")
-    record = {"form": form, "name": person, "date": found.day, "digest": shown, "files": approval.sums(found.files)}
+    record = {"form": form, "name": person, "date": found.day, "digest": shown, "files": dossier.sums(found.files)}
     path = approval.write(found.pack, approval.Approval.model_validate(record))
     typer.echo(f"{path.parent.name}/{path.name} records {person} and the digest {shown[:8]}; commit it")
     typer.echo(f"next: python -m reproducers.preflight {found.pack.id} --as {form}")

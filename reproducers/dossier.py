@@ -14,7 +14,7 @@ from reproducers.render import forms
 from reproducers.schema import Pack
 from reproducers.store import write_atomic
 
-__all__ = ["digest", "files", "forms", "write"]
+__all__ = ["digest", "files", "forms", "sums", "write"]
 
 
 def files(pack: Pack, receipts: Path, form: str) -> dict[str, bytes]:
@@ -35,8 +35,12 @@ def files(pack: Pack, receipts: Path, form: str) -> dict[str, bytes]:
 
 def digest(found: dict[str, bytes]) -> str:
     """sha256 over names and contents, in the order of names."""
-    named = {name: hashlib.sha256(content).hexdigest() for name, content in sorted(found.items())}
-    return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(sums(found), sort_keys=True).encode()).hexdigest()
+
+
+def sums(found: dict[str, bytes]) -> dict[str, str]:
+    """{name: sha256} of the files, by name."""
+    return {name: hashlib.sha256(content).hexdigest() for name, content in sorted(found.items())}
 
 
 def write(folder: Path, found: dict[str, bytes]) -> Path:

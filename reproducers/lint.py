@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from reproducers.days import day_of, today
+
 if TYPE_CHECKING:
     from reproducers.rules.engine import Report
 
@@ -45,15 +47,6 @@ def _print(report: Report) -> None:
     typer.echo(f"{len(report.packs)} packs: {counts}")
 
 
-def _day(text: str | None) -> datetime.date:
-    from reproducers.errors import PatchlaneError
-
-    try:
-        return datetime.date.fromisoformat(text) if text else datetime.datetime.now(datetime.UTC).date()
-    except ValueError as error:
-        raise PatchlaneError(f"--date {text}: not a date", "--date 2026-12-31") from error
-
-
 @app.command()
 def main(
     packs: Annotated[list[str] | None, typer.Argument(metavar="PACK", help="packs, as pack05 (default: all)")] = None,
@@ -70,7 +63,7 @@ def main(
         width = max(map(len, meanings()))
         typer.echo("\n".join(f"{name:{width}}  {text}" for name, text in meanings().items()))
         return
-    report = lint(packs or [], _day(date))
+    report = lint(packs or [], day_of(date) or today())
     if sarif is not None:
         _write_sarif(sarif, report)
     typer.echo(_as_json(report)) if as_json else _print(report)

@@ -14,17 +14,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reproducers.errors import PatchlaneError
+from reproducers.days import day_of, today
 
 if TYPE_CHECKING:
     from reproducers.checklist import Checklist, Point
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-
-def today() -> datetime.date:
-    """The day in UTC, as receipts have it."""
-    return datetime.datetime.now(datetime.UTC).date()
 
 
 def judge(name: str, form: str | None, day: datetime.date) -> Checklist:
@@ -83,14 +78,6 @@ def _cells(point: Point) -> tuple[str, str, str, str]:
     return point.name, "a person's" if point.result == "person" else point.result, point.what, point.mend
 
 
-def day_of(text: str | None) -> datetime.date:
-    """The day that ``text`` names, today without one; PatchlaneError for no date."""
-    try:
-        return datetime.date.fromisoformat(text) if text else today()
-    except ValueError as error:
-        raise PatchlaneError(f"--date {text}: not a date", "--date 2026-12-31") from error
-
-
 @app.command()
 def main(
     pack: Annotated[str, typer.Argument(help="pack05, 05 or 5")],
@@ -101,7 +88,7 @@ def main(
     """Check all that has to be so before a person files the pack, and name the next step."""
     from reproducers.verdicts import Exit
 
-    found = judge(pack, form, day_of(date))
+    found = judge(pack, form, day_of(date) or today())
     typer.echo(_as_json(found)) if as_json else show(found)
     raise typer.Exit(Exit.CONTRADICTED if found.open else Exit.OK)
 

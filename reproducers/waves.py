@@ -12,7 +12,7 @@ one of its repository to go with; a wave of one is only ever the last.
 It reads and prints; a person files. The first filed_on that is recorded moves
 all that is left to the next day for a filing: keep the proposal (--ics,
 --json), and record filed_on when the whole wave is out. A re-import of --ics
-updates what is on the same day; delete what moved to another.
+moves what has another day by then.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from reproducers.days import day_of
+from reproducers.days import today as utc_today
 from reproducers.errors import PatchlaneError
 from reproducers.schema import ROOT, load_packs
 
@@ -132,16 +134,14 @@ def write_calendar(plan: Plan, waves: Sequence[Wave], path: Path) -> None:
 @app.command(help=__doc__)
 def main(
     everything: Annotated[bool, typer.Option("--all", help="every wave until all ready packs are placed")] = False,
-    date: Annotated[
-        datetime.datetime | None, typer.Option(formats=["%Y-%m-%d"], help="the day to plan from (default: today)")
-    ] = None,
+    date: Annotated[str | None, typer.Option(metavar="DAY", help="the day to plan from, UTC (default: today)")] = None,
     size: Annotated[int, typer.Option(min=2, max=4, help="most packs in a wave")] = 3,
     gap: Annotated[int, typer.Option(min=2, max=3, help="days between two waves")] = 2,
     json_out: Annotated[bool, typer.Option("--json", help="the plan as JSON on stdout")] = False,
     ics: Annotated[Path | None, typer.Option(help="write the waves shown to this iCalendar file")] = None,
 ) -> None:
     """Print the next wave, or all, and write the calendar asked for; PatchlaneError for a day or file of no use."""
-    today = date.date() if date else datetime.date.today()
+    today = day_of(date) or utc_today()
     try:
         plan = plan_of(ROOT / "packs", ROOT / "receipts", today, size, gap)
     except OverflowError as error:

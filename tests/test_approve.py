@@ -49,7 +49,7 @@ def test_what_was_read_is_what_is_recorded(desk):
     said = yaml.safe_load((desk.folder / "approval.yaml").read_text())
     assert list(said) == ["schema_version", "form", "name", "date", "digest", "files"]
     assert (said["form"], said["name"], said["date"], said["digest"]) == ("comment", PERSON, DAY, digest_of(desk))
-    assert said["files"] == approval.sums(files)
+    assert said["files"] == dossier.sums(files)
     assert f"Read these files in {folder}:" in done.output and "  comment.md\n" in done.output
     point = points(desk)["approval"]
     assert (point.result, point.what) == ("pass", f"Jane Doe on 2026-11-24, digest {digest_of(desk)[:8]}")

@@ -316,7 +316,7 @@ def test_exit_1_with_the_table_and_the_next_step(desk):
 def test_exit_0_when_all_pass(desk):
     found = preflight.judge("pack07", None, DAY)
     given = {"form": "comment", "name": "Jane Doe", "date": DAY, "digest": dossier.digest(found.files)}
-    approval.write(found.pack, approval.Approval.model_validate(given | {"files": approval.sums(found.files)}))
+    approval.write(found.pack, approval.Approval.model_validate(given | {"files": dossier.sums(found.files)}))
     done = verb("--json")
     said = json.loads(done.output)
     assert done.exit_code == 0 and said["passed"] and said["digest"] == given["digest"]
