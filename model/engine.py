@@ -22,7 +22,7 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.module import Float16Module
 from torch import Tensor
 
-from model import network, parts
+from model import graphs, network, parts
 from model.data.loader import Batch
 from model.network import Nam56r
 from model.recipes import Recipe
@@ -76,10 +76,12 @@ class Engine:
         batch = next(batches).to(torch.cuda.current_device())
         names, columns = self.size.structure.fields, batch.structure
         fields = None if columns is None else {name: columns[:, at] for at, name in enumerate(names)}
-        output = model(
-            batch.tokens[None], batch.positions[None], network.packed(batch.cu_seqlens, self.longest),
-            labels=batch.labels[None], loss_mask=batch.loss_mask[None], fields=fields,
-        )  # fmt: skip
+        several = len(batch.cu_seqlens) - 1 > graphs.documents(self.recipe.micro_batch)
+        with graphs.paused(several):
+            output = model(
+                batch.tokens[None], batch.positions[None], network.packed(batch.cu_seqlens, self.longest),
+                labels=batch.labels[None], loss_mask=batch.loss_mask[None], fields=fields,
+            )  # fmt: skip
         return output, partial(_masked_mean, batch.loss_mask)
 
     def step(self, batches: list[Batch]) -> Outcome:
@@ -103,7 +105,8 @@ class Engine:
         """Held-out loss in nats a token over this rank's micro-batches and all ranks; MTP and auxiliaries left out."""
         self.model.eval()
         try:
-            found = parts.mean(self._pass(batches, forward_only=True))["loss"]
+            with graphs.paused():
+                found = parts.mean(self._pass(batches, forward_only=True))["loss"]
         finally:
             self.model.train()
             parts.clear()

@@ -8,6 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from model import graphs
 from model import overlay as overlays
 from model.overlay import Overlay
 from model.settings import Run
@@ -83,3 +84,5 @@ def start(place: World, overlay: Overlay, run: Run, seed: int) -> None:
         importlib.import_module, seed, Rank(place.rank, place.size),
         expert_model_parallel_size=run.expert_parallel, pipeline_model_parallel_size=run.pipeline_parallel,
     )  # fmt: skip
+    if run.cuda_graphs:
+        graphs.seed(seed + 1234)

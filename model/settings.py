@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from model import pattern
+from model import graphs, pattern
 from model.layers import paths
 from model.sizes import Size
 
@@ -23,6 +23,7 @@ class Run:
     deterministic: bool = False
     recompute: bool = False  # keep each layer's input only and compute it again for its backward pass
     on_cpu: bool = True
+    cuda_graphs: bool = False
     row: int | None = None  # tokens of a row where every micro-batch is whole rows and no document spans two
     paths: dict[str, str] = field(default_factory=dict)
 
@@ -42,6 +43,7 @@ def megatron_config(size: Size, run: Run) -> Any:
     moe = paths.choose("MoE", asked["moe"], {"grouped": lack, "sequential": None})
     config = MLATransformerConfig(
         **_shape(size), **_attention(size), **_experts(size, run), **_training(size, run),
+        **graphs.settings(run.cuda_graphs),
         dsa_kernel_backend="tilelang" if dsa.name == "tilelang" else "none",
         moe_grouped_gemm=moe.name == "grouped",
         params_dtype=torch.bfloat16 if run.bf16 else torch.float32,

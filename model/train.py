@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from model import launch, lock, overlay, recipes, refusals
+from model import coverage, graphs, launch, lock, overlay, recipes, refusals
 from model.coverage import Coverage
 from model.data.dataset import Dataset
 from model.describe import named
@@ -82,7 +82,7 @@ def train(recipe: Recipe, run: Run, patches: str, data: Path | None, **plan: Any
     lock.verify(found)
     if found.device == "cuda":
         _compile(size, run, recipe.micro_batch, patches, {one.pack.number for one in found.packs}, place)
-    watch = Coverage(found)
+    watch = Coverage(found, graphs.WATCHED if run.cuda_graphs else coverage.STEPS)
     with watch.building():
         launch.start(place, found, run, seed=1234)
         engine, trainer = _modules(size, recipe, launch.data_parallel(place, run))
@@ -147,6 +147,7 @@ def main(
     recompute: Annotated[bool, typer.Option("--recompute", help="layers' activations again in backward")] = False,
     resume: Annotated[bool, typer.Option("--resume/--fresh")] = True,
     patches_changed_ok: Annotated[bool, typer.Option(help="resume although the checkpoint had other patches")] = False,
+    cuda_graphs: Annotated[bool, typer.Option("--cuda-graphs/--no-cuda-graphs", help="replay layers")] = False,
     profile: Annotated[str | None, typer.Option(help="FIRST:LAST, steps under torch.profiler")] = None,
     wandb: Annotated[bool | None, typer.Option("--wandb/--no-wandb")] = None,
     seed: Annotated[int, typer.Option(help="of the rows' order")] = 0,
@@ -160,7 +161,7 @@ def main(
     )  # fmt: skip
     run = Run(
         expert_parallel=recipe.expert_parallel, pipeline_parallel=recipe.pipeline_parallel, bf16=recipe.bf16,
-        deterministic=deterministic, recompute=recompute, on_cpu=launch.device() == "cpu",
+        deterministic=deterministic, recompute=recompute, cuda_graphs=cuda_graphs, on_cpu=launch.device() == "cpu",
         row=recipe.sequence or named(recipe.size).sequence, paths=paths_asked(path or []),
     )  # fmt: skip
     train(

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 
-from model import checkpoint, coverage, coverage_record, lock, memory_snapshot, rates, refusals, statement
+from model import checkpoint, coverage, coverage_record, graphs, lock, memory_snapshot, rates, refusals, statement
 from model.coverage import Coverage
 from model.data.dataset import Dataset
 from model.data.loader import Batch, Loader
@@ -68,6 +68,7 @@ class Trainer:
             self.dataset, split, self.sequence, self.plan.recipe.micro_batch,
             parallel_state.get_data_parallel_rank(), self.ranks, self.plan.seed,
             structure=tuple(self.engine.size.structure.fields) if self.dataset.record.fields else (),
+            document_multiple=graphs.documents(self.plan.recipe.micro_batch) if self.engine.run.cuda_graphs else 1,
         )  # fmt: skip
 
     @property

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from megatron.core.transformer.module import MegatronModule
+from megatron.core.transformer.module import GraphableMegatronModule
 from torch import Tensor, nn
 
+from model import graphs
 from model.layers import paths
 from model.layers.norm import RMSNorm
 
@@ -17,7 +18,7 @@ def device(config: Any) -> torch.device | None:
     return None if config.use_cpu_initialization else torch.device("cuda", torch.cuda.current_device())
 
 
-class MixerLayer(MegatronModule):
+class MixerLayer(GraphableMegatronModule):
     """x + mixer(norm(x)) over packed documents; ``_mixer`` builds the mixer, ``kind`` names it."""
 
     kind = ""
@@ -30,6 +31,9 @@ class MixerLayer(MegatronModule):
 
     def _mixer(self, config: Any) -> tuple[nn.Module, paths.Path]:
         raise NotImplementedError
+
+    def _should_call_local_cudagraph(self, *args: Any, **kwargs: Any) -> bool:
+        return graphs.active() and bool(super()._should_call_local_cudagraph(*args, **kwargs))
 
     def forward(
         self, hidden_states: Tensor, attention_mask: Any = None, packed_seq_params: Any = None, **_: Any

@@ -21,14 +21,11 @@ from megatron.core.transformer.multi_token_prediction import (
     MultiTokenPredictionLayerSubmodules,
 )
 from megatron.core.transformer.spec_utils import ModuleSpec
-from megatron.core.transformer.transformer_layer import (
-    MoETransformerLayer,
-    TransformerLayer,
-    TransformerLayerSubmodules,
-)
+from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules
 from torch import Tensor, nn
 
 from model.layers.attention import PackedAttention
+from model.layers.graphed import AttentionLayer, ExpertsLayer, SparseLayer
 from model.layers.mixer import M2rnnLayer, Mamba3Layer
 from model.layers.norm import LayerNorm, RMSNorm
 from model.sizes import Size
@@ -57,16 +54,17 @@ def _latent() -> dict[str, Any]:
     return parts | {"linear_proj": RowParallelLinear, "q_layernorm": IdentityOp, "kv_layernorm": IdentityOp}
 
 
-def _attention(module: type, submodules: Any) -> ModuleSpec:
+def _attention(layer: type, module: type, submodules: Any) -> ModuleSpec:
     inner = ModuleSpec(module=module, params=CAUSAL, submodules=submodules)
     parts = TransformerLayerSubmodules(
         input_layernorm=RMSNorm, self_attention=inner, self_attn_bda=get_bias_dropout_add
     )
-    return ModuleSpec(module=TransformerLayer, submodules=parts)
+    return ModuleSpec(module=layer, submodules=parts)
 
 
 def _mla() -> ModuleSpec:
-    return _attention(MLASelfAttention, MLASelfAttentionSubmodules(**_latent(), core_attention=PackedAttention))
+    submodules = MLASelfAttentionSubmodules(**_latent(), core_attention=PackedAttention)
+    return _attention(AttentionLayer, MLASelfAttention, submodules)
 
 
 def _dsa() -> ModuleSpec:
@@ -79,13 +77,13 @@ def _dsa() -> ModuleSpec:
         submodules=dsa.DSAttentionSubmodules(indexer=ModuleSpec(module=dsa.DSAIndexer, submodules=indexer)),
     )
     submodules = absorbed_mla.AbsorbedMLASelfAttentionSubmodules(**_latent(), core_attention=core)
-    return _attention(absorbed_mla.AbsorbedMLASelfAttention, submodules)
+    return _attention(SparseLayer, absorbed_mla.AbsorbedMLASelfAttention, submodules)
 
 
 def _moe(size: Size, grouped: bool) -> ModuleSpec:
     experts = get_moe_module_spec(use_te=grouped, num_experts=size.experts.count, moe_grouped_gemm=grouped)
     parts = TransformerLayerSubmodules(pre_mlp_layernorm=RMSNorm, mlp=experts, mlp_bda=get_bias_dropout_add)
-    return ModuleSpec(module=MoETransformerLayer, submodules=parts)
+    return ModuleSpec(module=ExpertsLayer, submodules=parts)
 
 
 def _mlp() -> ModuleSpec:

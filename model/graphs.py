@@ -1,0 +1,52 @@
+"""CUDA graphs of the layers that launch the same kernels on every micro-batch: Megatron-Core's own, one a layer.
+
+Mamba-3, M²RNN, dense MLA, routers and what follows the experts are captured at the end of the first step
+(megatron/core/transformer/cuda_graphs.py @ core_v0.19.0, ``cuda_graph_impl="local"``). Experts are not, since their
+tokens are counted on the host, and the sparse layers are not, since they hand indices on by an attribute of
+``packed_seq_params``, which a captured layer does not see. A micro-batch with more documents than ``documents`` allows,
+and held-out loss, run without graphs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+MODULES = ["attn", "mamba", "moe_router", "moe_preprocess"]
+DOCUMENTS_A_ROW = 8
+WATCHED = 1  # steps of a run that call the layers' own code
+_paused = 0
+
+
+def documents(rows: int) -> int:
+    """Documents that ``cu_seqlens`` is padded to: a graph takes one shape."""
+    return DOCUMENTS_A_ROW * rows
+
+
+def active() -> bool:
+    """Whether layers that have graphs are to use them now."""
+    return _paused == 0
+
+
+@contextlib.contextmanager
+def paused(when: bool = True) -> Iterator[None]:
+    """Layers called inside run their operations one by one."""
+    global _paused
+    _paused += when
+    try:
+        yield
+    finally:
+        _paused -= when
+
+
+def settings(asked: bool) -> dict[str, Any]:
+    """Megatron's options."""
+    return {"cuda_graph_impl": "local", "cuda_graph_modules": list(MODULES)} if asked else {}
+
+
+def seed(seed: int) -> None:
+    """Generators whose state a graph can keep; call where Megatron's have been seeded. RuntimeError without CUDA."""
+    from megatron.core.tensor_parallel import random
+
+    random.model_parallel_cuda_manual_seed(seed, use_cudagraphable_rng=True, force_reset_rng=True)
