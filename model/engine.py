@@ -22,8 +22,9 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.module import Float16Module
 from torch import Tensor
 
-from model import graphs, network, parts
+from model import graphs, parts
 from model.data.loader import Batch
+from model.layers.packed import packed
 from model.network import Nam56r
 from model.recipes import Recipe
 from model.settings import Run
@@ -79,7 +80,7 @@ class Engine:
         several = len(batch.cu_seqlens) - 1 > graphs.documents(self.recipe.micro_batch)
         with graphs.paused(several):
             output = model(
-                batch.tokens[None], batch.positions[None], network.packed(batch.cu_seqlens, self.longest),
+                batch.tokens[None], batch.positions[None], packed(batch.cu_seqlens, self.longest),
                 labels=batch.labels[None], loss_mask=batch.loss_mask[None], fields=fields,
             )  # fmt: skip
         return output, partial(_masked_mean, batch.loss_mask)

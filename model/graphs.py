@@ -13,9 +13,12 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+from torch import Tensor
+
 MODULES = ["attn", "mamba", "moe_router", "moe_preprocess"]
-DOCUMENTS_A_ROW = 8
 WATCHED = 1  # steps of a run that call the layers' own code
+DOCUMENTS_A_ROW = 8
 _paused = 0
 
 
@@ -50,3 +53,21 @@ def seed(seed: int) -> None:
     from megatron.core.tensor_parallel import random
 
     random.model_parallel_cuda_manual_seed(seed, use_cudagraphable_rng=True, force_reset_rng=True)
+
+
+def offsets(cu_seqlens: Tensor, row: int, tokens: int) -> Tensor:
+    """What a captured layer gets in place of ``cu_seqlens`` [D+1] int32: differences from whole rows of ``row`` tokens.
+
+    Megatron captures with zeros for every input, and zeros are no ``cu_seqlens``: kernels would index past their ends.
+    """
+    return cu_seqlens - _whole_rows(cu_seqlens, row, tokens)
+
+
+def bounds(offsets: Tensor, row: int, tokens: int) -> Tensor:
+    """The ``cu_seqlens`` [D+1] int32 that ``offsets`` was made of."""
+    return offsets + _whole_rows(offsets, row, tokens)
+
+
+def _whole_rows(like: Tensor, row: int, tokens: int) -> Tensor:
+    """[D+1] int32: 0, row, 2 row, … tokens, then tokens again; D of at least tokens / row."""
+    return torch.arange(0, len(like) * row, row, dtype=torch.int32, device=like.device).clamp(max=tokens)

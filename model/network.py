@@ -20,13 +20,6 @@ from model.sizes import Size
 from reproducers.errors import PatchlaneError
 
 
-def packed(cu_seqlens: Tensor, longest: int) -> PackedSeqParams:
-    """Fresh for every forward: DSA's shared indices travel on this object."""
-    return PackedSeqParams(
-        qkv_format="thd", cu_seqlens_q=cu_seqlens, cu_seqlens_kv=cu_seqlens, max_seqlen_q=longest, max_seqlen_kv=longest
-    )
-
-
 class Nam56r(HybridModel):
     """One pipeline stage of NAM56R."""
 

@@ -1,21 +1,45 @@
-"""Megatron's layers with a say in when their CUDA graphs are used (``model.graphs``)."""
+"""Layers with CUDA graphs (``model.graphs``): when they use them, and what they are called with then."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from megatron.core.transformer.transformer_layer import MoETransformerLayer, TransformerLayer
+from torch import Tensor
 
 from model import graphs
+from model.layers.packed import packed
 
 STAGES = ["route", "expert_compute", "postprocess"]  # of an MoE layer called as a whole
 
 
-class AttentionLayer(TransformerLayer):
-    """Dense MLA: captured whole."""
+class Graphed:
+    """Before a GraphableMegatronModule: its graph takes hidden states and ``offsets`` alone, and is made of ``run``."""
+
+    config: Any
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not (graphs.active() and hasattr(self, "cudagraph_manager")):
+            return super().__call__(*args, **kwargs)  # type: ignore[misc]
+        hidden: Tensor = kwargs["hidden_states"]
+        bounds = kwargs["packed_seq_params"].cu_seqlens_q
+        offsets = graphs.offsets(bounds, self.config.nam56r_row, len(hidden))
+        return super().__call__(hidden_states=hidden, offsets=offsets)  # type: ignore[misc]
 
     def _should_call_local_cudagraph(self, *args: Any, **kwargs: Any) -> bool:
-        return graphs.active() and bool(super()._should_call_local_cudagraph(*args, **kwargs))
+        return "offsets" in kwargs
+
+    def forward(self, *args: Any, offsets: Tensor | None = None, **kwargs: Any) -> Any:
+        """As the layer's own; with ``offsets`` in place of ``packed_seq_params``, as its graph is captured."""
+        if offsets is not None:
+            row = self.config.nam56r_row
+            cu_seqlens = graphs.bounds(offsets, row, len(kwargs["hidden_states"]))
+            kwargs |= {"attention_mask": None, "packed_seq_params": packed(cu_seqlens, row + 1)}
+        return super().forward(*args, **kwargs)  # type: ignore[misc]
+
+
+class AttentionLayer(Graphed, TransformerLayer):
+    """Dense MLA: captured whole."""
 
 
 class SparseLayer(TransformerLayer):
@@ -27,6 +51,8 @@ class SparseLayer(TransformerLayer):
 
 class ExpertsLayer(MoETransformerLayer):
     """MoE: router and what follows the experts are captured, the experts between them are not."""
+
+    use_partial_cudagraphs: bool
 
     def _forward_mlp(self, *args: Any, **kwargs: Any) -> Any:
         if graphs.active() or not self.use_partial_cudagraphs:

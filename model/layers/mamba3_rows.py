@@ -25,7 +25,7 @@ def resetting(kernel: Callable[..., Any], first: Tensor) -> Callable[..., Any]:
 
     def run(*, ADT: Tensor, cu_seqlens: Tensor | None, **rest: Any) -> Any:
         """ADT [rows, heads, S] fp32: log of the decay; the first tokens' own gets no gradient: it acts on nothing."""
-        return kernel(ADT=torch.where(first[:, None, :], ADT.new_tensor(RESET), ADT), cu_seqlens=None, **rest)
+        return kernel(ADT=torch.where(first[:, None, :], RESET, ADT), cu_seqlens=None, **rest)
 
     return run
 

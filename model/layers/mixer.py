@@ -8,8 +8,8 @@ import torch
 from megatron.core.transformer.module import GraphableMegatronModule
 from torch import Tensor, nn
 
-from model import graphs
 from model.layers import paths
+from model.layers.graphed import Graphed
 from model.layers.norm import RMSNorm
 
 
@@ -32,9 +32,6 @@ class MixerLayer(GraphableMegatronModule):
     def _mixer(self, config: Any) -> tuple[nn.Module, paths.Path]:
         raise NotImplementedError
 
-    def _should_call_local_cudagraph(self, *args: Any, **kwargs: Any) -> bool:
-        return graphs.active() and bool(super()._should_call_local_cudagraph(*args, **kwargs))
-
     def forward(
         self, hidden_states: Tensor, attention_mask: Any = None, packed_seq_params: Any = None, **_: Any
     ) -> Tensor:
@@ -44,7 +41,7 @@ class MixerLayer(GraphableMegatronModule):
         return hidden_states + mixed[:, None]
 
 
-class Mamba3Layer(MixerLayer):
+class Mamba3Layer(Graphed, MixerLayer):
     """Mamba-3 MIMO: mamba-ssm's module (``model.layers.mamba3``)."""
 
     kind = "Mamba-3"
@@ -62,7 +59,7 @@ class Mamba3Layer(MixerLayer):
         return mixer, paths.Path(mixer.path, mixer.reason)
 
 
-class M2rnnLayer(MixerLayer):
+class M2rnnLayer(Graphed, MixerLayer):
     """M²RNN (``model.layers.m2rnn``)."""
 
     kind = "M²RNN"

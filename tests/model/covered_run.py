@@ -24,6 +24,7 @@ with coverage.building():
     lane_megatron.start(importlib.import_module, 0, Rank(0, 1))
     network = importlib.import_module("model.network")
     model = network.build(size, Run())
+    packed = importlib.import_module("model.layers.packed").packed
 coverage.attach(model)
 lock.verify(tree)
 bounds = torch.tensor([0, 100, 256, tokens], dtype=torch.int32)
@@ -35,7 +36,7 @@ for _ in range(4):
     with coverage.step():
         optimizer.zero_grad()
         given = {"labels": text.roll(-1, 1), "loss_mask": torch.ones(1, tokens), "fields": fields}
-        model(text, positions[None], network.packed(bounds, 256), **given).mean().backward()
+        model(text, positions[None], packed(bounds, 256), **given).mean().backward()
         optimizer.step()
         tracing.append(sys.gettrace() is not None or (sys.version_info >= (3, 12) and bool(sys.monitoring.get_tool(4))))
 coverage.record().write(run)

@@ -42,7 +42,7 @@ def alone(low, high):
     """Largest difference of a document's logits between the packed stream and itself alone."""
     import torch
 
-    from model import network
+    from model.layers.packed import packed
 
     model, batch = tiny.model().eval(), tiny.batch()
     with torch.no_grad():
@@ -50,7 +50,7 @@ def alone(low, high):
         part = {name: batch[name][:, low:high] for name in ("tokens", "positions")}
         fields = {name: value[low:high] for name, value in batch["fields"].items()}
         bounds = torch.tensor([0, high - low], dtype=torch.int32)
-        single = model(packed_seq_params=network.packed(bounds, high - low), fields=fields, **part)[0]
+        single = model(packed_seq_params=packed(bounds, high - low), fields=fields, **part)[0]
     model.train()
     return (whole - single).abs().max().item()
 

@@ -58,9 +58,9 @@ def bounds() -> torch.Tensor:
 
 
 def packed() -> Any:
-    from model import network
+    from model.layers import packed as documents
 
-    return network.packed(bounds(), LONGEST)
+    return documents.packed(bounds(), LONGEST)
 
 
 def batch(seed: int = 0) -> dict[str, Any]:

@@ -1,0 +1,16 @@
+"""Megatron's record of packed documents, as every layer is given it."""
+
+from __future__ import annotations
+
+from megatron.core.packed_seq_params import PackedSeqParams
+from torch import Tensor
+
+
+def packed(cu_seqlens: Tensor, longest: int) -> PackedSeqParams:
+    """Of ``cu_seqlens`` int32 [D+1] and the tokens that no document exceeds.
+
+    Fresh for every forward: DSA's shared indices travel on this object.
+    """
+    return PackedSeqParams(
+        qkv_format="thd", cu_seqlens_q=cu_seqlens, cu_seqlens_kv=cu_seqlens, max_seqlen_q=longest, max_seqlen_kv=longest
+    )
