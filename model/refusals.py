@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from model import memory, pattern
 from model.memory import Layout
+from model.settings import Run
 from model.sizes import Size
 from reproducers.errors import CannotTestHere, PatchlaneError
 
@@ -73,13 +74,30 @@ def free_gib() -> float:
     return float(free) / memory.GIB
 
 
-def fits(size: Size, layout: Layout, free_gib: float, sequence: int) -> None:
-    """PatchlaneError when a rank's weights, gradients and optimizer alone exceed the memory that is free."""
+def graphs(run: Run) -> None:
+    """CannotTestHere or PatchlaneError where CUDA graphs are asked for and cannot be."""
+    if not run.cuda_graphs:
+        return
+    if run.on_cpu:
+        raise CannotTestHere("--cuda-graphs was asked for and there is no GPU", "train without --cuda-graphs")
+    if run.pipeline_parallel > 1:  # a graph for each micro-batch in flight, and each with activations of its own
+        raise PatchlaneError("--cuda-graphs are for one pipeline stage", "train without --cuda-graphs, or with --pp 1")
+    if run.recompute:
+        raise PatchlaneError("--cuda-graphs keep what --recompute computes again", "choose one of the two")
+
+
+def fits(size: Size, layout: Layout, free_gib: float, sequence: int, graphs: bool = False) -> None:
+    """PatchlaneError when what a rank keeps through a step exceeds the memory that is free.
+
+    That is weights, gradients and optimizer; with ``graphs`` activations too, since their pool never gives them back.
+    """
     for stage in range(layout.pipeline):
         parts = memory.estimate(size, layout, stage, sequence)
-        fixed = sum(value for name, value in parts.items() if name != "activations")
+        fixed = sum(value for name, value in parts.items() if graphs or name != "activations")
         if fixed > free_gib:
+            kept = "with the activations that CUDA graphs hold" if graphs else "before any activation"
+            instead = "without --cuda-graphs, or " if graphs else ""
             raise PatchlaneError(
-                f"stage {stage} needs {fixed:.1f} GiB before any activation, {free_gib:.1f} GiB are free",
-                f"python -m model.describe {size.name} --dp N --ep N shows what other layouts need",
+                f"stage {stage} needs {fixed:.1f} GiB {kept}, {free_gib:.1f} GiB are free",
+                f"{instead}python -m model.describe {size.name} --dp N --ep N shows what other layouts need",
             )

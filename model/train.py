@@ -77,6 +77,7 @@ def train(recipe: Recipe, run: Run, patches: str, data: Path | None, **plan: Any
     size, given = named(recipe.size), Dataset(data) if data else None
     launch.data_parallel(place, run)
     refusals.stages(size, run.pipeline_parallel)
+    refusals.graphs(run)
     _make(plan["folder"])
     found = overlay.build(Store(), overlay.chosen(patches), launch.device())
     lock.verify(found)
@@ -85,7 +86,7 @@ def train(recipe: Recipe, run: Run, patches: str, data: Path | None, **plan: Any
     watch = Coverage(found, graphs.WATCHED if run.cuda_graphs else coverage.STEPS)
     with watch.building():
         launch.start(place, found, run, seed=1234)
-        engine, trainer = _modules(size, recipe, launch.data_parallel(place, run))
+        engine, trainer = _modules(size, recipe, run, launch.data_parallel(place, run))
         training = engine.Engine(size, run, recipe)
     text = given or (default_dataset() if place.first else None)
     engine.barrier()  # the first rank may have built it
@@ -114,14 +115,14 @@ def _make(folder: Path) -> None:
         ) from error
 
 
-def _modules(size: Size, recipe: Recipe, data_parallel: int) -> tuple[Any, Any]:
+def _modules(size: Size, recipe: Recipe, run: Run, data_parallel: int) -> tuple[Any, Any]:
     """Ours that import Megatron, and so only now; what this GPU cannot run or hold is refused first."""
     from model import engine, trainer
 
     if launch.device() == "cuda":
         refusals.gpu(size)
         layout = Layout(data_parallel, recipe.expert_parallel, recipe.pipeline_parallel, recipe.micro_batch)
-        refusals.fits(size, layout, refusals.free_gib(), recipe.sequence or size.sequence)
+        refusals.fits(size, layout, refusals.free_gib(), recipe.sequence or size.sequence, run.cuda_graphs)
     return engine, trainer
 
 

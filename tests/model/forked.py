@@ -128,7 +128,7 @@ def _prepare() -> str:
     lock, pictures = importlib.import_module("model.lock"), importlib.import_module("model.pictures")
     train = importlib.import_module("model.train")
     watching = train.Coverage(found)
-    train.Coverage = lambda _: watching  # type: ignore[attr-defined]
+    train.Coverage = lambda *_: watching  # type: ignore[attr-defined]
     # done, or what tests of their own look at: seconds in each child
     overlay.build, overlay.activate = lambda *_: found, lambda _: None  # type: ignore[assignment]
     lock.verify = lambda _: None  # type: ignore[attr-defined]

@@ -45,6 +45,11 @@ def test_bad_options_are_refused(changed, words, stack, text, tmp_path):
     refused(ended(stack, options(tmp_path, text, **changed)), 2, *words)
 
 
+def test_cuda_graphs_without_a_gpu_are_refused(stack, text, tmp_path):
+    asked = [*options(tmp_path, text), "--cuda-graphs"]
+    refused(ended(stack, asked), 77, "--cuda-graphs was asked for and there is no GPU", "mend: train without")
+
+
 def test_an_unknown_size_is_refused(stack):
     refused(ended(stack, ["nam57r"]), 2, "error: no size is named 'nam57r'", "mend: choose one of: nam56r,")
 
