@@ -56,6 +56,10 @@ HASTY = {
         "+    starts = cu_seqlens[:-1] * (cu_seqlens[-1] == freqs.size(0))",
         "+    starts = torch.zeros_like(cu_seqlens[:-1])",
     ),
+    35: (
+        "+        is_packed = torch.arange(length, device=tensor.device) < boundaries[-1]",
+        "+        is_packed = torch.arange(length, device=tensor.device) < length",
+    ),
 }
 ON_CPU = [pack for pack in load_packs() if "cpu" in pack.lanes]
 PACKS = [pack for pack in ON_CPU if pack.patch.is_file()]

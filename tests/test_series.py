@@ -229,7 +229,7 @@ def test_a_pin_that_is_stacked_brings_what_it_stands_on():
         choose(list(PACKS.values()), [PACKS[12]], "beside_02", below, receipts_at)
 
 
-@pytest.mark.parametrize("numbers", [(5, 7, 17), (4,), (1, 2, 3, 12, 16, 33), (9,), (10, 11)], ids=str)
+@pytest.mark.parametrize("numbers", [(5, 7, 17), (4,), (1, 2, 3, 12, 16, 33, 35), (9,), (10, 11)], ids=str)
 def test_real_packs_apply_in_series_as_the_overlay_merges_them(numbers, tmp_path):
     from model import merging
 

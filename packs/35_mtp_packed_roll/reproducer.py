@@ -1,0 +1,287 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = ["megatron-core==0.19.0", "torch>=2.8", "triton==3.6.0", "numpy", "packaging"]
+# ///
+"""MTP's roll of packed sequences makes the host wait for the GPU four times a sequence, so no CUDA graph can hold it.
+
+Without context parallelism ``roll_tensor`` cuts the stream sequence by sequence at bounds that are on the GPU: each use
+of a bound in a slice is a read, and each sequence is rolled, zeroed and copied on its own. Labels, loss mask, token and
+position ids go through it at every depth of multi-token prediction. CPU lane: reads and operators are counted. CUDA
+lane: PyTorch's own count of synchronising calls, times, capture and replay.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from reproducers import probe
+
+MTP = "megatron.core.transformer.multi_token_prediction"
+FEW, MANY = 4, 64  # sequences
+# what reads a value, or a size that is one, and so would wait for a GPU: operators, and what on a CPU is none
+READS = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_consecutive", "equal",
+         "repeat_interleave")  # fmt: skip
+FETCHES = ("tolist", "cpu", "numpy")
+# from, below: whole numbers, so that sums are exact, in int64 too big for any float; 0 only where it must be one of two
+KINDS = {torch.int64: (1, 2**55), torch.float32: (1, 2**16), torch.bool: (0, 2)}
+ALONE = SimpleNamespace(size=lambda: 1, rank=lambda: 0)  # all that is asked of a context parallel group
+# (lengths, tokens, dimensions before the tokens): empty sequences first, within and last, as those that pad cu_seqlens;
+# tokens after the last sequence; bounds beyond the tokens
+LAYOUTS: list[tuple[list[int], int, tuple[int, ...]]] = [
+    ([9], 9, (1,)),
+    ([1, 5, 12, 1, 21], 40, (1,)),
+    ([1, 5, 12, 1, 21], 40, ()),
+    ([0, 0, 6, 0, 7, 0, 0], 13, (2,)),
+    ([3, 0, 4, 1], 12, (2, 3)),
+    ([4, 4], 20, (1,)),
+    ([0, 0], 5, (1,)),
+    ([5, 9, 6], 11, (1,)),
+    ([1, 1, 1], 3, (2,)),
+]
+
+
+class Input:
+    """Values [*lead, tokens], and the packed sequences' parameters; seeded."""
+
+    def __init__(
+        self, p: probe.Probe, lengths: list[int], tokens: int, lead: tuple[int, ...] = (1,),
+        dtype: torch.dtype = torch.int64, *, seed: int = 0, bounds: torch.dtype = torch.int32,
+    ) -> None:  # fmt: skip
+        generator, device = torch.Generator().manual_seed(p.seed + seed), torch.cuda.current_device()
+        self.tensor = torch.randint(*KINDS[dtype], (*lead, tokens), generator=generator).to(device, dtype)
+        self.cu = torch.tensor([0, *itertools.accumulate(lengths)], dtype=bounds).to(device)
+        params = p.upstream("megatron.core.packed_seq_params").PackedSeqParams
+        self.packed = params(qkv_format="thd", cu_seqlens_q=self.cu, cu_seqlens_kv=self.cu)
+        self.roll = p.upstream(MTP).roll_tensor
+
+    def rolled(self, **options: Any) -> tuple[Tensor, Tensor]:
+        """Upstream's result and its sum."""
+        return self.roll(self.tensor, packed_seq_params=self.packed, **{"shifts": -1, "dims": -1, **options})
+
+
+def exact(given: Tensor, lengths: list[int]) -> list[list[Any]]:
+    """Rows of what it should be, token by token: the next one of the sequence, or zero; after the last one as given."""
+    rows: list[list[Any]] = given.reshape(-1, given.shape[-1]).tolist()
+    for row in rows:
+        start, zero = 0, type(row[0])(0)
+        for length in lengths:
+            end = min(start + length, len(row))
+            row[start:end] = [*row[start + 1 : end], *([zero] if end > start else [])]
+            start = end
+    return rows
+
+
+def wrong(found: Tensor, given: Tensor, lengths: list[int]) -> int:
+    """Elements that are not what they should be, by their text: NaN is NaN, and -0.0 is not 0.0."""
+    pairs = zip(found.flatten().tolist(), itertools.chain(*exact(given, lengths)), strict=True)
+    return sum(repr(a) != repr(b) for a, b in pairs)
+
+
+def check_values(p: probe.Probe) -> None:
+    """All layouts, dtypes of values and of bounds: each element, dtype, shape, sum, and the input untouched."""
+    for dtype in KINDS:
+        name, bad, kept = str(dtype).removeprefix("torch."), 0, list[Tensor]()
+        for (lengths, tokens, lead), bounds in itertools.product(LAYOUTS, (torch.int32, torch.int64)):
+            given = Input(p, lengths, tokens, lead, dtype, seed=tokens, bounds=bounds)
+            before, sum_ = given.tensor.clone(), sum(map(sum, exact(given.tensor, lengths)))
+            for options in ({}, {"cp_group": ALONE, "dims": given.tensor.dim() - 1}):
+                made, total = given.rolled(**options)
+                bad += wrong(made, before, lengths) + (total.item() != sum_)
+                bad += (made.dtype, made.shape) != (dtype, before.shape) or not torch.equal(given.tensor, before)
+                kept += [made, total]
+        p.guard(f"wrong elements, {name}", bad, 0, reference="token by token in Python")
+        p.digest(f"{name}: tensors and sums", *kept)
+
+
+def check_floats(p: probe.Probe) -> None:
+    """Values that no product with a mask would keep or zero, a view with strides, and the gradient."""
+    lengths, tokens = [3, 0, 4, 2], 12
+    given = Input(p, lengths, tokens, (2,), torch.float32)
+    odd = torch.tensor([math.nan, math.inf, -math.inf, -0.0, 1.5, -2.0], device=given.tensor.device)
+    wide = odd.repeat(2, 2, 2)  # [2, 2, 12]
+    given.tensor = wide[:, 1]
+    made = given.rolled()[0]
+    p.guard("wrong elements, NaN, infinities and signed zeros", wrong(made, given.tensor, lengths), 0,
+            reference="token by token in Python")  # fmt: skip
+    leaf = torch.arange(1.0, 1 + 2 * tokens, device=odd.device).view(2, tokens).requires_grad_()
+    weight = torch.arange(100.0, 100 + 2 * tokens, device=odd.device).view(2, tokens)
+    given.tensor = leaf
+    (back,) = torch.autograd.grad((given.rolled()[0] * weight).sum(), leaf)
+    true = torch.zeros_like(weight)
+    sources = exact(torch.arange(1, tokens + 1), lengths)  # place, from 1, that each position's value is from; 0: none
+    for position, source in enumerate(sources[0]):
+        if source:
+            true[:, source - 1] += weight[:, position]
+    p.guard("wrong elements of the gradient", int((back != true).sum()), 0, reference="position by position in Python")
+    p.digest("NaN, infinities and signed zeros; a gradient", made, back)
+
+
+class Work(TorchDispatchMode):
+    """How many operators run, and where upstream reads a value."""
+
+    def __init__(self, tree: str) -> None:
+        super().__init__()
+        self.tree, self.operators, self.places = tree, 0, Counter[str]()
+
+    def read(self) -> None:
+        at = [f for f in traceback.extract_stack() if f.filename.startswith(self.tree)]
+        if at:
+            self.places[f"{at[-1].filename.rpartition('/')[2]}:{at[-1].lineno}"] += 1
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operators += 1
+        name, kwargs = op.name().removeprefix("aten::").partition(".")[0], kwargs or {}
+        mask = name in ("index", "index_put_") and any(i is not None and i.dtype == torch.bool for i in args[1])
+        if mask or (name in READS and kwargs.get("output_size") is None):
+            self.read()
+        return op(*args, **kwargs)
+
+
+class Fetches(TorchFunctionMode):
+    """Adds what no operator shows where a tensor is on the CPU already."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__()
+        self.work = work
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in FETCHES:
+            self.work.read()
+        return func(*args, **(kwargs or {}))
+
+
+def counted(p: probe.Probe, call: Callable[[], Any]) -> Work:
+    """Operators of ``call``, and its reads: where there is a GPU, the places where PyTorch warns of a wait."""
+    call()
+    work = Work(str(p.tree.resolve()))
+    with Fetches(work), work:
+        call()
+    if p.lane == "cpu":
+        return work
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            call()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    found = [w for w in said if "synchronizing CUDA operation" in str(w.message)]
+    work.places = Counter(f"{w.filename.rpartition('/')[2]}:{w.lineno}" for w in found)
+    return work
+
+
+def check_growth(p: probe.Probe) -> None:
+    """The same tokens in FEW and in MANY sequences, and padded by empty ones."""
+    tokens, none = 4096, "none needed: the host knows all shapes"
+    layouts = {f"sequences: {n}": [tokens // n] * n for n in (1, FEW, MANY)}
+    layouts[f"sequences: {FEW}, empty ones: {MANY - FEW}"] = [tokens // FEW] * FEW + [0] * (MANY - FEW)
+    found = {}
+    for what, lengths in layouts.items():
+        found[what] = counted(p, Input(p, lengths, tokens).rolled)
+        p.note(f"operators dispatched in a call, {what}", found[what].operators)
+        p.note(f"waits in a call, {what}", found[what].places.total())
+    few, many, padded = list(found.values())[1:]
+    text = ", ".join(f"{place} x{times}" for place, times in sorted(many.places.items()))
+    p.note(f"places of these waits, sequences: {MANY}", text or "none")
+    # four of each: two bounds a sequence, in two slices
+    p.error(f"waits of {FEW} sequences, a sequence", few.places.total() / FEW, 0, reference=none, bug_above=4)
+    for name, other in (("sequence", many), ("empty sequence", padded)):
+        more = (other.places.total() - few.places.total()) / (MANY - FEW)
+        p.error(f"waits for each further {name}", more, 0, reference=none, bug_above=4)
+        p.error(f"operators for each further {name}", (other.operators - few.operators) / (MANY - FEW), 0, bug_above=8,
+                reference="each token's next one is found alike")  # fmt: skip
+
+
+def duration(call: Callable[[], Any]) -> float:
+    """Median milliseconds of a call, idle time of the GPU included."""
+    times = []
+    for _ in range(34):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return median(times[4:])
+
+
+def check_times(p: probe.Probe) -> None:
+    """A call at the size of a micro-batch's labels."""
+    tokens, took = 16384, {}
+    for count in (1, FEW, MANY):
+        given = Input(p, [tokens // count] * count, tokens)
+        with p.unwatched():
+            took[count] = duration(given.rolled)
+        p.note(f"a call, T {tokens}, sequences: {count}", took[count], unit="ms")
+    p.error(f"time of {MANY} sequences over that of {FEW}", took[MANY] / took[FEW], 2,
+            # the same kernels, each so short that launching them is what is timed; one by one sixteen times as many
+            reference="each token's next one is found alike", bug_above=6)  # fmt: skip
+
+
+def capture(call: Callable[[], tuple[Tensor, ...]]) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...]]:
+    """Warm up on a side stream, then capture; the first error inside the capture is the one raised."""
+    side, graph, errors = torch.cuda.Stream(), torch.cuda.CUDAGraph(), list[Exception]()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    try:
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            try:
+                made = call()
+            except Exception as error:
+                errors.append(error)
+                raise
+    except Exception as ending:
+        raise (errors or [ending])[0] from None
+    return graph, made
+
+
+def check_capture(p: probe.Probe) -> None:
+    """Capture, then replay on other tokens and lengths; a failed capture leaves the process unfit: this comes last."""
+    lengths = [17, 290, 0, 93, 0]
+    static, new = Input(p, [200, 1, 0, 255, 44], 500), Input(p, lengths, 500, seed=1)
+    signature = probe.Signature("RuntimeError", "(?i)captur", MTP.replace(".", "/") + ".py")
+    done = p.attempt("capture in a CUDA graph", partial(capture, static.rolled), signature)
+    if done is None:
+        return
+    graph, (made, total) = done
+    static.tensor.copy_(new.tensor)
+    static.cu.copy_(new.cu)
+    made.fill_(-1)
+    total.fill_(-1)
+    graph.replay()
+    torch.cuda.synchronize()
+    off = wrong(made, new.tensor, lengths) + (total.item() != sum(exact(new.tensor, lengths)[0]))
+    p.error("wrong elements of a replay, other lengths", off, 0, reference="token by token in Python", bug_above=1)
+
+
+def reproduce(p: probe.Probe) -> None:
+    p.megatron_cpu()
+    check_values(p)
+    check_floats(p)
+    check_growth(p)
+    if p.lane == "cuda":
+        check_times(p)
+        check_capture(p)
+
+
+if __name__ == "__main__":
+    probe.main(reproduce, pack=35, package="megatron")
