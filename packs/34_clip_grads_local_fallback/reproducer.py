@@ -1,0 +1,222 @@
+# /// script
+# requires-python = ">=3.11"
+# dependencies = [
+#     "megatron-core==0.19.0", "transformer-engine[pytorch]==2.13.0", "torch>=2.8", "triton==3.6.0", "numpy", "einops",
+# ]
+# ///
+"""Beside a Transformer Engine before 2.14, Megatron clips gradients one by one and waits for the GPU at each of them.
+
+``clip_grads.py`` imports four names at once, and ``multi_tensor_scale_tensor`` is new in 2.14. Without it all four are
+given up for a fallback in Python, although the callers do without that one. The fallback reads every gradient's norm on
+the host, launches kernels gradient by gradient, and rounds the norms of bf16 gradients to bf16. A warning says that
+Transformer Engine is not installed. Needs a GPU, a built Transformer Engine, and no Apex, which would stand in.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile
+
+from reproducers import probe
+
+CLIP = "megatron.core.optimizer.clip_grads"
+NAMES = ("multi_tensor_applier", "multi_tensor_l2norm", "multi_tensor_scale")  # all that the callers cannot do without
+FEW, MANY = 16, 256  # gradients
+SIZES = (1, 1000, 65537, 2**18)  # elements, in turn: the kernels take chunks of 65,536, four elements at a time
+MAX_NORM = 1.0
+# Squares are summed in fp32: at most some hundred roundings of 2**-24 in a row, halved by the root
+FP32 = 1e-5
+
+
+class Gradients:
+    """``count`` parameters with seeded gradients."""
+
+    def __init__(self, p: probe.Probe, count: int, dtype: torch.dtype = torch.float32) -> None:
+        generator = torch.Generator("cuda").manual_seed(p.seed)
+        sizes = [SIZES[i % len(SIZES)] for i in range(count)]
+        self.before = [torch.randn(n, generator=generator, device="cuda").to(dtype) for n in sizes]
+        self.params = [torch.nn.Parameter(torch.zeros_like(g)) for g in self.before]
+        self.attribute = "grad" if dtype == torch.float32 else "decoupled_grad"  # as the precision-aware optimizer has
+        self.reset()
+        self.exact = math.sqrt(sum(g.double().square().sum().item() for g in self.before))
+        self.upstream = p.upstream(CLIP)
+
+    def reset(self) -> None:
+        for param, grad in zip(self.params, self.before, strict=True):
+            setattr(param, self.attribute, grad.clone())
+
+    @property
+    def grads(self) -> list[Tensor]:
+        return [getattr(param, self.attribute) for param in self.params]
+
+    def clip(self, max_norm: float, total: Any) -> None:
+        decoupled = self.attribute == "decoupled_grad"
+        self.upstream.clip_grad_by_total_norm_fp32(self.params, max_norm, total, use_decoupled_grad=decoupled)
+
+    def step(self) -> None:
+        """What an optimizer does between backward and its step."""
+        self.clip(MAX_NORM, norm(self.upstream, self.grads))
+
+    def wrong(self) -> float:
+        """Worst relative error of a clipped gradient."""
+        scale = min(1.0, MAX_NORM / (self.exact + 1e-6))  # Megatron's coefficient
+        exact = [g.double() * scale for g in self.before]
+        pairs = zip(self.grads, exact, strict=True)
+        return max(((found.double() - true).norm() / true.norm()).item() for found, true in pairs)
+
+
+def norm(upstream: Any, grads: list[Tensor], kind: float = 2.0) -> Any:
+    """Upstream's: a number, or a tensor of one element."""
+    with torch.no_grad():
+        return upstream.get_grad_norm_fp32(grads, kind, torch.distributed.group.WORLD)
+
+
+def check_values(p: probe.Probe, upstream: Any) -> None:
+    """Norms and clipped gradients, by whatever they are computed."""
+    for count in (FEW, MANY):
+        given = Gradients(p, count)
+        total = norm(upstream, given.grads)
+        p.guard(f"norm of {count} fp32 gradients", abs(float(total) / given.exact - 1), FP32, reference="fp64 norm")
+        given.clip(2 * given.exact, total)
+        changed = sum(int((a != b).sum()) for a, b in zip(given.grads, given.before, strict=True))
+        p.guard(f"elements of {count} fp32 gradients that are clipped below the limit", changed, 0,
+                reference="a limit of twice the norm changes nothing")  # fmt: skip
+        given.clip(MAX_NORM, total)
+        p.guard(f"{count} fp32 gradients after clipping", given.wrong(), FP32, reference="fp64 product")
+    half = Gradients(p, FEW, torch.bfloat16)
+    half.clip(MAX_NORM, half.exact)
+    p.guard(f"{FEW} bf16 gradients after clipping by a given norm", half.wrong(), 2**-7,  # a product rounds to 2**-8
+            reference="fp64 product")  # fmt: skip
+    few = Gradients(p, FEW)
+    one = sum(g.double().abs().sum().item() for g in few.before)
+    p.guard("1-norm", abs(float(norm(upstream, few.grads, 1)) / one - 1), FP32, reference="fp64 sum")
+    largest = max(g.abs().max().item() for g in few.before)
+    p.guard("inf-norm", abs(norm(upstream, few.grads, math.inf) - largest), 0, reference="largest element")
+    p.guard("norm of no gradients", float(norm(upstream, [])), 0, reference="0")
+    for value in (math.inf, math.nan):
+        few.grads[2][-1] = value
+        p.guard(f"norm with one {value} is finite", math.isfinite(norm(upstream, few.grads)), 0, reference="it is not")
+
+
+def check_bf16(p: probe.Probe, upstream: Any) -> None:
+    """Gradients of ones, each of norm 256.9: bf16 has 256 and 258 there."""
+    ones = torch.ones(65998, device="cuda", dtype=torch.bfloat16)
+    total = float(norm(upstream, [ones] * MANY))
+    p.error(f"norm of {MANY} bf16 gradients", abs(total / math.sqrt(MANY * ones.numel()) - 1), FP32,
+            reference="fp64 norm", bug_above=1e-3)  # fmt: skip
+
+
+def waits(call: Callable[[], None]) -> Counter[str]:
+    """The places where PyTorch says that ``call`` makes the host wait."""
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            call()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    found = [w for w in said if "synchronizing CUDA operation" in str(w.message)]
+    return Counter(f"{w.filename.rpartition('/')[2]}:{w.lineno}" for w in found)
+
+
+def launched(call: Callable[[], None]) -> tuple[int, int]:
+    """Kernels, copies and fills on the GPU, as its own profiler counts them, and copies to the host among them."""
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+        call()
+        torch.cuda.synchronize()
+    names = [event.name for event in seen.events() or () if event.device_type == DeviceType.CUDA]
+    return len(names), sum("DtoH" in name for name in names)
+
+
+def fresh(given: Gradients, measure: Callable[[Callable[[], None]], Any]) -> Any:
+    """Measure a step from the gradients as they were, after one that warms up."""
+    given.step()
+    given.reset()
+    return measure(given.step)
+
+
+def check_work(p: probe.Probe) -> None:
+    """A step with MANY gradients against one with FEW."""
+    few, many = Gradients(p, FEW), Gradients(p, MANY)
+    waited = [fresh(given, waits) for given in (few, many)]
+    for count, places in zip((FEW, MANY), waited, strict=True):
+        text = ", ".join(f"{place} x{times}" for place, times in sorted(places.items()))
+        p.note(f"waits in a step of {count} gradients", sum(places.values()), detail=text)
+    more, one = MANY - FEW, "the norm is one number, however many gradients"
+    p.error("waits for each further gradient", (sum(waited[1].values()) - sum(waited[0].values())) / more, 0,
+            reference=one, bug_above=0.5)  # fmt: skip
+    fresh(few, launched)  # the first profile of a process starts the profiler
+    counts = [fresh(given, launched) for given in (few, many)]
+    if not counts[0][0]:
+        return p.skip("launches and copies for each further gradient", "the profiler saw nothing on the GPU")
+    for count, (found, copies) in zip((FEW, MANY), counts, strict=True):
+        p.note(f"launches in a step of {count} gradients", found, detail=f"{copies} of them copies to the host")
+    p.error("copies to the host for each further gradient", (counts[1][1] - counts[0][1]) / more, 0,
+            reference=one, bug_above=0.5)  # fmt: skip
+    # The norm's kernel takes up to 110 gradients a launch, the scaling one up to 64: 5 launches for 240 gradients
+    p.error("launches for each further gradient", (counts[1][0] - counts[0][0]) / more, 1 / 16,
+            reference="a kernel takes a list of gradients", bug_above=2)  # fmt: skip
+    return None
+
+
+def check_times(p: probe.Probe) -> None:
+    """Host and GPU together, from idle to idle."""
+    for count in (FEW, MANY):
+        given, times = Gradients(p, count), list[float]()
+        with p.unwatched():
+            for _ in range(14):
+                given.reset()
+                torch.cuda.synchronize()
+                start = time.perf_counter()
+                given.step()
+                torch.cuda.synchronize()
+                times.append(1e3 * (time.perf_counter() - start))
+        p.note(f"norm and clipping of {count} gradients", median(times[3:]), unit="ms")
+
+
+def transformer_engine(p: probe.Probe) -> None:
+    """CannotTest where what Megatron should have used cannot be had, or something else would be used."""
+    try:
+        p.transformer_engine()
+        optimizers = importlib.import_module("transformer_engine.pytorch.optimizers")
+    except (ImportError, OSError) as error:
+        raise probe.CannotTest(f"Transformer Engine cannot be imported: {error}") from error
+    absent = [name for name in NAMES if not hasattr(optimizers, name)]
+    if absent:
+        raise probe.CannotTest(f"this Transformer Engine has no {', '.join(absent)}", "pass --needs DIR of another")
+    if importlib.util.find_spec("amp_C") is not None:
+        raise probe.CannotTest("Apex is installed, which Megatron asks next", "use an environment without it")
+    p.note("Transformer Engine has multi_tensor_scale_tensor", str(hasattr(optimizers, "multi_tensor_scale_tensor")))
+
+
+def reproduce(p: probe.Probe) -> None:
+    if p.lane == "cpu":
+        raise probe.CannotTest("Transformer Engine's multi-tensor kernels need a GPU", "pass --lane cuda there")
+    transformer_engine(p)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        p.megatron_cpu()
+        upstream = p.upstream(CLIP)
+    own = [str(w.message) for w in said if w.filename == upstream.__file__]
+    p.note("warning of the import", "; ".join(own) or "none")
+    check_values(p, upstream)
+    check_bf16(p, upstream)
+    check_work(p)
+    check_times(p)
+
+
+if __name__ == "__main__":
+    probe.main(reproduce, pack=34, package="megatron")
