@@ -151,7 +151,8 @@ class Coverage:
     def _seen(self, hunk: Hunk, report: dict[str, Any]) -> HunkSeen:
         seen, path = report[hunk.path], self._tree / hunk.path
         hit = {n for n in seen["lines"] if hunk.first <= n <= hunk.last}
-        ran = hit & _inside_functions(path)
+        inside = _inside_functions(path)
+        ran = hit & inside
         lines = sorted(ran or hit)
         kernels = [c for c in seen["compiled"] if c["first"] <= hunk.last and hunk.first <= c["last"]]
         places = {place: found[str(path)] for place, found in self._watch.places.items() if str(path) in found}
@@ -162,6 +163,7 @@ class Coverage:
             state="ran" if ran else "compiled" if kernels else "loaded" if lines else "never",
             lines=lines, places={place: found for place, found in by_place.items() if found},
             compiled=[Compiled(**one, places=of[one["first"]]) for one in kernels],
+            at_import=path.suffix == ".py" and not inside.intersection(range(hunk.first, hunk.last + 1)),
         )  # fmt: skip
 
 

@@ -32,7 +32,7 @@ class HunkSeen(Model):
     """A hunk's lines in the merged tree, and which of them executed where.
 
     ``loaded``: only the file's import ran them, which proves nothing of what its functions do. Such lines are left out
-    where functions' lines ran.
+    where functions' lines ran. ``at_import``: none of its lines is in a function, so that no more can be seen of it.
     """
 
     file: str
@@ -42,6 +42,7 @@ class HunkSeen(Model):
     lines: list[int]
     places: dict[str, list[int]]
     compiled: list[Compiled]
+    at_import: bool = False
 
     @property
     def where(self) -> str:
@@ -66,6 +67,9 @@ class PackSeen(Model):
 
     @property
     def executed(self) -> bool:
+        """Whether anything of it did its work. A patch of nothing but statements of an import did when they ran."""
+        if all(hunk.at_import for hunk in self.hunks):
+            return any(hunk.state == "loaded" for hunk in self.hunks)
         return any(hunk.executed for hunk in self.hunks)
 
     def wanted_on(self, device: str) -> list[str]:

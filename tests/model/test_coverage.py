@@ -112,6 +112,21 @@ def test_a_consumed_pack_that_never_ran_stops(trained, found):
         assert "consumed_by" in caught.value.remedy
 
 
+def test_a_patch_of_an_import_alone_is_done_when_imported(toy, monkeypatch):
+    """The same constant proves nothing beside changed functions."""
+    found = overlay_of(toy, toy.pack(toy.patch(edited(EDITS[2])), record=CONSUMED), SOURCE)
+    seen = Coverage(found)
+    with pytest.raises(PatchlaneError, match="yet never ran"):
+        require(seen.record(), found, "cpu")
+    with seen.building():
+        imported(found, monkeypatch)
+    with pytest.raises(RuntimeError), seen.step():
+        raise RuntimeError
+    (hunk,) = seen.record().packs["pack07"].hunks
+    assert (hunk.state, hunk.at_import) == ("loaded", True)
+    require(seen.record(), found, "cpu")
+
+
 def test_one_hunk_is_enough_and_others_owe_nothing(trained, found):
     require(trained(lambda core: [(nothing, lambda: core.first([])), (nothing, nothing)]).record(), found, "cpu")
     record = trained(lambda core: [(nothing, nothing)] * 2).record()
