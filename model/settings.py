@@ -40,12 +40,12 @@ def megatron_config(size: Size, run: Run) -> Any:
     asked = PATHS | run.paths
     lack = "there is no GPU" if run.on_cpu else None
     dsa = paths.choose("DSA", asked["dsa"], {"tilelang": lack, "megatron": None})
-    moe = paths.choose("MoE", asked["moe"], {"grouped": lack, "sequential": None})
+    moe = paths.choose("MoE", asked["moe"], {"grouped": lack, "grouped_fused": lack, "sequential": None})
     config = MLATransformerConfig(
         **_shape(size), **_attention(size), **_experts(size, run), **_training(size, run),
         **graphs.settings(run.cuda_graphs),
         dsa_kernel_backend="tilelang" if dsa.name == "tilelang" else "none",
-        moe_grouped_gemm=moe.name == "grouped",
+        moe_grouped_gemm=moe.name.startswith("grouped"), moe_router_fusion=moe.name == "grouped_fused",
         params_dtype=torch.bfloat16 if run.bf16 else torch.float32,
         pipeline_dtype=torch.bfloat16 if run.bf16 else torch.float32,
         activation_func=torch.nn.functional.gelu,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+import functools
+from collections.abc import Callable
 from typing import Any
 
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
@@ -80,8 +84,27 @@ def _dsa() -> ModuleSpec:
     return _attention(SparseLayer, absorbed_mla.AbsorbedMLASelfAttention, submodules)
 
 
-def _moe(size: Size, grouped: bool) -> ModuleSpec:
+def fused_gradients(build: Callable[..., Any]) -> Callable[..., Any]:
+    """``build`` of experts, whose products then add weight gradients to Megatron's fp32 ones themselves.
+
+    Asked for by the configuration as a whole, Megatron's own linear layers would want Apex for it.
+    """
+
+    def experts(count: int, config: Any, **rest: Any) -> Any:
+        fused = copy.copy(config)
+        fused.gradient_accumulation_fusion = True
+        return build(count, fused, **rest)
+
+    return experts
+
+
+def _moe(size: Size, path: str) -> ModuleSpec:
+    grouped = path.startswith("grouped")
     experts = get_moe_module_spec(use_te=grouped, num_experts=size.experts.count, moe_grouped_gemm=grouped)
+    if path == "grouped_fused":
+        parts = experts.keywords["submodules"]
+        parts = dataclasses.replace(parts, experts=fused_gradients(parts.experts))
+        experts = functools.partial(experts.func, submodules=parts)
     parts = TransformerLayerSubmodules(pre_mlp_layernorm=RMSNorm, mlp=experts, mlp_bda=get_bias_dropout_add)
     return ModuleSpec(module=ExpertsLayer, submodules=parts)
 
@@ -104,11 +127,15 @@ def _mtp() -> ModuleSpec:
     )
 
 
-def hybrid_stack(size: Size, grouped: bool) -> ModuleSpec:
-    """Spec of the main stack and its MTP depths; ``grouped``: experts as one grouped product (Transformer Engine)."""
+def hybrid_stack(size: Size, moe: str) -> ModuleSpec:
+    """Spec of the main stack and its MTP depths.
+
+    ``moe``: experts one after the other ("sequential"), or by Transformer Engine as one grouped product ("grouped"),
+    which may also add their weight gradients ("grouped_fused").
+    """
     hybrid_block.TENorm = RMSNorm  # the stack's final norm, which upstream does not take from the spec
     parts = hybrid_block.HybridStackSubmodules(
         mamba_layer=ModuleSpec(module=Mamba3Layer), gdn_layer=ModuleSpec(module=M2rnnLayer), mla_layer=_mla(),
-        dsa_layer=_dsa(), moe_layer=_moe(size, grouped), mlp_layer=_mlp(), mtp_block_spec=_mtp(),
+        dsa_layer=_dsa(), moe_layer=_moe(size, moe), mlp_layer=_mlp(), mtp_block_spec=_mtp(),
     )  # fmt: skip
     return ModuleSpec(module=hybrid_block.HybridStack, submodules=parts)
