@@ -67,7 +67,8 @@ def _validated(pack: Pack, pin: str, entry: dict[str, Any], receipts: Path) -> l
 
     Beside the live pin a lane whose receipt is of an earlier reproducer is left out, as long as another is current.
     """
-    again = f"python -m reproducers.run {pack.id} --at {pin}, then python -m reproducers.manifest refresh"
+    lane = "" if "cpu" in pack.lanes else " --lane cuda"
+    again = f"python -m reproducers.run {pack.id}{lane} --at {pin}, then python -m reproducers.manifest refresh"
     rows = []
     for lane, path in evidence(pack, pin, receipts).items():
         digest, files = file_sha256(path), ran(path)

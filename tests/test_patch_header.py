@@ -14,7 +14,7 @@ from toy import FIRST, HEAD, RECORD, REPRODUCER, THREAD, TOTAL, Toy, edited
 from reproducers import manifest, patch_mail, receipts
 from reproducers.errors import PatchlaneError
 from reproducers.header_fields import Evidence, Status, Target
-from reproducers.patch_header import header, mail, parse
+from reproducers.patch_header import evidence, header, mail, parse
 from reproducers.schema import ROOT, load_pack, load_packs
 from reproducers.series_apply import git
 
@@ -24,7 +24,7 @@ EXPORTED = [
     (pack, pin)
     for pack in PACKS
     for pin in pack.pins
-    if pack.patch_at(pin) and not pack.healthy_at(pin) and ENTRIES[pack.id]["lanes"]
+    if pack.patch_at(pin) and not pack.healthy_at(pin) and evidence(pack, pin, ROOT / "receipts")
 ]
 SHORT = HEAD + "Why: é.\n\n"
 MERGED = THREAD | {"relation": "fixes it", "state": "merged", "url": "https://github.com/toy/toyup/pull/9"}

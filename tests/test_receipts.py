@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -188,7 +189,8 @@ def test_no_path_of_this_machine(toy, monkeypatch, home):
     run = toy.run(toy.pack(reproducer=body(code)))
     path = write(run, toy.root / "receipts", "toy", [str(folder / "clone")], places(toy.store))
     text = path.read_text() + path.with_suffix(".log").read_text()
-    for secret in (str(toy.root), str(folder), str(receipts.ROOT), sys.prefix, os.uname().nodename, home):
+    assert not re.search(rf"\b{re.escape(os.uname().nodename)}\b", text)  # "vm" may be part of a folder's random name
+    for secret in (str(toy.root), str(folder), str(receipts.ROOT), sys.prefix, home):
         assert secret not in text.replace("<home>", "")
         assert json.dumps(secret)[1:-1] not in text.replace("<home>", "")
     assert verify_all(toy.root / "receipts") == {}
