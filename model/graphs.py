@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 MODULES = ["attn", "mamba", "moe_router", "moe_preprocess"]
 WATCHED = 1  # steps of a run that call the layers' own code
@@ -70,4 +70,6 @@ def bounds(offsets: Tensor, row: int, tokens: int) -> Tensor:
 
 def _whole_rows(like: Tensor, row: int, tokens: int) -> Tensor:
     """[D+1] int32: 0, row, 2 row, … tokens, then tokens again; D of at least tokens / row."""
+    import torch
+
     return torch.arange(0, len(like) * row, row, dtype=torch.int32, device=like.device).clamp(max=tokens)

@@ -14,7 +14,7 @@ STAGES = ["route", "expert_compute", "postprocess"]  # of an MoE layer called as
 
 
 class Graphed:
-    """Before a GraphableMegatronModule: its graph takes hidden states and ``offsets`` alone, and is made of ``run``."""
+    """Named before a GraphableMegatronModule as a base: its graph takes hidden states and ``offsets`` alone."""
 
     config: Any
 

@@ -50,6 +50,12 @@ def test_cuda_graphs_without_a_gpu_are_refused(stack, text, tmp_path):
     refused(ended(stack, asked), 77, "--cuda-graphs was asked for and there is no GPU", "mend: train without")
 
 
+def test_options_are_read_without_torch():
+    """Importing it takes seconds."""
+    code = "import sys, model.train; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
 def test_an_unknown_size_is_refused(stack):
     refused(ended(stack, ["nam57r"]), 2, "error: no size is named 'nam57r'", "mend: choose one of: nam56r,")
 
