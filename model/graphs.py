@@ -1,10 +1,11 @@
 """CUDA graphs of the layers that launch the same kernels on every micro-batch: Megatron-Core's own, one a layer.
 
-Mamba-3, M²RNN, dense MLA, routers and what follows the experts are captured at the end of the first step
-(megatron/core/transformer/cuda_graphs.py @ core_v0.19.0, ``cuda_graph_impl="local"``). Experts are not, since their
-tokens are counted on the host, and the sparse layers are not, since they hand indices on by an attribute of
-``packed_seq_params``, which a captured layer does not see. A micro-batch with more documents than ``documents`` allows,
-and held-out loss, run without graphs.
+Mamba-3, M²RNN, dense MLA and, without expert parallelism, routers and what follows the experts are captured at the end
+of the first step (megatron/core/transformer/cuda_graphs.py @ core_v0.19.0, ``cuda_graph_impl="local"``). With expert
+parallelism a captured router would gather the experts' counts over the ranks; the one run that did had NaN in its
+gradients. Experts are not captured, since their tokens are counted on the host, and the sparse layers are not, since
+they hand indices on by an attribute of ``packed_seq_params``, which a captured layer does not see. A micro-batch with
+more documents than ``documents`` allows, and held-out loss, run without graphs.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-MODULES = ["attn", "mamba", "moe_router", "moe_preprocess"]
+MODULES = ["attn", "mamba"]
+ROUTERS = ["moe_router", "moe_preprocess"]
 WATCHED = 1  # steps of a run that call the layers' own code
 DOCUMENTS_A_ROW = 8
 _paused = 0
@@ -43,9 +45,10 @@ def paused(when: bool = True) -> Iterator[None]:
         _paused -= when
 
 
-def settings(asked: bool) -> dict[str, Any]:
+def settings(asked: bool, expert_parallel: int = 1) -> dict[str, Any]:
     """Megatron's options."""
-    return {"cuda_graph_impl": "local", "cuda_graph_modules": list(MODULES)} if asked else {}
+    modules = MODULES + ROUTERS * (expert_parallel == 1)
+    return {"cuda_graph_impl": "local", "cuda_graph_modules": modules} if asked else {}
 
 
 def seed(seed: int) -> None:

@@ -40,12 +40,12 @@ def megatron_config(size: Size, run: Run) -> Any:
     asked = PATHS | run.paths
     lack = "there is no GPU" if run.on_cpu else None
     dsa = paths.choose("DSA", asked["dsa"], {"tilelang": lack, "megatron": None})
-    moe = paths.choose("MoE", asked["moe"], {"grouped": lack, "grouped_fused": lack, "sequential": None})
+    moe = paths.choose("MoE", asked["moe"], {"grouped_fused": lack, "grouped": lack, "sequential": None})
     full = None if run.bf16 else "weights are fp32"
-    wgrad = paths.choose("weight gradients", asked["wgrad"], {"added": None, "fused": lack or full})
+    wgrad = paths.choose("weight gradients", asked["wgrad"], {"fused": lack or full, "added": None})
     config = MLATransformerConfig(
         **_shape(size), **_attention(size), **_experts(size, run), **_training(size, run),
-        **graphs.settings(run.cuda_graphs),
+        **graphs.settings(run.cuda_graphs, run.expert_parallel),
         dsa_kernel_backend="tilelang" if dsa.name == "tilelang" else "none",
         moe_grouped_gemm=moe.name.startswith("grouped"), moe_router_fusion=moe.name == "grouped_fused",
         gradient_accumulation_fusion=wgrad.name == "fused",

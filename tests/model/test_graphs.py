@@ -33,6 +33,13 @@ def test_paused_nests_and_ends_with_its_block():
     assert graphs.active()
 
 
+def test_no_graph_gathers_over_ranks():
+    """Routers count tokens over expert parallel ranks."""
+    assert graphs.settings(False, 2) == {}
+    assert "moe_router" in graphs.settings(True, 1)["cuda_graph_modules"]
+    assert graphs.settings(True, 2)["cuda_graph_modules"] == ["attn", "mamba"]
+
+
 def differences(kinds):
     """{kind: (largest difference of the output called with ``offsets``, operators that make the host wait)}."""
     from unittest import mock
