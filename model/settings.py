@@ -28,6 +28,19 @@ class Run:
     paths: dict[str, str] = field(default_factory=dict)
 
 
+def choose(run: Run) -> dict[str, paths.Path]:
+    """The paths that Megatron's own modules take, by kind. CannotTestHere for one that is asked for and cannot run."""
+    asked = PATHS | run.paths
+    lack = "there is no GPU" if run.on_cpu else None
+    full = None if run.bf16 else "weights are fp32"
+    able = {
+        "dsa": ("DSA", {"tilelang": lack, "megatron": None}),
+        "moe": ("MoE", {"grouped_fused": lack, "grouped": lack, "sequential": None}),
+        "wgrad": ("weight gradients", {"fused": lack or full, "added": None}),
+    }
+    return {kind: paths.choose(name, asked[kind], lacks) for kind, (name, lacks) in able.items()}
+
+
 def megatron_config(size: Size, run: Run) -> Any:
     """The MLATransformerConfig of ``size`` (megatron-core 0.19.0) for ``run``; call with the overlay active.
 
@@ -37,25 +50,21 @@ def megatron_config(size: Size, run: Run) -> Any:
     import torch
     from megatron.core.transformer.transformer_config import MLATransformerConfig
 
-    asked = PATHS | run.paths
-    lack = "there is no GPU" if run.on_cpu else None
-    dsa = paths.choose("DSA", asked["dsa"], {"tilelang": lack, "megatron": None})
-    moe = paths.choose("MoE", asked["moe"], {"grouped_fused": lack, "grouped": lack, "sequential": None})
-    full = None if run.bf16 else "weights are fp32"
-    wgrad = paths.choose("weight gradients", asked["wgrad"], {"fused": lack or full, "added": None})
+    chosen = choose(run)
     config = MLATransformerConfig(
         **_shape(size), **_attention(size), **_experts(size, run), **_training(size, run),
         **graphs.settings(run.cuda_graphs, run.expert_parallel),
-        dsa_kernel_backend="tilelang" if dsa.name == "tilelang" else "none",
-        moe_grouped_gemm=moe.name.startswith("grouped"), moe_router_fusion=moe.name == "grouped_fused",
-        gradient_accumulation_fusion=wgrad.name == "fused",
+        dsa_kernel_backend="tilelang" if chosen["dsa"].name == "tilelang" else "none",
+        moe_grouped_gemm=chosen["moe"].name.startswith("grouped"),
+        moe_router_fusion=chosen["moe"].name == "grouped_fused",
+        gradient_accumulation_fusion=chosen["wgrad"].name == "fused",
         params_dtype=torch.bfloat16 if run.bf16 else torch.float32,
         pipeline_dtype=torch.bfloat16 if run.bf16 else torch.float32,
         activation_func=torch.nn.functional.gelu,
     )  # fmt: skip
     config.nam56r_size, config.nam56r_row = size, run.row
-    config.nam56r_paths = asked
-    config.nam56r_chosen = {"dsa": dsa, "moe": moe, "wgrad": wgrad}
+    config.nam56r_paths = PATHS | run.paths
+    config.nam56r_chosen = chosen
     return config
 
 

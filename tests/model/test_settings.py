@@ -1,0 +1,25 @@
+"""Which of Megatron's own paths a run takes: the fastest that works where nothing is asked for, else what is."""
+
+import pytest
+
+from model import settings
+from model.settings import Run
+from reproducers.errors import CannotTestHere
+
+
+def names(**run):
+    return {kind: path.name for kind, path in settings.choose(Run(**run)).items()}
+
+
+def test_what_runs_unasked():
+    fastest = {"dsa": "tilelang", "moe": "grouped_fused", "wgrad": "fused"}
+    assert names(bf16=True, on_cpu=False) == fastest
+    assert names(on_cpu=False) == fastest | {"wgrad": "added"}  # the product adds gradients of bf16 weights only
+    assert names(bf16=True) == {"dsa": "megatron", "moe": "sequential", "wgrad": "added"}
+
+
+def test_what_is_asked_for_is_taken_or_refused():
+    asked = {"dsa": "megatron", "moe": "grouped", "wgrad": "added"}
+    assert names(bf16=True, on_cpu=False, paths=asked) == asked
+    with pytest.raises(CannotTestHere, match="fused was asked for and weights are fp32"):
+        names(on_cpu=False, paths={"wgrad": "fused"})
