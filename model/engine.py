@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -23,6 +22,7 @@ from megatron.core.transformer.module import Float16Module
 from torch import Tensor
 
 from model import graphs, parts
+from model.clock import Clock
 from model.data.loader import Batch
 from model.layers.packed import packed
 from model.network import Nam56r
@@ -86,20 +86,24 @@ class Engine:
         return output, partial(_masked_mean, batch.loss_mask)
 
     def step(self, batches: list[Batch]) -> Outcome:
-        """One optimizer step over this rank's micro-batches. Losses are means over micro-batches and ranks."""
-        began = time.perf_counter()
+        """One optimizer step over this rank's micro-batches. Losses are means over micro-batches and ranks.
+
+        They are read last: the optimizer takes milliseconds to look its parameters over while the GPU has work.
+        """
+        clock = Clock()
+        clock.mark()
         self.model.zero_grad_buffer()
         self.optimizer.zero_grad()
-        losses = parts.mean(self._pass(batches, forward_only=False))
-        torch.cuda.synchronize()
-        passed = time.perf_counter()
+        found = self._pass(batches, forward_only=False)
+        clock.mark()
         updated, grad_norm, _ = self.optimizer.step()
         learning_rate = self.optimizer.param_groups[0]["lr"]
         self.schedule.step(increment=1)
-        losses |= parts.auxiliary(self.config, len(batches))
-        torch.cuda.synchronize()
-        seconds = (passed - began, time.perf_counter() - passed)
-        return Outcome(losses, float(grad_norm), learning_rate, not updated or not math.isfinite(grad_norm), seconds)
+        clock.mark()
+        losses = parts.mean(found) | parts.auxiliary(self.config, len(batches))
+        passed, optimized = clock.seconds()
+        skipped = not updated or not math.isfinite(grad_norm)
+        return Outcome(losses, float(grad_norm), learning_rate, skipped, (passed, optimized))
 
     @torch.no_grad()
     def evaluate(self, batches: list[Batch]) -> float:

@@ -1,0 +1,33 @@
+"""Seconds between points of a step, by the GPU's own clock where there is one: the host does not wait to take them."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any
+
+import torch
+
+
+class Clock:
+    """``mark`` the points in order, then ask for ``seconds``."""
+
+    def __init__(self) -> None:
+        self._marks: list[Any] = []  # events on a GPU, else times
+
+    def mark(self) -> None:
+        """Here: what the current stream has been given so far, or, without a GPU, now."""
+        if not torch.cuda.is_available():
+            self._marks.append(time.perf_counter())
+            return
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        self._marks.append(event)
+
+    def seconds(self) -> list[float]:
+        """Between each mark and the next; waits for the GPU to pass the last one."""
+        pairs = itertools.pairwise(self._marks)
+        if not torch.cuda.is_available():
+            return [after - before for before, after in pairs]
+        torch.cuda.synchronize()
+        return [before.elapsed_time(after) / 1000 for before, after in pairs]
