@@ -1,7 +1,7 @@
 """Which part of the model a GPU kernel serves, told by its name.
 
-TileLang appends ``_kernel`` to a kernel's name; Triton's M²RNN kernels are called plain ``forward`` and ``backward``;
-megatron-core 0.19.0 calls both its sparse-MLA forward and its indexer-loss kernels ``main``.
+TileLang appends ``_kernel`` to a kernel's name; megatron-core 0.19.0 calls both its sparse-MLA forward and its
+indexer-loss kernels ``main``; pack 12 calls its Triton kernels ``_attention_lse_kernel``, ``_grad_k_kernel`` and such.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ RULES: tuple[tuple[str, str], ...] = (
     ("Mamba-3 MIMO bwd_fwd", r"mamba_mimo_bwd_fwd"),
     ("Mamba-3 MIMO fwd", r"mamba_mimo_fwd"),
     ("Mamba-3 other", r"mamba3_|dacs_segsum|dadt_cumsum|dtrap_ddt|segsum_dadt|angle_dt_"),
-    ("M²RNN", r"m2rnn|^(forward|backward)$"),
+    ("M²RNN", r"m2rnn"),
     ("NCCL all-reduce", r"nccl.*all_?reduce"),
     ("NCCL all-gather", r"nccl.*all_?gather"),
     ("NCCL reduce-scatter", r"nccl.*reduce_?scatter"),
@@ -25,18 +25,21 @@ RULES: tuple[tuple[str, str], ...] = (
     ("memset", r"^memset"),
     ("sparse MLA", r"sparse_mla|^(pre|post)process_kernel"),
     ("DSA main_kernel (sparse MLA forward, indexer loss)", r"^main_kernel"),
-    ("indexer and top-k", r"indexer|clean_logits|gatherTopK|radixFindKth|topk"),
+    (
+        "indexer and top-k",
+        r"indexer|clean_logits|gatherTopK|radixFindKth|topk|^_(index_scores|attention_(lse|target)|grad_[kq])",
+    ),
     ("cross entropy", r"cross_?entropy|nll_loss|log_?softmax"),
     ("optimizer", r"adam|multi_tensor_apply|foreach|l2norm|clip_grad"),
     ("grouped GEMM", r"group.*gemm|gemm.*group|grouped_mm|GroupProblemShape"),
     ("attention", r"flash|fmha|sdpa|attention|softmax"),
     ("GEMM", r"nvjet|gemm|cutlass|cublas|gemv|splitK|wgrad|matmul"),
     ("convolution", r"conv(1d|2d|olution)|depthwise"),
-    ("norm", r"norm(?!al)"),
+    ("norm", r"norm(?!al)|GammaBeta"),
     ("reduction", r"reduce_kernel|reduction|_sum_|cumsum|scan"),
     (
         "routing, sorting and indexing",
-        r"permut|sort|scatter|gather|index|embedding|multihot|histogram|nonzero|masked_(select|scatter)",
+        r"permut|sort|row_id_map|moe_aux|scatter|gather|index|embedding|multihot|histogram|nonzero|masked_(select|scatter)",
     ),
     ("elementwise", r"elementwise|copy_kernel|fill|cast|CatArray|triton_poi|unrolled|gelu|transpose|rotary"),
 )

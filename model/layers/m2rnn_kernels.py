@@ -72,7 +72,7 @@ def _document(cu: tl.tensor, order: tl.tensor, nth: tl.tensor, CHUNK: tl.constex
 
 
 @triton.jit(do_not_specialize=("documents", "tokens"))  # type: ignore[untyped-decorator]
-def forward(
+def m2rnn_forward(
     q: tl.tensor, k: tl.tensor, v: tl.tensor, f: tl.tensor, i: tl.tensor, w: tl.tensor,
     cu: tl.tensor, order: tl.tensor, states: tl.tensor, documents: tl.tensor, tokens: tl.tensor,
     y: tl.tensor,  # parts, [S, T, N, V] fp32
@@ -126,7 +126,7 @@ def _replay(
 
 
 @triton.jit(do_not_specialize=("documents", "tokens"))  # type: ignore[untyped-decorator]
-def backward(
+def m2rnn_backward(
     q: tl.tensor, k: tl.tensor, v: tl.tensor, f: tl.tensor, i: tl.tensor, w: tl.tensor,
     cu: tl.tensor, order: tl.tensor, states: tl.tensor, documents: tl.tensor, tokens: tl.tensor,
     dy: tl.tensor,  # [T, N, V]

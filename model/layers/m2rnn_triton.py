@@ -56,7 +56,7 @@ class _M2RNN(torch.autograd.Function):  # type: ignore[misc]
         parts = q.new_empty(S, T, heads, v.shape[2], dtype=torch.float32)
         states = q.new_empty(T // CHUNK + D, heads, S, ROWS, sizes["C"], dtype=torch.float32)
         inputs = (q, k, v, f, i, W, cu_seqlens, order, states)
-        m2rnn_kernels.forward[grid](*inputs, D, T, parts, num_warps=1, **sizes)
+        m2rnn_kernels.m2rnn_forward[grid](*inputs, D, T, parts, num_warps=1, **sizes)
         ctx.save_for_backward(*inputs)
         return parts.sum(0).to(q.dtype)
 
@@ -71,7 +71,9 @@ class _M2RNN(torch.autograd.Function):  # type: ignore[misc]
             "dw": (lanes, S, heads, V, V),
         }  # fmt: skip
         parts = {name: torch.empty(shape, dtype=torch.float32, device=q.device) for name, shape in shapes.items()}
-        m2rnn_kernels.backward[grid](*ctx.saved_tensors, len(order), T, dy.contiguous(), **parts, num_warps=1, **sizes)
+        m2rnn_kernels.m2rnn_backward[grid](
+            *ctx.saved_tensors, len(order), T, dy.contiguous(), **parts, num_warps=1, **sizes
+        )
         likes = {"dq": q, "dk": q, "dv": v, "dlog_f": f}
         summed = (parts[name].sum(0).to(like.dtype) for name, like in likes.items())
         return *summed, parts["dw"].sum((0, 1)).to(W.dtype), None

@@ -21,7 +21,7 @@ def _cdf(x: tl.tensor) -> tl.tensor:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def forward(x: tl.tensor, weights: tl.tensor, y: tl.tensor, F: int, BLOCK: tl.constexpr) -> None:
+def weighted_gelu_forward(x: tl.tensor, weights: tl.tensor, y: tl.tensor, F: int, BLOCK: tl.constexpr) -> None:
     """y = gelu(x) weights of one row; x, y [T, F], weights [T] fp32. One program a row."""
     row, column = tl.program_id(0), tl.arange(0, BLOCK)
     at, inside = row.to(tl.int64) * F + column, column < F
@@ -30,10 +30,10 @@ def forward(x: tl.tensor, weights: tl.tensor, y: tl.tensor, F: int, BLOCK: tl.co
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def backward(
+def weighted_gelu_backward(
     x: tl.tensor, weights: tl.tensor, dy: tl.tensor, dx: tl.tensor, dweights: tl.tensor, F: int, BLOCK: tl.constexpr
 ) -> None:  # fmt: skip
-    """dx [T, F] and dweights [T] fp32 of one row, from dy [T, F] and what ``forward`` took."""
+    """dx [T, F] and dweights [T] fp32 of one row, from dy [T, F] and what the forward kernel took."""
     row, column = tl.program_id(0), tl.arange(0, BLOCK)
     at, inside = row.to(tl.int64) * F + column, column < F
     value = tl.load(x + at, mask=inside, other=0).to(tl.float32)
@@ -50,7 +50,7 @@ class _WeightedGelu(torch.autograd.Function):  # type: ignore[misc]
         x, weights = x.contiguous(), weights.contiguous()
         ctx.save_for_backward(x, weights)
         y = torch.empty_like(x)
-        forward[(len(x),)](x, weights, y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
+        weighted_gelu_forward[(len(x),)](x, weights, y, x.shape[1], BLOCK=triton.next_power_of_2(x.shape[1]))
         return y
 
     @staticmethod
@@ -58,7 +58,7 @@ class _WeightedGelu(torch.autograd.Function):  # type: ignore[misc]
         x, weights = ctx.saved_tensors
         dx, dweights = torch.empty_like(x), torch.empty_like(weights)
         block = triton.next_power_of_2(x.shape[1])
-        backward[(len(x),)](x, weights, dy.contiguous(), dx, dweights, x.shape[1], BLOCK=block)
+        weighted_gelu_backward[(len(x),)](x, weights, dy.contiguous(), dx, dweights, x.shape[1], BLOCK=block)
         return dx, dweights
 
 

@@ -40,4 +40,11 @@ def resources(kernel, bits):
     return {"mma": len(re.findall(r"\bmma\.sync", ptx)), "spilled": spilled, "registers": registers}
 
 
-print(json.dumps({k.__name__: resources(k, int(sys.argv[1])) for k in (m2rnn_kernels.forward, m2rnn_kernels.backward)}))
+print(
+    json.dumps(
+        {
+            k.__name__: resources(k, int(sys.argv[1]))
+            for k in (m2rnn_kernels.m2rnn_forward, m2rnn_kernels.m2rnn_backward)
+        }
+    )
+)

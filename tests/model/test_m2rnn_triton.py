@@ -44,7 +44,7 @@ def test_values_and_every_gradient_are_the_references(errors, case):
 @pytest.mark.parametrize("bits", ["16", "32"])
 def test_kernels_compile_for_hopper_and_fit_its_registers(tmp_path, bits):
     found = run("compiled_m2rnn.py", bits, TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
-    for kernel in ("forward", "backward"):
+    for kernel in ("m2rnn_forward", "m2rnn_backward"):
         assert found[kernel]["spilled"] <= 64  # bytes a thread; its state and gradient tiles are 64 each
         assert (found[kernel]["mma"] > 0) == (bits == "16")
 
