@@ -57,7 +57,7 @@ def stage_parameters(size: Size, layout: Layout, stage: int) -> tuple[int, int]:
 
 
 def activation_bytes(size: Size, kind: str) -> float:
-    """Bytes a token that a layer keeps for its backward pass, bf16 unless said; kernels' workspaces left out."""
+    """Bytes a token that a layer keeps for its backward pass, bf16 unless said."""
     h, e, m, a, r = size.hidden, size.experts, size.mamba, size.attention, size.m2rnn
     if kind in ("mla", "dsa"):
         heads = size.heads * (2 * a.qk_dim + 2 * a.v_dim + 1)
@@ -69,17 +69,26 @@ def activation_bytes(size: Size, kind: str) -> float:
         inner = h * m.expand
         bc = 2 * m.state * m.groups * m.rank
         angles = size.mamba_heads * int(m.state * m.rope_fraction) // 2
-        states = size.mamba_heads * m.head_dim * m.state / m.chunk
-        return BF16 * (2 * h + 3 * inner + 2 * bc + states) + FP32 * (3 * size.mamba_heads + angles)
+        return BF16 * (2 * h + 3 * inner + 2 * bc) + FP32 * (3 * size.mamba_heads + angles)
     inner = r.heads * r.v_dim
     return BF16 * (2 * h + 4 * inner + 4 * r.k_dim) + FP32 * r.heads * (1 + r.k_dim * r.v_dim / 64)
+
+
+def workspace_bytes(size: Size) -> float:
+    """Bytes a token that one layer's backward pass takes for itself and gives back: Mamba-3's state before every chunk.
+
+    (mamba_ssm/ops/tilelang/mamba3/mamba3_mimo.py @ 2.3.2.post1 keeps none of them: the backward computes them again.)
+    """
+    m = size.mamba
+    return BF16 * size.mamba_heads * m.head_dim * m.state / m.chunk if size.count("mamba3") else 0.0
 
 
 def estimate(size: Size, layout: Layout, stage: int = 0, sequence: int | None = None) -> dict[str, float]:
     """GiB of one rank of ``stage`` by part: bf16 weights, fp32 gradients, fp32 masters and two AdamW moments.
 
     The distributed optimizer shares masters and moments over the ranks that hold the same parameters. Activations
-    count as many micro-batches in flight as the stage has under 1F1B; logits are never held whole (fused loss).
+    count as many micro-batches in flight as the stage has under 1F1B, and one layer's workspace; logits are never held
+    whole (fused loss).
     """
     tokens = layout.micro_batch * (sequence or size.sequence)
     dense, experts = stage_parameters(size, layout, stage)
@@ -92,6 +101,6 @@ def estimate(size: Size, layout: Layout, stage: int = 0, sequence: int | None = 
         "weights": BF16 * (dense + experts),
         "gradients": FP32 * (dense + experts),
         "optimizer": 3 * FP32 * (dense / layout.data + experts / replicas),
-        "activations": tokens * kept * flight,
+        "activations": tokens * (kept * flight + workspace_bytes(size)),
     }
     return {name: value / GIB for name, value in parts.items()}
