@@ -7,34 +7,32 @@ pytestmark = pytest.mark.upstream
 
 
 def _on_cpu():
-    """Transformer Engine's two functions in torch's terms."""
-    import torch
-
+    """Transformer Engine's product in torch's terms."""
     from model.layers import wgrad
 
     wgrad.accumulate = lambda x, grad, main: main.add_(grad.float().T @ x.float())
-    wgrad.placeholder = torch.empty_like
+    wgrad.stand_in()
 
 
-def _grown(layer, weight, call):
+def _grown(layer, weight, call, *shape):
     """(error of the input's gradient, error of what the fp32 gradient grew by, whether it is marked) for a layer."""
     import torch
 
-    x = torch.randn(5, 2, weight.shape[1]).bfloat16().requires_grad_()
+    x = torch.randn(*shape, weight.shape[1]).bfloat16().requires_grad_()
     weight.main_grad, weight.grad_added_to_main_grad = torch.ones(weight.shape), False
     y = call(layer, x)
     dy = torch.randn(y.shape).to(y)
     y.backward(dy)
-    flat = dy.double().flatten(0, 1)
+    flat = dy.double().flatten(0, -2)
     error = tiny.error(x.grad, dy.double() @ weight.detach().double())
     return (
         error,
-        tiny.error(weight.main_grad - 1, flat.T @ x.detach().double().flatten(0, 1)),
+        tiny.error(weight.main_grad - 1, flat.T @ x.detach().double().flatten(0, -2)),
         weight.grad_added_to_main_grad,
     )
 
 
-def torchs():
+def torchs(*shape):
     import torch
     from torch import nn
 
@@ -43,23 +41,20 @@ def torchs():
     _on_cpu()
     layer = nn.Linear(8, 6, bias=False, dtype=torch.bfloat16)
     wgrad.enable(nn.Sequential(layer))
-    return _grown(layer, layer.weight, lambda layer, x: layer(x))
+    return _grown(layer, layer.weight, lambda layer, x: layer(x), *shape)
 
 
-def megatrons():
+def megatrons(*shape):
     import copy
 
     import torch
     from megatron.core.tensor_parallel import ColumnParallelLinear
 
-    from model.layers import wgrad
-
     _on_cpu()
-    wgrad.stand_in()
     config = copy.copy(tiny.model().config)
     config.gradient_accumulation_fusion, config.params_dtype = True, torch.bfloat16
     layer = ColumnParallelLinear(8, 6, config=config, init_method=torch.nn.init.normal_, bias=False)
-    return _grown(layer, layer.weight, lambda layer, x: layer(x)[0])
+    return _grown(layer, layer.weight, lambda layer, x: layer(x)[0], *shape)
 
 
 def left_alone():
@@ -99,9 +94,10 @@ def taken():
     return ours, theirs
 
 
+@pytest.mark.parametrize("shape", [(5, 2), (10,)])  # of tokens
 @pytest.mark.parametrize("kind", [torchs, megatrons])
-def test_the_product_adds_to_the_fp32_gradient(megatron, kind):
-    inputs, weights, marked = megatron.call(kind)
+def test_the_product_adds_to_the_fp32_gradient(megatron, kind, shape):
+    inputs, weights, marked = megatron.call(kind, *shape)
     assert inputs < 1e-2
     assert weights < 1e-6  # no rounding to bf16 on the way
     assert marked
