@@ -27,5 +27,8 @@ class WeightedExperts(TEGroupedMLP):
     def forward(self, hidden: Tensor, tokens: Tensor, weights: Tensor, *rest: Any) -> tuple[Tensor, None]:
         """hidden [T, h] sorted by expert, tokens of each expert [E], weights [T] fp32 -> ([T, h], no bias)."""
         self.activation_func = functools.partial(weighted_gelu, weights=weights)
-        found: tuple[Tensor, None] = super().forward(hidden, tokens, _Applied(), *rest)
-        return found
+        try:
+            found: tuple[Tensor, None] = super().forward(hidden, tokens, _Applied(), *rest)
+            return found
+        finally:
+            self.activation_func = self.config.activation_func  # which holds no graph on to the next forward
