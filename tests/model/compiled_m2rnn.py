@@ -40,11 +40,5 @@ def resources(kernel, bits):
     return {"mma": len(re.findall(r"\bmma\.sync", ptx)), "spilled": spilled, "registers": registers}
 
 
-print(
-    json.dumps(
-        {
-            k.__name__: resources(k, int(sys.argv[1]))
-            for k in (m2rnn_kernels.m2rnn_forward, m2rnn_kernels.m2rnn_backward)
-        }
-    )
-)
+KERNELS = (m2rnn_kernels.m2rnn_forward, m2rnn_kernels.m2rnn_backward)
+print(json.dumps({kernel.__name__: resources(kernel, int(sys.argv[1])) for kernel in KERNELS}))

@@ -50,14 +50,7 @@ def differences(kinds):
 
     from model.layers import documents, mamba3, packed
 
-    copies = (
-        "new_tensor",
-        "tensor",
-        "as_tensor",
-        "cpu",
-        "numpy",
-        "tolist",
-    )  # where there is a GPU
+    copies = ("new_tensor", "tensor", "as_tensor", "cpu", "numpy", "tolist")  # to or from a GPU, where there is one
     waits = ("_local_scalar_dense", "nonzero", "masked_select", "lift_fresh", "repeat_interleave", "bincount", "unique")
 
     class Waits(TorchDispatchMode):

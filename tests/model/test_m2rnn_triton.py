@@ -1,31 +1,14 @@
 """M²RNN's Triton kernels: run by Triton's interpreter against fp64, and compiled for a GPU that is not here."""
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
+from scripted import run
 
-from reproducers.schema import ROOT
-
-HERE = Path(__file__).parent
 # fp32: sums of a few dozen terms. 16 bits: the result's own rounding, 2^-8 and 2^-11, and that of h in h W.
 LIMITS = {"fp32": 1e-6, "fp32, odd sizes, one lane": 1e-6, "bf16": 5e-3, "fp16": 7e-4}
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
-
-
-def run(script, *arguments, **environment):
-    """The last line that the script prints, as JSON; in a process of its own, for Triton is set up once a process."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
-    done = subprocess.run([sys.executable, str(HERE / script), *arguments], capture_output=True, text=True, env=env)
-    if done.returncode == 77:
-        pytest.skip(done.stdout.strip())
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 @pytest.fixture(scope="module")

@@ -1,29 +1,15 @@
 """The experts' fused activation: its kernels by the interpreter against fp64, and at the model's width on a GPU."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from scripted import run
 
-from reproducers.schema import ROOT
-
-HERE = Path(__file__).parent
 LIMITS = {"fp32": 1e-6, "bf16": 8e-3, "no tokens": 1e-9}  # the interpreter cuts bf16 off: 2^-7
 
 
 @pytest.fixture(scope="module")
 def errors():
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "TRITON_INTERPRET": "1"}
-    script = [sys.executable, str(HERE / "interpreted_weighted_gelu.py")]
-    done = subprocess.run(script, capture_output=True, text=True, env=env)
-    if done.returncode == 77:
-        pytest.skip(done.stdout.strip())
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return run("interpreted_weighted_gelu.py", TRITON_INTERPRET="1")
 
 
 @pytest.mark.parametrize("case", LIMITS)

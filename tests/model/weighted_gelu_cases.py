@@ -1,4 +1,4 @@
-"""How far the experts' fused activation is from fp64, and Megatron's steps with it."""
+"""How far the experts' fused activation is from fp64."""
 
 import torch
 from torch.nn.functional import gelu
