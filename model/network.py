@@ -10,7 +10,7 @@ from megatron.core.packed_seq_params import PackedSeqParams
 from torch import Tensor
 
 from model import pattern, settings
-from model.layers import head, paths
+from model.layers import head, paths, wgrad
 from model.layers.ngram import NgramHashEmbedding
 from model.layers.paths import Path
 from model.layers.spec import hybrid_stack
@@ -25,6 +25,9 @@ class Nam56r(HybridModel):
 
     def __init__(self, size: Size, run: Run, pre_process: bool = True, post_process: bool = True) -> None:
         config = settings.megatron_config(size, run)
+        fused = config.gradient_accumulation_fusion
+        if fused:
+            wgrad.stand_in()
         cuts = pattern.even_cuts(size.layers, run.pipeline_parallel)
         try:
             super().__init__(
@@ -42,6 +45,8 @@ class Nam56r(HybridModel):
         if post_process:
             self.output_layer.__class__ = head.Head
             self.loss_path = paths.choose("loss", config.nam56r_paths["loss"], head.available())
+        if fused:
+            wgrad.enable(self)
         self._keep_router_state()
         paths.announce(self._paths())
 
@@ -54,6 +59,7 @@ class Nam56r(HybridModel):
             for depth, layer in enumerate(self.mtp.layers if self.mtp_process else (), 1):
                 yield f"MTP-{depth}", *_path_of(layer.mtp_model_layer.layers[0], "mla", self.config)
             yield "head", "cross entropy", self.loss_path
+        yield "all", "weight gradients", self.config.nam56r_chosen["wgrad"]
 
     def _keep_router_state(self) -> None:
         """Leave the routers' selection bias and token counts, which it follows, out of the cast to bf16.

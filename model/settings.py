@@ -10,7 +10,7 @@ from model.layers import paths
 from model.sizes import Size
 
 # What may be asked for, per layer kind; "auto" takes the best that works and says why.
-PATHS = {"mamba3": "auto", "m2rnn": "auto", "mla": "auto", "dsa": "auto", "moe": "auto", "loss": "auto"}
+PATHS = dict.fromkeys(("mamba3", "m2rnn", "mla", "dsa", "moe", "loss", "wgrad"), "auto")
 
 
 @dataclass(frozen=True)
@@ -41,18 +41,21 @@ def megatron_config(size: Size, run: Run) -> Any:
     lack = "there is no GPU" if run.on_cpu else None
     dsa = paths.choose("DSA", asked["dsa"], {"tilelang": lack, "megatron": None})
     moe = paths.choose("MoE", asked["moe"], {"grouped": lack, "grouped_fused": lack, "sequential": None})
+    full = None if run.bf16 else "weights are fp32"
+    wgrad = paths.choose("weight gradients", asked["wgrad"], {"added": None, "fused": lack or full})
     config = MLATransformerConfig(
         **_shape(size), **_attention(size), **_experts(size, run), **_training(size, run),
         **graphs.settings(run.cuda_graphs),
         dsa_kernel_backend="tilelang" if dsa.name == "tilelang" else "none",
         moe_grouped_gemm=moe.name.startswith("grouped"), moe_router_fusion=moe.name == "grouped_fused",
+        gradient_accumulation_fusion=wgrad.name == "fused",
         params_dtype=torch.bfloat16 if run.bf16 else torch.float32,
         pipeline_dtype=torch.bfloat16 if run.bf16 else torch.float32,
         activation_func=torch.nn.functional.gelu,
     )  # fmt: skip
     config.nam56r_size, config.nam56r_row = size, run.row
     config.nam56r_paths = asked
-    config.nam56r_chosen = {"dsa": dsa, "moe": moe}
+    config.nam56r_chosen = {"dsa": dsa, "moe": moe, "wgrad": wgrad}
     return config
 
 
@@ -132,7 +135,6 @@ def _training(size: Size, run: Run) -> dict[str, Any]:
         "attention_dropout": 0.0,
         "layernorm_epsilon": 1e-5,
         "init_method_std": 0.02,
-        "gradient_accumulation_fusion": False,
         "masked_softmax_fusion": False,
         "bias_dropout_fusion": False,
         "persist_layer_norm": False,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
-from collections.abc import Callable
 from typing import Any
 
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
@@ -26,18 +24,19 @@ from megatron.core.transformer.multi_token_prediction import (
 )
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules
-from torch import Tensor, nn
+from torch import Tensor
 
 from model.layers.attention import PackedAttention
 from model.layers.graphed import AttentionLayer, ExpertsLayer, SparseLayer
 from model.layers.mixer import M2rnnLayer, Mamba3Layer
 from model.layers.norm import LayerNorm, RMSNorm
+from model.layers.wgrad import Linear
 from model.sizes import Size
 
 CAUSAL = {"attn_mask_type": AttnMaskType.causal}
 
 
-class Replicated(nn.Linear):
+class Replicated(Linear):
     """A projection that tensor parallelism does not split, with Megatron's (output, bias) convention."""
 
     def __init__(
@@ -84,26 +83,15 @@ def _dsa() -> ModuleSpec:
     return _attention(SparseLayer, absorbed_mla.AbsorbedMLASelfAttention, submodules)
 
 
-def fused_gradients(build: Callable[..., Any]) -> Callable[..., Any]:
-    """``build`` of experts, whose products then add weight gradients to Megatron's fp32 ones themselves.
-
-    Asked for by the configuration as a whole, Megatron's own linear layers would want Apex for it.
-    """
-
-    def experts(count: int, config: Any, **rest: Any) -> Any:
-        fused = copy.copy(config)
-        fused.gradient_accumulation_fusion = True
-        return build(count, fused, **rest)
-
-    return experts
-
-
 def _moe(size: Size, path: str) -> ModuleSpec:
     grouped = path.startswith("grouped")
     experts = get_moe_module_spec(use_te=grouped, num_experts=size.experts.count, moe_grouped_gemm=grouped)
     if path == "grouped_fused":
+        from model.layers.experts import WeightedExperts  # imports Triton
+
         parts = experts.keywords["submodules"]
-        parts = dataclasses.replace(parts, experts=fused_gradients(parts.experts))
+        weighted = functools.partial(WeightedExperts, **parts.experts.keywords)
+        parts = dataclasses.replace(parts, experts=weighted)
         experts = functools.partial(experts.func, submodules=parts)
     parts = TransformerLayerSubmodules(pre_mlp_layernorm=RMSNorm, mlp=experts, mlp_bda=get_bias_dropout_add)
     return ModuleSpec(module=ExpertsLayer, submodules=parts)
@@ -130,8 +118,8 @@ def _mtp() -> ModuleSpec:
 def hybrid_stack(size: Size, moe: str) -> ModuleSpec:
     """Spec of the main stack and its MTP depths.
 
-    ``moe``: experts one after the other ("sequential"), or by Transformer Engine as one grouped product ("grouped"),
-    which may also add their weight gradients ("grouped_fused").
+    ``moe``: experts one after the other ("sequential"), by Transformer Engine as one grouped product ("grouped"), or
+    that with one kernel for what lies between two products ("grouped_fused").
     """
     hybrid_block.TENorm = RMSNorm  # the stack's final norm, which upstream does not take from the spec
     parts = hybrid_block.HybridStackSubmodules(

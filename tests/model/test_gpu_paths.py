@@ -81,6 +81,33 @@ def mamba_rows():
     ]
 
 
+def weight_gradient():
+    """Relative errors of an accumulating layer's output, input gradient and fp32 weight gradient, which began at 1."""
+    import tiny
+    from torch import nn
+
+    from model.layers import wgrad
+
+    x, weight = random(3001, 512), random(384, 512, seed=1)
+    layer = nn.Linear(512, 384, bias=False, device="cuda", dtype=torch.bfloat16)
+    wgrad.enable(layer)
+    layer.weight.data.copy_(weight)
+    layer.weight.main_grad = torch.ones(384, 512, device="cuda")
+    leaf = x.clone().requires_grad_()
+    y = layer(leaf)
+    dy = torch.cos(y.detach().float()).to(y)
+    y.backward(dy)
+    exact = (x.double() @ weight.double().T, dy.double() @ weight.double(), 1 + dy.double().T @ x.double())
+    pairs = zip((y.detach(), leaf.grad, layer.weight.main_grad), exact, strict=True)
+    return [tiny.error(one.cpu(), other.cpu()) for one, other in pairs]
+
+
+def test_products_add_weight_gradients_in_fp32(gpu):
+    output, inputs, weights = gpu.call(weight_gradient)
+    assert max(output, inputs) < HALF
+    assert weights < 1e-5  # products of bf16 are exact in fp32, a bf16 gradient would be off by 2e-3
+
+
 def test_flash_attention(gpu):
     assert max(gpu.call(flash)) < HALF
 

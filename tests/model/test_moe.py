@@ -135,16 +135,3 @@ def test_the_auxiliary_loss_balances_the_unbiased_choice(megatron, value):
     assert found["logged"] == pytest.approx(layers, rel=1e-5)
     assert found["gradient"] < FP32
     assert found["counted"] == found["routed"]
-
-
-def built():
-    """(a builder's count and options, whether the copy of the configuration that it got asks, and the original)."""
-    from model.layers.spec import fused_gradients
-
-    config = tiny.model().config
-    count, rest, given = fused_gradients(lambda count, config, **rest: (count, rest, config))(4, config, name="x")
-    return count, rest, given.gradient_accumulation_fusion, config.gradient_accumulation_fusion, given is config
-
-
-def test_only_experts_are_asked_to_add_their_gradients(megatron):
-    assert megatron.call(built) == (4, {"name": "x"}, True, False, False)
