@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import subprocess
 
 import pytest
 import recorded
@@ -10,6 +12,7 @@ import recorded
 from model import receipt
 from model.metrics import MetricsLog
 from reproducers.errors import PatchlaneError
+from reproducers.schema import ROOT
 
 
 @pytest.fixture
@@ -68,3 +71,14 @@ def test_a_folder_without_records_is_refused(tmp_path):
     with pytest.raises(PatchlaneError, match=r"metrics\.jsonl"):
         receipt.keep(tmp_path, "x", tmp_path / "train")
     assert not (tmp_path / "train").exists()
+
+
+def test_kept_runs_name_commits_that_can_be_checked_out():
+    git = functools.partial(subprocess.run, cwd=ROOT, capture_output=True, text=True)
+    if git(["git", "rev-parse", "--is-shallow-repository"]).stdout.strip() != "false":
+        pytest.skip("a clone without its history")
+    runs = [*receipt.KEPT.glob("*/run.json")]
+    named = {path.parent.name: json.loads(path.read_text())["project"]["sha"] for path in runs}
+    lost = [name for name, sha in named.items() if git(["git", "merge-base", "--is-ancestor", sha, "HEAD"]).returncode]
+    assert named
+    assert lost == []
