@@ -83,6 +83,7 @@ RECIPES = {
             verified="two NVIDIA H200: receipts/train/2xh200_wide_mb3_20261122",
         ),
         Recipe(name="4xh200_bf16", size="nam56r", ranks=4, steps=50, micro_batch=4, expert_parallel=4),
+        Recipe(name="4xh200_wide", size="nam56r_wide", ranks=4, steps=50, micro_batch=4, expert_parallel=4),
         Recipe(name="8xh200_bf16", size="nam56r", ranks=8, steps=50, micro_batch=4, expert_parallel=8),
     )
 }
