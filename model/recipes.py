@@ -82,8 +82,24 @@ RECIPES = {
             expert_parallel=2,
             verified="two NVIDIA H200: receipts/train/2xh200_wide_mb3_20261122",
         ),
-        Recipe(name="4xh200_bf16", size="nam56r", ranks=4, steps=50, micro_batch=4, expert_parallel=4),
-        Recipe(name="4xh200_wide", size="nam56r_wide", ranks=4, steps=50, micro_batch=4, expert_parallel=4),
+        Recipe(
+            name="4xh200_bf16",
+            size="nam56r",
+            ranks=4,
+            steps=50,
+            micro_batch=4,
+            expert_parallel=4,
+            verified="four NVIDIA H200: receipts/train/4xh200_nam56r_20261122",
+        ),
+        Recipe(
+            name="4xh200_wide",
+            size="nam56r_wide",
+            ranks=4,
+            steps=50,
+            micro_batch=4,
+            expert_parallel=4,
+            verified="four NVIDIA H200: receipts/train/4xh200_wide_20261122",
+        ),
         Recipe(name="8xh200_bf16", size="nam56r", ranks=8, steps=50, micro_batch=4, expert_parallel=8),
     )
 }
