@@ -36,6 +36,19 @@ class Row(BaseModel):
     share: float
 
 
+class RankTime(BaseModel):
+    """Seconds of a step on one rank's GPU: in kernels that compute, in communication alone, in neither.
+
+    A rank that has more to compute than another communicates less: what the others do meanwhile is wait for it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    computing: float
+    communicating: float
+    idle: float
+
+
 class Profile(BaseModel):
     """Means over ``steps`` profiled steps, in seconds of one step. The fields from ``busy`` on exist on a GPU only.
 
@@ -58,6 +71,15 @@ class Profile(BaseModel):
     idle: float | None = None
     longest_gap: float | None = None
     exposed_communication: float | None = None  # NCCL kernels while nothing else ran
+    ranks: list[RankTime] = []  # of each rank in their order, where there are several
+
+    @property
+    def own(self) -> RankTime | None:
+        """This rank's, on a GPU."""
+        if self.busy is None or self.exposed_communication is None or self.idle is None:
+            return None
+        alone = self.exposed_communication
+        return RankTime(computing=self.busy - alone, communicating=alone, idle=self.idle)
 
     @property
     def overhead(self) -> float | None:
@@ -136,6 +158,7 @@ def markdown(profile: Profile) -> str:
         lines.append(f"- GPU busy {p.busy * ms:.2f} ms ({p.busy / p.step_seconds:.1%}), idle {p.idle * ms:.2f} ms")
         lines.append(f"- longest gap between kernels: {(p.longest_gap or 0) * ms:.3f} ms")
         lines.append(f"- communication with nothing beside it: {(p.exposed_communication or 0) * ms:.2f} ms a step")
+    lines += _ranks(p.ranks)
     lines += ["", "Shares are of the whole step; what overlaps counts twice.", ""]
     if p.busy is None:
         lines += [f"The {len(p.top)} costliest operators, each without those it calls:", "", *_table("operator", p.top)]
@@ -143,6 +166,18 @@ def markdown(profile: Profile) -> str:
         lines += [*_table("kind", p.kinds), "", f"The {len(p.top)} costliest kernels:", ""]
         lines += _table("kernel", p.top, kinds=True)
     return "\n".join(lines) + "\n"
+
+
+def _ranks(ranks: Sequence[RankTime]) -> list[str]:
+    """A table of all ranks, nothing where there is one. Kinds and kernels below it are of rank 0."""
+    if len(ranks) < 2:
+        return []
+    lines = ["", "| rank | ms a step computing | in communication alone | idle |", "|---:|---:|---:|---:|"]
+    for number, rank in enumerate(ranks):
+        lines.append(
+            f"| {number} | {rank.computing * 1e3:.1f} | {rank.communicating * 1e3:.1f} | {rank.idle * 1e3:.1f} |"
+        )
+    return [*lines, "", "All else here is of rank 0."]
 
 
 def _overhead(profile: Profile) -> str:

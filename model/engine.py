@@ -21,7 +21,8 @@ from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.module import Float16Module
 from torch import Tensor
 
-from model import graphs, parts
+from model import balance, graphs, parts, peaks
+from model.balance import Load
 from model.clock import Clock
 from model.data.loader import Batch
 from model.layers.packed import packed
@@ -40,6 +41,8 @@ class Outcome:
     learning_rate: float
     skipped: bool
     seconds: tuple[float, float]  # forward and backward with the gradients' reduction; optimizer
+    load: Load
+    peaks_gib: list[float]  # of each rank; empty without a GPU
 
 
 class Engine:
@@ -59,7 +62,7 @@ class Engine:
         self.model.broadcast_params()
         self.optimizer = get_megatron_optimizer(_adamw(recipe, run), [self.model])
         self.schedule = _schedule(self.optimizer, recipe)
-        self.config.finalize_model_grads_func = finalize_model_grads
+        self.config.finalize_model_grads_func = self._finalize
         self.config.grad_scale_func = self.optimizer.scale_loss
         self.config.no_sync_func = self.model.no_sync
 
@@ -85,6 +88,11 @@ class Engine:
             )  # fmt: skip
         return output, partial(_masked_mean, batch.loss_mask)
 
+    def _finalize(self, *args: Any, **kwargs: Any) -> None:
+        """Megatron's, which sets the routers' counts back: they are read before."""
+        self._routed = balance.routed(self.inner)
+        finalize_model_grads(*args, **kwargs)
+
     def step(self, batches: list[Batch]) -> Outcome:
         """One optimizer step over this rank's micro-batches. Losses are means over micro-batches and ranks.
 
@@ -101,9 +109,11 @@ class Engine:
         self.schedule.step(increment=1)
         clock.mark()
         losses = parts.mean(found) | parts.auxiliary(self.config, len(batches))
+        load = balance.load(self._routed, self.run.expert_parallel)
         passed, optimized = clock.seconds()
         skipped = not updated or not math.isfinite(grad_norm)
-        return Outcome(losses, float(grad_norm), learning_rate, skipped, (passed, optimized))
+        times = (passed, optimized)
+        return Outcome(losses, float(grad_norm), learning_rate, skipped, times, load, peaks.gathered())
 
     @torch.no_grad()
     def evaluate(self, batches: list[Batch]) -> float:

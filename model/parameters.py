@@ -43,13 +43,13 @@ def moe(size: Size) -> int:
 
 
 def m2rnn(size: Size) -> int:
-    """in_proj to q, k, v, gate and forget input; convolution with bias on q, k, v; W, D and norm on v's channels; A_log
+    """in_proj to q, k, v and gate, forget_proj; convolution with bias on q, k, v; W, D and norm on v's channels; A_log
     and dt_bias; out_proj; the layer's norm."""
     r, h = size.m2rnn, size.hidden
     inner = r.heads * r.v_dim
     mixed = 2 * r.k_dim + inner
-    in_proj = h * (mixed + inner + r.heads)
-    return in_proj + mixed * (r.conv + 1) + inner * (r.v_dim + 2) + 2 * r.heads + inner * h + h
+    projections = h * (mixed + inner + r.heads)
+    return projections + mixed * (r.conv + 1) + inner * (r.v_dim + 2) + 2 * r.heads + inner * h + h
 
 
 def mtp_depth(size: Size) -> int:

@@ -12,12 +12,12 @@ import collections
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from model import kernel_kinds
-from model.bottlenecks import Profile, Span, analyse, markdown
+from model.bottlenecks import Profile, RankTime, Span, analyse, markdown
 from model.files import replacing, write_atomic
 
 BETWEEN = "Python and all that is no operator"
@@ -27,13 +27,18 @@ logger = logging.getLogger("model.profiling")
 class Window:
     """Steps ``first`` … ``last``, both in it; wrap every step of the run in ``with window.step(number):``.
 
-    ``result`` is the Profile once the window is over. ValueError for an empty window.
+    ``result`` is the Profile once the window is over. Of several ranks all have a window; ``gather`` gives each all
+    ranks' times, and the first alone ``writes``. ValueError for an empty window.
     """
 
-    def __init__(self, first: int, last: int, run_dir: Path, cuda: bool | None = None) -> None:
+    def __init__(
+        self, first: int, last: int, run_dir: Path, cuda: bool | None = None,
+        gather: Callable[[RankTime], list[RankTime]] | None = None, writes: bool = True,
+    ) -> None:  # fmt: skip
         if not 1 <= first <= last:
             raise ValueError(f"a window from step {first} to {last} holds no step")
         self.first, self.last, self.run_dir, self._cuda = first, last, run_dir, cuda
+        self._gather, self._writes = gather, writes
         self.result: Profile | None = None
         self._before: collections.deque[float] = collections.deque(maxlen=10)
         self._ended: float | None = None
@@ -89,6 +94,10 @@ class Window:
             spans, kernel_kinds.kind if self._cuda else str, device=self._device(), first_step=self._entered,
             steps=number - self._entered + 1, seconds=seconds, before=list(self._before), timeline=bool(self._cuda),
         )  # fmt: skip
+        if self._gather is not None and self.result.own is not None:
+            self.result = self.result.model_copy(update={"ranks": self._gather(self.result.own)})
+        if not self._writes:
+            return
         try:
             self._write(profiler, self.result)
         except OSError as error:  # a full disk must not end the run over a by-product

@@ -32,7 +32,7 @@ def summary(folder: Path) -> dict[str, Any]:
     """The run's figures, from its records alone."""
     found: dict[str, Any] = json.loads(report.summarise(folder).model_dump_json())
     found.pop("run", None)
-    return found
+    return {name: value for name, value in found.items() if value is not None or name not in report.LATER}
 
 
 def keep(run: Path, name: str, kept: Path = KEPT) -> Path:

@@ -23,6 +23,9 @@ from reproducers.errors import PatchlaneError
 app = typer.Typer(add_completion=False)
 
 
+LATER = ("peaks_gib", "expert_load", "rank_load")  # what receipts of before 2026-11-22 do not have
+
+
 class Report(BaseModel):
     """Medians are over the ``steady_steps`` after the first ``warmup`` recorded ones and without skipped ones."""
 
@@ -49,12 +52,23 @@ class Report(BaseModel):
     worst_grad_norm: float
     not_finite_steps: list[int]
     peak_gib: float | None
+    peaks_gib: list[float] | None = None  # of each rank
+    expert_load: float | None = None
+    rank_load: float | None = None
     resumed_at: list[int]
 
 
 def _median(values: Iterable[float | None]) -> float | None:
     there = [value for value in values if value is not None]
     return statistics.median(there) if there else None
+
+
+def _peaks(steps: Sequence[Train]) -> list[float] | None:
+    """The most of each rank; where a run went on with another number of them, of the last layout."""
+    every = [r.peaks_gib for r in steps if r.peaks_gib]
+    if not every:
+        return None
+    return [max(of_rank) for of_rank in zip(*(one for one in every if len(one) == len(every[-1])), strict=True)]
 
 
 def _seconds(steady: Sequence[Train]) -> Phases | None:
@@ -92,12 +106,20 @@ def summarise(run_dir: Path, warmup: int = 10) -> Report:
         worst_grad_norm=max((r.grad_norm for r in steps), key=lambda x: math.inf if math.isnan(x) else x),
         not_finite_steps=[r.step for r in steps if not r.finite],
         peak_gib=max((r.peak_gib for r in steps if r.peak_gib is not None), default=None),
+        peaks_gib=_peaks(steps),
+        expert_load=_median(r.expert_load for r in steady),
+        rank_load=_median(r.rank_load for r in steady),
         resumed_at=[e.step for e in history.events(records, "resumed")],
     )
 
 
 def _number(value: float | None, form: str, unit: str = "") -> str:
     return "–" if value is None else f"{value:{form}}{unit}"
+
+
+def _memory(report: Report) -> str:
+    each = ", ".join(f"{peak:.1f}" for peak in report.peaks_gib or ())
+    return f"{_number(report.peak_gib, '.1f', ' GiB')}" + (f" (by rank {each})" if each else "")
 
 
 def rows(report: Report) -> list[tuple[str, str]]:
@@ -120,7 +142,11 @@ def rows(report: Report) -> list[tuple[str, str]]:
         ("unigram entropy of the text", _number(report.unigram_entropy, ".4f")),
         ("largest gradient norm", f"{report.worst_grad_norm:.4g}"),
         ("all steps finite", f"NO: {len(bad)} not ({shown})" if bad else "yes"),
-        ("peak memory", _number(report.peak_gib, ".1f", " GiB")),
+        ("peak memory", _memory(report)),
+        (
+            "fullest expert, fullest rank",
+            f"{_number(report.expert_load, '.2f')}, {_number(report.rank_load, '.2f')} of the mean",
+        ),
     ]
 
 

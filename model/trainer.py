@@ -14,7 +14,18 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 
-from model import checkpoint, coverage, coverage_record, graphs, lock, memory_snapshot, rates, refusals, statement
+from model import (
+    checkpoint,
+    coverage,
+    coverage_record,
+    graphs,
+    lock,
+    memory_snapshot,
+    peaks,
+    rates,
+    refusals,
+    statement,
+)
 from model.coverage import Coverage
 from model.data.dataset import Dataset
 from model.data.loader import Batch, Loader
@@ -30,7 +41,6 @@ from model.records import Phases, Train, Valid
 from model.sinks import open_sinks
 from reproducers.errors import PatchlaneError
 
-GIB = 2**30
 logger = logging.getLogger("model.trainer")
 
 
@@ -134,7 +144,7 @@ class Trainer:
         log.event(self.step, "patches", packs=packs)
 
     def _steps(self, log: MetricsLog | None, line: ProgressLine | None) -> None:
-        recipe, window = self.plan.recipe, Window(*self.plan.profile, self.plan.folder) if self.plan.profile else None
+        recipe, window = self.plan.recipe, self._window()
         self.watch.attach(self.engine.model)
         while self.step < recipe.steps and not self._stop_agreed():
             began = time.perf_counter()
@@ -155,6 +165,18 @@ class Trainer:
             and self.step not in map(checkpoint.step_of, checkpoint.complete(self.checkpoints))
         ):
             self._save(log)
+
+    def _window(self) -> Window | None:
+        if not self.plan.profile:
+            return None
+        gather = self._gathered if self.place.size > 1 else None
+        return Window(*self.plan.profile, self.plan.folder, gather=gather, writes=self.place.first)
+
+    def _gathered(self, own: Any) -> list[Any]:
+        """Every rank's, in their order."""
+        found: list[Any] = [None] * self.place.size
+        dist.all_gather_object(found, own)
+        return found
 
     def _profiled(self, window: Window | None) -> AbstractContextManager[None]:
         return window.step(self.step + 1) if window else nullcontext()
@@ -197,9 +219,7 @@ class Trainer:
         if self.covered or not self.watch.watched:
             return
         self.covered = True
-        seen: list[Any] = [None] * self.place.size
-        dist.all_gather_object(seen, self.watch.record())
-        record = coverage_record.merged(seen)
+        record = coverage_record.merged(self._gathered(self.watch.record()))
         if log is not None:
             record.write(self.plan.folder)
             log.event(self.step, "coverage", seconds=sum(self.watch.seconds_watched) + self.watch.seconds_building)
@@ -211,18 +231,16 @@ class Trainer:
         tokens = rows * self.sequence
         cuda = self.gpu is not None
         losses = outcome.losses
-        record = Train(
+        return Train(
             step=self.step, tokens=self.step * tokens, loss=losses["loss"], mtp_loss=losses["mtp_loss"],
             aux_loss=losses["aux_loss"], indexer_loss=losses["indexer_loss"], grad_norm=outcome.grad_norm,
             learning_rate=outcome.learning_rate, skipped=outcome.skipped,
-            peak_gib=torch.cuda.max_memory_allocated() / GIB if cuda else None,
-            reserved_gib=torch.cuda.memory_reserved() / GIB if cuda else None,
+            expert_load=outcome.load.expert, rank_load=outcome.load.rank,
+            peak_gib=max(outcome.peaks_gib, default=None), peaks_gib=outcome.peaks_gib or None,
+            reserved_gib=torch.cuda.memory_reserved() / peaks.GIB if cuda else None,
             **vars(rates.rates(self.engine.size, tokens, total, self.place.size, self.gpu, self.sequence)),
             seconds=Phases(
                 data=loaded, forward_backward=outcome.seconds[0], optimizer=outcome.seconds[1],
                 other=max(0.0, total - loaded - sum(outcome.seconds)),
             ),
         )  # fmt: skip
-        if cuda:
-            torch.cuda.reset_peak_memory_stats()
-        return record

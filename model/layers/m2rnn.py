@@ -38,8 +38,8 @@ def _no_triton(device: str) -> str:
 def parameters(hidden: int, heads: int | None = None, head_dim_k: int = 64, head_dim_v: int = 16, conv: int = 4) -> int:
     """Parameters of one ``M2RNN``; ``heads`` is hidden // 80 unless given.
 
-    In-projection to q, k, v, gate and forget input; convolution on q, k, v and its bias; W, D on each of v's channels
-    and the norm; A_log and dt_bias; out-projection. 8,202,776 at hidden 3584.
+    Projections to q, k, v and gate and to the forget input; convolution on q, k, v and its bias; W, D on each of v's
+    channels and the norm; A_log and dt_bias; out-projection. 8,202,776 at hidden 3584.
     """
     heads = hidden // 80 if heads is None else heads
     inner = heads * head_dim_v
@@ -64,7 +64,10 @@ class M2RNN(nn.Module):  # type: ignore[misc]
             choose_path(path, "cpu")
         self.heads, self.head_dim_k, self.head_dim_v, self.path = heads, head_dim_k, head_dim_v, path
         inner, mixed = heads * head_dim_v, 2 * head_dim_k + heads * head_dim_v
-        self.in_proj = nn.Linear(hidden, mixed + inner + heads, bias=False)
+        # forget's input by itself: with an odd number of heads in it a product would be left to kernels that load one
+        # number at a time
+        self.in_proj = nn.Linear(hidden, mixed + inner, bias=False)
+        self.forget_proj = nn.Linear(hidden, heads, bias=False)
         self.conv_weight = nn.Parameter(torch.empty(mixed, conv))
         self.conv_bias = nn.Parameter(torch.empty(mixed))
         self.W = nn.Parameter(torch.empty(heads, head_dim_v, head_dim_v))
@@ -77,7 +80,7 @@ class M2RNN(nn.Module):  # type: ignore[misc]
 
     def reset_parameters(self) -> None:
         """Draw or set every parameter afresh, as after ``to_empty``."""
-        for module in (self.in_proj, self.norm, self.out_proj):
+        for module in (self.in_proj, self.forget_proj, self.norm, self.out_proj):
             module.reset_parameters()
         bound = self.conv_weight.shape[1] ** -0.5  # nn.Conv1d's, for one input channel a group
         with torch.no_grad():
@@ -95,7 +98,8 @@ class M2RNN(nn.Module):  # type: ignore[misc]
         Raises as ``documents.check`` and ``choose_path``.
         """
         K, inner = self.head_dim_k, self.heads * self.head_dim_v
-        mixed, gate, x = self.in_proj(hidden).split([2 * K + inner, inner, self.heads], dim=-1)
+        mixed, gate = self.in_proj(hidden).split([2 * K + inner, inner], dim=-1)
+        x = self.forget_proj(hidden)  # [T, heads]
         place = documents.positions(cu_seqlens, len(hidden))
         q, k, v = F.silu(causal_conv(mixed, self.conv_weight, self.conv_bias, place)).split([K, K, inner], dim=-1)
         v = v.unflatten(-1, (self.heads, self.head_dim_v))  # [T, heads, V]

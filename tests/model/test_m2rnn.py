@@ -27,7 +27,8 @@ def hidden():
 
 def document_by_the_formula(m, x):
     """One document [L, hidden] through the layer, step by step."""
-    q, k, v, g, forget = (x @ m.in_proj.weight.T).split([K, K, HEADS * V, HEADS * V, HEADS], dim=1)
+    q, k, v, g = (x @ m.in_proj.weight.T).split([K, K, HEADS * V, HEADS * V], dim=1)
+    forget = x @ m.forget_proj.weight.T
     mixed = torch.cat([q, k, v], dim=1)
     convolved = F.conv1d(F.pad(mixed.T, (3, 0))[None], m.conv_weight[:, None], m.conv_bias, groups=mixed.shape[1])[0].T
     q, k, v = F.silu(convolved).split([K, K, HEADS * V], dim=1)
@@ -63,7 +64,8 @@ def test_every_parameter_has_a_gradient(hidden):
     layer = M2RNN(HIDDEN, HEADS, K, V).double()
     layer(hidden, CU_SEQLENS).square().sum().backward()
     assert [name for name, p in layer.named_parameters() if p.grad is None or not p.grad.abs().sum() > 0] == []
-    assert bool(layer.in_proj.weight.grad.any(dim=1).all())  # q, k, v, gate and forget input, each channel of them
+    assert bool(layer.in_proj.weight.grad.any(dim=1).all())  # q, k, v and gate, each channel of them
+    assert bool(layer.forget_proj.weight.grad.any(dim=1).all())
 
 
 @pytest.mark.parametrize(("hidden", "heads", "count"), [(3584, 44, 8_202_776), (4096, 51, 10_779_702)])

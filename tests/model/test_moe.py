@@ -135,3 +135,27 @@ def test_the_auxiliary_loss_balances_the_unbiased_choice(megatron, value):
     assert found["logged"] == pytest.approx(layers, rel=1e-5)
     assert found["gradient"] < FP32
     assert found["counted"] == found["routed"]
+
+
+def loads():
+    """expert and rank load that is found for counts which say what they must be."""
+    import torch
+
+    from model import balance
+
+    moe = tiny.layer(NUMBER).mlp
+    found = balance.routed(moe)
+    found[:] = 0
+    even = balance.load(found.clone(), 2)  # nothing routed yet
+    experts = found.shape[1]
+    found[0, 0] = experts  # one expert has all
+    full = balance.load(found.clone(), 2)
+    found[0] = torch.arange(experts) % 2  # every other one, so each rank as much
+    odd = balance.load(found.clone(), 2)
+    return tuple(found.shape), [(one.expert, one.rank) for one in (even, full, odd)]
+
+
+def test_how_evenly_tokens_are_spread(megatron):
+    shape, found = megatron.call(loads)
+    assert shape == (1, tiny.SIZE.experts.count)
+    assert found == [(1.0, 1.0), (tiny.SIZE.experts.count, 2.0), (2.0, 1.0)]

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from model import profiling
-from model.bottlenecks import Profile, Span, analyse, markdown
+from model.bottlenecks import Profile, RankTime, Span, analyse, markdown
 from model.kernel_kinds import RULES, kind
 from model.profiling import BETWEEN, Window, gpu_spans
 
@@ -115,6 +115,16 @@ def test_the_report_for_people():
     assert "not known: no step ran before the window" in markdown(profiled(before=[]))
 
 
+def test_what_each_rank_did_is_told_of_several():
+    own = profiled().own
+    assert own.computing == pytest.approx(75e-6) and own.communicating == pytest.approx(10e-6)
+    assert own.idle == pytest.approx(15e-6)
+    slow = RankTime(computing=0.085, communicating=0.0, idle=0.015)
+    text = markdown(profiled().model_copy(update={"ranks": [own, slow]}))
+    assert "| 0 | 0.1 | 0.0 | 0.0 |" in text and "| 1 | 85.0 | 0.0 | 15.0 |" in text and "is of rank 0" in text
+    assert "rank" not in markdown(profiled().model_copy(update={"ranks": [own]}))
+
+
 def test_annotations_and_the_host_are_no_kernels():
     def event(name, device, annotation=False):
         spot = SimpleNamespace(start=1.0, end=3.0)
@@ -182,6 +192,23 @@ def test_a_full_disk_does_not_end_the_run(tmp_path, monkeypatch, caplog):
     with caplog.at_level(logging.WARNING), window.step(1):
         torch.ones(2)
     assert window.result is not None and "could not be written" in caplog.text
+
+
+def test_a_rank_that_is_not_the_first_measures_and_writes_nothing(tmp_path, train):
+    window = Window(1, 2, tmp_path / "run", writes=False)
+    train(window, 2)
+    assert window.result.steps == 2 and not (tmp_path / "run").exists()
+
+
+def test_ranks_times_are_gathered(tmp_path, monkeypatch):
+    monkeypatch.setattr(profiling, "gpu_spans", lambda _: two_steps())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    window = Window(1, 1, tmp_path, cuda=True, gather=lambda own: [own, own])
+    with window.step(1):
+        torch.ones(2)
+    assert window.result.ranks == [window.result.own] * 2
+    assert "| rank |" in (tmp_path / "profile.md").read_text()
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 3), (4, 3)])

@@ -43,6 +43,18 @@ def test_what_it_sums_up(run):
     assert ("all steps finite", "NO: 1 not (7)") in rows(report)
 
 
+def test_memory_and_load_of_each_rank(tmp_path):
+    with MetricsLog(tmp_path) as log:
+        log.write(step(1, peak_gib=9.0, peaks_gib=[9.0]))  # as one rank, before it went on on two
+        for n, peaks in enumerate(([3.0, 5.0], [4.0, 2.0]), 2):
+            log.write(step(n, peak_gib=max(peaks), peaks_gib=peaks, expert_load=2.0, rank_load=1.0 + n / 4))
+    report = summarise(tmp_path, warmup=0)
+    assert (report.peak_gib, report.peaks_gib) == (9.0, [4.0, 5.0])
+    assert (report.expert_load, report.rank_load) == (2.0, 1.625)
+    assert ("peak memory", "9.0 GiB (by rank 4.0, 5.0)") in rows(report)
+    assert ("fullest expert, fullest rank", "2.00, 1.62 of the mean") in rows(report)
+
+
 def test_a_nan_gradient_norm_is_the_worst(tmp_path):
     with MetricsLog(tmp_path) as log:
         for n, norm in enumerate((1.0, math.nan, math.inf), 1):

@@ -1,0 +1,49 @@
+"""How evenly tokens are spread over experts, and over the ranks that hold them: what the fullest has over the mean.
+
+Every rank waits for the one that the most tokens are sent to, in each layer anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Load:
+    """Means over MoE layers, 1.0 when all have the same."""
+
+    expert: float
+    rank: float
+
+
+def routed(model: nn.Module) -> Tensor:
+    """Tokens that this rank sent to each expert since Megatron set its counts back, [layers of this stage, experts]."""
+    counts = [m.local_tokens_per_expert for m in model.modules() if hasattr(m, "local_tokens_per_expert")]
+    return torch.stack(counts) if counts else torch.zeros(0, 1, device=torch.cuda.current_device())
+
+
+def load(counts: Tensor, expert_parallel: int) -> Load:
+    """Of ``routed``'s counts on all ranks and stages; every rank calls it. Each rank holds neighbouring experts."""
+    dist.all_reduce(counts, group=parallel_state.get_data_parallel_group())
+    sums = torch.stack(
+        [_over_mean(counts).sum(), _over_mean(by_rank(counts, expert_parallel)).sum(), counts.new_tensor(len(counts))]
+    )
+    dist.all_reduce(sums, group=parallel_state.get_pipeline_model_parallel_group())
+    expert, rank, layers = sums.tolist()
+    return Load(expert / max(layers, 1), rank / max(layers, 1))
+
+
+def by_rank(counts: Tensor, expert_parallel: int) -> Tensor:
+    """[layers, experts] -> [layers, ranks]."""
+    return counts.unflatten(1, (expert_parallel, -1)).sum(2) if len(counts) else counts
+
+
+def _over_mean(counts: Tensor) -> Tensor:
+    """[layers, n] -> [layers], the largest over the mean; 0 tokens are as even as can be."""
+    mean = counts.mean(1)
+    return torch.where(mean > 0, counts.amax(1) / mean.clamp(min=1e-9), 1.0)
