@@ -129,10 +129,11 @@ class Engine:
 
 
 def _ddp() -> DistributedDataParallelConfig:
-    """fp32 gradients, reduced and sharded over data parallel ranks; NaN checked before they are."""
+    """fp32 gradients, averaged and sharded over data parallel ranks; NaN checked before they are."""
     return DistributedDataParallelConfig(
-        grad_reduce_in_fp32=True, use_distributed_optimizer=True, overlap_grad_reduce=False, check_for_nan_in_grad=True
-    )
+        grad_reduce_in_fp32=True, use_distributed_optimizer=True, overlap_grad_reduce=False, check_for_nan_in_grad=True,
+        average_in_collective=torch.cuda.is_available(),  # NCCL does, gloo does not: there Megatron divides before
+    )  # fmt: skip
 
 
 def _adamw(recipe: Recipe, run: Run) -> OptimizerConfig:

@@ -10,7 +10,7 @@ from model.layers import paths
 from model.sizes import Size
 
 # What may be asked for, per layer kind; "auto" takes the best that works and says why.
-PATHS = dict.fromkeys(("mamba3", "m2rnn", "mla", "dsa", "moe", "loss", "wgrad"), "auto")
+PATHS = dict.fromkeys(("mamba3", "m2rnn", "mla", "dsa", "moe", "shared", "loss", "wgrad"), "auto")
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,11 @@ def choose(run: Run) -> dict[str, paths.Path]:
     asked = PATHS | run.paths
     lack = "there is no GPU" if run.on_cpu else None
     full = None if run.bf16 else "weights are fp32"
+    alone = None if run.expert_parallel > 1 else "nothing is sent to other ranks"
     able = {
         "dsa": ("DSA", {"tilelang": lack, "megatron": None}),
         "moe": ("MoE", {"grouped_fused": lack, "grouped": lack, "sequential": None}),
+        "shared": ("shared experts", {"beside": lack or alone, "after": None}),
         "wgrad": ("weight gradients", {"fused": lack or full, "added": None}),
     }
     return {kind: paths.choose(name, asked[kind], lacks) for kind, (name, lacks) in able.items()}
@@ -57,6 +59,7 @@ def megatron_config(size: Size, run: Run) -> Any:
         dsa_kernel_backend="tilelang" if chosen["dsa"].name == "tilelang" else "none",
         moe_grouped_gemm=chosen["moe"].name.startswith("grouped"),
         moe_router_fusion=chosen["moe"].name == "grouped_fused",
+        moe_shared_expert_overlap=chosen["shared"].name == "beside",  # computed while tokens travel
         gradient_accumulation_fusion=chosen["wgrad"].name == "fused",
         params_dtype=torch.bfloat16 if run.bf16 else torch.float32,
         pipeline_dtype=torch.bfloat16 if run.bf16 else torch.float32,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import time
@@ -219,6 +220,8 @@ class Trainer:
         if self.covered or not self.watch.watched:
             return
         self.covered = True
+        gc.collect()
+        gc.freeze()  # later collections pass by what is there to stay: while one rank collects, all wait for it
         record = coverage_record.merged(self._gathered(self.watch.record()))
         if log is not None:
             record.write(self.plan.folder)
