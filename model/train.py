@@ -17,6 +17,7 @@ from model.describe import named
 from model.launch import World
 from model.layers import mamba3_kernels
 from model.memory import Layout
+from model.overlay import Overlay
 from model.recipes import Recipe
 from model.settings import PATHS, Run
 from model.sizes import Size
@@ -82,7 +83,7 @@ def train(recipe: Recipe, run: Run, patches: str, data: Path | None, **plan: Any
     found = overlay.build(Store(), overlay.chosen(patches), launch.device())
     lock.verify(found)
     if found.device == "cuda":
-        _compile(size, run, recipe.micro_batch, patches, {one.pack.number for one in found.packs}, place)
+        _compile(size, run, recipe.micro_batch, patches, found, place)
     watch = Coverage(found, graphs.WATCHED if run.cuda_graphs else coverage.STEPS)
     with watch.building():
         launch.start(place, found, run, seed=1234)
@@ -95,15 +96,15 @@ def train(recipe: Recipe, run: Run, patches: str, data: Path | None, **plan: Any
     launch.stop()
 
 
-def _compile(size: Size, run: Run, rows: int, patches: str, packs: set[int], place: World) -> None:
+def _compile(size: Size, run: Run, rows: int, patches: str, stack: Overlay, place: World) -> None:
     """Mamba-3's kernels, before any rank needs them: for rows of one shape where the stream is taken so."""
     if run.paths.get("mamba3", "auto").startswith("torch") or not size.count("mamba3"):
         return
-    shape = mamba3_kernels.one_shape(size, run, rows, packs)
+    shape = mamba3_kernels.one_shape(size, run, rows, {one.pack.number for one in stack.packs})
     if shape:
         os.environ.setdefault(mamba3_kernels.SPECIALIZE, "1")
     if place.local_rank == 0:
-        mamba3_kernels.compile_all(size, patches, shape)
+        mamba3_kernels.compile_once(size, patches, shape, stack)
 
 
 def _make(folder: Path) -> None:

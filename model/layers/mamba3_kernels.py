@@ -7,7 +7,9 @@ one document. For rows of one shape three kernels are made for it, as pack 17's 
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +19,8 @@ import typer
 
 from model import overlay
 from model.describe import named
+from model.files import write_atomic
+from model.overlay import Overlay
 from model.settings import Run
 from model.sizes import Size
 from reproducers.cli import guarded
@@ -60,6 +64,27 @@ def compile_one(name: str, size: Size, fixed: tuple[int, int] | None) -> None:
     }  # fmt: skip
     static |= {"NS": T.dynamic("NS"), "isVarlen": True} if packed else {}
     factory(*shape, m.state, m.head_dim, m.rank, True, True, True, **static)
+
+
+def marker(size: Size, fixed: tuple[int, int] | None, stack: Overlay) -> Path:
+    """The file among TileLang's kernels which says that these were compiled: whoever empties the cache takes it along.
+
+    Looking each kernel up takes a process and its imports, some 20 s of every start.
+    """
+    import torch
+
+    made_of = [stack.trees["mamba-ssm"].digest, *(tree.digest for tree in stack.needs), size.mamba.model_dump_json()]
+    made_of += [str(size.mamba_heads), repr(fixed), torch.__version__, repr(torch.cuda.get_device_capability())]
+    cache = Path(os.environ.get("TILELANG_CACHE_DIR") or Path.home() / ".tilelang" / "cache")
+    return cache / f"nam56r-{hashlib.sha256(chr(10).join(made_of).encode()).hexdigest()[:32]}.compiled"
+
+
+def compile_once(size: Size, patches: str, fixed: tuple[int, int] | None, stack: Overlay) -> None:
+    """``compile_all``, unless it was done for the same code, shapes and kind of GPU."""
+    done = marker(size, fixed, stack)
+    if not done.exists():
+        compile_all(size, patches, fixed)
+        write_atomic(done, b"")
 
 
 def compile_all(size: Size, patches: str, fixed: tuple[int, int] | None = None) -> None:
