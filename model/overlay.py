@@ -24,6 +24,7 @@ logger = logging.getLogger("model.overlay")
 # The stack that is trained on: what packs are pinned to, and the sets of needs on each device.
 STACK = {"megatron-core": "0.19.0", "mamba-ssm": "2.3.2.post1", "liger-kernel": "0.7.0"}
 NEEDS = {"cpu": (), "cuda": ("tilelang-0.1.8", "transformer-engine-2.13.0", "pydantic-2.14.3")}
+UNUSED = ("peft",)  # liger-kernel imports it, and it transformers and sklearn, to know whether it is there: 7 s
 WITHOUT_INIT = ("mamba_ssm", "liger_kernel")  # packages whose __init__ wants what nothing here uses
 
 
@@ -139,6 +140,8 @@ def activate(overlay: Overlay) -> None:
     roots = [*map(overlay.root, overlay.trees), *(tree.path for tree in overlay.needs)]
     sys.path[:0] = [str(root.resolve()) for root in roots]  # as the watch that proves execution names files
     importlib.invalidate_caches()
+    for unused in UNUSED:
+        sys.modules[unused] = None  # type: ignore[assignment]  # importing it says that there is none
     for package in WITHOUT_INIT:
         root = next(Path(entry) / package for entry in sys.path if (Path(entry) / package).is_dir())
         module = types.ModuleType(package)

@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -22,20 +23,32 @@ from reproducers.schema import Build
 from reproducers.store import Store, Tree
 
 TIMEOUT_S = 840  # under the store's own lock timeout
-ASK = """
-import json, sys, sysconfig, torch
-abi = torch._C._GLIBCXX_USE_CXX11_ABI
-print(json.dumps({"python": sysconfig.get_config_var("SOABI"), "torch": torch.__version__, "cuda": torch.version.cuda,
-                  "abi": abi}))
-"""
+ASK = "import json, torch; from reproducers import build_extension; print(json.dumps(build_extension.of_torch()))"
+
+
+def of_torch() -> dict[str, Any]:
+    """What a build depends on of Python and of the torch that this process has imported."""
+    torch = sys.modules["torch"]
+    return {
+        "python": sysconfig.get_config_var("SOABI"), "torch": str(torch.__version__), "cuda": torch.version.cuda,
+        "abi": torch._C._GLIBCXX_USE_CXX11_ABI,
+    }  # fmt: skip
+
+
+def _asked() -> dict[str, Any]:
+    """``of_torch``, in a process of its own where this one has not imported torch, as the engine never does."""
+    if "torch" in sys.modules:
+        return of_torch()
+    done = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    if done.returncode:
+        raise CannotTestHere("a torch extension has to be built and torch cannot be imported", "make setup")
+    facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return facts
 
 
 def host() -> dict[str, Any]:
     """What a build depends on here. Raises CannotTestHere naming the first thing that is missing."""
-    done = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True)
-    if done.returncode:
-        raise CannotTestHere("a torch extension has to be built and torch cannot be imported", "make setup")
-    facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    facts = _asked()
     if facts["cuda"] is None:
         raise CannotTestHere(
             f"a CUDA extension has to be built and torch {facts['torch']} is built without CUDA",

@@ -52,10 +52,15 @@ def tree_digest(root: Path) -> str:
 
 
 def tree_files(root: Path) -> list[tuple[str, Path]]:
-    """(relative path, path) of every file and link, sorted; version control and bytecode left out."""
-    found = sorted(p for p in root.rglob("*") if p.is_file() or p.is_symlink())
-    names = [(p.relative_to(root), p) for p in found]
-    return [(name.as_posix(), p) for name, p in names if SKIPPED.isdisjoint(name.parts)]
+    """(relative path, path) of every file and link, by folder; version control and bytecode left out."""
+    found = []
+    for folder, folders, files in os.walk(root):
+        here = Path(folder)
+        below = here.relative_to(root).parts
+        names = [*files, *(name for name in folders if (here / name).is_symlink())]
+        folders[:] = [name for name in folders if name not in SKIPPED]
+        found += [((*below, name), here / name) for name in names if name not in SKIPPED]
+    return [("/".join(parts), path) for parts, path in sorted(found)]
 
 
 def swap(new: Path, out: Path, old: Path) -> None:

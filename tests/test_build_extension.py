@@ -2,6 +2,7 @@
 
 import importlib.util
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,18 +72,30 @@ def test_a_failed_build_names_the_complaint_and_keeps_the_log(source, here, tmp_
     assert not [p for p in (store.root / "built").iterdir() if p.is_dir()], "nothing half-built is left"
 
 
+def torch_is(monkeypatch, version, cuda):
+    facts = {"python": "x", "torch": version, "cuda": cuda, "abi": True}
+    monkeypatch.setattr(build_extension, "_asked", lambda: facts)
+
+
+def test_torch_is_asked_in_a_process_of_its_own_unless_it_is_imported(monkeypatch):
+    torch = pytest.importorskip("torch")
+    here = build_extension.of_torch()
+    assert here["torch"] == torch.__version__ and here["cuda"] == torch.version.cuda
+    assert build_extension._asked() == here
+    monkeypatch.delitem(sys.modules, "torch")
+    monkeypatch.setattr(build_extension, "of_torch", lambda: pytest.fail("asked here"))
+    assert build_extension._asked() == here
+
+
 def test_a_cpu_build_of_torch_cannot_build(monkeypatch):
-    said = '{"python": "x", "torch": "2.13.0+cpu", "cuda": null, "abi": true}\n'
-    done = subprocess.CompletedProcess([], 0, said, "")
-    monkeypatch.setattr(subprocess, "run", lambda *a, **k: done)
+    torch_is(monkeypatch, "2.13.0+cpu", None)
     with pytest.raises(CannotTestHere, match="built without CUDA"):
         build_extension.host()
 
 
 @pytest.mark.parametrize("absent", ["nvcc", "g++"])
 def test_a_missing_tool_is_named(monkeypatch, tmp_path, absent):
-    said = '{"python": "x", "torch": "2.11.0+cu130", "cuda": "13.0", "abi": true}\n'
-    monkeypatch.setattr(subprocess, "run", lambda *a, **k: subprocess.CompletedProcess([], 0, said, ""))
+    torch_is(monkeypatch, "2.11.0+cu130", "13.0")
     monkeypatch.setattr(build_extension, "cuda_home", lambda: None if absent == "nvcc" else tmp_path)
     monkeypatch.setattr(build_extension.shutil, "which", lambda name: None if name == absent else f"/bin/{name}")
     with pytest.raises(CannotTestHere) as caught:

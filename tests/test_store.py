@@ -16,7 +16,7 @@ from toy import SOURCE, write_tree
 
 from reproducers import index
 from reproducers.errors import CannotTestHere, StoreError
-from reproducers.store import Store, file_sha256, swap, tree_digest, write_atomic
+from reproducers.store import Store, file_sha256, swap, tree_digest, tree_files, write_atomic
 
 NAME = "toyup-1.0-py3-none-any.whl"
 
@@ -106,6 +106,14 @@ def test_tampered_tree_is_rebuilt(tmp_path, wheel, served, tamper):
     assert tree_digest(good.path) != good.digest
     assert store.release_tree("toyup", "1.0", NAME, sha) == good
     assert tree_digest(good.path) == good.digest
+
+
+def test_files_are_named_by_folder_and_links_are_not_followed(tmp_path):
+    root = write_tree(tmp_path / "t", dict.fromkeys(["b/x", "b.py", "a/y", "a/.git/HEAD", "__pycache__/z.pyc"], "1"))
+    (root / "a" / "link").symlink_to("../b")
+    found = tree_files(root)
+    assert [name for name, _ in found] == ["a/link", "a/y", "b/x", "b.py"]
+    assert all(path == root / name for name, path in found)
 
 
 def test_digest_ignores_caches_and_time(tmp_path):

@@ -1,5 +1,6 @@
 """Where the training stack's packs come from."""
 
+import importlib
 import sys
 import types
 
@@ -37,6 +38,16 @@ def test_modules_come_from_real_names_where_the_store_holds_links(tmp_path, monk
     overlay.activate(Overlay("cpu", trees, trees, []))
     for name in overlay.WITHOUT_INIT:
         assert fake.modules[name].__path__ == [str(tmp_path.resolve() / "real" / name / name)]
+
+
+def test_what_upstream_only_looks_for_is_not_there(monkeypatch):
+    monkeypatch.setattr(overlay, "sys", types.SimpleNamespace(path=list(sys.path), modules=sys.modules))
+    monkeypatch.setattr(overlay.lane_megatron, "enable", lambda device: None)
+    monkeypatch.setattr(overlay, "WITHOUT_INIT", ())
+    monkeypatch.setitem(sys.modules, "peft", types.ModuleType("peft"))
+    overlay.activate(Overlay("cpu", {}, {}, []))
+    with pytest.raises(ImportError):
+        importlib.import_module("peft")
 
 
 @pytest.mark.parametrize("state", ["draft", "reproduced"])
