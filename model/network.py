@@ -59,8 +59,8 @@ class Nam56r(HybridModel):
             for depth, layer in enumerate(self.mtp.layers if self.mtp_process else (), 1):
                 yield f"MTP-{depth}", *_path_of(layer.mtp_model_layer.layers[0], "mla", self.config)
             yield "head", "cross entropy", self.loss_path
-        yield "all", "shared experts", self.config.nam56r_chosen["shared"]
-        yield "all", "weight gradients", self.config.nam56r_chosen["wgrad"]
+        for kind, name in (("indexer", "indexer's loss"), ("shared", "shared experts"), ("wgrad", "weight gradients")):
+            yield "all", name, self.config.nam56r_chosen[kind]
 
     def _keep_router_state(self) -> None:
         """Leave the routers' selection bias and token counts, which it follows, out of the cast to bf16.

@@ -10,7 +10,7 @@ from model.layers import paths
 from model.sizes import Size
 
 # What may be asked for, per layer kind; "auto" takes the best that works and says why.
-PATHS = dict.fromkeys(("mamba3", "m2rnn", "mla", "dsa", "moe", "shared", "loss", "wgrad"), "auto")
+PATHS = dict.fromkeys(("mamba3", "m2rnn", "mla", "dsa", "indexer", "moe", "shared", "loss", "wgrad"), "auto")
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,11 @@ def choose(run: Run) -> dict[str, paths.Path]:
     asked = PATHS | run.paths
     lack = "there is no GPU" if run.on_cpu else None
     full = None if run.bf16 else "weights are fp32"
+    mixed = None if run.row is not None else "the stream is not rows of one length"
     alone = None if run.expert_parallel > 1 else "nothing is sent to other ranks"
     able = {
         "dsa": ("DSA", {"tilelang": lack, "megatron": None}),
+        "indexer": ("indexer's loss", {"rows": mixed, "stream": None}),
         "moe": ("MoE", {"grouped_fused": lack, "grouped": lack, "sequential": None}),
         "shared": ("shared experts", {"beside": lack or alone, "after": None}),
         "wgrad": ("weight gradients", {"fused": lack or full, "added": None}),

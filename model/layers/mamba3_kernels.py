@@ -113,12 +113,13 @@ def main(
 ) -> None:
     """Compile a size's Mamba-3 kernels into TileLang's cache; on a GPU host only."""
     fixed = (rows, length) if rows and length else None
-    if kernel is None:
-        compile_all(named(size), patches, fixed)
-        return
-    if kernel not in KERNELS:
+    if kernel not in (None, *KERNELS):
         raise PatchlaneError(f"no kernel is named {kernel!r}", f"choose one of: {', '.join(KERNELS)}")
-    overlay.activate(overlay.build(Store(), overlay.chosen(patches), "cuda"))
+    stack = overlay.build(Store(), overlay.chosen(patches), "cuda")
+    if kernel is None:
+        compile_once(named(size), patches, fixed, stack)
+        return
+    overlay.activate(stack)
     compile_one(kernel, named(size), fixed)
 
 

@@ -30,6 +30,7 @@ from model.layers.attention import PackedAttention
 from model.layers.graphed import AttentionLayer, ExpertsLayer, SparseLayer
 from model.layers.mixer import M2rnnLayer, Mamba3Layer
 from model.layers.norm import LayerNorm, RMSNorm
+from model.layers.sparse import SparseAttention
 from model.layers.wgrad import Linear
 from model.sizes import Size
 
@@ -76,7 +77,7 @@ def _dsa() -> ModuleSpec:
         linear_wq_b=Replicated, linear_wk=Replicated, k_norm=LayerNorm, linear_weights_proj=Replicated
     )
     core = ModuleSpec(
-        module=dsa.DSAttention,
+        module=SparseAttention,
         submodules=dsa.DSAttentionSubmodules(indexer=ModuleSpec(module=dsa.DSAIndexer, submodules=indexer)),
     )
     submodules = absorbed_mla.AbsorbedMLASelfAttentionSubmodules(**_latent(), core_attention=core)

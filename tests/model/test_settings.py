@@ -12,17 +12,20 @@ def names(**run):
 
 
 def test_what_runs_unasked():
-    fastest = {"dsa": "tilelang", "moe": "grouped_fused", "shared": "after", "wgrad": "fused"}
+    fastest = {"dsa": "tilelang", "indexer": "stream", "moe": "grouped_fused", "shared": "after", "wgrad": "fused"}
     assert names(bf16=True, on_cpu=False) == fastest
     assert names(bf16=True, on_cpu=False, expert_parallel=4) == fastest | {"shared": "beside"}
     assert names(on_cpu=False) == fastest | {"wgrad": "added"}  # the product adds gradients of bf16 weights only
-    on_cpu = {"dsa": "megatron", "moe": "sequential", "shared": "after", "wgrad": "added"}
+    assert names(bf16=True, on_cpu=False, row=4096) == fastest | {"indexer": "rows"}
+    on_cpu = {"dsa": "megatron", "indexer": "stream", "moe": "sequential", "shared": "after", "wgrad": "added"}
     assert names(bf16=True, expert_parallel=2) == on_cpu
 
 
 def test_what_is_asked_for_is_taken_or_refused():
-    asked = {"dsa": "megatron", "moe": "grouped", "shared": "after", "wgrad": "added"}
-    assert names(bf16=True, on_cpu=False, expert_parallel=4, paths=asked) == asked
+    asked = {"dsa": "megatron", "indexer": "stream", "moe": "grouped", "shared": "after", "wgrad": "added"}
+    assert names(bf16=True, on_cpu=False, expert_parallel=4, row=4096, paths=asked) == asked
+    with pytest.raises(CannotTestHere, match="not rows of one length"):
+        names(paths={"indexer": "rows"})
     with pytest.raises(CannotTestHere, match="nothing is sent to other ranks"):
         names(bf16=True, on_cpu=False, paths={"shared": "beside"})
     with pytest.raises(CannotTestHere, match="fused was asked for and weights are fp32"):

@@ -1,0 +1,69 @@
+"""DSA whose indexer is trained row by row, where the stream is whole rows of one length.
+
+Upstream scores every query of a packed stream against every key of it, then masks what is not of the query's document.
+No document spans two rows here, so of R rows' scores one in R can count: a row at a time takes an Rth of the work, and
+of the launches, for the same choice, loss and gradients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from megatron.core.transformer.experimental_attention_variant import dsa
+from torch import Tensor
+
+
+class RowLoss:
+    """Called as upstream's ``FusedDSAIndexerLoss`` (megatron-core 0.19.0, dsa.py:886), and calls it for each row."""
+
+    def __init__(self, whole: Any, row: int) -> None:
+        self.whole, self.row = whole, row
+
+    def apply(
+        self, q: Tensor, weights: Tensor, k: Tensor, query: Tensor, key: Tensor, scale: float, topk: int, coeff: float,
+        mask: Tensor | None, sparse: bool, groups: Any, starts: Tensor | None, ends: Tensor | None,
+        positions: Tensor | None, valid_rows: Tensor | None, per_token: bool, use_relu: bool,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Indices of the chosen keys [1, T, topk] int64, -1 where there is none, and the loss, a fp32 scalar.
+
+        q [T, 1, index heads, d], weights [T, 1, index heads], k [T, 1, d]; query, key [T, 1, heads, D]; starts, ends
+        [T], the first key that a query may choose and the one after its last; positions [T] of the keys.
+        """
+        if mask is not None or starts is None or ends is None or valid_rows is not None or per_token:
+            raise ValueError("rows by themselves are for packed documents and a loss that is a mean over tokens")
+        if len(q) % self.row:
+            raise ValueError(f"a stream of {len(q)} tokens is not rows of {self.row}")
+        chosen, losses = [], []
+        for at in range(0, len(q), self.row):
+            of_row = slice(at, at + self.row)
+            found, loss = self.whole.apply(
+                q[of_row], weights[of_row], k[of_row], query[of_row], key[of_row], scale, topk, coeff, None, sparse,
+                groups, starts[of_row] - at, ends[of_row] - at, None if positions is None else positions[of_row] - at,
+                None, per_token, use_relu,
+            )  # fmt: skip
+            chosen.append(found + at * (found >= 0))
+            losses.append(loss)
+        return torch.cat(chosen, dim=1), torch.stack(losses).mean()
+
+
+@contextlib.contextmanager
+def _by_rows(row: int) -> Iterator[None]:
+    whole = dsa.FusedDSAIndexerLoss
+    dsa.FusedDSAIndexerLoss = RowLoss(whole, row)
+    try:
+        yield
+    finally:
+        dsa.FusedDSAIndexerLoss = whole
+
+
+class SparseAttention(dsa.DSAttention):
+    """Upstream's; under the path "rows" its indexer's loss is ``RowLoss``."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """As upstream's."""
+        rows = self.config.nam56r_chosen["indexer"].name == "rows"
+        with _by_rows(self.config.nam56r_row) if rows else contextlib.nullcontext():
+            return super().forward(*args, **kwargs)
