@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from model.attribution import Places
 
 STEPS = 2  # the first compiles; the second shows what watching costs a step
-STEPS_AFTER = 2  # timed with everything off, to compare with
 
 
 class Coverage:
@@ -54,11 +53,10 @@ class Coverage:
         self._places: Places | None = None
         self.seconds_building = 0.0
         self.seconds_watched: list[float] = []
-        self.seconds_after: list[float] = []
 
     @property
     def watched(self) -> bool:
-        """Whether the steps to watch are over: ``record`` is complete but for the times without watching."""
+        """Whether the steps to watch are over: ``record`` is complete."""
         return self._stopped
 
     @contextlib.contextmanager
@@ -78,14 +76,13 @@ class Coverage:
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
         """One training step."""
-        if len(self.seconds_after) == STEPS_AFTER:
+        if self._stopped:
             yield
             return
-        times = self.seconds_after if self._stopped else self.seconds_watched
         started = time.perf_counter()
-        with contextlib.nullcontext() if self._stopped else self._watching(OUTSIDE):
+        with self._watching(OUTSIDE):
             yield
-        times.append(time.perf_counter() - started)
+        self.seconds_watched.append(time.perf_counter() - started)
         if len(self.seconds_watched) == self._steps:
             self._stop()
 
@@ -139,7 +136,6 @@ class Coverage:
         return Record(
             device=self._overlay.device, python=platform.python_version(), packs=packs, foreign=foreign,
             seconds_building=self.seconds_building, seconds_watched=self.seconds_watched,
-            seconds_after=self.seconds_after,
         )  # fmt: skip
 
     def _short(self, file: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from reproducers.errors import PatchlaneError
 from reproducers.schema import Model
@@ -88,7 +88,7 @@ class Record(Model):
     python: str
     seconds_building: float
     seconds_watched: list[float]
-    seconds_after: list[float]
+    seconds_after: list[float] = Field(default=[], exclude=True)  # empty in records of before 2026-11-22
     packs: dict[str, PackSeen]
     foreign: list[str]
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from model import history
 from model.coverage_record import HunkSeen, PackSeen, Record, read
+from model.records import Train
 from reproducers.verdicts import Exit
 
 if TYPE_CHECKING:
@@ -57,12 +61,15 @@ def table(record: Record) -> Table:
     return found
 
 
-def cost(record: Record) -> str:
-    """What watching cost, in one line."""
-    watched, after = (", ".join(f"{s:.2f}" for s in some) for some in (record.seconds_watched, record.seconds_after))
+def cost(record: Record, steps: Sequence[Train]) -> str:
+    """What watching cost, in one line: ``steps`` are the run's, of which the watched ones are left out."""
+    watched = ", ".join(f"{s:.2f}" for s in record.seconds_watched)
     total = record.seconds_building + sum(record.seconds_watched)
-    building = f"building {record.seconds_building:.2f} s, steps {watched} s"
-    return f"{total:.1f} s watched ({building}); with watching off: {after or 'not measured'} s a step"
+    after = [step.seconds.total for step in steps[len(record.seconds_watched) :]]
+    off = f"{statistics.median(after):.2f} s a step (median of {len(after)})" if after else "not measured"
+    return (
+        f"{total:.1f} s watched (building {record.seconds_building:.2f} s, steps {watched} s); with watching off: {off}"
+    )
 
 
 @app.command()
@@ -72,7 +79,8 @@ def show(run: Annotated[Path, typer.Argument(help="run directory, with its cover
 
     record, console = read(run), Console(width=None if sys.stdout.isatty() else 160)
     console.print(table(record))
-    console.print(cost(record), highlight=False)
+    steps = history.train(history.read(run)) if (run / history.NAME).exists() else []
+    console.print(cost(record, steps), highlight=False)
     for name in record.foreign:
         console.print(f"running code is not the file's: {name}", highlight=False)
     lost = record.missing()

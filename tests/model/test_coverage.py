@@ -6,6 +6,7 @@ import json
 import sys
 
 import pytest
+from recorded import step
 from toy import FIRST, RECORD, SOURCE, TOTAL, edited
 from toy_model import Stage, imported, overlay_of
 from typer.testing import CliRunner
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from model import coverage_record, coverage_table
 from model.coverage import Coverage, require
 from model.coverage_table import app
+from model.records import Phases
 from reproducers.errors import CannotTestHere, PatchlaneError
 
 CONSUMED = RECORD + 'consumed_by: ["cpu model.layers.spec: sums", "cuda model.layers.head"]\n'
@@ -150,7 +152,7 @@ def test_off_after_the_watched_steps(trained, found, monkeypatch):
     )
     assert during == [True] * 4 + [False] * 8
     assert "ran" not in hunks(seen)  # total was called, but only after the second step
-    assert (len(seen.seconds_watched), len(seen.seconds_after), seen.watched) == (2, 2, True)
+    assert (len(seen.seconds_watched), seen.watched) == (2, True)
 
 
 def test_between_steps_nothing_is_watched(found, monkeypatch):
@@ -166,14 +168,14 @@ def test_between_steps_nothing_is_watched(found, monkeypatch):
 
 
 def test_nothing_to_watch(found, monkeypatch):
-    """--patches none: the steps are timed, and nothing else happens."""
+    """--patches none: the first steps are timed, and nothing else happens."""
     seen = Coverage(dataclasses.replace(found, applied={}))
     with seen.building():
         imported(found, monkeypatch)
     for _ in range(4):
         with seen.step():
             assert sys.gettrace() is None
-    assert (seen.record().packs, len(seen.seconds_after)) == ({}, 2)
+    assert (seen.record().packs, len(seen.seconds_watched)) == ({}, 2)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="settrace asks nobody")
@@ -238,6 +240,14 @@ def test_hunks_that_nothing_executed_share_their_files_row(trained):
     rows = coverage_table.rows(seen.model_copy(update={"hunks": [never[0], ran, imported, never[1]]}))
     assert [where for where, _ in rows] == [ran.where, f"{ran.file}:70-71,80-81", f"{ran.file}:90-90"]
     assert [state for _, state in rows[1:]] == ["never", "imported only"]
+
+
+def test_what_watching_cost_is_told_beside_steps_without_it(trained):
+    record = trained(lambda core: [(lambda: core.total([1]), nothing)] * 2).record()
+    slow = {"seconds": Phases(data=0, forward_backward=9.0, optimizer=0)}
+    steps = [step(1, **slow), step(2, **slow), *(step(n) for n in range(3, 6))]
+    assert coverage_table.cost(record, steps).endswith("with watching off: 0.50 s a step (median of 3)")
+    assert coverage_table.cost(record, steps[:2]).endswith("with watching off: not measured")
 
 
 def test_bad_records(tmp_path):

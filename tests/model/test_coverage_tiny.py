@@ -52,13 +52,13 @@ def test_exactly_the_packs_that_say_so_are_consumed_on_the_cpu(run):
 
 def test_nothing_of_it_is_left(run):
     after = json.loads((run / "after.json").read_text())
+    after.pop("seconds")
     assert after == {"tracing": [True, True, False, False], "watched": True, "hooks": 0}
 
 
 def test_what_it_costs_is_recorded(run):
-    record = read(run)
-    assert (len(record.seconds_watched), len(record.seconds_after)) == (2, 2)
-    assert record.seconds_watched[1] < 5 * max(record.seconds_after)  # the first one compiles
+    watched, took = read(run).seconds_watched, json.loads((run / "after.json").read_text())["seconds"]
+    assert len(watched) == 2 and watched[1] < 5 * max(took[2:])  # the first one compiles
 
 
 def test_the_run_is_on_the_locked_patches(run):
