@@ -122,6 +122,12 @@ def _memory(report: Report) -> str:
     return f"{_number(report.peak_gib, '.1f', ' GiB')}" + (f" (by rank {each})" if each else "")
 
 
+def _load(report: Report) -> str:
+    if report.expert_load is None or report.rank_load is None:
+        return "–"
+    return f"{report.expert_load:.2f}, {report.rank_load:.2f} of the mean"
+
+
 def rows(report: Report) -> list[tuple[str, str]]:
     """(quantity, value) of the table."""
     bad, seconds = report.not_finite_steps, report.step_seconds
@@ -143,10 +149,7 @@ def rows(report: Report) -> list[tuple[str, str]]:
         ("largest gradient norm", f"{report.worst_grad_norm:.4g}"),
         ("all steps finite", f"NO: {len(bad)} not ({shown})" if bad else "yes"),
         ("peak memory", _memory(report)),
-        (
-            "fullest expert, fullest rank",
-            f"{_number(report.expert_load, '.2f')}, {_number(report.rank_load, '.2f')} of the mean",
-        ),
+        ("fullest expert, fullest rank", _load(report)),
     ]
 
 

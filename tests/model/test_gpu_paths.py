@@ -103,6 +103,40 @@ def weight_gradient():
     return [tiny.error(one.cpu(), other.cpu()) for one, other in pairs]
 
 
+def indexer_rows():
+    """DSA's indexer loss by rows against the stream's, by pack 12's kernels: the share of chosen keys that differ, and
+    relative errors of the loss and of its gradients."""
+    import tiny
+    from megatron.core.process_groups_config import ProcessGroupCollection
+    from megatron.core.transformer.experimental_attention_variant import dsa
+
+    from model.layers.sparse import RowLoss
+
+    T, bounds = CUTS[-1], torch.tensor(CUTS, device="cuda")
+    leaves = [random(T, 1, 32, 64), random(T, 1, 32, seed=1), random(T, 1, 64, seed=2)]
+    query, key = random(T, 1, 28, 128, seed=3), random(T, 1, 1, 128, seed=4).expand(-1, -1, 28, -1)
+    ends = torch.arange(1, T + 1, device="cuda")
+    starts = bounds[torch.bucketize(ends - 1, bounds[1:], right=True)]
+    groups = ProcessGroupCollection.use_mpu_process_groups(required_pgs=["tp", "cp"])
+    rest = (query, key, 128**-0.5, 256, 1.0, None, False, groups, starts, ends, None, None, False, True)
+    found = []
+    for how in (dsa.FusedDSAIndexerLoss, RowLoss(dsa.FusedDSAIndexerLoss, ROW)):
+        mine = [leaf.clone().requires_grad_() for leaf in leaves]
+        indices, loss = how.apply(*mine, *rest)
+        found.append((indices.sort(dim=-1).values, loss, *torch.autograd.grad(loss, mine)))
+    (whole, *exact), (rows, *got) = found
+    differ = (whole != rows).float().mean().item()
+    return differ, *(
+        tiny.error(one.detach().cpu(), other.detach().cpu()) for one, other in zip(got, exact, strict=True)
+    )
+
+
+def test_the_indexer_is_trained_by_rows_as_on_the_stream(gpu):
+    differ, *errors = gpu.call(indexer_rows)
+    assert differ < 1e-3  # scores that are equal to rounding may be ranked otherwise
+    assert max(errors) < HALF
+
+
 def test_products_add_weight_gradients_in_fp32(gpu):
     output, inputs, weights = gpu.call(weight_gradient)
     assert max(output, inputs) < HALF
