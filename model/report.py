@@ -21,8 +21,6 @@ from reproducers.cli import guarded
 from reproducers.errors import PatchlaneError
 
 app = typer.Typer(add_completion=False)
-
-
 LATER = ("peaks_gib", "expert_load", "rank_load")  # what receipts of before 2026-11-22 do not have
 
 
