@@ -41,12 +41,14 @@ def test_modules_come_from_real_names_where_the_store_holds_links(tmp_path, monk
 
 
 def test_what_upstream_only_looks_for_is_not_there(monkeypatch):
-    monkeypatch.setattr(overlay, "sys", types.SimpleNamespace(path=list(sys.path), modules=sys.modules))
+    fake = types.SimpleNamespace(path=list(sys.path), modules={"peft": types.ModuleType("peft")})
+    monkeypatch.setattr(overlay, "sys", fake)
     monkeypatch.setattr(overlay.lane_megatron, "enable", lambda device: None)
     monkeypatch.setattr(overlay, "WITHOUT_INIT", ())
-    monkeypatch.setitem(sys.modules, "peft", types.ModuleType("peft"))
     overlay.activate(Overlay("cpu", {}, {}, []))
-    with pytest.raises(ImportError):
+    assert fake.modules == {"peft": None}
+    with monkeypatch.context() as patch, pytest.raises(ModuleNotFoundError):
+        patch.setitem(sys.modules, "peft", None)
         importlib.import_module("peft")
 
 
