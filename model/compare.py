@@ -47,7 +47,7 @@ class Comparison(BaseModel):
     worst_grad_norm: float
     agrees: bool
     speed: float | None  # tokens/s of all GPUs or ranks together, over the base's
-    peak_gib: float | None  # of rank 0, beyond the base's
+    peak_gib: float | None  # of the fullest rank, beyond the base's
 
 
 def _off(ours: float, theirs: float) -> float:

@@ -88,7 +88,7 @@ class Record(Model):
     python: str
     seconds_building: float
     seconds_watched: list[float]
-    seconds_after: list[float] = Field(default=[], exclude=True)  # empty in records of before 2026-11-22
+    seconds_after: list[float] = Field(default=[], exclude=True)  # old records have it, always empty
     packs: dict[str, PackSeen]
     foreign: list[str]
 

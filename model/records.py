@@ -55,7 +55,7 @@ class Train(_Record):
     gpu: str | None = None  # its name by the driver; None on a CPU
     mfu: float | None = None  # tflops_built over that GPU's dense bf16 peak
     peak_gib: float | None = None  # allocated at most since the step before, on the fullest rank
-    peaks_gib: list[float] | None = None  # of each rank; records of before 2026-11-22 have rank 0's alone, in peak_gib
+    peaks_gib: list[float] | None = None  # of each rank; None in the oldest kept runs, whose peak_gib is rank 0's
     reserved_gib: float | None = None  # of rank 0
     expert_load: float | None = None  # tokens of a layer's fullest expert over the mean, mean over layers
     rank_load: float | None = None  # the same of the fullest expert-parallel rank

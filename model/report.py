@@ -21,7 +21,7 @@ from reproducers.cli import guarded
 from reproducers.errors import PatchlaneError
 
 app = typer.Typer(add_completion=False)
-LATER = ("peaks_gib", "expert_load", "rank_load")  # what receipts of before 2026-11-22 do not have
+LATER = ("peaks_gib", "expert_load", "rank_load")  # what the oldest receipts do not have
 
 
 class Report(BaseModel):
