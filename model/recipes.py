@@ -89,7 +89,7 @@ RECIPES = {
             steps=50,
             micro_batch=4,
             expert_parallel=4,
-            verified="four NVIDIA H200: receipts/train/4xh200_nam56r_20261122",
+            verified="four NVIDIA H200: receipts/train/4xh200_nam56r_ranks_20261122",
         ),
         Recipe(
             name="4xh200_wide",
@@ -98,7 +98,7 @@ RECIPES = {
             steps=50,
             micro_batch=4,
             expert_parallel=4,
-            verified="four NVIDIA H200: receipts/train/4xh200_wide_20261122",
+            verified="four NVIDIA H200: receipts/train/4xh200_wide_230_20261122",
         ),
         Recipe(name="8xh200_bf16", size="nam56r", ranks=8, steps=50, micro_batch=4, expert_parallel=8),
     )

@@ -62,6 +62,8 @@ def test_the_quarter_trains_on_one_gpu_and_the_whole_does_not():
         ("2xh200_wide_mb3_20261122", "nam56r_wide", Layout(2, 2, micro_batch=3)),
         ("4xh200_nam56r_20261122", "nam56r", Layout(4, 4, micro_batch=4)),
         ("4xh200_wide_20261122", "nam56r_wide", Layout(4, 4, micro_batch=4)),
+        ("4xh200_nam56r_ranks_20261122", "nam56r", Layout(4, 4, micro_batch=4)),
+        ("4xh200_wide_230_20261122", "nam56r_wide", Layout(4, 4, micro_batch=4)),
     ],
 )
 def test_measured_peaks_are_near(receipt, size, layout):
