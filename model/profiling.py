@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import gc
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -63,6 +64,7 @@ class Window:
         self._ended = now
         if self._profiler is not None and number >= self.last:
             self._finish(number)
+            gc.collect()  # events hold each other: else each rank drops them some steps later, and all wait for it
 
     def _named(self, number: int) -> contextlib.AbstractContextManager[Any]:
         if self._profiler is None:

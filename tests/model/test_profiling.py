@@ -1,5 +1,6 @@
 """The profile window, and the report on synthetic GPU kernels and on a CPU's operators."""
 
+import gc
 import gzip
 import json
 import logging
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.autograd.profiler_util import FunctionEvent
 
 from model import profiling
 from model.bottlenecks import Profile, RankTime, Span, analyse, markdown
@@ -209,6 +211,18 @@ def test_ranks_times_are_gathered(tmp_path, monkeypatch):
         torch.ones(2)
     assert window.result.ranks == [window.result.own] * 2
     assert "| rank |" in (tmp_path / "profile.md").read_text()
+
+
+def test_no_event_outlives_the_window(tmp_path, train):
+    """They hold each other, and a rank that drops some million objects in a later step keeps the others waiting."""
+    gc.disable()
+    try:
+        window = Window(1, 1, tmp_path)
+        train(window, 1)
+        left = [kept for kept in gc.get_objects() if type(kept) is FunctionEvent]
+    finally:
+        gc.enable()
+    assert window.result is not None and not left
 
 
 @pytest.mark.parametrize(("first", "last"), [(0, 3), (4, 3)])
