@@ -30,20 +30,27 @@ def run(toy, repo, *args, **more):
     return process.returncode, out, err
 
 
+def processor_seconds(command):
+    """Processor seconds of a command, and the finished process: wall time would measure the neighbours."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done
+
+
 def test_list_is_quick_and_light():
-    command = [sys.executable, "-X", "importtime", "-m", "reproducers.run", "--list"]
-    took = []
+    """1.7 times what importing its libraries takes, a quarter of a second on a machine that does nothing else."""
+    command = [sys.executable, "-m", "reproducers.run", "--list"]
+    libraries = [sys.executable, "-c", "import pydantic, rich.console, typer, yaml"]
+    times = []
     for _ in range(5):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run(command[:1] + command[3:], cwd=ROOT, capture_output=True, text=True)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert done.returncode == 0
-    assert "pack05" in done.stdout
-    imported = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stderr
+        seconds, done = processor_seconds(command)
+        assert done.returncode == 0 and "pack05" in done.stdout
+        times.append(seconds / processor_seconds(libraries)[0])
+    imported = processor_seconds([sys.executable, "-X", "importtime", *command[1:]])[1].stderr
     names = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in imported.splitlines()}
     assert names.isdisjoint({"torch", "triton", "numpy", "requests", "psutil", "unidiff"})
-    assert statistics.median(took) < 0.4, took  # processor seconds: wall time would measure the neighbours
+    assert statistics.median(times) < 2.5, times
 
 
 def test_list_as_json(toy, repo):
