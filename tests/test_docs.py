@@ -1,5 +1,6 @@
 """The documentation's example pack is built from the page and run; commands, figures and variables shown are real."""
 
+import json
 import os
 import re
 import subprocess
@@ -101,6 +102,30 @@ def test_readme_says_what_ran_on_gpus():
     assert all(name.startswith(known) for name in kept), f"say in README, Training, what else ran: {kept}"
     said = re.findall(r"model\.report receipts/train/(\w+)", (ROOT / "README.md").read_text())
     assert said and set(said) <= kept
+
+
+def figures(receipt):
+    """What a kept run reached, as the pages write it."""
+    kept = json.loads((ROOT / "receipts" / "train" / receipt / "receipt.json").read_text())["summary"]
+    said = [f"{kept['tokens_per_s_per_gpu']:,.0f}"]
+    if kept.get("peaks_gib") and kept["steps"] >= 50:  # runs that are more than an arm
+        said += [f"{kept['tflops_megatron']:.0f}, {kept['tflops_built']:.0f}", f"{kept['valid_loss']:.2f}"]
+        said += [", ".join(f"{peak:.1f}" for peak in kept["peaks_gib"])]
+        said += [f"{kept['tokens_per_s_per_gpu'] / 9314:.3f}"] if receipt.startswith("4xh200_wide") else []
+    return said
+
+
+def test_what_is_said_of_a_kept_run_is_what_its_receipt_says():
+    page = (ROOT / "docs" / "training.md").read_text()
+    rows = re.findall(r"^\|(.*)\| `(\w+)` \|$", page, re.M)
+    rows = [(row, name) for row, name in rows if (ROOT / "receipts" / "train" / name).is_dir()]
+    assert len(rows) >= 9
+    for row, name in rows:
+        cells = [cell.strip() for cell in row.split("|")]
+        assert set(figures(name)) <= set(cells), f"{name}: {figures(name)}"
+    readme = (ROOT / "README.md").read_text()
+    for name in re.findall(r"model\.report receipts/train/(4x\w+)", readme):
+        assert figures(name)[0] in readme, f"README: {name} {figures(name)[0]}"
 
 
 def test_every_make_target_shown_is_there():

@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import signal
 import statistics
 import subprocess
@@ -10,6 +9,7 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 
+import processor
 import psutil
 import pytest
 from toy import FIRST, RECORD, REPRODUCER, SOURCE, TOTAL, body, edited, git, write_tree
@@ -30,24 +30,21 @@ def run(toy, repo, *args, **more):
     return process.returncode, out, err
 
 
-def processor_seconds(command):
-    """Processor seconds of a command, and the finished process: wall time would measure the neighbours."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done
+def timed(*command):
+    """Processor seconds of a command, and the finished process."""
+    return processor.seconds_of(lambda: subprocess.run(command, cwd=ROOT, capture_output=True, text=True))
 
 
 def test_list_is_quick_and_light():
     """1.7 times what importing its libraries takes, a quarter of a second on a machine that does nothing else."""
-    command = [sys.executable, "-m", "reproducers.run", "--list"]
-    libraries = [sys.executable, "-c", "import pydantic, rich.console, typer, yaml"]
+    command = ["-m", "reproducers.run", "--list"]
+    libraries = ["-c", "import pydantic, rich.console, typer, yaml"]
     times = []
     for _ in range(5):
-        seconds, done = processor_seconds(command)
+        seconds, done = timed(sys.executable, *command)
         assert done.returncode == 0 and "pack05" in done.stdout
-        times.append(seconds / processor_seconds(libraries)[0])
-    imported = processor_seconds([sys.executable, "-X", "importtime", *command[1:]])[1].stderr
+        times.append(seconds / timed(sys.executable, *libraries)[0])
+    imported = timed(sys.executable, "-X", "importtime", *command)[1].stderr
     names = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in imported.splitlines()}
     assert names.isdisjoint({"torch", "triton", "numpy", "requests", "psutil", "unidiff"})
     assert statistics.median(times) < 2.5, times
