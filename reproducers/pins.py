@@ -6,6 +6,7 @@ import hashlib
 import os
 import re
 import shutil
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,18 @@ def resolve(pack: Pack, at: str) -> Pin:
     return Pin(release=at, artifacts=index.release_files(pack.upstream.distribution, at), needs=needs)
 
 
+@cache
+def _own_ranks() -> dict[Tag, int]:
+    """This interpreter's tags, best first; asked of some hundred needs in a run, and always the same."""
+    return {tag: rank for rank, tag in enumerate(sys_tags())}
+
+
 def choose(artifacts: dict[str, str], tags: list[Tag] | None = None) -> tuple[str, str]:
     """(file name, sha256) of the best artefact for an interpreter: its wheel, else an sdist, else any Linux wheel.
 
     The last is right for code that is only read and imported as Python: nothing of a wheel is installed.
     """
-    ranks = {tag: rank for rank, tag in enumerate(tags if tags is not None else sys_tags())}
+    ranks = _own_ranks() if tags is None else {tag: rank for rank, tag in enumerate(tags)}
 
     def rank(filename: str) -> tuple[int, int]:
         try:
@@ -51,7 +58,7 @@ def choose(artifacts: dict[str, str], tags: list[Tag] | None = None) -> tuple[st
 
 def need_artifact(need: Need, tags: list[Tag] | None = None) -> tuple[str, str]:
     """The artefact of a need for an interpreter, or its sdist; CannotTestHere when none is pinned for it."""
-    ranks = set(tags if tags is not None else sys_tags())
+    ranks = (_own_ranks() if tags is None else dict.fromkeys(tags)).keys()
     for filename, sha256 in need.artifacts.items():
         if not filename.endswith(".whl") or parse_wheel_filename(filename)[3] & ranks:
             return filename, sha256
