@@ -225,6 +225,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--label", default="", help="release or SHA of the tree, for the stamp")
     parser.add_argument("--watch", type=Path, help="JSON: {path in tree: [[first line, last line], ...]}")
+    parser.add_argument("--minimal", action="store_true", help="run minimal() alone; it raises where the bug is")
     return parser.parse_args()
 
 
@@ -275,11 +276,37 @@ def _measure(reproduce: Callable[[Probe], None], probe: Probe, watch: Watch) -> 
     return (*probe.observations.outcome(), "")
 
 
-def main(reproduce: Callable[[Probe], None], *, pack: int, package: str) -> None:
-    """Run ``reproduce`` as one arm and exit (see the module's docstring for output and exit status)."""
+def _run_minimal(minimal: Callable[[], None], prepare: Callable[[Probe], object] | None, probe: Probe) -> None:
+    """Prepare the lane, run ``minimal``, and check where upstream came from; what it raises is printed, exit 1."""
+    try:
+        if prepare is not None:
+            prepare(probe)
+        minimal()
+        probe.check_origin()
+    except (CannotTest, ModuleNotFoundError) as error:
+        print(f"CANNOT_TEST: {error}", flush=True)
+        raise SystemExit(77) from None
+
+
+def main(
+    reproduce: Callable[[Probe], None],
+    *,
+    pack: int,
+    package: str,
+    minimal: Callable[[], None] | None = None,
+    prepare: Callable[[Probe], object] | None = None,
+) -> None:
+    """Run ``reproduce`` as one arm and exit (see the module's docstring for output and exit status).
+
+    ``minimal``: the bug in at most 15 lines, without the probe: raises where the bug is, returns where it is not.
+    ``prepare`` runs before it under ``--minimal`` (stand-ins of the CPU lane, say); ``reproduce`` prepares itself.
+    """
     args = _arguments()
     roots = [args.tree] if args.tree else []
     sys.path[:0] = [str(Path(p).resolve()) for p in [*roots, *args.needs]]
+    if args.minimal and minimal is not None:
+        place = _locate(package, args.tree.resolve() if args.tree else None)
+        return _run_minimal(minimal, prepare, Probe(package, place, args.lane, args.seed, Watch(place, {})))
     probe, watch, tree = None, None, None
     try:
         tree = _locate(package, args.tree.resolve() if args.tree else None)
