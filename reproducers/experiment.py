@@ -36,6 +36,7 @@ class Request:
     upstream: Path | None = None
     allow_dirty: bool = False
     threads: int = 1
+    timeout_s: float | None = None  # processor seconds an arm may use; None: the lane's
 
 
 @dataclass
@@ -203,7 +204,7 @@ def _arm(run: Run, bench: Bench, hunks: list[patching.Hunk], name: str, seed: in
         seed=seed,
         label=bench.label,
         watch=_inside(patching.ranges(hunks), pack, tree),
-        timeout_s=lane.timeout_s,
+        timeout_s=run.request.timeout_s or lane.timeout_s,
         memory_gib=lane.memory_gib,
         cache=bench.store.root / "cache",
         threads=run.request.threads,
