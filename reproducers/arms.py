@@ -35,7 +35,7 @@ from reproducers.watch import Ranges
 
 KEPT_ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "LANG", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CC")
 KEEPER = Path(__file__).with_name("keeper.py")
-MARK = "PATCHLANE_ARM"  # names the arm's scratch folder in the environment of all its processes
+MARK = "ARM_OF_PATCHLANE"  # names the arm's scratch folder in the environment of all its processes
 PREFIX, LOCK = "patchlane-arm-", ".lock"
 POLL_S = 0.1
 IDLE_SHARE = 0.01  # of one core: an arm that uses less and is never seen waiting for a core or a disk is idle
