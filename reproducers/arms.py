@@ -31,6 +31,7 @@ import psutil
 
 from reproducers import disk
 from reproducers.schema import ROOT
+from reproducers.store import INTERPRETER
 from reproducers.watch import Ranges
 
 KEPT_ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "LANG", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CC")
@@ -210,7 +211,7 @@ def _bytecode(spec: ArmSpec) -> Path:
     """
     names = "\n".join(str(path) for path in (spec.tree, *spec.needs))
     folder = spec.cache / "bytecode" / hashlib.sha256(names.encode()).hexdigest()
-    shared = spec.cache / "bytecode" / "interpreter"
+    shared = spec.cache / "bytecode" / INTERPRETER
     for library in {sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")}:
         ours, common = (base / library.lstrip("/") for base in (folder, shared))
         if not any(parent.is_symlink() for parent in (ours, *ours.parents)):

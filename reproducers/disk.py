@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,12 +22,13 @@ HOST_ERRNOS = {
 
 def of_host(error: OSError) -> bool:
     """True when this host refused (no room, no permission, no memory) rather than a path being wrong in our code."""
-    return error.errno in HOST_ERRNOS
+    return error.errno in HOST_ERRNOS or isinstance(error, shutil.Error)  # which copying a tree makes of them
 
 
 def described(error: OSError, where: str | Path = "") -> PatchlaneError:
     """The error as the user's message: the path and the system's own words."""
-    return PatchlaneError(f"{error.filename or where or 'this host'}: {error.strerror or error}")
+    said = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or error
+    return PatchlaneError(f"{error.filename or where or 'this host'}: {said}")
 
 
 @contextlib.contextmanager
