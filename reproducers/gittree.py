@@ -22,22 +22,29 @@ _QUIET = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_ATTR
 _OWN = ("-c", "safe.directory=*", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 
 
-def git(*args: str, cwd: Path | None = None, network: bool = False) -> subprocess.CompletedProcess[str]:
-    """Run git; of the caller's settings only those that a fetch needs (``network``) reach it."""
-    done = _git(args, cwd, network)
+def git(
+    *args: str, cwd: Path | None = None, network: bool = False, above: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run git; the caller's settings reach it only for a fetch (``network``).
+
+    ``above``: a folder from which on upwards no repository is looked for. CannotTestHere where there is no git.
+    """
+    done = _git(args, cwd, network, above=above)
     out, said = (text.decode(errors="surrogateescape") for text in (done.stdout, done.stderr))
     return subprocess.CompletedProcess(done.args, done.returncode, out, said)
 
 
 def _git(
-    args: tuple[str, ...], cwd: Path | None, network: bool = False, given: bytes | None = None
+    args: tuple[str, ...], cwd: Path | None, network: bool = False, given: bytes = b"", above: Path | None = None
 ) -> subprocess.CompletedProcess[bytes]:
     inherited = {name: value for name, value in os.environ.items() if network or not name.startswith("GIT_")}
     environment = {**inherited, **_ENV, **({} if network else _QUIET)}
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE"):
         environment.pop(name, None)
+    if above is not None:
+        environment["GIT_CEILING_DIRECTORIES"] = str(above)
     try:
-        return subprocess.run(["git", *_OWN, *args], cwd=cwd, env=environment, input=given or b"", capture_output=True)
+        return subprocess.run(["git", *_OWN, *args], cwd=cwd, env=environment, input=given, capture_output=True)
     except FileNotFoundError as error:
         raise CannotTestHere("git is not installed", "install git") from error
 
