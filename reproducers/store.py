@@ -27,7 +27,7 @@ from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
 from reproducers import archive, disk, index
-from reproducers.errors import CannotTestHere, StoreError
+from reproducers.errors import CannotTestHere, PatchlaneError, StoreError
 
 LOCK_TIMEOUT_S = 900
 KEPT_DAYS = 30
@@ -127,18 +127,22 @@ class Store:
         self.root = (root or Path(configured or user_cache_path("patchlane"))).resolve()
         self.offline = os.environ.get("PATCHLANE_OFFLINE") == "1" if offline is None else offline
         self.progress = progress
-        with disk.writing(self.root, disk.STORE_REMEDY):
+        try:
             for name in ("artifacts", "trees", "patched", "built", "locks", "cache/bytecode"):
                 (self.root / name).mkdir(parents=True, exist_ok=True)
-            self._prune()
+        except OSError as error:
+            raise PatchlaneError(
+                f"the store {self.root} cannot be made: {error.strerror}", disk.STORE_REMEDY
+            ) from error
+        self._prune()
 
     def _prune(self) -> None:
         """Remove patched trees and bytecode that nobody has used for a month: every edit of a patch makes another."""
         oldest = time.time() - KEPT_DAYS * 86400
-        for record in (self.root / "patched").glob("*.json"):
-            if _mtime(record) < oldest:
-                record.unlink(missing_ok=True)
-                shutil.rmtree(record.with_suffix(""), ignore_errors=True)
+        for note in (self.root / "patched").glob("*.json"):
+            if _mtime(note) < oldest:
+                note.unlink(missing_ok=True)
+                shutil.rmtree(note.with_suffix(""), ignore_errors=True)
         for folder in (self.root / "cache" / "bytecode").iterdir():
             if _mtime(folder) < oldest and folder.name != INTERPRETER:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -209,21 +213,22 @@ class Store:
         Its content digest is checked, and by ``proved(folder, record)`` whatever else can be known of it; a tree that
         fails is made anew. What ``fill`` returns is kept in the record.
         """
-        path, record = self.root / area / key, self.root / area / f"{key}.json"
+        path = self.root / area / key
+        note = _record_file(path)
         with self.lock(f"{area}-{key}"):
-            known = _record(record)
+            known = record(path)
             if path.is_dir() and known and tree_digest(path) == known["digest"] and proved(path, known):
                 with contextlib.suppress(OSError):  # a store that can only be read serves too
-                    os.utime(record)
+                    os.utime(note)
                 return Tree(path, known["digest"], label)
-            record.unlink(missing_ok=True)
+            note.unlink(missing_ok=True)
             shutil.rmtree(path, ignore_errors=True)
             with _scratch(path.parent) as scratch:
                 inner = scratch / "tree"
                 inner.mkdir()
                 more = fill(inner) or {}
                 digest = tree_digest(inner)
-                write_atomic(record, json.dumps({"digest": digest, "label": label, **more}).encode())
+                write_atomic(note, json.dumps({"digest": digest, "label": label, **more}).encode())
                 inner.replace(path)
         return Tree(path, digest, label)
 
@@ -240,7 +245,7 @@ class Seal:
             if _signature(tree.path) != signature and not (
                 tree.path.is_dir() and tree_digest(tree.path) == tree.digest
             ):
-                tree.path.with_name(f"{tree.path.name}.json").unlink(missing_ok=True)
+                _record_file(tree.path).unlink(missing_ok=True)
                 for folder in tree.path.parents[1].glob("cache/bytecode/*"):
                     shutil.rmtree(folder, ignore_errors=True)
                 return tree
@@ -263,10 +268,14 @@ def _signature(root: Path) -> str:
     return digest.hexdigest()
 
 
-def _record(path: Path) -> dict[str, Any]:
-    """A tree's record; nothing when there is none that can be read."""
+def _record_file(tree: Path) -> Path:
+    return tree.with_name(f"{tree.name}.json")
+
+
+def record(tree: Path) -> dict[str, Any]:
+    """The record of the store's tree at that path: its digest, label and what proves it; empty when there is none."""
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(_record_file(tree).read_text())
     except (FileNotFoundError, ValueError):
         return {}
     return found if isinstance(found, dict) and "digest" in found else {}
