@@ -61,6 +61,9 @@ def main(
     packs: Annotated[list[str] | None, typer.Argument(help="packs, as pack05")] = None,
     every: Annotated[bool, typer.Option("--all", help="every pack that has a patch and the lane")] = False,
     lane: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    timeout: Annotated[
+        float | None, typer.Option(min=1, help="processor seconds an arm may use, for the lane's timeout_s")
+    ] = None,
 ) -> None:
     """Exit 1 when a hunk can be dropped and the verdict stays REPRODUCED_AND_FIXED."""
     spare, known = 0, load_packs()
@@ -73,7 +76,7 @@ def main(
         for name, text in ablations(pack):
             with tempfile.TemporaryDirectory() as scratch:
                 changed = with_patch(pack, text, Path(scratch))
-                run = execute(changed, Request(lane=lane), Store(), lambda arm, line: None)
+                run = execute(changed, Request(lane=lane, timeout_s=timeout), Store(), lambda arm, line: None)
             spare += run.ruling.verdict is Verdict.REPRODUCED_AND_FIXED
             typer.echo(f"{pack.id} without {name}: {run.ruling.verdict.value}: {run.ruling.reason[:100]}")
     typer.echo(f"{spare} hunks can be dropped without notice")

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import tomllib
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, cast
 
@@ -83,6 +82,8 @@ class SplitWriter(io.RawIOBase):
 
 def engine_requirements(store: Store, target: str) -> Tree:
     """The engine's own requirements as one unpacked tree for the target's Python."""
+    import tomllib  # not at the top: ``install`` runs on any Python, if only to say which one it needs
+
     from reproducers import archive
     from reproducers.errors import CannotTestHere
     from reproducers.schema import ROOT
@@ -110,26 +111,35 @@ def engine_requirements(store: Store, target: str) -> Tree:
 
 
 def collect(store: Store, names: list[str], pin_names: list[str], target: str) -> dict[str, Tree]:
-    """{store key: tree} of every pinned tree and need of the packs, chosen for the target's interpreter."""
+    """{store key: tree} of every pinned tree and need of the packs, chosen for the target's interpreter.
+
+    PatchlaneError when no pack has a pin of that name, or a pack has none of them.
+    """
     from reproducers import pins
+    from reproducers.errors import PatchlaneError
     from reproducers.schema import load_packs, select
 
-    tags, found = target_tags(target), dict[str, Any]()
-    for pack in select(names, load_packs()):
-        for name in pin_names:
-            if name not in pack.pins:
-                continue
+    tags, found, packs = target_tags(target), dict[str, Any](), select(names, load_packs())
+    known = list(dict.fromkeys(name for pack in packs for name in pack.pins))
+    if absent := [name for name in pin_names if name not in known]:
+        raise PatchlaneError(f"--pins {','.join(absent)}: no pack named has it", f"--pins {','.join(known)}")
+    for pack in packs:
+        if not set(pin_names) & set(pack.pins):
+            remedy = f"--pins {','.join([*pin_names, *pack.pins])}"
+            raise PatchlaneError(f"{pack.id} has no pin {' or '.join(pin_names)}", remedy)
+    for pack in packs:
+        for name in (name for name in pin_names if name in pack.pins):
             pin = pack.pins[name]
             trees = [pins.base_tree(store, pack, pin, {"tags": tags}), *pins.need_parts(store, pack, pin, tags)]
             found |= {tree.path.name: tree for tree in trees}
     return found
 
 
-def write(trees: dict[str, Tree], engine: Tree, stem: Path, size: int) -> list[Path]:
+def write(trees: dict[str, Tree], engine: Tree, stem: Path, size: int, target: str) -> list[Path]:
     """Write the parts: an xz-compressed tar of ``index.json`` and each distinct file once as ``objects/SHA256``."""
-    from reproducers.store import file_sha256, tree_files
+    from reproducers.store import file_sha256, record, tree_files
 
-    index: dict[str, Any] = {"schema_version": 1, "engine": engine.path.name, "trees": {}}
+    index: dict[str, Any] = {"schema_version": 1, "target": target, "engine": engine.path.name, "trees": {}}
     objects: dict[str, Path] = {}
     for key, tree in {**trees, engine.path.name: engine}.items():
         files, links = [], {}
@@ -141,6 +151,7 @@ def write(trees: dict[str, Tree], engine: Tree, stem: Path, size: int) -> list[P
             objects.setdefault(sha, path)
             files.append([name, bool(path.stat().st_mode & 0o100), sha])
         index["trees"][key] = {"label": tree.label, "digest": tree.digest, "files": files, "links": links}
+        index["trees"][key]["record"] = record(tree.path)
     sink = SplitWriter(stem, size)
     with (
         lzma.LZMAFile(cast("IO[bytes]", sink), "wb", format=lzma.FORMAT_XZ, filters=XZ) as packed,
@@ -180,23 +191,34 @@ def create(
     pins: str = "live",
     output: Path = Path("build/bundle"),
 ) -> None:
-    """Write the parts for the offline host TARGET; PINS is a comma-separated list of pin names."""
-    from reproducers import session
+    """Write the parts for the offline host TARGET; PINS is a comma-separated list of pin names.
+
+    There, ``python -m reproducers.bundle install PART...`` puts them into the store.
+    """
+    from reproducers import disk, session
     from reproducers.store import Store
 
+    disk.usable_folder(output, "--output DIR names another folder")
     out = session.console(False)
     store, size = Store(progress=session.Announcer(out)), part_size(split)
     trees = collect(store, packs, pins.split(","), target)
     engine = engine_requirements(store, target)
-    output.mkdir(parents=True, exist_ok=True)
     stem = output / f"patchlane-{target}"
-    for old in output.glob(f"{stem.name}.part*"):
-        old.unlink()
-    with out.status(f"compressing {len(trees)} trees"):
-        parts = write(trees, engine, stem, size)
+    _remove_parts(stem)
+    try:
+        with disk.writing(output, "make room, or --output DIR"), out.status(f"compressing {len(trees)} trees"):
+            parts = write(trees, engine, stem, size, target)
+    except BaseException:
+        _remove_parts(stem)
+        raise
     for part in parts:
         out.print(f"{part} {part.stat().st_size / 1e6:.1f} MB")
     out.print(f"there: python -m reproducers.bundle install {stem.name}.part*")
+
+
+def _remove_parts(stem: Path) -> None:
+    for part in stem.parent.glob(f"{stem.name}.part*"):
+        part.unlink()
 
 
 if __name__ == "__main__":

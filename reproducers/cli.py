@@ -6,8 +6,9 @@ import signal
 import sys
 import tempfile
 import traceback
-from typing import Any
+from typing import Any, NoReturn
 
+from reproducers import disk
 from reproducers.errors import PatchlaneError
 from reproducers.verdicts import Exit
 
@@ -20,6 +21,8 @@ def _interrupt(signum: int, frame: object) -> None:
 def guarded(app: Any) -> None:
     """Run a typer app; map every way it can end to the project's exit codes, without a traceback."""
     signal.signal(signal.SIGTERM, _interrupt)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # nohup has it ignored
+        signal.signal(signal.SIGHUP, _interrupt)
     try:
         app()
     except PatchlaneError as error:
@@ -28,11 +31,23 @@ def guarded(app: Any) -> None:
     except KeyboardInterrupt:
         print("interrupted; nothing half-written", file=sys.stderr)
         raise SystemExit(int(Exit.INTERRUPTED)) from None
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) or not disk.of_host(error):
+            _fault(error)
+        print(f"error: {disk.described(error)}", file=sys.stderr)
+        raise SystemExit(int(Exit.USAGE)) from None
     except Exception as error:
+        _fault(error)
+
+
+def _fault(error: Exception) -> NoReturn:
+    """Exit for a fault of our own: its traceback goes to a log worth sending."""
+    try:
         with tempfile.NamedTemporaryFile("w", prefix="patchlane-fault-", suffix=".log", delete=False) as sink:
-            traceback.print_exc(file=sink)
-        print(
-            f"fault of patchlane: {type(error).__name__}: {error}\n  log to report: {sink.name}",
-            file=sys.stderr,
-        )
-        raise SystemExit(int(Exit.FAULT)) from None
+            traceback.print_exception(error, file=sink)
+        log = sink.name
+    except OSError:
+        traceback.print_exception(error)
+        log = "the lines above"
+    print(f"fault of patchlane: {type(error).__name__}: {error}\n  log to report: {log}", file=sys.stderr)
+    raise SystemExit(int(Exit.FAULT)) from None

@@ -18,7 +18,7 @@ from reproducers.patching import Applicability, ApplyClass
 from reproducers.rulings import Ruling
 from reproducers.schema import Lane, Pack, Pin
 from reproducers.stamp import gpus
-from reproducers.store import Store, Tree
+from reproducers.store import Seal, Store, Tree
 from reproducers.verdicts import Verdict
 from reproducers.watch import Ranges
 
@@ -36,6 +36,7 @@ class Request:
     upstream: Path | None = None
     allow_dirty: bool = False
     threads: int = 1
+    timeout_s: float | None = None  # processor seconds an arm may use; None: the lane's
 
 
 @dataclass
@@ -90,7 +91,7 @@ class Bench:
     lane: Lane
     label: str
     tree: Tree
-    needs: list[Path]
+    needs: list[Tree]
     store: Store
     tell: Say
 
@@ -125,7 +126,7 @@ def _bench(run: Run, pin: Pin, lane: Lane, store: Store, tell: Say) -> Bench:
     pack, request = run.pack, run.request
     options = {"upstream": request.upstream, "allow_dirty": request.allow_dirty}
     tree = pins.pin_tree(store, pack, pin, options)
-    needs = [t.path for t in pins.need_trees(store, pack, pin, request.lane)]
+    needs = pins.need_trees(store, pack, pin, request.lane)
     label = f"{pack.upstream.distribution} {tree.label.split(' ', 1)[-1]}"
     return Bench(lane, label, tree, needs, store, tell)
 
@@ -198,17 +199,21 @@ def _arm(run: Run, bench: Bench, hunks: list[patching.Hunk], name: str, seed: in
     spec = ArmSpec(
         reproducer=pack.reproducer,
         tree=patching.import_root(tree.path, pack.upstream.source_root),
-        needs=bench.needs,
+        needs=[need.path for need in bench.needs],
         lane=run.request.lane,
         seed=seed,
         label=bench.label,
         watch=_inside(patching.ranges(hunks), pack, tree),
-        timeout_s=lane.timeout_s,
+        timeout_s=run.request.timeout_s or lane.timeout_s,
         memory_gib=lane.memory_gib,
         cache=bench.store.root / "cache",
         threads=run.request.threads,
     )
+    seal = Seal({bench.tree, run.tree or bench.tree, *bench.needs})
     result = run_arm(spec, lambda line: bench.tell(name, line))
+    if broken := seal.broken():
+        result.outcome, result.reason = "cannot_test", f"the {name} arm changed the store's tree of {broken.label}"
+        result.record |= {"sentinel": None, "remedy": "find what writes there; the next run has the tree anew"}
     result.record["executed"] = _outside(result.record.get("executed", {}), pack, tree)
     found = f"{result.outcome} in {result.seconds:.1f} s, peak {result.peak_gib:.2f} GiB: {result.reason}"
     bench.tell(name, f"-> {found}")

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from reproducers import pins
+from reproducers import disk, pins
 from reproducers.errors import PatchlaneError
 from reproducers.schema import Pack, load_packs, select
 from reproducers.store import file_sha256, write_atomic
@@ -153,10 +153,7 @@ def main(
     if output is None:
         typer.echo(text, nl=False)
     else:
-        try:
-            write_atomic(output, text.encode())
-        except OSError as error:
-            raise PatchlaneError(f"-o {output}: {error.strerror}", "name a file in a folder you may write") from error
+        write_atomic(disk.usable_file(output, "-o FILE names another file"), text.encode())
     fits = "fits" if len(text) <= ISSUE_LIMIT else "does not fit; attach it or use a gist"
     typer.echo(f"{output or pack.id}: {len(text):,} characters; an issue takes {ISSUE_LIMIT:,}: {fits}", err=True)
 

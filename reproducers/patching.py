@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
-import subprocess
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -16,8 +14,11 @@ from unidiff import PatchSet
 from unidiff.errors import UnidiffParseError
 
 from reproducers.errors import PatchlaneError
+from reproducers.gittree import git
 from reproducers.store import Store, Tree
 from reproducers.watch import Ranges
+
+COMPILED = {".pyc", ".pyo", ".pyd", ".so"}
 
 
 class ApplyClass(str, Enum):
@@ -60,10 +61,8 @@ def import_root(tree: Path, source_root: str) -> Path:
 
 def _apply(tree: Path, patch: Path, strip: int, *flags: str) -> tuple[bool, str]:
     """(applies with neither fuzz nor offset, git's words)."""
-    environment = {**os.environ, "LC_ALL": "C", "GIT_CEILING_DIRECTORIES": str(tree.resolve().parent)}
-    environment |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}  # apply.ignoreWhitespace relaxes
-    command = ["git", "apply", f"-p{strip}", "--verbose", "--whitespace=nowarn", *flags, str(patch.resolve())]
-    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
+    flags = (f"-p{strip}", "--verbose", "--whitespace=nowarn", *flags)
+    done = git("apply", *flags, str(patch.resolve()), cwd=tree, above=tree.resolve().parent)
     offsets = re.findall(r"Hunk #\d+ succeeded at .*offset.*", done.stderr)
     return done.returncode == 0 and not offsets, "\n".join(offsets) or done.stderr.strip()
 
@@ -124,11 +123,31 @@ def hunks(patch: Path, strip: int, *, after: bool) -> list[Hunk]:
 
 
 def files(patch: Path) -> PatchSet:
-    """The patch's files; a pure rename is one without hunks. PatchlaneError when it is no unified diff."""
+    """The patch's files.
+
+    PatchlaneError when it is no unified diff, or names an entry of which nobody could see whether it ran.
+    """
     try:
-        return PatchSet(patch.read_text())
+        found = PatchSet(patch.read_text())
     except (UnidiffParseError, UnicodeDecodeError) as error:
         raise PatchlaneError(f"{patch}: not a unified diff: {error}", "regenerate it with git diff") from error
+    for file in found:
+        if kind := _unwatchable(file):
+            raise PatchlaneError(f"{patch}: {file.path} is {kind}", "leave it out: only changed lines are seen to run")
+    return found
+
+
+def _unwatchable(file: Any) -> str:
+    """What an entry is that has no lines to watch, or nothing."""
+    about = str(file.patch_info or "").rpartition("diff --git ")[2]
+    modes = set(re.findall(r"^(?:(?:new file|deleted file|old|new) mode|index \S+) (\d{6})$", about, re.M))
+    if file.is_binary_file or Path(file.path).suffix in COMPILED:
+        return "binary"
+    if modes & {"120000", "160000"}:
+        return "a link or a submodule"
+    if re.search(r"^old mode ", about, re.M):
+        return "a change of mode"
+    return "a rename or copy without a change" if re.search(r"^similarity index 100%", about, re.M) else ""
 
 
 def _changed(line: object, after: bool) -> bool:

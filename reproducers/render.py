@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 
+from reproducers import disk
 from reproducers.errors import PatchlaneError
 from reproducers.facts import Facts, thread
 from reproducers.schema import ROOT, Pack, load_packs, select
@@ -95,6 +96,8 @@ def main(
     if form is not None and form not in FORMS:
         raise PatchlaneError(f"--as {form}", f"--as {', '.join(FORMS)}")
     every = packs == ["all"]
+    if out is not None:
+        disk.usable_folder(out, "--out DIR names another folder")
     for pack in load_packs() if every else select(packs, load_packs()):
         if every and form and form not in forms(pack):
             typer.echo(f"{pack.id} cannot be a {form}", err=True)

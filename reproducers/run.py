@@ -79,6 +79,9 @@ def main(
     allow_dirty: Annotated[bool, typer.Option(help="test a checkout with local changes, and record that")] = False,
     arm: Annotated[str, typer.Option(help="both, pristine or patched")] = "both",
     repeats: Annotated[int, typer.Option("-n", min=1, help="repeats, each with its own seed; all must agree")] = 1,
+    timeout: Annotated[
+        float | None, typer.Option(min=1, help="processor seconds an arm may use, for the lane's timeout_s")
+    ] = None,
     jobs: Annotated[int, typer.Option(help="packs at a time (default: one a core, one on cuda)")] = 0,
     offline: Annotated[bool, typer.Option(help="use only what the store holds")] = False,
     host: Annotated[str, typer.Option(envvar="PATCHLANE_HOST", help="this host's alias")] = "local",
@@ -104,22 +107,25 @@ def main(
     from reproducers.experiment import Request
 
     if bisect:
-        request = Request(at=at, lane=lane, arm="pristine", upstream=upstream or Path.cwd(), allow_dirty=True)
+        request = Request(at, lane, "pristine", upstream=upstream or Path.cwd(), allow_dirty=True, timeout_s=timeout)
         raise typer.Exit(_bisect(chosen[0], request))
-    from reproducers import session
+    from reproducers import disk, session
 
+    disk.usable_folder(receipts, "--receipts DIR names another folder")
+    if junitxml:
+        disk.usable_file(junitxml, "--junitxml FILE names another file")
     workers = jobs or (1 if lane == "cuda" else min(len(chosen), os.cpu_count() or 1))
     threads = max(1, (os.cpu_count() or 1) // workers)
-    request = Request(at, lane, arm, repeats, upstream, allow_dirty, threads)
+    request = Request(at, lane, arm, repeats, upstream, allow_dirty, threads, timeout)
     console = session.console(as_json)
     runs = session.run_packs(chosen, request, workers, console)
-    session.record(runs, receipts, host, sys.argv[1:], console)
+    kept = session.record(runs, receipts, host, sys.argv[1:], console)
     session.summary(runs, console)
     if as_json:
         typer.echo(json.dumps([session.as_json(run) for run in runs], indent=1))
     if junitxml:
         session.write_junit(runs, junitxml)
-    raise typer.Exit(exit_code(runs))
+    raise typer.Exit(exit_code(runs) if kept else Exit.USAGE)
 
 
 if __name__ == "__main__":

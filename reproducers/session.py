@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from reproducers import receipts
+from reproducers import disk, receipts
 from reproducers.arms import kill_children
 from reproducers.experiment import Request, Run, execute, expected
 from reproducers.schema import ROOT, Pack
@@ -83,11 +83,20 @@ def places(store: Store, upstream: Path | None = None) -> dict[str, str]:
     return {path: role for path, role in roles.items() if path not in ("/", "/usr", ".")}
 
 
-def record(runs: list[Run], root: Path, host: str, command: list[str], out: Console) -> None:
-    """Write each run's receipt."""
+def record(runs: list[Run], root: Path, host: str, command: list[str], out: Console) -> bool:
+    """Write each run's receipt; False where one had to go to the temporary folder, which is told with the way back."""
+    spare: Path | None = None
     for run in runs:
-        path = receipts.write(run, root, host, command, places(Store(), run.request.upstream))
+        roles = places(Store(), run.request.upstream)
+        try:
+            path = receipts.write(run, spare or root, host, command, roles)
+        except OSError as error:
+            spare = Path(tempfile.mkdtemp(prefix="patchlane-receipts-"))
+            path = receipts.write(run, spare, host, command, roles)
+            out.print(f"[red]error: {escape(str(disk.described(error, root)))}[/]")
+            out.print(f"  mend: make room, then: cp -r {escape(str(spare))}/. {escape(str(root))}/")
         out.print(f"[dim]receipt {path}[/]")
+    return spare is None
 
 
 def summary(runs: list[Run], out: Console) -> None:

@@ -1,13 +1,24 @@
 """A reproducer that lies, dies or is given the wrong tree never passes for the bug."""
 
+import contextlib
+import errno
+import fcntl
 import os
+import signal
+import subprocess
+import sysconfig
+import tempfile
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
-from toy import RECORD, SOURCE, TOTAL, body, edited, write_tree
+from toy import FIRST, RECORD, SOURCE, TOTAL, body, edited, write_tree
 
+from reproducers import arms
 from reproducers.arms import ArmSpec, _environment
+from reproducers.errors import PatchlaneError
 from reproducers.observe import Check, Observations, Signature, judge_error
 from reproducers.verdicts import Verdict
 
@@ -17,8 +28,9 @@ BAD = {
     "missing dependency": ("import_module = p.upstream('toyup.needy')", "cannot_test"),
     "module not in the tree": ("p.upstream('toyup.absent')", "cannot_test"),
     "syntax error upstream": ("p.upstream('toyup.broken')", "different"),
-    "timeout": ("time.sleep(60)", "different"),
-    "memory limit": ("x = bytearray(600 * 2**20); x[::4096] = b'x' * len(x[::4096]); time.sleep(60)", "different"),
+    "hangs": ("time.sleep(60)", "cannot_test"),
+    "computes on": ("while True: pass", "cannot_test"),
+    "memory limit": ("x = bytearray(600 * 2**20); x[::4096] = b'x' * len(x[::4096]); time.sleep(60)", "cannot_test"),
     "SIGKILL": ("os.kill(os.getpid(), signal.SIGKILL)", "different"),
     "segfault": ("ctypes.string_at(0)", "different"),
     "exit 0 without a record": ("sys.exit(0)", "different"),
@@ -120,7 +132,7 @@ def limited(toy, code, seconds=60):
 
 def bad(toy, name):
     """The pack of that name in BAD."""
-    return limited(toy, BAD[name][0], 2 if name == "timeout" else 60)
+    return limited(toy, BAD[name][0], 2 if name in ("hangs", "computes on") else 60)
 
 
 @pytest.mark.parametrize("name", BAD)
@@ -136,8 +148,9 @@ def test_never_the_bug(toy, name):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("timeout", "time limit of 2 s"),
-        ("memory limit", "over the limit of 0.3 GiB"),
+        ("hangs", "hung: 2 s"),
+        ("computes on", "over 2 s of processor time"),
+        ("memory limit", "over 0.3 GiB"),
         ("SIGKILL", "SIGKILL"),
         ("segfault", "SIGSEGV"),
         ("hard exit", "exit status 0 without a record"),
@@ -155,28 +168,228 @@ def alive(pid):
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
-@pytest.mark.parametrize("own_session", [False, True])
-def test_grandchildren_die_with_a_timeout(toy, own_session):
-    """Also one that left for a session of its own."""
-    code = f"""
-    child = subprocess.Popen(["sleep", "97"], start_new_session={own_session})
-    print("PID", child.pid, flush=True)
+def pids(lines):
+    return [int(line.split()[-1]) for line in lines if "PID" in line]
+
+
+def left(numbers):
+    """Those processes that are still running two seconds later; they are killed."""
+    deadline = time.monotonic() + 2
+    while any(map(alive, numbers)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    running = [pid for pid in numbers if alive(pid)]
+    for pid in running:
+        os.kill(pid, signal.SIGKILL)
+    return running
+
+
+CHILD = 'child = subprocess.Popen(["sleep", "97"], start_new_session={own})\nprint("PID", child.pid, flush=True)\n'
+DAEMON = """
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print("PID", os.getpid(), flush=True)
+        os.execvp("sleep", ["sleep", "97"])
+    os._exit(0)
+os.wait()
+"""
+STARTED = {"child": CHILD.format(own=False), "session": CHILD.format(own=True), "daemon": DAEMON}
+ENDS = {
+    "a normal end": "",
+    "a limit": "time.sleep(60)",
+    "no keeper": "os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)",
+    "a stopped keeper": "os.kill(os.getppid(), signal.SIGSTOP)",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("started", STARTED)
+def test_nothing_outlives_its_arm(toy, monkeypatch, started, end):
+    """Not a daemon either, whose open standard output would keep the run waiting."""
+    monkeypatch.setattr(arms, "PATIENCE_S", 0.5)
+    run = toy.run(limited(toy, f"{STARTED[started]}\n{ENDS[end]}", 2))
+    (pid,) = pids(run.pristine[0].output)
+    assert left([pid]) == []
+    assert run.ruling.verdict in (Verdict.DIFFERENT_FAILURE, Verdict.UNTESTABLE)
+
+
+@pytest.fixture
+def killed(toy, monkeypatch):
+    """Run an arm that starts a daemon and then sleeps, send the runner a signal: (the processes, temporary folder)."""
+    place = toy.root / "temporary"
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+
+    def kill(number):
+        write_tree(toy.upstream, SOURCE)
+        code = DAEMON + "print('PID', os.getppid()); print('PID', os.getpid(), flush=True); time.sleep(60)"
+        repo = toy.repository(toy.pack(reproducer=body(code)))
+        runner = toy.verb(repo, "run", "7", "--upstream", str(toy.upstream), stderr=subprocess.STDOUT)
+        family = [int(next(line for line in runner.stdout if "PID" in line).split()[-1]) for _ in range(3)]
+        runner.send_signal(number)
+        said, _ = runner.communicate(timeout=30)
+        return runner.returncode, family, place, said
+
+    return kill
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
+def test_nothing_outlives_the_runner(killed, number):
+    code, family, place, said = killed(number)
+    assert code == (-9 if number == signal.SIGKILL else 130)
+    assert left(family) == []
+    assert not any(word.value in said for word in Verdict), "an interrupted arm has no verdict"
+    deadline = time.monotonic() + 5  # the keeper removes the folder once the arm is gone
+    while list(place.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert list(place.iterdir()) == []
+
+
+def test_the_next_run_removes_what_a_dead_runner_and_keeper_left(tmp_path):
+    dead, living = (tmp_path / f"{arms.PREFIX}{name}" for name in ("dead", "living"))
+    processes = []
+    for folder in (dead, living):
+        write_tree(folder, {arms.LOCK: "", "data": "x"})
+        processes.append(subprocess.Popen(["sleep", "97"], env={arms.MARK: str(folder)}))
+    with (living / arms.LOCK).open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        arms.remove_leftovers(tmp_path)
+    assert processes[0].wait(5) == -signal.SIGKILL and not dead.exists()
+    assert processes[1].poll() is None and (living / "data").exists()
+    processes[1].kill()
+    processes[1].wait()
+
+
+def test_an_arms_temporary_files_go_with_it(toy):
+    code = "import tempfile; print('AT', tempfile.mkdtemp()); open('here', 'w').close()"
+    run = toy.run(limited(toy, code))
+    place = next(line.split()[-1] for line in run.pristine[0].output if "AT" in line)
+    assert arms.PREFIX in place and not Path(place).parent.exists()
+
+
+def test_shared_memory_files_are_counted_and_removed(toy):
+    code = """
+    f = open(f"/dev/shm/patchlane-test-{os.getpid()}", "wb")
+    f.write(bytes(400 * 2**20))
+    f.flush()
     time.sleep(60)
     """
-    run = toy.run(limited(toy, code, 8))
-    pid = next(int(line.split()[-1]) for line in run.pristine[0].output if line.startswith("PID"))
-    time.sleep(0.2)
-    running = alive(pid)
-    if running:
-        os.kill(pid, 9)
-    assert not running
+    before = set(Path("/dev/shm").iterdir())
+    arm = toy.run(limited(toy, code)).pristine[0]
+    assert (arm.outcome, arm.peak_gib > 0.3) == ("cannot_test", True)
+    assert set(Path("/dev/shm").iterdir()) <= before
 
 
-def test_grandchildren_die_after_a_normal_end(toy):
-    run = toy.run(limited(toy, "print('PID', subprocess.Popen(['sleep', '97']).pid)"))
-    pid = next(int(line.split()[-1]) for line in run.pristine[0].output if line.startswith("PID"))
-    time.sleep(0.2)
-    assert not alive(pid)
+ENDLESS = {
+    "in ended children": "while True: subprocess.run([sys.executable, '-S', '-c', 'sum(range(10**7))'])",
+    "in a daemon": "if os.fork() == 0:\n    while os.fork(): os._exit(0)\n    while True: pass\ntime.sleep(60)",
+}
+
+
+@pytest.mark.parametrize("where", ENDLESS)
+def test_processor_time_of_the_whole_family_counts(toy, where):
+    arm = toy.run(limited(toy, ENDLESS[where].replace("os.wait() if os.fork() else None\n", ""), 2)).pristine[0]
+    assert (arm.outcome, arm.reason) == ("cannot_test", "over 2 s of processor time")
+
+
+class Keeper:
+    """A keeper with one process, whose figures a test sets."""
+
+    pid, status_now, used = 0, psutil.STATUS_SLEEPING, 0.0
+
+    def children(self, recursive=False):
+        return [self] if recursive else []
+
+    def oneshot(self):
+        return contextlib.nullcontext()
+
+    def cpu_times(self):
+        return SimpleNamespace(user=self.used, system=0.0, children_user=0.0, children_system=0.0)
+
+    def memory_info(self):
+        return SimpleNamespace(rss=0)
+
+    def status(self):
+        return self.status_now
+
+
+def metered(monkeypatch, tmp_path, share, status):
+    """(seconds, reason) at which an arm that gets that share of a core is stopped, of a limit of 100 s."""
+    clock, keeper = [0.0], Keeper()
+    monkeypatch.setattr(arms.time, "monotonic", lambda: clock[0])
+    spec = ArmSpec(tmp_path / "p/reproducer.py", tmp_path, [], "cpu", 0, "", {}, 100, 1, tmp_path)
+    meter = arms.Meter(keeper, spec)
+    keeper.status_now = status
+    while (stop := meter.stop()) is None:
+        clock[0] += 10
+        keeper.used = clock[0] * share
+        meter.sample()
+    return clock[0], stop
+
+
+@pytest.mark.parametrize(
+    ("share", "status", "ends"),
+    [
+        (1, psutil.STATUS_RUNNING, (101, "over 100 s of processor time")),
+        (16, psutil.STATUS_RUNNING, (101, "over 100 s of processor time")),
+        (0.0625, psutil.STATUS_RUNNING, (1601, "over 100 s of processor time")),
+        (0.0001, psutil.STATUS_RUNNING, (2001, "over 2000 s of wall time")),
+        (0, psutil.STATUS_SLEEPING, (101, "hung: 100 s without using the processor")),
+        (0, psutil.STATUS_DISK_SLEEP, (2001, "over 2000 s of wall time")),
+    ],
+)
+def test_a_busy_machine_does_not_decide(monkeypatch, tmp_path, share, status, ends):
+    seconds, stop = metered(monkeypatch, tmp_path, share, status)
+    assert (seconds, stop.reason) == (pytest.approx(ends[0], abs=10), ends[1])
+    assert stop.remedy == "--timeout 600"
+
+
+def test_a_longer_time_can_be_given(toy):
+    pack = limited(toy, "while time.process_time() < 3: pass", 1)
+    assert toy.run(pack, timeout_s=60).ruling.verdict is Verdict.DIFFERENT_FAILURE
+    stopped = toy.run(pack)
+    assert (stopped.ruling.verdict, stopped.ruling.remedy) == (Verdict.UNTESTABLE, "--timeout 600")
+    assert stopped.pristine[0].as_json()["sentinel"] is None
+
+
+def test_a_patched_arm_over_its_limit_contradicts_nothing(toy):
+    slow = edited(TOTAL, FIRST, ("    result = 0.0\n", "    while True:\n        pass\n    result = 0.0\n"))
+    run = toy.run(toy.pack(toy.patch(slow)), timeout_s=5)
+    assert (run.ruling.verdict, run.patched[0].outcome) == (Verdict.UNTESTABLE, "cannot_test")
+
+
+def test_a_full_disk_in_the_arm_is_no_verdict(toy):
+    code = "raise OSError(28, os.strerror(28), 'somewhere')"
+    arm = toy.run(limited(toy, code)).pristine[0]
+    assert (arm.outcome, "TMPDIR" in arm.as_json()["remedy"]) == ("cannot_test", True)
+
+
+def test_a_scratch_folder_that_cannot_be_written_is_the_users_message(toy, monkeypatch):
+    spec = ArmSpec(toy.pack().reproducer, toy.root, [], "cpu", 0, "", {}, 1, 1, toy.root / "cache")
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse(errno.ENOSPC))
+    with pytest.raises(PatchlaneError) as said:
+        arms.run_arm(spec, print)
+    assert "TMPDIR" in said.value.remedy
+
+
+def refuse(number):
+    """A function that this host refuses by that errno."""
+
+    def call(*args, **more):
+        raise OSError(number, os.strerror(number), "/full")
+
+    return call
+
+
+def test_trees_do_not_share_bytecode_and_the_interpreters_is_shared(tmp_path):
+    specs = [
+        ArmSpec(tmp_path, tmp_path / name, [], "cpu", 0, "", {}, 1, 1, tmp_path / "cache") for name in ("one", "two")
+    ]
+    one, two = (Path(_environment(spec, tmp_path)["PYTHONPYCACHEPREFIX"]) for spec in specs)
+    library = sysconfig.get_path("purelib").lstrip("/")
+    assert one != two
+    assert (one / library).resolve() == (two / library).resolve()
+    assert (one / str(tmp_path).lstrip("/")).resolve() != (two / str(tmp_path).lstrip("/")).resolve()
 
 
 def test_no_record_is_made_of_binary_output(toy):
@@ -195,7 +408,7 @@ def test_libraries_of_needs_are_found(tmp_path, monkeypatch):
     monkeypatch.setenv("LD_LIBRARY_PATH", "/host/lib")
     need = write_tree(tmp_path, {"z3/lib/libz3.so.4.15": "", "z3/share/x.so": "", "torch/lib/readme": ""})
     spec = ArmSpec(need, need, [need], "cpu", 0, "", {}, 1, 1, need)
-    assert _environment(spec)["LD_LIBRARY_PATH"] == f"{need}/z3/lib:/host/lib"
+    assert _environment(spec, tmp_path)["LD_LIBRARY_PATH"] == f"{need}/z3/lib:/host/lib"
 
 
 def test_judge_error():

@@ -9,7 +9,7 @@ import pytest
 from reproducers import bundle, bundle_install
 from reproducers.errors import PatchlaneError
 from reproducers.schema import ROOT
-from reproducers.store import Store, tree_digest
+from reproducers.store import Store, record, tree_digest
 
 
 def made(store, key, files):
@@ -31,7 +31,10 @@ def parts(tmp_path):
     trees = {key: made(store, key, {"shared.bin": noise, f"{key}/own.py": key.encode()}) for key in ("one", "two")}
     engine = made(store, "engine-x", {"toyengine.py": b"x = 1\n"})
     (tmp_path / "out").mkdir()
-    return bundle.write(trees, engine, tmp_path / "out" / "b", 1000), {**trees, "engine-x": engine}
+    return bundle.write(trees, engine, tmp_path / "out" / "b", 1000, bundle_install.here()), {
+        **trees,
+        "engine-x": engine,
+    }
 
 
 def install(paths, store):
@@ -90,3 +93,74 @@ def test_bad_sizes_and_targets(text):
 def test_sizes():
     assert bundle.part_size("60M") == 60_000_000
     assert bundle.target_tags("cp312-linux-x86_64")[0].interpreter == "cp312"
+
+
+def test_a_bundle_carries_what_proves_its_trees(tmp_path):
+    store = Store(tmp_path / "store")
+
+    def fill(folder):
+        (folder / "a.py").write_text("")
+        return {"commit": "tree 0"}
+
+    tree, engine = store.tree("trees", "proved", "toy", fill), made(store, "engine-x", {"toyengine.py": b""})
+    (tmp_path / "out").mkdir()
+    paths = bundle.write({"proved": tree}, engine, tmp_path / "out" / "b", 1000, bundle_install.here())
+    assert install(paths, tmp_path / "there").returncode == 0
+    assert record(tmp_path / "there/trees/proved") == {"commit": "tree 0", "digest": tree.digest, "label": "toy"}
+
+
+def foreign(target):
+    number = sys.version_info[1]
+    return target.replace("cpX", f"cp3{number + 1}").replace("cpY", f"cp3{number}")
+
+
+@pytest.mark.parametrize("target", ["cpX-linux-x86_64", "cpY-linux-sparc", "cpY-plan9-x86_64"])
+def test_another_interpreters_bundle_is_refused(tmp_path, target):
+    store = Store(tmp_path / "store")
+    engine = made(store, "engine-x", {"toyengine.py": b""})
+    (tmp_path / "out").mkdir()
+    done = install(bundle.write({}, engine, tmp_path / "out" / "b", 1000, foreign(target)), tmp_path / "there")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert foreign(target) in done.stderr and f"--target {bundle_install.here()}" in done.stderr
+    assert not list((tmp_path / "there").glob("trees/*"))
+
+
+def test_an_older_python_is_told_so(parts, tmp_path):
+    """Nothing that 3.11 brought is imported before."""
+    paths, _ = parts
+    code = "import runpy, sys; sys.modules['tomllib'] = None; sys.version_info = (3, 10, 14, 'final', 0);"
+    code += "sys.argv[0] = 'bundle'; runpy.run_module('reproducers.bundle', run_name='__main__')"
+    command = [sys.executable, "-c", code, "install", *map(str, paths)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "3.11.4" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_full_disk_is_told_with_the_remedy(parts, tmp_path, monkeypatch, capsys):
+    def full(*args):
+        raise OSError(28, "No space left on device", "/x")
+
+    monkeypatch.setattr(bundle_install, "unpack", full)
+    assert bundle_install.main([str(parts[0][0])]) == 2
+    assert "TMPDIR=" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("pins", [["nope"], ["live", "nope"], [""]])
+def test_unknown_pins_are_refused_with_the_known_ones(tmp_path, pins):
+    with pytest.raises(PatchlaneError) as said:
+        bundle.collect(Store(tmp_path / "store", offline=True), ["pack05", "pack16"], pins, "cp312-linux-x86_64")
+    assert said.value.remedy == "--pins live,fixed,main"
+
+
+def test_a_pack_without_any_of_the_pins_is_refused(tmp_path):
+    with pytest.raises(PatchlaneError) as said:
+        bundle.collect(Store(tmp_path / "store", offline=True), ["pack16", "pack05"], ["main"], "cp312-linux-x86_64")
+    assert said.value.remedy.startswith("--pins main,live")
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_fetched(tmp_path, monkeypatch):
+    monkeypatch.setattr(bundle, "collect", lambda *args: pytest.fail("collected"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PatchlaneError) as said:
+        bundle.create(["pack05"], output=tmp_path / "file")
+    assert "--output" in said.value.remedy

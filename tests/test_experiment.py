@@ -6,6 +6,7 @@ from toy import CORE, FIRST, RECORD, SOURCE, TOTAL, body, diff, edited, git, wri
 from reproducers.errors import PatchlaneError
 from reproducers.experiment import Request, execute, expected
 from reproducers.schema import load_pack
+from reproducers.store import tree_digest
 from reproducers.verdicts import Verdict
 
 
@@ -233,3 +234,28 @@ def test_a_pin_stacked_on_another_pack(toy):
     (toy.packs / "08_other/fix.patch").unlink()
     with pytest.raises(PatchlaneError, match="stacked on pack 08, which has none"):
         execute(run.pack, Request(at="half"), toy.store, lambda arm, line: None)
+
+
+WRITES = """
+import pathlib
+core = p.upstream("toyup.core")
+p.error("total", abs(core.total([1, 2, 3]) - 6), 1e-9, reference="6", bug_above=0.5)
+where = {where}
+for path in where:
+    path.write_text(path.read_text() + "# more")
+"""
+HERE = "[pathlib.Path(core.__file__)]"
+ELSEWHERE = (
+    '[q for q in pathlib.Path(core.__file__).parents[3].glob("trees/*/toyup/core.py") if "patched" in core.__file__]'
+)
+
+
+@pytest.mark.parametrize("where", [HERE, ELSEWHERE])
+def test_an_arm_that_writes_into_the_store_proves_nothing(toy, where):
+    pack = toy.pack(toy.patch(edited(TOTAL)), body(WRITES.format(where=where)))
+    run = toy.run(pack)
+    assert (run.ruling.verdict, run.sentinels) == (Verdict.UNTESTABLE, [] if where == HERE else ["BUG_REPRODUCED"])
+    assert tree_digest(run.tree.path) != run.tree.digest
+    honest = toy.run(toy.pack(toy.patch(edited(TOTAL, FIRST))))
+    assert honest.ruling.verdict is Verdict.REPRODUCED_AND_FIXED, honest.ruling
+    assert tree_digest(honest.tree.path) == honest.tree.digest == run.tree.digest

@@ -72,7 +72,6 @@ MOVED = {"toyup/__init__.py": "", "toyup/moved.py": CORE}
 SHAPES = {
     "new file": (SOURCE, {**SOURCE, "toyup/plus.py": "X = 1\n"}),
     "deleted file": ({**SOURCE, "toyup/plus.py": "X = 1\n"}, SOURCE),
-    "pure rename": (SOURCE, MOVED),
     "rename with an edit": (SOURCE, {**MOVED, "toyup/moved.py": FIXED["toyup/core.py"]}),
     "first line": (SOURCE, {**SOURCE, "toyup/core.py": "import math\n" + CORE}),
     "last line removed": (SOURCE, {**SOURCE, "toyup/core.py": CORE.rsplit("    return values[0]\n", 1)[0]}),
@@ -93,6 +92,43 @@ def test_every_shape_of_patch_gives_the_new_tree(toy, shape):
     done = patched_tree(toy.store, tree, patch, 1)
     assert done.digest == tree_digest(write_tree(toy.root / "new", new))
     assert tree_digest(tree.path) == tree.digest
+
+
+def entry(scratch, change):
+    """The good patch with one more entry, made by ``change(folder)``."""
+    repo = write_tree(scratch / "entry", SOURCE)
+    git("init", "-q", cwd=repo)
+    git("add", "-A", cwd=repo)
+    git("commit", "-qm", "old", cwd=repo)
+    change(repo)
+    git("add", "-A", cwd=repo)
+    return diff(scratch, SOURCE, FIXED) + git("diff", "--cached", "-M", "--binary", cwd=repo)
+
+
+HIDDEN = {
+    "binary": lambda repo: (repo / "toyup/data.bin").write_bytes(bytes(range(256))),
+    "sourceless bytecode": lambda repo: (repo / "toyup/extra.pyc").write_bytes(b"\xa7\r\r\n" + bytes(64)),
+    "bytecode as text": lambda repo: (repo / "toyup/extra.pyc").write_text("x = 1\n"),
+    "link": lambda repo: (repo / "toyup/more.py").symlink_to("/etc/hostname"),
+    "rename": lambda repo: (repo / "toyup/__init__.py").rename(repo / "toyup/other.py"),
+    "mode": lambda repo: (repo / "toyup/__init__.py").chmod(0o755),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_an_entry_that_nobody_can_watch_is_refused_by_name(toy, name):
+    text = entry(toy.root, HIDDEN[name])
+    (toy.root / "fix.patch").write_text(text)
+    tree = write_tree(toy.root / "tree", SOURCE)
+    with pytest.raises(PatchlaneError, match="toyup/"):
+        classify(tree, toy.root / "fix.patch", 1)
+    with pytest.raises(PatchlaneError, match="toyup/"):
+        toy.run(toy.pack(text))
+
+
+def test_an_empty_file_can_be_added(toy):
+    (toy.root / "fix.patch").write_text(entry(toy.root, lambda repo: (repo / "toyup/new.py").touch()))
+    assert classify(write_tree(toy.root / "tree", SOURCE), toy.root / "fix.patch", 1).kind is ApplyClass.CLEAN
 
 
 @pytest.mark.parametrize("text", ["", None])

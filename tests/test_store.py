@@ -1,22 +1,29 @@
 """The store: digests, offline, tampering, concurrency and sudden death."""
 
+import errno
 import hashlib
+import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
+from pathlib import Path
 
 import pytest
-from test_archive import make_zip
+from filelock import FileLock
+from test_archive import make_tar, make_zip
 from toy import SOURCE, write_tree
 
 from reproducers import index
-from reproducers.errors import CannotTestHere, StoreError
-from reproducers.store import Store, file_sha256, swap, tree_digest, tree_files, write_atomic
+from reproducers import store as stores
+from reproducers.errors import CannotTestHere, PatchlaneError, StoreError
+from reproducers.store import Seal, Store, file_sha256, swap, tree_digest, tree_files, write_atomic
 
 NAME = "toyup-1.0-py3-none-any.whl"
 
@@ -106,6 +113,125 @@ def test_tampered_tree_is_rebuilt(tmp_path, wheel, served, tamper):
     assert tree_digest(good.path) != good.digest
     assert store.release_tree("toyup", "1.0", NAME, sha) == good
     assert tree_digest(good.path) == good.digest
+
+
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_a_tree_changed_together_with_its_record_is_made_anew(tmp_path, monkeypatch, kind):
+    """The artefact tells, whose digest the pin states."""
+    name = NAME if kind == "wheel" else "toyup-1.0.tar.gz"
+    files = [("toyup/core.py", b"x = 1\n"), ("toyup/a.py", b"")]
+    source = make_zip(tmp_path / name, *files) if kind == "wheel" else make_tar(tmp_path / name, *files)
+    monkeypatch.setattr(index, "download", lambda d, f, target, p: target.write_bytes(source.read_bytes()))
+    store, sha = Store(tmp_path / "s", offline=False), file_sha256(source)
+    good = store.release_tree("toyup", "1.0", name, sha)
+    (code,) = good.path.rglob("core.py")
+    code.write_bytes(b"x = 2\n")
+    record = good.path.with_name(f"{sha}.json")
+    record.write_text(json.dumps({"digest": tree_digest(good.path), "label": good.label}))
+    assert store.release_tree("toyup", "1.0", name, sha) == good
+    assert code.read_bytes() == b"x = 1\n"
+
+
+def test_a_tree_without_its_artefact_serves(tmp_path, wheel, served):
+    store, sha = Store(tmp_path / "s", offline=False), file_sha256(wheel)
+    good = store.release_tree("toyup", "1.0", NAME, sha)
+    (store.root / "artifacts" / sha / NAME).unlink()
+    assert Store(store.root, offline=True).release_tree("toyup", "1.0", NAME, sha) == good
+
+
+def test_a_record_that_cannot_be_read_is_made_anew(tmp_path, wheel, served):
+    store, sha = Store(tmp_path / "s", offline=False), file_sha256(wheel)
+    good = store.release_tree("toyup", "1.0", NAME, sha)
+    for text in ("", "{", "[]", "{}"):
+        good.path.with_name(f"{sha}.json").write_text(text)
+        assert store.release_tree("toyup", "1.0", NAME, sha) == good
+
+
+def old(path):
+    os.utime(path, (time.time() - 40 * 86400,) * 2)
+
+
+def test_patched_trees_that_nobody_uses_are_removed(tmp_path):
+    store = Store(tmp_path / "s", offline=True)
+    trees = {name: store.tree("patched", name, name, lambda target: None) for name in ("stale", "used", "new")}
+    for name in ("stale", "used"):
+        old(store.root / "patched" / f"{name}.json")
+    store.tree("patched", "used", "used", lambda target: pytest.fail("made again"))
+    bytecode = write_tree(store.root / "cache/bytecode", {"stale/x.pyc": "", "interpreter/x.pyc": "", "new/x.pyc": ""})
+    old(bytecode / "stale")
+    old(bytecode / "interpreter")
+    Store(store.root, offline=True)
+    assert [name for name, tree in trees.items() if tree.path.exists()] == ["used", "new"]
+    assert sorted(path.name for path in bytecode.iterdir()) == ["interpreter", "new"]
+
+
+def refused(number):
+    def call(*args, **more):
+        raise OSError(number, os.strerror(number), "/the/path")
+
+    return call
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT])
+@pytest.mark.parametrize("where", ["mkdir", "mkdtemp", "lock", "copytree"])
+def test_what_the_host_refuses_names_the_remedy(tmp_path, monkeypatch, number, where):
+    store = Store(tmp_path / "s", offline=True)
+    place = {"mkdir": (Path, "mkdir"), "mkdtemp": (tempfile, "mkdtemp"), "lock": (FileLock, "acquire")}
+
+    def fill(target):
+        if where == "copytree":
+            monkeypatch.setattr(shutil, "copy2", refused(number))
+            shutil.copytree(write_tree(tmp_path / "from", {"a": ""}), target / "to", copy_function=shutil.copy2)
+
+    if where in place:
+        monkeypatch.setattr(*place[where], refused(number))
+    with pytest.raises(PatchlaneError) as said:
+        (Store(tmp_path / "other") if where == "mkdir" else store).tree("trees", "x", "x", fill)
+    assert "PATCHLANE_STORE=" in said.value.remedy
+
+
+def test_a_store_on_a_real_full_disk(tmp_path, wheel, served):
+    """A file system of 64 KiB, where this user may mount one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)], capture_output=True).returncode:
+        pytest.skip("not allowed to mount")
+    try:
+        store = Store(disk / "s", offline=False)
+        (disk / "filler").write_bytes(bytes(40000))
+        with pytest.raises(PatchlaneError) as said:
+            store.release_tree("toyup", "1.0", NAME, file_sha256(wheel))
+        assert "PATCHLANE_STORE=" in said.value.remedy
+        (disk / "filler").unlink()
+        assert not [path for path in store.root.glob("*/*") if path.is_dir() and "tree" in path.name]
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_lock_that_another_process_keeps(tmp_path, monkeypatch):
+    monkeypatch.setattr(stores, "LOCK_TIMEOUT_S", 0.1)
+    store = Store(tmp_path / "s", offline=True)
+    with store.lock("trees-x"), pytest.raises(StoreError) as said:
+        store.tree("trees", "x", "x", lambda target: None)
+    assert said.value.remedy
+
+
+def test_a_seal_names_a_tree_that_was_changed(tmp_path):
+    store = Store(tmp_path / "s", offline=True)
+    tree = store.tree("trees", "x", "toy", lambda target: write_tree(target, SOURCE) and None)
+    seal = Seal([tree])
+    assert seal.broken() is None
+    os.utime(tree.path / "toyup/core.py")  # touched, not changed
+    assert seal.broken() is None
+    path = tree.path / "toyup/core.py"
+    before = path.stat()
+    path.write_text(path.read_text().replace("0.0", "1.0", 1))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    record = tree.path.with_name("x.json")
+    record.write_text(json.dumps({"digest": tree_digest(tree.path), "label": "toy"}))
+    assert seal.broken() == tree
+    assert store.tree("trees", "x", "toy", lambda target: write_tree(target, SOURCE) and None) == tree
+    assert tree_digest(tree.path) == tree.digest
 
 
 def test_files_are_named_by_folder_and_links_are_not_followed(tmp_path):

@@ -1,0 +1,141 @@
+"""Stand between the runner and one arm, so that nothing the arm starts outlives the arm or the runner.
+
+``python -I -S keeper.py SCRATCH COMMAND...`` runs the command and ends as it ends, by the same exit status or signal.
+Everything that the command started is killed then; daemons too, for on Linux this process adopts them. The same
+happens, and the folder SCRATCH goes, when standard input closes: the runner closes it to stop the arm, and the system
+does when the runner is killed. Standard library only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+from pathlib import Path
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+LINUX = sys.platform == "linux"
+PATIENCE_S = 10.0
+
+
+def _prctl(option: int, value: int) -> None:
+    if LINUX:
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _start(command: list[str]) -> int:
+    """Fork and execute the command in a session of its own, without standard input; it is killed if we are."""
+    keeper = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != keeper:
+            os._exit(1)
+        for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.execv(command[0], command)
+    finally:
+        os._exit(127)
+
+
+def parents() -> dict[int, int]:
+    """{process: its parent} of every process on this host; empty where there is no /proc."""
+    found = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            found[int(entry.parent.name)] = int(entry.read_text(errors="replace").rsplit(")", 1)[1].split()[1])
+    return found
+
+
+def descendants() -> list[int]:
+    """This process's children, their children, and so on."""
+    above, family = parents(), {os.getpid()}
+    grown = True
+    while grown:
+        more = {pid for pid, parent in above.items() if parent in family} - family
+        family |= more
+        grown = bool(more)
+    return sorted(family - {os.getpid()})
+
+
+def _reap(arm: int, status: int | None) -> int | None:
+    """Collect every child that has ended; the arm's wait status once it is among them."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, ended = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            status = ended if pid == arm else status
+    return status
+
+
+def _end_family(arm: int, status: int | None) -> int | None:
+    """Kill all that the arm started until none is left; the arm's wait status."""
+    deadline = time.monotonic() + PATIENCE_S
+    with contextlib.suppress(OSError):
+        os.killpg(arm, signal.SIGKILL)
+    while time.monotonic() < deadline:
+        status = _reap(arm, status)
+        family = descendants()
+        if not family and (status is not None or LINUX):
+            break
+        for pid in family:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.005)
+    return _reap(arm, status)
+
+
+def _leave(status: int | None) -> None:
+    """End as the arm did."""
+    if status is not None and os.WIFSIGNALED(status):
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        number = os.WTERMSIG(status)
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(os.WEXITSTATUS(status) if status is not None else 1)
+
+
+def main() -> None:
+    """Run the command of the command line to its end, or to the end of standard input."""
+    scratch, *command = sys.argv[1:]
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    woken, waker = os.pipe()
+    os.set_blocking(waker, False)
+    signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    arm = _start(command)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)  # the arm alone holds its output open
+    os.dup2(nowhere, 2)
+    status, stopped = None, False
+    while status is None and not stopped:
+        ready, _, _ = select.select([0, woken], [], [])
+        if woken in ready:
+            os.read(woken, 512)
+        status = _reap(arm, status)
+        stopped = 0 in ready
+    status = _end_family(arm, status)
+    if stopped:
+        import shutil
+
+        os.chdir("/")
+        shutil.rmtree(scratch, ignore_errors=True)
+    _leave(status)
+
+
+if __name__ == "__main__":
+    main()
