@@ -7,13 +7,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from packaging.version import InvalidVersion, Version
+
 from reproducers.errors import CannotTestHere
 
 Progress = Callable[[str, int, int], None]
+SHOWN = 8  # releases that a message lists
 
 
 def _client() -> Any:
-    """A client of the index that pip or uv would use (PIP_INDEX_URL / UV_INDEX_URL), trusting the system's CAs."""
+    """A client of the index that pip or uv would use (PIP_INDEX_URL / UV_INDEX_URL), trusting the system's CAs.
+
+    CannotTestHere under PATCHLANE_OFFLINE=1: whoever asks the index does it through this client.
+    """
+    if os.environ.get("PATCHLANE_OFFLINE") == "1":
+        raise CannotTestHere(
+            "the run is offline, the package index is not asked",
+            "run without --offline and PATCHLANE_OFFLINE, or: python -m reproducers.bundle install PART...",
+        )
     import truststore
     from pypi_simple import PYPI_SIMPLE_ENDPOINT, PyPISimple
 
@@ -31,11 +42,16 @@ def unreachable(distribution: str, timeout_s: float = 5) -> str:
             client.s.head(client.get_project_url(distribution), timeout=timeout_s).raise_for_status()
     except RequestException as error:
         return _short(error)
+    except CannotTestHere as error:
+        return error.what
     return ""
 
 
 def release_files(distribution: str, release: str) -> dict[str, str]:
-    """{file name: sha256} of a release as the index states them; CannotTestHere when there is none or no network."""
+    """{file name: sha256} of a release as the index states them; CannotTestHere when there is none or no network.
+
+    Its remedy lists the newest releases, newest first.
+    """
     from requests import RequestException
 
     try:
@@ -45,9 +61,17 @@ def release_files(distribution: str, release: str) -> dict[str, str]:
         raise CannotTestHere(f"the package index cannot be reached: {_short(error)}", "check the network") from error
     files = {p.filename: p.digests["sha256"] for p in packages if p.version == release and "sha256" in p.digests}
     if not files:
-        known = sorted({p.version for p in packages if p.version})
-        raise CannotTestHere(f"{distribution} has no release {release}", f"one of: {', '.join(known[-8:])}")
+        newest = sorted({p.version for p in packages if p.version}, key=_order, reverse=True)[:SHOWN]
+        raise CannotTestHere(f"{distribution} has no release {release}", f"--at one of; newest are {', '.join(newest)}")
     return files
+
+
+def _order(release: str) -> Version:
+    """By which releases are sorted; what is no version comes before all others."""
+    try:
+        return Version(release)
+    except InvalidVersion:
+        return Version("0.dev0")
 
 
 def download(distribution: str, filename: str, target: Path, progress: Progress) -> None:
