@@ -18,7 +18,8 @@ SHOWN = 8  # releases that a message lists
 def _client() -> Any:
     """A client of the index that pip or uv would use (PIP_INDEX_URL / UV_INDEX_URL), trusting the system's CAs.
 
-    CannotTestHere under PATCHLANE_OFFLINE=1: whoever asks the index does it through this client.
+    CannotTestHere under PATCHLANE_OFFLINE=1: whoever asks the index makes this client first, before requests, whose
+    import opens a socket.
     """
     if os.environ.get("PATCHLANE_OFFLINE") == "1":
         raise CannotTestHere(
@@ -35,15 +36,17 @@ def _client() -> Any:
 
 def unreachable(distribution: str, timeout_s: float = 5) -> str:
     """Why the index does not answer for ``distribution``, "" when it does. One small request."""
+    try:
+        client = _client()
+    except CannotTestHere as error:
+        return error.what
     from requests import RequestException
 
     try:
-        with _client() as client:
+        with client:
             client.s.head(client.get_project_url(distribution), timeout=timeout_s).raise_for_status()
     except RequestException as error:
         return _short(error)
-    except CannotTestHere as error:
-        return error.what
     return ""
 
 
@@ -52,10 +55,11 @@ def release_files(distribution: str, release: str) -> dict[str, str]:
 
     Its remedy lists the newest releases, newest first.
     """
+    client = _client()
     from requests import RequestException
 
     try:
-        with _client() as client:
+        with client:
             packages = client.get_project_page(distribution).packages
     except RequestException as error:
         raise CannotTestHere(f"the package index cannot be reached: {_short(error)}", "check the network") from error
@@ -76,10 +80,11 @@ def _order(release: str) -> Version:
 
 def download(distribution: str, filename: str, target: Path, progress: Progress) -> None:
     """Fetch one file of a distribution to ``target``; the caller checks its digest. CannotTestHere on failure."""
+    client = _client()
     from requests import RequestException
 
     try:
-        with _client() as client:
+        with client:
             page = client.get_project_page(distribution)
             package = next((p for p in page.packages if p.filename == filename), None)
             if package is None:

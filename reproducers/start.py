@@ -3,7 +3,6 @@
 It exits with 77, or 125 under --bisect. Needs nothing but the standard library, and parses on any Python since 3.6.
 """
 
-
 import os
 import sys
 

@@ -213,10 +213,11 @@ class Toy:
         return load_pack(self.packs / folder)
 
     def run(self, pack: Pack, source: dict[str, str] = SOURCE, **request: object) -> Run:
-        """Both arms on the toy's release, or on the folder ``upstream`` as it stands; both hold ``source``."""
+        """Both arms on the toy's release, or on the folder ``upstream`` as it stands, with these sources."""
         subprocess.run(["rm", "-rf", str(self.upstream)], check=True)
         write_tree(self.upstream, source)
-        self.publish(source)
+        if "upstream" not in request:
+            self.publish(source)
         wanted = Request(**{"at": "upstream" if request.get("upstream") else "live", **request})
         return execute(pack, wanted, self.store, lambda arm, line: None)
 
