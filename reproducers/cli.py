@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import tempfile
@@ -10,6 +11,7 @@ from typing import Any, NoReturn
 
 from reproducers import disk
 from reproducers.errors import PatchlaneError
+from reproducers.start import unimportable
 from reproducers.verdicts import Exit
 
 
@@ -31,12 +33,20 @@ def guarded(app: Any) -> None:
     except KeyboardInterrupt:
         print("interrupted; nothing half-written", file=sys.stderr)
         raise SystemExit(int(Exit.INTERRUPTED)) from None
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # typer and rich end with 1, a verdict's code
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered has no reader
+            raise SystemExit(int(Exit.INTERRUPTED)) from None
+        raise
     except OSError as error:
         if isinstance(error, BrokenPipeError) or not disk.of_host(error):
             _fault(error)
         print(f"error: {disk.described(error)}", file=sys.stderr)
         raise SystemExit(int(Exit.USAGE)) from None
     except Exception as error:
+        if wanting := unimportable(error):
+            print(wanting, file=sys.stderr)
+            raise SystemExit(int(Exit.CANNOT_TEST)) from None
         _fault(error)
 
 

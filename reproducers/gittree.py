@@ -64,7 +64,7 @@ def commit_tree(store: Store, source: str, sha: str, label: str) -> Tree:
         if local.is_dir():
             return _export(local, sha, target)
         if store.offline:
-            raise CannotTestHere(f"commit {sha[:12]} is not in the store and the run is offline", _clone(source))
+            raise CannotTestHere(f"commit {sha[:12]} is not in the store and the run is offline", _clone(source, sha))
         return _fetch(source, sha, target)
 
     def proved(path: Path, record: dict[str, Any]) -> bool:
@@ -73,9 +73,9 @@ def commit_tree(store: Store, source: str, sha: str, label: str) -> Tree:
     return store.tree("trees", sha, label, fill, proved)
 
 
-def _clone(url: str) -> str:
+def _clone(url: str, sha: str) -> str:
     """The mend for a commit that is out of reach."""
-    return f"git clone {url} DIR where there is network, then run again with --upstream DIR"
+    return f"git clone {url} DIR where there is network, then run again with --at {sha} --upstream DIR"
 
 
 def _fetch(url: str, sha: str, target: Path) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def _fetch(url: str, sha: str, target: Path) -> dict[str, Any]:
     done = git("fetch", "-q", "--depth", "1", "--end-of-options", url, sha, cwd=clone, network=True)
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise CannotTestHere(f"commit {sha[:12]} cannot be fetched: {said}", _clone(url))
+        raise CannotTestHere(f"commit {sha[:12]} cannot be fetched: {said}", _clone(url, sha))
     return _export(clone, sha, target)
 
 

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from filelock import FileLock
 
+from reproducers import booking
 from reproducers.errors import PatchlaneError
 from reproducers.experiment import Run, expected
 from reproducers.schema import ROOT, Pack, Pin
@@ -90,6 +91,7 @@ def _details(run: Run, host: str, command: list[str], log_sha256: str, previous:
         "at": run.request.at,
         "pin": _pin(run.pin) if run.pin else None,
         "fixed_pin": _pin(pack.pins["fixed"]) if run.fixed else None,
+        "artifact": run.artifact,
         "command": command,
         "started": run.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "host": {"alias": host, **stamp.get("host", {})},
@@ -120,22 +122,24 @@ def _engine() -> tuple[str, str]:
     return "engine", digest.hexdigest()
 
 
+def statement_of(path: Path) -> dict[str, Any]:
+    """A receipt's statement."""
+    body: dict[str, Any] = json.loads(path.read_text())
+    return body
+
+
 def read(path: Path) -> dict[str, Any]:
     """Our own part of a receipt's statement."""
-    found: dict[str, Any] = json.loads(path.read_text())["predicate"]["patchlane"]
-    return found
-
-
-def subject(path: Path) -> str:
-    """The name of the tree that a receipt is about."""
-    return str(json.loads(path.read_text())["subject"][0]["name"])
+    details: dict[str, Any] = statement_of(path)["predicate"]["patchlane"]
+    return details
 
 
 def newest(pack: Pack, lane: str, root: Path) -> Path | None:
-    """The newest receipt of both arms at the live pin in one lane."""
+    """The newest receipt of both arms at the live pin in one lane, of those that could test and are about that pin."""
     for path in reversed(chain(root / f"{pack.number:02d}")):
         seen = read(path)
-        if seen["lane"] == lane and seen["at"] == "live" and seen["arm"] == "both":
+        asked = seen["lane"] == lane and seen["at"] == "live" and seen["arm"] == "both"
+        if asked and booking.counts(seen) and not booking.mismatch(pack, statement_of(path)):
             return path
     return None
 
@@ -151,7 +155,8 @@ def write(run: Run, root: Path, host: str, command: list[str], places: dict[str,
     folder.mkdir(parents=True, exist_ok=True)
     log = ("\n".join(redact(line, places) for line in run.log) + "\n").encode()
     with FileLock(folder / ".lock"):
-        earlier = chain(folder) or chain(COMMITTED / folder.name)
+        counted = [path for path in chain(folder) if booking.counts(read(path))]  # no other is ever imported
+        earlier = counted or chain(COMMITTED / folder.name)
         previous = file_sha256(earlier[-1]) if earlier else None
         body = statement(run, alias(host), command, hashlib.sha256(log).hexdigest(), previous)
         data = (redact(json.dumps(body, indent=1, sort_keys=True), places) + "\n").encode()
