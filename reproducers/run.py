@@ -87,6 +87,7 @@ def main(
     junitxml: Annotated[Path | None, typer.Option(help="results as JUnit XML")] = None,
     bisect: Annotated[bool, typer.Option(help="for git bisect run: 0 good, 1 bad, 125 cannot test")] = False,
     listing: Annotated[bool, typer.Option("--list", help="list the packs")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="show all that the arms print")] = False,
 ) -> None:
     """Reproduce each pack's bug on pristine upstream, apply its patch, and rule on both."""
     if listing:
@@ -106,13 +107,13 @@ def main(
     if bisect:
         request = Request(at=at, lane=lane, arm="pristine", upstream=upstream or Path.cwd(), allow_dirty=True)
         raise typer.Exit(_bisect(chosen[0], request))
-    from reproducers import session
+    from reproducers import screen, session
 
     workers = jobs or (1 if lane == "cuda" else min(len(chosen), os.cpu_count() or 1))
     threads = max(1, (os.cpu_count() or 1) // workers)
     request = Request(at, lane, arm, repeats, upstream, allow_dirty, threads)
-    console = session.console(as_json)
-    runs = session.run_packs(chosen, request, workers, console)
+    console = screen.console(as_json)
+    runs = session.run_packs(chosen, request, workers, console, verbose)
     session.record(runs, receipts, host, sys.argv[1:], console)
     session.summary(runs, console)
     if as_json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,6 @@ from reproducers.receipts import alias, chain, newest, read
 from reproducers.render import render
 from reproducers.schema import Pack
 from reproducers.verification import verify_all
-
-SHA = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28}\b")
 
 
 @dataclass(frozen=True)
@@ -85,11 +82,6 @@ class HostView:
     @property
     def page(self) -> str:
         return f"hosts/{self.alias}.html"
-
-
-def short(text: object) -> str:
-    """The text with full commit hashes cut to 12 digits."""
-    return SHA.sub(r"\1", str(text))
 
 
 def verified(root: Path) -> None:

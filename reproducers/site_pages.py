@@ -12,7 +12,7 @@ from reproducers import site_facts
 from reproducers.schema import ROOT, Pack
 from reproducers.site_markup import clean
 from reproducers.site_training import TrainingRun, training_runs
-from reproducers.table import BROKEN
+from reproducers.table import BROKEN, short
 from reproducers.verdicts import VERDICT_MEANING
 
 TEMPLATES = ROOT / "templates" / "site"
@@ -55,7 +55,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=_finalize,
     )
-    made.filters |= {"tone": tone, "number": number, "short": site_facts.short}
+    made.filters |= {"tone": tone, "number": number, "short": short}
     return made
 
 
