@@ -12,7 +12,7 @@ from unidiff import PatchSet
 
 from reproducers.errors import PatchlaneError
 from reproducers.experiment import Request, execute
-from reproducers.schema import Pack, load_packs, select
+from reproducers.schema import Pack, load_named, load_packs
 from reproducers.store import Store
 from reproducers.verdicts import Exit, Verdict
 
@@ -63,8 +63,8 @@ def main(
     lane: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
 ) -> None:
     """Exit 1 when a hunk can be dropped and the verdict stays REPRODUCED_AND_FIXED."""
-    spare, known = 0, load_packs()
-    named = [p for p in known if p.patch.is_file() and lane in p.lanes] if every else select(packs or [], known)
+    spare = 0
+    named = [p for p in load_packs() if p.patch.is_file() and lane in p.lanes] if every else load_named(packs or [])
     if not named:
         raise PatchlaneError("no pack named", "python -m reproducers.ablate pack09, or --all")
     for pack in named:

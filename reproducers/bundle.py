@@ -116,10 +116,10 @@ def engine_requirements(store: Store, target: str) -> Tree:
 def collect(store: Store, names: list[str], pin_names: list[str], target: str) -> dict[str, Tree]:
     """{store key: tree} of every pinned tree and need of the packs, chosen for the target's interpreter."""
     from reproducers import pins
-    from reproducers.schema import load_packs, select
+    from reproducers.schema import load_named
 
     tags, found = target_tags(target), dict[str, Any]()
-    for pack in select(names, load_packs()):
+    for pack in load_named(names):
         for name in pin_names:
             if name not in pack.pins:
                 continue

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from reproducers.readiness import examine, exit_code
-from reproducers.schema import load_packs
+from reproducers.schema import load_each, refuse
 from reproducers.screen import count
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -126,9 +126,11 @@ def main(
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="a row for every pack and lane")] = False,
 ) -> None:
     """Say what this host can run; exit 0 when every pack's cpu lane can, fetching what it needs, 77 otherwise."""
-    found = examine(load_packs(), online)
+    packs, faults = load_each()
+    found = examine(packs, online)
     if as_json:
         typer.echo(json.dumps(found, indent=1))
     else:
         (show if verbose else brief)(found, Console(highlight=False, soft_wrap=not verbose))
+    refuse(faults)
     raise typer.Exit(exit_code(found))

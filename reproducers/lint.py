@@ -25,11 +25,10 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def lint(names: list[str], today: datetime.date) -> Report:
     """The report on the packs named, all when none is; PatchlaneError for an unknown one."""
     from reproducers.rules.engine import examine
-    from reproducers.schema import ROOT, load_packs, select
+    from reproducers.schema import ROOT, load_named, load_packs
     from reproducers.store import Store
 
-    packs = load_packs()
-    chosen = select(names, packs) if names else packs
+    chosen = load_named(names) if names else load_packs()
     return examine(chosen, ROOT / "receipts", Store(offline=True).root, today)
 
 

@@ -127,7 +127,7 @@ def examine(packs: list[Pack], online: bool = False) -> dict[str, Any]:
         except OSError:
             store = None
         checks = hostfacts.checks(store)
-        fault = index.unreachable(packs[0].upstream.distribution) if online else ""
+        fault = index.unreachable(next((pack.upstream.distribution for pack in packs), "pip")) if online else ""
         asked = (fault or "reachable") if online else "not asked (--online asks)"
         host = host_later.result() | {"store": str(store.root) if store else None, "index": asked}
     reach = host | {"index_fault": fault, "online": online}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reproducers.errors import PatchlaneError
-from reproducers.schema import Pack, load_packs, select
+from reproducers.schema import Pack, load_each, load_named, load_packs, refuse
 from reproducers.verdicts import Exit
 
 if TYPE_CHECKING:
@@ -62,8 +62,7 @@ def _chosen(names: list[str], run_all: bool, lane: str, arm: str) -> list[Pack]:
     """The packs asked for; PatchlaneError when what was asked makes no sense."""
     if lane not in ("cpu", "cuda") or arm not in ("both", "pristine", "patched"):
         raise PatchlaneError(f"--lane {lane} --arm {arm}", "--lane cpu|cuda --arm both|pristine|patched")
-    known = load_packs()
-    chosen = [p for p in known if lane in p.lanes] if run_all else select(names, known)
+    chosen = [p for p in load_packs() if lane in p.lanes] if run_all else load_named(names)
     if not chosen:
         raise PatchlaneError("no pack named", "python -m reproducers.run --list")
     return chosen
@@ -91,7 +90,9 @@ def main(
 ) -> None:
     """Reproduce each pack's bug on pristine upstream, apply its patch, and rule on both."""
     if listing:
-        list_packs(load_packs(), as_json)
+        known, faults = load_each()
+        list_packs(known, as_json)
+        refuse(faults)
         return
     try:
         chosen = _chosen(packs or [], run_all, lane, arm)

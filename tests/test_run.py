@@ -114,6 +114,16 @@ def test_broken_record_is_usage_with_file_and_line(toy, repo):
     assert "07_toy/pack.yaml:6: kind: " in err
 
 
+def test_one_broken_record_stops_only_what_asks_for_it(toy, repo):
+    write_tree(repo, {"packs/08_bad/pack.yaml": RECORD.replace("kind: bug", "kind: typo")})
+    assert run(toy, repo, "7", "--upstream", str(toy.upstream))[0] == 0
+    code, out, err = run(toy, repo, "--list")
+    assert (code, len(out.splitlines())) == (2, 1) and "08_bad/pack.yaml" in err
+    for args in (["8"], ["7", "8"], ["--all"]):
+        code, _, err = run(toy, repo, *args, "--upstream", str(toy.upstream))
+        assert code == 2 and "08_bad/pack.yaml" in err, args
+
+
 def test_bisect_answers(toy, repo):
     for source, answer in ((SOURCE, 1), (edited(TOTAL, FIRST), 0), ({"toyup/__init__.py": ""}, 125)):
         subprocess.run(["rm", "-rf", str(toy.upstream)], check=True)
