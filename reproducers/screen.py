@@ -17,7 +17,6 @@ from rich.text import Text
 
 from reproducers.arms import json_line
 from reproducers.experiment import Run, expected
-from reproducers.verdicts import Verdict
 
 COLOURS = {
     "bug": "red", "failed": "red", "different": "yellow", "cannot test": "yellow",
@@ -196,18 +195,23 @@ def verdict(run: Run, room: int) -> Text:
 
 
 def _short(run: Run) -> str:
-    """What was seen, in numbers; the reason where the arms decided nothing."""
-    shown = {Verdict.REPRODUCED_AND_FIXED: "bug -> healthy", Verdict.REPRODUCED: "bug"}
-    shown |= {Verdict.FIXED_UPSTREAM: "healthy"}
-    if run.ruling.verdict not in shown or not run.pristine:
-        return run.ruling.reason
-    word, checks = shown[run.ruling.verdict], run.pristine[-1].as_json()["checks"]
-    if run.fixed and run.ruling.verdict is Verdict.REPRODUCED:
+    arms = {name: [arm.as_json() for arm in results] for name, results in run.arms.items()}
+    return in_numbers(run.ruling.verdict.value, run.ruling.reason, arms)
+
+
+def in_numbers(verdict: str, reason: str, arms: dict[str, list[dict[str, Any]]]) -> str:
+    """How many checks showed what, over a run's arms as receipts have them; the reason where they decided nothing."""
+    shown = {"REPRODUCED_AND_FIXED": "bug -> healthy", "REPRODUCED": "bug", "FIXED_UPSTREAM": "healthy"}
+    pristine = arms.get("pristine") or []
+    if verdict not in shown or not pristine:
+        return reason
+    word, checks = shown[verdict], pristine[-1]["checks"]
+    if arms.get("fixed") and verdict == "REPRODUCED":
         word = "bug -> healthy in the fixed release"
     wanted = "healthy" if word == "healthy" else "bug"
     bugs = sum(check["role"] == "bug" and check["state"] == wanted for check in checks)
     held = sum(check["role"] == "guard" and check["state"] == "passed" for check in checks)
     parts = [f"{count(bugs, 'bug check')}: {word}"]
     parts += [f"{count(held, 'guard')} held"] if held else []
-    parts += [f"{len(run.pristine)} repeats agree"] if len(run.pristine) > 1 else []
+    parts += [f"{len(pristine)} repeats agree"] if len(pristine) > 1 else []
     return ", ".join(parts)
