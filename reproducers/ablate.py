@@ -14,6 +14,7 @@ from reproducers.errors import PatchlaneError
 from reproducers.experiment import Request, execute
 from reproducers.schema import Pack, load_named, load_packs
 from reproducers.store import Store
+from reproducers.table import count
 from reproducers.verdicts import Exit, Verdict
 
 app = typer.Typer(add_completion=False, help=__doc__, pretty_exceptions_enable=False)
@@ -76,7 +77,7 @@ def main(
                 run = execute(changed, Request(lane=lane), Store(), lambda arm, line: None)
             spare += run.ruling.verdict is Verdict.REPRODUCED_AND_FIXED
             typer.echo(f"{pack.id} without {name}: {run.ruling.verdict.value}: {run.ruling.reason[:100]}")
-    typer.echo(f"{spare} hunks can be dropped without notice")
+    typer.echo(f"{count(spare, 'hunk')} can be dropped without notice")
     raise typer.Exit(Exit.CONTRADICTED if spare else Exit.OK)
 
 

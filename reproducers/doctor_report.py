@@ -12,7 +12,7 @@ from rich.table import Table
 
 from reproducers.readiness import examine, exit_code
 from reproducers.schema import load_each, refuse
-from reproducers.screen import count
+from reproducers.table import count
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

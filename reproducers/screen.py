@@ -17,6 +17,7 @@ from rich.text import Text
 
 from reproducers.arms import json_line
 from reproducers.experiment import Run, expected
+from reproducers.table import count
 
 COLOURS = {
     "bug": "red", "failed": "red", "different": "yellow", "cannot test": "yellow",
@@ -48,11 +49,6 @@ def cut(text: str, room: int) -> str:
     """The first line of ``text``, with an ellipsis where it has more than ``room`` characters."""
     line = (text.splitlines() or [""])[0]
     return line if len(line) <= room else line[: max(room - 1, 0)] + "…"
-
-
-def count(number: int, noun: str) -> str:
-    """``1 guard``, ``2 guards``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 class Announcer:

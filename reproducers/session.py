@@ -62,7 +62,9 @@ def record(runs: list[Run], root: Path, host: str, command: list[str], out: Cons
     """Write each run's receipt."""
     for run in runs:
         path = receipts.write(run, root, host, command, places(Store(), run.request.upstream))
-        out.print(f"[dim]receipt {escape(str(path))}, log beside it[/]")
+        out.print(f"[dim]receipt {escape(str(path))}[/]")
+        if run.ruling.verdict not in expected(run.pack, run.request):
+            out.print(f"log {escape(str(path.with_suffix('.log')))}")
 
 
 def summary(runs: list[Run], out: Console) -> None:

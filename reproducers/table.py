@@ -26,6 +26,11 @@ def short(text: object) -> str:
     return SHA.sub(r"\1", str(text))
 
 
+def count(number: int, noun: str) -> str:
+    """``1 guard``, ``2 guards``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def _names(tried: dict[str, str], words: tuple[str, ...]) -> str:
     return short(", ".join(name for name, word in tried.items() if word in words)) or "–"
 
