@@ -12,8 +12,9 @@ from unidiff import PatchSet
 
 from reproducers.errors import PatchlaneError
 from reproducers.experiment import Request, execute
-from reproducers.schema import Pack, load_packs, select
+from reproducers.schema import Pack, load_named, load_packs
 from reproducers.store import Store
+from reproducers.table import count
 from reproducers.verdicts import Exit, Verdict
 
 app = typer.Typer(add_completion=False, help=__doc__, pretty_exceptions_enable=False)
@@ -66,8 +67,8 @@ def main(
     ] = None,
 ) -> None:
     """Exit 1 when a hunk can be dropped and the verdict stays REPRODUCED_AND_FIXED."""
-    spare, known = 0, load_packs()
-    named = [p for p in known if p.patch.is_file() and lane in p.lanes] if every else select(packs or [], known)
+    spare = 0
+    named = [p for p in load_packs() if p.patch.is_file() and lane in p.lanes] if every else load_named(packs or [])
     if not named:
         raise PatchlaneError("no pack named", "python -m reproducers.ablate pack09, or --all")
     for pack in named:
@@ -79,7 +80,7 @@ def main(
                 run = execute(changed, Request(lane=lane, timeout_s=timeout), Store(), lambda arm, line: None)
             spare += run.ruling.verdict is Verdict.REPRODUCED_AND_FIXED
             typer.echo(f"{pack.id} without {name}: {run.ruling.verdict.value}: {run.ruling.reason[:100]}")
-    typer.echo(f"{spare} hunks can be dropped without notice")
+    typer.echo(f"{count(spare, 'hunk')} can be dropped without notice")
     raise typer.Exit(Exit.CONTRADICTED if spare else Exit.OK)
 
 

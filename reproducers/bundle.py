@@ -8,6 +8,7 @@ A bundle holds unpacked store trees (each file once, by digest) and the engine's
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import lzma
@@ -18,6 +19,9 @@ import tarfile
 import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, cast
+
+with contextlib.suppress(ImportError):  # `install` runs where there is nothing but Python
+    import typer
 
 if TYPE_CHECKING:
     from packaging.tags import Tag
@@ -117,9 +121,9 @@ def collect(store: Store, names: list[str], pin_names: list[str], target: str) -
     """
     from reproducers import pins
     from reproducers.errors import PatchlaneError
-    from reproducers.schema import load_packs, select
+    from reproducers.schema import load_named
 
-    tags, found, packs = target_tags(target), dict[str, Any](), select(names, load_packs())
+    tags, found, packs = target_tags(target), dict[str, Any](), load_named(names)
     known = list(dict.fromkeys(name for pack in packs for name in pack.pins))
     if absent := [name for name in pin_names if name not in known]:
         raise PatchlaneError(f"--pins {','.join(absent)}: no pack named has it", f"--pins {','.join(known)}")
@@ -175,8 +179,6 @@ def main() -> None:
         from reproducers.bundle_install import main as install
 
         raise SystemExit(install(sys.argv[2:]))
-    import typer
-
     from reproducers.cli import guarded
 
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -185,22 +187,22 @@ def main() -> None:
 
 
 def create(
-    packs: Annotated[list[str], "packs to bundle, as pack05"],
-    target: str = "cp312-linux-x86_64",
-    split: str = "60M",
-    pins: str = "live",
-    output: Path = Path("build/bundle"),
+    packs: Annotated[list[str], typer.Argument(help="packs to bundle, as pack05")],
+    target: Annotated[str, typer.Option(help="Python and platform of the offline host")] = "cp312-linux-x86_64",
+    split: Annotated[str, typer.Option(help="largest part: bytes, or a number with K, M or G")] = "60M",
+    pins: Annotated[str, typer.Option(help="which trees: names of pins, separated by commas")] = "live",
+    output: Annotated[Path, typer.Option(help="folder of the parts")] = Path("build/bundle"),
 ) -> None:
-    """Write the parts for the offline host TARGET; PINS is a comma-separated list of pin names.
+    """Write all that the packs need on an offline host, in parts.
 
-    There, ``python -m reproducers.bundle install PART...`` puts them into the store.
+    There: python -m reproducers.bundle install PART..., which needs nothing but Python.
     """
-    from reproducers import disk, session
+    from reproducers import disk, screen
     from reproducers.store import Store
 
     disk.usable_folder(output, "--output DIR names another folder")
-    out = session.console(False)
-    store, size = Store(progress=session.Announcer(out)), part_size(split)
+    out = screen.console(False)
+    store, size = Store(progress=screen.Announcer(out)), part_size(split)
     trees = collect(store, packs, pins.split(","), target)
     engine = engine_requirements(store, target)
     stem = output / f"patchlane-{target}"

@@ -22,11 +22,12 @@ def cannot_start() -> str:
     import tomllib
 
     project = tomllib.loads((Path(__file__).resolve().parent.parent / "pyproject.toml").read_text())["project"]
-    missing = [name for name in map(_name, project["dependencies"]) if not _has(name)]
+    missing = [name for name in map(requirement_name, project["dependencies"]) if not _has(name)]
     return f"error: not installed: {', '.join(missing)}\n  mend: make setup" if missing else ""
 
 
-def _name(requirement: str) -> str:
+def requirement_name(requirement: str) -> str:
+    """The distribution that a requirement such as ``triton==3.6.0`` names."""
     found = re.match(r"[\w.-]+", requirement)
     return found[0] if found else requirement
 

@@ -18,6 +18,7 @@ from packaging.version import InvalidVersion, Version
 from reproducers import patching, pins, rulings
 from reproducers.arms import ArmResult, ArmSpec, run_arm
 from reproducers.errors import CannotTestHere
+from reproducers.hostfacts import getting
 from reproducers.patching import Applicability, ApplyClass
 from reproducers.rulings import Ruling
 from reproducers.schema import Lane, Pack, Pin
@@ -184,7 +185,8 @@ def _lane(pack: Pack, request: Request) -> Lane:
     lane = pack.lanes[request.lane]  # type: ignore[index]
     absent = [name for name in lane.requires if importlib.util.find_spec(name) is None]
     if absent:
-        raise CannotTestHere(f"not importable here: {', '.join(absent)}", "make setup")
+        remedy = " && ".join(dict.fromkeys(map(getting, absent)))
+        raise CannotTestHere(f"not importable here: {', '.join(absent)}", remedy)
     if lane.gpus:
         found = [gpu for gpu in gpus() if lane.capability in (None, gpu["capability"])]
         if len(found) < lane.gpus:

@@ -16,7 +16,7 @@ import typer
 
 from reproducers import disk, pins
 from reproducers.errors import PatchlaneError
-from reproducers.schema import Pack, load_packs, select
+from reproducers.schema import Pack, load_named
 from reproducers.store import file_sha256, write_atomic
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -148,7 +148,7 @@ def main(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="file to write (default: stdout)")] = None,
 ) -> None:
     """Write the pack's reproducer as one self-contained Python file."""
-    (pack,) = select([name], load_packs())
+    (pack,) = load_named([name])
     text = render(pack)
     if output is None:
         typer.echo(text, nl=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import importlib.util
 import os
@@ -11,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,8 +20,12 @@ import psutil
 from packaging.version import Version
 
 from reproducers import stamp
+from reproducers.doctor import requirement_name
+from reproducers.schema import ROOT
 from reproducers.start import PYTHON
 from reproducers.store import Store
+
+SETUP = ("cpu", "dev", "desk")  # the extras that `make setup` installs
 
 
 class Finding(NamedTuple):
@@ -69,6 +75,31 @@ def installed(module: str) -> bool:
         return importlib.util.find_spec(module.partition(".")[0]) is not None
     except (ImportError, ValueError):
         return False
+
+
+def getting(module: str) -> str:
+    """The command that gets a module which a lane imports: setup's, where setup installs it."""
+    ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [*ours["dependencies"], *(line for extra in SETUP for line in ours["optional-dependencies"][extra])]
+    if module in {requirement_name(line) for line in named}:
+        return "make setup"
+    return f"{'python -m pip' if installed('pip') else 'uv pip'} install {module}"
+
+
+@functools.cache
+def git_fault(url: str, timeout_s: float = 10) -> str:
+    """Why git reaches no repository at ``url``, "" when it does. One small request."""
+    try:
+        done = subprocess.run(
+            ["git", "ls-remote", "--exit-code", "--end-of-options", url, "HEAD"],
+            env={**os.environ, "GIT_TERMINAL_PROMPT": "0"},
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return type(error).__name__
+    return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no answer"])[-1]
 
 
 def version(distribution: str) -> str | None:

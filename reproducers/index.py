@@ -78,6 +78,22 @@ def _order(release: str) -> Version:
         return Version("0.dev0")
 
 
+def sizes(files: set[tuple[str, str]]) -> dict[str, int]:
+    """{file name: bytes} of ``files``, (distribution, file name) each, as far as the index answers and states them."""
+    from requests import RequestException
+
+    found: dict[str, int] = {}
+    with _client() as client:
+        for distribution in sorted({distribution for distribution, _ in files}):
+            wanted = {filename for name, filename in files if name == distribution}
+            try:
+                packages = client.get_project_page(distribution).packages
+            except RequestException:
+                continue
+            found |= {p.filename: p.size for p in packages if p.filename in wanted and p.size is not None}
+    return found
+
+
 def download(distribution: str, filename: str, target: Path, progress: Progress) -> None:
     """Fetch one file of a distribution to ``target``; the caller checks its digest. CannotTestHere on failure."""
     client = _client()

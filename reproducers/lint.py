@@ -25,11 +25,10 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def lint(names: list[str], today: datetime.date) -> Report:
     """The report on the packs named, all when none is; PatchlaneError for an unknown one."""
     from reproducers.rules.engine import examine
-    from reproducers.schema import ROOT, load_packs, select
+    from reproducers.schema import ROOT, load_named, load_packs
     from reproducers.store import Store
 
-    packs = load_packs()
-    chosen = select(names, packs) if names else packs
+    chosen = load_named(names) if names else load_packs()
     return examine(chosen, ROOT / "receipts", Store(offline=True).root, today)
 
 
@@ -38,13 +37,15 @@ def _as_json(report: Report) -> str:
 
 
 def _print(report: Report) -> None:
+    from reproducers.table import count
+
     for fault in report.faults:
         typer.echo(str(fault))
     for why in dict.fromkeys((s.rule, s.why) for s in report.skipped):
         packs = ", ".join(s.pack for s in report.skipped if (s.rule, s.why) == why)
         typer.echo(f"skipped: {why[0]}: {packs}: {why[1]}")
-    counts = f"{len(report.faults)} faults, {len(report.exempted)} exempted, {len(report.skipped)} skipped"
-    typer.echo(f"{len(report.packs)} packs: {counts}")
+    counts = f"{count(len(report.faults), 'fault')}, {len(report.exempted)} exempted, {len(report.skipped)} skipped"
+    typer.echo(f"{count(len(report.packs), 'pack')}: {counts}")
 
 
 @app.command()

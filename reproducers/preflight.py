@@ -25,10 +25,10 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def judge(name: str, form: str | None, day: datetime.date) -> Checklist:
     """The checklist of the project's pack of that name; PatchlaneError for an unknown pack or form."""
     from reproducers import checklist
-    from reproducers.schema import ROOT, load_packs, select
+    from reproducers.schema import ROOT, load_named
     from reproducers.store import Store
 
-    (pack,) = select([name], load_packs())
+    (pack,) = load_named([name])
     form = checklist.form_of(pack, form)
     return checklist.examine(pack, ROOT / "receipts", Store(offline=True).root, form, day)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 from packaging.version import Version
 
@@ -21,33 +21,60 @@ def stored(store: Store, key: str, filename: str = "") -> bool:
     return tree or bool(filename and (store.root / "artifacts" / key / filename).is_file())
 
 
-def upstream_findings(pack: Pack, lane: str, store: Store, online: bool) -> list[Finding]:
-    """Trees of the live pin and its needs that are neither in the store nor known to be within reach."""
-    pin, found = pack.pins["live"], list[Finding]()
-    if pin.release is None and pin.sha is not None and not stored(store, pin.sha):
-        source = pin.source or f"https://github.com/{pack.upstream.repo}"
-        clone = f"git clone {source} DIR && python -m reproducers.run {pack.id} --lane {lane} --at live --upstream DIR"
-        found.append(Finding(f"commit {pin.sha[:12]} of {pack.upstream.repo}", clone))
-    wanted = [(f"{pack.upstream.distribution} {pin.release}", *pins.choose(pin.artifacts))] if pin.release else []
-    missing = [label for label, filename, sha256 in wanted if not stored(store, sha256, filename)]
-    known = load_needs(pack.folder.parent)
-    missing += [f"needs {name}" for name in pin.needs if not _needs_stored(store, pins.on_lane(known[name], lane))]
-    if missing and (store.offline or not online):
-        found.append(Finding(f"not in the store: {', '.join(missing)}", _fetch(pack, lane, store.offline)))
-    return found
+class Fetch(NamedTuple):
+    """An upstream artefact, or a commit, that the store lacks and a run fetches by itself."""
+
+    what: str
+    source: str  # the distribution on the package index, or the URL of the repository
+    filename: str  # "" for a commit
 
 
-def _needs_stored(store: Store, needs: list[Need]) -> bool:
-    """Whether a set is there as a tree, or as the artefacts to make it from; and the sources to build for it."""
+def fetches(pack: Pack, lane: str, store: Store) -> list[Fetch]:
+    """All that a run of the lane at the live pin would fetch; a guard runs its fixed release too."""
+    names = ("live", "fixed") if pack.kind == "guard" else ("live",)
+    found = dict[Fetch, None]()
+    for pin in (pack.pins[name] for name in names):
+        if pin.release is not None:
+            filename, sha256 = pins.choose(pin.artifacts)
+            if not stored(store, sha256, filename):
+                label = f"{pack.upstream.distribution} {pin.release}"
+                found[Fetch(label, pack.upstream.distribution, filename)] = None
+        elif pin.sha is not None and not stored(store, pin.sha):
+            source = pin.source or f"https://github.com/{pack.upstream.repo}"
+            found[Fetch(f"commit {pin.sha[:12]} of {pack.upstream.repo}", source, "")] = None
+        known = load_needs(pack.folder.parent)
+        for name in pin.needs:
+            found |= dict.fromkeys(_need_fetches(store, pins.on_lane(known[name], lane)))
+    return list(found)
+
+
+def _need_fetches(store: Store, needs: list[Need]) -> list[Fetch]:
+    """Artefacts of a set that are wanting; none where its tree is there and what it is built from."""
     ready = [need for need in needs if need.build is None]
-    chosen, sources = ([pins.need_artifact(n) for n in some] for some in (ready, [n for n in needs if n.build]))
-    there = stored(store, pins.need_set_key(ready)) or all(stored(store, sha, name) for name, sha in chosen)
-    return there and all(stored(store, sha, name) for name, sha in sources)
+    wanted = needs if not stored(store, pins.need_set_key(ready)) else [need for need in needs if need.build]
+    chosen = [(need, *pins.need_artifact(need)) for need in wanted]
+    return [
+        Fetch(f"{need.distribution} {need.release}", need.distribution, name)
+        for need, name, sha256 in chosen
+        if not stored(store, sha256, name)
+    ]
 
 
-def _fetch(pack: Pack, lane: str, offline: bool) -> str:
-    bundle = "python -m reproducers.bundle install PART..."
-    return bundle if offline else f"python -m reproducers.run {pack.id} --lane {lane}, or without network: {bundle}"
+def out_of_reach(pack: Pack, lane: str, wanted: list[Fetch], store: Store, host: dict[str, Any]) -> list[Finding]:
+    """What of ``wanted`` cannot be fetched: all of it offline, and what a server that was asked does not give."""
+    found, fault = list[Finding](), host.get("index_fault", "")
+    files = [item.what for item in wanted if item.filename]
+    if files and (store.offline or fault):
+        said = f", and the index does not answer: {fault}" if fault else ""
+        found.append(
+            Finding(f"not in the store: {', '.join(files)}{said}", "python -m reproducers.bundle install PART...")
+        )
+    for item in wanted:
+        if not item.filename and (store.offline or (host.get("online") and hostfacts.git_fault(item.source))):
+            run = f"python -m reproducers.run {pack.id} --lane {lane} --at live --upstream DIR"
+            clone = f"git clone {item.source} DIR && {run}"
+            found.append(Finding(item.what, clone))
+    return found
 
 
 def gpu_findings(lane: Lane, gpus: list[dict[str, str]]) -> list[Finding]:
@@ -68,19 +95,23 @@ def gpu_findings(lane: Lane, gpus: list[dict[str, str]]) -> list[Finding]:
 
 def lane_row(pack: Pack, name: str, host: dict[str, Any], checks: list[Check], store: Store | None) -> dict[str, Any]:
     """One pack in one lane: whether it can run and what is missing."""
-    row: dict[str, Any] = {"pack": pack.id, "lane": name, "can_run": False, "absent": "", "missing": []}
+    row: dict[str, Any] = {"pack": pack.id, "lane": name, "can_run": False, "absent": "", "fetches": [], "missing": []}
     if name not in pack.lanes:
         return row | {"absent": pack.no_lane.get(name, "")}  # type: ignore[call-overload]
     lane = pack.lanes[name]  # type: ignore[index]
     found = [Finding(f"{c.name}: {c.found}, wanted {c.wanted}", c.remedy) for c in checks if _bars(c, name, lane)]
-    found += [Finding(f"module {m}", "make setup") for m in lane.requires if not hostfacts.installed(m)]
+    absent = [module for module in lane.requires if not hostfacts.installed(module)]
+    found += [Finding(f"module {module}", hostfacts.getting(module)) for module in absent]
     found += gpu_findings(lane, host["gpus"])
+    wanted = list[Fetch]()
     if store:
         try:
-            found += upstream_findings(pack, name, store, host["index"] == "reachable")
+            wanted = fetches(pack, name, store)
+            found += out_of_reach(pack, name, wanted, store, host)
         except CannotTestHere as error:
             found.append(Finding(error.what, error.remedy))
-    return row | {"can_run": not found, "missing": [f._asdict() for f in found]}
+    rows = [item._asdict() for item in wanted] if not found else []
+    return row | {"can_run": not found, "fetches": rows, "missing": [f._asdict() for f in found]}
 
 
 def _bars(check: Check, lane_name: str, lane: Lane) -> bool:
@@ -97,12 +128,22 @@ def examine(packs: list[Pack], online: bool = False) -> dict[str, Any]:
         except OSError:
             store = None
         checks = hostfacts.checks(store)
-        asked = "not asked (--online asks)"
-        if online:
-            asked = index.unreachable(packs[0].upstream.distribution) or "reachable"
+        fault = index.unreachable(next((pack.upstream.distribution for pack in packs), "pip")) if online else ""
+        asked = (fault or "reachable") if online else "not asked (--online asks)"
         host = host_later.result() | {"store": str(store.root) if store else None, "index": asked}
-    lanes = [lane_row(pack, lane, host, checks, store) for pack in packs for lane in ("cpu", "cuda")]
-    return {"schema_version": 1, "host": host, "checks": [c._asdict() for c in checks], "lanes": lanes}
+    reach = host | {"index_fault": fault, "online": online}
+    lanes = [lane_row(pack, lane, reach, checks, store) for pack in packs for lane in ("cpu", "cuda")]
+    sizes = {}
+    if asked == "reachable":
+        files = {(row["source"], row["filename"]) for lane in lanes for row in lane["fetches"] if row["filename"]}
+        sizes = index.sizes(files)
+    return {
+        "schema_version": 1,
+        "host": host,
+        "checks": [c._asdict() for c in checks],
+        "lanes": lanes,
+        "sizes": {name: sizes[name] for name in sorted(sizes)},
+    }
 
 
 def exit_code(found: dict[str, Any]) -> Exit:

@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 from reproducers import disk
 from reproducers.errors import PatchlaneError
 from reproducers.facts import Facts, thread
-from reproducers.schema import ROOT, Pack, load_packs, select
+from reproducers.schema import ROOT, Pack, load_named, load_packs
 
 FORMS = ("issue", "pr", "comment")
 PLAIN = "plain"
@@ -98,7 +98,7 @@ def main(
     every = packs == ["all"]
     if out is not None:
         disk.usable_folder(out, "--out DIR names another folder")
-    for pack in load_packs() if every else select(packs, load_packs()):
+    for pack in load_packs() if every else load_named(packs):
         if every and form and form not in forms(pack):
             typer.echo(f"{pack.id} cannot be a {form}", err=True)
         elif out is None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from reproducers.errors import PatchlaneError
-from reproducers.schema import Pack, load_packs, select
+from reproducers.schema import Pack, load_each, load_named, load_packs, refuse
 from reproducers.verdicts import Exit
 
 if TYPE_CHECKING:
@@ -78,8 +78,7 @@ def _chosen(names: list[str], run_all: bool, lane: str, arm: str) -> list[Pack]:
     """The packs asked for; PatchlaneError when what was asked makes no sense."""
     if lane not in ("cpu", "cuda") or arm not in ("both", "pristine", "patched"):
         raise PatchlaneError(f"--lane {lane} --arm {arm}", "--lane cpu|cuda --arm both|pristine|patched")
-    known = load_packs()
-    chosen = [p for p in known if lane in p.lanes] if run_all else select(names, known)
+    chosen = [p for p in load_packs() if lane in p.lanes] if run_all else load_named(names)
     if not chosen:
         raise PatchlaneError("no pack named", "python -m reproducers.run --list")
     return chosen
@@ -114,10 +113,13 @@ def main(
         bool, typer.Option(help="for git bisect run: the checkout's HEAD is 0 good, 1 bad, 125 cannot be tested")
     ] = False,
     listing: Annotated[bool, typer.Option("--list", help="list the packs")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="show all that the arms print")] = False,
 ) -> None:
     """Reproduce each pack's bug on pristine upstream, apply its patch, and rule on both."""
     if listing:
-        list_packs(load_packs(), as_json)
+        known, faults = load_each()
+        list_packs(known, as_json)
+        refuse(faults)
         return
     chosen = _chosen(packs or [], run_all, lane, arm)
     if offline:
@@ -132,7 +134,7 @@ def main(
         raise _bisect(chosen[0], request)
     tree = ("live" if upstream is None else UPSTREAM) if at is None else at
     _settled(chosen, tree, upstream)
-    from reproducers import disk, session
+    from reproducers import disk, screen, session
 
     disk.usable_folder(receipts, "--receipts DIR names another folder")
     if junitxml:
@@ -140,8 +142,8 @@ def main(
     workers = jobs or (1 if lane == "cuda" else min(len(chosen), os.cpu_count() or 1))
     threads = max(1, (os.cpu_count() or 1) // workers)
     request = Request(tree, lane, arm, repeats, upstream, allow_dirty, threads, timeout)
-    console = session.console(as_json)
-    runs = session.run_packs(chosen, request, workers, console)
+    console = screen.console(as_json)
+    runs = session.run_packs(chosen, request, workers, console, verbose)
     kept = session.record(runs, receipts, host, sys.argv[1:], console)
     session.summary(runs, console)
     if as_json:

@@ -329,13 +329,63 @@ def load_needs(folder: Path) -> dict[str, list[Need]]:
 
 
 def load_packs(root: Path | None = None) -> list[Pack]:
-    """All packs by number; a number used twice is refused."""
-    root = root or ROOT / "packs"
-    packs = [load_pack(path.parent) for path in sorted(root.glob("*/pack.yaml"))]
+    """All packs by number; PatchlaneError with every fault of every pack, a number used twice among them."""
+    packs, faults = load_each(root)
+    refuse(faults)
+    return packs
+
+
+def refuse(faults: list[PatchlaneError]) -> None:
+    """Raise all of them as one."""
+    if faults:
+        raise PatchlaneError("\n".join(fault.what for fault in faults), faults[0].remedy)
+
+
+def load_each(root: Path | None = None) -> tuple[list[Pack], list[PatchlaneError]]:
+    """(packs that can be read, by number; why the others cannot). A numbered folder with files is a pack."""
+    packs, faults = list[Pack](), list[PatchlaneError]()
+    for folder in _folders(root):
+        try:
+            packs.append(load_pack(folder))
+        except PatchlaneError as error:
+            faults.append(error)
     for one, two in itertools.pairwise(packs):
         if one.number == two.number:
-            raise PatchlaneError(f"number {one.number} is used by {one.folder} and {two.folder}")
-    return packs
+            faults.append(_twice(one.folder, two.folder))
+    return packs, faults
+
+
+def load_named(names: list[str], root: Path | None = None) -> list[Pack]:
+    """Packs named as ``pack05``, ``05`` or ``5``, in the order given; no other pack is read.
+
+    PatchlaneError for one that is unknown or cannot be read.
+    """
+    chosen = []
+    for name in names:
+        match = re.fullmatch(r"(?:pack)?0*(\d+)", name)
+        folders = [folder for folder in _folders(root) if match and folder.name.startswith(f"{int(match[1]):02d}_")]
+        if not folders:
+            raise PatchlaneError(f"no pack {name!r}", "python -m reproducers.run --list")
+        if len(folders) > 1:
+            raise _twice(*folders[:2])
+        chosen.append(load_pack(folders[0]))
+    return chosen
+
+
+def _folders(root: Path | None) -> list[Path]:
+    """Folders of packs: with a pack.yaml, or numbered and with more in them than bytecode."""
+    folders = sorted(path for path in (root or ROOT / "packs").glob("*") if path.is_dir())
+    return [
+        folder
+        for folder in folders
+        if (folder / "pack.yaml").exists()
+        or (re.match(r"\d+_", folder.name) and any(path.name != "__pycache__" for path in folder.iterdir()))
+    ]
+
+
+def _twice(one: Path, two: Path) -> PatchlaneError:
+    number = int(one.name.partition("_")[0])
+    return PatchlaneError(f"number {number} is used by {one} and {two}", "give one of them another number")
 
 
 def select(names: list[str], packs: list[Pack]) -> list[Pack]:

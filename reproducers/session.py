@@ -1,77 +1,52 @@
-"""A set of runs on one terminal: parallel packs, live prefixed output, receipts, the closing table, JUnit."""
+"""A set of runs on one terminal: parallel packs, receipts, the closing table, JSON, JUnit."""
 
 from __future__ import annotations
 
 import sys
 import tempfile
-import threading
 import xml.etree.ElementTree as ElementTree
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from reproducers import disk, receipts
-from reproducers.arms import kill_children
+from reproducers.arms import ArmResult, kill_children
 from reproducers.experiment import Request, Run, execute, expected
 from reproducers.schema import ROOT, Pack
+from reproducers.screen import Announcer, Screen, cut, told
 from reproducers.store import Store, write_atomic
-from reproducers.verdicts import VERDICT_MEANING
+from reproducers.table import short
+from reproducers.verdicts import VERDICT_MEANING, Verdict
 
-COLOURS = {"bug": "red", "healthy": "green", "different": "yellow", "passed": "green", "failed": "red"}
-
-
-def console(as_json: bool) -> Console:
-    """People's output goes to stderr when stdout carries JSON."""
-    return Console(stderr=as_json, highlight=False, soft_wrap=True)
+LABEL = 28  # characters of a tree's name in the closing table, so that a row fits 80 columns
 
 
-class Announcer:
-    """Fetch progress as lines: at the start, each quarter and the end, so that logs stay readable."""
-
-    def __init__(self, out: Console) -> None:
-        self.out, self.last, self.lock = out, dict[str, int](), threading.Lock()
-
-    def __call__(self, name: str, done: int, size: int) -> None:
-        quarter = 4 * done // size if size else 0
-        with self.lock:
-            if self.last.get(name) == quarter:
-                return
-            self.last[name] = quarter
-        self.out.print(f"[dim]fetch {escape(name)} {done / 2**20:.1f} of {size / 2**20:.1f} MiB[/]")
-
-
-def run_packs(packs: list[Pack], request: Request, workers: int, out: Console) -> list[Run]:
+def run_packs(packs: list[Pack], request: Request, workers: int, out: Console, verbose: bool = False) -> list[Run]:
     """Run the packs, ``workers`` at a time; an interrupt kills every child before it propagates."""
-    store = Store(progress=Announcer(out))
+    store, screen = Store(progress=Announcer(out)), Screen(out, verbose=verbose, streaming=workers == 1)
 
-    def one(pack: Pack) -> Run:
-        def say(arm: str, line: str) -> None:
-            if not line.startswith('{"'):
-                out.print(f"[bold]{pack.id}[/] [dim]{arm:8}[/] {_coloured(line)}")
-
-        return execute(pack, request, store, say)
+    def run(pack: Pack) -> Run:
+        screen.begin(pack.id)
+        done = execute(pack, request, store, lambda arm, line: screen.say(pack.id, arm, line))
+        screen.end(done)
+        return done
 
     pool = ThreadPoolExecutor(workers)
     try:
-        return [f.result() for f in [pool.submit(one, pack) for pack in packs]]
+        with screen.live():
+            return [f.result() for f in [pool.submit(run, pack) for pack in packs]]
     except BaseException:
+        screen.silence()
         pool.shutdown(wait=False, cancel_futures=True)
         kill_children()
         raise
     finally:
         pool.shutdown(wait=True)
-
-
-def _coloured(line: str) -> str:
-    text = escape(line)
-    for word, colour in COLOURS.items():
-        if line.startswith("[") and line[1:11].strip() == word:
-            return f"[{colour}]{text}[/]"
-    return text
 
 
 def places(store: Store, upstream: Path | None = None) -> dict[str, str]:
@@ -95,24 +70,25 @@ def record(runs: list[Run], root: Path, host: str, command: list[str], out: Cons
             path = receipts.write(run, spare, host, command, roles)
             out.print(f"[red]error: {escape(str(disk.described(error, root)))}[/]")
             out.print(f"  mend: make room, then: cp -r {escape(str(spare))}/. {escape(str(root))}/")
-        out.print(f"[dim]receipt {path}[/]")
+        out.print(f"[dim]receipt {escape(str(path))}[/]")
+        if run.ruling.verdict not in expected(run.pack, run.request):
+            out.print(f"log {escape(str(path.with_suffix('.log')))}")
     return spare is None
 
 
 def summary(runs: list[Run], out: Console) -> None:
-    """The closing table, and for every contradiction what to do."""
-    table = Table(title="verdicts", title_justify="left")
-    for column in ("pack", "tree", "lane", "verdict", "sentinels", "seconds"):
-        table.add_column(column, overflow="fold")
+    """The closing table, a line a run at 80 columns too, and for every contradiction what to do."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("pack", "tree", "lane", "verdict", "seconds"):
+        table.add_column(column, no_wrap=True, justify="right" if column == "seconds" else "left")
     for run in runs:
         fine = run.ruling.verdict in expected(run.pack, run.request)
         seconds = sum(arm.seconds for results in run.arms.values() for arm in results)
         table.add_row(
             run.pack.id,
-            run.tree.label if run.tree else run.request.at,
+            escape(cut(short(run.tree.label if run.tree else run.request.at), LABEL)),
             run.request.lane,
             f"[{'green' if fine else 'red'}]{run.ruling.verdict.value}[/]",
-            " ".join(run.sentinels) or "-",
             f"{seconds:.1f}",
         )
     out.print(table)
@@ -155,12 +131,61 @@ def as_json(run: Run) -> dict[str, Any]:
 
 
 def write_junit(runs: list[Run], path: Path) -> None:
-    """One test case a pack: an unexpected verdict is a failure, UNTESTABLE a skip."""
-    suite = ElementTree.Element("testsuite", name="patchlane", tests=str(len(runs)))
-    for run in runs:
-        case = ElementTree.SubElement(suite, "testcase", classname=run.request.lane, name=run.pack.id)
-        if run.ruling.verdict.value == "UNTESTABLE":
-            ElementTree.SubElement(case, "skipped", message=run.ruling.reason)
-        elif run.ruling.verdict not in expected(run.pack, run.request):
-            ElementTree.SubElement(case, "failure", message=f"{run.ruling.verdict.value}: {run.ruling.reason}")
-    write_atomic(path, ElementTree.tostring(suite, encoding="utf-8", xml_declaration=True))
+    """A suite for each pack; a case for each check, for each arm (with its seconds) and for the verdict."""
+    suites = [_suite(run) for run in runs]
+    root = ElementTree.Element("testsuites", _totals("patchlane", suites))
+    root.extend(suites)
+    write_atomic(path, ElementTree.tostring(root, encoding="utf-8", xml_declaration=True))
+
+
+def _totals(name: str, below: list[ElementTree.Element]) -> dict[str, str]:
+    """Counts and seconds over suites, or over the cases of one."""
+    cases = [case for element in below for case in element.iter("testcase")]
+    counted = {tag: str(sum(case.find(tag) is not None for case in cases)) for tag in ("failure", "skipped")}
+    seconds = sum(float(case.get("time", 0)) for case in cases)
+    return {
+        "name": name,
+        "tests": str(len(cases)),
+        "failures": counted["failure"],
+        "errors": "0",
+        "skipped": counted["skipped"],
+        "time": f"{seconds:.2f}",
+    }
+
+
+def _suite(run: Run) -> ElementTree.Element:
+    where = f"{run.pack.id}.{run.request.lane}"
+    wanted, verdict = expected(run.pack, run.request), run.ruling.verdict
+    fault = "" if verdict in wanted or verdict is Verdict.UNTESTABLE else f"{verdict.value}: {run.ruling.reason}"
+    cases = [_case(where, "verdict", fault, run.ruling.reason if verdict is Verdict.UNTESTABLE else "")]
+    for arm, results in run.arms.items():
+        shows = arm == "pristine" and wanted != {Verdict.FIXED_UPSTREAM}  # where the bug is as it should be
+        for number, result in enumerate(results):
+            place = f"{where}.{arm}" + (f".{number + 1}" if len(results) > 1 else "")
+            cases += _arm_cases(place, result, ("different", "failed") if shows else ("bug", "different", "failed"))
+    suite = ElementTree.Element("testsuite", _totals(run.pack.id, cases))
+    suite.extend(cases)
+    return suite
+
+
+def _arm_cases(place: str, result: ArmResult, faults: tuple[str, ...]) -> list[ElementTree.Element]:
+    fault = f"{result.outcome}: {result.reason}" if result.outcome in faults else ""
+    cases = [_case(place, "arm", fault, result.reason if result.outcome == "cannot_test" else "", result.seconds)]
+    for check in result.as_json()["checks"]:
+        said = told(check)
+        fault, skipped = (said if check["state"] in states else "" for states in (faults, ("skipped",)))
+        cases.append(_case(place, check["name"], fault, skipped))
+    return cases
+
+
+def _case(place: str, name: str, fault: str, skipped: str, seconds: float = 0) -> ElementTree.Element:
+    case = ElementTree.Element("testcase", classname=_xml(place), name=_xml(name), time=f"{seconds:.2f}")
+    for tag, message in (("failure", fault), ("skipped", skipped)):
+        if message:
+            ElementTree.SubElement(case, tag, message=_xml(message))
+    return case
+
+
+def _xml(text: str) -> str:
+    """Without the control characters that XML 1.0 cannot hold: an upstream's message may be coloured."""
+    return "".join(letter if letter >= " " or letter in "\t\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import datetime
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
+from packaging.version import Version
 
 from reproducers import manifest, site_charts, site_markup
 from reproducers.errors import PatchlaneError
-from reproducers.filing import Blocker, blockers
+from reproducers.filing import Blocker, blockers, fixes
 from reproducers.receipts import alias, chain, newest, read
 from reproducers.render import render
 from reproducers.schema import Pack
+from reproducers.screen import in_numbers
+from reproducers.table import BROKEN, short
 from reproducers.verification import verify_all
 
-SHA = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28}\b")
+RELEASE = re.compile(r"\d+(\.\w+)+")
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,11 @@ class Receipt:
         return str(pin.get("release") or f"git {pin['sha']}") + stacked
 
     @property
+    def seen(self) -> str:
+        """What its arms saw, in numbers."""
+        return in_numbers(self.body["verdict"], self.body["reason"], self.body)
+
+    @property
     def log_href(self) -> str:
         return self.href.removesuffix(".json") + ".log"
 
@@ -55,6 +64,14 @@ class LaneView:
 
 
 @dataclass(frozen=True)
+class Standing:
+    """How the bug stands upstream: what is the case and, where there is one, the thread that says so."""
+
+    what: str
+    url: str = ""
+
+
+@dataclass(frozen=True)
 class PackView:
     """One pack's page."""
 
@@ -62,7 +79,11 @@ class PackView:
     entry: dict[str, Any]
     lanes: list[LaneView]
     history: list[Receipt]
+    upstream: list[Standing]
+    affected: str
     blockers: list[Blocker]
+    files: dict[str, bytes]
+    no_reproducer: PatchlaneError | None
     patches: dict[str, Markup]
     body: Markup | None
     no_body: PatchlaneError | None
@@ -71,6 +92,11 @@ class PackView:
     @property
     def page(self) -> str:
         return f"packs/{self.pack.number:02d}.html"
+
+    @property
+    def folder(self) -> str:
+        """Where the site keeps the pack's files."""
+        return f"packs/{self.pack.number:02d}"
 
 
 @dataclass(frozen=True)
@@ -85,11 +111,6 @@ class HostView:
     @property
     def page(self) -> str:
         return f"hosts/{self.alias}.html"
-
-
-def short(text: object) -> str:
-    """The text with full commit hashes cut to 12 digits."""
-    return SHA.sub(r"\1", str(text))
 
 
 def verified(root: Path) -> None:
@@ -130,18 +151,63 @@ def _pack_view(pack: Pack, entry: dict[str, Any], history: list[Receipt], root: 
     newest_of = {lane: newest(pack, lane, root) for lane in sorted(pack.lanes)}
     by_path = {receipt.path: receipt for receipt in history}
     body, no_body = _body(pack, root)
+    files, no_reproducer = _files(pack)
     notes = pack.folder / "notes.md"
     return PackView(
         pack=pack,
         entry=entry,
         lanes=[_lane_view(lane, by_path[path]) for lane, path in newest_of.items() if path],
         history=history[::-1],
+        upstream=list(standing(pack)),
+        affected=affected(entry["tried"]),
+        files=files,
+        no_reproducer=no_reproducer,
         blockers=blockers(pack, entry, day),
         patches={path.name: site_markup.highlight(path.read_text(), "diff") for path in _patches(pack)},
         body=body,
         no_body=no_body,
         notes=site_markup.markdown(notes.read_text(), 3) if notes.is_file() else None,
     )
+
+
+def standing(pack: Pack) -> Iterator[Standing]:
+    """Where the fix and the reports are upstream, by the pack's threads and its healthy pins."""
+    state = pack.upstream_state
+    if state.filed_url:
+        yield Standing(f"filed as {state.filed}", state.filed_url)
+    fixed = fixes(pack)
+    for label in (label for label in fixed if not label.startswith("https://")):
+        yield Standing(f"fixed in {short(label)}")
+    words = {"fixes it": "fix", "overlaps": "fix", "reports it": "report"}
+    for thread in state.threads:
+        if thread.relation in words and not (thread.relation == "overlaps" and not thread.competes):
+            name = thread.url.rsplit("/", 1)[-1][:7]
+            number = f"#{name}" if name.isdigit() and "/commit/" not in thread.url else name
+            yield Standing(f"{words[thread.relation]} {number} {thread.state}", thread.url)
+    if not state.threads:
+        yield Standing("nobody has reported it")
+
+
+def affected(tried: dict[str, str]) -> str:
+    """The releases and commits that receipts show with the bug; three releases or more in a row as a range."""
+    healthy = [Version(name) for name, word in tried.items() if word == "FIXED_UPSTREAM" and RELEASE.fullmatch(name)]
+    broken = [name for name, word in tried.items() if word in BROKEN]
+    releases = sorted((name for name in broken if RELEASE.fullmatch(name)), key=Version)
+    others = [short(name) for name in broken if name not in releases]
+    if len(releases) > 2 and not any(Version(releases[0]) < one < Version(releases[-1]) for one in healthy):
+        releases = [f"{releases[0]} to {releases[-1]} ({len(releases)} tried)"]
+    return ", ".join(releases + others)
+
+
+def _files(pack: Pack) -> tuple[dict[str, bytes], PatchlaneError | None]:
+    """What a visitor takes along: the reproducer as one file, or why there is none, and the patches."""
+    from reproducers.export import render as exported
+
+    patches = {f"{pack.id}-{path.name}": path.read_bytes() for path in _patches(pack)}
+    try:
+        return {f"{pack.id}.py": exported(pack).encode(), **patches}, None
+    except PatchlaneError as error:
+        return patches, error
 
 
 def _patches(pack: Pack) -> list[Path]:
@@ -166,13 +232,18 @@ def _lane_view(lane: str, receipt: Receipt) -> LaneView:
     return LaneView(lane, receipt, site_charts.charts(receipt.body), list(rows.values()), site_markup.split_log(log))
 
 
+def natural(name: str) -> list[tuple[bool, int, str]]:
+    """A key that puts h200-2 before h200-10."""
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name)]
+
+
 def host_views(packs: list[PackView]) -> list[HostView]:
     """All hosts that any receipt names, by alias."""
     found: dict[str, list[tuple[PackView, Receipt]]] = {}
     for view in packs:
         for receipt in view.history:
             found.setdefault(alias(receipt.body["host"]["alias"]), []).append((view, receipt))
-    return [_host_view(name, found[name]) for name in sorted(found)]
+    return [_host_view(name, found[name]) for name in sorted(found, key=natural)]
 
 
 def _host_view(name: str, receipts: list[tuple[PackView, Receipt]]) -> HostView:

@@ -9,10 +9,11 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from reproducers import site_facts
+from reproducers.glossary import STATES
 from reproducers.schema import ROOT, Pack
 from reproducers.site_markup import clean
-from reproducers.site_training import TrainingRun, training_runs
-from reproducers.table import BROKEN
+from reproducers.site_training import SHORT, TrainingRun, training_runs
+from reproducers.table import short
 from reproducers.verdicts import VERDICT_MEANING
 
 TEMPLATES = ROOT / "templates" / "site"
@@ -37,10 +38,6 @@ def number(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _names(tried: dict[str, str], words: tuple[str, ...]) -> list[str]:
-    return [name for name, word in tried.items() if word in words]
-
-
 def _finalize(value: object) -> object:
     return value if isinstance(value, Markup) or not isinstance(value, str) else clean(value)
 
@@ -55,7 +52,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
         finalize=_finalize,
     )
-    made.filters |= {"tone": tone, "number": number, "short": site_facts.short}
+    made.filters |= {"tone": tone, "number": number, "short": short}
     return made
 
 
@@ -74,8 +71,11 @@ def _context(packs: list[site_facts.PackView], runs: list[TrainingRun]) -> dict[
         "receipts": len(receipts),
         "newest": max(str(receipt.body["started"]) for receipt in receipts),
         "meanings": {word.value: said for word, said in VERDICT_MEANING.items() if word.value in used},
-        "bug_in": {view.pack.id: _names(view.entry["tried"], BROKEN) for view in packs},
-        "not_in": {view.pack.id: _names(view.entry["tried"], ("FIXED_UPSTREAM",)) for view in packs},
+        "legend": {word: said.meaning for word, said in STATES.items() if word in states},
+        "least": SHORT,
+        "not_in": {
+            view.pack.id: [n for n, word in view.entry["tried"].items() if word == "FIXED_UPSTREAM"] for view in packs
+        },
     }
 
 
@@ -107,5 +107,6 @@ def pages(packs: list[Pack], root: Path) -> dict[str, bytes]:
 def _copies(packs: list[site_facts.PackView], runs: list[TrainingRun]) -> list[tuple[str, bytes]]:
     receipts = [receipt for view in packs for receipt in view.history]
     found = [(receipt.href, receipt.path.read_bytes()) for receipt in receipts]
+    found += [(f"{view.folder}/{name}", data) for view in packs for name, data in view.files.items()]
     found += [(receipt.log_href, receipt.path.with_suffix(".log").read_bytes()) for receipt in receipts]
     return found + [(f"{run.href}/{path.name}", path.read_bytes()) for run in runs for path in run.files]

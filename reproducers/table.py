@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from reproducers.schema import Pack
@@ -10,17 +11,28 @@ HEADER = """# Packs
 
 Generated from `packs/*/pack.yaml` and `receipts/` by `python -m reproducers.manifest refresh`; never edited.
 "Bug in" lists what receipts show broken, "not in" what they show healthy; a lane's cell is its newest verdict at the
-live pin, and a lane that cannot exist says so in `pack.yaml`. States: [exit codes and verdicts](../docs/exit-codes.md).
+live pin, and a lane that cannot exist says so in `pack.yaml`. [What the
+states and the words mean](../docs/glossary.md).
 
 | pack | upstream | bug | kind | state | bug in | not in | cpu | cuda | newest receipt |
 |---|---|---|---|---|---|---|---|---|---|
 """
 BROKEN = ("REPRODUCED", "REPRODUCED_AND_FIXED")
+SHA = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28}\b")
+
+
+def short(text: object) -> str:
+    """The text with full commit hashes cut to 12 digits."""
+    return SHA.sub(r"\1", str(text))
+
+
+def count(number: int, noun: str) -> str:
+    """``1 guard``, ``2 guards``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def _names(tried: dict[str, str], words: tuple[str, ...]) -> str:
-    found = [name[:12] if len(name) == 40 else name for name, word in tried.items() if word in words]
-    return ", ".join(found) or "–"
+    return short(", ".join(name for name, word in tried.items() if word in words)) or "–"
 
 
 def _lane(pack: Pack, entry: dict[str, Any], lane: str) -> str:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import subprocess
 import sys
+from typing import get_args, get_type_hints
 
 import pytest
+import yaml
 
-from reproducers import explain
+from reproducers import explain, glossary, manifest, observe, schema, table
 from reproducers.errors import PatchlaneError
 from reproducers.observe import SENTINELS
+from reproducers.patching import ApplyClass
 from reproducers.schema import ROOT
 from reproducers.verdicts import (
     EXIT_MEANING,
@@ -29,25 +34,88 @@ def run(*args):
     )
 
 
+ROWS = [*explain.codes(), *explain.words()]
+
+
 def test_every_code_has_a_meaning_and_a_next_step():
     assert set(EXIT_MEANING) == set(EXIT_REMEDY) == set(Exit)
     assert set(VERDICT_MEANING) == set(VERDICT_REMEDY) == set(Verdict)
     assert set(SENTINEL_MEANING) == set(SENTINEL_REMEDY) == set(SENTINELS)
-    rows = explain.entries()
+    rows = explain.codes()
     assert all(row.meaning and row.next_step for row in rows)
     assert len({row.code for row in rows}) == len(rows) == len(Exit) + len(Verdict) + len(SENTINELS)
 
 
-@pytest.mark.parametrize("code", [row.code for row in explain.entries()])
+def derived_states():
+    """Every word that ``manifest.state`` can return: the strings of its code and those that it looks up."""
+    tree = ast.parse(inspect.getsource(manifest.state))
+    returned = [node.value for node in ast.walk(tree) if isinstance(node, ast.Return)]
+    strings = [node for value in returned for node in ast.walk(value) if isinstance(node, ast.Constant)]
+    loops = [node.iter for node in ast.walk(tree) if isinstance(node, ast.For)]
+    strings += [node for value in loops for node in ast.walk(value) if isinstance(node, ast.Constant)]
+    found = {str(node.value).partition("(")[0] for node in strings} | set(manifest.PROVED.values())
+    return {word.partition("(")[0] for word in found} - {"", ")"}
+
+
+def test_every_state_of_a_pack_is_explained():
+    states = derived_states()
+    assert {"draft", "held", "stale", "validated", "reproduced", "fixed-upstream", "filed"} <= states
+    assert states <= set(glossary.STATES)
+    assert {"ready", "approved", "merged", "retired", "guard"} <= set(glossary.STATES)
+    for entry in yaml.safe_load((ROOT / "manifest.yaml").read_text())["packs"].values():
+        assert "state" in {row.kind for row in explain.find(entry["state"])}
+
+
+def literals(hint):
+    """The words of a Literal, alone or with None."""
+    return {word for part in (hint, *get_args(hint)) for word in get_args(part) if isinstance(word, str)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("outcome", literals(observe.State) | literals(observe.Outcome)),
+        ("role of a check", literals(get_type_hints(observe.Check)["role"])),
+        ("kind of pack", literals(schema.Pack.model_fields["kind"].annotation)),
+        ("way a patch applies", {item.value for item in ApplyClass}),
+        ("filing decision", literals(schema.Filing.model_fields["decision"].annotation)),
+        ("relation of a thread", literals(schema.Thread.model_fields["relation"].annotation)),
+    ],
+)
+def test_every_word_of_the_records_is_explained(kind, words):
+    assert words - set(glossary.GROUPS[kind]) == set()
+
+
+def test_the_glossary_has_the_project_s_terms():
+    wanted = "pack lane arm pin need receipt sentinel overlay lock tree pristine patched artefact probe store manifest"
+    assert set(wanted.split()) <= set(glossary.TERMS)
+    assert all(row.meaning for row in explain.words())
+    for group in glossary.GROUPS.values():
+        assert list(group) == list(dict.fromkeys(group))
+
+
+@pytest.mark.parametrize("code", sorted({row.code for row in ROWS}))
 def test_each_code_is_found_in_any_case(code):
-    (row,) = explain.find(f" {code.lower()} ")
-    assert row.code == code
-    assert row.meaning in explain.text([row])
+    rows = explain.find(f" {code.upper()} ")
+    assert rows == [row for row in ROWS if row.code.casefold() == code.casefold()]
+    assert all(row.meaning in explain.text(rows) for row in rows)
 
 
-def test_the_page_is_what_the_verb_prints():
-    page = (ROOT / "docs/exit-codes.md").read_text()
-    assert page == explain.markdown(explain.entries()), "python -m reproducers.explain --markdown > docs/exit-codes.md"
+def test_what_a_run_prints_is_found():
+    assert [row.kind for row in explain.find("HEALTHY")] == ["outcome"]
+    assert [row.code for row in explain.find("cannot test")] == ["cannot_test"]
+    assert [row.kind for row in explain.find("held(any (reason))")] == ["state"]
+
+
+def test_the_pages_are_what_the_verb_prints():
+    codes, words = (ROOT / "docs" / name for name in ("exit-codes.md", "glossary.md"))
+    assert codes.read_text() == explain.markdown(explain.codes()), "explain --markdown > docs/exit-codes.md"
+    glossed = explain.markdown(explain.words(), explain.GLOSSARY)
+    assert words.read_text() == glossed, "explain --glossary > docs/glossary.md"
+
+
+def test_the_table_of_packs_links_to_its_states():
+    assert "(../docs/glossary.md)" in table.HEADER
 
 
 def test_markdown_keeps_bars_inside_their_cells():
@@ -56,14 +124,13 @@ def test_markdown_keeps_bars_inside_their_cells():
 
 
 def test_command_line():
-    one, page, unknown = run("77"), run("--markdown"), run("78")
+    one, page, unknown = run("77"), run("--glossary"), run("validatd")
     assert one.returncode == 0 and EXIT_MEANING[Exit.CANNOT_TEST] in one.stdout and "doctor" in one.stdout
-    assert page.returncode == 0 and page.stdout == (ROOT / "docs/exit-codes.md").read_text()
-    assert unknown.returncode == Exit.USAGE and "'78'" in unknown.stderr
-    assert all(row.code in unknown.stderr for row in explain.entries())
+    assert page.returncode == 0 and page.stdout == (ROOT / "docs/glossary.md").read_text()
+    assert unknown.returncode == Exit.USAGE and "python -m reproducers.explain validated" in unknown.stderr
     assert "Traceback" not in unknown.stderr
 
 
 def test_unknown_code_is_refused_even_when_empty():
-    with pytest.raises(PatchlaneError, match="unknown code ''"):
+    with pytest.raises(PatchlaneError, match="unknown word ''"):
         explain.find("")

@@ -28,13 +28,13 @@ def test_faults_are_printed_with_their_place_and_mend_and_exit_1():
     assert done.output.splitlines() == [
         "packs/01_x/body.md.j2:3: gfm-fence: never closed; mend: close it",
         "skipped: patch-clean: pack01, pack02: no tree: run",
-        "1 packs: 1 faults, 0 exempted, 2 skipped",
+        "1 pack: 1 fault, 0 exempted, 2 skipped",
     ]
 
 
 def test_clean_exits_0():
     done = verb("pack05")
-    assert (done.exit_code, done.output) == (0, "1 packs: 0 faults, 0 exempted, 0 skipped\n")
+    assert (done.exit_code, done.output) == (0, "1 pack: 0 faults, 0 exempted, 0 skipped\n")
 
 
 def test_json_and_sarif(tmp_path):

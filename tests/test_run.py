@@ -62,8 +62,18 @@ def test_expected_verdict_json_junit_and_receipt(toy, repo):
     assert code == 0, err
     (result,) = json.loads(out)
     assert (result["verdict"], result["expected"]) == ("REPRODUCED_AND_FIXED", ["REPRODUCED_AND_FIXED"])
-    suite = ElementTree.parse(repo / "j.xml").getroot()
-    assert [(case.get("name"), len(case)) for case in suite] == [("pack07", 0)]
+    (suite,) = ElementTree.parse(repo / "j.xml").getroot()
+    assert suite.get("name") == "pack07" and not list(suite.iter("failure"))
+    cases = {(case.get("classname"), case.get("name")): case for case in suite}
+    for arm in ("pristine", "patched"):
+        names = {name for place, name in cases if place == f"pack07.cpu.{arm}"}
+        assert names == {"arm", "total", "first", "total of a zero and a two", "mean"}
+        assert float(cases[f"pack07.cpu.{arm}", "arm"].get("time")) > 0
+    assert ("pack07.cpu", "verdict") in cases and len(suite) == 11
+    root = ElementTree.parse(repo / "j.xml").getroot()
+    for element in (root, suite):
+        assert [element.get(name) for name in ("tests", "failures", "errors", "skipped")] == ["11", "0", "0", "0"]
+        assert float(element.get("time")) > 0
     (receipt,) = (repo / "build/receipts/07").glob("*.json")
     assert str(toy.upstream) not in receipt.read_text()
 
@@ -74,7 +84,9 @@ def test_contradicted(toy, repo):
     assert code == 1
     assert "FIXED_UPSTREAM" in out
     assert "mend:" in out
-    assert ElementTree.parse(repo / "j.xml").getroot().find("testcase/failure") is not None
+    (suite,) = ElementTree.parse(repo / "j.xml").getroot()
+    failed = [case.get("name") for case in suite if case.find("failure") is not None]
+    assert (failed, suite.get("failures")) == (["verdict"], "1")
 
 
 def test_a_healthy_folder_contradicts_nothing(toy, repo):
@@ -120,7 +132,9 @@ def test_a_closed_pipe_is_an_interrupt(toy, repo, args):
 def test_cannot_test(toy, repo):
     code, _, _ = run(toy, repo, "7", "--junitxml", "j.xml")
     assert code == 77, "offline with an empty store"
-    assert ElementTree.parse(repo / "j.xml").getroot().find("testcase/skipped") is not None
+    (suite,) = ElementTree.parse(repo / "j.xml").getroot()
+    assert [(case.get("name"), case[0].tag) for case in suite] == [("verdict", "skipped")]
+    assert (suite.get("skipped"), suite.get("failures")) == ("1", "0")
 
 
 @pytest.mark.parametrize(
@@ -139,6 +153,16 @@ def test_broken_record_is_usage_with_file_and_line(toy, repo):
     code, _, err = run(toy, repo, "7")
     assert code == 2
     assert "07_toy/pack.yaml:6: kind: " in err
+
+
+def test_one_broken_record_stops_only_what_asks_for_it(toy, repo):
+    write_tree(repo, {"packs/08_bad/pack.yaml": RECORD.replace("kind: bug", "kind: typo")})
+    assert run(toy, repo, "7", "--upstream", str(toy.upstream))[0] == 0
+    code, out, err = run(toy, repo, "--list")
+    assert (code, len(out.splitlines())) == (2, 1) and "08_bad/pack.yaml" in err
+    for args in (["8"], ["7", "8"], ["--all"]):
+        code, _, err = run(toy, repo, *args, "--upstream", str(toy.upstream))
+        assert code == 2 and "08_bad/pack.yaml" in err, args
 
 
 def test_bisect_answers(toy, repo):
@@ -191,9 +215,9 @@ def test_git_bisect_finds_the_commit(toy, pinned):
 SLOW = body("print('PID', os.getpid(), flush=True); subprocess.run(['sleep', '20'])")
 
 
-@pytest.mark.parametrize("args", [[], ["-n", "4"], ["--bisect"]])
+@pytest.mark.parametrize("args", [["-v"], ["-v", "-n", "4"], ["--bisect"]])
 def test_interrupt(toy, args):
-    """SIGINT: code 130 soon, no child of the arm left, nothing half-written."""
+    """SIGINT: code 130 soon, no child of the arm left, nothing half-written, and no verdict on what was killed."""
     write_tree(toy.upstream, SOURCE)
     repo = toy.repository(toy.pack(reproducer=SLOW))
     merged = toy.verb(repo, "run", "7", "--upstream", str(toy.upstream), *args, stderr=subprocess.STDOUT)
@@ -210,7 +234,7 @@ def test_interrupt(toy, args):
         merged.kill()
     assert time.monotonic() - started < 5
     assert merged.returncode == 130, out
-    assert "Traceback" not in out
+    assert "Traceback" not in out and "DIFFERENT_FAILURE" not in out
     _, alive = psutil.wait_procs(family, timeout=3)
     assert not alive
     assert not list(repo.glob("build/receipts/*/*.json"))

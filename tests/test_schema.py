@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from toy import RECORD, THREAD
+from toy import RECORD, THREAD, write_tree
 
 from reproducers.errors import PatchlaneError
-from reproducers.schema import ROOT, load_needs, load_pack, load_packs, select
+from reproducers.schema import ROOT, load_each, load_named, load_needs, load_pack, load_packs, select
 from reproducers.verdicts import Exit
 
 
@@ -152,6 +152,28 @@ def test_number_used_twice(toy):
     toy.pack(folder="07_other")
     with pytest.raises(PatchlaneError, match=r"number 7 is used by .*07_other and .*07_toy"):
         load_packs(toy.packs)
+
+
+def test_one_bad_pack_does_not_hide_the_others(toy):
+    good = toy.pack()
+    write_tree(toy.packs, {"08_bad/pack.yaml": RECORD.replace("kind: bug", "kind: typo"), "09_gone/reproducer.py": ""})
+    (toy.packs / "10_left" / "__pycache__").mkdir(parents=True)
+    packs, faults = load_each(toy.packs)
+    assert packs == [good] and load_named(["pack07", "7"], toy.packs) == [good, good]
+    assert [("08_bad" in fault.what, "09_gone" in fault.what) for fault in faults] == [(True, False), (False, True)]
+    with pytest.raises(PatchlaneError, match=r"08_bad(.|\n)*09_gone"):
+        load_packs(toy.packs)
+    for name in ("8", "9", "10", "11", "x", ""):
+        with pytest.raises(PatchlaneError) as caught:
+            load_named([name], toy.packs)
+        assert caught.value.exit_code is Exit.USAGE and caught.value.remedy
+
+
+def test_a_number_used_twice_is_refused_by_name_too(toy):
+    toy.pack()
+    toy.pack(folder="07_other")
+    with pytest.raises(PatchlaneError, match=r"number 7 is used by .*07_other and .*07_toy"):
+        load_named(["7"], toy.packs)
 
 
 def test_needs(toy):

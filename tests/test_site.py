@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import json
 import os
 import shutil
 import subprocess
@@ -11,12 +12,14 @@ from urllib.parse import unquote, urldefrag
 
 import html5lib
 import pytest
-from toy import REPRODUCER, write_tree
+from toy import REPRODUCER, THREAD, write_tree
 
-from reproducers import site, site_charts
+from reproducers import export, manifest, site, site_charts
 from reproducers.errors import PatchlaneError
-from reproducers.receipts import chain, write
-from reproducers.schema import ROOT, load_packs
+from reproducers.glossary import STATES
+from reproducers.receipts import chain, newest, read, write
+from reproducers.schema import ROOT, UpstreamState, load_packs
+from reproducers.site_facts import affected, natural, standing
 from reproducers.site_markup import clean, highlight, markdown, split_log
 from reproducers.site_pages import pages
 from reproducers.site_training import training_runs
@@ -142,7 +145,9 @@ def test_a_body_that_cannot_be_rendered_says_why(toy):
     root = toy.root / "receipts"
     write(toy.run(pack), root, "toy", [], {})
     write_tree(pack.folder, {"body.md.j2": '{% extends form %}{% block problem %}{{ measured("cuda", "x", "y") }}'})
-    assert "07_toy/body.md.j2" in texts(parsed(pages([pack], root)["packs/07.html"]))
+    made = pages([pack], root)
+    assert "07_toy/body.md.j2" in texts(parsed(made["packs/07.html"]))
+    assert "packs/07/pack07.py" not in made and "PEP 723" in texts(parsed(made["packs/07.html"]))
 
 
 def test_altered_receipts_are_not_reported(toy):
@@ -227,8 +232,6 @@ def test_what_is_not_a_number_is_said_and_not_drawn():
 
 def test_only_numbers_of_receipts_are_drawn(real):
     """Every number of every chart of the site is one of its pack's newest receipts."""
-    from reproducers.receipts import newest, read
-
     for pack in load_packs():
         allowed = set()
         for path in filter(None, (newest(pack, lane, ROOT / "receipts") for lane in pack.lanes)):
@@ -247,11 +250,118 @@ def test_training_receipts_keep_to_their_folder(tmp_path):
     write_tree(tmp_path, {"run/receipt.json": '{"summary": {"a": {"b": 1}, "c": []}, "files": {"../x": "", "m": ""}}'})
     write_tree(tmp_path, {"x": "", "run/m": ""})
     (run,) = training_runs(tmp_path)
-    assert run.rows == [("a.b", 1), ("c", "none")]
+    assert run.rows == [("a: b", "1"), ("c", "none")]
+    assert (run.title, run.size, run.gpus, run.short) == ("run", "", None, True)
     assert [path.name for path in run.files] == ["receipt.json", "m"]
     write_tree(tmp_path, {"run/receipt.json": "{}"})
     with pytest.raises(PatchlaneError, match=r"run/receipt\.json is no training receipt"):
         training_runs(tmp_path)
+
+
+def test_a_training_run_is_told_in_words_and_units(tmp_path):
+    summary = {
+        "steps": 230,
+        "tokens_per_s_per_gpu": 21258.7,
+        "mfu": 0.2523,
+        "peaks_gib": [110.857, 9.91],
+        "resumed_at": [],
+    }
+    setup = {"size": {"name": "wide"}, "ranks": 4, "started": "2026-11-22T11:12:08+00:00"}
+    for name, speed in (("slow", 1.0), ("fast", 21258.7), ("without", None)):
+        receipt = {"summary": summary | {"tokens_per_s_per_gpu": speed}, "files": {"run.json": ""}}
+        write_tree(tmp_path, {f"{name}/receipt.json": json.dumps(receipt), f"{name}/run.json": json.dumps(setup)})
+    runs = training_runs(tmp_path)
+    assert [run.name for run in runs] == ["fast", "slow", "without"]
+    assert runs[0].title == "wide on 4 GPUs, 230 steps, 2026-11-22" and not runs[0].short
+    told = [runs[0].told(name) for name in ("tokens_per_s_per_gpu", "mfu", "peaks_gib", "resumed_at", "valid_loss")]
+    assert told == ["21,259", "25.2%", "110.9, 9.9", "none", "–"]
+    assert runs[2].told("tokens_per_s_per_gpu") == "–"
+
+
+def test_training_begins_with_a_table_and_folds_what_is_short(real):
+    document, page = parsed(real["training.html"]), real["training.html"].decode()
+    assert page.index("<table") < page.index("<img") and "e+0" not in page
+    runs = training_runs(ROOT / "receipts" / "train")
+    folded = {e.get("id") for d in document.iter(f"{HTML}details") for e in d.iter(f"{HTML}h3")}
+    assert folded == {run.name for run in runs if run.short}
+    links = [e.get("href") for e in document.iter(f"{HTML}a") if (e.get("href") or "").startswith("#")]
+    assert {f"#{run.name}" for run in runs} <= set(links)
+    shown = texts(document)
+    for run in runs:
+        assert f"{run.summary['tokens_per_s_per_gpu'] or 0:,.0f}" in shown
+        assert not any(key in shown for key in ("tokens_per_s_per_gpu", "step_seconds", "schema_version"))
+
+
+def test_a_pack_page_offers_reproducer_patch_and_command(real):
+    for pack in load_packs():
+        page = real[f"packs/{pack.number:02d}.html"].decode()
+        taken = {f"{pack.id}.py": export.render(pack).encode()}
+        taken |= {f"{pack.id}-{path.name}": path.read_bytes() for path in pack.folder.glob("*.patch")}
+        for name, data in taken.items():
+            assert real[f"packs/{pack.number:02d}/{name}"] == data
+            assert page.index(f'href="../packs/{pack.number:02d}/{name}"') < page.index('id="filing"')
+        assert page.index(f"python -m reproducers.run {pack.id}") < page.index('id="filing"')
+        order = [page.index(f'<h2 id="{name}"') for name in ("files", "filing", "text", "pins", "numbers", "logs")]
+        assert order == sorted(order)
+        assert not pack.patch.is_file() or page.index('<h2 id="text"') < page.index('<h2 id="patch"') < order[3]
+
+
+def test_the_overview_explains_its_states_and_says_how_it_stands_upstream(real):
+    overview = texts(parsed(real["index.html"]))
+    for state in {
+        entry["state"].split("(")[0] for entry in manifest.build(load_packs(), ROOT / "receipts")["packs"].values()
+    }:
+        assert STATES[state].meaning in overview
+    links = {e.get("href") for e in parsed(real["index.html"]).iter(f"{HTML}a")}
+    assert {t.url for pack in load_packs() for t in pack.upstream_state.threads if t.relation == "fixes it"} <= links
+
+
+def test_standing_upstream(toy):
+    def told(*threads, **more):
+        state = {"search": {"found": "threads" if threads else "none", "query": "q", "date": "2026-11-21"}}
+        pack = toy.pack().model_copy(update={"upstream_state": UpstreamState(**state, threads=list(threads), **more)})
+        return [(item.what, item.url.rsplit("/", 1)[-1]) for item in standing(pack)]
+
+    pull = THREAD | {"url": "https://github.com/toy/toyup/pull/4", "relation": "fixes it", "state": "merged"}
+    commit = THREAD | {
+        "url": f"https://github.com/toy/toyup/commit/{'a' * 40}",
+        "relation": "fixes it",
+        "state": "merged",
+    }
+    near = THREAD | {"relation": "neighbour"}
+    assert told() == [("nobody has reported it", "")]
+    assert told(THREAD, pull, commit, near) == [
+        ("report #3 open", "3"), ("fix #4 merged", "4"), ("fix aaaaaaa merged", "a" * 40),
+    ]  # fmt: skip
+    filed = {"filed": "pr", "filed_url": "https://github.com/toy/toyup/pull/5", "filed_on": "2026-11-22"}
+    assert told(THREAD, **filed)[0] == ("filed as pr", "5")
+
+
+def test_what_is_affected_is_a_range_only_where_nothing_healthy_lies_between():
+    bug, fine = "REPRODUCED", "FIXED_UPSTREAM"
+    assert affected({"0.10.0": bug, "0.6.4": bug, "0.8.1": bug, "0.11.0": fine}) == "0.6.4 to 0.10.0 (3 tried)"
+    assert affected({"0.10.0": bug, "0.6.4": bug, "0.8.1": bug, "0.7.0": fine}) == "0.6.4, 0.8.1, 0.10.0"
+    assert affected({"0.10.0": bug, "0.6.4": bug, "a" * 40: bug}) == f"0.6.4, 0.10.0, {'a' * 12}"
+    assert affected({"0.19.0 + 02": "REPRODUCED_AND_FIXED", "1.0": fine}) == "0.19.0 + 02"
+    assert affected({}) == ""
+
+
+def test_hosts_are_in_natural_order(real):
+    names = [e.text for e in parsed(real["index.html"]).iter(f"{HTML}a") if (e.text or "").startswith("Host ")]
+    assert names == sorted(names, key=natural) and names.index("Host h200-2") < names.index("Host h200-10x2")
+
+
+def test_what_was_seen_is_numbers_not_names_of_checks(real):
+    for pack in load_packs():
+        document = parsed(real[f"packs/{pack.number:02d}.html"])
+        told = [text for e in document.iter(f"{HTML}p") if (text := " ".join("".join(e.itertext()).split()))]
+        seen = [text for text in told if text.startswith("Seen: ")]
+        paths = list(filter(None, (newest(pack, lane, ROOT / "receipts") for lane in pack.lanes)))
+        assert len(seen) == len(paths) and not any(text.startswith("Reason: ") for text in told)
+        for text, body in zip(seen, map(read, paths), strict=True):
+            wanted = "healthy" if body["verdict"] == "FIXED_UPSTREAM" else "bug"
+            showing = [c for c in body["pristine"][-1]["checks"] if (c["role"], c["state"]) == ("bug", wanted)]
+            assert body["reason"] not in text and f"Seen: {len(showing)} bug check" in text
 
 
 def test_the_site_is_swapped_in_whole(tmp_path, monkeypatch):

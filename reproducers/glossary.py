@@ -1,0 +1,146 @@
+"""The project's words: states of a pack, outcomes of an arm, and every term that texts and options use."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Word(NamedTuple):
+    """What a word means and, where there is something to do about it, what."""
+
+    meaning: str
+    next_step: str = ""
+
+
+# A state with a reason in brackets, as in held(why), is its first word here.
+STATES = {
+    "draft": Word(
+        "no receipt shows the bug yet, or the newest receipt of a lane contradicts it",
+        "python -m reproducers.run PACK, then python -m reproducers.manifest refresh build/receipts",
+    ),
+    "reproduced": Word(
+        "receipts show the bug, and no fix is offered (kind report), or a lane has no receipt of the fix yet",
+        "for another kind than report: run the lanes that the manifest lists without a receipt",
+    ),
+    "validated": Word(
+        "every lane has a receipt in which the pristine tree shows the bug and the patched one is healthy",
+        "python -m reproducers.preflight PACK says what is left before it may be filed",
+    ),
+    "ready": Word(
+        "validated, and of preflight's points only the approval is open; preflight says it, the manifest does not",
+        "python -m reproducers.approve PACK, by the person who files it",
+    ),
+    "approved": Word(
+        "approval.yaml names the person who read exactly these files; any change voids it",
+        "the person files it and writes filed, filed_url and filed_on into pack.yaml",
+    ),
+    "filed": Word("pack.yaml has the URL of the issue, pull request or comment", "follow the thread"),
+    "merged": Word(
+        "upstream's branch has a fix: the pack lists a thread that fixes it, with state merged",
+        "set pins.fixed to the first release that has it",
+    ),
+    "retired": Word("no supported release has the bug any more; the folder stays, and its number is never reused"),
+    "held": Word("not to be filed, for the reason in brackets", "change filing.decision when the reason has gone"),
+    "guard": Word("fixed upstream; receipts show the broken release with the bug and the fixed one without it"),
+    "stale": Word(
+        "the reproducer or the patch was changed after the newest receipt of a lane",
+        "python -m reproducers.run PACK, on the lanes that the manifest names",
+    ),
+    "fixed-upstream": Word(
+        "a candidate: the newest receipt finds the pinned tree healthy",
+        "set pins.fixed, or make the pack a guard",
+    ),
+}
+OUTCOMES = {
+    "bug": Word("the arm, or a check of it, shows the bug by its own signature or beyond its own limit"),
+    "healthy": Word("every bug check of the arm passed"),
+    "different": Word("something failed in another way than the bug does: a crash, or a number between both limits"),
+    "cannot_test": Word("this host or tree cannot answer", "get what the reason names"),
+    "passed": Word("a guard holds"),
+    "failed": Word("a guard does not hold"),
+    "noted": Word("a number or digest that decides nothing by itself, kept in the record"),
+    "skipped": Word("a check that this host cannot make; never counted as passed"),
+}
+ROLES = {
+    "bug": Word("a check of what the pack claims"),
+    "guard": Word("a check of what works beside the bug and must go on working in every arm"),
+    "note": Word("a measured number that decides nothing"),
+    "digest": Word("a hash of tensors or bytes that must be the same in both arms, bit for bit"),
+}
+KINDS = {
+    "bug": Word("wrong numbers, a crash or a waste, with a patch"),
+    "memory": Word("too much memory, with a patch; a peak in bytes is measured"),
+    "refactor": Word("code that is changed without changing any result; tensors are compared bit for bit"),
+    "report": Word("a bug to which the pack offers no patch"),
+    "guard": Word("a bug that upstream has fixed; kept, so that its return is seen"),
+}
+APPLIES = {
+    "CLEAN": Word("the patch applies with neither fuzz nor offset"),
+    "ALREADY_APPLIED": Word("the tree holds what the patch adds", "retire the pack for this release"),
+    "CONFLICT": Word("the patch does not apply as it is", "rebase it on this tree"),
+}
+DECISIONS = {
+    "issue": Word("file an issue"),
+    "pr": Word("open a pull request"),
+    "comment": Word("comment on the thread that filing.thread names"),
+    "hold": Word("file nothing for now"),
+    "none": Word("file nothing: nobody upstream has to act"),
+}
+RELATIONS = {
+    "reports it": Word("the thread is about the same bug"),
+    "introduced it": Word("the change with which the bug came"),
+    "fixes it": Word("a change that removes the bug"),
+    "overlaps": Word("a change to the same code, beside which the pack's fix would be a second one"),
+    "neighbour": Word("about code close by, or the same mistake elsewhere"),
+}
+TERMS = {
+    "pack": Word("one bug: its reproducer, its patch if it has one, and the facts a maintainer needs; packs/NN_slug/"),
+    "upstream": Word("the project that has the bug, and its published code"),
+    "reproducer": Word("the pack's program: it measures the tree it is given and is not told whether that is patched"),
+    "minimal": Word("the first function of a reproducer: the bug in at most 15 lines, without the probe"),
+    "probe": Word("what a reproducer calls to import upstream from the tree under test and to record checks"),
+    "check": Word("one named claim of a reproducer, with what was measured, its limit and its reference"),
+    "signature": Word("how a crash is known for the pack's: exception type, message and a frame in upstream's code"),
+    "lane": Word("the kind of host that a pack runs on: cpu or cuda"),
+    "arm": Word("one run of the reproducer on one tree, in its own process: pristine, patched or, for guards, fixed"),
+    "pristine": Word("the arm on upstream's tree as published"),
+    "patched": Word("the arm on the same tree with the pack's patch"),
+    "fixed": Word("a pin of a release that has a fix, and a guard's arm on it"),
+    "live": Word("the pin of the tree that the pack's claim and its patch are about"),
+    "pin": Word("a named upstream tree of a pack: a release with the digests of its files, or a commit by full SHA"),
+    "tree": Word("upstream's files as one folder, known by the digest of all of them"),
+    "artefact": Word("a wheel or sdist as the package index has it, known by its sha256"),
+    "need": Word("a distribution that must be importable beside the code under test; packs/needs.yaml"),
+    "store": Word("the folder of fetched artefacts and unpacked trees; PATCHLANE_STORE"),
+    "hunk": Word("one connected change of a patch; every hunk of a patch must be seen running"),
+    "ablation": Word("dropping each hunk of a patch in turn: the bug has to come back"),
+    "sentinel": Word("a word that is printed only when its checks have earned it, such as FIX_VALIDATED"),
+    "outcome": Word("what one arm comes to: bug, healthy, different or cannot_test"),
+    "verdict": Word("what the arms of a run come to together"),
+    "state": Word("where a pack stands, derived from its record and its receipts"),
+    "receipt": Word("the record of one run: a JSON statement and its log, by digest, never edited; receipts/NN/"),
+    "stamp": Word("the first line of an arm: pack, tree, host and versions"),
+    "host alias": Word("the name that a machine has in receipts: chosen, never its network name; PATCHLANE_HOST"),
+    "manifest": Word("manifest.yaml: what was validated where, generated from packs and receipts"),
+    "lock": Word("model/patches.lock: the patches that training uses, by digest"),
+    "overlay": Word("the upstream trees with all locked patches applied, from which training imports"),
+    "bundle": Word("all that chosen packs need on a host without network, in parts"),
+    "series": Word("the patches of one upstream tree in an order that git am takes"),
+    "body": Word("the text of an issue, pull request or comment, from a template and the numbers of receipts"),
+    "dossier": Word("a body and everything that is attached to it"),
+    "thread": Word("a public issue, pull request or commit that has to do with the pack's bug"),
+    "preflight": Word("the check of all that lies between a pack and its filing"),
+    "approval": Word("a person's yes to exactly the files that would be posted; approval.yaml"),
+    "wave": Word("packs that are filed together, and on which day"),
+}  # fmt: skip
+# What each group is called; the order of docs/glossary.md.
+GROUPS = {
+    "state": STATES,
+    "term": TERMS,
+    "outcome": OUTCOMES,
+    "role of a check": ROLES,
+    "kind of pack": KINDS,
+    "way a patch applies": APPLIES,
+    "filing decision": DECISIONS,
+    "relation of a thread": RELATIONS,
+}
