@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import difflib
-import json
 import shutil
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,13 +16,14 @@ import typer
 import yaml
 from filelock import FileLock
 
-from reproducers import table
+from reproducers import heads, table
+from reproducers.binding import ARMS
 from reproducers.errors import PatchlaneError
-from reproducers.receipts import ARMS, chain, newest, read
+from reproducers.receipts import FOLDERS, chain, digests, every, mend, newest, read, sweep
 from reproducers.schema import ROOT, Pack, load_packs
 from reproducers.store import file_sha256, write_atomic
 from reproducers.verdicts import Exit
-from reproducers.verification import verify_all
+from reproducers.verification import refuse, verify_all
 
 app = typer.Typer(add_completion=False, help=__doc__)
 HEADER = "# Generated from packs/*/pack.yaml and receipts/ by `python -m reproducers.manifest refresh`. Never edit.\n"
@@ -36,8 +36,7 @@ PROVED = {
 
 def changed_since(pack: Pack, path: Path) -> list[str]:
     """Why a receipt no longer speaks for the pack as it is: which file changed since."""
-    body = json.loads(path.read_text())
-    recorded = {r["name"]: r["digest"]["sha256"] for r in [*body["subject"], *body["predicate"]["configuration"]]}
+    recorded = digests(path)
     files = {"reproducer.py": pack.reproducer, "fix.patch": pack.patch}
     return [name for name, file in files.items() if file.is_file() and recorded.get(name) != file_sha256(file)]
 
@@ -135,18 +134,16 @@ def build(packs: list[Pack], root: Path) -> dict[str, Any]:
 def render(packs: list[Pack], root: Path) -> dict[str, str]:
     """{generated file: its text}."""
     content = build(packs, root)
+    content["receipts"] = heads.heads(root)
     text = HEADER + yaml.safe_dump(content, sort_keys=False, width=120)
     return {"manifest.yaml": text, "packs/README.md": table.render(packs, content["packs"])}
 
 
 def import_receipts(source: Path, root: Path) -> int:
     """Copy new receipts and logs from a host run; refuse the whole set when any of it was tampered with."""
-    faults = verify_all(source)
-    if faults:
-        rows = "\n".join(f"{path.name}: {row}" for path, found in faults.items() for row in found)
-        raise PatchlaneError(f"receipts in {source} do not verify:\n{rows}", "run the packs again on that host")
+    refuse(verify_all(source))
     count = 0
-    for receipt in sorted(p for p in source.glob("[0-9][0-9]*/*.json") if not p.name.startswith(".tmp-")):
+    for receipt in every(source):
         for path in (receipt.with_suffix(".log"), receipt):
             target = root / path.parent.name / path.name
             if not target.exists():
@@ -161,11 +158,16 @@ def import_receipts(source: Path, root: Path) -> int:
 @app.command()
 def refresh(
     source: Annotated[Path | None, typer.Argument(help="folder of new receipts, such as build/receipts")] = None,
+    accept: Annotated[bool, typer.Option(help="write even what lowers a state or a verdict")] = False,
 ) -> None:
     """Import receipts and rewrite manifest.yaml; prints what changed."""
     root = ROOT / "receipts"
     (ROOT / "build").mkdir(exist_ok=True)
     with FileLock(ROOT / "build" / "manifest.lock"):
+        for folder in (ROOT, ROOT / "packs", *root.glob(FOLDERS)):
+            sweep(folder)
+        if not accept:
+            heads.refuse_loss(ROOT / "manifest.yaml", root, source)
         if source is not None:
             if not source.is_dir():
                 raise PatchlaneError(
@@ -184,8 +186,10 @@ def refresh(
 def check() -> None:
     """Exit 1 when the manifest is not what packs and receipts give, or a receipt does not verify."""
     root = ROOT / "receipts"
-    faults = [f"{p.name}: {row}" for p, rows in verify_all(root).items() for row in rows]
-    for name, text in render(load_packs(), root).items():
+    found = verify_all(root)
+    faults = [f"{p.parent.name}/{p.name}: {'; '.join(rows)}; mend: {mend(p)}" for p, rows in found.items()]
+    faults += heads.lost(ROOT / "manifest.yaml", root)
+    for name, text in render(load_packs(), root).items() if not faults else ():
         if not (ROOT / name).exists() or (ROOT / name).read_text() != text:
             faults.append(f"{name} is not current; mend: python -m reproducers.manifest refresh")
     for fault in faults:

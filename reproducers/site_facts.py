@@ -16,7 +16,6 @@ from reproducers.filing import Blocker, blockers
 from reproducers.receipts import alias, chain, newest, read
 from reproducers.render import render
 from reproducers.schema import Pack
-from reproducers.verification import verify_all
 
 SHA = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28}\b")
 
@@ -90,14 +89,6 @@ class HostView:
 def short(text: object) -> str:
     """The text with full commit hashes cut to 12 digits."""
     return SHA.sub(r"\1", str(text))
-
-
-def verified(root: Path) -> None:
-    """PatchlaneError when a receipt under ``root`` is not what its digests say."""
-    faults = verify_all(root)
-    if faults:
-        rows = "\n".join(f"{path.name}: {row}" for path, found in faults.items() for row in found)
-        raise PatchlaneError(f"receipts do not verify:\n{rows}", "git checkout the receipts named above")
 
 
 def histories(packs: list[Pack], root: Path) -> dict[str, list[Receipt]]:
