@@ -30,7 +30,7 @@ KEY = "b" * 64  # the artefact's digest in the toy's record: the store's key of 
 
 
 @pytest.fixture
-def desk(toy, monkeypatch):
+def desk(toy, monkeypatch, believed):
     """``desk(number, *edits)`` writes a toy pack with that patch and a receipt of it, for the verb to find."""
     monkeypatch.setattr(series, "ROOT", toy.root)
     monkeypatch.setenv("PATCHLANE_STORE", str(toy.store.root))
