@@ -19,7 +19,6 @@ SINCE = 2  # the first schema_version whose logs begin with the run's entry
 ENTRY = re.compile(rf"^\[(run|{'|'.join(ARMS)}|verdict)\] ", re.M)
 ENDED = re.compile(r"-> (\w+) in ([\d.]+) s, peak ([\d.]+) GiB: (.*)", re.S)
 PUBLISHED = re.compile(r"(?:git )?([0-9a-f]{40})|(\d+(?:\.\w+)+)(?: \+ .+)?")  # a tree's label, without its name
-STORED = re.compile(r"<store>/((?:trees|patched)/[0-9a-f]+)(?:/.*)?")
 OPTIONS = {"--at": "at", "--lane": "lane", "--arm": "arm"}
 SHOWN = 60  # characters of a value in a message
 
@@ -91,17 +90,6 @@ def faults(body: dict[str, Any], log: str) -> Iterator[str]:
     for title, names in tests(details).items():
         if body["predicate"][title] != names:
             yield f"its {title} are not those of its arms"
-
-
-def trees(body: dict[str, Any], log: str) -> dict[tuple[str, bool], list[str]]:
-    """{(the store's key of a tree that an arm imported, whether patched): the digests stated for it}."""
-    found = {}
-    for who, what in entries(log):
-        kept = STORED.fullmatch(str(json_line(what, "stamp").get("imported_from"))) if who in ARMS else None
-        if kept:
-            names = {"pristine": slice(0, 1), "patched": slice(0, 2), "fixed": slice(1, 2)}[who]
-            found[kept[1], who == "patched"] = [entry["digest"]["sha256"] for entry in body["subject"][names]]
-    return found
 
 
 def _repeats(stated: list[dict[str, Any]], rows: list[str]) -> tuple[list[list[str]], list[str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +24,6 @@ class Checked(NamedTuple):
     body: dict[str, Any]
     sha256: str
     faults: list[str]
-    trees: dict[tuple[str, bool], list[str]]
 
 
 _kept: dict[Path, tuple[tuple[int, ...], Checked]] = {}
@@ -53,10 +51,9 @@ def _check(path: Path, log: Path) -> Checked:
         rows += _name_faults(path, details)
         rows += _log_faults(log, body)
         rows += _verdict_faults(details)
-        trees = {} if rows else binding.trees(body, log.read_text(encoding="utf-8", errors="replace"))
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        return Checked({}, digest, [*rows, f"the statement is malformed: {type(error).__name__}: {error}"], {})
-    return Checked(body, digest, rows, trees)
+        return Checked({}, digest, [*rows, f"the statement is malformed: {type(error).__name__}: {error}"])
+    return Checked(body, digest, rows)
 
 
 def _name_faults(path: Path, details: dict[str, Any]) -> list[str]:
@@ -150,8 +147,6 @@ def verify_all(root: Path, folders: str = receipts.FOLDERS) -> dict[Path, list[s
     for path in found:
         if not faults[path]:
             faults[path] += _chain_faults(path, known)
-    for path, row in _tree_faults([path for path in found if not faults[path]]):
-        faults[path].append(row)
     for log in root.glob(f"{folders}/*.log"):
         if not log.name.startswith(".tmp-") and not log.with_suffix(".json").exists():
             faults[log] = [
@@ -186,13 +181,3 @@ def _chain_faults(path: Path, known: dict[str, Path]) -> list[str]:
     if before.parent.name != path.parent.name:
         return [f"its predecessor is a receipt of pack {before.parent.name}: {before.name}"]
     return [f"its predecessor {before.name} started after it"] if before.name[:16] > when else []
-
-
-def _tree_faults(paths: list[Path]) -> Iterator[tuple[Path, str]]:
-    """(receipt, what it says otherwise than an earlier one of a tree with the same key in the store)."""
-    known: dict[tuple[str, bool], tuple[list[str], Path]] = {}
-    for path in paths:
-        for key, digests in checked(path).trees.items():
-            first, where = known.setdefault(key, (digests, path))
-            if first != digests:
-                yield path, f"its digests of {key[0]} are not those of {where.parent.name}/{where.name}"

@@ -29,7 +29,7 @@ def believed(monkeypatch):
 
     def check(path, log):
         data = path.read_bytes()
-        return verification.Checked(json.loads(data), hashlib.sha256(data).hexdigest(), [], {})
+        return verification.Checked(json.loads(data), hashlib.sha256(data).hexdigest(), [])
 
     monkeypatch.setattr(verification, "_check", check)
 
