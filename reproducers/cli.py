@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import tempfile
@@ -9,6 +10,7 @@ import traceback
 from typing import Any
 
 from reproducers.errors import PatchlaneError
+from reproducers.start import unimportable
 from reproducers.verdicts import Exit
 
 
@@ -28,7 +30,15 @@ def guarded(app: Any) -> None:
     except KeyboardInterrupt:
         print("interrupted; nothing half-written", file=sys.stderr)
         raise SystemExit(int(Exit.INTERRUPTED)) from None
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # typer and rich end with 1, a verdict's code
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered has no reader
+            raise SystemExit(int(Exit.INTERRUPTED)) from None
+        raise
     except Exception as error:
+        if wanting := unimportable(error):
+            print(wanting, file=sys.stderr)
+            raise SystemExit(int(Exit.CANNOT_TEST)) from None
         with tempfile.NamedTemporaryFile("w", prefix="patchlane-fault-", suffix=".log", delete=False) as sink:
             traceback.print_exc(file=sink)
         print(

@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-PYTHON = (3, 11, 4)  # the first whose tarfile refuses unsafe archives the way the store relies on
+from reproducers.start import PYTHON
 
 
 def cannot_start() -> str:

@@ -6,10 +6,14 @@ import dataclasses
 import datetime
 import importlib.util
 import os
+import signal
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from packaging.version import InvalidVersion, Version
 
 from reproducers import patching, pins, rulings
 from reproducers.arms import ArmResult, ArmSpec, run_arm
@@ -23,11 +27,18 @@ from reproducers.verdicts import Verdict
 from reproducers.watch import Ranges
 
 Say = Callable[[str, str], None]  # (arm name, line)
+REMEDIES = {  # of options of the probe, which reproducers.run has not
+    "--tree DIR": "--upstream DIR, a checkout or an unpacked release of the pack's upstream",
+    "--needs DIR": "add what is missing to the pin's needs, in pack.yaml and packs/needs.yaml",
+}
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asked of every pack."""
+    """What the command line asked of every pack.
+
+    ``at`` "upstream" is the folder ``upstream`` as it stands; any other is taken from the clone ``upstream`` if given.
+    """
 
     at: str = "live"
     lane: str = "cpu"
@@ -40,12 +51,16 @@ class Request:
 
 @dataclass
 class Run:
-    """Everything one pack's run observed; the receipt is written from this and nothing else."""
+    """Everything one pack's run observed; the receipt is written from this and nothing else.
+
+    ``request.at`` is, once the tree is known, what that tree is: a pin's name, a release, a SHA or "upstream".
+    """
 
     pack: Pack
     request: Request
     pin: Pin | None = None
     tree: Tree | None = None
+    artifact: str | None = None
     ruling: Ruling = field(default_factory=lambda: Ruling(Verdict.UNTESTABLE, "not run"))
     fixed_tree: Tree | None = None
     patch: Applicability | None = None
@@ -73,14 +88,32 @@ class Run:
 
 
 def expected(pack: Pack, request: Request) -> set[Verdict]:
-    """The verdicts that do not contradict what the pack claims for this pin and arm."""
-    if pack.healthy_at(request.at):
+    """The verdicts that do not contradict what the pack claims for this pin and arm.
+
+    Of a folder or commit that is no pin's the pack claims nothing: with the bug, without it, or too different for the
+    patch, all are answers. What says that reproducer or patch do not work there is none.
+    """
+    if _healthy(pack, request.at):
         return {Verdict.FIXED_UPSTREAM}
     if request.arm == "patched":
-        return {Verdict.INCONCLUSIVE}
-    if request.arm == "pristine" or pack.patch_at(request.at) is None:
-        return {Verdict.REPRODUCED}
-    return {Verdict.REPRODUCED_AND_FIXED}
+        wanted = {Verdict.INCONCLUSIVE}
+    elif request.arm == "pristine" or pack.patch_at(request.at) is None:
+        wanted = {Verdict.REPRODUCED}
+    else:
+        wanted = {Verdict.REPRODUCED_AND_FIXED}
+    claimed = pack.pin_name(request.at) or not (request.at == pins.UPSTREAM or pins.SHA.fullmatch(request.at))
+    return wanted if claimed else wanted | {Verdict.FIXED_UPSTREAM, Verdict.PATCH_STALE}
+
+
+def _healthy(pack: Pack, at: str) -> bool:
+    """Whether the tree is said to be free of the bug: a pin that is, or a release after the one that fixed it."""
+    live, fixed = pack.pins["live"].release, pack.pins["fixed"].release if "fixed" in pack.pins else None
+    if pack.healthy_at(at) or fixed is None or pack.pin_name(at) or pins.SHA.fullmatch(at):
+        return pack.healthy_at(at)
+    try:
+        return Version(at) > Version(fixed) and (live is None or Version(fixed) > Version(live))
+    except InvalidVersion:
+        return False
 
 
 @dataclass(frozen=True)
@@ -97,23 +130,29 @@ class Bench:
 
 def execute(pack: Pack, request: Request, store: Store, say: Say) -> Run:
     """Run the pack. Missing capabilities give UNTESTABLE; store and usage errors propagate."""
+    request = dataclasses.replace(request, at=pins.settle(pack, request.at, request.upstream))
     run = Run(pack, request)
 
     def tell(arm: str, line: str) -> None:
         run.log.append(f"[{arm}] {line}")
-        say(arm, line)
+        try:
+            say(arm, line)
+        except (BrokenPipeError, SystemExit):  # rich's word for a closed pipe; nobody reads on, so it is an interrupt
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
     try:
         lane = _lane(pack, request)
-        run.pin = pins.resolve(pack, request.at)
-        bench = _bench(run, run.pin, lane, store, tell)
-        run.tree = bench.tree
-        if pack.kind == "guard" and request.at == "live" and request.arm == "both" and request.upstream is None:
-            _guard(run, bench, _bench(run, pack.pins["fixed"], lane, store, tell))
+        bench = _bench(run, _subject(run, store), run.pin, lane, store, tell)
+        if pack.kind == "guard" and run.request.at == "live" and request.arm == "both":
+            fixed = pack.pins["fixed"]
+            _guard(run, bench, _bench(run, pins.pin_tree(store, pack, fixed, {}), fixed, lane, store, tell))
         else:
             _arms(run, bench)
     except CannotTestHere as error:
         run.ruling = Ruling(Verdict.UNTESTABLE, error.what, error.remedy)
+    for probes, ours in REMEDIES.items():
+        if probes in run.ruling.remedy:
+            run.ruling = run.ruling._replace(remedy=ours)
     for sentinel in run.sentinels:
         if sentinel != "BUG_REPRODUCED":  # which the arm printed itself
             tell("verdict", f"{sentinel}: {run.ruling.reason}")
@@ -121,11 +160,17 @@ def execute(pack: Pack, request: Request, store: Store, say: Say) -> Run:
     return run
 
 
-def _bench(run: Run, pin: Pin, lane: Lane, store: Store, tell: Say) -> Bench:
-    pack, request = run.pack, run.request
-    options = {"upstream": request.upstream, "allow_dirty": request.allow_dirty}
-    tree = pins.pin_tree(store, pack, pin, options)
-    needs = [t.path for t in pins.need_trees(store, pack, pin, request.lane)]
+def _subject(run: Run, store: Store) -> Tree:
+    """The tree asked for; from now on the run's ``at`` and pin are what that tree is."""
+    options = {"upstream": run.request.upstream, "allow_dirty": run.request.allow_dirty}
+    at, run.pin, tree, run.artifact = pins.subject(store, run.pack, run.request.at, options)
+    run.request, run.tree = dataclasses.replace(run.request, at=at), tree
+    return tree
+
+
+def _bench(run: Run, tree: Tree, pin: Pin | None, lane: Lane, store: Store, tell: Say) -> Bench:
+    pack = run.pack
+    needs = [t.path for t in pins.need_trees(store, pack, pin or pack.pins["live"], run.request.lane)]
     label = f"{pack.upstream.distribution} {tree.label.split(' ', 1)[-1]}"
     return Bench(lane, label, tree, needs, store, tell)
 

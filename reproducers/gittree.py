@@ -26,16 +26,16 @@ def commit_tree(store: Store, source: str, sha: str, label: str) -> Tree:
         if local.exists():
             _export(local, sha, target)
         elif store.offline:
-            raise CannotTestHere(f"commit {sha[:12]} is not in the store and the run is offline", _clone(source))
+            raise CannotTestHere(f"commit {sha[:12]} is not in the store and the run is offline", _clone(source, sha))
         else:
             _fetch(source, sha, target)
 
     return store.tree("trees", sha, label, fill)
 
 
-def _clone(url: str) -> str:
+def _clone(url: str, sha: str) -> str:
     """The mend for a commit that is out of reach."""
-    return f"git clone {url} DIR where there is network, then run again with --upstream DIR"
+    return f"git clone {url} DIR where there is network, then run again with --at {sha} --upstream DIR"
 
 
 def _fetch(url: str, sha: str, target: Path) -> None:
@@ -44,7 +44,7 @@ def _fetch(url: str, sha: str, target: Path) -> None:
     done = git("fetch", "-q", "--depth", "1", url, sha, cwd=clone)
     if done.returncode:
         said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise CannotTestHere(f"commit {sha[:12]} cannot be fetched: {said}", _clone(url))
+        raise CannotTestHere(f"commit {sha[:12]} cannot be fetched: {said}", _clone(url, sha))
     _export(clone, sha, target)
 
 

@@ -14,8 +14,6 @@ from reproducers.receipts import every
 from reproducers.schema import read_yaml
 from reproducers.verification import checked
 
-RESTORE = "git checkout -- manifest.yaml"
-
 
 def heads(root: Path) -> dict[str, dict[str, Any]]:
     """{folder: the names of its receipts, oldest first, and a digest over their names and contents}."""
@@ -31,13 +29,12 @@ def _digest(paths: list[Path]) -> str:
 
 
 def kept(manifest: Path) -> dict[str, dict[str, Any]]:
-    """What the manifest says of the chains, nothing where it does not; PatchlaneError when it cannot be read."""
-    content = read_yaml(manifest)[1] if manifest.is_file() else {}
+    """What the manifest says of the chains; nothing where it is damaged, which ``check`` says of the whole file."""
     try:
-        section = content.get("receipts", {})
+        section = read_yaml(manifest)[1]["receipts"]
         return {folder: {"sha256": row["sha256"], "names": list(row["names"])} for folder, row in section.items()}
-    except (LookupError, TypeError, AttributeError) as error:
-        raise PatchlaneError("manifest.yaml: receipts is not as refresh writes it", RESTORE) from error
+    except (PatchlaneError, LookupError, TypeError, AttributeError):
+        return {}
 
 
 def lost(manifest: Path, root: Path, source: Path | None = None) -> list[str]:

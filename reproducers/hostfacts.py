@@ -18,7 +18,7 @@ import psutil
 from packaging.version import Version
 
 from reproducers import stamp
-from reproducers.doctor import PYTHON
+from reproducers.start import PYTHON
 from reproducers.store import Store
 
 

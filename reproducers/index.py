@@ -7,13 +7,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from packaging.version import InvalidVersion, Version
+
 from reproducers.errors import CannotTestHere
 
 Progress = Callable[[str, int, int], None]
+SHOWN = 8  # releases that a message lists
 
 
 def _client() -> Any:
-    """A client of the index that pip or uv would use (PIP_INDEX_URL / UV_INDEX_URL), trusting the system's CAs."""
+    """A client of the index that pip or uv would use (PIP_INDEX_URL / UV_INDEX_URL), trusting the system's CAs.
+
+    CannotTestHere under PATCHLANE_OFFLINE=1: whoever asks the index makes this client first, before requests, whose
+    import opens a socket.
+    """
+    if os.environ.get("PATCHLANE_OFFLINE") == "1":
+        raise CannotTestHere(
+            "the run is offline, the package index is not asked",
+            "run without --offline and PATCHLANE_OFFLINE, or: python -m reproducers.bundle install PART...",
+        )
     import truststore
     from pypi_simple import PYPI_SIMPLE_ENDPOINT, PyPISimple
 
@@ -24,10 +36,14 @@ def _client() -> Any:
 
 def unreachable(distribution: str, timeout_s: float = 5) -> str:
     """Why the index does not answer for ``distribution``, "" when it does. One small request."""
+    try:
+        client = _client()
+    except CannotTestHere as error:
+        return error.what
     from requests import RequestException
 
     try:
-        with _client() as client:
+        with client:
             client.s.head(client.get_project_url(distribution), timeout=timeout_s).raise_for_status()
     except RequestException as error:
         return _short(error)
@@ -35,27 +51,40 @@ def unreachable(distribution: str, timeout_s: float = 5) -> str:
 
 
 def release_files(distribution: str, release: str) -> dict[str, str]:
-    """{file name: sha256} of a release as the index states them; CannotTestHere when there is none or no network."""
+    """{file name: sha256} of a release as the index states them; CannotTestHere when there is none or no network.
+
+    Its remedy lists the newest releases, newest first.
+    """
+    client = _client()
     from requests import RequestException
 
     try:
-        with _client() as client:
+        with client:
             packages = client.get_project_page(distribution).packages
     except RequestException as error:
         raise CannotTestHere(f"the package index cannot be reached: {_short(error)}", "check the network") from error
     files = {p.filename: p.digests["sha256"] for p in packages if p.version == release and "sha256" in p.digests}
     if not files:
-        known = sorted({p.version for p in packages if p.version})
-        raise CannotTestHere(f"{distribution} has no release {release}", f"one of: {', '.join(known[-8:])}")
+        newest = sorted({p.version for p in packages if p.version}, key=_order, reverse=True)[:SHOWN]
+        raise CannotTestHere(f"{distribution} has no release {release}", f"--at one of; newest are {', '.join(newest)}")
     return files
+
+
+def _order(release: str) -> Version:
+    """By which releases are sorted; what is no version comes before all others."""
+    try:
+        return Version(release)
+    except InvalidVersion:
+        return Version("0.dev0")
 
 
 def download(distribution: str, filename: str, target: Path, progress: Progress) -> None:
     """Fetch one file of a distribution to ``target``; the caller checks its digest. CannotTestHere on failure."""
+    client = _client()
     from requests import RequestException
 
     try:
-        with _client() as client:
+        with client:
             page = client.get_project_page(distribution)
             package = next((p for p in page.packages if p.filename == filename), None)
             if package is None:

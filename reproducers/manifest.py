@@ -1,7 +1,8 @@
 """The machine-written half: ``manifest.yaml`` and ``packs/README.md``, pure functions of packs and receipts.
 
 ``refresh [DIR]`` imports the verified receipts of a host run and rewrites the manifest; ``check`` regenerates and
-compares it. Nothing else writes it.
+compares it. Nothing else writes it. What would lower a pack's state or a lane's verdict is written with ``--accept``
+only.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import datetime
 import difflib
 import shutil
+import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,12 +18,13 @@ import typer
 import yaml
 from filelock import FileLock
 
-from reproducers import heads, table
+from reproducers import booking, heads, table
 from reproducers.binding import ARMS
 from reproducers.errors import PatchlaneError
-from reproducers.receipts import FOLDERS, chain, digests, every, mend, newest, read, sweep
-from reproducers.schema import ROOT, Pack, load_packs
-from reproducers.store import file_sha256, write_atomic
+from reproducers.pins import stored_digest
+from reproducers.receipts import FOLDERS, chain, digests, every, mend, newest, read, statement_of, sweep
+from reproducers.schema import ROOT, Pack, Pin, load_packs, read_yaml
+from reproducers.store import Store, file_sha256, write_atomic
 from reproducers.verdicts import Exit
 from reproducers.verification import refuse, verify_all
 
@@ -32,13 +35,25 @@ PROVED = {
     "REPRODUCED": "reproduced",
     "FIXED_UPSTREAM": "fixed-upstream(candidate)",
 }
+HELD = "held("
+RANK = {"draft": 0, "stale": 1, "fixed-upstream(candidate)": 1, "reproduced": 2, "validated": 3, "guard": 3, "filed": 3}
+PROOF = {"REPRODUCED_AND_FIXED": 2, "REPRODUCED": 1}
+SHOWS = {"REPRODUCED_AND_FIXED": "bug", "REPRODUCED": "bug", "FIXED_UPSTREAM": "healthy"}
 
 
 def changed_since(pack: Pack, path: Path) -> list[str]:
-    """Why a receipt no longer speaks for the pack as it is: which file changed since."""
-    recorded = digests(path)
+    """Why a receipt no longer speaks for the pack as it is: which file, or what its pin names, changed since."""
+    recorded, seen = digests(path), read(path)
     files = {"reproducer.py": pack.reproducer, "fix.patch": pack.patch}
-    return [name for name, file in files.items() if file.is_file() and recorded.get(name) != file_sha256(file)]
+    changed = [name for name, file in files.items() if file.is_file() and recorded.get(name) != file_sha256(file)]
+    pin = pack.pins.get(seen["at"])
+    return [*changed, f"pins.{seen['at']}"] if pin and not same_pin(pin, seen["pin"]) else changed
+
+
+def same_pin(pin: Pin, tried: dict[str, Any]) -> bool:
+    """Whether a receipt's pin still names the same tree; a commit or further files may have been added since."""
+    then = Pin.model_validate(tried)
+    return then.label == pin.label and then.artifacts.items() <= pin.artifacts.items() and then.sha in (None, pin.sha)
 
 
 def lane_entry(pack: Pack, lane: str, root: Path) -> dict[str, Any] | None:
@@ -77,13 +92,14 @@ def _label(pin: dict[str, Any]) -> str:
     return str(pin.get("release") or pin["sha"]) + "".join(f" + {number:02d}" for number in pin.get("stacked_on", []))
 
 
-def affected(receipts: list[Path]) -> dict[str, str]:
-    """{release or SHA: verdict} over every pin that any receipt tried, newest word winning."""
+def affected(pack: Pack, receipts: list[Path]) -> dict[str, str]:
+    """{release or SHA: verdict} over every pin whose tree any receipt tried, newest word winning."""
     found: dict[str, str] = {}
     for path in receipts:
         seen = read(path)
-        if seen["pin"] and seen["verdict"] != "UNTESTABLE":
-            found[_label(seen["pin"])] = seen["verdict"]
+        if not booking.counts(seen) or booking.mismatch(pack, statement_of(path)):
+            continue
+        found[_label(seen["pin"])] = seen["verdict"]
         if "REGRESSION_GUARD_PASSED" in seen["sentinels"]:
             found[_label(seen["fixed_pin"])] = "FIXED_UPSTREAM"
     return dict(sorted(found.items()))
@@ -92,7 +108,7 @@ def affected(receipts: list[Path]) -> dict[str, str]:
 def state(pack: Pack, lanes: dict[str, dict[str, Any]]) -> str:
     """Derived lifecycle state. ``ready`` and beyond need a lint, which is not part of this function."""
     if pack.filing.decision == "hold":
-        return f"held({pack.filing.reason})"
+        return f"{HELD}{pack.filing.reason})"
     if not lanes:
         return "draft"
     if any(entry["changed_since"] for entry in lanes.values()):
@@ -126,33 +142,118 @@ def build(packs: list[Pack], root: Path) -> dict[str, Any]:
             "live": pack.pins["live"].label,
             "lanes": lanes,
             "lanes_without_receipt": [lane for lane, entry in found.items() if entry is None],
-            "tried": affected(receipts),
+            "tried": affected(pack, receipts),
         }
     return {"schema_version": 1, "packs": entries}
 
 
 def render(packs: list[Pack], root: Path) -> dict[str, str]:
     """{generated file: its text}."""
-    content = build(packs, root)
-    content["receipts"] = heads.heads(root)
+    return _texts(packs, _content(packs, root))
+
+
+def _content(packs: list[Pack], root: Path) -> dict[str, Any]:
+    return {**build(packs, root), "receipts": heads.heads(root)}
+
+
+def _texts(packs: list[Pack], content: dict[str, Any]) -> dict[str, str]:
     text = HEADER + yaml.safe_dump(content, sort_keys=False, width=120)
     return {"manifest.yaml": text, "packs/README.md": table.render(packs, content["packs"])}
 
 
-def import_receipts(source: Path, root: Path) -> int:
-    """Copy new receipts and logs from a host run; refuse the whole set when any of it was tampered with."""
+def demotions(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """What a new manifest says worse of a pack than the one before: state, a lane, a release or commit; one line each.
+
+    A state that a person gives or takes (held) is none.
+    """
+    rows = []
+    for name, old in before["packs"].items():
+        new = after["packs"].get(name, {"state": "gone", "lanes": {}, "tried": {}})
+        states = (old["state"], new["state"])
+        if not any(text.startswith(HELD) for text in states) and RANK.get(states[1], 0) < RANK.get(states[0], 0):
+            rows.append(f"{name}: {states[0]} -> {states[1]}")
+        for lane, one in old["lanes"].items():
+            two = new["lanes"].get(lane, {"verdict": "no receipt", "changed_since": []})
+            why = [text for text in two["changed_since"] if text not in one["changed_since"]]
+            if PROOF.get(one["verdict"], 0) > PROOF.get(two["verdict"], 0) or why:
+                said = f" ({', '.join(why)} changed since)" if why else ""
+                rows.append(f"{name} {lane}: {one['verdict']} -> {two['verdict']}{said}")
+        for tree, word in old["tried"].items():
+            now = new["tried"].get(tree, "nothing")
+            if word in SHOWS and SHOWS[word] != SHOWS.get(now):
+                rows.append(f"{name} at {tree}: {word} -> {now}")
+    return rows
+
+
+def importable(packs: list[Pack], source: Path, root: Path) -> tuple[list[Path], int]:
+    """(receipts of a host run to copy, how many are left where they are); refuses all when one is not to be believed.
+
+    Left are those that could not test, and those of a folder that is neither pin, release nor commit. Refused are
+    those that do not verify, and those of another tree than their pin names: by its name or, where the store or another
+    receipt knows that tree, by its digest.
+    """
+    if not source.is_dir():
+        raise PatchlaneError(f"{source} is not a folder", "python -m reproducers.run PACK writes build/receipts")
     refuse(verify_all(source))
-    count = 0
-    for receipt in every(source):
+    new = {path: statement_of(path) for path in every(source) if not (root / path.parent.name / path.name).exists()}
+    known = booking.digests(statement_of(path) for path in root.glob("[0-9][0-9]*/[0-9]*.json"))
+    foreign = [f"{path}: {why}" for path, body in new.items() if (why := _foreign(packs, path, body, known))]
+    if foreign:
+        said = "\n".join(foreign)
+        raise PatchlaneError(
+            f"receipts of another tree than their pin's:\n{said}", "delete them, and run without --upstream"
+        )
+    kept, linked = [], set[str | None]()
+    for path, body in sorted(new.items(), key=lambda item: item[0].name, reverse=True):
+        # a receipt that a later one names as its predecessor comes along, or the chain would be broken
+        if booking.counts(body["predicate"]["patchlane"]) or file_sha256(path) in linked:
+            kept.append(path)
+            linked.add(body["predicate"]["patchlane"]["previous"])
+    return kept, len(new) - len(kept)
+
+
+def _foreign(packs: list[Pack], path: Path, body: dict[str, Any], known: dict[str, str]) -> str:
+    """Why a receipt is of another tree than its pin says, or of no pack; "" when it is not."""
+    pack = next((pack for pack in packs if f"{pack.number:02d}" == path.parent.name), None)
+    if pack is None:
+        return "there is no such pack"
+    if not booking.counts(body["predicate"]["patchlane"]):
+        return ""
+    for key, digest in booking.digests([body]).items():
+        wanted = known.get(key) or stored_digest(Store(), key)
+        if wanted not in (None, digest):
+            return f"its tree has digest {digest[:12]}, and that of {key[:12]} is {str(wanted)[:12]}"
+    return booking.mismatch(pack, body)
+
+
+def import_receipts(receipts: list[Path], root: Path) -> None:
+    """Copy receipts with their logs; each file appears whole."""
+    for receipt in receipts:
         for path in (receipt.with_suffix(".log"), receipt):
             target = root / path.parent.name / path.name
-            if not target.exists():
-                target.parent.mkdir(parents=True, exist_ok=True)
-                scratch = target.with_name(f".tmp-{target.name}")
-                shutil.copyfile(path, scratch)
-                scratch.replace(target)
-                count += path.suffix == ".json"
-    return count
+            target.parent.mkdir(parents=True, exist_ok=True)
+            scratch = target.with_name(f".tmp-{target.name}")
+            shutil.copyfile(path, scratch)
+            scratch.replace(target)
+
+
+def _preview(packs: list[Pack], root: Path, new: list[Path]) -> dict[str, Any]:
+    """The manifest's content as it would be with further receipts, none of which is copied."""
+    with tempfile.TemporaryDirectory(prefix="patchlane-") as scratch:
+        for path in [*root.glob("[0-9][0-9]*/*"), *new, *(path.with_suffix(".log") for path in new)]:
+            link = Path(scratch) / path.parent.name / path.name
+            link.parent.mkdir(exist_ok=True)
+            link.symlink_to(path.resolve())
+        return _content(packs, Path(scratch))
+
+
+def _before(packs: list[Pack], root: Path) -> dict[str, Any]:
+    """The manifest on disk, or what it would be with today's receipts where it is damaged or there is none."""
+    try:
+        content = read_yaml(ROOT / "manifest.yaml")[1]
+    except PatchlaneError:
+        content = None
+    return content if isinstance(content, dict) and "packs" in content else build(packs, root)
 
 
 @app.command()
@@ -160,26 +261,33 @@ def refresh(
     source: Annotated[Path | None, typer.Argument(help="folder of new receipts, such as build/receipts")] = None,
     accept: Annotated[bool, typer.Option(help="write even what lowers a state or a verdict")] = False,
 ) -> None:
-    """Import receipts and rewrite manifest.yaml; prints what changed."""
-    root = ROOT / "receipts"
+    """Import receipts and rewrite manifest.yaml; prints what changed. Exit 1, nothing written, at a demotion."""
+    root, packs = ROOT / "receipts", load_packs()
     (ROOT / "build").mkdir(exist_ok=True)
     with FileLock(ROOT / "build" / "manifest.lock"):
         for folder in (ROOT, ROOT / "packs", *root.glob(FOLDERS)):
             sweep(folder)
+        new, left = importable(packs, source, root) if source is not None else ([], 0)
         if not accept:
             heads.refuse_loss(ROOT / "manifest.yaml", root, source)
+        content = _preview(packs, root, new)
+        if worse := demotions(_before(packs, root), content):
+            typer.echo("\n".join(f"demotion: {row}" for row in worse))
+            if not accept:
+                again = f"python -m reproducers.manifest refresh {source or ''}".rstrip()
+                typer.echo(f"{len(worse)} demotions, nothing written; where they are meant: {again} --accept")
+                raise typer.Exit(Exit.CONTRADICTED)
+        import_receipts(new, root)
         if source is not None:
-            if not source.is_dir():
-                raise PatchlaneError(
-                    f"{source} is not a folder", "python -m reproducers.run PACK writes build/receipts"
-                )
-            typer.echo(f"{import_receipts(source, root)} new receipts from {source}")
-        for name, after in render(load_packs(), root).items():
-            before = (ROOT / name).read_text() if (ROOT / name).exists() else ""
+            typer.echo(f"{len(new)} new receipts from {source}")
+        if left:
+            typer.echo(f"not imported: {left} receipts that could not test, or of a folder without release or commit")
+        for name, after in _texts(packs, content).items():
+            old = (ROOT / name).read_text() if (ROOT / name).exists() else ""
             write_atomic(ROOT / name, after.encode())
-            for line in difflib.unified_diff(before.splitlines(), after.splitlines(), "before", "after", "", "", 1, ""):
+            for line in difflib.unified_diff(old.splitlines(), after.splitlines(), "before", "after", "", "", 1, ""):
                 typer.echo(line)
-            typer.echo(f"{name} is current" if before == after else f"{name} rewritten")
+            typer.echo(f"{name} is current" if old == after else f"{name} rewritten")
 
 
 @app.command()

@@ -2,32 +2,141 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import json
 import os
 import re
 import shutil
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from packaging.tags import Tag, sys_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
 
 from reproducers import archive, build_extension, gittree, index, patching, trim_fatbin
 from reproducers.errors import CannotTestHere, PatchlaneError
 from reproducers.schema import Need, Pack, Pin, load_needs
 from reproducers.store import Store, Tree
 
+UPSTREAM = "upstream"  # the folder of --upstream as it stands; in a receipt: a tree without pin, release or SHA
+SHA = re.compile(r"[0-9a-f]{40}")
+PREFIX = re.compile(r"[0-9a-f]{7,40}")
 
-def resolve(pack: Pack, at: str) -> Pin:
-    """The pin named ``at``: ``live``, ``fixed``, a release (with the index's digests) or a 40-hex SHA."""
+
+class Subject(NamedTuple):
+    """The tree to test and what it is: a pin's name, a release, a SHA or ``upstream``, which has no pin.
+
+    ``artifact``: sha256 of the file of the package index that the tree was unpacked from, None for other trees.
+    """
+
+    at: str
+    pin: Pin | None
+    tree: Tree
+    artifact: str | None = None
+
+
+def settle(pack: Pack, at: str, folder: Path | None = None) -> str:
+    """What ``--at`` asks for, in one form: a pin's name, a release, a full SHA, or ``upstream`` for ``folder``.
+
+    It may be given as a pin's name, release or SHA, as a release, as a tag (``v2.3.2.post1``) of a pin, a release or
+    the clone ``folder``, or as a SHA's first 7 digits or more, where a pin or the clone has it. PatchlaneError for
+    anything else. No network is used.
+    """
+    if at == UPSTREAM and folder is not None:
+        return at
+    release = re.sub(r"^(core_)?v(?=\d)", "", at)
+    if name := pack.pin_name(at) or pack.pin_name(release):
+        return name
+    if PREFIX.fullmatch(at):
+        names = {pin.sha: name for name, pin in reversed(pack.pins.items()) if pin.sha and pin.sha.startswith(at)}
+        if len(names) == 1:
+            return names.popitem()[1]
+        if SHA.fullmatch(at):
+            return at
+        if folder and not names and (sha := _commit(folder, at)):
+            return sha
+    if folder and (sha := _tagged(folder, at)):
+        return sha
+    if _is_release(release):
+        return release
+    where = f"{', '.join(pack.pins)}, a release, or a SHA or tag that the clone of --upstream has"
+    raise PatchlaneError(
+        f"{pack.id} at {at!r}: neither pin nor release, and no one commit or tag is known by it", where
+    )
+
+
+def _is_release(text: str) -> bool:
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return not PREFIX.fullmatch(text)
+
+
+def _commit(folder: Path, name: str) -> str | None:
+    """The SHA of the commit that a clone knows by this name, None where it knows none or is no clone."""
+    if not folder.is_dir():
+        return None
+    done = gittree.git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", cwd=folder)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _tagged(folder: Path, release: str) -> str | None:
+    """The SHA that a clone has tagged by the release's name, in one of the usual forms."""
+    tags = (f"refs/tags/{form}{release}" for form in ("", "v", "core_v"))
+    return next((sha for tag in tags if (sha := _commit(folder, tag))), None)
+
+
+def resolve(store: Store, pack: Pack, at: str) -> Pin:
+    """The pin that the settled ``at`` names: one of the pack's, a release (with the index's digests) or a SHA."""
     name = pack.pin_name(at)
     if name is not None:
         return pack.pins[name]
     needs = pack.pins["live"].needs
-    if re.fullmatch(r"[0-9a-f]{40}", at):
+    if SHA.fullmatch(at):
         return Pin(sha=at, needs=needs)
+    if store.offline:
+        raise CannotTestHere(f"{pack.id} pins no {at}, and the run is offline", "run without --offline")
     return Pin(release=at, artifacts=index.release_files(pack.upstream.distribution, at), needs=needs)
+
+
+def subject(store: Store, pack: Pack, at: str, options: dict[str, Any]) -> Subject:
+    """The tree that the settled ``at`` names, and what it is; ``options`` as in base_tree.
+
+    A folder as it stands is what its commit's SHA says, or, without a commit or with local changes, what its content
+    is: a pin's tree where the store holds that with the same digest.
+    """
+    if at != UPSTREAM:
+        pin = resolve(store, pack, at)
+        unpacked = pin.release is not None and options.get("upstream") is None
+        return Subject(at, pin, pin_tree(store, pack, pin, options), choose(pin.artifacts)[1] if unpacked else None)
+    tree = gittree.checkout_tree(store, options["upstream"], sha=None, allow_dirty=bool(options.get("allow_dirty")))
+    pins = {name: pin for name, pin in pack.pins.items() if not pin.stacked_on}
+    if commit := re.fullmatch(r"git ([0-9a-f]{40})", tree.label):
+        sha = commit[1]
+        for name, pin in pins.items():
+            if pin.sha == sha:
+                return Subject(name, pin, tree)
+        return Subject(sha, Pin(sha=sha, needs=pack.pins["live"].needs), tree)
+    for name, pin in pins.items():
+        for artifact in pin.artifacts.values():
+            if stored_digest(store, artifact) == tree.digest:
+                named = dataclasses.replace(tree, label=f"{pack.upstream.distribution} {pin.release}")
+                return Subject(name, pin, named, artifact)
+        if pin.sha and stored_digest(store, pin.sha) == tree.digest:
+            return Subject(name, pin, dataclasses.replace(tree, label=f"git {pin.sha}"))
+    return Subject(UPSTREAM, None, tree)
+
+
+def stored_digest(store: Store, key: str) -> str | None:
+    """The content digest of the tree that the store has under an artefact's sha256 or a commit's SHA."""
+    try:
+        return str(json.loads((store.root / "trees" / f"{key}.json").read_text())["digest"])
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 @cache
@@ -164,12 +273,17 @@ def pin_tree(store: Store, pack: Pack, pin: Pin, options: dict[str, Any]) -> Tre
 def base_tree(store: Store, pack: Pack, pin: Pin, options: dict[str, Any]) -> Tree:
     """The pinned tree as upstream published it.
 
-    ``options``: ``upstream`` (a folder), ``allow_dirty``, ``tags`` (another interpreter's).
+    ``options``: ``upstream`` (a clone that has its commit), ``allow_dirty``, ``tags`` (another interpreter's).
     """
     folder: Path | None = options.get("upstream")
     if folder is not None:
-        wanted = pin.sha if pin.release is None else None
-        return gittree.checkout_tree(store, folder, sha=wanted, allow_dirty=bool(options.get("allow_dirty")))
+        sha = pin.sha or _tagged(folder, str(pin.release))
+        tree = sha and gittree.checkout_tree(store, folder, sha=sha, allow_dirty=bool(options.get("allow_dirty")))
+        if not tree or tree.label != f"git {sha}":
+            raise PatchlaneError(
+                f"--upstream {folder}: no clone that has {pin.label}", "leave --at out to test the folder as it stands"
+            )
+        return tree
     if pin.release is not None:
         filename, sha256 = choose(pin.artifacts, options.get("tags"))
         return store.release_tree(pack.upstream.distribution, pin.release, filename, sha256)

@@ -26,7 +26,7 @@ def upstream_findings(pack: Pack, lane: str, store: Store, online: bool) -> list
     pin, found = pack.pins["live"], list[Finding]()
     if pin.release is None and pin.sha is not None and not stored(store, pin.sha):
         source = pin.source or f"https://github.com/{pack.upstream.repo}"
-        clone = f"git clone {source} DIR && python -m reproducers.run {pack.id} --lane {lane} --upstream DIR"
+        clone = f"git clone {source} DIR && python -m reproducers.run {pack.id} --lane {lane} --at live --upstream DIR"
         found.append(Finding(f"commit {pin.sha[:12]} of {pack.upstream.repo}", clone))
     wanted = [(f"{pack.upstream.distribution} {pin.release}", *pins.choose(pin.artifacts))] if pin.release else []
     missing = [label for label, filename, sha256 in wanted if not stored(store, sha256, filename)]

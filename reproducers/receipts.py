@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from filelock import FileLock
 
-from reproducers import binding
+from reproducers import binding, booking
 from reproducers.errors import PatchlaneError
 from reproducers.experiment import Run, expected
 from reproducers.schema import ROOT, Pack, Pin
@@ -86,6 +86,7 @@ def _details(run: Run, host: str, command: list[str], previous: str | None) -> d
         "at": run.request.at,
         "pin": _pin(run.pin) if run.pin else None,
         "fixed_pin": _pin(pack.pins["fixed"]) if run.fixed else None,
+        "artifact": run.artifact,
         "command": command,
         "started": run.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "host": {"alias": host, **stamp.get("host", {})},
@@ -121,6 +122,7 @@ def statement_of(path: Path) -> dict[str, Any]:
 
     seen = checked(path)
     if seen.faults:
+        path = path.resolve()
         name = f"{path.parent.parent.name}/{path.parent.name}/{path.name}"
         raise PatchlaneError(f"{name}: {'; '.join(seen.faults)}", mend(path))
     return seen.body
@@ -128,16 +130,17 @@ def statement_of(path: Path) -> dict[str, Any]:
 
 def mend(path: Path) -> str:
     """The command that brings a receipt back: from git where it lies in the checkout, else by a new run."""
-    if not path.is_relative_to(ROOT / "receipts"):
+    path = path.resolve()
+    if not path.is_relative_to(COMMITTED):
         return f"python -m reproducers.run pack{path.parent.name}"
-    files = [path.relative_to(ROOT).with_suffix(suffix) for suffix in (".json", ".log")]
-    return f"git checkout -- {files[0]} {files[1]}"
+    stem = f"{COMMITTED.name}/{path.parent.name}/{path.stem}"
+    return f"git checkout -- {stem}.json {stem}.log"
 
 
 def read(path: Path) -> dict[str, Any]:
     """Our own part of a receipt's statement, verified as ``statement_of`` does."""
-    found: dict[str, Any] = statement_of(path)["predicate"]["patchlane"]
-    return found
+    details: dict[str, Any] = statement_of(path)["predicate"]["patchlane"]
+    return details
 
 
 def digests(path: Path) -> dict[str, str]:
@@ -146,16 +149,12 @@ def digests(path: Path) -> dict[str, str]:
     return {r["name"]: r["digest"]["sha256"] for r in [*body["subject"], *body["predicate"]["configuration"]]}
 
 
-def subject(path: Path) -> str:
-    """The name of the tree that a receipt is about."""
-    return str(statement_of(path)["subject"][0]["name"])
-
-
 def newest(pack: Pack, lane: str, root: Path) -> Path | None:
-    """The newest receipt of both arms at the live pin in one lane."""
+    """The newest receipt of both arms at the live pin in one lane, of those that could test and are about that pin."""
     for path in reversed(chain(root / f"{pack.number:02d}")):
         seen = read(path)
-        if seen["lane"] == lane and seen["at"] == "live" and seen["arm"] == "both":
+        asked = seen["lane"] == lane and seen["at"] == "live" and seen["arm"] == "both"
+        if asked and booking.counts(seen) and not booking.mismatch(pack, statement_of(path)):
             return path
     return None
 
@@ -183,9 +182,7 @@ def write(run: Run, root: Path, host: str, command: list[str], places: dict[str,
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):
         sweep(folder)
-        # A run that started later may have been written before; it is no predecessor.
-        earlier = [p for place in (COMMITTED / folder.name, folder) for p in chain(place) if p.name[:16] <= when]
-        last = max(earlier, key=lambda path: path.name, default=None)
+        last = max(_earlier(folder, when), key=lambda path: path.name, default=None)
         body = statement(run, alias(host), command, file_sha256(last) if last else None)
         lines = [f"[run] {json.dumps(binding.head(body), sort_keys=True)}", *run.log]
         log = ("\n".join(redact(line, places) for line in lines) + "\n").encode()
@@ -195,6 +192,15 @@ def write(run: Run, root: Path, host: str, command: list[str], places: dict[str,
         _create(folder / f"{stem}.log", log)
         _create(folder / f"{stem}.json", data)
     return folder / f"{stem}.json"
+
+
+def _earlier(folder: Path, when: str) -> list[Path]:
+    """What a run that started then may name as its predecessor: no later run, whole, and of those that are imported."""
+    from reproducers.verification import checked
+
+    found = [p for place in (COMMITTED / folder.name, folder) for p in chain(place) if p.name[: len(when)] <= when]
+    seen = [(path, checked(path)) for path in found]
+    return [path for path, one in seen if not one.faults and booking.counts(one.body["predicate"]["patchlane"])]
 
 
 def _create(path: Path, data: bytes) -> None:

@@ -32,7 +32,11 @@ def list_packs(packs: list[Pack], as_json: bool) -> None:
         typer.echo(f"{pack.id}  {pack.kind:9} {lanes:9} {pin:32} {pack.title}")
 
 
-def _bisect(pack: Pack, request: Request) -> int:
+class Answer(SystemExit):
+    """What was measured for git bisect; no other way to end says 0 or 1 there."""
+
+
+def _bisect(pack: Pack, request: Request) -> Answer:
     """git-bisect's language and nothing else: 0 good, 1 bad, 125 cannot test."""
     from reproducers.experiment import execute
     from reproducers.store import Store
@@ -42,9 +46,21 @@ def _bisect(pack: Pack, request: Request) -> int:
         run = execute(pack, request, Store(), lambda arm, line: print(f"[{arm}] {line}", file=sys.stderr))
     except Exception as error:
         print(f"cannot test: {type(error).__name__}: {error}", file=sys.stderr)
-        return Exit.BISECT_SKIP
+        return Answer(int(Exit.BISECT_SKIP))
     answers = {Verdict.FIXED_UPSTREAM: Exit.OK, Verdict.REPRODUCED: Exit.CONTRADICTED}
-    return answers.get(run.ruling.verdict, Exit.BISECT_SKIP)
+    return Answer(int(answers.get(run.ruling.verdict, Exit.BISECT_SKIP)))
+
+
+def _settled(packs: list[Pack], at: str, upstream: Path | None) -> None:
+    """Say which tree is taken where ``at`` is not its own name; PatchlaneError when it names none of some pack."""
+    from reproducers import pins
+
+    for pack in packs:
+        name = pins.settle(pack, at, upstream)
+        label = pack.pins[name].label if name in pack.pins else name
+        if at not in (name, label, pins.UPSTREAM):
+            said = f"pin {name}, {label}" if name in pack.pins else name
+            typer.echo(f"{pack.id}: --at {at} is {said}", err=True)
 
 
 def exit_code(runs: list[Run]) -> Exit:
@@ -74,8 +90,14 @@ def main(
     packs: Annotated[list[str] | None, typer.Argument(help="pack05, 05 or 5; several run in parallel")] = None,
     run_all: Annotated[bool, typer.Option("--all", help="every pack that has the lane")] = False,
     lane: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
-    at: Annotated[str, typer.Option(help="live, fixed, any release or full SHA of the upstream")] = "live",
-    upstream: Annotated[Path | None, typer.Option(help="an existing checkout or unpacked package to test")] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(help="a pin's name, a release, a tag, or a SHA or its first 7 digits (default: live)"),
+    ] = None,
+    upstream: Annotated[
+        Path | None,
+        typer.Option(help="a checkout or unpacked package to test as it stands; with --at: the clone that has it"),
+    ] = None,
     allow_dirty: Annotated[bool, typer.Option(help="test a checkout with local changes, and record that")] = False,
     arm: Annotated[str, typer.Option(help="both, pristine or patched")] = "both",
     repeats: Annotated[int, typer.Option("-n", min=1, help="repeats, each with its own seed; all must agree")] = 1,
@@ -85,32 +107,31 @@ def main(
     receipts: Annotated[Path, typer.Option(help="where receipts go")] = Path("build/receipts"),
     as_json: Annotated[bool, typer.Option("--json", help="results as JSON on stdout")] = False,
     junitxml: Annotated[Path | None, typer.Option(help="results as JUnit XML")] = None,
-    bisect: Annotated[bool, typer.Option(help="for git bisect run: 0 good, 1 bad, 125 cannot test")] = False,
+    bisect: Annotated[
+        bool, typer.Option(help="for git bisect run: the checkout's HEAD is 0 good, 1 bad, 125 cannot be tested")
+    ] = False,
     listing: Annotated[bool, typer.Option("--list", help="list the packs")] = False,
 ) -> None:
     """Reproduce each pack's bug on pristine upstream, apply its patch, and rule on both."""
     if listing:
         list_packs(load_packs(), as_json)
         return
-    try:
-        chosen = _chosen(packs or [], run_all, lane, arm)
-    except PatchlaneError as error:
-        if not bisect:
-            raise
-        print(f"cannot test: {error}", file=sys.stderr)  # git bisect would take usage's exit code 2 for a bad commit
-        raise typer.Exit(Exit.BISECT_SKIP) from None
+    chosen = _chosen(packs or [], run_all, lane, arm)
     if offline:
         os.environ["PATCHLANE_OFFLINE"] = "1"
     from reproducers.experiment import Request
+    from reproducers.pins import UPSTREAM
 
     if bisect:
-        request = Request(at=at, lane=lane, arm="pristine", upstream=upstream or Path.cwd(), allow_dirty=True)
-        raise typer.Exit(_bisect(chosen[0], request))
+        tree = UPSTREAM if at is None else at
+        raise _bisect(chosen[0], Request(tree, lane, "pristine", upstream=upstream or Path.cwd(), allow_dirty=True))
+    tree = ("live" if upstream is None else UPSTREAM) if at is None else at
+    _settled(chosen, tree, upstream)
     from reproducers import session
 
     workers = jobs or (1 if lane == "cuda" else min(len(chosen), os.cpu_count() or 1))
     threads = max(1, (os.cpu_count() or 1) // workers)
-    request = Request(at, lane, arm, repeats, upstream, allow_dirty, threads)
+    request = Request(tree, lane, arm, repeats, upstream, allow_dirty, threads)
     console = session.console(as_json)
     runs = session.run_packs(chosen, request, workers, console)
     session.record(runs, receipts, host, sys.argv[1:], console)
@@ -127,7 +148,7 @@ if __name__ == "__main__":
 
     try:
         guarded(app)
-    except SystemExit as ended:
-        if "--bisect" in sys.argv and ended.code not in (None, 0, 1, 125, 130):
+    except SystemExit as ended:  # a mistake is no commit's fault, and git bisect would take any other code for bad
+        if "--bisect" in sys.argv and not isinstance(ended, Answer) and ended.code != Exit.INTERRUPTED:
             raise SystemExit(int(Exit.BISECT_SKIP)) from None
         raise

@@ -6,9 +6,9 @@ import datetime
 from pathlib import Path
 from typing import Any
 
-from reproducers import manifest, receipts
+from reproducers import booking, manifest, receipts
 from reproducers.experiment import Request, expected
-from reproducers.schema import Pack, Pin
+from reproducers.schema import Pack
 
 
 def on(pack: Pack, root: Path, day: datetime.date) -> list[Path]:
@@ -28,10 +28,10 @@ def refusal(pack: Pack, path: Path) -> str:
         return f"its verdict is {seen['verdict']}, owed is {' or '.join(sorted(wanted))}"
     if pack.kind == "guard" and "REGRESSION_GUARD_PASSED" not in seen["sentinels"]:
         return "it does not say REGRESSION_GUARD_PASSED"
-    if changed := manifest.changed_since(pack, path):
-        return f"{', '.join(changed)} changed since"
     if not _pinned(pack, path, seen["pin"]):
         return "it was taken on another tree than the live pin's"
+    if changed := manifest.changed_since(pack, path):
+        return f"{', '.join(changed)} changed since"
     if seen["host"]["alias"] == "local":
         return "its host has no name"
     return ""
@@ -44,8 +44,4 @@ def _pinned(pack: Pack, path: Path, tried: dict[str, Any] | None) -> bool:
     """
     if tried is None:
         return False
-    pin, then = pack.pins["live"], Pin.model_validate(tried)
-    same = then.label == pin.label and then.artifacts.items() <= pin.artifacts.items()
-    commit = [f"git {pin.sha}", f"{pack.upstream.distribution} git {pin.sha}"] if pin.sha else []
-    names = [f"{pack.upstream.distribution} {pin.release}", *commit]
-    return same and then.sha in (None, pin.sha) and receipts.subject(path) in names
+    return manifest.same_pin(pack.pins["live"], tried) and not booking.mismatch(pack, receipts.statement_of(path))

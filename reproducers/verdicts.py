@@ -18,13 +18,15 @@ class Exit(IntEnum):
 
 
 EXIT_MEANING = {
-    Exit.OK: "every verdict is the expected one; under --bisect: good, the bug is not here",
+    Exit.OK: "every verdict is the expected one, or an answer for a folder or commit of which nothing is claimed; under"
+    " --bisect: good, the bug is not here",
     Exit.CONTRADICTED: "a verdict contradicts the expected one, or a check failed; under --bisect: bad",
     Exit.USAGE: "wrong usage or bad input; the message names the file, the field and the mend",
     Exit.FAULT: "a fault of patchlane itself; the message names the log to report",
-    Exit.CANNOT_TEST: "cannot be tested on this host; the message names what is missing and the command that gets it",
-    Exit.BISECT_SKIP: "only under --bisect: this revision cannot be tested",
-    Exit.INTERRUPTED: "interrupted; nothing half-written, no child left behind",
+    Exit.CANNOT_TEST: "cannot be tested on this host, or the verb cannot start here; the message names what is missing"
+    " and the command that gets it",
+    Exit.BISECT_SKIP: "only under --bisect: nothing was measured, of this revision or at all",
+    Exit.INTERRUPTED: "interrupted, or the output's reader is gone; nothing half-written, no child left behind",
 }
 
 
@@ -68,11 +70,13 @@ VERDICT_MEANING = {
 VERDICT_REMEDY = {
     Verdict.REPRODUCED_AND_FIXED: "nothing; python -m reproducers.manifest refresh takes the receipt in",
     Verdict.REPRODUCED: "run both arms (--arm both) to have the fix ruled on, where the pack offers one",
-    Verdict.FIXED_UPSTREAM: "drop the patch for that release: set pins.fixed in pack.yaml, or make the pack a guard",
+    Verdict.FIXED_UPSTREAM: "expected of releases from pins.fixed on, an answer for a folder or commit that is no pin;"
+    " where it is not expected, drop the patch for that release: set pins.fixed in pack.yaml, or make the pack a guard",
     Verdict.FIX_INEFFECTIVE: "correct fix.patch; the checks still marked bug in the patched arm say where",
     Verdict.FIX_REGRESSES: "correct fix.patch; the guards named in the reason say what it breaks",
     Verdict.DIFFERENT_FAILURE: "read the arm's log",
-    Verdict.UNTESTABLE: "get what the reason names; python -m reproducers.doctor prints the commands",
+    Verdict.UNTESTABLE: "get what the reason names; python -m reproducers.doctor prints the commands; the receipt is"
+    " never imported and lowers no verdict",
     Verdict.INCONCLUSIVE: "correct the reproducer until it proves what the reason names; after --arm patched, run both",
     Verdict.PATCH_STALE: "rebase fix.patch on that tree, or retire the pack for it if the tree already has the fix",
 }

@@ -1,15 +1,13 @@
 """A toy pack to which nothing but a person's approval is wanting, with the tree of its pin in the toy's store."""
 
 import datetime
-import json
 
 import yaml
-from toy import FIRST, RECORD, REPRODUCER, SOURCE, THREAD, TOTAL, edited, write_tree
+from toy import FIRST, RECORD, REPRODUCER, THREAD, TOTAL, edited, write_tree
 
 from reproducers import receipts
 from reproducers.checklist import examine
 from reproducers.schema import load_pack
-from reproducers.store import tree_digest
 
 DAY = datetime.date(2026, 11, 24)
 NEEDS = '# /// script\n# requires-python = ">=3.11"\n# dependencies = ["toyup==1.0"]\n# ///\n'
@@ -53,14 +51,13 @@ def write_pack(toy, text=BODY, edits=(TOTAL, FIRST), **changed):
     """The pack's folder and the store's tree; by default all is well."""
     pack = toy.pack(HEADER + toy.patch(edited(*edits)), NEEDS + REPRODUCER, record(**changed))
     write_tree(pack.folder, {"body.md.j2": text})
-    tree = write_tree(toy.root / "store" / "trees" / ("b" * 64), SOURCE)
-    write_tree(tree.parent, {tree.name + ".json": json.dumps({"digest": tree_digest(tree), "label": "toyup 1.0"})})
+    toy.publish()
     return pack
 
 
 def receipt(toy, pack, host="bench", day=DAY, hour=9, **request):
     """A receipt of a run on that day; on the pin's own tree unless an ``upstream`` is given."""
-    run = toy.run(pack, **{"upstream": None, **request})
+    run = toy.run(pack, **request)
     run.started = datetime.datetime(day.year, day.month, day.day, hour, tzinfo=datetime.UTC)
     return receipts.write(run, toy.root / "receipts", host, [], {str(toy.root): "<toy>"})
 

@@ -8,6 +8,7 @@ import sys
 from functools import cache
 
 import pytest
+from toy import Toy
 from typer.testing import CliRunner
 
 from model import describe, parameters
@@ -18,7 +19,6 @@ from reproducers.experiment import Request, execute
 from reproducers.receipts import write
 from reproducers.render import render
 from reproducers.schema import ROOT, load_pack
-from reproducers.store import Store
 from reproducers.verdicts import Verdict
 
 BUGGY = "def total(values):\n    result = 0\n    for value in values[1:]:\n        result += value\n    return result\n"
@@ -37,12 +37,9 @@ def example(folder):
 
 
 def run(tmp_path, source):
-    core = tmp_path / "upstream" / "toyup" / "core.py"
-    core.parent.mkdir(parents=True)
-    core.write_text(source)
-    (core.parent / "__init__.py").write_text("")
-    request = Request(upstream=tmp_path / "upstream")
-    return execute(load_pack(example(tmp_path)), request, Store(tmp_path / "store"), lambda arm, line: None)
+    pack, toy = load_pack(example(tmp_path)), Toy(tmp_path)
+    toy.publish({"toyup/__init__.py": "", "toyup/core.py": source}, pack.pins["live"].sha)
+    return execute(pack, Request(), toy.store, lambda arm, line: None)
 
 
 def test_the_example_pack_reproduces_and_fixes(tmp_path, monkeypatch):

@@ -85,7 +85,7 @@ def test_a_git_pin_names_the_clone(equipped):
     pack = PACKS[0].model_copy(update={"pins": {"live": Pin(sha="a" * 40)}})
     (found,) = readiness.upstream_findings(pack, "cpu", equipped, online=True)
     assert found.remedy.startswith(f"git clone https://github.com/{pack.upstream.repo} DIR && ")
-    assert found.remedy.endswith(f"python -m reproducers.run {pack.id} --lane cpu --upstream DIR")
+    assert found.remedy.endswith(f"python -m reproducers.run {pack.id} --lane cpu --at live --upstream DIR")
 
 
 def test_missing_modules_are_found_without_importing(monkeypatch, equipped):

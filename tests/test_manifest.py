@@ -1,14 +1,18 @@
 """The manifest is a pure function of packs and receipts, and is either old or new."""
 
+import dataclasses
+import datetime
+import hashlib
+import json
 import random
 import signal
 import time
 
 import pytest
 import yaml
-from toy import TOTAL, edited
+from toy import FIRST, SOURCE, TOTAL, edited, git, write_tree
 
-from reproducers.manifest import build, import_receipts
+from reproducers.manifest import build, demotions, import_receipts
 from reproducers.receipts import write
 from reproducers.schema import load_packs
 from reproducers.session import places
@@ -28,6 +32,20 @@ def verb(toy, root, *args):
     process = toy.verb(root, "manifest", *args)
     out, err = process.communicate()
     return process.returncode, out + err
+
+
+def again(toy, repo, source=SOURCE, change=lambda run: None, minutes=1, **request):
+    """A further receipt, a minute or more later, in the folder to import from."""
+    run = toy.run(load_packs(repo / "packs")[0], source, **request)
+    run.started += datetime.timedelta(minutes=minutes)
+    change(run)
+    return write(run, repo / "build/receipts", "toy", ["pack07"], places(toy.store))
+
+
+def kept(repo):
+    """Everything that refresh may write, as it is."""
+    places = [*repo.glob("receipts/*/*"), repo / "manifest.yaml", repo / "packs/README.md"]
+    return {path: path.read_bytes() for path in places if path.is_file()}
 
 
 def entry(root):
@@ -60,13 +78,17 @@ def test_refresh_check_and_staleness(toy, repo):
     reproducer = repo / "packs/07_toy/reproducer.py"
     reproducer.write_text(reproducer.read_text() + "\n# changed\n")
     assert verb(toy, repo, "check")[0] == 1
-    verb(toy, repo, "refresh")
+    before = kept(repo)
+    code, out = verb(toy, repo, "refresh")
+    assert (code, kept(repo)) == (1, before), out
+    assert "validated -> stale" in out and "refresh --accept" in out
+    assert verb(toy, repo, "refresh", "--accept")[0] == 0
     assert entry(repo)["state"] == "stale"
     assert entry(repo)["lanes"]["cpu"]["changed_since"] == ["reproducer.py"]
 
 
 def test_changed_patch_is_stale(toy, repo):
-    import_receipts(repo / "build/receipts", repo / "receipts")
+    import_receipts([toy.receipt], repo / "receipts")
     (repo / "packs/07_toy/fix.patch").write_text(toy.patch(edited(TOTAL)))
     found = build(load_packs(repo / "packs"), repo / "receipts")["packs"]["pack07"]
     assert (found["state"], found["lanes"]["cpu"]["changed_since"]) == ("stale", ["fix.patch"])
@@ -94,6 +116,150 @@ def test_tampered_receipts_are_not_imported(toy, repo):
 def test_source_must_be_a_folder(toy, repo):
     code, out = verb(toy, repo, "refresh", "nowhere")
     assert (code, "nowhere is not a folder" in out) == (2, True)
+
+
+def test_a_run_that_could_not_test_demotes_nothing_and_stays_where_it_is(toy, repo):
+    lost = again(toy, repo, {"other/__init__.py": ""})
+    later = again(toy, repo, minutes=2)
+    code, out = verb(toy, repo, "refresh", "build/receipts")
+    assert (code, entry(repo)["state"]) == (0, "validated"), out
+    assert "not imported: 1" in out
+    assert not (repo / "receipts/07" / lost.name).exists()
+    assert entry(repo)["lanes"]["cpu"]["receipt"].endswith(later.name)
+    assert verb(toy, repo, "check")[0] == 0, "the chain is whole without it"
+
+
+def test_what_an_earlier_version_imported_displaces_no_verdict(toy, repo):
+    import_receipts([toy.receipt, again(toy, repo, {"other/__init__.py": ""})], repo / "receipts")
+    made = build(load_packs(repo / "packs"), repo / "receipts")["packs"]["pack07"]
+    assert (made["state"], made["tried"]) == ("validated", {"1.0": "REPRODUCED_AND_FIXED"})
+
+
+def test_the_predecessor_of_a_receipt_comes_along(toy, repo):
+    """An earlier version chained what could not test; without it the chain would be broken."""
+    lost, later = again(toy, repo, {"other/__init__.py": ""}), again(toy, repo, minutes=2)
+    body = json.loads(later.read_text())
+    body["predicate"]["patchlane"]["previous"] = hashlib.sha256(lost.read_bytes()).hexdigest()
+    data = (json.dumps(body, indent=1, sort_keys=True) + "\n").encode()
+    renamed = later.with_name(f"{later.stem.rpartition('_')[0]}_{hashlib.sha256(data).hexdigest()[:12]}.json")
+    later.with_suffix(".log").rename(renamed.with_suffix(".log"))
+    later.unlink()
+    renamed.write_bytes(data)
+    assert verb(toy, repo, "refresh", "build/receipts")[0] == 0
+    assert (repo / "receipts/07" / lost.name).exists()
+    assert (verb(toy, repo, "check")[0], entry(repo)["state"]) == (0, "validated")
+
+
+def test_a_demotion_needs_a_yes(toy, repo):
+    verb(toy, repo, "refresh", "build/receipts")
+    before = kept(repo)
+    (repo / "packs/07_toy/fix.patch").write_text(toy.patch(edited(TOTAL)))
+    worse = again(toy, repo)
+    code, out = verb(toy, repo, "refresh", "build/receipts")
+    assert (code, kept(repo)) == (1, before), out
+    rows = [line for line in out.splitlines() if line.startswith("demotion: ")]
+    assert [row.partition(": ")[2] for row in rows] == [
+        "pack07: validated -> draft",
+        "pack07 cpu: REPRODUCED_AND_FIXED -> FIX_INEFFECTIVE",
+        "pack07 at 1.0: REPRODUCED_AND_FIXED -> FIX_INEFFECTIVE",
+    ]
+    assert verb(toy, repo, "refresh", "build/receipts", "--accept")[0] == 0
+    assert (repo / "receipts/07" / worse.name).exists()
+    assert entry(repo)["state"] == "draft"
+
+
+def one(state="validated", verdict="REPRODUCED_AND_FIXED", **tried):
+    lanes = {"cpu": {"verdict": verdict, "changed_since": []}} if verdict else {}
+    return {"packs": {"pack07": {"state": state, "lanes": lanes, "tried": tried}}}
+
+
+@pytest.mark.parametrize(
+    ("after", "count"),
+    [
+        (one(), 0),
+        (one("stale"), 1),
+        (one("fixed-upstream(candidate)", "FIXED_UPSTREAM"), 2),
+        (one("reproduced", "REPRODUCED"), 2),
+        (one("reproduced", None), 2),
+        (one("held(why)"), 0),
+        (one("filed"), 0),
+        ({"packs": {}}, 2),
+    ],
+)
+def test_what_is_worse(after, count):
+    assert len(demotions(one(), after)) == count
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "count"),
+    [
+        ("REPRODUCED", "REPRODUCED_AND_FIXED", 0),
+        ("REPRODUCED", "FIXED_UPSTREAM", 1),
+        ("REPRODUCED", "PATCH_STALE", 1),
+        ("FIXED_UPSTREAM", "REPRODUCED", 1),
+        ("FIXED_UPSTREAM", "nothing", 1),
+        ("PATCH_STALE", "REPRODUCED", 0),
+    ],
+)
+def test_what_a_release_no_longer_shows_is_worse(before, after, count):
+    new = one(v1=after) if after != "nothing" else one()
+    assert len(demotions(one(v1=before), new)) == count
+
+
+def test_a_damaged_manifest_is_made_anew(toy, repo):
+    verb(toy, repo, "refresh", "build/receipts")
+    before = kept(repo)
+    (repo / "manifest.yaml").write_text("<<<<<<< ours\n")
+    assert verb(toy, repo, "refresh")[0] == 0
+    assert kept(repo) == before
+
+
+def relabelled(run):
+    run.tree = dataclasses.replace(run.tree, label="git " + "c" * 40)
+
+
+def another_tree(run):
+    run.tree = dataclasses.replace(run.tree, digest="e" * 64)
+
+
+def another_release(run):
+    run.request = dataclasses.replace(run.request, at="2.0")
+
+
+@pytest.mark.parametrize("change", [relabelled, another_tree, another_release])
+def test_a_receipt_of_another_tree_than_its_pin_is_refused(toy, repo, change):
+    bad = again(toy, repo, change=change)
+    before = kept(repo)
+    code, out = verb(toy, repo, "refresh", "build/receipts")
+    assert (code, bad.name in out, kept(repo)) == (2, True, before), out
+
+
+def test_a_folder_or_a_commit_is_never_the_live_pin(toy, repo):
+    """What a run on other code says stays out of the live lane and of the releases that are listed."""
+    verb(toy, repo, "refresh", "build/receipts")
+    lane = entry(repo)["lanes"]
+    healthy = edited(TOTAL, FIRST)
+    folder = again(toy, repo, healthy, upstream=toy.upstream)
+    clone = write_tree(toy.root / "clone", healthy)
+    git("init", "-q", cwd=clone)
+    git("add", "-A", cwd=clone)
+    git("commit", "-qm", "one", cwd=clone)
+    sha = git("rev-parse", "HEAD", cwd=clone).strip()
+    again(toy, repo, healthy, minutes=2, upstream=clone)
+    code, out = verb(toy, repo, "refresh", "build/receipts")
+    assert code == 0, out
+    assert not (repo / "receipts/07" / folder.name).exists()
+    assert entry(repo)["tried"] == {"1.0": "REPRODUCED_AND_FIXED", sha: "FIXED_UPSTREAM"}
+    assert (entry(repo)["state"], entry(repo)["lanes"]) == ("validated", lane)
+
+
+def test_another_pin_makes_a_receipt_stale(toy, repo):
+    verb(toy, repo, "refresh", "build/receipts")
+    record = repo / "packs/07_toy/pack.yaml"
+    record.write_text(record.read_text().replace('release: "1.0"', 'release: "9.9.9"'))
+    assert "pins.live changed since" in verb(toy, repo, "refresh")[1]
+    verb(toy, repo, "refresh", "--accept")
+    assert (entry(repo)["state"], entry(repo)["lanes"]["cpu"]["changed_since"]) == ("stale", ["pins.live"])
 
 
 def test_sigkill_at_random_moments(toy, repo):

@@ -171,5 +171,5 @@ def test_a_fixed_release_is_said_to_be_fixed(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode == 77:
         pytest.skip("liger-kernel 0.8.5 cannot be fetched or run here")
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "FIXED_UPSTREAM" in done.stdout and "mend: if liger-kernel 0.8.5 is to be supported" in done.stdout
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "FIXED_UPSTREAM" in done.stdout

@@ -9,7 +9,7 @@ import sys
 import pytest
 import yaml
 from ready import BODY, DAY, edit, points, receipt, record, report, write_pack
-from toy import THREAD, TOTAL, write_tree
+from toy import THREAD, TOTAL, edited, write_tree
 from typer.testing import CliRunner
 
 from reproducers import approval, checklist, dossier, preflight, todays
@@ -80,7 +80,8 @@ def test_a_receipt_that_does_not_count(desk, options, said):
 
 
 def test_a_folder_of_somebodys_is_not_the_live_pin(desk):
-    assert only(desk, upstream=desk.upstream).what.endswith("taken on another tree than the live pin's")
+    found = only(desk, upstream=desk.upstream, source=edited(TOTAL))
+    assert found.what == f"no receipt of both arms at the live pin from {DAY}"
 
 
 @pytest.mark.parametrize("digit", ["a" * 40, "b" * 64])

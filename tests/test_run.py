@@ -57,6 +57,7 @@ def test_list_as_json(toy, repo):
 
 
 def test_expected_verdict_json_junit_and_receipt(toy, repo):
+    toy.publish()
     code, out, err = run(toy, repo, "pack07", "--upstream", str(toy.upstream), "--json", "--junitxml", "j.xml")
     assert code == 0, err
     (result,) = json.loads(out)
@@ -68,12 +69,52 @@ def test_expected_verdict_json_junit_and_receipt(toy, repo):
 
 
 def test_contradicted(toy, repo):
-    write_tree(toy.upstream, edited(TOTAL, FIRST))
-    code, out, _ = run(toy, repo, "7", "--upstream", str(toy.upstream), "--junitxml", "j.xml")
+    toy.publish(edited(TOTAL, FIRST))
+    code, out, _ = run(toy, repo, "7", "--junitxml", "j.xml")
     assert code == 1
     assert "FIXED_UPSTREAM" in out
     assert "mend:" in out
     assert ElementTree.parse(repo / "j.xml").getroot().find("testcase/failure") is not None
+
+
+def test_a_healthy_folder_contradicts_nothing(toy, repo):
+    write_tree(toy.upstream, edited(TOTAL, FIRST))
+    code, out, err = run(toy, repo, "7", "--upstream", str(toy.upstream), "--json", "--junitxml", "j.xml")
+    assert (code, json.loads(out)[0]["verdict"]) == (0, "FIXED_UPSTREAM"), err
+    assert ElementTree.parse(repo / "j.xml").getroot().find("testcase/failure") is None
+    (receipt,) = (repo / "build/receipts/07").glob("*.json")
+    details = json.loads(receipt.read_text())["predicate"]["patchlane"]
+    assert (details["at"], details["pin"]) == ("upstream", None)
+
+
+def test_the_tree_taken_is_said(toy, repo):
+    toy.publish()
+    code, _, err = run(toy, repo, "7", "--at", "aaaaaaaaa", "--json")
+    assert (code, "pack07: --at aaaaaaaaa is pin live, 1.0" in err) == (0, True)
+    (receipt,) = (repo / "build/receipts/07").glob("*.json")
+    assert json.loads(receipt.read_text())["predicate"]["patchlane"]["at"] == "live"
+
+
+@pytest.mark.parametrize("at", ["", "main", "33e2849f", "fixed"])
+def test_an_unknown_tree_is_usage_and_leaves_no_receipt(toy, repo, at):
+    code, _, err = run(toy, repo, "7", "--at", at)
+    assert (code, "mend:" in err, (repo / "build/receipts").exists()) == (2, True, False)
+    assert run(toy, repo, "7", "--at", at, "--bisect", cwd=repo)[0] == 125
+
+
+def closed(process):
+    """The exit code and errors of a process whose output nobody reads."""
+    process.stdout.close()
+    errors = process.stderr.read()
+    return process.wait(timeout=60), errors
+
+
+@pytest.mark.parametrize("args", [["--list"], ["7"]])
+def test_a_closed_pipe_is_an_interrupt(toy, repo, args):
+    toy.publish()
+    code, errors = closed(toy.verb(repo, "run", *args))
+    assert (code, "Traceback" in errors, "Exception" in errors) == (130, False, False), errors
+    assert not (repo / "build/receipts").exists()
 
 
 def test_cannot_test(toy, repo):
@@ -107,14 +148,17 @@ def test_bisect_answers(toy, repo):
         assert run(toy, repo, "7", "--bisect", "--upstream", str(toy.upstream))[0] == answer
 
 
-@pytest.mark.parametrize("args", [["pack99"], ["7", "--upstream", "/nowhere"], ["7", "--lane", "tpu"]])
+@pytest.mark.parametrize(
+    "args", [["pack99"], ["7", "--upstream", "/nowhere"], ["7", "--lane", "tpu"], ["--help"], ["--list"], ["7", "--no"]]
+)
 def test_bisect_never_takes_a_mistake_for_a_bad_commit(toy, repo, args):
     assert run(toy, repo, *args, "--bisect")[0] == 125
 
 
-def test_git_bisect_finds_the_commit(toy, repo):
-    """Nine commits, the bug comes with the sixth, the fifth does not even import."""
-    clone = write_tree(toy.root / "clone", {})
+@pytest.mark.parametrize("pinned", [False, True])
+def test_git_bisect_finds_the_commit(toy, pinned):
+    """Nine commits, the bug comes with the sixth, the fifth does not even import; the pin may be one of them."""
+    clone = toy.root / "clone"
     clone.mkdir()
     git("init", "-q", cwd=clone)
     good = edited(TOTAL, FIRST)
@@ -125,14 +169,23 @@ def test_git_bisect_finds_the_commit(toy, repo):
         write_tree(clone, {**files, "count.txt": str(number)})
         git("add", "-A", cwd=clone)
         git("commit", "-qm", f"commit {number}", cwd=clone)
+    record = RECORD
+    if pinned:
+        head, tail = RECORD.split("  live:\n")
+        sha = git("rev-parse", "HEAD", cwd=clone).strip()
+        record = f"{head}  live: {{sha: {sha}}}\n{tail[tail.index('lanes:') :]}"
+    repo = toy.repository(toy.pack(record=record))
     git("bisect", "start", "HEAD", "HEAD~8", cwd=clone)
     environment = {**os.environ, "PYTHONPATH": str(repo), "PATCHLANE_STORE": str(toy.root / "store")}
     command = ["git", "bisect", "run", sys.executable, "-m", "reproducers.run", "7", "--bisect"]
     done = subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True)
     said = done.stdout + done.stderr
-    culprits = [line for line in said.splitlines() if "first bad commit" in line or "possible" in line]
     assert "commit 6" in git("log", "-1", "--format=%s", "refs/bisect/bad", cwd=clone), said
-    assert culprits, said
+    if pinned:
+        assert run(toy, repo, "7", "--bisect", "--at", sha[:10], cwd=clone)[0] == 1
+        git("bisect", "reset", cwd=clone)
+        git("checkout", "-q", "HEAD~8", cwd=clone)
+        assert run(toy, repo, "7", "--bisect", cwd=clone)[0] == 0
 
 
 SLOW = body("print('PID', os.getpid(), flush=True); subprocess.run(['sleep', '20'])")

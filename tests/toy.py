@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ from typing import Any
 
 from reproducers.experiment import Request, Run, execute
 from reproducers.schema import ROOT, Pack, load_pack
-from reproducers.store import Store
+from reproducers.store import Store, tree_digest
 
 CORE = '''"""Sums."""
 
@@ -212,11 +213,20 @@ class Toy:
         return load_pack(self.packs / folder)
 
     def run(self, pack: Pack, source: dict[str, str] = SOURCE, **request: object) -> Run:
-        """Both arms on the toy upstream (or another version of its sources)."""
+        """Both arms on the toy's release, or on the folder ``upstream`` as it stands, with these sources."""
         subprocess.run(["rm", "-rf", str(self.upstream)], check=True)
         write_tree(self.upstream, source)
-        wanted = Request(**{"upstream": self.upstream, **request})
+        if "upstream" not in request:
+            self.publish(source)
+        wanted = Request(**{"at": "upstream" if request.get("upstream") else "live", **request})
         return execute(pack, wanted, self.store, lambda arm, line: None)
+
+    def publish(self, source: dict[str, str] = SOURCE, key: str = "b" * 64, label: str = "toyup 1.0") -> None:
+        """Put the release of the pin into the store, as if it had been fetched."""
+        trees = self.store.root / "trees"
+        shutil.rmtree(trees / key, ignore_errors=True)
+        digest = tree_digest(write_tree(trees / key, source))
+        write_tree(trees, {f"{key}.json": json.dumps({"digest": digest, "label": label})})
 
     def repository(self, pack: Pack) -> Path:
         """A copy of the engine with the toy's packs as its own, for what reads the repository's root."""

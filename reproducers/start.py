@@ -1,0 +1,40 @@
+"""A verb (``python -m reproducers.X``, ``python -m model.X``) that cannot start here says why in one line.
+
+It exits with 77, or 125 under --bisect. Needs nothing but the standard library, and parses on any Python since 3.6.
+"""
+
+import os
+import sys
+
+PYTHON = (3, 11, 4)  # the first whose tarfile refuses unsafe archives the way the store relies on
+OURS = ("reproducers", "model")
+
+
+def unimportable(error: BaseException) -> str:
+    """What to say of an import that failed for want of a package; "" for any other error, our own modules' included."""
+    name = getattr(error, "name", None) or ""
+    if not isinstance(error, ImportError) or not name or name.partition(".")[0] in OURS:
+        return ""
+    what = "not installed: " + name if isinstance(error, ModuleNotFoundError) else str(error).splitlines()[0]
+    return "error: " + what + "\n  mend: make setup, and run .venv/bin/python"
+
+
+def check() -> None:
+    """Refuse an old interpreter, and have an import that fails before the verb's own handling end as it should."""
+    code = 125 if "--bisect" in sys.argv else 77
+    if sys.version_info[:3] < PYTHON:
+        here, wanted = sys.version.split()[0], ".".join(map(str, PYTHON))
+        print(f"error: python {here}, wanted {wanted} or later\n  mend: make setup PYTHON=python3.12", file=sys.stderr)
+        raise SystemExit(code)
+
+    def ended(kind: type, error: BaseException, trace: object) -> None:
+        said = unimportable(error)
+        if said:
+            print(said, file=sys.stderr)
+        else:
+            sys.__excepthook__(kind, error, trace)  # type: ignore[arg-type]
+        if said or code == 125:
+            sys.stdout.flush()
+            os._exit(code)  # after an excepthook the interpreter would exit with 1, a verdict's code
+
+    sys.excepthook = ended
