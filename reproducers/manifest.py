@@ -243,6 +243,7 @@ def _preview(packs: list[Pack], root: Path, new: list[Path]) -> dict[str, Any]:
         for path in [*root.glob("[0-9][0-9]*/*"), *new, *(path.with_suffix(".log") for path in new)]:
             link = Path(scratch) / path.parent.name / path.name
             link.parent.mkdir(exist_ok=True)
+            link.unlink(missing_ok=True)  # a log that an import broken off has left
             link.symlink_to(path.resolve())
         return _content(packs, Path(scratch))
 

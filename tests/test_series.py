@@ -9,12 +9,13 @@ from itertools import count
 
 import pytest
 import yaml
-from toy import RECORD, REPRODUCER, SOURCE, TOTAL, edited
+from toy import FIRST, RECORD, REPRODUCER, SOURCE, TOTAL, edited
 from typer.testing import CliRunner
 
 from reproducers import manifest, patching, pins, series
 from reproducers.errors import CannotTestHere, PatchlaneError
 from reproducers.patch_header import mail, parse
+from reproducers.receipts import write
 from reproducers.rules.trees import tree_of
 from reproducers.schema import ROOT, load_packs
 from reproducers.series_apply import git, verify
@@ -265,7 +266,8 @@ def test_real_packs_apply_in_series_as_the_overlay_merges_them(numbers, tmp_path
 
 
 def test_no_network_client_is_imported(toy, desk):
-    desk(2, MEAN)
+    pack = desk(2, TOTAL, FIRST, receipt=False)
+    write(toy.run(pack), toy.root / "receipts", "toy", [], {})
     code = (
         "import pathlib, sys, reproducers.series as series\n"
         f"series.ROOT = pathlib.Path({str(toy.root)!r})\n"
