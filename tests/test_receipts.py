@@ -208,6 +208,6 @@ def test_host_alias_is_checked(toy):
 
 def test_upstream_folder_is_not_in_the_receipt(toy):
     """A checkout may lie anywhere, so its folder is a place of its own."""
-    run = toy.run(toy.pack(), arm="pristine")
+    run = toy.run(toy.pack(), arm="pristine", upstream=toy.upstream)
     known = places(toy.store, run.request.upstream)
     assert known[str(Path(toy.upstream))] == "<upstream>"
