@@ -52,8 +52,9 @@ def changed_since(pack: Pack, path: Path) -> list[str]:
 
 def same_pin(pin: Pin, tried: dict[str, Any]) -> bool:
     """Whether a receipt's pin still names the same tree; a commit or further files may have been added since."""
-    then = Pin.model_validate(tried)
-    return then.label == pin.label and then.artifacts.items() <= pin.artifacts.items() and then.sha in (None, pin.sha)
+    now = pin.model_dump(exclude_defaults=True)
+    same = tried.get("artifacts", {}).items() <= pin.artifacts.items() and tried.get("sha") in (None, pin.sha)
+    return same and booking.label(tried) == booking.label(now)
 
 
 def lane_entry(pack: Pack, lane: str, root: Path) -> dict[str, Any] | None:
@@ -88,10 +89,6 @@ def lane_entry(pack: Pack, lane: str, root: Path) -> dict[str, Any] | None:
     }
 
 
-def _label(pin: dict[str, Any]) -> str:
-    return str(pin.get("release") or pin["sha"]) + "".join(f" + {number:02d}" for number in pin.get("stacked_on", []))
-
-
 def affected(pack: Pack, receipts: list[Path]) -> dict[str, str]:
     """{release or SHA: verdict} over every pin whose tree any receipt tried, newest word winning."""
     found: dict[str, str] = {}
@@ -99,9 +96,9 @@ def affected(pack: Pack, receipts: list[Path]) -> dict[str, str]:
         seen = read(path)
         if not booking.counts(seen) or booking.mismatch(pack, statement_of(path)):
             continue
-        found[_label(seen["pin"])] = seen["verdict"]
+        found[booking.label(seen["pin"])] = seen["verdict"]
         if "REGRESSION_GUARD_PASSED" in seen["sentinels"]:
-            found[_label(seen["fixed_pin"])] = "FIXED_UPSTREAM"
+            found[booking.label(seen["fixed_pin"])] = "FIXED_UPSTREAM"
     return dict(sorted(found.items()))
 
 

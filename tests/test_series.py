@@ -60,7 +60,8 @@ def keep(toy, pack, minute):
     """A receipt that says what a run of both arms would, in the parts that a series reads."""
     started = datetime.datetime(2026, 11, 20, 8, minute, tzinfo=datetime.UTC)
     files = {name: file_sha256(pack.folder / name) for name in ("fix.patch", "reproducer.py")}
-    named = {"subject": ["fix.patch"], "configuration": ["reproducer.py"]}
+    files["toyup 1.0"] = "d" * 64
+    named = {"subject": ["toyup 1.0", "fix.patch"], "configuration": ["reproducer.py"]}
     found = {k: [{"name": n, "digest": {"sha256": files[n]}} for n in names] for k, names in named.items()}
     seen = {
         "lane": "cpu",
