@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from reproducers.schema import Pack, Pin
+from reproducers.schema import Pack
 
 
 def counts(seen: dict[str, Any]) -> bool:
@@ -18,16 +18,21 @@ def mismatch(pack: Pack, body: dict[str, Any]) -> str:
     seen, tree = body["predicate"]["patchlane"], str(body["subject"][0]["name"])
     if seen["pin"] is None:
         return ""
-    pin, (base, *stacked) = Pin.model_validate(seen["pin"]), tree.split(" + ")
-    distribution = pack.upstream.distribution
-    names = [f"{distribution} {pin.release}"] if pin.release else []
-    names += [f"git {pin.sha}", f"{distribution} git {pin.sha}"] if pin.sha else []
-    if base not in names or [name[:2] for name in stacked] != [f"{number:02d}" for number in pin.stacked_on]:
-        return f"it was taken on {tree}, and its pin is {pin.label}"
+    release, sha = seen["pin"].get("release"), seen["pin"].get("sha")
+    base, *stacked = tree.split(" + ")
+    names = (f"{pack.upstream.distribution} {release}", f"git {sha}", f"{pack.upstream.distribution} git {sha}")
+    below = [f"{number:02d}" for number in seen["pin"].get("stacked_on", [])]
+    if base not in names or [name.split("_")[0] for name in stacked] != below:
+        return f"it was taken on {tree}, and its pin is {label(seen['pin'])}"
     at = str(seen["at"])
-    if (len(at) == 40 or at[:1].isdigit()) and at not in (pin.release, pin.sha):  # else the name of a pin
-        return f"it says {at}, and its pin is {pin.label}"
+    if (len(at) == 40 or at[:1].isdigit()) and at not in (release, sha):  # else the name of a pin
+        return f"it says {at}, and its pin is {label(seen['pin'])}"
     return ""
+
+
+def label(pin: dict[str, Any]) -> str:
+    """The release or SHA that a receipt's pin names, with the packs that it is stacked on."""
+    return str(pin.get("release") or pin["sha"]) + "".join(f" + {number:02d}" for number in pin.get("stacked_on", []))
 
 
 def artifact(body: dict[str, Any]) -> str | None:

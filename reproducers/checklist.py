@@ -13,6 +13,7 @@ from reproducers.errors import PatchlaneError
 from reproducers.filing import REFRESH, blockers
 from reproducers.receipts import read
 from reproducers.schema import Pack
+from reproducers.verification import refuse, verify_all
 
 if TYPE_CHECKING:
     from reproducers.rules.case import Case
@@ -64,7 +65,7 @@ def examine(pack: Pack, receipts: Path, store: Path, form: str, day: datetime.da
     from reproducers.rules.case import Case
     from reproducers.rules.engine import examine as lint
 
-    todays.verified(pack, receipts)
+    refuse(verify_all(receipts, f"{pack.number:02d}"))
     report = lint([pack], receipts, store, day)
     try:
         files, unmade = dossier.files(pack, receipts, form), None

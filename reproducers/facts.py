@@ -128,12 +128,13 @@ class Facts:
 
     @property
     def log(self) -> bytes:
-        """The log of ``lane``'s receipt, without the checks as JSON that its lines repeat."""
+        """The log of ``lane``'s receipt, without our own first entry and the checks as JSON that its lines repeat."""
         self.receipt(self.lane)
         path = self.found[self.lane]  # type: ignore[index]
         assert path is not None
         lines = path.with_suffix(".log").read_text(encoding="utf-8").splitlines()
-        return "".join(f"{line}\n" for line in lines if '] {"checks"' not in line[:40]).encode()
+        said = [line for line in lines if not line.startswith("[run] ") and '] {"checks"' not in line[:40]]
+        return "".join(f"{line}\n" for line in said).encode()
 
     @property
     def tail(self) -> str:

@@ -18,14 +18,15 @@ import typer
 import yaml
 from filelock import FileLock
 
-from reproducers import booking, table
+from reproducers import booking, heads, table
+from reproducers.binding import ARMS
 from reproducers.errors import PatchlaneError
 from reproducers.pins import stored_digest
-from reproducers.receipts import ARMS, chain, newest, read, statement_of
+from reproducers.receipts import FOLDERS, chain, digests, every, mend, newest, read, statement_of, sweep
 from reproducers.schema import ROOT, Pack, Pin, load_packs, read_yaml
 from reproducers.store import Store, file_sha256, write_atomic
 from reproducers.verdicts import Exit
-from reproducers.verification import verify_all
+from reproducers.verification import refuse, verify_all
 
 app = typer.Typer(add_completion=False, help=__doc__)
 HEADER = "# Generated from packs/*/pack.yaml and receipts/ by `python -m reproducers.manifest refresh`. Never edit.\n"
@@ -42,19 +43,18 @@ SHOWS = {"REPRODUCED_AND_FIXED": "bug", "REPRODUCED": "bug", "FIXED_UPSTREAM": "
 
 def changed_since(pack: Pack, path: Path) -> list[str]:
     """Why a receipt no longer speaks for the pack as it is: which file, or what its pin names, changed since."""
-    body = statement_of(path)
-    recorded = {r["name"]: r["digest"]["sha256"] for r in [*body["subject"], *body["predicate"]["configuration"]]}
+    recorded, seen = digests(path), read(path)
     files = {"reproducer.py": pack.reproducer, "fix.patch": pack.patch}
     changed = [name for name, file in files.items() if file.is_file() and recorded.get(name) != file_sha256(file)]
-    seen = body["predicate"]["patchlane"]
     pin = pack.pins.get(seen["at"])
     return [*changed, f"pins.{seen['at']}"] if pin and not same_pin(pin, seen["pin"]) else changed
 
 
 def same_pin(pin: Pin, tried: dict[str, Any]) -> bool:
     """Whether a receipt's pin still names the same tree; a commit or further files may have been added since."""
-    then = Pin.model_validate(tried)
-    return then.label == pin.label and then.artifacts.items() <= pin.artifacts.items() and then.sha in (None, pin.sha)
+    now = pin.model_dump(exclude_defaults=True)
+    same = tried.get("artifacts", {}).items() <= pin.artifacts.items() and tried.get("sha") in (None, pin.sha)
+    return same and booking.label(tried) == booking.label(now)
 
 
 def lane_entry(pack: Pack, lane: str, root: Path) -> dict[str, Any] | None:
@@ -89,10 +89,6 @@ def lane_entry(pack: Pack, lane: str, root: Path) -> dict[str, Any] | None:
     }
 
 
-def _label(pin: dict[str, Any]) -> str:
-    return str(pin.get("release") or pin["sha"]) + "".join(f" + {number:02d}" for number in pin.get("stacked_on", []))
-
-
 def affected(pack: Pack, receipts: list[Path]) -> dict[str, str]:
     """{release or SHA: verdict} over every pin whose tree any receipt tried, newest word winning."""
     found: dict[str, str] = {}
@@ -100,9 +96,9 @@ def affected(pack: Pack, receipts: list[Path]) -> dict[str, str]:
         seen = read(path)
         if not booking.counts(seen) or booking.mismatch(pack, statement_of(path)):
             continue
-        found[_label(seen["pin"])] = seen["verdict"]
+        found[booking.label(seen["pin"])] = seen["verdict"]
         if "REGRESSION_GUARD_PASSED" in seen["sentinels"]:
-            found[_label(seen["fixed_pin"])] = "FIXED_UPSTREAM"
+            found[booking.label(seen["fixed_pin"])] = "FIXED_UPSTREAM"
     return dict(sorted(found.items()))
 
 
@@ -150,7 +146,11 @@ def build(packs: list[Pack], root: Path) -> dict[str, Any]:
 
 def render(packs: list[Pack], root: Path) -> dict[str, str]:
     """{generated file: its text}."""
-    return _texts(packs, build(packs, root))
+    return _texts(packs, _content(packs, root))
+
+
+def _content(packs: list[Pack], root: Path) -> dict[str, Any]:
+    return {**build(packs, root), "receipts": heads.heads(root)}
 
 
 def _texts(packs: list[Pack], content: dict[str, Any]) -> dict[str, str]:
@@ -191,11 +191,8 @@ def importable(packs: list[Pack], source: Path, root: Path) -> tuple[list[Path],
     """
     if not source.is_dir():
         raise PatchlaneError(f"{source} is not a folder", "python -m reproducers.run PACK writes build/receipts")
-    if faults := verify_all(source):
-        rows = "\n".join(f"{path.name}: {row}" for path, found in faults.items() for row in found)
-        raise PatchlaneError(f"receipts in {source} do not verify:\n{rows}", "run the packs again on that host")
-    found = [path for path in sorted(source.glob("[0-9][0-9]*/*.json")) if not path.name.startswith(".tmp-")]
-    new = {path: statement_of(path) for path in found if not (root / path.parent.name / path.name).exists()}
+    refuse(verify_all(source))
+    new = {path: statement_of(path) for path in every(source) if not (root / path.parent.name / path.name).exists()}
     known = booking.digests(statement_of(path) for path in root.glob("[0-9][0-9]*/[0-9]*.json"))
     foreign = [f"{path}: {why}" for path, body in new.items() if (why := _foreign(packs, path, body, known))]
     if foreign:
@@ -243,8 +240,9 @@ def _preview(packs: list[Pack], root: Path, new: list[Path]) -> dict[str, Any]:
         for path in [*root.glob("[0-9][0-9]*/*"), *new, *(path.with_suffix(".log") for path in new)]:
             link = Path(scratch) / path.parent.name / path.name
             link.parent.mkdir(exist_ok=True)
+            link.unlink(missing_ok=True)  # a log that an import broken off has left
             link.symlink_to(path.resolve())
-        return build(packs, Path(scratch))
+        return _content(packs, Path(scratch))
 
 
 def _before(packs: list[Pack], root: Path) -> dict[str, Any]:
@@ -265,7 +263,11 @@ def refresh(
     root, packs = ROOT / "receipts", load_packs()
     (ROOT / "build").mkdir(exist_ok=True)
     with FileLock(ROOT / "build" / "manifest.lock"):
+        for folder in (ROOT, ROOT / "packs", *root.glob(FOLDERS)):
+            sweep(folder)
         new, left = importable(packs, source, root) if source is not None else ([], 0)
+        if not accept:
+            heads.refuse_loss(ROOT / "manifest.yaml", root, source)
         content = _preview(packs, root, new)
         if worse := demotions(_before(packs, root), content):
             typer.echo("\n".join(f"demotion: {row}" for row in worse))
@@ -290,8 +292,10 @@ def refresh(
 def check() -> None:
     """Exit 1 when the manifest is not what packs and receipts give, or a receipt does not verify."""
     root = ROOT / "receipts"
-    faults = [f"{p.name}: {row}" for p, rows in verify_all(root).items() for row in rows]
-    for name, text in render(load_packs(), root).items():
+    found = verify_all(root)
+    faults = [f"{p.parent.name}/{p.name}: {'; '.join(rows)}; mend: {mend(p)}" for p, rows in found.items()]
+    faults += heads.lost(ROOT / "manifest.yaml", root)
+    for name, text in render(load_packs(), root).items() if not faults else ():
         if not (ROOT / name).exists() or (ROOT / name).read_text() != text:
             faults.append(f"{name} is not current; mend: python -m reproducers.manifest refresh")
     for fault in faults:

@@ -6,7 +6,6 @@ Committed patches keep their short header: receipts hold their digests. What is 
 from __future__ import annotations
 
 import datetime
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from reproducers import patch_mail, short_header
 from reproducers.errors import PatchlaneError
 from reproducers.header_fields import Status
 from reproducers.header_record import Header, due, fixing
-from reproducers.receipts import chain, read
+from reproducers.receipts import chain, digests, read
 from reproducers.schema import Pack
 from reproducers.store import file_sha256
 
@@ -56,12 +55,6 @@ def evidence(pack: Pack, pin: str, receipts: Path) -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
-def ran(receipt: Path) -> dict[str, str]:
-    """{name: sha256} of the files that a receipt's run was made with."""
-    body = json.loads(receipt.read_text())
-    return {r["name"]: r["digest"]["sha256"] for r in [*body["subject"], *body["predicate"]["configuration"]]}
-
-
 def _validated(pack: Pack, pin: str, entry: dict[str, Any], receipts: Path) -> list[dict[str, Any]]:
     """One piece of evidence a lane; PatchlaneError where there is none, or it is not the manifest's.
 
@@ -71,7 +64,7 @@ def _validated(pack: Pack, pin: str, entry: dict[str, Any], receipts: Path) -> l
     again = f"python -m reproducers.run {pack.id}{lane} --at {pin}, then python -m reproducers.manifest refresh"
     rows = []
     for lane, path in evidence(pack, pin, receipts).items():
-        digest, files = file_sha256(path), ran(path)
+        digest, files = file_sha256(path), digests(path)
         if pin == "live" and entry["lanes"].get(lane, {}).get("receipt_sha256") != digest:
             raise PatchlaneError(
                 f"{pack.id}: the manifest lacks the newest {lane} receipt", again.partition("then ")[2]

@@ -62,9 +62,9 @@ def settle(pack: Pack, at: str, folder: Path | None = None) -> str:
         return sha
     if _is_release(release):
         return release
-    where = f"{', '.join(pack.pins)}, a release, or a SHA or tag that the clone of --upstream has"
     raise PatchlaneError(
-        f"{pack.id} at {at!r}: neither pin nor release, and no one commit or tag is known by it", where
+        f"--at {at!r}: {pack.id} has no such pin, and it is no release, and no one commit or tag that is known here",
+        f"--at {', '.join(pack.pins)}, a release, or, with --upstream CLONE, a tag of that clone or 7 digits of a SHA",
     )
 
 

@@ -1,7 +1,8 @@
 """Receipts: one in-toto Test Result v0.1 statement and one log per run, never overwritten, chained by digest.
 
 ``python -m reproducers.receipts verify [DIR]`` recomputes every digest, re-derives every verdict from the recorded
-observations, compares them with the log, and says exactly what was tampered with.
+observations, compares each statement with its log, its place and its predecessor, and says exactly what was tampered
+with. Every reader gets a receipt through ``statement_of``, which refuses one that is not whole.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from filelock import FileLock
 
-from reproducers import booking
+from reproducers import binding, booking
 from reproducers.errors import PatchlaneError
 from reproducers.experiment import Run, expected
 from reproducers.schema import ROOT, Pack, Pin
@@ -27,7 +28,7 @@ STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
 NAME = re.compile(r"^\d{8}T\d{6}Z_[a-z0-9-]+_[0-9a-f]{12}\.json$")
 ENGINE = ("probe", "observe", "watch", "codehash", "stamp", "verdicts", "rulings")
-ARMS = ("pristine", "patched", "fixed")
+FOLDERS = "[0-9][0-9]*"
 COMMITTED = ROOT / "receipts"
 app = typer.Typer(add_completion=False, help=__doc__)
 
@@ -47,13 +48,9 @@ def redact(line: str, places: dict[str, str]) -> str:
     return line
 
 
-def statement(run: Run, host: str, command: list[str], log_sha256: str, previous: str | None) -> dict[str, Any]:
-    """The in-toto statement of one run."""
-    pack, names = run.pack, {}
-    for arm, results in run.arms.items():
-        for result in results[-1:]:
-            for check in result.record.get("checks", []):
-                names[f"{arm}: {check['name']}"] = check["state"]
+def statement(run: Run, host: str, command: list[str], previous: str | None) -> dict[str, Any]:
+    """The in-toto statement of one run, but for the digest of its log."""
+    pack, details = run.pack, _details(run, host, command, previous)
     as_expected = run.ruling.verdict in expected(pack, run.request)
     subject = [_resource(run.tree.label, run.tree.digest)] if run.tree else [_resource(pack.id, _engine()[1])]
     if run.fixed_tree:
@@ -71,19 +68,17 @@ def statement(run: Run, host: str, command: list[str], log_sha256: str, previous
                 _resource("reproducer.py", file_sha256(pack.reproducer)),
                 _resource(*_engine()),
             ],
-            "passedTests": sorted(n for n, s in names.items() if s in ("healthy", "passed")),
-            "warnedTests": sorted(n for n, s in names.items() if s == "skipped"),
-            "failedTests": sorted(n for n, s in names.items() if s in ("bug", "different", "failed")),
-            "patchlane": _details(run, host, command, log_sha256, previous),
+            **binding.tests(details),
+            "patchlane": details,
         },
     }
 
 
-def _details(run: Run, host: str, command: list[str], log_sha256: str, previous: str | None) -> dict[str, Any]:
+def _details(run: Run, host: str, command: list[str], previous: str | None) -> dict[str, Any]:
     pack = run.pack
     stamp = next((a.stamp for a in [*run.pristine, *run.patched] if a.stamp), {})
     return {
-        "schema_version": 1,
+        "schema_version": binding.SINCE,
         "pack": pack.number,
         "kind": pack.kind,
         "lane": run.request.lane,
@@ -101,7 +96,6 @@ def _details(run: Run, host: str, command: list[str], log_sha256: str, previous:
         "sentinels": run.sentinels,
         "patch": {"class": run.patch.kind.value, "hunks_executed": run.hunks} if run.patch else None,
         **{name: [a.as_json() for a in results] for name, results in run.arms.items() if results or name != "fixed"},
-        "log_sha256": log_sha256,
         "previous": previous,
     }
 
@@ -123,15 +117,36 @@ def _engine() -> tuple[str, str]:
 
 
 def statement_of(path: Path) -> dict[str, Any]:
-    """A receipt's statement."""
-    body: dict[str, Any] = json.loads(path.read_text())
-    return body
+    """A receipt's statement. PatchlaneError naming what is wrong when it or its log is not what was written."""
+    from reproducers.verification import checked
+
+    seen = checked(path)
+    if seen.faults:
+        path = path.resolve()
+        name = f"{path.parent.parent.name}/{path.parent.name}/{path.name}"
+        raise PatchlaneError(f"{name}: {'; '.join(seen.faults)}", mend(path))
+    return seen.body
+
+
+def mend(path: Path) -> str:
+    """The command that brings a receipt back: from git where it lies in the checkout, else by a new run."""
+    path = path.resolve()
+    if not path.is_relative_to(COMMITTED):
+        return f"python -m reproducers.run pack{path.parent.name}"
+    stem = f"{COMMITTED.name}/{path.parent.name}/{path.stem}"
+    return f"git checkout -- {stem}.json {stem}.log"
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Our own part of a receipt's statement."""
+    """Our own part of a receipt's statement, verified as ``statement_of`` does."""
     details: dict[str, Any] = statement_of(path)["predicate"]["patchlane"]
     return details
+
+
+def digests(path: Path) -> dict[str, str]:
+    """{name: sha256} of the trees and files that a receipt's run was made with."""
+    body = statement_of(path)
+    return {r["name"]: r["digest"]["sha256"] for r in [*body["subject"], *body["predicate"]["configuration"]]}
 
 
 def newest(pack: Pack, lane: str, root: Path) -> Path | None:
@@ -149,21 +164,43 @@ def chain(folder: Path) -> list[Path]:
     return sorted(p for p in folder.glob("*.json") if NAME.match(p.name))
 
 
+def every(root: Path, folders: str = FOLDERS) -> list[Path]:
+    """All statements under ``root``, also those whose names no run writes; what a killed writer left is none."""
+    return sorted(path for path in root.glob(f"{folders}/*.json") if not path.name.startswith(".tmp-"))
+
+
+def sweep(folder: Path) -> None:
+    """Remove what writers that were killed left in ``folder``; for whoever holds its lock."""
+    for path in folder.glob(".tmp-*"):
+        if path.is_file():
+            path.unlink(missing_ok=True)
+
+
 def write(run: Run, root: Path, host: str, command: list[str], places: dict[str, str]) -> Path:
     """Write the run's log and statement under ``root/NN/``; a new name every time, complete or absent."""
-    folder = root / f"{run.pack.number:02d}"
+    folder, when = root / f"{run.pack.number:02d}", f"{run.started:%Y%m%dT%H%M%SZ}"
     folder.mkdir(parents=True, exist_ok=True)
-    log = ("\n".join(redact(line, places) for line in run.log) + "\n").encode()
     with FileLock(folder / ".lock"):
-        counted = [path for path in chain(folder) if booking.counts(read(path))]  # no other is ever imported
-        earlier = counted or chain(COMMITTED / folder.name)
-        previous = file_sha256(earlier[-1]) if earlier else None
-        body = statement(run, alias(host), command, hashlib.sha256(log).hexdigest(), previous)
+        sweep(folder)
+        last = max(_earlier(folder, when), key=lambda path: path.name, default=None)
+        body = statement(run, alias(host), command, file_sha256(last) if last else None)
+        lines = [f"[run] {json.dumps(binding.head(body), sort_keys=True)}", *run.log]
+        log = ("\n".join(redact(line, places) for line in lines) + "\n").encode()
+        body["predicate"]["patchlane"]["log_sha256"] = hashlib.sha256(log).hexdigest()
         data = (redact(json.dumps(body, indent=1, sort_keys=True), places) + "\n").encode()
-        stem = f"{run.started:%Y%m%dT%H%M%SZ}_{host}_{hashlib.sha256(data).hexdigest()[:12]}"
+        stem = f"{when}_{host}_{hashlib.sha256(data).hexdigest()[:12]}"
         _create(folder / f"{stem}.log", log)
         _create(folder / f"{stem}.json", data)
     return folder / f"{stem}.json"
+
+
+def _earlier(folder: Path, when: str) -> list[Path]:
+    """What a run that started then may name as its predecessor: no later run, whole, and of those that are imported."""
+    from reproducers.verification import checked
+
+    found = [p for place in (COMMITTED / folder.name, folder) for p in chain(place) if p.name[: len(when)] <= when]
+    seen = [(path, checked(path)) for path in found]
+    return [path for path, one in seen if not one.faults and booking.counts(one.body["predicate"]["patchlane"])]
 
 
 def _create(path: Path, data: bytes) -> None:
@@ -178,16 +215,19 @@ def _create(path: Path, data: bytes) -> None:
 
 @app.command()
 def verify(root: Annotated[Path, typer.Argument(help="folder of receipts")] = COMMITTED) -> None:
-    """Recompute every digest and verdict; exit 1 and name what was tampered with."""
+    """Recompute every digest and verdict; exit 1 and name what was tampered with, or that there is no receipt."""
     from reproducers.verification import verify_all
 
-    faults = verify_all(root)
+    if not root.is_dir():
+        raise PatchlaneError(f"{root} is not a folder", "python -m reproducers.run PACK writes build/receipts")
+    faults, count = verify_all(root), len(every(root))
     for path, rows in faults.items():
         for row in rows:
             typer.echo(f"{path.relative_to(root)}: {row}")
-    count = sum(not p.name.startswith(".tmp-") for p in root.glob("[0-9][0-9]*/*.json"))
     typer.echo(f"{count} receipts, {len(faults)} faulty")
-    raise typer.Exit(Exit.CONTRADICTED if faults else Exit.OK)
+    if not count:
+        typer.echo(f"{root} holds no receipts; python -m reproducers.run PACK --receipts {root} writes them", err=True)
+    raise typer.Exit(Exit.CONTRADICTED if faults or not count else Exit.OK)
 
 
 @app.callback()

@@ -231,6 +231,8 @@ class Pack(Model):
             raise ValueError(f"number {self.number} does not match its folder {self.folder.name}")
         if "live" not in self.pins:
             raise ValueError("pins.live is required")
+        if "upstream" in self.pins:
+            raise ValueError('no pin may be named "upstream": so receipts call a folder that is no pin')
         if self.kind == "guard" and "fixed" not in self.pins:
             raise ValueError("a guard needs a fixed pin")
         if self.kind in ("bug", "memory", "refactor") and not self.patch.is_file():

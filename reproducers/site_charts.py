@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from reproducers.receipts import ARMS
+from reproducers.binding import ARMS
 
 WIDTH, LEFT, RIGHT, ZERO_GAP = 320.0, 10.0, 310.0, 24.0
 LOG_FROM = 30.0

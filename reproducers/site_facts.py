@@ -20,7 +20,6 @@ from reproducers.render import render
 from reproducers.schema import Pack
 from reproducers.screen import in_numbers
 from reproducers.table import BROKEN, short
-from reproducers.verification import verify_all
 
 RELEASE = re.compile(r"\d+(\.\w+)+")
 
@@ -111,14 +110,6 @@ class HostView:
     @property
     def page(self) -> str:
         return f"hosts/{self.alias}.html"
-
-
-def verified(root: Path) -> None:
-    """PatchlaneError when a receipt under ``root`` is not what its digests say."""
-    faults = verify_all(root)
-    if faults:
-        rows = "\n".join(f"{path.name}: {row}" for path, found in faults.items() for row in found)
-        raise PatchlaneError(f"receipts do not verify:\n{rows}", "git checkout the receipts named above")
 
 
 def histories(packs: list[Pack], root: Path) -> dict[str, list[Receipt]]:

@@ -15,6 +15,7 @@ from reproducers.site_markup import clean
 from reproducers.site_training import SHORT, TrainingRun, training_runs
 from reproducers.table import short
 from reproducers.verdicts import VERDICT_MEANING
+from reproducers.verification import refuse, verify_all
 
 TEMPLATES = ROOT / "templates" / "site"
 TONES = {
@@ -84,7 +85,7 @@ def pages(packs: list[Pack], root: Path) -> dict[str, bytes]:
 
     PatchlaneError when a receipt is not what its digests say, or there is none.
     """
-    site_facts.verified(root)
+    refuse(verify_all(root))
     views, runs = site_facts.pack_views(packs, root), training_runs(root / "train")
     context, made = _context(views, runs), environment()
 

@@ -7,21 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from reproducers import booking, manifest, receipts
-from reproducers.errors import PatchlaneError
 from reproducers.experiment import Request, expected
 from reproducers.schema import Pack
-from reproducers.store import file_sha256
-from reproducers.verification import verify_one
-
-
-def verified(pack: Pack, root: Path) -> None:
-    """PatchlaneError when one of the pack's receipts is not what its digests say."""
-    folder = root / f"{pack.number:02d}"
-    known = {file_sha256(path) for place in (folder, receipts.COMMITTED / folder.name) for path in place.glob("*.json")}
-    faults = [f"{path.name}: {row}" for path in receipts.chain(folder) for row in verify_one(path, known)]
-    if faults:
-        rows = "\n".join(faults)
-        raise PatchlaneError(f"receipts do not verify:\n{rows}", "git checkout the receipts named above")
 
 
 def on(pack: Pack, root: Path, day: datetime.date) -> list[Path]:

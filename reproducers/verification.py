@@ -2,49 +2,88 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from reproducers import receipts
-from reproducers.arms import json_line
+from reproducers import binding, receipts
+from reproducers.days import today
+from reproducers.errors import PatchlaneError
 from reproducers.rulings import rule, rule_guard, rule_pristine, sentinels
-from reproducers.store import file_sha256
+from reproducers.schema import ROOT
 from reproducers.verdicts import Verdict
 
+SIDE_BY_SIDE = datetime.timedelta(hours=1)  # how long a checkout of a host may not know of a run in another
 
-def verify_one(path: Path, known: set[str]) -> list[str]:
-    """What is wrong with one receipt, one sentence each; ``known`` holds the digests of all receipts."""
-    faults = []
-    data = path.read_bytes()
-    if hashlib.sha256(data).hexdigest()[:12] != path.stem.rsplit("_", 1)[-1]:
-        faults.append("the statement was altered: its sha256 does not start with the digest in its name")
+
+class Checked(NamedTuple):
+    """One receipt read once: its statement, its digest, and what is wrong with it by itself."""
+
+    body: dict[str, Any]
+    sha256: str
+    faults: list[str]
+
+
+_kept: dict[Path, tuple[tuple[int, ...], Checked]] = {}
+
+
+def checked(path: Path) -> Checked:
+    """The receipt, held to its name, its log and its own observations; read again only when a file of it changed."""
+    path = path.resolve()
+    log = path.with_suffix(".log")
+    files = [file.stat() for file in (path, log) if file.is_file()]
+    now = tuple(value for s in files for value in (s.st_mtime_ns, s.st_ctime_ns, s.st_size, s.st_ino))
+    if path not in _kept or _kept[path][0] != now:
+        _kept[path] = now, _check(path, log)
+    return _kept[path][1]
+
+
+def _check(path: Path, log: Path) -> Checked:
+    data, rows = path.read_bytes(), list[str]()
+    digest = hashlib.sha256(data).hexdigest()
+    if digest[:12] != path.stem.rsplit("_", 1)[-1]:
+        rows.append("the statement was altered: its sha256 does not start with the digest in its name")
     try:
         body = json.loads(data)
         details = body["predicate"]["patchlane"]
-        faults += _log_faults(path.with_suffix(".log"), details)
-        faults += _verdict_faults(details)
-        if details["previous"] is not None and details["previous"] not in known:
-            faults.append(f"its predecessor {details['previous'][:12]} is missing or was altered")
-    except (ValueError, KeyError, TypeError) as error:
-        faults.append(f"the statement is malformed: {type(error).__name__}: {error}")
-    return faults
+        rows += _name_faults(path, details)
+        rows += _log_faults(log, body)
+        rows += _verdict_faults(details)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        return Checked({}, digest, [*rows, f"the statement is malformed: {type(error).__name__}: {error}"])
+    return Checked(body, digest, rows)
 
 
-def _log_faults(log: Path, details: dict[str, Any]) -> list[str]:
+def _name_faults(path: Path, details: dict[str, Any]) -> list[str]:
+    """What the statement says otherwise than its folder and name; a name of another form is another fault."""
+    if not receipts.NAME.match(path.name):
+        return ["its name is not TIME_HOST_DIGEST.json"]
+    when, host, _ = path.stem.split("_")
+    due = {"pack": path.parent.name, "started": _time(when), "host": host}
+    stated = {"pack": f"{details['pack']:02d}", "started": details["started"], "host": details["host"]["alias"]}
+    return [
+        f"it states {name} {stated[name]}, its place is of {due[name]}" for name in due if stated[name] != due[name]
+    ]
+
+
+def _moment(when: str) -> datetime.datetime:
+    return datetime.datetime.strptime(when, "%Y%m%dT%H%M%SZ")
+
+
+def _time(when: str) -> str:
+    """The time in a receipt's name as its statement writes it."""
+    return f"{when[:4]}-{when[4:6]}-{when[6:11]}:{when[11:13]}:{when[13:]}"
+
+
+def _log_faults(log: Path, body: dict[str, Any]) -> list[str]:
     if not log.exists():
         return [f"its log {log.name} is missing"]
-    if file_sha256(log) != details["log_sha256"]:
+    data = log.read_bytes()
+    if hashlib.sha256(data).hexdigest() != body["predicate"]["patchlane"]["log_sha256"]:
         return [f"its log {log.name} was altered"]
-    faults, lines = [], log.read_text().splitlines()
-    for arm in receipts.ARMS:
-        prefix = f"[{arm}] "
-        records = [json_line(x.removeprefix(prefix), "record") for x in lines if x.startswith(prefix + "{")]
-        stated = [a["checks"] for a in details.get(arm, []) if a["checks"]]
-        if [r["checks"] for r in records if r.get("checks")] != stated:
-            faults.append(f"the {arm} arm's checks in the statement are not those that its log recorded")
-    return faults
+    return list(binding.faults(body, data.decode("utf-8", "replace")))
 
 
 def _verdict_faults(details: dict[str, Any]) -> list[str]:
@@ -53,7 +92,7 @@ def _verdict_faults(details: dict[str, Any]) -> list[str]:
     allowed = {v.value for v in derived} if len(derived) == 1 else {Verdict.INCONCLUSIVE.value}
     if details["verdict"] not in allowed and not (details["verdict"] == "INCONCLUSIVE" and unproved(details)):
         faults.append(f"it states {details['verdict']}, but its own observations give {', '.join(sorted(allowed))}")
-    earned = sentinels(_kind(details), details["verdict"], {arm: details.get(arm, []) for arm in receipts.ARMS})
+    earned = sentinels(_kind(details), details["verdict"], {arm: details.get(arm, []) for arm in binding.ARMS})
     if details["sentinels"] != earned:
         faults.append(f"it states the sentinels {details['sentinels']}, its observations earn {earned}")
     return faults
@@ -93,15 +132,52 @@ def unproved(details: dict[str, Any]) -> bool:
     return any(not set(f["process"]) <= set(f["tree"]) for f in seen)
 
 
-def verify_all(root: Path) -> dict[Path, list[str]]:
-    """{receipt: faults} for every receipt under ``root`` that has any, stray files included."""
-    found = [p for p in sorted(root.glob("[0-9][0-9]*/*.json")) if not p.name.startswith(".tmp-")]
-    known = {file_sha256(p) for p in [*found, *receipts.COMMITTED.glob("*/*.json")]}
-    faults = {path: verify_one(path, known) for path in found}
+def refuse(faults: dict[Path, list[str]]) -> None:
+    """PatchlaneError naming every receipt that has faults, if one has."""
+    if faults:
+        rows = "\n".join(f"{path.parent.name}/{path.name}: {row}" for path, found in faults.items() for row in found)
+        raise PatchlaneError(f"receipts do not verify:\n{rows}", "\n        ".join(map(receipts.mend, faults)))
+
+
+def verify_all(root: Path, folders: str = receipts.FOLDERS) -> dict[Path, list[str]]:
+    """{receipt or log: faults} for every one in the folders of ``root`` that has any, stray files included."""
+    found = receipts.every(root, folders)
+    known = {checked(path).sha256: path for path in [*receipts.every(receipts.COMMITTED, folders), *found]}
+    faults = {path: [*checked(path).faults, *_place_faults(path)] for path in found}
     for path in found:
-        if not receipts.NAME.match(path.name):
-            faults[path].append("its name is not TIME_HOST_DIGEST.json")
-    for log in root.glob("[0-9][0-9]*/*.log"):
+        if not faults[path]:
+            faults[path] += _chain_faults(path, known)
+    for log in root.glob(f"{folders}/*.log"):
         if not log.name.startswith(".tmp-") and not log.with_suffix(".json").exists():
-            faults[log] = ["the statement of this log is missing"]
+            faults[log] = [
+                "the statement of this log is missing; an import that was broken off is ended by"
+                " python -m reproducers.manifest refresh SOURCE"
+            ]
     return {path: rows for path, rows in faults.items() if rows}
+
+
+def _place_faults(path: Path) -> list[str]:
+    """Why no receipt can be from there or then."""
+    folder, latest, rows = path.parent.name, today() + datetime.timedelta(days=1), []
+    if not any(ROOT.glob(f"packs/{folder}_*")):
+        rows.append(f"there is no pack {folder}")
+    if receipts.NAME.match(path.name) and path.name[:8] > f"{latest:%Y%m%d}":
+        rows.append(f"its day is yet to come: {_time(path.name[:16])[:10]}")
+    return rows
+
+
+def _chain_faults(path: Path, known: dict[str, Path]) -> list[str]:
+    """What is wrong with the receipt's predecessor; two may have the same, as hosts and checkouts run side by side."""
+    previous = checked(path).body["predicate"]["patchlane"]["previous"]
+    when, host, _ = path.name.split("_")
+    if previous is None:
+        own = [p.name for p in known.values() if p.parent.name == path.parent.name and receipts.NAME.match(p.name)]
+        first = min((name for name in own if name.split("_")[1] == host), default=path.name)
+        late = _moment(when) - _moment(first[:16]) > SIDE_BY_SIDE
+        return [f"it names no predecessor, but {host} has had one since {first}"] if late else []
+    if previous not in known:
+        return [f"its predecessor {previous[:12]} is missing or was altered"]
+    before = known[previous]
+    if before.parent.name != path.parent.name:
+        return [f"its predecessor is a receipt of pack {before.parent.name}: {before.name}"]
+    return [f"its predecessor {before.name} started after it"] if before.name[:16] > when else []

@@ -1,12 +1,14 @@
 """Fixtures shared by all tests: the toy upstream and its pack, in a temporary folder."""
 
+import hashlib
+import json
 import shutil
 
 import pytest
 import ready
 from toy import Toy
 
-from reproducers import approve, preflight, receipts, schema
+from reproducers import approve, preflight, receipts, schema, verification
 
 
 def pytest_collection_modifyitems(items):
@@ -19,6 +21,17 @@ def toy(tmp_path, monkeypatch):
     """A toy upstream with two bugs, a packs folder, a store and receipts, none of them shared."""
     monkeypatch.setattr(receipts, "COMMITTED", tmp_path / "committed")
     return Toy(tmp_path)
+
+
+@pytest.fixture
+def believed(monkeypatch):
+    """Receipts are read as they stand: for what is read from receipts that a test wrote or changed by hand."""
+
+    def check(path, log):
+        data = path.read_bytes()
+        return verification.Checked(json.loads(data), hashlib.sha256(data).hexdigest(), [])
+
+    monkeypatch.setattr(verification, "_check", check)
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +52,7 @@ def desk(toy, prepared, monkeypatch):
     monkeypatch.setattr(schema, "ROOT", toy.root)
     monkeypatch.setattr(preflight, "today", lambda: ready.DAY)
     monkeypatch.setattr(approve, "today", lambda: ready.DAY)
+    monkeypatch.setattr(verification, "today", lambda: ready.DAY)
     monkeypatch.setenv("PATCHLANE_STORE", str(toy.root / "store"))
     monkeypatch.setenv("COLUMNS", "200")
     return toy

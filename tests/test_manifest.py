@@ -3,13 +3,14 @@
 import dataclasses
 import datetime
 import hashlib
-import json
 import random
+import shutil
 import signal
 import time
 
 import pytest
 import yaml
+from test_heads import everywhere
 from toy import FIRST, SOURCE, TOTAL, edited, git, write_tree
 
 from reproducers.manifest import build, demotions, import_receipts
@@ -138,13 +139,7 @@ def test_what_an_earlier_version_imported_displaces_no_verdict(toy, repo):
 def test_the_predecessor_of_a_receipt_comes_along(toy, repo):
     """An earlier version chained what could not test; without it the chain would be broken."""
     lost, later = again(toy, repo, {"other/__init__.py": ""}), again(toy, repo, minutes=2)
-    body = json.loads(later.read_text())
-    body["predicate"]["patchlane"]["previous"] = hashlib.sha256(lost.read_bytes()).hexdigest()
-    data = (json.dumps(body, indent=1, sort_keys=True) + "\n").encode()
-    renamed = later.with_name(f"{later.stem.rpartition('_')[0]}_{hashlib.sha256(data).hexdigest()[:12]}.json")
-    later.with_suffix(".log").rename(renamed.with_suffix(".log"))
-    later.unlink()
-    renamed.write_bytes(data)
+    everywhere(later, previous=hashlib.sha256(lost.read_bytes()).hexdigest())
     assert verb(toy, repo, "refresh", "build/receipts")[0] == 0
     assert (repo / "receipts/07" / lost.name).exists()
     assert (verb(toy, repo, "check")[0], entry(repo)["state"]) == (0, "validated")
@@ -260,6 +255,45 @@ def test_another_pin_makes_a_receipt_stale(toy, repo):
     assert "pins.live changed since" in verb(toy, repo, "refresh")[1]
     verb(toy, repo, "refresh", "--accept")
     assert (entry(repo)["state"], entry(repo)["lanes"]["cpu"]["changed_since"]) == ("stale", ["pins.live"])
+
+
+def test_a_lost_receipt_is_named_and_forgotten_only_when_asked(toy, repo):
+    later = again(toy, repo)
+    verb(toy, repo, "refresh", "build/receipts")
+    gone = repo / "receipts/07" / later.name
+    gone.unlink()
+    gone.with_suffix(".log").unlink()
+    before = kept(repo)
+    for args, code in ((["check"], 1), (["refresh"], 2)):
+        found, out = verb(toy, repo, *args)
+        assert (found, gone.stem in out, kept(repo)) == (code, True, before), out
+        assert "git checkout -- receipts/07" in out
+    assert verb(toy, repo, "refresh", "build/receipts")[0] == 0, "the source still has it"
+    assert gone.is_file()
+    shutil.rmtree(repo / "receipts/07")
+    assert verb(toy, repo, "check")[0] == 1
+    assert verb(toy, repo, "refresh", "--accept")[0] == 0
+    assert verb(toy, repo, "check")[0] == 0
+
+
+def test_an_import_that_was_broken_off_is_ended_by_the_next(toy, repo):
+    (repo / "receipts/07").mkdir(parents=True)
+    shutil.copy(toy.receipt.with_suffix(".log"), repo / "receipts/07")
+    left = [repo / ".tmp-1", repo / "packs/.tmp-1", repo / "receipts/07/.tmp-x.json"]
+    for path in left:
+        path.write_text("x")
+    assert verb(toy, repo, "refresh", "build/receipts")[0] == 0
+    assert [path for path in left if path.exists()] == []
+    assert verb(toy, repo, "check")[0] == 0
+
+
+def test_a_tampered_receipt_stops_refresh_by_name(toy, repo):
+    verb(toy, repo, "refresh", "build/receipts")
+    receipt = repo / "receipts/07" / toy.receipt.name
+    receipt.write_bytes(receipt.read_bytes()[:100])
+    for args, code in ((["check"], 1), (["refresh", "--accept"], 2)):
+        found, out = verb(toy, repo, *args)
+        assert (found, f"git checkout -- receipts/07/{receipt.name}" in out) == (code, True), out
 
 
 def test_sigkill_at_random_moments(toy, repo):

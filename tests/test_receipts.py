@@ -1,5 +1,6 @@
 """Receipts: what is written verifies, and every kind of tampering is named."""
 
+import datetime
 import hashlib
 import json
 import os
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 from test_experiment import SEEDED
 from toy import FIRST, TOTAL, body, edited
+from typer.testing import CliRunner
 
-from reproducers import receipts
+from reproducers import binding, receipts
 from reproducers.errors import PatchlaneError
 from reproducers.receipts import redact, write
 from reproducers.session import places
@@ -148,7 +150,7 @@ def test_edited_check_with_all_names_and_digests_recomputed(chain):
 def test_dropped_arm(chain):
     root, (_, two) = chain
     altered(two, lambda d: d.update(patched=[], patch=None, verdict="REPRODUCED", sentinels=["BUG_REPRODUCED"]))
-    assert "the patched arm's checks" in said(root)
+    assert "the log has more of the patched arm" in said(root)
 
 
 def test_altered_predecessor_breaks_the_chain(chain):
@@ -169,6 +171,65 @@ def test_leftovers_of_a_killed_writer_are_no_receipts(chain):
         shutil.copy(path, path.with_name(f".tmp-1-{path.name}"))
     shutil.copy(two, two.with_name(f".tmp-2-{two.name}"))
     assert verify_all(root) == {}
+
+
+def test_an_import_that_was_broken_off_is_told_from_tampering(chain):
+    root, (_, two) = chain
+    two.unlink()
+    assert [path.suffix for path in verify_all(root)] == [".log"]
+    assert "python -m reproducers.manifest refresh SOURCE" in said(root)
+
+
+@pytest.mark.parametrize(("folder", "code"), [("none", 2), ("empty", 1), ("receipts", 0)])
+def test_no_receipts_are_no_proof(chain, tmp_path, folder, code):
+    (tmp_path / "empty").mkdir()
+    done = CliRunner().invoke(receipts.app, ["verify", str(tmp_path / folder)])
+    assert (getattr(done.exception, "exit_code", done.exit_code)) == code
+    if code == 1:
+        assert f"--receipts {tmp_path / folder}" in done.output
+
+
+def test_a_run_that_started_earlier_and_ended_later_has_an_earlier_predecessor(chain, toy):
+    root, _ = chain
+    run = toy.run(toy.pack())
+    later, earlier = run.started + datetime.timedelta(minutes=9), run.started + datetime.timedelta(minutes=5)
+    run.started = later
+    written = [write(run, root, "toy-host", [], places(toy.store))]
+    run.started = earlier
+    written.append(write(run, root, "toy-host", [], places(toy.store)))
+    assert said(root) == ""
+    digest = hashlib.sha256(written[0].read_bytes()).hexdigest()
+    assert receipts.read(written[1])["previous"] != digest
+
+
+def test_a_damaged_neighbour_loses_no_receipt(chain, toy):
+    root, (_, two) = chain
+    two.write_text("{")
+    path = write(toy.run(toy.pack()), root, "toy-host", [], places(toy.store))
+    assert path not in verify_all(root)
+
+
+def test_what_a_killed_writer_left_is_swept(chain, toy):
+    root, (_, two) = chain
+    left = two.with_name(f".tmp-1-{two.name}")
+    left.write_text("x")
+    write(toy.run(toy.pack()), root, "toy-host", [], places(toy.store))
+    assert not left.exists()
+
+
+def test_files_under_a_folder_are_those_of_the_record():
+    executed = {"a/b.py": {"lines": [1]}, "c.py": {"lines": []}}
+    stated = {f"src/{name}": seen for name, seen in executed.items()}
+    assert binding._in_tree(executed, stated) == stated
+    assert binding._in_tree(executed, executed) == executed
+    assert binding._in_tree({}, {}) == {}
+    assert binding._in_tree(executed, {}) != {}
+
+
+def test_a_reason_of_several_lines_is_one_entry():
+    log = "[run] {}\n[patched] -> bug in 1.0 s, peak 0.10 GiB: one\ntwo\n[verdict] X: one\ntwo\n"
+    who = [("run", "{}"), ("patched", "-> bug in 1.0 s, peak 0.10 GiB: one\ntwo"), ("verdict", "X: one\ntwo")]
+    assert binding.entries(log) == who
 
 
 def test_never_overwritten(tmp_path):
@@ -208,6 +269,6 @@ def test_host_alias_is_checked(toy):
 
 def test_upstream_folder_is_not_in_the_receipt(toy):
     """A checkout may lie anywhere, so its folder is a place of its own."""
-    run = toy.run(toy.pack(), arm="pristine")
+    run = toy.run(toy.pack(), arm="pristine", upstream=toy.upstream)
     known = places(toy.store, run.request.upstream)
     assert known[str(Path(toy.upstream))] == "<upstream>"

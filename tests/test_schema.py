@@ -52,6 +52,7 @@ FAULTS = {
         "pins.live: a release pin needs artifacts",
     ),
     "no live pin": (("  live:", "  fixed:"), "pins.live is required"),
+    "pin named as a folder": (("lanes:\n", f"  upstream: {{sha: {'a' * 40}}}\nlanes:\n"), "no pin may be named"),
     "pin name": (("  live:", "  Live-1:"), "pins.Live-1"),
     "lane unexplained": (("no_lane:\n  cuda: a toy\n", ""), "lane cuda is absent: say why under no_lane"),
     "number": (("number: 7", "number: 8"), "number 8 does not match its folder 07_toy"),

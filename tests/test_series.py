@@ -9,12 +9,13 @@ from itertools import count
 
 import pytest
 import yaml
-from toy import RECORD, REPRODUCER, SOURCE, TOTAL, edited
+from toy import FIRST, RECORD, REPRODUCER, SOURCE, TOTAL, edited
 from typer.testing import CliRunner
 
 from reproducers import manifest, patching, pins, series
 from reproducers.errors import CannotTestHere, PatchlaneError
 from reproducers.patch_header import mail, parse
+from reproducers.receipts import write
 from reproducers.rules.trees import tree_of
 from reproducers.schema import ROOT, load_packs
 from reproducers.series_apply import git, verify
@@ -30,7 +31,7 @@ KEY = "b" * 64  # the artefact's digest in the toy's record: the store's key of 
 
 
 @pytest.fixture
-def desk(toy, monkeypatch):
+def desk(toy, monkeypatch, believed):
     """``desk(number, *edits)`` writes a toy pack with that patch and a receipt of it, for the verb to find."""
     monkeypatch.setattr(series, "ROOT", toy.root)
     monkeypatch.setenv("PATCHLANE_STORE", str(toy.store.root))
@@ -59,7 +60,8 @@ def keep(toy, pack, minute):
     """A receipt that says what a run of both arms would, in the parts that a series reads."""
     started = datetime.datetime(2026, 11, 20, 8, minute, tzinfo=datetime.UTC)
     files = {name: file_sha256(pack.folder / name) for name in ("fix.patch", "reproducer.py")}
-    named = {"subject": ["fix.patch"], "configuration": ["reproducer.py"]}
+    files["toyup 1.0"] = "d" * 64
+    named = {"subject": ["toyup 1.0", "fix.patch"], "configuration": ["reproducer.py"]}
     found = {k: [{"name": n, "digest": {"sha256": files[n]}} for n in names] for k, names in named.items()}
     seen = {
         "lane": "cpu",
@@ -265,7 +267,8 @@ def test_real_packs_apply_in_series_as_the_overlay_merges_them(numbers, tmp_path
 
 
 def test_no_network_client_is_imported(toy, desk):
-    desk(2, MEAN)
+    pack = desk(2, TOTAL, FIRST, receipt=False)
+    write(toy.run(pack), toy.root / "receipts", "toy", [], {})
     code = (
         "import pathlib, sys, reproducers.series as series\n"
         f"series.ROOT = pathlib.Path({str(toy.root)!r})\n"

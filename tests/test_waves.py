@@ -96,7 +96,7 @@ def test_a_crash_is_read_from_the_newest_receipt(desk):
     assert plan()["explanations"][0]["class"] == "fix"
 
 
-def test_of_repeats_the_last_counts(tmp_path):
+def test_of_repeats_the_last_counts(tmp_path, believed):
     arms = [{"checks": [CRASH | {"name": name}]} for name in ("one", "two")]
     (tmp_path / "x.json").write_text(json.dumps({"predicate": {"patchlane": {"pristine": arms}}}))
     assert [check["name"] for check in bug_checks({"lanes": {"cpu": {"receipt": "x.json"}}}, tmp_path)] == ["two"]

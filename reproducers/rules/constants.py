@@ -9,6 +9,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator
 
+from reproducers.receipts import read
 from reproducers.rules.case import Case
 
 FOLDED: dict[type[ast.operator], Callable[[float, float], float]] = {
@@ -24,7 +25,7 @@ def measured(case: Case) -> list[tuple[float, str]]:
     """(value, unit) of every number in the newest receipts: measurements and limits of all arms."""
     found = []
     for path in case.newest.values():
-        seen = json.loads(path.read_text())["predicate"]["patchlane"]
+        seen = read(path)
         for arm in ("pristine", "patched", "fixed"):
             for result in seen.get(arm) or []:
                 for check in result["checks"]:

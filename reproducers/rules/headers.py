@@ -8,7 +8,7 @@ from pathlib import Path
 
 from reproducers import patch_header, patching, short_header
 from reproducers.errors import PatchlaneError
-from reproducers.receipts import read
+from reproducers.receipts import digests, read
 from reproducers.rules.case import Case
 from reproducers.rules.registry import Found, Skip, rule
 from reproducers.schema import Pin
@@ -101,7 +101,7 @@ def _unproved(case: Case, pin: str, path: Path) -> str:
 
 
 def _ran(receipt: Path, name: str) -> str | None:
-    return patch_header.ran(receipt).get(name)
+    return digests(receipt).get(name)
 
 
 def _place(case: Case, path: Path, what: str) -> tuple[Path, int]:

@@ -68,7 +68,7 @@ def store(tmp_path_factory):
 
 
 @pytest.fixture
-def desk(tmp_path, store, monkeypatch):
+def desk(tmp_path, store, monkeypatch, believed):
     """``desk(number)``: a copy of that pack; skips where its tree is not in the store and ``tree`` is asked for."""
     pytest.importorskip("cmarkgfm")
     monkeypatch.setattr(platform, "node", lambda: HOST)
