@@ -131,9 +131,7 @@ class Store:
             for name in ("artifacts", "trees", "patched", "built", "locks", "cache/bytecode"):
                 (self.root / name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise PatchlaneError(
-                f"the store {self.root} cannot be made: {error.strerror}", disk.STORE_REMEDY
-            ) from error
+            raise PatchlaneError(f"store {self.root}: {error.strerror}", disk.STORE_REMEDY) from error
         self._prune()
 
     def _prune(self) -> None:
