@@ -8,7 +8,6 @@ A bundle holds unpacked store trees (each file once, by digest) and the engine's
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import lzma
@@ -20,7 +19,7 @@ import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Annotated, Any, cast
 
-with contextlib.suppress(ImportError):  # `install` runs where there is nothing but Python
+if sys.argv[1:2] != ["install"]:  # which runs where there is nothing but Python
     import typer
 
 if TYPE_CHECKING:

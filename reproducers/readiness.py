@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from packaging.version import Version
 
 from reproducers import hostfacts, index, pins
-from reproducers.errors import CannotTestHere
+from reproducers.errors import CannotTestHere, PatchlaneError
 from reproducers.hostfacts import Check, Finding
 from reproducers.schema import Lane, Need, Pack, load_needs
 from reproducers.store import Store
@@ -125,7 +125,7 @@ def examine(packs: list[Pack], online: bool = False) -> dict[str, Any]:
         host_later = pool.submit(hostfacts.facts)
         try:
             store: Store | None = Store()
-        except OSError:
+        except PatchlaneError:
             store = None
         checks = hostfacts.checks(store)
         fault = index.unreachable(next((pack.upstream.distribution for pack in packs), "pip")) if online else ""

@@ -224,7 +224,7 @@ def killed(toy, monkeypatch):
         write_tree(toy.upstream, SOURCE)
         code = DAEMON + "print('PID', os.getppid()); print('PID', os.getpid(), flush=True); time.sleep(60)"
         repo = toy.repository(toy.pack(reproducer=body(code)))
-        runner = toy.verb(repo, "run", "7", "--upstream", str(toy.upstream), stderr=subprocess.STDOUT)
+        runner = toy.verb(repo, "run", "7", "-v", "--upstream", str(toy.upstream), stderr=subprocess.STDOUT)
         family = [int(next(line for line in runner.stdout if "PID" in line).split()[-1]) for _ in range(3)]
         runner.send_signal(number)
         said, _ = runner.communicate(timeout=30)

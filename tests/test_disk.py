@@ -10,7 +10,7 @@ import pytest
 import typer
 from toy import SOURCE, write_tree
 
-from reproducers import cli, disk, receipts, session
+from reproducers import cli, disk, receipts, screen, session
 from reproducers.errors import PatchlaneError
 from reproducers.schema import ROOT
 
@@ -75,7 +75,7 @@ def test_a_finished_runs_receipt_is_not_lost(toy, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(toy.root))
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setenv("PATCHLANE_STORE", str(toy.root / "store"))
-    out = session.console(False)
+    out = screen.console(False)
     monkeypatch.setattr(out, "print", lambda text: said.append(text))
     assert session.record([run, run], toy.root / "full", "toy", [], out) is False
     assert len(list(toy.root.glob("patchlane-receipts-*/07/*.json"))) == 2

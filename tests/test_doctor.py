@@ -72,7 +72,7 @@ def test_what_a_run_fetches_by_itself_is_not_missing(equipped, pack):
         assert remedies == ["python -m reproducers.bundle install PART..."]
     else:
         clone = f"git clone https://github.com/{pack.upstream.repo} DIR && "
-        assert remedies == [f"{clone}python -m reproducers.run {pack.id} --lane cpu --upstream DIR"]
+        assert remedies == [f"{clone}python -m reproducers.run {pack.id} --lane cpu --at live --upstream DIR"]
 
 
 def test_an_index_that_was_asked_and_does_not_answer(equipped):
