@@ -33,7 +33,7 @@ LOCK_TIMEOUT_S = 900
 KEPT_DAYS = 30
 INTERPRETER = "interpreter"  # the folder of bytecode that all trees share
 SKIPPED = {".git", "__pycache__"}
-Fill = Callable[[Path], dict[str, Any] | None]
+Fill = Callable[[Path], object]
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class Store:
         """The tree named ``key``, made by ``fill(empty folder)`` when absent.
 
         Its content digest is checked, and by ``proved(folder, record)`` whatever else can be known of it; a tree that
-        fails is made anew. What ``fill`` returns is kept in the record.
+        fails is made anew. A dictionary that ``fill`` returns is kept in the record.
         """
         path = self.root / area / key
         note = _record_file(path)
@@ -224,9 +224,10 @@ class Store:
             with _scratch(path.parent) as scratch:
                 inner = scratch / "tree"
                 inner.mkdir()
-                more = fill(inner) or {}
+                more = fill(inner)
                 digest = tree_digest(inner)
-                write_atomic(note, json.dumps({"digest": digest, "label": label, **more}).encode())
+                kept = {**(more if isinstance(more, dict) else {}), "digest": digest, "label": label}
+                write_atomic(note, json.dumps(kept).encode())
                 inner.replace(path)
         return Tree(path, digest, label)
 
