@@ -131,11 +131,12 @@ def subject(path: Path) -> str:
     return str(json.loads(path.read_text())["subject"][0]["name"])
 
 
-def newest(pack: Pack, lane: str, root: Path) -> Path | None:
-    """The newest receipt of both arms at the live pin in one lane."""
+def newest(pack: Pack, lane: str, root: Path, pin: str = "live") -> Path | None:
+    """The newest receipt of both arms in one lane at the pin of that name."""
     for path in reversed(chain(root / f"{pack.number:02d}")):
         seen = read(path)
-        if seen["lane"] == lane and seen["at"] == "live" and seen["arm"] == "both":
+        at = seen["at"] if pin == "live" else pack.pin_name(seen["at"])
+        if seen["lane"] == lane and at == pin and seen["arm"] == "both":
             return path
     return None
 

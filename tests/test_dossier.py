@@ -5,7 +5,7 @@ from toy import write_tree
 
 from reproducers import dossier
 from reproducers.errors import PatchlaneError
-from reproducers.receipts import write
+from reproducers.receipts import newest, write
 from reproducers.schema import ROOT, load_packs
 
 BODY = """{% extends form %}
@@ -52,5 +52,7 @@ def test_it_is_written_alone(found, tmp_path):
 
 @pytest.mark.parametrize("pack", load_packs(), ids=lambda pack: pack.id)
 def test_github_takes_every_file(pack):
+    if not any(newest(pack, lane, ROOT / "receipts", pack.filing_pin) for lane in pack.lanes):
+        pytest.skip(f"no receipt yet at pin {pack.filing_pin}")
     for form in dossier.forms(pack):
         assert all(len(content) < ATTACHED for content in dossier.files(pack, ROOT / "receipts", form).values())

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from types import TracebackType
 
 from reproducers.errors import PatchlaneError
+from reproducers.receipts import newest
 from reproducers.rules.case import Case
 from reproducers.rules.registry import Found, Skip, rule
 
@@ -16,7 +17,8 @@ def claims(case: Case) -> Iterator[Found | Skip]:
     error = case.rendered
     if not isinstance(error, PatchlaneError):
         return
-    if any(f"no receipt of the {lane} lane" in error.what for lane in case.entry["lanes_without_receipt"]):
+    absent = [lane for lane in case.pack.lanes if newest(case.pack, lane, case.receipts, case.pack.filing_pin) is None]
+    if any(f"no receipt of the {lane} lane" in error.what for lane in absent):
         yield Skip(f"{error.what}, so its text cannot be read yet: {error.remedy}")
     else:
         yield Found(case.body, _template_line(error), error.what, error.remedy)
