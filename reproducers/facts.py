@@ -16,9 +16,7 @@ from reproducers.table import BROKEN
 RAISED = re.compile(r"no \w+ /.*/ from \S+", re.S)  # the limit that probe.attempt writes
 BELONGS = ("reports it", "overlaps", "fixes it", "introduced it")  # relations of a thread where a comment has a place
 TAIL, SHOWN = 16, 8  # lines of a log, checks in a table
-NOISE = re.compile(
-    r"^\[[\w ]+\] \{|\[TileLang:|Found kernel in memory cache|<store>|bit for bit$"
-)  # records, progress, folders
+NOISE = re.compile(r"^\[[\w ]+\] \{|\[TileLang:|Found kernel in memory cache|<store>|bit for bit$")  # no news
 TRACEBACK = re.compile(
     r"^\[pristine\] Traceback \(most recent call last\):\n(?:\[pristine\]  .*\n)*\[pristine\] .*$", re.M
 )
