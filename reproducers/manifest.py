@@ -38,8 +38,9 @@ def changed_since(pack: Pack, path: Path) -> list[str]:
     """Why a receipt no longer speaks for the pack as it is: which file changed since."""
     body = json.loads(path.read_text())
     recorded = {r["name"]: r["digest"]["sha256"] for r in [*body["subject"], *body["predicate"]["configuration"]]}
-    files = {"reproducer.py": pack.reproducer, "fix.patch": pack.patch}
-    return [name for name, file in files.items() if file.is_file() and recorded.get(name) != file_sha256(file)]
+    patch = pack.patch_at(body["predicate"]["patchlane"]["at"])
+    files = {"reproducer.py": pack.reproducer} | ({patch.name: patch} if patch else {})
+    return [name for name, file in files.items() if recorded.get(name) != file_sha256(file)]
 
 
 def lane_entry(pack: Pack, lane: str, root: Path) -> dict[str, Any] | None:
