@@ -200,7 +200,7 @@ def applies(pack: Pack, form: str, files: dict[str, bytes], store: Path, clone: 
         return Point(name, "fail", f"{pin.label} is not in the store", mend)
     if said := branch.on_tree(pack, tree, mail):
         return Point(name, "fail", f"not on {pin.label}: {said}", rebase)
-    if clone is not None and form == "pr":
+    if clone is not None and (form == "pr" or not pin.release):
         where.append(f"main at {(commit := branch.head(clone))}")
         if said := branch.on_commit(clone, commit, mail):
             return Point(name, "fail", f"not on {where[-1]}: {said}", rebase)

@@ -152,8 +152,9 @@ class Probe:
             raise
         except Exception as error:
             state = "bug" if signature.matches(error) else "different"
-            if state == "different" or not any(check.state == "bug" for check in self.observations.checks):
-                traceback.print_exc(file=sys.stdout)  # the first is what an issue quotes
+            earlier = [check for check in self.observations.checks if check.state == "bug"]
+            if state == "different" or not any(isinstance(check.measured, str) for check in earlier):
+                traceback.print_exc(file=sys.stdout)  # of the bug the first, which an issue quotes
             said = f"{type(error).__name__}: {error}".splitlines()[0][:200]
             self._add(Check(name, "bug", state, said, expected))  # type: ignore[arg-type]
             return None

@@ -1,7 +1,9 @@
 """Bodies state what receipts hold, and nothing else."""
 
+import json
+
 import pytest
-from toy import THREAD, TOTAL, edited, write_tree
+from toy import FIRST, HEAD, RECORD, REPRODUCER, SOURCE, THREAD, TOTAL, edited, write_tree
 
 from reproducers.errors import PatchlaneError
 from reproducers.facts import Facts
@@ -155,3 +157,85 @@ def test_every_pack_renders(pack):
     assert "issue" in texts and ("pr" in texts) == pack.patch.is_file()
     for text in texts.values():
         assert "{{" not in text and pack.upstream.distribution in text and len(text) < 65_536
+
+
+MAIN = "  main:\n    sha: " + "c" * 40 + "\n    patch: main.patch\n"
+PINNED = """{% extends form %}
+{% block problem %}
+{% set at = measured_at("cpu") %}
+Off by {{ measured("cpu", "pristine", "total") }} on {{ label() }}.
+{{ at }}: {{ measured("cpu", "pristine", "total", at) }} on {{ label(at) }}.
+{% endblock %}
+{% block cause %}
+It is of {{ pin.sha }}, {{ live.release }} {{ measured("cpu", "pristine", "total", "live") }}.
+{% endblock %}
+{% block evidence %}{{ host("cpu") }}.{% endblock %}
+{% block fix %}Add all.{% endblock %}
+"""
+
+
+def pinned(toy, body=PINNED, filing=""):
+    """The toy's pack with a pin main of a patch and sources of its own, where total forgets two values."""
+    record = RECORD.replace("lanes:\n", MAIN + "lanes:\n", 1) + ("filing: " + filing if filing else "")
+    worse = edited(("values[1:]:", "values[2:]:"))
+    fixed = edited(TOTAL, FIRST)
+    head = HEAD.replace("sum all", "on main: sum all")
+    write_tree(toy.packs / "07_toy", {"main.patch": head + toy.patch(fixed, worse), "body.md.j2": body})
+    return toy.pack(record=record), worse
+
+
+def taken(toy, pack, source, **request):
+    return write(toy.run(pack, source, **request), toy.root / "receipts", "toy", [], {})
+
+
+def test_what_is_filed_is_of_its_pin(toy):
+    pack, worse = pinned(toy)
+    assert pack.filing_pin == "main"
+    root, link = toy.root / "receipts", "[ccccccc](https://github.com/toy/toyup/commit/" + "c" * 40 + ")"
+    taken(toy, pack, SOURCE)
+    with pytest.raises(PatchlaneError) as found:
+        render(pack, root)
+    assert found.value.remedy.startswith("python -m reproducers.run pack07 --at main --upstream CLONE --lane cpu")
+    assert Facts(pack, root).measured_at("cpu") == "live"
+    taken(toy, pack, worse, at="main")
+    text = render(pack, root, "pr")
+    assert f"Off by 3 on main at {link}. main: 3 on main at {link}." in text
+    assert "It is of " + "c" * 40 + ", 1.0 1." in text and "`python pack07.py --tree DIR`" in text
+    assert title(pack, "pr", root) == "on main: sum all values"
+    live = pack.model_copy(update={"filing": pack.filing.model_copy(update={"pin": "live"})})
+    assert title(live, "pr", root) == "sum all values" and "Off by 1 on 1.0. live: 1 on 1.0." in render(
+        live, root, "issue"
+    )
+
+
+def test_the_minimal_code_is_quoted(toy):
+    code = 'def minimal():\n    """Doc."""\n    from toyup.core import total\n\n    assert total([1]) == 1\n\n\n'
+    pack = toy.pack(reproducer=REPRODUCER.replace("def reproduce", code + "def reproduce"))
+    write_tree(pack.folder, {"body.md.j2": BODY + FIX})
+    taken(toy, pack, SOURCE)
+    for form in forms(pack):
+        text = render(pack, toy.root / "receipts", form)
+        assert "````python\nfrom toyup.core import total\n\nassert total([1]) == 1\n````" in text
+
+
+def test_the_environment_says_os_cuda_and_installation_where_known(toy, monkeypatch):
+    pack = toy.pack()
+    path = taken(toy, pack, SOURCE)
+    root = toy.root / "receipts"
+    now = Facts(pack, root).environment
+    assert now["OS"] and now["toyup installed from"] == "the wheel of toyup 1.0 from PyPI, unpacked on PYTHONPATH"
+    assert list(now)[:2] == ["OS", "Python"]
+    body = json.loads(path.read_text())
+    seen = body["predicate"]["patchlane"]
+    del seen["host"]["platform"]
+    seen["versions"]["cuda"] = "13.0"
+    path.write_text(json.dumps(body))
+    old = Facts(pack, root).environment
+    assert "OS" not in old and old["CUDA"] == "13.0 (torch's)"
+
+
+def test_a_traceback_is_quoted_whole(toy):
+    made(toy, BODY)
+    (shown,) = Facts(toy.pack(), toy.root / "receipts").raised
+    lines = shown.splitlines()
+    assert lines[0] == "Traceback (most recent call last):" and lines[-1] == "ValueError: empty is not supported"
