@@ -20,6 +20,7 @@ NOISE = re.compile(r"^\[[\w ]+\] \{|\[TileLang:|Found kernel in memory cache|<st
 TRACEBACK = re.compile(
     r"^\[pristine\] Traceback \(most recent call last\):\n(?:\[pristine\]  .*\n)*\[pristine\] .*$", re.M
 )
+TREE = re.compile(r"(?m)^\[pristine\] |<store>/\w+/\w+/")  # what stands before a line, and before upstream's files
 SHOWN_SHA = 7  # characters, as GitHub shows them
 
 
@@ -178,7 +179,7 @@ class Facts:
     @property
     def raised(self) -> list[str]:
         """What the unpatched tree raised: its tracebacks where the log has them, else each message once."""
-        blocks = [block.replace("[pristine] ", "") for block in TRACEBACK.findall(self.log.decode())]
+        blocks = [TREE.sub("", block) for block in TRACEBACK.findall(self.log.decode())]
         shown = [c for c in self.failed if isinstance(c["limit"], str) and RAISED.fullmatch(c["limit"])]
         return list(dict.fromkeys(blocks or (str(check["measured"]) for check in shown)))
 
