@@ -16,7 +16,10 @@ from reproducers.table import BROKEN
 RAISED = re.compile(r"no \w+ /.*/ from \S+", re.S)  # the limit that probe.attempt writes
 BELONGS = ("reports it", "overlaps", "fixes it", "introduced it")  # relations of a thread where a comment has a place
 TAIL, SHOWN = 16, 8  # lines of a log, checks in a table
-NOISE = re.compile(r"^\[[\w ]+\] \{|\[TileLang:|Found kernel in memory cache|<store>|bit for bit$")  # no news
+# Lines that tell a reader nothing: records, a compiler's progress, files of the machine, warnings, digests.
+NOISE = re.compile(
+    r"^\[[\w ]+\] \{|\[TileLang:|Found kernel in memory cache|<\w+>/|Warning:|warnings\.warn|bit for bit$"
+)
 TRACEBACK = re.compile(
     r"^\[pristine\] Traceback \(most recent call last\):\n(?:\[pristine\]  .*\n)*\[pristine\] .*$", re.M
 )
