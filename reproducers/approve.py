@@ -1,11 +1,12 @@
-"""A person's yes to what a pack would post: ``python -m reproducers.approve pack05 --as comment --name "Jane Doe"``.
+"""A person's yes to what a pack would post: ``python -m reproducers.approve pack05 --as comment``, at a terminal.
 
-It writes all files to a folder for the person to read, asks for the first characters of their digest, and records name,
-day and digests in the pack's approval.yaml. Any later change voids it. Nothing is sent anywhere.
+It writes all files to a folder for the person to read, asks for the person's name and the first characters of their
+digest, and records name, day and digests in the pack's approval.yaml. Any later change voids it. Nothing is sent.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -63,34 +64,39 @@ def confirmed(digest: str, typed: str) -> None:
         raise Refused(f"{typed!r} is not the beginning of the digest; nothing is recorded", "read the files, try again")
 
 
+def at_terminal(command: str) -> None:
+    """PatchlaneError where no person can answer: a name and a digest from a script are nobody's yes."""
+    if not sys.stdin.isatty():
+        raise PatchlaneError("only a person at a terminal can approve", f"in a terminal: {command}")
+
+
 def _name(text: str) -> str:
     from reproducers.approval import full_name
 
     try:
         return full_name(text)
     except ValueError as error:
-        raise PatchlaneError(f"--name {text!r} {error}", '--name "Jane Doe"') from error
+        raise PatchlaneError(f"{text!r} {error}", "approve again, with your full name") from error
 
 
 @app.command()
 def main(
     pack: Annotated[str, typer.Argument(help="pack05, 05 or 5")],
     form: Annotated[str, typer.Option("--as", help="issue, pr or comment")],
-    name: Annotated[str, typer.Option(help="full name of the person who has read the files")],
     read: Annotated[Path | None, typer.Option(metavar="DIR", help="folder for the files to read")] = None,
-    digest: Annotated[str | None, typer.Option(help="the digest's first 8 characters, from who read it before")] = None,
+    clone: Annotated[Path | None, typer.Option(metavar="DIR", help="a clone of the upstream, as preflight's")] = None,
 ) -> None:
-    """Record that a person has read exactly these files."""
+    """Record that a person has read exactly these files; the name and the digest's beginning are typed."""
     from reproducers import approval, dossier
     from reproducers.schema import ROOT
 
-    person = _name(name)
-    found = judge(pack, form, today())
+    at_terminal(f"python -m reproducers.approve {pack} --as {form}")
+    found = judge(pack, form, today(), clone)
     may_be_approved(found)
     shown = dossier.digest(found.files)
-    if digest is None:
-        lay_out(found, read)
-    confirmed(shown, digest if digest is not None else typer.prompt("Type its first 8 characters to approve them"))
+    lay_out(found, read)
+    person = _name(typer.prompt("Your full name, if you have read all of them", default="", show_default=False))
+    confirmed(shown, typer.prompt("The first 8 characters of the digest, to approve them"))
     if dossier.digest(dossier.files(found.pack, ROOT / "receipts", form)) != shown:
         raise Refused("the files changed while they were read; nothing is recorded", "approve again")
     record = {"form": form, "name": person, "date": found.day, "digest": shown, "files": dossier.sums(found.files)}

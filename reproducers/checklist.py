@@ -1,4 +1,4 @@
-"""The six points between a pack and its filing, each with its result and the command that mends it."""
+"""The seven points between a pack and its filing, each with its result and the command that mends it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from reproducers import approval, dossier, export, manifest, todays
+from reproducers import approval, branch, dossier, export, manifest, todays
 from reproducers.errors import PatchlaneError
+from reproducers.facts import again
 from reproducers.filing import REFRESH, blockers
 from reproducers.receipts import read
 from reproducers.schema import Pack
@@ -60,8 +61,13 @@ def form_of(pack: Pack, asked: str | None) -> str:
     return form
 
 
-def examine(pack: Pack, receipts: Path, store: Path, form: str, day: datetime.date) -> Checklist:
-    """Every point. PatchlaneError when the pack's receipts do not verify."""
+def examine(
+    pack: Pack, receipts: Path, store: Path, form: str, day: datetime.date, clone: Path | None = None
+) -> Checklist:
+    """Every point; ``clone`` is one of the upstream, to try the patch on its main branch.
+
+    PatchlaneError when the pack's receipts do not verify.
+    """
     from reproducers.rules.case import Case
     from reproducers.rules.engine import examine as lint
 
@@ -77,6 +83,7 @@ def examine(pack: Pack, receipts: Path, store: Path, form: str, day: datetime.da
         attached(pack, form, files),
         private(Case(pack, receipts, store, day), files, report),
         formatted(pack, form, report),
+        applies(pack, form, files, store, clone),
         approved(pack, form, files or unmade, day),
     ]
     return Checklist(pack, form, day, files, list(barred(pack, receipts, form, day)), points)
@@ -95,9 +102,10 @@ def barred(pack: Pack, receipts: Path, form: str, day: datetime.date) -> Iterato
 
 
 def passed_today(pack: Pack, receipts: Path, day: datetime.date) -> Point:
-    """Point 1: a receipt of that day, of the pack as it is, with the verdict it owes, from a named host."""
+    """Point 1: a receipt of that day at the filed pin, of the pack as it is, with its verdict, from a named host."""
     name, lane = "reproduced today", sorted(pack.lanes)[0]
-    mend = f"python -m reproducers.run {pack.id} --lane {lane} --host NAME, {REFRESH} build/receipts"
+    command = again(pack, lane, pack.filing_pin).partition(",")[0]
+    mend = f"{command} --host NAME, {REFRESH} build/receipts"
     found = todays.on(pack, receipts, day)
     said = []
     for path in found:
@@ -106,7 +114,8 @@ def passed_today(pack: Pack, receipts: Path, day: datetime.date) -> Point:
         if not why:
             return Point(name, "pass", where)
         said.append(f"{where}: {why}")
-    return Point(name, "fail", "; ".join(said) or f"no receipt of both arms at the live pin from {day}", mend)
+    pin = pack.filing_pin
+    return Point(name, "fail", "; ".join(said) or f"no receipt of both arms at pin {pin} from {day}", mend)
 
 
 def text(form: str, report: Report, unmade: PatchlaneError | None) -> Point:
@@ -175,9 +184,36 @@ def formatted(pack: Pack, form: str, report: Report) -> Point:
     return Point(name, "pass", f"the patch is as {pack.upstream.repo} formats{kept}")
 
 
+def applies(pack: Pack, form: str, files: dict[str, bytes], store: Path, clone: Path | None) -> Point:
+    """Point 6: git takes the attached patch, without fuzz, on the tree that it is for; a pull request's on main."""
+    from reproducers.rules.trees import tree_of
+
+    name, pin = "applies to its branch", pack.pins[pack.filing_pin]
+    if not pack.patch.is_file():
+        return Point(name, "pass", "the pack has no patch")
+    mail = files.get(f"{pack.id}.patch")
+    if mail is None:
+        return Point(name, "fail", "there is no patch to try", "mend the text first")
+    rebase = "rebase it: git apply --3way in a checkout of that tree, then git diff"
+    where = [pin.label]
+    if (tree := tree_of(pack, pin, store)) is None:
+        mend = again(pack, sorted(pack.lanes)[0], pack.filing_pin).partition(",")[0]
+        return Point(name, "fail", f"{pin.label} is not in the store", mend)
+    if said := branch.on_tree(pack, tree, mail):
+        return Point(name, "fail", f"not on {pin.label}: {said}", rebase)
+    if clone is not None and (form == "pr" or not pin.release):
+        where.append(f"main at {(commit := branch.head(clone))}")
+        if said := branch.on_commit(clone, commit, mail):
+            return Point(name, "fail", f"not on {where[-1]}: {said}", rebase)
+    elif form == "pr" and pin.release:
+        mend = f"git clone https://github.com/{pack.upstream.repo} DIR, then the same command with --clone DIR"
+        return Point(name, "fail", f"it is of {pin.label}, and a pull request is for main", mend)
+    return Point(name, "pass", f"on {' and '.join(where)}")
+
+
 def approved(pack: Pack, form: str, files: dict[str, bytes] | PatchlaneError | None, day: datetime.date) -> Point:
-    """Point 6: a person has read these very files, or why there are none."""
-    name, mend = "approval", f'python -m reproducers.approve {pack.id} --as {form} --name "FULL NAME"'
+    """Point 7: a person has read these very files, or why there are none."""
+    name, mend = "approval", f"python -m reproducers.approve {pack.id} --as {form}"
     try:
         found = approval.read(pack)
     except PatchlaneError as error:

@@ -6,15 +6,15 @@ import hashlib
 import json
 from pathlib import Path
 
-from reproducers import export, render
+from reproducers import export, patch_mail, render, short_header
 from reproducers.errors import PatchlaneError
 from reproducers.facts import Facts
-from reproducers.patch_header import mail
 from reproducers.render import forms
 from reproducers.schema import Pack
 from reproducers.store import write_atomic
 
-__all__ = ["digest", "files", "forms", "sums", "write"]
+AUTHOR = "FULL NAME <EMAIL>"  # of whoever files: git commit --amend --reset-author
+__all__ = ["commit", "digest", "files", "forms", "sums", "write"]
 
 
 def files(pack: Pack, receipts: Path, form: str) -> dict[str, bytes]:
@@ -29,8 +29,15 @@ def files(pack: Pack, receipts: Path, form: str) -> dict[str, bytes]:
         f"{pack.id}.log": Facts(pack, receipts).log,
     }
     if pack.patch.is_file():
-        _, found[f"{pack.id}.patch"] = mail(pack, "live", Facts(pack, receipts).entry, receipts)
+        found[f"{pack.id}.patch"] = commit(render.patch(pack), pack)
     return found
+
+
+def commit(patch: Path, pack: Pack) -> bytes:
+    """The patch as the commit for upstream, as ``git am`` takes it: what and why, the author left to be filled in."""
+    short = short_header.read(patch)
+    paragraphs = short.description or [pack.claim]
+    return patch_mail.compose(short.field("Subject"), None, patch_mail.message(paragraphs, []), short.diff, AUTHOR)
 
 
 def digest(found: dict[str, bytes]) -> str:

@@ -7,7 +7,6 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -107,14 +106,6 @@ def version(distribution: str) -> str | None:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def torch_cuda() -> str | None:
-    """The CUDA version torch was built for, from its version file; None for a CPU build or without torch."""
-    spec = importlib.util.find_spec("torch")
-    path = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
-    said = re.search(r"(?m)^cuda\b[^=]*= *'([\d.]+)'", path.read_text()) if path and path.is_file() else None
-    return said[1] if said else None
 
 
 def compiler() -> str | None:

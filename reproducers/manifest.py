@@ -44,8 +44,9 @@ SHOWS = {"REPRODUCED_AND_FIXED": "bug", "REPRODUCED": "bug", "FIXED_UPSTREAM": "
 def changed_since(pack: Pack, path: Path) -> list[str]:
     """Why a receipt no longer speaks for the pack as it is: which file, or what its pin names, changed since."""
     recorded, seen = digests(path), read(path)
-    files = {"reproducer.py": pack.reproducer, "fix.patch": pack.patch}
-    changed = [name for name, file in files.items() if file.is_file() and recorded.get(name) != file_sha256(file)]
+    patch = pack.patch_at(seen["at"])
+    files = {"reproducer.py": pack.reproducer} | ({patch.name: patch} if patch else {})
+    changed = [name for name, file in files.items() if recorded.get(name) != file_sha256(file)]
     pin = pack.pins.get(seen["at"])
     return [*changed, f"pins.{seen['at']}"] if pin and not same_pin(pin, seen["pin"]) else changed
 

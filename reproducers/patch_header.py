@@ -38,11 +38,10 @@ def _status(pack: Pack) -> Status:
     return Status(word="Pending", why=f"to be filed as {filing.decision}: {reason}")
 
 
-def _bug(pack: Pack) -> str:
-    """The thread that reports the bug, upstream's own before others', else where the pack comments."""
+def bug(pack: Pack) -> str:
+    """The upstream's own thread that reports the bug, else where the pack comments."""
     reports = [thread.url for thread in pack.upstream_state.threads if thread.relation == "reports it"]
-    own = [url for url in reports if url.startswith(f"https://github.com/{pack.upstream.repo}/")]
-    return next(iter([*own, *reports]), pack.filing.thread or "none known")
+    return next((url for url in reports if pack.owns(url)), pack.filing.thread or "none known")
 
 
 def evidence(pack: Pack, pin: str, receipts: Path) -> dict[str, Path]:
@@ -91,7 +90,7 @@ def header(pack: Pack, pin: str, entry: dict[str, Any], receipts: Path) -> Heade
         "subject": short.field("Subject"),
         "upstream_status": _status(pack),
         "origin": short.field("Origin"),
-        "bug": _bug(pack),
+        "bug": bug(pack),
         "remove_when": " ".join(pack.remove_when.split()),
         "validated": _validated(pack, pin, entry, receipts),
         "review_by": pack.review_by,

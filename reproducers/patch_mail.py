@@ -51,19 +51,19 @@ def message(paragraphs: list[str], trailers: list[tuple[str, str]]) -> str:
     PatchlaneError for a line that git would not read as a part of it.
     """
     folded = [_wrapped(value, f"{name}: ") for name, value in trailers]
-    text = "\n\n".join([*map(_wrapped, paragraphs), "\n".join(folded)]) + "\n"
+    text = "\n\n".join([*map(_wrapped, paragraphs), *(["\n".join(folded)] if folded else [])]) + "\n"
     if found := ENDS.search(text) or SWALLOWED.match(text):
         raise PatchlaneError(f"git would cut the message at {found[0]!r}", "reword the claim or the description")
     return text
 
 
-def compose(subject: str, when: datetime.datetime, text: str, diff: bytes) -> bytes:
-    """The mail. ``diff`` is carried as it is."""
+def compose(subject: str, when: datetime.datetime | None, text: str, diff: bytes, sender: str = SENDER) -> bytes:
+    """The mail. ``diff`` is carried as it is; without a day git takes the one on which it is applied."""
     title = subject if subject.isascii() else Encoded(subject, "utf-8", maxlinelen=900).encode()
     head = [
         MAGIC,
-        f"From: {SENDER}",
-        f"Date: {format_datetime(when)}",
+        f"From: {sender}",
+        *([f"Date: {format_datetime(when)}"] if when else []),
         f"Subject: {title}",
         "MIME-Version: 1.0",
         "Content-Type: text/plain; charset=UTF-8",

@@ -1,8 +1,9 @@
 """Whether a pack may be filed today: ``python -m reproducers.preflight pack05 [--as comment]``.
 
-Six points, after all that keeps the pack from being filed at all: the reproducer passed today on a named host, the
-text renders and lints clean, the reproducer is attached, nothing private leaves, the upstream's formatter was run, and
-a person approved exactly these files. Exit 0 only when all pass. It reads and prints; a person files.
+Seven points, after all that keeps the pack from being filed at all: the reproducer passed today on a named host, the
+text renders and lints clean, the reproducer is attached, nothing private leaves, the upstream's formatter was run, the
+patch applies to the tree it is for, and a person approved exactly these files. Exit 0 only when all pass. It reads and
+prints; a person files.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import datetime
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-def judge(name: str, form: str | None, day: datetime.date) -> Checklist:
+def judge(name: str, form: str | None, day: datetime.date, clone: Path | None = None) -> Checklist:
     """The checklist of the project's pack of that name; PatchlaneError for an unknown pack or form."""
     from reproducers import checklist
     from reproducers.schema import ROOT, load_named
@@ -30,7 +32,7 @@ def judge(name: str, form: str | None, day: datetime.date) -> Checklist:
 
     (pack,) = load_named([name])
     form = checklist.form_of(pack, form)
-    return checklist.examine(pack, ROOT / "receipts", Store(offline=True).root, form, day)
+    return checklist.examine(pack, ROOT / "receipts", Store(offline=True).root, form, day, clone)
 
 
 def next_step(found: Checklist) -> str:
@@ -42,14 +44,11 @@ def next_step(found: Checklist) -> str:
 
 
 def _as_json(found: Checklist) -> str:
-    from reproducers import dossier
-
     content = {
         "schema_version": 1,
         "pack": found.pack.id,
         "form": found.form,
         "date": str(found.day),
-        "digest": dossier.digest(found.files) if found.files else None,
         "passed": not found.open,
         "blockers": [asdict(point) for point in found.blockers],
         "points": [asdict(point) for point in found.points],
@@ -82,13 +81,14 @@ def _cells(point: Point) -> tuple[str, str, str, str]:
 def main(
     pack: Annotated[str, typer.Argument(help="pack05, 05 or 5")],
     form: Annotated[str | None, typer.Option("--as", help="issue, pr or comment (default: as decided)")] = None,
+    clone: Annotated[Path | None, typer.Option(metavar="DIR", help="a clone of the upstream: try its main too")] = None,
     date: Annotated[str | None, typer.Option(metavar="DAY", help="judge by this day, UTC (default: today)")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the points as JSON")] = False,
 ) -> None:
     """Check all that has to be so before a person files the pack, and name the next step."""
     from reproducers.verdicts import Exit
 
-    found = judge(pack, form, day_of(date) or today())
+    found = judge(pack, form, day_of(date) or today(), clone)
     typer.echo(_as_json(found)) if as_json else show(found)
     raise typer.Exit(Exit.CONTRADICTED if found.open else Exit.OK)
 

@@ -152,8 +152,11 @@ class Probe:
             raise
         except Exception as error:
             state = "bug" if signature.matches(error) else "different"
-            if state == "different":
-                traceback.print_exc(file=sys.stdout)
+            earlier = [check for check in self.observations.checks if check.state == "bug"]
+            if state == "different" or not any(isinstance(check.measured, str) for check in earlier):
+                # of the bug the first, which an issue quotes; without this frame, which says nothing
+                below = getattr(error.__traceback__, "tb_next", None)
+                traceback.print_exception(type(error), error, below, file=sys.stdout)
             said = f"{type(error).__name__}: {error}".splitlines()[0][:200]
             self._add(Check(name, "bug", state, said, expected))  # type: ignore[arg-type]
             return None

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from packaging.version import Version
 
-from reproducers import hostfacts, index, pins
+from reproducers import hostfacts, index, pins, stamp
 from reproducers.errors import CannotTestHere, PatchlaneError
 from reproducers.hostfacts import Check, Finding
 from reproducers.schema import Lane, Need, Pack, load_needs
@@ -87,7 +87,7 @@ def gpu_findings(lane: Lane, gpus: list[dict[str, str]]) -> list[Finding]:
         what = f"{lane.gpus} GPU of compute capability {lane.capability or 'any'}, here: {have}"
         found.append(Finding(what, "run the cuda lane on a host that has it"))
     torch = hostfacts.version("torch")
-    if torch and hostfacts.torch_cuda() is None:
+    if torch and stamp.torch_cuda() is None:
         remedy = f"pip install --force-reinstall torch=={Version(torch).public}"
         found.append(Finding(f"torch {torch} is built without CUDA", remedy))
     return found

@@ -149,11 +149,12 @@ def digests(path: Path) -> dict[str, str]:
     return {r["name"]: r["digest"]["sha256"] for r in [*body["subject"], *body["predicate"]["configuration"]]}
 
 
-def newest(pack: Pack, lane: str, root: Path) -> Path | None:
-    """The newest receipt of both arms at the live pin in one lane, of those that could test and are about that pin."""
+def newest(pack: Pack, lane: str, root: Path, pin: str = "live") -> Path | None:
+    """The newest receipt of both arms in one lane at the pin of that name, of those that could test and are of it."""
     for path in reversed(chain(root / f"{pack.number:02d}")):
         seen = read(path)
-        asked = seen["lane"] == lane and seen["at"] == "live" and seen["arm"] == "both"
+        at = seen["at"] if pin == "live" else pack.pin_name(seen["at"])
+        asked = seen["lane"] == lane and at == pin and seen["arm"] == "both"
         if asked and booking.counts(seen) and not booking.mismatch(pack, statement_of(path)):
             return path
     return None

@@ -14,10 +14,11 @@ from typing import Annotated
 import typer
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
 
-from reproducers import disk
+from reproducers import disk, short_header
 from reproducers.errors import PatchlaneError
 from reproducers.facts import Facts, thread
 from reproducers.schema import ROOT, Pack, load_named, load_packs
+from reproducers.unwrap import unwrap
 
 FORMS = ("issue", "pr", "comment")
 PLAIN = "plain"
@@ -29,6 +30,17 @@ _environment = Environment(
     loader=FileSystemLoader([str(FOLDER)]), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     keep_trailing_newline=True,
 )  # fmt: skip
+
+
+def patch(pack: Pack) -> Path:
+    """The patch that is filed; PatchlaneError where the pin that is filed has none."""
+    found = pack.patch_at(pack.filing_pin)
+    if found is None:
+        record = f"packs/{pack.folder.name}/pack.yaml"
+        raise PatchlaneError(
+            f"{pack.id} has no patch at pin {pack.filing_pin}", f"{record}: that pin's patch, or filing.pin"
+        )
+    return found
 
 
 def forms(pack: Pack) -> tuple[str, ...]:
@@ -58,17 +70,17 @@ def render(pack: Pack, receipts: Path, form: str | None = None) -> str:
         raise PatchlaneError(f"{pack.id} cannot be a {form}: that needs {lack}", f"--as {', '.join(forms(pack))}")
     facts = Facts(pack, receipts)
     context = {
-        "pack": pack, "live": pack.pins["live"], "facts": facts, "thread": thread(pack),
-        "command": f"python {pack.id}.py" + (" --lane cuda" if facts.lane == "cuda" else ""),
+        "pack": pack, "live": pack.pins["live"], "pin": pack.pins[facts.pin], "facts": facts, "thread": thread(pack),
+        "command": facts.commands[-1][1],
         "form": template(pack, form, facts.last_good is not None),
     }  # fmt: skip
-    names = ("measured", "limit", "versions", "host")
+    names = ("measured", "limit", "versions", "host", "label", "measured_at")
     try:
         body = _environment.from_string((pack.folder / "body.md.j2").read_text(encoding="utf-8"))
         text = body.render(**context, **{name: getattr(facts, name) for name in names})
     except (TemplateError, OSError) as error:
         raise PatchlaneError(f"{pack.folder.name}/body.md.j2: {error}", "correct the template") from error
-    return FENCE_OR_GAP.sub(lambda found: found[0] if found["fence"] else "\n\n", text).strip() + "\n"
+    return unwrap(FENCE_OR_GAP.sub(lambda found: found[0] if found["fence"] else "\n\n", text).strip() + "\n")
 
 
 def bodies(pack: Pack, receipts: Path) -> dict[str, str]:
@@ -77,9 +89,11 @@ def bodies(pack: Pack, receipts: Path) -> dict[str, str]:
 
 
 def title(pack: Pack, form: str, receipts: Path) -> str:
-    """The line above the text, with the mark that the upstream's form asks for."""
+    """The line above the text, with the mark that the upstream's form asks for; a pull request's is its commit's."""
     if form == "comment":
         return f"Comment on {thread(pack).url}"  # type: ignore[union-attr]
+    if form == "pr":
+        return short_header.read(patch(pack)).field("Subject")
     marks = {"tile-ai/tilelang": "[BUG] "}
     if Facts(pack, receipts).last_good and template(pack, form, True).endswith("regression.md.j2"):
         marks[pack.upstream.repo] = "[REGRESSION] "

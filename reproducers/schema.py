@@ -167,11 +167,15 @@ class UpstreamState(Model):
 
 
 class Filing(Model):
-    """What is to be posted and why. ``thread``: where a comment belongs; ``after``: packs to be filed before."""
+    """What is to be posted and why. ``thread``: where a comment belongs; ``after``: packs to be filed before.
+
+    ``pin``: the tree that the text, its numbers and the attached patch are of; ``Pack.filing_pin`` has the default.
+    """
 
     decision: Literal["issue", "pr", "comment", "hold", "none"]
     reason: str
     thread: str | None = None
+    pin: PinName | None = None
     after: list[int] = []
 
 
@@ -222,6 +226,15 @@ class Pack(Model):
         return name == "fixed" or (name is not None and self.pins[name].expect == "healthy")
 
     @property
+    def filing_pin(self) -> str:
+        """The name of the pin that is filed: the one that ``filing`` names, else ``main`` where it is pinned."""
+        return self.filing.pin or ("main" if "main" in self.pins else "live")
+
+    def owns(self, url: str) -> bool:
+        """Whether a URL is of the pack's own upstream repository."""
+        return url.lower().startswith(f"https://github.com/{self.upstream.repo}/".lower())
+
+    @property
     def reproducer(self) -> Path:
         return self.folder / "reproducer.py"
 
@@ -244,6 +257,11 @@ class Pack(Model):
         for name, pin in self.pins.items():
             if pin.patch is not None and not (self.folder / pin.patch).is_file():
                 raise ValueError(f"pins.{name}.patch: {self.folder.name}/{pin.patch} is missing")
+        if self.filing.pin is not None and (self.filing.pin not in self.pins or self.healthy_at(self.filing.pin)):
+            broken = ", ".join(name for name in self.pins if not self.healthy_at(name))
+            raise ValueError(f"filing.pin: {self.filing.pin!r} is no pin with the bug, which are: {broken}")
+        if self.filing.thread is not None and not self.owns(self.filing.thread):
+            raise ValueError(f"filing.thread: {self.filing.thread} is not of {self.upstream.repo}")
         if self.consumed_by and not self.patch.is_file():
             raise ValueError("consumed_by is for packs whose fix.patch is trained with, and this one has none")
         missing = {"cpu", "cuda"} - set(self.lanes) - set(self.no_lane)

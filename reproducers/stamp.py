@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import platform
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -27,14 +29,34 @@ def file_sha256(path: Path) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Installed versions of the distributions that change results; absent ones are left out."""
+    """Installed versions of the distributions that change results, and torch's CUDA; absent ones are left out."""
     found = {"python": platform.python_version()}
+    if cuda := torch_cuda():
+        found["cuda"] = cuda
     for name in DISTRIBUTIONS:
         try:
             found[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
+
+
+def torch_cuda() -> str | None:
+    """The CUDA version torch was built for, from its version file; None for a CPU build or without torch."""
+    spec = importlib.util.find_spec("torch")
+    path = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
+    said = re.search(r"(?m)^cuda\b[^=]*= *'([\d.]+)'", path.read_text()) if path and path.is_file() else None
+    return said[1] if said else None
+
+
+def system() -> str:
+    """The operating system and its kernel's version, without a build's own suffix."""
+    try:
+        name = platform.freedesktop_os_release().get("PRETTY_NAME", "")
+    except OSError:
+        name = ""
+    kernel = re.match(r"[\d.]*\d", platform.release())
+    return ", ".join(part for part in (name, f"{platform.system()} {kernel[0] if kernel else ''}".strip()) if part)
 
 
 def gpus() -> list[dict[str, str]]:
@@ -51,5 +73,5 @@ def gpus() -> list[dict[str, str]]:
 
 
 def capability() -> dict[str, Any]:
-    """What the host can do, never which host it is: architecture, cores, GPUs."""
-    return {"machine": platform.machine(), "cores": os.cpu_count(), "gpus": gpus()}
+    """What the host can do, never which host it is: operating system, architecture, cores, GPUs."""
+    return {"platform": system(), "machine": platform.machine(), "cores": os.cpu_count(), "gpus": gpus()}

@@ -20,8 +20,9 @@ def wave_class(pack: Pack, checks: Iterable[dict[str, Any]]) -> WaveClass:
     - "comment": the decision is a comment; what is posted is one, whatever the bug is.
     - "report": the pack has no fix to offer (kind report or guard), even where its bug is a crash.
     - "refactor": kind refactor; it removes something, and no user waits for it.
-    - "crash fix": the unpatched tree raised. At least one of ``checks``, the bug checks of the newest pristine arms,
-      shows the bug and has a limit of the form "no EXCEPTION /MESSAGE/ from FILE", which only ``probe.attempt`` writes.
+    - "crash fix": raising is what the unpatched tree does wrong. Of those of ``checks``, the bug checks of the newest
+      pristine arms, that show the bug, at least half have a limit of the form "no EXCEPTION /MESSAGE/ from FILE", which
+      only ``probe.attempt`` writes. Not in category "graph safety": what no graph can hold runs without one.
     - "fix": every other bug, memory included.
     """
     if pack.filing.decision == "comment":
@@ -30,12 +31,13 @@ def wave_class(pack: Pack, checks: Iterable[dict[str, Any]]) -> WaveClass:
         return "report"
     if pack.kind == "refactor":
         return "refactor"
-    return "crash fix" if any(_crashed(check) for check in checks) else "fix"
+    crashed = [_crashed(check) for check in checks if check["role"] == "bug" and check["state"] == "bug"]
+    crash = 0 < len(crashed) <= 2 * sum(crashed) and pack.category != "graph safety"
+    return "crash fix" if crash else "fix"
 
 
 def _crashed(check: dict[str, Any]) -> bool:
-    shown = check["role"] == "bug" and check["state"] == "bug"
-    return shown and isinstance(check["limit"], str) and RAISED.fullmatch(check["limit"]) is not None
+    return isinstance(check["limit"], str) and RAISED.fullmatch(check["limit"]) is not None
 
 
 def bug_checks(entry: dict[str, Any], root: Path) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ of the list is never added.{% endblock %}
 {% block cause %}The loop starts with the second value of the list.{% endblock %}
 {% block evidence %}On a {{ host("cpu") }} the sum is within {{ limit("cpu", "patched", "total") }} of the reference
 with the patch.{% endblock %}
+{% block expected %}The sum of a list has all of its values.{% endblock %}
 {% block fix %}The loop takes every value of the list.{% endblock %}
 """
 

@@ -14,7 +14,7 @@ import processor
 import pytest
 from rich.console import Console
 
-from reproducers import doctor, doctor_report, hostfacts, pins, readiness
+from reproducers import doctor, doctor_report, hostfacts, pins, readiness, stamp
 from reproducers.hostfacts import Check
 from reproducers.schema import ROOT, Lane, Pin, load_packs
 from reproducers.store import Store
@@ -30,7 +30,7 @@ def equipped(monkeypatch, tmp_path):
     """A host that has every module, a CUDA torch and an empty store of its own."""
     monkeypatch.setattr(hostfacts, "installed", lambda module: True)
     monkeypatch.setattr(hostfacts, "version", lambda name: "2.13.0")
-    monkeypatch.setattr(hostfacts, "torch_cuda", lambda: "12.8")
+    monkeypatch.setattr(stamp, "torch_cuda", lambda: "12.8")
     return Store(tmp_path / "store", offline=False)
 
 
@@ -142,7 +142,7 @@ def test_gpus_by_capability_and_count(equipped, gpus, lane, lacking):
 
 
 def test_a_cpu_build_of_torch_bars_the_cuda_lane(monkeypatch, equipped):
-    monkeypatch.setattr(hostfacts, "torch_cuda", lambda: None)
+    monkeypatch.setattr(stamp, "torch_cuda", lambda: None)
     monkeypatch.setattr(hostfacts, "version", lambda name: "2.13.0+cpu")
     (found,) = readiness.gpu_findings(Lane(gpus=1), [H100])
     assert found.remedy == "pip install --force-reinstall torch==2.13.0"

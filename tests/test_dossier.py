@@ -1,12 +1,16 @@
 """What a person reads and posts, as files and one digest."""
 
-import pytest
-from toy import write_tree
+import re
 
-from reproducers import dossier
+import pytest
+from toy import SOURCE, git, write_tree
+
+from reproducers import branch, dossier, render
 from reproducers.errors import PatchlaneError
-from reproducers.receipts import write
+from reproducers.receipts import newest, write
+from reproducers.rules.trees import tree_of
 from reproducers.schema import ROOT, load_packs
+from reproducers.store import Store
 
 BODY = """{% extends form %}
 {% block problem %}Off by {{ measured("cpu", "pristine", "total") }}.{% endblock %}
@@ -52,5 +56,30 @@ def test_it_is_written_alone(found, tmp_path):
 
 @pytest.mark.parametrize("pack", load_packs(), ids=lambda pack: pack.id)
 def test_github_takes_every_file(pack):
+    if not any(newest(pack, lane, ROOT / "receipts", pack.filing_pin) for lane in pack.lanes):
+        pytest.skip(f"no receipt yet at pin {pack.filing_pin}")
     for form in dossier.forms(pack):
         assert all(len(content) < ATTACHED for content in dossier.files(pack, ROOT / "receipts", form).values())
+
+
+@pytest.mark.parametrize("pack", [pack for pack in load_packs() if pack.patch.is_file()], ids=lambda pack: pack.id)
+def test_the_commit_goes_onto_the_tree_that_is_filed(pack):
+    tree = tree_of(pack, pack.pins[pack.filing_pin], Store(offline=True).root)
+    if tree is None:
+        pytest.skip(f"{pack.pins[pack.filing_pin].label} is not in the store")
+    assert branch.on_tree(pack, tree, dossier.commit(render.patch(pack), pack)) == ""
+
+
+def test_the_commit_has_an_author_to_fill_in_and_no_bookkeeping(toy, found):
+    mail = found["pack07.patch"].decode()
+    assert mail.splitlines()[1:3] == ["From: FULL NAME <EMAIL>", "Subject: sum all values"]
+    assert not re.search(r"(?m)^(?:Pack|Upstream-Status|Remove-When|Review-By|Reproducer|Validated|Date):|sha256", mail)
+    git("init", "-q", cwd=write_tree(toy.root / "clone", SOURCE))
+    for command in (["add", "-A"], ["commit", "-qm", "main"]):
+        git(*command, cwd=toy.root / "clone")
+    (toy.root / "one.patch").write_text(mail)
+    git("am", "-q", str(toy.root / "one.patch"), cwd=toy.root / "clone")
+    git("commit", "-q", "--amend", "--reset-author", "--no-edit", "-s", cwd=toy.root / "clone")
+    said = git("log", "-1", "--format=%an%n%s%n%b", cwd=toy.root / "clone").split("\n")
+    assert said[:2] == ["toy", "sum all values"] and said[2] == toy.pack().claim
+    assert "Signed-off-by: toy <toy@example.org>" in said

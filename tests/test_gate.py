@@ -29,7 +29,7 @@ ARGUMENTS = {
     "export": ["pack07", "-o", "build/pack07.py"],
     "lint": ["pack07", "--sarif", "build/lint.sarif"],
     "preflight": ["pack07", "--as", "comment"],
-    "approve": ["pack07", "--as", "comment", "--name", "Jane Doe", "--digest", "DIGEST"],
+    "approve": ["pack07", "--as", "comment"],
     "waves": ["--all", "--ics", "build/waves.ics", "--date", str(DAY)],
     "site": ["--out", "build/site"],
     "series": ["pack07", "--out", "build/series"],
@@ -49,12 +49,13 @@ name, arguments, day = sys.argv[1], json.loads(sys.argv[2]), datetime.date.fromi
 verb = importlib.import_module(f"reproducers.{name}")
 if hasattr(verb, "today"):
     verb.today = lambda: day
-if "DIGEST" in arguments:
+typed = None
+if name == "approve":
     from reproducers import dossier
     from reproducers.schema import ROOT, load_packs
-    digest = dossier.digest(dossier.files(load_packs()[0], ROOT / "receipts", "comment"))
-    arguments[arguments.index("DIGEST")] = digest[:8]
-done = CliRunner().invoke(verb.app, arguments)
+    verb.at_terminal = lambda command: None
+    typed = "Jane Doe\\n" + dossier.digest(dossier.files(load_packs()[0], ROOT / "receipts", "comment")) + "\\n"
+done = CliRunner().invoke(verb.app, arguments, input=typed)
 print(json.dumps([done.exit_code, repr(done.exception), done.output, sorted(sys.modules)]))
 """
 

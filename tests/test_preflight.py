@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -9,7 +10,7 @@ import sys
 import pytest
 import yaml
 from ready import BODY, DAY, edit, points, receipt, record, report, write_pack
-from toy import THREAD, TOTAL, edited, write_tree
+from toy import SOURCE, THREAD, TOTAL, edited, git, write_tree
 from typer.testing import CliRunner
 
 from reproducers import approval, checklist, dossier, preflight, todays
@@ -17,7 +18,16 @@ from reproducers.errors import PatchlaneError
 from reproducers.rules import formatters
 from reproducers.schema import ROOT, load_pack
 
-SIX = ["reproduced today", "text", "reproducer attached", "no private words", "upstream's formatter", "approval"]
+SEVEN = [
+    "reproduced today", "text", "reproducer attached", "no private words", "upstream's formatter",
+    "applies to its branch", "approval",
+]  # fmt: skip
+LIGER_THREAD = THREAD | {"url": "https://github.com/linkedin/Liger-Kernel/issues/3", "looked_up": DAY}
+LIGER = {
+    "upstream__repo": "linkedin/Liger-Kernel",
+    "upstream_state__threads": [LIGER_THREAD],
+    "filing__thread": LIGER_THREAD["url"],
+}
 PULL = THREAD | {"url": "https://github.com/toy/toyup/pull/4", "relation": "overlaps", "looked_up": DAY}
 
 
@@ -43,13 +53,14 @@ def given(desk, change):
 
 def test_nothing_but_a_person_is_wanting(desk):
     found = points(desk)
-    assert list(found) == SIX
-    assert [point.result for point in found.values()] == ["pass"] * 5 + ["person"]
+    assert list(found) == SEVEN
+    assert [point.result for point in found.values()] == ["pass"] * 6 + ["person"]
     assert found["reproduced today"].what.startswith("REPRODUCED_AND_FIXED on bench (cpu), 07/20261124T090000Z_bench_")
     assert found["text"].what == "renders as comment; lint finds nothing"
     assert found["no private words"].what == "5 files searched"
     assert found["upstream's formatter"].what == "no formatter of toy/toyup is known"
-    assert found["approval"].mend == 'python -m reproducers.approve pack07 --as comment --name "FULL NAME"'
+    assert found["applies to its branch"].what == "on 1.0"
+    assert found["approval"].mend == "python -m reproducers.approve pack07 --as comment"
 
 
 # Point 1
@@ -66,9 +77,9 @@ def only(desk, **options):
     ("options", "said"),
     [
         ({"host": "local"}, "its host has no name"),
-        ({"day": DAY - datetime.timedelta(days=1)}, f"no receipt of both arms at the live pin from {DAY}"),
-        ({"day": DAY + datetime.timedelta(days=1)}, f"no receipt of both arms at the live pin from {DAY}"),
-        ({"arm": "pristine"}, f"no receipt of both arms at the live pin from {DAY}"),
+        ({"day": DAY - datetime.timedelta(days=1)}, f"no receipt of both arms at pin live from {DAY}"),
+        ({"day": DAY + datetime.timedelta(days=1)}, f"no receipt of both arms at pin live from {DAY}"),
+        ({"arm": "pristine"}, f"no receipt of both arms at pin live from {DAY}"),
     ],
 )
 def test_a_receipt_that_does_not_count(desk, options, said):
@@ -140,7 +151,7 @@ def test_a_text_that_does_not_render(desk):
     write_tree(desk.folder, {"body.md.j2": BODY.replace('"total")', '"totals")', 1)})
     found = failed(desk)
     assert "has no check 'totals'" in found["text"].what and found["text"].mend.startswith("name a check")
-    assert set(found) == {"text", "reproducer attached", "no private words"}
+    assert set(found) == {"text", "reproducer attached", "no private words", "applies to its branch"}
 
 
 def test_a_text_that_lint_faults(desk):
@@ -153,7 +164,10 @@ def test_a_text_that_lint_faults(desk):
 def test_what_lint_could_not_look_at_has_not_passed(desk):
     shutil.rmtree(desk.root / "store" / "trees")
     found = failed(desk)
-    assert list(found) == ["text"] and "could not look: 1.0 is not in the store" in found["text"].what
+    assert (
+        list(found) == ["text", "applies to its branch"]
+        and "could not look: 1.0 is not in the store" in found["text"].what
+    )
 
 
 def fill(name, size):
@@ -232,7 +246,7 @@ def test_the_address_of_a_patch_that_nobody_has_passes(desk, monkeypatch):
 
 def formatting(desk, **changed):
     """Point 5 of the pack as one of an upstream that ruff formats."""
-    write_tree(desk.folder, {"pack.yaml": record(upstream__repo="linkedin/Liger-Kernel", **changed)})
+    write_tree(desk.folder, {"pack.yaml": record(**LIGER, **changed)})
     return points(desk)["upstream's formatter"]
 
 
@@ -247,7 +261,7 @@ def test_an_exempted_line_serves_a_comment_and_no_pull_request(desk):
     write_pack(desk, edits=[("values[1:]:", "( values ):")])
     row = {"rule": "format-upstream", "pack": "pack07", "match": "toyup/core.py:7", "reason": "an example"}
     write_tree(desk.packs, {"lint-exemptions.yaml": yaml.safe_dump([row])})
-    write_tree(desk.folder, {"pack.yaml": record(upstream__repo="linkedin/Liger-Kernel")})
+    write_tree(desk.folder, {"pack.yaml": record(**LIGER)})
     found = {form: points(desk, form)["upstream's formatter"] for form in ("issue", "pr")}
     assert found["issue"].result == "pass" and "1 lines exempted" in found["issue"].what
     assert found["pr"].result == "fail" and "toyup/core.py:7 is not formatted" in found["pr"].what
@@ -266,6 +280,53 @@ def test_a_tree_that_is_not_there_has_not_passed(desk):
     assert (point.result, point.mend) == ("fail", "python -m reproducers.run pack07")
 
 
+# Point 6
+
+
+def upstream(desk, source, branch="main"):
+    """A clone whose main branch has these sources."""
+    clone = write_tree(desk.root / "clone", source)
+    for command in (["init", "-q", "-b", branch], ["add", "-A"], ["commit", "-qm", "main"]):
+        git(*command, cwd=clone)
+    return clone
+
+
+def branch(desk, form="pr", clone=None):
+    """Point 6 of the pack in that form."""
+    write_tree(desk.folder, {"pack.yaml": record(filing={"decision": form, "reason": "it is live"})})
+    pack = load_pack(desk.folder)
+    found = checklist.examine(pack, desk.root / "receipts", desk.root / "store", form, DAY, clone)
+    return {point.name: point for point in found.points}["applies to its branch"]
+
+
+def test_a_patch_that_is_not_of_its_tree(desk):
+    (core,) = (desk.root / "store" / "trees").glob("*/toyup/core.py")
+    edit(core, "    for value in values[1:]:", "    for value in list(values[1:]):")
+    point = branch(desk, "issue")
+    assert point.result == "fail" and point.what.startswith("not on 1.0: ")
+
+
+def test_a_pull_request_is_tried_on_main(desk):
+    point = branch(desk)
+    assert point.result == "fail" and point.mend.endswith("the same command with --clone DIR")
+    assert branch(desk, "issue").result == "pass"  # the release has the bug that it is about
+    moved = {**SOURCE, "toyup/core.py": '"""More."""\n\nimport os\n' + SOURCE["toyup/core.py"]}
+    point = branch(desk, clone=upstream(desk, moved))
+    assert point.result == "pass" and re.fullmatch(r"on 1\.0 and main at [0-9a-f]{40}", point.what)
+
+
+def test_a_pull_request_that_main_does_not_take(desk):
+    changed = edited(("values[1:]:", "values[2:]:"))
+    point = branch(desk, clone=upstream(desk, changed, "master"))
+    assert point.result == "fail" and point.what.startswith("not on main at ")
+
+
+def test_a_clone_that_is_none(desk):
+    with pytest.raises(PatchlaneError) as found:
+        branch(desk, clone=desk.root)
+    assert found.value.exit_code == 2 and "--clone" in found.value.remedy
+
+
 # What bars the pack, and the form
 
 
@@ -280,7 +341,7 @@ def test_a_tree_that_is_not_there_has_not_passed(desk):
 )
 def test_what_bars_the_pack(desk, changed, form, rules):
     write_tree(desk.folder, {"pack.yaml": record(**changed)})
-    found = [name for name, point in points(desk, form=form).items() if name not in SIX and point.result == "fail"]
+    found = [name for name, point in points(desk, form=form).items() if name not in SEVEN and point.result == "fail"]
     assert found == rules
 
 
@@ -288,7 +349,7 @@ def test_what_bars_it_comes_first_and_a_person_last(desk):
     shutil.rmtree(desk.root / "store" / "trees")
     write_tree(desk.folder, {"pack.yaml": record(filing__decision="issue")})
     found = preflight.judge("pack07", "comment", DAY)
-    assert [point.name for point in found.open] == ["decision", "text", "approval"]
+    assert [point.name for point in found.open] == ["decision", "text", "applies to its branch", "approval"]
     assert preflight.next_step(found) == "--as issue, or packs/07_toy/pack.yaml, filing.decision: comment"
 
 
@@ -309,9 +370,7 @@ def test_exit_1_with_the_table_and_the_next_step(desk):
     done = verb()
     assert done.exit_code == 1 and "pack07 as comment on 2026-11-24: total forgets" in done.output
     assert "a person's" in done.output
-    assert done.output.splitlines()[-1] == (
-        'Open. Next: python -m reproducers.approve pack07 --as comment --name "FULL NAME"'
-    )
+    assert done.output.splitlines()[-1] == ("Open. Next: python -m reproducers.approve pack07 --as comment")
 
 
 def test_exit_0_when_all_pass(desk):
@@ -320,16 +379,16 @@ def test_exit_0_when_all_pass(desk):
     approval.write(found.pack, approval.Approval.model_validate(given | {"files": dossier.sums(found.files)}))
     done = verb("--json")
     said = json.loads(done.output)
-    assert done.exit_code == 0 and said["passed"] and said["digest"] == given["digest"]
+    assert done.exit_code == 0 and said["passed"] and given["digest"] not in done.output
     assert said["next"].startswith("python -m reproducers.render pack07 --as comment --out DIR;")
-    assert [point["name"] for point in said["points"]] == SIX and {p["result"] for p in said["points"]} == {"pass"}
+    assert [point["name"] for point in said["points"]] == SEVEN and {p["result"] for p in said["points"]} == {"pass"}
     assert verb().output.splitlines()[-1].startswith("Ready. Next: ")
 
 
 def test_json_of_a_pack_that_has_no_text(desk):
     write_tree(desk.folder, {"body.md.j2": "{{"})
     done = verb("--json", "--date", DAY)
-    assert done.exit_code == 1 and json.loads(done.output)["digest"] is None
+    assert done.exit_code == 1 and not json.loads(done.output)["passed"]
 
 
 @pytest.mark.parametrize(

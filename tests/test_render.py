@@ -1,7 +1,9 @@
 """Bodies state what receipts hold, and nothing else."""
 
+import json
+
 import pytest
-from toy import THREAD, TOTAL, edited, write_tree
+from toy import FIRST, HEAD, RECORD, REPRODUCER, SOURCE, THREAD, TOTAL, edited, write_tree
 
 from reproducers.errors import PatchlaneError
 from reproducers.facts import Facts
@@ -29,11 +31,11 @@ def made(toy, body):
 
 def test_numbers_come_from_the_receipt(toy):
     text = made(toy, BODY + FIX)
-    assert "total is off by 1,\nlimit 1e-09." in text
+    assert "total is off by 1, limit 1e-09." in text  # one line, whatever the template's
     assert "ValueError: empty is not supported" in text
     assert "### Fix\n\nDo not skip it." in text
-    assert "1. Take toyup 1.0 (" + "a" * 40 + ")." in text
-    assert "`python pack07.py`" in text
+    assert "`python pack07.py`" in text and "--lane cuda" not in text  # the toy has no such lane
+    assert "| total | 1 | 1e-09 |" in text and "| first |" not in text  # numbers only
 
 
 def test_a_report_has_no_fix_heading(toy):
@@ -75,7 +77,7 @@ ASKED = {  # what an upstream's own form asks for
     ("tile-ai/tilelang", "issue"): ["### What version of TileLang are you using?\n\n1.0", "### System information",
         "### Reproducible example code", "### Traceback", "### Expected behavior"],
     ("tile-ai/tilelang", "pr"): ["### Change", "### Tests"],
-    ("linkedin/Liger-Kernel", "issue"): ["### Describe the bug", "### Reproduce",
+    ("linkedin/Liger-Kernel", "issue"): ["### 🐛 Describe the bug", "### Reproduce",
         "### Versions\n\nEnvironment Report:"],
     ("linkedin/Liger-Kernel", "pr"): ["## Summary", "## Testing Done", "- Hardware Type: CPU", "run `make checkstyle`"],
     ("state-spaces/mamba", "issue"): ["### Cause", "### To reproduce", "### Fix", "### Environment"],
@@ -98,13 +100,13 @@ def test_each_form_is_the_upstreams_own(toy, repo, form):
     places = [text.find(part) for part in ASKED[repo, form]]
     assert -1 not in places and places == sorted(places)
     assert "total is off by 1" in text and "Do not skip it." in text and "`python pack07.py`" in text
-    assert "- verdict: REPRODUCED_AND_FIXED" in text and "[verdict] FIX_VALIDATED" in text
+    assert "measured on CPU (" in text and "[verdict] FIX_VALIDATED" in text and "sha256" not in text
     assert '{"checks"' not in text and "\n\n\n" not in text
 
 
 def test_no_pull_request_says_healthy_without_a_receipt_of_it(toy, monkeypatch):
     pack, root = of(toy, "state-spaces/mamba"), toy.root / "receipts"
-    assert "With the change the same file prints `HEALTHY`" in render(pack, root, "pr")
+    assert "With the change the same file ends with `HEALTHY`" in render(pack, root, "pr")
     monkeypatch.setattr(Facts, "fixed", False)
     assert "With the change" not in render(pack, root, "pr")
 
@@ -113,9 +115,12 @@ def test_a_regression_is_reported_as_one(toy, monkeypatch):
     monkeypatch.setattr(Facts, "last_good", "0.9")
     pack, root = of(toy, "NVIDIA/Megatron-LM"), toy.root / "receipts"
     text = render(pack, root, "issue")
-    assert "**Previous performance**\n\n0.9: `HEALTHY`" in text and "- Previous Megatron-LM release: 0.9" in text
+    assert (
+        "**Previous performance**\n\n0.9 does not have the bug" in text
+        and "- Previous Megatron-LM release: 0.9" in text
+    )
     assert title(pack, "issue", root) == "[REGRESSION] " + pack.title
-    assert title(pack, "pr", root) == pack.title
+    assert title(pack, "pr", root) == "sum all values"  # the commit's own
 
 
 def test_what_is_a_regression():
@@ -126,10 +131,11 @@ def test_what_is_a_regression():
 def test_a_comment_quotes_its_thread_and_offers(toy):
     near = Thread.model_validate(THREAD | {"relation": "neighbour"})
     reports = Thread.model_validate(THREAD | {"url": THREAD["url"] + "9", "title": "Sums", "relation": "reports it"})
-    pack = of(toy, "state-spaces/mamba", [near, reports])
+    theirs = Thread.model_validate(THREAD | {"url": THREAD["url"].replace("toyup", "other"), "relation": "reports it"})
+    pack = of(toy, "toy/toyup", [theirs, near, reports])
     text = render(pack, toy.root / "receipts", "comment")
-    assert text.startswith(f"> Sums ({reports.url})\n\ntotal is off") and "is offered under" in text
-    assert "\n\n**Cause.** It skips" in text and "\n\n**Measured.** On a" in text  # blocks of one line too
+    assert text.startswith(f"> Sums ({reports.url})\n\ntotal is off") and "(Apache-2.0)" in text
+    assert "\n\n**Cause.**\n\nIt skips" in text and "\n\n**Measured.**\n\nOn a" in text  # a list would begin there
     assert title(pack, "comment", toy.root / "receipts") == f"Comment on {reports.url}"
 
 
@@ -144,10 +150,92 @@ def test_a_form_that_the_pack_cannot_take(toy, form):
 
 @pytest.mark.parametrize("pack", load_packs(), ids=lambda pack: pack.id)
 def test_every_pack_renders(pack):
-    absent = [lane for lane in pack.lanes if newest(pack, lane, ROOT / "receipts") is None]
+    absent = [lane for lane in pack.lanes if newest(pack, lane, ROOT / "receipts", pack.filing_pin) is None]
     if absent:
         pytest.skip(f"no receipt yet of: {', '.join(absent)}")
     texts = bodies(pack, ROOT / "receipts")
     assert "issue" in texts and ("pr" in texts) == pack.patch.is_file()
     for text in texts.values():
         assert "{{" not in text and pack.upstream.distribution in text and len(text) < 65_536
+
+
+MAIN = "  main:\n    sha: " + "c" * 40 + "\n    patch: main.patch\n"
+PINNED = """{% extends form %}
+{% block problem %}
+{% set at = measured_at("cpu") %}
+Off by {{ measured("cpu", "pristine", "total") }} on {{ label() }}.
+{{ at }}: {{ measured("cpu", "pristine", "total", at) }} on {{ label(at) }}.
+{% endblock %}
+{% block cause %}
+It is of {{ pin.sha }}, {{ live.release }} {{ measured("cpu", "pristine", "total", "live") }}.
+{% endblock %}
+{% block evidence %}{{ host("cpu") }}.{% endblock %}
+{% block fix %}Add all.{% endblock %}
+"""
+
+
+def pinned(toy, body=PINNED, filing=""):
+    """The toy's pack with a pin main of a patch and sources of its own, where total forgets two values."""
+    record = RECORD.replace("lanes:\n", MAIN + "lanes:\n", 1) + ("filing: " + filing if filing else "")
+    worse = edited(("values[1:]:", "values[2:]:"))
+    fixed = edited(TOTAL, FIRST)
+    head = HEAD.replace("sum all", "on main: sum all")
+    write_tree(toy.packs / "07_toy", {"main.patch": head + toy.patch(fixed, worse), "body.md.j2": body})
+    return toy.pack(record=record), worse
+
+
+def taken(toy, pack, source, **request):
+    return write(toy.run(pack, source, **request), toy.root / "receipts", "toy", [], {})
+
+
+def test_what_is_filed_is_of_its_pin(toy):
+    pack, worse = pinned(toy)
+    assert pack.filing_pin == "main"
+    root, link = toy.root / "receipts", "[ccccccc](https://github.com/toy/toyup/commit/" + "c" * 40 + ")"
+    taken(toy, pack, SOURCE)
+    with pytest.raises(PatchlaneError) as found:
+        render(pack, root)
+    assert found.value.remedy.startswith("python -m reproducers.run pack07 --at main --upstream CLONE --lane cpu")
+    assert Facts(pack, root).measured_at("cpu") == "live"
+    taken(toy, pack, worse, at="main")
+    text = render(pack, root, "pr")
+    assert f"Off by 3 on main at {link}. main: 3 on main at {link}." in text
+    assert "It is of " + "c" * 40 + ", 1.0 1." in text and "`python pack07.py --tree DIR`" in text
+    assert title(pack, "pr", root) == "on main: sum all values"
+    live = pack.model_copy(update={"filing": pack.filing.model_copy(update={"pin": "live"})})
+    assert title(live, "pr", root) == "sum all values" and "Off by 1 on 1.0. live: 1 on 1.0." in render(
+        live, root, "issue"
+    )
+
+
+def test_the_minimal_code_is_quoted(toy):
+    code = 'def minimal():\n    """Doc."""\n    from toyup.core import total\n\n    assert total([1]) == 1\n\n\n'
+    pack = toy.pack(reproducer=REPRODUCER.replace("def reproduce", code + "def reproduce"))
+    write_tree(pack.folder, {"body.md.j2": BODY + FIX})
+    taken(toy, pack, SOURCE)
+    for form in forms(pack):
+        text = render(pack, toy.root / "receipts", form)
+        assert "````python\nfrom toyup.core import total\n\nassert total([1]) == 1\n````" in text
+
+
+def test_the_environment_says_os_cuda_and_installation_where_known(toy, monkeypatch):
+    pack = toy.pack()
+    path = taken(toy, pack, SOURCE)
+    root = toy.root / "receipts"
+    now = Facts(pack, root).environment
+    assert now["OS"] and now["toyup installed from"] == "the wheel of toyup 1.0 from PyPI, unpacked on PYTHONPATH"
+    assert list(now)[:2] == ["OS", "Python"]
+    body = json.loads(path.read_text())
+    seen = body["predicate"]["patchlane"]
+    del seen["host"]["platform"]
+    seen["versions"]["cuda"] = "13.0"
+    path.write_text(json.dumps(body))
+    old = Facts(pack, root).environment
+    assert "OS" not in old and old["CUDA"] == "13.0 (torch's)"
+
+
+def test_a_traceback_is_quoted_whole(toy):
+    made(toy, BODY)
+    (shown,) = Facts(toy.pack(), toy.root / "receipts").raised
+    lines = shown.splitlines()
+    assert lines[0] == "Traceback (most recent call last):" and lines[-1] == "ValueError: empty is not supported"

@@ -64,6 +64,14 @@ FAULTS = {
         ("upstream_state:\n", "upstream_state:\n  filed: pr\n"),
         "filed, filed_url and filed_on go together",
     ),
+    "filing of no pin": (
+        ("decision: none", "decision: none\n  pin: main"),
+        "filing.pin: 'main' is no pin with the bug",
+    ),
+    "thread of another repository": (
+        ("decision: none", "decision: none\n  thread: https://github.com/toy/other/issues/3"),
+        "filing.thread: https://github.com/toy/other/issues/3 is not of toy/toyup",
+    ),
     "threads denied": (listed(THREAD), "upstream_state: search.found must be 'threads' exactly when"),
     "thread elsewhere": (listed(THREAD | {"url": "http://x"}), WHERE + "url: String should match"),
     "thread of a branch": (

@@ -67,6 +67,8 @@ def plan(*args):
         ({}, [CRASH], "crash fix"),
         ({}, [CRASH | {"state": "bug", "limit": 1e-9}, CRASH], "crash fix"),
         ({"kind": "memory"}, [CRASH], "crash fix"),
+        ({}, [CRASH | {"limit": 1e-9}] * 2 + [CRASH], "fix"),  # raising is not what it mostly does wrong
+        ({"category": "graph safety"}, [CRASH], "fix"),
         ({}, [], "fix"),
         ({"kind": "memory"}, [], "fix"),
         ({}, [CRASH | {"state": "healthy"}], "fix"),

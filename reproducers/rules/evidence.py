@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from types import TracebackType
 
 from reproducers.errors import PatchlaneError
+from reproducers.facts import again
+from reproducers.manifest import changed_since
+from reproducers.receipts import newest
 from reproducers.rules.case import Case
 from reproducers.rules.registry import Found, Skip, rule
 
@@ -16,7 +19,8 @@ def claims(case: Case) -> Iterator[Found | Skip]:
     error = case.rendered
     if not isinstance(error, PatchlaneError):
         return
-    if any(f"no receipt of the {lane} lane" in error.what for lane in case.entry["lanes_without_receipt"]):
+    absent = [lane for lane in case.pack.lanes if newest(case.pack, lane, case.receipts, case.pack.filing_pin) is None]
+    if any(f"no receipt of the {lane} lane" in error.what for lane in absent):
         yield Skip(f"{error.what}, so its text cannot be read yet: {error.remedy}")
     else:
         yield Found(case.body, _template_line(error), error.what, error.remedy)
@@ -47,6 +51,12 @@ def stale(case: Case) -> Iterator[Found | Skip]:
         for name in found["changed_since"]:
             what = f"the {lane} receipt of {found['taken']} is of an earlier {name}"
             yield Found(case.pack.folder / name, 1, what, _again(case, lane))
+    pin = case.pack.filing_pin
+    for lane in case.pack.lanes if pin != "live" else []:
+        path = newest(case.pack, lane, case.receipts, pin)
+        for name in changed_since(case.pack, path) if path else []:
+            what = f"the {lane} receipt at pin {pin} is of an earlier {name}"
+            yield Found(case.pack.folder / name, 1, what, again(case.pack, lane, pin))
 
 
 @rule("receipt-age", "no newest receipt is past the day until which it is valid")
@@ -58,4 +68,4 @@ def age(case: Case) -> Iterator[Found | Skip]:
 
 
 def _again(case: Case, lane: str) -> str:
-    return f"python -m reproducers.run {case.pack.id} --lane {lane}, then python -m reproducers.manifest refresh"
+    return again(case.pack, lane, "live")

@@ -87,6 +87,13 @@ def residue(case: Case) -> Iterator[Found | Skip]:
                 yield Found(*case.locate(line.strip()), what, "correct body.md.j2")
 
 
+@rule("gfm-break", "no paragraph is broken into lines, as GitHub does at each newline")
+def breaks(case: Case) -> Iterator[Found | Skip]:
+    for text in case.texts.values():
+        for word in text.breaks:
+            yield Found(*case.locate(word), f"the paragraph breaks after {word[:40]!r}", "take the break out")
+
+
 @rule("gfm-html", "no raw HTML but details, summary, sub, br and comments, each closed")
 def raw_html(case: Case) -> Iterator[Found | Skip]:
     if any(_open(case)):

@@ -14,13 +14,17 @@ CODE = re.compile(r"<(pre|code)\b.*?</\1>", re.DOTALL)
 
 
 def parse(markdown: str) -> str:
-    """GitHub's HTML of a text, each block with the lines it came from; CannotTestHere without the parser."""
+    """The HTML of a text as GitHub has it in an issue, each newline a break and each block with the lines it came from.
+
+    CannotTestHere without the parser.
+    """
     try:
         import cmarkgfm
         from cmarkgfm.cmark import Options
     except ImportError as error:
         raise CannotTestHere("cmarkgfm, GitHub's Markdown parser, is not installed", "pip install cmarkgfm") from error
-    found: str = cmarkgfm.github_flavored_markdown_to_html(markdown, options=Options.CMARK_OPT_SOURCEPOS)
+    options = Options.CMARK_OPT_SOURCEPOS | Options.CMARK_OPT_HARDBREAKS
+    found: str = cmarkgfm.github_flavored_markdown_to_html(markdown, options=options)
     return found
 
 
@@ -43,6 +47,11 @@ class Text:
     def blocks(self, tag: str) -> list[tuple[int, int]]:
         """(first line, last line) of each ``pre`` or ``table``."""
         return [(int(m[2]), int(m[3])) for m in BLOCK.finditer(self.html) if m[1] == tag]
+
+    @cached_property
+    def breaks(self) -> list[str]:
+        """The words before each newline that GitHub shows as a break; a typed <br> ends no line."""
+        return re.findall(r"([^\s<>]+)(?:</\w+>)*<br />\n", self.html)
 
     @cached_property
     def outside(self) -> list[str]:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from reproducers.errors import PatchlaneError
+from reproducers.receipts import newest
 from reproducers.rules.case import Case
 from reproducers.rules.registry import RULES, Found, Skip, rule
 
@@ -63,7 +64,9 @@ def _texts(case: Case) -> Iterator[tuple[Path, str]]:
     for text in case.texts.values():
         yield case.body, text.markdown
     notes = case.pack.folder / "notes.md"
-    logs = [receipt.with_suffix(".log") for receipt in case.newest.values()]
+    filed = (newest(case.pack, lane, case.receipts, case.pack.filing_pin) for lane in sorted(case.pack.lanes))
+    receipts = dict.fromkeys([*case.newest.values(), *(path for path in filed if path)])
+    logs = [receipt.with_suffix(".log") for receipt in receipts]
     for path in [case.record, *dict.fromkeys(case.patches.values()), notes, *logs]:
         if path.is_file():
             yield path, path.read_text(encoding="utf-8")

@@ -9,7 +9,19 @@ from pathlib import Path
 
 from reproducers.rules.case import Case
 
-FAMILIES = ("gfm", "links", "private", "english", "evidence", "numbers", "patches", "headers", "formatted", "filed")
+FAMILIES = (
+    "gfm",
+    "links",
+    "private",
+    "english",
+    "evidence",
+    "numbers",
+    "patches",
+    "headers",
+    "formatted",
+    "filed",
+    "posted",
+)
 
 
 @dataclass(frozen=True)

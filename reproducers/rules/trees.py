@@ -10,6 +10,7 @@ from typing import Any
 
 from reproducers import patching
 from reproducers.errors import PatchlaneError
+from reproducers.facts import again
 from reproducers.patching import ApplyClass
 from reproducers.rules.case import Case
 from reproducers.schema import Pack, Pin
@@ -36,7 +37,8 @@ def applied(case: Case, name: str) -> Applied | str:
     key = f"applied {name}"
     if key not in case.cache:
         tree = tree_of(case.pack, case.pack.pins[name], case.store)
-        missing = f"{case.pack.pins[name].label} is not in the store: python -m reproducers.run {case.pack.id}"
+        run = again(case.pack, sorted(case.pack.lanes)[0], name).partition(",")[0]
+        missing = f"{case.pack.pins[name].label} is not in the store: {run}"
         case.cache[key] = _apply(case, name, tree) if tree else missing
     found: Applied | str = case.cache[key]
     return found

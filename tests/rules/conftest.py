@@ -2,6 +2,7 @@
 
 import datetime
 import getpass
+import itertools
 import platform
 import shutil
 from dataclasses import dataclass
@@ -89,8 +90,8 @@ def desk(tmp_path, store, monkeypatch, believed):
             shutil.copy(folder / "fix.patch", tmp_path / "packs" / folder.name)
         target = tmp_path / "receipts" / pack.folder.name[:2]
         target.mkdir(parents=True)
-        for lane in pack.lanes:
-            receipt = newest(pack, lane, ROOT / "receipts")
+        for lane, pin in itertools.product(pack.lanes, {"live", pack.filing_pin}):
+            receipt = newest(pack, lane, ROOT / "receipts", pin)
             for path in [receipt, receipt.with_suffix(".log")] if receipt else []:
                 shutil.copy(path, target)
         return Desk(tmp_path, store, pack.folder.name)

@@ -6,6 +6,7 @@ BODY, RECORD, PATCH, NOTES = "body.md.j2", "pack.yaml", "fix.patch", "notes.md"
 EXEMPTIONS, LOG, CODE = "lint-exemptions.yaml", "log", "reproducer.py"
 UPSTREAM = "https://github.com/NVIDIA/Megatron-LM"
 DSA = "megatron/core/transformer/experimental_attention_variant/dsa.py"
+MILES = "https://github.com/radixark/miles/pull/975"  # a thread of pack 16
 LIVE = "5be9626709af2722333bf54797c954c09edeada3"
 HERE = "CUDA graph capture of the layer fails."
 FULL = "+        # torch.tensor would make the host wait for its copy.\n"
@@ -84,6 +85,8 @@ PLANTED = [
     paragraph("gfm-html", "<details><summary>log</summary>"),
     said("gfm-html", '<img src="x">'),
     paragraph("gfm-length", "{{ 'of the ' * 10000 }}"),
+    paragraph("gfm-break", "One line  \nand another."),
+    paragraph("gfm-break", "- One line\\\n  and another."),
     said("link-public", "See http://github.com/NVIDIA/Megatron-LM."),
     said("link-public", "![picture](https://i.example.org/x.png)"),
     said("link-public", "See www.example.org."),
@@ -189,6 +192,9 @@ PLANTED = [
     Edit("filing-thread", RECORD, "decision: pr", "decision: comment"),
     Edit("filing-thread", RECORD, "decision: pr", f"decision: comment\n  thread: {UPSTREAM}/pull/7001"),
     Edit("filing-patch", RECORD, "decision: issue", "decision: pr", base=6),
+    Edit("body-expected", BODY, "{% block expected %}", "{% block expectation %}", base=16),
+    Edit("body-expected", BODY, "`A_log` and `D` stay in fp32", "`HEALTHY`: `A_log` and `D` stay in fp32", base=16),
+    Edit("foreign-thread", BODY, "There is no error:", f"\n\nFixes {MILES}\n\nThere is no error:", base=16),
     exempted("exemption", "{rule: gfm-fence, pack: pack01, match: fence, reason: none}"),
     exempted("exemption", "{rule: no-such, pack: pack01, match: fence, reason: none}"),
     exempted("exemption", "{rule: gfm-fence, pack: pack99, match: fence, reason: none}"),
@@ -200,6 +206,7 @@ HARMLESS = [
     said("gfm-residue", "The dict `{{ '{{1: 2}}' }}` is one."),
     paragraph("gfm-html", "<details><summary>log</summary>\n\nIt ran for a<sub>i</sub> < b.<br>\n\n</details>"),
     paragraph("gfm-length", "{{ 'of the ' * 1000 }}"),
+    paragraph("gfm-break", "One line\nand another,<br>and what `<br />` is.\n\n> Quoted\n> so."),
     said("link-public", "See https://arxiv.org/abs/2512.02556v1."),
     said("link-immutable", f"See {UPSTREAM}/blob/{LIVE}/{DSA}#L1 and https://pypi.org/project/megatron-core/0.19.0/."),
     said("link-diff", f"See {UPSTREAM}/pull/5246."),
@@ -232,4 +239,6 @@ HARMLESS = [
     thread("filing-overlap", f"{UPSTREAM}/pull/7001", "closed", "overlaps"),
     Edit("filing-thread", RECORD, "decision: pr", f"decision: comment\n  thread: {UPSTREAM}/pull/5246"),
     Edit("filing-patch", RECORD, "decision: pr", "decision: issue"),
+    Edit("body-expected", BODY, "{% block expected %}", "{%- block expected %}", base=16),
+    Edit("foreign-thread", BODY, "There is no error:", f"It was met in {MILES} too. There is no error:", base=16),
 ]

@@ -9,7 +9,7 @@ from reproducers.rules.engine import EXEMPTION, meanings
 from reproducers.schema import load_packs
 
 TREES = ("patch-clean", "patch-scope", "patch-minimal", "format-upstream")  # decided on the pinned tree
-TEXT = [edit for edit in HARMLESS if edit.file in (BODY, NOTES)]  # all of them fit into one copy
+TEXT = [edit for edit in HARMLESS if edit.file in (BODY, NOTES) and edit.base == 1]  # all of them fit into one copy
 REST = [edit for edit in HARMLESS if edit not in TEXT]
 
 

@@ -1,5 +1,6 @@
 """What the rules on headers cannot look at, and what they say of a pin that is known by its artefact only."""
 
+from reproducers.receipts import read
 from reproducers.rules.engine import Skipped
 from reproducers.store import file_sha256
 
@@ -9,7 +10,11 @@ def skipped(made):
 
 
 def test_a_pin_without_a_receipt_is_skipped_with_the_reason(desk):
-    assert skipped(desk(16)) == [Skipped("header-export", "pack16", "no receipt of this reproducer at pin main")]
+    made = desk(16)
+    for path in (made.root / "receipts").glob("16/*.json"):
+        if read(path)["at"] == "main":
+            path.unlink()
+    assert skipped(made) == [Skipped("header-export", "pack16", "no receipt of this reproducer at pin main")]
 
 
 def test_a_receipt_of_another_patch_is_left_to_the_rule_for_it(desk):

@@ -51,4 +51,4 @@ def test_the_store_is_left_alone_and_asked_once(case):
 
 def test_an_absent_tree_is_said_with_the_command(case, tmp_path):
     case.store = tmp_path
-    assert applied(case, "live") == "1.0 is not in the store: python -m reproducers.run pack08"
+    assert applied(case, "live") == "1.0 is not in the store: python -m reproducers.run pack08 --lane cpu"
