@@ -47,8 +47,9 @@ socket.create_connection = socket.getaddrinfo = socket.gethostbyname = refuse
 from typer.testing import CliRunner
 name, arguments, day = sys.argv[1], json.loads(sys.argv[2]), datetime.date.fromisoformat(sys.argv[3])
 verb = importlib.import_module(f"reproducers.{name}")
-if hasattr(verb, "today"):
-    verb.today = lambda: day
+for module in (verb, importlib.import_module("reproducers.verification")):
+    if hasattr(module, "today"):
+        module.today = lambda: day
 typed = None
 if name == "approve":
     from reproducers import dossier
