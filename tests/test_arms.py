@@ -187,8 +187,9 @@ CHILD = 'child = subprocess.Popen(["sleep", "97"], start_new_session={own})\npri
 DAEMON = """
 if os.fork() == 0:
     os.setsid()
-    if os.fork() == 0:
-        print("PID", os.getpid(), flush=True)
+    if daemon := os.fork():
+        print("PID", daemon, flush=True)
+    else:
         os.execvp("sleep", ["sleep", "97"])
     os._exit(0)
 os.wait()

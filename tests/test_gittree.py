@@ -11,6 +11,7 @@ from toy import SOURCE, git, write_tree
 from reproducers import gittree
 from reproducers.errors import CannotTestHere, PatchlaneError
 from reproducers.store import Store, tree_digest
+from reproducers.verdicts import Exit
 
 
 @pytest.fixture
@@ -104,9 +105,10 @@ def test_a_tree_changed_together_with_its_record_is_made_anew(clone, store):
 def test_a_source_that_is_an_option_is_refused(store, tmp_path, monkeypatch, source):
     monkeypatch.chdir(tmp_path)
     store.offline = False
-    with pytest.raises(PatchlaneError):
+    with pytest.raises(PatchlaneError) as said:
         gittree.commit_tree(store, source, "0" * 40, "toy")
-    assert not (tmp_path / "RAN").exists()
+    assert said.value.exit_code is Exit.USAGE, "not given to git, which would have failed to fetch"
+    assert not list(tmp_path.rglob("RAN"))
 
 
 @pytest.mark.parametrize("place", ["a folder", "the source", "--upstream"])
