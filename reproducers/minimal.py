@@ -1,0 +1,22 @@
+"""The minimal() of a reproducer as a script of its own: what a body quotes and an exported file begins with."""
+
+import ast
+from pathlib import Path
+
+
+def code(reproducer: Path) -> str | None:
+    """The body of the top-level function ``minimal`` without its docstring, dedented, ending in one newline.
+
+    None where the reproducer has no such function, or one of a docstring only. SyntaxError where it is no Python.
+    """
+    source = reproducer.read_text(encoding="utf-8")
+    for node in ast.parse(source, str(reproducer)).body:
+        if isinstance(node, ast.FunctionDef) and node.name == "minimal":
+            statements = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
+            if not statements:
+                return None
+            before = node.body[0].end_lineno if statements is not node.body else node.lineno
+            lines = source.splitlines()[before or 0 : statements[-1].end_lineno]
+            indent = " " * statements[0].col_offset  # textwrap.dedent would stop at a string that begins a line
+            return "\n".join(line.removeprefix(indent) for line in lines).strip("\n") + "\n"
+    return None
