@@ -309,5 +309,6 @@ def _segments(source: str, body: list[ast.stmt], nodes: list[ast.stmt]) -> str:
     text = []
     for node in nodes:
         before = body[body.index(node) - 1]
-        text += [line.decode() for line in lines[before.end_lineno or 0 : node.end_lineno]]
+        end = node.end_lineno if node is not body[-1] else None  # with the comments that follow
+        text += [line.decode() for line in lines[before.end_lineno or 0 : end]]
     return re.sub(r"\n{4,}", "\n\n\n", "".join(text)).strip("\n") + "\n"

@@ -9,7 +9,10 @@ from pathlib import Path
 
 from reproducers.rules.case import Case
 
-FAMILIES = ("gfm", "links", "private", "english", "evidence", "numbers", "patches", "headers", "formatted", "filed")
+FAMILIES = (
+    *("gfm", "links", "private", "english", "evidence", "numbers", "patches", "headers", "formatted", "filed"),
+    *("minimal",),
+)
 
 
 @dataclass(frozen=True)

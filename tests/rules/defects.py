@@ -219,6 +219,7 @@ HARMLESS = [
     ),
     said("receipt-claim", '{{ host("cpu") }}'),
     Edit("receipt-stale", CODE, "", "# changed\n"),
+    Edit("minimal-shape", CODE, "def minimal()", "def minimal() -> None", base=33),
     said("number-body", "See `3.7 ms`, bf16, version 0.19.2 and `027fa4aa`, on 0.19.x."),
     Edit("number-record", RECORD, "title: DSA makes", "title: In 0.19.0 DSA makes"),
     new_file("patch-scope", "megatron/core/x.py"),
