@@ -223,8 +223,10 @@ class Probe:
             raise
         except Exception as error:
             state = "bug" if bug and bug.matches(error) else bad
-            if state == bad:
-                traceback.print_exc(file=sys.stdout)
+            if state == bad or not any(c.state == "bug" and isinstance(c.measured, str) for c in self.checks):
+                # of the bug the first, which an issue quotes; without this frame, which says nothing
+                below = getattr(error.__traceback__, "tb_next", None)
+                traceback.print_exception(type(error), error, below, file=sys.stdout)
             said = f"{type(error).__name__}: {error}".splitlines()[0][:200]
             self._add(Check(name, role, state, said, limit))  # type: ignore[arg-type]
             return None

@@ -12,8 +12,8 @@ HEAD = '"""Doc."""\n\nimport sys\n\n\n'
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        ('def minimal():\n    """Doc."""\n    import torch\n\n    # why\n    assert torch\n', "import torch\n\n# why\nassert torch\n"),
-        ("def minimal() -> None:\n    # why\n    for _ in range(2):\n        print(1)\n", "# why\nfor _ in range(2):\n    print(1)\n"),
+        ('def minimal():\n    """Doc."""\n    a = 1\n\n    # why\n    del a\n', "a = 1\n\n# why\ndel a\n"),
+        ("def minimal() -> None:\n    # why\n    while next():\n        pass\n", "# why\nwhile next():\n    pass\n"),
         ('def minimal():\n    """Doc.\n\n    More.\n    """\n\n    x = """a\nb"""\n\n\ny = 1\n', 'x = """a\nb"""\n'),
         ('def minimal():\n    """Only a docstring."""\n', None),
         ("def other():\n    def minimal():\n        pass\n", None),
