@@ -41,7 +41,7 @@ def minimal():
     gradients = [torch.ones(65998, device="cuda", dtype=torch.bfloat16) for _ in range(16)]
     norm = float(get_grad_norm_fp32(gradients, 2, torch.distributed.group.WORLD))
     exact = (16 * 65998) ** 0.5
-    print(f"Transformer Engine {transformer_engine.__version__}: norm {norm:.2f}, should be {exact:.2f}")
+    print(f"with {transformer_engine.__version__}: norm {norm:.2f}, should be {exact:.2f}")
     assert abs(norm / exact - 1) < 1e-5  # it is summed in fp32
 
 

@@ -137,6 +137,8 @@ PLANTED = [
     said("receipt-claim", '{{ host("rocm") }}'),
     said("receipt-claim", "{{ speed }}"),
     said("receipt-claim", "{% if %}"),
+    Edit("minimal-shape", CODE, "def minimal()", "LATER = 1\n\n\ndef minimal()", base=33),
+    Edit("minimal-shape", CODE, "def minimal()", "def smallest()", base=33),
     Edit("receipt-stale", CODE, "", "# changed\n", fresh=False),
     Edit("receipt-stale", PATCH, "Origin: written", "Origin: rewritten", fresh=False),
     said("number-body", "It takes 3.7 ms."),
