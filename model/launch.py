@@ -80,7 +80,7 @@ def start(place: World, overlay: Overlay, run: Run, seed: int) -> None:
         "gloo" if overlay.device == "cpu" else "cpu:gloo,cuda:nccl", init_method=meeting, rank=place.rank,
         world_size=place.size,
     )  # fmt: skip
-    lane_megatron.start(
+    lane_megatron.start_megatron(
         importlib.import_module, seed, Rank(place.rank, place.size),
         expert_model_parallel_size=run.expert_parallel, pipeline_model_parallel_size=run.pipeline_parallel,
     )  # fmt: skip

@@ -147,6 +147,6 @@ def activate(overlay: Overlay) -> None:
         module = types.ModuleType(package)
         module.__path__ = [str(root)]
         sys.modules[package] = module
-    lane_megatron.enable(overlay.device)
+    lane_megatron.megatron_lane(overlay.device)
     if overlay.device == "cuda":
-        lane_te.enable("cuda")  # with the shim that its core needs beside torch's cuBLAS
+        lane_te.import_transformer_engine("cuda")  # with the shim that its core needs beside torch's cuBLAS

@@ -1,7 +1,7 @@
 """Write a reproducer and the probe as one file that a maintainer runs on any tree, without this repository.
 
-``python -m reproducers.export pack09 -o pack09.py``: the PEP 723 header, the docstring, how to run it, the probe's
-modules as readable text with a small importer, then the reproducer's own code, unchanged.
+``python -m reproducers.export pack09 -o pack09.py``: the PEP 723 header, the docstring, how to run it, ``minimal()``,
+the reproducer's own code, then what it uses of the probe, as plain code.
 """
 
 from __future__ import annotations
@@ -14,81 +14,15 @@ from typing import Annotated
 
 import typer
 
-from reproducers import disk, pins
+from reproducers import disk, flatten, pins
 from reproducers.errors import PatchlaneError
+from reproducers.probe import SOURCES
 from reproducers.schema import Pack, load_named
-from reproducers.store import file_sha256, write_atomic
+from reproducers.store import write_atomic
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-ENGINE = Path(__file__).resolve().parent
 ISSUE_LIMIT = 65_536  # characters that GitHub takes in one issue or comment
 HEADER = re.compile(r"(?m)^# /// script$\s(^#(| .*)$\s)+^# ///$\n")  # PEP 723's own pattern, for one type
-# Commands of this repository mean nothing to whoever holds only the exported file.
-REMEDIES = {
-    '"make setup"': '"install what the header lists"',
-    '"python -m reproducers.doctor"': '"install what the header lists"',
-}
-LOADER = '''
-class _Embedded(importlib.abc.MetaPathFinder, importlib.abc.ExecutionLoader):
-    """Import the probe's modules from the texts above, before any folder is searched."""
-
-    def find_spec(self, fullname, path=None, target=None):
-        return importlib.util.spec_from_loader(fullname, self) if fullname in _SOURCES else None
-
-    def get_filename(self, fullname):
-        return f"{__file__}/{fullname.replace('.', '/')}.py"  # for tracebacks; there is no such file
-
-    def get_source(self, fullname):
-        return _SOURCES[fullname]
-
-    def is_package(self, fullname):
-        return fullname == "reproducers"
-
-
-sys.meta_path.insert(0, _Embedded())
-'''
-
-
-def _lanes(reproducer: str) -> Iterator[str]:
-    """The ``lane_*`` modules behind the probe's methods that the reproducer calls; only these travel."""
-    called = {node.attr for node in ast.walk(ast.parse(reproducer)) if isinstance(node, ast.Attribute)}
-    for node in ast.walk(ast.parse((ENGINE / "probe.py").read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef) and node.name in called:
-            yield from (name for name in _imported(ast.unparse(node)) if name.startswith("reproducers.lane_"))
-
-
-def _imported(source: str) -> Iterator[str]:
-    """Dotted names under ``reproducers`` that a source imports or names in a string, its candidates for embedding."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value
-
-
-def embedded(reproducer: str) -> dict[str, str]:
-    """{module name: text} of all that the reproducer can reach."""
-    waiting = ["reproducers", *_lanes(reproducer), *_imported(reproducer)]
-    found: dict[str, str] = {}
-    while waiting:
-        name = waiting.pop()
-        path = ENGINE / ("__init__.py" if name == "reproducers" else name.removeprefix("reproducers.") + ".py")
-        if name in found or not re.fullmatch(r"reproducers(\.\w+)?", name) or not path.is_file():
-            continue
-        found[name] = path.read_text(encoding="utf-8")
-        waiting += (other for other in _imported(found[name]) if "lane_" not in other or name != "reproducers.probe")
-    return {name: _for_strangers(name, found[name]) for name in sorted(found)}
-
-
-def _for_strangers(name: str, text: str) -> str:
-    """The module's text with remedies that hold outside this repository; refused where it would end the literal."""
-    for ours, theirs in REMEDIES.items():
-        text = text.replace(ours, theirs)
-    if "'''" in text or HEADER.search(text):
-        raise PatchlaneError(f"{name}: holds ''' or a script header, which cannot be embedded", "reword it")
-    return text
 
 
 def split(source: str) -> tuple[str, str, str, str]:
@@ -108,38 +42,39 @@ def split(source: str) -> tuple[str, str, str, str]:
 
 def note(pack: Pack) -> str:
     """How to run the file, as comments."""
-    name, package, root = f"{pack.id}.py", pack.upstream.package, pack.upstream.source_root
-    checkout = f"; of a checkout, DIR is its {root}/" if root != "." else ""
+    package, root = pack.upstream.package, pack.upstream.source_root
+    run, lane = f"python {pack.id}.py", "" if "cpu" in pack.lanes else " --lane cuda"
+    need = [n.distribution.replace("-", "_") for n in pins.needs_of(pack, pack.pins["live"])]
+    folders = [f"{SOURCES[name]}, then {option} DIR" for name, option in _folders(package, need)]
     rows = [
-        f"How to run it, with the packages that the header lists ({' or '.join(sorted(pack.lanes))} lane):",
-        f"  uv run {name}",
-        f"  python {name}               the {package} that this interpreter has installed",
-        f"  python {name} --tree DIR    the {package} in DIR, an unpacked release or a checkout{checkout}",
-        "  --lane cuda, --seed N and --needs DIR (a folder with further packages) go with each; see --help.",
-        f"It prints BUG_REPRODUCED where the bug is, as in {pack.upstream.distribution} {pack.pins['live'].label},",
-        "and HEALTHY where it is not. Exit status: 0 for both, 77 when this host cannot tell, 1 for any other failure.",
-        *_needs(pack),
-        "The last part of this file is the reproducer, unchanged; its own file has sha256",
-        f"{file_sha256(pack.reproducer)}. Before it comes the probe that it reports through.",
+        f"uv run {pack.id}.py{lane}, or, where the packages above are installed, {run}{lane}",
+        *(f"  first: {folder}" for folder in folders),
+        *([f"  {run} --lane cuda     on a GPU"] if not lane and "cuda" in pack.lanes else []),
+        f"  {run} --tree DIR      tests DIR's {package}: an unpacked release or {_checkout(root)}",
+        f"  {run} --minimal       runs minimal() alone",
+        f"It ends with BUG_REPRODUCED where the bug is, as in {pack.upstream.distribution} {pack.pins['live'].label},",
+        "with HEALTHY where it is not (exit status 0 for both), and with CANNOT_TEST where this host cannot tell (77).",
     ]
-    return "".join(f"# {row}".rstrip() + "\n" for row in rows)
+    return "".join(f"# {row}\n" for row in rows)
 
 
-def _needs(pack: Pack) -> list[str]:
-    needs = [f"{n.distribution} {n.release}" for n in pins.needs_of(pack, pack.pins["live"])]
-    return [f"Tested beside: {', '.join(needs)}."] if needs else []
+def _folders(package: str, needs: list[str]) -> Iterator[tuple[str, str]]:
+    """(package, option that takes its folder) of those that pip cannot be relied on to install."""
+    if package in SOURCES:
+        yield package, "--tree"
+    yield from ((name, "--needs") for name in needs if name in SOURCES)
 
 
-def render(pack: Pack, modules: dict[str, str] | None = None) -> str:
+def _checkout(root: str) -> str:
+    return "a checkout" if root == "." else f"a checkout's {root}/"
+
+
+def render(pack: Pack) -> str:
     """The exported file's text; a pure function of the pack's and the engine's files."""
     source = pack.reproducer.read_text(encoding="utf-8")
-    header, docstring, future, rest = split(source)
-    texts = modules if modules is not None else embedded(source)
-    rows = [f"_SOURCES = {{}}  # the probe: {len(texts)} modules as text\n"]
-    rows += [f"_SOURCES[\"{name}\"] = r'''{text}'''\n" for name, text in texts.items()]
-    imports = "import importlib.abc\nimport importlib.util\nimport sys\n"
-    ruler = f"\n# {'-' * 20} the reproducer {'-' * 20}\n"
-    return "".join([header, docstring, note(pack), future, "\n", imports, "\n", *rows, "\n", LOADER, ruler, rest])
+    header, docstring, future, _ = split(source)
+    imports, code = flatten.join(source, pack.reproducer.name)
+    return "\n".join([f"{header}{docstring}{note(pack)}", *([future.lstrip()] if future else []), imports, code])
 
 
 @app.command()
@@ -154,8 +89,7 @@ def main(
         typer.echo(text, nl=False)
     else:
         write_atomic(disk.usable_file(output, "-o FILE names another file"), text.encode())
-    fits = "fits" if len(text) <= ISSUE_LIMIT else "does not fit; attach it or use a gist"
-    typer.echo(f"{output or pack.id}: {len(text):,} characters; an issue takes {ISSUE_LIMIT:,}: {fits}", err=True)
+    typer.echo(f"{output or pack.id}: {text.count(chr(10))} lines", err=True)
 
 
 if __name__ == "__main__":

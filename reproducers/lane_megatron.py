@@ -21,11 +21,11 @@ from typing import Any
 from reproducers.observe import CannotTest
 from reproducers.ranks import Rank
 
-FACTORIES = ("arange", "as_tensor", "empty", "empty_like", "full", "ones", "rand", "randn", "tensor", "zeros")
-Upstream = Callable[[str], types.ModuleType]
+_FACTORIES = ("arange", "as_tensor", "empty", "empty_like", "full", "ones", "rand", "randn", "tensor", "zeros")
+_Upstream = Callable[[str], types.ModuleType]
 
 
-def enable(device: str) -> None:
+def megatron_lane(device: str) -> None:
     """``device`` "cpu": stand in for the CUDA names Megatron asks for, GPU or not; call before it is imported."""
     if device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # heeded as long as nobody has asked torch for a GPU
@@ -33,7 +33,7 @@ def enable(device: str) -> None:
         import torch
         import triton  # noqa: F401  megatron.core imports it unasked from 0.18 on
     except ModuleNotFoundError as error:
-        raise CannotTest(f"{error.name} is not installed", "make setup") from error
+        raise CannotTest(f"{error.name} is not installed", f"pip install {error.name}") from error
     if torch.cuda.is_available() != (device == "cuda"):
         raise CannotTest(f"lane {device} was asked for, torch sees {torch.cuda.device_count()} GPUs")
     _fast_hadamard_transform()
@@ -54,7 +54,7 @@ def enable(device: str) -> None:
     tensor.cuda = tensor.pin_memory = lambda self, *a, **k: self
     kind = tensor.type  # the optimizers recognise dtypes by names such as torch.cuda.FloatTensor
     tensor.type = lambda self, *a, **k: kind(self, *a, **k) if a or k else kind(self).replace("torch.", "torch.cuda.")
-    for name in FACTORIES:
+    for name in _FACTORIES:
         setattr(torch, name, _on_cpu(getattr(torch, name)))
 
 
@@ -100,7 +100,7 @@ def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-def start(upstream: Upstream, seed: int, rank: Rank, **parallel: int) -> types.ModuleType:
+def start_megatron(upstream: _Upstream, seed: int, rank: Rank, **parallel: int) -> types.ModuleType:
     """Start torch.distributed and Megatron's groups and generators in this rank; returns ``parallel_state``.
 
     ``parallel`` goes to ``initialize_model_parallel``. A world of one never sends anything, so gloo serves on a

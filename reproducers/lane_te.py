@@ -47,7 +47,7 @@ class Backend(enum.IntEnum):
     NVTE_FP8 = 2
 
 
-def enable(device: str) -> types.ModuleType:
+def import_transformer_engine(device: str) -> types.ModuleType:
     """``transformer_engine.pytorch`` for a lane. Raises CannotTest where it or what it was built for is missing."""
     spec = importlib.util.find_spec("transformer_engine")
     if spec is None or spec.origin is None:

@@ -1,13 +1,7 @@
-"""Compile TileLang functions without a GPU: to CUDA source, and with nvcc to a cubin for its resource use.
-
-What was compiled once is kept by content: the TIR text, the pass configs and TileLang's version for the CUDA source,
-the source and nvcc's version for the cubin. Failures are never kept: the bug must happen in the run that claims it.
-"""
+"""Compile TileLang functions without a GPU: to CUDA source, and with nvcc to a cubin for its resource use."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 import shutil
@@ -23,39 +17,36 @@ USED = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) byt
 REGISTERS = re.compile(r"Used (\d+) registers")
 
 
-def lower(func: Any, configs: dict[str, Any], *, cached: bool) -> str:
+def lower(func: Any, configs: dict[str, Any]) -> str:
     """CUDA source of a TileLang PrimFunc for ``ARCH`` under ``configs`` (pass configs, keys as text)."""
     import tilelang
     from tilelang import tvm
 
-    named = {str(getattr(key, "value", key)): value for key, value in configs.items()}
-    script = func.script(show_meta=True)
-    kept = _kept("lowered", tilelang.__version__, ARCH, json.dumps(named, sort_keys=True), script) if cached else None
-    if kept and kept.exists():
-        return kept.read_text()
     target = tvm.target.Target({"kind": "cuda", "arch": ARCH})
-    with tvm.transform.PassContext(opt_level=3, config=named), target:
-        source = str(tilelang.lower(func, target=target).kernel_source)
-    _keep(kept, source)
-    return source
+    with tvm.transform.PassContext(opt_level=3, config=named(configs)), target:
+        return str(tilelang.lower(func, target=target).kernel_source)
+
+
+def named(configs: dict[str, Any]) -> dict[str, Any]:
+    """Pass configs by their names; keys may be members of ``tilelang.PassConfigKey``."""
+    return {str(getattr(key, "value", key)): value for key, value in configs.items()}
+
+
+def nvcc_path() -> str:
+    """The nvcc on the path or of CUDA_HOME; CannotTest where there is none."""
+    tool = shutil.which("nvcc") or shutil.which("nvcc", path=f"{os.environ.get('CUDA_HOME', '/usr/local/cuda')}/bin")
+    if tool is None:
+        raise CannotTest("nvcc is not on the path", "install the CUDA toolkit, or set CUDA_HOME")
+    return tool
 
 
 def nvcc(source: str) -> dict[str, int]:
     """{registers, stack, spill_stores, spill_loads} of the hungriest kernel in ``source``, as ptxas reports it."""
-    tool = shutil.which("nvcc") or shutil.which("nvcc", path=f"{os.environ.get('CUDA_HOME', '/usr/local/cuda')}/bin")
-    if tool is None:
-        raise CannotTest("nvcc is not on the path", "install the CUDA toolkit, or set CUDA_HOME")
-    version = subprocess.run([tool, "--version"], capture_output=True, text=True, check=True).stdout
-    kept = _kept("cubin", version, ARCH, source)
-    if kept and kept.exists():
-        return dict(json.loads(kept.read_text()))
-    said = _compile(tool, source)
+    said = _compile(nvcc_path(), source)
     frames = [tuple(map(int, row)) for row in USED.findall(said)]
     most = [max(column) for column in zip(*frames, strict=True)] or [0, 0, 0]
     registers = max(map(int, REGISTERS.findall(said)), default=0)
-    used = dict(zip(("registers", "stack", "spill_stores", "spill_loads"), [registers, *most], strict=True))
-    _keep(kept, json.dumps(used))
-    return used
+    return dict(zip(("registers", "stack", "spill_stores", "spill_loads"), [registers, *most], strict=True))
 
 
 def _compile(tool: str, source: str) -> str:
@@ -73,19 +64,3 @@ def _compile(tool: str, source: str) -> str:
         errors = [line for line in done.stderr.splitlines() if "error" in line]
         raise RuntimeError(f"nvcc rejects the source with {len(errors)} errors: {(errors or ['?'])[0][:300]}")
     return done.stderr
-
-
-def _kept(kind: str, *content: str) -> Path | None:
-    """Where the artefact of this content is kept; None outside a runner, which names the folder."""
-    folder = os.environ.get("TILELANG_CACHE_DIR")
-    key = hashlib.sha256("\0".join(content).encode()).hexdigest()
-    return Path(folder) / f"patchlane-{kind}" / key if folder else None
-
-
-def _keep(path: Path | None, text: str) -> None:
-    if path is None:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".tmp-{os.getpid()}-{path.name}")
-    scratch.write_text(text)
-    scratch.replace(path)

@@ -13,10 +13,8 @@ from typing import Any
 
 from reproducers.observe import CannotTest
 
-LIBDEVICE = ("tanh", "rsqrt", "exp", "log", "erf", "sigmoid", "log1p", "expm1")
 
-
-def enable() -> None:
+def interpret_triton() -> None:
     """Switch the interpreter on; call before any module with Triton kernels is imported.
 
     Raises CannotTest where triton or a numpy it works with is missing.
@@ -29,7 +27,7 @@ def enable() -> None:
         import triton
         import triton.runtime.interpreter as interpreter
     except ModuleNotFoundError as error:
-        raise CannotTest(f"{error.name} is not installed", "make setup") from error
+        raise CannotTest(f"{error.name} is not installed", f"pip install {error.name}") from error
     if tuple(map(int, numpy.__version__.split(".")[:2])) >= (2, 4) and triton.__version__ < "3.7":
         raise CannotTest(
             f"triton {triton.__version__}'s interpreter needs numpy < 2.4, found {numpy.__version__}",
@@ -85,7 +83,7 @@ def _libdevice(interpreter: Any) -> None:
 
         return apply
 
-    for name in LIBDEVICE:
+    for name in functions:
         for module in (libdevice, cuda_libdevice):
             setattr(module, name, elementwise(functions[name]))
 

@@ -7,8 +7,8 @@ import math
 import re
 import sys
 import traceback
-from dataclasses import asdict, dataclass, field
-from pathlib import PurePath
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 State = Literal["bug", "healthy", "different", "passed", "failed", "skipped", "noted"]
@@ -32,10 +32,10 @@ class CannotTest(Exception):
 
 @dataclass(frozen=True)
 class Signature:
-    """How a crashing bug looks: exception type name, message pattern, and a frame inside an upstream file.
+    """How a crash by the bug looks: exception type, pattern of its message, end of a path in its traceback.
 
-    ``frame`` is a path suffix such as ``mamba_ssm/ops/tilelang/mamba3/mamba3_mimo_bwd.py``; the innermost
-    traceback entries are searched, so a wrapper around the raise does not hide it.
+    ``frame`` is a path suffix such as ``mamba_ssm/ops/tilelang/mamba3/mamba3_mimo_bwd.py``; the whole traceback is
+    searched, so a wrapper around the raise does not hide it.
     """
 
     exception: str
@@ -43,10 +43,10 @@ class Signature:
     frame: str
 
     def matches(self, error: BaseException) -> bool:
-        names = {cls.__name__ for cls in type(error).__mro__}
-        files = [PurePath(f.filename).as_posix() for f in traceback.extract_tb(error.__traceback__)]
+        """Whether ``error`` is this crash."""
+        files = [Path(f.filename).as_posix() for f in traceback.extract_tb(error.__traceback__)]
         return (
-            self.exception in names
+            self.exception in {cls.__name__ for cls in type(error).__mro__}
             and re.search(self.message, str(error)) is not None
             and any(name.endswith("/" + self.frame) for name in files)
         )
@@ -67,30 +67,27 @@ class Check:
 
     def line(self) -> str:
         """One line for people: state, name, measured value against its limit and reference."""
-        text = f"[{self.state:>9}] {self.name}"
-        if self.measured is not None:
-            text += f": {_number(self.measured)}{self.unit and ' ' + self.unit}"
-        if self.limit is not None:
-            text += f" (limit {_number(self.limit)})"
-        if self.reference:
-            text += f" vs {self.reference}"
-        return text + (f" -- {self.detail}" if self.detail else "")
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-def _number(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.4g}"
+        measured, limit = (f"{v:.4g}" if isinstance(v, float | int) else v for v in (self.measured, self.limit))
+        value = "" if measured is None else f": {measured}{self.unit and ' ' + self.unit}"
+        value += ("" if limit is None else f" (limit {limit})") + (self.reference and f" vs {self.reference}")
+        return f"[{self.state:>9}] {self.name}{value}{self.detail and f' -- {self.detail}'}"
 
 
 def judge_error(measured: float, limit: float, bug_above: float | None) -> State:
     """Healthy at or under ``limit``; the bug at or over ``bug_above``; anything else, NaN included, is different."""
     if math.isfinite(measured) and measured <= limit:
         return "healthy"
-    if bug_above is not None and math.isfinite(measured) and measured >= bug_above:
-        return "bug"
-    return "different"
+    return "bug" if bug_above is not None and math.isfinite(measured) and measured >= bug_above else "different"
+
+
+def judge(checks: list[Check]) -> tuple[Outcome, str]:
+    """(outcome, reason): any different bug check decides first, then the bug, then health; guards do not decide."""
+    bugs = [c for c in checks if c.role == "bug"]
+    for state in ("different", "bug"):
+        if names := [c.name for c in bugs if c.state == state]:
+            return state, "; ".join(names)  # type: ignore[return-value]
+    said = f"{len(bugs)} bug check{'s'[: len(bugs) > 1]} healthy"
+    return ("healthy", said) if bugs else ("different", "the reproducer made no bug check")
 
 
 def bits_sha256(values: tuple[Any, ...]) -> str:
@@ -105,31 +102,3 @@ def bits_sha256(values: tuple[Any, ...]) -> str:
             flat = value.detach().cpu().contiguous().reshape(-1)
             digest.update(flat.view(sys.modules["torch"].uint8).numpy().data)
     return digest.hexdigest()
-
-
-@dataclass
-class Observations:
-    """The checks of one arm, in order, and the outcome they add up to."""
-
-    checks: list[Check] = field(default_factory=list)
-
-    def add(self, check: Check) -> Check:
-        if any(c.name == check.name for c in self.checks):
-            raise ValueError(f"check {check.name!r} is recorded twice")
-        self.checks.append(check)
-        return check
-
-    def outcome(self) -> tuple[Outcome, str]:
-        """(outcome, reason): any different check decides first, then the bug, then health; guards do not decide."""
-        bugs = [c for c in self.checks if c.role == "bug"]
-        if not bugs:
-            return "different", "the reproducer made no bug check"
-        for state in ("different", "bug"):
-            hits = [c for c in bugs if c.state == state]
-            if hits:
-                return state, "; ".join(c.name for c in hits)  # type: ignore[return-value]
-        return "healthy", f"{len(bugs)} bug checks healthy"
-
-    def sentinel(self) -> str | None:
-        """The sentinel these checks earn on their own; FIX_VALIDATED needs two arms and is the runner's."""
-        return "BUG_REPRODUCED" if self.outcome()[0] == "bug" else None

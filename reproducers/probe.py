@@ -1,9 +1,9 @@
 """The one way a reproducer talks: import upstream from the given tree, measure, record, say what was seen.
 
-``main(reproduce, pack=5, package="mamba_ssm")`` prints the stamp (JSON) first and the observation record (JSON) last.
-The probe is never told whether its tree is patched. Standard library only; ``export`` inlines it into a single file.
-Exit status of an arm: 0 when it decided (bug or healthy), 1 when it failed in some other way, 2 usage, 77 when it
-cannot test here.
+``main(reproduce, pack=5, package="mamba_ssm")`` prints what is tested first and the result last; the runner's arms
+(``watched.py``) print both as JSON. The probe is never told whether its tree is patched. Standard library only at
+import; ``export`` copies what a reproducer uses of it into a single file. Exit status: 0 when it decided (bug or
+healthy), 1 when it failed in some other way, 2 usage, 77 when it cannot test here.
 """
 
 from __future__ import annotations
@@ -11,34 +11,51 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import importlib.util
-import json
+import importlib.metadata
+import os
 import sys
 import traceback
 import types
 from collections.abc import Callable
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from reproducers.observe import CannotTest, Check, Observations, Signature, bits_sha256, judge_error
+from reproducers.observe import CannotTest, Check, Signature, bits_sha256, judge, judge_error
 from reproducers.ranks import Rank
-from reproducers.ranks import run as run_ranks
-from reproducers.stamp import capability, file_sha256, versions
-from reproducers.watch import Watch
+from reproducers.stamp import DISTRIBUTIONS, version
+
+if TYPE_CHECKING:
+    from reproducers.measuring import Operators, Places
 
 __all__ = ["CannotTest", "Probe", "Signature", "main"]
+# what pip cannot install without nvcc, but lies ready to import in a checkout
+SOURCES = {"mamba_ssm": "git clone -b v2.3.2.post1 https://github.com/state-spaces/mamba DIR"}
 T = TypeVar("T")
 
 
 class Probe:
     """One arm's notebook. Attributes: ``tree`` (import root), ``lane`` ("cpu" or "cuda"), ``seed``."""
 
-    def __init__(self, package: str, tree: Path, lane: str, seed: int, watch: Watch) -> None:
-        self.package, self.tree, self.lane, self.seed = package, tree, lane, seed
-        self._watch = watch
-        self.rank = Rank()
-        self.observations = Observations()
+    tree: Path
+    _rank = Rank()
+
+    def __init__(self, package: str, args: argparse.Namespace) -> None:
+        self.package, self.lane, self.seed, self.args = package, args.lane, args.seed, args
+        self.checks: list[Check] = []
+        self.quiet = False  # a rank's checks are printed when they join the arm's
+
+    def open(self) -> None:
+        """Find the package in the tree given, or where this interpreter has it, and say what is tested."""
+        self.tree = locate(self.package, self.args.tree, "--tree")
+        said = [f"{version(self.package, self.tree)} in {self.tree}", f"{self.lane} lane", f"seed {self.seed}"]
+        said += [f"{d.name} {d.version}" for d in importlib.metadata.distributions() if d.name in DISTRIBUTIONS]
+        print(*said, f"python {sys.version.split()[0]}", sep=", ", flush=True)
+
+    def close(self, outcome: str, reason: str, remedy: str) -> None:
+        """Say what was seen."""
+        said = "BUG_REPRODUCED" if outcome == "bug" else outcome.upper()
+        print(f"{said}: {reason}{remedy and f' (remedy: {remedy})'}", flush=True)
 
     def upstream(self, name: str) -> types.ModuleType:
         """Import upstream module ``name`` from the tree.
@@ -49,11 +66,10 @@ class Probe:
         try:
             module = importlib.import_module(name)
         except ModuleNotFoundError as error:
-            missing = error.name or str(error)
-            if missing.split(".")[0] == self.package:
-                raise CannotTest(f"this tree has no module {missing}") from error
-            raise CannotTest(f"dependency {missing} is not installed", "python -m reproducers.doctor") from error
-        self._watch.hook_triton()
+            missing = (error.name or str(error)).split(".")[0]
+            if missing == self.package:
+                raise CannotTest(f"this tree has no module {error.name}") from error
+            raise absent(missing, "--needs") from error
         self.check_origin()
         return module
 
@@ -63,35 +79,38 @@ class Probe:
         By default the package under test, from the tree; otherwise one that it needs, from wherever it is found.
         """
         name = package or self.package
-        root = _locate(name, self.tree if name == self.package else None) / name
         module = types.ModuleType(name)
-        module.__path__ = [str(root)]
+        module.__path__ = [str((self.tree if name == self.package else locate(name, None, "--needs")) / name)]
         sys.modules[name] = module
 
     def check_origin(self) -> None:
         """Refuse to go on if any module of the package under test was imported from outside the tree."""
-        tree = self.tree.resolve()
         for name, module in list(sys.modules.items()):
-            origin = getattr(module, "__file__", None)
-            if name.split(".")[0] != self.package or not origin:
-                continue
-            if not Path(origin).resolve().is_relative_to(tree):
-                raise RuntimeError(f"{name} was imported from {origin}, not from the tree under test {tree}")
+            origin = getattr(module, "__file__", None) if name.split(".")[0] == self.package else None
+            if origin and not Path(origin).resolve().is_relative_to(self.tree.resolve()):
+                raise RuntimeError(f"{name} was imported from {origin}, not from the tree under test {self.tree}")
 
     def triton_interpreter(self) -> None:
         """CPU lane: run Triton kernels under its interpreter; call before the first ``upstream``."""
-        lane = importlib.import_module("reproducers.lane_triton")
-        lane.enable()
+        from reproducers.lane_triton import interpret_triton
+
+        interpret_triton()
 
     def megatron_cpu(self, **parallel: int) -> None:
-        """Start Megatron-Core in this rank (a world of one outside ``ranks``), on the CPU lane with stand-ins for CUDA
-        names; serves both lanes.
+        """Start Megatron-Core in this rank, on the CPU lane with stand-ins for CUDA names; serves both lanes.
 
-        Call before the first ``upstream``; ``parallel`` goes to ``initialize_model_parallel``.
+        A world of one outside ``ranks``. Call before the first ``upstream``; ``parallel`` goes to
+        ``initialize_model_parallel``.
         """
-        lane = importlib.import_module("reproducers.lane_megatron")
-        lane.enable(self.lane)
-        lane.start(self.upstream, self.seed, self.rank, **parallel)
+        from reproducers.lane_megatron import megatron_lane, start_megatron
+
+        megatron_lane(self.lane)
+        start_megatron(self.upstream, self.seed, self.rank, **parallel)
+
+    @property
+    def rank(self) -> Rank:
+        """This process among those of ``ranks``, or a world of one."""
+        return self._rank
 
     def ranks(self, world: int, work: Callable[[int], None]) -> None:
         """Run ``work(rank)`` in ``world`` forked processes; their checks and executed lines join this arm's.
@@ -99,105 +118,134 @@ class Probe:
         ``work`` calls ``megatron_cpu`` itself and records a check of a given name on one rank only. Call before this
         process touches a GPU. Raises RuntimeError when a rank fails, with its traceback in the log.
         """
+        from reproducers.ranks import run_ranks
+
         run_ranks(self, world, work)
 
     def unwatched(self) -> contextlib.AbstractContextManager[None]:
-        """A ``with`` block whose lines are not watched, because watching costs time that it would measure."""
-        return self._watch.paused()
+        """A ``with`` block for what is timed: the runner follows executed lines, which costs time, but not there."""
+        return contextlib.nullcontext()
 
     def merge(self, checks: list[Check], seen: Any) -> None:
         """Take in what a rank found."""
         for check in checks:
             self._add(check)
-        self._watch.merge(seen)
 
     def seen(self) -> Any:
-        """What this process's watch saw, for ``merge``."""
-        return self._watch.seen()
+        """What a rank has beside its checks, for ``merge``."""
+        return None
 
     def lower(self, func: Any, **configs: Any) -> str:
-        """CUDA source of a TileLang function for sm_90a, no GPU needed; ``configs`` are pass configs such as
-        ``**{"tl.disable_tma_lower": True}``. Errors of the compiler propagate.
+        """CUDA source of a TileLang function for sm_90a, no GPU needed; ``configs`` are pass configs.
 
-        Cached by content, except where tilelang itself is under test.
+        As in ``**{"tl.disable_tma_lower": True}``. Errors of the compiler propagate.
         """
-        lane = importlib.import_module("reproducers.lane_tilelang")
-        return str(lane.lower(func, configs, cached=self.package != "tilelang"))
+        from reproducers.lane_tilelang import lower
+
+        return lower(func, configs)
 
     def nvcc(self, source: str) -> dict[str, int]:
         """Compile CUDA source of ``lower`` for sm_90a: registers, spill bytes and stack of its largest kernel.
 
         Raises CannotTest where there is no nvcc, RuntimeError with its first error when it rejects the source.
         """
-        lane = importlib.import_module("reproducers.lane_tilelang")
-        return dict(lane.nvcc(source))
+        from reproducers.lane_tilelang import nvcc
+
+        return nvcc(source)
 
     def transformer_engine(self) -> types.ModuleType:
-        """``transformer_engine.pytorch`` from a need's tree; call before the first ``upstream`` that imports it.
+        """``transformer_engine.pytorch``; call before the first ``upstream`` that imports it.
 
         On the cpu lane its C++ extension is stood in for (``reproducers/lane_te.py``); its Python is the real one.
         """
-        lane = importlib.import_module("reproducers.lane_te")
-        return lane.enable(self.lane)  # type: ignore[no-any-return]
+        from reproducers.lane_te import import_transformer_engine
+
+        return import_transformer_engine(self.lane)
+
+    def waits(self, call: Callable[[], Any]) -> Places:
+        """Where ``call`` makes the host wait for a GPU, {"file:line": times}.
+
+        On a GPU where PyTorch warns of it; on the cpu lane where code of the tree reads a tensor's values, or a size
+        that depends on them.
+        """
+        from reproducers.measuring import host_waits
+
+        return host_waits(call, self.tree, self.lane)
+
+    def operators(self, call: Callable[[], Any]) -> Operators:
+        """How many operators ``call`` runs (``.count``) and how many elements they write (``.written``); any lane."""
+        from reproducers.measuring import operators_of
+
+        return operators_of(call)
+
+    def launches(self, call: Callable[[], Any]) -> tuple[int, int]:
+        """Kernels, copies and fills of ``call`` on the GPU, and copies to the host among them; CUDA lane only.
+
+        (0, 0) where the profiler sees nothing; the first profile of a process starts it, so measure twice.
+        """
+        from reproducers.measuring import gpu_launches
+
+        return gpu_launches(call)
+
+    def milliseconds(self, call: Callable[[], Any], repeats: int, warm: int) -> float:
+        """Median milliseconds of ``repeats`` calls after ``warm``, unwatched, GPU idle included; CUDA lane only."""
+        from reproducers.measuring import gpu_milliseconds
+
+        with self.unwatched():
+            return gpu_milliseconds(call, repeats, warm)
+
+    def graph(self, call: Callable[[], T]) -> tuple[Any, T]:
+        """(CUDA graph, what ``call`` made in it), warmed up and captured; CUDA lane only.
+
+        The first error inside the capture is the one raised; the process is then unfit for more GPU work.
+        """
+        from reproducers.measuring import cuda_graph
+
+        return cuda_graph(call)
 
     def attempt(self, name: str, call: Callable[[], T], signature: Signature) -> T | None:
         """Bug check: run ``call``; raising by ``signature`` is the bug, any other error a different failure.
 
         Returns the call's value, or None when it raised: follow with ``error`` to show that the value is right.
         """
-        expected = f"no {signature.exception} /{signature.message}/ from {signature.frame}"
+        return self._call(name, call, signature)
+
+    def guard_attempt(self, name: str, call: Callable[[], T]) -> T | None:
+        """Guard check: ``call`` must not raise. Returns its value, or None when it did (and the guard failed)."""
+        return self._call(name, call, None)
+
+    def _call(self, name: str, call: Callable[[], T], bug: Signature | None) -> T | None:
+        role, good, bad = ("bug", "healthy", "different") if bug else ("guard", "passed", "failed")
+        limit = f"no {bug.exception} /{bug.message}/ from {bug.frame}" if bug else "no exception"
         try:
             value = call()
         except CannotTest:
             raise
         except Exception as error:
-            state = "bug" if signature.matches(error) else "different"
-            earlier = [check for check in self.observations.checks if check.state == "bug"]
-            if state == "different" or not any(isinstance(check.measured, str) for check in earlier):
+            state = "bug" if bug and bug.matches(error) else bad
+            if state == bad or not any(c.state == "bug" and isinstance(c.measured, str) for c in self.checks):
                 # of the bug the first, which an issue quotes; without this frame, which says nothing
                 below = getattr(error.__traceback__, "tb_next", None)
                 traceback.print_exception(type(error), error, below, file=sys.stdout)
             said = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            self._add(Check(name, "bug", state, said, expected))  # type: ignore[arg-type]
+            self._add(Check(name, role, state, said, limit))  # type: ignore[arg-type]
             return None
-        self._add(Check(name, "bug", "healthy", "returned", expected))
+        self._add(Check(name, role, good, "returned", limit))  # type: ignore[arg-type]
         return value
 
     def error(
-        self,
-        name: str,
-        measured: float,
-        limit: float,
-        *,
-        reference: str,
-        bug_above: float | None = None,
+        self, name: str, measured: float, limit: float, *, reference: str, bug_above: float | None = None,
         unit: str = "",
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Bug check on an error norm: healthy ≤ ``limit``, the bug ≥ ``bug_above``, in between a different failure."""
-        measured = float(measured)
-        state = judge_error(measured, limit, bug_above)
+        state = judge_error(measured := float(measured), limit, bug_above)
         detail = f"bug at or over {bug_above:.4g}" if bug_above is not None else ""
         self._add(Check(name, "bug", state, measured, limit, reference, unit, detail))
 
     def guard(self, name: str, measured: float, limit: float, *, reference: str, unit: str = "") -> None:
         """Guard check: behaviour next to the bug that must hold in both arms, ``measured`` ≤ ``limit``."""
-        measured = float(measured)
-        passed = judge_error(measured, limit, None) == "healthy"
+        passed = judge_error(measured := float(measured), limit, None) == "healthy"
         self._add(Check(name, "guard", "passed" if passed else "failed", measured, limit, reference, unit))
-
-    def guard_attempt(self, name: str, call: Callable[[], T]) -> T | None:
-        """Guard check: ``call`` must not raise. Returns its value, or None when it did (and the guard failed)."""
-        try:
-            value = call()
-        except CannotTest:
-            raise
-        except Exception as error:
-            traceback.print_exc(file=sys.stdout)
-            said = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            self._add(Check(name, "guard", "failed", said, "no exception"))
-            return None
-        self._add(Check(name, "guard", "passed", "returned", "no exception"))
-        return value
 
     def digest(self, name: str, *tensors: Any) -> None:
         """Bitwise identity: a hash of dtypes, shapes and bytes that must be the same in both arms.
@@ -215,121 +263,84 @@ class Probe:
         self._add(Check(name, "note", "skipped", detail=reason))
 
     def _add(self, check: Check) -> None:
-        added = self.observations.add(check)
-        if self.rank.world == 1:  # a rank's checks are printed when they join the arm's
-            print(added.line(), flush=True)
+        if any(c.name == check.name for c in self.checks):
+            raise ValueError(f"check {check.name!r} is recorded twice")
+        self.checks.append(check)
+        if not self.quiet:
+            print(check.line(), flush=True)
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(sys.modules["__main__"].__doc__ or "").strip())
-    parser.add_argument("--tree", type=Path, help="import root of the package under test (default: as installed)")
-    parser.add_argument("--needs", type=Path, action="append", default=[], help="further import roots")
+def absent(package: str, option: str) -> CannotTest:
+    """What to raise where a package is missing: installing it helps, or a folder of its sources given by ``option``."""
+    how = f"{SOURCES[package]}, then" if package in SOURCES else "install what the script's header lists, or"
+    return CannotTest(f"{package} is not installed", f"{how} {option} DIR that holds {package}/")
+
+
+def locate(package: str, tree: str | None, option: str) -> Path:
+    """The import root that holds ``package``: the given tree, or wherever this interpreter has it installed."""
+    spec = PathFinder.find_spec(package, [tree] if tree else None)
+    if spec is None or not spec.submodule_search_locations:
+        raise absent(package, option)
+    return Path(next(iter(spec.submodule_search_locations))).parent
+
+
+def _options() -> argparse.ArgumentParser:
+    """The options of every reproducer."""
+    parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
+    parser.add_argument("--tree", type=os.path.abspath, help="folder of the package under test (default: installed)")
+    parser.add_argument("--needs", type=os.path.abspath, action="append", default=[], help="... of one that it needs")
     parser.add_argument("--lane", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--label", default="", help="release or SHA of the tree, for the stamp")
-    parser.add_argument("--watch", type=Path, help="JSON: {path in tree: [[first line, last line], ...]}")
     parser.add_argument("--minimal", action="store_true", help="run minimal() alone; it raises where the bug is")
-    return parser.parse_args()
+    return parser
 
 
-def _locate(package: str, tree: Path | None) -> Path:
-    """The import root that holds ``package``: the given tree, or wherever this interpreter has it installed."""
-    spec = PathFinder.find_spec(package, [str(tree)] if tree else None)
-    places = list(spec.submodule_search_locations or []) if spec else []
-    if not places:
-        where = f"in {tree}" if tree else "in this interpreter"
-        raise CannotTest(f"package {package} is not {where}", "pass --tree DIR with the upstream sources")
-    return Path(places[0]).parent
-
-
-def _emit(kind: str, body: dict[str, Any]) -> None:
-    print(json.dumps({"patchlane": kind, **body}, sort_keys=True), flush=True)
-
-
-def _stamp(args: argparse.Namespace, pack: int, package: str, tree: Path | None) -> None:
-    _emit(
-        "stamp",
-        {
-            "pack": pack,
-            "package": package,
-            "label": args.label,
-            "imported_from": str(tree) if tree else None,
-            "lane": args.lane,
-            "seed": args.seed,
-            "reproducer_sha256": file_sha256(Path(sys.modules["__main__"].__file__ or "")),
-            "host": capability(),
-            "versions": versions(),
-        },
-    )
-
-
-def _measure(reproduce: Callable[[Probe], None], probe: Probe, watch: Watch) -> tuple[str, str, str]:
-    """(outcome, reason, remedy) of one arm; an error outside a named check is a different failure."""
-    watch.start()
+def run_minimal(
+    p: Probe, minimal: Callable[[], None] | None, prepare: Callable[[Probe], object] | None
+) -> None:  # fmt: skip
+    """Prepare the lane, run ``minimal`` and check where upstream came from; what it raises is not caught."""
+    if minimal is None:
+        raise CannotTest("this reproducer has no minimal()")
+    if prepare is not None:
+        prepare(p)
     try:
-        reproduce(probe)
-        probe.check_origin()
-    except CannotTest as error:
-        return "cannot_test", error.reason, error.remedy
-    except Exception as error:
-        traceback.print_exc(file=sys.stdout)
-        return "different", f"{type(error).__name__}: {error}".splitlines()[0], ""
-    finally:
-        watch.stop()
-    return (*probe.observations.outcome(), "")
-
-
-def _run_minimal(minimal: Callable[[], None], prepare: Callable[[Probe], object] | None, probe: Probe) -> None:
-    """Prepare the lane, run ``minimal``, and check where upstream came from; what it raises is printed, exit 1."""
-    try:
-        if prepare is not None:
-            prepare(probe)
         minimal()
-        probe.check_origin()
-    except (CannotTest, ModuleNotFoundError) as error:
-        print(f"CANNOT_TEST: {error}", flush=True)
-        raise SystemExit(77) from None
+    except ModuleNotFoundError as error:
+        raise absent((error.name or "").split(".")[0], "--needs") from error
+    p.check_origin()
 
 
 def main(
-    reproduce: Callable[[Probe], None],
-    *,
-    pack: int,
-    package: str,
-    minimal: Callable[[], None] | None = None,
-    prepare: Callable[[Probe], object] | None = None,
-) -> None:
+    reproduce: Callable[[Probe], None], *, pack: int, package: str,
+    minimal: Callable[[], None] | None = None, prepare: Callable[[Probe], object] | None = None,
+) -> None:  # fmt: skip
     """Run ``reproduce`` as one arm and exit (see the module's docstring for output and exit status).
 
     ``minimal``: the bug in at most 15 lines, without the probe: raises where the bug is, returns where it is not.
     ``prepare`` runs before it under ``--minimal`` (stand-ins of the CPU lane, say); ``reproduce`` prepares itself.
     """
-    args = _arguments()
-    roots = [args.tree] if args.tree else []
-    sys.path[:0] = [str(Path(p).resolve()) for p in [*roots, *args.needs]]
-    if args.minimal and minimal is not None:
-        place = _locate(package, args.tree.resolve() if args.tree else None)
-        return _run_minimal(minimal, prepare, Probe(package, place, args.lane, args.seed, Watch(place, {})))
-    probe, watch, tree = None, None, None
+    parser, kind = _options(), Probe
+    if "--watch" in sys.argv:  # an arm of the runner
+        from reproducers.watched import WatchedProbe
+
+        kind = WatchedProbe
+        kind.options(parser, pack)
+    args, remedy = parser.parse_args(), ""
+    sys.path[:0] = [folder for folder in (args.tree, *args.needs) if folder]
+    p = kind(package, args)
     try:
-        tree = _locate(package, args.tree.resolve() if args.tree else None)
-        _stamp(args, pack, package, tree)
-        watch = Watch(tree, json.loads(args.watch.read_text()) if args.watch else {})
-        probe = Probe(package, tree, args.lane, args.seed, watch)
-        outcome, reason, remedy = _measure(reproduce, probe, watch)
+        p.open()
+        if args.minimal:
+            return run_minimal(p, minimal, prepare)
+        reproduce(p)
+        p.check_origin()
+        outcome, reason = judge(p.checks)
     except CannotTest as error:
-        _stamp(args, pack, package, tree)
         outcome, reason, remedy = "cannot_test", error.reason, error.remedy
-    checks = probe.observations.checks if probe else []
-    sentinel = "BUG_REPRODUCED" if outcome == "bug" and probe and probe.observations.sentinel() else None
-    print(f"{sentinel or outcome.upper()}: {reason}{remedy and f' (remedy: {remedy})'}", flush=True)
-    record = {
-        "outcome": outcome,
-        "reason": reason,
-        "remedy": remedy,
-        "sentinel": sentinel,
-        "checks": [c.as_json() for c in checks],
-        "executed": watch.report() if watch else {},
-    }
-    _emit("record", record)
+    except Exception as error:
+        if args.minimal:
+            raise
+        traceback.print_exc(file=sys.stdout)
+        outcome, reason = "different", f"{type(error).__name__}: {error}".splitlines()[0]
+    p.close(outcome, reason, remedy)
     raise SystemExit({"bug": 0, "healthy": 0, "cannot_test": 77}.get(outcome, 1))

@@ -14,14 +14,11 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from reproducers.observe import CannotTest, Observations
-
-if TYPE_CHECKING:
-    from reproducers.probe import Probe
+from reproducers.observe import CannotTest
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,7 @@ class Rank:
     rendezvous: Path | None = None
 
 
-def run(probe: Probe, world: int, work: Callable[[int], None]) -> None:
+def run_ranks(probe: Any, world: int, work: Callable[[int], None]) -> None:
     """Fork ``world`` children that run ``work(rank)``; their checks and executed lines join ``probe``'s.
 
     Raises CannotTest when a rank does, RuntimeError with the rank's own words when it fails otherwise; the other
@@ -41,35 +38,35 @@ def run(probe: Probe, world: int, work: Callable[[int], None]) -> None:
     """
     context = multiprocessing.get_context("fork")
     folder = tempfile.mkdtemp(prefix="patchlane-")
-    meeting = Path(folder) / "rendezvous"
     ends: dict[Any, int] = {}
     children: list[Any] = []
     sys.stdout.flush()
     for number in range(world):
         here, there = context.Pipe(duplex=False)
-        child = context.Process(target=_child, args=(probe, Rank(number, world, meeting), work, there))
+        rank = Rank(number, world, Path(folder) / "rendezvous")
+        child = context.Process(target=_rank, args=(probe, rank, work, there))
         child.start()
         there.close()
         ends[here], children = number, [*children, child]
     try:
-        found = _collect(ends)
+        said = _hear(ends)
     finally:
         for child in children:
             child.kill()
             child.join()
         shutil.rmtree(folder, ignore_errors=True)
-    for _, checks, seen in sorted(found, key=lambda item: item[0]):
+    for _, checks, seen in sorted(said, key=lambda item: item[0]):
         probe.merge(checks, seen)
 
 
-def _collect(ends: dict[Any, int]) -> list[tuple[int, list[Any], Any]]:
+def _hear(ends: dict[Any, int]) -> list[tuple[int, list[Any], Any]]:
     """Each rank's (number, checks, what its watch saw); raises at the first that failed."""
-    found: list[tuple[int, list[Any], Any]] = []
+    said: list[tuple[int, list[Any], Any]] = []
     while ends:
         for ready in wait(list(ends)):
             number = ends.pop(ready)
             try:
-                message: tuple[Any, ...] = ready.recv()  # type: ignore[union-attr,call-arg,assignment]
+                message: Any = ready.recv()  # type: ignore[union-attr,call-arg]
             except EOFError:
                 raise RuntimeError(f"rank {number} died without a word") from None
             kind, *body = message
@@ -77,17 +74,17 @@ def _collect(ends: dict[Any, int]) -> list[tuple[int, list[Any], Any]]:
                 raise CannotTest(*body)
             if kind == "failed":
                 raise RuntimeError(f"rank {number}: {body[0]}")
-            found.append((number, body[0], body[1]))
-    return found
+            said.append((number, body[0], body[1]))
+    return said
 
 
-def _child(probe: Probe, rank: Rank, work: Callable[[int], None], end: Connection) -> None:
-    """One rank: measure quietly, send what was found, and leave without running the parent's exit handlers."""
-    probe.rank, probe.observations = rank, Observations()
+def _rank(probe: Any, rank: Rank, work: Callable[[int], None], end: Any) -> None:
+    """One rank: measure quietly, send what was seen, and leave without running the parent's exit handlers."""
+    probe._rank, probe.checks, probe.quiet = rank, [], True
     try:
         work(rank.number)
         probe.check_origin()
-        end.send(("done", probe.observations.checks, probe.seen()))
+        end.send(("done", probe.checks, probe.seen()))
     except CannotTest as error:
         end.send(("cannot_test", error.reason, error.remedy))
     except Exception as error:

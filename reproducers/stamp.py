@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.metadata
 import importlib.util
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
-DISTRIBUTIONS = (
-    "torch",
-    "triton",
-    "numpy",
-    "tilelang",
-    "apache-tvm-ffi",
-    "einops",
-    "transformer-engine",
-)
+DISTRIBUTIONS = ("torch", "triton", "numpy", "tilelang", "apache-tvm-ffi", "einops", "transformer-engine")
 
 
 def file_sha256(path: Path) -> str:
@@ -34,10 +28,8 @@ def versions() -> dict[str, str]:
     if cuda := torch_cuda():
         found["cuda"] = cuda
     for name in DISTRIBUTIONS:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
     return found
 
 
@@ -57,6 +49,19 @@ def system() -> str:
         name = ""
     kernel = re.match(r"[\d.]*\d", platform.release())
     return ", ".join(part for part in (name, f"{platform.system()} {kernel[0] if kernel else ''}".strip()) if part)
+
+
+def version(package: str, tree: Path) -> str:
+    """Which ``package`` lies in ``tree``: distribution and release, else what its sources and git say; never empty."""
+    there = importlib.metadata.distributions(path=[str(tree)])
+    said = [f"{d.name} {d.version}" for d in there if any(f.parts[0] == package for f in d.files or ())]
+    if not said:
+        for source in (tree / package / "__init__.py", tree / "pyproject.toml", tree.parent / "pyproject.toml"):
+            text = source.read_text(encoding="utf-8") if source.is_file() else ""
+            said = said or re.findall(r"""(?m)^(?:__version__|version) = ["'](.+)["']""", text)[:1]
+        commit = subprocess.getoutput(shlex.join(["git", "-C", str(tree), "log", "-1", "--format=%h", "--", package]))
+        said = [package, *said, *([f"commit {commit}"] if re.fullmatch("[0-9a-f]{7,40}", commit) else [])]
+    return " ".join(said)
 
 
 def gpus() -> list[dict[str, str]]:

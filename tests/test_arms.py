@@ -9,6 +9,7 @@ import subprocess
 import sysconfig
 import tempfile
 import time
+from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +20,8 @@ from toy import FIRST, RECORD, SOURCE, TOTAL, body, edited, write_tree
 from reproducers import arms
 from reproducers.arms import ArmSpec, _environment
 from reproducers.errors import PatchlaneError
-from reproducers.observe import Check, Observations, Signature, judge_error
+from reproducers.observe import Check, Signature, judge, judge_error
+from reproducers.probe import Probe
 from reproducers.verdicts import Verdict
 
 SHORT = "    timeout_s: 2\n    memory_gib: 0.3\n"
@@ -436,8 +438,23 @@ def test_signature_needs_type_message_and_frame(tmp_path):
         assert not Signature(*wrong).matches(caught.value)
 
 
-def test_observations_refuse_a_second_check_of_one_name():
-    seen = Observations()
-    seen.add(Check("a", "bug", "bug"))
+def test_a_second_check_of_one_name_is_refused():
+    p = Probe("toyup", Namespace(lane="cpu", seed=0))
+    p.note("a", 1)
     with pytest.raises(ValueError, match="twice"):
-        seen.add(Check("a", "guard", "passed"))
+        p.guard("a", 0, 1, reference="0")
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        (("healthy",), ("healthy", "1 bug check healthy")),
+        (("healthy", "healthy"), ("healthy", "2 bug checks healthy")),
+        (("healthy", "bug"), ("bug", "check 1")),
+        (("bug", "different"), ("different", "check 1")),
+        ((), ("different", "the reproducer made no bug check")),
+    ],
+)
+def test_outcome_of_checks(states, expected):
+    checks = [Check(f"check {i}", "bug", state) for i, state in enumerate(states)]
+    assert judge([*checks, Check("neighbour", "guard", "failed")]) == expected

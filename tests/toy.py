@@ -68,6 +68,12 @@ REPRODUCER = '''"""Toy claim: total() forgets the first value and first() refuse
 from reproducers import probe
 
 
+def minimal():
+    from toyup.core import total
+
+    assert total([1, 2, 3]) == 6
+
+
 def reproduce(p):
     core = p.upstream("toyup.core")
     p.error("total", abs(core.total([1, 2, 3]) - 6), 1e-9, reference="6", bug_above=0.5)
@@ -77,7 +83,7 @@ def reproduce(p):
 
 
 if __name__ == "__main__":
-    probe.main(reproduce, pack=7, package="toyup")
+    probe.main(reproduce, pack=7, package="toyup", minimal=minimal)
 '''
 
 RECORD = """schema_version: 1

@@ -13,24 +13,18 @@ that is done without context parallelism only, and the rest as on the CPU lane.
 
 from __future__ import annotations
 
-import traceback
-import warnings
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from reproducers import probe
 
 S, B, HIDDEN, HEADS, TOPK, WORLD = 128, 2, 256, 4, 32, 2  # tokens over all ranks, batch, width, heads
 QK, V, LORA = 48, 32, 64  # widths of a query or key, a value and the compressed query
 VARIANT = "megatron.core.transformer.experimental_attention_variant."
-# a value or a size is read back; lift_fresh ends torch.tensor(number), which a GPU gets by a blocking copy
-WAITS = ("_local_scalar_dense", "equal", "is_nonzero", "nonzero", "masked_select", "_unique2", "lift_fresh")
 
 
 class Duplicated(nn.Linear):
@@ -97,50 +91,15 @@ def step(p: probe.Probe, model: Any, given: list[Tensor], backward: bool = True)
     return [out.detach(), *(torch.autograd.grad(out.float().square().sum(), wanted) if backward else ())]
 
 
-class Waits(TorchDispatchMode):
-    """Where operations are called for which the host would wait for a GPU, indices by bool tensors included."""
-
-    def __init__(self, tree: str) -> None:
-        super().__init__()
-        self.tree, self.places = tree, Counter[str]()
-
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = str(op).split(".")[1]
-        indices = args[1] if name.startswith("index") and isinstance(args[1], (list, tuple)) else ()
-        if name in WAITS or any(isinstance(t, Tensor) and t.dtype == torch.bool for t in indices):
-            at = [f for f in traceback.extract_stack() if f.filename.startswith(self.tree)][-1]
-            if name != "lift_fresh" or "torch.tensor(" in (at.line or ""):
-                self.places[f"{at.filename.rpartition('/')[2]}:{at.lineno}"] += 1
-        return op(*args, **(kwargs or {}))
-
-
-def waits(p: probe.Probe, call: Callable[[], Any]) -> Counter[str]:
-    """The places where ``call`` makes the host wait: by the mode, or as PyTorch warns of them on a GPU."""
-    if p.lane == "cpu":
-        with Waits(str(p.tree.resolve())) as mode:
-            call()
-        return mode.places
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            call()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    found = [w for w in said if "synchronizing CUDA operation" in str(w.message)]
-    return Counter(f"{w.filename.rpartition('/')[2]}:{w.lineno}" for w in found)
-
-
 def check_waits(p: probe.Probe, model: Any, cp: int, rank: int) -> None:
     """Count in the second step: what is read once and kept does not matter."""
     mine = [share(t, rank) for t in inputs(p.seed)] if cp > 1 else inputs(p.seed)
     step(p, model, mine)
-    places = waits(p, partial(step, p, model, mine))
+    places = p.waits(partial(step, p, model, mine))
     if rank == 0:
-        p.error(f"CP={cp}: waits in a later forward and backward", sum(places.values()), 0,
+        p.error(f"CP={cp}: waits in a later forward and backward", places.total(), 0,
                 reference="none needed: the host knows all shapes", bug_above=1)  # fmt: skip
-        text = ", ".join(f"{place} x{count}" for place, count in sorted(places.items()))
-        p.note(f"CP={cp}: places of these waits", text or "none")
+        p.note(f"CP={cp}: places of these waits", str(places))
 
 
 def norm_off(measured: Tensor, reference: Tensor) -> float:
@@ -196,7 +155,7 @@ def check_masks(p: probe.Probe) -> None:
     def ask() -> None:
         accepted.extend(name for name, case in cases.items() if bounds(**{**nothing, **case}) is not None)
 
-    p.error("waits in the fused indexer's bounds", sum(waits(p, ask).values()), 0,
+    p.error("waits in the fused indexer's bounds", p.waits(ask).total(), 0,
             reference="decided by the arguments given", bug_above=1)  # fmt: skip
     p.guard("masks accepted that the fused indexer cannot express", len(accepted), 0, reference=", ".join(cases))
     chosen = torch.randint(-1, S, (b, S, k), generator=torch.Generator().manual_seed(p.seed))  # -1: no token
@@ -208,34 +167,13 @@ def check_masks(p: probe.Probe) -> None:
     p.guard("entries of the index mask that are wrong", int((found.cpu() != expected).sum()), 0, reference="one by one")
 
 
-def capture(call: Callable[[], list[Tensor]]) -> tuple[torch.cuda.CUDAGraph, list[Tensor]]:
-    """Warm up on a side stream, then capture; the first error inside the capture is the one raised."""
-    side, graph, errors = torch.cuda.Stream(), torch.cuda.CUDAGraph(), list[Exception]()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    try:
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # NCCL's own threads may call CUDA
-            try:
-                made = call()
-            except Exception as error:
-                errors.append(error)
-                raise
-    except Exception as ending:
-        raise (errors or [ending])[0] from None
-    return graph, made
-
-
 def check_capture(p: probe.Probe, model: Any, cp: int, rank: int) -> None:
     """Capture on one input, replay on another; a failed capture leaves the process unfit for more, so it comes last."""
     signature = probe.Signature("RuntimeError", "(?i)captur", VARIANT.replace(".", "/") + "dsa.py")
     for what, backward in (("forward", False), ("forward and backward", True)):
         static, new = ([share(t, rank) if cp > 1 else t for t in inputs(p.seed + i)] for i in range(2))
         call = partial(step, p, model, static, backward)
-        done = p.attempt(f"rank {rank}: capture of {what}, CP={cp}", partial(capture, call), signature)
+        done = p.attempt(f"rank {rank}: capture of {what}, CP={cp}", partial(p.graph, call), signature)
         if done is None:
             return
         graph, made = done

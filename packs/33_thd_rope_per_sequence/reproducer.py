@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.11"
+# requires-python = ">=3.12"
 # dependencies = ["megatron-core==0.19.0", "torch>=2.8", "triton==3.6.0", "numpy", "packaging"]
 # ///
 """Unfused RoPE of packed sequences makes the host wait for the GPU in every call, so it cannot be captured in a graph.
@@ -13,27 +13,35 @@ reads and operators are counted. CUDA lane: PyTorch's own count of synchronising
 from __future__ import annotations
 
 import itertools
-import traceback
-import warnings
-from collections import Counter
-from collections.abc import Callable
 from functools import cache, partial
-from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from reproducers import probe
 
+
+def minimal():
+    """The host may not read values that are on the device; a tensor on "meta" has none, so that reading one raises."""
+    from types import SimpleNamespace
+
+    import torch
+    from megatron.core.models.common.embeddings.rope_utils import apply_rotary_pos_emb
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    config = TransformerConfig(num_layers=1, hidden_size=64, num_attention_heads=4)
+    group = SimpleNamespace(size=lambda: 1, rank=lambda: 0)  # no context parallelism
+    query = torch.randn(24, 4, 16, device="meta")  # two packed sequences: 24 tokens, 4 heads
+    freqs = torch.randn(24, 1, 1, 16, device="meta")
+    cu_seqlens = torch.tensor([0, 10, 24], device="meta", dtype=torch.int32)
+    out = apply_rotary_pos_emb(query, freqs, config, cu_seqlens=cu_seqlens, cp_group=group)
+    print("no value was read:", out.shape)
+
+
 ROPE = "megatron.core.models.common.embeddings.rope_utils"
 MANY = 16  # sequences
-# what reads a value, or a size that is one, and so would wait for a GPU
-READS = ("item", "tolist", "__bool__", "__int__", "__float__", "__index__", "cpu", "numpy", "equal", "nonzero",
-         "masked_select", "unique_consecutive", "repeat_interleave")  # fmt: skip
 STYLES = {"halves": (False, False), "pairs": (True, False), "MLA": (False, True)}  # rotary_, mla_rotary_interleaved
 # with a sequence of one token and an empty one, as those that pad cu_seqlens; under CP multiples of 2 * cp_size
 LENGTHS: dict[int, list[list[int]]] = {1: [[1, 5, 0, 12, 1, 21, 0], [9]], 2: [[4, 8, 0, 20, 12, 0], [8]]}
@@ -140,56 +148,6 @@ def check_empty(p: probe.Probe) -> None:
                 reference="fp64 rotation of each token", bug_above=1e-2)  # fmt: skip
 
 
-class Reads(TorchFunctionMode):
-    """Where values are read, masks as indices included."""
-
-    def __init__(self, tree: str) -> None:
-        super().__init__()
-        self.tree, self.places = tree, Counter[str]()
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, kwargs = getattr(func, "__name__", ""), kwargs or {}
-        mask = name == "__getitem__" and isinstance(args[1], Tensor) and args[1].dtype == torch.bool
-        sized = name == "repeat_interleave" and (isinstance(args[1], int) or "output_size" in kwargs)
-        if mask or (name in READS and not sized):
-            at = [f for f in traceback.extract_stack() if f.filename.startswith(self.tree)]
-            if at:
-                self.places[f"{at[-1].filename.rpartition('/')[2]}:{at[-1].lineno}"] += 1
-        return func(*args, **kwargs)
-
-
-def waits(p: probe.Probe, call: Callable[[], Any]) -> Counter[str]:
-    """The places where ``call`` makes the host wait: values read, or as PyTorch warns on a GPU."""
-    if p.lane == "cpu":
-        with Reads(str(p.tree.resolve())) as mode:
-            call()
-        return mode.places
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            call()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    found = [w for w in said if "synchronizing CUDA operation" in str(w.message)]
-    return Counter(f"{w.filename.rpartition('/')[2]}:{w.lineno}" for w in found)
-
-
-class Work(TorchDispatchMode):
-    """How many operators run, and how many elements they write."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.operators = self.written = 0
-
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made, self.operators = op(*args, **(kwargs or {})), self.operators + 1
-        alias = [r.alias_info for r in op._schema.returns]
-        if isinstance(made, Tensor) and not (alias[0] and not alias[0].is_write):  # no view
-            self.written += made.numel()
-        return made
-
-
 def check_work(p: probe.Probe) -> None:
     """A forward and backward of MANY sequences against one: the same tokens, and a table longer than any sequence."""
     tokens, work = 256, []
@@ -197,18 +155,15 @@ def check_work(p: probe.Probe) -> None:
     for count in (1, MANY):
         given = make([tokens // count] * count, tokens + 1)
         given.rotated()
-        with Work() as mode:
-            given.rotated()
-        p.note(f"operators dispatched, sequences: {count}", mode.operators)
-        work.append(mode)
+        work.append(p.operators(given.rotated))
+        p.note(f"operators dispatched, sequences: {count}", work[-1].count)
     for kind, rows in (("one for the longest sequence", tokens + 1), ("one for the whole batch", tokens)):
-        places = waits(p, make([tokens // MANY] * MANY, rows).rotated)
-        p.error(f"waits in a call, frequency table: {kind}", sum(places.values()), 0,
+        places = p.waits(make([tokens // MANY] * MANY, rows).rotated)
+        p.error(f"waits in a call, frequency table: {kind}", places.total(), 0,
                 reference="none needed: the host knows all shapes", bug_above=1)  # fmt: skip
-        text = ", ".join(f"{place} x{times}" for place, times in sorted(places.items()))
-        p.note(f"places of these waits, frequency table: {kind}", text or "none")
+        p.note(f"places of these waits, frequency table: {kind}", str(places))
     one, many = work
-    p.error(f"operators for {MANY} sequences over those for one", many.operators / one.operators, 1.2,
+    p.error(f"operators for {MANY} sequences over those for one", many.count / one.count, 1.2,
             # equal but for a way that treats one sequence apart
             reference="tokens are rotated independently of each other", bug_above=8)  # fmt: skip
     p.error(f"elements written for {MANY} sequences over those for one", many.written / one.written, 1.05,
@@ -232,26 +187,12 @@ def check_taken(p: probe.Probe) -> None:
     p.digest("lengths on the host: what is taken and refused", "; ".join(said).encode())
 
 
-def duration(call: Callable[[], Any]) -> float:
-    """Median milliseconds of a call, idle time of the GPU included."""
-    times = []
-    for _ in range(14):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        call()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return median(times[3:])
-
-
 def check_times(p: probe.Probe) -> None:
     """A forward and backward at the size of an attention layer's queries."""
     tokens, heads, d, took = 16384, 28, 64, {}
     for count in (1, 8, 32):
         given = Input(p, [tokens // count] * count, tokens + 1, torch.bfloat16, shape=(heads, d, d))
-        with p.unwatched():
-            took[count] = duration(given.rotated)
+        took[count] = p.milliseconds(given.rotated, repeats=11, warm=3)
         p.note(f"forward and backward, T {tokens}, {heads} heads, sequences: {count}", took[count], unit="ms")
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
@@ -262,33 +203,12 @@ def check_times(p: probe.Probe) -> None:
             reference="tokens are rotated independently of each other", bug_above=2)  # fmt: skip
 
 
-def capture(call: Callable[[], tuple[Tensor, ...]]) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...]]:
-    """Warm up on a side stream, then capture; the first error inside the capture is the one raised."""
-    side, graph, errors = torch.cuda.Stream(), torch.cuda.CUDAGraph(), list[Exception]()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    try:
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            try:
-                made = call()
-            except Exception as error:
-                errors.append(error)
-                raise
-    except Exception as ending:
-        raise (errors or [ending])[0] from None
-    return graph, made
-
-
 def check_capture(p: probe.Probe) -> None:
     """Capture, then replay on other tokens and lengths; a failed capture leaves the process unfit: this comes last."""
     make = partial(Input, p, rows=300, dtype=torch.bfloat16, shape=(8, 64, 64))
     static, new = make([200, 1, 0, 255]), make([17, 290, 149, 0], seed=1)
     signature = probe.Signature("RuntimeError", "(?i)captur", ROPE.replace(".", "/") + ".py")
-    done = p.attempt("capture in a CUDA graph", partial(capture, static.rotated), signature)
+    done = p.attempt("capture in a CUDA graph", partial(p.graph, static.rotated), signature)
     if done is None:
         return
     graph, made = done
@@ -317,4 +237,4 @@ def reproduce(p: probe.Probe) -> None:
 
 
 if __name__ == "__main__":
-    probe.main(reproduce, pack=33, package="megatron")
+    probe.main(reproduce, pack=33, package="megatron", minimal=minimal, prepare=lambda p: p.megatron_cpu())

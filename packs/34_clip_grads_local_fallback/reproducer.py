@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.11"
+# requires-python = ">=3.12"
 # dependencies = [
 #     "megatron-core==0.19.0", "transformer-engine[pytorch]==2.13.0", "torch>=2.8", "triton==3.6.0", "numpy", "einops",
 # ]
@@ -19,17 +19,31 @@ import importlib.util
 import math
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable
 from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile
 
 from reproducers import probe
+
+
+def minimal():
+    """The norm of gradients that are all ones; needs a GPU and a Transformer Engine before 2.14, without Apex."""
+    import torch
+    import transformer_engine.pytorch
+    from megatron.core.optimizer.clip_grads import get_grad_norm_fp32
+
+    if not torch.distributed.is_initialized():
+        store = torch.distributed.HashStore()
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    gradients = [torch.ones(65998, device="cuda", dtype=torch.bfloat16) for _ in range(16)]
+    norm = float(get_grad_norm_fp32(gradients, 2, torch.distributed.group.WORLD))
+    exact = (16 * 65998) ** 0.5
+    print(f"with {transformer_engine.__version__}: norm {norm:.2f}, should be {exact:.2f}")
+    assert abs(norm / exact - 1) < 1e-5  # it is summed in fp32
+
 
 CLIP = "megatron.core.optimizer.clip_grads"
 NAMES = ("multi_tensor_applier", "multi_tensor_l2norm", "multi_tensor_scale")  # all that the callers cannot do without
@@ -118,29 +132,6 @@ def check_bf16(p: probe.Probe, upstream: Any) -> None:
             reference="fp64 norm", bug_above=1e-3)  # fmt: skip
 
 
-def waits(call: Callable[[], None]) -> Counter[str]:
-    """The places where PyTorch says that ``call`` makes the host wait."""
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            call()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    found = [w for w in said if "synchronizing CUDA operation" in str(w.message)]
-    return Counter(f"{w.filename.rpartition('/')[2]}:{w.lineno}" for w in found)
-
-
-def launched(call: Callable[[], None]) -> tuple[int, int]:
-    """Kernels, copies and fills on the GPU, as its own profiler counts them, and copies to the host among them."""
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
-        call()
-        torch.cuda.synchronize()
-    names = [event.name for event in seen.events() or () if event.device_type == DeviceType.CUDA]
-    return len(names), sum("DtoH" in name for name in names)
-
-
 def fresh(given: Gradients, measure: Callable[[Callable[[], None]], Any]) -> Any:
     """Measure a step from the gradients as they were, after one that warms up."""
     given.step()
@@ -151,15 +142,14 @@ def fresh(given: Gradients, measure: Callable[[Callable[[], None]], Any]) -> Any
 def check_work(p: probe.Probe) -> None:
     """A step with MANY gradients against one with FEW."""
     few, many = Gradients(p, FEW), Gradients(p, MANY)
-    waited = [fresh(given, waits) for given in (few, many)]
+    waited = [fresh(given, p.waits) for given in (few, many)]
     for count, places in zip((FEW, MANY), waited, strict=True):
-        text = ", ".join(f"{place} x{times}" for place, times in sorted(places.items()))
-        p.note(f"waits in a step of {count} gradients", sum(places.values()), detail=text)
+        p.note(f"waits in a step of {count} gradients", places.total(), detail=str(places))
     more, one = MANY - FEW, "the norm is one number, however many gradients"
-    p.error("waits for each further gradient", (sum(waited[1].values()) - sum(waited[0].values())) / more, 0,
+    p.error("waits for each further gradient", (waited[1].total() - waited[0].total()) / more, 0,
             reference=one, bug_above=0.5)  # fmt: skip
-    fresh(few, launched)  # the first profile of a process starts the profiler
-    counts = [fresh(given, launched) for given in (few, many)]
+    fresh(few, p.launches)  # the first profile of a process starts the profiler
+    counts = [fresh(given, p.launches) for given in (few, many)]
     if not counts[0][0]:
         return p.skip("launches and copies for each further gradient", "the profiler saw nothing on the GPU")
     for count, (found, copies) in zip((FEW, MANY), counts, strict=True):
@@ -202,6 +192,12 @@ def transformer_engine(p: probe.Probe) -> None:
     p.note("Transformer Engine has multi_tensor_scale_tensor", str(hasattr(optimizers, "multi_tensor_scale_tensor")))
 
 
+def prepare(p: probe.Probe) -> None:
+    """What minimal() needs beside upstream."""
+    transformer_engine(p)
+    p.megatron_cpu()
+
+
 def reproduce(p: probe.Probe) -> None:
     if p.lane == "cpu":
         raise probe.CannotTest("Transformer Engine's multi-tensor kernels need a GPU", "pass --lane cuda there")
@@ -219,4 +215,4 @@ def reproduce(p: probe.Probe) -> None:
 
 
 if __name__ == "__main__":
-    probe.main(reproduce, pack=34, package="megatron")
+    probe.main(reproduce, pack=34, package="megatron", minimal=minimal, prepare=prepare)

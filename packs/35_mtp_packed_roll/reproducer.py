@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.11"
+# requires-python = ">=3.12"
 # dependencies = ["megatron-core==0.19.0", "torch>=2.8", "triton==3.6.0", "numpy", "packaging"]
 # ///
 """MTP's roll of packed sequences makes the host wait for the GPU four times a sequence, so no CUDA graph can hold it.
@@ -14,28 +14,31 @@ from __future__ import annotations
 
 import itertools
 import math
-import traceback
-import warnings
-from collections import Counter
-from collections.abc import Callable
 from functools import partial
-from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from reproducers import probe
 
+
+def minimal():
+    """The host may not read values that are on the device; a tensor on "meta" has none, so that reading one raises."""
+    import torch
+    from megatron.core.packed_seq_params import PackedSeqParams
+    from megatron.core.transformer.multi_token_prediction import roll_tensor
+
+    labels = torch.zeros(1, 24, dtype=torch.int64, device="meta")  # two packed sequences
+    bounds = torch.tensor([0, 10, 24], dtype=torch.int32, device="meta")
+    packed = PackedSeqParams(qkv_format="thd", cu_seqlens_q=bounds, cu_seqlens_kv=bounds)
+    rolled, _ = roll_tensor(labels, shifts=-1, dims=-1, packed_seq_params=packed)
+    print("no value was read:", rolled.shape)
+
+
 MTP = "megatron.core.transformer.multi_token_prediction"
 FEW, MANY = 4, 64  # sequences
-# what reads a value, or a size that is one, and so would wait for a GPU: operators, and what on a CPU is none
-READS = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_consecutive", "equal",
-         "repeat_interleave")  # fmt: skip
-FETCHES = ("tolist", "cpu", "numpy")
 # from, below: whole numbers, so that sums are exact, in int64 too big for any float; 0 only where it must be one of two
 KINDS = {torch.int64: (1, 2**55), torch.float32: (1, 2**16), torch.bool: (0, 2)}
 ALONE = SimpleNamespace(size=lambda: 1, rank=lambda: 0)  # all that is asked of a context parallel group
@@ -130,94 +133,27 @@ def check_floats(p: probe.Probe) -> None:
     p.digest("NaN, infinities and signed zeros; a gradient", made, back)
 
 
-class Work(TorchDispatchMode):
-    """How many operators run, and where upstream reads a value."""
-
-    def __init__(self, tree: str) -> None:
-        super().__init__()
-        self.tree, self.operators, self.places = tree, 0, Counter[str]()
-
-    def read(self) -> None:
-        at = [f for f in traceback.extract_stack() if f.filename.startswith(self.tree)]
-        if at:
-            self.places[f"{at[-1].filename.rpartition('/')[2]}:{at[-1].lineno}"] += 1
-
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.operators += 1
-        name, kwargs = op.name().removeprefix("aten::").partition(".")[0], kwargs or {}
-        mask = name in ("index", "index_put_") and any(i is not None and i.dtype == torch.bool for i in args[1])
-        if mask or (name in READS and kwargs.get("output_size") is None):
-            self.read()
-        return op(*args, **kwargs)
-
-
-class Fetches(TorchFunctionMode):
-    """Adds what no operator shows where a tensor is on the CPU already."""
-
-    def __init__(self, work: Work) -> None:
-        super().__init__()
-        self.work = work
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") in FETCHES:
-            self.work.read()
-        return func(*args, **(kwargs or {}))
-
-
-def counted(p: probe.Probe, call: Callable[[], Any]) -> Work:
-    """Operators of ``call``, and its reads: where there is a GPU, the places where PyTorch warns of a wait."""
-    call()
-    work = Work(str(p.tree.resolve()))
-    with Fetches(work), work:
-        call()
-    if p.lane == "cpu":
-        return work
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            call()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    found = [w for w in said if "synchronizing CUDA operation" in str(w.message)]
-    work.places = Counter(f"{w.filename.rpartition('/')[2]}:{w.lineno}" for w in found)
-    return work
-
-
 def check_growth(p: probe.Probe) -> None:
     """The same tokens in FEW and in MANY sequences, and padded by empty ones."""
     tokens, none = 4096, "none needed: the host knows all shapes"
     layouts = {f"sequences: {n}": [tokens // n] * n for n in (1, FEW, MANY)}
     layouts[f"sequences: {FEW}, empty ones: {MANY - FEW}"] = [tokens // FEW] * FEW + [0] * (MANY - FEW)
-    found = {}
+    operators, waits = [], []
     for what, lengths in layouts.items():
-        found[what] = counted(p, Input(p, lengths, tokens).rolled)
-        p.note(f"operators dispatched in a call, {what}", found[what].operators)
-        p.note(f"waits in a call, {what}", found[what].places.total())
-    few, many, padded = list(found.values())[1:]
-    text = ", ".join(f"{place} x{times}" for place, times in sorted(many.places.items()))
-    p.note(f"places of these waits, sequences: {MANY}", text or "none")
-    # four of each: two bounds a sequence, in two slices
-    p.error(f"waits of {FEW} sequences, a sequence", few.places.total() / FEW, 0, reference=none, bug_above=4)
-    for name, other in (("sequence", many), ("empty sequence", padded)):
-        more = (other.places.total() - few.places.total()) / (MANY - FEW)
-        p.error(f"waits for each further {name}", more, 0, reference=none, bug_above=4)
-        p.error(f"operators for each further {name}", (other.operators - few.operators) / (MANY - FEW), 0, bug_above=8,
-                reference="each token's next one is found alike")  # fmt: skip
-
-
-def duration(call: Callable[[], Any]) -> float:
-    """Median milliseconds of a call, idle time of the GPU included."""
-    times = []
-    for _ in range(34):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
+        call = Input(p, lengths, tokens).rolled
         call()
-        end.record()
-        end.synchronize()
-        times.append(start.elapsed_time(end))
-    return median(times[4:])
+        operators.append(p.operators(call).count)
+        waits.append(p.waits(call))
+        p.note(f"operators dispatched in a call, {what}", operators[-1])
+        p.note(f"waits in a call, {what}", waits[-1].total())
+    p.note(f"places of these waits, sequences: {MANY}", str(waits[2]))
+    # four of each: two bounds a sequence, in two slices
+    p.error(f"waits of {FEW} sequences, a sequence", waits[1].total() / FEW, 0, reference=none, bug_above=4)
+    for i, name in ((2, "sequence"), (3, "empty sequence")):
+        more = (waits[i].total() - waits[1].total()) / (MANY - FEW)
+        p.error(f"waits for each further {name}", more, 0, reference=none, bug_above=4)
+        p.error(f"operators for each further {name}", (operators[i] - operators[1]) / (MANY - FEW), 0, bug_above=8,
+                reference="each token's next one is found alike")  # fmt: skip
 
 
 def check_times(p: probe.Probe) -> None:
@@ -225,33 +161,11 @@ def check_times(p: probe.Probe) -> None:
     tokens, took = 16384, {}
     for count in (1, FEW, MANY):
         given = Input(p, [tokens // count] * count, tokens)
-        with p.unwatched():
-            took[count] = duration(given.rolled)
+        took[count] = p.milliseconds(given.rolled, repeats=30, warm=4)
         p.note(f"a call, T {tokens}, sequences: {count}", took[count], unit="ms")
     p.error(f"time of {MANY} sequences over that of {FEW}", took[MANY] / took[FEW], 2,
             # the same kernels, each so short that launching them is what is timed; one by one sixteen times as many
             reference="each token's next one is found alike", bug_above=6)  # fmt: skip
-
-
-def capture(call: Callable[[], tuple[Tensor, ...]]) -> tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...]]:
-    """Warm up on a side stream, then capture; the first error inside the capture is the one raised."""
-    side, graph, errors = torch.cuda.Stream(), torch.cuda.CUDAGraph(), list[Exception]()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            call()
-    torch.cuda.current_stream().wait_stream(side)
-    torch.cuda.synchronize()
-    try:
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            try:
-                made = call()
-            except Exception as error:
-                errors.append(error)
-                raise
-    except Exception as ending:
-        raise (errors or [ending])[0] from None
-    return graph, made
 
 
 def check_capture(p: probe.Probe) -> None:
@@ -259,7 +173,7 @@ def check_capture(p: probe.Probe) -> None:
     lengths = [17, 290, 0, 93, 0]
     static, new = Input(p, [200, 1, 0, 255, 44], 500), Input(p, lengths, 500, seed=1)
     signature = probe.Signature("RuntimeError", "(?i)captur", MTP.replace(".", "/") + ".py")
-    done = p.attempt("capture in a CUDA graph", partial(capture, static.rolled), signature)
+    done = p.attempt("capture in a CUDA graph", partial(p.graph, static.rolled), signature)
     if done is None:
         return
     graph, (made, total) = done
@@ -284,4 +198,4 @@ def reproduce(p: probe.Probe) -> None:
 
 
 if __name__ == "__main__":
-    probe.main(reproduce, pack=35, package="megatron")
+    probe.main(reproduce, pack=35, package="megatron", minimal=minimal, prepare=lambda p: p.megatron_cpu())

@@ -79,16 +79,9 @@ def _exported(case: Case) -> str:
 
     source = case.pack.reproducer.read_text(encoding="utf-8")
     try:
-        return render(case.pack, _embedded(source))
+        return render(case.pack)
     except PatchlaneError:
         return source
-
-
-@functools.lru_cache(maxsize=64)
-def _embedded(reproducer: str) -> dict[str, str]:
-    from reproducers.export import embedded
-
-    return embedded(reproducer)
 
 
 @functools.lru_cache(maxsize=2048)

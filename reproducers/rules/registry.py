@@ -10,17 +10,8 @@ from pathlib import Path
 from reproducers.rules.case import Case
 
 FAMILIES = (
-    "gfm",
-    "links",
-    "private",
-    "english",
-    "evidence",
-    "numbers",
-    "patches",
-    "headers",
-    "formatted",
-    "filed",
-    "posted",
+    *("gfm", "links", "private", "english", "evidence", "numbers", "patches", "headers", "formatted", "filed"),
+    *("posted", "minimal"),
 )
 
 

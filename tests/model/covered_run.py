@@ -22,7 +22,7 @@ overlay.activate(tree)
 size, tokens = SIZES["nam56r_tiny"], 512
 coverage, tracing, seconds = Coverage(tree), [], []
 with coverage.building():
-    lane_megatron.start(importlib.import_module, 0, Rank(0, 1))
+    lane_megatron.start_megatron(importlib.import_module, 0, Rank(0, 1))
     network = importlib.import_module("model.network")
     model = network.build(size, Run())
     packed = importlib.import_module("model.layers.packed").packed

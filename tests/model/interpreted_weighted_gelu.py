@@ -12,7 +12,7 @@ from reproducers import lane_triton
 from reproducers.observe import CannotTest
 
 try:
-    lane_triton.enable()
+    lane_triton.interpret_triton()
 except CannotTest as error:
     print(error.reason, error.remedy)
     raise SystemExit(77) from None

@@ -33,7 +33,7 @@ def activate(device: str) -> str:
         overlay.activate(overlay.build(Store(), overlay.chosen("all"), device))
     except (CannotTestHere, CannotTest) as lacking:
         return str(lacking)
-    lane_megatron.start(importlib.import_module, 0, Rank(0, 1))
+    lane_megatron.start_megatron(importlib.import_module, 0, Rank(0, 1))
     return ""
 
 

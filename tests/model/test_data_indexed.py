@@ -20,7 +20,7 @@ DOCUMENTS = [[1, 2, 3], [], [65535], list(range(1000))]
 MEGATRON = """
 import json, sys
 from reproducers import lane_megatron
-lane_megatron.enable("cpu")
+lane_megatron.megatron_lane("cpu")
 import numpy, torch
 from megatron.core.datasets.indexed_dataset import DType, IndexedDataset, IndexedDatasetBuilder
 found = []

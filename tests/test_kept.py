@@ -1,11 +1,11 @@
-"""What the TileLang lane keeps by content, and what it never keeps."""
+"""What an arm keeps of the TileLang lane by content, and what it never keeps."""
 
 import json
 import subprocess
 
 import pytest
 
-from reproducers import lane_tilelang
+from reproducers import kept, lane_tilelang
 from reproducers.observe import CannotTest
 
 REPORT = """ptxas info    : Function properties for main_kernel
@@ -38,24 +38,24 @@ def compiler(tmp_path, monkeypatch):
 
 
 def test_resources_are_those_of_the_hungriest_kernel(compiler):
-    used = lane_tilelang.nvcc("good")
+    used = kept.nvcc("good")
     assert used == {"registers": 168, "stack": 16, "spill_stores": 8, "spill_loads": 12}
-    assert lane_tilelang.nvcc("good") == used
-    lane_tilelang.nvcc("good too")
+    assert kept.nvcc("good") == used
+    kept.nvcc("good too")
     assert compiler == ["good", "good too"]
 
 
 def test_a_failure_is_never_kept(compiler):
     for _ in range(2):
         with pytest.raises(RuntimeError, match="broken"):
-            lane_tilelang.nvcc("broken")
+            kept.nvcc("broken")
     assert compiler == ["broken", "broken"]
 
 
 def test_without_a_cache_folder_nothing_is_kept(compiler, monkeypatch, tmp_path):
     monkeypatch.delenv("TILELANG_CACHE_DIR")
-    lane_tilelang.nvcc("good")
-    lane_tilelang.nvcc("good")
+    kept.nvcc("good")
+    kept.nvcc("good")
     assert len(compiler) == 2 and not (tmp_path / "cache").exists()
 
 
@@ -63,11 +63,11 @@ def test_without_nvcc_it_cannot_be_tested(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     with pytest.raises(CannotTest, match="nvcc"):
-        lane_tilelang.nvcc("good")
+        kept.nvcc("good")
 
 
 def test_kept_files_are_whole(compiler, tmp_path):
-    lane_tilelang.nvcc("good")
-    (kept,) = (tmp_path / "cache" / "patchlane-cubin").iterdir()
-    assert json.loads(kept.read_text())["registers"] == 168
-    assert subprocess.run(["ls", "-A", kept.parent], capture_output=True, text=True).stdout.split() == [kept.name]
+    kept.nvcc("good")
+    (file,) = (tmp_path / "cache" / "patchlane-cubin").iterdir()
+    assert json.loads(file.read_text())["registers"] == 168
+    assert subprocess.run(["ls", "-A", file.parent], capture_output=True, text=True).stdout.split() == [file.name]

@@ -1,0 +1,163 @@
+"""What several reproducers count or time: host waits, operators, launches, milliseconds, capture in a CUDA graph.
+
+Imports torch; the probe's methods of these names import this module when they are called.
+"""
+
+from __future__ import annotations
+
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch.autograd import DeviceType
+from torch.overrides import TorchFunctionMode
+from torch.profiler import ProfilerActivity, profile
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# operators that read a value, or a size that is one; lift_fresh ends torch.tensor(number), which a GPU gets by a
+# blocking copy
+_READING = (
+    "_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_consecutive", "equal", "repeat_interleave",
+    "lift_fresh",
+)  # fmt: skip
+_FETCHES = ("tolist", "cpu", "numpy")  # no operator where the tensor is on the CPU already
+
+
+class Places(Counter[str]):
+    """{"file:line": times}."""
+
+    def __str__(self) -> str:
+        return ", ".join(f"{place} x{times}" for place, times in sorted(self.items())) or "none"
+
+
+class _Reads(TorchDispatchMode):
+    """Where code under ``tree`` calls operators for which the host would wait for a GPU, masks as indices included."""
+
+    def __init__(self, tree: Path) -> None:
+        super().__init__()
+        self.tree, self.places = str(tree.resolve()), Places()
+
+    def read(self, made_from_number: bool = False) -> None:
+        """Count a read at the innermost line under the tree."""
+        at = [f for f in traceback.extract_stack() if f.filename.startswith(self.tree)][-1:]
+        for frame in at:
+            if not made_from_number or "torch.tensor(" in (frame.line or ""):
+                self.places[f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"] += 1
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name, kwargs = op.name().removeprefix("aten::").partition(".")[0], kwargs or {}
+        indices = args[1] if name in ("index", "index_put_", "_index_put_impl_") else ()
+        mask = any(i is not None and i.dtype == torch.bool for i in indices)
+        if mask or (name in _READING and kwargs.get("output_size") is None):
+            self.read(made_from_number=name == "lift_fresh")
+        return op(*args, **kwargs)
+
+
+class _Fetches(TorchFunctionMode):
+    """Adds to ``reads`` what no operator shows where a tensor is on the CPU already."""
+
+    def __init__(self, reads: _Reads) -> None:
+        super().__init__()
+        self.reads = reads
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in _FETCHES:
+            self.reads.read()
+        return func(*args, **(kwargs or {}))
+
+
+def host_waits(call: Callable[[], Any], tree: Path, lane: str) -> Places:
+    """The places where ``call`` makes the host wait for a GPU; see ``Probe.waits``."""
+    if lane == "cpu":
+        reads = _Reads(tree)
+        with _Fetches(reads), reads:
+            call()
+        return reads.places
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            call()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    synchronising = [w for w in said if "synchronizing CUDA operation" in str(w.message)]
+    return Places(f"{w.filename.rpartition('/')[2]}:{w.lineno}" for w in synchronising)
+
+
+class Operators(TorchDispatchMode):
+    """``count``: operators that ran; ``written``: elements that they wrote, views left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = self.written = 0
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made, self.count = op(*args, **(kwargs or {})), self.count + 1
+        alias = [r.alias_info for r in op._schema.returns]
+        if isinstance(made, torch.Tensor) and not (alias[0] and not alias[0].is_write):  # no view
+            self.written += made.numel()
+        return made
+
+
+def operators_of(call: Callable[[], Any]) -> Operators:
+    """Run ``call`` and count; see ``Operators``."""
+    operators = Operators()
+    with operators:
+        call()
+    return operators
+
+
+def gpu_launches(call: Callable[[], Any]) -> tuple[int, int]:
+    """Kernels, copies and fills of ``call`` on the GPU, as its own profiler counts them; copies to the host of these.
+
+    (0, 0) where the profiler sees nothing; the first profile of a process starts the profiler, so measure twice.
+    """
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+        call()
+        torch.cuda.synchronize()
+    names = [event.name for event in seen.events() or () if event.device_type == DeviceType.CUDA]
+    return len(names), sum("DtoH" in name for name in names)
+
+
+def gpu_milliseconds(call: Callable[[], Any], repeats: int, warm: int) -> float:
+    """Median milliseconds of ``repeats`` calls after ``warm`` ones, idle time of the GPU included."""
+    times = list[float]()
+    for _ in range(warm + repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        call()
+        end.record()
+        end.synchronize()
+        times.append(start.elapsed_time(end))
+    return median(times[warm:])
+
+
+def cuda_graph(call: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """(graph, what ``call`` made in it): warm up on a side stream, then capture.
+
+    The first error inside the capture is the one raised; the process is then unfit for more GPU work.
+    """
+    side, graph, errors = torch.cuda.Stream(), torch.cuda.CUDAGraph(), list[Exception]()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            call()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    try:
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # NCCL's own threads may call CUDA
+            try:
+                made = call()
+            except Exception as error:
+                errors.append(error)
+                raise
+    except Exception as ending:
+        raise (errors or [ending])[0] from None
+    return graph, made
