@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.11"
+# requires-python = ">=3.12"
 # dependencies = ["megatron-core==0.19.0", "torch>=2.8", "triton==3.6.0", "tilelang==0.1.8", "apache-tvm-ffi==0.1.9"]
 # ///
 """Megatron-Core's TileLang sparse MLA silently declines every shape but 576/512 channels and 2^n heads.
@@ -25,6 +25,29 @@ import torch
 from torch import Tensor
 
 from reproducers import probe
+
+
+def minimal():
+    """Sparse MLA of 28 heads with 64 value channels of 128 is declined; without a GPU no kernel runs."""
+    import tilelang  # noqa: F401  without it everything is declined
+    import torch
+    from megatron.core.transformer.experimental_attention_variant.ops import (
+        tilelang_dsa,
+        tilelang_sparse_mla_fwd,
+    )
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":  # ask for the kernel, but do not compile and launch it
+
+        def kernel(q, kv, indices):
+            return q[..., :64], q[..., 0].float()
+
+        tilelang_sparse_mla_fwd.sparse_mla_fwd = lambda *sizes, **options: kernel
+    query, key = torch.randn(256, 1, 29, 128, device=device).bfloat16().split([28, 1], dim=2)
+    topk = torch.zeros(1, 256, 64, dtype=torch.int32, device=device)
+    out = tilelang_dsa.fused_sparse_mla_absorbed(query, key, topk, 128**-0.5, 64)
+    assert out is not None, "fused_sparse_mla_absorbed declines: DSA builds dense fp32 scores"
+
 
 VARIANT = "megatron.core.transformer.experimental_attention_variant"
 BUILDERS = {"sparse_mla_fwd": "fwd", "bwd": "bwd", "preprocess": "bwd", "postprocess": "bwd"}  # kernel -> file
@@ -280,4 +303,4 @@ def reproduce(p: probe.Probe) -> None:
 
 
 if __name__ == "__main__":
-    probe.main(reproduce, pack=2, package="megatron")
+    probe.main(reproduce, pack=2, package="megatron", minimal=minimal)
