@@ -2,6 +2,7 @@
 # requires-python = ">=3.12"
 # dependencies = [
 #     "megatron-core==0.19.0", "transformer-engine==2.13.0", "torch>=2.8", "triton==3.6.0", "tilelang==0.1.8",
+#     "numpy", "einops", "packaging", "pydantic",
 # ]
 # ///
 """Megatron's TileLang DSA hooks take a Float8Tensor for bf16, and two of three hand kernels its NULL pointer.
