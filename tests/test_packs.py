@@ -61,6 +61,31 @@ HASTY = {
         "+        is_packed = torch.arange(length, device=tensor.device) < length",
     ),
 }
+# What tests of the upstream's own hold on to, and a patch must not change: each script ends with an assertion.
+VARIANT = "megatron.core.transformer.experimental_attention_variant"
+HELD_UPSTREAM = {
+    1: f"""
+import torch
+from unittest import mock
+from {VARIANT} import dsa
+dsa.get_pg_size = lambda group: 2
+with mock.patch.multiple(torch.distributed, is_initialized=lambda: True, all_gather=lambda made, own, group: None), \\
+        mock.patch("torch.tensor", wraps=lambda data, device, dtype: torch.as_tensor(data, dtype=dtype)) as made:
+    try:
+        dsa._validate_nonpacked_cp_uniform_length(5, 5, 2, object(), torch.device("cuda"))
+    except RuntimeError:
+        pass
+assert [call.kwargs["device"].type for call in made.call_args_list] == ["cuda"]
+""",
+    2: f"""
+import torch
+from types import SimpleNamespace
+from {VARIANT}.ops import tilelang_dsa
+tilelang_dsa.SparseMLA = SimpleNamespace(apply=lambda q, kv, indices, scale: (q[..., :512], None))
+q, k = (torch.zeros(1, 1, heads, 576, dtype=torch.bfloat16) for heads in (16, 1))
+assert tilelang_dsa.fused_sparse_mla_absorbed(q, k, torch.zeros(1, 1, 64), 1.0, 512).shape == (1, 1, 16, 512)
+""",
+}
 ON_CPU = [pack for pack in load_packs() if "cpu" in pack.lanes]
 PACKS = [pack for pack in ON_CPU if pack.patch.is_file()]
 UNPATCHED = [pack for pack in ON_CPU if not pack.patch.is_file()]
@@ -156,6 +181,20 @@ def test_only_the_whole_patch_is_validated(pack, tmp_path, monkeypatch):
     if pack.number in ABLATED:
         dropped = {name: ruling(name, text) for name, text in ablate.ablations(pack)}
         assert dropped and all(r.verdict in WEAK for r in dropped.values()), dropped
+
+
+@pytest.mark.parametrize("pack", [pack for pack in PACKS if pack.number in HELD_UPSTREAM], ids=lambda pack: pack.id)
+def test_a_patch_keeps_what_upstreams_own_tests_hold(pack):
+    store = Store()
+    try:
+        tree = pins.pin_tree(store, pack, pack.pins["live"], {})
+    except CannotTestHere as error:
+        pytest.skip(str(error))
+    fixed = patching.patched_tree(store, tree, pack.patch, patching.strip_for(tree.path, pack.upstream.source_root))
+    for root in (tree.path, fixed.path):
+        command = [sys.executable, "-P", "-W", "ignore", "-c", HELD_UPSTREAM[pack.number]]
+        done = subprocess.run(command, env={"PYTHONPATH": str(root)}, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("pack", UNPATCHED, ids=lambda pack: pack.id)

@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.11"
+# requires-python = ">=3.12"
 # dependencies = ["megatron-core==0.19.0", "torch>=2.8", "triton==3.6.0", "numpy", "packaging"]
 # ///
 """A DSA layer makes the host wait for the GPU in every step, so CUDA graph capture of it fails.
@@ -21,6 +21,28 @@ import torch
 from torch import Tensor, nn
 
 from reproducers import probe
+
+
+def minimal():
+    """The backward of the indexer loss copies a constant from pageable memory: the host waits for the GPU."""
+    from types import SimpleNamespace
+    from unittest import mock
+
+    import torch
+    from megatron.core.transformer.experimental_attention_variant.dsa import FusedDSAIndexerLoss
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    q, query, key = (torch.randn(16, 1, 2, 32, device=device, requires_grad=True) for _ in range(3))
+    weights = torch.rand(16, 1, 2, device=device, requires_grad=True)
+    k = torch.randn(16, 1, 32, device=device, requires_grad=True)
+    groups = SimpleNamespace(tp=SimpleNamespace(size=lambda: 1))
+    args = (q, weights, k, query, key, 32**-0.5, 4, 1.0, None, False, groups)
+    _, loss = FusedDSAIndexerLoss.apply(*args)
+    with mock.patch("torch.tensor", wraps=torch.tensor) as copies:  # blocking, if for a GPU
+        loss.backward()
+    print(f"torch.tensor called in the backward: {copies.call_count} times, should be 0")
+    assert copies.call_count == 0
+
 
 S, B, HIDDEN, HEADS, TOPK, WORLD = 128, 2, 256, 4, 32, 2  # tokens over all ranks, batch, width, heads
 QK, V, LORA = 48, 32, 64  # widths of a query or key, a value and the compressed query
@@ -235,4 +257,4 @@ def reproduce(p: probe.Probe) -> None:
 
 
 if __name__ == "__main__":
-    probe.main(reproduce, pack=1, package="megatron")
+    probe.main(reproduce, pack=1, package="megatron", minimal=minimal)

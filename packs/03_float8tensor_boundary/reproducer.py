@@ -1,7 +1,8 @@
 # /// script
-# requires-python = ">=3.11"
+# requires-python = ">=3.12"
 # dependencies = [
-#     "megatron-core==0.19.0", "transformer-engine[pytorch]==2.13.0", "torch>=2.8", "triton==3.6.0", "tilelang==0.1.8",
+#     "megatron-core==0.19.0", "transformer-engine==2.13.0", "torch>=2.8", "triton==3.6.0", "tilelang==0.1.8",
+#     "numpy", "einops", "packaging", "pydantic",
 # ]
 # ///
 """Megatron's TileLang DSA hooks take a Float8Tensor for bf16, and two of three hand kernels its NULL pointer.
@@ -22,6 +23,27 @@ import torch
 from torch import Tensor
 
 from reproducers import probe
+
+
+def minimal():
+    """The top-k hook hands its kernel a Float8Tensor, whose data pointer is NULL."""
+    from unittest import mock
+
+    import torch
+    from megatron.core.transformer.experimental_attention_variant.ops import tilelang_dsa
+    from transformer_engine.pytorch import Float8Quantizer
+    from transformer_engine_torch import DType
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    scale, amax = torch.ones(1, device=device), torch.zeros(1, device=device)
+    x = torch.randn(64, 1, 64, 128, device=device, dtype=torch.bfloat16)  # [sq, b, heads, d]
+    q = Float8Quantizer(scale=scale, amax=amax, fp8_dtype=DType.kFloat8E4M3)(x)
+    rows = torch.arange(64, dtype=torch.int32, device=device)
+    with mock.patch.object(tilelang_dsa, "lighting_indexer_indices") as kernel:
+        kernel.return_value = rows[:, None]
+        tilelang_dsa.run_fused_qk_topk(q, x[:, :, 0], x[..., 0], 1, rows, rows + 1, 64)
+    assert kernel.call_args.args[0].data_ptr() != 0, "the kernel is handed a NULL pointer for q"
+
 
 S, B, HEADS, D, D_V = 256, 2, 16, 576, 512  # absorbed MLA; 256 rows are a whole bucket, so that nothing is padded
 INDEX_HEADS, INDEX_D, TOPK = 64, 128, 64
@@ -260,4 +282,4 @@ def reproduce(p: probe.Probe) -> None:
 
 
 if __name__ == "__main__":
-    probe.main(reproduce, pack=3, package="megatron")
+    probe.main(reproduce, pack=3, package="megatron", minimal=minimal, prepare=lambda p: p.transformer_engine())

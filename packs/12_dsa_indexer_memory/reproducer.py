@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.11"
+# requires-python = ">=3.12"
 # dependencies = ["megatron-core==0.19.0", "torch>=2.8", "triton==3.6.0", "numpy<2.4", "einops"]
 # ///
 """DSA's indexer top-k and KL loss materialise [seq, batch, heads, seq] fp32 scores, several copies of them at a time.
@@ -26,6 +26,26 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from reproducers import probe
+
+
+def minimal():
+    """The largest tensor that the indexer's KL loss makes is one of fp32 scores for every head; needs no GPU."""
+    from types import SimpleNamespace
+
+    import torch
+    from megatron.core.transformer.experimental_attention_variant.dsa import FusedDSAIndexerLoss
+
+    s, b, heads, d = 512, 1, 32, 32
+    q, query, key = (torch.randn(s, b, heads, d, requires_grad=True) for _ in range(3))
+    w, k = torch.randn(s, b, heads, requires_grad=True), torch.randn(s, b, d, requires_grad=True)
+    groups = SimpleNamespace(tp=SimpleNamespace(size=lambda: 1))
+    with torch.profiler.profile(profile_memory=True) as profile:
+        _, loss = FusedDSAIndexerLoss.apply(q, w, k, query, key, 0.2, 64, 1.0, None, False, groups)
+        loss.backward()
+    largest = max(event.self_cpu_memory_usage for event in profile.events())
+    print(f"largest tensor: {largest} bytes; scores [b, s, s], summed over heads: {4 * b * s * s}")
+    assert largest < 4 * b * heads * s * s
+
 
 GIB = 2.0**30
 COEFF, GRAD = 0.1, 3.0  # loss coefficient; gradient of the loss, as if scaled: not a power of two
@@ -397,4 +417,4 @@ def reproduce(p: probe.Probe) -> None:
 
 
 if __name__ == "__main__":
-    probe.main(reproduce, pack=12, package="megatron")
+    probe.main(reproduce, pack=12, package="megatron", minimal=minimal)

@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.11"
+# requires-python = ">=3.12"
 # dependencies = ["megatron-core==0.19.0", "torch>=2.8", "triton==3.6.0", "tilelang==0.1.8", "apache-tvm-ffi==0.1.9"]
 # ///
 """Keeping P and dP of Megatron-Core's sparse-MLA backward in fp32 shared memory, as was told, does not compile.
@@ -20,6 +20,28 @@ import torch
 from torch import Tensor
 
 from reproducers import probe
+
+
+def minimal():
+    """P and dP tiles in fp32 instead of bf16: tilelang refuses the kernel's products. Needs no GPU."""
+    import re
+    import tempfile
+    from pathlib import Path
+
+    import tilelang
+    from megatron.core.transformer.experimental_attention_variant.ops import tilelang_sparse_mla_bwd
+
+    source = Path(tilelang_sparse_mla_bwd.__file__).read_text()
+    source = re.sub(r"(P_shared_cast = T.alloc_shared\(.*, )dtype\)", r"\1accum_dtype)", source)
+    file = Path(tempfile.mkdtemp()) / "changed.py"  # tilelang reads a kernel's source from its file
+    file.write_text(source)
+    space = {"__name__": "changed", "__package__": tilelang_sparse_mla_bwd.__package__}
+    exec(compile(source, str(file), "exec"), space)
+    kernel = space["bwd"].get_tir(H=16, D=64, D_tail=64, topk=64, sm_scale=0.1)
+    target = tilelang.tvm.target.Target({"kind": "cuda", "arch": "sm_90a"})
+    with target:
+        tilelang.lower(kernel, target=target)
+
 
 Rounding = Callable[[Tensor], Tensor]
 OPS = "megatron.core.transformer.experimental_attention_variant.ops."
@@ -185,4 +207,4 @@ def reproduce(p: probe.Probe) -> None:
 
 
 if __name__ == "__main__":
-    probe.main(reproduce, pack=14, package="megatron")
+    probe.main(reproduce, pack=14, package="megatron", minimal=minimal)

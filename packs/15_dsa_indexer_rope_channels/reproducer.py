@@ -1,5 +1,5 @@
 # /// script
-# requires-python = ">=3.11"
+# requires-python = ">=3.12"
 # dependencies = ["megatron-core==0.18.2", "torch>=2.8", "triton==3.6.0", "numpy", "packaging"]
 # ///
 """Megatron's DSA indexer rotates the wrong channels: the last ``qk_pos_emb_head_dim`` of each head, and in MLA's order.
@@ -20,6 +20,27 @@ import torch
 from torch import Tensor, nn
 
 from reproducers import probe
+
+
+def minimal():
+    """Which channels the indexer's RoPE pairs: DeepSeek-V3.2 turns 0 with 32, of the first 64."""
+    from types import SimpleNamespace
+
+    import torch
+    from megatron.core.transformer.experimental_attention_variant.dsa import DSAIndexer
+    from megatron.core.transformer.transformer_config import MLATransformerConfig
+
+    config = MLATransformerConfig(num_layers=1, hidden_size=64, num_attention_heads=1)
+    angles = torch.outer(torch.arange(2.0), 10000 ** (-torch.arange(32.0) / 32))
+    angles = torch.cat([angles, angles], dim=-1)[:, None, None]  # [position, 1, 1, channels]
+    indexer = SimpleNamespace(config=config, index_head_dim=128, qk_pos_emb_head_dim=64)
+    indexer.pg_collection = SimpleNamespace(cp=SimpleNamespace(size=lambda: 1))
+    x = torch.zeros(2, 1, 1, 128)  # [position, batch, heads, channels]
+    x[1, 0, 0, 0] = 1.0
+    turned = DSAIndexer._apply_rope(indexer, x, angles, 1.0)[1].flatten().nonzero().flatten()
+    print(f"channel 0 at position 1 turns into channels {turned.tolist()}, should be [0, 32]")
+    assert turned.tolist() == [0, 32]
+
 
 S, B, HIDDEN, LORA = 256, 1, 256, 128  # tokens, batch, model width, width of the compressed queries
 HEADS, D, ROTATED, TOPK = 8, 128, 64, 64  # indexer heads, head width and rotated channels as in DeepSeek-V3.2
@@ -164,4 +185,4 @@ def reproduce(p: probe.Probe) -> None:
 
 
 if __name__ == "__main__":
-    probe.main(reproduce, pack=15, package="megatron")
+    probe.main(reproduce, pack=15, package="megatron", minimal=minimal)
