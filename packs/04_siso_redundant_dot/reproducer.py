@@ -8,6 +8,8 @@
 and the same mask. CPU lane: the real kernel under Triton's interpreter, where each product is really computed, against
 autograd of the closed recurrence in fp64, and compiled for sm_90 without a GPU. CUDA lane: the real bf16 kernels, alone
 and through the public autograd entry. Every gradient is hashed; both arms' hashes must be equal.
+
+Upstream is a checkout: ``git clone -b v2.3.2.post1 https://github.com/state-spaces/mamba``, then ``--tree mamba``.
 """
 
 from __future__ import annotations
