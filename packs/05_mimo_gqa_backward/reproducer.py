@@ -11,6 +11,8 @@ not currently supported!": only the sum of the per-value-head dQ and dK over a g
 real functions with their two compiled launches replaced by ones that write random per-head gradients, which makes the
 reduction the only thing tested. CUDA lane: the public autograd entry with the real kernels, against the same kernels
 on q, k expanded to G = H, and against a quadratic fp64 formulation.
+
+Upstream is a checkout: ``git clone -b v2.3.2.post1 https://github.com/state-spaces/mamba``, then ``--tree mamba``.
 """
 
 import ast
