@@ -1,7 +1,7 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#     "torch>=2.11", "triton==3.6.0", "numpy<2.4", "einops", "tilelang==0.1.15", "apache-tvm-ffi==0.1.12",
+#     "torch>=2.11", "triton==3.6.0", "numpy", "einops", "tilelang==0.1.15", "apache-tvm-ffi==0.1.12",
 # ]
 # ///
 """tilelang 0.1.13 to 0.1.15 refuse reductions that 0.1.12 compiles, Mamba-3's MIMO backward among them.
@@ -11,6 +11,9 @@ the reduced coordinate that belong to the thread, and takes "not proved" for "de
 not prove equal are in its message: here they are evaluated at every coordinate, and they are equal. The smallest kernel
 sums 16 values on 4 threads; a gemm's accumulator viewed as [tokens, ranks x channels] does it without any annotation.
 CPU lane: lowering for sm_90a, of mamba's own kernel too. CUDA lane: those that compile run, against fp64.
+
+Mamba's own kernel needs a checkout:
+``git clone -b v2.3.2.post1 https://github.com/state-spaces/mamba``, then ``--needs mamba``.
 """
 
 import re
