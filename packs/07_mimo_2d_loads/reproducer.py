@@ -11,6 +11,8 @@ swizzled buffer (or element by element); with TMA on, the pinned TileLang refuse
 [chunk * R, N] of Q declared as [B, S * R, G, N]. CPU lane: the real host code traces the real kernels; which element
 goes where is read off the traced text; one kernel is lowered with TMA. CUDA lane: every gradient as released, bit for
 bit, then with TMA and warp specialisation, compared and timed.
+
+Upstream is a checkout: ``git clone -b v2.3.2.post1 https://github.com/state-spaces/mamba``, then ``--tree mamba``.
 """
 
 from __future__ import annotations
