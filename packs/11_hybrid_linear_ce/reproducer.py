@@ -11,6 +11,9 @@ GPTModel hands hidden states, weight and labels to LinearCrossEntropyModule; Hyb
 ``compute_language_model_loss`` for what it does not have: UnboundLocalError, as for any misspelt name. MTP heads pass
 the fused module's arguments to a plain ColumnParallelLinear: TypeError. The kernels under the fused module exist for
 compute capability 10.x only and are stood in for in fp64; everything above them is Megatron's.
+
+The Mamba layer of the CUDA lane needs a checkout:
+``git clone -b v2.3.2.post1 https://github.com/state-spaces/mamba``, then ``--needs mamba``.
 """
 
 from __future__ import annotations
