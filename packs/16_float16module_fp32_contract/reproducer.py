@@ -10,8 +10,10 @@
 ``A = exp(A_log)`` is the decay rate of a state that lives for thousands of steps, so a rounding of ``A_log`` grows with
 the sequence. Upstream writes "Keep A_log in fp32" where it creates the parameter, and the wrapper then rounds it with
 everything else. Modules from elsewhere, such as Mamba-3, need a mark that they can set themselves: the tree's function
-``mark_keep_in_fp32``, or where it has none a plain attribute, ``parameter._keep_fp32 = True``. Needs mamba-ssm's Python
-sources on the path; MIMO needs tilelang as well.
+``mark_keep_in_fp32``, or where it has none a plain attribute, ``parameter._keep_fp32 = True``. MIMO needs tilelang.
+
+mamba-ssm comes as a checkout:
+``git clone -b v2.3.2.post1 https://github.com/state-spaces/mamba``, then ``--needs mamba``.
 """
 
 from __future__ import annotations
