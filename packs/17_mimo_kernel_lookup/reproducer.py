@@ -9,6 +9,8 @@
 The wrappers pass fresh ``T.dynamic`` symbols to their ``tilelang.jit`` factories, whose caches compare symbols by
 identity. CPU lane: the real wrappers, factories and tracing; compilation and launch are stood in for, and counted.
 CUDA lane: a real ``Mamba3`` layer at a training width, wall clock against device time.
+
+Upstream is a checkout: ``git clone -b v2.3.2.post1 https://github.com/state-spaces/mamba``, then ``--tree mamba``.
 """
 
 import contextlib
