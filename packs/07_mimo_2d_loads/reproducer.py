@@ -45,7 +45,7 @@ def minimal() -> None:
     target = tilelang.tvm.target.Target({"kind": "cuda", "arch": "sm_90a"})
     with tilelang.tvm.transform.PassContext(config=tma), target:
         source = tilelang.lower(kernel, target=target).kernel_source  # InternalError
-    print("TMA loads of Q and K:", source.count("tma_load(Q_desc") + source.count("tma_load(K_desc"))
+    print("TMA loads of Q and K:", [source.count(f"tma_load({name}_desc") for name in "QK"])
 
 
 TILELANG, TRITON = "mamba_ssm.ops.tilelang.mamba3.", "mamba_ssm.ops.triton.mamba3.mamba3_mimo_utils"
