@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["torch>=2.11", "triton==3.6.0", "numpy<2.4", "einops", "mamba-ssm==2.3.2.post1"]
+# dependencies = ["torch>=2.11", "triton==3.6.0", "numpy<2.4", "einops"]
 # ///
 """Mamba-3's SISO backward kernel writes the same masked product V dO^T three times; once is bit for bit enough.
 
@@ -8,6 +8,8 @@
 and the same mask. CPU lane: the real kernel under Triton's interpreter, where each product is really computed, against
 autograd of the closed recurrence in fp64, and compiled for sm_90 without a GPU. CUDA lane: the real bf16 kernels, alone
 and through the public autograd entry. Every gradient is hashed; both arms' hashes must be equal.
+
+Upstream is a checkout: ``git clone -b v2.3.2.post1 https://github.com/state-spaces/mamba``, then ``--tree mamba``.
 """
 
 from __future__ import annotations
@@ -27,6 +29,18 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from reproducers import probe
+
+
+def minimal() -> None:
+    """Counts how often the kernel's source writes the product out; no GPU needed."""
+    import inspect
+
+    from mamba_ssm.ops.triton.mamba3 import mamba3_siso_bwd
+
+    count = inspect.getsource(mamba3_siso_bwd).count("tl.dot(v_block, tl.trans(do_block))")
+    print(f"V dO^T is written {count} times; once is enough")
+    assert count == 1
+
 
 FOLDER = "mamba_ssm.ops.triton.mamba3."
 KERNEL = "mamba3_siso_bwd_kernel_dqkv"
@@ -277,4 +291,4 @@ def reproduce(p: probe.Probe) -> None:
 
 
 if __name__ == "__main__":
-    probe.main(reproduce, pack=4, package="mamba_ssm")
+    probe.main(reproduce, pack=4, package="mamba_ssm", minimal=minimal, prepare=lambda p: p.namespace())

@@ -2,7 +2,6 @@
 # requires-python = ">=3.11"
 # dependencies = [
 #     "torch>=2.11", "triton==3.6.0", "numpy<2.4", "einops", "tilelang==0.1.8", "apache-tvm-ffi==0.1.9",
-#     "mamba-ssm==2.3.2.post1",
 # ]
 # ///
 """Mamba-3 MIMO backward refuses grouped B/C heads (1 < G < H) that its kernels already support.
@@ -12,6 +11,8 @@ not currently supported!": only the sum of the per-value-head dQ and dK over a g
 real functions with their two compiled launches replaced by ones that write random per-head gradients, which makes the
 reduction the only thing tested. CUDA lane: the public autograd entry with the real kernels, against the same kernels
 on q, k expanded to G = H, and against a quadratic fp64 formulation.
+
+Upstream is a checkout: ``git clone -b v2.3.2.post1 https://github.com/state-spaces/mamba``, then ``--tree mamba``.
 """
 
 import ast
@@ -19,11 +20,27 @@ import itertools
 import math
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from torch.nn.functional import pad, silu, softplus
+from torch.overrides import TorchFunctionMode
 
 from reproducers import probe
+
+
+def minimal():
+    """The backward of a layer with 2 groups of B and C for its 4 heads; needs a GPU."""
+    import torch
+    from mamba_ssm.modules.mamba3 import Mamba3
+
+    torch.manual_seed(0)
+    options = {"is_mimo": True, "mimo_rank": 4, "chunk_size": 16, "ngroups": 2}
+    layer = Mamba3(128, **options, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(1, 64, 128, device="cuda", dtype=torch.bfloat16)
+    out = layer(x)
+    out.sum().backward()  # ValueError: G value of 2 is not currently supported!
+
 
 FOLDER = "mamba_ssm.ops.tilelang.mamba3."
 FILES = {"dense": "mamba3_mimo_bwd", "varlen": "mamba3_mimo_bwd_varlen"}
@@ -47,6 +64,15 @@ def worst(got, want):
 
 
 # ---- CPU lane: the reduction alone ----
+
+
+class OnCpu(TorchFunctionMode):
+    """The forward wrapper allocates on "cuda" by name."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        named = dict(kwargs or {})
+        return function(*args, **named | ({"device": "cpu"} if str(named.get("device")).startswith("cuda") else {}))
+
 
 RETURNS = ("dq", "dk", "dv", "ddA", "ddt", "dtrap", "dq_bias", "dk_bias", "dmimo_v", "dmimo_z", "dmimo_o", "dangles")
 RETURNS += ("dD", "dz")
@@ -237,6 +263,21 @@ def cuda_lane(p):
         p.note(f"{case}: errors, quadratic", text)
 
 
+def prepare(p):
+    """For ``minimal``: on a CPU nothing is launched, Triton runs interpreted and "cuda" is the CPU."""
+    p.namespace()
+    if p.lane == "cuda":
+        return
+    p.triton_interpreter()
+    for file, factory in (("fwd", "mamba_mimo_fwd"), ("bwd", "mamba_mimo_bwd_fwd"), ("bwd", "mamba_mimo_bwd_bwd")):
+        setattr(p.upstream(FOLDER + "mamba3_mimo_" + file), factory, lambda *_, **__: lambda *tensors: None)
+    torch.cuda.get_device_properties = lambda *_: SimpleNamespace(multi_processor_count=1)
+    public = p.upstream(FOLDER + "mamba3_mimo")  # its angles are computed in PTX, which the interpreter has not
+    public.angle_dt_fwd = lambda angle, dt, **_: (angle, None)
+    public.angle_dt_bwd = lambda grad_out, angle, dt, **_: (grad_out, torch.zeros_like(dt), None)
+    OnCpu().__enter__()
+
+
 def reproduce(p):
     """Both files, dense and varlen, by lane."""
     p.namespace()  # the package's __init__ imports compiled extensions that this code does not use
@@ -244,4 +285,4 @@ def reproduce(p):
 
 
 if __name__ == "__main__":
-    probe.main(reproduce, pack=5, package="mamba_ssm")
+    probe.main(reproduce, pack=5, package="mamba_ssm", minimal=minimal, prepare=prepare)

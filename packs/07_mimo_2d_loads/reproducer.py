@@ -2,7 +2,6 @@
 # requires-python = ">=3.11"
 # dependencies = [
 #     "torch>=2.11", "triton==3.6.0", "numpy<2.4", "einops", "tilelang==0.1.8", "apache-tvm-ffi==0.1.9",
-#     "mamba-ssm==2.3.2.post1",
 # ]
 # ///
 """Mamba-3's MIMO backward kernels load Q and K through rank-3 shared-memory views, so TMA cannot be enabled for them.
@@ -12,6 +11,8 @@ swizzled buffer (or element by element); with TMA on, the pinned TileLang refuse
 [chunk * R, N] of Q declared as [B, S * R, G, N]. CPU lane: the real host code traces the real kernels; which element
 goes where is read off the traced text; one kernel is lowered with TMA. CUDA lane: every gradient as released, bit for
 bit, then with TMA and warp specialisation, compared and timed.
+
+Upstream is a checkout: ``git clone -b v2.3.2.post1 https://github.com/state-spaces/mamba``, then ``--tree mamba``.
 """
 
 from __future__ import annotations
@@ -31,11 +32,26 @@ from torch.nn.functional import softplus
 
 from reproducers import probe
 
+
+def minimal() -> None:
+    """Lowers bwd_fwd for sm_90a with TMA on; no GPU needed."""
+    import tilelang
+    from mamba_ssm.ops.tilelang.mamba3.mamba3_mimo_bwd import mamba_mimo_bwd_fwd
+
+    sizes = {"B": 1, "S": 32, "H": 2, "G": 1, "N": 64, "P": 64, "R": 4, "chunk_size": 16}
+    options = {"hasZ": True, "hasD": True, "reduceO": True, "rotary_dim_divisor": 4}
+    kernel = mamba_mimo_bwd_fwd.get_tir(**sizes, **options, dtype="bfloat16")
+    tma = {"tl.disable_tma_lower": False, "tl.disable_warp_specialized": False}
+    target = tilelang.tvm.target.Target({"kind": "cuda", "arch": "sm_90a"})
+    with tilelang.tvm.transform.PassContext(config=tma), target:
+        source = tilelang.lower(kernel, target=target).kernel_source  # InternalError
+    print("TMA loads of Q and K:", [source.count(f"tma_load({name}_desc") for name in "QK"])
+
+
 TILELANG, TRITON = "mamba_ssm.ops.tilelang.mamba3.", "mamba_ssm.ops.triton.mamba3.mamba3_mimo_utils"
 FILES = {"dense": "mamba3_mimo_bwd", "varlen": "mamba3_mimo_bwd_varlen"}
 KERNELS, MODES = ("bwd_fwd", "bwd_bwd"), ("released", "TMA")
 TMA = {"tl.disable_tma_lower": False, "tl.disable_warp_specialized": False}  # what 0.1.8 emits for TMA needs both
-REFUSED = probe.Signature("InternalError", r"InputDim\(\) == 2.*Cannot detect TMA layout", "tilelang/engine/phase.py")
 RANK, WIDTH, CHUNK = 4, 64, 16  # R, P and the chunk that mamba recommends for them
 LEAVES = ("q", "k", "v", "adt", "dt", "trap", "q_bias", "k_bias", "mimo_v", "mimo_z", "mimo_o", "angles", "D", "z")
 
@@ -177,6 +193,12 @@ def traced(p: probe.Probe, case: Case, device: str, dtype: torch.dtype) -> Launc
     return launches
 
 
+def refused() -> probe.Signature:
+    """How TileLang refuses a rank-3 view with TMA on."""
+    message = r"InputDim\(\) == 2.*Cannot detect TMA layout"
+    return probe.Signature("InternalError", message, "tilelang/engine/phase.py")
+
+
 def check_source(p: probe.Probe, label: str, source: str) -> None:
     """The CUDA of a kernel that was built with TMA on."""
     missing = sum(f"tl::tma_load({name}_desc," not in source for name in "QK")
@@ -191,7 +213,7 @@ def cpu_lane(p: probe.Probe) -> None:
     if launches is not None:
         label, configs = "dense bwd_fwd", launches.configs("bwd_fwd", True)
         lower = partial(p.lower, launches.traced["bwd_fwd"], **configs)
-        source = p.attempt(f"{label}: lowered with TMA", lower, REFUSED)
+        source = p.attempt(f"{label}: lowered with TMA", lower, refused())
         if source is not None:
             check_source(p, label, source)
     p.skip("dense bwd_bwd and varlen, lowered with TMA", "minutes of compiler time; the cuda lane builds them")
@@ -212,7 +234,7 @@ def kernels(p: probe.Probe, found: dict[str, Launches]) -> dict[tuple[str, str],
         jobs = {key: pool.submit(build, *key) for key in itertools.product(MODES, found, KERNELS)}
     for (mode, layout, name), job in jobs.items():
         label = f"{layout} {name}"
-        got = p.attempt(f"{label}: built with TMA", job.result, REFUSED) if mode == "TMA" else job.result()
+        got = p.attempt(f"{label}: built with TMA", job.result, refused()) if mode == "TMA" else job.result()
         if got is not None:
             result[layout, mode][name] = got[0]
             p.note(f"{label}: nvcc, {mode}", got[2])
@@ -271,10 +293,17 @@ def cuda_lane(p: probe.Probe) -> None:
                 p.note(f"{case.layout} {name}, S 4096, H 112: {mode}", took, unit="ms")
 
 
+def prepare(p: probe.Probe) -> None:
+    """For ``minimal``, which needs no compiled extension and launches nothing."""
+    p.namespace()
+    if p.lane == "cpu":
+        p.triton_interpreter()
+
+
 def reproduce(p: probe.Probe) -> None:
     p.namespace()  # the package's __init__ imports compiled extensions that this code does not use
     cpu_lane(p) if p.lane == "cpu" else cuda_lane(p)
 
 
 if __name__ == "__main__":
-    probe.main(reproduce, pack=7, package="mamba_ssm")
+    probe.main(reproduce, pack=7, package="mamba_ssm", minimal=minimal, prepare=prepare)

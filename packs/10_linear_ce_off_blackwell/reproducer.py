@@ -31,15 +31,39 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from reproducers import probe
 
+
+def minimal() -> None:
+    """The fused loss on this GPU, whatever its compute capability is."""
+    import torch
+    from megatron.core.fusions.fused_linear_cross_entropy import linear_cross_entropy
+
+    torch.manual_seed(0)
+    hidden = torch.randn(64, 128, device="cuda", dtype=torch.bfloat16)
+    weight = torch.randn(1024, 128, device="cuda", dtype=torch.bfloat16) / 128**0.5
+    labels = torch.arange(64, device="cuda")
+    loss = linear_cross_entropy(hidden, weight, labels)  # ValueError: Unsupported architecture: 9
+    want = torch.nn.functional.cross_entropy(hidden.float() @ weight.float().T, labels)
+    print(f"loss {loss.item():.4f}, torch's {want.item():.4f}")
+    torch.testing.assert_close(loss, want, rtol=1e-3, atol=1e-3)
+
+
 FUSION = "megatron.core.fusions.fused_linear_cross_entropy"
 BLACKWELL = "megatron.core.fusions.linear_cross_entropy.blackwell.entry"
 SOURCE = "megatron/core/fusions/fused_linear_cross_entropy.py"
 OTHERS = ((7, 5), (8, 0), (8, 6), (8, 9), (11, 0), (12, 0), (12, 1))  # Turing to Blackwell's smaller chips
-REFUSED = probe.Signature("ValueError", r"Unsupported architecture: \d+", SOURCE)
-NO_CUTLASS = probe.Signature("AttributeError", r"blackwell\.entry' has no attribute 'forward'", SOURCE)
 # fp32: sums of a few thousand terms; bf16: every element is rounded (2**-9) as d_logits and again as the gradient
 LIMIT = {torch.float32: 1e-5, torch.bfloat16: 2**-8}
 BF16_LOSS = 1e-5  # exact inputs, fp32 logits; one rounding of a logit to bf16 would lose 3e-4
+
+
+def refused() -> probe.Signature:
+    """No kernels for this compute capability."""
+    return probe.Signature("ValueError", r"Unsupported architecture: \d+", SOURCE)
+
+
+def no_cutlass() -> probe.Signature:
+    """Kernels for this compute capability that could not be imported."""
+    return probe.Signature("AttributeError", r"blackwell\.entry' has no attribute 'forward'", SOURCE)
 
 
 def relative(got: Tensor, want: Tensor) -> float:
@@ -113,7 +137,7 @@ def check_dispatch(p: probe.Probe) -> None:
             p.skip(case, "cutlass is installed here, and its kernels need the real GPU")
             continue
         with on_capability(p, version):
-            signature = NO_CUTLASS if version[0] == 10 else REFUSED
+            signature = no_cutlass() if version[0] == 10 else refused()
             got = p.attempt(case, partial(fused, p, h, w, y, "none", -100), signature)
         if got is not None:
             worst = max(map(relative, got, reference(h, w, y, "none", -100)))
@@ -141,7 +165,7 @@ def check_contract(p: probe.Probe) -> None:
         w = w * scale
         y = y.masked_fill(y == -100, ignore)
         with on_capability(p, (9, 0)):
-            got = p.attempt(f"{case}: runs", partial(fused, p, h, w, y, reduction, ignore), REFUSED)
+            got = p.attempt(f"{case}: runs", partial(fused, p, h, w, y, reduction, ignore), refused())
         if got is None:
             continue
         compare(p, case, got, reference(h, w, y, reduction, ignore), scale)
@@ -159,7 +183,7 @@ def check_rank(p: probe.Probe, rank: int) -> None:
         mine = h.chunk(2)[rank] if split_tokens else h
         with on_capability(p, (9, 0)):
             call = partial(fused, p, mine, w.chunk(2)[rank], y, reduction, -100, group, split_tokens)
-            got = p.attempt(f"{case}: runs", call, REFUSED)
+            got = p.attempt(f"{case}: runs", call, refused())
         if got is not None:
             loss, dh, dw = reference(h, w, y, reduction, -100)
             compare(p, case, got, [loss, dh.chunk(2)[rank] if split_tokens else dh, dw.chunk(2)[rank]])
@@ -216,7 +240,7 @@ def check_module(p: probe.Probe, tokens: int, width: int, vocab: int) -> None:
         p.guard(f"native {name}", relative(mine, true), 1e-2, reference="torch cross entropy in fp64")
     call = partial(run_module, p, "linear", *args)
     with on_capability(p, (9, 0)) if p.lane == "cpu" else contextlib.nullcontext():  # a GPU speaks for itself
-        got = p.attempt("fused loss of the output layer: runs", call, REFUSED)
+        got = p.attempt("fused loss of the output layer: runs", call, refused())
         if got is None:
             return
         compare(p, "fused output layer", got, want)
@@ -260,6 +284,14 @@ def cost_on_gpu(p: probe.Probe, call: Any, native: Any, layer: Any, hidden: Tens
     p.note("native: peak over its inputs", peaks["native"], unit="GiB")
 
 
+def prepare(p: probe.Probe) -> None:
+    """For ``minimal``: without a GPU Megatron is told of one of capability 9.0."""
+    p.megatron_cpu()
+    if p.lane == "cpu":
+        torch.cuda.is_available = lambda: True
+        torch.cuda.get_device_capability = lambda device=None: (9, 0)
+
+
 def reproduce(p: probe.Probe) -> None:
     if p.lane == "cpu":
         os.environ["TORCHDYNAMO_DISABLE"] = "1"  # native's elementwise functions: compiling them takes longer
@@ -275,4 +307,4 @@ def reproduce(p: probe.Probe) -> None:
 
 
 if __name__ == "__main__":
-    probe.main(reproduce, pack=10, package="megatron")
+    probe.main(reproduce, pack=10, package="megatron", minimal=minimal, prepare=prepare)

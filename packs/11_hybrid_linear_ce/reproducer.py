@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = [
 #     "megatron-core @ git+https://github.com/NVIDIA/Megatron-LM@d48bd6be0a85cc0d6d3cc71e8750cf357cc6bdb1",
-#     "mamba-ssm==2.3.2.post1", "torch>=2.8", "triton==3.6.0", "numpy", "einops",
+#     "torch>=2.8", "triton==3.6.0", "numpy", "einops",
 # ]
 # ///
 """HybridModel crashes on its first loss under ``cross_entropy_fusion_impl="linear"``.
@@ -11,6 +11,9 @@ GPTModel hands hidden states, weight and labels to LinearCrossEntropyModule; Hyb
 ``compute_language_model_loss`` for what it does not have: UnboundLocalError, as for any misspelt name. MTP heads pass
 the fused module's arguments to a plain ColumnParallelLinear: TypeError. The kernels under the fused module exist for
 compute capability 10.x only and are stood in for in fp64; everything above them is Megatron's.
+
+The Mamba layer of the CUDA lane needs a checkout:
+``git clone -b v2.3.2.post1 https://github.com/state-spaces/mamba``, then ``--needs mamba``.
 """
 
 from __future__ import annotations
@@ -26,12 +29,40 @@ from torch.nn.functional import cross_entropy
 
 from reproducers import probe
 
+
+def minimal() -> None:
+    """The loss of a hybrid model of one MLP layer; needs Transformer Engine and a GPU."""
+    import torch
+    from megatron.core import parallel_state, tensor_parallel
+    from megatron.core.models.hybrid.hybrid_layer_specs import hybrid_stack_spec
+    from megatron.core.models.hybrid.hybrid_model import HybridModel
+    from megatron.core.transformer import TransformerConfig
+
+    torch.distributed.init_process_group(store=torch.distributed.HashStore(), rank=0, world_size=1)
+    parallel_state.initialize_model_parallel()
+    tensor_parallel.model_parallel_cuda_manual_seed(0)
+    fused = {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "linear"}
+    config = TransformerConfig(num_layers=1, hidden_size=64, num_attention_heads=4, **fused)
+    model = HybridModel(config, hybrid_stack_spec, 96, 16, hybrid_layer_pattern="-").cuda()
+    ids = torch.arange(16, device="cuda")[None]
+    loss = model(ids, ids, None, labels=ids)  # UnboundLocalError
+    print("loss:", loss.mean().item())
+
+
 VOCAB, SEQUENCE, BATCH = 96, 16, 2
-NO_BRANCH = probe.Signature("UnboundLocalError", "local variable 'loss'",
-                            "megatron/core/models/common/language_module/language_module.py")  # fmt: skip
-NO_MODULE = probe.Signature("TypeError", r"forward\(\) got an unexpected keyword argument 'output_cross_entropy_loss'",
-                            "megatron/core/transformer/multi_token_prediction.py")  # fmt: skip
 FP32 = 1e-5  # a few hundred fp32 additions; the kernels' stand-in is exact beside them
+
+
+def no_branch() -> probe.Signature:
+    """How compute_language_model_loss fails on an implementation that it does not have."""
+    frame = "megatron/core/models/common/language_module/language_module.py"
+    return probe.Signature("UnboundLocalError", "local variable 'loss'", frame)
+
+
+def no_module() -> probe.Signature:
+    """How an MTP head fails on an output layer that computes no loss."""
+    message = r"forward\(\) got an unexpected keyword argument 'output_cross_entropy_loss'"
+    return probe.Signature("TypeError", message, "megatron/core/transformer/multi_token_prediction.py")
 
 
 class Kernels:
@@ -173,7 +204,8 @@ def check_linear(p: probe.Probe, kernels: Kernels, name: str, pattern: str, **op
     kernels.calls.clear()
     seen: list[tuple[int, ...]] = []
     model.output_layer.register_forward_hook(lambda module, args, made: seen.append(tuple(made[0].shape)))
-    got = p.attempt(f"{name}: loss and gradients", lambda: train(model), NO_MODULE if "/" in pattern else NO_BRANCH)
+    signature = no_module() if "/" in pattern else no_branch()
+    got = p.attempt(f"{name}: loss and gradients", lambda: train(model), signature)
     if got is None:
         return
     plain = hybrid(p, pattern, "unfused", **options)
@@ -204,7 +236,7 @@ def check_unknown(p: probe.Probe) -> None:
         else:
             raise AssertionError("an unknown implementation was accepted")
 
-    p.attempt('impl "liner" is refused by name', refused, NO_BRANCH)
+    p.attempt('impl "liner" is refused by name', refused, no_branch())
 
 
 def check_neighbours(p: probe.Probe, kernels: Kernels) -> None:
@@ -251,6 +283,17 @@ def check_rank(p: probe.Probe, rank: int) -> None:
         check_linear(p, kernels, f"{name}, rank {rank} of 2", "*-/*-" if split else "*-", **options)
 
 
+def prepare(p: probe.Probe) -> None:
+    """For ``minimal``, which starts Megatron by itself: no Transformer Engine, and the stand-in for the kernels."""
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    p.megatron_cpu()
+    p.upstream("megatron.core.parallel_state").destroy_model_parallel()
+    dist.destroy_process_group()
+    stand_in(p)
+    specs: Any = p.upstream("megatron.core.models.hybrid.hybrid_layer_specs")
+    specs.hybrid_stack_spec = stack(p, "-")
+
+
 def reproduce(p: probe.Probe) -> None:
     os.environ["TORCHDYNAMO_DISABLE"] = "1"  # nothing here is about compiled code
     if p.lane == "cpu":
@@ -278,4 +321,4 @@ def reproduce(p: probe.Probe) -> None:
 
 
 if __name__ == "__main__":
-    probe.main(reproduce, pack=11, package="megatron")
+    probe.main(reproduce, pack=11, package="megatron", minimal=minimal, prepare=prepare)

@@ -1,7 +1,8 @@
 # /// script
-# requires-python = ">=3.11"
+# requires-python = ">=3.12"
 # dependencies = [
-#     "megatron-core==0.19.0", "mamba-ssm==2.3.2.post1", "torch>=2.8", "triton==3.6.0", "einops", "tilelang==0.1.8",
+#     "megatron-core==0.19.0", "torch>=2.8", "triton==3.6.0", "numpy<2.4", "einops", "tilelang==0.1.8",
+#     "apache-tvm-ffi==0.1.9",
 # ]
 # ///
 """Float16Module casts parameters to bf16 that are kept in fp32 by contract: MambaMixer's ``A_log`` and ``D``.
@@ -9,8 +10,10 @@
 ``A = exp(A_log)`` is the decay rate of a state that lives for thousands of steps, so a rounding of ``A_log`` grows with
 the sequence. Upstream writes "Keep A_log in fp32" where it creates the parameter, and the wrapper then rounds it with
 everything else. Modules from elsewhere, such as Mamba-3, need a mark that they can set themselves: the tree's function
-``mark_keep_in_fp32``, or where it has none a plain attribute, ``parameter._keep_fp32 = True``. Needs mamba-ssm's Python
-sources on the path; MIMO needs tilelang as well.
+``mark_keep_in_fp32``, or where it has none a plain attribute, ``parameter._keep_fp32 = True``. MIMO needs tilelang.
+
+mamba-ssm comes as a checkout:
+``git clone -b v2.3.2.post1 https://github.com/state-spaces/mamba``, then ``--needs mamba``.
 """
 
 from __future__ import annotations
@@ -21,6 +24,27 @@ import torch
 from torch import Tensor, nn
 
 from reproducers import probe
+
+
+def minimal() -> None:
+    """Wraps a MambaMixer in Float16Module; needs mamba_ssm, and a GPU as it stands."""
+    import torch
+    from megatron.core import parallel_state, tensor_parallel
+    from megatron.core.process_groups_config import ProcessGroupCollection
+    from megatron.core.ssm.mamba_mixer import MambaMixer, MambaMixerSubmodules
+    from megatron.core.transformer import TransformerConfig, module
+
+    torch.distributed.init_process_group(store=torch.distributed.HashStore(), rank=0, world_size=1)
+    parallel_state.initialize_model_parallel()
+    tensor_parallel.model_parallel_cuda_manual_seed(0)
+    config = TransformerConfig(num_layers=1, hidden_size=256, num_attention_heads=4, bf16=True)
+    linear = tensor_parallel.ColumnParallelLinear, tensor_parallel.RowParallelLinear
+    groups = ProcessGroupCollection.use_mpu_process_groups()
+    mixer = MambaMixer(config, MambaMixerSubmodules(*linear), 256, pg_collection=groups)
+    module.Float16Module(config, mixer)
+    print("A_log:", mixer.A_log.dtype, "D:", mixer.D.dtype, "upstream's comment: keep in fp32")
+    assert mixer.A_log.dtype == mixer.D.dtype == torch.float32
+
 
 STEPS, DT = 4096, 2.0**-10  # a long document; about dt_min, MambaMixer's slowest heads, and exact in bf16
 HIDDEN, HEADS, P, N = 64, 32, 64, 128  # model width, heads, head width, state width
@@ -253,6 +277,14 @@ def run_mamba3(p: probe.Probe, kind: str, module: Any, hidden: Tensor) -> Tensor
         return p.skip(f"Mamba-3 {kind} kernel", f"does not run before the wrap either: {said[:300]}")
 
 
+def prepare(p: probe.Probe) -> None:
+    """For ``minimal``, which starts Megatron by itself."""
+    p.megatron_cpu()
+    p.upstream("megatron.core.parallel_state").destroy_model_parallel()
+    torch.distributed.destroy_process_group()
+    p.namespace("mamba_ssm")
+
+
 def reproduce(p: probe.Probe) -> None:
     p.megatron_cpu()
     p.namespace("mamba_ssm")  # its __init__ wants compiled extensions that nothing here uses
@@ -268,4 +300,4 @@ def reproduce(p: probe.Probe) -> None:
 
 
 if __name__ == "__main__":
-    probe.main(reproduce, pack=16, package="megatron")
+    probe.main(reproduce, pack=16, package="megatron", minimal=minimal, prepare=prepare)

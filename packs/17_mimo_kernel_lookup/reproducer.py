@@ -2,7 +2,6 @@
 # requires-python = ">=3.11"
 # dependencies = [
 #     "torch>=2.11", "triton==3.6.0", "numpy<2.4", "einops", "tilelang==0.1.8", "apache-tvm-ffi==0.1.9",
-#     "mamba-ssm==2.3.2.post1",
 # ]
 # ///
 """Mamba-3 MIMO traces each of its TileLang kernels anew at every call and keeps every trace.
@@ -10,6 +9,8 @@
 The wrappers pass fresh ``T.dynamic`` symbols to their ``tilelang.jit`` factories, whose caches compare symbols by
 identity. CPU lane: the real wrappers, factories and tracing; compilation and launch are stood in for, and counted.
 CUDA lane: a real ``Mamba3`` layer at a training width, wall clock against device time.
+
+Upstream is a checkout: ``git clone -b v2.3.2.post1 https://github.com/state-spaces/mamba``, then ``--tree mamba``.
 """
 
 import contextlib
@@ -27,6 +28,23 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from reproducers import probe
+
+
+def minimal():
+    """Counts the kernels that four identical calls leave behind; needs a GPU."""
+    import torch
+    from mamba_ssm.modules.mamba3 import Mamba3
+    from mamba_ssm.ops.tilelang.mamba3.mamba3_mimo_fwd import mamba_mimo_fwd
+
+    options = {"is_mimo": True, "mimo_rank": 4, "chunk_size": 16}
+    layer = Mamba3(128, **options, device="cuda", dtype=torch.bfloat16)
+    x = torch.randn(1, 64, 128, device="cuda", dtype=torch.bfloat16)
+    for _ in range(4):
+        layer(x)
+    kept = len(mamba_mimo_fwd._kernel_cache)
+    print(f"entries in tilelang.jit's cache after 4 equal calls: {kept}; 1 is enough")
+    assert kept <= 1
+
 
 FOLDER = "mamba_ssm.ops.tilelang.mamba3.mamba3_mimo_"
 SPECIALIZE = "MAMBA3_MIMO_SPECIALIZE"  # the fix's switch: how many shapes get kernels of their own
@@ -106,14 +124,20 @@ def call(module, batch=1, length=16, heads=2, *, rank=2, n=16, width=8, chunk=8,
     return results, launched.kernels, made | options
 
 
-def traces(p, layouts):
-    """Two calls of every wrapper with different batch, length and heads: the second needs no new trace."""
+def without_compiler():
+    """Trace and look up as ever, but compile nothing."""
     import tilelang.cache.kernel_cache as cache
-    from tilelang.jit import JITImpl
 
     os.environ["TILELANG_TARGET"] = "cuda -arch=sm_90a"  # "auto" asks for nvcc
     cache.JITKernel = Kernel
     cache.KernelCache._load_kernel_from_disk = cache.KernelCache._save_kernel_to_disk = lambda *_, **__: None
+
+
+def traces(p, layouts):
+    """Two calls of every wrapper with different batch, length and heads: the second needs no new trace."""
+    from tilelang.jit import JITImpl
+
+    without_compiler()
     real, traced = JITImpl.get_tir, []
     JITImpl.get_tir = lambda factory, *a, **k: (traced.append(id(factory)), real(factory, *a, **k))[1]
     for layout, (fwd, bwd) in layouts.items():
@@ -370,6 +394,19 @@ def cuda_lane(p):
         shares(p, f"micro-batch {batch}", layer(p, batch))
 
 
+def prepare(p):
+    """For ``minimal``: on a CPU nothing is compiled, Triton runs interpreted and "cuda" is the CPU."""
+    p.namespace()
+    if p.lane == "cuda":
+        return
+    p.triton_interpreter()
+    without_compiler()
+    public = p.upstream(FOLDER.removesuffix("_"))  # its angles are computed in PTX, which the interpreter has not
+    public.angle_dt_fwd = lambda angle, dt, **_: (angle, None)
+    launched.kernels = []
+    OnCpu().__enter__()
+
+
 def reproduce(p):
     """By lane."""
     p.namespace()  # the package's __init__ imports compiled extensions that this code does not use
@@ -377,4 +414,4 @@ def reproduce(p):
 
 
 if __name__ == "__main__":
-    probe.main(reproduce, pack=17, package="mamba_ssm")
+    probe.main(reproduce, pack=17, package="mamba_ssm", minimal=minimal, prepare=prepare)
