@@ -18,7 +18,7 @@ BELONGS = ("reports it", "overlaps", "fixes it", "introduced it")  # relations o
 TAIL, SHOWN = 16, 8  # lines of a log, checks in a table
 # Lines that tell a reader nothing: records, a compiler's progress, files of the machine, warnings, digests.
 NOISE = re.compile(
-    r"^\[[\w ]+\] \{|\[TileLang:|Found kernel in memory cache|<\w+>/|Warning:|warnings\.warn|bit for bit$"
+    r"^\[verdict\]|^\[[\w ]+\] \{|\[TileLang:|Found kernel in memory cache|<\w+>/|Warning:|warnings\.warn|bit for bit$"
 )
 TRACEBACK = re.compile(
     r"^\[pristine\] Traceback \(most recent call last\):\n(?:\[pristine\]  .*\n)*\[pristine\] .*$", re.M
@@ -208,7 +208,7 @@ class Facts:
 
     @property
     def tail(self) -> str:
-        """The end of that log, without a compiler's progress and the folders of the machine that ran it."""
+        """The end of that log, without our ruling, a compiler's progress and the folders of the machine that ran it."""
         return "\n".join([line for line in self.log.decode().splitlines() if not NOISE.search(line)][-TAIL:])
 
     @property

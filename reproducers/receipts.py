@@ -27,7 +27,10 @@ from reproducers.verdicts import Exit
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
 NAME = re.compile(r"^\d{8}T\d{6}Z_[a-z0-9-]+_[0-9a-f]{12}\.json$")
-ENGINE = ("probe", "observe", "watch", "codehash", "stamp", "verdicts", "rulings")
+ENGINE = (
+    *("probe", "observe", "watched", "watch", "codehash", "stamp", "ranks", "measuring", "verdicts", "rulings"),
+    *("lane_megatron", "lane_te", "lane_tilelang", "lane_triton"),
+)
 FOLDERS = "[0-9][0-9]*"
 COMMITTED = ROOT / "receipts"
 app = typer.Typer(add_completion=False, help=__doc__)
