@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from toy import FIRST, HEAD, RECORD, REPRODUCER, SOURCE, THREAD, TOTAL, edited, write_tree
+from toy import FIRST, HEAD, RECORD, SOURCE, THREAD, TOTAL, edited, write_tree
 
 from reproducers.errors import PatchlaneError
 from reproducers.facts import Facts
@@ -100,7 +100,9 @@ def test_each_form_is_the_upstreams_own(toy, repo, form):
     places = [text.find(part) for part in ASKED[repo, form]]
     assert -1 not in places and places == sorted(places)
     assert "total is off by 1" in text and "Do not skip it." in text and "`python pack07.py`" in text
-    assert "measured on CPU (" in text and "[verdict] FIX_VALIDATED" in text and "sha256" not in text
+    assert (
+        "measured on CPU (" in text and "[patched] HEALTHY" in text and "[verdict]" not in text and "sha256" not in text
+    )
     assert '{"checks"' not in text and "\n\n\n" not in text
 
 
@@ -185,6 +187,8 @@ def pinned(toy, body=PINNED, filing=""):
 
 
 def taken(toy, pack, source, **request):
+    if request.get("at") == "main":
+        toy.publish(source, "c" * 40, f"git {'c' * 40}")
     return write(toy.run(pack, source, **request), toy.root / "receipts", "toy", [], {})
 
 
@@ -209,16 +213,15 @@ def test_what_is_filed_is_of_its_pin(toy):
 
 
 def test_the_minimal_code_is_quoted(toy):
-    code = 'def minimal():\n    """Doc."""\n    from toyup.core import total\n\n    assert total([1]) == 1\n\n\n'
-    pack = toy.pack(reproducer=REPRODUCER.replace("def reproduce", code + "def reproduce"))
+    pack = toy.pack()
     write_tree(pack.folder, {"body.md.j2": BODY + FIX})
     taken(toy, pack, SOURCE)
     for form in forms(pack):
         text = render(pack, toy.root / "receipts", form)
-        assert "````python\nfrom toyup.core import total\n\nassert total([1]) == 1\n````" in text
+        assert "````python\nfrom toyup.core import total\n\nassert total([1, 2, 3]) == 6\n````" in text
 
 
-def test_the_environment_says_os_cuda_and_installation_where_known(toy, monkeypatch):
+def test_the_environment_says_os_cuda_and_installation_where_known(toy, believed):
     pack = toy.pack()
     path = taken(toy, pack, SOURCE)
     root = toy.root / "receipts"
