@@ -53,7 +53,7 @@ def derived_states():
     strings = [node for value in returned for node in ast.walk(value) if isinstance(node, ast.Constant)]
     loops = [node.iter for node in ast.walk(tree) if isinstance(node, ast.For)]
     strings += [node for value in loops for node in ast.walk(value) if isinstance(node, ast.Constant)]
-    found = {str(node.value).partition("(")[0] for node in strings} | set(manifest.PROVED.values())
+    found = {str(node.value).partition("(")[0] for node in strings} | {*manifest.PROVED.values(), manifest.HELD}
     return {word.partition("(")[0] for word in found} - {"", ")"}
 
 

@@ -92,7 +92,7 @@ def test_a_receipt_that_does_not_count(desk, options, said):
 
 def test_a_folder_of_somebodys_is_not_the_live_pin(desk):
     found = only(desk, upstream=desk.upstream, source=edited(TOTAL))
-    assert found.what == f"no receipt of both arms at the live pin from {DAY}"
+    assert found.what == f"no receipt of both arms at pin live from {DAY}"
 
 
 @pytest.mark.parametrize("digit", ["a" * 40, "b" * 64])
@@ -277,7 +277,7 @@ def test_a_formatter_that_cannot_run_here_has_not_passed(desk, monkeypatch):
 def test_a_tree_that_is_not_there_has_not_passed(desk):
     shutil.rmtree(desk.root / "store" / "trees")
     point = formatting(desk)
-    assert (point.result, point.mend) == ("fail", "python -m reproducers.run pack07")
+    assert (point.result, point.mend) == ("fail", "python -m reproducers.run pack07 --lane cpu")
 
 
 # Point 6

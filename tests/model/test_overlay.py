@@ -34,7 +34,7 @@ def test_modules_come_from_real_names_where_the_store_holds_links(tmp_path, monk
     fake = types.SimpleNamespace(path=list(sys.path), modules={})
     monkeypatch.setattr(overlay, "sys", fake)
     monkeypatch.setattr(Overlay, "root", lambda self, name: self.trees[name].path)
-    monkeypatch.setattr(overlay.lane_megatron, "enable", lambda device: None)
+    monkeypatch.setattr(overlay.lane_megatron, "megatron_lane", lambda device: None)
     overlay.activate(Overlay("cpu", trees, trees, []))
     for name in overlay.WITHOUT_INIT:
         assert fake.modules[name].__path__ == [str(tmp_path.resolve() / "real" / name / name)]
@@ -43,7 +43,7 @@ def test_modules_come_from_real_names_where_the_store_holds_links(tmp_path, monk
 def test_what_upstream_only_looks_for_is_not_there(monkeypatch):
     fake = types.SimpleNamespace(path=list(sys.path), modules={"peft": types.ModuleType("peft")})
     monkeypatch.setattr(overlay, "sys", fake)
-    monkeypatch.setattr(overlay.lane_megatron, "enable", lambda device: None)
+    monkeypatch.setattr(overlay.lane_megatron, "megatron_lane", lambda device: None)
     monkeypatch.setattr(overlay, "WITHOUT_INIT", ())
     overlay.activate(Overlay("cpu", {}, {}, []))
     assert fake.modules == {"peft": None}

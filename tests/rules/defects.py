@@ -8,8 +8,8 @@ UPSTREAM = "https://github.com/NVIDIA/Megatron-LM"
 DSA = "megatron/core/transformer/experimental_attention_variant/dsa.py"
 MILES = "https://github.com/radixark/miles/pull/975"  # a thread of pack 16
 LIVE = "5be9626709af2722333bf54797c954c09edeada3"
-HERE = "CUDA graph capture of the layer fails."
-FULL = "+        # torch.tensor would make the host wait for its copy.\n"
+HERE = "capture ends with a `RuntimeError` in `dsa.py`."
+FULL = "+            # A fill; torch.tensor makes the host wait for its copy and cannot be captured.\n"
 
 
 @dataclass
@@ -42,7 +42,7 @@ def noted(rule, text):
 
 def commented(rule, text, **more):
     """An added line of pack 01's patch."""
-    return Edit(rule, PATCH, FULL, f"+        {text}\n", **more)
+    return Edit(rule, PATCH, FULL, f"+            {text}\n", **more)
 
 
 def thread(rule, url, state, relation):
