@@ -21,8 +21,8 @@ WEAK = {Verdict.FIX_INEFFECTIVE, Verdict.FIX_REGRESSES, Verdict.PATCH_STALE}
 HASTY = {
     1: ("+        uniform = torch.all(all_lens == sq)", "+        uniform = torch.all(all_lens == all_lens)"),
     2: (
-        "+    def forward(ctx, q, kv, indices, scaling, d_v=512):",
-        "+    def forward(ctx, q, kv, indices, scaling, d_v):",
+        "+        dim, dim_plus_tail_dim - dim",
+        "+        64, 64",
     ),
     3: (
         "+    return dequantize_fp8_tensor(tensor) if is_float8tensor(tensor) else tensor",

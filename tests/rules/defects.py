@@ -33,7 +33,7 @@ def said(rule, text, **more):
 
 
 def paragraph(rule, text, **more):
-    return Edit(rule, BODY, HERE, f"{HERE}\n\n{text}\n", **more)
+    return Edit(rule, BODY, HERE, f"{HERE}\n\n{text}\n\n", **more)
 
 
 def noted(rule, text):
@@ -236,7 +236,7 @@ HARMLESS = [
     Edit("patch-minimal", PATCH, BOTH, BOTH.replace("+    if H % G != 0:\n", "+\n"), base=5),
     commented("patch-leftover", "# blueprint(x) is not a print"),
     Edit("header-grammar", PATCH, "Upstream-Status: Pending", "Upstream-Status: Submitted"),
-    Edit("header-export", RECORD, "review_by: 2027-02-21", "review_by: 2026-11-22"),
+    Edit("header-export", RECORD, "review_by: 2027-02-21", "review_by: 2026-11-23"),
     commented("format-upstream", "# cp_size = {  'a':1 }"),
     thread("filing-fixed", f"{UPSTREAM}/pull/7001", "merged", "neighbour"),
     thread("filing-overlap", f"{UPSTREAM}/pull/7001", "closed", "overlaps"),

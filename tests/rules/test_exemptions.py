@@ -11,7 +11,7 @@ ENTRY = "- {rule: english-emoji, pack: pack01, match: '✅', reason: a test}\n"
 
 def test_it_keeps_its_fault_back_and_no_other(desk):
     made = desk(1)
-    made.edit("body.md.j2", HERE, f"{HERE} ✅ and\n❌.")
+    made.edit("body.md.j2", HERE, f"{HERE} ✅ is one.\n\n❌ is another.\n\n")
     made.edit(EXEMPTIONS, "", ENTRY)
     report = made.lint()
     assert [fault.what for fault in report.exempted] == ["'✅' is an emoji"]
