@@ -7,76 +7,16 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from model import describe_page, flops, memory, parameters, pattern
-from model.memory import Layout
-from model.recipes import RECIPES
-from model.sizes import SIZES, Size
-from reproducers.cli import guarded
-from reproducers.errors import PatchlaneError
+from model.definition.memory import Layout
+from model.definition.recipes import RECIPES
+from model.definition.sizes import SIZES
+from model.reports import page
+from model.reports.description import flops_table, layer_map, memory_table, named, parameter_table
+from reproducers.base.cli import guarded
+from reproducers.base.errors import PatchlaneError
 
-NAMES = {"mla": "MLA", "dsa": "DSA", "moe": "MoE", "mamba3": "Mamba-3", "m2rnn": "M²RNN"}
 app = typer.Typer(add_completion=False)
-
-
-def named(name: str) -> Size:
-    """The size of that name. PatchlaneError otherwise."""
-    if name not in SIZES:
-        raise PatchlaneError(f"no size is named {name!r}", f"choose one of: {', '.join(SIZES)}")
-    return SIZES[name]
-
-
-def layer_map(size: Size) -> Table:
-    """One row a kind: where its layers are."""
-    table = Table(title=f"{size.name}: {size.layer_count} layers, hidden {size.hidden}, vocabulary {size.vocab}")
-    for column in ("kind", "symbol", "count", "layers (1-based)"):
-        table.add_column(column)
-    for kind, label in NAMES.items():
-        numbers = size.numbers(kind)
-        table.add_row(label, pattern.SYMBOLS[kind], str(len(numbers)), " ".join(map(str, numbers)))
-    shared = [f"{x.number}←{x.indices_from}" for x in size.layers if x.indices_from not in (None, x.number)]
-    table.add_row("indices taken from", "", str(len(shared)), " ".join(shared))
-    table.add_row("Megatron's pattern", "", "", pattern.megatron_pattern(size.layers, size.mtp_depths))
-    return table
-
-
-def parameter_table(size: Size) -> Table:
-    table = Table(title="Parameters")
-    table.add_column("part")
-    table.add_column("count", justify="right")
-    table.add_column("share", justify="right")
-    total = parameters.total(size)
-    for part, count in parameters.by_part(size).items():
-        table.add_row(part, f"{count:,}", f"{count / total:.2%}")
-    table.add_row("total", f"{total:,}", "", end_section=True)
-    table.add_row("active for one token", f"{parameters.active(size):,}", f"{parameters.active(size) / total:.2%}")
-    return table
-
-
-def flops_table(size: Size) -> Table:
-    table = Table(title=f"FLOPs per token of a training step, sequence {size.sequence}")
-    table.add_column("what")
-    table.add_column("GFLOP", justify="right")
-    for part, value in flops.built(size).items():
-        table.add_row(part, f"{value / 1e9:.3f}")
-    table.add_row("matrix products built", f"{flops.total(size) / 1e9:.3f}", end_section=True)
-    table.add_row("Megatron's hybrid_flops", f"{flops.megatron(size) / 1e9:.3f}")
-    return table
-
-
-def memory_table(size: Size, layout: Layout) -> Table:
-    table = Table(
-        title=f"Estimated GiB of a rank: data {layout.data}, expert {layout.expert}, pipeline {layout.pipeline}, "
-        f"micro-batch {layout.micro_batch} x {size.sequence}"
-    )
-    for column in ("stage", "layers", "weights", "gradients", "optimizer", "activations", "total"):
-        table.add_column(column, justify="right")
-    for stage, layers in enumerate(memory.stages(size, layout)):
-        parts = memory.estimate(size, layout, stage)
-        cells = [f"{value:.1f}" for value in (*parts.values(), sum(parts.values()))]
-        table.add_row(str(stage), f"{layers[0].number}–{layers[-1].number}", *cells)
-    return table
 
 
 @app.command()
@@ -104,7 +44,7 @@ def main(
         command = (
             f"python -m model.describe {size} --dp {dp} --ep {ep} --pp {pp} --micro-batch {micro_batch} --markdown"
         )
-        print(describe_page.page(command, tables), end="")
+        print(page.page(command, tables), end="")
         return
     for table in tables:
         console.print(table)

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from reproducers import patching
-from reproducers.errors import PatchlaneError
-from reproducers.patching import Hunk
-from reproducers.schema import Pack
-from reproducers.store import Store, Tree, file_sha256
+from reproducers.base.errors import PatchlaneError
+from reproducers.record.schema import Pack
+from reproducers.upstream import patching
+from reproducers.upstream.patching import Hunk
+from reproducers.upstream.store import Store, Tree, file_sha256
 
 ABSENT = "absent"  # the image of a file that is not there
 

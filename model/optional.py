@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from reproducers.errors import CannotTestHere
+from reproducers.base.errors import CannotTestHere
 
 
 def load(module: str, distribution: str) -> Any:

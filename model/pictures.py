@@ -2,109 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from model import history, plotting
-from model.plotting import BLUE, GREEN, GREY, ORANGE, RED
-from model.records import Phases, Record, Train
-from reproducers.cli import guarded
-from reproducers.errors import PatchlaneError
+from model.reports.pictures import draw
+from reproducers.base.cli import guarded
 
-PHASES = {"forward_backward": BLUE, "optimizer": ORANGE, "data": GREEN, "other": GREY}
 app = typer.Typer(add_completion=False)
-
-
-def draw(run_dir: Path, log: bool = False) -> list[Path]:
-    """Both pictures, into ``run_dir``; ``log``: logarithmic loss axis. PatchlaneError when no step was recorded."""
-    records = history.read(run_dir)
-    steps = history.train(records)
-    if not steps:
-        raise PatchlaneError(f"{run_dir / history.NAME} has no training step yet", "wait for the first step")
-    name = run_dir.resolve().name
-    return [_loss(run_dir, name, records, steps, log), _throughput(run_dir, name, records, steps)]
-
-
-def _loss(run_dir: Path, name: str, records: list[Record], steps: list[Train], log: bool) -> Path:
-    figure, (panel,) = plotting.figure(1, f"{name}: loss", 5.5)
-    good = [r for r in steps if r.finite]
-    x, y = [r.step for r in good], [r.loss for r in good]
-    panel.plot(x, y, color=BLUE, alpha=0.4, linewidth=0.8)
-    width = plotting.window(len(x))
-    panel.plot(x, plotting.smoothed(y, width), color=BLUE, label=f"training (median of {width} steps)")
-    _mtp(panel, good)
-    held = [r for r in history.valid(records) if math.isfinite(r.loss)]
-    if held:
-        style = {"color": ORANGE, "marker": "o", "markersize": 4, "zorder": 3}
-        panel.plot([r.step for r in held], [r.loss for r in held], label=f"held out, last {held[-1].loss:.3f}", **style)
-    entropy = history.entropy(records)
-    if entropy is not None:
-        label = f"unigram entropy {entropy:.2f}"
-        panel.axhline(entropy, color=GREY, linestyle="--", linewidth=1.2, label=label)
-    plotting.mark(panel, [e.step for e in history.events(records, "resumed")], "resumed", GREY)
-    plotting.mark(panel, [r.step for r in steps if not r.finite], "not finite", RED)
-    panel.set_ylabel("loss (nats per token)")
-    panel.set_xlabel("optimizer step")
-    if log:
-        panel.set_yscale("log")
-    _tokens_axis(panel, steps)
-    plotting.legend(panel)
-    return plotting.save(figure, run_dir / "loss.png")
-
-
-def _mtp(panel: Any, good: Sequence[Train]) -> None:
-    """The multi-token-prediction loss, where the model has such a head."""
-    points = [(r.step, r.mtp_loss) for r in good if r.mtp_loss is not None and math.isfinite(r.mtp_loss)]
-    if points:
-        width = plotting.window(len(points))
-        curve = plotting.smoothed([loss for _, loss in points], width)
-        panel.plot([step for step, _ in points], curve, color=GREEN, linewidth=1.1, label="multi-token prediction")
-
-
-def _tokens_axis(panel: Any, steps: Sequence[Train]) -> None:
-    """Tokens seen, over the steps axis; its scale is that of the last step, batches being of one size."""
-    each = steps[-1].tokens / max(steps[-1].step, 1)
-    if not each:
-        return
-    unit, word = (1e9, "billion") if steps[-1].tokens >= 2e9 else (1e6, "million")
-    axis = panel.secondary_xaxis("top", functions=(lambda s: s * each / unit, lambda t: t * unit / each))
-    axis.set_xlabel(f"tokens seen ({word})")
-    axis.spines["top"].set_visible(False)
-
-
-def _throughput(run_dir: Path, name: str, records: list[Record], steps: list[Train]) -> Path:
-    figure, (speed, phases) = plotting.figure(2, f"{name}: throughput", 7.5)
-    x, rate = [r.step for r in steps], [r.tokens_per_s_per_gpu for r in steps]
-    middle = statistics.median(rate)
-    speed.plot(x, rate, color=BLUE, alpha=0.3, linewidth=0.8, marker=".", markersize=3)
-    speed.plot(x, plotting.smoothed(rate, plotting.window(len(x))), color=BLUE)
-    label = f"median {middle:,.0f}; {statistics.median(r.tflops_built for r in steps):.3g} TFLOP/s of matrix products"
-    speed.axhline(middle, color=GREY, linestyle="--", linewidth=1.2, label=label)
-    speed.set_ylim(0, 1.3 * max(rate))
-    speed.set_ylabel(f"tokens / s / {'GPU' if steps[-1].gpu else 'CPU rank'}")
-    speed.yaxis.set_major_formatter("{x:,.0f}")
-    _stack(phases, x, [r.seconds for r in steps])
-    plotting.mark(speed, [e.step for e in history.events(records, "resumed")], "resumed", GREY)
-    plotting.legend(speed)
-    return plotting.save(figure, run_dir / "throughput.png")
-
-
-def _stack(panel: Any, x: Sequence[int], seconds: Sequence[Phases]) -> None:
-    """Seconds of each phase, one on the other; steps that compile may leave the picture at the top."""
-    shares = {phase: statistics.median(getattr(s, phase) for s in seconds) for phase in PHASES}
-    labels = [f"{phase.replace('_', ' + ')}, median {value:.3g} s" for phase, value in shares.items()]
-    rows = [[getattr(s, phase) for s in seconds] for phase in PHASES]
-    panel.stackplot(x, *rows, labels=labels, colors=list(PHASES.values()), alpha=0.85, step="mid", linewidth=0)
-    totals = sorted(s.total for s in seconds)
-    panel.set_ylim(0, 1.5 * totals[int(0.95 * (len(totals) - 1))] or None)
-    panel.set_ylabel("seconds a step")
-    panel.set_xlabel("optimizer step")
-    plotting.legend(panel, columns=2)
 
 
 @app.command()

@@ -3,58 +3,20 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from unidiff import PatchSet
 
-from reproducers.errors import PatchlaneError
-from reproducers.experiment import Request, execute
-from reproducers.schema import Pack, load_named, load_packs
-from reproducers.store import Store
-from reproducers.table import count
-from reproducers.verdicts import Exit, Verdict
+from reproducers.base.errors import PatchlaneError
+from reproducers.base.verdicts import Exit, Verdict
+from reproducers.base.wording import count
+from reproducers.record.schema import load_named, load_packs
+from reproducers.trial.ablation import ablations, with_patch
+from reproducers.trial.experiment import Request, execute
+from reproducers.upstream.store import Store
 
 app = typer.Typer(add_completion=False, help=__doc__, pretty_exceptions_enable=False)
-
-
-def without_hunk(patch: str, dropped: int) -> str:
-    """The patch text without its hunk number ``dropped`` (0-based, over all files), later hunks renumbered."""
-    files, text, number = PatchSet(patch), "", 0
-    for file in files:
-        shift, rows = 0, ""
-        for hunk in file:
-            if number == dropped:
-                shift = hunk.target_length - hunk.source_length
-            else:
-                start = hunk.target_start - shift
-                span = f"-{hunk.source_start},{hunk.source_length} +{start},{hunk.target_length}"
-                rows += f"@@ {span} @@\n" + "".join(str(line) for line in hunk)
-            number += 1
-        if rows:
-            text += f"--- {file.source_file}\n+++ {file.target_file}\n{rows}"
-    return text
-
-
-def with_patch(pack: Pack, text: str, folder: Path) -> Pack:
-    """The same pack with another patch, in a folder of its own beside the same ``needs.yaml``."""
-    copy = folder / pack.folder.name
-    copy.mkdir(parents=True)
-    for name in ("pack.yaml", "reproducer.py"):
-        (copy / name).symlink_to(pack.folder / name)
-    (folder / "needs.yaml").symlink_to(pack.folder.parent / "needs.yaml")
-    (copy / "fix.patch").write_text(text)
-    return pack.model_copy(update={"folder": copy})
-
-
-def ablations(pack: Pack) -> Iterator[tuple[str, str]]:
-    """(name of the dropped hunk, patch text without it)."""
-    text = pack.patch.read_text()
-    names = [f"{file.path} hunk {n}" for file in PatchSet(text) for n, _ in enumerate(file, 1)]
-    for number, name in enumerate(names):
-        yield name, without_hunk(text, number)
 
 
 @app.command()
@@ -85,6 +47,6 @@ def main(
 
 
 if __name__ == "__main__":
-    from reproducers.cli import guarded
+    from reproducers.base.cli import guarded
 
     guarded(app)

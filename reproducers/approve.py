@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reproducers.days import today
-from reproducers.errors import PatchlaneError
-from reproducers.preflight import judge
-from reproducers.verdicts import Exit
+from reproducers.base.clock import today
+from reproducers.base.errors import PatchlaneError
+from reproducers.base.verdicts import Exit
 
 if TYPE_CHECKING:
-    from reproducers.checklist import Checklist
+    from reproducers.desk.gate.checklist import Checklist
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -39,8 +38,8 @@ def may_be_approved(found: Checklist) -> None:
 
 def lay_out(found: Checklist, folder: Path | None) -> Path:
     """Write the files where the person reads them; PatchlaneError when the folder holds others."""
-    from reproducers import dossier
-    from reproducers.schema import ROOT
+    from reproducers.desk.text import dossier
+    from reproducers.record.schema import ROOT
 
     digest = dossier.digest(found.files)
     folder = folder or ROOT / "build" / "filing" / f"{found.pack.id}-{found.form}-{digest[:8]}"
@@ -71,7 +70,7 @@ def at_terminal(command: str) -> None:
 
 
 def _name(text: str) -> str:
-    from reproducers.approval import full_name
+    from reproducers.desk.gate.approval import full_name
 
     try:
         return full_name(text)
@@ -87,8 +86,10 @@ def main(
     clone: Annotated[Path | None, typer.Option(metavar="DIR", help="a clone of the upstream, as preflight's")] = None,
 ) -> None:
     """Record that a person has read exactly these files; the name and the digest's beginning are typed."""
-    from reproducers import approval, dossier
-    from reproducers.schema import ROOT
+    from reproducers.desk.gate import approval
+    from reproducers.desk.gate.checklist import judge
+    from reproducers.desk.text import dossier
+    from reproducers.record.schema import ROOT
 
     at_terminal(f"python -m reproducers.approve {pack} --as {form}")
     found = judge(pack, form, today(), clone)
@@ -106,6 +107,6 @@ def main(
 
 
 if __name__ == "__main__":
-    from reproducers.cli import guarded
+    from reproducers.base.cli import guarded
 
     guarded(app)

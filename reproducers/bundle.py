@@ -8,177 +8,23 @@ A bundle holds unpacked store trees (each file once, by digest) and the engine's
 
 from __future__ import annotations
 
-import io
-import json
-import lzma
-import re
-import subprocess
 import sys
-import tarfile
-import tempfile
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated
 
 if sys.argv[1:2] != ["install"]:  # which runs where there is nothing but Python
     import typer
 
-if TYPE_CHECKING:
-    from packaging.tags import Tag
-
-    from reproducers.store import Store, Tree
-
-PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in range(39, 4, -1)]
-PLATFORMS += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64", "linux_x86_64"]
-# Jumps in code made alike, matches up to 64 MiB back: a seventh smaller than the preset alone, a quarter slower
-XZ = [{"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": 3, "dict_size": 64 << 20}]
-UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
-
-
-def target_tags(target: str) -> list[Tag]:
-    """Wheel tags of a target such as ``cp312-linux-x86_64``; PatchlaneError for any other form."""
-    from packaging.tags import compatible_tags, cpython_tags
-
-    from reproducers.errors import PatchlaneError
-
-    match = re.fullmatch(r"cp3(\d+)-linux-x86_64", target)
-    if match is None:
-        raise PatchlaneError(f"--target {target}", "--target cp312-linux-x86_64")
-    version = (3, int(match[1]))
-    interpreter = f"cp3{match[1]}"
-    return [*cpython_tags(version, platforms=PLATFORMS), *compatible_tags(version, interpreter, PLATFORMS)]
-
-
-def part_size(text: str) -> int:
-    """Bytes of ``60M``, ``500K`` or a plain number; PatchlaneError otherwise."""
-    from reproducers.errors import PatchlaneError
-
-    match = re.fullmatch(r"(\d+)([KMG]?)", text)
-    if match is None or int(match[1]) == 0:
-        raise PatchlaneError(f"--split {text}", "--split 60M")
-    return int(match[1]) * UNITS[match[2]]
-
-
-class SplitWriter(io.RawIOBase):
-    """A write-only file spread over ``STEM.partNN`` of at most ``size`` bytes each."""
-
-    def __init__(self, stem: Path, size: int) -> None:
-        self.stem, self.size, self.parts, self.room = stem, size, list[Path](), 0
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: Any) -> int:
-        view = memoryview(data).cast("B")
-        total = len(view)
-        while view:
-            if not self.room:
-                self.parts.append(self.stem.with_name(f"{self.stem.name}.part{len(self.parts) + 1:02d}"))
-                self.parts[-1].write_bytes(b"")
-                self.room = self.size
-            taken = view[: self.room]
-            with self.parts[-1].open("ab") as sink:
-                sink.write(taken)
-            self.room -= len(taken)
-            view = view[len(taken) :]
-        return total
-
-
-def engine_requirements(store: Store, target: str) -> Tree:
-    """The engine's own requirements as one unpacked tree for the target's Python."""
-    import tomllib  # not at the top: ``install`` runs on any Python, if only to say which one it needs
-
-    from reproducers import archive
-    from reproducers.errors import CannotTestHere
-    from reproducers.schema import ROOT
-
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    version = f"3.{target.split('-')[0].removeprefix('cp3')}"
-    with tempfile.TemporaryDirectory() as scratch:
-        command = [sys.executable, "-m", "pip", "download", "-q", "--only-binary=:all:", "--python-version", version]
-        for platform in PLATFORMS:
-            command += ["--platform", platform]
-        done = subprocess.run([*command, "-d", scratch, *project["dependencies"]], capture_output=True, text=True)
-        wheels = sorted(Path(scratch).glob("*.whl"))
-        if done.returncode or not wheels:
-            raise CannotTestHere(f"the engine's requirements cannot be fetched: {done.stderr.strip()[-300:]}")
-        key = "engine-" + "-".join(sorted(w.stem for w in wheels)).encode().hex()[-40:]
-
-        def fill(folder: Path) -> None:
-            for wheel in wheels:
-                inner = folder / ".wheel"
-                inner.mkdir()
-                archive.unpack(wheel, inner)
-                archive.lift(inner, folder)
-
-        return store.tree("trees", key, f"engine requirements for {target}", fill)
-
-
-def collect(store: Store, names: list[str], pin_names: list[str], target: str) -> dict[str, Tree]:
-    """{store key: tree} of every pinned tree and need of the packs, chosen for the target's interpreter.
-
-    PatchlaneError when no pack has a pin of that name, or a pack has none of them.
-    """
-    from reproducers import pins
-    from reproducers.errors import PatchlaneError
-    from reproducers.schema import load_named
-
-    tags, found, packs = target_tags(target), dict[str, Any](), load_named(names)
-    known = list(dict.fromkeys(name for pack in packs for name in pack.pins))
-    if absent := [name for name in pin_names if name not in known]:
-        raise PatchlaneError(f"--pins {','.join(absent)}: no pack named has it", f"--pins {','.join(known)}")
-    for pack in packs:
-        if not set(pin_names) & set(pack.pins):
-            remedy = f"--pins {','.join([*pin_names, *pack.pins])}"
-            raise PatchlaneError(f"{pack.id} has no pin {' or '.join(pin_names)}", remedy)
-    for pack in packs:
-        for name in (name for name in pin_names if name in pack.pins):
-            pin = pack.pins[name]
-            trees = [pins.base_tree(store, pack, pin, {"tags": tags}), *pins.need_parts(store, pack, pin, tags)]
-            found |= {tree.path.name: tree for tree in trees}
-    return found
-
-
-def write(trees: dict[str, Tree], engine: Tree, stem: Path, size: int, target: str) -> list[Path]:
-    """Write the parts: an xz-compressed tar of ``index.json`` and each distinct file once as ``objects/SHA256``."""
-    from reproducers.store import file_sha256, record, tree_files
-
-    index: dict[str, Any] = {"schema_version": 1, "target": target, "engine": engine.path.name, "trees": {}}
-    objects: dict[str, Path] = {}
-    for key, tree in {**trees, engine.path.name: engine}.items():
-        files, links = [], {}
-        for name, path in tree_files(tree.path):
-            if path.is_symlink():
-                links[name] = str(path.readlink())
-                continue
-            sha = file_sha256(path)
-            objects.setdefault(sha, path)
-            files.append([name, bool(path.stat().st_mode & 0o100), sha])
-        index["trees"][key] = {"label": tree.label, "digest": tree.digest, "files": files, "links": links}
-        index["trees"][key]["record"] = record(tree.path)
-    sink = SplitWriter(stem, size)
-    with (
-        lzma.LZMAFile(cast("IO[bytes]", sink), "wb", format=lzma.FORMAT_XZ, filters=XZ) as packed,
-        tarfile.open(fileobj=packed, mode="w|") as tar,
-    ):
-        _add(tar, "index.json", json.dumps(index).encode())
-        for sha in sorted(objects, key=lambda s: objects[s].as_posix()):
-            _add(tar, f"objects/{sha}", objects[sha].read_bytes())
-    return sink.parts
-
-
-def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    info = tarfile.TarInfo(name)
-    info.size = len(data)
-    tar.addfile(info, io.BytesIO(data))
+from reproducers.upstream.bundle.parts import collect, engine_requirements, part_size, write
 
 
 def main() -> None:
     """The command line; ``install`` is handed to a module that needs only the standard library."""
     if sys.argv[1:2] == ["install"]:
-        from reproducers.bundle_install import main as install
+        from reproducers.upstream.bundle.install import main as install
 
         raise SystemExit(install(sys.argv[2:]))
-    from reproducers.cli import guarded
+    from reproducers.base.cli import guarded
 
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.command()(create)
@@ -196,8 +42,9 @@ def create(
 
     There: python -m reproducers.bundle install PART..., which needs nothing but Python.
     """
-    from reproducers import disk, screen
-    from reproducers.store import Store
+    from reproducers.base import disk
+    from reproducers.trial import screen
+    from reproducers.upstream.store import Store
 
     disk.usable_folder(output, "--output DIR names another folder")
     out = screen.console(False)

@@ -7,11 +7,11 @@ This module starts on any Python 3 with the standard library, for that is where 
 from __future__ import annotations
 
 import importlib.metadata
-import re
 import sys
 from pathlib import Path
 
-from reproducers.start import PYTHON
+from reproducers.base.start import PYTHON
+from reproducers.base.wording import requirement_name
 
 
 def cannot_start() -> str:
@@ -24,12 +24,6 @@ def cannot_start() -> str:
     project = tomllib.loads((Path(__file__).resolve().parent.parent / "pyproject.toml").read_text())["project"]
     missing = [name for name in map(requirement_name, project["dependencies"]) if not _has(name)]
     return f"error: not installed: {', '.join(missing)}\n  mend: make setup" if missing else ""
-
-
-def requirement_name(requirement: str) -> str:
-    """The distribution that a requirement such as ``triton==3.6.0`` names."""
-    found = re.match(r"[\w.-]+", requirement)
-    return found[0] if found else requirement
 
 
 def _has(distribution: str) -> bool:
@@ -46,8 +40,8 @@ def main() -> None:
     if fault:
         print(fault, file=sys.stderr)
         raise SystemExit(77)
-    from reproducers.cli import guarded
-    from reproducers.doctor_report import app
+    from reproducers.base.cli import guarded
+    from reproducers.host.report import app
 
     guarded(app)
 

@@ -6,75 +6,17 @@ the reproducer's own code, then what it uses of the probe, as plain code.
 
 from __future__ import annotations
 
-import ast
-import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from reproducers import disk, flatten, pins
-from reproducers.errors import PatchlaneError
-from reproducers.probe import SOURCES
-from reproducers.schema import Pack, load_named
-from reproducers.store import write_atomic
+from reproducers.base import disk
+from reproducers.desk.attachment.export import render
+from reproducers.record.schema import load_named
+from reproducers.upstream.store import write_atomic
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-ISSUE_LIMIT = 65_536  # characters that GitHub takes in one issue or comment
-HEADER = re.compile(r"(?m)^# /// script$\s(^#(| .*)$\s)+^# ///$\n")  # PEP 723's own pattern, for one type
-
-
-def split(source: str) -> tuple[str, str, str, str]:
-    """(PEP 723 header, docstring, ``__future__`` imports, the rest) of a reproducer; they add up to its text."""
-    header = HEADER.match(source)
-    if header is None:
-        raise PatchlaneError("the reproducer does not begin with a PEP 723 header", "docs/writing-a-pack.md")
-    body = ast.parse(source).body
-    if not (body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)):
-        raise PatchlaneError("the reproducer has no docstring", "state the claim in one")
-    lines = source.splitlines(keepends=True)
-    said, ended = header[0].count("\n"), body[0].end_lineno or 0
-    future = [n.end_lineno or 0 for n in body if isinstance(n, ast.ImportFrom) and n.module == "__future__"]
-    cut = max([ended, *future])
-    return header[0], "".join(lines[said:ended]), "".join(lines[ended:cut]), "".join(lines[cut:])
-
-
-def note(pack: Pack) -> str:
-    """How to run the file, as comments."""
-    package, root = pack.upstream.package, pack.upstream.source_root
-    run, lane = f"python {pack.id}.py", "" if "cpu" in pack.lanes else " --lane cuda"
-    need = [n.distribution.replace("-", "_") for n in pins.needs_of(pack, pack.pins["live"])]
-    folders = [f"{SOURCES[name]}, then {option} DIR" for name, option in _folders(package, need)]
-    rows = [
-        f"uv run {pack.id}.py{lane}, or, where the packages above are installed, {run}{lane}",
-        *(f"  first: {folder}" for folder in folders),
-        *([f"  {run} --lane cuda     on a GPU"] if not lane and "cuda" in pack.lanes else []),
-        f"  {run} --tree DIR      tests DIR's {package}: an unpacked release or {_checkout(root)}",
-        f"  {run} --minimal       runs minimal() alone",
-        f"It ends with BUG_REPRODUCED where the bug is, as in {pack.upstream.distribution} {pack.pins['live'].label},",
-        "with HEALTHY where it is not (exit status 0 for both), and with CANNOT_TEST where this host cannot tell (77).",
-    ]
-    return "".join(f"# {row}\n" for row in rows)
-
-
-def _folders(package: str, needs: list[str]) -> Iterator[tuple[str, str]]:
-    """(package, option that takes its folder) of those that pip cannot be relied on to install."""
-    if package in SOURCES:
-        yield package, "--tree"
-    yield from ((name, "--needs") for name in needs if name in SOURCES)
-
-
-def _checkout(root: str) -> str:
-    return "a checkout" if root == "." else f"a checkout's {root}/"
-
-
-def render(pack: Pack) -> str:
-    """The exported file's text; a pure function of the pack's and the engine's files."""
-    source = pack.reproducer.read_text(encoding="utf-8")
-    header, docstring, future, _ = split(source)
-    imports, code = flatten.join(source, pack.reproducer.name)
-    return "\n".join([f"{header}{docstring}{note(pack)}", *([future.lstrip()] if future else []), imports, code])
 
 
 @app.command()
@@ -93,6 +35,6 @@ def main(
 
 
 if __name__ == "__main__":
-    from reproducers.cli import guarded
+    from reproducers.base.cli import guarded
 
     guarded(app)

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reproducers.days import day_of, today
+from reproducers.base.clock import day_of, today
 
 if TYPE_CHECKING:
-    from reproducers.rules.engine import Report
+    from reproducers.desk.rules.engine import Report
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 def lint(names: list[str], today: datetime.date) -> Report:
     """The report on the packs named, all when none is; PatchlaneError for an unknown one."""
-    from reproducers.rules.engine import examine
-    from reproducers.schema import ROOT, load_named, load_packs
-    from reproducers.store import Store
+    from reproducers.desk.rules.engine import examine
+    from reproducers.record.schema import ROOT, load_named, load_packs
+    from reproducers.upstream.store import Store
 
     chosen = load_named(names) if names else load_packs()
     return examine(chosen, ROOT / "receipts", Store(offline=True).root, today)
@@ -37,7 +37,7 @@ def _as_json(report: Report) -> str:
 
 
 def _print(report: Report) -> None:
-    from reproducers.table import count
+    from reproducers.base.wording import count
 
     for fault in report.faults:
         typer.echo(str(fault))
@@ -57,8 +57,8 @@ def main(
     date: Annotated[str | None, typer.Option(metavar="DAY", help="judge ages by this day (default: today)")] = None,
 ) -> None:
     """Check packs, their texts and patches against every rule."""
-    from reproducers.rules.engine import meanings
-    from reproducers.verdicts import Exit
+    from reproducers.base.verdicts import Exit
+    from reproducers.desk.rules.engine import meanings
 
     if listed:
         width = max(map(len, meanings()))
@@ -72,10 +72,10 @@ def main(
 
 
 def _write_sarif(path: Path, report: Report) -> None:
-    from reproducers.errors import PatchlaneError
-    from reproducers.rules.engine import meanings
-    from reproducers.rules.sarif import sarif
-    from reproducers.store import write_atomic
+    from reproducers.base.errors import PatchlaneError
+    from reproducers.desk.rules.engine import meanings
+    from reproducers.desk.rules.sarif import sarif
+    from reproducers.upstream.store import write_atomic
 
     try:
         write_atomic(path, (json.dumps(sarif(report, meanings()), indent=1) + "\n").encode())
@@ -84,6 +84,6 @@ def _write_sarif(path: Path, report: Report) -> None:
 
 
 if __name__ == "__main__":
-    from reproducers.cli import guarded
+    from reproducers.base.cli import guarded
 
     guarded(app)

@@ -8,7 +8,6 @@ prints; a person files.
 
 from __future__ import annotations
 
-import datetime
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -16,34 +15,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reproducers.days import day_of, today
+from reproducers.base.clock import day_of, today
 
 if TYPE_CHECKING:
-    from reproducers.checklist import Checklist, Point
+    from reproducers.desk.gate.checklist import Checklist, Point
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-def judge(name: str, form: str | None, day: datetime.date, clone: Path | None = None) -> Checklist:
-    """The checklist of the project's pack of that name; PatchlaneError for an unknown pack or form."""
-    from reproducers import checklist
-    from reproducers.schema import ROOT, load_named
-    from reproducers.store import Store
-
-    (pack,) = load_named([name])
-    form = checklist.form_of(pack, form)
-    return checklist.examine(pack, ROOT / "receipts", Store(offline=True).root, form, day, clone)
-
-
-def next_step(found: Checklist) -> str:
-    """The one thing to do next."""
-    if found.open:
-        return found.open[0].mend
-    files = f"python -m reproducers.render {found.pack.id} --as {found.form} --out DIR"
-    return f"{files}; post these files by hand (docs/filing.md), then record it in pack.yaml"
-
-
 def _as_json(found: Checklist) -> str:
+    from reproducers.desk.gate.checklist import next_step
+
     content = {
         "schema_version": 1,
         "pack": found.pack.id,
@@ -61,6 +43,8 @@ def show(found: Checklist) -> None:
     """Print the table and the next step."""
     from rich.console import Console
     from rich.table import Column, Table
+
+    from reproducers.desk.gate.checklist import next_step
 
     out = Console(highlight=False, markup=False)
     out.print(f"{found.pack.id} as {found.form} on {found.day}: {found.pack.title}", soft_wrap=True)
@@ -86,7 +70,8 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="print the points as JSON")] = False,
 ) -> None:
     """Check all that has to be so before a person files the pack, and name the next step."""
-    from reproducers.verdicts import Exit
+    from reproducers.base.verdicts import Exit
+    from reproducers.desk.gate.checklist import judge
 
     found = judge(pack, form, day_of(date) or today(), clone)
     typer.echo(_as_json(found)) if as_json else show(found)
@@ -94,6 +79,6 @@ def main(
 
 
 if __name__ == "__main__":
-    from reproducers.cli import guarded
+    from reproducers.base.cli import guarded
 
     guarded(app)

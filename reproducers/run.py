@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reproducers.errors import PatchlaneError
-from reproducers.schema import Pack, load_each, load_named, load_packs, refuse
-from reproducers.verdicts import Exit
+from reproducers.base.errors import PatchlaneError
+from reproducers.base.verdicts import Exit
+from reproducers.record.schema import Pack, load_each, load_named, load_packs, refuse
 
 if TYPE_CHECKING:
-    from reproducers.experiment import Request, Run
+    from reproducers.trial.experiment import Request, Run
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -38,9 +38,9 @@ class Answer(SystemExit):
 
 def _bisect(pack: Pack, request: Request) -> Answer:
     """git-bisect's language and nothing else: 0 good, 1 bad, 125 cannot test."""
-    from reproducers.experiment import execute
-    from reproducers.store import Store
-    from reproducers.verdicts import Verdict
+    from reproducers.base.verdicts import Verdict
+    from reproducers.trial.experiment import execute
+    from reproducers.upstream.store import Store
 
     try:
         run = execute(pack, request, Store(), lambda arm, line: print(f"[{arm}] {line}", file=sys.stderr))
@@ -53,7 +53,7 @@ def _bisect(pack: Pack, request: Request) -> Answer:
 
 def _settled(packs: list[Pack], at: str, upstream: Path | None) -> None:
     """Say which tree is taken where ``at`` is not its own name; PatchlaneError when it names none of some pack."""
-    from reproducers import pins
+    from reproducers.upstream import pins
 
     for pack in packs:
         name = pins.settle(pack, at, upstream)
@@ -65,8 +65,8 @@ def _settled(packs: list[Pack], at: str, upstream: Path | None) -> None:
 
 def exit_code(runs: list[Run]) -> Exit:
     """0 all as expected; a contradiction outranks what cannot be tested."""
-    from reproducers.experiment import expected
-    from reproducers.verdicts import Verdict
+    from reproducers.base.verdicts import Verdict
+    from reproducers.trial.experiment import expected
 
     words = [(run.ruling.verdict, expected(run.pack, run.request)) for run in runs]
     if any(word not in wanted and word is not Verdict.UNTESTABLE for word, wanted in words):
@@ -124,8 +124,8 @@ def main(
     chosen = _chosen(packs or [], run_all, lane, arm)
     if offline:
         os.environ["PATCHLANE_OFFLINE"] = "1"
-    from reproducers.experiment import Request
-    from reproducers.pins import UPSTREAM
+    from reproducers.trial.experiment import Request
+    from reproducers.upstream.pins import UPSTREAM
 
     if bisect:
         tree = UPSTREAM if at is None else at
@@ -134,7 +134,9 @@ def main(
         raise _bisect(chosen[0], request)
     tree = ("live" if upstream is None else UPSTREAM) if at is None else at
     _settled(chosen, tree, upstream)
-    from reproducers import disk, screen, session
+    from reproducers.base import disk
+    from reproducers.evidence import saving
+    from reproducers.trial import screen, session
 
     disk.usable_folder(receipts, "--receipts DIR names another folder")
     if junitxml:
@@ -144,7 +146,7 @@ def main(
     request = Request(tree, lane, arm, repeats, upstream, allow_dirty, threads, timeout)
     console = screen.console(as_json)
     runs = session.run_packs(chosen, request, workers, console, verbose)
-    kept = session.record(runs, receipts, host, sys.argv[1:], console)
+    kept = saving.record(runs, receipts, host, sys.argv[1:], console)
     session.summary(runs, console)
     if as_json:
         typer.echo(json.dumps([session.as_json(run) for run in runs], indent=1))
@@ -154,7 +156,7 @@ def main(
 
 
 if __name__ == "__main__":
-    from reproducers.cli import guarded
+    from reproducers.base.cli import guarded
 
     try:
         guarded(app)

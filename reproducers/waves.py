@@ -17,118 +17,18 @@ moves what has another day by then.
 
 from __future__ import annotations
 
-import datetime
-import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from reproducers.days import day_of
-from reproducers.days import today as utc_today
-from reproducers.errors import PatchlaneError
-from reproducers.schema import ROOT, load_packs
-
-if TYPE_CHECKING:
-    from reproducers.filing import Blocker
-    from reproducers.wave_plan import Explanation, Plan, Wave
+from reproducers.base.clock import day_of
+from reproducers.base.clock import today as utc_today
+from reproducers.base.errors import PatchlaneError
+from reproducers.desk.waves.proposal import as_json, plan_of, show, write_calendar
+from reproducers.record.schema import ROOT
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-
-def plan_of(packs_root: Path, receipts: Path, today: datetime.date, size: int, gap: int) -> Plan:
-    """The plan of the packs and receipts in two folders; the manifest is built from them, not read."""
-    from reproducers import manifest
-    from reproducers.wave_class import bug_checks, wave_class
-    from reproducers.wave_plan import propose
-
-    packs = load_packs(packs_root)
-    entries = manifest.build(packs, receipts)["packs"]
-    classes = {pack.id: wave_class(pack, bug_checks(entries[pack.id], receipts)) for pack in packs}
-    return propose(packs, entries, classes, today, size, gap)
-
-
-def as_json(plan: Plan, waves: Sequence[Wave]) -> str:
-    """The plan as JSON text."""
-    kinds = {item.pack.id: item.kind for item in plan.explanations}
-    content = {
-        "schema_version": 1,
-        "date": str(plan.asked),
-        "size": plan.size,
-        "gap": plan.gap,
-        "last_filing": {"date": str(plan.filed.date), "packs": plan.filed.packs} if plan.filed else None,
-        "waves": [
-            {
-                "number": wave.number,
-                "date": str(wave.date),
-                "why": wave.why,
-                "repositories": wave.repositories,
-                "packs": [
-                    {"id": pack.id, "title": pack.title, "class": kinds[pack.id], "as": pack.filing.decision}
-                    for pack in wave.packs
-                ],
-            }
-            for wave in waves
-        ],
-        "explanations": [
-            {
-                "pack": item.pack.id,
-                "wave": item.wave,
-                "class": item.kind,
-                "why": item.why,
-                "blockers": _blockers(item.blockers),
-                "by_then": _blockers(item.by_then),
-            }
-            for item in plan.explanations
-        ],
-    }
-    return json.dumps(content, indent=1, ensure_ascii=False)
-
-
-def _blockers(found: Sequence[Blocker]) -> list[dict[str, Any]]:
-    return [{"rule": blocker.rule, "what": blocker.what, "mend": blocker.mend} for blocker in found]
-
-
-def show(plan: Plan, waves: Sequence[Wave]) -> None:
-    """Print the waves as tables and one line of explanation a pack."""
-    from rich.console import Console
-    from rich.table import Column, Table
-
-    out = Console(highlight=False, markup=False)
-    kinds = {item.pack.id: item.kind for item in plan.explanations}
-    for wave in waves:
-        out.print(f"Wave {wave.number}: {wave.date:%A} {wave.date} ({wave.why})", soft_wrap=True)
-        table = Table("pack", "class", "as", "repository", Column("title", overflow="fold"))
-        for pack in wave.packs:
-            table.add_row(pack.id, kinds[pack.id], pack.filing.decision, pack.upstream.repo, pack.title)
-        out.print(table)
-    if not plan.waves:
-        out.print("Nothing is ready, because:" if plan.explanations else "Nothing is ready: there is no pack.")
-    for item in plan.explanations:
-        out.print(said(item), soft_wrap=True)
-
-
-def said(item: Explanation) -> str:
-    """One line: in which wave and why, or why in none and what mends it."""
-    if item.wave is None:
-        return f"{item.pack.id}  out: " + "; ".join(f"{b.what} [mend: {b.mend}]" for b in item.blockers)
-    late = "; ".join(f"{b.what} [mend: {b.mend}]" for b in item.by_then)
-    return f"{item.pack.id}  wave {item.wave}: {item.why}" + (f"; too old by then: {late}" if late else "")
-
-
-def write_calendar(plan: Plan, waves: Sequence[Wave], path: Path) -> None:
-    """Write the waves' iCalendar file; PatchlaneError when there is no wave or the file cannot be written."""
-    from reproducers.store import write_atomic
-    from reproducers.wave_calendar import calendar
-
-    if not waves:  # a calendar without an event is not valid
-        typer.echo(f"{path} not written: no wave", err=True)
-        return
-    try:
-        write_atomic(path, calendar(plan, waves))
-    except OSError as error:
-        raise PatchlaneError(f"--ics {path}: {error.strerror}", "name a file in a folder that you may write") from error
 
 
 @app.command(help=__doc__)
@@ -156,6 +56,6 @@ def main(
 
 
 if __name__ == "__main__":
-    from reproducers.cli import guarded
+    from reproducers.base.cli import guarded
 
     guarded(app)

@@ -8,7 +8,9 @@ import pytest
 import ready
 from toy import Toy
 
-from reproducers import approve, preflight, receipts, schema, verification
+from reproducers import approve, preflight
+from reproducers.evidence import receipts, verification
+from reproducers.record import schema
 
 
 def pytest_collection_modifyitems(items):

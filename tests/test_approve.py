@@ -13,10 +13,13 @@ from ready import BODY, DAY, edit, points, receipt, record
 from toy import THREAD, write_tree
 from typer.testing import CliRunner
 
-from reproducers import approval, approve, dossier, manifest
-from reproducers.errors import PatchlaneError
-from reproducers.rules.engine import examine
-from reproducers.schema import load_pack, load_packs
+from reproducers import approve
+from reproducers.base.errors import PatchlaneError
+from reproducers.desk.gate import approval
+from reproducers.desk.rules.engine import examine
+from reproducers.desk.text import dossier
+from reproducers.evidence import manifest
+from reproducers.record.schema import load_pack, load_packs
 
 PERSON = "Jane Doe"
 AT_TERMINAL = approve.at_terminal

@@ -6,10 +6,12 @@ import sys
 
 import pytest
 
-from reproducers import bundle, bundle_install
-from reproducers.errors import PatchlaneError
-from reproducers.schema import ROOT
-from reproducers.store import Store, record, tree_digest
+import reproducers.bundle as verb
+from reproducers.base.errors import PatchlaneError
+from reproducers.record.schema import ROOT
+from reproducers.upstream.bundle import install as bundle_install
+from reproducers.upstream.bundle import parts as bundle
+from reproducers.upstream.store import Store, record, tree_digest
 
 
 def made(store, key, files):
@@ -159,8 +161,8 @@ def test_a_pack_without_any_of_the_pins_is_refused(tmp_path):
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_anything_is_fetched(tmp_path, monkeypatch):
-    monkeypatch.setattr(bundle, "collect", lambda *args: pytest.fail("collected"))
+    monkeypatch.setattr(verb, "collect", lambda *args: pytest.fail("collected"))
     (tmp_path / "file").write_text("")
     with pytest.raises(PatchlaneError) as said:
-        bundle.create(["pack05"], output=tmp_path / "file")
+        verb.create(["pack05"], output=tmp_path / "file")
     assert "--output" in said.value.remedy

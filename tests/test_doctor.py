@@ -14,10 +14,13 @@ import processor
 import pytest
 from rich.console import Console
 
-from reproducers import doctor, doctor_report, hostfacts, pins, readiness, stamp
-from reproducers.hostfacts import Check
-from reproducers.schema import ROOT, Lane, Pin, load_packs
-from reproducers.store import Store
+from reproducers import doctor
+from reproducers.host import facts, readiness, report
+from reproducers.host.facts import Check
+from reproducers.probe import stamp
+from reproducers.record.schema import ROOT, Lane, Pin, load_packs
+from reproducers.upstream import pins
+from reproducers.upstream.store import Store
 
 PACKS = load_packs()
 H100 = {"name": "H100", "capability": "9.0", "driver": "1", "memory": "80"}
@@ -28,8 +31,8 @@ TORCH = ("torch", "triton", "numpy", "einops")
 @pytest.fixture
 def equipped(monkeypatch, tmp_path):
     """A host that has every module, a CUDA torch and an empty store of its own."""
-    monkeypatch.setattr(hostfacts, "installed", lambda module: True)
-    monkeypatch.setattr(hostfacts, "version", lambda name: "2.13.0")
+    monkeypatch.setattr(facts, "installed", lambda module: True)
+    monkeypatch.setattr(facts, "version", lambda name: "2.13.0")
     monkeypatch.setattr(stamp, "torch_cuda", lambda: "12.8")
     return Store(tmp_path / "store", offline=False)
 
@@ -109,17 +112,17 @@ def test_a_repository_that_was_asked_and_does_not_answer(monkeypatch, equipped, 
 )
 def test_a_missing_module_has_a_command_that_installs_it(monkeypatch, name):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    extras = [line for extra in hostfacts.SETUP for line in project["optional-dependencies"][extra]]
+    extras = [line for extra in facts.SETUP for line in project["optional-dependencies"][extra]]
     ours = {doctor.requirement_name(line) for line in [*project["dependencies"], *extras]}
     makefile = (ROOT / "Makefile").read_text()
-    assert "call install," + "$(comma)".join(hostfacts.SETUP) in makefile
-    assert hostfacts.getting(name) == ("make setup" if name in ours else f"python -m pip install {name}")
-    monkeypatch.setattr(hostfacts, "installed", lambda module: False)
-    assert hostfacts.getting("onnxscript") == "uv pip install onnxscript"
+    assert "call install," + "$(comma)".join(facts.SETUP) in makefile
+    assert facts.getting(name) == ("make setup" if name in ours else f"python -m pip install {name}")
+    monkeypatch.setattr(facts, "installed", lambda module: False)
+    assert facts.getting("onnxscript") == "uv pip install onnxscript"
 
 
 def test_missing_modules_are_found_without_importing(monkeypatch, equipped):
-    monkeypatch.setattr(hostfacts, "installed", lambda module: module != "triton")
+    monkeypatch.setattr(facts, "installed", lambda module: module != "triton")
     row = readiness.lane_row(PACKS[0], "cpu", HOST, [], equipped)
     assert {"what": "module triton", "remedy": "make setup"} in row["missing"]
 
@@ -143,7 +146,7 @@ def test_gpus_by_capability_and_count(equipped, gpus, lane, lacking):
 
 def test_a_cpu_build_of_torch_bars_the_cuda_lane(monkeypatch, equipped):
     monkeypatch.setattr(stamp, "torch_cuda", lambda: None)
-    monkeypatch.setattr(hostfacts, "version", lambda name: "2.13.0+cpu")
+    monkeypatch.setattr(facts, "version", lambda name: "2.13.0+cpu")
     (found,) = readiness.gpu_findings(Lane(gpus=1), [H100])
     assert found.remedy == "pip install --force-reinstall torch==2.13.0"
 
@@ -153,7 +156,7 @@ def test_a_cpu_build_of_torch_bars_the_cuda_lane(monkeypatch, equipped):
     [("3.6.0", "2.3.5", [True]), ("3.6.0", "2.4.0", [False]), ("3.7.0", "2.4.0", []), (None, "2.4.0", [])],
 )
 def test_numpy_and_triton(triton, numpy, ok):
-    assert [check.ok for check in hostfacts.numpy_check(triton, numpy)] == ok
+    assert [check.ok for check in facts.numpy_check(triton, numpy)] == ok
 
 
 def test_failed_checks_bar_only_their_lanes(equipped):
@@ -166,9 +169,9 @@ def test_failed_checks_bar_only_their_lanes(equipped):
 
 
 def test_host_without_git_compiler_or_store(monkeypatch):
-    monkeypatch.setattr(hostfacts.shutil, "which", lambda name: None)
+    monkeypatch.setattr(facts.shutil, "which", lambda name: None)
     monkeypatch.delenv("CC", raising=False)
-    found = {c.name: c for c in hostfacts.checks(None)}
+    found = {c.name: c for c in facts.checks(None)}
     assert [n for n in ("git", "store", "C compiler") if not found[n].ok and found[n].remedy] == [
         "git",
         "store",
@@ -194,9 +197,11 @@ def test_exit_status_follows_the_cpu_lanes():
             ]
         }
 
-    assert [
-        doctor_report.exit_code(found(*case)) for case in ((True, False), (False, True), (False, False, "why"))
-    ] == [0, 77, 0]
+    assert [report.exit_code(found(*case)) for case in ((True, False), (False, True), (False, False, "why"))] == [
+        0,
+        77,
+        0,
+    ]
 
 
 def test_json_and_tables_say_the_same(tmp_path):
@@ -204,7 +209,7 @@ def test_json_and_tables_say_the_same(tmp_path):
     assert done.returncode == 77
     found, out = json.loads(done.stdout), io.StringIO()
     assert {(row["pack"], row["lane"]) for row in found["lanes"]} == {(p.id, x) for p in PACKS for x in ("cpu", "cuda")}
-    doctor_report.show(found, Console(file=out, width=2000))
+    report.show(found, Console(file=out, width=2000))
     for row in found["lanes"]:
         for item in row["missing"]:
             assert item["what"] in out.getvalue() and item["remedy"] in out.getvalue()
@@ -214,15 +219,15 @@ def test_json_and_tables_say_the_same(tmp_path):
 
 def said(found, width=100):
     out = io.StringIO()
-    doctor_report.brief(found, Console(file=out, width=width, soft_wrap=True, highlight=False))
+    report.brief(found, Console(file=out, width=width, soft_wrap=True, highlight=False))
     return out.getvalue()
 
 
 @pytest.mark.parametrize("gpus", [[], [H100 | {"capability": "8.0"}]])
 def test_a_screenful_names_every_mend_once(monkeypatch, tmp_path, gpus):
     """A host that lacks every module, in a store with nothing, offline: the longest answer there is."""
-    monkeypatch.setattr(hostfacts, "installed", lambda module: False)
-    monkeypatch.setattr(hostfacts, "gpus", lambda: gpus)
+    monkeypatch.setattr(facts, "installed", lambda module: False)
+    monkeypatch.setattr(facts, "gpus", lambda: gpus)
     monkeypatch.setenv("PATCHLANE_STORE", str(tmp_path))
     monkeypatch.setenv("PATCHLANE_OFFLINE", "1")
     found = readiness.examine(PACKS)
@@ -272,7 +277,8 @@ def test_online_says_why_the_index_does_not_answer(tmp_path):
 
 def test_nothing_under_test_is_imported():
     code = (
-        "import sys; from reproducers import readiness, schema; readiness.examine(schema.load_packs());"
+        "import sys; from reproducers.host import readiness; from reproducers.record import schema;"
+        "readiness.examine(schema.load_packs());"
         f"print([m for m in {TORCH!r} if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)

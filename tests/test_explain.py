@@ -11,12 +11,9 @@ from typing import get_args, get_type_hints
 import pytest
 import yaml
 
-from reproducers import explain, glossary, manifest, observe, schema, table
-from reproducers.errors import PatchlaneError
-from reproducers.observe import SENTINELS
-from reproducers.patching import ApplyClass
-from reproducers.schema import ROOT
-from reproducers.verdicts import (
+from reproducers.base import glossary, meanings
+from reproducers.base.errors import PatchlaneError
+from reproducers.base.verdicts import (
     EXIT_MEANING,
     EXIT_REMEDY,
     SENTINEL_MEANING,
@@ -26,6 +23,12 @@ from reproducers.verdicts import (
     Exit,
     Verdict,
 )
+from reproducers.evidence import manifest, table
+from reproducers.probe import checks
+from reproducers.probe.checks import SENTINELS
+from reproducers.record import schema
+from reproducers.record.schema import ROOT
+from reproducers.upstream.patching import ApplyClass
 
 
 def run(*args):
@@ -34,14 +37,14 @@ def run(*args):
     )
 
 
-ROWS = [*explain.codes(), *explain.words()]
+ROWS = [*meanings.codes(), *meanings.words()]
 
 
 def test_every_code_has_a_meaning_and_a_next_step():
     assert set(EXIT_MEANING) == set(EXIT_REMEDY) == set(Exit)
     assert set(VERDICT_MEANING) == set(VERDICT_REMEDY) == set(Verdict)
     assert set(SENTINEL_MEANING) == set(SENTINEL_REMEDY) == set(SENTINELS)
-    rows = explain.codes()
+    rows = meanings.codes()
     assert all(row.meaning and row.next_step for row in rows)
     assert len({row.code for row in rows}) == len(rows) == len(Exit) + len(Verdict) + len(SENTINELS)
 
@@ -63,7 +66,7 @@ def test_every_state_of_a_pack_is_explained():
     assert states <= set(glossary.STATES)
     assert {"ready", "approved", "merged", "retired", "guard"} <= set(glossary.STATES)
     for entry in yaml.safe_load((ROOT / "manifest.yaml").read_text())["packs"].values():
-        assert "state" in {row.kind for row in explain.find(entry["state"])}
+        assert "state" in {row.kind for row in meanings.find(entry["state"])}
 
 
 def literals(hint):
@@ -74,8 +77,8 @@ def literals(hint):
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        ("outcome", literals(observe.State) | literals(observe.Outcome)),
-        ("role of a check", literals(get_type_hints(observe.Check)["role"])),
+        ("outcome", literals(checks.State) | literals(checks.Outcome)),
+        ("role of a check", literals(get_type_hints(checks.Check)["role"])),
         ("kind of pack", literals(schema.Pack.model_fields["kind"].annotation)),
         ("way a patch applies", {item.value for item in ApplyClass}),
         ("filing decision", literals(schema.Filing.model_fields["decision"].annotation)),
@@ -89,28 +92,28 @@ def test_every_word_of_the_records_is_explained(kind, words):
 def test_the_glossary_has_the_project_s_terms():
     wanted = "pack lane arm pin need receipt sentinel overlay lock tree pristine patched artefact probe store manifest"
     assert set(wanted.split()) <= set(glossary.TERMS)
-    assert all(row.meaning for row in explain.words())
+    assert all(row.meaning for row in meanings.words())
     for group in glossary.GROUPS.values():
         assert list(group) == list(dict.fromkeys(group))
 
 
 @pytest.mark.parametrize("code", sorted({row.code for row in ROWS}))
 def test_each_code_is_found_in_any_case(code):
-    rows = explain.find(f" {code.upper()} ")
+    rows = meanings.find(f" {code.upper()} ")
     assert rows == [row for row in ROWS if row.code.casefold() == code.casefold()]
-    assert all(row.meaning in explain.text(rows) for row in rows)
+    assert all(row.meaning in meanings.text(rows) for row in rows)
 
 
 def test_what_a_run_prints_is_found():
-    assert [row.kind for row in explain.find("HEALTHY")] == ["outcome"]
-    assert [row.code for row in explain.find("cannot test")] == ["cannot_test"]
-    assert [row.kind for row in explain.find("held(any (reason))")] == ["state"]
+    assert [row.kind for row in meanings.find("HEALTHY")] == ["outcome"]
+    assert [row.code for row in meanings.find("cannot test")] == ["cannot_test"]
+    assert [row.kind for row in meanings.find("held(any (reason))")] == ["state"]
 
 
 def test_the_pages_are_what_the_verb_prints():
     codes, words = (ROOT / "docs" / name for name in ("exit-codes.md", "glossary.md"))
-    assert codes.read_text() == explain.markdown(explain.codes()), "explain --markdown > docs/exit-codes.md"
-    glossed = explain.markdown(explain.words(), explain.GLOSSARY)
+    assert codes.read_text() == meanings.markdown(meanings.codes()), "explain --markdown > docs/exit-codes.md"
+    glossed = meanings.markdown(meanings.words(), meanings.GLOSSARY)
     assert words.read_text() == glossed, "explain --glossary > docs/glossary.md"
 
 
@@ -119,8 +122,8 @@ def test_the_table_of_packs_links_to_its_states():
 
 
 def test_markdown_keeps_bars_inside_their_cells():
-    row = explain.Entry("verdict", "X", "a|b", "c")
-    assert "| `X` | a\\|b | c |" in explain.markdown([row])
+    row = meanings.Entry("verdict", "X", "a|b", "c")
+    assert "| `X` | a\\|b | c |" in meanings.markdown([row])
 
 
 def test_command_line():
@@ -133,4 +136,4 @@ def test_command_line():
 
 def test_unknown_code_is_refused_even_when_empty():
     with pytest.raises(PatchlaneError, match="unknown word ''"):
-        explain.find("")
+        meanings.find("")

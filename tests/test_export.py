@@ -13,11 +13,12 @@ import tomllib
 import pytest
 from packaging.requirements import Requirement
 
-from reproducers import export, flatten, patching, pins
-from reproducers.arms import ArmSpec, run_arm
-from reproducers.errors import CannotTestHere, PatchlaneError
-from reproducers.schema import ROOT, load_packs, select
-from reproducers.store import Store
+from reproducers.base.errors import CannotTestHere, PatchlaneError
+from reproducers.desk.attachment import export, flatten
+from reproducers.record.schema import ROOT, load_packs, select
+from reproducers.trial.arms import ArmSpec, run_arm
+from reproducers.upstream import patching, pins
+from reproducers.upstream.store import Store
 
 PACKS = load_packs()
 PEP723 = re.compile(r"(?m)^# /// (?P<type>[a-zA-Z0-9-]+)$\s(?P<content>(^#(| .*)$\s)+)^# ///$")

@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from reproducers import lint
-from reproducers.rules.engine import Fault, Report, Skipped, meanings
-from reproducers.schema import ROOT
+from reproducers.desk.rules.engine import Fault, Report, Skipped, meanings
+from reproducers.record.schema import ROOT
 
 FAULT = Fault("gfm-fence", "pack01", "packs/01_x/body.md.j2", 3, "never closed", "close it")
 SKIPPED = [Skipped("patch-clean", name, "no tree: run") for name in ("pack01", "pack02")]

@@ -10,14 +10,14 @@ import time
 
 import pytest
 import yaml
-from test_heads import everywhere
+from forged import everywhere
 from toy import FIRST, SOURCE, TOTAL, edited, git, write_tree
 
-from reproducers.manifest import build, demotions, import_receipts
-from reproducers.receipts import write
-from reproducers.schema import load_packs
-from reproducers.session import places
-from reproducers.verification import verify_all
+from reproducers.evidence.manifest import build, demotions, import_receipts
+from reproducers.evidence.receipts import write
+from reproducers.evidence.verification import verify_all
+from reproducers.record.schema import load_packs
+from reproducers.trial.session import places
 
 
 @pytest.fixture

@@ -13,10 +13,13 @@ from ready import BODY, DAY, edit, points, receipt, record, report, write_pack
 from toy import SOURCE, THREAD, TOTAL, edited, git, write_tree
 from typer.testing import CliRunner
 
-from reproducers import approval, checklist, dossier, preflight, todays
-from reproducers.errors import PatchlaneError
-from reproducers.rules import formatters
-from reproducers.schema import ROOT, load_pack
+from reproducers import preflight
+from reproducers.base.errors import PatchlaneError
+from reproducers.desk.gate import approval, checklist
+from reproducers.desk.rules.patch import formatters
+from reproducers.desk.text import dossier
+from reproducers.evidence import passing
+from reproducers.record.schema import ROOT, load_pack
 
 SEVEN = [
     "reproduced today", "text", "reproducer attached", "no private words", "upstream's formatter",
@@ -134,7 +137,7 @@ def test_a_report_owes_the_bug_and_a_guard_its_sentinel(desk):
     assert found["reproduced today"].result == "pass"
     assert found["upstream's formatter"].what == "the pack has no patch"
     guard = pack.model_copy(update={"kind": "guard"})
-    assert todays.refusal(guard, path) == "it does not say REGRESSION_GUARD_PASSED"
+    assert passing.refusal(guard, path) == "it does not say REGRESSION_GUARD_PASSED"
 
 
 def test_a_receipt_that_was_altered_stops_everything(desk):
@@ -348,9 +351,9 @@ def test_what_bars_the_pack(desk, changed, form, rules):
 def test_what_bars_it_comes_first_and_a_person_last(desk):
     shutil.rmtree(desk.root / "store" / "trees")
     write_tree(desk.folder, {"pack.yaml": record(filing__decision="issue")})
-    found = preflight.judge("pack07", "comment", DAY)
+    found = checklist.judge("pack07", "comment", DAY)
     assert [point.name for point in found.open] == ["decision", "text", "applies to its branch", "approval"]
-    assert preflight.next_step(found) == "--as issue, or packs/07_toy/pack.yaml, filing.decision: comment"
+    assert checklist.next_step(found) == "--as issue, or packs/07_toy/pack.yaml, filing.decision: comment"
 
 
 def test_the_form_is_the_decided_one_and_no_other_is_taken(desk):
@@ -374,7 +377,7 @@ def test_exit_1_with_the_table_and_the_next_step(desk):
 
 
 def test_exit_0_when_all_pass(desk):
-    found = preflight.judge("pack07", None, DAY)
+    found = checklist.judge("pack07", None, DAY)
     given = {"form": "comment", "name": "Jane Doe", "date": DAY, "digest": dossier.digest(found.files)}
     approval.write(found.pack, approval.Approval.model_validate(given | {"files": dossier.sums(found.files)}))
     done = verb("--json")

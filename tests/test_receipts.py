@@ -10,15 +10,16 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_experiment import SEEDED
+from seeded import SEEDED
 from toy import FIRST, TOTAL, body, edited
 from typer.testing import CliRunner
 
-from reproducers import binding, receipts
-from reproducers.errors import PatchlaneError
-from reproducers.receipts import redact, write
-from reproducers.session import places
-from reproducers.verification import verify_all
+import reproducers.receipts as verb
+from reproducers.base.errors import PatchlaneError
+from reproducers.evidence import binding, receipts
+from reproducers.evidence.receipts import redact, write
+from reproducers.evidence.verification import verify_all
+from reproducers.evidence.saving import places
 
 
 @pytest.fixture
@@ -183,7 +184,7 @@ def test_an_import_that_was_broken_off_is_told_from_tampering(chain):
 @pytest.mark.parametrize(("folder", "code"), [("none", 2), ("empty", 1), ("receipts", 0)])
 def test_no_receipts_are_no_proof(chain, tmp_path, folder, code):
     (tmp_path / "empty").mkdir()
-    done = CliRunner().invoke(receipts.app, ["verify", str(tmp_path / folder)])
+    done = CliRunner().invoke(verb.app, ["verify", str(tmp_path / folder)])
     assert (getattr(done.exception, "exit_code", done.exit_code)) == code
     if code == 1:
         assert f"--receipts {tmp_path / folder}" in done.output

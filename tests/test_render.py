@@ -5,11 +5,11 @@ import json
 import pytest
 from toy import FIRST, HEAD, RECORD, SOURCE, THREAD, TOTAL, edited, write_tree
 
-from reproducers.errors import PatchlaneError
-from reproducers.facts import Facts
-from reproducers.receipts import chain, newest, write
-from reproducers.render import bodies, forms, render, title
-from reproducers.schema import ROOT, Thread, load_packs
+from reproducers.base.errors import PatchlaneError
+from reproducers.desk.text.lookups import Facts
+from reproducers.desk.text.render import bodies, forms, render, title
+from reproducers.evidence.receipts import chain, newest, write
+from reproducers.record.schema import ROOT, Thread, load_packs
 
 BODY = """{% extends form %}
 {% block problem %}total is off by {{ measured("cpu", "pristine", "total") }},

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from toy import FIRST, RECORD, REPRODUCER, SOURCE, TOTAL, body, edited, git, write_tree
 
-from reproducers.schema import ROOT
+from reproducers.record.schema import ROOT
 
 
 @pytest.fixture

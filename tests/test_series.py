@@ -12,15 +12,18 @@ import yaml
 from toy import FIRST, RECORD, REPRODUCER, SOURCE, TOTAL, edited
 from typer.testing import CliRunner
 
-from reproducers import manifest, patching, pins, series
-from reproducers.errors import CannotTestHere, PatchlaneError
-from reproducers.patch_header import mail, parse
-from reproducers.receipts import write
-from reproducers.rules.trees import tree_of
-from reproducers.schema import ROOT, load_packs
-from reproducers.series_apply import git, verify
-from reproducers.series_order import Member, choose, order
-from reproducers.store import Store, file_sha256
+import reproducers.series as command
+from reproducers.base.errors import CannotTestHere, PatchlaneError
+from reproducers.desk.patches import series
+from reproducers.desk.patches.header import mail, parse
+from reproducers.desk.patches.order import Member, choose, order
+from reproducers.desk.patches.trees import tree_of
+from reproducers.desk.patches.tried import git, verify
+from reproducers.evidence import manifest
+from reproducers.evidence.receipts import write
+from reproducers.record.schema import ROOT, load_packs
+from reproducers.upstream import patching, pins
+from reproducers.upstream.store import Store, file_sha256
 
 PACKS = {pack.number: pack for pack in load_packs()}
 ENTRIES = manifest.build(list(PACKS.values()), ROOT / "receipts")["packs"]
@@ -34,6 +37,7 @@ KEY = "b" * 64  # the artefact's digest in the toy's record: the store's key of 
 def desk(toy, monkeypatch, believed):
     """``desk(number, *edits)`` writes a toy pack with that patch and a receipt of it, for the verb to find."""
     monkeypatch.setattr(series, "ROOT", toy.root)
+    monkeypatch.setattr(command, "ROOT", toy.root)
     monkeypatch.setenv("PATCHLANE_STORE", str(toy.store.root))
     tree = toy.store.root / "trees" / KEY
     for name, text in SOURCE.items():
@@ -82,7 +86,7 @@ def keep(toy, pack, minute):
 
 
 def verb(*args):
-    return CliRunner().invoke(series.app, [*map(str, args)])
+    return CliRunner().invoke(command.app, [*map(str, args)])
 
 
 def written(toy, *args):
@@ -157,7 +161,7 @@ def test_two_packs_that_change_the_same_lines_are_both_named(toy, desk):
 def test_what_git_am_puts_elsewhere_than_the_merge_is_refused(toy, desk, monkeypatch):
     desk(2, ('"""Sums."""\n', '"""Sums.\n\nOf values.\n"""\n'))
     desk(3, SCALE)
-    monkeypatch.setattr("reproducers.series_apply.Trial._merge", lambda self, ours, base, theirs: b"another")
+    monkeypatch.setattr("reproducers.desk.patches.tried.Trial._merge", lambda self, ours, base, theirs: b"another")
     assert "elsewhere than the overlay's merge" in str(verb("--out", toy.root / "out").exception)
 
 
@@ -255,8 +259,8 @@ def test_real_packs_apply_in_series_as_the_overlay_merges_them(numbers, tmp_path
         if (tree / name).is_file():
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(tree / name, copy / name)
-    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "x"]):
-        git(copy, *command)
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "x"]):
+        git(copy, *words)
     for _, name, data in mails:
         (tmp_path / name).write_bytes(data)
         done = git(copy, "am", "-q", "-3", f"-p{strip}", str(tmp_path / name))
@@ -270,8 +274,8 @@ def test_no_network_client_is_imported(toy, desk):
     pack = desk(2, TOTAL, FIRST, receipt=False)
     write(toy.run(pack), toy.root / "receipts", "toy", [], {})
     code = (
-        "import pathlib, sys, reproducers.series as series\n"
-        f"series.ROOT = pathlib.Path({str(toy.root)!r})\n"
+        "import pathlib, sys, reproducers.series as series, reproducers.desk.patches.series as library\n"
+        f"series.ROOT = library.ROOT = pathlib.Path({str(toy.root)!r})\n"
         f"series.app(['--out', {str(toy.root / 'out')!r}], standalone_mode=False)\n"
         f"print([name for name in {CLIENTS!r} if name in sys.modules])"
     )

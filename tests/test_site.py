@@ -14,15 +14,17 @@ import html5lib
 import pytest
 from toy import REPRODUCER, THREAD, write_tree
 
-from reproducers import export, manifest, site, site_charts
-from reproducers.errors import PatchlaneError
-from reproducers.glossary import STATES
-from reproducers.receipts import chain, newest, read, write
-from reproducers.schema import ROOT, UpstreamState, load_packs
-from reproducers.site_facts import affected, natural, standing
-from reproducers.site_markup import clean, highlight, markdown, split_log
-from reproducers.site_pages import pages
-from reproducers.site_training import training_runs
+from reproducers.base.errors import PatchlaneError
+from reproducers.base.glossary import STATES
+from reproducers.desk.attachment import export
+from reproducers.desk.page import charts, publish
+from reproducers.desk.page.markup import clean, highlight, markdown, split_log
+from reproducers.desk.page.pages import pages
+from reproducers.desk.page.training import training_runs
+from reproducers.desk.page.views import affected, natural, standing
+from reproducers.evidence import manifest
+from reproducers.evidence.receipts import chain, newest, read, write
+from reproducers.record.schema import ROOT, UpstreamState, load_packs
 
 HTML = "{http://www.w3.org/1999/xhtml}"
 HOSTILE = "<script>alert(1)</script>"
@@ -196,22 +198,22 @@ def check(name, measured, limit, role="bug", state="bug", detail="bug at or over
 def drawn(pristine, patched, **more):
     arms = {"pristine": pristine, "patched": patched}
     receipt = {arm: [{"checks": [check("e", value, 1e-3, **more)]}] for arm, value in arms.items()}
-    return site_charts.charts(receipt)[0]
+    return charts.charts(receipt)[0]
 
 
 def test_marks_lie_on_their_side_of_the_limit():
     chart = drawn(1.0, 1e-5)
     pristine, patched = chart.marks
     assert chart.axis == "log"
-    assert patched.x < chart.limit.x < chart.bug.x < pristine.x == site_charts.RIGHT
+    assert patched.x < chart.limit.x < chart.bug.x < pristine.x == charts.RIGHT
     decades = (chart.limit.x - patched.x) / (pristine.x - patched.x)
     assert decades == pytest.approx(2 / 5, abs=1e-3)
 
 
 def test_zero_has_a_place_of_its_own_on_a_log_axis():
     chart = drawn(1.0, 0.0)
-    assert chart.marks[1].x == site_charts.LEFT
-    assert chart.limit.x == site_charts.LEFT + site_charts.ZERO_GAP
+    assert chart.marks[1].x == charts.LEFT
+    assert chart.limit.x == charts.LEFT + charts.ZERO_GAP
 
 
 def test_near_numbers_and_negative_ones_lie_on_a_linear_axis():
@@ -224,10 +226,10 @@ def test_what_is_not_a_number_is_said_and_not_drawn():
     assert drawn(float("nan"), 1e-5).marks[0].x is None
     assert drawn(float("inf"), 1e-5).marks[0].x is None
     receipt = {"pristine": [{"checks": [check("a", "returned", "no exception")]}], "patched": [{"checks": []}]}
-    assert site_charts.charts(receipt) == []
+    assert charts.charts(receipt) == []
     receipt["patched"][0]["checks"] = [check("b", 0, 0)]
-    only = site_charts.charts(receipt)[0]
-    assert only.absent == ["pristine"] and only.marks[0].x == only.limit.x == site_charts.LEFT
+    only = charts.charts(receipt)[0]
+    assert only.absent == ["pristine"] and only.marks[0].x == only.limit.x == charts.LEFT
 
 
 def test_only_numbers_of_receipts_are_drawn(real):
@@ -235,13 +237,13 @@ def test_only_numbers_of_receipts_are_drawn(real):
     for pack in load_packs():
         allowed = set()
         for path in filter(None, (newest(pack, lane, ROOT / "receipts") for lane in pack.lanes)):
-            for _, one in site_charts.checks(read(path)):
+            for _, one in charts.checks(read(path)):
                 allowed |= {
                     str(one["measured"]),
                     str(one["limit"]),
-                    str(float(one["limit"] or 0)) if site_charts.numeric(one) else "",
+                    str(float(one["limit"] or 0)) if charts.numeric(one) else "",
                 }
-                allowed.add(str(site_charts.bug_above(one)))
+                allowed.add(str(charts.bug_above(one)))
         shown = {e.get("value") for e in parsed(real[f"packs/{pack.number:02d}.html"]).iter(f"{HTML}data")}
         assert shown <= allowed, pack.id
 
@@ -366,21 +368,21 @@ def test_what_was_seen_is_numbers_not_names_of_checks(real):
 
 def test_the_site_is_swapped_in_whole(tmp_path, monkeypatch):
     out = tmp_path / "site"
-    site.publish({"index.html": b"old", "gone/a.html": b""}, out)
+    publish.publish({"index.html": b"old", "gone/a.html": b""}, out)
     with monkeypatch.context() as patch:
         patch.setattr(Path, "write_bytes", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            site.publish({"index.html": b"new"}, out)
+            publish.publish({"index.html": b"new"}, out)
     rename = Path.rename
     with monkeypatch.context() as patch:
         patch.setattr(
             Path, "rename", lambda a, b: (_ for _ in ()).throw(OSError(28, "full")) if a.name == "new" else rename(a, b)
         )
         with pytest.raises(PatchlaneError, match="cannot be written: full"):
-            site.publish({"index.html": b"new"}, out)
+            publish.publish({"index.html": b"new"}, out)
     assert (out / "index.html").read_bytes() == b"old" and (out / "gone/a.html").exists()
-    site.publish({"index.html": b"new"}, out)
-    assert sorted(p.name for p in out.rglob("*")) == [site.MARKER, "index.html"]
+    publish.publish({"index.html": b"new"}, out)
+    assert sorted(p.name for p in out.rglob("*")) == [publish.MARKER, "index.html"]
     assert [p.name for p in tmp_path.iterdir()] == ["site"]
 
 
@@ -389,7 +391,7 @@ def test_what_it_did_not_make_is_left_alone(tmp_path, kind):
     out = tmp_path / "site"
     write_tree(
         tmp_path,
-        {"mine/a": "1", f"mine/{site.MARKER}": ""}
+        {"mine/a": "1", f"mine/{publish.MARKER}": ""}
         if kind == "link"
         else {"site/a": "1"}
         if kind == "folder"
@@ -398,7 +400,7 @@ def test_what_it_did_not_make_is_left_alone(tmp_path, kind):
     if kind == "link":
         out.symlink_to(tmp_path / "mine")
     with pytest.raises(PatchlaneError, match="was not made by this verb"):
-        site.publish({"index.html": b"new"}, out)
+        publish.publish({"index.html": b"new"}, out)
 
 
 def test_the_verb_writes_the_same_site_without_a_network_client(real, tmp_path):
@@ -435,7 +437,7 @@ OPEN = "document.querySelectorAll('details').forEach(one => { one.open = true })
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_fits_every_screen_and_loads_without_a_fault(real, browser, tmp_path, scheme):
-    site.publish(real, tmp_path / "site")
+    publish.publish(real, tmp_path / "site")
     context = browser.new_context(viewport={"width": 360, "height": 780}, color_scheme=scheme)
     page, said, grounds = context.new_page(), [], set()
     page.on("console", lambda message: said.append(message.text))

@@ -11,9 +11,11 @@ from icalendar import Calendar
 from toy import FIRST, RECORD, REPRODUCER, TOTAL, edited
 from typer.testing import CliRunner
 
-from reproducers import manifest, receipts, waves
-from reproducers.schema import ROOT, Filing, load_packs
-from reproducers.wave_class import bug_checks, wave_class
+from reproducers import waves
+from reproducers.desk.waves import proposal
+from reproducers.desk.waves.classes import bug_checks, wave_class
+from reproducers.evidence import manifest, receipts
+from reproducers.record.schema import ROOT, Filing, load_packs
 
 CRASH = {"role": "bug", "state": "bug", "limit": "no ValueError /^empty is not/ from toyup/core.py"}
 NO_CRASH = "".join(line for line in REPRODUCER.splitlines(True) if "p.attempt" not in line)
@@ -196,7 +198,7 @@ def test_a_file_that_cannot_be_written(desk, tmp_path):
 
 
 def test_the_real_packs():
-    found = waves.plan_of(ROOT / "packs", ROOT / "receipts", datetime.date(2026, 11, 23), 3, 2)
+    found = proposal.plan_of(ROOT / "packs", ROOT / "receipts", datetime.date(2026, 11, 23), 3, 2)
     assert [item.pack.number for item in found.explanations] == [pack.number for pack in load_packs()]
     assert all(item.wave or item.blockers for item in found.explanations)
 

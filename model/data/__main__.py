@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 if TYPE_CHECKING:
-    from model.data.corpus import Corpus
+    from model.data.source.corpus import Corpus
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=__doc__)
 Sources = Literal["stdlib", "text", "jsonl", "parquet"]
@@ -59,9 +59,9 @@ def build(
 
 
 def _corpus(source: Sources, paths: list[Path], key: str | None, split: str | None, language: str | None) -> Corpus:
-    from model.data import readers
-    from model.data.corpus import StandardLibrary
     from model.data.errors import DataError
+    from model.data.source import readers
+    from model.data.source.corpus import StandardLibrary
 
     if source == "text":
         return readers.TextFiles(paths, split)
@@ -80,8 +80,8 @@ def show(
     verify: Annotated[bool, typer.Option("--verify", help="read every file and compare its sha256")] = False,
 ) -> None:
     """Print a dataset's record; with --verify exit 1 when a file is not the one that was built."""
-    from model.data.dataset import damaged, read_record
     from model.data.show import table
+    from model.data.stored.dataset import damaged, read_record
 
     record = read_record(folder)
     table(record)
@@ -95,7 +95,7 @@ def show(
 
 
 def main() -> None:
-    from reproducers.cli import guarded
+    from reproducers.base.cli import guarded
 
     guarded(app)
 

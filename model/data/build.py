@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 from platformdirs import user_cache_path
 
-from model.data import tokenizers
-from model.data.corpus import Corpus, digest_files
-from model.data.dataset import RECORD, SPLITS, DatasetRecord, FileRecord, Split, SplitRecord, prefix, read_record
+from model.data.columns.structure import FIELDS
 from model.data.encode import EncodedDocument, EncoderOptions, encode_all
 from model.data.errors import DataError
-from model.data.files import file_sha256, json_sha256, scratch_folder
-from model.data.indexed import IndexedWriter, token_dtype
-from model.data.structure import FIELDS
-from model.data.tokenizers import TokenizerDescription
+from model.data.source import tokenizers
+from model.data.source.corpus import Corpus, digest_files
+from model.data.source.tokenizers import TokenizerDescription
+from model.data.stored.dataset import RECORD, SPLITS, DatasetRecord, FileRecord, Split, SplitRecord, prefix, read_record
+from model.data.stored.files import file_sha256, json_sha256, scratch_folder
+from model.data.stored.indexed import IndexedWriter, token_dtype
 
 FORMAT = 1  # raised when the same inputs begin to give other files
 Progress = Callable[[int], None]

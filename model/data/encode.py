@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from model.data import tokenizers
-from model.data.corpus import Document
-from model.data.dataset import Split
+from model.data.columns.structure import token_columns
 from model.data.errors import DataError
-from model.data.indexed import token_dtype
-from model.data.structure import token_columns
+from model.data.source import tokenizers
+from model.data.source.corpus import Document
+from model.data.stored.dataset import Split
+from model.data.stored.indexed import token_dtype
 
 IN_FLIGHT = 8  # documents a worker may have waiting: bounds memory
 

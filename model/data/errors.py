@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from reproducers.errors import PatchlaneError
+from reproducers.base.errors import PatchlaneError
 
 
 class DataError(PatchlaneError):

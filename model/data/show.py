@@ -11,8 +11,8 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from model.data.corpus import Corpus
-    from model.data.dataset import DatasetRecord
+    from model.data.source.corpus import Corpus
+    from model.data.stored.dataset import DatasetRecord
 
 SHOWN_AFTER_S = 2.0
 

@@ -12,7 +12,7 @@ from megatron.core.tensor_parallel import ColumnParallelLinear
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
-from model.layers import paths
+from model.layers.common import paths
 
 # Tokens whose logits exist at a time on the torch path: 1.5 GiB in bf16 and fp32 at a vocabulary of 65,536
 CHUNK = 4096

@@ -8,9 +8,9 @@ import torch
 from megatron.core.transformer.module import GraphableMegatronModule
 from torch import Tensor, nn
 
-from model.layers import paths
-from model.layers.graphed import Graphed
-from model.layers.norm import RMSNorm
+from model.layers.captured.graphed import Graphed
+from model.layers.common import paths
+from model.layers.common.norm import RMSNorm
 
 
 def device(config: Any) -> torch.device | None:
@@ -42,12 +42,12 @@ class MixerLayer(GraphableMegatronModule):
 
 
 class Mamba3Layer(Graphed, MixerLayer):
-    """Mamba-3 MIMO: mamba-ssm's module (``model.layers.mamba3``)."""
+    """Mamba-3 MIMO: mamba-ssm's module (``model.layers.mamba3.mixer``)."""
 
     kind = "Mamba-3"
 
     def _mixer(self, config: Any) -> tuple[nn.Module, paths.Path]:
-        from model.layers import mamba3
+        from model.layers.mamba3 import mixer as mamba3
 
         m = config.nam56r_size.mamba
         mixer = mamba3.build_mamba3(
@@ -60,12 +60,12 @@ class Mamba3Layer(Graphed, MixerLayer):
 
 
 class M2rnnLayer(Graphed, MixerLayer):
-    """M²RNN (``model.layers.m2rnn``)."""
+    """M²RNN (``model.layers.m2rnn.mixer``)."""
 
     kind = "M²RNN"
 
     def _mixer(self, config: Any) -> tuple[nn.Module, paths.Path]:
-        from model.layers import m2rnn
+        from model.layers.m2rnn import mixer as m2rnn
 
         r = config.nam56r_size.m2rnn
         path = m2rnn.choose_path(config.nam56r_paths["m2rnn"], torch.cuda.current_device())

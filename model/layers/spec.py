@@ -26,13 +26,13 @@ from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules
 from torch import Tensor
 
-from model.layers.attention import PackedAttention
-from model.layers.graphed import AttentionLayer, ExpertsLayer, SparseLayer
+from model.definition.sizes import Size
+from model.layers.attention.attention import PackedAttention
+from model.layers.attention.sparse import SparseAttention
+from model.layers.captured.graphed import AttentionLayer, ExpertsLayer, SparseLayer
+from model.layers.common.norm import LayerNorm, RMSNorm
+from model.layers.experts.wgrad import Linear
 from model.layers.mixer import M2rnnLayer, Mamba3Layer
-from model.layers.norm import LayerNorm, RMSNorm
-from model.layers.sparse import SparseAttention
-from model.layers.wgrad import Linear
-from model.sizes import Size
 
 CAUSAL = {"attn_mask_type": AttnMaskType.causal}
 
@@ -88,7 +88,7 @@ def _moe(size: Size, path: str) -> ModuleSpec:
     grouped = path.startswith("grouped")
     experts = get_moe_module_spec(use_te=grouped, num_experts=size.experts.count, moe_grouped_gemm=grouped)
     if path == "grouped_fused":
-        from model.layers.experts import WeightedExperts  # imports Triton
+        from model.layers.experts.experts import WeightedExperts  # imports Triton
 
         parts = experts.keywords["submodules"]
         weighted = functools.partial(WeightedExperts, **parts.experts.keywords)

@@ -8,11 +8,11 @@ import sys
 import pytest
 from recorded import step
 
-from model.compare import compare
-from model.metrics import MetricsLog
-from model.records import Phases
-from reproducers.errors import PatchlaneError
-from reproducers.schema import ROOT
+from model.records.metrics import MetricsLog
+from model.records.records import Phases
+from model.reports.compare import compare
+from reproducers.base.errors import PatchlaneError
+from reproducers.record.schema import ROOT
 
 
 def phases(seconds):

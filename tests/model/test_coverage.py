@@ -11,11 +11,12 @@ from toy import FIRST, RECORD, SOURCE, TOTAL, edited
 from toy_model import Stage, imported, overlay_of
 from typer.testing import CliRunner
 
-from model import coverage_record, coverage_table
-from model.coverage import Coverage, require
-from model.coverage_table import app
-from model.records import Phases
-from reproducers.errors import CannotTestHere, PatchlaneError
+from model.coverage import app
+from model.patched.proof import record as coverage_record
+from model.patched.proof import table
+from model.patched.proof.watching import Coverage, require
+from model.records.records import Phases
+from reproducers.base.errors import CannotTestHere, PatchlaneError
 
 CONSUMED = RECORD + 'consumed_by: ["cpu model.layers.spec: sums", "cuda model.layers.head"]\n'
 # three hunks: total, a constant, and first
@@ -237,7 +238,7 @@ def test_hunks_that_nothing_executed_share_their_files_row(trained):
     ran = next(hunk for hunk in seen.hunks if hunk.executed)
     never = [ran.model_copy(update={"state": "never", "first": n, "last": n + 1}) for n in (70, 80)]
     imported = ran.model_copy(update={"state": "loaded", "first": 90, "last": 90})
-    rows = coverage_table.rows(seen.model_copy(update={"hunks": [never[0], ran, imported, never[1]]}))
+    rows = table.rows(seen.model_copy(update={"hunks": [never[0], ran, imported, never[1]]}))
     assert [where for where, _ in rows] == [ran.where, f"{ran.file}:70-71,80-81", f"{ran.file}:90-90"]
     assert [state for _, state in rows[1:]] == ["never", "imported only"]
 
@@ -246,8 +247,8 @@ def test_what_watching_cost_is_told_beside_steps_without_it(trained):
     record = trained(lambda core: [(lambda: core.total([1]), nothing)] * 2).record()
     slow = {"seconds": Phases(data=0, forward_backward=9.0, optimizer=0)}
     steps = [step(1, **slow), step(2, **slow), *(step(n) for n in range(3, 6))]
-    assert coverage_table.cost(record, steps).endswith("with watching off: 0.50 s a step (median of 3)")
-    assert coverage_table.cost(record, steps[:2]).endswith("with watching off: not measured")
+    assert table.cost(record, steps).endswith("with watching off: 0.50 s a step (median of 3)")
+    assert table.cost(record, steps[:2]).endswith("with watching off: not measured")
 
 
 def test_bad_records(tmp_path):

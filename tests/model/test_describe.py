@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from model import parameters
-from model.sizes import SIZES
-from reproducers.schema import ROOT
+from model.definition import parameters
+from model.definition.sizes import SIZES
+from reproducers.record.schema import ROOT
 
 # Runs a module as ``python -m`` does and says, last, which heavy packages came with it.
 TRACED = """

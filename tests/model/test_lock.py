@@ -11,10 +11,12 @@ import pytest
 from packaging.tags import cpython_tags
 from typer.testing import CliRunner
 
-from model import lock, lock_file, overlay
-from reproducers import pins, schema
-from reproducers.errors import PatchlaneError
-from reproducers.store import Store, Tree
+import model.lock as lock_verb
+from model.patched import lock, lock_file, overlay
+from reproducers.base.errors import PatchlaneError
+from reproducers.record import schema
+from reproducers.upstream import pins
+from reproducers.upstream.store import Store, Tree
 
 pytestmark = pytest.mark.upstream
 DSA = "megatron/core/transformer/experimental_attention_variant/dsa.py"  # packs 01 and 12 change it
@@ -185,11 +187,11 @@ def test_the_verbs(monkeypatch, tmp_path, altered):
     path = altered("release: 0.7.0", "release: 0.7.1")
     committed = lock_file.LOCK.read_text()
     monkeypatch.setattr(lock_file, "LOCK", path)
-    said = CliRunner().invoke(lock.app, ["check"])
+    said = CliRunner().invoke(lock_verb.app, ["check"])
     assert (said.exit_code, said.output.splitlines()[0]) == (1, "(lock, packs) liger-kernel release: 0.7.1 and 0.7.0")
-    assert "rewritten" in CliRunner().invoke(lock.app, ["write"]).output
+    assert "rewritten" in CliRunner().invoke(lock_verb.app, ["write"]).output
     assert Path(path).read_text() == committed
-    assert "is current" in CliRunner().invoke(lock.app, ["write"]).output
-    assert CliRunner().invoke(lock.app, ["check"]).exit_code == 0
+    assert "is current" in CliRunner().invoke(lock_verb.app, ["write"]).output
+    assert CliRunner().invoke(lock_verb.app, ["check"]).exit_code == 0
     path.write_text(committed.replace("title: ", "title: not ", 1))
-    assert CliRunner().invoke(lock.app, ["check"]).exit_code == 1
+    assert CliRunner().invoke(lock_verb.app, ["check"]).exit_code == 1

@@ -8,10 +8,11 @@ import sys
 import pytest
 from recorded import held_out, step
 
-from model import optional, pictures, plotting
-from model.metrics import MetricsLog
-from reproducers.errors import CannotTestHere, PatchlaneError
-from reproducers.schema import ROOT
+from model import optional
+from model.records.metrics import MetricsLog
+from model.reports import pictures, plotting
+from reproducers.base.errors import CannotTestHere, PatchlaneError
+from reproducers.record.schema import ROOT
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: pip install -e .[train]")
 

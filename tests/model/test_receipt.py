@@ -9,10 +9,10 @@ import subprocess
 import pytest
 import recorded
 
-from model import receipt
-from model.metrics import MetricsLog
-from reproducers.errors import PatchlaneError
-from reproducers.schema import ROOT
+from model.records.metrics import MetricsLog
+from model.reports import kept as receipt
+from reproducers.base.errors import PatchlaneError
+from reproducers.record.schema import ROOT
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import sys
 import pytest
 from recorded import held_out, step
 
-from model.metrics import MetricsLog
-from model.report import rows, summarise
-from reproducers.errors import PatchlaneError
-from reproducers.schema import ROOT
+from model.records.metrics import MetricsLog
+from model.reports.report import rows, summarise
+from reproducers.base.errors import PatchlaneError
+from reproducers.record.schema import ROOT
 
 
 @pytest.fixture

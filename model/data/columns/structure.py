@@ -1,0 +1,62 @@
+"""Per-token side columns: what kind of text a token is and where it stands in the source.
+
+They annotate the *input*: a field of token t may depend on text after t. CAUSAL says which do not; only those may
+reach a model that predicts token t + 1 from tokens up to t, and they are its default. A byte tokenizer gives one value
+per byte; a longer token takes the value at its last byte, where all of it has been read (its first is often a space).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from model.data.columns import lexer, syntax
+
+Language = Literal["python", "text"]
+FIELDS = {
+    "structure": len(lexer.CLASSES),
+    "dep_level": lexer.DEPTHS,
+    "ast_depth": syntax.DEPTHS,
+    "sibling": syntax.SIBLINGS,
+    "node_type": syntax.NODE_TYPES,
+}
+CAUSAL = {"structure": True, "dep_level": True, "ast_depth": False, "sibling": False, "node_type": False}
+DEFAULT_FIELDS = tuple(name for name, causal in CAUSAL.items() if causal)
+
+
+def annotate(source: bytes, language: Language) -> dict[str, NDArray[Any]]:
+    """{field: uint8 [n]} for every byte of a UTF-8 text, values below FIELDS[field]; never raises.
+
+    Text that is not Python has a class by the kind of its characters and zeros otherwise.
+    """
+    zeros: NDArray[Any] = np.zeros(len(source), np.uint8)
+    if language == "text":
+        classes = _CHARACTER_CLASS[np.frombuffer(source, np.uint8)]
+        return {"structure": classes} | {name: zeros for name in FIELDS if name != "structure"}
+    return dict(zip(FIELDS, (*lexer.lex(source), *syntax.syntax_columns(source)), strict=True))
+
+
+def token_columns(source: bytes, ends: NDArray[Any], language: Language) -> dict[str, NDArray[Any]]:
+    """{field: uint8 [tokens]}; ``ends`` int64 [tokens]: offset of each token's last byte."""
+    return {name: column[ends] for name, column in annotate(source, language).items()}
+
+
+def _character_classes() -> NDArray[Any]:
+    """Class of each byte value, uint8 [256]; bytes of a multi-byte character count as letters."""
+    table: NDArray[Any] = np.full(256, lexer.OTHER, np.uint8)
+    for value in range(256):
+        character = chr(value)
+        if value >= 0x80 or character.isalpha() or character == "_":
+            table[value] = lexer.NAME
+        elif character.isdigit():
+            table[value] = lexer.NUMBER
+        elif character.isspace():
+            table[value] = lexer.WHITESPACE
+        elif character.isprintable():
+            table[value] = lexer.OPERATOR
+    return table
+
+
+_CHARACTER_CLASS = _character_classes()

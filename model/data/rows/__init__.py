@@ -1,0 +1,1 @@
+"""Documents packed into rows, and the loader."""

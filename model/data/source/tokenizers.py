@@ -1,0 +1,118 @@
+"""Tokenizers: bytes as they are, or a Hugging Face ``tokenizers`` JSON file.
+
+Both map UTF-8 bytes to ids [n] and to ``ends`` [n], the offset of each token's last byte, by which per-byte
+annotations become per-token ones. End-of-document (EOD) ids are appended by the builder, never found in text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from model.data.errors import DataError, optional
+from model.data.stored.files import file_sha256
+
+BYTE_EOD = 256
+
+
+class TokenizerDescription(BaseModel):
+    """What a dataset records of its tokenizer. ``vocab_size`` counts the EOD id; the model pads it further."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["byte", "hf"]
+    vocab_size: int
+    eod: int
+    eod_token: str | None = None
+    file: str | None = None
+    sha256: str | None = None
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """``ids`` int64 [n]; ``ends`` int64 [n], offset of the last byte of each token in the encoded bytes."""
+
+    ids: NDArray[Any]
+    ends: NDArray[Any]
+
+
+class Tokenizer(Protocol):
+    @property
+    def description(self) -> TokenizerDescription: ...
+
+    def encode(self, text: bytes) -> Encoded: ...
+
+    def decode(self, ids: list[int]) -> str: ...
+
+
+class ByteTokenizer:
+    """Ids 0..255 are bytes, 256 is EOD."""
+
+    description = TokenizerDescription(kind="byte", vocab_size=257, eod=BYTE_EOD)
+
+    def encode(self, text: bytes) -> Encoded:
+        return Encoded(np.frombuffer(text, np.uint8).astype(np.int64), np.arange(len(text), dtype=np.int64))
+
+    def decode(self, ids: list[int]) -> str:
+        """Text of ``ids``; EOD and padding ids are left out, broken UTF-8 is replaced."""
+        return bytes(i for i in ids if i < BYTE_EOD).decode(errors="replace")
+
+
+class HFTokenizer:
+    """A ``tokenizer.json``; ``eod_token`` is the token that ends a document, which must be in its vocabulary."""
+
+    def __init__(self, path: Path, eod_token: str | None) -> None:
+        library = optional("tokenizers", "tokenizers")
+        if not path.is_file():
+            raise DataError(f"{path}: there is no such tokenizer file", "--tokenizer hf:PATH/tokenizer.json")
+        try:
+            self._tokenizer = library.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises bare Exception
+            raise DataError(f"{path}: not a tokenizers JSON file: {error}") from error
+        eod = self._tokenizer.token_to_id(eod_token) if eod_token else None
+        if eod is None:
+            raise DataError(f"{path}: no token {eod_token!r} to end a document with", "--eod TOKEN, one of its tokens")
+        # A file may ask for truncation or padding of single inputs; a corpus wants neither. Text that spells a special
+        # token is text: only the builder makes EOD.
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._tokenizer.encode_special_tokens = True
+        self.description = TokenizerDescription(
+            kind="hf",
+            vocab_size=max(self._tokenizer.get_vocab(with_added_tokens=True).values()) + 1,
+            eod=eod,
+            eod_token=eod_token,
+            file=path.name,
+            sha256=file_sha256(path),
+        )
+
+    def encode(self, text: bytes) -> Encoded:
+        """DataError when ``text`` is not UTF-8."""
+        try:
+            encoding = self._tokenizer.encode(text.decode(), add_special_tokens=False)
+        except UnicodeDecodeError as error:
+            raise DataError(f"text is not UTF-8 at byte {error.start}") from error
+        ids = np.array(encoding.ids, dtype=np.int64)  # [n]
+        stops = np.array([stop for _, stop in encoding.offsets], dtype=np.int64)  # [n], in characters, exclusive
+        lead = np.flatnonzero((np.frombuffer(text, np.uint8) & 0xC0) != 0x80)  # [characters]
+        last = np.append(lead[1:], len(text)) - 1  # [characters], last byte of each
+        return Encoded(ids, last[np.maximum(stops, 1) - 1])
+
+    def decode(self, ids: list[int]) -> str:
+        """Text of ``ids``, special tokens left out."""
+        return str(self._tokenizer.decode(ids, skip_special_tokens=True))
+
+
+def load(spec: str, eod_token: str | None = None) -> Tokenizer:
+    """The tokenizer that ``byte`` or ``hf:FILE`` names; DataError for anything else."""
+    if spec == "byte":
+        return ByteTokenizer()
+    kind, _, file = spec.partition(":")
+    if kind != "hf" or not file:
+        raise DataError(f"--tokenizer {spec}", "--tokenizer byte, or --tokenizer hf:FILE --eod TOKEN")
+    return HFTokenizer(Path(file), eod_token)

@@ -1,0 +1,102 @@
+"""A built dataset: ``dataset.json``, and per split one indexed dataset of tokens and one per side column."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from model.data.errors import DataError
+from model.data.source.corpus import CorpusDescription
+from model.data.source.tokenizers import TokenizerDescription
+from model.data.stored.files import file_sha256, json_sha256
+from model.data.stored.indexed import REBUILD, IndexedDataset
+
+RECORD = "dataset.json"
+Split = Literal["train", "valid"]
+SPLITS: tuple[Split, ...] = ("train", "valid")
+
+
+class FileRecord(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bytes: int
+    sha256: str
+
+
+class SplitRecord(BaseModel):
+    """``unigram_entropy``: of the split's own token frequencies, EOD included, in nats; None when it is empty."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    documents: int
+    tokens: int
+    unigram_entropy: float | None
+
+
+class DatasetRecord(BaseModel):
+    """``dataset.json``. ``build_sha256`` is the digest of everything that determines the content: see build.py."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: Literal[1] = 1
+    build_sha256: str
+    corpus: CorpusDescription
+    tokenizer: TokenizerDescription
+    valid_percent: float
+    fields: tuple[str, ...]
+    splits: dict[Split, SplitRecord]
+    files: dict[str, FileRecord]
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the record, and so of every file's digest: what a loader's state is bound to."""
+        return json_sha256(self.model_dump(mode="json"))
+
+
+def prefix(folder: Path, split: Split, field: str | None = None) -> Path:
+    """Path without ``.bin``/``.idx`` of a split's tokens, or of one of its side columns."""
+    return folder / (split if field is None else f"{split}.{field}")
+
+
+def read_record(folder: Path) -> DatasetRecord:
+    """The folder's record; DataError when it is absent or invalid, or when a file is missing or of another size."""
+    path = folder / RECORD
+    if not path.is_file():
+        raise DataError(f"{folder}: no dataset, there is no {RECORD}", f"python -m model.data build --out {folder}")
+    try:
+        record = DatasetRecord.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the file"
+        raise DataError(f"{path}: {place}: {first['msg']} ({error.error_count()} faults)", REBUILD) from error
+    for name, file in record.files.items():
+        found = (folder / name).stat().st_size if (folder / name).is_file() else None
+        if found != file.bytes:
+            what = "is missing" if found is None else f"has {found} bytes, not {file.bytes}"
+            raise DataError(f"{folder / name} {what}", f"rm -r {folder}, and {REBUILD}")
+    return record
+
+
+def damaged(folder: Path, record: DatasetRecord) -> list[str]:
+    """Names of the files whose content is not what the record says; reads everything."""
+    return [name for name, file in record.files.items() if file_sha256(folder / name) != file.sha256]
+
+
+class Dataset:
+    """An opened dataset: ``record``, ``tokens(split)`` and ``column(split, field)``, memory-mapped."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.record = folder, read_record(folder)
+
+    def tokens(self, split: Split) -> IndexedDataset:
+        """Tokens, one document each with its EOD. DataError when a file is not a whole indexed dataset."""
+        return IndexedDataset(prefix(self.folder, split))
+
+    def column(self, split: Split, field: str) -> IndexedDataset:
+        """A side column, uint8 and aligned with the tokens. DataError when the dataset was built without it."""
+        if field not in self.record.fields:
+            have = ", ".join(self.record.fields) or "none"
+            raise DataError(f"{self.folder} has no column {field!r} (it has: {have})", f"{REBUILD} --structure")
+        return IndexedDataset(prefix(self.folder, split, field))

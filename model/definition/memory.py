@@ -1,0 +1,106 @@
+"""Memory of one rank for a layout: weights, gradients and optimizer exactly, activations by what autograd must keep."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+from model.definition import parameters, pattern
+from model.definition.sizes import Size
+
+GIB = 2**30
+BF16, FP32 = 2, 4
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Degrees of parallelism, and tokens of a micro-batch. World: ``data * pipeline``; ``expert`` divides data."""
+
+    data: int = 1
+    expert: int = 1
+    pipeline: int = 1
+    micro_batch: int = 1
+
+    def __post_init__(self) -> None:
+        if self.data % self.expert:
+            raise ValueError(f"expert parallel {self.expert} does not divide data parallel {self.data}")
+
+
+def stages(size: Size, layout: Layout) -> list[tuple[pattern.Layer, ...]]:
+    """The layers of each pipeline stage."""
+    edges = [0, *pattern.even_cuts(size.layers, layout.pipeline), size.layer_count]
+    return [size.layers[a:b] for a, b in itertools.pairwise(edges)]
+
+
+def stage_parameters(size: Size, layout: Layout, stage: int) -> tuple[int, int]:
+    """(dense, routed-expert) parameters held by a rank of ``stage``; experts are spread over expert parallel ranks."""
+    experts_of_layer = size.experts.count * 2 * size.hidden * size.experts.ffn
+    each = {
+        "mla": parameters.mla(size),
+        "dsa": parameters.mla(size),
+        "moe": parameters.moe(size) - experts_of_layer,
+        "mamba3": parameters.mamba3(size),
+        "m2rnn": parameters.m2rnn(size),
+    }
+    mine = stages(size, layout)[stage]
+    dense = sum(each[layer.kind] for layer in mine)
+    dense += parameters.indexer(size) * sum(layer.indices_from == layer.number for layer in mine)
+    part = parameters.by_part(size)
+    first, last = stage == 0, stage == layout.pipeline - 1
+    if first or (last and size.mtp_depths):  # MTP embeds its tokens itself
+        dense += part["embedding"]
+    if first:
+        dense += part["n-gram hash embedding"] + part["structure embedding"]
+    if last:
+        dense += part["head"] + part["final norm"] + part["MTP"]
+    return dense, sum(layer.kind == "moe" for layer in mine) * experts_of_layer // layout.expert
+
+
+def activation_bytes(size: Size, kind: str) -> float:
+    """Bytes a token that a layer keeps for its backward pass, bf16 unless said."""
+    h, e, m, a, r = size.hidden, size.experts, size.mamba, size.attention, size.m2rnn
+    if kind in ("mla", "dsa"):
+        heads = size.heads * (2 * a.qk_dim + 2 * a.v_dim + 1)
+        indices = FP32 * size.indexer.topk / BF16 if kind == "dsa" else 0
+        return BF16 * (2 * h + a.q_lora_rank + a.kv_lora_rank + a.qk_rope_dim + heads + indices)
+    if kind == "moe":
+        return BF16 * (2 * h + e.topk * (2 * h + 2 * e.ffn) + 2 * e.shared_ffn) + FP32 * 2 * e.count
+    if kind == "mamba3":
+        inner = h * m.expand
+        bc = 2 * m.state * m.groups * m.rank
+        angles = size.mamba_heads * int(m.state * m.rope_fraction) // 2
+        return BF16 * (2 * h + 3 * inner + 2 * bc) + FP32 * (3 * size.mamba_heads + angles)
+    inner = r.heads * r.v_dim
+    return BF16 * (2 * h + 4 * inner + 4 * r.k_dim) + FP32 * r.heads * (1 + r.k_dim * r.v_dim / 64)
+
+
+def workspace_bytes(size: Size) -> float:
+    """Bytes a token that one layer's backward pass takes for itself and gives back: Mamba-3's state before every chunk.
+
+    (mamba_ssm/ops/tilelang/mamba3/mamba3_mimo.py @ 2.3.2.post1 keeps none of them: the backward computes them again.)
+    """
+    m = size.mamba
+    return BF16 * size.mamba_heads * m.head_dim * m.state / m.chunk if size.count("mamba3") else 0.0
+
+
+def estimate(size: Size, layout: Layout, stage: int = 0, sequence: int | None = None) -> dict[str, float]:
+    """GiB of one rank of ``stage`` by part: bf16 weights, fp32 gradients, fp32 masters and two AdamW moments.
+
+    The distributed optimizer shares masters and moments over the ranks that hold the same parameters. Activations
+    count as many micro-batches in flight as the stage has under 1F1B, and one layer's workspace; logits are never held
+    whole (fused loss).
+    """
+    tokens = layout.micro_batch * (sequence or size.sequence)
+    dense, experts = stage_parameters(size, layout, stage)
+    replicas = layout.data // layout.expert
+    flight = layout.pipeline - stage
+    kept = sum(activation_bytes(size, layer.kind) for layer in stages(size, layout)[stage])
+    if stage == layout.pipeline - 1:
+        kept += size.mtp_depths * (activation_bytes(size, "mla") + BF16 * (6 * size.hidden + 2 * size.ffn))
+    parts = {
+        "weights": BF16 * (dense + experts),
+        "gradients": FP32 * (dense + experts),
+        "optimizer": 3 * FP32 * (dense / layout.data + experts / replicas),
+        "activations": tokens * (kept * flight + workspace_bytes(size)),
+    }
+    return {name: value / GIB for name, value in parts.items()}

@@ -1,0 +1,46 @@
+"""From tokens a second to TFLOP/s and MFU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from model.definition import flops
+from model.definition.sizes import Size
+
+# Dense bf16 tensor-core peak in TFLOP/s, NVIDIA data sheets (without sparsity); first match in the driver's name.
+PEAKS = {
+    "H100 PCIe": 756.0,
+    "H100 NVL": 835.0,
+    "H100": 989.4,
+    "H200": 989.4,
+    "GH200": 989.4,
+    "H800": 989.4,
+    "A100": 312.0,
+    "A800": 312.0,
+}
+
+
+def peak_tflops(gpu: str | None) -> float | None:
+    """Of the GPU named by the driver ("NVIDIA H200"); None for a CPU or one that is not in the table."""
+    return next((peak for name, peak in PEAKS.items() if gpu and name in gpu), None)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Named as the fields of ``records.Train``."""
+
+    tokens_per_s_per_gpu: float
+    tflops_megatron: float
+    tflops_built: float
+    gpu: str | None
+    mfu: float | None
+
+
+def rates(size: Size, tokens: int, seconds: float, gpus: int, gpu: str | None, sequence: int | None = None) -> Rates:
+    """Of a step of ``tokens`` tokens over all ``gpus`` (ranks, on a CPU) in ``seconds``; ``gpu`` is None on a CPU."""
+    if seconds <= 0:
+        raise ValueError(f"a step takes more than {seconds} s")
+    speed = tokens / seconds / gpus
+    built, peak = speed * flops.total(size, sequence) / 1e12, peak_tflops(gpu)
+    mfu = built / peak if peak else None
+    return Rates(speed, speed * flops.megatron(size, sequence) / 1e12, built, gpu, mfu)

@@ -1,0 +1,1 @@
+"""MLA and sparse attention, as Megatron has them, with the packs' options."""

@@ -1,0 +1,84 @@
+"""Core attention of the full MLA layers over packed documents; DSA's sparse one is Megatron's own.
+
+Takes the place that Transformer Engine's DotProductAttention has in Megatron's hybrid spec, with its contract for
+``qkv_format="thd"``.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from typing import Any
+
+import torch
+from megatron.core.transformer.module import MegatronModule
+from torch import Tensor
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+from model.layers.common import paths
+
+
+def document_of(cu_seqlens: Tensor, tokens: int) -> Tensor:
+    """[T] int64: the number of the document that each token is in."""
+    return torch.bucketize(torch.arange(tokens, device=cu_seqlens.device), cu_seqlens[1:].long(), right=True)
+
+
+def masked_attention(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, scale: float) -> Tensor:
+    """query, key [T, n, d], value [T, n, dv] -> [T, n, dv]; each token sees its document up to itself. Any dtype."""
+    document = document_of(cu_seqlens, query.shape[0])
+    seen = (document[:, None] == document[None, :]).tril()  # [T, T]
+    q, k, v = (x.transpose(0, 1)[None] for x in (query, key, value))  # [1, n, T, .]
+    return scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale)[0].transpose(0, 1)
+
+
+def flash_attention(
+    query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, longest: int, scale: float
+) -> Tensor:
+    """As ``masked_attention`` by torch's variable-length flash kernel: CUDA, bf16 or fp16, d = dv a multiple of 8."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    bounds = (cu_seqlens, cu_seqlens, longest, longest)
+    wide = pad(value, (0, query.shape[-1] - value.shape[-1]))  # the kernel takes one width for all three
+    result: Tensor = varlen_attn(query, key, wide, *bounds, scale=scale, window_size=(-1, 0))
+    return result[..., : value.shape[-1]]
+
+
+def available() -> dict[str, str | None]:
+    """Paths, best first, and what each lacks here."""
+    lack = None if torch.cuda.is_available() else "there is no GPU"
+    if importlib.util.find_spec("torch.nn.attention.varlen") is None:
+        lack = f"torch {torch.__version__} has no torch.nn.attention.varlen"
+    return {"flash": lack, "torch": None}
+
+
+class PackedAttention(MegatronModule):
+    """Causal attention within each packed document; ``config.nam56r_paths["mla"]`` asks for a path."""
+
+    def __init__(
+        self,
+        config: Any,
+        layer_number: int,
+        attn_mask_type: Any,
+        attention_type: str,
+        softmax_scale: float | None = None,
+        k_channels: int | None = None,
+        **_: Any,
+    ) -> None:
+        super().__init__(config=config)
+        self.scale = softmax_scale or 1.0 / math.sqrt(k_channels or config.kv_channels)
+        self.path = paths.choose("MLA", config.nam56r_paths["mla"], available())
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        packed_seq_params: Any = None,
+        **_: Any,
+    ) -> Tensor:
+        """query, key [T, n, d], value [T, n, dv] -> [T, n, dv]."""
+        bounds = packed_seq_params.cu_seqlens_q
+        if self.path.name == "flash":
+            return flash_attention(query, key, value, bounds, packed_seq_params.max_seqlen_q, self.scale)
+        return masked_attention(query, key, value, bounds, self.scale)

@@ -1,0 +1,1 @@
+"""Experts: one kernel between their products, weight gradients added in place."""

@@ -1,0 +1,34 @@
+"""Megatron-Core's grouped experts with one kernel for what lies between their two products."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from megatron.core.transformer.moe.experts import TEGroupedMLP
+from torch import Tensor
+
+from model.layers.experts.weighted_gelu import weighted_gelu
+
+
+class _Applied:
+    """Stands where Megatron multiplies by the weights, once the activation has: what is multiplied stays as it is."""
+
+    def unsqueeze(self, _: int) -> _Applied:
+        return self
+
+    def __rmul__(self, weighted: Tensor) -> Tensor:
+        return weighted
+
+
+class WeightedExperts(TEGroupedMLP):
+    """Megatron's grouped experts, bf16 without biases, with ``weighted_gelu`` between their products."""
+
+    def forward(self, hidden: Tensor, tokens: Tensor, weights: Tensor, *rest: Any) -> tuple[Tensor, None]:
+        """hidden [T, h] sorted by expert, tokens of each expert [E], weights [T] fp32 -> ([T, h], no bias)."""
+        self.activation_func = functools.partial(weighted_gelu, weights=weights)
+        try:
+            found: tuple[Tensor, None] = super().forward(hidden, tokens, _Applied(), *rest)
+            return found
+        finally:
+            self.activation_func = self.config.activation_func  # which holds no graph on to the next forward

@@ -1,0 +1,1 @@
+"""M²RNN: Triton kernels and the reference in torch."""

@@ -1,0 +1,136 @@
+"""M²RNN mixer: a matrix-valued recurrence that is not linear in its state (arXiv 2603.14360)."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from model.layers.common import documents, paths
+from model.layers.m2rnn.reference import log_forget, m2rnn_reference
+
+PATHS = ("auto", "torch", "triton")
+
+
+def choose_path(requested: str, device: torch.device | str) -> tuple[str, str]:
+    """(path, reason): "triton" or "torch" for tensors on ``device``.
+
+    Raises CannotTestHere for a path that there is not, and when "triton" was asked for and cannot run here.
+    """
+    missing = _no_triton(torch.device(device).type)
+    found = paths.choose("M²RNN", requested, {"triton": missing or None, "torch": None})
+    return found.name, found.reason
+
+
+def _no_triton(device: str) -> str:
+    """Why the kernels cannot run on ``device``; empty when they can."""
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed (pip install triton)"
+    if device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        return f"tensors are on {device}, where Triton runs only under TRITON_INTERPRET=1"
+    return ""
+
+
+def parameters(hidden: int, heads: int | None = None, head_dim_k: int = 64, head_dim_v: int = 16, conv: int = 4) -> int:
+    """Parameters of one ``M2RNN``; ``heads`` is hidden // 80 unless given.
+
+    Projections to q, k, v and gate and to the forget input; convolution on q, k, v and its bias; W, D on each of v's
+    channels and the norm; A_log and dt_bias; out-projection. 8,202,776 at hidden 3584.
+    """
+    heads = hidden // 80 if heads is None else heads
+    inner = heads * head_dim_v
+    mixed = 2 * head_dim_k + inner
+    return hidden * (mixed + inner + heads) + mixed * (conv + 1) + inner * (head_dim_v + 2) + 2 * heads + inner * hidden
+
+
+class M2RNN(nn.Module):  # type: ignore[misc]
+    """hidden [T, h] → [T, h]; documents do not see one another.
+
+    A_log and dt_bias [heads] and D [heads, V] are fp32 by contract (``_keep_fp32``) and not decayed
+    (``_no_weight_decay``): whoever casts the model leaves them so. Initial values: W identity, D one, exp(A_log)
+    uniform in 1 to 16, softplus(dt_bias) log-uniform in 0.001 to 0.1 (the last two as Mamba-2, arXiv 2405.21060).
+    """
+
+    def __init__(
+        self, hidden: int, heads: int, head_dim_k: int = 64, head_dim_v: int = 16, conv: int = 4, path: str = "auto"
+    ) -> None:
+        """Raises CannotTestHere for a ``path`` not in PATHS; whether it can run is seen when the tensors come."""
+        super().__init__()
+        if path not in PATHS:
+            choose_path(path, "cpu")
+        self.heads, self.head_dim_k, self.head_dim_v, self.path = heads, head_dim_k, head_dim_v, path
+        inner, mixed = heads * head_dim_v, 2 * head_dim_k + heads * head_dim_v
+        # forget's input by itself: with an odd number of heads in it a product would be left to kernels that load one
+        # number at a time
+        self.in_proj = nn.Linear(hidden, mixed + inner, bias=False)
+        self.forget_proj = nn.Linear(hidden, heads, bias=False)
+        self.conv_weight = nn.Parameter(torch.empty(mixed, conv))
+        self.conv_bias = nn.Parameter(torch.empty(mixed))
+        self.W = nn.Parameter(torch.empty(heads, head_dim_v, head_dim_v))
+        self.A_log = _kept(heads)
+        self.dt_bias = _kept(heads)
+        self.D = _kept(heads, head_dim_v)
+        self.norm = nn.RMSNorm(inner, eps=1e-5)
+        self.out_proj = nn.Linear(inner, hidden, bias=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw or set every parameter afresh, as after ``to_empty``."""
+        for module in (self.in_proj, self.forget_proj, self.norm, self.out_proj):
+            module.reset_parameters()
+        bound = self.conv_weight.shape[1] ** -0.5  # nn.Conv1d's, for one input channel a group
+        with torch.no_grad():
+            nn.init.uniform_(self.conv_weight, -bound, bound)
+            nn.init.uniform_(self.conv_bias, -bound, bound)
+            self.W.copy_(torch.eye(self.head_dim_v).expand_as(self.W))
+            self.A_log.uniform_(1, 16).log_()
+            dt = self.dt_bias.uniform_(math.log(1e-3), math.log(1e-1)).exp_()
+            dt.add_((-torch.expm1(-dt)).log_())  # softplus⁻¹(dt) = dt + log(1 - e^-dt)
+            self.D.fill_(1)
+
+    def forward(self, hidden: Tensor, cu_seqlens: Tensor) -> Tensor:
+        """hidden [T, h] in the dtype of the projections, cu_seqlens [D+1] int32 → [T, h] in the same dtype.
+
+        Raises as ``documents.check`` and ``choose_path``.
+        """
+        K, inner = self.head_dim_k, self.heads * self.head_dim_v
+        mixed, gate = self.in_proj(hidden).split([2 * K + inner, inner], dim=-1)
+        x = self.forget_proj(hidden)  # [T, heads]
+        place = documents.positions(cu_seqlens, len(hidden))
+        q, k, v = F.silu(causal_conv(mixed, self.conv_weight, self.conv_bias, place)).split([K, K, inner], dim=-1)
+        v = v.unflatten(-1, (self.heads, self.head_dim_v))  # [T, heads, V]
+        y = self._recurrence(q, k, v, log_forget(x, self.A_log, self.dt_bias), cu_seqlens)
+        y = (y + self.D * v).flatten(1) * F.silu(gate)  # [T, heads V], fp32 for D's sake
+        out: Tensor = self.out_proj(self.norm(y.to(hidden.dtype)))
+        return out
+
+    def _recurrence(self, q: Tensor, k: Tensor, v: Tensor, log_f: Tensor, cu_seqlens: Tensor) -> Tensor:
+        if choose_path(self.path, q.device)[0] == "torch":
+            return m2rnn_reference(q, k, v, log_f, self.W, cu_seqlens)
+        from model.layers.m2rnn.triton import m2rnn_triton
+
+        return m2rnn_triton(q, k, v, log_f, self.W, cu_seqlens)
+
+
+def causal_conv(x: Tensor, weight: Tensor, bias: Tensor, place: Tensor) -> Tensor:
+    """Depthwise causal convolution within documents, [T, channels] → the same, dtype kept, accumulated in fp32 or more.
+
+    weight [channels, width], its last column on the token itself; bias [channels]; place [T], the token's within its
+    document: what lies before the document's first token counts as zero.
+    """
+    taps = weight.to(torch.promote_types(x.dtype, torch.float32)).flip(1).unbind(1)
+    y = bias + x * taps[0]
+    for back, tap in enumerate(taps[1:], start=1):
+        before = F.pad(x, (0, 0, back, 0))[: len(x)] * (place >= back).unsqueeze(-1)  # [T, channels]
+        y = y + before * tap
+    return y.to(x.dtype)
+
+
+def _kept(*shape: int) -> nn.Parameter:
+    parameter = nn.Parameter(torch.empty(*shape, dtype=torch.float32))
+    parameter._keep_fp32 = parameter._no_weight_decay = True
+    return parameter

@@ -1,0 +1,83 @@
+"""mamba-ssm's ``Mamba3`` module: importing it without its compiled extensions, and running it without its kernels."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from model.layers.mamba3.reference import mamba3_mimo_reference
+
+KERNEL = (
+    "mamba3_mimo_combined"  # the name under which Mamba3's methods know the kernels; None where tilelang is missing
+)
+INSTALL = "pip install mamba-ssm==2.3.2.post1 --no-build-isolation (or put its unpacked tree on PYTHONPATH)"
+
+
+def import_mamba3() -> ModuleType:
+    """``mamba_ssm.modules.mamba3``, from wherever ``import mamba_ssm`` would find it.
+
+    The package's ``__init__`` is not run unless somebody already has: it imports the compiled extensions of layers that
+    this model does not have. Raises ImportError, with the remedy, where it or a dependency is missing.
+    """
+    if "mamba_ssm" not in sys.modules:
+        spec = importlib.util.find_spec("mamba_ssm")
+        if spec is None:
+            raise ImportError(f"the Mamba-3 layer needs mamba-ssm, which is not installed\n  mend: {INSTALL}")
+        sys.modules["mamba_ssm"] = importlib.util.module_from_spec(spec)
+    try:
+        return importlib.import_module("mamba_ssm.modules.mamba3")
+    except ModuleNotFoundError as error:
+        missing = error.name or str(error)
+        remedy = INSTALL if missing.startswith("mamba_ssm") else f"pip install {missing}"
+        raise ImportError(f"mamba-ssm's Mamba3 needs {missing}, which is not installed\n  mend: {remedy}") from error
+
+
+@functools.cache
+def torch_class(mamba3: type[nn.Module]) -> type[nn.Module]:
+    """A subclass of ``mamba3`` that runs its own code with ``mamba3_mimo_reference`` in the kernels' place.
+
+    Only instances of the subclass differ: ``mamba3``'s module is left alone, so both can live in one process. Raises
+    RuntimeError where upstream's code no longer calls the kernels by that name.
+    """
+    names = {KERNEL: mamba3_mimo_reference}
+    methods = {method: rebound(getattr(mamba3, method), names) for method in ("__init__", "forward")}
+    return type(f"{mamba3.__name__}Torch", (mamba3,), {**methods, "__module__": __name__})
+
+
+def rebound(function: Callable[..., Any], names: dict[str, Any]) -> FunctionType:
+    """A copy of ``function``: the same code, with other values for some of the global ``names`` that it reads."""
+    code: CodeType = function.__code__
+    unknown = [name for name in names if name not in code.co_names or name not in function.__globals__]
+    if unknown:
+        raise RuntimeError(
+            f"{code.co_filename}:{code.co_firstlineno} {code.co_name} does not use {', '.join(unknown)}: this mamba-ssm"
+            f" is not one the model knows\n  mend: {INSTALL}"
+        )
+    scope = {**function.__globals__, **names}
+    copied = FunctionType(code, scope, function.__name__, function.__defaults__, function.__closure__)
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied
+
+
+def torch_norm(norm: nn.Module) -> nn.Module:
+    """torch's RMSNorm with the same weight (the same Parameter) and epsilon as mamba-ssm's Triton kernel."""
+    replaced = nn.RMSNorm(norm.weight.shape, eps=norm.eps, device="meta")
+    replaced.weight = norm.weight
+    return replaced
+
+
+def kernels_missing(mamba3: ModuleType, device: torch.device) -> str:
+    """Why the TileLang kernels cannot run on ``device``, or "" where they can."""
+    if device.type != "cuda":
+        return f"TileLang's kernels need a CUDA device, this is {device.type}"
+    if getattr(mamba3, KERNEL) is None:
+        return "mamba-ssm could not import its TileLang kernels (pip install tilelang==0.1.8 apache-tvm-ffi==0.1.9)"
+    return ""

@@ -1,0 +1,1 @@
+"""The training loop around the step: start, checkpoints, refusals, progress."""

@@ -1,0 +1,154 @@
+"""Megatron's distributed checkpoints, made crash-safe: a folder appears by rename, whole or not at all.
+
+``RUN/checkpoints/step_0000100/`` holds model, optimizer, schedule and, in its common part, the run's progress. Megatron
+hashes every file when it saves; the hashes are checked before any file is read, as some are pickles. Any data, expert
+or pipeline layout can load it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import logging
+import os
+import pickle
+import queue
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.core import CheckpointingException
+from megatron.core.dist_checkpointing.strategies import filesystem_async
+
+from model.loop import sharded
+from model.step.engine import Engine
+from reproducers.base.errors import PatchlaneError
+from reproducers.upstream.store import file_sha256
+
+logger = logging.getLogger("model.loop.checkpoint")
+PARTIAL = ".partial-"
+
+
+def name(step: int) -> str:
+    return f"step_{step:07d}"
+
+
+def step_of(path: Path) -> int:
+    return int(path.name.removeprefix("step_"))
+
+
+def complete(folder: Path) -> list[Path]:
+    """Finished checkpoints of a run, oldest first."""
+    return sorted(path for path in folder.glob("step_*") if re.fullmatch(r"step_\d{7,}", path.name) and path.is_dir())
+
+
+def save(engine: Engine, folder: Path, step: int, progress: dict[str, Any], keep: int = 2) -> Path:
+    """Write step ``step`` with ``progress`` (plain values, equal on all ranks); all but the newest ``keep`` go.
+
+    All ranks call it. A kill at any moment leaves the older checkpoints and at most one partial folder.
+    """
+    first, partial, final = dist.get_rank() == 0, folder / (PARTIAL + name(step)), folder / name(step)
+    if first:
+        for stale in folder.glob(PARTIAL + "*"):
+            shutil.rmtree(stale)
+        partial.mkdir(parents=True)
+    dist.barrier()
+    state = sharded.state(engine, loading=False) | {"progress": progress}
+    # from thread to thread; the queue that Megatron makes is a process, 3 s to start, that outlives a killed run
+    filesystem_async._results_queue = queue.Queue()
+    dist_checkpointing.save(state, str(partial), content_metadata=sharded.CONTENT, verify_integrity=True)
+    dist.barrier()
+    if first:
+        _sync(partial)
+        if final.exists():  # an earlier run got this far and resumed from before it
+            final.replace(folder / (PARTIAL + "superseded-" + name(step)))
+        partial.replace(final)
+        _sync_folder(folder)
+        for old in complete(folder)[:-keep]:
+            going = old.rename(folder / (PARTIAL + old.name))  # never half a checkpoint under a whole one's name
+            shutil.rmtree(going)
+    dist.barrier()
+    return final
+
+
+def _sync(folder: Path) -> None:
+    """Bytes on disk before the name is."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def supersede(folder: Path) -> None:
+    """Before a run that starts afresh where another was: its checkpoints move aside, to ``folder.1`` or the next free.
+
+    All ranks call it. Left there they would be the newest by their steps, resumed from and kept in the new ones' place.
+    """
+    if dist.get_rank() == 0 and complete(folder):
+        number = next(n for n in itertools.count(1) if not folder.with_name(f"{folder.name}.{n}").exists())
+        aside = folder.rename(folder.with_name(f"{folder.name}.{number}"))
+        logger.warning("the earlier run's checkpoints moved to %s", aside)
+    dist.barrier()
+
+
+def verify(path: Path) -> None:
+    """Compare every file with its digest, on rank 0. All ranks call it; PatchlaneError on all when one is damaged."""
+    said: list[str | None] = [None]
+    if dist.get_rank() == 0:
+        try:
+            _compare(path)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            said = [str(_damaged(path, error).what)]
+    dist.broadcast_object_list(said, src=0)
+    if said[0] is not None:
+        raise PatchlaneError(said[0], _remedy(path))
+
+
+def _compare(path: Path) -> None:
+    """ValueError, KeyError, TypeError or AttributeError where integrity.json is not what Megatron writes."""
+    for file, digest in json.loads((path / "integrity.json").read_bytes())["files"].items():
+        if file_sha256(path / file) != digest:
+            raise ValueError(f"{file} is not what was written")
+
+
+def progress(path: Path) -> dict[str, Any]:
+    """What ``save`` was given, of a checkpoint that ``verify`` accepts. PatchlaneError when it cannot be read."""
+    try:
+        common = dist_checkpointing.load_common_state_dict(str(path))
+        found: dict[str, Any] = common["progress"]
+    except (CheckpointingException, OSError, RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        raise _damaged(path, error) from error
+    return found
+
+
+def load(engine: Engine, path: Path) -> None:
+    """Restore model, optimizer and schedule from what ``verify`` accepts. PatchlaneError when it cannot be read."""
+    sharded.allocate(engine)
+    wanted = sharded.state(engine, loading=True)
+    mine = sharded.settings(engine, wanted)
+    try:
+        loaded = dist_checkpointing.load(wanted, str(path))
+    except (CheckpointingException, OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise _damaged(path, error) from error
+    sharded.restore(engine, mine, loaded)
+
+
+def _damaged(path: Path, error: Exception) -> PatchlaneError:
+    said = str(error).strip().splitlines() or [type(error).__name__]
+    return PatchlaneError(f"{path.name} cannot be loaded: {said[0]}", _remedy(path))
+
+
+def _remedy(path: Path) -> str:
+    return f"mv {path} elsewhere to resume from the one before it"

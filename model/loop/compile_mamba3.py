@@ -1,0 +1,127 @@
+"""Compile Mamba-3's TileLang kernels side by side before the first step, which would compile one after the other.
+
+Each takes 20 to 75 s of nvcc; TileLang keeps them on disk by content, so that the training processes load them. For a
+packed stream shapes stay open (batch, length, heads, groups, documents): six kernels serve every batch, packed or of
+one document. For rows of one shape three kernels are made for it, as pack 17's switch has the wrappers ask.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from model.definition.sizes import Size
+from model.files import write_atomic
+from model.patched import overlay
+from model.patched.overlay import Overlay
+from model.reports.description import named
+from model.step.megatron import Run
+from reproducers.base.cli import guarded
+from reproducers.base.errors import PatchlaneError
+from reproducers.upstream.store import Store
+
+MODULE = "mamba_ssm.ops.tilelang.mamba3.mamba3_mimo_"
+FACTORIES = {"fwd": "mamba_mimo_fwd", "bwd_fwd": "mamba_mimo_bwd_fwd", "bwd_bwd": "mamba_mimo_bwd_bwd"}
+KERNELS = [f"{kernel}{end}" for end in ("_varlen", "") for kernel in FACTORIES]
+SPECIALIZE = "MAMBA3_MIMO_SPECIALIZE"  # pack 17's switch: how many shapes get kernels of their own
+app = typer.Typer(add_completion=False)
+
+
+def one_shape(size: Size, run: Run, rows: int, packs: set[int]) -> tuple[int, int] | None:
+    """(rows, tokens of a row) where the mixer takes the stream as rows and pack 17 makes kernels for their shape.
+
+    None where it takes a packed stream, whose number of documents, a part of the shape, is another at every step.
+    """
+    path, row = run.paths.get("mamba3", "auto"), run.row
+    if path not in ("auto", "tilelang_rows") or row is None or row % size.mamba.chunk or 17 not in packs:
+        return None
+    return rows, row
+
+
+def compile_one(name: str, size: Size, fixed: tuple[int, int] | None) -> None:
+    """Compile or load kernel ``name`` as mamba_ssm 2.3.2.post1's wrappers ask for it. Needs a GPU and the overlay.
+
+    ``fixed``: rows and their length, for kernels of that shape.
+    """
+    import tilelang.language as T
+
+    packed = name.endswith("_varlen")
+    kernel = name.removesuffix("_varlen")
+    file = kernel.partition("_")[0] + ("_varlen" if packed else "")
+    factory = getattr(importlib.import_module(MODULE + file), FACTORIES[kernel])
+    m = size.mamba
+    shape = [T.dynamic(dim) for dim in ("B", "S", "H", "G")] if fixed is None else [*fixed, size.mamba_heads, m.groups]
+    static = {
+        "chunk_size": m.chunk, "rotary_dim_divisor": int(2 / m.rope_fraction), "dtype": "bfloat16", "num_stages": 0,
+        "threads": 256 if kernel == "bwd_bwd" else 128,
+    }  # fmt: skip
+    static |= {"NS": T.dynamic("NS"), "isVarlen": True} if packed else {}
+    factory(*shape, m.state, m.head_dim, m.rank, True, True, True, **static)
+
+
+def marker(size: Size, fixed: tuple[int, int] | None, stack: Overlay) -> Path:
+    """The file among TileLang's kernels which says that these were compiled: whoever empties the cache takes it along.
+
+    Looking each kernel up takes a process and its imports, some 20 s of every start.
+    """
+    import torch
+
+    made_of = [stack.trees["mamba-ssm"].digest, *(tree.digest for tree in stack.needs), size.mamba.model_dump_json()]
+    made_of += [str(size.mamba_heads), repr(fixed), torch.__version__, repr(torch.cuda.get_device_capability())]
+    cache = Path(os.environ.get("TILELANG_CACHE_DIR") or Path.home() / ".tilelang" / "cache")
+    return cache / f"nam56r-{hashlib.sha256(chr(10).join(made_of).encode()).hexdigest()[:32]}.compiled"
+
+
+def compile_once(size: Size, patches: str, fixed: tuple[int, int] | None, stack: Overlay) -> None:
+    """``compile_all``, unless it was done for the same code, shapes and kind of GPU."""
+    done = marker(size, fixed, stack)
+    if not done.exists():
+        compile_all(size, patches, fixed)
+        write_atomic(done, b"")
+
+
+def compile_all(size: Size, patches: str, fixed: tuple[int, int] | None = None) -> None:
+    """All kernels at once, a process each. PatchlaneError with the compiler's last words where one fails."""
+    command = [sys.executable, "-m", "model.loop.compile_mamba3", size.name, "--patches", patches]
+    command += ["--rows", str(fixed[0]), "--length", str(fixed[1])] if fixed else []
+    command += ["--kernel"]
+    root = Path(__file__).resolve().parents[2]
+    running = {
+        name: subprocess.Popen([*command, name], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for name in (FACTORIES if fixed else KERNELS)
+    }
+    for name, process in running.items():
+        said, _ = process.communicate()
+        if process.returncode:
+            raise PatchlaneError(f"kernel {name} does not compile:\n{said[-2000:]}", " ".join([*command[1:], name]))
+
+
+@app.command()
+def main(
+    size: Annotated[str, typer.Argument()],
+    kernel: Annotated[str | None, typer.Option(help=f"one of {', '.join(KERNELS)}; default: all")] = None,
+    patches: Annotated[str, typer.Option(help="as for model.train")] = "all",
+    rows: Annotated[int | None, typer.Option(min=1, help="with --length: kernels for rows of that shape")] = None,
+    length: Annotated[int | None, typer.Option(min=1)] = None,
+) -> None:
+    """Compile a size's Mamba-3 kernels into TileLang's cache; on a GPU host only."""
+    fixed = (rows, length) if rows and length else None
+    if kernel not in (None, *KERNELS):
+        raise PatchlaneError(f"no kernel is named {kernel!r}", f"choose one of: {', '.join(KERNELS)}")
+    stack = overlay.build(Store(), overlay.chosen(patches), "cuda")
+    if kernel is None:
+        compile_once(named(size), patches, fixed, stack)
+        return
+    overlay.activate(stack)
+    compile_one(kernel, named(size), fixed)
+
+
+if __name__ == "__main__":
+    guarded(app)

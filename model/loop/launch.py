@@ -1,0 +1,88 @@
+"""Start a rank: the overlay on its import path, torch.distributed, Megatron's groups and generators."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from model.layers.captured import graphs
+from model.patched import overlay as overlays
+from model.patched.overlay import Overlay
+from model.step.megatron import Run
+from reproducers.base.errors import PatchlaneError
+from reproducers.probe.lanes import megatron
+from reproducers.probe.ranks import Rank
+
+
+@dataclass(frozen=True)
+class World:
+    """This process among its peers, as torchrun names them; alone without it."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+
+    @property
+    def first(self) -> bool:
+        return self.rank == 0
+
+
+def world() -> World:
+    """From RANK, WORLD_SIZE and LOCAL_RANK, which torchrun sets."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    return World(*(int(os.environ.get(name, default)) for name, default in zip(names, "010", strict=True)))
+
+
+def device() -> str:
+    """ "cuda" where torch sees a GPU, else "cpu"."""
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def data_parallel(place: World, run: Run) -> int:
+    """Data-parallel ranks. PatchlaneError when pipeline and expert parallelism do not divide the world."""
+    if place.size % run.pipeline_parallel or place.size // run.pipeline_parallel % run.expert_parallel:
+        raise PatchlaneError(
+            f"{place.size} ranks cannot be {run.pipeline_parallel} pipeline stages of {run.expert_parallel} "
+            "expert-parallel ranks",
+            "torchrun --nproc-per-node a multiple of --pp times --ep",
+        )
+    return place.size // run.pipeline_parallel
+
+
+def stop() -> None:
+    """Leave the other ranks in peace: NCCL's communicators are freed in order."""
+    import torch.distributed as dist
+
+    dist.destroy_process_group()
+
+
+def start(place: World, overlay: Overlay, run: Run, seed: int) -> None:
+    """Once a process, before anything of Megatron is imported. Ranks meet through torchrun's rendezvous."""
+    data_parallel(place, run)
+    if overlay.device == "cpu":
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"  # Megatron's small fusions compile for 20 s there and gain nothing
+    overlays.activate(overlay)
+    import torch
+    import torch.distributed as dist
+
+    if run.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    if overlay.device == "cuda":
+        torch.cuda.set_device(place.local_rank)
+    meeting = None if place.size > 1 else (Path(tempfile.mkdtemp(prefix="nam56r-")) / "rendezvous").as_uri()
+    dist.init_process_group(
+        "gloo" if overlay.device == "cpu" else "cpu:gloo,cuda:nccl", init_method=meeting, rank=place.rank,
+        world_size=place.size,
+    )  # fmt: skip
+    megatron.start_megatron(
+        importlib.import_module, seed, Rank(place.rank, place.size),
+        expert_model_parallel_size=run.expert_parallel, pipeline_model_parallel_size=run.pipeline_parallel,
+    )  # fmt: skip
+    if run.cuda_graphs:
+        graphs.seed(seed + 1234)

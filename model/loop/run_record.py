@@ -1,0 +1,59 @@
+"""``run.json``: what a run is, written before its first step: code, patches, data, recipe, host capability."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import subprocess
+from typing import Any
+
+from model.data.stored.dataset import Dataset
+from model.definition.recipes import Recipe
+from model.definition.sizes import Size
+from model.patched import lock, overlay
+from model.patched.overlay import Overlay
+from model.step.megatron import Run
+from reproducers.probe import stamp
+from reproducers.record.schema import ROOT
+
+FILE = "run.json"
+
+
+def commit() -> dict[str, Any] | None:
+    """This project's commit and whether files differ from it; None outside a clone."""
+    head = _git("rev-parse", "HEAD")
+    return (
+        None if head is None else {"sha": head, "changed": bool(_git("status", "--porcelain", "--untracked-files=no"))}
+    )
+
+
+def _git(*words: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def of(size: Size, recipe: Recipe, run: Run, ranks: int, data: Dataset, found: Overlay) -> dict[str, Any]:
+    """All of it as JSON has it; the host by what it can do, never by name."""
+    return {
+        "schema_version": 1,
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "project": commit(),
+        "size": size.model_dump(mode="json"),
+        "recipe": recipe.model_dump(mode="json"),
+        "run": dataclasses.asdict(run),
+        "ranks": ranks,
+        "patches": lock.as_record(found),
+        "needs": list(overlay.NEEDS[found.device]),
+        "dataset": {"digest": data.record.digest, **data.record.corpus.model_dump(mode="json")},
+        "host": {"alias": os.environ.get("PATCHLANE_HOST", "local"), **stamp.capability()},
+        "versions": stamp.versions(),
+    }
+
+
+def text(statement: dict[str, Any]) -> bytes:
+    return (json.dumps(statement, indent=1, ensure_ascii=False) + "\n").encode()

@@ -1,0 +1,245 @@
+"""A run from its first step to its last: data in, steps, records, held-out loss, checkpoints, a clean end."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import signal
+import time
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from megatron.core import parallel_state
+
+from model.data.rows.loader import Batch, Loader
+from model.data.stored.dataset import Dataset
+from model.definition import rates
+from model.definition.recipes import Recipe
+from model.files import write_atomic
+from model.layers.captured import graphs
+from model.loop import checkpoint, refusals, run_record
+from model.loop.launch import World
+from model.loop.progress import ProgressLine
+from model.patched import lock
+from model.patched.overlay import Overlay
+from model.patched.proof import record as coverage_record
+from model.patched.proof import watching
+from model.patched.proof.watching import Coverage
+from model.profile import memory_snapshot
+from model.profile.profiling import Window
+from model.records.metrics import MetricsLog
+from model.records.records import Phases, Train, Valid
+from model.records.sinks import open_sinks
+from model.step import peaks
+from model.step.engine import Engine, Outcome
+from reproducers.base.errors import PatchlaneError
+
+logger = logging.getLogger("model.loop.trainer")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run was asked to do, beside what the engine is made of."""
+
+    recipe: Recipe
+    folder: Path
+    seed: int = 0
+    resume: bool = True
+    patches_changed_ok: bool = False
+    profile: tuple[int, int] | None = None
+    wandb: bool | None = None
+
+
+class Trainer:
+    """One rank of a run; rank 0 alone writes records."""
+
+    def __init__(
+        self, plan: Plan, engine: Engine, dataset: Dataset, overlay: Overlay, place: World, watch: Coverage
+    ) -> None:
+        self.plan, self.engine, self.overlay, self.place, self.watch = plan, engine, overlay, place, watch
+        recipe = plan.recipe
+        self.sequence = recipe.sequence or engine.size.sequence
+        self.ranks = parallel_state.get_data_parallel_world_size()
+        self.step = 0
+        self.dataset = dataset
+        self.loader, self.held_out = self._loader("train"), self._loader("valid")
+        self.stopping = self.covered = False
+        self.gpu = torch.cuda.get_device_name() if overlay.device == "cuda" else None
+
+    def _loader(self, split: Any) -> Loader:
+        return Loader(
+            self.dataset, split, self.sequence, self.plan.recipe.micro_batch,
+            parallel_state.get_data_parallel_rank(), self.ranks, self.plan.seed,
+            structure=tuple(self.engine.size.structure.fields) if self.dataset.record.fields else (),
+            document_multiple=graphs.documents(self.plan.recipe.micro_batch) if self.engine.run.cuda_graphs else 1,
+        )  # fmt: skip
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.plan.folder / "checkpoints"
+
+    def progress(self) -> dict[str, Any]:
+        """What a checkpoint holds beside tensors; equal on every rank."""
+        return {
+            "step": self.step,
+            "size": self.engine.size.model_dump(mode="json"),
+            "loader": self.loader.state_dict(),
+            "patches": lock.as_record(self.overlay),
+        }
+
+    def resume(self) -> None:
+        """Go on from the newest checkpoint, if the plan allows. PatchlaneError where it is of another size or code."""
+        if not self.plan.resume:
+            checkpoint.supersede(self.checkpoints)
+        found = checkpoint.complete(self.checkpoints)
+        if not found:
+            return
+        checkpoint.verify(found[-1])
+        before = checkpoint.progress(found[-1])
+        if before["size"] != self.engine.size.model_dump(mode="json"):
+            raise PatchlaneError(f"{found[-1].name} is of another model", "choose another --out, or the model's size")
+        lock.compare(before["patches"], self.overlay, self.plan.patches_changed_ok)
+        checkpoint.load(self.engine, found[-1])
+        self.loader.load_state_dict(before["loader"])
+        self.step = before["step"]
+
+    def run(self) -> None:
+        """All steps that are left. SIGTERM ends it after the step in flight, with a checkpoint."""
+        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "stopping", True))
+        self.resume()
+        layout = f"micro-batch {self.plan.recipe.micro_batch} x {self.sequence}"
+        with memory_snapshot.guard(self.plan.folder, layout, self.place.rank):
+            if not self.place.first:
+                self._steps(None, None)
+                return
+            sinks = open_sinks(self.plan.folder, self.step, self.plan.wandb)
+            with MetricsLog(self.plan.folder, self.step, sinks) as log, self._line() as line:
+                self._opening(log)
+                self._steps(log, line)
+
+    def _line(self) -> ProgressLine:
+        return ProgressLine(self.plan.recipe.steps)
+
+    def _opening(self, log: MetricsLog) -> None:
+        name = run_record.FILE
+        if self.step:
+            log.event(self.step, "resumed")
+            name = f"run.from_{self.step}.json"
+        said = run_record.of(
+            self.engine.size, self.plan.recipe, self.engine.run, self.place.size, self.dataset, self.overlay
+        )
+        write_atomic(self.plan.folder / name, run_record.text(said))
+        if self.step >= self.plan.recipe.steps:
+            logger.info("the run of %d steps had ended; a higher --steps goes on, --fresh starts anew", self.step)
+        entropy = self.dataset.record.splits["train"].unigram_entropy
+        log.event(self.step, "dataset", digest=self.dataset.record.digest, unigram_entropy=entropy)
+        packs = ",".join(one.pack.id for one in self.overlay.packs) or "none"
+        log.event(self.step, "patches", packs=packs)
+
+    def _steps(self, log: MetricsLog | None, line: ProgressLine | None) -> None:
+        recipe, window = self.plan.recipe, self._window()
+        self.watch.attach(self.engine.model)
+        while self.step < recipe.steps and not self._stop_agreed():
+            began = time.perf_counter()
+            batches = [next(self.loader) for _ in range(recipe.accumulate)]
+            loaded = time.perf_counter() - began
+            with refusals.within(self.step + 1), self._profiled(window), self.watch.step():
+                outcome = self.engine.step(batches)
+            self.step += 1
+            if log is not None and line is not None:
+                record = self._record(outcome, loaded, time.perf_counter() - began)
+                log.write(record)
+                line.update(record)
+            refusals.loss(outcome.losses["loss"], self.step)
+            self._after(log, line)
+        if (
+            self.step
+            and recipe.save_every
+            and self.step not in map(checkpoint.step_of, checkpoint.complete(self.checkpoints))
+        ):
+            self._save(log)
+
+    def _window(self) -> Window | None:
+        if not self.plan.profile:
+            return None
+        gather = self._gathered if self.place.size > 1 else None
+        return Window(*self.plan.profile, self.plan.folder, gather=gather, writes=self.place.first)
+
+    def _gathered(self, own: Any) -> list[Any]:
+        """Every rank's, in their order."""
+        found: list[Any] = [None] * self.place.size
+        dist.all_gather_object(found, own)
+        return found
+
+    def _profiled(self, window: Window | None) -> AbstractContextManager[None]:
+        return window.step(self.step + 1) if window else nullcontext()
+
+    def _after(self, log: MetricsLog | None, line: ProgressLine | None) -> None:
+        """What is due after a step: coverage once, held-out loss and checkpoints now and then."""
+        recipe = self.plan.recipe
+        self._coverage(log)
+        if self.step % recipe.evaluate_every == 0 or self.step == recipe.steps:
+            self._evaluate(log, line)
+        if recipe.save_every and self.step % recipe.save_every == 0 and self.step < recipe.steps:
+            self._save(log)
+
+    def _stop_agreed(self) -> bool:
+        """Whether any rank was told to stop: all must end after the same step."""
+        flag = torch.tensor([float(self.stopping)], device=torch.cuda.current_device())
+        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
+        return bool(flag.item())
+
+    def _evaluate(self, log: MetricsLog | None, line: ProgressLine | None) -> None:
+        """Held-out loss over the same rows each time."""
+        began, recipe = time.perf_counter(), self.plan.recipe
+        self.held_out.consumed = 0
+        batches: list[Batch] = [next(self.held_out) for _ in range(recipe.evaluate_batches)]
+        loss = self.engine.evaluate(batches)
+        if log is not None and line is not None:
+            tokens = int(sum(float(batch.loss_mask.sum()) for batch in batches)) * self.ranks
+            record = Valid(step=self.step, tokens=tokens, loss=loss, seconds=time.perf_counter() - began)
+            log.write(record)
+            line.valid(record)
+
+    def _save(self, log: MetricsLog | None) -> None:
+        began = time.perf_counter()
+        path = checkpoint.save(self.engine, self.checkpoints, self.step, self.progress())
+        if log is not None:
+            log.event(self.step, "checkpoint", folder=path.name, seconds=time.perf_counter() - began)
+
+    def _coverage(self, log: MetricsLog | None) -> None:
+        """Once, when the steps to watch are over: stop where a patch that the model needs executed on no rank."""
+        if self.covered or not self.watch.watched:
+            return
+        self.covered = True
+        gc.collect()
+        gc.freeze()  # later collections pass by what is there to stay: while one rank collects, all wait for it
+        record = coverage_record.merged(self._gathered(self.watch.record()))
+        if log is not None:
+            record.write(self.plan.folder)
+            log.event(self.step, "coverage", seconds=sum(self.watch.seconds_watched) + self.watch.seconds_building)
+        watching.require(record, self.overlay, self.overlay.device)
+
+    def _record(self, outcome: Outcome, loaded: float, total: float) -> Train:
+        recipe = self.plan.recipe
+        rows = recipe.micro_batch * recipe.accumulate * self.ranks
+        tokens = rows * self.sequence
+        cuda = self.gpu is not None
+        losses = outcome.losses
+        return Train(
+            step=self.step, tokens=self.step * tokens, loss=losses["loss"], mtp_loss=losses["mtp_loss"],
+            aux_loss=losses["aux_loss"], indexer_loss=losses["indexer_loss"], grad_norm=outcome.grad_norm,
+            learning_rate=outcome.learning_rate, skipped=outcome.skipped,
+            expert_load=outcome.load.expert, rank_load=outcome.load.rank,
+            peak_gib=max(outcome.peaks_gib, default=None), peaks_gib=outcome.peaks_gib or None,
+            reserved_gib=torch.cuda.memory_reserved() / peaks.GIB if cuda else None,
+            **vars(rates.rates(self.engine.size, tokens, total, self.place.size, self.gpu, self.sequence)),
+            seconds=Phases(
+                data=loaded, forward_backward=outcome.seconds[0], optimizer=outcome.seconds[1],
+                other=max(0.0, total - loaded - sum(outcome.seconds)),
+            ),
+        )  # fmt: skip

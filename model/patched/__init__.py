@@ -1,0 +1,1 @@
+"""Upstream through the packs' patches, locked."""

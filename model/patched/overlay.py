@@ -1,0 +1,154 @@
+"""The import path of a training run: the pinned upstream releases with the validated packs' patches in them.
+
+Nothing falls back: a patch that does not apply, or a pack that its receipts do not call validated, stops the run.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+import types
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from model import merging
+from model.merging import Applied
+from reproducers.base.errors import CannotTestHere, PatchlaneError
+from reproducers.probe.lanes import megatron, transformer_engine
+from reproducers.record import schema
+from reproducers.record.schema import Pack
+from reproducers.upstream import patching, pins
+from reproducers.upstream.store import Store, Tree
+
+logger = logging.getLogger("model.patched.overlay")
+# The stack that is trained on: what packs are pinned to, and the sets of needs on each device.
+STACK = {"megatron-core": "0.19.0", "mamba-ssm": "2.3.2.post1", "liger-kernel": "0.7.0"}
+NEEDS = {"cpu": (), "cuda": ("tilelang-0.1.8", "transformer-engine-2.13.0", "pydantic-2.14.3")}
+UNUSED = ("peft",)  # liger-kernel imports it, and it transformers and sklearn, to know whether it is there: 7 s
+WITHOUT_INIT = ("mamba_ssm", "liger_kernel")  # packages whose __init__ wants what nothing here uses
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """What is imported: a merged tree a distribution, needs beside them, and each pack's part in it."""
+
+    device: str
+    trees: dict[str, Tree]
+    pristine: dict[str, Tree]
+    needs: list[Tree]
+    applied: dict[str, list[Applied]] = field(default_factory=dict)
+
+    @property
+    def packs(self) -> list[Applied]:
+        """Every applied pack, by number."""
+        return sorted((one for some in self.applied.values() for one in some), key=lambda one: one.pack.number)
+
+    def root(self, distribution: str) -> Path:
+        """The folder of a distribution's tree that is on the import path."""
+        return patching.import_root(self.trees[distribution].path, _source_root(distribution))
+
+
+def _live(distribution: str, packs: Iterable[Pack]) -> Pack:
+    """A pack whose live pin is the stack's release of the distribution: it names artefacts and source root."""
+    release = STACK[distribution]
+    return next(p for p in packs if p.upstream.distribution == distribution and p.pins["live"].release == release)
+
+
+def _source_root(distribution: str) -> str:
+    return _live(distribution, schema.load_packs()).upstream.source_root
+
+
+def candidates(packs: Iterable[Pack]) -> list[Pack]:
+    """Packs with a patch for a release of the stack, filed or to be filed."""
+    return [
+        pack
+        for pack in packs
+        if pack.patch.is_file()
+        and STACK.get(pack.upstream.distribution) == pack.pins["live"].release
+        and pack.filing.decision != "hold"
+    ]
+
+
+def states() -> dict[str, str]:
+    """{pack: state} as the manifest has it. PatchlaneError where only the wheel is installed, which has no packs."""
+    manifest = schema.ROOT / "manifest.yaml"
+    if not manifest.is_file():
+        raise PatchlaneError(
+            f"no packs beside {schema.ROOT / 'model'}", "train from a clone: pip install -e '.[cpu,train]'"
+        )
+    _, data = schema.read_yaml(manifest)
+    return {name: entry["state"] for name, entry in data["packs"].items()}
+
+
+def chosen(patches: str) -> list[Pack]:
+    """The packs meant by ``--patches``: "none", "all" validated ones, or ids.
+
+    PatchlaneError for one asked for and not validated, and for one that was and no longer is: a stale receipt speaks of
+    other code. What never was is no part of "all", and said so.
+    """
+    if patches == "none":
+        return []
+    packs, known = schema.load_packs(), states()
+    able = candidates(packs)
+    if patches == "all":
+        new = [pack for pack in able if known.get(pack.id) in ("draft", "reproduced")]
+        for pack in new:
+            logger.info("%s is not validated yet (%s): left out", pack.id, known[pack.id])
+        wanted = [pack for pack in able if pack not in new]
+    else:
+        wanted = schema.select(patches.split(","), packs)
+        for pack in wanted:
+            if pack not in able:
+                stack = ", ".join(f"{name} {release}" for name, release in STACK.items())
+                raise PatchlaneError(f"{pack.id} has no patch for the stack trained on ({stack})", "--patches all")
+    unproved = [pack.id for pack in wanted if known.get(pack.id) not in ("validated", "filed")]
+    if unproved:
+        said = ", ".join(f"{name} is {known.get(name)}" for name in unproved)
+        remedy = f"python -m reproducers.run {' '.join(unproved)}, then python -m reproducers.manifest refresh"
+        raise PatchlaneError(f"an unproved patch is not trained on: {said}", f"{remedy}; or name others with --patches")
+    return wanted
+
+
+def build(store: Store, packs: list[Pack], device: str) -> Overlay:
+    """Trees of the stack with the packs' patches merged in; fetched, unpacked and cached by content."""
+    known, pristine, trees, applied = schema.load_packs(), dict[str, Tree](), dict[str, Tree](), {}
+    for distribution in STACK:
+        live = _live(distribution, known)
+        pristine[distribution] = pins.base_tree(store, live, live.pins["live"], {})
+        mine = [pack for pack in packs if pack.upstream.distribution == distribution]
+        applied[distribution] = [merging.apply_alone(store, pristine[distribution], pack) for pack in mine]
+        trees[distribution] = merging.merge(store, pristine[distribution], applied[distribution])
+    needs = [tree for name in NEEDS[device] for tree in _needs(store, name, device, known)]
+    return Overlay(device, trees, pristine, needs, applied)
+
+
+def _needs(store: Store, name: str, device: str, packs: Iterable[Pack]) -> list[Tree]:
+    """The trees of one set of needs, found through a pack that names it."""
+    pack = next(p for p in packs if name in p.pins["live"].needs)
+    pin = pack.pins["live"].model_copy(update={"needs": [name]})
+    return pins.need_trees(store, pack, pin, device)
+
+
+def activate(overlay: Overlay) -> None:
+    """Put the overlay first on this process's import path; CannotTestHere if upstream was imported before.
+
+    On the CPU the CUDA names that Megatron asks for are stood in for (``reproducers.probe.lanes.megatron``).
+    """
+    for package in ("megatron.core", "mamba_ssm", "liger_kernel"):
+        if package in sys.modules:
+            raise CannotTestHere(f"{package} was imported before the overlay", "start a new process")
+    roots = [*map(overlay.root, overlay.trees), *(tree.path for tree in overlay.needs)]
+    sys.path[:0] = [str(root.resolve()) for root in roots]  # as the watch that proves execution names files
+    importlib.invalidate_caches()
+    for unused in UNUSED:
+        sys.modules[unused] = None  # type: ignore[assignment]  # importing it says that there is none
+    for package in WITHOUT_INIT:
+        root = next(Path(entry) / package for entry in sys.path if (Path(entry) / package).is_dir())
+        module = types.ModuleType(package)
+        module.__path__ = [str(root)]
+        sys.modules[package] = module
+    megatron.megatron_lane(overlay.device)
+    if overlay.device == "cuda":
+        transformer_engine.import_transformer_engine("cuda")  # with the shim that its core needs beside torch's cuBLAS

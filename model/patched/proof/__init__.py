@@ -1,0 +1,1 @@
+"""Proof that a run executed what the packs changed."""

@@ -1,0 +1,199 @@
+"""Where the time of a step went: spans on a timeline in, a ranked report out. No torch here."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict
+
+from model.profile.kernel_kinds import COMMUNICATION
+
+TOP = 30
+
+
+@dataclass(frozen=True)
+class Span:
+    """A kernel, copy or operator's own time on one device, in microseconds from the start of the trace."""
+
+    name: str
+    start: float
+    end: float
+
+
+class Row(BaseModel):
+    """One kind or one name: seconds and calls of a step, and its share of the step."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    kind: str
+    seconds: float
+    calls: float
+    share: float
+
+
+class RankTime(BaseModel):
+    """Seconds of a step on one rank's GPU: in kernels that compute, in communication alone, in neither.
+
+    A rank that has more to compute than another communicates less: what the others do meanwhile is wait for it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    computing: float
+    communicating: float
+    idle: float
+
+
+class Profile(BaseModel):
+    """Means over ``steps`` profiled steps, in seconds of one step. The fields from ``busy`` on exist on a GPU only.
+
+    Shares are of ``step_seconds``, which is wall-clock time under the profiler; kernels that overlap on several streams
+    count each, so shares can add up to more than busy time.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: int = 1
+    device: str
+    first_step: int
+    steps: int
+    step_seconds: float
+    seconds_before: float | None  # median of the steps before the window, without the profiler
+    steps_before: int  # how many those were
+    kinds: list[Row]
+    top: list[Row]
+    busy: float | None = None
+    idle: float | None = None
+    longest_gap: float | None = None
+    exposed_communication: float | None = None  # NCCL kernels while nothing else ran
+    ranks: list[RankTime] = []  # of each rank in their order, where there are several
+
+    @property
+    def own(self) -> RankTime | None:
+        """This rank's, on a GPU."""
+        if self.busy is None or self.exposed_communication is None or self.idle is None:
+            return None
+        alone = self.exposed_communication
+        return RankTime(computing=self.busy - alone, communicating=alone, idle=self.idle)
+
+    @property
+    def overhead(self) -> float | None:
+        """What the profiler added to a step, as a share of the step without it."""
+        return self.step_seconds / self.seconds_before - 1 if self.seconds_before else None
+
+
+def union(spans: Iterable[Span]) -> list[tuple[float, float]]:
+    """The stretches in which at least one span ran, in order."""
+    found: list[tuple[float, float]] = []
+    for span in sorted(spans, key=lambda s: s.start):
+        if found and span.start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(found[-1][1], span.end))
+        else:
+            found.append((span.start, span.end))
+    return found
+
+
+def length(stretches: Iterable[tuple[float, float]]) -> float:
+    return sum(end - start for start, end in stretches)
+
+
+def ranked(spans: Sequence[Span], key: Callable[[Span], tuple[str, str]], steps: int, step_seconds: float) -> list[Row]:
+    """Rows by ``key``, a (name, kind), most time first."""
+    total: dict[tuple[str, str], float] = defaultdict(float)
+    calls: dict[tuple[str, str], int] = defaultdict(int)
+    for span in spans:
+        total[key(span)] += span.end - span.start
+        calls[key(span)] += 1
+    rows = []
+    for (name, kind), microseconds in total.items():
+        seconds = microseconds / 1e6 / steps
+        calls_a_step = calls[name, kind] / steps
+        rows.append(Row(name=name, kind=kind, seconds=seconds, calls=calls_a_step, share=seconds / step_seconds))
+    return sorted(rows, key=lambda row: -row.seconds)
+
+
+def analyse(
+    spans: Sequence[Span], kind: Callable[[str], str], *, device: str, first_step: int, steps: int, seconds: float,
+    before: Sequence[float] = (), timeline: bool = True,
+) -> Profile:  # fmt: skip
+    """The profile of ``steps`` steps that took ``seconds`` in all; ``before``: seconds of steps before, unprofiled.
+
+    ``timeline``: spans are a device's kernels with their places in time; False for mere durations (operators on a CPU).
+    """
+    each = seconds / steps
+    profile = Profile(
+        device=device, first_step=first_step, steps=steps, step_seconds=each,
+        seconds_before=statistics.median(before) if before else None, steps_before=len(before),
+        kinds=ranked(spans, lambda s: (kind(s.name), kind(s.name)), steps, each),
+        top=ranked(spans, lambda s: (s.name, kind(s.name)), steps, each)[:TOP],
+    )  # fmt: skip
+    if not timeline or not spans:
+        return profile
+    ran = union(spans)
+    computing = union(s for s in spans if not kind(s.name).startswith(COMMUNICATION))
+    gaps = [after[0] - before[1] for before, after in itertools.pairwise(ran)]
+    busy = length(ran) / 1e6 / steps
+    return profile.model_copy(
+        update={
+            "busy": busy,
+            "idle": max(each - busy, 0.0),
+            "longest_gap": max(gaps, default=0.0) / 1e6,
+            "exposed_communication": (length(ran) - length(computing)) / 1e6 / steps,
+        }
+    )
+
+
+def markdown(profile: Profile) -> str:
+    """The report for people."""
+    p, ms = profile, 1e3
+    first, last = p.first_step, p.first_step + p.steps - 1
+    lines = [f"# Where the time of a step goes: steps {first}–{last} on {p.device}", ""]
+    lines.append(f"- a step: {p.step_seconds * ms:.2f} ms under the profiler, {_overhead(p)}")
+    if p.busy is not None and p.idle is not None:
+        lines.append(f"- GPU busy {p.busy * ms:.2f} ms ({p.busy / p.step_seconds:.1%}), idle {p.idle * ms:.2f} ms")
+        lines.append(f"- longest gap between kernels: {(p.longest_gap or 0) * ms:.3f} ms")
+        lines.append(f"- communication with nothing beside it: {(p.exposed_communication or 0) * ms:.2f} ms a step")
+    lines += _ranks(p.ranks)
+    lines += ["", "Shares are of the whole step; what overlaps counts twice.", ""]
+    if p.busy is None:
+        lines += [f"The {len(p.top)} costliest operators, each without those it calls:", "", *_table("operator", p.top)]
+    else:
+        lines += [*_table("kind", p.kinds), "", f"The {len(p.top)} costliest kernels:", ""]
+        lines += _table("kernel", p.top, kinds=True)
+    return "\n".join(lines) + "\n"
+
+
+def _ranks(ranks: Sequence[RankTime]) -> list[str]:
+    """A table of all ranks, nothing where there is one. Kinds and kernels below it are of rank 0."""
+    if len(ranks) < 2:
+        return []
+    lines = ["", "| rank | ms a step computing | in communication alone | idle |", "|---:|---:|---:|---:|"]
+    for number, rank in enumerate(ranks):
+        lines.append(
+            f"| {number} | {rank.computing * 1e3:.1f} | {rank.communicating * 1e3:.1f} | {rank.idle * 1e3:.1f} |"
+        )
+    return [*lines, "", "All else here is of rank 0."]
+
+
+def _overhead(profile: Profile) -> str:
+    if profile.seconds_before is None or profile.overhead is None:
+        return "what the profiler added is not known: no step ran before the window"
+    return (
+        f"{profile.seconds_before * 1e3:.2f} ms before it (median of {profile.steps_before}): "
+        f"{profile.overhead:+.1%} with the profiler"
+    )
+
+
+def _table(head: str, rows: Sequence[Row], kinds: bool = False) -> list[str]:
+    lines = [f"| {head} | ms a step | share | calls a step |" + (" kind |" if kinds else "")]
+    lines.append("|---|---:|---:|---:|" + ("---|" if kinds else ""))
+    for row in rows:
+        name = row.name if len(row.name) <= 110 else row.name[:107] + "…"
+        cells = f"| {name.replace('|', chr(92) + '|')} | {row.seconds * 1e3:.3f} | {row.share:.1%} | {row.calls:g} |"
+        lines.append(cells + (f" {row.kind} |" if kinds else ""))
+    return lines

@@ -1,0 +1,121 @@
+"""``metrics.jsonl``: a run's records, one a line, the source of truth from which all tables and pictures are made.
+
+A line has left the process before the step's successor begins. A run resumed at step k continues the same file: lines
+of later steps, which that run will write again, are moved to ``metrics.superseded.jsonl``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from filelock import FileLock, Timeout
+
+from model.files import write_atomic
+from model.records import history
+from model.records.records import Event, Record, Value, from_line, to_line
+from model.records.sinks import Sink
+from reproducers.base.errors import PatchlaneError
+
+SUPERSEDED = "metrics.superseded.jsonl"
+logger = logging.getLogger("model.records.metrics")
+
+
+class MetricsLog:
+    """The open file of one run; for rank 0 only. ``resume_step`` 0 starts afresh and moves what was there aside.
+
+    PatchlaneError when another process has the file open, a line inside it is not a record, or it cannot be written.
+    """
+
+    def __init__(self, run_dir: Path, resume_step: int = 0, sinks: Sequence[Sink] = ()) -> None:
+        self.path, self.sinks = run_dir / history.NAME, sinks
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+            self._lock = FileLock(run_dir / ".metrics.lock", timeout=0)
+            self._lock.acquire()
+        except Timeout:
+            remedy = "wait for it, end it, or choose another run directory"
+            raise PatchlaneError(f"{self.path} is being written by another process", remedy) from None
+        except OSError as error:
+            raise PatchlaneError(f"{run_dir} cannot be written: {error.strerror}", "choose another one") from error
+        try:
+            _mend(self.path)
+            _supersede(self.path, resume_step)
+            self._file = self.path.open("ab", buffering=0)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def write(self, record: Record) -> None:
+        """Append ``record`` and hand it to the sinks."""
+        line, why = to_line(record), "no space left"
+        try:
+            whole = self._file.write(line) == len(line)
+        except OSError as error:
+            whole, why = False, str(error.strerror)
+        if not whole:
+            remedy = f"make room in {self.path.parent}, then resume from the last checkpoint"
+            raise PatchlaneError(f"{self.path} cannot be written: {why}", remedy)
+        for sink in self.sinks:
+            sink.write(record)
+
+    def event(self, step: int, name: str, **detail: Value) -> None:
+        """Append an event."""
+        self.write(Event(step=step, name=name, detail=detail))
+
+    def close(self) -> None:
+        for sink in self.sinks:
+            sink.close()
+        self._file.close()
+        self._lock.release()
+
+    def __enter__(self) -> MetricsLog:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+def _mend(path: Path) -> None:
+    """Finish a last line that only lacks its line feed; move any other beginning of a line aside."""
+    if not path.exists():
+        return
+    whole, rest = history.lines(path)
+    if not rest:
+        return
+    try:
+        from_line(rest)
+        whole.append(rest)
+    except ValueError:
+        logger.warning("%s ended in the middle of a line (%d bytes): moved to %s", path, len(rest), SUPERSEDED)
+        fragment = json.dumps({"kind": "fragment", "text": rest.decode(errors="replace")}).encode()
+        _move_aside(path, [fragment])
+    write_atomic(path, _text(whole))
+
+
+def _supersede(path: Path, resume_step: int) -> None:
+    """Keep the lines of steps up to ``resume_step``. Killed in between, the same call finishes the work."""
+    if not path.exists():
+        return
+    whole, _ = history.lines(path)
+    stays = [0 < resume_step >= record.step for record in history.parse(path, whole)]
+    moved = [line for line, stay in zip(whole, stays, strict=True) if not stay]
+    if moved:
+        logger.info("%d records after step %d moved to %s", len(moved), resume_step, SUPERSEDED)
+        _move_aside(path, moved)
+        write_atomic(path, _text([line for line, stay in zip(whole, stays, strict=True) if stay]))
+
+
+def _move_aside(path: Path, moved: Sequence[bytes]) -> None:
+    """Add to the superseded lines, once."""
+    aside = path.with_name(SUPERSEDED)
+    before, added = aside.read_bytes() if aside.exists() else b"", _text(moved)
+    if not before.endswith(added):
+        write_atomic(aside, before + added)
+
+
+def _text(whole: Sequence[bytes]) -> bytes:
+    return b"".join(line + b"\n" for line in whole)

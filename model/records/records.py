@@ -1,0 +1,100 @@
+"""What a run writes down: one frozen record a line of ``metrics.jsonl``; read and checked only here.
+
+Times are seconds, memory GiB, losses nats a token. A value that is not finite is the JSON string "NaN", "Infinity" or
+"-Infinity", so that every line stays JSON (RFC 8259) and a bad step can still be written down.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+Value = str | int | float | bool | None
+ENTROPY = "unigram_entropy"  # detail of the event "dataset": nats a token, what a model without context could reach
+
+
+class Phases(BaseModel):
+    """Seconds of a step, on this rank's clock."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+    data: float = Field(ge=0)
+    forward_backward: float = Field(ge=0)
+    optimizer: float = Field(ge=0)
+    other: float = Field(default=0.0, ge=0)
+
+    @property
+    def total(self) -> float:
+        return self.data + self.forward_backward + self.optimizer + self.other
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+    schema_version: Literal[1] = 1
+    time: float = Field(default_factory=time.time)  # Unix, when the record was made
+    step: int = Field(ge=0)  # optimizer steps done
+
+
+class Train(_Record):
+    """One optimizer step. ``loss`` is the main language-model loss, the mean over masked-in tokens of all ranks."""
+
+    kind: Literal["train"] = "train"
+    tokens: int = Field(ge=0)  # seen since step 0, by all ranks
+    loss: float
+    mtp_loss: float | None = None
+    aux_loss: float | None = None  # MoE load balancing
+    indexer_loss: float | None = None
+    grad_norm: float  # before clipping
+    learning_rate: float
+    tokens_per_s_per_gpu: float
+    tflops_megatron: float  # TFLOP/s of a GPU by Megatron's formula (model/definition/flops.py)
+    tflops_built: float  # TFLOP/s of a GPU by the matrix products really built
+    gpu: str | None = None  # its name by the driver; None on a CPU
+    mfu: float | None = None  # tflops_built over that GPU's dense bf16 peak
+    peak_gib: float | None = None  # allocated at most since the step before, on the fullest rank
+    peaks_gib: list[float] | None = None  # of each rank; None in the oldest kept runs, whose peak_gib is rank 0's
+    reserved_gib: float | None = None  # of rank 0
+    expert_load: float | None = None  # tokens of a layer's fullest expert over the mean, mean over layers
+    rank_load: float | None = None  # the same of the fullest expert-parallel rank
+    seconds: Phases
+    skipped: bool = False  # no update was made: a loss or gradient was not finite
+
+    @property
+    def finite(self) -> bool:
+        """Whether loss and gradient norm are numbers and the step was taken."""
+        return not self.skipped and abs(self.loss) < float("inf") and abs(self.grad_norm) < float("inf")
+
+
+class Valid(_Record):
+    """Held-out loss after ``step`` steps, over ``tokens`` masked-in tokens."""
+
+    kind: Literal["valid"] = "valid"
+    tokens: int = Field(ge=0)
+    loss: float
+    mtp_loss: float | None = None
+    seconds: float = Field(ge=0)
+
+
+class Event(_Record):
+    """Something said once: "checkpoint", "resumed", "dataset", "coverage", "path", …"""
+
+    kind: Literal["event"] = "event"
+    name: str
+    detail: dict[str, Value] = Field(default_factory=dict)
+
+
+Record = Train | Valid | Event
+_any: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
+
+
+def to_line(record: Record) -> bytes:
+    """One line of JSON with its line feed."""
+    return record.model_dump_json().encode() + b"\n"
+
+
+def from_line(line: bytes) -> Record:
+    """The record of a line; pydantic's ValidationError (a ValueError) when it is not one."""
+    return _any.validate_json(line)

@@ -1,0 +1,143 @@
+"""``python -m model.report RUN``: what a run reached, from its metrics.jsonl alone."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from model.records import history
+from model.records.records import Phases, Train
+from reproducers.base.errors import PatchlaneError
+
+LATER = ("peaks_gib", "expert_load", "rank_load")  # what the oldest receipts do not have
+
+
+class Report(BaseModel):
+    """Medians are over the ``steady_steps`` after the first ``warmup`` recorded ones and without skipped ones."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+    schema_version: int = 1
+    run: str
+    gpu: str | None
+    steps: int
+    tokens: int
+    warmup: int
+    steady_steps: int
+    tokens_per_s_per_gpu: float | None
+    tflops_megatron: float | None
+    tflops_built: float | None
+    mfu: float | None
+    step_seconds: Phases | None
+    first_loss: float
+    last_loss: float
+    min_loss: float
+    valid_loss: float | None
+    valid_step: int | None
+    unigram_entropy: float | None  # of the training text: what a model without context could reach
+    worst_grad_norm: float
+    not_finite_steps: list[int]
+    peak_gib: float | None
+    peaks_gib: list[float] | None = None  # of each rank
+    expert_load: float | None = None
+    rank_load: float | None = None
+    resumed_at: list[int]
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    there = [value for value in values if value is not None]
+    return statistics.median(there) if there else None
+
+
+def _peaks(steps: Sequence[Train]) -> list[float] | None:
+    """The most of each rank; where a run went on with another number of them, of the last layout."""
+    every = [r.peaks_gib for r in steps if r.peaks_gib]
+    if not every:
+        return None
+    return [max(of_rank) for of_rank in zip(*(one for one in every if len(one) == len(every[-1])), strict=True)]
+
+
+def _seconds(steady: Sequence[Train]) -> Phases | None:
+    if not steady:
+        return None
+    return Phases(**{name: statistics.median(getattr(r.seconds, name) for r in steady) for name in Phases.model_fields})
+
+
+def summarise(run_dir: Path, warmup: int = 10) -> Report:
+    """The report of a run. PatchlaneError when it has no training step."""
+    records = history.read(run_dir)
+    steps, held = history.train(records), history.valid(records)
+    if not steps:
+        raise PatchlaneError(f"{run_dir / history.NAME} has no training step yet", "wait for the first step")
+    steady = [r for r in steps[warmup:] if not r.skipped]
+    losses = [r.loss for r in steps]
+    return Report(
+        run=run_dir.resolve().name,
+        gpu=steps[-1].gpu,
+        steps=steps[-1].step,
+        tokens=steps[-1].tokens,
+        warmup=warmup,
+        steady_steps=len(steady),
+        tokens_per_s_per_gpu=_median(r.tokens_per_s_per_gpu for r in steady),
+        tflops_megatron=_median(r.tflops_megatron for r in steady),
+        tflops_built=_median(r.tflops_built for r in steady),
+        mfu=_median(r.mfu for r in steady),
+        step_seconds=_seconds(steady),
+        first_loss=losses[0],
+        last_loss=losses[-1],
+        min_loss=min((x for x in losses if math.isfinite(x)), default=math.nan),
+        valid_loss=held[-1].loss if held else None,
+        valid_step=held[-1].step if held else None,
+        unigram_entropy=history.entropy(records),
+        worst_grad_norm=max((r.grad_norm for r in steps), key=lambda x: math.inf if math.isnan(x) else x),
+        not_finite_steps=[r.step for r in steps if not r.finite],
+        peak_gib=max((r.peak_gib for r in steps if r.peak_gib is not None), default=None),
+        peaks_gib=_peaks(steps),
+        expert_load=_median(r.expert_load for r in steady),
+        rank_load=_median(r.rank_load for r in steady),
+        resumed_at=[e.step for e in history.events(records, "resumed")],
+    )
+
+
+def _number(value: float | None, form: str, unit: str = "") -> str:
+    return "–" if value is None else f"{value:{form}}{unit}"
+
+
+def _memory(report: Report) -> str:
+    each = ", ".join(f"{peak:.1f}" for peak in report.peaks_gib or ())
+    return f"{_number(report.peak_gib, '.1f', ' GiB')}" + (f" (by rank {each})" if each else "")
+
+
+def _load(report: Report) -> str:
+    if report.expert_load is None or report.rank_load is None:
+        return "–"
+    return f"{report.expert_load:.2f}, {report.rank_load:.2f} of the mean"
+
+
+def rows(report: Report) -> list[tuple[str, str]]:
+    """(quantity, value) of the table."""
+    bad, seconds = report.not_finite_steps, report.step_seconds
+    shown = ", ".join(map(str, bad[:10])) + (" …" if len(bad) > 10 else "")
+    held = f"{_number(report.valid_loss, '.4f')} at step {report.valid_step}" if report.valid_step is not None else "–"
+    return [
+        ("ran on", report.gpu or "CPU"),
+        ("steps, tokens", f"{report.steps:,}, {report.tokens:,}"),
+        ("resumed at step", ", ".join(map(str, report.resumed_at)) or "never"),
+        ("steady steps", f"{report.steady_steps:,} (after {report.warmup} of warm-up; medians are over these)"),
+        ("tokens/s/" + ("GPU" if report.gpu else "CPU rank"), _number(report.tokens_per_s_per_gpu, ",.0f")),
+        ("TFLOP/s, Megatron's formula", _number(report.tflops_megatron, ".4g")),
+        ("TFLOP/s, matrix products built", _number(report.tflops_built, ".4g")),
+        ("MFU (built over bf16 peak)", _number(report.mfu, ".1%")),
+        *[(f"seconds: {name.replace('_', ' + ')}", f"{value:.4g}") for name, value in (seconds or ())],
+        ("loss: first, last, least", f"{report.first_loss:.4f}, {report.last_loss:.4f}, {report.min_loss:.4f}"),
+        ("held-out loss", held),
+        ("unigram entropy of the text", _number(report.unigram_entropy, ".4f")),
+        ("largest gradient norm", f"{report.worst_grad_norm:.4g}"),
+        ("all steps finite", f"NO: {len(bad)} not ({shown})" if bad else "yes"),
+        ("peak memory", _memory(report)),
+        ("fullest expert, fullest rank", _load(report)),
+    ]

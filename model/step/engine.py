@@ -1,0 +1,168 @@
+"""Megatron's training machinery around NAM56R: precision wrapper, data parallelism, optimizer, schedule, one step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from megatron.core import parallel_state
+from megatron.core.distributed import (
+    DistributedDataParallel,
+    DistributedDataParallelConfig,
+    finalize_model_grads,
+)
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.transformer.module import Float16Module
+from torch import Tensor
+
+from model.data.rows.loader import Batch
+from model.definition.recipes import Recipe
+from model.definition.sizes import Size
+from model.layers.captured import graphs
+from model.layers.common.packed import packed
+from model.step import balance, peaks
+from model.step import losses as parts
+from model.step.balance import Load
+from model.step.clock import Clock
+from model.step.megatron import Run
+from model.step.network import Nam56r
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step measured, the same on every rank: losses in nats a token, gradient norm before clipping."""
+
+    losses: dict[str, float]
+    grad_norm: float
+    learning_rate: float
+    skipped: bool
+    seconds: tuple[float, float]  # forward and backward with the gradients' reduction; optimizer
+    load: Load
+    peaks_gib: list[float]  # of each rank; empty without a GPU
+
+
+class Engine:
+    """One rank's stage with its optimizer. Build after ``launch.start``, once: Megatron's trackers are global."""
+
+    def __init__(self, size: Size, run: Run, recipe: Recipe) -> None:
+        self.size, self.run, self.recipe = size, run, recipe
+        # A bound that no document reaches, always the same: Megatron keeps one rotary table a length, and takes a table
+        # as long as the whole stream for positions that do not restart with each document.
+        self.longest = (recipe.sequence or size.sequence) + 1
+        first, last = parallel_state.is_pipeline_first_stage(), parallel_state.is_pipeline_last_stage()
+        inner = Nam56r(size, run, pre_process=first, post_process=last).to(torch.cuda.current_device())
+        self.config = inner.config
+        wrapped = Float16Module(self.config, inner) if run.bf16 else inner
+        self.inner: Nam56r = inner
+        self.model = DistributedDataParallel(self.config, _ddp(), wrapped)
+        self.model.broadcast_params()
+        self.optimizer = get_megatron_optimizer(_adamw(recipe, run), [self.model])
+        self.schedule = _schedule(self.optimizer, recipe)
+        self.config.finalize_model_grads_func = self._finalize
+        self.config.grad_scale_func = self.optimizer.scale_loss
+        self.config.no_sync_func = self.model.no_sync
+
+    def _pass(self, batches: list[Batch], forward_only: bool) -> list[dict[str, Tensor]]:
+        """Megatron's schedule over the micro-batches of this rank; per-micro-batch losses on the last stage."""
+        found: list[dict[str, Tensor]] = get_forward_backward_func()(
+            forward_step_func=self._forward, data_iterator=iter(batches), model=[self.model],
+            num_microbatches=len(batches), seq_length=len(batches[0].tokens), micro_batch_size=1,
+            forward_only=forward_only,
+        )  # fmt: skip
+        return found
+
+    def _forward(self, batches: Iterator[Batch], model: Any) -> tuple[Tensor, Any]:
+        """Megatron's forward_step_func over one micro-batch."""
+        batch = next(batches).to(torch.cuda.current_device())
+        names, columns = self.size.structure.fields, batch.structure
+        fields = None if columns is None else {name: columns[:, at] for at, name in enumerate(names)}
+        several = len(batch.cu_seqlens) - 1 > graphs.documents(self.recipe.micro_batch)
+        with graphs.paused(several):
+            output = model(
+                batch.tokens[None], batch.positions[None], packed(batch.cu_seqlens, self.longest),
+                labels=batch.labels[None], loss_mask=batch.loss_mask[None], fields=fields,
+            )  # fmt: skip
+        return output, partial(_masked_mean, batch.loss_mask)
+
+    def _finalize(self, *args: Any, **kwargs: Any) -> None:
+        """Megatron's, which sets the routers' counts back: they are read before."""
+        self._routed = balance.routed(self.inner)
+        finalize_model_grads(*args, **kwargs)
+
+    def step(self, batches: list[Batch]) -> Outcome:
+        """One optimizer step over this rank's micro-batches. Losses are means over micro-batches and ranks.
+
+        They are read last: the optimizer takes milliseconds to look its parameters over while the GPU has work.
+        """
+        clock = Clock()
+        clock.mark()
+        self.model.zero_grad_buffer()
+        self.optimizer.zero_grad()
+        found = self._pass(batches, forward_only=False)
+        clock.mark()
+        updated, grad_norm, _ = self.optimizer.step()
+        learning_rate = self.optimizer.param_groups[0]["lr"]
+        self.schedule.step(increment=1)
+        clock.mark()
+        losses = parts.mean(found) | parts.auxiliary(self.config, len(batches))
+        load = balance.load(self._routed, self.run.expert_parallel)
+        passed, optimized = clock.seconds()
+        skipped = not updated or not math.isfinite(grad_norm)
+        times = (passed, optimized)
+        return Outcome(losses, float(grad_norm), learning_rate, skipped, times, load, peaks.gathered())
+
+    @torch.no_grad()
+    def evaluate(self, batches: list[Batch]) -> float:
+        """Held-out loss in nats a token over this rank's micro-batches and all ranks; MTP and auxiliaries left out."""
+        self.model.eval()
+        try:
+            with graphs.paused():
+                found = parts.mean(self._pass(batches, forward_only=True))["loss"]
+        finally:
+            self.model.train()
+            parts.clear()
+        return found
+
+
+def _ddp() -> DistributedDataParallelConfig:
+    """fp32 gradients, averaged and sharded over data parallel ranks; NaN checked before they are."""
+    return DistributedDataParallelConfig(
+        grad_reduce_in_fp32=True, use_distributed_optimizer=True, overlap_grad_reduce=False, check_for_nan_in_grad=True,
+        average_in_collective=torch.cuda.is_available(),  # NCCL does, gloo does not: there Megatron divides before
+    )  # fmt: skip
+
+
+def _adamw(recipe: Recipe, run: Run) -> OptimizerConfig:
+    return OptimizerConfig(
+        optimizer="adam", lr=recipe.learning_rate, min_lr=recipe.floor * recipe.learning_rate,
+        weight_decay=recipe.weight_decay, adam_beta1=recipe.betas[0], adam_beta2=recipe.betas[1],
+        clip_grad=recipe.clip, bf16=run.bf16, use_distributed_optimizer=True,
+        params_dtype=torch.bfloat16 if run.bf16 else torch.float32,
+    )  # fmt: skip
+
+
+def _schedule(optimizer: Any, recipe: Recipe) -> OptimizerParamScheduler:
+    """Counted in steps. A resumed run follows its own recipe; by default the checkpoint's would win without a word."""
+    return OptimizerParamScheduler(
+        optimizer, init_lr=0.0, max_lr=recipe.learning_rate, min_lr=recipe.floor * recipe.learning_rate,
+        lr_warmup_steps=min(recipe.warmup, recipe.steps - 1), lr_decay_steps=recipe.steps, lr_decay_style="cosine",
+        start_wd=recipe.weight_decay, end_wd=recipe.weight_decay, wd_incr_steps=0, wd_incr_style="constant",
+        use_checkpoint_opt_param_scheduler=False, override_opt_param_scheduler=True,
+    )  # fmt: skip
+
+
+def barrier() -> None:
+    """All ranks meet."""
+    torch.distributed.barrier()
+
+
+def _masked_mean(mask: Tensor, losses: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """mask [T], losses [1, T] -> mean over the tokens that count, and what is reported of it."""
+    loss = (losses[0] * mask).sum() / mask.sum().clamp(min=1)
+    return loss, {"loss": loss.detach().clone()}  # the schedule scales the loss itself in place

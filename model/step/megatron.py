@@ -1,0 +1,160 @@
+"""Megatron's configuration of a size: every value from the definition, nothing set elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from model.definition import pattern
+from model.definition.sizes import Size
+from model.layers.captured import graphs
+from model.layers.common import paths
+
+# What may be asked for, per layer kind; "auto" takes the best that works and says why.
+PATHS = dict.fromkeys(("mamba3", "m2rnn", "mla", "dsa", "indexer", "moe", "shared", "loss", "wgrad"), "auto")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What training adds to a size: parallelism, precision, determinism, paths asked for."""
+
+    expert_parallel: int = 1
+    pipeline_parallel: int = 1
+    bf16: bool = False
+    deterministic: bool = False
+    recompute: bool = False  # keep each layer's input only and compute it again for its backward pass
+    on_cpu: bool = True
+    cuda_graphs: bool = False
+    row: int | None = None  # tokens of a row where every micro-batch is whole rows and no document spans two
+    paths: dict[str, str] = field(default_factory=dict)
+
+
+def choose(run: Run) -> dict[str, paths.Path]:
+    """The paths that Megatron's own modules take, by kind. CannotTestHere for one that is asked for and cannot run."""
+    asked = PATHS | run.paths
+    lack = "there is no GPU" if run.on_cpu else None
+    full = None if run.bf16 else "weights are fp32"
+    mixed = None if run.row is not None else "the stream is not rows of one length"
+    alone = None if run.expert_parallel > 1 else "nothing is sent to other ranks"
+    able = {
+        "dsa": ("DSA", {"tilelang": lack, "megatron": None}),
+        "indexer": ("indexer's loss", {"rows": mixed, "stream": None}),
+        "moe": ("MoE", {"grouped_fused": lack, "grouped": lack, "sequential": None}),
+        "shared": ("shared experts", {"beside": lack or alone, "after": None}),
+        "wgrad": ("weight gradients", {"fused": lack or full, "added": None}),
+    }
+    return {kind: paths.choose(name, asked[kind], lacks) for kind, (name, lacks) in able.items()}
+
+
+def megatron_config(size: Size, run: Run) -> Any:
+    """The MLATransformerConfig of ``size`` (megatron-core 0.19.0) for ``run``; call with the overlay active.
+
+    Four attributes are ours, read by our layers: ``nam56r_size``, ``nam56r_row``, ``nam56r_paths`` and, of the paths
+    that Megatron's own modules take, ``nam56r_chosen``. CannotTestHere for a path that is asked for and cannot run.
+    """
+    import torch
+    from megatron.core.transformer.transformer_config import MLATransformerConfig
+
+    chosen = choose(run)
+    config = MLATransformerConfig(
+        **_shape(size), **_attention(size), **_experts(size, run), **_training(size, run),
+        **graphs.settings(run.cuda_graphs, run.expert_parallel),
+        dsa_kernel_backend="tilelang" if chosen["dsa"].name == "tilelang" else "none",
+        moe_grouped_gemm=chosen["moe"].name.startswith("grouped"),
+        moe_router_fusion=chosen["moe"].name == "grouped_fused",
+        moe_shared_expert_overlap=chosen["shared"].name == "beside",  # computed while tokens travel
+        gradient_accumulation_fusion=chosen["wgrad"].name == "fused",
+        params_dtype=torch.bfloat16 if run.bf16 else torch.float32,
+        pipeline_dtype=torch.bfloat16 if run.bf16 else torch.float32,
+        activation_func=torch.nn.functional.gelu,
+    )  # fmt: skip
+    config.nam56r_size, config.nam56r_row = size, run.row
+    config.nam56r_paths = PATHS | run.paths
+    config.nam56r_chosen = chosen
+    return config
+
+
+def _shape(size: Size) -> dict[str, Any]:
+    return {
+        "num_layers": size.layer_count,
+        "hidden_size": size.hidden,
+        "num_attention_heads": size.heads,
+        "ffn_hidden_size": size.ffn,
+        "normalization": "RMSNorm",
+        "add_bias_linear": False,
+        "gated_linear_unit": False,
+        "is_hybrid_model": True,
+        "mamba_state_dim": size.mamba.state,
+        "mamba_head_dim": size.mamba.head_dim,
+        "mamba_num_groups": size.mamba.groups,
+        "mtp_num_layers": size.mtp_depths,
+        "mtp_loss_scaling_factor": size.mtp_loss_coeff,
+    }
+
+
+def _attention(size: Size) -> dict[str, Any]:
+    """MLA without norms on its low-rank activations, as Megatron's hybrid spec has it; DSA with index sharing."""
+    a, i = size.attention, size.indexer
+    offset, frequency = pattern.index_sharing(size.layers)
+    return {
+        "multi_latent_attention": True,
+        "q_lora_rank": a.q_lora_rank,
+        "kv_lora_rank": a.kv_lora_rank,
+        "qk_head_dim": a.qk_nope_dim,
+        "qk_pos_emb_head_dim": a.qk_rope_dim,
+        "v_head_dim": a.v_dim,
+        "qk_layernorm": False,
+        "rope_type": "rope",
+        "rotary_base": a.rope_base,
+        "rotary_percent": 1.0,
+        "apply_rope_fusion": False,
+        "experimental_attention_variant": "dsa",
+        "dsa_indexer_n_heads": i.heads,
+        "dsa_indexer_head_dim": i.head_dim,
+        "dsa_indexer_topk": i.topk,
+        "dsa_indexer_loss_coeff": i.loss_coeff,
+        "dsa_indexer_topk_freq": frequency,
+        "dsa_indexer_skip_topk_offset": offset,
+        # an orthogonal rotation of q and k: the scores are the same without it, it serves 8-bit quantization
+        "dsa_indexer_rotate_activation": False,
+    }
+
+
+def _experts(size: Size, run: Run) -> dict[str, Any]:
+    """Sigmoid router in fp32 with a selection-only bias; on a CPU experts run one after the other."""
+    e = size.experts
+    return {
+        "num_moe_experts": e.count,
+        "moe_router_topk": e.topk,
+        "moe_ffn_hidden_size": e.ffn,
+        "moe_shared_expert_intermediate_size": e.shared_ffn,
+        "moe_router_score_function": "sigmoid",
+        "moe_router_enable_expert_bias": True,
+        "moe_router_bias_update_rate": e.bias_update_rate,
+        "moe_router_dtype": "fp32",
+        "moe_router_load_balancing_type": "seq_aux_loss",
+        "moe_aux_loss_coeff": e.aux_loss_coeff,
+        "moe_permute_fusion": not run.on_cpu,
+        "moe_token_dispatcher_type": "allgather" if run.on_cpu else "alltoall",
+        "expert_model_parallel_size": run.expert_parallel,
+    }
+
+
+def _training(size: Size, run: Run) -> dict[str, Any]:
+    return {
+        "pipeline_model_parallel_size": run.pipeline_parallel,
+        "bf16": run.bf16,
+        "deterministic_mode": run.deterministic,
+        "use_cpu_initialization": run.on_cpu,
+        "hidden_dropout": 0.0,
+        "attention_dropout": 0.0,
+        "layernorm_epsilon": 1e-5,
+        "init_method_std": 0.02,
+        "masked_softmax_fusion": False,
+        "bias_dropout_fusion": False,
+        "persist_layer_norm": False,
+        "calculate_per_token_loss": False,
+        "recompute_granularity": "full" if run.recompute else None,
+        "recompute_method": "uniform" if run.recompute else None,
+        "recompute_num_layers": 1 if run.recompute else None,
+    }

@@ -1,0 +1,63 @@
+"""How every verb ends: expected failures in one line with the remedy, our own faults in a log worth sending."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from typing import Any, NoReturn
+
+from reproducers.base import disk
+from reproducers.base.errors import PatchlaneError
+from reproducers.base.start import unimportable
+from reproducers.base.verdicts import Exit
+
+
+def _interrupt(signum: int, frame: object) -> None:
+    """A polite kill ends like Ctrl-C: children die with us."""
+    raise KeyboardInterrupt
+
+
+def guarded(app: Any) -> None:
+    """Run a typer app; map every way it can end to the project's exit codes, without a traceback."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # nohup has it ignored
+        signal.signal(signal.SIGHUP, _interrupt)
+    try:
+        app()
+    except PatchlaneError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(int(error.exit_code)) from None
+    except KeyboardInterrupt:
+        print("interrupted; nothing half-written", file=sys.stderr)
+        raise SystemExit(int(Exit.INTERRUPTED)) from None
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # typer and rich end with 1, a verdict's code
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered has no reader
+            raise SystemExit(int(Exit.INTERRUPTED)) from None
+        raise
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) or not disk.of_host(error):
+            _fault(error)
+        print(f"error: {disk.described(error)}", file=sys.stderr)
+        raise SystemExit(int(Exit.USAGE)) from None
+    except Exception as error:
+        if wanting := unimportable(error):
+            print(wanting, file=sys.stderr)
+            raise SystemExit(int(Exit.CANNOT_TEST)) from None
+        _fault(error)
+
+
+def _fault(error: Exception) -> NoReturn:
+    """Exit for a fault of our own: its traceback goes to a log worth sending."""
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="patchlane-fault-", suffix=".log", delete=False) as sink:
+            traceback.print_exception(error, file=sink)
+        log = sink.name
+    except OSError:
+        traceback.print_exception(error)
+        log = "the lines above"
+    print(f"fault of patchlane: {type(error).__name__}: {error}\n  log to report: {log}", file=sys.stderr)
+    raise SystemExit(int(Exit.FAULT)) from None

@@ -1,0 +1,62 @@
+"""Folders that cannot be written and disks that are full: a message with its remedy, before the work if possible."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from reproducers.base.errors import PatchlaneError
+
+STORE_REMEDY = "make room or another folder for the store: export PATCHLANE_STORE=DIR"
+SCRATCH_REMEDY = "make room or another folder for temporary files: export TMPDIR=DIR"
+HOST_ERRNOS = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO),
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
+}
+
+
+def of_host(error: OSError) -> bool:
+    """True when this host refused (no room, no permission, no memory) rather than a path being wrong in our code."""
+    return error.errno in HOST_ERRNOS or isinstance(error, shutil.Error)  # which copying a tree makes of them
+
+
+def described(error: OSError, where: str | Path = "") -> PatchlaneError:
+    """The error as the user's message: the path and the system's own words."""
+    said = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or error
+    return PatchlaneError(f"{error.filename or where or 'this host'}: {said}")
+
+
+@contextlib.contextmanager
+def writing(where: Path, remedy: str) -> Iterator[None]:
+    """Within it, what this host refuses is a PatchlaneError that names ``where`` and the remedy."""
+    try:
+        yield
+    except OSError as error:
+        if not of_host(error):
+            raise
+        raise PatchlaneError(described(error, where).what, remedy) from error
+
+
+def usable_folder(folder: Path, remedy: str) -> Path:
+    """Make ``folder`` where it is absent and write into it, leaving nothing; PatchlaneError with ``remedy``."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(bytes(4096))
+            probe.flush()
+    except OSError as error:
+        raise PatchlaneError(f"{folder} cannot be written: {error.strerror or error}", remedy) from error
+    return folder
+
+
+def usable_file(path: Path, remedy: str) -> Path:
+    """As ``usable_folder``, for a file that is to be written whole in the folder of ``path``."""
+    usable_folder(path.parent, remedy)
+    if path.is_dir() or (path.exists() and not os.access(path, os.W_OK)):
+        raise PatchlaneError(f"{path} cannot be written: not a writable file", remedy)
+    return path

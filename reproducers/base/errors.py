@@ -1,0 +1,28 @@
+"""Errors meant for people: what happened, where, and the command that mends it."""
+
+from __future__ import annotations
+
+from reproducers.base.verdicts import Exit
+
+
+class PatchlaneError(Exception):
+    """An expected failure. ``exit_code`` is what the verb returns; ``remedy`` the command or step that mends it."""
+
+    exit_code: Exit = Exit.USAGE
+
+    def __init__(self, what: str, remedy: str = "") -> None:
+        super().__init__(what)
+        self.what, self.remedy = what, remedy
+
+    def __str__(self) -> str:
+        return f"{self.what}\n  mend: {self.remedy}" if self.remedy else self.what
+
+
+class CannotTestHere(PatchlaneError):
+    """The host lacks something (network, clone, GPU, package) that the run needs."""
+
+    exit_code = Exit.CANNOT_TEST
+
+
+class StoreError(PatchlaneError):
+    """A fetched artefact or cached tree is not what its digest says, or an archive is unsafe."""

@@ -1,0 +1,1 @@
+"""What a person needs to file a pack."""

@@ -1,0 +1,1 @@
+"""A reproducer and its probe as one file."""

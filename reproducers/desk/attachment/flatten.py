@@ -1,0 +1,315 @@
+"""Join a reproducer and what it uses of the probe into one module of plain code.
+
+By name only: a definition of the probe's modules is kept when kept code names it, a method of a kept class when kept
+code has an attribute of that name. So the modules below may not define a name twice, nor one that a reproducer defines.
+Kept code is cut out of its file as it stands, docstrings down to their first line.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeGuard
+
+from reproducers.base.errors import PatchlaneError
+
+ENGINE = Path(__file__).resolve().parents[2] / "probe"
+# annotations are read where a reproducer has no `from __future__ import annotations`: what they name comes first
+LANES = ("lanes/triton", "lanes/megatron", "lanes/transformer_engine", "lanes/tilelang")
+MODULES = ("checks", "ranks", "stamp", "measuring", *LANES)
+PROBE = "api"
+STAYS = "reproducers.probe.watched"  # what is imported under an `if` with all that this guards
+RULER = f"# {'-' * 20} what it reports through {'-' * 20}\n"
+WIDTH = 120
+_CONSTANT = ast.Assign | ast.AnnAssign
+
+
+@dataclass
+class Uses:
+    """Names that code reads and attributes that it asks for."""
+
+    names: set[str] = field(default_factory=set)
+    attributes: set[str] = field(default_factory=set)
+
+    def add(self, nodes: list[ast.AST]) -> None:
+        """Take in what ``nodes`` use, but for what does not travel."""
+        for node in nodes:
+            if _stays(node):
+                continue
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                self.names.add(node.id)
+            elif isinstance(node, ast.Attribute):
+                self.attributes.add(node.attr)
+            self.add([*ast.iter_child_nodes(node)])
+
+
+@dataclass
+class Module:
+    """One of the probe's modules: its text, by line, and which of its nodes are kept."""
+
+    name: str
+    lines: list[str]
+    body: list[ast.stmt]
+    kept: set[ast.stmt] = field(default_factory=set)
+
+    @classmethod
+    def read(cls, name: str) -> Module:
+        """From its file."""
+        text = (ENGINE / f"{name}.py").read_text(encoding="utf-8")
+        return cls(name, text.splitlines(keepends=True), ast.parse(text).body)
+
+    def definitions(self) -> Iterator[tuple[str, ast.stmt]]:
+        """(name, node) of all that it defines at its top."""
+        for node in self.body:
+            yield from ((name, node) for name in _defined(node))
+
+    def keep(self, uses: Uses) -> bool:
+        """Keep what ``uses`` asks for and add what that uses in turn; whether there was something new."""
+        before = len(self.kept)
+        for name, node in self.definitions():
+            if name in uses.names and node not in self.kept:
+                self.kept.add(node)
+                uses.add(_shell(node) if isinstance(node, ast.ClassDef) else [node])
+        for node in [n for n in self.kept if isinstance(n, ast.ClassDef)]:
+            for method in node.body:
+                asked = isinstance(method, ast.FunctionDef) and (
+                    re.fullmatch("__.+__", method.name) or method.name in uses.attributes
+                )
+                if asked and method not in self.kept:
+                    self.kept.add(method)
+                    uses.add([method])
+        return len(self.kept) > before
+
+    def text(self) -> str:
+        """What is kept, as it stands in the file."""
+        text, before = "", None
+        for node in [node for node in self.body if node in self.kept]:
+            close = isinstance(before, _CONSTANT) and isinstance(node, _CONSTANT)
+            text, before = text + ("" if close or before is None else "\n\n") + self._cut(node), node
+        return text
+
+    def uses(self) -> Uses:
+        """What the kept code of this module uses."""
+        uses = Uses()
+        for node in self.body:
+            if node in self.kept:
+                methods = [n for n in getattr(node, "body", []) if n in self.kept]
+                uses.add([*_shell(node), *methods] if isinstance(node, ast.ClassDef) else [node])
+        return uses
+
+    def _cut(self, node: ast.stmt) -> str:
+        gone: set[int] = set()
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.stmt) and (_stays(inner) or _unused_method(inner, node, self.kept)):
+                gone |= self._span(inner)
+        rows = list(self.lines)
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(inner):
+                said = inner.body[0]
+                gone |= set(range(said.lineno + 1, (said.end_lineno or 0) + 1))
+                if said.end_lineno != said.lineno:
+                    rows[said.lineno - 1] = rows[said.lineno - 1].rstrip() + '"""\n'
+        span = range(self._first(node), (node.end_lineno or 0) + 1)
+        text = "".join(rows[n - 1] for n in span if n not in gone)
+        text = re.sub(r"  # type: ignore\b[^\n]*?(?=  #|\n)", "", text)
+        return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
+
+    def _first(self, node: ast.stmt) -> int:
+        """Its first line, decorators and the comment above it included."""
+        first: int = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", ()))])
+        while self.lines[first - 2].lstrip().startswith("#"):
+            first -= 1
+        return first
+
+    def _span(self, node: ast.stmt) -> set[int]:
+        """Its lines and the blank ones after it."""
+        last = node.end_lineno or 0
+        while last < len(self.lines) and not self.lines[last].strip():
+            last += 1
+        return set(range(self._first(node), last + 1))
+
+
+def _defined(node: ast.stmt) -> list[str]:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return [n.id for target in targets for n in ast.walk(target) if isinstance(n, ast.Name) and n.id != "__all__"]
+
+
+def _stays(node: ast.AST) -> bool:
+    """Whether a node is no part of the single file: an import of these modules, or what is done in this repository."""
+    if isinstance(node, ast.ImportFrom):
+        return (node.module or "").split(".")[0] == "reproducers"
+    inner = node.body if isinstance(node, ast.If) else []
+    return any(isinstance(n, ast.ImportFrom) and n.module == STAYS for n in inner)
+
+
+def _shell(node: ast.ClassDef) -> list[ast.AST]:
+    """A class without its methods."""
+    return [
+        *node.bases,
+        *node.keywords,
+        *node.decorator_list,
+        *(n for n in node.body if not isinstance(n, ast.FunctionDef)),
+    ]
+
+
+def _unused_method(inner: ast.stmt, node: ast.stmt, kept: set[ast.stmt]) -> bool:
+    return (
+        isinstance(node, ast.ClassDef)
+        and inner in node.body
+        and isinstance(inner, ast.FunctionDef)
+        and inner not in kept
+    )
+
+
+class Imports:
+    """Imports of several modules as one sorted block; PatchlaneError where a name would mean two things."""
+
+    def __init__(self) -> None:
+        self.bound: dict[str, tuple[str, str | None]] = {}  # {name in the file: (module, name in it)}
+
+    def add(self, body: list[ast.stmt], wanted: set[str] | None, where: str) -> None:
+        """The top-level imports of ``body``, only of ``wanted`` names where given."""
+        for node in body:
+            if _stays(node) or (isinstance(node, ast.ImportFrom) and node.module == "__future__"):
+                continue
+            for alias in node.names if isinstance(node, ast.Import | ast.ImportFrom) else ():
+                module, name = (
+                    (node.module or "", alias.name) if isinstance(node, ast.ImportFrom) else (alias.name, None)
+                )
+                bound = alias.asname or alias.name.split(".")[0]
+                if wanted is None or bound in wanted:
+                    key = bound if name or alias.asname else alias.name  # import a.b beside import a
+                    if self.bound.setdefault(key, (module, name)) != (module, name):
+                        raise PatchlaneError(
+                            f"{where}: {bound} is imported from two places", "import it under one name"
+                        )
+
+    def text(self) -> str:
+        """Standard library first, then the rest, each as isort does."""
+        sections: dict[bool, list[str]] = {False: [], True: []}
+        for bound, (module, name) in sorted(self.bound.items(), key=lambda item: item[1][0].lower()):
+            if name is None:
+                row = f"import {module}" + (f" as {bound}" if bound != module else "")
+                sections[_foreign(module)].append(row)
+        for module in sorted({m for m, name in self.bound.values() if name}, key=str.lower):
+            names = [(n, b) for b, (m, n) in self.bound.items() if m == module and n]
+            rows = [n + (f" as {b}" if b != n else "") for n, b in sorted(names, key=lambda pair: _by_type(pair[0]))]
+            line = f"from {module} import {', '.join(rows)}"
+            wrapped = f"from {module} import (\n" + "".join(f"    {row},\n" for row in rows) + ")"
+            sections[_foreign(module)].append(line if len(line) <= WIDTH else wrapped)
+        return "\n\n".join("\n".join(rows) for rows in sections.values() if rows) + "\n"
+
+
+def _foreign(module: str) -> bool:
+    return module.split(".")[0] not in sys.stdlib_module_names
+
+
+def _by_type(name: str) -> tuple[int, str]:
+    return (0 if name.isupper() and len(name) > 1 else 1 if name[:1].isupper() else 2, name)
+
+
+def join(source: str, where: str) -> tuple[str, str]:
+    """(imports, all other code) of the single file for a reproducer's ``source``: its own first, then the probe's.
+
+    Its ``probe.NAME`` becomes NAME. What it makes of the probe when it is imported, a Signature say, and its last
+    ``if __name__`` come after the probe. PatchlaneError, with ``where``, for what cannot be ordered so.
+    """
+    body = ast.parse(source).body
+    uses, named = Uses(), Uses()
+    named.add([*body])
+    uses.attributes = named.attributes
+    uses.names = {n.attr for node in body for n in ast.walk(node) if _of_probe(n)}
+    modules = [Module.read(name) for name in (*MODULES, PROBE)]
+    while any([module.keep(uses) for module in modules]):
+        pass
+    own = {name for node in body for name in _defined(node)}
+    imports = Imports()
+    imports.add(body, None, where)
+    for module in modules:
+        imports.add(module.body, module.uses().names, f"{module.name}.py")
+    _refuse_twice(own, modules, imports, where)
+    now, later = _ordered(body, where)
+    rest = "\n\n".join(text for text in (module.text() for module in modules) if text)
+    texts = [_segments(source, body, now), f"{RULER}\n\n{rest}", _segments(source, body, later)]
+    blank = "\n" if re.match("(def|class|@)", texts[0]) else ""  # as isort has it after imports
+    return imports.text() + blank, "\n\n".join(texts)
+
+
+def _of_probe(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "probe"
+
+
+def _refuse_twice(own: set[str], modules: list[Module], imports: Imports, where: str) -> None:
+    seen = dict.fromkeys(own, where)
+    for module in modules:
+        for name in {name for name, node in module.definitions() if node in module.kept}:
+            if name in seen:
+                raise PatchlaneError(f"{module.name}.py and {seen[name]} both define {name}", "rename one of them")
+            seen[name] = f"{module.name}.py"
+    for name in imports.bound.keys() & seen.keys():
+        raise PatchlaneError(f"{seen[name]} defines {name}, which another part imports", "rename it")
+
+
+def _ordered(body: list[ast.stmt], where: str) -> tuple[list[ast.stmt], list[ast.stmt]]:
+    """(what stands before the probe, what after it) of a reproducer, without docstring and imports."""
+    now: list[ast.stmt] = []
+    later: list[ast.stmt] = []
+    late = {"probe"}
+    for node in body[1:]:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        if not late & {n.id for e in _eager(node) for n in ast.walk(e) if isinstance(n, ast.Name)}:
+            now.append(node)
+        elif isinstance(node, _CONSTANT) or node is body[-1]:
+            late |= set(_defined(node))
+            later.append(node)
+        else:
+            what = "uses the probe, or what is made of it, when the file is read"
+            raise PatchlaneError(f"{where}:{node.lineno}: {what}", "use it inside the function")
+    return now, later
+
+
+def _eager(node: ast.stmt) -> list[ast.AST]:
+    """The expressions that run when the definition is read."""
+    if isinstance(node, ast.FunctionDef):
+        return [*node.decorator_list, *node.args.defaults, *(d for d in node.args.kw_defaults if d)]
+    if isinstance(node, ast.ClassDef):
+        return [*node.bases, *node.keywords, *node.decorator_list, *(e for n in node.body for e in _eager(n))]
+    if isinstance(node, ast.AnnAssign):
+        return [node.value] if node.value else []
+    return [node]
+
+
+def _annotations(top: ast.stmt) -> Iterator[ast.AST]:
+    """All nodes in annotations of functions."""
+    for node in ast.walk(top):
+        for said in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+            if isinstance(said, ast.AST):
+                yield from ast.walk(said)
+
+
+def _segments(source: str, body: list[ast.stmt], nodes: list[ast.stmt]) -> str:
+    """The text of these top-level nodes, each with the comments and blank lines above it, ``probe.`` taken away."""
+    lines = [line.encode() for line in source.splitlines(keepends=True)]
+    hits = [n for top in body for n in ast.walk(top) if _of_probe(n)]
+    quoted = set() if "__future__" in source else {n for top in body for n in _annotations(top)}
+    for hit in sorted(hits, key=lambda n: (n.lineno, n.col_offset), reverse=True):
+        line, at = lines[hit.lineno - 1], hit.col_offset
+        if not line[at:].startswith(
+            f"probe.{hit.attr}".encode()
+        ):  # in an f-string, say, of which Python 3.11 does not tell the columns
+            raise PatchlaneError(f"line {hit.lineno}: probe is named where it cannot be cut out", "name it outside")
+        name = f'"{hit.attr}"' if hit in quoted else hit.attr  # read before the probe's names are there
+        lines[hit.lineno - 1] = line[:at] + name.encode() + line[at + len(f"probe.{hit.attr}") :]
+    text = []
+    for node in nodes:
+        before = body[body.index(node) - 1]
+        end = node.end_lineno if node is not body[-1] else None  # with the comments that follow
+        text += [line.decode() for line in lines[before.end_lineno or 0 : end]]
+    return re.sub(r"\n{4,}", "\n\n\n", "".join(text)).strip("\n") + "\n"

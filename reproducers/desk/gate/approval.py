@@ -1,0 +1,84 @@
+"""``approval.yaml`` of a pack: which person read which files, in which form and on which day. Any change voids it."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import AfterValidator, Field, ValidationError
+
+from reproducers.base.errors import PatchlaneError
+from reproducers.desk.text.dossier import sums
+from reproducers.record.schema import Model, Pack, Sha256, explain, read_yaml
+from reproducers.upstream.store import write_atomic
+
+NAME = "approval.yaml"
+HEADER = "# Written by `python -m reproducers.approve` for the person named below. Never edit: any change voids it.\n"
+LONGEST = 80
+
+
+def full_name(text: str) -> str:
+    """The name, trimmed; ValueError when it is not a person's full name."""
+    name = " ".join(text.split())
+    words = [word for word in name.split() if re.search(r"[^\W\d_]", word)]
+    if "@" in name:
+        raise ValueError("is an e-mail address, which is not kept")
+    if "patchlane" in name.casefold():
+        raise ValueError("is the project's, and only a person can approve")
+    if len(words) < 2 or len(name) > LONGEST or not name.isprintable() or re.search(r"[\d<>:/\\]", name):
+        raise ValueError('is not a full name, as in "Jane Doe"')
+    return name
+
+
+class Approval(Model):
+    """What ``name`` read on ``date``: the digest of all files, and each file's own, to tell which one changed."""
+
+    schema_version: Literal[1] = 1
+    form: Literal["issue", "pr", "comment"]
+    name: Annotated[str, AfterValidator(full_name)]
+    date: datetime.date
+    digest: Sha256
+    files: dict[str, Sha256] = Field(min_length=1)
+
+
+def path(pack: Pack) -> Path:
+    """Where the pack's approval is recorded."""
+    return pack.folder / NAME
+
+
+def read(pack: Pack) -> Approval | None:
+    """The recorded approval, None without one; PatchlaneError when it is malformed."""
+    if not path(pack).exists():
+        return None
+    text, data = read_yaml(path(pack))
+    try:
+        return Approval.model_validate(data)
+    except ValidationError as error:
+        raise PatchlaneError(
+            explain(path(pack), text, error).what, f"rm {NAME} of the pack, then approve it"
+        ) from error
+
+
+def write(pack: Pack, approval: Approval) -> Path:
+    """Record the approval; the file is replaced whole."""
+    text = yaml.safe_dump(approval.model_dump(), sort_keys=False, allow_unicode=True, width=120)
+    write_atomic(path(pack), (HEADER + text).encode())
+    return path(pack)
+
+
+def changes(found: Approval, form: str, files: dict[str, bytes], digest: str, day: datetime.date) -> list[str]:
+    """Why the approval does not hold for these files, posted in this form on that day; empty when it holds."""
+    now, said = sums(files), []
+    if found.form != form:
+        said.append(f"it was given for the form {found.form}, not {form}")
+    if found.date > day:
+        said.append(f"it is dated {found.date}, after {day}")
+    said += [f"{name} is gone" for name in sorted(found.files.keys() - now.keys())]
+    said += [f"{name} is new" for name in sorted(now.keys() - found.files.keys())]
+    said += [f"{name} changed" for name in sorted(found.files.keys() & now.keys()) if found.files[name] != now[name]]
+    if not said and found.digest != digest:
+        said.append("its digest is not that of its files")
+    return said

@@ -1,0 +1,45 @@
+"""One static report page from packs, manifest and receipts: ``python -m reproducers.site [--out build/site]``.
+
+The site stands alone: no script, nothing from elsewhere, receipts copied in. The same input gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from reproducers.base.errors import PatchlaneError
+from reproducers.upstream.store import swap
+
+MARKER = ".patchlane-site"
+
+
+def publish(files: dict[str, bytes], out: Path) -> None:
+    """Write the site beside ``out`` and swap it in whole; an interrupted run leaves the old one.
+
+    PatchlaneError when ``out`` is something else than an earlier site or an empty folder, or cannot be written.
+    """
+    refuse_foreign(out)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=f".tmp-{out.name}-", dir=out.parent))
+    except OSError as error:
+        raise PatchlaneError(f"{out} cannot be written: {error.strerror}", "--out another folder") from error
+    try:
+        for name, data in {**files, MARKER: b"Made by python -m reproducers.site, which replaces it whole.\n"}.items():
+            path = scratch / "new" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        swap(scratch / "new", out, scratch / "old")
+    except OSError as error:
+        raise PatchlaneError(f"{out} cannot be written: {error.strerror}", "make room, or --out elsewhere") from error
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def refuse_foreign(out: Path) -> None:
+    """PatchlaneError when ``out`` holds what this verb did not make."""
+    ours = out.is_dir() and not out.is_symlink() and ((out / MARKER).is_file() or not any(out.iterdir()))
+    if (out.exists() or out.is_symlink()) and not ours:
+        raise PatchlaneError(f"{out} was not made by this verb and is left alone", "--out a folder that does not exist")

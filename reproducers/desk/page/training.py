@@ -1,0 +1,134 @@
+"""Kept training runs for the report page: what each receipt's summary says, and the files kept beside it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reproducers.base.errors import PatchlaneError
+
+SHORT = 50  # a run of fewer steps compared two settings
+# The summary's fields as people read them, with the format of their numbers.
+LABELS = {
+    "gpu": ("GPU", ""),
+    "steps": ("Steps", ",d"),
+    "tokens": ("Tokens", ",d"),
+    "warmup": ("Steps left out of the speed", ",d"),
+    "steady_steps": ("Steps timed", ",d"),
+    "tokens_per_s_per_gpu": ("Tokens/s a GPU", ",.0f"),
+    "tflops_megatron": ("TFLOP/s a GPU by Megatron-Core's formula", ",.1f"),
+    "tflops_built": ("TFLOP/s a GPU of the matrix products built", ",.1f"),
+    "mfu": ("MFU, built over bf16 peak", ".1%"),
+    "step_seconds.data": ("Data, seconds a step", ".3g"),
+    "step_seconds.forward_backward": ("Forward and backward, seconds a step", ".3g"),
+    "step_seconds.optimizer": ("Optimizer, seconds a step", ".3g"),
+    "step_seconds.other": ("Other, seconds a step", ".3g"),
+    "first_loss": ("First loss, nats", ".4f"),
+    "last_loss": ("Last loss, nats", ".4f"),
+    "min_loss": ("Lowest loss, nats", ".4f"),
+    "valid_loss": ("Held-out loss, nats", ".4f"),
+    "valid_step": ("Held-out loss taken at step", ",d"),
+    "unigram_entropy": ("Unigram entropy of the text, nats", ".4f"),
+    "worst_grad_norm": ("Largest gradient norm", ".4g"),
+    "not_finite_steps": ("Steps with a gradient norm that is not finite", ""),
+    "peak_gib": ("Peak memory, GiB", ".1f"),
+    "peaks_gib": ("Peak memory by rank, GiB", ".1f"),
+    "expert_load": ("Busiest expert, of the mean", ".2f"),
+    "rank_load": ("Busiest rank, of the mean", ".2f"),
+    "resumed_at": ("Resumed at step", ",d"),
+}
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """One folder of ``receipts/train``. ``rows`` are the summary's fields in words, ``setup`` its run.json."""
+
+    name: str
+    summary: dict[str, Any]
+    setup: dict[str, Any]
+    rows: list[tuple[str, str]]
+    files: list[Path]
+    absent: list[str]
+
+    @property
+    def href(self) -> str:
+        return f"receipts/train/{self.name}"
+
+    @property
+    def pictures(self) -> list[str]:
+        return [path.name for path in self.files if path.suffix == ".png"]
+
+    @property
+    def size(self) -> str:
+        """The model's size; "" where the run was kept without its run.json."""
+        return str(self.setup.get("size", {}).get("name", ""))
+
+    @property
+    def gpus(self) -> int | None:
+        ranks = self.setup.get("ranks")
+        return ranks if isinstance(ranks, int) else None
+
+    @property
+    def title(self) -> str:
+        """What ran, in words; the folder's name where that was not kept."""
+        if not self.size or self.gpus is None:
+            return self.name
+        gpus = f"{self.gpus} GPU{'' if self.gpus == 1 else 's'}"
+        return f"{self.size} on {gpus}, {self.summary.get('steps', 0)} steps, {self.setup.get('started', '')[:10]}"
+
+    @property
+    def short(self) -> bool:
+        return int(self.summary.get("steps") or 0) < SHORT
+
+    def told(self, name: str) -> str:
+        """A field of the summary as people read it, "–" where the run has none."""
+        return said(name, self.summary[name]) if self.summary.get(name) is not None else "–"
+
+
+def said(name: str, value: Any) -> str:
+    """A summary's value in its field's format."""
+    if isinstance(value, list):
+        return ", ".join(said(name, item) for item in value) or "none"
+    form = LABELS.get(name, ("", ".4g"))[1]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not form:
+        return str(value)
+    if form == ",d":
+        return f"{value:,}"
+    return format(value, form) if math.isfinite(value) else str(value)
+
+
+def label(name: str) -> str:
+    """A field's name in words."""
+    return LABELS[name][0] if name in LABELS else name.replace("_", " ").replace(".", ": ")
+
+
+def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _flat(inner, f"{name}.{key}" if name else str(key))
+    else:
+        yield name, value
+
+
+def training_runs(root: Path) -> list[TrainingRun]:
+    """All runs kept under ``root``, fastest first; PatchlaneError for a receipt that is not one."""
+    runs = [_run(path) for path in sorted(root.glob("*/receipt.json"))]
+    return sorted(runs, key=lambda run: -(run.summary.get("tokens_per_s_per_gpu") or 0))
+
+
+def _run(path: Path) -> TrainingRun:
+    try:
+        receipt = json.loads(path.read_text())
+        summary, files = dict(receipt["summary"]), sorted(receipt["files"])
+        # names of a receipt are never trusted to stay inside its folder
+        kept = [path.parent / name for name in files if name == Path(name).name and (path.parent / name).is_file()]
+        setup = next((dict(json.loads(file.read_text())) for file in kept if file.name == "run.json"), {})
+    except (ValueError, KeyError, TypeError) as error:
+        where = f"{path.parent.name}/{path.name}"
+        raise PatchlaneError(f"{where} is no training receipt: {error!r}", "python -m model.receipt check") from error
+    rows = [(label(name), said(name, value)) for name, value in _flat(summary) if name != "schema_version"]
+    return TrainingRun(path.parent.name, summary, setup, rows, [path, *kept], list(receipt.get("absent", [])))

@@ -1,0 +1,1 @@
+"""Patches as mails that ``git am`` takes, alone or as a series."""

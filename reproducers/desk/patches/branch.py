@@ -1,0 +1,65 @@
+"""Whether a patch goes onto the tree that it is for, tried as a maintainer would: ``git am`` in a repository."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from pathlib import Path
+
+from reproducers.base.errors import PatchlaneError
+from reproducers.desk.patches.trees import touched
+from reproducers.desk.patches.tried import git
+from reproducers.record.schema import Pack
+from reproducers.upstream import patching
+
+HEADS = ("refs/remotes/origin/main", "refs/heads/main", "refs/remotes/origin/master", "refs/heads/master")
+
+
+def head(clone: Path) -> str:
+    """The commit of a clone's main branch, of its remote's where it has one; PatchlaneError without."""
+    for ref in HEADS:
+        done = _git(clone, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+        if done.returncode == 0:
+            return done.stdout.decode().strip()
+    raise PatchlaneError(
+        f"--clone {clone}: no git clone with a main branch", "git clone the upstream, then --clone DIR"
+    )
+
+
+def on_tree(pack: Pack, tree: Path, mail: bytes) -> str:
+    """Why ``git am`` refuses the mail on an unpacked tree, in git's words; empty where it applies."""
+    strip = patching.strip_for(tree, pack.upstream.source_root)
+    files = {name: (tree / name).read_bytes() for name in _names(mail, strip) if (tree / name).is_file()}
+    return _tried(files, mail, strip)
+
+
+def on_commit(clone: Path, commit: str, mail: bytes) -> str:
+    """The same on a commit of a clone."""
+    found = {name: _git(clone, "show", f"{commit}:{name}") for name in _names(mail, 1)}
+    return _tried({name: done.stdout for name, done in found.items() if done.returncode == 0}, mail, 1)
+
+
+def _git(clone: Path, *args: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["git", "-C", str(clone), *args], capture_output=True)
+
+
+def _names(mail: bytes, strip: int) -> list[str]:
+    with tempfile.TemporaryDirectory(prefix="patchlane-branch-") as place:
+        path = Path(place) / "one.patch"
+        path.write_bytes(mail)
+        return touched(patching.files(path), strip)
+
+
+def _tried(files: dict[str, bytes], mail: bytes, strip: int) -> str:
+    """git's words where it does not take the mail on these files; it applies whole contexts only, so without fuzz."""
+    with tempfile.TemporaryDirectory(prefix="patchlane-branch-") as place:
+        repository, path = Path(place) / "repository", Path(place) / "one.patch"
+        repository.mkdir()
+        path.write_bytes(mail)
+        for name, data in files.items():
+            (repository / name).parent.mkdir(parents=True, exist_ok=True)
+            (repository / name).write_bytes(data)
+        for command in (["init", "-q"], ["add", "-A", "-f"], ["commit", "-q", "--allow-empty", "-m", "tree"]):
+            git(repository, *command)
+        done = git(repository, "am", "--quiet", "--keep-cr", f"-p{strip}", str(path))
+    return " ".join((done.stderr or done.stdout).split())[:200] if done.returncode else ""

@@ -1,0 +1,83 @@
+"""Export patches that stack: ``python -m reproducers.series [PACK...]`` writes one folder an upstream tree.
+
+Each holds the packs' patches for that release or SHA as ``git am`` takes them, with full headers, and a quilt
+``series`` file. The order is tried with ``git am`` on the pinned tree before anything is written. Packs that are held,
+not validated, or without a patch at the pin are left out, each with a line that says why.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from reproducers.base.errors import CannotTestHere, PatchlaneError
+from reproducers.record.schema import ROOT
+from reproducers.upstream.store import swap
+
+if TYPE_CHECKING:
+    from reproducers.desk.patches.order import Choice, Member
+
+
+def _mails(members: list[Member], entries: dict[str, Any]) -> list[tuple[Member, str, bytes]]:
+    from reproducers.desk.patches.header import mail
+
+    total = len(members)
+    return [
+        (one, *mail(one.pack, one.name, entries[one.pack.id], ROOT / "receipts", number, total))
+        for number, one in enumerate(members, 1)
+    ]
+
+
+def _tried(members: list[Member], mails: list[tuple[Member, str, bytes]]) -> dict[str, str]:
+    """How each mail applies to the pinned tree; CannotTestHere where the store lacks it."""
+    from reproducers.desk.patches.trees import tree_of
+    from reproducers.desk.patches.tried import verify
+    from reproducers.upstream.store import Store
+
+    first = members[0]
+    tree = tree_of(first.pack, first.pin, Store(offline=True).root)
+    if tree is None:
+        run = f"python -m reproducers.run {first.pack.id} --at {first.name}"
+        raise CannotTestHere(f"{first.pin.label} is not in the store, so the series cannot be tried", run)
+    return verify(tree, mails)
+
+
+def listing(members: list[Member], tried: dict[str, str]) -> str:
+    """The ``series`` file: how to apply it, then the patches in order."""
+    from reproducers.desk.patches.fields import Target
+
+    base = Target.at(members[0].pack, members[0].pin.model_copy(update={"stacked_on": []}))
+    option = " -3" if "three-way" in tried.values() else ""
+    return "\n".join([f"# {base}: git am{option} *.patch", *tried, ""])
+
+
+def write(folder: Path, files: dict[str, bytes]) -> None:
+    """Make ``folder`` hold these files only; PatchlaneError where it holds what no series has, or cannot be written."""
+    strangers = [p.name for p in folder.glob("*") if p.name != "series" and p.suffix != ".patch"]
+    if strangers:
+        raise PatchlaneError(f"{folder} holds {strangers[0]}, which is no part of a series", "--out another folder")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(dir=folder.parent, prefix=".tmp-"))
+        try:
+            (new := scratch / "new").mkdir()
+            for name, data in files.items():
+                (new / name).write_bytes(data)
+            swap(new, folder, scratch / "old")
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    except OSError as error:
+        raise PatchlaneError(f"--out {folder}: {error.strerror}", "name a folder that you may write") from error
+
+
+def _planned(names: list[str], pin: str) -> tuple[Choice, dict[str, Any]]:
+    from reproducers.desk.patches.order import choose
+    from reproducers.evidence.manifest import build
+    from reproducers.record.schema import load_packs, select
+
+    packs = load_packs(ROOT / "packs")
+    entries: dict[str, Any] = build(packs, ROOT / "receipts")["packs"]
+    named = list({pack.number: pack for pack in select(names, packs)}.values())
+    return choose(packs, named, pin, entries, ROOT / "receipts"), entries

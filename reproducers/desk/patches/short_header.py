@@ -1,0 +1,73 @@
+"""The header that is committed above a pack's diff: ``Field: value`` lines, then an optional description."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from reproducers.base.errors import PatchlaneError
+
+FIELD = re.compile(r"^([A-Z][A-Za-z]*(?:-[A-Za-z]+)*):[ \t]+(\S.*?)[ \t]*$")
+START = re.compile(rb"^(?:diff --git |--- )", re.M)
+
+
+@dataclass(frozen=True)
+class ShortHeader:
+    """What stands above the diff: fields, the line that each is on, paragraphs, and the diff as committed."""
+
+    path: Path
+    fields: dict[str, str]
+    lines: dict[str, int]
+    description: list[str]
+    diff: bytes
+
+    def field(self, name: str) -> str:
+        """A field's value; PatchlaneError where the header lacks it."""
+        if name not in self.fields:
+            raise PatchlaneError(f"{self._place}:1: the header has no {name}", f'write "{name}: ..." above the diff')
+        return self.fields[name]
+
+    @property
+    def _place(self) -> str:
+        return f"{self.path.parent.name}/{self.path.name}"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A line of a short header that is no field of its own."""
+
+    line: int
+    what: str
+    mend: str
+
+
+def scan(path: Path) -> tuple[ShortHeader, list[Fault]]:
+    """The short header of a committed patch and the lines that do not belong; PatchlaneError where no diff follows.
+
+    The fields end at the first empty line; what follows up to the diff is the description, by paragraphs.
+    """
+    data = path.read_bytes()
+    start = START.search(data)
+    if start is None:
+        raise PatchlaneError(f"{path.parent.name}/{path.name}: no diff", "regenerate it with git diff")
+    head, _, rest = data[: start.start()].decode(errors="replace").partition("\n\n")
+    fields, lines, faults = dict[str, str](), dict[str, int](), list[Fault]()
+    for number, line in enumerate(head.splitlines(), 1):
+        match = FIELD.match(line)
+        if match is None:
+            faults.append(Fault(number, f"{line!r} is no field", 'write "Field: value", one a line'))
+        elif match[1] in fields:
+            faults.append(Fault(number, f"{match[1]} comes twice", "keep one of them"))
+        else:
+            fields[match[1]], lines[match[1]] = match[2], number
+    paragraphs = [" ".join(part.split()) for part in rest.split("\n\n") if part.strip()]
+    return ShortHeader(path, fields, lines, paragraphs, data[start.start() :]), faults
+
+
+def read(path: Path) -> ShortHeader:
+    """The short header of a committed patch; PatchlaneError where it has a fault, or no diff follows."""
+    found, faults = scan(path)
+    for fault in faults:
+        raise PatchlaneError(f"{path.parent.name}/{path.name}:{fault.line}: {fault.what}", fault.mend)
+    return found

@@ -1,0 +1,88 @@
+"""One pack as the rules see it: its files, its texts, its manifest entry. Everything is read once, when first asked."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from reproducers.base.errors import PatchlaneError
+from reproducers.record.schema import Pack
+
+
+@dataclass
+class Case:
+    """A pack, where receipts and upstream trees are, and the day to judge by."""
+
+    pack: Pack
+    receipts: Path
+    store: Path
+    today: datetime.date
+    cache: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def body(self) -> Path:
+        """The template of the pack's text."""
+        return self.pack.folder / "body.md.j2"
+
+    @property
+    def record(self) -> Path:
+        return self.pack.folder / "pack.yaml"
+
+    @cached_property
+    def source(self) -> str:
+        """The text of ``body.md.j2``, empty where there is none."""
+        return self.body.read_text(encoding="utf-8") if self.body.is_file() else ""
+
+    @cached_property
+    def record_text(self) -> str:
+        return self.record.read_text(encoding="utf-8")
+
+    @cached_property
+    def rendered(self) -> dict[str, str] | PatchlaneError:
+        """The texts by form, or why there are none."""
+        from reproducers.desk.text.render import bodies
+
+        try:
+            return bodies(self.pack, self.receipts)
+        except PatchlaneError as error:
+            return error
+
+    @cached_property
+    def texts(self) -> dict[str, Any]:
+        """{form: parsed text}; empty where the pack does not render, which is another rule's matter."""
+        from reproducers.desk.rules.prose.markdown import Text
+
+        return {} if isinstance(self.rendered, PatchlaneError) else {n: Text(t) for n, t in self.rendered.items()}
+
+    @cached_property
+    def entry(self) -> dict[str, Any]:
+        """What the manifest says of the pack, derived anew from its files and receipts."""
+        from reproducers.evidence.manifest import build
+
+        found: dict[str, Any] = build([self.pack], self.receipts)["packs"][self.pack.id]
+        return found
+
+    @cached_property
+    def newest(self) -> dict[str, Path]:
+        """{lane: its newest receipt} of the lanes that have one."""
+        from reproducers.evidence.receipts import newest
+
+        found = {lane: newest(self.pack, lane, self.receipts) for lane in sorted(self.pack.lanes)}
+        return {lane: path for lane, path in found.items() if path is not None}
+
+    @cached_property
+    def patches(self) -> dict[str, Path]:
+        """{pin: its patch} of the pins that have the bug and a patch."""
+        found = {name: self.pack.patch_at(name) for name in self.pack.pins if not self.pack.healthy_at(name)}
+        return {name: path for name, path in found.items() if path is not None}
+
+    def locate(self, snippet: str) -> tuple[Path, int]:
+        """Where a piece of the rendered text was written: its file and line, else the template's first line."""
+        for part in (snippet, snippet[-30:], snippet[:30]):
+            for path, text in ((self.body, self.source), (self.record, self.record_text)):
+                if part.strip() and part in text:
+                    return path, text[: text.index(part)].count("\n") + 1
+        return self.body, 1

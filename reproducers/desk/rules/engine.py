@@ -1,0 +1,115 @@
+"""Run all rules over packs: faults, what was skipped and why, exemptions taken into account."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from reproducers.desk.rules.case import Case
+from reproducers.desk.rules.exemptions import NAME, Exemption, read
+from reproducers.desk.rules.registry import Found, Skip, all_rules
+from reproducers.record.schema import ROOT, Pack, line_of, read_yaml
+
+EXEMPTION = "exemption"
+MEANING = "every exemption names a rule and a pack that exist and still keeps a fault from being reported"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with a pack, where, and what ends it. ``file`` is relative to the project's folder."""
+
+    rule: str
+    pack: str
+    file: str
+    line: int
+    what: str
+    mend: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.rule}: {self.what}; mend: {self.mend}"
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A rule that could not look at a pack, and why."""
+
+    rule: str
+    pack: str
+    why: str
+
+
+@dataclass
+class Report:
+    """All that a lint has to say; it is clean when there are no faults."""
+
+    packs: list[str]
+    faults: list[Fault] = field(default_factory=list)
+    exempted: list[Fault] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+
+
+def meanings() -> dict[str, str]:
+    """{rule: its meaning in one line}."""
+    return {name: rule.meaning for name, rule in all_rules().items()} | {EXEMPTION: MEANING}
+
+
+def examine(packs: list[Pack], receipts: Path, store: Path, today: datetime.date) -> Report:
+    """Every rule over every pack. Exemptions are read beside the packs."""
+    report = Report([pack.id for pack in packs])
+    for pack in packs:
+        _examine(pack, Case(pack, receipts, store, today), report)
+    if packs:
+        _exempt(report, packs[0].folder.parent)
+    return report
+
+
+def _examine(pack: Pack, case: Case, report: Report) -> None:
+    for name, rule in all_rules().items():
+        for found in dict.fromkeys(rule.check(case)):
+            if isinstance(found, Skip):
+                report.skipped.append(Skipped(name, pack.id, found.why))
+            else:
+                report.faults.append(_fault(name, pack, found))
+
+
+def _fault(name: str, pack: Pack, found: Found) -> Fault:
+    return Fault(name, pack.id, _relative(found.file, pack.folder.parent.parent), found.line, found.what, found.mend)
+
+
+def _relative(path: Path, root: Path) -> str:
+    for base in (root, ROOT):
+        if path.is_relative_to(base):
+            return path.relative_to(base).as_posix()
+    return path.name
+
+
+def _exempt(report: Report, folder: Path) -> None:
+    """Take the exempted faults out of the report, and add a fault for each exemption that is wrong or idle."""
+    everyone = {path.parent.name[:2] for path in folder.glob("*/pack.yaml")}
+    known = {f"pack{number}" for number in everyone}
+    listed = read(folder)
+    text = read_yaml(folder / NAME)[0] if listed else ""
+    for index, exemption in enumerate(listed):
+        hit = [fault for fault in report.faults if _covers(exemption, fault)]
+        report.faults = [fault for fault in report.faults if fault not in hit]
+        report.exempted += hit
+        for what in _wrong(exemption, known, bool(hit), report):
+            line = line_of(text, (index,))
+            place = _relative(folder / NAME, folder.parent)
+            report.faults.append(Fault(EXEMPTION, exemption.pack, place, line, what, "correct it or take it out"))
+
+
+def _covers(exemption: Exemption, fault: Fault) -> bool:
+    return (exemption.rule, exemption.pack) == (fault.rule, fault.pack) and exemption.match in fault.what
+
+
+def _wrong(exemption: Exemption, known: set[str], hit: bool, report: Report) -> Iterator[str]:
+    skipped = any((s.rule, s.pack) == (exemption.rule, exemption.pack) for s in report.skipped)
+    if exemption.rule not in all_rules():
+        yield f"no rule {exemption.rule!r}"
+    elif exemption.pack not in known:
+        yield f"no pack {exemption.pack!r}"
+    elif not hit and not skipped and exemption.pack in report.packs:
+        yield f"exemption not needed: {exemption.rule} finds nothing with {exemption.match!r}"

@@ -1,0 +1,32 @@
+"""``packs/lint-exemptions.yaml``: faults that are known and kept, each with its reason; an idle one fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from reproducers.record.schema import Model, explain, read_yaml
+
+NAME = "lint-exemptions.yaml"
+
+
+class Exemption(Model):
+    """Faults of ``rule`` in ``pack`` (as pack05) whose text has ``match`` in it are not reported, for ``reason``."""
+
+    rule: str
+    pack: str
+    match: str = Field(min_length=1)
+    reason: str = Field(min_length=1)
+
+
+def read(folder: Path) -> list[Exemption]:
+    """The exemptions of a folder of packs, none without the file; PatchlaneError when it is malformed."""
+    path = folder / NAME
+    if not path.is_file():
+        return []
+    text, data = read_yaml(path)
+    try:
+        return TypeAdapter(list[Exemption]).validate_python(data or [])
+    except ValidationError as error:
+        raise explain(path, text, error) from error

@@ -1,0 +1,36 @@
+"""What `reproducers.desk.blockers` says of the decision itself; proof, age and hold are no fault of a pack's text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from reproducers.desk.blockers import blockers
+from reproducers.desk.rules.case import Case
+from reproducers.desk.rules.registry import Found, Skip, rule
+from reproducers.record.schema import line_of
+
+
+def _blocked(case: Case, rule_name: str) -> Iterator[Found]:
+    for blocker in blockers(case.pack, case.entry, case.today):
+        if blocker.rule == rule_name:
+            yield Found(case.record, line_of(case.record_text, ("filing", "decision")), blocker.what, blocker.mend)
+
+
+@rule("filing-fixed", "what upstream has fixed is not filed as an issue or a pull request")
+def fixed(case: Case) -> Iterator[Found | Skip]:
+    yield from _blocked(case, "fixed upstream")
+
+
+@rule("filing-overlap", "beside an open pull request for the same thing only a comment is in place")
+def overlap(case: Case) -> Iterator[Found | Skip]:
+    yield from _blocked(case, "open pull request")
+
+
+@rule("filing-thread", "a comment names the thread that it belongs to")
+def thread(case: Case) -> Iterator[Found | Skip]:
+    yield from _blocked(case, "thread")
+
+
+@rule("filing-patch", "a pull request has a fix to offer")
+def patch(case: Case) -> Iterator[Found | Skip]:
+    yield from _blocked(case, "patch")

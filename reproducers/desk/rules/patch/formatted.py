@@ -1,0 +1,89 @@
+"""What a patch adds is as the upstream's own formatter leaves it."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from reproducers.base.errors import PatchlaneError
+from reproducers.desk.rules.case import Case
+from reproducers.desk.rules.patch.formatters import FORMATTERS, Formatter
+from reproducers.desk.rules.patch.trees import Applied, applied
+from reproducers.desk.rules.registry import Found, Skip, rule
+from reproducers.upstream import patching
+from reproducers.upstream.store import write_atomic
+
+Change = tuple[int, int, tuple[str, ...]]
+
+
+def changes(text: str, formatter: Formatter, cache: Path) -> list[Change]:
+    """(first line, line after the last, what they become) of all that the formatter alters; kept by content.
+
+    PatchlaneError when the formatter stops.
+    """
+    key = hashlib.sha256(f"{formatter.config}\0{sorted(formatter.needs.items())}\0{text}".encode()).hexdigest()
+    kept = cache / "format" / f"{key}.json"
+    if not kept.is_file():
+        write_atomic(kept, json.dumps(_changes(text, formatter)).encode())
+    return [(first, end, tuple(wanted)) for first, end, wanted in json.loads(kept.read_text())]
+
+
+def _changes(text: str, formatter: Formatter) -> list[Change]:
+    try:
+        wanted = formatter.run(text).splitlines()
+    except Exception as error:  # a formatter's own fault is a finding, whatever its type
+        raise PatchlaneError(f"the upstream's formatter stops: {str(error).strip()[:120]}") from error
+    codes = difflib.SequenceMatcher(a=text.splitlines(), b=wanted, autojunk=False).get_opcodes()
+    return [(i1 + 1, i2 + 1, tuple(wanted[j1:j2])) for code, i1, i2, j1, j2 in codes if code != "equal"]
+
+
+def altered(before: str, after: str, added: set[int], formatter: Formatter, cache: Path) -> Iterator[tuple[int, str]]:
+    """(an added line, what is wanted) for each change that touches one and is not owed to the pristine file."""
+    found = []
+    for first, end, wanted in changes(after, formatter, cache):
+        near = (set(range(first, end)) if end > first else {first - 1, first}) & added
+        if near:
+            found.append((min(near), wanted))
+    owed = {wanted for _, _, wanted in changes(before, formatter, cache)} if found else set()
+    yield from ((line, " ".join(wanted).strip()) for line, wanted in found if wanted not in owed)
+
+
+@rule("format-upstream", "every line that a patch adds is as the upstream's own formatter writes it")
+def upstream(case: Case) -> Iterator[Found | Skip]:
+    formatter = FORMATTERS.get(case.pack.upstream.repo)
+    if formatter is None or not case.patches:
+        return
+    if formatter.missing():
+        yield Skip(f"the upstream's formatter is not installed: {formatter.missing()}")
+        return
+    done: set[tuple[Path, str]] = set()
+    for name, path in case.patches.items():
+        found = applied(case, name)
+        if isinstance(found, str):
+            yield Skip(found)
+        elif found.after and (path, case.pack.pins[name].release or "") not in done:
+            done.add((path, case.pack.pins[name].release or ""))
+            yield from _faults(path, found, formatter, case.store / "cache")
+
+
+def _faults(path: Path, found: Applied, formatter: Formatter, cache: Path) -> Iterator[Found]:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    mend = f"run the formatter of {formatter.config}, then git diff"
+    for file in patching.files(path):
+        inside = next((name for name in found.after if file.path.endswith(name)), None)
+        if inside is None or not inside.endswith(".py"):
+            continue
+        added = {x.target_line_no for hunk in file for x in hunk if x.is_added}
+        before, after = found.before.get(inside, ""), found.after[inside]
+        try:
+            wrong = list(altered(before, after, added, formatter, cache))
+        except PatchlaneError as error:
+            yield Found(path, lines.index(f"+++ {file.target_file}") + 1, f"{inside}: {error.what}", mend)
+            continue
+        for number, wanted in wrong:
+            line = "+" + after.splitlines()[number - 1]
+            what = f"{inside}:{number} is not formatted; wanted {wanted[:80]!r}"
+            yield Found(path, lines.index(line) + 1 if line in lines else 1, what, mend)

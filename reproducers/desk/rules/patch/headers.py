@@ -1,0 +1,113 @@
+"""A patch says what it is: the short header that is committed, and the full one that is generated for its reader."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from reproducers.base.errors import PatchlaneError
+from reproducers.desk.patches import header, short_header
+from reproducers.desk.patches.short_header import ShortHeader
+from reproducers.desk.rules.case import Case
+from reproducers.desk.rules.registry import Found, Skip, rule
+from reproducers.evidence.receipts import digests, read
+from reproducers.record.schema import Pin
+from reproducers.upstream import patching
+from reproducers.upstream.store import file_sha256
+
+REQUIRED = ("Subject", "Pack", "Origin", "Upstream-Status", "Applies-To", "Licence")
+SOURCE = re.compile(r"\bpatchlane\b|\b[0-9a-f]{40}\b")
+YOCTO = ("Pending", "Submitted", "Backport", "Denied", "Inappropriate", "Inactive-Upstream")
+
+
+@rule("header-grammar", "a patch's short header has every field, and they agree with pack.yaml and the pins")
+def grammar(case: Case) -> Iterator[Found | Skip]:
+    for path in dict.fromkeys(case.patches.values()):
+        try:
+            short, faults = short_header.scan(path)
+        except PatchlaneError:
+            continue  # patch-clean says so
+        yield from (Found(path, fault.line, fault.what, fault.mend) for fault in faults)
+        for name in REQUIRED:
+            if name not in short.fields:
+                yield Found(path, 1, f"the header has no {name}", f'write "{name}: ..." above the diff')
+        pins = [case.pack.pins[pin] for pin, patch in case.patches.items() if patch == path]
+        for name, what, mend in _disagreements(case, short, pins):
+            yield Found(path, short.lines[name], what, mend)
+
+
+def _disagreements(case: Case, short: ShortHeader, pins: list[Pin]) -> Iterator[tuple[str, str, str]]:
+    """(field, what is the case, what ends it) of each field that is there and says something else than the pack."""
+    pack, fields = case.pack, short.fields
+    for name, due in (("Pack", f"{pack.number:02d}"), ("Licence", pack.upstream.licence)):
+        if fields.get(name, due) != due:
+            yield name, f"{name} is {fields[name]}, pack.yaml has {due}", f'write "{name}: {due}"'
+    words = set(re.findall(r"[\w.+!-]+", fields.get("Applies-To", "")))
+    for due in dict.fromkeys(known for pin in pins for known in (pin.release, pin.sha) if known):
+        if "Applies-To" in fields and due not in words:
+            yield "Applies-To", f"Applies-To lacks the pin's {due}", "name the release and the full SHA of each pin"
+    status = fields.get("Upstream-Status")
+    if status is not None and not re.match(rf"(?:{'|'.join(YOCTO)})(?![\w-])", status):
+        yield "Upstream-Status", f"Upstream-Status starts with none of Yocto's words: {status}", ", ".join(YOCTO)
+    origin = fields.get("Origin")
+    if origin is not None and not SOURCE.search(origin):
+        yield (
+            "Origin",
+            f"Origin names neither patchlane nor a commit: {origin}",
+            "say who wrote it, or name the full SHA",
+        )
+
+
+@rule("header-export", "the mail that git am takes can be made, and its header reads back as it was written")
+def export(case: Case) -> Iterator[Found | Skip]:
+    for pin, path in case.patches.items():
+        why = _unread(path) or _unproved(case, pin, path)
+        if why:
+            yield Skip(why)
+            continue
+        try:
+            _, data = header.mail(case.pack, pin, case.entry, case.receipts)
+            again = header.parse(data.decode(), case.pack, pin)
+            same = again == header.header(case.pack, pin, case.entry, case.receipts)
+        except PatchlaneError as error:
+            yield Found(*_place(case, path, error.what), error.what, error.remedy)
+            continue
+        if not same:
+            yield Found(path, 1, "the exported header reads back as another", "reword the field that git would fold")
+
+
+def _unread(path: Path) -> str:
+    """Why the patch cannot be carried at all, which other rules report."""
+    try:
+        short = short_header.read(path)
+        carried = bool(short.field("Subject")) and bool(SOURCE.search(short.field("Origin")))
+        patching.files(path)
+    except PatchlaneError:
+        carried = False
+    return "" if carried else "the patch or its short header is at fault, see patch-clean and header-grammar"
+
+
+def _unproved(case: Case, pin: str, path: Path) -> str:
+    """Why no receipt speaks for this patch at this pin; stale ones are another rule's matter."""
+    found = header.evidence(case.pack, pin, case.receipts)
+    reproducer, patch = file_sha256(case.pack.reproducer), file_sha256(path)
+    current = {lane: receipt for lane, receipt in found.items() if _ran(receipt, "reproducer.py") == reproducer}
+    if not current or (pin == "live" and current != found):
+        return f"no receipt of this reproducer at pin {pin}"
+    if any(_ran(receipt, path.name) != patch for receipt in current.values()):
+        return f"no receipt of this patch at pin {pin}"
+    fixed = all(read(receipt)["verdict"] == "REPRODUCED_AND_FIXED" for receipt in current.values())
+    return "" if fixed else f"the patch is not proved at pin {pin}"
+
+
+def _ran(receipt: Path, name: str) -> str | None:
+    return digests(receipt).get(name)
+
+
+def _place(case: Case, path: Path, what: str) -> tuple[Path, int]:
+    """The patch for what is written there, else the record."""
+    for word in ("Subject", "Origin"):
+        if f": {word}: " in what:
+            return path, short_header.read(path).lines[word]
+    return case.record, 1

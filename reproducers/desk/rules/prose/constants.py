@@ -1,0 +1,77 @@
+"""The numbers that a pack's text may state: what its receipts measured, and what its own files are written with."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import operator
+import re
+from collections.abc import Callable, Iterator
+
+from reproducers.desk.rules.case import Case
+from reproducers.evidence.receipts import read
+
+FOLDED: dict[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv,
+}
+
+
+def measured(case: Case) -> list[tuple[float, str]]:
+    """(value, unit) of every number in the newest receipts: measurements and limits of all arms."""
+    found = []
+    for path in case.newest.values():
+        seen = read(path)
+        for arm in ("pristine", "patched", "fixed"):
+            for result in seen.get(arm) or []:
+                for check in result["checks"]:
+                    values = [check["measured"], check["limit"], *_numbers(check["detail"])]
+                    found += [(float(v), check["unit"]) for v in values if isinstance(v, int | float)]
+                    found += [(v, "") for v in _numbers(str(check["measured"]))]
+    return found
+
+
+def written(case: Case) -> set[float]:
+    """Numbers in the reproducer, pack.yaml and the lines that the patches add or remove; products of literals too."""
+    pack = case.pack.model_dump(mode="json", exclude={"title", "claim"})  # which are what is judged
+    found = set(_numbers(json.dumps(pack))) | set(_numbers(case.pack.reproducer.read_text(encoding="utf-8")))
+    for node in ast.walk(ast.parse(case.pack.reproducer.read_text(encoding="utf-8"))):
+        value = _folded(node) if isinstance(node, ast.BinOp | ast.Constant) else None
+        if value is not None:
+            found.add(value)
+    for patch in case.patches.values():
+        changed = [line[1:] for line in patch.read_text(encoding="utf-8").splitlines() if line[:1] in "+-"]
+        found |= set(_numbers("\n".join(changed)))
+    return found
+
+
+def _numbers(text: str) -> Iterator[float]:
+    """Every number in a text that is no part of a digest or an address; 16,256 may be one or two."""
+    text = re.sub(r"https?://\S+|\b(?=\w*[a-f])[0-9a-f]{7,}\b", " ", text)
+    for match in re.finditer(r"(?<![.\d])\d+(?:[,_]\d+)*(?:\.\d+)?(?:e[+-]?\d+)?", text):
+        for part in {re.sub(r"[,_]", "", match[0]), *match[0].replace("_", "").split(",")}:
+            if math.isfinite(float(part)):
+                yield float(part)
+
+
+def _folded(node: ast.AST) -> float | None:
+    """The value of a literal, or of arithmetic on literals."""
+    if isinstance(node, ast.Constant):
+        return float(node.value) if isinstance(node.value, int | float) and abs(node.value) < 1e300 else None
+    if not isinstance(node, ast.BinOp):
+        return None
+    left, right = _folded(node.left), _folded(node.right)
+    if left is None or right is None:
+        return None
+    if isinstance(node.op, ast.LShift | ast.Pow):
+        small = 0 <= right <= 64 and abs(left) <= 1024
+        return (left * 2**right if isinstance(node.op, ast.LShift) else left**right) if small else None
+    done = FOLDED.get(type(node.op))
+    try:
+        return done(left, right) if done else None
+    except ZeroDivisionError:
+        return None

@@ -1,0 +1,97 @@
+"""No number is typed that a receipt, or the pack's own files, does not hold."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+
+from reproducers.desk.rules.case import Case
+from reproducers.desk.rules.prose.constants import measured, written
+from reproducers.desk.rules.prose.markdown import without_spans
+from reproducers.desk.rules.registry import Found, Skip, rule
+
+MEND = 'name it, {{ measured("LANE", "ARM", "CHECK") }}, or take it out'
+# What is no claim: link targets, #123, full and short SHAs, versions, dotted names and file positions.
+OTHER = re.compile(
+    r"\]\([^)]*\)|https?://\S+|#\d+|\b(?=\w*\d)[0-9a-f]{7,40}\b|\bv?\d+(?:\.\d+){2,}[\w.]*|\b\d+\.x\b"
+    r"|\b(?:python|torch|triton|numpy|sm|CUDA|tilelang|main|L)[ _-]?\d[\w.]*|\b\d+(?:\.\d+)*\.(?:post|rc|dev)\d+"
+)
+# A unit makes a number a measurement: factors bring each to the first of its kind.
+UNITS: dict[str, tuple[str, float]] = {
+    "ns": ("s", 1e-9), "us": ("s", 1e-6), "µs": ("s", 1e-6), "ms": ("s", 1e-3), "s": ("s", 1.0), "min": ("s", 60.0),
+    "bytes": ("B", 1.0), "B": ("B", 1.0), "KB": ("B", 1e3), "MB": ("B", 1e6), "GB": ("B", 1e9),
+    "KiB": ("B", 2**10), "MiB": ("B", 2**20), "GiB": ("B", 2**30), "TFLOP/s": ("FLOP/s", 1.0),
+    "tok/s": ("tok/s", 1.0), "tokens/s": ("tok/s", 1.0), "%": ("", 0.01), "x": ("", 1.0), "times": ("", 1.0),
+}  # fmt: skip
+_NAMES = "|".join(map(re.escape, sorted(UNITS, key=len, reverse=True)))
+NUMBER = re.compile(
+    r"(?<![\w.,])(?<![A-Za-z]-)(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?(?:e[+-]?\d+)?)"
+    rf"(?:\s?({_NAMES})(?![\w/])(?!\s?\d)|(?!\w|\.\d|,\d{{3}}))"
+)
+
+
+def prose(source: str) -> str:
+    """A jinja2 template's own words: statements, expressions and code blanked, lines and columns kept."""
+    from jinja2 import Environment, TemplateError
+
+    try:
+        tokens = list(Environment().lex(source))
+    except TemplateError:  # another rule's matter
+        return ""
+    kept = "".join(v if kind == "data" else re.sub(r"[^\n]", " ", v) for _, kind, v in tokens)
+    fenced = re.sub(r"(?ms)^(`{3,}|~{3,}).*?^\1", _blank, kept)
+    return without_spans(re.sub(r"(?m)(?<=\n\n)(?: {4}\S.*\n)+", _blank, fenced))
+
+
+def _blank(match: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", match[0])
+
+
+def claims(text: str) -> Iterator[tuple[int, str, str]]:
+    """(line, number, unit) of each number that states something; the unit is empty for a count or a size."""
+    text = OTHER.sub(_blank, text)
+    for match in NUMBER.finditer(text):
+        yield text.count("\n", 0, match.start()) + 1, match[1], match[2] or ""
+
+
+def agrees(number: str, unit: str, values: list[tuple[float, str]]) -> bool:
+    """Whether a typed number is, to the digits given, one of the values in its unit."""
+    typed = Decimal(number.replace(",", ""))
+    step = 10.0 ** int(typed.as_tuple().exponent)  # one in the last digit given
+    kind, factor = UNITS.get(unit, ("", 1.0))
+    for value, has in values:
+        other, scale = UNITS.get(has, ("", 1.0))
+        if kind == other and abs(value * scale / factor - float(typed)) <= 0.5 * step * (1 + 1e-9):
+            return True
+    return False
+
+
+def _wrong(case: Case, text: str) -> Iterator[tuple[int, str]]:
+    """(line, what is the case) of each number that nothing holds."""
+    if "numbers" not in case.cache:
+        case.cache["numbers"] = (measured(case), written(case))
+    seen, own = case.cache["numbers"]
+    for line, number, unit in claims(text):
+        exact = float(number.replace(",", "")) in own
+        if unit or "e" in number:
+            if not exact and not agrees(number, unit, seen):
+                said = f"{number} {unit}".strip()
+                yield line, f"{said} is in no newest receipt of the pack"
+        elif not exact and not agrees(number, "", seen):
+            yield line, f"{number} is neither in reproducer.py, pack.yaml or a patch nor in a newest receipt"
+
+
+@rule("number-body", "no number in the text differs from its receipt")
+def body(case: Case) -> Iterator[Found | Skip]:
+    for line, what in _wrong(case, prose(case.source)):
+        yield Found(case.body, line, what, MEND)
+
+
+@rule("number-record", "no number in the title or the claim differs from its receipt")
+def record(case: Case) -> Iterator[Found | Skip]:
+    from reproducers.record.schema import line_of
+
+    for name, text in (("title", case.pack.title), ("claim", case.pack.claim)):
+        for _, what in _wrong(case, text):
+            yield Found(case.record, line_of(case.record_text, (name,)), what, MEND)

@@ -1,0 +1,185 @@
+"""Nothing of the place where the pack was made leaves with it.
+
+The patterns are our own: detect-secrets imports an HTTP client, which nothing that prepares a filing may do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import getpass
+import math
+import platform
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from reproducers.base.errors import PatchlaneError
+from reproducers.desk.rules.case import Case
+from reproducers.desk.rules.registry import RULES, Found, Skip, rule
+from reproducers.evidence.receipts import newest
+
+PATHS = re.compile(
+    r"(?:(?<![\w.<>/~-])|(?<=file://))(?:/(?:home|root|work|tmp|Users|mnt|scratch|nfs|workspace|data)/[\w.@-][\w./@-]*"
+    r"|[A-Z]:\\\w+)"
+)
+EMAIL = re.compile(
+    r"(?<![\w.+-])\w[\w.+-]*@(?!example\.(?:org|com)\b|(?:[\w-]+\.)+invalid\b)[a-zA-Z0-9-]+(?:\.[a-zA-Z0-9-]+)*\.[a-zA-Z]{2,}\b"
+)
+HOST = re.compile(
+    r"(?<![\w.@])(?:[a-z0-9-]+\.)+(?:internal|intranet|corp|lan)\b(?![.(\w])"
+    r"|\bhttps?://(?!localhost\b)[\w-]+(?=[:/\s])|\b(?:[\w-]+\.)+cluster\.local\b"
+    r"|(?<![\d.])(?:10\.\d{1,3}|192\.168|172\.(?:1[6-9]|2\d|3[01]))\.\d{1,3}\.\d{1,3}(?!\.?\d)"
+    r"|(?<=://)(?!127\.)\d{1,3}(?:\.\d{1,3}){3}\b"
+)
+TOKEN = re.compile(
+    r"\b(?:gh[opsur]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|AKIA[0-9A-Z]{16}"
+    r"|glpat-[\w-]{20}|xox[abprs]-[\w-]{10,}|nvapi-[\w-]{20,})|-----BEGIN [A-Z ]*PRIVATE KEY-----"
+)
+ASSIGNED = re.compile(r"(?i)\b\w*(?:secret|passw(?:or)?d|api_?key|token|credential)\s*[=:]\s*[\"']?([\w+/=-]{16,})")
+CODE = re.compile(
+    r"\brefs/(?:heads|remotes)/\S+|\borigin/[\w./-]+|\b(?!(?:SHA|ISO|RFC|CVE|PEP|BSD|UTF)-)[A-Z]{2,6}-\d{3,6}\b"
+)
+COMMON = {
+    "root",
+    "user",
+    "users",
+    "runner",
+    "ubuntu",
+    "admin",
+    "nobody",
+    "localhost",
+    "build",
+    "docker",
+    "test",
+    "main",
+}
+SECRET_BITS = 3.5  # of entropy a character; words and names have less
+
+
+def _texts(case: Case) -> Iterator[tuple[Path, str]]:
+    """(file, text) of all that leaves with a pack; the template stands for what it renders to, and the reproducer
+    for the single file that is made of it."""
+    for text in case.texts.values():
+        yield case.body, text.markdown
+    notes = case.pack.folder / "notes.md"
+    filed = (newest(case.pack, lane, case.receipts, case.pack.filing_pin) for lane in sorted(case.pack.lanes))
+    receipts = dict.fromkeys([*case.newest.values(), *(path for path in filed if path)])
+    logs = [receipt.with_suffix(".log") for receipt in receipts]
+    for path in [case.record, *dict.fromkeys(case.patches.values()), notes, *logs]:
+        if path.is_file():
+            yield path, path.read_text(encoding="utf-8")
+    yield case.pack.reproducer, _exported(case)
+
+
+def _exported(case: Case) -> str:
+    """The single file, or the reproducer alone where it cannot be exported yet."""
+    from reproducers.desk.attachment.export import render
+
+    source = case.pack.reproducer.read_text(encoding="utf-8")
+    try:
+        return render(case.pack)
+    except PatchlaneError:
+        return source
+
+
+@functools.lru_cache(maxsize=2048)
+def _matches(pattern: re.Pattern[str], text: str) -> tuple[re.Match[str], ...]:
+    """All finds; what packs share, as the probe in every exported file, is searched once."""
+    return tuple(pattern.finditer(text))
+
+
+def _scan(case: Case, pattern: re.Pattern[str], what: str, mend: str, shown: int = 24) -> Iterator[Found]:
+    for path, text, match in _finds(case, pattern):
+        where = (path, text.count("\n", 0, match.start()) + 1)
+        if path == case.body:
+            where = case.locate(match[0])
+        elif path == case.pack.reproducer:  # its text is the exported one's
+            where = (path, _line(path, match[0]))
+        yield Found(*where, f"{what}: {_hidden(match[0], shown)!r}", mend)
+
+
+def _finds(case: Case, pattern: re.Pattern[str]) -> Iterator[tuple[Path, str, re.Match[str]]]:
+    if "texts" not in case.cache:
+        case.cache["texts"] = list(_texts(case))
+    for path, text in case.cache["texts"]:
+        for match in _matches(pattern, text):
+            yield path, text, match
+
+
+def _line(path: Path, snippet: str) -> int:
+    text = path.read_text(encoding="utf-8")
+    return text[: text.index(snippet)].count("\n") + 1 if snippet in text else 1
+
+
+def _hidden(found: str, shown: int) -> str:
+    """A find as it may be shown in a log: what is longer, by its first characters."""
+    return found if len(found) <= shown else found[: min(shown, 12)] + "…"
+
+
+@rule("private-path", "no path of the machine where the pack was made")
+def paths(case: Case) -> Iterator[Found | Skip]:
+    yield from _scan(case, PATHS, "a path of a machine", "name the folder's role, as DIR or <store>")
+
+
+@rule("private-email", "no e-mail address")
+def emails(case: Case) -> Iterator[Found | Skip]:
+    for found in _scan(case, EMAIL, "an e-mail address", "leave it out"):
+        if "git@github.com" not in found.what:
+            yield found
+
+
+@rule("private-host", "no private host or address")
+def hosts(case: Case) -> Iterator[Found | Skip]:
+    yield from _scan(case, HOST, "a private host", "name the hardware instead")
+
+
+@rule("private-name", "no user or host name of this machine")
+def names(case: Case) -> Iterator[Found | Skip]:
+    found = {name.lower() for name in _own_names()} - COMMON
+    if found:
+        pattern = re.compile(rf"(?i)(?<![\w.-])(?:{'|'.join(map(re.escape, sorted(found)))})(?![\w-])")
+        yield from _scan(case, pattern, "a name of this machine", "leave it out")
+
+
+def _own_names() -> list[str]:
+    """This machine's user and host, where long enough to be told from a word."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        user = ""
+    return [name for name in (user, platform.node()) if len(name) >= 4]
+
+
+@rule("private-token", "no token, key or password")
+def tokens(case: Case) -> Iterator[Found | Skip]:
+    mend = "revoke it, then leave it out"
+    yield from _scan(case, TOKEN, "a token", mend, shown=8)
+    for path, text, match in _finds(case, ASSIGNED):
+        if _entropy(match[1]) > SECRET_BITS and re.search(r"\d", match[1]):
+            line = text.count("\n", 0, match.start()) + 1
+            where = (path, line) if path not in (case.body, case.pack.reproducer) else (path, _line(path, match[0]))
+            yield Found(*where, f"a secret: {_hidden(match[0], 8)!r}", mend)
+
+
+def _entropy(text: str) -> float:
+    counts = Counter(text)
+    return -sum(n / len(text) * math.log2(n / len(text)) for n in counts.values())
+
+
+@rule("private-code", "no name of a branch or of an internal ticket")
+def codes(case: Case) -> Iterator[Found | Skip]:
+    titles = " ".join(thread.title for thread in case.pack.upstream_state.threads)  # public, as they are there
+    for found in _scan(case, CODE, "a branch or ticket of ours", "say what it is about, or cite a public thread"):
+        if found.what.rpartition(": ")[2].strip("'") not in titles:
+            yield found
+
+
+def over(case: Case, texts: list[tuple[Path, str]]) -> Iterator[tuple[str, Found]]:
+    """(rule, find) of every private rule over these (file, text) instead of the pack's own."""
+    given = dataclasses.replace(case, cache={"texts": texts})
+    for name in [name for name in RULES if name.startswith("private-")]:
+        for found in RULES[name].check(given):
+            if isinstance(found, Found):
+                yield name, found

@@ -1,0 +1,64 @@
+"""What a rule is, what it yields, and the table of all rules."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from reproducers.desk.rules.case import Case
+
+FAMILIES = (
+    *("prose.gfm", "prose.links", "prose.private", "prose.english", "evidence", "prose.numbers", "patch.patches"),
+    *("patch.headers", "patch.formatted", "filed", "prose.posted", "prose.minimal"),
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a rule has found: where it is, what is the case, and what ends it."""
+
+    file: Path
+    line: int
+    what: str
+    mend: str
+
+
+@dataclass(frozen=True)
+class Skip:
+    """What a rule could not look at here, and why."""
+
+    why: str
+
+
+Check = Callable[[Case], Iterator[Found | Skip]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A check with the name it is reported and exempted by, and its meaning in one line."""
+
+    id: str
+    meaning: str
+    check: Check
+
+
+RULES: dict[str, Rule] = {}
+
+
+def rule(name: str, meaning: str) -> Callable[[Check], Check]:
+    """Register the decorated check under ``name``."""
+
+    def keep(check: Check) -> Check:
+        RULES[name] = Rule(name, meaning, check)
+        return check
+
+    return keep
+
+
+def all_rules() -> dict[str, Rule]:
+    """Every rule by name, in the order of the families."""
+    for family in FAMILIES:
+        importlib.import_module(f"reproducers.desk.rules.{family}")
+    return RULES

@@ -1,0 +1,1 @@
+"""The texts that are posted, and what they may state."""

@@ -1,0 +1,253 @@
+"""What a text may state: look-ups in pack.yaml, the manifest's entry the newest receipts at the filed pin."""
+
+from __future__ import annotations
+
+import re
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from reproducers.base.errors import PatchlaneError
+from reproducers.base.verdicts import BROKEN
+from reproducers.desk.text import minimal
+from reproducers.evidence.receipts import newest, read
+from reproducers.record.schema import Pack, Thread
+
+RAISED = re.compile(r"no \w+ /.*/ from \S+", re.S)  # the limit that probe.attempt writes
+BELONGS = ("reports it", "overlaps", "fixes it", "introduced it")  # relations of a thread where a comment has a place
+TAIL, SHOWN = 16, 8  # lines of a log, checks in a table
+# Lines that tell a reader nothing: records, a compiler's progress, files of the machine, warnings, digests.
+NOISE = re.compile(
+    r"^\[verdict\]|^\[[\w ]+\] \{|\[TileLang:|Found kernel in memory cache|<\w+>/|Warning:|warnings\.warn|bit for bit$"
+)
+TRACEBACK = re.compile(
+    r"^\[pristine\] Traceback \(most recent call last\):\n(?:\[pristine\]  .*\n)*\[pristine\] .*$", re.M
+)
+TREE = re.compile(r"(?m)^\[pristine\] |<store>/\w+/\w+/")  # what stands before a line, and before upstream's files
+SHOWN_SHA = 7  # characters, as GitHub shows them
+
+
+class Facts:
+    """One pack's; PatchlaneError for what no receipt holds."""
+
+    def __init__(self, pack: Pack, receipts: Path) -> None:
+        self.pack, self.receipts, self.pin = pack, receipts, pack.filing_pin
+        self.found = {lane: newest(pack, lane, receipts, self.pin) for lane in sorted(pack.lanes)}
+        self.receipt = cache(self._read)
+
+    def _path(self, lane: str, pin: str | None = None) -> Path:
+        """The newest receipt of the lane at the pin, by default the filing's; PatchlaneError where there is none."""
+        pin = pin or self.pin
+        known = lane in self.pack.lanes and pin in self.pack.pins
+        path = newest(self.pack, lane, self.receipts, pin) if known else None
+        if path is None:
+            at = "" if pin == "live" else f" at pin {pin}"
+            raise PatchlaneError(f"{self.pack.id} has no receipt of the {lane} lane{at}", again(self.pack, lane, pin))
+        return path
+
+    def _read(self, lane: str, pin: str | None = None) -> dict[str, Any]:
+        return read(self._path(lane, pin))
+
+    def _checks(self, lane: str, arm: str, pin: str | None = None) -> list[dict[str, Any]]:
+        return list((self.receipt(lane, pin).get(arm) or [{"checks": []}])[-1]["checks"])
+
+    def _check(self, lane: str, arm: str, name: str, pin: str | None) -> dict[str, Any]:
+        for check in self._checks(lane, arm, pin):
+            if check["name"] == name:
+                return check
+        raise PatchlaneError(
+            f"{self.pack.folder.name}/body.md.j2: the {lane} receipt's {arm} arm has no check {name!r}",
+            "name a check as the receipt does, or take a new receipt",
+        )
+
+    def measured(self, lane: str, arm: str, name: str, pin: str | None = None) -> str:
+        """What a check measured, with its unit, at the filing's pin or another that the text names."""
+        check = self._check(lane, arm, name, pin)
+        return said(check["measured"], check["unit"])
+
+    def limit(self, lane: str, arm: str, name: str, pin: str | None = None) -> str:
+        """A check's limit, with its unit."""
+        check = self._check(lane, arm, name, pin)
+        return said(check["limit"], check["unit"])
+
+    def versions(self, lane: str, pin: str | None = None) -> dict[str, str]:
+        """{distribution: version} of what the run imported."""
+        return dict(self.receipt(lane, pin)["versions"])
+
+    def host(self, lane: str, pin: str | None = None) -> str:
+        """The hardware that it ran on, in words."""
+        host = self.receipt(lane, pin)["host"]
+        return str(host["gpus"][0]["name"]) if lane == "cuda" else f"CPU ({host['machine']})"
+
+    def measured_at(self, lane: str) -> str:
+        """The pin that the lane's numbers are of: the filing's, or live where only the release was measured.
+
+        A text that asks must say which it is, by ``label``.
+        """
+        here = lane in self.pack.lanes and newest(self.pack, lane, self.receipts, self.pin)
+        return self.pin if here or newest(self.pack, lane, self.receipts) is None else "live"
+
+    def label(self, pin: str | None = None) -> str:
+        """A pin as a text has it: its release, or its commit as a link."""
+        found = self.pack.pins[pin or self.pin]
+        return found.release or self._commit(str(found.sha))
+
+    def _commit(self, name: str) -> str:
+        """A release as it is, a commit shortened and linked, said to be of main where it is pinned as that."""
+        if len(name) != 40:
+            return name
+        where = "main at " if self.pack.pin_name(name) == "main" else ""
+        return f"{where}[{name[:SHOWN_SHA]}](https://github.com/{self.pack.upstream.repo}/commit/{name})"
+
+    @property
+    def install(self) -> str:
+        """How the package under test came to where it was run, by the pin."""
+        pin, name = self.pack.pins[self.pin], self.pack.upstream.distribution
+        if not pin.release:
+            return f"source of {self.label()}, on PYTHONPATH"
+        wheel = all(file.endswith(".whl") for file in pin.artifacts)
+        return f"the {'wheel' if wheel else 'sdist'} of {name} {pin.release} from PyPI, unpacked on PYTHONPATH"
+
+    @property
+    def snippet(self) -> str:
+        """The reproducer's minimal code; empty where it has none."""
+        return (minimal.code(self.pack.reproducer) or "").strip()
+
+    @property
+    def commands(self) -> list[tuple[str, str]]:
+        """(what it needs, command) of each lane: the CPU's first. A commit is tried from a checkout."""
+        tree = "" if self.pack.pins[self.pin].release else " --tree DIR"
+        words = {"cpu": ("no GPU needed", ""), "cuda": ("on a GPU", " --lane cuda")}
+        return [
+            (need, f"python {self.pack.id}.py{tree}{lane}")
+            for name, (need, lane) in words.items()
+            if name in self.pack.lanes
+        ]
+
+    @cached_property
+    def lane(self) -> str:
+        """The lane whose receipt stands for the rest: of a GPU where there is one."""
+        lanes = [lane for lane, path in self.found.items() if path is not None]
+        return "cuda" if "cuda" in lanes else (lanes or sorted(self.pack.lanes))[0]
+
+    @cached_property
+    def entry(self) -> dict[str, Any]:
+        """What the manifest says of the pack, derived anew."""
+        from reproducers.evidence.manifest import build
+
+        found: dict[str, Any] = build([self.pack], self.receipts)["packs"][self.pack.id]
+        return found
+
+    @property
+    def broken(self) -> list[str]:
+        """Releases and commits that receipts show with the bug, as a text has them."""
+        return self._tried(BROKEN)
+
+    @property
+    def healthy(self) -> list[str]:
+        """Those that receipts show without it."""
+        return self._tried(("FIXED_UPSTREAM",))
+
+    def _tried(self, words: tuple[str, ...]) -> list[str]:
+        tried: dict[str, str] = self.entry["tried"]
+        return [self._commit(name) for name, word in tried.items() if word in words and " " not in name]  # unstacked
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the receipt of ``lane`` shows the patched tree healthy and its guards as before."""
+        return "FIX_VALIDATED" in self.receipt(self.lane)["sentinels"]
+
+    @property
+    def last_good(self) -> str | None:
+        """The newest release before the live one that a receipt shows without the bug: it is a regression then."""
+        from packaging.version import Version
+
+        live = self.pack.pins["live"].release
+        earlier = [v for v in self.healthy if live and "[" not in v and Version(v) < Version(live)]
+        return max(earlier, key=Version) if earlier else None
+
+    @property
+    def failed(self) -> list[dict[str, Any]]:
+        """The bug checks that the unpatched tree failed on ``lane``."""
+        return [c for c in self._checks(self.lane, "pristine") if c["role"] == "bug" and c["state"] == "bug"]
+
+    @property
+    def table(self) -> list[tuple[str, str, str]]:
+        """(check, measured, limit) of the first of them that measure a number."""
+        rows = [
+            (c["name"], said(c["measured"], c["unit"]), said(c["limit"], c["unit"])) for c in self.failed if _number(c)
+        ]
+        return [(_cell(a), _cell(b), _cell(c)) for a, b, c in rows[:SHOWN]]
+
+    @property
+    def raised(self) -> list[str]:
+        """What the unpatched tree raised: its tracebacks where the log has them, else each message once."""
+        blocks = [TREE.sub("", block) for block in TRACEBACK.findall(self.log.decode())]
+        shown = [c for c in self.failed if isinstance(c["limit"], str) and RAISED.fullmatch(c["limit"])]
+        return list(dict.fromkeys(blocks or (str(check["measured"]) for check in shown)))
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The host's and the packages' names and versions, of ``lane``; what older receipts lack is left out."""
+        receipt = self.receipt(self.lane)
+        host, versions = receipt["host"], dict(receipt["versions"])
+        found = {"OS": host["platform"]} if "platform" in host else {}
+        found["Python"] = versions.pop("python")
+        for name, gpu in {f"{g['name']}, {g['memory']}, driver {g['driver']}": g for g in host["gpus"]}.items():
+            found["GPU"] = f"{host['gpus'].count(gpu)} x {name}, compute capability {gpu['capability']}"
+        cuda = {"CUDA": f"{versions.pop('cuda')} (torch's)"} if "cuda" in versions else {}
+        found |= {"CPU": f"{host['machine']}, {host['cores']} cores", **cuda, **versions}
+        return {**found, f"{self.pack.upstream.distribution} installed from": self.install}
+
+    @property
+    def log(self) -> bytes:
+        """The log of ``lane``'s receipt, without our own first entry and the checks as JSON that its lines repeat."""
+        lines = self._path(self.lane).with_suffix(".log").read_text(encoding="utf-8").splitlines()
+        said = [line for line in lines if not line.startswith("[run] ") and '] {"checks"' not in line[:40]]
+        return "".join(f"{line}\n" for line in said).encode()
+
+    @property
+    def tail(self) -> str:
+        """The end of that log, without our ruling, a compiler's progress and the folders of the machine that ran it."""
+        return "\n".join([line for line in self.log.decode().splitlines() if not NOISE.search(line)][-TAIL:])
+
+    @property
+    def taken(self) -> str:
+        """On what and when ``lane``'s numbers were measured."""
+        return f"{self.host(self.lane)}, {self.receipt(self.lane)['started'][:10]}"
+
+
+def again(pack: Pack, lane: str, pin: str) -> str:
+    """The commands that take a receipt of a lane at a pin and import it."""
+    at = f" --at {pin}" if pin != "live" else ""
+    at += " --upstream CLONE" if pin in pack.pins and not pack.pins[pin].release else ""
+    return f"python -m reproducers.run {pack.id}{at} --lane {lane}, then python -m reproducers.manifest refresh"
+
+
+def thread(pack: Pack) -> Thread | None:
+    """Where a comment has its place: the thread that ``filing`` names, else the one that is nearest to the bug.
+
+    Only threads of the pack's own upstream: another project's has no place in what is posted there.
+    """
+    own = [thread for thread in pack.upstream_state.threads if pack.owns(thread.url) and "/commit/" not in thread.url]
+    threads = {thread.url: thread for thread in own}
+    if pack.filing.thread in threads:
+        return threads[pack.filing.thread]
+    near = [thread for relation in BELONGS for thread in threads.values() if thread.relation == relation]
+    return next(iter(near), None)
+
+
+def said(value: float | str | None, unit: str) -> str:
+    """A measured value or limit as a text has it."""
+    text = f"{value:.4g}" if isinstance(value, int | float) else str(value)
+    return f"{text} {unit}".strip()
+
+
+def _number(check: dict[str, Any]) -> bool:
+    """Whether both what was measured and its limit are numbers."""
+    return all(isinstance(check[name], int | float) for name in ("measured", "limit"))
+
+
+def _cell(text: str) -> str:
+    """As a cell of a Markdown table."""
+    return " ".join(text.split()).replace("|", "\\|")

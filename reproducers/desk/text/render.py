@@ -1,0 +1,97 @@
+"""Render the text of a pack's issue, pull request or comment: ``python -m reproducers.render pack05 --as comment``.
+
+``body.md.j2`` of the pack fills the blocks of a form in ``templates/forms/``, one folder an upstream whose own form it
+follows. Facts come from pack.yaml, the manifest and the newest receipts only: a number is named by lane, arm and check,
+never typed. It prints, or writes a folder of all that a person reads and posts.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
+
+from reproducers.base.errors import PatchlaneError
+from reproducers.desk.patches import short_header
+from reproducers.desk.text.lookups import Facts, thread
+from reproducers.desk.text.unwrap import unwrap
+from reproducers.record.schema import ROOT, Pack
+
+FORMS = ("issue", "pr", "comment")
+PLAIN = "plain"
+FOLDER = ROOT / "templates" / "forms"
+# A fenced block, to be left alone, or the gap that a part with nothing to say leaves.
+FENCE_OR_GAP = re.compile(r"^(?P<fence>`{3,})[^\n]*\n.*?^(?P=fence)$|\n(?:[ \t]*\n){2,}", re.M | re.S)
+_environment = Environment(
+    loader=FileSystemLoader([str(FOLDER)]), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    keep_trailing_newline=True,
+)  # fmt: skip
+
+
+def patch(pack: Pack) -> Path:
+    """The patch that is filed; PatchlaneError where the pin that is filed has none."""
+    found = pack.patch_at(pack.filing_pin)
+    if found is None:
+        record = f"packs/{pack.folder.name}/pack.yaml"
+        raise PatchlaneError(
+            f"{pack.id} has no patch at pin {pack.filing_pin}", f"{record}: that pin's patch, or filing.pin"
+        )
+    return found
+
+
+def forms(pack: Pack) -> tuple[str, ...]:
+    """What the pack can be posted as: a pull request needs a fix, a comment a thread that it belongs to."""
+    can = {"issue": True, "pr": pack.patch.is_file(), "comment": thread(pack) is not None}
+    return tuple(form for form in FORMS if can[form])
+
+
+def own(pack: Pack) -> str:
+    """The form that ``filing`` decides for, an issue where it decides for none."""
+    return pack.filing.decision if pack.filing.decision in FORMS else "issue"
+
+
+def template(pack: Pack, form: str, regression: bool) -> str:
+    """The upstream's form, its regression form where it has one and the bug is a regression, else the plain one."""
+    folder = pack.upstream.repo.replace("/", "_")
+    names = [f"{folder}/regression.md.j2"] if form == "issue" and regression else []
+    names += [f"{folder}/{form}.md.j2", f"{PLAIN}/{form}.md.j2"]
+    return next(name for name in names if (FOLDER / name).is_file())
+
+
+def render(pack: Pack, receipts: Path, form: str | None = None) -> str:
+    """The text; PatchlaneError when the body names what no receipt holds, is not a template, or has no such form."""
+    form = form or own(pack)
+    if form not in forms(pack):
+        lack = "a fix" if form == "pr" else "a thread that it belongs to"
+        raise PatchlaneError(f"{pack.id} cannot be a {form}: that needs {lack}", f"--as {', '.join(forms(pack))}")
+    facts = Facts(pack, receipts)
+    context = {
+        "pack": pack, "live": pack.pins["live"], "pin": pack.pins[facts.pin], "facts": facts, "thread": thread(pack),
+        "command": facts.commands[-1][1],
+        "form": template(pack, form, facts.last_good is not None),
+    }  # fmt: skip
+    names = ("measured", "limit", "versions", "host", "label", "measured_at")
+    try:
+        body = _environment.from_string((pack.folder / "body.md.j2").read_text(encoding="utf-8"))
+        text = body.render(**context, **{name: getattr(facts, name) for name in names})
+    except (TemplateError, OSError) as error:
+        raise PatchlaneError(f"{pack.folder.name}/body.md.j2: {error}", "correct the template") from error
+    return unwrap(FENCE_OR_GAP.sub(lambda found: found[0] if found["fence"] else "\n\n", text).strip() + "\n")
+
+
+def bodies(pack: Pack, receipts: Path) -> dict[str, str]:
+    """{form: text} of every form that the pack can take."""
+    return {form: render(pack, receipts, form) for form in forms(pack)}
+
+
+def title(pack: Pack, form: str, receipts: Path) -> str:
+    """The line above the text, with the mark that the upstream's form asks for; a pull request's is its commit's."""
+    if form == "comment":
+        return f"Comment on {thread(pack).url}"  # type: ignore[union-attr]
+    if form == "pr":
+        return short_header.read(patch(pack)).field("Subject")
+    marks = {"tile-ai/tilelang": "[BUG] "}
+    if Facts(pack, receipts).last_good and template(pack, form, True).endswith("regression.md.j2"):
+        marks[pack.upstream.repo] = "[REGRESSION] "
+    return (marks.get(pack.upstream.repo, "") if form == "issue" else "") + pack.title

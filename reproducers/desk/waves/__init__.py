@@ -1,0 +1,1 @@
+"""Which packs to file next."""

@@ -1,0 +1,1 @@
+"""Receipts: written, verified, imported, and the manifest that they give."""

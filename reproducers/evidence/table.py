@@ -1,0 +1,63 @@
+"""``packs/README.md``: the table of packs, generated from the manifest; a pure function, like the manifest itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reproducers.base.verdicts import BROKEN
+from reproducers.base.wording import short
+from reproducers.record.schema import Pack
+
+HEADER = """# Packs
+
+Generated from `packs/*/pack.yaml` and `receipts/` by `python -m reproducers.manifest refresh`; never edited.
+"Bug in" lists what receipts show broken, "not in" what they show healthy; a lane's cell is its newest verdict at the
+live pin, and a lane that cannot exist says so in `pack.yaml`. [What the
+states and the words mean](../docs/glossary.md).
+
+| pack | upstream | bug | kind | state | bug in | not in | cpu | cuda | newest receipt |
+|---|---|---|---|---|---|---|---|---|---|
+"""
+
+
+def _names(tried: dict[str, str], words: tuple[str, ...]) -> str:
+    return short(", ".join(name for name, word in tried.items() if word in words)) or "–"
+
+
+def _lane(pack: Pack, entry: dict[str, Any], lane: str) -> str:
+    if lane in pack.no_lane:
+        return "none"
+    found = entry["lanes"].get(lane)
+    if found is None:
+        return "no receipt"
+    return f"{found['verdict']}{' (stale)' if found['changed_since'] else ''}"
+
+
+def _newest(entry: dict[str, Any]) -> str:
+    lanes = entry["lanes"].values()
+    if not lanes:
+        return "–"
+    last = max(lanes, key=lambda lane: (lane["taken"], lane["receipt"]))
+    return f"[{last['taken']} {last['host']['alias']}](../receipts/{last['receipt']})"
+
+
+def row(pack: Pack, entry: dict[str, Any]) -> str:
+    """One pack's line."""
+    cells = [
+        f"[{pack.number:02d}]({pack.folder.name}/notes.md)",
+        pack.upstream.distribution,
+        pack.title,
+        pack.kind,
+        entry["state"],
+        _names(entry["tried"], BROKEN),
+        _names(entry["tried"], ("FIXED_UPSTREAM",)),
+        _lane(pack, entry, "cpu"),
+        _lane(pack, entry, "cuda"),
+        _newest(entry),
+    ]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def render(packs: list[Pack], entries: dict[str, Any]) -> str:
+    """The page's text; ``entries`` are the manifest's, by pack id."""
+    return HEADER + "".join(row(pack, entries[pack.id]) for pack in packs)

@@ -1,0 +1,183 @@
+"""Receipts checked against themselves: digests recomputed, verdicts re-derived from what the arms recorded."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from reproducers.base.clock import today
+from reproducers.base.errors import PatchlaneError
+from reproducers.base.verdicts import Verdict
+from reproducers.evidence import binding, receipts
+from reproducers.record.schema import ROOT
+from reproducers.trial.rulings import rule, rule_guard, rule_pristine, sentinels
+
+SIDE_BY_SIDE = datetime.timedelta(hours=1)  # how long a checkout of a host may not know of a run in another
+
+
+class Checked(NamedTuple):
+    """One receipt read once: its statement, its digest, and what is wrong with it by itself."""
+
+    body: dict[str, Any]
+    sha256: str
+    faults: list[str]
+
+
+_kept: dict[Path, tuple[tuple[int, ...], Checked]] = {}
+
+
+def checked(path: Path) -> Checked:
+    """The receipt, held to its name, its log and its own observations; read again only when a file of it changed."""
+    path = path.resolve()
+    log = path.with_suffix(".log")
+    files = [file.stat() for file in (path, log) if file.is_file()]
+    now = tuple(value for s in files for value in (s.st_mtime_ns, s.st_ctime_ns, s.st_size, s.st_ino))
+    if path not in _kept or _kept[path][0] != now:
+        _kept[path] = now, _check(path, log)
+    return _kept[path][1]
+
+
+def _check(path: Path, log: Path) -> Checked:
+    data, rows = path.read_bytes(), list[str]()
+    digest = hashlib.sha256(data).hexdigest()
+    if digest[:12] != path.stem.rsplit("_", 1)[-1]:
+        rows.append("the statement was altered: its sha256 does not start with the digest in its name")
+    try:
+        body = json.loads(data)
+        details = body["predicate"]["patchlane"]
+        rows += _name_faults(path, details)
+        rows += _log_faults(log, body)
+        rows += _verdict_faults(details)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        return Checked({}, digest, [*rows, f"the statement is malformed: {type(error).__name__}: {error}"])
+    return Checked(body, digest, rows)
+
+
+def _name_faults(path: Path, details: dict[str, Any]) -> list[str]:
+    """What the statement says otherwise than its folder and name; a name of another form is another fault."""
+    if not receipts.NAME.match(path.name):
+        return ["its name is not TIME_HOST_DIGEST.json"]
+    when, host, _ = path.stem.split("_")
+    due = {"pack": path.parent.name, "started": _time(when), "host": host}
+    stated = {"pack": f"{details['pack']:02d}", "started": details["started"], "host": details["host"]["alias"]}
+    return [
+        f"it states {name} {stated[name]}, its place is of {due[name]}" for name in due if stated[name] != due[name]
+    ]
+
+
+def _moment(when: str) -> datetime.datetime:
+    return datetime.datetime.strptime(when, "%Y%m%dT%H%M%SZ")
+
+
+def _time(when: str) -> str:
+    """The time in a receipt's name as its statement writes it."""
+    return f"{when[:4]}-{when[4:6]}-{when[6:11]}:{when[11:13]}:{when[13:]}"
+
+
+def _log_faults(log: Path, body: dict[str, Any]) -> list[str]:
+    if not log.exists():
+        return [f"its log {log.name} is missing"]
+    data = log.read_bytes()
+    if hashlib.sha256(data).hexdigest() != body["predicate"]["patchlane"]["log_sha256"]:
+        return [f"its log {log.name} was altered"]
+    return list(binding.faults(body, data.decode("utf-8", "replace")))
+
+
+def _verdict_faults(details: dict[str, Any]) -> list[str]:
+    """Re-derive the verdict and the sentinels from the recorded arms."""
+    derived, faults = _derive(details), []
+    allowed = {v.value for v in derived} if len(derived) == 1 else {Verdict.INCONCLUSIVE.value}
+    if details["verdict"] not in allowed and not (details["verdict"] == "INCONCLUSIVE" and unproved(details)):
+        faults.append(f"it states {details['verdict']}, but its own observations give {', '.join(sorted(allowed))}")
+    earned = sentinels(_kind(details), details["verdict"], {arm: details.get(arm, []) for arm in binding.ARMS})
+    if details["sentinels"] != earned:
+        faults.append(f"it states the sentinels {details['sentinels']}, its observations earn {earned}")
+    return faults
+
+
+def _kind(details: dict[str, Any]) -> str:
+    """The pack's kind when the receipt was taken; the first receipts, all of bugs, do not name it."""
+    return str(details.get("kind", "bug"))
+
+
+def _derive(details: dict[str, Any]) -> set[Verdict]:
+    """The verdict of each repeat; a patched arm follows only a pristine one that showed the bug."""
+    pristine, patched = details["pristine"], details["patched"]
+    patch = details["patch"] or {}
+    if not pristine and not patched:
+        return {Verdict.PATCH_STALE if patch else Verdict.UNTESTABLE}
+    if details.get("fixed"):
+        return {rule_guard(one, two).verdict for one, two in zip(pristine, details["fixed"], strict=True)}
+    if not pristine:
+        return {Verdict.FIX_INEFFECTIVE if a["outcome"] == "bug" else Verdict.INCONCLUSIVE for a in patched}
+    unexecuted = [name for name, seen in patch.get("hunks_executed", {}).items() if not seen]
+    derived, rest = set(), iter(patched)
+    for arm in pristine:
+        word = rule_pristine(arm).verdict
+        if word is Verdict.REPRODUCED and patched:
+            word = rule(arm, next(rest), unexecuted, _kind(details)).verdict
+        elif word is Verdict.REPRODUCED and patch:
+            word = Verdict.PATCH_STALE
+        derived.add(word)
+    return derived
+
+
+def unproved(details: dict[str, Any]) -> bool:
+    """True when some executed function was not the tree's own, which makes a run inconclusive."""
+    arms = details["patched"]
+    seen = [f for a in arms for e in a["executed"].values() for n, f in e["functions"].items() if n != "<module>"]
+    return any(not set(f["process"]) <= set(f["tree"]) for f in seen)
+
+
+def refuse(faults: dict[Path, list[str]]) -> None:
+    """PatchlaneError naming every receipt that has faults, if one has."""
+    if faults:
+        rows = "\n".join(f"{path.parent.name}/{path.name}: {row}" for path, found in faults.items() for row in found)
+        raise PatchlaneError(f"receipts do not verify:\n{rows}", "\n        ".join(map(receipts.mend, faults)))
+
+
+def verify_all(root: Path, folders: str = receipts.FOLDERS) -> dict[Path, list[str]]:
+    """{receipt or log: faults} for every one in the folders of ``root`` that has any, stray files included."""
+    found = receipts.every(root, folders)
+    known = {checked(path).sha256: path for path in [*receipts.every(receipts.COMMITTED, folders), *found]}
+    faults = {path: [*checked(path).faults, *_place_faults(path)] for path in found}
+    for path in found:
+        if not faults[path]:
+            faults[path] += _chain_faults(path, known)
+    for log in root.glob(f"{folders}/*.log"):
+        if not log.name.startswith(".tmp-") and not log.with_suffix(".json").exists():
+            faults[log] = [
+                "the statement of this log is missing; an import that was broken off is ended by"
+                " python -m reproducers.manifest refresh SOURCE"
+            ]
+    return {path: rows for path, rows in faults.items() if rows}
+
+
+def _place_faults(path: Path) -> list[str]:
+    """Why no receipt can be from there or then."""
+    folder, latest, rows = path.parent.name, today() + datetime.timedelta(days=1), []
+    if not any(ROOT.glob(f"packs/{folder}_*")):
+        rows.append(f"there is no pack {folder}")
+    if receipts.NAME.match(path.name) and path.name[:8] > f"{latest:%Y%m%d}":
+        rows.append(f"its day is yet to come: {_time(path.name[:16])[:10]}")
+    return rows
+
+
+def _chain_faults(path: Path, known: dict[str, Path]) -> list[str]:
+    """What is wrong with the receipt's predecessor; two may have the same, as hosts and checkouts run side by side."""
+    previous = checked(path).body["predicate"]["patchlane"]["previous"]
+    when, host, _ = path.name.split("_")
+    if previous is None:
+        own = [p.name for p in known.values() if p.parent.name == path.parent.name and receipts.NAME.match(p.name)]
+        first = min((name for name in own if name.split("_")[1] == host), default=path.name)
+        late = _moment(when) - _moment(first[:16]) > SIDE_BY_SIDE
+        return [f"it names no predecessor, but {host} has had one since {first}"] if late else []
+    if previous not in known:
+        return [f"its predecessor {previous[:12]} is missing or was altered"]
+    before = known[previous]
+    if before.parent.name != path.parent.name:
+        return [f"its predecessor is a receipt of pack {before.parent.name}: {before.name}"]
+    return [f"its predecessor {before.name} started after it"] if before.name[:16] > when else []

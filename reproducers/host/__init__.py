@@ -1,0 +1,1 @@
+"""What this host has, and which packs it can run."""

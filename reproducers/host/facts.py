@@ -1,0 +1,148 @@
+"""What this host has, and what all packs ask of it. Imports nothing heavy and nothing under test."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+from packaging.version import Version
+
+from reproducers.base.start import PYTHON
+from reproducers.base.wording import requirement_name
+from reproducers.probe import stamp
+from reproducers.record.schema import ROOT
+from reproducers.upstream.store import Store
+
+SETUP = ("cpu", "dev", "desk")  # the extras that `make setup` installs
+
+
+class Finding(NamedTuple):
+    """One thing this host lacks and the command or step that gets it."""
+
+    what: str
+    remedy: str
+
+
+class Check(NamedTuple):
+    """One demand on the host; where it is not met, ``lanes`` cannot run."""
+
+    name: str
+    found: str
+    wanted: str
+    ok: bool
+    remedy: str
+    lanes: tuple[str, ...] = ("cpu", "cuda")
+
+
+def facts() -> dict[str, Any]:
+    """Python, platform, cores, memory, GPUs and versions; never the host's name."""
+    memory = psutil.virtual_memory()
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cores": usable,
+        "memory_gib": round(memory.total / 2**30, 1),
+        "memory_available_gib": round(memory.available / 2**30, 1),
+        "gpus": gpus(),
+        "versions": stamp.versions(),
+    }
+
+
+def gpus() -> list[dict[str, str]]:
+    """As the driver reports them; none where it does not answer."""
+    try:
+        return stamp.gpus()
+    except (OSError, subprocess.SubprocessError):
+        return []
+
+
+def installed(module: str) -> bool:
+    """Whether the top-level package of ``module`` can be found; it is not imported."""
+    try:
+        return importlib.util.find_spec(module.partition(".")[0]) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def getting(module: str) -> str:
+    """The command that gets a module which a lane imports: setup's, where setup installs it."""
+    ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = [*ours["dependencies"], *(line for extra in SETUP for line in ours["optional-dependencies"][extra])]
+    if module in {requirement_name(line) for line in named}:
+        return "make setup"
+    return f"{'python -m pip' if installed('pip') else 'uv pip'} install {module}"
+
+
+@functools.cache
+def git_fault(url: str, timeout_s: float = 10) -> str:
+    """Why git reaches no repository at ``url``, "" when it does. One small request."""
+    try:
+        done = subprocess.run(
+            ["git", "ls-remote", "--exit-code", "--end-of-options", url, "HEAD"],
+            env={**os.environ, "GIT_TERMINAL_PROMPT": "0"},
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return type(error).__name__
+    return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no answer"])[-1]
+
+
+def version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def compiler() -> str | None:
+    """The C compiler that triton would call: $CC, gcc or clang."""
+    return os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+
+
+def checks(store: Store | None) -> list[Check]:
+    """The demands that are the same for every pack."""
+    wanted = ".".join(map(str, PYTHON))
+    git, cc, headers = shutil.which("git"), compiler(), Path(sysconfig.get_paths()["include"], "Python.h")
+    rows = [
+        Check(
+            "python", platform.python_version(), f"{wanted} or later", sys.version_info[:3] >= PYTHON,
+            "make setup PYTHON=python3.12",
+        ),
+        Check("git", git or "none", "git, to apply patches", git is not None, "apt-get install git"),
+        Check(
+            "store", "writable" if store else "not writable", "a writable folder", store is not None,
+            "export PATCHLANE_STORE=DIR",
+        ),
+        Check(
+            "C compiler", cc or "none", "gcc, clang or $CC: triton builds its launchers with it", cc is not None,
+            "apt-get install gcc", ("cuda",),
+        ),
+        Check(
+            "Python.h", "present" if headers.is_file() else "none", "the Python headers, for the same launchers",
+            headers.is_file(), f"apt-get install python{sys.version_info[0]}.{sys.version_info[1]}-dev", ("cuda",),
+        ),
+    ]  # fmt: skip
+    return rows + numpy_check(version("triton"), version("numpy"))
+
+
+def numpy_check(triton: str | None, numpy: str | None) -> list[Check]:
+    """Triton's interpreter up to 3.6 breaks on numpy 2.4; nothing to say where either is missing."""
+    if triton is None or numpy is None or Version(triton).release >= (3, 7):
+        return []
+    fine = Version(numpy).release < (2, 4)
+    found = f"numpy {numpy} with triton {triton}"
+    return [Check("numpy", found, "numpy < 2.4 up to triton 3.6", fine, "pip install 'numpy<2.4'", ("cpu",))]

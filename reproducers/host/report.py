@@ -1,0 +1,136 @@
+"""The doctor's command line: a screenful, every row with ``-v``; the JSON output has all facts."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from reproducers.base.wording import count
+from reproducers.host.readiness import examine, exit_code
+from reproducers.record.schema import load_each, refuse
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+def brief(found: dict[str, Any], out: Console) -> None:
+    """What can run, what that fetches, and each thing missing once with the lanes that want it."""
+    host = found["host"]
+    gpus = "; ".join(" ".join(gpu.values()) for gpu in host["gpus"]) or "no GPU"
+    memory = f"{host['memory_available_gib']} of {host['memory_gib']} GiB free"
+    out.print(escape(f"python {host['python']}, {host['platform']}, {count(host['cores'], 'core')}, {memory}, {gpus}"))
+    out.print(escape("  ".join(f"{name} {number}" for name, number in host["versions"].items() if name != "python")))
+    out.print(escape(f"store {host['store']}; package index {host['index']}"))
+    for lane in ("cpu", "cuda"):
+        out.print(_lane(found, lane))
+    for check in found["checks"]:
+        if not check["ok"]:
+            row = f"{check['name']}: {check['found']}, wanted {check['wanted']}"
+            out.print(f"[red]{escape(row)}[/]\n    {escape(check['remedy'])}")
+    for row, remedy in _missing(found):
+        out.print(f"[red]{escape(row)}[/]\n    {escape(remedy)}")
+
+
+def _lane(found: dict[str, Any], lane: str) -> str:
+    """``cpu: 19 of 19 lanes can run, fetching 42 files``."""
+    rows = [row for row in found["lanes"] if row["lane"] == lane and not row["absent"]]
+    able = [row for row in rows if row["can_run"]]
+    if lane == "cuda" and not found["host"]["gpus"]:
+        return f"{lane}: {count(len(rows), 'lane')}: no GPU here"
+    colour = "green" if len(able) == len(rows) else "yellow" if able else "red"
+    return f"[{colour}]{lane}: {len(able)} of {count(len(rows), 'lane')} can run{_fetching(able, found['sizes'])}[/]"
+
+
+def _fetching(rows: list[dict[str, Any]], sizes: dict[str, int]) -> str:
+    """What the lanes fetch by themselves, and how much that is where the index said it of every file."""
+    items = {
+        (item["source"], item["filename"] or item["what"], bool(item["filename"]))
+        for r in rows
+        for item in r["fetches"]
+    }
+    files = {name for _, name, is_file in items if is_file}
+    parts = [count(len(files), "file")] if files else []
+    if files and files <= set(sizes):
+        parts[0] += f" ({sum(sizes[name] for name in files) / 1e6:,.0f} MB)"
+    commits = sum(not is_file for *_, is_file in items)
+    parts += [count(commits, "commit")] if commits else []
+    return f"; the first runs fetch {' and '.join(parts)}" if parts else ""
+
+
+def _missing(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """(what is missing and for which lanes, the mend), once for each mend; nothing of GPUs where there is none."""
+    groups: dict[str, dict[str, list[str]]] = {}
+    barring = {(check["name"], check["found"]) for check in found["checks"] if not check["ok"]}
+    for row in found["lanes"]:
+        if row["lane"] == "cuda" and not found["host"]["gpus"]:
+            continue
+        for item in row["missing"]:
+            if not any(item["what"].startswith(f"{name}: {seen}") for name, seen in barring):
+                lanes = groups.setdefault(item["remedy"], {}).setdefault(item["what"], [])
+                lanes.append(f"{row['lane']} {row['pack'].removeprefix('pack')}")
+    rows = []
+    for remedy, things in groups.items():
+        first, *others = things
+        more = f" and {len(others)} more" if others else ""
+        rows.append((f"{first}{more}, for {_named({lane for named in things.values() for lane in named})}", remedy))
+    return rows
+
+
+def _named(lanes: set[str]) -> str:
+    """``cpu 01 02; cuda 34``."""
+    split = [lane.split() for lane in sorted(lanes)]
+    return "; ".join(f"{word} {' '.join(pack for lane, pack in split if lane == word)}" for word in dict(split))
+
+
+def show(found: dict[str, Any], out: Console) -> None:
+    """Every fact, as tables."""
+    host = dict(found["host"])
+    host["gpus"] = "; ".join(" ".join(gpu.values()) for gpu in host["gpus"]) or "none"
+    host["versions"] = " ".join(f"{name} {number}" for name, number in host["versions"].items())
+    for name, value in host.items():
+        out.print(f"[bold]{name:21}[/]{escape(str(value))}")
+    tables = [
+        _table("host", "what", "found", "wanted", "get it by"),
+        _table("packs", "pack", "lane", "", "missing or to fetch", "get it by"),
+    ]
+    for check in found["checks"]:
+        remedy = "" if check["ok"] else check["remedy"]
+        tables[0].add_row(check["name"], *map(escape, (check["found"], check["wanted"], remedy)))
+    for row in found["lanes"]:
+        word = "[green]can run[/]" if row["can_run"] else "[dim]no lane[/]" if row["absent"] else "[red]cannot[/]"
+        fetched = f"fetches {', '.join(item['what'] for item in row['fetches'])}" if row["fetches"] else row["absent"]
+        for number, item in enumerate(row["missing"] or [{"what": fetched, "remedy": ""}]):
+            first = ("", "", "") if number else (row["pack"], row["lane"], word)
+            tables[1].add_row(*first, escape(item["what"]), escape(item["remedy"]))
+    for table in tables:
+        out.print(table)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+@app.command()
+def main(
+    as_json: Annotated[bool, typer.Option("--json", help="the same facts as JSON on stdout")] = False,
+    online: Annotated[
+        bool, typer.Option("--online", help="ask whether the package index answers, and how much is to fetch")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="a row for every pack and lane")] = False,
+) -> None:
+    """Say what this host can run; exit 0 when every pack's cpu lane can, fetching what it needs, 77 otherwise."""
+    packs, faults = load_each()
+    found = examine(packs, online)
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))
+    else:
+        (show if verbose else brief)(found, Console(highlight=False, soft_wrap=not verbose))
+    refuse(faults)
+    raise typer.Exit(exit_code(found))

@@ -1,0 +1,5 @@
+"""The one way a reproducer talks; ``from reproducers import probe`` is a reproducer's only import of this project."""
+
+from reproducers.probe.api import CannotTest, Probe, Signature, main
+
+__all__ = ["CannotTest", "Probe", "Signature", "main"]

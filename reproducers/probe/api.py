@@ -1,0 +1,346 @@
+"""The one way a reproducer talks: import upstream from the given tree, measure, record, say what was seen.
+
+``main(reproduce, pack=5, package="mamba_ssm")`` prints what is tested first and the result last; the runner's arms
+(``watched.py``) print both as JSON. The probe is never told whether its tree is patched. Standard library only at
+import; ``export`` copies what a reproducer uses of it into a single file. Exit status: 0 when it decided (bug or
+healthy), 1 when it failed in some other way, 2 usage, 77 when it cannot test here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib
+import importlib.metadata
+import os
+import sys
+import traceback
+import types
+from collections.abc import Callable
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from reproducers.probe.checks import CannotTest, Check, Signature, bits_sha256, judge, judge_error
+from reproducers.probe.ranks import Rank
+from reproducers.probe.stamp import DISTRIBUTIONS, version
+
+if TYPE_CHECKING:
+    from reproducers.probe.measuring import Operators, Places
+
+__all__ = ["CannotTest", "Probe", "Signature", "main"]
+# what pip cannot install without nvcc, but lies ready to import in a checkout
+SOURCES = {"mamba_ssm": "git clone -b v2.3.2.post1 https://github.com/state-spaces/mamba DIR"}
+T = TypeVar("T")
+
+
+class Probe:
+    """One arm's notebook. Attributes: ``tree`` (import root), ``lane`` ("cpu" or "cuda"), ``seed``."""
+
+    tree: Path
+    _rank = Rank()
+
+    def __init__(self, package: str, args: argparse.Namespace) -> None:
+        self.package, self.lane, self.seed, self.args = package, args.lane, args.seed, args
+        self.checks: list[Check] = []
+        self.quiet = False  # a rank's checks are printed when they join the arm's
+
+    def open(self) -> None:
+        """Find the package in the tree given, or where this interpreter has it, and say what is tested."""
+        self.tree = locate(self.package, self.args.tree, "--tree")
+        said = [f"{version(self.package, self.tree)} in {self.tree}", f"{self.lane} lane", f"seed {self.seed}"]
+        said += [f"{d.name} {d.version}" for d in importlib.metadata.distributions() if d.name in DISTRIBUTIONS]
+        print(*said, f"python {sys.version.split()[0]}", sep=", ", flush=True)
+
+    def close(self, outcome: str, reason: str, remedy: str) -> None:
+        """Say what was seen."""
+        said = "BUG_REPRODUCED" if outcome == "bug" else outcome.upper()
+        print(f"{said}: {reason}{remedy and f' (remedy: {remedy})'}", flush=True)
+
+    def upstream(self, name: str) -> types.ModuleType:
+        """Import upstream module ``name`` from the tree.
+
+        Raises CannotTest when the tree has no such module or a dependency is missing, RuntimeError when the code
+        came from anywhere but the tree. Every other error propagates: it is a different failure.
+        """
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            missing = (error.name or str(error)).split(".")[0]
+            if missing == self.package:
+                raise CannotTest(f"this tree has no module {error.name}") from error
+            raise absent(missing, "--needs") from error
+        self.check_origin()
+        return module
+
+    def namespace(self, package: str | None = None) -> None:
+        """Register a package without running its ``__init__`` (which may need compiled extensions).
+
+        By default the package under test, from the tree; otherwise one that it needs, from wherever it is found.
+        """
+        name = package or self.package
+        module = types.ModuleType(name)
+        module.__path__ = [str((self.tree if name == self.package else locate(name, None, "--needs")) / name)]
+        sys.modules[name] = module
+
+    def check_origin(self) -> None:
+        """Refuse to go on if any module of the package under test was imported from outside the tree."""
+        for name, module in list(sys.modules.items()):
+            origin = getattr(module, "__file__", None) if name.split(".")[0] == self.package else None
+            if origin and not Path(origin).resolve().is_relative_to(self.tree.resolve()):
+                raise RuntimeError(f"{name} was imported from {origin}, not from the tree under test {self.tree}")
+
+    def triton_interpreter(self) -> None:
+        """CPU lane: run Triton kernels under its interpreter; call before the first ``upstream``."""
+        from reproducers.probe.lanes.triton import interpret_triton
+
+        interpret_triton()
+
+    def megatron_cpu(self, **parallel: int) -> None:
+        """Start Megatron-Core in this rank, on the CPU lane with stand-ins for CUDA names; serves both lanes.
+
+        A world of one outside ``ranks``. Call before the first ``upstream``; ``parallel`` goes to
+        ``initialize_model_parallel``.
+        """
+        from reproducers.probe.lanes.megatron import megatron_lane, start_megatron
+
+        megatron_lane(self.lane)
+        start_megatron(self.upstream, self.seed, self.rank, **parallel)
+
+    @property
+    def rank(self) -> Rank:
+        """This process among those of ``ranks``, or a world of one."""
+        return self._rank
+
+    def ranks(self, world: int, work: Callable[[int], None]) -> None:
+        """Run ``work(rank)`` in ``world`` forked processes; their checks and executed lines join this arm's.
+
+        ``work`` calls ``megatron_cpu`` itself and records a check of a given name on one rank only. Call before this
+        process touches a GPU. Raises RuntimeError when a rank fails, with its traceback in the log.
+        """
+        from reproducers.probe.ranks import run_ranks
+
+        run_ranks(self, world, work)
+
+    def unwatched(self) -> contextlib.AbstractContextManager[None]:
+        """A ``with`` block for what is timed: the runner follows executed lines, which costs time, but not there."""
+        return contextlib.nullcontext()
+
+    def merge(self, checks: list[Check], seen: Any) -> None:
+        """Take in what a rank found."""
+        for check in checks:
+            self._add(check)
+
+    def seen(self) -> Any:
+        """What a rank has beside its checks, for ``merge``."""
+        return None
+
+    def lower(self, func: Any, **configs: Any) -> str:
+        """CUDA source of a TileLang function for sm_90a, no GPU needed; ``configs`` are pass configs.
+
+        As in ``**{"tl.disable_tma_lower": True}``. Errors of the compiler propagate.
+        """
+        from reproducers.probe.lanes.tilelang import lower
+
+        return lower(func, configs)
+
+    def nvcc(self, source: str) -> dict[str, int]:
+        """Compile CUDA source of ``lower`` for sm_90a: registers, spill bytes and stack of its largest kernel.
+
+        Raises CannotTest where there is no nvcc, RuntimeError with its first error when it rejects the source.
+        """
+        from reproducers.probe.lanes.tilelang import nvcc
+
+        return nvcc(source)
+
+    def transformer_engine(self) -> types.ModuleType:
+        """``transformer_engine.pytorch``; call before the first ``upstream`` that imports it.
+
+        On the cpu lane its C++ extension is stood in for (``lanes/transformer_engine.py``); its Python is the real one.
+        """
+        from reproducers.probe.lanes.transformer_engine import import_transformer_engine
+
+        return import_transformer_engine(self.lane)
+
+    def waits(self, call: Callable[[], Any]) -> Places:
+        """Where ``call`` makes the host wait for a GPU, {"file:line": times}.
+
+        On a GPU where PyTorch warns of it; on the cpu lane where code of the tree reads a tensor's values, or a size
+        that depends on them.
+        """
+        from reproducers.probe.measuring import host_waits
+
+        return host_waits(call, self.tree, self.lane)
+
+    def operators(self, call: Callable[[], Any]) -> Operators:
+        """How many operators ``call`` runs (``.count``) and how many elements they write (``.written``); any lane."""
+        from reproducers.probe.measuring import operators_of
+
+        return operators_of(call)
+
+    def launches(self, call: Callable[[], Any]) -> tuple[int, int]:
+        """Kernels, copies and fills of ``call`` on the GPU, and copies to the host among them; CUDA lane only.
+
+        (0, 0) where the profiler sees nothing; the first profile of a process starts it, so measure twice.
+        """
+        from reproducers.probe.measuring import gpu_launches
+
+        return gpu_launches(call)
+
+    def milliseconds(self, call: Callable[[], Any], repeats: int, warm: int) -> float:
+        """Median milliseconds of ``repeats`` calls after ``warm``, unwatched, GPU idle included; CUDA lane only."""
+        from reproducers.probe.measuring import gpu_milliseconds
+
+        with self.unwatched():
+            return gpu_milliseconds(call, repeats, warm)
+
+    def graph(self, call: Callable[[], T]) -> tuple[Any, T]:
+        """(CUDA graph, what ``call`` made in it), warmed up and captured; CUDA lane only.
+
+        The first error inside the capture is the one raised; the process is then unfit for more GPU work.
+        """
+        from reproducers.probe.measuring import cuda_graph
+
+        return cuda_graph(call)
+
+    def attempt(self, name: str, call: Callable[[], T], signature: Signature) -> T | None:
+        """Bug check: run ``call``; raising by ``signature`` is the bug, any other error a different failure.
+
+        Returns the call's value, or None when it raised: follow with ``error`` to show that the value is right.
+        """
+        return self._call(name, call, signature)
+
+    def guard_attempt(self, name: str, call: Callable[[], T]) -> T | None:
+        """Guard check: ``call`` must not raise. Returns its value, or None when it did (and the guard failed)."""
+        return self._call(name, call, None)
+
+    def _call(self, name: str, call: Callable[[], T], bug: Signature | None) -> T | None:
+        role, good, bad = ("bug", "healthy", "different") if bug else ("guard", "passed", "failed")
+        limit = f"no {bug.exception} /{bug.message}/ from {bug.frame}" if bug else "no exception"
+        try:
+            value = call()
+        except CannotTest:
+            raise
+        except Exception as error:
+            state = "bug" if bug and bug.matches(error) else bad
+            if state == bad or not any(c.state == "bug" and isinstance(c.measured, str) for c in self.checks):
+                # of the bug the first, which an issue quotes; without this frame, which says nothing
+                below = getattr(error.__traceback__, "tb_next", None)
+                traceback.print_exception(type(error), error, below, file=sys.stdout)
+            said = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+            self._add(Check(name, role, state, said, limit))  # type: ignore[arg-type]
+            return None
+        self._add(Check(name, role, good, "returned", limit))  # type: ignore[arg-type]
+        return value
+
+    def error(
+        self, name: str, measured: float, limit: float, *, reference: str, bug_above: float | None = None,
+        unit: str = "",
+    ) -> None:  # fmt: skip
+        """Bug check on an error norm: healthy ≤ ``limit``, the bug ≥ ``bug_above``, in between a different failure."""
+        state = judge_error(measured := float(measured), limit, bug_above)
+        detail = f"bug at or over {bug_above:.4g}" if bug_above is not None else ""
+        self._add(Check(name, "bug", state, measured, limit, reference, unit, detail))
+
+    def guard(self, name: str, measured: float, limit: float, *, reference: str, unit: str = "") -> None:
+        """Guard check: behaviour next to the bug that must hold in both arms, ``measured`` ≤ ``limit``."""
+        passed = judge_error(measured := float(measured), limit, None) == "healthy"
+        self._add(Check(name, "guard", "passed" if passed else "failed", measured, limit, reference, unit))
+
+    def digest(self, name: str, *tensors: Any) -> None:
+        """Bitwise identity: a hash of dtypes, shapes and bytes that must be the same in both arms.
+
+        ``tensors``: torch tensors on any device, or ``bytes`` (compiled code, say).
+        """
+        self._add(Check(name, "digest", "noted", bits_sha256(tensors), reference="the other arm, bit for bit"))
+
+    def note(self, name: str, measured: float | str, *, unit: str = "", detail: str = "") -> None:
+        """A measured number that decides nothing (peak bytes, time), kept in the record."""
+        self._add(Check(name, "note", "noted", measured, unit=unit, detail=detail))
+
+    def skip(self, name: str, reason: str) -> None:
+        """A check that this host cannot make; it is reported as skipped, never as passed."""
+        self._add(Check(name, "note", "skipped", detail=reason))
+
+    def _add(self, check: Check) -> None:
+        if any(c.name == check.name for c in self.checks):
+            raise ValueError(f"check {check.name!r} is recorded twice")
+        self.checks.append(check)
+        if not self.quiet:
+            print(check.line(), flush=True)
+
+
+def absent(package: str, option: str) -> CannotTest:
+    """What to raise where a package is missing: installing it helps, or a folder of its sources given by ``option``."""
+    how = f"{SOURCES[package]}, then" if package in SOURCES else "install what the script's header lists, or"
+    return CannotTest(f"{package} is not installed", f"{how} {option} DIR that holds {package}/")
+
+
+def locate(package: str, tree: str | None, option: str) -> Path:
+    """The import root that holds ``package``: the given tree, or wherever this interpreter has it installed."""
+    spec = PathFinder.find_spec(package, [tree] if tree else None)
+    if spec is None or not spec.submodule_search_locations:
+        raise absent(package, option)
+    return Path(next(iter(spec.submodule_search_locations))).parent
+
+
+def _options() -> argparse.ArgumentParser:
+    """The options of every reproducer."""
+    parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
+    parser.add_argument("--tree", type=os.path.abspath, help="folder of the package under test (default: installed)")
+    parser.add_argument("--needs", type=os.path.abspath, action="append", default=[], help="... of one that it needs")
+    parser.add_argument("--lane", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minimal", action="store_true", help="run minimal() alone; it raises where the bug is")
+    return parser
+
+
+def run_minimal(
+    p: Probe, minimal: Callable[[], None] | None, prepare: Callable[[Probe], object] | None
+) -> None:  # fmt: skip
+    """Prepare the lane, run ``minimal`` and check where upstream came from; what it raises is not caught."""
+    if minimal is None:
+        raise CannotTest("this reproducer has no minimal()")
+    if prepare is not None:
+        prepare(p)
+    try:
+        minimal()
+    except ModuleNotFoundError as error:
+        raise absent((error.name or "").split(".")[0], "--needs") from error
+    p.check_origin()
+
+
+def main(
+    reproduce: Callable[[Probe], None], *, pack: int, package: str,
+    minimal: Callable[[], None] | None = None, prepare: Callable[[Probe], object] | None = None,
+) -> None:  # fmt: skip
+    """Run ``reproduce`` as one arm and exit (see the module's docstring for output and exit status).
+
+    ``minimal``: the bug in at most 15 lines, without the probe: raises where the bug is, returns where it is not.
+    ``prepare`` runs before it under ``--minimal`` (stand-ins of the CPU lane, say); ``reproduce`` prepares itself.
+    """
+    parser, kind = _options(), Probe
+    if "--watch" in sys.argv:  # an arm of the runner
+        from reproducers.probe.watched import WatchedProbe
+
+        kind = WatchedProbe
+        kind.options(parser, pack)
+    args, remedy = parser.parse_args(), ""
+    sys.path[:0] = [folder for folder in (args.tree, *args.needs) if folder]
+    p = kind(package, args)
+    try:
+        p.open()
+        if args.minimal:
+            return run_minimal(p, minimal, prepare)
+        reproduce(p)
+        p.check_origin()
+        outcome, reason = judge(p.checks)
+    except CannotTest as error:
+        outcome, reason, remedy = "cannot_test", error.reason, error.remedy
+    except Exception as error:
+        if args.minimal:
+            raise
+        traceback.print_exc(file=sys.stdout)
+        outcome, reason = "different", f"{type(error).__name__}: {error}".splitlines()[0]
+    p.close(outcome, reason, remedy)
+    raise SystemExit({"bug": 0, "healthy": 0, "cannot_test": 77}.get(outcome, 1))

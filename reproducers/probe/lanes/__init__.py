@@ -1,0 +1,1 @@
+"""Stand-ins that let the real upstream code run without a GPU."""

@@ -1,0 +1,57 @@
+"""What was compiled once for an arm of the runner, kept by content.
+
+By the TIR text, the pass configs and TileLang's version for CUDA source; by the source and nvcc's version for a
+kernel's resources. Failures are never kept: the bug must happen in the run that claims it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from reproducers.probe.lanes import tilelang as lane_tilelang
+from reproducers.probe.lanes.tilelang import ARCH
+
+
+def lower(func: Any, configs: dict[str, Any]) -> str:
+    """As ``lane_tilelang.lower``."""
+    import tilelang
+
+    settings = json.dumps(lane_tilelang.named(configs), sort_keys=True)
+    kept = _path("lowered", tilelang.__version__, ARCH, settings, func.script(show_meta=True))
+    if kept and kept.exists():
+        return kept.read_text()
+    source = lane_tilelang.lower(func, configs)
+    _keep(kept, source)
+    return source
+
+
+def nvcc(source: str) -> dict[str, int]:
+    """As ``lane_tilelang.nvcc``."""
+    version = subprocess.run([lane_tilelang.nvcc_path(), "--version"], capture_output=True, text=True, check=True)
+    kept = _path("cubin", version.stdout, ARCH, source)
+    if kept and kept.exists():
+        return dict(json.loads(kept.read_text()))
+    used = lane_tilelang.nvcc(source)
+    _keep(kept, json.dumps(used))
+    return used
+
+
+def _path(kind: str, *content: str) -> Path | None:
+    """Where the artefact of this content is kept; None outside a runner, which names the folder."""
+    folder = os.environ.get("TILELANG_CACHE_DIR")
+    key = hashlib.sha256("\0".join(content).encode()).hexdigest()
+    return Path(folder) / f"patchlane-{kind}" / key if folder else None
+
+
+def _keep(path: Path | None, text: str) -> None:
+    if path is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f".tmp-{os.getpid()}-{path.name}")
+    scratch.write_text(text)
+    scratch.replace(path)

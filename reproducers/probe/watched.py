@@ -1,0 +1,118 @@
+"""An arm as the runner starts it: the probe, what it executed of the tree, and both ends of its output as JSON.
+
+It is not part of an exported file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from argparse import ArgumentParser, Namespace
+from dataclasses import asdict
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from reproducers.probe import Probe
+from reproducers.probe.api import locate
+from reproducers.probe.checks import Check
+from reproducers.probe.lanes import kept
+from reproducers.probe.stamp import capability, file_sha256, versions
+from reproducers.probe.watch import Watch
+
+
+class WatchedProbe(Probe):
+    """A probe whose tree's executed lines are kept, and whose stamp and record are lines of JSON."""
+
+    @staticmethod
+    def options(parser: ArgumentParser, pack: int) -> None:
+        """Add what only the runner gives."""
+        parser.add_argument("--label", default="", help="release or SHA of the tree, for the stamp")
+        parser.add_argument("--watch", type=Path, help="JSON: {path in tree: [[first, last line], ...]}")
+        parser.set_defaults(pack=pack)
+
+    def __init__(self, package: str, args: Namespace) -> None:
+        super().__init__(package, args)
+        self.watch: Watch | None = None
+
+    def open(self) -> None:
+        """Print the stamp, whether or not the package is in the tree, and begin to watch."""
+        tree = None
+        try:
+            self.tree = tree = locate(self.package, self.args.tree, "--tree")
+        finally:
+            self._stamp(tree)
+        self.watch = Watch(self.tree, json.loads(self.args.watch.read_text()))
+        self.watch.start()
+
+    def close(self, outcome: str, reason: str, remedy: str) -> None:
+        """Print the record; remedies are in terms of the verb that started this arm."""
+        super().close(outcome, reason, remedy)
+        executed: dict[str, Any] = {}
+        if self.watch is not None:
+            self.watch.stop()
+            executed = self.watch.report()
+        if "--tree DIR" in remedy:
+            remedy = f"python -m reproducers.run pack{self.args.pack:02} --upstream DIR that holds {self.package}/"
+        elif "--needs DIR" in remedy or "header lists" in remedy:
+            remedy = "python -m reproducers.doctor"
+        record = {
+            "outcome": outcome,
+            "reason": reason,
+            "remedy": remedy,
+            "sentinel": "BUG_REPRODUCED" if outcome == "bug" else None,
+            "checks": [asdict(check) for check in self.checks],
+            "executed": executed,
+        }
+        _emit("record", record)
+
+    def upstream(self, name: str) -> ModuleType:
+        """As the probe's; kernels that are compiled from now on are seen too."""
+        module = super().upstream(name)
+        self._watch.hook_triton()
+        return module
+
+    def lower(self, func: Any, **configs: Any) -> str:
+        """As the probe's, but what was lowered before is kept; not where tilelang itself is under test."""
+        return super().lower(func, **configs) if self.package == "tilelang" else kept.lower(func, configs)
+
+    def nvcc(self, source: str) -> dict[str, int]:
+        """As the probe's, but what was compiled before is kept."""
+        return kept.nvcc(source)
+
+    def unwatched(self) -> contextlib.AbstractContextManager[None]:
+        """A ``with`` block whose lines are not watched, because watching costs time that it would measure."""
+        return self._watch.paused()
+
+    def merge(self, checks: list[Check], seen: Any) -> None:
+        """Take in a rank's checks, and what its watch saw."""
+        super().merge(checks, seen)
+        self._watch.merge(seen)
+
+    def seen(self) -> Any:
+        """What this process's watch saw."""
+        return self._watch.seen()
+
+    @property
+    def _watch(self) -> Watch:
+        assert self.watch is not None, "open() comes first"
+        return self.watch
+
+    def _stamp(self, tree: Path | None) -> None:
+        stamp = {
+            "pack": self.args.pack,
+            "package": self.package,
+            "label": self.args.label,
+            "imported_from": str(tree) if tree else None,
+            "lane": self.lane,
+            "seed": self.seed,
+            "reproducer_sha256": file_sha256(Path(sys.modules["__main__"].__file__ or "")),
+            "host": capability(),
+            "versions": versions(),
+        }
+        _emit("stamp", stamp)
+
+
+def _emit(kind: str, body: dict[str, Any]) -> None:
+    print(json.dumps({"patchlane": kind, **body}, sort_keys=True), flush=True)

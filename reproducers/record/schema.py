@@ -1,0 +1,422 @@
+"""The hand-written half: ``packs/NN_slug/pack.yaml`` and ``packs/needs.yaml`` as frozen, cross-checked models."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import itertools
+import re
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+
+from reproducers.base.errors import PatchlaneError
+
+ROOT = Path(__file__).resolve().parents[2]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+GitSha = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
+PinName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
+PatchName = Annotated[str, StringConstraints(pattern=r"^[\w.-]+\.patch$")]
+Category = Literal[
+    "graph safety",
+    "tensor-wrapper dispatch",
+    "kernel numerics and dimensions",
+    "memory",
+    "integration and dispatcher gaps",
+    "compiler",
+    "legality refactor",
+]
+
+
+def _consumer(value: str) -> str:
+    if not re.fullmatch(r"(cpu|cuda) model(\.[a-z]\w*)+(: \S.*)?", value):
+        raise ValueError(
+            f'{value!r} is not "LANE MODULE" or "LANE MODULE: what", as in "cuda model.layers.mamba3.mixer"'
+        )
+    return value
+
+
+Consumer = Annotated[str, AfterValidator(_consumer)]
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Build(Model):
+    """How a source-only need is built on the host that runs it: setup.py's environment, and C shims to build beside."""
+
+    environment: dict[str, str] = {}
+    shims: list[Annotated[str, StringConstraints(pattern=r"^\w+\.c$")]] = []
+
+
+class Need(Model):
+    """A distribution that must be importable beside the code under test, unpacked and never installed.
+
+    ``lane`` limits it to that lane, ``trim`` keeps GPU code for that architecture only, ``build`` has an sdist's C++
+    extension built once a host.
+    """
+
+    distribution: str
+    release: str
+    artifacts: dict[str, Sha256] = Field(min_length=1)
+    lane: Literal["cpu", "cuda"] | None = None
+    trim: Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}$")] | None = None
+    build: Build | None = None
+
+
+class Pin(Model):
+    """One named upstream tree: a release on the package index, a git SHA, or a release with the SHA it was cut from.
+
+    ``live`` (fix.patch, where the pack has one) and ``fixed`` (``expect: healthy``) have their meaning by name; any
+    other pin shows the bug (``expect: bug``), and its fix when it names a ``patch``.
+    ``stacked_on`` names packs whose fix.patch is applied first, in both arms: what this one does without their bugs.
+    """
+
+    release: str | None = None
+    sha: GitSha | None = None
+    artifacts: dict[str, Sha256] = {}
+    source: str | None = None
+    needs: list[str] = []
+    patch: PatchName | None = None
+    expect: Literal["bug", "healthy"] = "bug"
+    stacked_on: list[int] = []
+
+    @model_validator(mode="after")
+    def _named(self) -> Pin:
+        if self.release is None and self.sha is None:
+            raise ValueError("a pin needs a release or a 40-hex sha")
+        if self.release is not None and not self.artifacts:
+            raise ValueError("a release pin needs artifacts: {file name: sha256}")
+        return self
+
+    @property
+    def label(self) -> str:
+        return (self.release or f"git {self.sha}") + "".join(f" + {number:02d}" for number in self.stacked_on)
+
+
+class Lane(Model):
+    """Where the pack can be shown. ``requires`` are importable modules; limits are per arm."""
+
+    requires: list[str] = []
+    capability: str | None = None
+    gpus: int = 0
+    timeout_s: int = 600
+    memory_gib: float = 8.0
+    max_age_days: int = 180
+
+
+class Upstream(Model):
+    repo: Annotated[str, StringConstraints(pattern=r"^[\w.-]+/[\w.-]+$")]
+    distribution: str
+    package: str
+    licence: str
+    source_root: str = "."
+
+
+class Thread(Model):
+    """A public issue, pull request or commit, titled as it is there.
+
+    ``relation`` is to the pack's bug and, for "overlaps", to its fix. ``note``: what it is to this pack, in our words.
+    """
+
+    url: Annotated[str, StringConstraints(pattern=r"^https://github\.com/[\w.-]+/[\w.-]+/(issues|pull|commit)/\w+$")]
+    title: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+    relation: Literal["reports it", "introduced it", "fixes it", "overlaps", "neighbour"]
+    state: Literal["open", "closed", "merged"]
+    looked_up: datetime.date
+    note: str = ""
+
+    @property
+    def competes(self) -> bool:
+        """Whether it is an open pull request for the same thing, beside which only a comment is in place."""
+        return self.state == "open" and "/pull/" in self.url and self.relation in ("fixes it", "overlaps")
+
+
+class Search(Model):
+    """What was searched for upstream threads, so that "none found" is a statement and not an omission."""
+
+    found: Literal["threads", "none"]
+    query: str
+    date: datetime.date
+
+
+class UpstreamState(Model):
+    search: Search
+    threads: list[Thread] = []
+    filed: Literal["issue", "pr", "comment"] | None = None
+    filed_url: str | None = None
+    filed_on: datetime.date | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> UpstreamState:
+        if len({self.filed is None, self.filed_url is None, self.filed_on is None}) > 1:
+            raise ValueError("filed, filed_url and filed_on go together: a filed pack needs its URL and date")
+        if (self.search.found == "threads") != bool(self.threads):
+            raise ValueError("search.found must be 'threads' exactly when threads are listed")
+        return self
+
+
+class Filing(Model):
+    """What is to be posted and why. ``thread``: where a comment belongs; ``after``: packs to be filed before.
+
+    ``pin``: the tree that the text, its numbers and the attached patch are of; ``Pack.filing_pin`` has the default.
+    """
+
+    decision: Literal["issue", "pr", "comment", "hold", "none"]
+    reason: str
+    thread: str | None = None
+    pin: PinName | None = None
+    after: list[int] = []
+
+
+class Pack(Model):
+    """One bug, its proof and its fix. ``folder`` is where it was read from."""
+
+    schema_version: Literal[1]
+    number: int = Field(ge=1, le=999)
+    title: str
+    claim: str
+    category: Category
+    kind: Literal["bug", "memory", "refactor", "report", "guard"]
+    upstream: Upstream
+    pins: dict[PinName, Pin]
+    lanes: dict[Literal["cpu", "cuda"], Lane] = Field(min_length=1)
+    no_lane: dict[Literal["cpu", "cuda"], str] = {}
+    upstream_state: UpstreamState
+    filing: Filing
+    remove_when: str
+    review_by: datetime.date
+    consumed_by: list[Consumer] = []
+    folder: Path = Field(exclude=True)
+
+    @property
+    def id(self) -> str:
+        return f"pack{self.number:02d}"
+
+    @property
+    def patch(self) -> Path:
+        return self.folder / "fix.patch"
+
+    def pin_name(self, at: str) -> str | None:
+        """The name of the pin that ``at`` (a name, release or SHA) asks for, None when the pack pins no such tree."""
+        return next((name for name, pin in self.pins.items() if at in (name, pin.release, pin.sha)), None)
+
+    def patch_at(self, at: str) -> Path | None:
+        """The patch to try on the tree ``at``: the pin's own, fix.patch on live and on trees that no pin names."""
+        name = self.pin_name(at)
+        own = self.pins[name].patch if name else None
+        if own is None and name not in ("live", "fixed", None):
+            return None
+        path = self.folder / (own or "fix.patch")
+        return path if path.is_file() else None
+
+    def healthy_at(self, at: str) -> bool:
+        """Whether the tree ``at`` is said to be free of the bug."""
+        name = self.pin_name(at)
+        return name == "fixed" or (name is not None and self.pins[name].expect == "healthy")
+
+    @property
+    def filing_pin(self) -> str:
+        """The name of the pin that is filed: the one that ``filing`` names, else ``main`` where it is pinned."""
+        return self.filing.pin or ("main" if "main" in self.pins else "live")
+
+    def owns(self, url: str) -> bool:
+        """Whether a URL is of the pack's own upstream repository."""
+        return url.lower().startswith(f"https://github.com/{self.upstream.repo}/".lower())
+
+    @property
+    def reproducer(self) -> Path:
+        return self.folder / "reproducer.py"
+
+    @model_validator(mode="after")
+    def _cross_checked(self) -> Pack:
+        if not self.folder.name.startswith(f"{self.number:02d}_"):
+            raise ValueError(f"number {self.number} does not match its folder {self.folder.name}")
+        if "live" not in self.pins:
+            raise ValueError("pins.live is required")
+        if "upstream" in self.pins:
+            raise ValueError('no pin may be named "upstream": so receipts call a folder that is no pin')
+        if self.kind == "guard" and "fixed" not in self.pins:
+            raise ValueError("a guard needs a fixed pin")
+        if self.kind in ("bug", "memory", "refactor") and not self.patch.is_file():
+            raise ValueError(f"kind {self.kind} needs {self.folder.name}/fix.patch")
+        if self.kind in ("report", "guard") and self.patch.is_file():
+            raise ValueError(f"kind {self.kind} offers no fix, yet {self.folder.name}/fix.patch exists")
+        if not self.reproducer.is_file():
+            raise ValueError(f"{self.folder.name}/reproducer.py is missing")
+        for name, pin in self.pins.items():
+            if pin.patch is not None and not (self.folder / pin.patch).is_file():
+                raise ValueError(f"pins.{name}.patch: {self.folder.name}/{pin.patch} is missing")
+        if self.filing.pin is not None and (self.filing.pin not in self.pins or self.healthy_at(self.filing.pin)):
+            broken = ", ".join(name for name in self.pins if not self.healthy_at(name))
+            raise ValueError(f"filing.pin: {self.filing.pin!r} is no pin with the bug, which are: {broken}")
+        if self.filing.thread is not None and not self.owns(self.filing.thread):
+            raise ValueError(f"filing.thread: {self.filing.thread} is not of {self.upstream.repo}")
+        if self.consumed_by and not self.patch.is_file():
+            raise ValueError("consumed_by is for packs whose fix.patch is trained with, and this one has none")
+        missing = {"cpu", "cuda"} - set(self.lanes) - set(self.no_lane)
+        if missing:
+            raise ValueError(f"lane {', '.join(sorted(missing))} is absent: say why under no_lane")
+        return self
+
+
+def line_of(text: str, loc: tuple[Any, ...]) -> int:
+    """1-based line of the field at ``loc``, or of its nearest existing parent."""
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    line = 1
+    for key in loc:
+        if isinstance(node, yaml.MappingNode):
+            pair = next(((k, v) for k, v in node.value if k.value == str(key)), None)
+            if pair is None:
+                break
+            line, node = pair[0].start_mark.line + 1, pair[1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(key, int) and key < len(node.value):
+            node = node.value[key]
+            line = node.start_mark.line + 1
+        else:
+            break
+    return line
+
+
+def read_yaml(path: Path) -> tuple[str, Any]:
+    """(text, value) of a YAML file; PatchlaneError with file and line when it is missing or malformed."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        return text, yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except OSError as error:
+        raise PatchlaneError(f"{path}: cannot be read ({error.strerror})", "git status") from error
+    except UnicodeDecodeError as error:
+        raise PatchlaneError(f"{path}: not UTF-8 at byte {error.start}", "save it as UTF-8") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f":{mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or "not YAML"
+        raise PatchlaneError(f"{path}{where}: {problem}", "correct the YAML at that line") from error
+
+
+def explain(path: Path, text: str, error: ValidationError) -> PatchlaneError:
+    """Every fault of a record as ``file:line: field: what was expected``."""
+    rows = []
+    for fault in error.errors():
+        field = ".".join(map(str, fault["loc"])) or "(whole file)"
+        said = fault["msg"].removeprefix("Value error, ")
+        rows.append(f"{path}:{line_of(text, fault['loc'])}: {field}: {said}")
+    return PatchlaneError("\n".join(rows), "correct the fields named above; docs/writing-a-pack.md lists them")
+
+
+def load_pack(folder: Path) -> Pack:
+    path = folder / "pack.yaml"
+    text, data = read_yaml(path)
+    if not isinstance(data, dict):
+        raise PatchlaneError(f"{path}:1: expected a mapping", "see docs/writing-a-pack.md")
+    try:
+        pack = Pack.model_validate({**data, "folder": folder})
+    except ValidationError as error:
+        raise explain(path, text, error) from error
+    known = load_needs(folder.parent)
+    for name, pin in pack.pins.items():
+        for need in pin.needs:
+            if need not in known:
+                line = line_of(text, ("pins", name, "needs"))
+                raise PatchlaneError(
+                    f"{path}:{line}: pins.{name}.needs: {need!r} is not in needs.yaml",
+                    f"one of: {', '.join(sorted(known))}",
+                )
+    return pack
+
+
+@functools.lru_cache
+def load_needs(folder: Path) -> dict[str, list[Need]]:
+    """Named sets of needed distributions (``needs.yaml`` beside the packs)."""
+    path = folder / "needs.yaml"
+    if not path.exists():
+        return {}
+    text, data = read_yaml(path)
+    try:
+        return TypeAdapter(dict[str, list[Need]]).validate_python(data or {})
+    except ValidationError as error:
+        raise explain(path, text, error) from error
+
+
+def load_packs(root: Path | None = None) -> list[Pack]:
+    """All packs by number; PatchlaneError with every fault of every pack, a number used twice among them."""
+    packs, faults = load_each(root)
+    refuse(faults)
+    return packs
+
+
+def refuse(faults: list[PatchlaneError]) -> None:
+    """Raise all of them as one."""
+    if faults:
+        raise PatchlaneError("\n".join(fault.what for fault in faults), faults[0].remedy)
+
+
+def load_each(root: Path | None = None) -> tuple[list[Pack], list[PatchlaneError]]:
+    """(packs that can be read, by number; why the others cannot). A numbered folder with files is a pack."""
+    packs, faults = list[Pack](), list[PatchlaneError]()
+    for folder in _folders(root):
+        try:
+            packs.append(load_pack(folder))
+        except PatchlaneError as error:
+            faults.append(error)
+    for one, two in itertools.pairwise(packs):
+        if one.number == two.number:
+            faults.append(_twice(one.folder, two.folder))
+    return packs, faults
+
+
+def load_named(names: list[str], root: Path | None = None) -> list[Pack]:
+    """Packs named as ``pack05``, ``05`` or ``5``, in the order given; no other pack is read.
+
+    PatchlaneError for one that is unknown or cannot be read.
+    """
+    chosen = []
+    for name in names:
+        match = re.fullmatch(r"(?:pack)?0*(\d+)", name)
+        folders = [folder for folder in _folders(root) if match and folder.name.startswith(f"{int(match[1]):02d}_")]
+        if not folders:
+            raise PatchlaneError(f"no pack {name!r}", "python -m reproducers.run --list")
+        if len(folders) > 1:
+            raise _twice(*folders[:2])
+        chosen.append(load_pack(folders[0]))
+    return chosen
+
+
+def _folders(root: Path | None) -> list[Path]:
+    """Folders of packs: with a pack.yaml, or numbered and with more in them than bytecode."""
+    folders = sorted(path for path in (root or ROOT / "packs").glob("*") if path.is_dir())
+    return [
+        folder
+        for folder in folders
+        if (folder / "pack.yaml").exists()
+        or (re.match(r"\d+_", folder.name) and any(path.name != "__pycache__" for path in folder.iterdir()))
+    ]
+
+
+def _twice(one: Path, two: Path) -> PatchlaneError:
+    number = int(one.name.partition("_")[0])
+    return PatchlaneError(f"number {number} is used by {one} and {two}", "give one of them another number")
+
+
+def select(names: list[str], packs: list[Pack]) -> list[Pack]:
+    """Packs named as ``pack05``, ``05`` or ``5``, in the order given; PatchlaneError for an unknown one."""
+    by_number = {p.number: p for p in packs}
+    chosen = []
+    for name in names:
+        match = re.fullmatch(r"(?:pack)?0*(\d+)", name)
+        if match is None or int(match[1]) not in by_number:
+            raise PatchlaneError(f"no pack {name!r}", "python -m reproducers.run --list")
+        chosen.append(by_number[int(match[1])])
+    return chosen

@@ -1,0 +1,1 @@
+"""A run: arms in child processes, what they observed, and the verdict."""

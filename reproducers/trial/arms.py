@@ -1,0 +1,421 @@
+"""Run one arm: the reproducer in a child process with limits on time and memory and captured, live output.
+
+Each arm runs under ``keeper.py`` in a scratch folder of its own, which also serves it for temporary files.
+The runner holds a lock in that folder while it lives, and every process of the arm carries the folder's name in its
+environment: so the next run knows what a runner that died left behind, and ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import functools
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import psutil
+
+from reproducers.base import disk
+from reproducers.probe.watch import Ranges
+from reproducers.record.schema import ROOT
+from reproducers.upstream.store import INTERPRETER
+
+KEPT_ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "LANG", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CC")
+KEEPER = Path(__file__).with_name("keeper.py")
+MARK = "ARM_OF_PATCHLANE"  # names the arm's scratch folder in the environment of all its processes
+PREFIX, LOCK = "patchlane-arm-", ".lock"
+POLL_S = 0.1
+IDLE_SHARE = 0.01  # of one core: an arm that uses less and is never seen waiting for a core or a disk is idle
+WALL_FACTOR = 20
+PATIENCE_S = 15.0
+SHM = "/dev/shm/"
+Sink = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class ArmSpec:
+    """What one child is given. It is never told whether ``tree`` is patched.
+
+    ``timeout_s``: seconds of processor time; what several cores do at once counts once.
+    """
+
+    reproducer: Path
+    tree: Path
+    needs: list[Path]
+    lane: str
+    seed: int
+    label: str
+    watch: Ranges
+    timeout_s: float
+    memory_gib: float
+    cache: Path
+    threads: int = 1
+
+
+@dataclass
+class ArmResult:
+    """What came back: the child's own record where there is one, and how it ended."""
+
+    outcome: str
+    reason: str
+    exit_code: int
+    seconds: float
+    peak_gib: float
+    output: list[str]
+    stamp: dict[str, Any] = field(default_factory=dict)
+    record: dict[str, Any] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "outcome": self.outcome,
+            "reason": self.reason,
+            "remedy": self.record.get("remedy", ""),
+            "exit_code": self.exit_code,
+            "seconds": round(self.seconds, 2),
+            "peak_gib": round(self.peak_gib, 3),
+            "sentinel": self.record.get("sentinel"),
+            "checks": self.record.get("checks", []),
+            "executed": self.record.get("executed", {}),
+        }
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Why an arm was not let go on, and what lets it."""
+
+    reason: str
+    remedy: str
+
+
+_children: set[subprocess.Popen[str]] = set()
+_children_lock = threading.Lock()
+_stopped = threading.Event()  # once interrupted, an arm that a repeat still starts ends at once
+
+
+def kill_children() -> None:
+    """End every arm that is still running, with all that it started; their ``run_arm`` raises KeyboardInterrupt."""
+    _stopped.set()
+    with _children_lock:
+        for child in _children:
+            _close(child)
+
+
+def _close(child: subprocess.Popen[str]) -> None:
+    """Tell the keeper to end its arm."""
+    assert child.stdin is not None
+    with contextlib.suppress(OSError):
+        child.stdin.close()
+
+
+def _end(child: subprocess.Popen[str], scratch: Path) -> None:
+    """End the arm and all that it started, also where the arm has killed or stopped its keeper."""
+    _close(child)
+    try:
+        child.wait(PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(psutil.Error):
+            for process in psutil.Process(child.pid).children(recursive=True):
+                process.kill()
+        child.kill()
+        child.wait()
+    _kill_marked(scratch)
+
+
+def _kill_marked(scratch: Path) -> None:
+    """Kill every process whose environment names the folder as its arm's."""
+    mark = f"{MARK}={scratch}".encode()
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark in entry.read_bytes().split(b"\0"):
+                os.kill(int(entry.parent.name), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def _scratch_folder() -> Iterator[Path]:
+    """A temporary folder with a lock that this process holds; it is gone afterwards whatever the arm left in it."""
+    with disk.writing(Path(tempfile.gettempdir()), disk.SCRATCH_REMEDY):
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
+        lock = _locked(folder / f"{LOCK}-new")
+        (folder / f"{LOCK}-new").rename(folder / LOCK)  # so that nobody ever sees it unlocked while we live
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if lock:
+            lock.close()
+
+
+def _locked(path: Path) -> IO[bytes] | None:
+    """The file, made where absent and locked; None when another process holds the lock."""
+    lock = path.open("ab")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        return None
+    return lock
+
+
+@functools.cache
+def remove_leftovers(place: Path) -> None:
+    """End and remove what runners that were killed left in ``place``: their arms' processes and scratch folders."""
+    for path in place.glob(f"{PREFIX}*/{LOCK}"):
+        with contextlib.suppress(OSError):
+            lock = _locked(path) if path.stat().st_uid == os.getuid() else None
+            if lock:
+                _kill_marked(path.parent)
+                shutil.rmtree(path.parent, ignore_errors=True)
+                lock.close()
+
+
+def _environment(spec: ArmSpec, scratch: Path) -> dict[str, str]:
+    families = ("NCCL_", "NVSHMEM_", "TORCH_SYMM", "LC_")
+    kept = {k: v for k, v in os.environ.items() if k in KEPT_ENVIRONMENT or k.startswith(families)}
+    # in one site-packages a wheel finds its neighbours' libraries by a path relative to itself; trees lie apart
+    folders = sorted({str(library.parent) for need in spec.needs for library in need.glob("*/lib/*.so*")})
+    inherited = [kept["LD_LIBRARY_PATH"]] if kept.get("LD_LIBRARY_PATH") else []
+    return kept | {
+        **({"LD_LIBRARY_PATH": ":".join([*folders, *inherited])} if folders else {}),
+        MARK: str(scratch),
+        "TMPDIR": str(scratch),
+        "PYTHONPATH": str(ROOT),
+        "PYTHONHASHSEED": "0",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPYCACHEPREFIX": str(_bytecode(spec)),
+        "TRITON_CACHE_DIR": str(spec.cache / "triton"),
+        "TILELANG_CACHE_DIR": str(spec.cache / "tilelang"),
+        "TORCHINDUCTOR_CACHE_DIR": str(spec.cache / "inductor"),
+        "OMP_NUM_THREADS": str(spec.threads),
+        "PYTHONFAULTHANDLER": "1",
+    }
+
+
+def _bytecode(spec: ArmSpec) -> Path:
+    """The bytecode folder of this arm's trees: code of one tree never comes from what another tree's arm compiled.
+
+    The interpreter's own libraries are not the store's; their bytecode, seconds of work an arm, is shared.
+    """
+    names = "\n".join(str(path) for path in (spec.tree, *spec.needs))
+    folder = spec.cache / "bytecode" / hashlib.sha256(names.encode()).hexdigest()
+    shared = spec.cache / "bytecode" / INTERPRETER
+    for library in {sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")}:
+        ours, common = (base / library.lstrip("/") for base in (folder, shared))
+        if not any(parent.is_symlink() for parent in (ours, *ours.parents)):
+            common.mkdir(parents=True, exist_ok=True)
+            ours.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                ours.symlink_to(common)
+    os.utime(folder)
+    return folder
+
+
+def _command(spec: ArmSpec, watch: Path) -> list[str]:
+    command = [sys.executable, "-s", "-P", str(spec.reproducer), "--tree", str(spec.tree)]
+    for need in spec.needs:
+        command += ["--needs", str(need)]
+    return [
+        *command,
+        *("--lane", spec.lane, "--seed", str(spec.seed), "--label", spec.label, "--watch", str(watch)),
+    ]
+
+
+def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
+    """Run the arm; ``sink`` gets each line as it comes. Whatever goes wrong in the child becomes an outcome.
+
+    Raises PatchlaneError when this host refuses a scratch folder, KeyboardInterrupt after ``kill_children``.
+    """
+    remove_leftovers(Path(tempfile.gettempdir()))
+    with _scratch_folder() as scratch:
+        watch = scratch / "watch.json"
+        with disk.writing(scratch, disk.SCRATCH_REMEDY):
+            watch.write_text(json.dumps(spec.watch))
+        with disk.writing(spec.cache, disk.STORE_REMEDY):
+            environment = _environment(spec, scratch)
+        started = time.monotonic()
+        with disk.writing(scratch, "end other processes, or run again later"):
+            child = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(KEEPER), str(scratch), *_command(spec, watch)],
+                cwd=scratch,
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+        meter = Meter(psutil.Process(child.pid), spec)
+        with _children_lock:
+            _children.add(child)
+            if _stopped.is_set():
+                _close(child)
+        try:
+            output: list[str] = []
+            reader = threading.Thread(target=_read, args=(child, output, sink), daemon=True)
+            reader.start()
+            stop = meter.watch(child)
+            _end(child, scratch)
+            reader.join(timeout=10)
+        finally:
+            _end(child, scratch)
+            meter.remove_shared_memory()
+            with _children_lock:
+                _children.discard(child)
+    if _stopped.is_set():
+        raise KeyboardInterrupt
+    return _result(child.returncode, stop, time.monotonic() - started, meter.peak_gib, output)
+
+
+def _read(child: subprocess.Popen[str], output: list[str], sink: Sink) -> None:
+    assert child.stdout is not None
+    for line in child.stdout:
+        output.append(line.rstrip("\n"))
+        sink(output[-1])
+
+
+class Meter:
+    """What an arm has used: processor time, memory, files in /dev/shm; and when that is too much.
+
+    A machine that does other things never decides: time counts only while the arm computes, and an arm that waits for
+    a core or a disk is not idle.
+    """
+
+    def __init__(self, keeper: psutil.Process, spec: ArmSpec) -> None:
+        self.keeper, self.spec = keeper, spec
+        self.started = self.last = self.quiet_since = time.monotonic()
+        self.processor = self.quiet_processor = 0.0  # seconds, over all cores
+        self.spent = 0.0  # seconds in which it computed, on however many cores
+        self.peak_gib = 0.0
+        self.shared: set[str] = set()  # files in /dev/shm that it has opened and that were not there before
+        self.there_before = set(_shared_files())
+
+    def watch(self, child: subprocess.Popen[str]) -> Stop | None:
+        """Wait for the child's end; why it has to be stopped, None when it ended by itself."""
+        while child.poll() is None:
+            with contextlib.suppress(psutil.Error):
+                self.sample()
+            if stop := self.stop():
+                return stop
+            time.sleep(POLL_S)
+        return None
+
+    def sample(self) -> None:
+        """Bring the figures up to date. Raises psutil.Error when a process ends meanwhile; the next reading serves."""
+        family = self.keeper.children(recursive=True)
+        now, resident, waiting = time.monotonic(), 0, False
+        ended = self.keeper.cpu_times()
+        processor = ended.children_user + ended.children_system
+        for process in family:
+            with process.oneshot():
+                times = process.cpu_times()
+                processor += times.user + times.system + times.children_user + times.children_system
+                resident += process.memory_info().rss
+                waiting |= process.status() in (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
+            self.shared |= _opened(process.pid) - self.there_before
+        self.peak_gib = max(self.peak_gib, (resident + sum(map(_size, self.shared))) / 2**30)
+        gained = max(0.0, processor - self.processor)
+        self.spent += min(gained, now - self.last)
+        self.processor, self.last = max(processor, self.processor), now
+        if waiting or self.processor - self.quiet_processor > IDLE_SHARE * (now - self.quiet_since):
+            self.quiet_since, self.quiet_processor = now, self.processor
+
+    def stop(self) -> Stop | None:
+        """Why the arm has to be stopped by the last sample, None when it may go on."""
+        limit, now = self.spec.timeout_s, time.monotonic()
+        longer = f"--timeout {max(600, 2 * limit):g}"
+        if self.peak_gib > self.spec.memory_gib:
+            field = f"lanes.{self.spec.lane}.memory_gib in {self.spec.reproducer.parent.name}/pack.yaml"
+            reason = f"over {self.spec.memory_gib:g} GiB of memory ({self.peak_gib:.1f} GiB)"
+            return Stop(reason, f"on a host that has more, raise {field}")
+        if self.spent > limit:
+            return Stop(f"over {limit:g} s of processor time", longer)
+        if now - self.quiet_since > limit:
+            return Stop(f"hung: {limit:g} s without using the processor", longer)
+        if now - self.started > WALL_FACTOR * limit:
+            return Stop(f"over {WALL_FACTOR * limit:g} s of wall time", longer)
+        return None
+
+    def remove_shared_memory(self) -> None:
+        """Remove the files in /dev/shm that the arm made and left."""
+        for name in self.shared:
+            with contextlib.suppress(OSError):
+                Path(name).unlink()
+
+
+def _shared_files() -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        for folder, _, names in os.walk(SHM):
+            yield from (f"{folder.rstrip('/')}/{name}" for name in names)
+
+
+def _opened(pid: int) -> set[str]:
+    """The files in /dev/shm that a process has open."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                name = str(entry.readlink())
+                if name.startswith(SHM) and not name.endswith(" (deleted)"):
+                    found.add(name)
+    return found
+
+
+def _size(name: str) -> int:
+    """Bytes that a file takes, 0 when it is gone."""
+    try:
+        return Path(name).stat().st_blocks * 512
+    except OSError:
+        return 0
+
+
+def json_line(line: str, kind: str) -> dict[str, Any]:
+    """The probe's JSON line of that kind ("stamp" or "record"), or nothing."""
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) and value.get("patchlane") == kind else {}
+
+
+EXPECTED_EXIT = {"bug": 0, "healthy": 0, "cannot_test": 77, "different": 1}
+NO_ROOM = (f"[Errno {errno.ENOSPC}]", os.strerror(errno.ENOSPC))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # the real-time signals have no names
+        return str(number)
+
+
+def _result(code: int, stop: Stop | None, seconds: float, peak: float, output: list[str]) -> ArmResult:
+    """A record counts only when it is the last line and the exit status agrees with it."""
+    stamp = json_line(output[0], "stamp") if output else {}
+    record = json_line(output[-1], "record") if output else {}
+    outcome, reason = record.get("outcome", "different"), record.get("reason", "")
+    if code < 0:
+        outcome, reason = "different", f"died of signal {_signal_name(-code)}"
+    elif not record or not stamp:
+        outcome, reason = "different", f"exit status {code} without a {'record' if stamp else 'stamp'}"
+    elif EXPECTED_EXIT.get(outcome) != code:
+        outcome, reason = "different", f"exit status {code} contradicts its record ({outcome})"
+    if stop is None and outcome == "different" and any(word in line for line in output for word in NO_ROOM):
+        stop = Stop(f"no space left on a disk of this host: {reason}", f"{disk.STORE_REMEDY}; {disk.SCRATCH_REMEDY}")
+    if stop:  # our limit or this host, not the code under test: no verdict on it
+        outcome, reason = "cannot_test", stop.reason
+        record = {**record, "remedy": stop.remedy, "sentinel": None}
+    return ArmResult(outcome, reason, code, seconds, peak, output, stamp, record)

@@ -1,0 +1,302 @@
+"""One pack, one pin, one lane: both arms, repeated, and the verdict they give."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib.util
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from reproducers.base.errors import CannotTestHere
+from reproducers.base.verdicts import Verdict
+from reproducers.host.facts import getting
+from reproducers.probe.stamp import gpus
+from reproducers.probe.watch import Ranges
+from reproducers.record.schema import Lane, Pack, Pin
+from reproducers.trial import rulings
+from reproducers.trial.arms import ArmResult, ArmSpec, run_arm
+from reproducers.trial.rulings import Ruling
+from reproducers.upstream import patching, pins
+from reproducers.upstream.patching import Applicability, ApplyClass
+from reproducers.upstream.store import Seal, Store, Tree
+
+Say = Callable[[str, str], None]  # (arm name, line)
+REMEDIES = {  # of options of the probe, which reproducers.run has not
+    "--tree DIR": "--upstream DIR, a checkout or an unpacked release of the pack's upstream",
+    "--needs DIR": "add what is missing to the pin's needs, in pack.yaml and packs/needs.yaml",
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asked of every pack.
+
+    ``at`` "upstream" is the folder ``upstream`` as it stands; any other is taken from the clone ``upstream`` if given.
+    """
+
+    at: str = "live"
+    lane: str = "cpu"
+    arm: str = "both"
+    repeats: int = 1
+    upstream: Path | None = None
+    allow_dirty: bool = False
+    threads: int = 1
+    timeout_s: float | None = None  # processor seconds an arm may use; None: the lane's
+
+
+@dataclass
+class Run:
+    """Everything one pack's run observed; the receipt is written from this and nothing else.
+
+    ``request.at`` is, once the tree is known, what that tree is: a pin's name, a release, a SHA or "upstream".
+    """
+
+    pack: Pack
+    request: Request
+    pin: Pin | None = None
+    tree: Tree | None = None
+    artifact: str | None = None
+    ruling: Ruling = field(default_factory=lambda: Ruling(Verdict.UNTESTABLE, "not run"))
+    fixed_tree: Tree | None = None
+    patch: Applicability | None = None
+    pristine: list[ArmResult] = field(default_factory=list)
+    patched: list[ArmResult] = field(default_factory=list)
+    fixed: list[ArmResult] = field(default_factory=list)
+    hunks: dict[str, bool] = field(default_factory=dict)
+    started: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
+    log: list[str] = field(default_factory=list)
+
+    @property
+    def patch_file(self) -> Path | None:
+        """The patch that belongs to the tree asked for."""
+        return self.pack.patch_at(self.request.at)
+
+    @property
+    def arms(self) -> dict[str, list[ArmResult]]:
+        return {"pristine": self.pristine, "patched": self.patched, "fixed": self.fixed}
+
+    @property
+    def sentinels(self) -> list[str]:
+        """Sentinels earned by the arms and their verdict."""
+        arms = {name: [arm.as_json() for arm in results] for name, results in self.arms.items()}
+        return rulings.sentinels(self.pack.kind, self.ruling.verdict.value, arms)
+
+
+def expected(pack: Pack, request: Request) -> set[Verdict]:
+    """The verdicts that do not contradict what the pack claims for this pin and arm.
+
+    Of a folder or commit that is no pin's the pack claims nothing: with the bug, without it, or too different for the
+    patch, all are answers. What says that reproducer or patch do not work there is none.
+    """
+    if _healthy(pack, request.at):
+        return {Verdict.FIXED_UPSTREAM}
+    if request.arm == "patched":
+        wanted = {Verdict.INCONCLUSIVE}
+    elif request.arm == "pristine" or pack.patch_at(request.at) is None:
+        wanted = {Verdict.REPRODUCED}
+    else:
+        wanted = {Verdict.REPRODUCED_AND_FIXED}
+    claimed = pack.pin_name(request.at) or not (request.at == pins.UPSTREAM or pins.SHA.fullmatch(request.at))
+    return wanted if claimed else wanted | {Verdict.FIXED_UPSTREAM, Verdict.PATCH_STALE}
+
+
+def _healthy(pack: Pack, at: str) -> bool:
+    """Whether the tree is said to be free of the bug: a pin that is, or a release after the one that fixed it."""
+    live, fixed = pack.pins["live"].release, pack.pins["fixed"].release if "fixed" in pack.pins else None
+    if pack.healthy_at(at) or fixed is None or pack.pin_name(at) or pins.SHA.fullmatch(at):
+        return pack.healthy_at(at)
+    try:
+        return Version(at) > Version(fixed) and (live is None or Version(fixed) > Version(live))
+    except InvalidVersion:
+        return False
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where arms run: one pin's tree with its needs, in one lane of this host."""
+
+    lane: Lane
+    label: str
+    tree: Tree
+    needs: list[Tree]
+    store: Store
+    tell: Say
+
+
+def execute(pack: Pack, request: Request, store: Store, say: Say) -> Run:
+    """Run the pack. Missing capabilities give UNTESTABLE; store and usage errors propagate."""
+    request = dataclasses.replace(request, at=pins.settle(pack, request.at, request.upstream))
+    run = Run(pack, request)
+
+    def tell(arm: str, line: str) -> None:
+        run.log.append(f"[{arm}] {line}")
+        try:
+            say(arm, line)
+        except (BrokenPipeError, SystemExit):  # rich's word for a closed pipe; nobody reads on, so it is an interrupt
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+    try:
+        lane = _lane(pack, request)
+        bench = _bench(run, _subject(run, store), run.pin, lane, store, tell)
+        if pack.kind == "guard" and run.request.at == "live" and request.arm == "both":
+            fixed = pack.pins["fixed"]
+            _guard(run, bench, _bench(run, pins.pin_tree(store, pack, fixed, {}), fixed, lane, store, tell))
+        else:
+            _arms(run, bench)
+    except CannotTestHere as error:
+        run.ruling = Ruling(Verdict.UNTESTABLE, error.what, error.remedy)
+    for probes, ours in REMEDIES.items():
+        if probes in run.ruling.remedy:
+            run.ruling = run.ruling._replace(remedy=ours)
+    for sentinel in run.sentinels:
+        if sentinel != "BUG_REPRODUCED":  # which the arm printed itself
+            tell("verdict", f"{sentinel}: {run.ruling.reason}")
+    tell("verdict", f"{run.ruling.verdict.value}: {run.ruling.reason}")
+    return run
+
+
+def _subject(run: Run, store: Store) -> Tree:
+    """The tree asked for; from now on the run's ``at`` and pin are what that tree is."""
+    options = {"upstream": run.request.upstream, "allow_dirty": run.request.allow_dirty}
+    at, run.pin, tree, run.artifact = pins.subject(store, run.pack, run.request.at, options)
+    run.request, run.tree = dataclasses.replace(run.request, at=at), tree
+    return tree
+
+
+def _bench(run: Run, tree: Tree, pin: Pin | None, lane: Lane, store: Store, tell: Say) -> Bench:
+    pack = run.pack
+    needs = pins.need_trees(store, pack, pin or pack.pins["live"], run.request.lane)
+    label = f"{pack.upstream.distribution} {tree.label.split(' ', 1)[-1]}"
+    return Bench(lane, label, tree, needs, store, tell)
+
+
+def _lane(pack: Pack, request: Request) -> Lane:
+    """The lane asked for; CannotTestHere when the pack lacks it or this host lacks what it requires."""
+    if request.lane not in pack.lanes:
+        why = pack.no_lane.get(request.lane, "the pack has none")  # type: ignore[call-overload]
+        raise CannotTestHere(f"{pack.id} has no {request.lane} lane: {why}")
+    lane = pack.lanes[request.lane]  # type: ignore[index]
+    absent = [name for name in lane.requires if importlib.util.find_spec(name) is None]
+    if absent:
+        remedy = " && ".join(dict.fromkeys(map(getting, absent)))
+        raise CannotTestHere(f"not importable here: {', '.join(absent)}", remedy)
+    if lane.gpus:
+        found = [gpu for gpu in gpus() if lane.capability in (None, gpu["capability"])]
+        if len(found) < lane.gpus:
+            wanted = f"{lane.gpus} GPU of compute capability {lane.capability or 'any'}"
+            raise CannotTestHere(f"the {request.lane} lane needs {wanted}, found {len(found)}", "run it on such a host")
+    return lane
+
+
+def _guard(run: Run, broken: Bench, fixed: Bench) -> None:
+    """A guard runs its broken and its fixed release, repeat by repeat."""
+    found, run.fixed_tree = [], fixed.tree
+    for seed in range(run.request.repeats):
+        run.pristine.append(_arm(run, broken, [], "pristine", seed))
+        run.fixed.append(_arm(run, fixed, [], "fixed", seed))
+        found.append(rulings.rule_guard(run.pristine[-1].as_json(), run.fixed[-1].as_json()))
+    run.ruling = _agree(found)
+
+
+def _arms(run: Run, bench: Bench) -> None:
+    """Fill ``run`` from the arms asked for; each repeat has its own seed and all must agree."""
+    request, patch = run.request, run.patch_file
+    strip = patching.strip_for(bench.tree.path, run.pack.upstream.source_root)
+    found: list[Ruling] = []
+    for seed in range(request.repeats):
+        if request.arm != "patched":
+            before = patching.hunks(patch, strip, after=False) if patch else []
+            run.pristine.append(_arm(run, bench, before, "pristine", seed))
+            found.append(rulings.rule_pristine(run.pristine[-1].as_json()))
+        if request.arm == "patched":
+            found.append(_patched(run, bench, strip, seed))
+        elif request.arm == "both" and patch and found[-1].verdict is Verdict.REPRODUCED:
+            found[-1] = _patched(run, bench, strip, seed)
+    run.ruling = _agree(found)
+
+
+def _patched(run: Run, bench: Bench, strip: int, seed: int) -> Ruling:
+    patch = run.patch_file
+    if patch is None:
+        raise CannotTestHere(f"{run.pack.id} has no patch for {run.request.at}", "--arm pristine")
+    run.patch = patching.classify(bench.tree.path, patch, strip)
+    if run.patch.kind is not ApplyClass.CLEAN:
+        return Ruling(Verdict.PATCH_STALE, f"{run.patch.kind.value}: {run.patch.message}", run.patch.remedy)
+    fixed = patching.patched_tree(bench.store, bench.tree, patch, strip)
+    after = patching.hunks(patch, strip, after=True)
+    arm = _arm(run, dataclasses.replace(bench, tree=fixed), after, "patched", seed)
+    run.patched.append(arm)
+    missing = patching.unexecuted(after, arm.record.get("executed", {}))
+    run.hunks = {hunk.name: run.hunks.get(hunk.name, True) and hunk.name not in missing for hunk in after}
+    if run.request.arm == "patched":
+        word = Verdict.FIX_INEFFECTIVE if arm.outcome == "bug" else Verdict.INCONCLUSIVE
+        return Ruling(word, f"patched arm alone: {arm.outcome}: {arm.reason}", "run both arms")
+    return rulings.rule(run.pristine[-1].as_json(), arm.as_json(), missing, run.pack.kind)
+
+
+def _arm(run: Run, bench: Bench, hunks: list[patching.Hunk], name: str, seed: int) -> ArmResult:
+    pack, tree, lane = run.pack, bench.tree, bench.lane
+    spec = ArmSpec(
+        reproducer=pack.reproducer,
+        tree=patching.import_root(tree.path, pack.upstream.source_root),
+        needs=[need.path for need in bench.needs],
+        lane=run.request.lane,
+        seed=seed,
+        label=bench.label,
+        watch=_inside(patching.ranges(hunks), pack, tree),
+        timeout_s=run.request.timeout_s or lane.timeout_s,
+        memory_gib=lane.memory_gib,
+        cache=bench.store.root / "cache",
+        threads=run.request.threads,
+    )
+    seal = Seal({bench.tree, run.tree or bench.tree, *bench.needs})
+    result = run_arm(spec, lambda line: bench.tell(name, line))
+    if broken := seal.broken():
+        result.outcome, result.reason = "cannot_test", f"the {name} arm changed the store's tree of {broken.label}"
+        result.record |= {"sentinel": None, "remedy": "find what writes there; the next run has the tree anew"}
+    result.record["executed"] = _outside(result.record.get("executed", {}), pack, tree)
+    found = f"{result.outcome} in {result.seconds:.1f} s, peak {result.peak_gib:.2f} GiB: {result.reason}"
+    bench.tell(name, f"-> {found}")
+    return result
+
+
+def _prefix(pack: Pack, tree: Tree) -> str:
+    root = patching.import_root(tree.path, pack.upstream.source_root)
+    return "" if root == tree.path else os.path.relpath(root, tree.path) + "/"
+
+
+def _inside(ranges: Ranges, pack: Pack, tree: Tree) -> Ranges:
+    """Paths relative to the import root, as the probe sees them."""
+    prefix = _prefix(pack, tree)
+    return {name.removeprefix(prefix): spans for name, spans in ranges.items()}
+
+
+def _outside(executed: dict[str, Any], pack: Pack, tree: Tree) -> dict[str, Any]:
+    """Back to paths relative to the tree, as the patch names them."""
+    prefix = _prefix(pack, tree)
+    return {prefix + name: seen for name, seen in executed.items()}
+
+
+def _agree(rulings: list[Ruling]) -> Ruling:
+    """One ruling for all repeats: the same verdict every time, or INCONCLUSIVE with the counts."""
+    words = [r.verdict for r in rulings]
+    if len(set(words)) == 1:
+        reason = rulings[0].reason
+        if len(words) > 1:
+            reason += f" ({len(words)} of {len(words)} repeats; {confidence(len(words))})"
+        return Ruling(words[0], reason, rulings[0].remedy)
+    counts = ", ".join(f"{words.count(w)}x {w.value}" for w in dict.fromkeys(words))
+    return Ruling(Verdict.INCONCLUSIVE, f"repeats disagree: {counts}", "raise -n, and look for a cause")
+
+
+def confidence(repeats: int) -> str:
+    """How rare a miss could be: with n agreeing repeats, 95% confident that another outcome is rarer than this."""
+    return f"95% confident that another outcome occurs in fewer than {1 - 0.05 ** (1 / repeats):.0%} of runs"

@@ -1,0 +1,124 @@
+"""The one place that turns what the arms observed into a verdict and sentinels: pure functions of their records."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from reproducers.base.verdicts import VERDICT_REMEDY, Verdict
+
+BYTES = ("bytes", "GiB", "MiB")
+
+
+class Ruling(NamedTuple):
+    """A verdict with its reason and, where there is one, the command or step that mends it."""
+
+    verdict: Verdict
+    reason: str
+    remedy: str = ""
+
+
+def failed_guards(arm: dict[str, Any]) -> list[str]:
+    return [c["name"] for c in arm["checks"] if c["role"] == "guard" and c["state"] == "failed"]
+
+
+def _guard_names(arm: dict[str, Any]) -> set[str]:
+    return {c["name"] for c in arm["checks"] if c["role"] == "guard"}
+
+
+def _digests(arm: dict[str, Any]) -> dict[str, str]:
+    return {c["name"]: c["measured"] for c in arm["checks"] if c["role"] == "digest"}
+
+
+def _broken(pristine: dict[str, Any], patched: dict[str, Any]) -> list[str]:
+    """Guards that fail or are gone, and tensors that are no longer what they were bit for bit, in the patched arm."""
+    after = _digests(patched)
+    changed = {name for name, value in _digests(pristine).items() if after.get(name) != value}
+    return sorted(set(failed_guards(patched)) | (_guard_names(pristine) - _guard_names(patched)) | changed)
+
+
+def _unanswered(pristine: dict[str, Any], patched: dict[str, Any]) -> list[str]:
+    """Checks that showed the bug and that the patched arm skipped: silence is not health."""
+    made = {c["name"] for c in patched["checks"] if c["role"] == "bug"}
+    return [c["name"] for c in pristine["checks"] if c["state"] == "bug" and c["name"] not in made]
+
+
+def _unproved_kind(kind: str, pristine: dict[str, Any], patched: dict[str, Any]) -> str:
+    """What a refactor or memory pack still owes after both arms are as they should be, or nothing."""
+    if kind == "refactor" and not _digests(pristine):
+        return "a refactor that compared no tensor bit for bit"
+    if kind == "memory" and not saved(pristine, patched):
+        return "a memory pack that measured no peak in bytes"
+    return ""
+
+
+def saved(pristine: dict[str, Any], patched: dict[str, Any]) -> dict[str, tuple[float, float]]:
+    """{check: (bytes before, after)} of the peaks that showed the bug, in the unit they were measured in."""
+    after = {c["name"]: c for c in patched["checks"] if c["state"] == "healthy"}
+    peaks = [c for c in pristine["checks"] if c["state"] == "bug" and c["name"] in after and c.get("unit") in BYTES]
+    return {c["name"]: (c["measured"], after[c["name"]]["measured"]) for c in peaks}
+
+
+def rule_pristine(arm: dict[str, Any]) -> Ruling:
+    """The verdict of the pristine arm alone."""
+    outcome, reason = arm["outcome"], arm["reason"]
+    if outcome == "cannot_test":
+        return Ruling(Verdict.UNTESTABLE, reason, arm.get("remedy", ""))
+    if outcome == "different":
+        return Ruling(Verdict.DIFFERENT_FAILURE, f"pristine: {reason}", VERDICT_REMEDY[Verdict.DIFFERENT_FAILURE])
+    guards = failed_guards(arm)
+    if guards:
+        return Ruling(Verdict.INCONCLUSIVE, f"guards fail on the pristine tree: {', '.join(guards)}")
+    if outcome == "healthy":
+        return Ruling(Verdict.FIXED_UPSTREAM, f"the bug is not in this tree: {reason}")
+    return Ruling(Verdict.REPRODUCED, f"bug observed: {reason}")
+
+
+def rule(pristine: dict[str, Any], patched: dict[str, Any], unexecuted: list[str], kind: str = "bug") -> Ruling:
+    """The verdict of both arms. ``unexecuted`` names the patch hunks that no executed or compiled line covered."""
+    alone = rule_pristine(pristine)
+    if alone.verdict is not Verdict.REPRODUCED:
+        return alone
+    broken = _broken(pristine, patched)
+    if patched["outcome"] == "bug":
+        return Ruling(Verdict.FIX_INEFFECTIVE, f"patched tree still shows: {patched['reason']}")
+    if patched["outcome"] == "cannot_test":
+        return Ruling(Verdict.UNTESTABLE, f"patched: {patched['reason']}", patched.get("remedy", ""))
+    if broken and (patched["checks"] or patched.get("executed")):  # the probe lived to report that they are gone
+        return Ruling(Verdict.FIX_REGRESSES, f"guards broken by the patch: {', '.join(broken)}")
+    if patched["outcome"] == "different":
+        remedy = VERDICT_REMEDY[Verdict.DIFFERENT_FAILURE]
+        return Ruling(Verdict.DIFFERENT_FAILURE, f"patched: {patched['reason']}", remedy)
+    if gone := _unanswered(pristine, patched):
+        return Ruling(Verdict.INCONCLUSIVE, f"bug checks that the patched arm did not make: {', '.join(gone)}")
+    if unexecuted:
+        return Ruling(Verdict.INCONCLUSIVE, f"patched code not seen executing: {', '.join(unexecuted)}")
+    if owed := _unproved_kind(kind, pristine, patched):
+        return Ruling(Verdict.INCONCLUSIVE, owed)
+    return Ruling(Verdict.REPRODUCED_AND_FIXED, f"{pristine['reason']}; healthy with the patch")
+
+
+def rule_guard(broken: dict[str, Any], fixed: dict[str, Any]) -> Ruling:
+    """The verdict of a guard: the broken release must show the bug and the fixed one be healthy."""
+    alone = rule_pristine(broken)
+    if alone.verdict is not Verdict.REPRODUCED:
+        return alone
+    other = rule_pristine(fixed)
+    if other.verdict is Verdict.FIXED_UPSTREAM:
+        return Ruling(Verdict.REPRODUCED, f"{alone.reason}; healthy in the fixed release")
+    if other.verdict is Verdict.REPRODUCED:
+        return Ruling(Verdict.FIX_INEFFECTIVE, f"the fixed release still shows: {fixed['reason']}")
+    return Ruling(other.verdict, f"fixed release: {other.reason}", other.remedy)
+
+
+def sentinels(kind: str, verdict: str, arms: dict[str, list[dict[str, Any]]]) -> list[str]:
+    """The sentinels that a run's arms earn: the pristine arm's own, and those that its verdict stands for."""
+    earned = [arm["sentinel"] for arm in arms["pristine"][:1] if arm["sentinel"]]
+    if verdict == Verdict.REPRODUCED_AND_FIXED.value:
+        earned.append("FIX_VALIDATED")
+        if kind == "memory":
+            earned.append("MEMORY_SAVE_VERIFIED")
+        if arms["pristine"] and _digests(arms["pristine"][-1]):
+            earned.append("BITWISE_IDENTICAL")
+    if verdict == Verdict.REPRODUCED.value and arms.get("fixed"):
+        earned.append("REGRESSION_GUARD_PASSED")
+    return earned

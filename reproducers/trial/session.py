@@ -1,0 +1,161 @@
+"""A set of runs on one terminal: parallel packs, the closing table, JSON, JUnit."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from reproducers.base.verdicts import VERDICT_MEANING, Verdict
+from reproducers.base.wording import short
+from reproducers.record.schema import Pack
+from reproducers.trial.arms import ArmResult, kill_children
+from reproducers.trial.experiment import Request, Run, execute, expected
+from reproducers.trial.screen import Announcer, Screen, cut, told
+from reproducers.upstream.store import Store, write_atomic
+
+LABEL = 28  # characters of a tree's name in the closing table, so that a row fits 80 columns
+
+
+def run_packs(packs: list[Pack], request: Request, workers: int, out: Console, verbose: bool = False) -> list[Run]:
+    """Run the packs, ``workers`` at a time; an interrupt kills every child before it propagates."""
+    store, screen = Store(progress=Announcer(out)), Screen(out, verbose=verbose, streaming=workers == 1)
+
+    def run(pack: Pack) -> Run:
+        screen.begin(pack.id)
+        done = execute(pack, request, store, lambda arm, line: screen.say(pack.id, arm, line))
+        screen.end(done)
+        return done
+
+    pool = ThreadPoolExecutor(workers)
+    try:
+        with screen.live():
+            return [f.result() for f in [pool.submit(run, pack) for pack in packs]]
+    except BaseException:
+        screen.silence()
+        pool.shutdown(wait=False, cancel_futures=True)
+        kill_children()
+        raise
+    finally:
+        pool.shutdown(wait=True)
+
+
+def summary(runs: list[Run], out: Console) -> None:
+    """The closing table, a line a run at 80 columns too, and for every contradiction what to do."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("pack", "tree", "lane", "verdict", "seconds"):
+        table.add_column(column, no_wrap=True, justify="right" if column == "seconds" else "left")
+    for run in runs:
+        fine = run.ruling.verdict in expected(run.pack, run.request)
+        seconds = sum(arm.seconds for results in run.arms.values() for arm in results)
+        table.add_row(
+            run.pack.id,
+            escape(cut(short(run.tree.label if run.tree else run.request.at), LABEL)),
+            run.request.lane,
+            f"[{'green' if fine else 'red'}]{run.ruling.verdict.value}[/]",
+            f"{seconds:.1f}",
+        )
+    out.print(table)
+    for run in runs:
+        for line in advice(run):
+            out.print(escape(line))
+
+
+def advice(run: Run) -> list[str]:
+    """What to do about a verdict that is not the expected one."""
+    wanted = expected(run.pack, run.request)
+    if run.ruling.verdict in wanted:
+        return []
+    said = [
+        f"{run.pack.id}: {run.ruling.verdict.value} ({VERDICT_MEANING[run.ruling.verdict]}),"
+        f" expected {' or '.join(sorted(v.value for v in wanted))}: {run.ruling.reason}"
+    ]
+    if run.ruling.verdict.value == "FIXED_UPSTREAM":
+        said.append(
+            f"  mend: if {run.tree.label if run.tree else run.request.at} is to be supported, drop the patch there: set"
+            f" pins.fixed in {run.pack.folder.name}/pack.yaml to the first fixed release, or make the pack a guard"
+        )
+    elif run.ruling.remedy:
+        said.append(f"  mend: {run.ruling.remedy}")
+    return said
+
+
+def as_json(run: Run) -> dict[str, Any]:
+    return {
+        "pack": run.pack.id,
+        "tree": run.tree.label if run.tree else None,
+        "lane": run.request.lane,
+        "verdict": run.ruling.verdict.value,
+        "expected": sorted(v.value for v in expected(run.pack, run.request)),
+        "reason": run.ruling.reason,
+        "remedy": run.ruling.remedy,
+        "sentinels": run.sentinels,
+        **{name: [a.as_json() for a in results] for name, results in run.arms.items()},
+    }
+
+
+def write_junit(runs: list[Run], path: Path) -> None:
+    """A suite for each pack; a case for each check, for each arm (with its seconds) and for the verdict."""
+    suites = [_suite(run) for run in runs]
+    root = ElementTree.Element("testsuites", _totals("patchlane", suites))
+    root.extend(suites)
+    write_atomic(path, ElementTree.tostring(root, encoding="utf-8", xml_declaration=True))
+
+
+def _totals(name: str, below: list[ElementTree.Element]) -> dict[str, str]:
+    """Counts and seconds over suites, or over the cases of one."""
+    cases = [case for element in below for case in element.iter("testcase")]
+    counted = {tag: str(sum(case.find(tag) is not None for case in cases)) for tag in ("failure", "skipped")}
+    seconds = sum(float(case.get("time", 0)) for case in cases)
+    return {
+        "name": name,
+        "tests": str(len(cases)),
+        "failures": counted["failure"],
+        "errors": "0",
+        "skipped": counted["skipped"],
+        "time": f"{seconds:.2f}",
+    }
+
+
+def _suite(run: Run) -> ElementTree.Element:
+    where = f"{run.pack.id}.{run.request.lane}"
+    wanted, verdict = expected(run.pack, run.request), run.ruling.verdict
+    fault = "" if verdict in wanted or verdict is Verdict.UNTESTABLE else f"{verdict.value}: {run.ruling.reason}"
+    cases = [_case(where, "verdict", fault, run.ruling.reason if verdict is Verdict.UNTESTABLE else "")]
+    for arm, results in run.arms.items():
+        shows = arm == "pristine" and wanted != {Verdict.FIXED_UPSTREAM}  # where the bug is as it should be
+        for number, result in enumerate(results):
+            place = f"{where}.{arm}" + (f".{number + 1}" if len(results) > 1 else "")
+            cases += _arm_cases(place, result, ("different", "failed") if shows else ("bug", "different", "failed"))
+    suite = ElementTree.Element("testsuite", _totals(run.pack.id, cases))
+    suite.extend(cases)
+    return suite
+
+
+def _arm_cases(place: str, result: ArmResult, faults: tuple[str, ...]) -> list[ElementTree.Element]:
+    fault = f"{result.outcome}: {result.reason}" if result.outcome in faults else ""
+    cases = [_case(place, "arm", fault, result.reason if result.outcome == "cannot_test" else "", result.seconds)]
+    for check in result.as_json()["checks"]:
+        said = told(check)
+        fault, skipped = (said if check["state"] in states else "" for states in (faults, ("skipped",)))
+        cases.append(_case(place, check["name"], fault, skipped))
+    return cases
+
+
+def _case(place: str, name: str, fault: str, skipped: str, seconds: float = 0) -> ElementTree.Element:
+    case = ElementTree.Element("testcase", classname=_xml(place), name=_xml(name), time=f"{seconds:.2f}")
+    for tag, message in (("failure", fault), ("skipped", skipped)):
+        if message:
+            ElementTree.SubElement(case, tag, message=_xml(message))
+    return case
+
+
+def _xml(text: str) -> str:
+    """Without the control characters that XML 1.0 cannot hold: an upstream's message may be coloured."""
+    return "".join(letter if letter >= " " or letter in "\t\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)

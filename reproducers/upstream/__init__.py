@@ -1,0 +1,1 @@
+"""Upstream code: fetched, checked, unpacked, pinned and patched."""

@@ -1,0 +1,174 @@
+"""Unpack wheels and sdists without trusting them: nothing outside the folder, no links out, no devices, no bombs."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import posixpath
+import shutil
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from reproducers.base import disk
+from reproducers.base.errors import StoreError
+
+MAX_BYTES = 3 * 2**30
+MAX_MEMBERS = 100_000
+MAX_RATIO = 100  # real packages are under 10
+RATIO_FROM = 2**22  # bytes unpacked
+PADDING = 2**20  # bytes of zeros that may follow a tar's end
+SPREAD = ("purelib", "platlib")  # what a wheel's NAME.data holds that is installed beside its other files
+
+
+def unpack(archive: Path, target: Path) -> None:
+    """Unpack ``archive`` (.whl, .zip, .tar.gz) into the empty folder ``target``; nothing of it is executed.
+
+    A single top-level folder of an sdist is stripped. Raises StoreError for an archive that is unsafe, absurd or not
+    whole, OSError where this host refuses to write.
+    """
+    try:
+        if archive.name.endswith((".whl", ".zip")):
+            _unzip(archive, target)
+        else:
+            _untar(archive, target)
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
+        if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile) and disk.of_host(error):
+            raise
+        raise StoreError(
+            f"{archive.name}: refused or unreadable: {error}", "delete it from the store and fetch again"
+        ) from error
+
+
+def wheel_files(archive: Path) -> list[tuple[str, bool, str]]:
+    """(path once unpacked, executable, sha256) of every file of a wheel, read from the wheel itself."""
+    with zipfile.ZipFile(archive) as wheel:
+        return [
+            (name.as_posix(), _executable(info), hashlib.sha256(wheel.read(info)).hexdigest())
+            for info, name in _placed(wheel)
+            if not info.is_dir()
+        ]
+
+
+def _limit(archive: Path, sizes: list[int]) -> None:
+    total, packed = sum(sizes), max(archive.stat().st_size, 1)
+    if len(sizes) > MAX_MEMBERS or total > MAX_BYTES or (total > RATIO_FROM and total / packed > MAX_RATIO):
+        raise StoreError(
+            f"{archive.name}: refused: {len(sizes)} members of {total} bytes from {packed} is beyond any real package"
+        )
+
+
+def _untar(archive: Path, target: Path) -> None:
+    with tarfile.open(archive, "r:gz", errorlevel=2) as tar:
+        members, total = [], 0
+        for member in tar:
+            total += member.size
+            members.append(member)
+            if len(members) > MAX_MEMBERS or total > MAX_BYTES:
+                break
+        _limit(archive, [m.size for m in members])
+        _check_members(archive, members)
+        _check_end(archive, tar)
+        tar.extractall(target, members, filter="data")
+    tops = list(target.iterdir())
+    if len(tops) == 1 and tops[0].is_dir() and not tops[0].is_symlink():
+        lift(tops[0], target)
+
+
+def _check_members(archive: Path, members: list[tarfile.TarInfo]) -> None:
+    """Every name is relative, there once and in real folders, and no link leads through another one."""
+    names = [PurePosixPath(m.name).as_posix() for m in members if not m.isdir()]
+    _once(archive, names)
+    links = {PurePosixPath(m.name).as_posix() for m in members if m.issym()}
+    for member in members:
+        if _leaves(member.name):
+            raise StoreError(f"{archive.name}: refused: member {member.name!r} leaves the folder")
+        if _through(PurePosixPath(member.name), links):
+            raise StoreError(f"{archive.name}: refused: member {member.name!r} lies behind a link")
+        if member.issym() or member.islnk():
+            above = posixpath.dirname(member.name) if member.issym() else ""
+            aim = PurePosixPath(above, member.linkname)
+            if aim.is_absolute() or _leaves(posixpath.normpath(aim.as_posix())):
+                raise StoreError(f"{archive.name}: refused: link {member.name!r} leaves the folder")
+            if _through(aim, links) or (member.islnk() and aim.as_posix() in links):
+                raise StoreError(f"{archive.name}: refused: link {member.name!r} leads through another link")
+
+
+def _leaves(name: str) -> bool:
+    path = PurePosixPath(name)
+    return path.is_absolute() or ".." in path.parts or "\\" in name
+
+
+def _through(path: PurePosixPath, links: set[str]) -> bool:
+    """Whether a folder above ``path`` is one of the links."""
+    return any(parent.as_posix() in links for parent in path.parents)
+
+
+def _once(archive: Path, names: list[str]) -> None:
+    if len(set(names)) < len(names):
+        raise StoreError(f"{archive.name}: refused: a member is there twice, and which one counts is not defined")
+
+
+def _check_end(archive: Path, tar: tarfile.TarFile) -> None:
+    """The tar ends as a whole one does, by two blocks of zeros: tarfile takes a bad header for the end."""
+    stream: IO[bytes] = tar.fileobj  # type: ignore[assignment]
+    stream.seek(tar.offset)
+    rest = stream.read(PADDING + 1)  # to the end of the stream, where gzip compares its checksum
+    if len(rest) < 2 * tarfile.BLOCKSIZE or len(rest) > PADDING or rest.strip(b"\0"):
+        raise StoreError(
+            f"{archive.name}: refused or unreadable: it is not whole, or has a bad header",
+            "delete it from the store and fetch again",
+        )
+
+
+def _placed(wheel: zipfile.ZipFile) -> Iterator[tuple[zipfile.ZipInfo, PurePosixPath]]:
+    """Each member and its path once unpacked: what lies in ``NAME.data/purelib`` or ``platlib`` goes to the top."""
+    for info in wheel.infolist():
+        parts = PurePosixPath(info.filename).parts
+        inner = parts[2:] if len(parts) > 2 and parts[0].endswith(".data") and parts[1] in SPREAD else parts
+        yield info, PurePosixPath(*inner)
+
+
+def _unzip(archive: Path, target: Path) -> None:
+    with zipfile.ZipFile(archive) as wheel:
+        _limit(archive, [i.file_size for i in wheel.infolist()])
+        placed = list(_placed(wheel))
+        _once(archive, [name.as_posix() for info, name in placed if not info.is_dir()])
+        for info, name in placed:
+            _extract(wheel, info, target, name)
+
+
+def _executable(info: zipfile.ZipInfo) -> bool:
+    return bool(info.external_attr >> 16 & 0o111)
+
+
+def _extract(wheel: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path, name: PurePosixPath) -> None:
+    if _leaves(info.filename):
+        raise StoreError(f"{wheel.filename}: refused: member {info.filename!r} leaves the folder")
+    if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
+        raise StoreError(f"{wheel.filename}: refused: member {info.filename!r} is a link or a device")
+    path = target / name
+    if info.is_dir():
+        path.mkdir(parents=True, exist_ok=True)
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with wheel.open(info) as source, path.open("xb") as sink:
+        shutil.copyfileobj(source, sink)
+    path.chmod(0o755 if _executable(info) else 0o644)
+
+
+def lift(inner: Path, target: Path) -> None:
+    """Move the contents of ``inner`` up into ``target``."""
+    moved = target / ".lifting"
+    inner.rename(moved)
+    for child in moved.iterdir():
+        destination = target / child.name
+        if destination.is_dir() and child.is_dir():
+            shutil.copytree(child, destination, dirs_exist_ok=True)
+        else:
+            child.rename(destination)
+    shutil.rmtree(moved)

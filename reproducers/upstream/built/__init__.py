@@ -1,0 +1,1 @@
+"""Needs that are published as source or for seven GPU architectures."""

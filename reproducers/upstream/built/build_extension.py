@@ -1,0 +1,121 @@
+"""Build a need that is published as source only (a torch C++ extension) once a host, into its store.
+
+What was built is keyed by everything that it depends on: the sdist's digest, the environment and C sources that
+``needs.yaml`` gives it, and this host's Python, torch, CUDA and compiler. It needs a torch that is built for CUDA, its
+toolkit and g++; a host that lacks one gets CannotTestHere with the name of what is missing. The log is kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from reproducers.base.errors import CannotTestHere
+from reproducers.record.schema import ROOT, Build
+from reproducers.upstream.store import Store, Tree
+
+TIMEOUT_S = 840  # under the store's own lock timeout
+ASK = "import json, torch; from reproducers.upstream.built import build_extension as b; print(json.dumps(b.of_torch()))"
+
+
+def of_torch() -> dict[str, Any]:
+    """What a build depends on of Python and of the torch that this process has imported."""
+    torch = sys.modules["torch"]
+    return {
+        "python": sysconfig.get_config_var("SOABI"), "torch": str(torch.__version__), "cuda": torch.version.cuda,
+        "abi": torch._C._GLIBCXX_USE_CXX11_ABI,
+    }  # fmt: skip
+
+
+def _asked() -> dict[str, Any]:
+    """``of_torch``, in a process of its own where this one has not imported torch, as the engine never does."""
+    if "torch" in sys.modules:
+        return of_torch()
+    done = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, cwd=ROOT)
+    if done.returncode:
+        raise CannotTestHere("a torch extension has to be built and torch cannot be imported", "make setup")
+    facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return facts
+
+
+def host() -> dict[str, Any]:
+    """What a build depends on here. Raises CannotTestHere naming the first thing that is missing."""
+    facts = _asked()
+    if facts["cuda"] is None:
+        raise CannotTestHere(
+            f"a CUDA extension has to be built and torch {facts['torch']} is built without CUDA",
+            "run it on a GPU host with a CUDA build of torch",
+        )
+    home = cuda_home()
+    compiler = shutil.which("g++")
+    if home is None or compiler is None:
+        what = "g++" if compiler is None else "nvcc (the CUDA toolkit)"
+        raise CannotTestHere(f"a CUDA extension has to be built and {what} is not here", "install it, or set CUDA_HOME")
+    said = subprocess.run([compiler, "-dumpfullversion"], capture_output=True, text=True)
+    return facts | {"home": str(home), "g++": said.stdout.strip()}
+
+
+def cuda_home() -> Path | None:
+    """The CUDA toolkit's folder: CUDA_HOME, the usual place, or where nvcc on the path belongs."""
+    nvcc = shutil.which("nvcc")
+    places = [Path(p) for p in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if p]
+    places += [Path(nvcc).resolve().parent.parent] if nvcc else []
+    return next((p for p in places if (p / "bin" / "nvcc").is_file()), None)
+
+
+def ensure(store: Store, name: str, build: Build, source: Tree, sha256: str) -> Tree:
+    """The tree of what setup.py of ``source`` builds here, and of the shims; built when the store does not have it."""
+    facts = host()
+    shims = [Path(__file__).with_name(shim) for shim in build.shims]
+    depends = {**facts, "source": sha256, "environment": build.environment, "shims": [s.read_text() for s in shims]}
+    key = hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()
+    log = store.root / "built" / f"{key}.log"
+
+    def fill(target: Path) -> None:
+        log.unlink(missing_ok=True)
+        with tempfile.TemporaryDirectory(prefix="patchlane-build-") as scratch:
+            work = Path(scratch) / "source"
+            shutil.copytree(source.path, work)
+            command = [sys.executable, "setup.py", "build_ext", "--build-lib", str(target)]
+            _run([*command, "--build-temp", f"{scratch}/objects"], work, _environment(build, facts), name, log)
+            if not list(target.rglob("*.so")):
+                raise CannotTestHere(f"{name}: setup.py built nothing", f"read {log}")
+            for shim in shims:
+                library = target / f"lib{shim.stem}.so"
+                _run(
+                    ["g++", "-x", "c", "-O2", "-shared", "-fPIC", "-o", str(library), str(shim)], work, None, name, log
+                )
+
+    return store.tree("built", key, f"{name} built for torch {facts['torch']}", fill)
+
+
+def _environment(build: Build, facts: dict[str, Any]) -> dict[str, str]:
+    """The caller's, with the interpreter's own tools and the toolkit's headers behind those that setup.py names."""
+    headers = [f"{facts['home']}/include", f"{facts['home']}/include/cccl", os.environ.get("CPLUS_INCLUDE_PATH", "")]
+    own = {"CUDA_HOME": facts["home"], "CPLUS_INCLUDE_PATH": ":".join(h for h in headers if h)}
+    own["PATH"] = f"{os.environ.get('PATH', '')}:{Path(sys.executable).parent}"  # ninja, without which it takes minutes
+    return {**os.environ, "MAX_JOBS": str(os.cpu_count() or 1), **own, **build.environment}
+
+
+def _run(command: list[str], folder: Path, environment: dict[str, str] | None, name: str, log: Path) -> None:
+    """Run a build step with its output appended to the log; CannotTestHere with the compiler's first complaint."""
+    with log.open("ab") as sink:
+        try:
+            done = subprocess.run(
+                command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,
+                timeout=TIMEOUT_S,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired as error:
+            raise CannotTestHere(f"{name} was not built in {TIMEOUT_S} s", f"read {log}, and run again") from error
+    if done.returncode:
+        lines = log.read_text(errors="replace").splitlines()
+        said = next((line for line in lines if "error:" in line.lower()), lines[-1] if lines else "no output")
+        raise CannotTestHere(f"{name} cannot be built here: {said.strip()[:200]}", f"read {log}")

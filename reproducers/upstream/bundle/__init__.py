@@ -1,0 +1,1 @@
+"""What an offline host needs, in parts."""

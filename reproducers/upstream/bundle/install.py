@@ -1,0 +1,154 @@
+"""Install a bundle's parts into the store. Standard library only until the bundle's own requirements are unpacked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import lzma
+import platform
+import shutil
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import IO, Any, cast
+
+from reproducers.base.errors import PatchlaneError
+
+USAGE = "usage: python -m reproducers.bundle install PART..."
+OLDEST = (3, 11, 4)
+
+
+class Parts:
+    """The parts read as one stream, in name order."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.paths = sorted(paths, key=lambda p: p.name)
+        self.current: IO[bytes] | None = None
+
+    def read(self, size: int = -1) -> bytes:
+        while True:
+            if self.current is None:
+                if not self.paths:
+                    return b""
+                self.current = self.paths.pop(0).open("rb")
+            data = self.current.read(size)
+            if data:
+                return data
+            self.current.close()
+            self.current = None
+
+
+def here() -> str:
+    """This interpreter as a bundle's target."""
+    kind = {"cpython": "cp"}.get(sys.implementation.name, sys.implementation.name)
+    return f"{kind}{sys.version_info[0]}{sys.version_info[1]}-{sys.platform}-{platform.machine()}"
+
+
+def check_target(target: str) -> None:
+    """PatchlaneError when the bundle is for another interpreter or machine."""
+    if target != here():
+        version = target.split("-")[0].removeprefix("cp3")
+        raise PatchlaneError(
+            f"the bundle is for {target}, this Python is {here()}",
+            f"python3.{version} -m reproducers.bundle install PART..., or make one with --target {here()}",
+        )
+
+
+def unpack(paths: list[Path], target: Path) -> dict[str, Any]:
+    """Unpack objects to ``target/objects``, checking each against its digest; returns the index.
+
+    Raises PatchlaneError for another interpreter's bundle, ValueError for one that was altered.
+    """
+    (target / "objects").mkdir()
+    index: dict[str, Any] = {}
+    with lzma.LZMAFile(cast("IO[bytes]", Parts(paths))) as packed, tarfile.open(fileobj=packed, mode="r|") as tar:
+        for member in tar:
+            source = tar.extractfile(member)
+            if source is None:
+                continue
+            data = source.read()
+            if member.name == "index.json":
+                index = json.loads(data)
+                check_target(index.get("target", here()))  # the first bundles do not name theirs
+                continue
+            sha = hashlib.sha256(data).hexdigest()
+            if member.name != f"objects/{sha}":
+                raise ValueError(f"{member.name} has the bytes of {sha}")
+            (target / "objects" / sha).write_bytes(data)
+    return index
+
+
+def build(tree: dict[str, Any], objects: Path, target: Path) -> None:
+    """Lay a tree's files out under ``target``."""
+    for name, executable, sha in tree["files"]:
+        path = target / name
+        if not path.resolve().is_relative_to(target.resolve()):
+            raise ValueError(f"{name!r} leaves the tree")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(objects / sha, path)
+        path.chmod(0o755 if executable else 0o644)
+    for name, aim in tree["links"].items():
+        path = target / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not (path.parent.resolve() / aim).resolve().is_relative_to(target.resolve()):
+            raise ValueError(f"link {name!r} leaves the tree")
+        path.symlink_to(aim)
+
+
+def fill_store(index: dict[str, Any], objects: Path) -> Path:
+    """Put every tree into the store, its content digest checked; returns the engine requirements' folder."""
+    from reproducers.base.errors import StoreError
+    from reproducers.upstream.store import Store
+
+    store = Store(offline=True)
+    for key, tree in index["trees"].items():
+
+        def fill(target: Path, tree: dict[str, Any] = tree) -> dict[str, Any]:
+            build(tree, objects, target)
+            return {name: value for name, value in tree.get("record", {}).items() if name not in ("digest", "label")}
+
+        made = store.tree("trees", key, tree["label"], fill)
+        if made.digest != tree["digest"]:
+            raise StoreError(f"{tree['label']}: digest {made.digest}, the bundle says {tree['digest']}")
+        print(f"{tree['label']}: {len(tree['files'])} files")
+    return store.root / "trees" / str(index["engine"])
+
+
+def main(arguments: list[str]) -> int:
+    """Install; returns the exit code (2 for bad parts, a wrong Python or a full disk, with what to do)."""
+    paths = [Path(a) for a in arguments]
+    absent = [str(p) for p in paths if not p.is_file()]
+    if not paths or absent:
+        print(f"{USAGE}\nnot files: {', '.join(absent) or 'no parts given'}", file=sys.stderr)
+        return 2
+    try:
+        site = install(paths)
+    except PatchlaneError as error:
+        return refused(error)
+    except (lzma.LZMAError, EOFError, tarfile.TarError, ValueError, KeyError) as error:
+        return refused(PatchlaneError(f"the bundle is incomplete or altered: {error}", "copy every part again"))
+    except OSError as error:
+        what = f"{error.filename or 'this host'}: {error.strerror or error}"
+        return refused(PatchlaneError(what, "make room, or export TMPDIR=DIR PATCHLANE_STORE=DIR"))
+    print(f"installed. Now:\n  export PYTHONPATH={site}\n  python -m reproducers.run --offline PACK...")
+    return 0
+
+
+def refused(error: PatchlaneError) -> int:
+    """Print the error; its exit code."""
+    print(f"error: {error}", file=sys.stderr)
+    return int(error.exit_code)
+
+
+def install(paths: list[Path]) -> Path:
+    """Put what the parts hold into the store; returns the folder of the engine's requirements."""
+    if sys.version_info < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise PatchlaneError(f"it needs Python {oldest} or later, this is {platform.python_version()}", USAGE)
+    with tempfile.TemporaryDirectory(prefix="patchlane-") as scratch:
+        folder = Path(scratch)
+        index = unpack(paths, folder)
+        build(index["trees"][index["engine"]], folder / "objects", folder / "engine")
+        sys.path.append(str(folder / "engine"))
+        return fill_store(index, folder / "objects")

@@ -1,0 +1,135 @@
+"""The package index: which files a release has, and their bytes by sha256. Heavy imports stay inside the calls."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from reproducers.base.errors import CannotTestHere
+
+Progress = Callable[[str, int, int], None]
+SHOWN = 8  # releases that a message lists
+
+
+def _client() -> Any:
+    """A client of the index that pip or uv would use (PIP_INDEX_URL / UV_INDEX_URL), trusting the system's CAs.
+
+    CannotTestHere under PATCHLANE_OFFLINE=1: whoever asks the index makes this client first, before requests, whose
+    import opens a socket.
+    """
+    if os.environ.get("PATCHLANE_OFFLINE") == "1":
+        raise CannotTestHere(
+            "the run is offline, the package index is not asked",
+            "run without --offline and PATCHLANE_OFFLINE, or: python -m reproducers.bundle install PART...",
+        )
+    import truststore
+    from pypi_simple import PYPI_SIMPLE_ENDPOINT, PyPISimple
+
+    truststore.inject_into_ssl()
+    endpoint = os.environ.get("PIP_INDEX_URL") or os.environ.get("UV_INDEX_URL") or PYPI_SIMPLE_ENDPOINT
+    return PyPISimple(endpoint)
+
+
+def unreachable(distribution: str, timeout_s: float = 5) -> str:
+    """Why the index does not answer for ``distribution``, "" when it does. One small request."""
+    try:
+        client = _client()
+    except CannotTestHere as error:
+        return error.what
+    from requests import RequestException
+
+    try:
+        with client:
+            client.s.head(client.get_project_url(distribution), timeout=timeout_s).raise_for_status()
+    except RequestException as error:
+        return _short(error)
+    return ""
+
+
+def release_files(distribution: str, release: str) -> dict[str, str]:
+    """{file name: sha256} of a release as the index states them; CannotTestHere when there is none or no network.
+
+    Its remedy lists the newest releases, newest first.
+    """
+    client = _client()
+    from requests import RequestException
+
+    try:
+        with client:
+            packages = client.get_project_page(distribution).packages
+    except RequestException as error:
+        raise CannotTestHere(f"the package index cannot be reached: {_short(error)}", "check the network") from error
+    files = {p.filename: p.digests["sha256"] for p in packages if p.version == release and "sha256" in p.digests}
+    if not files:
+        newest = sorted({p.version for p in packages if p.version}, key=_order, reverse=True)[:SHOWN]
+        raise CannotTestHere(f"{distribution} has no release {release}", f"--at one of; newest are {', '.join(newest)}")
+    return files
+
+
+def _order(release: str) -> Version:
+    """By which releases are sorted; what is no version comes before all others."""
+    try:
+        return Version(release)
+    except InvalidVersion:
+        return Version("0.dev0")
+
+
+def sizes(files: set[tuple[str, str]]) -> dict[str, int]:
+    """{file name: bytes} of ``files``, (distribution, file name) each, as far as the index answers and states them."""
+    from requests import RequestException
+
+    found: dict[str, int] = {}
+    with _client() as client:
+        for distribution in sorted({distribution for distribution, _ in files}):
+            wanted = {filename for name, filename in files if name == distribution}
+            try:
+                packages = client.get_project_page(distribution).packages
+            except RequestException:
+                continue
+            found |= {p.filename: p.size for p in packages if p.filename in wanted and p.size is not None}
+    return found
+
+
+def download(distribution: str, filename: str, target: Path, progress: Progress) -> None:
+    """Fetch one file of a distribution to ``target``; the caller checks its digest. CannotTestHere on failure."""
+    client = _client()
+    from requests import RequestException
+
+    try:
+        with client:
+            page = client.get_project_page(distribution)
+            package = next((p for p in page.packages if p.filename == filename), None)
+            if package is None:
+                raise CannotTestHere(f"the index no longer has {filename}", "update the pin in pack.yaml")
+            client.download_package(package, target, verify=False, progress=_reporter(filename, progress))
+    except RequestException as error:
+        raise CannotTestHere(
+            f"{filename} cannot be fetched: {_short(error)}",
+            "check the network, or install a bundle: python -m reproducers.bundle install PART...",
+        ) from error
+
+
+def _reporter(filename: str, progress: Progress) -> Any:
+    class Tracker:
+        def __init__(self, size: int | None) -> None:
+            self.size, self.done = size or 0, 0
+
+        def __enter__(self) -> Tracker:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            return None
+
+        def update(self, count: int) -> None:
+            self.done += count
+            progress(filename, self.done, self.size)
+
+    return Tracker
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:160]

@@ -1,0 +1,293 @@
+"""From what was asked (a pin's name, a release, a SHA, a folder) to trees in the store."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import shutil
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from packaging.tags import Tag, sys_tags
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from reproducers.base.errors import CannotTestHere, PatchlaneError
+from reproducers.record.schema import Need, Pack, Pin, load_needs
+from reproducers.upstream import archive, git, index, patching
+from reproducers.upstream.built import build_extension, trim_fatbin
+from reproducers.upstream.store import Store, Tree
+
+UPSTREAM = "upstream"  # the folder of --upstream as it stands; in a receipt: a tree without pin, release or SHA
+SHA = re.compile(r"[0-9a-f]{40}")
+PREFIX = re.compile(r"[0-9a-f]{7,40}")
+
+
+class Subject(NamedTuple):
+    """The tree to test and what it is: a pin's name, a release, a SHA or ``upstream``, which has no pin.
+
+    ``artifact``: sha256 of the file of the package index that the tree was unpacked from, None for other trees.
+    """
+
+    at: str
+    pin: Pin | None
+    tree: Tree
+    artifact: str | None = None
+
+
+def settle(pack: Pack, at: str, folder: Path | None = None) -> str:
+    """What ``--at`` asks for, in one form: a pin's name, a release, a full SHA, or ``upstream`` for ``folder``.
+
+    It may be given as a pin's name, release or SHA, as a release, as a tag (``v2.3.2.post1``) of a pin, a release or
+    the clone ``folder``, or as a SHA's first 7 digits or more, where a pin or the clone has it. PatchlaneError for
+    anything else. No network is used.
+    """
+    if at == UPSTREAM and folder is not None:
+        return at
+    release = re.sub(r"^(core_)?v(?=\d)", "", at)
+    if name := pack.pin_name(at) or pack.pin_name(release):
+        return name
+    if PREFIX.fullmatch(at):
+        names = {pin.sha: name for name, pin in reversed(pack.pins.items()) if pin.sha and pin.sha.startswith(at)}
+        if len(names) == 1:
+            return names.popitem()[1]
+        if SHA.fullmatch(at):
+            return at
+        if folder and not names and (sha := _commit(folder, at)):
+            return sha
+    if folder and (sha := _tagged(folder, at)):
+        return sha
+    if _is_release(release):
+        return release
+    raise PatchlaneError(
+        f"--at {at!r}: {pack.id} has no such pin, and it is no release, and no one commit or tag that is known here",
+        f"--at {', '.join(pack.pins)}, a release, or, with --upstream CLONE, a tag of that clone or 7 digits of a SHA",
+    )
+
+
+def _is_release(text: str) -> bool:
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return not PREFIX.fullmatch(text)
+
+
+def _commit(folder: Path, name: str) -> str | None:
+    """The SHA of the commit that a clone knows by this name, None where it knows none or is no clone."""
+    if not folder.is_dir():
+        return None
+    done = git.git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", cwd=folder)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _tagged(folder: Path, release: str) -> str | None:
+    """The SHA that a clone has tagged by the release's name, in one of the usual forms."""
+    tags = (f"refs/tags/{form}{release}" for form in ("", "v", "core_v"))
+    return next((sha for tag in tags if (sha := _commit(folder, tag))), None)
+
+
+def resolve(store: Store, pack: Pack, at: str) -> Pin:
+    """The pin that the settled ``at`` names: one of the pack's, a release (with the index's digests) or a SHA."""
+    name = pack.pin_name(at)
+    if name is not None:
+        return pack.pins[name]
+    needs = pack.pins["live"].needs
+    if SHA.fullmatch(at):
+        return Pin(sha=at, needs=needs)
+    if store.offline:
+        raise CannotTestHere(f"{pack.id} pins no {at}, and the run is offline", "run without --offline")
+    return Pin(release=at, artifacts=index.release_files(pack.upstream.distribution, at), needs=needs)
+
+
+def subject(store: Store, pack: Pack, at: str, options: dict[str, Any]) -> Subject:
+    """The tree that the settled ``at`` names, and what it is; ``options`` as in base_tree.
+
+    A folder as it stands is what its commit's SHA says, or, without a commit or with local changes, what its content
+    is: a pin's tree where the store holds that with the same digest.
+    """
+    if at != UPSTREAM:
+        pin = resolve(store, pack, at)
+        unpacked = pin.release is not None and options.get("upstream") is None
+        return Subject(at, pin, pin_tree(store, pack, pin, options), choose(pin.artifacts)[1] if unpacked else None)
+    tree = git.checkout_tree(store, options["upstream"], sha=None, allow_dirty=bool(options.get("allow_dirty")))
+    pins = {name: pin for name, pin in pack.pins.items() if not pin.stacked_on}
+    if commit := re.fullmatch(r"git ([0-9a-f]{40})", tree.label):
+        sha = commit[1]
+        for name, pin in pins.items():
+            if pin.sha == sha:
+                return Subject(name, pin, tree)
+        return Subject(sha, Pin(sha=sha, needs=pack.pins["live"].needs), tree)
+    for name, pin in pins.items():
+        for artifact in pin.artifacts.values():
+            if stored_digest(store, artifact) == tree.digest:
+                named = dataclasses.replace(tree, label=f"{pack.upstream.distribution} {pin.release}")
+                return Subject(name, pin, named, artifact)
+        if pin.sha and stored_digest(store, pin.sha) == tree.digest:
+            return Subject(name, pin, dataclasses.replace(tree, label=f"git {pin.sha}"))
+    return Subject(UPSTREAM, None, tree)
+
+
+def stored_digest(store: Store, key: str) -> str | None:
+    """The content digest of the tree that the store has under an artefact's sha256 or a commit's SHA."""
+    try:
+        return str(json.loads((store.root / "trees" / f"{key}.json").read_text())["digest"])
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+@cache
+def _own_ranks() -> dict[Tag, int]:
+    """This interpreter's tags, best first; asked of some hundred needs in a run, and always the same."""
+    return {tag: rank for rank, tag in enumerate(sys_tags())}
+
+
+def choose(artifacts: dict[str, str], tags: list[Tag] | None = None) -> tuple[str, str]:
+    """(file name, sha256) of the best artefact for an interpreter: its wheel, else an sdist, else any Linux wheel.
+
+    The last is right for code that is only read and imported as Python: nothing of a wheel is installed.
+    """
+    ranks = _own_ranks() if tags is None else {tag: rank for rank, tag in enumerate(tags)}
+
+    def rank(filename: str) -> tuple[int, int]:
+        try:
+            offered = parse_wheel_filename(filename)[3]
+        except InvalidWheelFilename:
+            return (1, 0)
+        best = min((ranks[t] for t in offered if t in ranks), default=None)
+        foreign = 2 if any("linux" in t.platform and "x86_64" in t.platform for t in offered) else 3
+        return (0, best) if best is not None else (foreign, 0)
+
+    name = min(artifacts, key=lambda f: (rank(f), f))
+    return name, artifacts[name]
+
+
+def need_artifact(need: Need, tags: list[Tag] | None = None) -> tuple[str, str]:
+    """The artefact of a need for an interpreter, or its sdist; CannotTestHere when none is pinned for it."""
+    ranks = (_own_ranks() if tags is None else dict.fromkeys(tags)).keys()
+    for filename, sha256 in need.artifacts.items():
+        if not filename.endswith(".whl") or parse_wheel_filename(filename)[3] & ranks:
+            return filename, sha256
+    raise CannotTestHere(
+        f"{need.distribution} {need.release} is pinned for no wheel that this interpreter can load",
+        "add its wheel to packs/needs.yaml",
+    )
+
+
+def needs_of(pack: Pack, pin: Pin) -> list[Need]:
+    """The distributions that a pin needs, over all its sets."""
+    known = load_needs(pack.folder.parent)
+    return [need for name in pin.needs for need in known[name]]
+
+
+def on_lane(needs: list[Need], lane: str) -> list[Need]:
+    """The needs of a set that a lane uses."""
+    return [need for need in needs if need.lane in (None, lane)]
+
+
+def need_set_key(needs: list[Need], tags: list[Tag] | None = None) -> str:
+    """The store key of a set's tree: the artefacts chosen for an interpreter, and what is done to them."""
+    marks = [need_artifact(need, tags)[1] + (f" {need.trim}" if need.trim else "") for need in needs]
+    return hashlib.sha256("\n".join(marks).encode()).hexdigest()
+
+
+def need_trees(store: Store, pack: Pack, pin: Pin, lane: str) -> list[Tree]:
+    """One tree a set of needs, side by side as in one site-packages: they load each other's libraries.
+
+    What has to be built for this host is built, and joined to its set.
+    """
+    known, trees = load_needs(pack.folder.parent), []
+    for name in pin.needs:
+        needs = on_lane(known[name], lane)
+        base, *sources = _parts(store, name, needs, None)
+        builds = [need for need in needs if need.build]
+        trees.append(_joined(store, name, base, builds, sources) if builds else base)
+    return trees
+
+
+def need_parts(store: Store, pack: Pack, pin: Pin, tags: list[Tag]) -> list[Tree]:
+    """All that ``need_trees`` makes its trees from on a host whose interpreter has these tags, nothing built."""
+    known, lanes = load_needs(pack.folder.parent), sorted(pack.lanes)
+    wanted = [(name, on_lane(known[name], lane)) for name in pin.needs for lane in lanes]
+    return [tree for name, needs in wanted for tree in _parts(store, name, needs, tags)]
+
+
+def _parts(store: Store, name: str, needs: list[Need], tags: list[Tag] | None) -> list[Tree]:
+    """The set's tree of what needs no building, then the source tree of each need that does."""
+    ready = [(need, *need_artifact(need, tags)) for need in needs if need.build is None]
+    sources = [(need, *need_artifact(need, tags)) for need in needs if need.build]
+
+    def fill(target: Path) -> None:
+        for need, filename, sha256 in ready:
+            inner = target / ".artefact"
+            inner.mkdir()
+            archive.unpack(store.artifact(need.distribution, filename, sha256), inner)
+            if need.trim:
+                trim_fatbin.trim_tree(inner, int(need.trim.removeprefix("sm_")), need.distribution)
+            archive.lift(inner, target)
+
+    key = need_set_key([need for need, _, _ in ready], tags)
+    base = store.tree("trees", key, f"needs {name}", fill)
+    return [base, *(store.release_tree(n.distribution, n.release, file, sha) for n, file, sha in sources)]
+
+
+def _joined(store: Store, name: str, base: Tree, builds: list[Need], sources: list[Tree]) -> Tree:
+    """The set with what was built here in its place; the files are linked, not copied."""
+    parts = [base]
+    for need, source in zip(builds, sources, strict=True):
+        assert need.build is not None
+        title = f"{need.distribution} {need.release}"
+        parts.append(build_extension.ensure(store, title, need.build, source, need_artifact(need)[1]))
+    key = hashlib.sha256("\n".join(part.digest for part in parts).encode()).hexdigest()
+
+    def fill(target: Path) -> None:
+        for part in parts:
+            shutil.copytree(part.path, target, copy_function=_link, dirs_exist_ok=True)
+
+    return store.tree("built", key, f"needs {name}, built here", fill)
+
+
+def _link(source: str, target: str) -> None:
+    """A second name for a file of the store, or a copy where links are refused."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def pin_tree(store: Store, pack: Pack, pin: Pin, options: dict[str, Any]) -> Tree:
+    """The tree under test: the pinned one, with the patches of the packs that it is stacked on."""
+    tree = base_tree(store, pack, pin, options)
+    strip = patching.strip_for(tree.path, pack.upstream.source_root)
+    for number in pin.stacked_on:
+        patch = next(pack.folder.parent.glob(f"{number:02d}_*/fix.patch"), None)
+        if patch is None:
+            raise PatchlaneError(f"{pack.id} is stacked on pack {number:02d}, which has none", "git status")
+        tree = patching.patched_tree(store, tree, patch, strip)
+    return tree
+
+
+def base_tree(store: Store, pack: Pack, pin: Pin, options: dict[str, Any]) -> Tree:
+    """The pinned tree as upstream published it.
+
+    ``options``: ``upstream`` (a clone that has its commit), ``allow_dirty``, ``tags`` (another interpreter's).
+    """
+    folder: Path | None = options.get("upstream")
+    if folder is not None:
+        sha = pin.sha or _tagged(folder, str(pin.release))
+        tree = sha and git.checkout_tree(store, folder, sha=sha, allow_dirty=bool(options.get("allow_dirty")))
+        if not tree or tree.label != f"git {sha}":
+            raise PatchlaneError(
+                f"--upstream {folder}: no clone that has {pin.label}", "leave --at out to test the folder as it stands"
+            )
+        return tree
+    if pin.release is not None:
+        filename, sha256 = choose(pin.artifacts, options.get("tags"))
+        return store.release_tree(pack.upstream.distribution, pin.release, filename, sha256)
+    assert pin.sha is not None
+    source = pin.source or f"https://github.com/{pack.upstream.repo}"
+    return git.commit_tree(store, source, pin.sha, f"{pack.upstream.distribution} git {pin.sha}")

@@ -1,0 +1,99 @@
+"""Copies of real packs to plant defects in, linted against their own receipts and the trees of the real store."""
+
+import datetime
+import getpass
+import itertools
+import platform
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from reproducers.desk.patches.trees import tree_of
+from reproducers.desk.rules.case import Case
+from reproducers.desk.rules.engine import examine
+from reproducers.evidence.receipts import newest
+from reproducers.record.schema import ROOT, load_pack, load_packs, read_yaml
+from reproducers.upstream.store import Store, file_sha256
+
+TODAY = datetime.date(2026, 11, 22)
+PACKS = load_packs()
+HOST, USER = "orion-gpu7", "mallory"
+EXEMPTIONS = "lint-exemptions.yaml"
+
+
+@dataclass
+class Desk:
+    """A pack's copy under ``root``, with its receipts."""
+
+    root: Path
+    store: Path
+    name: str
+
+    @property
+    def folder(self):
+        return self.root / "packs" / self.name
+
+    def path(self, file):
+        if file == EXEMPTIONS:
+            return self.root / "packs" / file
+        if file == "log":
+            return self.case().newest["cpu"].with_suffix(".log")
+        return self.folder / file
+
+    def edit(self, file, old, new, fresh=True):
+        """Replace once; ``fresh``: the receipts are as if taken after the change."""
+        path = self.path(file)
+        before = file_sha256(path) if path.exists() else ""
+        text = path.read_bytes().decode() if path.exists() else ""
+        assert text.count(old) == 1 or not old, f"{file} holds {old!r} {text.count(old)} times"
+        path.write_bytes((text.replace(old, new) if old else text + new).encode())
+        for receipt in (self.root / "receipts" / self.name[:2]).glob("*.json") if fresh and before else []:
+            receipt.write_text(receipt.read_text().replace(before, file_sha256(path)))
+
+    def lint(self, today=TODAY):
+        return examine([load_pack(self.folder)], self.root / "receipts", self.store, today)
+
+    def case(self, today=TODAY):
+        return Case(load_pack(self.folder), self.root / "receipts", self.store, today)
+
+
+@pytest.fixture(scope="session")
+def store(tmp_path_factory):
+    """The real store's trees with a cache of our own; formatting is worked out once a session."""
+    root = tmp_path_factory.mktemp("store")
+    (root / "trees").symlink_to(Store().root / "trees")
+    return root
+
+
+@pytest.fixture
+def desk(tmp_path, store, monkeypatch, believed):
+    """``desk(number)``: a copy of that pack; skips where its tree is not in the store and ``tree`` is asked for."""
+    pytest.importorskip("cmarkgfm")
+    monkeypatch.setattr(platform, "node", lambda: HOST)
+    monkeypatch.setattr(getpass, "getuser", lambda: USER)
+
+    def make(number, tree=False):
+        (pack,) = [pack for pack in PACKS if pack.number == number]
+        if tree and tree_of(pack, pack.pins["live"], store) is None:
+            pytest.skip(f"{pack.pins['live'].label} is not in the store: python -m reproducers.run {pack.id}")
+        shutil.copytree(pack.folder, tmp_path / "packs" / pack.folder.name)
+        shutil.copy(ROOT / "packs" / "needs.yaml", tmp_path / "packs")
+        kept = [entry for entry in read_yaml(ROOT / "packs" / EXEMPTIONS)[1] if entry["pack"] == pack.id]
+        if kept:
+            (tmp_path / "packs" / EXEMPTIONS).write_text(yaml.safe_dump(kept))
+        for below in {n for pin in pack.pins.values() for n in pin.stacked_on}:
+            (folder,) = ROOT.glob(f"packs/{below:02d}_*")
+            (tmp_path / "packs" / folder.name).mkdir()
+            shutil.copy(folder / "fix.patch", tmp_path / "packs" / folder.name)
+        target = tmp_path / "receipts" / pack.folder.name[:2]
+        target.mkdir(parents=True)
+        for lane, pin in itertools.product(pack.lanes, {"live", pack.filing_pin}):
+            receipt = newest(pack, lane, ROOT / "receipts", pin)
+            for path in [receipt, receipt.with_suffix(".log")] if receipt else []:
+                shutil.copy(path, target)
+        return Desk(tmp_path, store, pack.folder.name)
+
+    return make

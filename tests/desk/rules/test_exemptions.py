@@ -1,0 +1,43 @@
+"""An exemption keeps one fault back, and only while it does."""
+
+import pytest
+from defects import EXEMPTIONS, HERE
+
+from reproducers.base.errors import PatchlaneError
+from reproducers.desk.rules.exemptions import read
+
+ENTRY = "- {rule: english-emoji, pack: pack01, match: '✅', reason: a test}\n"
+
+
+def test_it_keeps_its_fault_back_and_no_other(desk):
+    made = desk(1)
+    made.edit("body.md.j2", HERE, f"{HERE} ✅ is one.\n\n❌ is another.\n\n")
+    made.edit(EXEMPTIONS, "", ENTRY)
+    report = made.lint()
+    assert [fault.what for fault in report.exempted] == ["'✅' is an emoji"]
+    assert [fault.what for fault in report.faults] == ["'❌' is an emoji"]
+
+
+def test_it_fails_once_it_is_idle(desk):
+    made = desk(1)
+    made.edit(EXEMPTIONS, "", "# why\n" + ENTRY)
+    (fault,) = made.lint().faults
+    assert str(fault).startswith("packs/lint-exemptions.yaml:2: exemption: exemption not needed")
+
+
+def test_it_is_not_idle_where_its_rule_could_not_look(desk, tmp_path):
+    made = desk(1)
+    made.store = tmp_path
+    made.edit(EXEMPTIONS, "", "- {rule: patch-clean, pack: pack01, match: x, reason: a test}\n")
+    assert made.lint().faults == []
+
+
+@pytest.mark.parametrize("text", ["- {rule: x}", "rule: x", "- {rule: x, pack: y, match: '', reason: z}", "]"])
+def test_a_malformed_list_is_refused_with_its_place(text, tmp_path):
+    (tmp_path / EXEMPTIONS).write_text(text)
+    with pytest.raises(PatchlaneError, match=r"lint-exemptions\.yaml:1"):
+        read(tmp_path)
+
+
+def test_none_is_fine(tmp_path):
+    assert read(tmp_path) == []

@@ -1,0 +1,243 @@
+"""Each way to falsify a chain of receipts, hashed and named anew, is named by ``verify`` or by the manifest's heads."""
+
+import datetime
+import hashlib
+import re
+import shutil
+
+import pytest
+import yaml
+from forged import both, everywhere, seal
+from toy import Toy
+
+from reproducers.base.errors import PatchlaneError
+from reproducers.evidence import heads, receipts
+from reproducers.evidence.verification import verify_all
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Three receipts of one pack, hours apart, and the manifest that names them."""
+    toy = Toy(tmp_path_factory.mktemp("chain"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(receipts, "COMMITTED", toy.root / "committed")
+        run = toy.run(toy.pack())
+        run.started = datetime.datetime(2026, 11, 21, 9, tzinfo=datetime.UTC)
+        for _ in range(3):
+            receipts.write(run, toy.root / "receipts", "bench", ["pack07"], {str(toy.store.root): "<store>"})
+            run.started += datetime.timedelta(hours=2)
+        kept = yaml.safe_dump({"packs": {}, "receipts": heads.heads(toy.root / "receipts")})
+        (toy.root / "manifest.yaml").write_text(kept)
+    return toy.root
+
+
+@pytest.fixture
+def desk(made, tmp_path, monkeypatch):
+    """A copy of them: (folder of receipts, manifest, the three, oldest first)."""
+    monkeypatch.setattr(receipts, "COMMITTED", tmp_path / "committed")
+    shutil.copytree(made / "receipts", tmp_path / "receipts")
+    shutil.copy(made / "manifest.yaml", tmp_path)
+    return tmp_path / "receipts", tmp_path / "manifest.yaml", receipts.every(tmp_path / "receipts")
+
+
+def stated(*keys, value):
+    """Change one field of the newest statement alone."""
+
+    def change(root, three):
+        body, log = both(three[-1])
+        place = body
+        for key in keys[:-1]:
+            place = place[key]
+        assert place[keys[-1]] != value
+        place[keys[-1]] = value
+        seal(three[-1], body, log)
+
+    return change
+
+
+def ours(*keys, value):
+    return stated("predicate", "patchlane", *keys, value=value)
+
+
+def logged(old, new):
+    """Change the newest log alone."""
+
+    def change(root, three):
+        body, log = both(three[-1])
+        assert re.search(old, log)
+        seal(three[-1], body, re.sub(old, new, log, count=1))
+
+    return change
+
+
+def number_in_both(root, three):
+    body, log = both(three[-1])
+    body["predicate"]["patchlane"]["pristine"][0]["checks"][0]["measured"] = 0.75
+    seal(three[-1], body, log.replace('"measured": 1.0', '"measured": 0.75', 1))
+
+
+def of_another_pack(root, three):
+    other = root / "08" / three[0].name
+    other.parent.mkdir()
+    shutil.copy(three[0], other)
+    other.write_text(other.read_text() + "\n")
+    everywhere(three[-1], previous=hashlib.sha256(other.read_bytes()).hexdigest())
+
+
+def deleted(*gone):
+    def change(root, three):
+        for number in gone:
+            three[number].unlink()
+            three[number].with_suffix(".log").unlink()
+
+    return change
+
+
+def renamed(number, when):
+    def change(root, three):
+        for path in (three[number], three[number].with_suffix(".log")):
+            path.rename(path.with_name(when + path.name[16:]))
+
+    return change
+
+
+def copied(folder):
+    def change(root, three):
+        shutil.copytree(root / "07", root / folder)
+
+    return change
+
+
+def chained_anew(root, three):
+    body, log = both(three[1])
+    before = seal(three[1], body, log.replace("[      bug] total: 1", "[      bug] total: 0.9"))
+    everywhere(three[2], previous=hashlib.sha256(before.read_bytes()).hexdigest())
+
+
+RECEIPTS = {  # {what is changed: (how, whether verify sees it by itself)}
+    "host in the log's stamp": (logged(r'"cores": \d+', '"cores": 999'), True),
+    "prose": (logged(r"\[      bug\] total: 1", "[      bug] total: 0.9"), False),
+    "the patched arm's own record": (logged(r'("outcome": )"healthy"', r'\1"different"'), True),
+    "the arm's end in the log": (logged(r"-> healthy in", "-> bug in"), True),
+    "the verdict in the log": (logged(r"\[verdict\] REPRODUCED_AND_FIXED", "[verdict] REPRODUCED"), True),
+    "a number in the statement": (ours("pristine", 0, "checks", 0, "measured", value=9), True),
+    "a number in statement and record": (number_in_both, False),
+    "tree digest": (stated("subject", 0, "digest", "sha256", value="0" * 64), True),
+    "tree": (stated("subject", 0, "name", value="toyup 2.0"), True),
+    "executed lines": (ours("patched", 0, "executed", value={}), True),
+    "patch digest": (stated("subject", 1, "digest", "sha256", value="0" * 64), True),
+    "reproducer": (stated("predicate", "configuration", 1, "digest", "sha256", value="0" * 64), True),
+    "engine": (stated("predicate", "configuration", 2, "digest", "sha256", value="0" * 64), True),
+    "lane": (ours("lane", value="cuda"), True),
+    "at": (ours("at", value="main"), True),
+    "arm": (ours("arm", value="pristine"), True),
+    "pin": (ours("pin", "release", value="2.0"), True),
+    "pack": (ours("pack", value=8), True),
+    "kind": (ours("kind", value="refactor"), True),
+    "command": (ours("command", value=["pack08"]), True),
+    "hunks": (ours("patch", "class", value="FUZZY"), True),
+    "cores": (ours("host", "cores", value=999), True),
+    "gpus": (ours("host", "gpus", value=[{"name": "NVIDIA H200"}]), True),
+    "host": (ours("host", "alias", value="h200-1"), True),
+    "versions": (ours("versions", "torch", value="9.9"), True),
+    "outcome": (ours("pristine", 0, "outcome", value="healthy"), True),
+    "seconds": (ours("pristine", 0, "seconds", value=1000.0), True),
+    "exit code": (ours("pristine", 0, "exit_code", value=1), True),
+    "sentinel": (ours("patched", 0, "sentinel", value="BUG_REPRODUCED"), True),
+    "reason": (ours("reason", value="all is well"), True),
+    "result": (stated("predicate", "result", value="FAILED"), True),
+    "failed tests": (stated("predicate", "failedTests", value=[]), True),
+    "passed tests": (stated("predicate", "passedTests", value=[]), True),
+    "schema version": (ours("schema_version", value=1), True),
+    "started in 2031": (lambda root, three: everywhere(three[-1], started="2031-01-01T00:00:00Z"), True),
+    "started": (ours("started", value="2026-11-21T14:00:00Z"), True),
+    "started before its predecessor": (lambda root, three: everywhere(three[-1], started="2026-11-21T08:00:00Z"), True),
+    "no predecessor": (ours("previous", value=None), True),
+    "no predecessor in both": (lambda root, three: everywhere(three[-1], previous=None), True),
+    "predecessor of another pack": (of_another_pack, True),
+    "newest deleted": (deleted(-1), False),
+    "folder deleted": (deleted(0, 1, 2), False),
+    "oldest deleted": (deleted(0), True),
+    "name's time": (renamed(1, "20261121T120000Z"), True),
+    "oldest named as the newest": (renamed(0, "20261121T200000Z"), True),
+    "in another pack's folder": (copied("08"), True),
+    "in a folder of no pack": (copied("99"), True),
+    "middle one edited, its successor chained anew": (chained_anew, False),
+}
+
+
+def test_what_was_written_is_whole(desk):
+    root, manifest, three = desk
+    assert (len(three), verify_all(root), heads.lost(manifest, root)) == (3, {}, [])
+    chain = [both(path)[0]["predicate"]["patchlane"]["previous"] for path in three]
+    assert chain == [None, *(hashlib.sha256(path.read_bytes()).hexdigest() for path in three[:2])]
+
+
+@pytest.mark.parametrize("name", RECEIPTS)
+def test_what_is_changed_is_seen(desk, name):
+    root, manifest, three = desk
+    change, alone = RECEIPTS[name]
+    change(root, three)
+    assert bool(verify_all(root)) == alone
+    if name not in ("in another pack's folder", "in a folder of no pack"):  # which take nothing away
+        (row,) = heads.lost(manifest, root)
+        assert row.startswith("receipts/07: ") and row.endswith("git checkout -- receipts/07")
+        with pytest.raises(PatchlaneError):
+            heads.refuse_loss(manifest, root, None)
+
+
+def test_what_is_missing_is_named(desk):
+    root, manifest, three = desk
+    deleted(0, 2)(root, three)
+    (row,) = heads.lost(manifest, root)
+    assert three[0].stem in row and three[2].stem in row and three[1].stem not in row
+
+
+def test_what_is_about_to_be_imported_is_not_lost(desk, made):
+    root, manifest, three = desk
+    deleted(2)(root, three)
+    heads.refuse_loss(manifest, root, made / "receipts")
+
+
+def test_a_further_receipt_is_no_loss(desk, made):
+    root, manifest, three = desk
+    deleted(2)(root, three)
+    manifest.write_text(yaml.safe_dump({"receipts": heads.heads(root)}))
+    assert heads.lost(manifest, made / "receipts") == []
+
+
+@pytest.mark.parametrize("text", ["<<<<<<< ours\n", "receipts: 1\n", "[]\n", "receipts: {'07': {}}\n", ""])
+def test_a_damaged_manifest_names_none(tmp_path, text):
+    (tmp_path / "manifest.yaml").write_text(text)
+    assert heads.lost(tmp_path / "manifest.yaml", tmp_path) == []
+    assert heads.lost(tmp_path / "none.yaml", tmp_path) == []
+
+
+def altered(path):
+    path.write_text(path.read_text().replace('"measured": 1.0', '"measured": 0.001', 1))
+
+
+def truncated(path):
+    path.write_bytes(path.read_bytes()[:500])
+
+
+def without_log(path):
+    path.with_suffix(".log").unlink()
+
+
+@pytest.mark.parametrize("change", [altered, truncated, without_log])
+@pytest.mark.parametrize("reader", [receipts.read, receipts.statement_of, receipts.digests])
+def test_no_reader_gets_a_receipt_that_is_not_whole(desk, change, reader):
+    _, _, three = desk
+    reader(three[-1])
+    change(three[-1])
+    with pytest.raises(PatchlaneError) as refused:
+        reader(three[-1])
+    assert three[-1].name in refused.value.what and refused.value.remedy == "python -m reproducers.run pack07"
+
+
+def test_a_committed_receipt_is_brought_back_by_git(desk, monkeypatch):
+    root, _, three = desk
+    monkeypatch.setattr(receipts, "COMMITTED", root)
+    stem = f"receipts/07/{three[-1].stem}"
+    assert receipts.mend(three[-1]) == f"git checkout -- {stem}.json {stem}.log"

@@ -1,0 +1,156 @@
+"""Nothing in the project can post: no filing verb loads a network client, and only the package index has one."""
+
+import ast
+import importlib.util
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from pages import PAGES, help_of
+from ready import DAY
+
+from reproducers.record.schema import ROOT, load_pack
+
+CLIENTS = {
+    "requests", "httpx", "aiohttp", "urllib3", "http.client", "urllib.request", "ftplib", "smtplib", "imaplib",
+    "poplib", "telnetlib", "xmlrpc.client", "selenium", "playwright", "github", "gitlab", "pypi_simple", "truststore",
+    "websockets", "paramiko", "pycurl", "boto3",
+}  # fmt: skip
+VERBS = [
+    name
+    for name in ("render", "export", "lint", "preflight", "approve", "waves", "site", "series")
+    if importlib.util.find_spec(f"reproducers.{name}")
+]
+ARGUMENTS = {
+    "render": ["pack07", "--as", "comment", "--out", "build/out"],
+    "export": ["pack07", "-o", "build/pack07.py"],
+    "lint": ["pack07", "--sarif", "build/lint.sarif"],
+    "preflight": ["pack07", "--as", "comment"],
+    "approve": ["pack07", "--as", "comment"],
+    "waves": ["--all", "--ics", "build/waves.ics", "--date", str(DAY)],
+    "site": ["--out", "build/site"],
+    "series": ["pack07", "--out", "build/series"],
+}
+EXERCISE = """
+import datetime, importlib, json, socket, sys
+
+def refuse(*args, **options):
+    raise AssertionError("a verb spoke to the network")
+
+for name in ("connect", "connect_ex", "sendto", "sendmsg"):
+    setattr(socket.socket, name, refuse)
+socket.create_connection = socket.getaddrinfo = socket.gethostbyname = refuse
+
+from typer.testing import CliRunner
+name, arguments, day = sys.argv[1], json.loads(sys.argv[2]), datetime.date.fromisoformat(sys.argv[3])
+verb = importlib.import_module(f"reproducers.{name}")
+for module in (verb, importlib.import_module("reproducers.evidence.verification")):
+    if hasattr(module, "today"):
+        module.today = lambda: day
+typed = None
+if name == "approve":
+    from reproducers import dossier
+    from reproducers.record.schema import ROOT, load_packs
+    verb.at_terminal = lambda command: None
+    typed = "Jane Doe\\n" + dossier.digest(dossier.files(load_packs()[0], ROOT / "receipts", "comment")) + "\\n"
+done = CliRunner().invoke(verb.app, arguments, input=typed)
+print(json.dumps([done.exit_code, repr(done.exception), done.output, sorted(sys.modules)]))
+"""
+
+
+@pytest.fixture
+def project(desk):
+    """A copy of the engine whose only pack is the toy."""
+    root = desk.repository(load_pack(desk.folder))
+    shutil.copytree(ROOT / "templates", root / "templates")
+    shutil.copytree(desk.root / "receipts", root / "receipts")
+    return root
+
+
+def exercised(project, name):
+    """[exit code, exception, output, modules loaded] of one verb on the toy pack."""
+    command = [sys.executable, "-c", EXERCISE, name, json.dumps(ARGUMENTS[name]), str(DAY)]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_filing_verb_loads_no_network_client(project, name):
+    code, exception, output, modules = exercised(project, name)
+    assert code == (1 if name == "preflight" else 0), (exception, output)  # nobody has approved it
+    assert CLIENTS & set(modules) == set()
+
+
+def test_the_exercise_sees_a_client(project):
+    (project / "reproducers" / "render.py").open("a").write("\nimport http.client\n")
+    assert CLIENTS & set(exercised(project, "render")[3]) == {"http.client"}
+
+
+def test_the_exercise_stops_a_socket(project):
+    (project / "reproducers" / "dossier.py").open("a").write(
+        "\nimport socket\nfiles = lambda *a: socket.create_connection(('127.0.0.1', 9))\n"
+    )
+    assert "spoke to the network" in exercised(project, "render")[1]
+
+
+def imported(path):
+    """Dotted names that a source imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def test_only_the_package_index_has_a_client():
+    found = {path.name: imported(path) & (CLIENTS | {"socket"}) for path in (ROOT / "reproducers").rglob("*.py")}
+    assert {name: clients for name, clients in found.items() if clients} == {
+        "index.py": {"requests", "pypi_simple", "truststore"},
+        "lane_megatron.py": {"socket"},  # a free port for the ranks of one host
+    }
+
+
+def test_no_program_is_called_that_could_post():
+    tools = {"push", "send-email", "request-pull", "gh", "hub", "glab", "curl", "wget", "sendmail"}
+    for path in (ROOT / "reproducers").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.List | ast.Tuple | ast.Call):
+                parts = node.args if isinstance(node, ast.Call) else node.elts
+                words = {part.value for part in parts if isinstance(part, ast.Constant)}
+                assert not tools & words, f"{path.name}:{node.lineno}"
+
+
+def claims(text):
+    """Sentences that tell of posting without a person who does it."""
+    text = re.sub(r"[│╭╮╰╯─]|`[^`\n]*`", " ", text)
+    for sentence in re.split(r"(?<=[.:;!?])\s|\n\s*\n|\|", text):
+        told = re.search(r"(?i)\b(?:posts?|posted|posting|submits?|submitted|uploads?|uploaded)\b", sentence)
+        told = told or re.search(
+            r"(?i)\b(?:opens|creates|sends) (?:an? |the )?(?:issue|pull request|comment)", sentence
+        )
+        if told and not re.search(r"(?i)\b(?:person|you|by hand|nothing|not|no)\b", sentence):
+            yield " ".join(sentence.split())
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_no_verb_offers_to_post(name):
+    said = help_of(f"reproducers.{name}")
+    assert not re.search(r"--(?:post|submit|send|push|publish|upload|token|login|url)\b", said)
+    assert list(claims(said)) == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_no_page_says_that_the_tool_posts(page):
+    assert list(claims(page.read_text())) == []
+
+
+@pytest.mark.parametrize("text", ["It posts the text.", "The verb opens an issue upstream.", "Uploaded to GitHub."])
+def test_what_would_be_such_a_claim(text):
+    assert list(claims(text)) == [text]
+    assert list(claims("You do: " + text[:-1] + " by a person.")) == []

@@ -1,0 +1,52 @@
+"""A process of its own for what needs Megatron-Core: the overlay is for good there, and its trackers global.
+
+One process serves many calls, because importing torch and Megatron takes seconds: ``Worker.call(function, ...)`` runs a
+module-level function of a test module in it and returns what that returns. Measure there, assert here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def activate(device: str) -> str:
+    """In the new process: the stack with every candidate patch, Megatron started. Returns what is missing, or ""."""
+    import torch
+
+    torch.set_num_threads(1)
+    with torch.device("meta"):  # torch lists its factories when first used: before the stand-ins for CUDA wrap them
+        torch.empty(0)
+    from model.patched import overlay
+    from reproducers.base.errors import CannotTestHere
+    from reproducers.probe.checks import CannotTest
+    from reproducers.probe.lanes import megatron
+    from reproducers.probe.ranks import Rank
+    from reproducers.upstream.store import Store
+
+    try:
+        overlay.activate(overlay.build(Store(), overlay.chosen("all"), device))
+    except (CannotTestHere, CannotTest) as lacking:
+        return str(lacking)
+    megatron.start_megatron(importlib.import_module, 0, Rank(0, 1))
+    return ""
+
+
+class Worker:
+    """A fresh process with the overlay active; ``missing`` says what it lacks, empty when nothing."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        self._pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+        self.missing = self._pool.submit(activate, device).result()
+
+    def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """``function(*args, **kwargs)`` in the process, all picklable; an exception there is raised here as well."""
+        return self._pool.submit(function, *args, **kwargs).result()
+
+    def close(self) -> None:
+        self._pool.shutdown()

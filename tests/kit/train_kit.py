@@ -1,0 +1,56 @@
+"""Runs of nam56r_tiny on short rows: their options, and reading what they wrote."""
+
+import shutil
+
+from model.records import history
+
+
+def options(out, data, first="nam56r_tiny", **changed):
+    """Arguments of model.train; ``save_every=3`` is ``--save-every 3``, True a flag, False none of it."""
+    values = {"out": out, "data": data, "sequence": 64, "micro_batch": 1, "warmup": 2, "no_wandb": True} | changed
+    found = [first]
+    for name, value in values.items():
+        flag = "--" + name.replace("_", "-")
+        found += [flag] if value is True else [] if value is False else [flag, str(value)]
+    return found
+
+
+def train(stack, out, data, *, world=1, stop_after=None, rows="", weights="", poison=None, size=None, **changed):
+    """A run of ``world`` ranks to its end; how each rank ended."""
+    named = {"stop_after": stop_after, "rows": str(rows), "weights": str(weights), "poison": poison, "size": size}
+    given = options(out, data, **changed)
+    if world == 1:
+        return [stack.run("trained:cli", given, **named)]
+    return [child.wait() for child in stack.ranks(world, "trained:cli", given, **named)]
+
+
+def good(ended):
+    """Every rank ended well."""
+    assert [one.code for one in ended] == [0] * len(ended), "\n".join(one.said for one in ended)
+
+
+def steps(out):
+    """The training records in order, each once."""
+    found = [record for record in history.read(out) if record.kind == "train"]
+    assert [record.step for record in found] == list(range(1, len(found) + 1))
+    return found
+
+
+def measured(out, first=1):
+    """From step ``first`` on, all that a step's arithmetic gives."""
+    names = ("step", "tokens", "loss", "mtp_loss", "aux_loss", "indexer_loss", "grad_norm", "learning_rate")
+    return [tuple(getattr(record, name) for name in names) for record in steps(out) if record.step >= first]
+
+
+def held_out(out):
+    return [(record.step, record.tokens, record.loss) for record in history.valid(history.read(out))]
+
+
+def checkpoints(out):
+    return sorted(path.name for path in (out / "checkpoints").glob("*"))
+
+
+def copy(run, to):
+    """A run directory to go on from, leaving the other as it is."""
+    shutil.copytree(run, to)
+    return to

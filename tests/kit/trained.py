@@ -1,0 +1,191 @@
+"""What the children of ``forked`` run: the command line of model.train, watched and disturbed where a test wants it."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+
+def cli(
+    arguments: list[str],
+    stop_after: int | None = None,
+    rows: str = "",
+    weights: str = "",
+    poison: tuple[int, str] | None = None,
+    size: dict[str, Any] | None = None,
+) -> None:
+    """``python -m model.train ARGUMENTS``; leaves by SystemExit.
+
+    ``stop_after``: as if SIGTERM came in that step. ``rows``: a file for the digests of each step's rows. ``weights``:
+    a file for the digests of parameters, masters and moments at the end. ``poison``: (step, "weight" or "gradient"; of
+    all ranks, or "gradient of rank 1").
+    ``size``: what to change of the tiny size's definition.
+    """
+    from model import train
+    from model.definition.sizes import SIZES
+    from model.loop import trainer
+    from reproducers.base.cli import guarded
+
+    SIZES["nam56r_tiny"] = SIZES["nam56r_tiny"].model_copy(update=size or {})
+
+    class Watched(trainer.Trainer):
+        def _stop_agreed(self) -> bool:
+            return self.step == stop_after or super()._stop_agreed()
+
+        def _steps(self, log: Any, line: Any) -> None:
+            taken = self.engine.step
+
+            def step(batches: list[Any]) -> Any:
+                if poison and poison[0] == self.step + 1:
+                    _poison(self.engine, poison[1])
+                if rows:
+                    _note(Path(rows), self.step + 1, batches)
+                return taken(batches)
+
+            self.engine.step = step  # type: ignore[method-assign]
+            super()._steps(log, line)
+            if weights:
+                Path(weights).write_text("\n".join(_digests(self.engine)))
+
+    trainer.Trainer = Watched  # type: ignore[misc]
+    sys.argv = ["model.train", *arguments]
+    guarded(train.app)
+
+
+def _note(path: Path, step: int, batches: list[Any]) -> None:
+    """One line a row: step and digest of its tokens and labels; appended whole, by all ranks."""
+    for batch in batches:
+        content = hashlib.sha256(batch.tokens.numpy().tobytes() + batch.labels.numpy().tobytes()).hexdigest()
+        with path.open("a") as file:
+            file.write(f"{step} {content}\n")
+
+
+def _poison(engine: Any, what: str) -> None:
+    import torch
+
+    parameter = next(p for name, p in engine.inner.named_parameters() if name.endswith("mlp.router.weight"))
+    if what == "weight":
+        parameter.data.view(-1)[0] = torch.nan
+    elif what == "gradient" or what == f"gradient of rank {torch.distributed.get_rank()}":
+        parameter.register_hook(lambda gradient: gradient * torch.nan)
+
+
+def _digests(engine: Any) -> list[str]:
+    """One line a tensor: parameters, buffers, fp32 masters and moments."""
+    found = [f"{name} {_digest(value)}" for name, value in engine.inner.state_dict().items() if hasattr(value, "cpu")]
+    for chained in getattr(engine.optimizer, "chained_optimizers", [engine.optimizer]):
+        for number, (parameter, state) in enumerate(chained.optimizer.state.items()):
+            values = {"master": parameter, **state}
+            found += [f"{number} {name} {_digest(value)}" for name, value in values.items()]
+    return found
+
+
+def _digest(tensor: Any) -> str:
+    import torch
+
+    return hashlib.sha256(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
+
+
+def _engine(data: str, size: Any, **changed: Any) -> tuple[Any, Any]:
+    """An engine in this process and its batches: rows of 64 tokens."""
+    from model.data.rows.loader import Loader
+    from model.data.stored.dataset import Dataset
+    from model.definition.recipes import Recipe
+    from model.loop import launch
+    from model.step.engine import Engine
+    from model.step.megatron import Run
+
+    recipe = Recipe(name="", size=size.name, **changed)
+    run = Run(bf16=recipe.bf16)
+    launch.start(launch.world(), SimpleNamespace(device="cpu"), run, seed=0)  # type: ignore[arg-type]
+    return Engine(size, run, recipe), Loader(
+        Dataset(Path(data)), "train", 64, 1, structure=tuple(size.structure.fields)
+    )
+
+
+def started(data: str) -> Any:
+    """A small engine after one step: two layers, attention and experts, with MTP."""
+    from model.definition.sizes import SIZES, Ngram
+
+    engine, batches = _engine(
+        data, SIZES["nam56r_tiny"].model_copy(update={"layer_count": 2, "ngram": Ngram(rows=50)}), bf16=False
+    )
+    engine.step([next(batches)])
+    return engine
+
+
+def _numbers(engine: Any) -> list[Any]:
+    """Every trained tensor: the model's parameters, the optimizers' masters and moments."""
+    found = list(engine.inner.parameters())
+    for chained in getattr(engine.optimizer, "chained_optimizers", [engine.optimizer]):
+        for master, state in chained.optimizer.state.items():
+            found += [master, state["exp_avg"], state["exp_avg_sq"]]
+    return found
+
+
+def saving(folder: str, data: str, saves: int) -> None:
+    """Load the newest checkpoint, then save ``saves`` times: of step s every trained number is s. Says what it does."""
+    import torch
+
+    from model.loop import checkpoint
+
+    engine, at = started(data), 0
+    numbers = _numbers(engine)
+    found = checkpoint.complete(Path(folder))
+    if found:
+        checkpoint.verify(found[-1])
+        at = checkpoint.progress(found[-1])["step"]
+        checkpoint.load(engine, found[-1])
+        wrong = [value for value in numbers if not (value == at).all()]
+        assert (len(wrong), found[-1].name) == (0, checkpoint.name(at)), f"{len(wrong)} tensors are not of step {at}"
+    print(f"loaded {at}", flush=True)
+    for step in range(at + 1, at + 1 + saves):
+        with torch.no_grad():
+            for value in numbers:
+                value.fill_(step)
+        checkpoint.save(engine, Path(folder), step, {"step": step})
+        print(f"saved {step}", flush=True)
+
+
+def refused(folders: list[str], data: str) -> list[str]:
+    """What is said on resuming from each checkpoint, in turn; "" where it is loaded."""
+    from model.loop import checkpoint
+    from reproducers.base.errors import PatchlaneError
+
+    engine, found = started(data), []
+    for path in map(Path, folders):
+        try:
+            checkpoint.verify(path)
+            checkpoint.progress(path)
+            checkpoint.load(engine, path)
+            found.append("")
+        except PatchlaneError as error:
+            found.append(str(error))
+    return found
+
+
+def masters(data: str, steps: int) -> dict[str, Any]:
+    """After ``steps`` in bf16: of each bf16 parameter (master's dtype, it is its master rounded, its master is finer),
+    of each fp32 one whether it is its own master and moved, and the losses."""
+    from model.definition.sizes import SIZES
+
+    engine, batches = _engine(data, SIZES["nam56r_tiny"], learning_rate=1e-3, warmup=0, steps=10 * steps)
+    before = {name: p.detach().clone() for name, p in engine.inner.named_parameters()}
+    losses = [engine.step([next(batches)]).losses["loss"] for _ in range(steps)]
+    low, high = {}, {}
+    names = {id(p): name for name, p in engine.inner.named_parameters()}
+    for chained in engine.optimizer.chained_optimizers:
+        pairs = zip(chained.model_float16_groups, chained.shard_fp32_from_float16_groups, strict=True)
+        for parameter, master in [pair for group in pairs for pair in zip(*group, strict=True)]:
+            rounded = master.view(parameter.shape).to(parameter.dtype)
+            finer = bool((rounded.float() != master.view(parameter.shape)).any())
+            low[names[id(parameter)]] = (str(master.dtype), bool((rounded == parameter).all()), finer)
+        pairs = zip(chained.model_fp32_groups, chained.shard_fp32_groups, strict=True)
+        for parameter, master in [pair for group in pairs for pair in zip(*group, strict=True)]:
+            name = names[id(parameter)]
+            moved = bool((parameter != before[name]).any())
+            high[name] = moved and master.data_ptr() == parameter.data_ptr() and str(master.dtype) == "torch.float32"
+    return {"bf16": low, "fp32": high, "losses": losses}

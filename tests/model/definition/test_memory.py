@@ -1,0 +1,77 @@
+"""The memory estimate: what must add up, and the orders of magnitude that were measured."""
+
+import json
+
+import pytest
+
+from model.definition import memory, parameters
+from model.definition.memory import Layout
+from model.definition.sizes import SIZES
+from reproducers.record.schema import ROOT
+
+WIDE = SIZES["nam56r_wide"]
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_one_rank_holds_every_parameter_once(name):
+    assert sum(memory.stage_parameters(SIZES[name], Layout(), 0)) == parameters.total(SIZES[name])
+
+
+def test_stages_hold_every_parameter_and_the_embedding_twice():
+    size, layout = SIZES["nam56r"], Layout(pipeline=4)
+    held = sum(sum(memory.stage_parameters(size, layout, stage)) for stage in range(4))
+    assert held == parameters.total(size) + parameters.by_part(size)["embedding"]
+
+
+def test_experts_are_spread_and_the_rest_is_not():
+    (dense, experts), (same, spread) = (memory.stage_parameters(WIDE, Layout(8, ep), 0) for ep in (1, 4))
+    assert dense == same and experts == 4 * spread
+    assert experts == 22 * 16 * 2 * 4096 * 896
+
+
+def test_weights_and_gradients_and_optimizer_are_bytes_of_parameters():
+    count = parameters.total(WIDE)
+    parts = memory.estimate(WIDE, Layout())
+    whole = {"weights": 2 * count, "gradients": 4 * count, "optimizer": 12 * count}
+    assert {part: parts[part] * memory.GIB for part in whole} == pytest.approx(whole)
+    shared = memory.estimate(WIDE, Layout(data=8))
+    assert shared["optimizer"] == pytest.approx(parts["optimizer"] / 8)
+    assert shared["activations"] == parts["activations"]
+
+
+def test_activations_grow_with_the_tokens_in_flight():
+    one, four = (memory.estimate(WIDE, Layout(micro_batch=n))["activations"] for n in (1, 4))
+    assert four == pytest.approx(4 * one)
+    first = memory.estimate(WIDE, Layout(pipeline=2), stage=0)["activations"]
+    half = sum(memory.activation_bytes(WIDE, layer.kind) for layer in memory.stages(WIDE, Layout(pipeline=2))[0])
+    assert first == pytest.approx((2 * half + memory.workspace_bytes(WIDE)) * WIDE.sequence / memory.GIB)
+
+
+def test_the_quarter_trains_on_one_gpu_and_the_whole_does_not():
+    """Of 78 GiB: the quarter with room for a micro-batch of four, nam56r's optimizer alone with none."""
+    assert sum(memory.estimate(SIZES["nam56r_quarter"], Layout(micro_batch=4)).values()) < 78
+    assert sum(memory.estimate(SIZES["nam56r"], Layout()).values()) > 78
+
+
+@pytest.mark.parametrize(
+    ("receipt", "size", "layout"),
+    [
+        ("1xh200_quarter_20261121", "nam56r_quarter", Layout(micro_batch=4)),
+        ("2xh200_nam56r_20261121", "nam56r", Layout(2, 2, micro_batch=3)),
+        ("2xh200_wide_20261122", "nam56r_wide", Layout(2, 2, micro_batch=2)),
+        ("2xh200_wide_mb3_20261122", "nam56r_wide", Layout(2, 2, micro_batch=3)),
+        ("4xh200_nam56r_20261122", "nam56r", Layout(4, 4, micro_batch=4)),
+        ("4xh200_wide_20261122", "nam56r_wide", Layout(4, 4, micro_batch=4)),
+        ("4xh200_nam56r_ranks_20261122", "nam56r", Layout(4, 4, micro_batch=4)),
+        ("4xh200_wide_230_20261122", "nam56r_wide", Layout(4, 4, micro_batch=4)),
+    ],
+)
+def test_measured_peaks_are_near(receipt, size, layout):
+    """Of runs on H200s: caching, communication and the largest temporary are not counted."""
+    kept = json.loads((ROOT / "receipts" / "train" / receipt / "receipt.json").read_text())
+    assert sum(memory.estimate(SIZES[size], layout).values()) == pytest.approx(kept["summary"]["peak_gib"], rel=0.05)
+
+
+def test_expert_parallelism_divides_data_parallelism():
+    with pytest.raises(ValueError, match="expert parallel 3 does not divide data parallel 8"):
+        Layout(8, 3)

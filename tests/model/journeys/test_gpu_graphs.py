@@ -1,0 +1,33 @@
+"""CUDA: a run whose layers are replayed as graphs against one whose are not. `pytest -m gpu tests/model`."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from model.records import history
+from reproducers.record.schema import ROOT
+
+pytestmark = [pytest.mark.gpu, pytest.mark.upstream]
+# neither TileLang's kernels, which take minutes to compile, nor packs that only these need
+PATHS = "--path mamba3=torch_rows --path dsa=megatron --patches 16,33"
+STEPS = 8
+RUN = f"nam56r_tiny --micro-batch 2 --sequence 256 --steps {STEPS} --bf16 --save-every 0 {PATHS}".split()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_graphs_train_alike(text, tmp_path):
+    """Eight steps, all but the first replayed; atomic additions differ from run to run."""
+    losses = {}
+    for asked in ("--no-cuda-graphs", "--cuda-graphs"):
+        out = tmp_path / asked.strip("-")
+        command = [sys.executable, "-m", "model.train", *RUN, "--data", str(text), "--out", str(out), asked]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        if done.returncode == 77:
+            pytest.skip(done.stderr)
+        assert done.returncode == 0, done.stderr
+        losses[asked] = [record.loss for record in history.train(history.read(out))]
+    plain, graphs = losses.values()
+    assert len(graphs) == STEPS
+    assert graphs == pytest.approx(plain, rel=2e-3)

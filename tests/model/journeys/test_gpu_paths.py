@@ -1,0 +1,156 @@
+"""CUDA: each path that only a GPU has against fp64, at the model's own widths. `pytest -m gpu tests/model`."""
+
+import pytest
+import torch
+
+pytestmark = [pytest.mark.gpu, pytest.mark.upstream]
+CUTS = (0, 1, 700, 701, 1024, 1500, 2048)
+ROW = 1024
+HALF = 2e-2  # a few bf16 roundings in a row, 2**-9 each; a wrong term is of order 1
+
+
+def differences(run, exact, leaves):
+    """Relative error norms of the output and of every leaf's gradient; ``exact`` computes in fp64."""
+    import tiny
+
+    mine = [leaf.clone().requires_grad_() for leaf in leaves]
+    theirs = [leaf.double().requires_grad_() for leaf in leaves]
+    got, want = run(*mine), exact(*theirs)
+    weight = torch.cos(torch.arange(want.numel(), device="cuda", dtype=torch.float64)).view_as(want)
+    gradients = torch.autograd.grad(got, mine, weight.to(got.dtype))
+    expected = torch.autograd.grad(want, theirs, weight.to(got.dtype).double())
+    pairs = [(got, want), *zip(gradients, expected, strict=True)]
+    return [tiny.error(one.cpu(), other.cpu()) for one, other in pairs]
+
+
+def random(*shape, seed=0):
+    """Leaves of one shape need seeds of their own: queries equal to keys attend to themselves, and cancel in bf16."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).to("cuda", torch.bfloat16)
+
+
+def flash():
+    """Dense MLA's kernel: 28 heads, 128 channels of queries and keys, 64 of values."""
+    from model.layers.attention import attention
+
+    bounds = torch.tensor(CUTS, dtype=torch.int32, device="cuda")
+    leaves = [random(CUTS[-1], 28, width, seed=seed) for seed, width in enumerate((128, 128, 64))]
+    return differences(
+        lambda q, k, v: attention.flash_attention(q, k, v, bounds, CUTS[-1], 128**-0.5),
+        lambda q, k, v: attention.masked_attention(q, k, v, bounds, 128**-0.5),
+        leaves,
+    )
+
+
+def heads(path):
+    """The loss of each token, by Liger-Kernel or in chunks."""
+    from torch.nn.functional import cross_entropy
+
+    from model.layers import head
+
+    labels = torch.arange(3000, device="cuda") % 65_536
+    function = head.liger_loss if path == "liger" else head.chunked_loss
+    return differences(
+        lambda hidden, weight: function(hidden, weight, labels),
+        lambda hidden, weight: cross_entropy(hidden @ weight.t(), labels, reduction="none"),
+        [random(3000, 512), random(65_536, 512, seed=1) / 16],
+    )
+
+
+def mamba_rows():
+    """The mixer on rows with decay resets against the packed one, both by TileLang's kernels; gradients too."""
+    import tiny
+
+    from model.layers.mamba3 import rows as mamba3_rows
+    from model.layers.mamba3.mixer import build_mamba3
+
+    bounds = torch.tensor(CUTS, dtype=torch.int32, device="cuda")
+    torch.manual_seed(0)
+    mixer = build_mamba3(512, ngroups=2, dtype=torch.bfloat16, device="cuda", path="tilelang")
+    hidden, found = random(CUTS[-1], 512), []
+    for run in (lambda x: mixer(x, bounds), lambda x: mamba3_rows.run_rows(mixer.mamba, x, bounds, ROW)):
+        leaf = hidden.clone().requires_grad_()
+        out = run(leaf)
+        found.append(
+            [out, *torch.autograd.grad(out, [leaf, *mixer.parameters()], torch.cos(out.detach().float()).to(out))]
+        )
+    packed, rows = found
+    return [
+        tiny.error(one.detach().float().cpu(), other.detach().float().cpu())
+        for one, other in zip(rows, packed, strict=True)
+    ]
+
+
+def weight_gradient():
+    """Relative errors of an accumulating layer's output, input gradient and fp32 weight gradient, which began at 1."""
+    import tiny
+    from torch import nn
+
+    from model.layers.experts import wgrad
+
+    x, weight = random(3001, 512), random(384, 512, seed=1)
+    layer = nn.Linear(512, 384, bias=False, device="cuda", dtype=torch.bfloat16)
+    wgrad.stand_in()
+    wgrad.enable(layer)
+    layer.weight.data.copy_(weight)
+    layer.weight.main_grad = torch.ones(384, 512, device="cuda")
+    leaf = x.clone().requires_grad_()
+    y = layer(leaf)
+    dy = torch.cos(y.detach().float()).to(y)
+    y.backward(dy)
+    exact = (x.double() @ weight.double().T, dy.double() @ weight.double(), 1 + dy.double().T @ x.double())
+    pairs = zip((y.detach(), leaf.grad, layer.weight.main_grad), exact, strict=True)
+    return [tiny.error(one.cpu(), other.cpu()) for one, other in pairs]
+
+
+def indexer_rows():
+    """DSA's indexer loss by rows against the stream's, by pack 12's kernels: the share of chosen keys that differ, and
+    relative errors of the loss and of its gradients."""
+    import tiny
+    from megatron.core.process_groups_config import ProcessGroupCollection
+    from megatron.core.transformer.experimental_attention_variant import dsa
+
+    from model.layers.attention.sparse import RowLoss
+
+    T, bounds = CUTS[-1], torch.tensor(CUTS, device="cuda")
+    leaves = [random(T, 1, 32, 64), random(T, 1, 32, seed=1), random(T, 1, 64, seed=2)]
+    query, key = random(T, 1, 28, 128, seed=3), random(T, 1, 1, 128, seed=4).expand(-1, -1, 28, -1)
+    ends = torch.arange(1, T + 1, device="cuda")
+    starts = bounds[torch.bucketize(ends - 1, bounds[1:], right=True)]
+    groups = ProcessGroupCollection.use_mpu_process_groups(required_pgs=["tp", "cp"])
+    rest = (query, key, 128**-0.5, 256, 1.0, None, False, groups, starts, ends, None, None, False, True)
+    found = []
+    for how in (dsa.FusedDSAIndexerLoss, RowLoss(dsa.FusedDSAIndexerLoss, ROW)):
+        mine = [leaf.clone().requires_grad_() for leaf in leaves]
+        indices, loss = how.apply(*mine, *rest)
+        found.append((indices.sort(dim=-1).values, loss, *torch.autograd.grad(loss, mine)))
+    (whole, *exact), (rows, *got) = found
+    differ = (whole != rows).float().mean().item()
+    return differ, *(
+        tiny.error(one.detach().cpu(), other.detach().cpu()) for one, other in zip(got, exact, strict=True)
+    )
+
+
+def test_the_indexer_is_trained_by_rows_as_on_the_stream(gpu):
+    differ, *errors = gpu.call(indexer_rows)
+    assert differ < 1e-3  # scores that are equal to rounding may be ranked otherwise
+    assert max(errors) < HALF
+
+
+def test_products_add_weight_gradients_in_fp32(gpu):
+    output, inputs, weights = gpu.call(weight_gradient)
+    assert max(output, inputs) < HALF
+    assert weights < 1e-5  # products of bf16 are exact in fp32, a bf16 gradient would be off by 2e-3
+
+
+def test_flash_attention(gpu):
+    assert max(gpu.call(flash)) < HALF
+
+
+@pytest.mark.parametrize("path", ["liger", "torch"])
+def test_the_loss_of_each_token(gpu, path):
+    assert max(gpu.call(heads, path)) < HALF
+
+
+def test_mamba_on_rows_is_mamba_on_the_packed_stream(gpu):
+    assert max(gpu.call(mamba_rows)) < 6e-2  # sums over a document of terms of both signs, as in test_mamba3_gpu

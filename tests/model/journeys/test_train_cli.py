@@ -1,0 +1,159 @@
+"""The command line of model.train: what it refuses and how, and runs of it in processes of their own."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from forked import ENVIRONMENT
+from train_kit import checkpoints, copy, good, options, steps, train
+
+from model.definition import recipes
+from model.profile.bottlenecks import Profile
+from model.records import history
+from reproducers.record.schema import ROOT
+
+pytestmark = pytest.mark.upstream
+
+
+def ended(stack, arguments, **environment):
+    child = stack.start("trained:cli", arguments, environment=environment)
+    return child.wait()
+
+
+def refused(one, code, *words):
+    assert one.code == code, one.said
+    assert "Traceback" not in one.said
+    for word in words:
+        assert word in one.said
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"path": "attention=flash"}, ["--path attention=flash", "mend: --path KIND=PATH, KIND one of mamba3, m2rnn"]),
+        ({"path": "mamba3"}, ["--path mamba3="]),
+        ({"profile": "3"}, ["--profile 3", "mend: --profile FIRST:LAST"]),
+        ({"profile": "3:2"}, ["--profile 3:2"]),
+        ({"patches": "99"}, ["99"]),
+        ({"patches": "3"}, ["pack03 has no patch for the stack", "mend: --patches all"]),
+        ({"steps": 0}, ["--steps"]),
+        ({"ep": 0}, ["--ep"]),
+        ({"learning_rate": -1}, ["--learning-rate"]),
+    ],
+)
+def test_bad_options_are_refused(changed, words, stack, text, tmp_path):
+    refused(ended(stack, options(tmp_path, text, **changed)), 2, *words)
+
+
+def test_cuda_graphs_without_a_gpu_are_refused(stack, text, tmp_path):
+    asked = [*options(tmp_path, text), "--cuda-graphs"]
+    refused(ended(stack, asked), 77, "--cuda-graphs was asked for and there is no GPU", "mend: train without")
+
+
+def test_options_are_read_without_torch():
+    """Importing it takes seconds."""
+    code = "import sys, model.train; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_an_unknown_size_is_refused(stack):
+    refused(ended(stack, ["nam57r"]), 2, "error: no size is named 'nam57r'", "mend: choose one of: nam56r,")
+
+
+def test_a_world_that_does_not_divide_is_refused(stack, text, tmp_path):
+    three = {"WORLD_SIZE": "3", "RANK": "0", "LOCAL_RANK": "0"}
+    one = ended(stack, options(tmp_path, text, ep=2), **three)
+    refused(one, 2, "3 ranks cannot be 1 pipeline stages of 2 expert-parallel ranks", "mend: torchrun --nproc-per-node")
+
+
+def test_a_pipeline_longer_than_the_stack_has_cuts_is_refused(stack, text, tmp_path):
+    places = {"WORLD_SIZE": "8", "RANK": "0", "LOCAL_RANK": "0"}
+    refused(ended(stack, options(tmp_path, text, pp=8), **places), 2, "8 stages were asked for", "mend: ")
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("mamba3=tilelang", "path tilelang was asked for and TileLang's kernels need a CUDA device"),
+        ("m2rnn=triton", "M²RNN: path triton was asked for and tensors are on cpu"),
+        ("mla=flash", "MLA: path flash was asked for and there is no GPU"),
+        ("dsa=tilelang", "DSA: path tilelang was asked for and there is no GPU"),
+        ("moe=grouped", "MoE: path grouped was asked for and there is no GPU"),
+        ("loss=liger", "loss: path liger was asked for and there is no GPU"),
+    ],
+)
+def test_a_path_that_cannot_run_here_stops_the_run(stack, text, tmp_path, asked, said):
+    one = ended(stack, options(tmp_path, text, path=asked))
+    refused(one, 77, said, "mend: ask for another, or auto\n")
+    assert not (tmp_path / history.NAME).exists()
+
+
+def test_no_dataset_and_no_room_for_the_run_are_refused(stack, text, tmp_path):
+    refused(ended(stack, options(tmp_path, tmp_path / "none")), 2, "none: no dataset", "mend: python -m model.data")
+    (tmp_path / "file").touch()
+    refused(ended(stack, options(tmp_path / "file", text)), 2, f"--out {tmp_path / 'file'}: File exists", "mend: --out")
+
+
+def test_a_dataset_without_held_out_rows_is_refused_before_the_first_step(stack, text, tmp_path):
+    one = ended(stack, options(tmp_path, text, sequence=8192))
+    refused(one, 2, "valid", "mend: ")
+    assert not (tmp_path / history.NAME).exists()
+
+
+@pytest.fixture(scope="module")
+def unpatched(stack, text, tmp_path_factory):
+    """A recipe in a process of its own, without patches, its last steps profiled."""
+    out = tmp_path_factory.mktemp("unpatched") / "run"
+    changed = {"patches": "none", "steps": 4, "warmup": 1, "profile": "3:4", "path": "mamba3=torch"}
+    run = [sys.executable, "-m", "model.train", *options(out, text, first="cpu_tiny", **changed)]
+    done = subprocess.run(run, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return out, done
+
+
+def test_a_run_without_patches_says_so(unpatched):
+    out, _ = unpatched
+    [event] = history.events(history.read(out), "patches")
+    assert event.detail == {"packs": "none"}
+    assert json.loads((out / "coverage.json").read_text())["packs"] == {}
+
+
+def test_what_no_option_changes_is_the_recipes(unpatched):
+    """cpu_tiny's rate, and no bf16: this run's parameters can be resumed as fp32 below."""
+    records = steps(unpatched[0])
+    assert len(records) == 4
+    assert records[1].learning_rate == recipes.RECIPES["cpu_tiny"].learning_rate
+
+
+def test_a_run_says_its_paths_and_its_loss_and_draws_both(unpatched):
+    out, done = unpatched
+    assert "layer 3, Mamba-3: path torch, asked for" in done.stderr
+    assert "step 4/4  loss " in done.stdout
+    assert "held-out loss " in done.stdout
+    for name in ("loss.png", "throughput.png"):
+        assert (out / name).stat().st_size > 10_000
+        assert str(out / name) in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_a_window_of_steps_is_profiled(unpatched):
+    out, _ = unpatched
+    profile = Profile.model_validate_json((out / "profile.json").read_text())
+    assert (profile.first_step, profile.steps) == (3, 2)
+    assert profile.device == "CPU"
+    assert "aten::" in (out / "profile.md").read_text()
+    assert (out / "trace.json.gz").stat().st_size > 100_000
+
+
+def test_other_patches_are_refused_until_allowed(unpatched, stack, text, tmp_path):
+    out = copy(unpatched[0], tmp_path / "run")
+    [one] = train(stack, out, text, steps=5, fp32=True)
+    refused(one, 2, "the checkpoint was written with other code", "pack12", "mend: --patches none", "--patches-changed")
+    assert checkpoints(out) == ["step_0000004"]
+    assert len(steps(out)) == 4
+    good(train(stack, out, text, steps=5, fp32=True, patches_changed_ok=True))
+    packs = [event.detail["packs"] for event in history.events(history.read(out), "patches")]
+    assert packs[0] == "none"
+    assert "pack12" in str(packs[1])
+    assert len(steps(out)) == 5

@@ -1,0 +1,73 @@
+"""SIGTERM ends a run after the step in flight, with a checkpoint, on every rank; the same command goes on."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from forked import ENVIRONMENT
+from train_kit import checkpoints, good, measured, options, steps, train
+
+from model.records import history
+from reproducers.record.schema import ROOT
+
+pytestmark = pytest.mark.upstream
+COMMON = {"steps": 1000, "save_every": 1000, "evaluate_every": 1000, "fp32": True}
+
+
+def running(out, ended):
+    """Wait until two steps are recorded; ``ended`` says whether the run is over too early."""
+    ends = time.monotonic() + 90
+    path = out / history.NAME
+    while not path.exists() or path.read_bytes().count(b'"train"') < 2:
+        assert time.monotonic() < ends and not ended(), "no two steps"
+        time.sleep(0.02)
+
+
+def saved_where_it_ended(out):
+    """The step that the run ended with."""
+    last = steps(out)[-1].step
+    assert 2 <= last < 1000
+    assert checkpoints(out) == [f"step_{last:07d}"]
+    return last
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_one_rank_told_to_stop_ends_all_after_the_same_step(world, stack, text, tmp_path):
+    layout = {"ep": world}
+    children = stack.ranks(world, "trained:cli", options(tmp_path, text, **layout, **COMMON))
+    running(tmp_path, lambda: False)
+    children[-1].kill(signal.SIGTERM)
+    good([child.wait() for child in children])
+    last = saved_where_it_ended(tmp_path)
+    good(train(stack, tmp_path, text, world=world, stop_after=last + 1, **layout, **COMMON))
+    assert [step for step, *_ in measured(tmp_path)] == list(range(1, last + 2))
+
+
+def test_under_torchrun(stack, text, tmp_path):
+    """It hands the signal on, waits for its ranks and says itself that it was told to stop. Two patches are named."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*torchrun, "-m", "model.train", *options(tmp_path / "run", text, pp=2, patches="4,12", **COMMON)]
+    with (tmp_path / "said").open("wb") as said:
+        run = subprocess.Popen(command, cwd=ROOT, env=ENVIRONMENT, stdout=said, stderr=said)
+    try:
+        running(tmp_path / "run", lambda: run.poll() is not None)
+        run.send_signal(signal.SIGTERM)
+        run.wait(60)
+    finally:
+        run.kill()
+    words = (tmp_path / "said").read_text()
+    assert "got signal: 15" in words
+    assert "fault" not in words
+    last = saved_where_it_ended(tmp_path / "run")
+    [event] = history.events(history.read(tmp_path / "run"), "patches")
+    assert event.detail == {"packs": "pack04,pack12"}
+    again = {"world": 2, "pp": 2, "stop_after": last + 1, "patches_changed_ok": True}
+    good(train(stack, tmp_path / "run", text, **again, **COMMON))
+
+
+def test_before_the_first_step_it_leaves_nothing(stack, text, tmp_path):
+    good(train(stack, tmp_path, text, stop_after=0, **COMMON))
+    assert checkpoints(tmp_path) == []
+    assert not (tmp_path / "loss.png").exists()

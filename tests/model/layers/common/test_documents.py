@@ -1,0 +1,26 @@
+"""Places of tokens within their documents."""
+
+import pytest
+import torch
+
+from model.layers.common import documents
+
+
+def test_places_begin_anew_with_each_document_and_empty_ones_take_none():
+    cu_seqlens = torch.tensor([0, 0, 3, 3, 4, 6, 6]).int()
+    assert documents.positions(cu_seqlens, 6).tolist() == [0, 1, 2, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("cu_seqlens", "said"),
+    [
+        (torch.tensor([0, 5]).int(), "must rise from 0 to the 6 tokens"),
+        (torch.tensor([0, 4, 3, 6]).int(), "must rise from 0 to the 6 tokens"),
+        (torch.tensor([1, 6]).int(), "must rise from 0 to the 6 tokens"),
+        (torch.tensor([[0, 6]]).int(), r"not torch.int32 \[1, 2\]"),
+        (torch.tensor([0.0, 6.0]), r"not torch.float32 \[2\]"),
+    ],
+)
+def test_what_does_not_describe_the_stream_is_refused(cu_seqlens, said):
+    with pytest.raises(ValueError, match=said):
+        documents.positions(cu_seqlens, 6)

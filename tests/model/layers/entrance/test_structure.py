@@ -1,0 +1,56 @@
+"""The structure-aware embedding: a sum of look-ups, projected; and that it can leave its zero start."""
+
+import pytest
+import torch
+
+from model.layers.entrance.structure import FACTORS, OPTIONAL_FACTORS, StructureEmbedding
+
+ALL = {**FACTORS, **OPTIONAL_FACTORS}
+
+
+def fields(tokens=50):
+    rng = torch.Generator().manual_seed(0)
+    return {name: torch.randint(0, n, (tokens,), generator=rng) for name, n in ALL.items()}
+
+
+@pytest.mark.parametrize(("factors", "count"), [(None, 230_976), (ALL, 255_552)])
+def test_parameters_at_full_width(factors, count):
+    with torch.device("meta"):
+        assert sum(p.numel() for p in StructureEmbedding(3584, factors).parameters()) == count
+
+
+def test_it_is_one_hot_vectors_times_matrices():
+    module = StructureEmbedding(12, ALL, bottleneck=8).double()
+    torch.nn.init.normal_(module.projection.weight)
+    given = fields()
+    hot = torch.cat([torch.nn.functional.one_hot(given[name], n).double() for name, n in ALL.items()], dim=1)
+    expected = hot @ torch.cat([module.embeddings[name].weight for name in ALL]) @ module.projection.weight.T
+    torch.testing.assert_close(module(given), expected)
+
+
+def test_every_parameter_learns_within_two_steps():
+    torch.manual_seed(0)
+    module = StructureEmbedding(12, ALL)
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    assert bool((module(fields()) == 0).all())
+    learning = []
+    for _ in range(2):
+        optimizer.zero_grad()
+        (module(fields()) - 1).square().mean().backward()
+        learning.append({name for name, p in module.named_parameters() if p.grad.norm() > 0})
+        optimizer.step()
+    assert learning == [{"projection.weight"}, {name for name, _ in module.named_parameters()}]
+
+
+def test_one_zero_factor_and_no_more():
+    """Two zero factors multiply each other's gradient by 0 at every step: the ancestor's structure embedding."""
+    module = StructureEmbedding(12)
+    zero = [name for name, p in module.named_parameters() if not p.any()]
+    assert zero == ["projection.weight"]
+
+
+def test_a_field_that_the_batch_lacks_is_named():
+    given = fields()
+    del given["dep_level"]
+    with pytest.raises(ValueError, match="no field dep_level"):
+        StructureEmbedding(12)(given)

@@ -1,0 +1,77 @@
+"""For which shapes kernels are compiled before the first step, and when they need not be."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from model.definition.sizes import SIZES
+from model.loop import compile_mamba3
+from model.loop.compile_mamba3 import marker, one_shape
+from model.patched.overlay import Overlay
+from model.step.megatron import Run
+from reproducers.upstream.store import Tree
+
+
+def shape(path="auto", row=4096, packs=(5, 16, 17)):
+    return one_shape(SIZES["nam56r_quarter"], Run(row=row, paths={"mamba3": path}), 4, set(packs))
+
+
+@pytest.mark.parametrize("path", ["auto", "tilelang_rows"])
+def test_rows_have_one_shape(path):
+    assert shape(path) == (4, 4096)
+
+
+@pytest.mark.parametrize(
+    "how", [{"path": "tilelang"}, {"row": None}, {"row": 4097}, {"packs": (5, 16)}],
+    ids=["a packed stream", "no rows", "no whole chunks", "pack 17 left out"],
+)  # fmt: skip
+def test_else_shapes_stay_open(how):
+    assert shape(**how) is None
+
+
+def stack(mamba="m", tilelang="t"):
+    def tree(digest):
+        return Tree(Path(digest), digest, digest)
+
+    return Overlay("cuda", {"mamba-ssm": tree(mamba)}, {}, [tree(tilelang)])
+
+
+@pytest.fixture
+def compiled(tmp_path, monkeypatch):
+    """What was compiled, on a GPU of capability 9.0 whose TileLang cache is empty."""
+    monkeypatch.setenv("TILELANG_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    done = []
+    monkeypatch.setattr(compile_mamba3, "compile_all", lambda size, patches, fixed: done.append((size.name, fixed)))
+    return done
+
+
+def test_the_same_kernels_are_compiled_once(compiled, tmp_path):
+    size = SIZES["nam56r_quarter"]
+    for _ in range(2):
+        compile_mamba3.compile_once(size, "all", (4, 4096), stack())
+    assert compiled == [("nam56r_quarter", (4, 4096))]
+    (tmp_path / "cache").rename(tmp_path / "gone")
+    compile_mamba3.compile_once(size, "all", (4, 4096), stack())
+    assert len(compiled) == 2
+
+
+def test_kernels_that_failed_are_compiled_again(compiled, monkeypatch):
+    def fails(*_):
+        raise RuntimeError("nvcc")
+
+    monkeypatch.setattr(compile_mamba3, "compile_all", fails)
+    with pytest.raises(RuntimeError):
+        compile_mamba3.compile_once(SIZES["nam56r_quarter"], "all", None, stack())
+    assert not marker(SIZES["nam56r_quarter"], None, stack()).exists()
+
+
+def test_what_makes_other_kernels(compiled, monkeypatch):
+    small, wide = SIZES["nam56r_quarter"], SIZES["nam56r_wide"]
+    found = {
+        marker(small, None, stack()), marker(small, (4, 4096), stack()), marker(wide, None, stack()),
+        marker(small, None, stack(mamba="patched")), marker(small, None, stack(tilelang="newer")),
+    }  # fmt: skip
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (10, 0))
+    assert len({*found, marker(small, None, stack())}) == 6

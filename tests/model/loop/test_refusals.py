@@ -1,0 +1,38 @@
+"""What is refused for the GPU's sake, from numbers alone: no GPU needed."""
+
+import pytest
+
+from model.definition import memory
+from model.definition.memory import Layout
+from model.definition.sizes import SIZES
+from model.loop import refusals
+from model.step.megatron import Run
+from reproducers.base.errors import PatchlaneError
+
+QUARTER = SIZES["nam56r_quarter"]
+LAYOUT = Layout(micro_batch=4)
+
+
+def test_what_a_rank_must_keep_has_to_fit():
+    parts = memory.estimate(QUARTER, LAYOUT)
+    fixed = sum(parts.values()) - parts["activations"]
+    refusals.fits(QUARTER, LAYOUT, fixed + 0.1, 4096)
+    with pytest.raises(PatchlaneError, match="before any activation"):
+        refusals.fits(QUARTER, LAYOUT, fixed - 0.1, 4096)
+
+
+def test_cuda_graphs_keep_activations_as_well():
+    whole = sum(memory.estimate(QUARTER, LAYOUT).values())
+    refusals.fits(QUARTER, LAYOUT, whole + 0.1, 4096, graphs=True)
+    with pytest.raises(PatchlaneError, match="with the activations that CUDA graphs hold") as refused:
+        refusals.fits(QUARTER, LAYOUT, whole - 0.1, 4096, graphs=True)
+    assert "without --cuda-graphs" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("other", "word"), [({"pipeline_parallel": 2}, "one pipeline stage"), ({"recompute": True}, "choose one")]
+)
+def test_cuda_graphs_are_refused_beside(other, word):
+    refusals.graphs(Run(on_cpu=False, **other))
+    with pytest.raises(PatchlaneError, match=word):
+        refusals.graphs(Run(cuda_graphs=True, on_cpu=False, **other))

@@ -1,0 +1,231 @@
+"""The profile window, and the report on synthetic GPU kernels and on a CPU's operators."""
+
+import gc
+import gzip
+import json
+import logging
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.autograd.profiler_util import FunctionEvent
+
+from model.profile import profiling
+from model.profile.bottlenecks import Profile, RankTime, Span, analyse, markdown
+from model.profile.kernel_kinds import RULES, kind
+from model.profile.profiling import BETWEEN, Window, gpu_spans
+
+NAMES = {
+    "Mamba-3 MIMO fwd": "mamba_mimo_fwd_kernel_kernel",
+    "Mamba-3 MIMO bwd_fwd": "mamba_mimo_bwd_fwd_kernel_kernel",
+    "Mamba-3 MIMO bwd_bwd": "mamba_mimo_bwd_bwd_kernel_kernel",
+    "Mamba-3 other": "bwd_dadt_cumsum_fused_kernel",
+    "M²RNN": "m2rnn_backward",
+    "NCCL all-reduce": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+    "NCCL all-gather": "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+    "NCCL reduce-scatter": "ncclDevKernel_ReduceScatter_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+    "NCCL all-to-all, send and receive": "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)",
+    "NCCL broadcast and other": "ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+    "memcpy": "Memcpy DtoD (Device -> Device)",
+    "memset": "Memset (Device)",
+    "sparse MLA": "sparse_mla_bwd_kernel_kernel",
+    "DSA main_kernel (sparse MLA forward, indexer loss)": "main_kernel",
+    "indexer and top-k": "tl_indexer_fwd_kernel_kernel",
+    "cross entropy": "liger_cross_entropy_kernel",
+    "optimizer": "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor<float, 4>>(float)",
+    "grouped GEMM": "void cutlass::device_kernel<GemmUniversal<cutlass::gemm::GroupProblemShape<int>>>(Params)",
+    "attention": "void cutlass::device_kernel<flash::FlashAttnFwdSm90<float>>(Params)",
+    "GEMM": "nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT",
+    "convolution": "void causal_conv1d_fwd_kernel<Traits>(ConvParamsBase)",
+    "norm": "void transformer_engine::normalization::rmsnorm_fwd_tuned_kernel<Traits>(Params)",
+    "reduction": "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>(float)",
+    "routing, sorting and indexing": "void at::native::index_elementwise_kernel<128, 4>(long)",
+    "elementwise": "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)",
+    "other": "a_kernel_of_ones_own",
+}
+
+
+@pytest.mark.parametrize(("expected", "name"), NAMES.items())
+def test_kinds(expected, name):
+    assert kind(name) == expected
+
+
+@pytest.mark.parametrize(
+    ("expected", "name"),
+    [
+        ("indexer and top-k", "_attention_lse_kernel"),  # pack 12's, which other rules would take for attention
+        ("indexer and top-k", "_grad_k_kernel"),
+        ("elementwise", "weighted_gelu_backward"),
+        ("norm", "void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernelTemplate<float>(long)"),
+        ("routing, sorting and indexing", "_row_id_map_pass_3_kernel"),
+    ],
+)
+def test_kinds_of_names_that_mislead(expected, name):
+    assert kind(name) == expected
+
+
+def test_every_rule_has_a_name_that_shows_it():
+    assert {rule for rule, _ in RULES} | {"other"} == set(NAMES)
+
+
+def two_steps():
+    """Microseconds of two steps of 100 each: GEMM 20 + 20, all-to-all half beside it, Mamba 30, a gap, a copy."""
+    spans = []
+    for t in (0, 100):
+        spans += [
+            Span(NAMES["GEMM"], t + 0, t + 20),
+            Span("nvjet_other", t + 20, t + 40),
+            Span(NAMES["NCCL all-to-all, send and receive"], t + 30, t + 50),
+            Span(NAMES["Mamba-3 MIMO fwd"], t + 50, t + 80),
+            Span(NAMES["memcpy"], t + 85, t + 90),
+        ]
+    return spans
+
+
+def profiled(**changed):
+    how = {"device": "NVIDIA H200", "first_step": 7, "steps": 2, "seconds": 200e-6, "before": [90e-6, 80e-6, 400e-6]}
+    return analyse(two_steps(), kind, **(how | changed))
+
+
+def test_where_the_time_of_a_step_goes():
+    p = profiled()
+    assert p.step_seconds == pytest.approx(100e-6)
+    assert [(row.name, round(row.seconds * 1e6), row.calls) for row in p.kinds] == [
+        ("GEMM", 40, 2), ("Mamba-3 MIMO fwd", 30, 1), ("NCCL all-to-all, send and receive", 20, 1), ("memcpy", 5, 1),
+    ]  # fmt: skip
+    assert [row.share for row in p.kinds] == pytest.approx([0.4, 0.3, 0.2, 0.05])
+    assert p.top[0].name == NAMES["Mamba-3 MIMO fwd"] and p.top[1].kind == "GEMM"
+    assert p.busy == pytest.approx(85e-6) and p.idle == pytest.approx(15e-6)
+    assert p.longest_gap == pytest.approx(10e-6)
+    assert p.exposed_communication == pytest.approx(10e-6)
+    assert p.seconds_before == 90e-6 and p.overhead == pytest.approx(1 / 9)
+
+
+def test_only_the_costliest_thirty_are_named():
+    spans = [Span(f"kernel_{i}", i, i + 1 + i / 100) for i in range(40)]
+    p = analyse(spans, kind, device="GPU", first_step=1, steps=1, seconds=1.0)
+    assert [row.name for row in p.top] == [f"kernel_{i}" for i in range(39, 9, -1)]
+
+
+def test_the_report_for_people():
+    text = markdown(profiled())
+    assert "steps 7–8 on NVIDIA H200" in text
+    assert "0.10 ms under the profiler, 0.09 ms before it (median of 3): +11.1% with the profiler" in text
+    assert "GPU busy 0.09 ms (85.0%), idle 0.01 ms" in text
+    assert "| GEMM | 0.040 | 40.0% | 2 |" in text and "| nvjet_other | 0.020 | 20.0% | 1 | GEMM |" in text
+    assert "not known: no step ran before the window" in markdown(profiled(before=[]))
+
+
+def test_what_each_rank_did_is_told_of_several():
+    own = profiled().own
+    assert own.computing == pytest.approx(75e-6) and own.communicating == pytest.approx(10e-6)
+    assert own.idle == pytest.approx(15e-6)
+    slow = RankTime(computing=0.085, communicating=0.0, idle=0.015)
+    text = markdown(profiled().model_copy(update={"ranks": [own, slow]}))
+    assert "| 0 | 0.1 | 0.0 | 0.0 |" in text and "| 1 | 85.0 | 0.0 | 15.0 |" in text and "is of rank 0" in text
+    assert "rank" not in markdown(profiled().model_copy(update={"ranks": [own]}))
+
+
+def test_annotations_and_the_host_are_no_kernels():
+    def event(name, device, annotation=False):
+        spot = SimpleNamespace(start=1.0, end=3.0)
+        device_type = getattr(torch.autograd.DeviceType, device)
+        return SimpleNamespace(name=name, device_type=device_type, is_user_annotation=annotation, time_range=spot)
+
+    events = [event("k", "CUDA"), event("step 3", "CUDA", True), event("aten::mm", "CPU")]
+    assert gpu_spans(events) == [Span("k", 1.0, 3.0)]
+
+
+@pytest.fixture
+def train(tmp_path):
+    def steps(window, last):
+        weight = torch.randn(512, 512, requires_grad=True)
+        for number in range(1, last + 1):
+            with window.step(number):
+                (weight @ weight).sum().backward()
+                time.sleep(0.005)
+
+    return steps
+
+
+def test_a_window_on_a_cpu(tmp_path, train):
+    window = Window(3, 5, tmp_path)
+    train(window, 7)
+    p = Profile.model_validate_json((tmp_path / "profile.json").read_bytes())
+    assert p == window.result and (p.device, p.first_step, p.steps, p.steps_before) == ("CPU", 3, 3, 1)
+    mm = next(row for row in p.kinds if row.name == "aten::mm")
+    assert mm.calls == 3  # one forward, two backward
+    between = next(row for row in p.kinds if row.name == BETWEEN)
+    assert between.seconds >= 0.005 and between.calls == 1
+    assert p.step_seconds >= 0.005 and 0.5 < sum(row.share for row in p.kinds) < 1.001
+    assert p.busy is None and p.idle is None
+    trace = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))
+    named = {event.get("name") for event in trace["traceEvents"]}
+    assert {"step 3", "step 4", "step 5", "aten::mm"} <= named and not {"step 2", "step 6"} & named
+    assert "costliest operators" in (tmp_path / "profile.md").read_text()
+
+
+def test_a_run_that_starts_or_ends_inside_the_window(tmp_path):
+    late = Window(3, 5, tmp_path)
+    for number in (4, 5):
+        with late.step(number):
+            torch.ones(2)
+    assert (late.result.first_step, late.result.steps, late.result.seconds_before) == (4, 2, None)
+    past = Window(3, 5, tmp_path / "past")
+    with past.step(6):
+        torch.ones(2)
+    assert past.result is None and not (tmp_path / "past").exists()
+
+
+def test_a_step_that_fails_keeps_its_error(tmp_path):
+    window = Window(1, 2, tmp_path)
+    with pytest.raises(ZeroDivisionError), window.step(1):
+        1 / 0  # noqa: B018
+    assert window.result is None and window._profiler is None
+
+
+def test_a_full_disk_does_not_end_the_run(tmp_path, monkeypatch, caplog):
+    def full(path, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(profiling, "write_atomic", full)
+    window = Window(1, 1, tmp_path)
+    with caplog.at_level(logging.WARNING), window.step(1):
+        torch.ones(2)
+    assert window.result is not None and "could not be written" in caplog.text
+
+
+def test_a_rank_that_is_not_the_first_measures_and_writes_nothing(tmp_path, train):
+    window = Window(1, 2, tmp_path / "run", writes=False)
+    train(window, 2)
+    assert window.result.steps == 2 and not (tmp_path / "run").exists()
+
+
+def test_ranks_times_are_gathered(tmp_path, monkeypatch):
+    monkeypatch.setattr(profiling, "gpu_spans", lambda _: two_steps())
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    window = Window(1, 1, tmp_path, cuda=True, gather=lambda own: [own, own])
+    with window.step(1):
+        torch.ones(2)
+    assert window.result.ranks == [window.result.own] * 2
+    assert "| rank |" in (tmp_path / "profile.md").read_text()
+
+
+def test_no_event_outlives_the_window(tmp_path, train):
+    """They hold each other, and a rank that drops some million objects in a later step keeps the others waiting."""
+    gc.disable()
+    try:
+        window = Window(1, 1, tmp_path)
+        train(window, 1)
+        left = [kept for kept in gc.get_objects() if type(kept) is FunctionEvent]
+    finally:
+        gc.enable()
+    assert window.result is not None and not left
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 3), (4, 3)])
+def test_an_empty_window_is_refused(tmp_path, first, last):
+    with pytest.raises(ValueError, match="holds no step"):
+        Window(first, last, tmp_path)

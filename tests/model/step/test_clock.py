@@ -1,0 +1,38 @@
+"""Seconds between marks, on a CPU and on a GPU."""
+
+import time
+
+import pytest
+import torch
+
+from model.step.clock import Clock
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: its clock is taken")
+def test_seconds_lie_between_marks():
+    clock = Clock()
+    for pause in (0.03, 0.01, 0):
+        clock.mark()
+        time.sleep(pause)
+    first, second = clock.seconds()
+    assert 0.03 <= first < 1
+    assert 0.01 <= second < first
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpus_seconds_are_those_of_its_work():
+    """A GPU that sleeps 10 ms, and a host that asks for no more than that."""
+    clock = Clock()
+    clock.mark()
+    torch.cuda._sleep(20_000_000)  # cycles: 10 ms at 2 GHz
+    began = time.perf_counter()
+    clock.mark()
+    assert time.perf_counter() - began < 0.005
+    assert 0.005 < clock.seconds()[0] < 0.1
+
+
+def test_one_mark_is_no_span():
+    clock = Clock()
+    clock.mark()
+    assert clock.seconds() == []

@@ -1,0 +1,44 @@
+"""Ranks of one arm, on the toy upstream: their checks and executed lines are the arm's."""
+
+import pytest
+from toy import TOTAL, body, edited
+
+from reproducers.base.verdicts import Verdict
+
+WORK = """
+    def work(rank):
+        core = p.upstream("toyup.core")
+        {first}
+        if rank == 0:
+            p.error("total", abs(core.total([1, 2, 3]) - 6), 1e-9, reference="6", bug_above=0.5)
+        else:
+            p.guard("mean", abs(core.mean([1, 2, 3]) - 2), 1e-9, reference="2")
+
+    p.ranks(2, work)
+"""
+
+
+def run(toy, first="pass", **request):
+    return toy.run(toy.pack(toy.patch(edited(TOTAL)), body(WORK.format(first=first))), **request)
+
+
+def test_checks_and_executed_lines_join_the_arm(toy):
+    found = run(toy)
+    assert found.ruling.verdict is Verdict.REPRODUCED_AND_FIXED, found.ruling
+    assert [c["name"] for c in found.pristine[0].record["checks"]] == ["total", "mean"]
+    assert found.hunks == {"toyup/core.py hunk 1": True}  # ran in the children only
+
+
+@pytest.mark.parametrize(
+    ("first", "verdict", "said"),
+    [
+        ("if rank: raise ValueError('no luck')", Verdict.DIFFERENT_FAILURE, "rank 1: ValueError: no luck"),
+        ("if rank: os._exit(3)", Verdict.DIFFERENT_FAILURE, "rank 1 died without a word"),
+        ("if rank: raise probe.CannotTest('no second GPU')", Verdict.UNTESTABLE, "no second GPU"),
+    ],
+)
+def test_a_rank_that_fails_ends_the_others(toy, first, verdict, said):
+    waiting = f"{first}\n        else: time.sleep(60)"
+    found = run(toy, waiting, arm="pristine")
+    assert (found.ruling.verdict, said in found.ruling.reason) == (verdict, True), found.ruling
+    assert found.pristine[0].seconds < 25

@@ -1,0 +1,460 @@
+"""A reproducer that lies, dies or is given the wrong tree never passes for the bug."""
+
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sysconfig
+import tempfile
+import time
+from argparse import Namespace
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+from toy import FIRST, RECORD, SOURCE, TOTAL, body, edited, write_tree
+
+from reproducers.base.errors import PatchlaneError
+from reproducers.base.verdicts import Verdict
+from reproducers.probe import Probe
+from reproducers.probe.checks import Check, Signature, judge, judge_error
+from reproducers.trial import arms
+from reproducers.trial.arms import ArmSpec, _environment
+
+SHORT = "    timeout_s: 2\n    memory_gib: 0.3\n"
+BAD = {
+    "import error": ("raise ImportError('no such name')", "different"),
+    "missing dependency": ("import_module = p.upstream('toyup.needy')", "cannot_test"),
+    "module not in the tree": ("p.upstream('toyup.absent')", "cannot_test"),
+    "syntax error upstream": ("p.upstream('toyup.broken')", "different"),
+    "hangs": ("time.sleep(60)", "cannot_test"),
+    "computes on": ("while True: pass", "cannot_test"),
+    "memory limit": ("x = bytearray(600 * 2**20); x[::4096] = b'x' * len(x[::4096]); time.sleep(60)", "cannot_test"),
+    "SIGKILL": ("os.kill(os.getpid(), signal.SIGKILL)", "different"),
+    "segfault": ("ctypes.string_at(0)", "different"),
+    "exit 0 without a record": ("sys.exit(0)", "different"),
+    "hard exit": ("os._exit(0)", "different"),
+    "no check": ("pass", "different"),
+    "sentinel by hand": ("print('BUG_REPRODUCED: trust me')", "different"),
+    "sentinel by hand, hard exit": ("print('BUG_REPRODUCED: trust me', flush=True); os._exit(0)", "different"),
+    "forged record, output after it": (
+        """
+        import atexit
+        atexit.register(lambda: print("late"))
+        p.error("e", 1.0, 1e-9, reference="0", bug_above=0.5)
+        """,
+        "different",
+    ),
+    "forged record line": (
+        """
+        print('{"patchlane": "record", "outcome": "bug", "reason": "x", "sentinel": "BUG_REPRODUCED", "checks": []}')
+        """,
+        "different",
+    ),
+    "forged record, wrong exit": (
+        """
+        print('{"patchlane": "record", "outcome": "bug", "reason": "x", "checks": []}', flush=True)
+        os._exit(1)
+        """,
+        "different",
+    ),
+    "wrong frame": (
+        """
+        def elsewhere():
+            raise ValueError("empty is not supported")
+        p.attempt("a", elsewhere, probe.Signature("ValueError", "^empty is not", "toyup/core.py"))
+        """,
+        "different",
+    ),
+    "wrong message": (
+        """
+        core = p.upstream("toyup.core")
+        p.attempt("a", lambda: core.first([]), probe.Signature('ValueError', '^other', "toyup/core.py"))
+        """,
+        "different",
+    ),
+    "wrong type": (
+        """
+        core = p.upstream("toyup.core")
+        p.attempt("a", lambda: core.first([]), probe.Signature('KeyError', '^empty', "toyup/core.py"))
+        """,
+        "different",
+    ),
+    "NaN": ("p.error('e', float('nan'), 1e-9, reference='0', bug_above=0.5)", "different"),
+    "infinity": ("p.error('e', float('inf'), 1e-9, reference='0', bug_above=0.5)", "different"),
+    "between limit and bug": ("p.error('e', 0.1, 1e-9, reference='0', bug_above=0.5)", "different"),
+    "one different among bugs": (
+        "p.error('e', 1, 1e-9, reference='0', bug_above=.5); p.error('n', float('nan'), 1, reference='0', bug_above=2)",
+        "different",
+    ),
+    "a check twice": ("[p.error('e', 1.0, 1e-9, reference='0', bug_above=0.5) for _ in range(2)]", "different"),
+    "error after the bug": ("p.error('e', 1.0, 1e-9, reference='0', bug_above=0.5); 1 / 0", "different"),
+    "skipped check only": ("p.skip('e', 'no GPU')", "different"),
+    "cannot test": ("raise probe.CannotTest('no GPU', 'buy one')", "cannot_test"),
+    "cannot test inside an attempt": (
+        """
+        def call():
+            raise probe.CannotTest("no GPU")
+        p.attempt("a", call, probe.Signature("Exception", "", "toyup/core.py"))
+        """,
+        "cannot_test",
+    ),
+    "imported from elsewhere": (
+        """
+        import types
+        from pathlib import Path
+        fake = Path("fake.py"); fake.write_text("")
+        sys.modules["toyup.core"] = types.ModuleType("toyup.core"); sys.modules["toyup.core"].__file__ = str(fake)
+        p.upstream("toyup.core")
+        p.error('e', 1.0, 1e-9, reference='0', bug_above=0.5)
+        """,
+        "different",
+    ),
+    "imported from elsewhere, not through the probe": (
+        """
+        import types
+        sys.modules["toyup.core"] = types.ModuleType("toyup.core"); sys.modules["toyup.core"].__file__ = "/etc/hostname"
+        p.error('e', 1.0, 1e-9, reference='0', bug_above=0.5)
+        """,
+        "different",
+    ),
+}
+EXTRA = {**SOURCE, "toyup/needy.py": "import not_installed_anywhere\n", "toyup/broken.py": "def (:\n"}
+
+
+def limited(toy, code, seconds=60):
+    """A loaded machine may take seconds to start an arm: only one that is to outlast its time has little."""
+    short = SHORT.replace("timeout_s: 2", f"timeout_s: {seconds}")
+    record = RECORD.replace("    timeout_s: 30\n    memory_gib: 2\n", short)
+    return toy.pack(toy.patch(edited(TOTAL)), body(code), record)
+
+
+def bad(toy, name):
+    """The pack of that name in BAD."""
+    return limited(toy, BAD[name][0], 2 if name in ("hangs", "computes on") else 60)
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_never_the_bug(toy, name):
+    outcome = BAD[name][1]
+    run = toy.run(bad(toy, name), EXTRA)
+    assert run.pristine[0].outcome == outcome, run.log
+    assert run.ruling.verdict in (Verdict.DIFFERENT_FAILURE, Verdict.UNTESTABLE)
+    assert run.sentinels == []
+    assert not run.patched
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("hangs", "hung: 2 s"),
+        ("computes on", "over 2 s of processor time"),
+        ("memory limit", "over 0.3 GiB"),
+        ("SIGKILL", "SIGKILL"),
+        ("segfault", "SIGSEGV"),
+        ("hard exit", "exit status 0 without a record"),
+        ("no check", "made no bug check"),
+        ("imported from elsewhere", "not from the tree under test"),
+        ("missing dependency", "not_installed_anywhere is not installed"),
+    ],
+)
+def test_the_reason_says_what_happened(toy, name, said):
+    assert said in toy.run(bad(toy, name), EXTRA).ruling.reason
+
+
+def alive(pid):
+    """Running, and not just a zombie that nobody has reaped."""
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def pids(lines):
+    return [int(line.split()[-1]) for line in lines if "PID" in line]
+
+
+def left(numbers):
+    """Those processes that are still running two seconds later; they are killed."""
+    deadline = time.monotonic() + 2
+    while any(map(alive, numbers)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    running = [pid for pid in numbers if alive(pid)]
+    for pid in running:
+        os.kill(pid, signal.SIGKILL)
+    return running
+
+
+CHILD = 'child = subprocess.Popen(["sleep", "97"], start_new_session={own})\nprint("PID", child.pid, flush=True)\n'
+DAEMON = """
+if os.fork() == 0:
+    os.setsid()
+    if daemon := os.fork():
+        print("PID", daemon, flush=True)
+    else:
+        os.execvp("sleep", ["sleep", "97"])
+    os._exit(0)
+os.wait()
+"""
+STARTED = {"child": CHILD.format(own=False), "session": CHILD.format(own=True), "daemon": DAEMON}
+ENDS = {
+    "a normal end": "",
+    "a limit": "time.sleep(60)",
+    "no keeper": "os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)",
+    "a stopped keeper": "os.kill(os.getppid(), signal.SIGSTOP)",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("started", STARTED)
+def test_nothing_outlives_its_arm(toy, monkeypatch, started, end):
+    """Not a daemon either, whose open standard output would keep the run waiting."""
+    monkeypatch.setattr(arms, "PATIENCE_S", 0.5)
+    run = toy.run(limited(toy, f"{STARTED[started]}\n{ENDS[end]}", 2))
+    (pid,) = pids(run.pristine[0].output)
+    assert left([pid]) == []
+    assert run.ruling.verdict in (Verdict.DIFFERENT_FAILURE, Verdict.UNTESTABLE)
+
+
+@pytest.fixture
+def killed(toy, monkeypatch):
+    """Run an arm that starts a daemon and then sleeps, send the runner a signal: (the processes, temporary folder)."""
+    place = toy.root / "temporary"
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+
+    def kill(number):
+        write_tree(toy.upstream, SOURCE)
+        code = DAEMON + "print('PID', os.getppid()); print('PID', os.getpid(), flush=True); time.sleep(60)"
+        repo = toy.repository(toy.pack(reproducer=body(code)))
+        runner = toy.verb(repo, "run", "7", "-v", "--upstream", str(toy.upstream), stderr=subprocess.STDOUT)
+        family = [int(next(line for line in runner.stdout if "PID" in line).split()[-1]) for _ in range(3)]
+        runner.send_signal(number)
+        said, _ = runner.communicate(timeout=30)
+        return runner.returncode, family, place, said
+
+    return kill
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
+def test_nothing_outlives_the_runner(killed, number):
+    code, family, place, said = killed(number)
+    assert code == (-9 if number == signal.SIGKILL else 130)
+    assert left(family) == []
+    assert not any(word.value in said for word in Verdict), "an interrupted arm has no verdict"
+    deadline = time.monotonic() + 5  # the keeper removes the folder once the arm is gone
+    while list(place.iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert list(place.iterdir()) == []
+
+
+def test_the_next_run_removes_what_a_dead_runner_and_keeper_left(tmp_path):
+    dead, living = (tmp_path / f"{arms.PREFIX}{name}" for name in ("dead", "living"))
+    processes = []
+    for folder in (dead, living):
+        write_tree(folder, {arms.LOCK: "", "data": "x"})
+        processes.append(subprocess.Popen(["sleep", "97"], env={arms.MARK: str(folder)}))
+    with (living / arms.LOCK).open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        arms.remove_leftovers(tmp_path)
+    assert processes[0].wait(5) == -signal.SIGKILL and not dead.exists()
+    assert processes[1].poll() is None and (living / "data").exists()
+    processes[1].kill()
+    processes[1].wait()
+
+
+def test_an_arms_temporary_files_go_with_it(toy):
+    code = "import tempfile; print('AT', tempfile.mkdtemp()); open('here', 'w').close()"
+    run = toy.run(limited(toy, code))
+    place = next(line.split()[-1] for line in run.pristine[0].output if "AT" in line)
+    assert arms.PREFIX in place and not Path(place).parent.exists()
+
+
+def test_shared_memory_files_are_counted_and_removed(toy):
+    code = """
+    f = open(f"/dev/shm/patchlane-test-{os.getpid()}", "wb")
+    f.write(bytes(400 * 2**20))
+    f.flush()
+    time.sleep(60)
+    """
+    before = set(Path("/dev/shm").iterdir())
+    arm = toy.run(limited(toy, code)).pristine[0]
+    assert (arm.outcome, arm.peak_gib > 0.3) == ("cannot_test", True)
+    assert set(Path("/dev/shm").iterdir()) <= before
+
+
+ENDLESS = {
+    "in ended children": "while True: subprocess.run([sys.executable, '-S', '-c', 'sum(range(10**7))'])",
+    "in a daemon": "if os.fork() == 0:\n    while os.fork(): os._exit(0)\n    while True: pass\ntime.sleep(60)",
+}
+
+
+@pytest.mark.parametrize("where", ENDLESS)
+def test_processor_time_of_the_whole_family_counts(toy, where):
+    arm = toy.run(limited(toy, ENDLESS[where].replace("os.wait() if os.fork() else None\n", ""), 2)).pristine[0]
+    assert (arm.outcome, arm.reason) == ("cannot_test", "over 2 s of processor time")
+
+
+class Keeper:
+    """A keeper with one process, whose figures a test sets."""
+
+    pid, status_now, used = 0, psutil.STATUS_SLEEPING, 0.0
+
+    def children(self, recursive=False):
+        return [self] if recursive else []
+
+    def oneshot(self):
+        return contextlib.nullcontext()
+
+    def cpu_times(self):
+        return SimpleNamespace(user=self.used, system=0.0, children_user=0.0, children_system=0.0)
+
+    def memory_info(self):
+        return SimpleNamespace(rss=0)
+
+    def status(self):
+        return self.status_now
+
+
+def metered(monkeypatch, tmp_path, share, status):
+    """(seconds, reason) at which an arm that gets that share of a core is stopped, of a limit of 100 s."""
+    clock, keeper = [0.0], Keeper()
+    monkeypatch.setattr(arms.time, "monotonic", lambda: clock[0])
+    spec = ArmSpec(tmp_path / "p/reproducer.py", tmp_path, [], "cpu", 0, "", {}, 100, 1, tmp_path)
+    meter = arms.Meter(keeper, spec)
+    keeper.status_now = status
+    while (stop := meter.stop()) is None:
+        clock[0] += 10
+        keeper.used = clock[0] * share
+        meter.sample()
+    return clock[0], stop
+
+
+@pytest.mark.parametrize(
+    ("share", "status", "ends"),
+    [
+        (1, psutil.STATUS_RUNNING, (101, "over 100 s of processor time")),
+        (16, psutil.STATUS_RUNNING, (101, "over 100 s of processor time")),
+        (0.0625, psutil.STATUS_RUNNING, (1601, "over 100 s of processor time")),
+        (0.0001, psutil.STATUS_RUNNING, (2001, "over 2000 s of wall time")),
+        (0, psutil.STATUS_SLEEPING, (101, "hung: 100 s without using the processor")),
+        (0, psutil.STATUS_DISK_SLEEP, (2001, "over 2000 s of wall time")),
+    ],
+)
+def test_a_busy_machine_does_not_decide(monkeypatch, tmp_path, share, status, ends):
+    seconds, stop = metered(monkeypatch, tmp_path, share, status)
+    assert (seconds, stop.reason) == (pytest.approx(ends[0], abs=10), ends[1])
+    assert stop.remedy == "--timeout 600"
+
+
+def test_a_longer_time_can_be_given(toy):
+    pack = limited(toy, "while time.process_time() < 3: pass", 1)
+    assert toy.run(pack, timeout_s=60).ruling.verdict is Verdict.DIFFERENT_FAILURE
+    stopped = toy.run(pack)
+    assert (stopped.ruling.verdict, stopped.ruling.remedy) == (Verdict.UNTESTABLE, "--timeout 600")
+    assert stopped.pristine[0].as_json()["sentinel"] is None
+
+
+def test_a_patched_arm_over_its_limit_contradicts_nothing(toy):
+    slow = edited(TOTAL, FIRST, ("    result = 0.0\n", "    while True:\n        pass\n    result = 0.0\n"))
+    run = toy.run(toy.pack(toy.patch(slow)), timeout_s=5)
+    assert (run.ruling.verdict, run.patched[0].outcome) == (Verdict.UNTESTABLE, "cannot_test")
+
+
+def test_a_full_disk_in_the_arm_is_no_verdict(toy):
+    code = "raise OSError(28, os.strerror(28), 'somewhere')"
+    arm = toy.run(limited(toy, code)).pristine[0]
+    assert (arm.outcome, "TMPDIR" in arm.as_json()["remedy"]) == ("cannot_test", True)
+
+
+def test_a_scratch_folder_that_cannot_be_written_is_the_users_message(toy, monkeypatch):
+    spec = ArmSpec(toy.pack().reproducer, toy.root, [], "cpu", 0, "", {}, 1, 1, toy.root / "cache")
+    monkeypatch.setattr(tempfile, "mkdtemp", refuse(errno.ENOSPC))
+    with pytest.raises(PatchlaneError) as said:
+        arms.run_arm(spec, print)
+    assert "TMPDIR" in said.value.remedy
+
+
+def refuse(number):
+    """A function that this host refuses by that errno."""
+
+    def call(*args, **more):
+        raise OSError(number, os.strerror(number), "/full")
+
+    return call
+
+
+def test_trees_do_not_share_bytecode_and_the_interpreters_is_shared(tmp_path):
+    specs = [
+        ArmSpec(tmp_path, tmp_path / name, [], "cpu", 0, "", {}, 1, 1, tmp_path / "cache") for name in ("one", "two")
+    ]
+    one, two = (Path(_environment(spec, tmp_path)["PYTHONPYCACHEPREFIX"]) for spec in specs)
+    library = sysconfig.get_path("purelib").lstrip("/")
+    assert one != two
+    assert (one / library).resolve() == (two / library).resolve()
+    assert (one / str(tmp_path).lstrip("/")).resolve() != (two / str(tmp_path).lstrip("/")).resolve()
+
+
+def test_no_record_is_made_of_binary_output(toy):
+    run = toy.run(limited(toy, "sys.stdout.buffer.write(bytes(range(256)))"))
+    assert run.ruling.verdict is Verdict.DIFFERENT_FAILURE
+
+
+def test_environment_is_small(toy, monkeypatch):
+    monkeypatch.setenv("PYTHONSTARTUP", "/x")
+    monkeypatch.setenv("MY_SECRET", "swordfish")
+    run = toy.run(limited(toy, "print(sorted(os.environ), os.environ['PYTHONHASHSEED'])"))
+    assert not any("SECRET" in line or "PYTHONSTARTUP" in line for line in run.log)
+
+
+def test_libraries_of_needs_are_found(tmp_path, monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/host/lib")
+    need = write_tree(tmp_path, {"z3/lib/libz3.so.4.15": "", "z3/share/x.so": "", "torch/lib/readme": ""})
+    spec = ArmSpec(need, need, [need], "cpu", 0, "", {}, 1, 1, need)
+    assert _environment(spec, tmp_path)["LD_LIBRARY_PATH"] == f"{need}/z3/lib:/host/lib"
+
+
+def test_judge_error():
+    nan, inf = float("nan"), float("inf")
+    assert [judge_error(m, 1.0, 2.0) for m in (0, 1, 1.5, 2, 3, nan, inf)] == [
+        *("healthy", "healthy", "different", "bug", "bug", "different", "different")
+    ]
+    assert judge_error(5, 1.0, None) == "different"
+
+
+def test_signature_needs_type_message_and_frame(tmp_path):
+    path = write_tree(tmp_path, {"up/core.py": "def f():\n    raise ValueError('bad 3')\n"}) / "up/core.py"
+    names = {}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    with pytest.raises(ValueError) as caught:
+        names["f"]()
+    assert Signature("ValueError", r"^bad \d$", "up/core.py").matches(caught.value)
+    assert Signature("Exception", r"^bad \d$", "core.py").matches(caught.value)
+    for wrong in (
+        ("KeyError", "bad", "up/core.py"),
+        ("ValueError", "^good", "up/core.py"),
+        ("ValueError", "bad", "p/core.py"),
+    ):
+        assert not Signature(*wrong).matches(caught.value)
+
+
+def test_a_second_check_of_one_name_is_refused():
+    p = Probe("toyup", Namespace(lane="cpu", seed=0))
+    p.note("a", 1)
+    with pytest.raises(ValueError, match="twice"):
+        p.guard("a", 0, 1, reference="0")
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        (("healthy",), ("healthy", "1 bug check healthy")),
+        (("healthy", "healthy"), ("healthy", "2 bug checks healthy")),
+        (("healthy", "bug"), ("bug", "check 1")),
+        (("bug", "different"), ("different", "check 1")),
+        ((), ("different", "the reproducer made no bug check")),
+    ],
+)
+def test_outcome_of_checks(states, expected):
+    checks = [Check(f"check {i}", "bug", state) for i, state in enumerate(states)]
+    assert judge([*checks, Check("neighbour", "guard", "failed")]) == expected

@@ -1,0 +1,139 @@
+"""Trees from git are what their SHA says, whatever the clone or the caller's git is set to."""
+
+import json
+import os
+import zlib
+from pathlib import Path
+
+import pytest
+from toy import SOURCE, git, write_tree
+
+from reproducers.base.errors import CannotTestHere, PatchlaneError
+from reproducers.base.verdicts import Exit
+from reproducers.upstream import git as gittree
+from reproducers.upstream.store import Store, tree_digest
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """A repository with a commit that has what archives and settings of git would change."""
+    attributes = "secret.txt export-ignore\nversion.txt export-subst\n*.txt text=auto\n"
+    files = {**SOURCE, ".gitattributes": attributes, "secret.txt": "kept\n", "version.txt": "$Format:%H$\n"}
+    repo = write_tree(tmp_path / "clone", files)
+    (repo / "toyup/tool.sh").write_text("#!/bin/sh\n")
+    (repo / "toyup/tool.sh").chmod(0o755)
+    (repo / "toyup/link").symlink_to("core.py")
+    git("init", "-q", cwd=repo)
+    git("add", "-A", cwd=repo)
+    git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},module", cwd=repo)
+    git("commit", "-qm", "one", cwd=repo)
+    return repo
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store(tmp_path / "store", offline=True)
+
+
+def head(repo):
+    return git("rev-parse", "HEAD", cwd=repo).strip()
+
+
+def test_a_tree_has_every_file_as_it_was_committed(clone, store):
+    tree = gittree.commit_tree(store, str(clone), head(clone), "toy")
+    assert (tree.path / "secret.txt").read_text() == "kept\n"
+    assert (tree.path / "version.txt").read_text() == "$Format:%H$\n"
+    assert os.access(tree.path / "toyup/tool.sh", os.X_OK) and (tree.path / "toyup/link").is_symlink()
+    assert list((tree.path / "module").iterdir()) == []
+    assert tree == gittree.commit_tree(store, "https://nowhere.invalid/x", head(clone), "toy")
+
+
+def crlf(repo, monkeypatch, folder):
+    (folder / ".gitconfig").write_text("[core]\n\tautocrlf = true\n\teol = crlf\n")
+    monkeypatch.setenv("HOME", str(folder))
+
+
+def attributes(repo, monkeypatch, folder):
+    write_tree(repo / ".git/info", {"attributes": "* export-ignore\n"})
+
+
+def replaced(repo, monkeypatch, folder):
+    sha = head(repo)
+    write_tree(repo, {"toyup/core.py": "raise SystemExit\n"})
+    git("commit", "-qam", "other", cwd=repo)
+    other = head(repo)
+    git("reset", "-q", "--hard", sha, cwd=repo)
+    git("replace", sha, other, cwd=repo)
+
+
+def environment(repo, monkeypatch, folder):
+    monkeypatch.setenv("GIT_DIR", str(folder / "nowhere"))
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "core.autocrlf")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", "true")
+
+
+@pytest.mark.parametrize("poison", [crlf, attributes, replaced, environment])
+def test_no_setting_changes_a_tree(clone, store, tmp_path, monkeypatch, poison):
+    sha = head(clone)
+    wanted = gittree.commit_tree(Store(tmp_path / "other", offline=True), str(clone), sha, "toy").digest
+    poison(clone, monkeypatch, tmp_path)
+    assert gittree.commit_tree(store, str(clone), sha, "toy").digest == wanted
+
+
+def test_a_damaged_object_is_refused(clone, store):
+    blob = git("rev-parse", "HEAD:toyup/core.py", cwd=clone).strip()
+    path = clone / ".git/objects" / blob[:2] / blob[2:]
+    path.chmod(0o644)
+    path.write_bytes(zlib.compress(b"blob 3\0bad"))
+    with pytest.raises(PatchlaneError, match="fsck"):
+        gittree.commit_tree(store, str(clone), head(clone), "toy")
+    assert not list((store.root / "trees").iterdir())
+
+
+def test_a_tree_changed_together_with_its_record_is_made_anew(clone, store):
+    sha = head(clone)
+    tree = gittree.commit_tree(store, str(clone), sha, "toy")
+    (tree.path / "toyup/core.py").write_text("changed\n")
+    record = tree.path.with_name(f"{sha}.json")
+    record.write_text(json.dumps({**json.loads(record.read_text()), "digest": tree_digest(tree.path)}))
+    assert gittree.commit_tree(store, str(clone), sha, "toy") == tree
+    assert tree_digest(tree.path) == tree.digest
+
+
+@pytest.mark.parametrize("source", ["--upload-pack=touch RAN", "-x"])
+def test_a_source_that_is_an_option_is_refused(store, tmp_path, monkeypatch, source):
+    monkeypatch.chdir(tmp_path)
+    store.offline = False
+    with pytest.raises(PatchlaneError) as said:
+        gittree.commit_tree(store, source, "0" * 40, "toy")
+    assert said.value.exit_code is Exit.USAGE, "not given to git, which would have failed to fetch"
+    assert not list(tmp_path.rglob("RAN"))
+
+
+@pytest.mark.parametrize("place", ["a folder", "the source", "--upstream"])
+def test_a_pipe_does_not_hang(store, tmp_path, place):
+    folder = write_tree(tmp_path / "up", SOURCE)
+    pipe = folder / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(PatchlaneError):
+        if place == "the source":
+            gittree.commit_tree(store, str(pipe), "0" * 40, "toy")
+        else:
+            aim = folder if place == "a folder" else pipe
+            gittree.checkout_tree(store, aim, sha=None, allow_dirty=False)
+
+
+def test_a_fetch_keeps_the_callers_settings(clone, tmp_path, monkeypatch):
+    (tmp_path / ".gitconfig").write_text(f'[url "{clone}"]\n\tinsteadOf = https://toy.invalid/repo\n')
+    monkeypatch.setenv("HOME", str(tmp_path))
+    git("config", "uploadpack.allowAnySHA1InWant", "true", cwd=clone)
+    fetched = gittree.commit_tree(Store(tmp_path / "s", offline=False), "https://toy.invalid/repo", head(clone), "toy")
+    assert (fetched.path / "toyup/core.py").read_text() == SOURCE["toyup/core.py"]
+
+
+def test_without_git(store, clone, monkeypatch):
+    sha = head(clone)
+    monkeypatch.setenv("PATH", str(Path(os.devnull).parent))
+    with pytest.raises(CannotTestHere, match="git is not installed"):
+        gittree.commit_tree(store, str(clone), sha, "toy")

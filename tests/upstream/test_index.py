@@ -1,0 +1,49 @@
+"""The package index: what it is asked for, and that it is not asked when the run is offline."""
+
+import socket
+from types import SimpleNamespace
+
+import pytest
+
+from reproducers.base.errors import CannotTestHere
+from reproducers.upstream import index
+from reproducers.upstream.store import Store
+
+
+@pytest.fixture
+def no_socket(monkeypatch):
+    """Any socket that is made fails the test, and offline is asked for."""
+    monkeypatch.setenv("PATCHLANE_OFFLINE", "1")
+    monkeypatch.setattr(socket, "socket", lambda *args, **more: pytest.fail("a socket was opened"))
+    monkeypatch.setattr(socket, "create_connection", lambda *args, **more: pytest.fail("a connection was opened"))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **more: pytest.fail("a name was looked up"))
+
+
+def test_offline_opens_no_socket(no_socket, tmp_path):
+    with pytest.raises(CannotTestHere):
+        index.release_files("toyup", "1.0")
+    with pytest.raises(CannotTestHere):
+        index.download("toyup", "toyup-1.0.tar.gz", tmp_path / "x", lambda *seen: None)
+    with pytest.raises(CannotTestHere):
+        Store(tmp_path / "store").release_tree("toyup", "1.0", "toyup-1.0.tar.gz", "a" * 64)
+    assert index.unreachable("toyup")
+
+
+def test_the_newest_releases_are_listed_as_versions(monkeypatch):
+    names = ["0.2.0", "0.9.0", "0.10.0", "0.19.2", "odd name", None]
+    page = SimpleNamespace(packages=[SimpleNamespace(version=name, digests={}, filename="x") for name in names])
+
+    class Client:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *ended):
+            return None
+
+        def get_project_page(self, distribution):
+            return page
+
+    monkeypatch.setattr(index, "_client", Client)
+    with pytest.raises(CannotTestHere) as refused:
+        index.release_files("toyup", "3.0")
+    assert refused.value.remedy.endswith("newest are 0.19.2, 0.10.0, 0.9.0, 0.2.0, odd name")

@@ -1,0 +1,184 @@
+"""How a patch meets a tree."""
+
+import pytest
+from toy import CORE, FIRST, SOURCE, TOTAL, diff, edited, git, write_tree
+
+from reproducers.base.errors import PatchlaneError
+from reproducers.upstream.patching import ApplyClass, classify, hunks, import_root, patched_tree, strip_for, unexecuted
+from reproducers.upstream.store import Tree, tree_digest
+
+FIXED = edited(TOTAL, FIRST)
+
+
+@pytest.fixture
+def meet(tmp_path):
+    """(class of a patch text on a tree of files, the tree's folder)."""
+
+    def run(text, files, strip=1, root=tmp_path / "tree"):
+        write_tree(root, files)
+        (tmp_path / "fix.patch").write_text(text)
+        return classify(root, tmp_path / "fix.patch", strip).kind
+
+    return run
+
+
+def test_clean_and_already_applied(meet, tmp_path):
+    patch = diff(tmp_path, SOURCE, FIXED)
+    assert meet(patch, SOURCE) is ApplyClass.CLEAN
+    assert meet(patch, FIXED) is ApplyClass.ALREADY_APPLIED
+
+
+def test_reversed_patch_is_already_applied(meet, tmp_path):
+    assert meet(diff(tmp_path, FIXED, SOURCE), SOURCE) is ApplyClass.ALREADY_APPLIED
+
+
+def test_conflict(meet, tmp_path):
+    assert meet(diff(tmp_path, SOURCE, FIXED), edited(("values[1:]", "values[2:]"))) is ApplyClass.CONFLICT
+
+
+def test_offset_is_refused(meet, tmp_path):
+    shifted = {**SOURCE, "toyup/core.py": "# a line more\n" + CORE}
+    assert meet(diff(tmp_path, SOURCE, FIXED), shifted) is ApplyClass.CONFLICT
+
+
+def test_fuzz_is_refused(meet, tmp_path):
+    """The outermost context line differs: GNU patch would take it with fuzz 1."""
+    assert meet(diff(tmp_path, SOURCE, FIXED), edited(('"""The sum."""', '"""A sum."""'))) is ApplyClass.CONFLICT
+
+
+def test_whitespace_is_not_ignored_whatever_the_users_git_says(meet, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
+    (tmp_path / ".gitconfig").write_text("[apply]\n\tignoreWhitespace = change\n")
+    assert meet(diff(tmp_path, SOURCE, FIXED), edited(("result = 0.0", "result  =  0.0"))) is ApplyClass.CONFLICT
+
+
+def test_empty_patch(meet):
+    assert meet("", SOURCE) is ApplyClass.CLEAN
+
+
+def test_not_a_patch(tmp_path):
+    (tmp_path / "fix.patch").write_text("--- a/x\n+++ b/x\n@@ -1,9 +1,9 @@\n-only\n")
+    with pytest.raises(PatchlaneError, match="not a unified diff"):
+        hunks(tmp_path / "fix.patch", 1, after=True)
+
+
+def test_path_outside_the_tree(meet, tmp_path):
+    text = "--- a/../out.txt\n+++ b/../out.txt\n@@ -0,0 +1 @@\n+x\n"
+    assert meet(text, SOURCE) is ApplyClass.CONFLICT
+
+
+MOVED = {"toyup/__init__.py": "", "toyup/moved.py": CORE}
+SHAPES = {
+    "new file": (SOURCE, {**SOURCE, "toyup/plus.py": "X = 1\n"}),
+    "deleted file": ({**SOURCE, "toyup/plus.py": "X = 1\n"}, SOURCE),
+    "rename with an edit": (SOURCE, {**MOVED, "toyup/moved.py": FIXED["toyup/core.py"]}),
+    "first line": (SOURCE, {**SOURCE, "toyup/core.py": "import math\n" + CORE}),
+    "last line removed": (SOURCE, {**SOURCE, "toyup/core.py": CORE.rsplit("    return values[0]\n", 1)[0]}),
+    "no newline at the end": (SOURCE, {**SOURCE, "toyup/core.py": CORE.rstrip("\n")}),
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_every_shape_of_patch_gives_the_new_tree(toy, shape):
+    old, new = SHAPES[shape]
+    tree = Tree(write_tree(toy.root / "old", old), tree_digest(toy.root / "old"), "toy")
+    patch = toy.root / "fix.patch"
+    patch.write_text(diff(toy.root, old, new))
+    assert classify(tree.path, patch, 1).kind is ApplyClass.CLEAN
+    hunks(patch, 1, after=False)
+    for hunk in hunks(patch, 1, after=True):
+        assert 1 <= hunk.first <= hunk.last <= len(new[hunk.path].splitlines())
+    done = patched_tree(toy.store, tree, patch, 1)
+    assert done.digest == tree_digest(write_tree(toy.root / "new", new))
+    assert tree_digest(tree.path) == tree.digest
+
+
+def entry(scratch, change):
+    """The good patch with one more entry, made by ``change(folder)``."""
+    repo = write_tree(scratch / "entry", SOURCE)
+    git("init", "-q", cwd=repo)
+    git("add", "-A", cwd=repo)
+    git("commit", "-qm", "old", cwd=repo)
+    change(repo)
+    git("add", "-A", cwd=repo)
+    return diff(scratch, SOURCE, FIXED) + git("diff", "--cached", "-M", "--binary", cwd=repo)
+
+
+HIDDEN = {
+    "binary": lambda repo: (repo / "toyup/data.bin").write_bytes(bytes(range(256))),
+    "sourceless bytecode": lambda repo: (repo / "toyup/extra.pyc").write_bytes(b"\xa7\r\r\n" + bytes(64)),
+    "bytecode as text": lambda repo: (repo / "toyup/extra.pyc").write_text("x = 1\n"),
+    "link": lambda repo: (repo / "toyup/more.py").symlink_to("/etc/hostname"),
+    "rename": lambda repo: (repo / "toyup/__init__.py").rename(repo / "toyup/other.py"),
+    "mode": lambda repo: (repo / "toyup/__init__.py").chmod(0o755),
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN)
+def test_an_entry_that_nobody_can_watch_is_refused_by_name(toy, name):
+    text = entry(toy.root, HIDDEN[name])
+    (toy.root / "fix.patch").write_text(text)
+    tree = write_tree(toy.root / "tree", SOURCE)
+    with pytest.raises(PatchlaneError, match="toyup/"):
+        classify(tree, toy.root / "fix.patch", 1)
+    with pytest.raises(PatchlaneError, match="toyup/"):
+        toy.run(toy.pack(text))
+
+
+def test_an_empty_file_can_be_added(toy):
+    (toy.root / "fix.patch").write_text(entry(toy.root, lambda repo: (repo / "toyup/new.py").touch()))
+    assert classify(write_tree(toy.root / "tree", SOURCE), toy.root / "fix.patch", 1).kind is ApplyClass.CLEAN
+
+
+@pytest.mark.parametrize("text", ["", None])
+def test_cache_is_keyed_by_content(toy, text):
+    tree = Tree(write_tree(toy.root / "old", SOURCE), tree_digest(toy.root / "old"), "toy")
+    patch = toy.root / "fix.patch"
+    patch.write_text(toy.patch(FIXED))
+    first = patched_tree(toy.store, tree, patch, 1)
+    assert patched_tree(toy.store, tree, patch, 1).path == first.path
+    patch.write_text(toy.patch(edited(TOTAL)) if text is None else text)
+    assert patched_tree(toy.store, tree, patch, 1).path != first.path
+
+
+def test_patched_tree_refuses_a_conflict(toy):
+    files = edited(("values[1:]", "values[2:]"))
+    tree = Tree(write_tree(toy.root / "old", files), tree_digest(toy.root / "old"), "toy")
+    (toy.root / "fix.patch").write_text(toy.patch(FIXED))
+    with pytest.raises(PatchlaneError, match="CONFLICT"):
+        patched_tree(toy.store, tree, toy.root / "fix.patch", 1)
+    assert not list((toy.root / "store/patched").iterdir())
+
+
+def test_tree_inside_another_repository(meet, tmp_path):
+    """git apply run below another repository's top would skip every file silently."""
+    patch = diff(tmp_path, SOURCE, FIXED)
+    outer = tmp_path / "outer"
+    outer.mkdir()
+    git("init", "-q", cwd=outer)
+    assert meet(patch, SOURCE, root=outer / "a/tree") is ApplyClass.CLEAN
+    assert meet(patch, edited(("values[1:]", "values[2:]")), root=outer / "b/tree") is ApplyClass.CONFLICT
+
+
+def test_strip_and_import_root(tmp_path):
+    checkout, wheel = write_tree(tmp_path / "c", {"src/toyup/__init__.py": ""}), write_tree(tmp_path / "w", SOURCE)
+    assert (strip_for(checkout, "src"), strip_for(wheel, "src"), strip_for(wheel, ".")) == (1, 2, 1)
+    assert import_root(checkout, "src") == checkout / "src"
+    assert import_root(wheel, "src") == wheel
+
+
+def test_strip_finds_the_files_of_a_wheel(meet, tmp_path):
+    inside = [{f"src/{name}": text for name, text in files.items()} for files in (SOURCE, FIXED)]
+    assert meet(diff(tmp_path, *inside), SOURCE, strip=2) is ApplyClass.CLEAN
+
+
+def test_unexecuted(tmp_path):
+    (tmp_path / "fix.patch").write_text(diff(tmp_path, SOURCE, FIXED))
+    one, two = hunks(tmp_path / "fix.patch", 1, after=True)
+    seen = {"lines": [one.first], "functions": {}, "compiled": []}
+    assert unexecuted([one, two], {"toyup/core.py": seen}) == [two.name]
+    compiled = [{"first": 1, "last": 99}]
+    assert unexecuted([one, two], {"toyup/core.py": {**seen, "compiled": compiled}}) == []
+    foreign = {"total": {"process": ["a"], "tree": ["b"]}}
+    assert "not the tree's" in unexecuted([one], {"toyup/core.py": {**seen, "functions": foreign}})[0]
