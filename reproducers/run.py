@@ -15,7 +15,7 @@ from reproducers.base.verdicts import Exit
 from reproducers.record.schema import Pack, load_each, load_named, load_packs, refuse
 
 if TYPE_CHECKING:
-    from reproducers.trial.experiment import Request, Run
+    pass
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -32,25 +32,6 @@ def list_packs(packs: list[Pack], as_json: bool) -> None:
         typer.echo(f"{pack.id}  {pack.kind:9} {lanes:9} {pin:32} {pack.title}")
 
 
-class Answer(SystemExit):
-    """What was measured for git bisect; no other way to end says 0 or 1 there."""
-
-
-def _bisect(pack: Pack, request: Request) -> Answer:
-    """git-bisect's language and nothing else: 0 good, 1 bad, 125 cannot test."""
-    from reproducers.base.verdicts import Verdict
-    from reproducers.trial.experiment import execute
-    from reproducers.upstream.store import Store
-
-    try:
-        run = execute(pack, request, Store(), lambda arm, line: print(f"[{arm}] {line}", file=sys.stderr))
-    except Exception as error:
-        print(f"cannot test: {type(error).__name__}: {error}", file=sys.stderr)
-        return Answer(int(Exit.BISECT_SKIP))
-    answers = {Verdict.FIXED_UPSTREAM: Exit.OK, Verdict.REPRODUCED: Exit.CONTRADICTED}
-    return Answer(int(answers.get(run.ruling.verdict, Exit.BISECT_SKIP)))
-
-
 def _settled(packs: list[Pack], at: str, upstream: Path | None) -> None:
     """Say which tree is taken where ``at`` is not its own name; PatchlaneError when it names none of some pack."""
     from reproducers.upstream import pins
@@ -61,17 +42,6 @@ def _settled(packs: list[Pack], at: str, upstream: Path | None) -> None:
         if at not in (name, label, pins.UPSTREAM):
             said = f"pin {name}, {label}" if name in pack.pins else name
             typer.echo(f"{pack.id}: --at {at} is {said}", err=True)
-
-
-def exit_code(runs: list[Run]) -> Exit:
-    """0 all as expected; a contradiction outranks what cannot be tested."""
-    from reproducers.base.verdicts import Verdict
-    from reproducers.trial.experiment import expected
-
-    words = [(run.ruling.verdict, expected(run.pack, run.request)) for run in runs]
-    if any(word not in wanted and word is not Verdict.UNTESTABLE for word, wanted in words):
-        return Exit.CONTRADICTED
-    return Exit.CANNOT_TEST if any(word is Verdict.UNTESTABLE for word, _ in words) else Exit.OK
 
 
 def _chosen(names: list[str], run_all: bool, lane: str, arm: str) -> list[Pack]:
@@ -131,7 +101,9 @@ def main(
         tree = UPSTREAM if at is None else at
         checkout = upstream or Path.cwd()
         request = Request(tree, lane, "pristine", upstream=checkout, allow_dirty=True, timeout_s=timeout)
-        raise _bisect(chosen[0], request)
+        from reproducers.trial.bisect import answer
+
+        raise answer(chosen[0], request)
     tree = ("live" if upstream is None else UPSTREAM) if at is None else at
     _settled(chosen, tree, upstream)
     from reproducers.base import disk
@@ -152,15 +124,15 @@ def main(
         typer.echo(json.dumps([session.as_json(run) for run in runs], indent=1))
     if junitxml:
         session.write_junit(runs, junitxml)
-    raise typer.Exit(exit_code(runs) if kept else Exit.USAGE)
+    raise typer.Exit(session.exit_code(runs) if kept else Exit.USAGE)
 
 
 if __name__ == "__main__":
     from reproducers.base.cli import guarded
 
-    try:
-        guarded(app)
-    except SystemExit as ended:  # a mistake is no commit's fault, and git bisect would take any other code for bad
-        if "--bisect" in sys.argv and not isinstance(ended, Answer) and ended.code != Exit.INTERRUPTED:
-            raise SystemExit(int(Exit.BISECT_SKIP)) from None
-        raise
+    if "--bisect" in sys.argv:
+        from reproducers.trial.bisect import answering
+
+        with answering():
+            guarded(app)
+    guarded(app)

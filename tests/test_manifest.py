@@ -15,9 +15,9 @@ from toy import FIRST, SOURCE, TOTAL, edited, git, write_tree
 
 from reproducers.evidence.manifest import build, demotions, import_receipts
 from reproducers.evidence.receipts import write
+from reproducers.evidence.saving import places
 from reproducers.evidence.verification import verify_all
 from reproducers.record.schema import load_packs
-from reproducers.trial.session import places
 
 
 @pytest.fixture

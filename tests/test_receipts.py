@@ -18,8 +18,8 @@ import reproducers.receipts as verb
 from reproducers.base.errors import PatchlaneError
 from reproducers.evidence import binding, receipts
 from reproducers.evidence.receipts import redact, write
-from reproducers.evidence.verification import verify_all
 from reproducers.evidence.saving import places
+from reproducers.evidence.verification import verify_all
 
 
 @pytest.fixture

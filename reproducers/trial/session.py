@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from reproducers.base.verdicts import VERDICT_MEANING, Verdict
+from reproducers.base.verdicts import VERDICT_MEANING, Exit, Verdict
 from reproducers.base.wording import short
 from reproducers.record.schema import Pack
 from reproducers.trial.arms import ArmResult, kill_children
@@ -65,6 +65,14 @@ def summary(runs: list[Run], out: Console) -> None:
     for run in runs:
         for line in advice(run):
             out.print(escape(line))
+
+
+def exit_code(runs: list[Run]) -> Exit:
+    """0 all as expected; a contradiction outranks what cannot be tested."""
+    words = [(run.ruling.verdict, expected(run.pack, run.request)) for run in runs]
+    if any(word not in wanted and word is not Verdict.UNTESTABLE for word, wanted in words):
+        return Exit.CONTRADICTED
+    return Exit.CANNOT_TEST if any(word is Verdict.UNTESTABLE for word, _ in words) else Exit.OK
 
 
 def advice(run: Run) -> list[str]:

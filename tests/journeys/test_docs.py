@@ -8,10 +8,10 @@ from pages import PAGES, help_of
 from toy import Toy
 from typer.testing import CliRunner
 
-from model import describe
 from model.definition import parameters
 from model.definition.recipes import RECIPES
 from model.definition.sizes import SIZES
+from model.reports import description
 from reproducers.base.verdicts import Verdict
 from reproducers.desk.text.render import render
 from reproducers.evidence import receipts
@@ -120,7 +120,7 @@ def test_every_make_target_shown_is_there():
 def test_the_page_of_figures_is_what_its_command_prints():
     page = (ROOT / "docs" / "nam56r.md").read_text()
     command = re.search(r"`python -m model.describe ([^`]*)`", page)[1]
-    printed = CliRunner().invoke(describe.app, command.split())
+    printed = CliRunner().invoke(description.app, command.split())
     assert printed.exit_code == 0 and page == printed.stdout, f"python -m model.describe {command} > docs/nam56r.md"
 
 
