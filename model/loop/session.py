@@ -1,4 +1,4 @@
-"""``python -m model.train nam56r_tiny``, or under torchrun: train a size of NAM56R through the packs' patches."""
+"""Everything that one rank of a training run does, from refusals to the last step."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a run trains on, against model/patches.lock before its first step and against its checkpoint on resuming.
-
-``python -m model.lock write`` makes the lock anew from packs and manifest, ``check`` compares it with them.
-"""
+"""What a run trains on, against model/patches.lock before its first step and against its checkpoint on resuming."""
 
 from __future__ import annotations
 

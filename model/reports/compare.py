@@ -1,7 +1,4 @@
-"""``python -m model.compare BASE RUN…``: do the same steps of other runs agree with a base's, and at what speed.
-
-For other layouts (EP, PP, recomputing), other paths and other patches over the same data: from the records alone.
-"""
+"""Whether the same steps of other runs agree with a base's, and at what speed, from the records alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m model.describe nam56r``: layer map, parameters by part, FLOPs by both formulas, memory of each rank."""
+"""Tables of a size: layers, parameters by part, FLOPs by both formulas, memory of each rank."""
 
 from __future__ import annotations
 

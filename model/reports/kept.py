@@ -1,7 +1,4 @@
-"""``python -m model.receipt keep RUN NAME``: what a training run left, kept under ``receipts/train/NAME`` with digests.
-
-``check`` reads every kept run again: digests, and that the summary is what the records give. Nothing is typed by hand.
-"""
+"""What a training run left, kept under ``receipts/train/NAME`` with digests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m model.report RUN``: what a run reached, from its metrics.jsonl alone."""
+"""What a run reached, from its metrics.jsonl alone."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """Receipts: one in-toto Test Result v0.1 statement and one log per run, never overwritten, chained by digest.
 
-``python -m reproducers.receipts verify [DIR]`` recomputes every digest, re-derives every verdict from the recorded
-observations, compares each statement with its log, its place and its predecessor, and says exactly what was tampered
-with. Every reader gets a receipt through ``statement_of``, which refuses one that is not whole.
+Every reader gets a receipt through ``statement_of``, which refuses one that is not whole.
 """
 
 from __future__ import annotations

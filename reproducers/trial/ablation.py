@@ -1,4 +1,4 @@
-"""Hunk ablation: drop each hunk of a patch in turn; every one must be needed."""
+"""A pack with one hunk of its patch left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of a run's coverage: pack, file:line, executed by layer, for ``python -m model.coverage``."""
+"""The table of a run's coverage: pack, file:line, executed by layer."""
 
 from __future__ import annotations
 

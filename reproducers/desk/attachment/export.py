@@ -1,7 +1,6 @@
-"""Write a reproducer and the probe as one file that a maintainer runs on any tree, without this repository.
+"""A reproducer and what it uses of the probe as the text of one file.
 
-``python -m reproducers.export pack09 -o pack09.py``: the PEP 723 header, the docstring, how to run it, ``minimal()``,
-the reproducer's own code, then what it uses of the probe, as plain code.
+In this order: PEP 723 header, docstring, how to run it, ``minimal()``, the reproducer's own code, the probe as plain code.
 """
 
 from __future__ import annotations

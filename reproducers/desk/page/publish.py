@@ -1,7 +1,4 @@
-"""One static report page from packs, manifest and receipts: ``python -m reproducers.site [--out build/site]``.
-
-The site stands alone: no script, nothing from elsewhere, receipts copied in. The same input gives the same bytes.
-"""
+"""Put the report page in place, whole or not at all."""
 
 from __future__ import annotations
 

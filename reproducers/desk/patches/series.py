@@ -1,9 +1,4 @@
-"""Export patches that stack: ``python -m reproducers.series [PACK...]`` writes one folder an upstream tree.
-
-Each holds the packs' patches for that release or SHA as ``git am`` takes them, with full headers, and a quilt
-``series`` file. The order is tried with ``git am`` on the pinned tree before anything is written. Packs that are held,
-not validated, or without a patch at the pin are left out, each with a line that says why.
-"""
+"""A folder of patches that stack, with their headers and a quilt ``series`` file."""
 
 from __future__ import annotations
 

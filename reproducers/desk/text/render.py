@@ -1,8 +1,8 @@
-"""Render the text of a pack's issue, pull request or comment: ``python -m reproducers.render pack05 --as comment``.
+"""The text of a pack's issue, pull request or comment.
 
 ``body.md.j2`` of the pack fills the blocks of a form in ``templates/forms/``, one folder an upstream whose own form it
 follows. Facts come from pack.yaml, the manifest and the newest receipts only: a number is named by lane, arm and check,
-never typed. It prints, or writes a folder of all that a person reads and posts.
+never typed.
 """
 
 from __future__ import annotations

@@ -1,19 +1,4 @@
-"""Propose the next wave: which packs to file, on which day, and why each
-ready pack is in or out.
-
-A wave is two to four packs of one repository, filed on one day, two or three
-days after the last filing (the newest filed_on of any pack) and never on a
-Saturday or Sunday. Crash fixes go first, then comments, other fixes,
-refactors, and reports without a fix; what makes a crash is read from receipts.
-A pack never goes before one that its pack.yaml names under filing.after or
-stacked_on. Repositories share a wave only where the first pack has no second
-one of its repository to go with; a wave of one is only ever the last.
-
-It reads and prints; a person files. The first filed_on that is recorded moves
-all that is left to the next day for a filing: keep the proposal (--ics,
---json), and record filed_on when the whole wave is out. A re-import of --ics
-moves what has another day by then.
-"""
+"""The proposal of waves, as text, JSON and calendar."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Everything chosen packs need on an offline host, in parts of a given size.
-
-    python -m reproducers.bundle pack05 pack09 --target cp312-linux-x86_64 --split 60M --output build/bundle
-    python -m reproducers.bundle install build/bundle/*.part*      (there; needs nothing but Python)
-
-A bundle holds unpacked store trees (each file once, by digest) and the engine's own requirements for that Python.
-"""
+"""Parts of a bundle: unpacked store trees, each file once by digest, and the engine's own requirements."""
 
 from __future__ import annotations
 
