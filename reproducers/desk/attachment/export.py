@@ -1,6 +1,6 @@
 """A reproducer and what it uses of the probe as the text of one file.
 
-In this order: PEP 723 header, docstring, how to run it, ``minimal()``, the reproducer's own code, the probe as plain code.
+Header (PEP 723), docstring, how to run it, ``minimal()``, the reproducer's code, then the probe as plain code.
 """
 
 from __future__ import annotations
