@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from pathlib import Path
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.record.schema import Pack
-from reproducers.upstream import patching
+from reproducers.upstream import git, patching
 from reproducers.upstream.patching import Hunk
 from reproducers.upstream.store import Store, Tree, file_sha256
 
@@ -47,7 +46,7 @@ def image(tree: Path, name: str) -> str:
 def apply_alone(store: Store, pristine: Tree, pack: Pack) -> Applied:
     """``pack``'s fix.patch on the pristine tree. PatchlaneError unless it applies clean."""
     strip = patching.strip_for(pristine.path, pack.upstream.source_root)
-    tree = patching.patched_tree(store, pristine, pack.patch, strip)
+    tree = patching.patched_tree(store, pristine, pack.patch, strip, pack.number)
     names = sorted({hunk.path for hunk in patching.hunks(pack.patch, strip, after=True)})
     return Applied(pack, tree, {name: (image(pristine.path, name), image(tree.path, name)) for name in names})
 
@@ -62,8 +61,8 @@ def merge(store: Store, pristine: Tree, applied: Sequence[Applied]) -> Tree:
         shutil.copytree(pristine.path, target, symlinks=True, dirs_exist_ok=True)
         _merge_files(target, pristine, applied)
 
-    label = f"{pristine.label} + " + " + ".join(one.pack.id for one in applied)
-    return store.tree("patched", key, label, fill)
+    numbers = tuple(one.pack.number for one in applied)
+    return store.tree("patched", key, pristine.origin.model_copy(update={"stacked_on": numbers}), fill)
 
 
 def merged_images(pristine: Tree, applied: Sequence[Applied]) -> dict[str, str]:
@@ -89,10 +88,11 @@ def _merge_file(name: str, target: Path, base: Path, applied: list[Applied]) -> 
     with tempfile.NamedTemporaryFile() as empty:
         common = base / name if (base / name).is_file() else Path(empty.name)
         for one in applied[1:]:
-            command = ["git", "merge-file", "--quiet", str(result), str(common), str(one.tree.path / name)]
-            if subprocess.run(command, capture_output=True).returncode:
+            both = git.merged(result, common, one.tree.path / name)
+            if both is None:
                 who = " and ".join(other.pack.id for other in applied)
                 raise PatchlaneError(f"{who} change the same lines of {name}", f"train without {one.pack.id}")
+            result.write_bytes(both)
 
 
 def _moved(hunk: Hunk, alone: Path, merged: Path) -> Hunk:

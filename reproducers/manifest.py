@@ -16,7 +16,16 @@ from filelock import FileLock
 
 from reproducers.base.verdicts import Exit
 from reproducers.evidence import heads
-from reproducers.evidence.manifest import _before, _preview, _texts, demotions, import_receipts, importable, render
+from reproducers.evidence.manifest import (
+    _before,
+    _content,
+    _preview,
+    _tell_engines,
+    _texts,
+    demotions,
+    import_receipts,
+    importable,
+)
 from reproducers.evidence.receipts import FOLDERS, mend, sweep
 from reproducers.evidence.verification import verify_all
 from reproducers.record.schema import ROOT, load_packs
@@ -40,7 +49,7 @@ def refresh(
         if not accept:
             heads.refuse_loss(ROOT / "manifest.yaml", root, source)
         content = _preview(packs, root, new)
-        if worse := demotions(_before(packs, root), content):
+        if worse := demotions(_before(packs, root), content.packs):
             typer.echo("\n".join(f"demotion: {row}" for row in worse))
             if not accept:
                 again = f"python -m reproducers.manifest refresh {source or ''}".rstrip()
@@ -60,15 +69,20 @@ def refresh(
 
 
 @app.command()
-def check() -> None:
+def check(
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="name the receipts of another engine")] = False,
+) -> None:
     """Exit 1 when the manifest is not what packs and receipts give, or a receipt does not verify."""
-    root = ROOT / "receipts"
+    root, packs = ROOT / "receipts", load_packs()
     found = verify_all(root)
     faults = [f"{p.parent.name}/{p.name}: {'; '.join(rows)}; mend: {mend(p)}" for p, rows in found.items()]
     faults += heads.lost(ROOT / "manifest.yaml", root)
-    for name, text in render(load_packs(), root).items() if not faults else ():
-        if not (ROOT / name).exists() or (ROOT / name).read_text() != text:
-            faults.append(f"{name} is not current; mend: python -m reproducers.manifest refresh")
+    if not faults:
+        content = _content(packs, root)
+        for name, text in _texts(packs, content).items():
+            if not (ROOT / name).exists() or (ROOT / name).read_text() != text:
+                faults.append(f"{name} is not current; mend: python -m reproducers.manifest refresh")
+        _tell_engines(content.packs, root, verbose)
     for fault in faults:
         typer.echo(fault)
     typer.echo("manifest check: " + (f"{len(faults)} faults" if faults else "clean"))

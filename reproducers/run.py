@@ -28,7 +28,7 @@ def list_packs(packs: list[Pack], as_json: bool) -> None:
         return
     for pack in packs:
         lanes = "+".join(sorted(pack.lanes))
-        pin = f"{pack.upstream.distribution} {pack.pins['live'].label}"
+        pin = f"{pack.upstream.distribution} {pack.pins['live'].origin}"
         typer.echo(f"{pack.id}  {pack.kind:9} {lanes:9} {pin:32} {pack.title}")
 
 
@@ -38,7 +38,7 @@ def _settled(packs: list[Pack], at: str, upstream: Path | None) -> None:
 
     for pack in packs:
         name = pins.settle(pack, at, upstream)
-        label = pack.pins[name].label if name in pack.pins else name
+        label = str(pack.pins[name].origin) if name in pack.pins else name
         if at not in (name, label, pins.UPSTREAM):
             said = f"pin {name}, {label}" if name in pack.pins else name
             typer.echo(f"{pack.id}: --at {at} is {said}", err=True)

@@ -1,7 +1,6 @@
 """Fixtures shared by all tests: the toy upstream and its pack, in a temporary folder."""
 
 import hashlib
-import json
 import shutil
 
 import pytest
@@ -11,6 +10,7 @@ from toy import Toy
 from reproducers import approve, preflight
 from reproducers.evidence import receipts, verification
 from reproducers.record import schema
+from reproducers.record.receipt import Statement
 
 
 def pytest_collection_modifyitems(items):
@@ -31,7 +31,7 @@ def believed(monkeypatch):
 
     def check(path, log):
         data = path.read_bytes()
-        return verification.Checked(json.loads(data), hashlib.sha256(data).hexdigest(), [])
+        return verification.Checked(Statement.of(data), hashlib.sha256(data).hexdigest(), [])
 
     monkeypatch.setattr(verification, "_check", check)
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from toy import named
 
 import reproducers.bundle as verb
 from reproducers.base.errors import PatchlaneError
@@ -22,7 +23,7 @@ def made(store, key, files):
         (folder / "link").symlink_to(next(iter(files)))
         (folder / "folder").symlink_to(".")
 
-    return store.tree("trees", key, f"toy {key}", fill)
+    return store.tree("trees", key, named(f"toy {key}"), fill)
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def test_a_bundle_carries_what_proves_its_trees(tmp_path):
         (folder / "a.py").write_text("")
         return {"commit": "tree 0"}
 
-    tree, engine = store.tree("trees", "proved", "toy", fill), made(store, "engine-x", {"toyengine.py": b""})
+    tree, engine = store.tree("trees", "proved", named("toy"), fill), made(store, "engine-x", {"toyengine.py": b""})
     (tmp_path / "out").mkdir()
     paths = bundle.write({"proved": tree}, engine, tmp_path / "out" / "b", 1000, bundle_install.here())
     assert install(paths, tmp_path / "there").returncode == 0

@@ -222,7 +222,7 @@ def test_pack09_alone_says_what_it_says_in_the_suite(tmp_path):
     spec = ArmSpec(pack.reproducer, root, [], "cpu", 0, "suite", {}, 240, 6, tmp_path / "cache")
     suite = run_arm(spec, lambda line: None)
     alone = re.findall(r"(?m)^\[ *(\w+)\] (.*?)(?:: | -- |$)", done.stdout)
-    recorded = [(c["state"], c["name"]) for c in suite.record["checks"]]
-    assert suite.record["sentinel"] == "BUG_REPRODUCED"
+    recorded = [(c.state, c.name) for c in suite.checks]
+    assert suite.sentinel == "BUG_REPRODUCED"
     assert [state for state, _ in alone] == [state for state, _ in recorded]
     assert all(name.startswith(start) for (_, start), (_, name) in zip(alone, recorded, strict=True))

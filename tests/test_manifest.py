@@ -8,6 +8,7 @@ import shutil
 import signal
 import time
 
+import made
 import pytest
 import yaml
 from forged import everywhere
@@ -17,6 +18,7 @@ from reproducers.evidence.manifest import build, demotions, import_receipts
 from reproducers.evidence.receipts import write
 from reproducers.evidence.saving import places
 from reproducers.evidence.verification import verify_all
+from reproducers.record.origin import Origin
 from reproducers.record.schema import load_packs
 
 
@@ -91,8 +93,8 @@ def test_refresh_check_and_staleness(toy, repo):
 def test_changed_patch_is_stale(toy, repo):
     import_receipts([toy.receipt], repo / "receipts")
     (repo / "packs/07_toy/fix.patch").write_text(toy.patch(edited(TOTAL)))
-    found = build(load_packs(repo / "packs"), repo / "receipts")["packs"]["pack07"]
-    assert (found["state"], found["lanes"]["cpu"]["changed_since"]) == ("stale", ["fix.patch"])
+    found = build(load_packs(repo / "packs"), repo / "receipts")["pack07"]
+    assert (found.state, found.lanes["cpu"].changed_since) == ("stale", ["fix.patch"])
 
 
 def test_check_fails_after_an_edit_of_a_receipt(toy, repo):
@@ -132,8 +134,8 @@ def test_a_run_that_could_not_test_demotes_nothing_and_stays_where_it_is(toy, re
 
 def test_what_an_earlier_version_imported_displaces_no_verdict(toy, repo):
     import_receipts([toy.receipt, again(toy, repo, {"other/__init__.py": ""})], repo / "receipts")
-    made = build(load_packs(repo / "packs"), repo / "receipts")["packs"]["pack07"]
-    assert (made["state"], made["tried"]) == ("validated", {"1.0": "REPRODUCED_AND_FIXED"})
+    found = build(load_packs(repo / "packs"), repo / "receipts")["pack07"]
+    assert (found.state, found.tried) == ("validated", {"1.0": "REPRODUCED_AND_FIXED"})
 
 
 def test_the_predecessor_of_a_receipt_comes_along(toy, repo):
@@ -164,8 +166,7 @@ def test_a_demotion_needs_a_yes(toy, repo):
 
 
 def one(state="validated", verdict="REPRODUCED_AND_FIXED", **tried):
-    lanes = {"cpu": {"verdict": verdict, "changed_since": []}} if verdict else {}
-    return {"packs": {"pack07": {"state": state, "lanes": lanes, "tried": tried}}}
+    return {"pack07": made.entry(state, {"cpu": made.lane(verdict)} if verdict else {}, **tried)}
 
 
 @pytest.mark.parametrize(
@@ -178,7 +179,7 @@ def one(state="validated", verdict="REPRODUCED_AND_FIXED", **tried):
         (one("reproduced", None), 2),
         (one("held(why)"), 0),
         (one("filed"), 0),
-        ({"packs": {}}, 2),
+        ({}, 2),
     ],
 )
 def test_what_is_worse(after, count):
@@ -210,7 +211,7 @@ def test_a_damaged_manifest_is_made_anew(toy, repo):
 
 
 def relabelled(run):
-    run.tree = dataclasses.replace(run.tree, label="git " + "c" * 40)
+    run.tree = dataclasses.replace(run.tree, origin=Origin(kind="commit", sha="c" * 40))
 
 
 def another_tree(run):
@@ -294,6 +295,18 @@ def test_a_tampered_receipt_stops_refresh_by_name(toy, repo):
     for args, code in ((["check"], 1), (["refresh", "--accept"], 2)):
         found, out = verb(toy, repo, *args)
         assert (found, f"git checkout -- receipts/07/{receipt.name}" in out) == (code, True), out
+
+
+def test_another_engine_is_told_and_nothing_is_stale(toy, repo):
+    verb(toy, repo, "refresh", "build/receipts")
+    assert "another engine" not in verb(toy, repo, "check")[1]
+    module = next((repo / "reproducers").rglob("keeper.py"))
+    module.write_text(module.read_text() + "\n# changed\n")
+    code, out = verb(toy, repo, "check")
+    assert (code, toy.receipt.name in out, "1 of 1" in out) == (0, False, True), out
+    code, out = verb(toy, repo, "check", "-v")
+    assert (code, toy.receipt.name in out) == (0, True), out
+    assert (verb(toy, repo, "refresh")[0], entry(repo)["state"]) == (0, "validated")
 
 
 def test_sigkill_at_random_moments(toy, repo):

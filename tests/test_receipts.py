@@ -200,7 +200,7 @@ def test_a_run_that_started_earlier_and_ended_later_has_an_earlier_predecessor(c
     written.append(write(run, root, "toy-host", [], places(toy.store)))
     assert said(root) == ""
     digest = hashlib.sha256(written[0].read_bytes()).hexdigest()
-    assert receipts.read(written[1])["previous"] != digest
+    assert receipts.read(written[1]).previous != digest
 
 
 def test_a_damaged_neighbour_loses_no_receipt(chain, toy):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from itertools import count
 
+import made
 import pytest
 import yaml
 from toy import FIRST, RECORD, REPRODUCER, SOURCE, TOTAL, edited
@@ -21,12 +22,13 @@ from reproducers.desk.patches.trees import tree_of
 from reproducers.desk.patches.tried import git, verify
 from reproducers.evidence import manifest
 from reproducers.evidence.receipts import write
+from reproducers.record.origin import Origin
 from reproducers.record.schema import ROOT, load_packs
 from reproducers.upstream import patching, pins
 from reproducers.upstream.store import Store, file_sha256
 
 PACKS = {pack.number: pack for pack in load_packs()}
-ENTRIES = manifest.build(list(PACKS.values()), ROOT / "receipts")["packs"]
+ENTRIES = manifest.build(list(PACKS.values()), ROOT / "receipts")
 CLIENTS = ("requests", "urllib3", "httpx", "aiohttp", "http.client", "urllib.request", "pypi_simple", "truststore")
 MEAN = ('"""The mean."""', '"""The mean of all."""')
 SCALE = ("value * factor for", "factor * value for")
@@ -63,23 +65,15 @@ def desk(toy, monkeypatch, believed):
 def keep(toy, pack, minute):
     """A receipt that says what a run of both arms would, in the parts that a series reads."""
     started = datetime.datetime(2026, 11, 20, 8, minute, tzinfo=datetime.UTC)
-    files = {name: file_sha256(pack.folder / name) for name in ("fix.patch", "reproducer.py")}
-    files["toyup 1.0"] = "d" * 64
-    named = {"subject": ["toyup 1.0", "fix.patch"], "configuration": ["reproducer.py"]}
-    found = {k: [{"name": n, "digest": {"sha256": files[n]}} for n in names] for k, names in named.items()}
-    seen = {
-        "lane": "cpu",
-        "at": "live",
-        "arm": "both",
-        "verdict": "REPRODUCED_AND_FIXED",
-        "started": started.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "pin": {"release": "1.0"},
-        "sentinels": [],
-        "host": {},
-        "versions": {},
-        "log_sha256": "",
-    }
-    body = {"subject": found["subject"], "predicate": {"configuration": found["configuration"], "patchlane": seen}}
+    seen = made.details(
+        pin={"release": "1.0", "artifacts": pack.pins["live"].artifacts},
+        verdict="REPRODUCED_AND_FIXED",
+        started=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        log_sha256="e" * 64,
+    )
+    tree = Origin(kind="release", distribution="toyup", release="1.0")
+    patch, reproducer = ({path.name: file_sha256(path)} for path in (pack.patch, pack.reproducer))
+    body = made.statement(seen, tree, patch, reproducer).as_json()
     folder = toy.root / "receipts" / f"{pack.number:02d}"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{started:%Y%m%dT%H%M%SZ}_toy_{'0' * 12}.json").write_text(json.dumps(body))
@@ -230,7 +224,9 @@ def test_a_pin_that_is_stacked_brings_what_it_stands_on():
     receipts_at = ROOT / "receipts"
     choice = choose(list(PACKS.values()), [PACKS[12]], "beside_02", ENTRIES, receipts_at)
     assert [[m.pack.number for m in some] for some in choice.series.values()] == [[2, 12]]
-    below = {name: entry | {"lanes": {}} if name == "pack02" else entry for name, entry in ENTRIES.items()}
+    below = {
+        name: entry.model_copy(update={"lanes": {}}) if name == "pack02" else entry for name, entry in ENTRIES.items()
+    }
     with pytest.raises(PatchlaneError, match="stacked on pack02, which has no validated patch there"):
         choose(list(PACKS.values()), [PACKS[12]], "beside_02", below, receipts_at)
 
@@ -244,7 +240,7 @@ def test_real_packs_apply_in_series_as_the_overlay_merges_them(numbers, tmp_path
     first = members[0]
     tree = tree_of(first.pack, first.pin, store.root)
     if tree is None:
-        pytest.skip(f"{first.pin.label} is not in the store: python -m reproducers.run {first.pack.id}")
+        pytest.skip(f"{first.pin.origin} is not in the store: python -m reproducers.run {first.pack.id}")
     total = len(members)
     mails = [
         (m, *mail(m.pack, "live", ENTRIES[m.pack.id], ROOT / "receipts", n, total)) for n, m in enumerate(members, 1)

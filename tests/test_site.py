@@ -12,6 +12,7 @@ from urllib.parse import unquote, urldefrag
 
 import html5lib
 import pytest
+from made import arm, check, details
 from toy import REPRODUCER, THREAD, write_tree
 
 from reproducers.base.errors import PatchlaneError
@@ -190,15 +191,9 @@ def test_patches_are_highlighted_and_escaped():
     assert highlight("<b>", "no such language") == "&lt;b&gt;"
 
 
-def check(name, measured, limit, role="bug", state="bug", detail="bug at or over 0.5"):
-    values = {"name": name, "role": role, "state": state, "measured": measured, "limit": limit, "detail": detail}
-    return {**values, "unit": "", "reference": "fp64"}
-
-
-def drawn(pristine, patched, **more):
-    arms = {"pristine": pristine, "patched": patched}
-    receipt = {arm: [{"checks": [check("e", value, 1e-3, **more)]}] for arm, value in arms.items()}
-    return charts.charts(receipt)[0]
+def drawn(pristine, patched, bug_above=0.5):
+    arms = [[arm("bug", check("e", measured=x, limit=1e-3, bug_above=bug_above))] for x in (pristine, patched)]
+    return charts.charts(details(*arms))[0]
 
 
 def test_marks_lie_on_their_side_of_the_limit():
@@ -217,7 +212,7 @@ def test_zero_has_a_place_of_its_own_on_a_log_axis():
 
 
 def test_near_numbers_and_negative_ones_lie_on_a_linear_axis():
-    near = drawn(2e-3, 1e-3, detail="")
+    near = drawn(2e-3, 1e-3, None)
     assert near.axis == "linear" and near.bug is None and near.marks[1].x == near.limit.x == 160.0
     assert drawn(-1.0, 1e-5).axis == "linear"
 
@@ -225,10 +220,9 @@ def test_near_numbers_and_negative_ones_lie_on_a_linear_axis():
 def test_what_is_not_a_number_is_said_and_not_drawn():
     assert drawn(float("nan"), 1e-5).marks[0].x is None
     assert drawn(float("inf"), 1e-5).marks[0].x is None
-    receipt = {"pristine": [{"checks": [check("a", "returned", "no exception")]}], "patched": [{"checks": []}]}
-    assert charts.charts(receipt) == []
-    receipt["patched"][0]["checks"] = [check("b", 0, 0)]
-    only = charts.charts(receipt)[0]
+    returned = [arm("bug", check("a", measured="returned", limit="no exception"))]
+    assert charts.charts(details(returned, [arm("healthy")])) == []
+    only = charts.charts(details(returned, [arm("healthy", check("b", measured=0, limit=0))]))[0]
     assert only.absent == ["pristine"] and only.marks[0].x == only.limit.x == charts.LEFT
 
 
@@ -237,13 +231,9 @@ def test_only_numbers_of_receipts_are_drawn(real):
     for pack in load_packs():
         allowed = set()
         for path in filter(None, (newest(pack, lane, ROOT / "receipts") for lane in pack.lanes)):
-            for _, one in charts.checks(read(path)):
-                allowed |= {
-                    str(one["measured"]),
-                    str(one["limit"]),
-                    str(float(one["limit"] or 0)) if charts.numeric(one) else "",
-                }
-                allowed.add(str(charts.bug_above(one)))
+            for _, one in read(path).every_check():
+                allowed |= {str(one.measured), str(one.limit), str(one.bug_above)}
+                allowed.add(str(float(one.limit)) if one.numeric else "")
         shown = {e.get("value") for e in parsed(real[f"packs/{pack.number:02d}.html"]).iter(f"{HTML}data")}
         assert shown <= allowed, pack.id
 
@@ -310,9 +300,7 @@ def test_a_pack_page_offers_reproducer_patch_and_command(real):
 
 def test_the_overview_explains_its_states_and_says_how_it_stands_upstream(real):
     overview = texts(parsed(real["index.html"]))
-    for state in {
-        entry["state"].split("(")[0] for entry in manifest.build(load_packs(), ROOT / "receipts")["packs"].values()
-    }:
+    for state in {entry.state.split("(")[0] for entry in manifest.build(load_packs(), ROOT / "receipts").values()}:
         assert STATES[state].meaning in overview
     links = {e.get("href") for e in parsed(real["index.html"]).iter(f"{HTML}a")}
     assert {t.url for pack in load_packs() for t in pack.upstream_state.threads if t.relation == "fixes it"} <= links
@@ -361,9 +349,9 @@ def test_what_was_seen_is_numbers_not_names_of_checks(real):
         paths = list(filter(None, (newest(pack, lane, ROOT / "receipts") for lane in pack.lanes)))
         assert len(seen) == len(paths) and not any(text.startswith("Reason: ") for text in told)
         for text, body in zip(seen, map(read, paths), strict=True):
-            wanted = "healthy" if body["verdict"] == "FIXED_UPSTREAM" else "bug"
-            showing = [c for c in body["pristine"][-1]["checks"] if (c["role"], c["state"]) == ("bug", wanted)]
-            assert body["reason"] not in text and f"Seen: {len(showing)} bug check" in text
+            wanted = "healthy" if body.verdict == "FIXED_UPSTREAM" else "bug"
+            showing = [c for c in body.checks("pristine") if (c.role, c.state) == ("bug", wanted)]
+            assert body.reason not in text and f"Seen: {len(showing)} bug check" in text
 
 
 def test_the_site_is_swapped_in_whole(tmp_path, monkeypatch):

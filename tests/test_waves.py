@@ -8,6 +8,7 @@ import sys
 import pytest
 import yaml
 from icalendar import Calendar
+from made import CRASH, arm, check, details
 from toy import FIRST, RECORD, REPRODUCER, TOTAL, edited
 from typer.testing import CliRunner
 
@@ -17,7 +18,8 @@ from reproducers.desk.waves.classes import bug_checks, wave_class
 from reproducers.evidence import manifest, receipts
 from reproducers.record.schema import ROOT, Filing, load_packs
 
-CRASH = {"role": "bug", "state": "bug", "limit": "no ValueError /^empty is not/ from toyup/core.py"}
+CRASHED = check("first", signature=CRASH)
+NUMBER = check(measured=1.0, limit=1e-9)
 NO_CRASH = "".join(line for line in REPRODUCER.splitlines(True) if "p.attempt" not in line)
 CLIENTS = ("requests", "urllib3", "httpx", "aiohttp", "http.client", "urllib.request", "pypi_simple", "truststore")
 
@@ -66,23 +68,21 @@ def plan(*args):
 @pytest.mark.parametrize(
     "changed, checks, found",
     [
-        ({}, [CRASH], "crash fix"),
-        ({}, [CRASH | {"state": "bug", "limit": 1e-9}, CRASH], "crash fix"),
-        ({"kind": "memory"}, [CRASH], "crash fix"),
-        ({}, [CRASH | {"limit": 1e-9}] * 2 + [CRASH], "fix"),  # raising is not what it mostly does wrong
-        ({"category": "graph safety"}, [CRASH], "fix"),
+        ({}, [CRASHED], "crash fix"),
+        ({}, [NUMBER, CRASHED], "crash fix"),
+        ({"kind": "memory"}, [CRASHED], "crash fix"),
+        ({}, [NUMBER] * 2 + [CRASHED], "fix"),  # raising is not what it mostly does wrong
+        ({"category": "graph safety"}, [CRASHED], "fix"),
         ({}, [], "fix"),
         ({"kind": "memory"}, [], "fix"),
-        ({}, [CRASH | {"state": "healthy"}], "fix"),
-        ({}, [CRASH | {"state": "different"}], "fix"),
-        ({}, [CRASH | {"role": "guard"}], "fix"),
-        ({}, [CRASH | {"limit": "no exception"}], "fix"),
-        ({}, [CRASH | {"limit": 1e-9}], "fix"),
-        ({}, [CRASH | {"limit": None}], "fix"),
-        ({"kind": "refactor"}, [CRASH], "refactor"),
-        ({"kind": "report"}, [CRASH], "report"),
-        ({"kind": "guard"}, [CRASH], "report"),
-        ({"filing": Filing(decision="comment", reason="x")}, [CRASH], "comment"),
+        ({}, [check("first", "healthy", signature=CRASH)], "fix"),
+        ({}, [check("first", "different", signature=CRASH)], "fix"),
+        ({}, [check("first", "failed", "guard", limit="no exception")], "fix"),
+        ({}, [NUMBER], "fix"),
+        ({"kind": "refactor"}, [CRASHED], "refactor"),
+        ({"kind": "report"}, [CRASHED], "report"),
+        ({"kind": "guard"}, [CRASHED], "report"),
+        ({"filing": Filing(decision="comment", reason="x")}, [CRASHED], "comment"),
         ({"kind": "report", "filing": Filing(decision="comment", reason="x")}, [], "comment"),
     ],
 )
@@ -93,17 +93,16 @@ def test_the_class_is_derived(toy, changed, checks, found):
 def test_a_crash_is_read_from_the_newest_receipt(desk):
     filed_away(desk, 7)
     filed_away(desk, 8, NO_CRASH)
-    entries = manifest.build(load_packs(desk.packs), desk.root / "receipts")["packs"]
-    assert [check["name"] for check in bug_checks(entries["pack07"], desk.root / "receipts")] == ["total", "first"]
+    entries = manifest.build(load_packs(desk.packs), desk.root / "receipts")
+    assert [found.name for found in bug_checks(entries["pack07"], desk.root / "receipts")] == ["total", "first"]
     assert {item["pack"]: item["class"] for item in plan()["explanations"]} == {"pack07": "crash fix", "pack08": "fix"}
     filed_away(desk, 7, NO_CRASH, days=1)
     assert plan()["explanations"][0]["class"] == "fix"
 
 
-def test_of_repeats_the_last_counts(tmp_path, believed):
-    arms = [{"checks": [CRASH | {"name": name}]} for name in ("one", "two")]
-    (tmp_path / "x.json").write_text(json.dumps({"predicate": {"patchlane": {"pristine": arms}}}))
-    assert [check["name"] for check in bug_checks({"lanes": {"cpu": {"receipt": "x.json"}}}, tmp_path)] == ["two"]
+def test_of_repeats_the_last_counts():
+    arms = [arm("bug", check(name)) for name in ("one", "two")]
+    assert [found.name for found in details(arms).checks("pristine")] == ["two"]
 
 
 def test_the_plan_as_json_and_as_a_table(desk):

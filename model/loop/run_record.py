@@ -6,7 +6,6 @@ import dataclasses
 import datetime
 import json
 import os
-import subprocess
 from typing import Any
 
 from model.data.stored.dataset import Dataset
@@ -15,8 +14,10 @@ from model.definition.sizes import Size
 from model.patched import lock, overlay
 from model.patched.overlay import Overlay
 from model.step.megatron import Run
+from reproducers.base.errors import CannotTestHere
 from reproducers.probe import stamp
 from reproducers.record.schema import ROOT
+from reproducers.upstream import git
 
 FILE = "run.json"
 
@@ -31,8 +32,8 @@ def commit() -> dict[str, Any] | None:
 
 def _git(*words: str) -> str | None:
     try:
-        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
+        done = git.git(*words, cwd=ROOT)
+    except CannotTestHere:
         return None
     return done.stdout.strip() if done.returncode == 0 else None
 

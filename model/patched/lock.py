@@ -91,7 +91,7 @@ def _record(found: Overlay) -> RunRecord:
         name: {file: merging.image(tree.path, file) for one in found.applied.get(name, []) for file in one.images}
         for name, tree in found.trees.items()
     }
-    labels = [tree.label for tree in found.needs]
+    labels = [str(tree.origin) for tree in found.needs]
     return RunRecord(device=found.device, needs=labels, lock=lock_file.of(found), merged=merged)
 
 

@@ -17,7 +17,7 @@ from model import merging
 from model.merging import Applied
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.probe.lanes import megatron, transformer_engine
-from reproducers.record import schema
+from reproducers.record import entry, schema
 from reproducers.record.schema import Pack
 from reproducers.upstream import patching, pins
 from reproducers.upstream.store import Store, Tree
@@ -78,8 +78,7 @@ def states() -> dict[str, str]:
         raise PatchlaneError(
             f"no packs beside {schema.ROOT / 'model'}", "train from a clone: pip install -e '.[cpu,train]'"
         )
-    _, data = schema.read_yaml(manifest)
-    return {name: entry["state"] for name, entry in data["packs"].items()}
+    return {name: found.state for name, found in entry.read(manifest).packs.items()}
 
 
 def chosen(patches: str) -> list[Pack]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum
+from enum import IntEnum, StrEnum
 
 
 class Exit(IntEnum):
@@ -41,7 +41,7 @@ EXIT_REMEDY = {
 }
 
 
-class Verdict(str, Enum):
+class Verdict(StrEnum):
     REPRODUCED_AND_FIXED = "REPRODUCED_AND_FIXED"
     REPRODUCED = "REPRODUCED"
     FIXED_UPSTREAM = "FIXED_UPSTREAM"
@@ -97,5 +97,6 @@ SENTINEL_REMEDY = {
     "REGRESSION_GUARD_PASSED": "nothing",
 }
 
-# Verdicts of a lane, as receipts spell them, in which the bug was seen.
-BROKEN = (Verdict.REPRODUCED.value, Verdict.REPRODUCED_AND_FIXED.value)
+# Verdicts of a lane in which the bug was seen, and in which it was not there.
+BROKEN = (Verdict.REPRODUCED, Verdict.REPRODUCED_AND_FIXED)
+HEALTHY = (Verdict.FIXED_UPSTREAM,)

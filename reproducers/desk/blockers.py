@@ -8,8 +8,8 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
+from reproducers.record.entry import Entry
 from reproducers.record.schema import Pack, Thread
 
 SEARCH_DAYS = 30
@@ -25,16 +25,16 @@ class Blocker:
     mend: str
 
 
-def proved(pack: Pack, entry: dict[str, Any]) -> bool:
+def proved(pack: Pack, entry: Entry) -> bool:
     """Whether every lane has a receipt that speaks for the pack as it is and shows what its kind owes."""
     wanted = "reproduced" if pack.kind == "report" else "validated"
-    return set(entry["lanes"]) == set(pack.lanes) and entry["state"] in (wanted, "filed")
+    return set(entry.lanes) == set(pack.lanes) and entry.state in (wanted, "filed")
 
 
 def fixes(pack: Pack) -> list[str]:
     """Where upstream has the fix already: pins known to be healthy, and merged threads that fix it."""
     merged = [t.url for t in pack.upstream_state.threads if t.relation == "fixes it" and t.state == "merged"]
-    pins = [pin.label for name, pin in pack.pins.items() if pack.healthy_at(name) and _later(pack, name)]
+    pins = [str(pin.origin) for name, pin in pack.pins.items() if pack.healthy_at(name) and _later(pack, name)]
     return pins + merged
 
 
@@ -51,7 +51,7 @@ def competitor(pack: Pack) -> Thread | None:
     return next((thread for thread in pack.upstream_state.threads if thread.competes), None)
 
 
-def blockers(pack: Pack, entry: dict[str, Any], today: datetime.date) -> list[Blocker]:
+def blockers(pack: Pack, entry: Entry, today: datetime.date) -> list[Blocker]:
     """All reasons why ``pack`` may not be filed on that day; ``entry`` is the manifest's. Empty: it may."""
     return [*_decided(pack), *_proof(pack, entry, today), *_overlap(pack), *_looked_up(pack, today)]
 
@@ -70,16 +70,16 @@ def _decided(pack: Pack) -> Iterator[Blocker]:
         yield Blocker("patch", "a pull request needs a fix, and the pack has none", f"{edit}.decision: issue")
 
 
-def _proof(pack: Pack, entry: dict[str, Any], today: datetime.date) -> Iterator[Blocker]:
+def _proof(pack: Pack, entry: Entry, today: datetime.date) -> Iterator[Blocker]:
     if pack.filing.decision in ("hold", "none"):
         return
     if not proved(pack, entry):
-        missing = ", ".join(entry["lanes_without_receipt"])
-        said = f"is {entry['state']}" + (f", without a receipt of: {missing}" if missing else "")
+        missing = ", ".join(entry.lanes_without_receipt)
+        said = f"is {entry.state}" + (f", without a receipt of: {missing}" if missing else "")
         yield Blocker("proof", said, f"python -m reproducers.run {pack.id} --lane LANE, {REFRESH}")
-    for lane, found in entry["lanes"].items():
-        if datetime.date.fromisoformat(found["valid_until"]) < today:
-            what = f"the {lane} receipt of {found['taken']} was valid until {found['valid_until']}"
+    for lane, found in entry.lanes.items():
+        if found.valid_until < today:
+            what = f"the {lane} receipt of {found.taken} was valid until {found.valid_until}"
             yield Blocker("receipt age", what, f"python -m reproducers.run {pack.id} --lane {lane}, {REFRESH}")
 
 

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Any
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.evidence.receipts import every
 from reproducers.evidence.verification import checked
-from reproducers.record.schema import read_yaml
+from reproducers.record.entry import Chain, read_chains
 
 
-def heads(root: Path) -> dict[str, dict[str, Any]]:
-    """{folder: the names of its receipts, oldest first, and a digest over their names and contents}."""
+def heads(root: Path) -> dict[str, Chain]:
+    """{folder: the chain of its receipts}."""
     found: dict[str, list[Path]] = {}
     for path in every(root):
         found.setdefault(path.parent.name, []).append(path)
-    return {folder: {"sha256": _digest(paths), "names": [p.stem for p in paths]} for folder, paths in found.items()}
+    return {folder: Chain(sha256=_digest(paths), names=[p.stem for p in paths]) for folder, paths in found.items()}
 
 
 def _digest(paths: list[Path]) -> str:
@@ -28,27 +27,18 @@ def _digest(paths: list[Path]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def kept(manifest: Path) -> dict[str, dict[str, Any]]:
-    """What the manifest says of the chains; nothing where it is damaged, which ``check`` says of the whole file."""
-    try:
-        section = read_yaml(manifest)[1]["receipts"]
-        return {folder: {"sha256": row["sha256"], "names": list(row["names"])} for folder, row in section.items()}
-    except (PatchlaneError, LookupError, TypeError, AttributeError):
-        return {}
-
-
 def lost(manifest: Path, root: Path, source: Path | None = None) -> list[str]:
     """What the manifest names and neither ``root`` nor ``source`` holds as it was, a line a folder with the mend."""
     rows = []
-    for folder, entry in kept(manifest).items():
-        names = [Path(folder, f"{name}.json") for name in entry["names"]]
+    for folder, entry in read_chains(manifest).items():
+        names = [Path(folder, f"{name}.json") for name in entry.names]
         paths = [source / name if source and not (root / name).is_file() else root / name for name in names]
         gone = [path.stem for path in paths if not path.is_file()]
         mend = f"git checkout -- {root.name}/{folder}"
         if gone:
             count = f"{len(gone)} receipt{'s' * (len(gone) > 1)} that the manifest names"
             rows.append(f"{root.name}/{folder}: missing: {count}: {', '.join(gone)}; mend: {mend}")
-        elif _digest(paths) != entry["sha256"]:
+        elif _digest(paths) != entry.sha256:
             rows.append(f"{root.name}/{folder}: its receipts are not those that the manifest has; mend: {mend}")
     return rows
 

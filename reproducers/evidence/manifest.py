@@ -6,106 +6,101 @@ import datetime
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
 
-import yaml
+import typer
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.verdicts import Verdict
 from reproducers.evidence import booking, heads, table
-from reproducers.evidence.binding import ARMS
 from reproducers.evidence.receipts import chain, digests, every, newest, read, statement_of
 from reproducers.evidence.verification import refuse, verify_all
-from reproducers.record.schema import ROOT, Pack, Pin, read_yaml
+from reproducers.record import engine
+from reproducers.record.entry import ArmEntry, Entry, LaneEntry, Manifest
+from reproducers.record.entry import read as read_manifest
+from reproducers.record.receipt import Statement
+from reproducers.record.schema import ROOT, Pack, Pin
 from reproducers.upstream.pins import stored_digest
 from reproducers.upstream.store import Store, file_sha256
 
-HEADER = "# Generated from packs/*/pack.yaml and receipts/ by `python -m reproducers.manifest refresh`. Never edit.\n"
 PROVED = {
-    "REPRODUCED_AND_FIXED": "validated",
-    "REPRODUCED": "reproduced",
-    "FIXED_UPSTREAM": "fixed-upstream(candidate)",
+    Verdict.REPRODUCED_AND_FIXED: "validated",
+    Verdict.REPRODUCED: "reproduced",
+    Verdict.FIXED_UPSTREAM: "fixed-upstream(candidate)",
 }
 HELD = "held("
 RANK = {"draft": 0, "stale": 1, "fixed-upstream(candidate)": 1, "reproduced": 2, "validated": 3, "guard": 3, "filed": 3}
-PROOF = {"REPRODUCED_AND_FIXED": 2, "REPRODUCED": 1}
-SHOWS = {"REPRODUCED_AND_FIXED": "bug", "REPRODUCED": "bug", "FIXED_UPSTREAM": "healthy"}
+PROOF = {Verdict.REPRODUCED_AND_FIXED: 2, Verdict.REPRODUCED: 1}
+SHOWS = {Verdict.REPRODUCED_AND_FIXED: "bug", Verdict.REPRODUCED: "bug", Verdict.FIXED_UPSTREAM: "healthy"}
 
 
 def changed_since(pack: Pack, path: Path) -> list[str]:
     """Why a receipt no longer speaks for the pack as it is: which file, or what its pin names, changed since."""
     recorded, seen = digests(path), read(path)
-    patch = pack.patch_at(seen["at"])
+    patch = pack.patch_at(seen.at)
     files = {"reproducer.py": pack.reproducer} | ({patch.name: patch} if patch else {})
     changed = [name for name, file in files.items() if recorded.get(name) != file_sha256(file)]
-    pin = pack.pins.get(seen["at"])
-    return [*changed, f"pins.{seen['at']}"] if pin and not same_pin(pin, seen["pin"]) else changed
+    pin = pack.pins.get(seen.at)
+    return [*changed, f"pins.{seen.at}"] if pin and not (seen.pin and same_pin(pin, seen.pin)) else changed
 
 
-def same_pin(pin: Pin, tried: dict[str, Any]) -> bool:
+def same_pin(pin: Pin, tried: Pin) -> bool:
     """Whether a receipt's pin still names the same tree; a commit or further files may have been added since."""
-    now = pin.model_dump(exclude_defaults=True)
-    same = tried.get("artifacts", {}).items() <= pin.artifacts.items() and tried.get("sha") in (None, pin.sha)
-    return same and booking.label(tried) == booking.label(now)
+    same = tried.artifacts.items() <= pin.artifacts.items() and tried.sha in (None, pin.sha)
+    return same and tried.origin == pin.origin
 
 
-def lane_entry(pack: Pack, lane: str, root: Path) -> dict[str, Any] | None:
+def lane_entry(pack: Pack, lane: str, root: Path) -> LaneEntry | None:
     """The newest receipt of a lane, reduced to what a reader decides by."""
     path = newest(pack, lane, root)
     if path is None:
         return None
     seen = read(path)
-    taken = datetime.date.fromisoformat(seen["started"][:10])
     limit = datetime.timedelta(days=pack.lanes[lane].max_age_days)  # type: ignore[index]
-    arms = {
-        name: {
-            "outcome": seen[name][-1]["outcome"],
-            "exit_code": seen[name][-1]["exit_code"],
-            "repeats": len(seen[name]),
-        }
-        for name in ARMS
-        if seen.get(name)
-    }
-    return {
-        "verdict": seen["verdict"],
-        "sentinels": seen["sentinels"],
-        "arms": arms,
-        "host": seen["host"],
-        "versions": seen["versions"],
-        "receipt": path.relative_to(path.parent.parent).as_posix(),
-        "receipt_sha256": file_sha256(path),
-        "log_sha256": seen["log_sha256"],
-        "taken": str(taken),
-        "valid_until": str(taken + limit),
-        "changed_since": changed_since(pack, path),
-    }
+    return LaneEntry(
+        verdict=seen.verdict,
+        sentinels=seen.sentinels,
+        arms={
+            name: ArmEntry(outcome=some[-1].outcome, exit_code=some[-1].exit_code, repeats=len(some))
+            for name, some in seen.arms.items()
+            if some
+        },
+        host=seen.host,
+        versions=seen.versions,
+        receipt=path.relative_to(path.parent.parent).as_posix(),
+        receipt_sha256=file_sha256(path),
+        log_sha256=seen.log_sha256,
+        taken=seen.day,
+        valid_until=seen.day + limit,
+        changed_since=changed_since(pack, path),
+    )
 
 
-def affected(pack: Pack, receipts: list[Path]) -> dict[str, str]:
+def affected(pack: Pack, receipts: list[Path]) -> dict[str, Verdict]:
     """{release or SHA: verdict} over every pin whose tree any receipt tried, newest word winning."""
-    found: dict[str, str] = {}
+    found: dict[str, Verdict] = {}
     for path in receipts:
         seen = read(path)
-        if not booking.counts(seen) or booking.mismatch(pack, statement_of(path)):
+        if seen.pin is None or not booking.counts(seen) or booking.mismatch(pack, statement_of(path)):
             continue
-        found[booking.label(seen["pin"])] = seen["verdict"]
-        if "REGRESSION_GUARD_PASSED" in seen["sentinels"]:
-            found[booking.label(seen["fixed_pin"])] = "FIXED_UPSTREAM"
+        found[seen.pin.origin.key] = seen.verdict
+        if "REGRESSION_GUARD_PASSED" in seen.sentinels and seen.fixed_pin:
+            found[seen.fixed_pin.origin.key] = Verdict.FIXED_UPSTREAM
     return dict(sorted(found.items()))
 
 
-def state(pack: Pack, lanes: dict[str, dict[str, Any]]) -> str:
+def state(pack: Pack, lanes: dict[str, LaneEntry]) -> str:
     """Derived lifecycle state. ``ready`` and beyond need a lint, which is not part of this function."""
     if pack.filing.decision == "hold":
         return f"{HELD}{pack.filing.reason})"
     if not lanes:
         return "draft"
-    if any(entry["changed_since"] for entry in lanes.values()):
+    if any(entry.changed_since for entry in lanes.values()):
         return "stale"
     if pack.kind == "guard":
-        passed = all("REGRESSION_GUARD_PASSED" in entry["sentinels"] for entry in lanes.values())
+        passed = all("REGRESSION_GUARD_PASSED" in entry.sentinels for entry in lanes.values())
         complete = "guard" if set(lanes) == set(pack.lanes) else "reproduced"
         return complete if passed else "draft"
-    words = {PROVED.get(entry["verdict"], "draft") for entry in lanes.values()}
+    words = {PROVED.get(entry.verdict, "draft") for entry in lanes.values()}
     for word in ("draft", "fixed-upstream(candidate)"):
         if word in words:
             return word
@@ -116,23 +111,24 @@ def state(pack: Pack, lanes: dict[str, dict[str, Any]]) -> str:
     return "reproduced"
 
 
-def build(packs: list[Pack], root: Path) -> dict[str, Any]:
-    """The manifest's content."""
-    entries = {}
-    for pack in packs:
-        receipts = chain(root / f"{pack.number:02d}")
-        found = {lane: lane_entry(pack, lane, root) for lane in sorted(pack.lanes)}
-        lanes: dict[str, dict[str, Any]] = {lane: entry for lane, entry in found.items() if entry}
-        entries[pack.id] = {
-            "title": pack.title,
-            "kind": pack.kind,
-            "state": state(pack, lanes),
-            "live": pack.pins["live"].label,
-            "lanes": lanes,
-            "lanes_without_receipt": [lane for lane, entry in found.items() if entry is None],
-            "tried": affected(pack, receipts),
-        }
-    return {"schema_version": 1, "packs": entries}
+def build(packs: list[Pack], root: Path) -> dict[str, Entry]:
+    """{pack id: what the manifest says of it}."""
+    return {pack.id: entry_of(pack, root) for pack in packs}
+
+
+def entry_of(pack: Pack, root: Path) -> Entry:
+    """What the manifest says of a pack, derived anew."""
+    found = {lane: lane_entry(pack, lane, root) for lane in sorted(pack.lanes)}
+    lanes: dict[str, LaneEntry] = {lane: entry for lane, entry in found.items() if entry}
+    return Entry(
+        title=pack.title,
+        kind=pack.kind,
+        state=state(pack, lanes),
+        live=str(pack.pins["live"].origin),
+        lanes=lanes,
+        lanes_without_receipt=[lane for lane, entry in found.items() if entry is None],
+        tried=affected(pack, chain(root / f"{pack.number:02d}")),
+    )
 
 
 def render(packs: list[Pack], root: Path) -> dict[str, str]:
@@ -140,36 +136,35 @@ def render(packs: list[Pack], root: Path) -> dict[str, str]:
     return _texts(packs, _content(packs, root))
 
 
-def _content(packs: list[Pack], root: Path) -> dict[str, Any]:
-    return {**build(packs, root), "receipts": heads.heads(root)}
+def _content(packs: list[Pack], root: Path) -> Manifest:
+    return Manifest(packs=build(packs, root), receipts=heads.heads(root))
 
 
-def _texts(packs: list[Pack], content: dict[str, Any]) -> dict[str, str]:
-    text = HEADER + yaml.safe_dump(content, sort_keys=False, width=120)
-    return {"manifest.yaml": text, "packs/README.md": table.render(packs, content["packs"])}
+def _texts(packs: list[Pack], content: Manifest) -> dict[str, str]:
+    return {"manifest.yaml": content.text, "packs/README.md": table.render(packs, content.packs)}
 
 
-def demotions(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    """What a new manifest says worse of a pack than the one before: state, a lane, a release or commit; one line each.
+def demotions(before: dict[str, Entry], after: dict[str, Entry]) -> list[str]:
+    """What new entries say worse of a pack than those before: state, a lane, a release or commit; one line each.
 
     A state that a person gives or takes (held) is none.
     """
     rows = []
-    for name, old in before["packs"].items():
-        new = after["packs"].get(name, {"state": "gone", "lanes": {}, "tried": {}})
-        states = (old["state"], new["state"])
+    for name, old in before.items():
+        new = after.get(name)
+        states = (old.state, new.state if new else "gone")
         if not any(text.startswith(HELD) for text in states) and RANK.get(states[1], 0) < RANK.get(states[0], 0):
             rows.append(f"{name}: {states[0]} -> {states[1]}")
-        for lane, one in old["lanes"].items():
-            two = new["lanes"].get(lane, {"verdict": "no receipt", "changed_since": []})
-            why = [text for text in two["changed_since"] if text not in one["changed_since"]]
-            if PROOF.get(one["verdict"], 0) > PROOF.get(two["verdict"], 0) or why:
+        for lane, was in old.lanes.items():
+            now = new.lanes.get(lane) if new else None
+            why = [text for text in now.changed_since if text not in was.changed_since] if now else []
+            if PROOF.get(was.verdict, 0) > (PROOF.get(now.verdict, 0) if now else 0) or why:
                 said = f" ({', '.join(why)} changed since)" if why else ""
-                rows.append(f"{name} {lane}: {one['verdict']} -> {two['verdict']}{said}")
-        for tree, word in old["tried"].items():
-            now = new["tried"].get(tree, "nothing")
-            if word in SHOWS and SHOWS[word] != SHOWS.get(now):
-                rows.append(f"{name} at {tree}: {word} -> {now}")
+                rows.append(f"{name} {lane}: {was.verdict} -> {now.verdict if now else 'no receipt'}{said}")
+        for tree, word in old.tried.items():
+            later = new.tried.get(tree) if new else None
+            if word in SHOWS and (later is None or SHOWS[word] != SHOWS.get(later)):
+                rows.append(f"{name} at {tree}: {word} -> {later or 'nothing'}")
     return rows
 
 
@@ -194,18 +189,18 @@ def importable(packs: list[Pack], source: Path, root: Path) -> tuple[list[Path],
     kept, linked = [], set[str | None]()
     for path, body in sorted(new.items(), key=lambda item: item[0].name, reverse=True):
         # a receipt that a later one names as its predecessor comes along, or the chain would be broken
-        if booking.counts(body["predicate"]["patchlane"]) or file_sha256(path) in linked:
+        if booking.counts(body.details) or file_sha256(path) in linked:
             kept.append(path)
-            linked.add(body["predicate"]["patchlane"]["previous"])
+            linked.add(body.details.previous)
     return kept, len(new) - len(kept)
 
 
-def _foreign(packs: list[Pack], path: Path, body: dict[str, Any], known: dict[str, str]) -> str:
+def _foreign(packs: list[Pack], path: Path, body: Statement, known: dict[str, str]) -> str:
     """Why a receipt is of another tree than its pin says, or of no pack; "" when it is not."""
     pack = next((pack for pack in packs if f"{pack.number:02d}" == path.parent.name), None)
     if pack is None:
         return "there is no such pack"
-    if not booking.counts(body["predicate"]["patchlane"]):
+    if not booking.counts(body.details):
         return ""
     for key, digest in booking.digests([body]).items():
         wanted = known.get(key) or stored_digest(Store(), key)
@@ -225,7 +220,7 @@ def import_receipts(receipts: list[Path], root: Path) -> None:
             scratch.replace(target)
 
 
-def _preview(packs: list[Pack], root: Path, new: list[Path]) -> dict[str, Any]:
+def _preview(packs: list[Pack], root: Path, new: list[Path]) -> Manifest:
     """The manifest's content as it would be with further receipts, none of which is copied."""
     with tempfile.TemporaryDirectory(prefix="patchlane-") as scratch:
         for path in [*root.glob("[0-9][0-9]*/*"), *new, *(path.with_suffix(".log") for path in new)]:
@@ -236,10 +231,21 @@ def _preview(packs: list[Pack], root: Path, new: list[Path]) -> dict[str, Any]:
         return _content(packs, Path(scratch))
 
 
-def _before(packs: list[Pack], root: Path) -> dict[str, Any]:
-    """The manifest on disk, or what it would be with today's receipts where it is damaged or there is none."""
+def _before(packs: list[Pack], root: Path) -> dict[str, Entry]:
+    """The manifest's entries on disk, or what today's receipts give where it is damaged or there is none."""
     try:
-        content = read_yaml(ROOT / "manifest.yaml")[1]
+        return read_manifest(ROOT / "manifest.yaml").packs
     except PatchlaneError:
-        content = None
-    return content if isinstance(content, dict) and "packs" in content else build(packs, root)
+        return build(packs, root)
+
+
+def _tell_engines(entries: dict[str, Entry], root: Path, verbose: bool) -> None:
+    """Say which newest receipts were taken with another engine than this one, which does not make them stale."""
+    lanes = [(f"{name} {lane}", found) for name, entry in entries.items() for lane, found in entry.lanes.items()]
+    other = [(name, lane) for name, lane in lanes if digests(root / lane.receipt)["engine"] != engine.digest()]
+    for name, lane in other if verbose else ():
+        typer.echo(f"{name}: taken on {lane.taken} with another engine: {lane.receipt}")
+    if other:
+        typer.echo(
+            f"taken with another engine: {len(other)} of {len(lanes)} lanes" + ("" if verbose else " (-v: which)")
+        )

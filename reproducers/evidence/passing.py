@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import datetime
 from pathlib import Path
-from typing import Any
 
 from reproducers.evidence import booking, manifest, receipts
-from reproducers.record.schema import Pack
+from reproducers.record.schema import Pack, Pin
 from reproducers.trial.experiment import Request, expected
 
 
@@ -16,28 +15,28 @@ def on(pack: Pack, root: Path, day: datetime.date) -> list[Path]:
     found = []
     for path in reversed(receipts.chain(root / f"{pack.number:02d}")):
         seen = receipts.read(path)
-        if pack.pin_name(seen["at"]) == pack.filing_pin and seen["arm"] == "both" and seen["started"][:10] == str(day):
+        if pack.pin_name(seen.at) == pack.filing_pin and seen.arm == "both" and seen.day == day:
             found.append(path)
     return found
 
 
 def refusal(pack: Pack, path: Path) -> str:
     """Why a receipt does not show that the pack, as it is, passes at the filed pin on a named host; "" when it does."""
-    seen, wanted = receipts.read(path), {word.value for word in expected(pack, Request(at=pack.filing_pin))}
-    if seen["verdict"] not in wanted:
-        return f"its verdict is {seen['verdict']}, owed is {' or '.join(sorted(wanted))}"
-    if pack.kind == "guard" and "REGRESSION_GUARD_PASSED" not in seen["sentinels"]:
+    seen, wanted = receipts.read(path), expected(pack, Request(at=pack.filing_pin))
+    if seen.verdict not in wanted:
+        return f"its verdict is {seen.verdict}, owed is {' or '.join(sorted(wanted))}"
+    if pack.kind == "guard" and "REGRESSION_GUARD_PASSED" not in seen.sentinels:
         return "it does not say REGRESSION_GUARD_PASSED"
-    if not _pinned(pack, path, seen["pin"]):
+    if not _pinned(pack, path, seen.pin):
         return f"it was taken on another tree than the {pack.filing_pin} pin's"
     if changed := manifest.changed_since(pack, path):
         return f"{', '.join(changed)} changed since"
-    if seen["host"]["alias"] == "local":
+    if seen.host.alias == "local":
         return "its host has no name"
     return ""
 
 
-def _pinned(pack: Pack, path: Path, tried: dict[str, Any] | None) -> bool:
+def _pinned(pack: Pack, path: Path, tried: Pin | None) -> bool:
     """Whether the tree that ran is the filed pin's as upstream published it, and the pin is still the same.
 
     A release's commit may have been added to the pin since: its files are known by their digests.

@@ -10,20 +10,21 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.evidence import binding, booking
+from reproducers.record import engine
+from reproducers.record.origin import Origin, readable
+from reproducers.record.receipt import VERSION, Details, Digest, Host, PatchTried, Predicate, Resource, Statement
 from reproducers.record.schema import ROOT, Pack, Pin
 from reproducers.trial.experiment import Run, expected
-from reproducers.upstream.store import file_sha256
+from reproducers.upstream.store import Tree, file_sha256
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
 NAME = re.compile(r"^\d{8}T\d{6}Z_[a-z0-9-]+_[0-9a-f]{12}\.json$")
-ENGINE = ("probe", "trial")  # the rooms that decide
 FOLDERS = "[0-9][0-9]*"
 COMMITTED = ROOT / "receipts"
 
@@ -43,37 +44,38 @@ def redact(line: str, places: dict[str, str]) -> str:
     return line
 
 
-def statement(run: Run, host: str, command: list[str], previous: str | None) -> dict[str, Any]:
+def statement(run: Run, host: str, command: list[str], previous: str | None) -> Statement:
     """The in-toto statement of one run, but for the digest of its log."""
     pack, details = run.pack, _details(run, host, command, previous)
     as_expected = run.ruling.verdict in expected(pack, run.request)
-    subject = [_resource(run.tree.label, run.tree.digest)] if run.tree else [_resource(pack.id, _engine()[1])]
-    if run.fixed_tree:
-        subject.append(_resource(run.fixed_tree.label, run.fixed_tree.digest))
+    subject = [_of_tree(tree) for tree in (run.tree, run.fixed_tree) if tree]
     if run.patch_file:
         subject.append(_resource(run.patch_file.name, file_sha256(run.patch_file)))
-    return {
-        "_type": STATEMENT,
-        "subject": subject,
-        "predicateType": PREDICATE,
-        "predicate": {
-            "result": "PASSED" if as_expected else "FAILED",
-            "configuration": [
+    return Statement(
+        type_=STATEMENT,
+        subject=subject if run.tree else [_resource(pack.id, engine.digest()), *subject],
+        predicateType=PREDICATE,
+        predicate=Predicate(
+            result="PASSED" if as_expected else "FAILED",
+            configuration=[
                 _resource("pack.yaml", file_sha256(pack.folder / "pack.yaml")),
                 _resource("reproducer.py", file_sha256(pack.reproducer)),
-                _resource(*_engine()),
+                _resource("engine", engine.digest()),
             ],
             **binding.tests(details),
-            "patchlane": details,
-        },
-    }
+            patchlane=details,
+        ),
+    )
 
 
-def _details(run: Run, host: str, command: list[str], previous: str | None) -> dict[str, Any]:
+def _details(run: Run, host: str, command: list[str], previous: str | None) -> Details:
     pack = run.pack
-    stamp = next((a.stamp for a in [*run.pristine, *run.patched] if a.stamp), {})
-    return {
-        "schema_version": binding.SINCE,
+    stamp = next((a.stamp for a in [*run.pristine, *run.patched] if a.stamp), None)
+    arms: dict[str, object] = {
+        name: [a.arm() for a in results] for name, results in run.arms.items() if results or name != "fixed"
+    }
+    fields: dict[str, object] = {
+        "schema_version": VERSION,
         "pack": pack.number,
         "kind": pack.kind,
         "lane": run.request.lane,
@@ -82,42 +84,40 @@ def _details(run: Run, host: str, command: list[str], previous: str | None) -> d
         "pin": _pin(run.pin) if run.pin else None,
         "fixed_pin": _pin(pack.pins["fixed"]) if run.fixed else None,
         "artifact": run.artifact,
-        "command": command,
+        "command": [readable(argument) for argument in command],
         "started": run.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "host": {"alias": host, **stamp.get("host", {})},
-        "versions": stamp.get("versions", {}),
-        "verdict": run.ruling.verdict.value,
+        "host": Host(alias=host, **(stamp.host.model_dump(exclude_unset=True) if stamp else {})),
+        "versions": stamp.versions if stamp else {},
+        "verdict": run.ruling.verdict,
         "reason": run.ruling.reason,
         "sentinels": run.sentinels,
-        "patch": {"class": run.patch.kind.value, "hunks_executed": run.hunks} if run.patch else None,
-        **{name: [a.as_json() for a in results] for name, results in run.arms.items() if results or name != "fixed"},
+        "patch": PatchTried(kind=run.patch.kind.value, hunks_executed=run.hunks) if run.patch else None,
         "previous": previous,
+        **arms,
     }
+    return Details.model_validate(fields)
 
 
-def _pin(pin: Pin) -> dict[str, Any]:
-    return pin.model_dump(exclude_defaults=True, exclude={"needs", "expect"})
+def _pin(pin: Pin) -> Pin:
+    """The pin as far as it says which tree and patch."""
+    return Pin.model_validate(pin.model_dump(exclude_defaults=True, exclude={"needs", "expect"}))
 
 
-def _resource(name: str, sha256: str) -> dict[str, Any]:
-    return {"name": name, "digest": {"sha256": sha256}}
+def _of_tree(tree: Tree) -> Resource:
+    origin = Origin.model_validate(tree.origin.model_dump(exclude_defaults=True))
+    return Resource(name=str(origin), digest=Digest(sha256=tree.digest), annotations=origin)
 
 
-def _engine() -> tuple[str, str]:
-    """The digest of the code that decides: the rooms of the probe and of the trial."""
-    digest = hashlib.sha256()
-    for room in ENGINE:
-        for path in sorted((ROOT / "reproducers" / room).rglob("*.py")):
-            digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
-    return "engine", digest.hexdigest()
+def _resource(name: str, sha256: str) -> Resource:
+    return Resource(name=name, digest=Digest(sha256=sha256))
 
 
-def statement_of(path: Path) -> dict[str, Any]:
+def statement_of(path: Path) -> Statement:
     """A receipt's statement. PatchlaneError naming what is wrong when it or its log is not what was written."""
     from reproducers.evidence.verification import checked
 
     seen = checked(path)
-    if seen.faults:
+    if seen.faults or seen.body is None:
         path = path.resolve()
         name = f"{path.parent.parent.name}/{path.parent.name}/{path.name}"
         raise PatchlaneError(f"{name}: {'; '.join(seen.faults)}", mend(path))
@@ -133,27 +133,32 @@ def mend(path: Path) -> str:
     return f"git checkout -- {stem}.json {stem}.log"
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> Details:
     """Our own part of a receipt's statement, verified as ``statement_of`` does."""
-    details: dict[str, Any] = statement_of(path)["predicate"]["patchlane"]
-    return details
+    return statement_of(path).details
 
 
 def digests(path: Path) -> dict[str, str]:
     """{name: sha256} of the trees and files that a receipt's run was made with."""
-    body = statement_of(path)
-    return {r["name"]: r["digest"]["sha256"] for r in [*body["subject"], *body["predicate"]["configuration"]]}
+    return statement_of(path).digests
 
 
 def newest(pack: Pack, lane: str, root: Path, pin: str = "live") -> Path | None:
     """The newest receipt of both arms in one lane at the pin of that name, of those that could test and are of it."""
     for path in reversed(chain(root / f"{pack.number:02d}")):
-        seen = read(path)
-        at = seen["at"] if pin == "live" else pack.pin_name(seen["at"])
-        asked = seen["lane"] == lane and at == pin and seen["arm"] == "both"
-        if asked and booking.counts(seen) and not booking.mismatch(pack, statement_of(path)):
+        body = statement_of(path)
+        seen = body.details
+        at = seen.at if pin == "live" else pack.pin_name(seen.at)
+        asked = seen.lane == lane and at == pin and seen.arm == "both"
+        if asked and booking.counts(seen) and not booking.mismatch(pack, body):
             return path
     return None
+
+
+def newest_of(pack: Pack, root: Path, pin: str = "live") -> dict[str, Path]:
+    """{lane: its newest receipt at the pin}, as ``newest`` has it, of the lanes that have one."""
+    found = {lane: newest(pack, lane, root, pin) for lane in sorted(pack.lanes)}
+    return {lane: path for lane, path in found.items() if path is not None}
 
 
 def chain(folder: Path) -> list[Path]:
@@ -183,8 +188,8 @@ def write(run: Run, root: Path, host: str, command: list[str], places: dict[str,
         body = statement(run, alias(host), command, file_sha256(last) if last else None)
         lines = [f"[run] {json.dumps(binding.head(body), sort_keys=True)}", *run.log]
         log = ("\n".join(redact(line, places) for line in lines) + "\n").encode()
-        body["predicate"]["patchlane"]["log_sha256"] = hashlib.sha256(log).hexdigest()
-        data = (redact(json.dumps(body, indent=1, sort_keys=True), places) + "\n").encode()
+        whole = body.logged(hashlib.sha256(log).hexdigest()).as_json()
+        data = (redact(json.dumps(whole, indent=1, sort_keys=True), places) + "\n").encode()
         stem = f"{when}_{host}_{hashlib.sha256(data).hexdigest()[:12]}"
         _create(folder / f"{stem}.log", log)
         _create(folder / f"{stem}.json", data)
@@ -197,7 +202,7 @@ def _earlier(folder: Path, when: str) -> list[Path]:
 
     found = [p for place in (COMMITTED / folder.name, folder) for p in chain(place) if p.name[: len(when)] <= when]
     seen = [(path, checked(path)) for path in found]
-    return [path for path, one in seen if not one.faults and booking.counts(one.body["predicate"]["patchlane"])]
+    return [path for path, one in seen if one.body and not one.faults and booking.counts(one.body.details)]
 
 
 def _create(path: Path, data: bytes) -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from reproducers.base.verdicts import BROKEN
+from reproducers.base.verdicts import BROKEN, Verdict
 from reproducers.base.wording import short
+from reproducers.record.entry import Entry
 from reproducers.record.schema import Pack
 
 HEADER = """# Packs
@@ -20,37 +19,37 @@ states and the words mean](../docs/glossary.md).
 """
 
 
-def _names(tried: dict[str, str], words: tuple[str, ...]) -> str:
+def _names(tried: dict[str, Verdict], words: tuple[Verdict, ...]) -> str:
     return short(", ".join(name for name, word in tried.items() if word in words)) or "–"
 
 
-def _lane(pack: Pack, entry: dict[str, Any], lane: str) -> str:
+def _lane(pack: Pack, entry: Entry, lane: str) -> str:
     if lane in pack.no_lane:
         return "none"
-    found = entry["lanes"].get(lane)
+    found = entry.lanes.get(lane)
     if found is None:
         return "no receipt"
-    return f"{found['verdict']}{' (stale)' if found['changed_since'] else ''}"
+    return f"{found.verdict}{' (stale)' if found.changed_since else ''}"
 
 
-def _newest(entry: dict[str, Any]) -> str:
-    lanes = entry["lanes"].values()
+def _newest(entry: Entry) -> str:
+    lanes = entry.lanes.values()
     if not lanes:
         return "–"
-    last = max(lanes, key=lambda lane: (lane["taken"], lane["receipt"]))
-    return f"[{last['taken']} {last['host']['alias']}](../receipts/{last['receipt']})"
+    last = max(lanes, key=lambda lane: (lane.taken, lane.receipt))
+    return f"[{last.taken} {last.host.alias}](../receipts/{last.receipt})"
 
 
-def row(pack: Pack, entry: dict[str, Any]) -> str:
+def row(pack: Pack, entry: Entry) -> str:
     """One pack's line."""
     cells = [
         f"[{pack.number:02d}]({pack.folder.name}/notes.md)",
         pack.upstream.distribution,
         pack.title,
         pack.kind,
-        entry["state"],
-        _names(entry["tried"], BROKEN),
-        _names(entry["tried"], ("FIXED_UPSTREAM",)),
+        entry.state,
+        _names(entry.tried, BROKEN),
+        _names(entry.tried, HEALTHY),
         _lane(pack, entry, "cpu"),
         _lane(pack, entry, "cuda"),
         _newest(entry),
@@ -58,6 +57,6 @@ def row(pack: Pack, entry: dict[str, Any]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
 
 
-def render(packs: list[Pack], entries: dict[str, Any]) -> str:
+def render(packs: list[Pack], entries: dict[str, Entry]) -> str:
     """The page's text; ``entries`` are the manifest's, by pack id."""
     return HEADER + "".join(row(pack, entries[pack.id]) for pack in packs)

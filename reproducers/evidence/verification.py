@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from pydantic import ValidationError
 
 from reproducers.base.clock import today
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Verdict
 from reproducers.evidence import binding, receipts
+from reproducers.record.receipt import Details, Statement, faults_of
 from reproducers.record.schema import ROOT
 from reproducers.trial.rulings import rule, rule_guard, rule_pristine, sentinels
 
@@ -19,9 +21,9 @@ SIDE_BY_SIDE = datetime.timedelta(hours=1)  # how long a checkout of a host may 
 
 
 class Checked(NamedTuple):
-    """One receipt read once: its statement, its digest, and what is wrong with it by itself."""
+    """One receipt read once: its statement (None where it is none), its digest, and what is wrong with it by itself."""
 
-    body: dict[str, Any]
+    body: Statement | None
     sha256: str
     faults: list[str]
 
@@ -46,23 +48,23 @@ def _check(path: Path, log: Path) -> Checked:
     if digest[:12] != path.stem.rsplit("_", 1)[-1]:
         rows.append("the statement was altered: its sha256 does not start with the digest in its name")
     try:
-        body = json.loads(data)
-        details = body["predicate"]["patchlane"]
-        rows += _name_faults(path, details)
+        body = Statement.of(data)
+        rows += _name_faults(path, body.details)
         rows += _log_faults(log, body)
-        rows += _verdict_faults(details)
+        rows += _verdict_faults(body.details)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        return Checked({}, digest, [*rows, f"the statement is malformed: {type(error).__name__}: {error}"])
+        said = faults_of(error) if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
+        return Checked(None, digest, [*rows, f"the statement is malformed: {said}"])
     return Checked(body, digest, rows)
 
 
-def _name_faults(path: Path, details: dict[str, Any]) -> list[str]:
+def _name_faults(path: Path, details: Details) -> list[str]:
     """What the statement says otherwise than its folder and name; a name of another form is another fault."""
     if not receipts.NAME.match(path.name):
         return ["its name is not TIME_HOST_DIGEST.json"]
     when, host, _ = path.stem.split("_")
     due = {"pack": path.parent.name, "started": _time(when), "host": host}
-    stated = {"pack": f"{details['pack']:02d}", "started": details["started"], "host": details["host"]["alias"]}
+    stated = {"pack": f"{details.pack:02d}", "started": details.started, "host": details.host.alias}
     return [
         f"it states {name} {stated[name]}, its place is of {due[name]}" for name in due if stated[name] != due[name]
     ]
@@ -77,59 +79,51 @@ def _time(when: str) -> str:
     return f"{when[:4]}-{when[4:6]}-{when[6:11]}:{when[11:13]}:{when[13:]}"
 
 
-def _log_faults(log: Path, body: dict[str, Any]) -> list[str]:
+def _log_faults(log: Path, body: Statement) -> list[str]:
     if not log.exists():
         return [f"its log {log.name} is missing"]
     data = log.read_bytes()
-    if hashlib.sha256(data).hexdigest() != body["predicate"]["patchlane"]["log_sha256"]:
+    if hashlib.sha256(data).hexdigest() != body.details.log_sha256:
         return [f"its log {log.name} was altered"]
     return list(binding.faults(body, data.decode("utf-8", "replace")))
 
 
-def _verdict_faults(details: dict[str, Any]) -> list[str]:
+def _verdict_faults(details: Details) -> list[str]:
     """Re-derive the verdict and the sentinels from the recorded arms."""
     derived, faults = _derive(details), []
-    allowed = {v.value for v in derived} if len(derived) == 1 else {Verdict.INCONCLUSIVE.value}
-    if details["verdict"] not in allowed and not (details["verdict"] == "INCONCLUSIVE" and unproved(details)):
-        faults.append(f"it states {details['verdict']}, but its own observations give {', '.join(sorted(allowed))}")
-    earned = sentinels(_kind(details), details["verdict"], {arm: details.get(arm, []) for arm in binding.ARMS})
-    if details["sentinels"] != earned:
-        faults.append(f"it states the sentinels {details['sentinels']}, its observations earn {earned}")
+    allowed = derived if len(derived) == 1 else {Verdict.INCONCLUSIVE}
+    if details.verdict not in allowed and not (details.verdict is Verdict.INCONCLUSIVE and unproved(details)):
+        faults.append(f"it states {details.verdict}, but its own observations give {', '.join(sorted(allowed))}")
+    earned = sentinels(details.kind, details.verdict, details.arms)
+    if details.sentinels != earned:
+        faults.append(f"it states the sentinels {details.sentinels}, its observations earn {earned}")
     return faults
 
 
-def _kind(details: dict[str, Any]) -> str:
-    """The pack's kind when the receipt was taken; the first receipts, all of bugs, do not name it."""
-    return str(details.get("kind", "bug"))
-
-
-def _derive(details: dict[str, Any]) -> set[Verdict]:
+def _derive(details: Details) -> set[Verdict]:
     """The verdict of each repeat; a patched arm follows only a pristine one that showed the bug."""
-    pristine, patched = details["pristine"], details["patched"]
-    patch = details["patch"] or {}
+    pristine, patched, patch = details.pristine, details.patched, details.patch
     if not pristine and not patched:
         return {Verdict.PATCH_STALE if patch else Verdict.UNTESTABLE}
-    if details.get("fixed"):
-        return {rule_guard(one, two).verdict for one, two in zip(pristine, details["fixed"], strict=True)}
+    if details.fixed:
+        return {rule_guard(one, two).verdict for one, two in zip(pristine, details.fixed, strict=True)}
     if not pristine:
-        return {Verdict.FIX_INEFFECTIVE if a["outcome"] == "bug" else Verdict.INCONCLUSIVE for a in patched}
-    unexecuted = [name for name, seen in patch.get("hunks_executed", {}).items() if not seen]
+        return {Verdict.FIX_INEFFECTIVE if a.outcome == "bug" else Verdict.INCONCLUSIVE for a in patched}
+    unexecuted = [name for name, seen in patch.hunks_executed.items() if not seen] if patch else []
     derived, rest = set(), iter(patched)
     for arm in pristine:
         word = rule_pristine(arm).verdict
         if word is Verdict.REPRODUCED and patched:
-            word = rule(arm, next(rest), unexecuted, _kind(details)).verdict
+            word = rule(arm, next(rest), unexecuted, details.kind).verdict
         elif word is Verdict.REPRODUCED and patch:
             word = Verdict.PATCH_STALE
         derived.add(word)
     return derived
 
 
-def unproved(details: dict[str, Any]) -> bool:
+def unproved(details: Details) -> bool:
     """True when some executed function was not the tree's own, which makes a run inconclusive."""
-    arms = details["patched"]
-    seen = [f for a in arms for e in a["executed"].values() for n, f in e["functions"].items() if n != "<module>"]
-    return any(not set(f["process"]) <= set(f["tree"]) for f in seen)
+    return any(seen.foreign for arm in details.patched for seen in arm.executed.values())
 
 
 def refuse(faults: dict[Path, list[str]]) -> None:
@@ -168,7 +162,8 @@ def _place_faults(path: Path) -> list[str]:
 
 def _chain_faults(path: Path, known: dict[str, Path]) -> list[str]:
     """What is wrong with the receipt's predecessor; two may have the same, as hosts and checkouts run side by side."""
-    previous = checked(path).body["predicate"]["patchlane"]["previous"]
+    body = checked(path).body
+    previous = body.details.previous if body else None
     when, host, _ = path.name.split("_")
     if previous is None:
         own = [p.name for p in known.values() if p.parent.name == path.parent.name and receipts.NAME.match(p.name)]

@@ -228,9 +228,9 @@ class Probe:
                 below = getattr(error.__traceback__, "tb_next", None)
                 traceback.print_exception(type(error), error, below, file=sys.stdout)
             said = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            self._add(Check(name, role, state, said, limit))  # type: ignore[arg-type]
+            self._add(Check(name, role, state, said, limit, signature=bug))  # type: ignore[arg-type]
             return None
-        self._add(Check(name, role, good, "returned", limit))  # type: ignore[arg-type]
+        self._add(Check(name, role, good, "returned", limit, signature=bug))  # type: ignore[arg-type]
         return value
 
     def error(
@@ -240,7 +240,7 @@ class Probe:
         """Bug check on an error norm: healthy ≤ ``limit``, the bug ≥ ``bug_above``, in between a different failure."""
         state = judge_error(measured := float(measured), limit, bug_above)
         detail = f"bug at or over {bug_above:.4g}" if bug_above is not None else ""
-        self._add(Check(name, "bug", state, measured, limit, reference, unit, detail))
+        self._add(Check(name, "bug", state, measured, limit, reference, unit, detail, bug_above))
 
     def guard(self, name: str, measured: float, limit: float, *, reference: str, unit: str = "") -> None:
         """Guard check: behaviour next to the bug that must hold in both arms, ``measured`` ≤ ``limit``."""

@@ -54,7 +54,10 @@ class Signature:
 
 @dataclass(frozen=True)
 class Check:
-    """One named claim. ``role`` says what a failure means: the bug itself, a broken neighbour, or nothing."""
+    """One named claim. ``role`` says what a failure means: the bug itself, a broken neighbour, or nothing.
+
+    ``bug_above``: from which number on it shows the bug. ``signature``: of the crash that would show it.
+    """
 
     name: str
     role: Literal["bug", "guard", "note", "digest"]
@@ -64,6 +67,8 @@ class Check:
     reference: str = ""
     unit: str = ""
     detail: str = ""
+    bug_above: float | None = None
+    signature: Signature | None = None
 
     def line(self) -> str:
         """One line for people: state, name, measured value against its limit and reference."""

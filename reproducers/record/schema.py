@@ -22,6 +22,7 @@ from pydantic import (
 )
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.record.origin import Origin
 
 ROOT = Path(__file__).resolve().parents[2]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -102,8 +103,11 @@ class Pin(Model):
         return self
 
     @property
-    def label(self) -> str:
-        return (self.release or f"git {self.sha}") + "".join(f" + {number:02d}" for number in self.stacked_on)
+    def origin(self) -> Origin:
+        """Where its tree comes from: the release where it names one, else the commit."""
+        if self.release:
+            return Origin(kind="release", release=self.release, stacked_on=tuple(self.stacked_on))
+        return Origin(kind="commit", sha=self.sha, stacked_on=tuple(self.stacked_on))
 
 
 class Lane(Model):

@@ -25,12 +25,14 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import psutil
 
 from reproducers.base import disk
+from reproducers.probe.checks import Outcome
 from reproducers.probe.watch import Ranges
+from reproducers.record.receipt import Arm, Check, Executed, Stamp, record_of, stamp_of
 from reproducers.record.schema import ROOT
 from reproducers.upstream.store import INTERPRETER
 
@@ -70,27 +72,31 @@ class ArmSpec:
 class ArmResult:
     """What came back: the child's own record where there is one, and how it ended."""
 
-    outcome: str
+    outcome: Outcome
     reason: str
     exit_code: int
     seconds: float
     peak_gib: float
     output: list[str]
-    stamp: dict[str, Any] = field(default_factory=dict)
-    record: dict[str, Any] = field(default_factory=dict)
+    stamp: Stamp | None = None
+    remedy: str = ""
+    sentinel: str | None = None
+    checks: list[Check] = field(default_factory=list)
+    executed: dict[str, Executed] = field(default_factory=dict)
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "outcome": self.outcome,
-            "reason": self.reason,
-            "remedy": self.record.get("remedy", ""),
-            "exit_code": self.exit_code,
-            "seconds": round(self.seconds, 2),
-            "peak_gib": round(self.peak_gib, 3),
-            "sentinel": self.record.get("sentinel"),
-            "checks": self.record.get("checks", []),
-            "executed": self.record.get("executed", {}),
-        }
+    def arm(self) -> Arm:
+        """As a receipt has it."""
+        return Arm(
+            outcome=self.outcome,
+            reason=self.reason,
+            remedy=self.remedy,
+            exit_code=self.exit_code,
+            seconds=round(self.seconds, 2),
+            peak_gib=round(self.peak_gib, 3),
+            sentinel=self.sentinel,
+            checks=self.checks,
+            executed=self.executed,
+        )
 
 
 @dataclass(frozen=True)
@@ -382,16 +388,7 @@ def _size(name: str) -> int:
         return 0
 
 
-def json_line(line: str, kind: str) -> dict[str, Any]:
-    """The probe's JSON line of that kind ("stamp" or "record"), or nothing."""
-    try:
-        value = json.loads(line)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) and value.get("patchlane") == kind else {}
-
-
-EXPECTED_EXIT = {"bug": 0, "healthy": 0, "cannot_test": 77, "different": 1}
+EXPECTED_EXIT: dict[Outcome, int] = {"bug": 0, "healthy": 0, "cannot_test": 77, "different": 1}
 NO_ROOM = (f"[Errno {errno.ENOSPC}]", os.strerror(errno.ENOSPC))
 
 
@@ -404,9 +401,10 @@ def _signal_name(number: int) -> str:
 
 def _result(code: int, stop: Stop | None, seconds: float, peak: float, output: list[str]) -> ArmResult:
     """A record counts only when it is the last line and the exit status agrees with it."""
-    stamp = json_line(output[0], "stamp") if output else {}
-    record = json_line(output[-1], "record") if output else {}
-    outcome, reason = record.get("outcome", "different"), record.get("reason", "")
+    stamp = stamp_of(output[0]) if output else None
+    record = record_of(output[-1]) if output else None
+    outcome: Outcome = record.outcome if record else "different"
+    reason, remedy, sentinel = (record.reason, record.remedy, record.sentinel) if record else ("", "", None)
     if code < 0:
         outcome, reason = "different", f"died of signal {_signal_name(-code)}"
     elif not record or not stamp:
@@ -416,6 +414,6 @@ def _result(code: int, stop: Stop | None, seconds: float, peak: float, output: l
     if stop is None and outcome == "different" and any(word in line for line in output for word in NO_ROOM):
         stop = Stop(f"no space left on a disk of this host: {reason}", f"{disk.STORE_REMEDY}; {disk.SCRATCH_REMEDY}")
     if stop:  # our limit or this host, not the code under test: no verdict on it
-        outcome, reason = "cannot_test", stop.reason
-        record = {**record, "remedy": stop.remedy, "sentinel": None}
-    return ArmResult(outcome, reason, code, seconds, peak, output, stamp, record)
+        outcome, reason, remedy, sentinel = "cannot_test", stop.reason, stop.remedy, None
+    seen = (record.checks, record.executed) if record else ([], {})
+    return ArmResult(outcome, reason, code, seconds, peak, output, stamp, remedy, sentinel, *seen)

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
@@ -20,6 +19,7 @@ from reproducers.base.verdicts import Verdict
 from reproducers.host.facts import getting
 from reproducers.probe.stamp import gpus
 from reproducers.probe.watch import Ranges
+from reproducers.record.receipt import ArmName, Executed
 from reproducers.record.schema import Lane, Pack, Pin
 from reproducers.trial import rulings
 from reproducers.trial.arms import ArmResult, ArmSpec, run_arm
@@ -80,14 +80,14 @@ class Run:
         return self.pack.patch_at(self.request.at)
 
     @property
-    def arms(self) -> dict[str, list[ArmResult]]:
+    def arms(self) -> dict[ArmName, list[ArmResult]]:
         return {"pristine": self.pristine, "patched": self.patched, "fixed": self.fixed}
 
     @property
     def sentinels(self) -> list[str]:
         """Sentinels earned by the arms and their verdict."""
-        arms = {name: [arm.as_json() for arm in results] for name, results in self.arms.items()}
-        return rulings.sentinels(self.pack.kind, self.ruling.verdict.value, arms)
+        arms = {name: [result.arm() for result in results] for name, results in self.arms.items()}
+        return rulings.sentinels(self.pack.kind, self.ruling.verdict, arms)
 
 
 def expected(pack: Pack, request: Request) -> set[Verdict]:
@@ -174,7 +174,7 @@ def _subject(run: Run, store: Store) -> Tree:
 def _bench(run: Run, tree: Tree, pin: Pin | None, lane: Lane, store: Store, tell: Say) -> Bench:
     pack = run.pack
     needs = pins.need_trees(store, pack, pin or pack.pins["live"], run.request.lane)
-    label = f"{pack.upstream.distribution} {tree.label.split(' ', 1)[-1]}"
+    label = str(tree.origin.of(pack.upstream.distribution))
     return Bench(lane, label, tree, needs, store, tell)
 
 
@@ -202,7 +202,7 @@ def _guard(run: Run, broken: Bench, fixed: Bench) -> None:
     for seed in range(run.request.repeats):
         run.pristine.append(_arm(run, broken, [], "pristine", seed))
         run.fixed.append(_arm(run, fixed, [], "fixed", seed))
-        found.append(rulings.rule_guard(run.pristine[-1].as_json(), run.fixed[-1].as_json()))
+        found.append(rulings.rule_guard(run.pristine[-1].arm(), run.fixed[-1].arm()))
     run.ruling = _agree(found)
 
 
@@ -215,7 +215,7 @@ def _arms(run: Run, bench: Bench) -> None:
         if request.arm != "patched":
             before = patching.hunks(patch, strip, after=False) if patch else []
             run.pristine.append(_arm(run, bench, before, "pristine", seed))
-            found.append(rulings.rule_pristine(run.pristine[-1].as_json()))
+            found.append(rulings.rule_pristine(run.pristine[-1].arm()))
         if request.arm == "patched":
             found.append(_patched(run, bench, strip, seed))
         elif request.arm == "both" and patch and found[-1].verdict is Verdict.REPRODUCED:
@@ -230,16 +230,16 @@ def _patched(run: Run, bench: Bench, strip: int, seed: int) -> Ruling:
     run.patch = patching.classify(bench.tree.path, patch, strip)
     if run.patch.kind is not ApplyClass.CLEAN:
         return Ruling(Verdict.PATCH_STALE, f"{run.patch.kind.value}: {run.patch.message}", run.patch.remedy)
-    fixed = patching.patched_tree(bench.store, bench.tree, patch, strip)
+    fixed = patching.patched_tree(bench.store, bench.tree, patch, strip, run.pack.number)
     after = patching.hunks(patch, strip, after=True)
     arm = _arm(run, dataclasses.replace(bench, tree=fixed), after, "patched", seed)
     run.patched.append(arm)
-    missing = patching.unexecuted(after, arm.record.get("executed", {}))
+    missing = patching.unexecuted(after, arm.executed)
     run.hunks = {hunk.name: run.hunks.get(hunk.name, True) and hunk.name not in missing for hunk in after}
     if run.request.arm == "patched":
         word = Verdict.FIX_INEFFECTIVE if arm.outcome == "bug" else Verdict.INCONCLUSIVE
         return Ruling(word, f"patched arm alone: {arm.outcome}: {arm.reason}", "run both arms")
-    return rulings.rule(run.pristine[-1].as_json(), arm.as_json(), missing, run.pack.kind)
+    return rulings.rule(run.pristine[-1].arm(), arm.arm(), missing, run.pack.kind)
 
 
 def _arm(run: Run, bench: Bench, hunks: list[patching.Hunk], name: str, seed: int) -> ArmResult:
@@ -260,9 +260,9 @@ def _arm(run: Run, bench: Bench, hunks: list[patching.Hunk], name: str, seed: in
     seal = Seal({bench.tree, run.tree or bench.tree, *bench.needs})
     result = run_arm(spec, lambda line: bench.tell(name, line))
     if broken := seal.broken():
-        result.outcome, result.reason = "cannot_test", f"the {name} arm changed the store's tree of {broken.label}"
-        result.record |= {"sentinel": None, "remedy": "find what writes there; the next run has the tree anew"}
-    result.record["executed"] = _outside(result.record.get("executed", {}), pack, tree)
+        result.outcome, result.reason = "cannot_test", f"the {name} arm changed the store's tree of {broken.origin}"
+        result.sentinel, result.remedy = None, "find what writes there; the next run has the tree anew"
+    result.executed = _outside(result.executed, pack, tree)
     found = f"{result.outcome} in {result.seconds:.1f} s, peak {result.peak_gib:.2f} GiB: {result.reason}"
     bench.tell(name, f"-> {found}")
     return result
@@ -279,7 +279,7 @@ def _inside(ranges: Ranges, pack: Pack, tree: Tree) -> Ranges:
     return {name.removeprefix(prefix): spans for name, spans in ranges.items()}
 
 
-def _outside(executed: dict[str, Any], pack: Pack, tree: Tree) -> dict[str, Any]:
+def _outside(executed: dict[str, Executed], pack: Pack, tree: Tree) -> dict[str, Executed]:
     """Back to paths relative to the tree, as the patch names them."""
     prefix = _prefix(pack, tree)
     return {prefix + name: seen for name, seen in executed.items()}

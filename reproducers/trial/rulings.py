@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from reproducers.base.verdicts import VERDICT_REMEDY, Verdict
+from reproducers.record.receipt import Arm, ArmName, is_number
 
 BYTES = ("bytes", "GiB", "MiB")
 
@@ -17,32 +18,32 @@ class Ruling(NamedTuple):
     remedy: str = ""
 
 
-def failed_guards(arm: dict[str, Any]) -> list[str]:
-    return [c["name"] for c in arm["checks"] if c["role"] == "guard" and c["state"] == "failed"]
+def failed_guards(arm: Arm) -> list[str]:
+    return [c.name for c in arm.checks if c.role == "guard" and c.state == "failed"]
 
 
-def _guard_names(arm: dict[str, Any]) -> set[str]:
-    return {c["name"] for c in arm["checks"] if c["role"] == "guard"}
+def _guard_names(arm: Arm) -> set[str]:
+    return {c.name for c in arm.checks if c.role == "guard"}
 
 
-def _digests(arm: dict[str, Any]) -> dict[str, str]:
-    return {c["name"]: c["measured"] for c in arm["checks"] if c["role"] == "digest"}
+def _digests(arm: Arm) -> dict[str, str]:
+    return {c.name: str(c.measured) for c in arm.checks if c.role == "digest"}
 
 
-def _broken(pristine: dict[str, Any], patched: dict[str, Any]) -> list[str]:
+def _broken(pristine: Arm, patched: Arm) -> list[str]:
     """Guards that fail or are gone, and tensors that are no longer what they were bit for bit, in the patched arm."""
     after = _digests(patched)
     changed = {name for name, value in _digests(pristine).items() if after.get(name) != value}
     return sorted(set(failed_guards(patched)) | (_guard_names(pristine) - _guard_names(patched)) | changed)
 
 
-def _unanswered(pristine: dict[str, Any], patched: dict[str, Any]) -> list[str]:
+def _unanswered(pristine: Arm, patched: Arm) -> list[str]:
     """Checks that showed the bug and that the patched arm skipped: silence is not health."""
-    made = {c["name"] for c in patched["checks"] if c["role"] == "bug"}
-    return [c["name"] for c in pristine["checks"] if c["state"] == "bug" and c["name"] not in made]
+    made = {c.name for c in patched.checks if c.role == "bug"}
+    return [c.name for c in pristine.checks if c.state == "bug" and c.name not in made]
 
 
-def _unproved_kind(kind: str, pristine: dict[str, Any], patched: dict[str, Any]) -> str:
+def _unproved_kind(kind: str, pristine: Arm, patched: Arm) -> str:
     """What a refactor or memory pack still owes after both arms are as they should be, or nothing."""
     if kind == "refactor" and not _digests(pristine):
         return "a refactor that compared no tensor bit for bit"
@@ -51,18 +52,18 @@ def _unproved_kind(kind: str, pristine: dict[str, Any], patched: dict[str, Any])
     return ""
 
 
-def saved(pristine: dict[str, Any], patched: dict[str, Any]) -> dict[str, tuple[float, float]]:
+def saved(pristine: Arm, patched: Arm) -> dict[str, tuple[float, float]]:
     """{check: (bytes before, after)} of the peaks that showed the bug, in the unit they were measured in."""
-    after = {c["name"]: c for c in patched["checks"] if c["state"] == "healthy"}
-    peaks = [c for c in pristine["checks"] if c["state"] == "bug" and c["name"] in after and c.get("unit") in BYTES]
-    return {c["name"]: (c["measured"], after[c["name"]]["measured"]) for c in peaks}
+    after = {c.name: c.measured for c in patched.checks if c.state == "healthy"}
+    pairs = {c.name: (c.measured, after.get(c.name)) for c in pristine.checks if c.state == "bug" and c.unit in BYTES}
+    return {name: (one, two) for name, (one, two) in pairs.items() if is_number(one) and is_number(two)}
 
 
-def rule_pristine(arm: dict[str, Any]) -> Ruling:
+def rule_pristine(arm: Arm) -> Ruling:
     """The verdict of the pristine arm alone."""
-    outcome, reason = arm["outcome"], arm["reason"]
+    outcome, reason = arm.outcome, arm.reason
     if outcome == "cannot_test":
-        return Ruling(Verdict.UNTESTABLE, reason, arm.get("remedy", ""))
+        return Ruling(Verdict.UNTESTABLE, reason, arm.remedy)
     if outcome == "different":
         return Ruling(Verdict.DIFFERENT_FAILURE, f"pristine: {reason}", VERDICT_REMEDY[Verdict.DIFFERENT_FAILURE])
     guards = failed_guards(arm)
@@ -73,31 +74,31 @@ def rule_pristine(arm: dict[str, Any]) -> Ruling:
     return Ruling(Verdict.REPRODUCED, f"bug observed: {reason}")
 
 
-def rule(pristine: dict[str, Any], patched: dict[str, Any], unexecuted: list[str], kind: str = "bug") -> Ruling:
+def rule(pristine: Arm, patched: Arm, unexecuted: list[str], kind: str = "bug") -> Ruling:
     """The verdict of both arms. ``unexecuted`` names the patch hunks that no executed or compiled line covered."""
     alone = rule_pristine(pristine)
     if alone.verdict is not Verdict.REPRODUCED:
         return alone
     broken = _broken(pristine, patched)
-    if patched["outcome"] == "bug":
-        return Ruling(Verdict.FIX_INEFFECTIVE, f"patched tree still shows: {patched['reason']}")
-    if patched["outcome"] == "cannot_test":
-        return Ruling(Verdict.UNTESTABLE, f"patched: {patched['reason']}", patched.get("remedy", ""))
-    if broken and (patched["checks"] or patched.get("executed")):  # the probe lived to report that they are gone
+    if patched.outcome == "bug":
+        return Ruling(Verdict.FIX_INEFFECTIVE, f"patched tree still shows: {patched.reason}")
+    if patched.outcome == "cannot_test":
+        return Ruling(Verdict.UNTESTABLE, f"patched: {patched.reason}", patched.remedy)
+    if broken and (patched.checks or patched.executed):  # the probe lived to report that they are gone
         return Ruling(Verdict.FIX_REGRESSES, f"guards broken by the patch: {', '.join(broken)}")
-    if patched["outcome"] == "different":
+    if patched.outcome == "different":
         remedy = VERDICT_REMEDY[Verdict.DIFFERENT_FAILURE]
-        return Ruling(Verdict.DIFFERENT_FAILURE, f"patched: {patched['reason']}", remedy)
+        return Ruling(Verdict.DIFFERENT_FAILURE, f"patched: {patched.reason}", remedy)
     if gone := _unanswered(pristine, patched):
         return Ruling(Verdict.INCONCLUSIVE, f"bug checks that the patched arm did not make: {', '.join(gone)}")
     if unexecuted:
         return Ruling(Verdict.INCONCLUSIVE, f"patched code not seen executing: {', '.join(unexecuted)}")
     if owed := _unproved_kind(kind, pristine, patched):
         return Ruling(Verdict.INCONCLUSIVE, owed)
-    return Ruling(Verdict.REPRODUCED_AND_FIXED, f"{pristine['reason']}; healthy with the patch")
+    return Ruling(Verdict.REPRODUCED_AND_FIXED, f"{pristine.reason}; healthy with the patch")
 
 
-def rule_guard(broken: dict[str, Any], fixed: dict[str, Any]) -> Ruling:
+def rule_guard(broken: Arm, fixed: Arm) -> Ruling:
     """The verdict of a guard: the broken release must show the bug and the fixed one be healthy."""
     alone = rule_pristine(broken)
     if alone.verdict is not Verdict.REPRODUCED:
@@ -106,19 +107,19 @@ def rule_guard(broken: dict[str, Any], fixed: dict[str, Any]) -> Ruling:
     if other.verdict is Verdict.FIXED_UPSTREAM:
         return Ruling(Verdict.REPRODUCED, f"{alone.reason}; healthy in the fixed release")
     if other.verdict is Verdict.REPRODUCED:
-        return Ruling(Verdict.FIX_INEFFECTIVE, f"the fixed release still shows: {fixed['reason']}")
+        return Ruling(Verdict.FIX_INEFFECTIVE, f"the fixed release still shows: {fixed.reason}")
     return Ruling(other.verdict, f"fixed release: {other.reason}", other.remedy)
 
 
-def sentinels(kind: str, verdict: str, arms: dict[str, list[dict[str, Any]]]) -> list[str]:
+def sentinels(kind: str, verdict: Verdict, arms: dict[ArmName, list[Arm]]) -> list[str]:
     """The sentinels that a run's arms earn: the pristine arm's own, and those that its verdict stands for."""
-    earned = [arm["sentinel"] for arm in arms["pristine"][:1] if arm["sentinel"]]
-    if verdict == Verdict.REPRODUCED_AND_FIXED.value:
+    earned = [arm.sentinel for arm in arms["pristine"][:1] if arm.sentinel]
+    if verdict is Verdict.REPRODUCED_AND_FIXED:
         earned.append("FIX_VALIDATED")
         if kind == "memory":
             earned.append("MEMORY_SAVE_VERIFIED")
         if arms["pristine"] and _digests(arms["pristine"][-1]):
             earned.append("BITWISE_IDENTICAL")
-    if verdict == Verdict.REPRODUCED.value and arms.get("fixed"):
+    if verdict is Verdict.REPRODUCED and arms.get("fixed"):
         earned.append("REGRESSION_GUARD_PASSED")
     return earned

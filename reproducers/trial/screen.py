@@ -9,14 +9,14 @@ import re
 import threading
 import time
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from reproducers.base.verdicts import Verdict
 from reproducers.base.wording import count
-from reproducers.trial.arms import json_line
+from reproducers.record.receipt import Arm, ArmName, Check, record_of
 from reproducers.trial.experiment import Run, expected
 
 COLOURS = {
@@ -27,6 +27,11 @@ ENDED = re.compile(
     r"-> (\w+) in ([\d.]+) s, peak [\d.]+ GiB: (.*)", re.DOTALL
 )  # the line with which the engine closes an arm
 CHECK = re.compile(r"\[ *(\w+)\] ")
+SHOWN = {
+    Verdict.REPRODUCED_AND_FIXED: "bug -> healthy",
+    Verdict.REPRODUCED: "bug",
+    Verdict.FIXED_UPSTREAM: "healthy",
+}
 FAILING = ("bug", "different", "failed")
 DECIDING = ("bug", "guard", "digest")
 TAIL = 5  # lines shown of an arm that died without saying why
@@ -69,25 +74,25 @@ class Announcer:
         self.out.print(Text(f"fetch {name} {done / 2**20:.1f} of {size / 2**20:.1f} MiB", "dim"))
 
 
-def told(check: dict[str, Any]) -> str:
+def told(check: Check) -> str:
     """A check in words: its name, what was measured and what was wanted."""
-    measured, limit, unit = check["measured"], check["limit"], check["unit"]
+    measured, limit, unit = check.measured, check.limit, check.unit
     if measured is None:
-        return f"{check['name']}{check['detail'] and ': ' + check['detail']}"
-    if isinstance(limit, str) and limit.startswith("no "):  # an attempt: it returned or it raised
-        return f"{check['name']}{'' if measured == 'returned' else f': raised {measured}'}"
+        return f"{check.name}{check.detail and ': ' + check.detail}"
+    if isinstance(limit, str):  # an attempt: it returned or it raised
+        return f"{check.name}{'' if measured == 'returned' else f': raised {measured}'}"
     wanted = f", limit {_number(limit)}" if limit is not None else ""
-    return f"{check['name']}: {_number(measured)}{unit and ' ' + unit}{wanted}"
+    return f"{check.name}: {_number(measured)}{unit and ' ' + unit}{wanted}"
 
 
 def _number(value: float | str) -> str:
     return value if isinstance(value, str) else f"{value:.4g}"
 
 
-def tally(checks: list[dict[str, Any]]) -> str:
+def tally(checks: list[Check]) -> str:
     """How many of an arm's checks fail, notes and skipped ones apart."""
-    deciding = [check for check in checks if check["role"] in DECIDING]
-    failing = sum(check["state"] in FAILING for check in deciding)
+    deciding = [check for check in checks if check.role in DECIDING]
+    failing = sum(check.state in FAILING for check in deciding)
     if not deciding:
         return "no check"
     return f"{failing} of {count(len(deciding), 'check')}" if failing else count(len(deciding), "check")
@@ -152,19 +157,19 @@ class Screen:
 
     def _arm(self, pack: str, arm: str, lines: list[str], outcome: str, seconds: str, reason: str) -> list[Text]:
         room, word = width(self.out), outcome.replace("_", " ")
-        record = json_line(lines[-1], "record") if lines else {}
-        checks = record.get("checks", [])
+        record = record_of(lines[-1]) if lines else None
+        checks = record.checks if record else []
         rows = [self._line(pack, arm, x) for x in lines if not x.startswith('{"')] if self._whole() else []
         head = Text(f"{pack} {arm:8}  ")
         head.append(f"{word:11}", COLOURS[word]).append(f"  {tally(checks)}, {float(seconds):.0f} s")
         rows.append(head)
         if self.verbose:
             return rows
-        failing = [check for check in checks if check["state"] in FAILING]
+        failing = [check for check in checks if check.state in FAILING]
         for check in failing:
-            row = Text("  ").append(f"{check['state']:9}", COLOURS[check["state"]])
+            row = Text("  ").append(f"{check.state:9}", COLOURS[check.state])
             rows.append(row.append(cut(f"  {told(check)}", room - 11)))
-        if word in ("different", "cannot test") and not (failing and record.get("outcome") == outcome):
+        if word in ("different", "cannot test") and not (failing and record and record.outcome == outcome):
             rows += [Text(cut(f"  {x}", room), "dim") for x in lines[-TAIL:] if not record and not x.startswith('{"')]
             rows.append(Text(cut(f"  {reason}", room), COLOURS[word]))
         return rows
@@ -191,22 +196,21 @@ def verdict(run: Run, room: int) -> Text:
 
 
 def _short(run: Run) -> str:
-    arms = {name: [arm.as_json() for arm in results] for name, results in run.arms.items()}
-    return in_numbers(run.ruling.verdict.value, run.ruling.reason, arms)
+    arms = {name: [result.arm() for result in results] for name, results in run.arms.items()}
+    return in_numbers(run.ruling.verdict, run.ruling.reason, arms)
 
 
-def in_numbers(verdict: str, reason: str, arms: dict[str, list[dict[str, Any]]]) -> str:
+def in_numbers(verdict: Verdict, reason: str, arms: dict[ArmName, list[Arm]]) -> str:
     """How many checks showed what, over a run's arms as receipts have them; the reason where they decided nothing."""
-    shown = {"REPRODUCED_AND_FIXED": "bug -> healthy", "REPRODUCED": "bug", "FIXED_UPSTREAM": "healthy"}
-    pristine = arms.get("pristine") or []
-    if verdict not in shown or not pristine:
+    pristine = arms["pristine"]
+    if verdict not in SHOWN or not pristine:
         return reason
-    word, checks = shown[verdict], pristine[-1]["checks"]
-    if arms.get("fixed") and verdict == "REPRODUCED":
+    word, checks = SHOWN[verdict], pristine[-1].checks
+    if arms["fixed"] and verdict is Verdict.REPRODUCED:
         word = "bug -> healthy in the fixed release"
     wanted = "healthy" if word == "healthy" else "bug"
-    bugs = sum(check["role"] == "bug" and check["state"] == wanted for check in checks)
-    held = sum(check["role"] == "guard" and check["state"] == "passed" for check in checks)
+    bugs = sum(check.role == "bug" and check.state == wanted for check in checks)
+    held = sum(check.role == "guard" and check.state == "passed" for check in checks)
     parts = [f"{count(bugs, 'bug check')}: {word}"]
     parts += [f"{count(held, 'guard')} held"] if held else []
     parts += [f"{len(pristine)} repeats agree"] if len(pristine) > 1 else []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import xml.etree.ElementTree as ElementTree
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -56,7 +55,7 @@ def summary(runs: list[Run], out: Console) -> None:
         seconds = sum(arm.seconds for results in run.arms.values() for arm in results)
         table.add_row(
             run.pack.id,
-            escape(cut(short(run.tree.label if run.tree else run.request.at), LABEL)),
+            escape(cut(short(run.tree.origin if run.tree else run.request.at), LABEL)),
             run.request.lane,
             f"[{'green' if fine else 'red'}]{run.ruling.verdict.value}[/]",
             f"{seconds:.1f}",
@@ -85,8 +84,9 @@ def advice(run: Run) -> list[str]:
         f" expected {' or '.join(sorted(v.value for v in wanted))}: {run.ruling.reason}"
     ]
     if run.ruling.verdict.value == "FIXED_UPSTREAM":
+        tree = run.tree.origin if run.tree else run.request.at
         said.append(
-            f"  mend: if {run.tree.label if run.tree else run.request.at} is to be supported, drop the patch there: set"
+            f"  mend: if {tree} is to be supported, drop the patch there: set"
             f" pins.fixed in {run.pack.folder.name}/pack.yaml to the first fixed release, or make the pack a guard"
         )
     elif run.ruling.remedy:
@@ -94,17 +94,17 @@ def advice(run: Run) -> list[str]:
     return said
 
 
-def as_json(run: Run) -> dict[str, Any]:
+def as_json(run: Run) -> dict[str, object]:
     return {
         "pack": run.pack.id,
-        "tree": run.tree.label if run.tree else None,
+        "tree": str(run.tree.origin) if run.tree else None,
         "lane": run.request.lane,
         "verdict": run.ruling.verdict.value,
         "expected": sorted(v.value for v in expected(run.pack, run.request)),
         "reason": run.ruling.reason,
         "remedy": run.ruling.remedy,
         "sentinels": run.sentinels,
-        **{name: [a.as_json() for a in results] for name, results in run.arms.items()},
+        **{name: [a.arm().model_dump(mode="json") for a in results] for name, results in run.arms.items()},
     }
 
 
@@ -149,10 +149,10 @@ def _suite(run: Run) -> ElementTree.Element:
 def _arm_cases(place: str, result: ArmResult, faults: tuple[str, ...]) -> list[ElementTree.Element]:
     fault = f"{result.outcome}: {result.reason}" if result.outcome in faults else ""
     cases = [_case(place, "arm", fault, result.reason if result.outcome == "cannot_test" else "", result.seconds)]
-    for check in result.as_json()["checks"]:
+    for check in result.checks:
         said = told(check)
-        fault, skipped = (said if check["state"] in states else "" for states in (faults, ("skipped",)))
-        cases.append(_case(place, check["name"], fault, skipped))
+        fault, skipped = (said if check.state in states else "" for states in (faults, ("skipped",)))
+        cases.append(_case(place, check.name, fault, skipped))
     return cases
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from reproducers.base.errors import CannotTestHere, PatchlaneError
+from reproducers.record.origin import Origin, readable
 from reproducers.upstream.store import Store, Tree, tree_digest
 
 _ENV = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", "GIT_NO_REPLACE_OBJECTS": "1", "GIT_OPTIONAL_LOCKS": "0"}
@@ -29,14 +30,15 @@ def git(
 
     ``above``: a folder from which on upwards no repository is looked for. CannotTestHere where there is no git.
     """
-    done = _git(args, cwd, network, above=above)
+    done = git_bytes(*args, cwd=cwd, network=network, above=above)
     out, said = (text.decode(errors="surrogateescape") for text in (done.stdout, done.stderr))
     return subprocess.CompletedProcess(done.args, done.returncode, out, said)
 
 
-def _git(
-    args: tuple[str, ...], cwd: Path | None, network: bool = False, given: bytes = b"", above: Path | None = None
+def git_bytes(
+    *args: str, cwd: Path | None = None, network: bool = False, given: bytes = b"", above: Path | None = None
 ) -> subprocess.CompletedProcess[bytes]:
+    """The same with what git prints as bytes; ``given`` is its input."""
     inherited = {name: value for name, value in os.environ.items() if network or not name.startswith("GIT_")}
     environment = {**inherited, **_ENV, **({} if network else _QUIET)}
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE"):
@@ -49,7 +51,13 @@ def _git(
         raise CannotTestHere("git is not installed", "install git") from error
 
 
-def commit_tree(store: Store, source: str, sha: str, label: str) -> Tree:
+def merged(ours: Path, base: Path, theirs: Path) -> bytes | None:
+    """``git merge-file`` of three versions of a file, None where two of them overlap."""
+    done = git_bytes("merge-file", "-p", "-q", str(ours), str(base), str(theirs))
+    return done.stdout if done.returncode == 0 else None
+
+
+def commit_tree(store: Store, source: str, sha: str, distribution: str | None = None) -> Tree:
     """The tree at commit ``sha`` of ``source``, a URL or the path of a clone (bare or not).
 
     A tree that the store has is compared with the commit, of which its record keeps the text.
@@ -70,7 +78,8 @@ def commit_tree(store: Store, source: str, sha: str, label: str) -> Tree:
     def proved(path: Path, record: dict[str, Any]) -> bool:
         return "commit" not in record or _is_commit(path, sha, record["commit"], record.get("modules", {}))
 
-    return store.tree("trees", sha, label, fill, proved)
+    origin = Origin(kind="commit", distribution=distribution, sha=sha)
+    return store.tree("trees", sha, origin, fill, proved)
 
 
 def _clone(url: str, sha: str) -> str:
@@ -92,8 +101,8 @@ def _export(clone: Path, sha: str, target: Path) -> dict[str, Any]:
     """Write the commit's files; returns what proves them: the commit's text and its submodules."""
     if git("cat-file", "-e", f"{sha}^{{commit}}", cwd=clone).returncode:
         raise CannotTestHere(f"{clone} has no commit {sha}", f"git -C {clone} fetch origin {sha}")
-    commit = _git(("cat-file", "commit", sha), clone).stdout
-    listed = _git(("ls-tree", "-r", "-z", "--full-tree", sha), clone).stdout
+    commit = git_bytes("cat-file", "commit", sha, cwd=clone).stdout
+    listed = git_bytes("ls-tree", "-r", "-z", "--full-tree", sha, cwd=clone).stdout
     entries = [_entry(row) for row in listed.split(b"\0") if row]
     blobs = _blobs(clone, sorted({entry[1] for entry in entries if entry[0] != "160000"}))
     modules = {}
@@ -127,7 +136,11 @@ def _entry(row: bytes) -> tuple[str, str, str]:
 
 def _blobs(clone: Path, shas: list[str]) -> dict[str, bytes]:
     """{SHA: content}; an object that cannot be read is left out."""
-    data, found, place = _git(("cat-file", "--batch"), clone, given="\n".join([*shas, ""]).encode()).stdout, {}, 0
+    data, found, place = (
+        git_bytes("cat-file", "--batch", cwd=clone, given="\n".join([*shas, ""]).encode()).stdout,
+        {},
+        0,
+    )
     while place < len(data):
         end = data.index(b"\n", place)
         words = data[place:end].decode().split(" ")
@@ -173,10 +186,10 @@ def checkout_tree(store: Store, folder: Path, *, sha: str | None, allow_dirty: b
         raise PatchlaneError(f"--upstream {folder}: not a folder", "pass a checkout or an unpacked package")
     if git("rev-parse", "--absolute-git-dir", cwd=folder).stdout.strip() == str(folder.resolve()):
         head = sha or git("rev-parse", "HEAD", cwd=folder).stdout.strip()
-        return commit_tree(store, str(folder), head, f"git {head}")
+        return commit_tree(store, str(folder), head)
     top = git("rev-parse", "--show-toplevel", cwd=folder)
     if top.returncode or Path(top.stdout.strip()).resolve() != folder.resolve():
-        return _copy(store, folder, f"folder {folder.name}")
+        return _copy(store, folder, Origin(kind="folder", name=readable(folder.name)))
     head = git("rev-parse", "HEAD", cwd=folder).stdout.strip()
     dirty = bool(git("status", "--porcelain", "--untracked-files=no", cwd=folder).stdout.strip())
     if dirty and not allow_dirty:
@@ -186,14 +199,12 @@ def checkout_tree(store: Store, folder: Path, *, sha: str | None, allow_dirty: b
         )
     if sha and sha != head and dirty:
         raise PatchlaneError(f"--upstream {folder}: dirty and at {head[:12]}, not {sha[:12]}", f"git checkout {sha}")
-    return (
-        _copy(store, folder, f"git {head} (dirty)")
-        if dirty
-        else commit_tree(store, str(folder), sha or head, f"git {sha or head}")
-    )
+    if dirty:
+        return _copy(store, folder, Origin(kind="commit", sha=head, dirty=True))
+    return commit_tree(store, str(folder), sha or head)
 
 
-def _copy(store: Store, folder: Path, label: str) -> Tree:
+def _copy(store: Store, folder: Path, origin: Origin) -> Tree:
     """A copy in the store, keyed by content, so that what was tested cannot change under the test."""
     for at, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != ".git"]
@@ -205,4 +216,4 @@ def _copy(store: Store, folder: Path, label: str) -> Tree:
         ignore = shutil.ignore_patterns(".git", "__pycache__")
         shutil.copytree(folder, target, ignore=ignore, dirs_exist_ok=True)
 
-    return store.tree("trees", tree_digest(folder), label, fill)
+    return store.tree("trees", tree_digest(folder), origin, fill)

@@ -15,6 +15,7 @@ from unidiff.errors import UnidiffParseError
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.probe.watch import Ranges
+from reproducers.record.receipt import Executed
 from reproducers.upstream.git import git
 from reproducers.upstream.store import Store, Tree
 
@@ -93,8 +94,8 @@ def apply(tree: Path, patch: Path, strip: int) -> None:
             raise PatchlaneError(f"{patch.name}: {said}", "run again; the tree changed under the patch")
 
 
-def patched_tree(store: Store, tree: Tree, patch: Path, strip: int) -> Tree:
-    """A copy of ``tree`` with the patch applied. PatchlaneError unless it is CLEAN."""
+def patched_tree(store: Store, tree: Tree, patch: Path, strip: int, number: int) -> Tree:
+    """A copy of ``tree`` with the patch of pack ``number`` applied. PatchlaneError unless it is CLEAN."""
     found = classify(tree.path, patch, strip)
     if found.kind is not ApplyClass.CLEAN:
         raise PatchlaneError(f"{patch.name}: {found.kind.value}: {found.message}", found.remedy)
@@ -104,7 +105,7 @@ def patched_tree(store: Store, tree: Tree, patch: Path, strip: int) -> Tree:
         shutil.copytree(tree.path, target, symlinks=True, dirs_exist_ok=True)
         apply(target, patch, strip)
 
-    return store.tree("patched", key, f"{tree.label} + {patch.parent.name}", fill)
+    return store.tree("patched", key, tree.origin.on(number), fill)
 
 
 def hunks(patch: Path, strip: int, *, after: bool) -> list[Hunk]:
@@ -172,26 +173,15 @@ def ranges(found: list[Hunk]) -> Ranges:
     return result
 
 
-def unexecuted(found: list[Hunk], executed: dict[str, dict[str, object]]) -> list[str]:
+def unexecuted(found: list[Hunk], executed: dict[str, Executed]) -> list[str]:
     """Hunks of which no line ran nor was compiled, and functions whose running code is not the tree's."""
     missing = []
     for hunk in found:
-        seen: dict[str, object] = executed.get(hunk.path, {})
-        lines = [n for n in _ints(seen.get("lines")) if hunk.first <= n <= hunk.last]
-        compiled = [c for c in _dicts(seen.get("compiled")) if c["first"] <= hunk.last and hunk.first <= c["last"]]
+        seen = executed.get(hunk.path)
+        lines = [n for n in seen.lines if hunk.first <= n <= hunk.last] if seen else []
+        compiled = [c for c in seen.compiled if c.first <= hunk.last and hunk.first <= c.last] if seen else []
         if not lines and not compiled:
             missing.append(hunk.name)
     for path, seen in executed.items():
-        functions = seen.get("functions")
-        for name, shas in (functions if isinstance(functions, dict) else {}).items():
-            if name != "<module>" and not set(shas["process"]) <= set(shas["tree"]):
-                missing.append(f"{path}:{name} (the running code is not the tree's)")
+        missing += [f"{path}:{name} (the running code is not the tree's)" for name in seen.foreign]
     return missing
-
-
-def _ints(value: object) -> list[int]:
-    return [int(v) for v in value] if isinstance(value, list) else []
-
-
-def _dicts(value: object) -> list[dict[str, int]]:
-    return [v for v in value if isinstance(v, dict)] if isinstance(value, list) else []

@@ -17,6 +17,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from reproducers.base.errors import CannotTestHere, PatchlaneError
+from reproducers.record.origin import Origin
 from reproducers.record.schema import Need, Pack, Pin, load_needs
 from reproducers.upstream import archive, git, index, patching
 from reproducers.upstream.built import build_extension, trim_fatbin
@@ -116,19 +117,19 @@ def subject(store: Store, pack: Pack, at: str, options: dict[str, Any]) -> Subje
         return Subject(at, pin, pin_tree(store, pack, pin, options), choose(pin.artifacts)[1] if unpacked else None)
     tree = git.checkout_tree(store, options["upstream"], sha=None, allow_dirty=bool(options.get("allow_dirty")))
     pins = {name: pin for name, pin in pack.pins.items() if not pin.stacked_on}
-    if commit := re.fullmatch(r"git ([0-9a-f]{40})", tree.label):
-        sha = commit[1]
+    if (sha := tree.origin.sha) and not tree.origin.dirty:
         for name, pin in pins.items():
             if pin.sha == sha:
                 return Subject(name, pin, tree)
         return Subject(sha, Pin(sha=sha, needs=pack.pins["live"].needs), tree)
     for name, pin in pins.items():
+        release = pin.origin
         for artifact in pin.artifacts.values():
             if stored_digest(store, artifact) == tree.digest:
-                named = dataclasses.replace(tree, label=f"{pack.upstream.distribution} {pin.release}")
+                named = dataclasses.replace(tree, origin=release.of(pack.upstream.distribution))
                 return Subject(name, pin, named, artifact)
         if pin.sha and stored_digest(store, pin.sha) == tree.digest:
-            return Subject(name, pin, dataclasses.replace(tree, label=f"git {pin.sha}"))
+            return Subject(name, pin, dataclasses.replace(tree, origin=Origin(kind="commit", sha=pin.sha)))
     return Subject(UPSTREAM, None, tree)
 
 
@@ -231,7 +232,7 @@ def _parts(store: Store, name: str, needs: list[Need], tags: list[Tag] | None) -
             archive.lift(inner, target)
 
     key = need_set_key([need for need, _, _ in ready], tags)
-    base = store.tree("trees", key, f"needs {name}", fill)
+    base = store.tree("trees", key, Origin(kind="made", name=f"needs {name}"), fill)
     return [base, *(store.release_tree(n.distribution, n.release, file, sha) for n, file, sha in sources)]
 
 
@@ -248,7 +249,7 @@ def _joined(store: Store, name: str, base: Tree, builds: list[Need], sources: li
         for part in parts:
             shutil.copytree(part.path, target, copy_function=_link, dirs_exist_ok=True)
 
-    return store.tree("built", key, f"needs {name}, built here", fill)
+    return store.tree("built", key, Origin(kind="made", name=f"needs {name}, built here"), fill)
 
 
 def _link(source: str, target: str) -> None:
@@ -267,7 +268,7 @@ def pin_tree(store: Store, pack: Pack, pin: Pin, options: dict[str, Any]) -> Tre
         patch = next(pack.folder.parent.glob(f"{number:02d}_*/fix.patch"), None)
         if patch is None:
             raise PatchlaneError(f"{pack.id} is stacked on pack {number:02d}, which has none", "git status")
-        tree = patching.patched_tree(store, tree, patch, strip)
+        tree = patching.patched_tree(store, tree, patch, strip, number)
     return tree
 
 
@@ -280,9 +281,9 @@ def base_tree(store: Store, pack: Pack, pin: Pin, options: dict[str, Any]) -> Tr
     if folder is not None:
         sha = pin.sha or _tagged(folder, str(pin.release))
         tree = sha and git.checkout_tree(store, folder, sha=sha, allow_dirty=bool(options.get("allow_dirty")))
-        if not tree or tree.label != f"git {sha}":
+        if not tree or tree.origin.sha != sha or tree.origin.dirty:
             raise PatchlaneError(
-                f"--upstream {folder}: no clone that has {pin.label}", "leave --at out to test the folder as it stands"
+                f"--upstream {folder}: no clone that has {pin.origin}", "leave --at out to test the folder as it stands"
             )
         return tree
     if pin.release is not None:
@@ -290,4 +291,4 @@ def base_tree(store: Store, pack: Pack, pin: Pin, options: dict[str, Any]) -> Tr
         return store.release_tree(pack.upstream.distribution, pin.release, filename, sha256)
     assert pin.sha is not None
     source = pin.source or f"https://github.com/{pack.upstream.repo}"
-    return git.commit_tree(store, source, pin.sha, f"{pack.upstream.distribution} git {pin.sha}")
+    return git.commit_tree(store, source, pin.sha, pack.upstream.distribution)

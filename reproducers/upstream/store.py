@@ -28,6 +28,7 @@ from platformdirs import user_cache_path
 
 from reproducers.base import disk
 from reproducers.base.errors import CannotTestHere, PatchlaneError, StoreError
+from reproducers.record.origin import Origin
 from reproducers.upstream import archive, index
 
 LOCK_TIMEOUT_S = 900
@@ -39,11 +40,11 @@ Fill = Callable[[Path], object]
 
 @dataclass(frozen=True)
 class Tree:
-    """An unpacked upstream tree: where, the digest of all its files, and how it was named."""
+    """An unpacked upstream tree: where, the digest of all its files, and what it is."""
 
     path: Path
     digest: str
-    label: str
+    origin: Origin
 
 
 def file_sha256(path: Path) -> str:
@@ -197,13 +198,14 @@ class Store:
                 return True  # fetching it again would prove no more than filling the tree anew
             return _unpacked_digest(source) == str(record["digest"])
 
-        return self.tree("trees", sha256, f"{distribution} {release}", fill, proved)
+        origin = Origin(kind="release", distribution=distribution, release=release)
+        return self.tree("trees", sha256, origin, fill, proved)
 
     def tree(
         self,
         area: str,
         key: str,
-        label: str,
+        origin: Origin,
         fill: Fill,
         proved: Callable[[Path, dict[str, Any]], bool] = lambda path, record: True,
     ) -> Tree:
@@ -219,7 +221,7 @@ class Store:
             if path.is_dir() and known and tree_digest(path) == known["digest"] and proved(path, known):
                 with contextlib.suppress(OSError):  # a store that can only be read serves too
                     os.utime(note)
-                return Tree(path, known["digest"], label)
+                return Tree(path, known["digest"], origin)
             note.unlink(missing_ok=True)
             shutil.rmtree(path, ignore_errors=True)
             with _scratch(path.parent) as scratch:
@@ -227,10 +229,10 @@ class Store:
                 inner.mkdir()
                 more = fill(inner)
                 digest = tree_digest(inner)
-                kept = {**(more if isinstance(more, dict) else {}), "digest": digest, "label": label}
+                kept = {**(more if isinstance(more, dict) else {}), "digest": digest, "label": str(origin)}
                 write_atomic(note, json.dumps(kept).encode())
                 inner.replace(path)
-        return Tree(path, digest, label)
+        return Tree(path, digest, origin)
 
 
 class Seal:

@@ -1,16 +1,17 @@
 """Two arms in, one verdict out."""
 
+import made
 import pytest
 
 from reproducers.base.verdicts import EXIT_MEANING, VERDICT_MEANING, Exit, Verdict
 from reproducers.trial.rulings import rule, rule_guard, rule_pristine, sentinels
 
 
-def arm(outcome, *guards, reason="seen", **more):
+def arm(outcome, *guards, **more):
     """An arm with one bug check and guards given as (name, state)."""
-    checks = [{"name": "bug", "role": "bug", "state": outcome}]
-    checks += [{"name": name, "role": "guard", "state": state} for name, state in guards]
-    return {"outcome": outcome, "reason": reason, "checks": checks, **more}
+    state = "different" if outcome == "cannot_test" else outcome
+    checks = [made.check("bug", state), *(made.check(name, state, "guard") for name, state in guards)]
+    return made.arm(outcome, *checks, **more)
 
 
 HOLDS, BROKEN = ("near", "passed"), ("near", "failed")
@@ -43,7 +44,7 @@ def test_pristine_alone(pristine, verdict):
         (arm("healthy"), [], Verdict.FIX_REGRESSES),
         (arm("different"), [], Verdict.FIX_REGRESSES),
         (arm("different", HOLDS), [], Verdict.DIFFERENT_FAILURE),
-        ({"outcome": "different", "reason": "died", "checks": []}, [], Verdict.DIFFERENT_FAILURE),
+        (made.arm("different", reason="died"), [], Verdict.DIFFERENT_FAILURE),
         (arm("cannot_test"), [], Verdict.UNTESTABLE),
     ],
 )
@@ -68,16 +69,17 @@ def test_every_word_and_code_is_explained():
 
 
 def digest(value, name="gradients"):
-    return {"name": name, "role": "digest", "state": "noted", "measured": value, "unit": ""}
+    return made.check(name, "noted", "digest", measured=value)
 
 
 def peak(state, value):
-    return {"name": "peak", "role": "bug", "state": state, "measured": value, "unit": "GiB"}
+    return made.check("peak", state, measured=value, unit="GiB")
 
 
 def extended(outcome, *checks):
     found = arm(outcome)
-    return {**found, "checks": [*found["checks"], *checks], "sentinel": "BUG_REPRODUCED" if outcome == "bug" else None}
+    sentinel = "BUG_REPRODUCED" if outcome == "bug" else None
+    return found.model_copy(update={"checks": [*found.checks, *checks], "sentinel": sentinel})
 
 
 @pytest.mark.parametrize("kind", ["bug", "refactor"])
@@ -110,14 +112,14 @@ def test_a_guard_needs_both_releases():
 def test_sentinels():
     arms = {"pristine": [extended("bug", digest("a"))], "patched": [extended("healthy", digest("a"))]}
     fixed = ["BUG_REPRODUCED", "FIX_VALIDATED"]
-    assert sentinels("refactor", "REPRODUCED_AND_FIXED", arms) == [*fixed, "BITWISE_IDENTICAL"]
-    assert sentinels("memory", "REPRODUCED_AND_FIXED", {"pristine": [extended("bug")]}) == [
+    assert sentinels("refactor", Verdict.REPRODUCED_AND_FIXED, arms) == [*fixed, "BITWISE_IDENTICAL"]
+    assert sentinels("memory", Verdict.REPRODUCED_AND_FIXED, {"pristine": [extended("bug")]}) == [
         *fixed,
         "MEMORY_SAVE_VERIFIED",
     ]
-    assert sentinels("refactor", "FIX_REGRESSES", arms) == ["BUG_REPRODUCED"]
+    assert sentinels("refactor", Verdict.FIX_REGRESSES, arms) == ["BUG_REPRODUCED"]
     guard = {"pristine": [extended("bug")], "fixed": [extended("healthy")]}
-    assert sentinels("guard", "REPRODUCED", guard) == ["BUG_REPRODUCED", "REGRESSION_GUARD_PASSED"]
+    assert sentinels("guard", Verdict.REPRODUCED, guard) == ["BUG_REPRODUCED", "REGRESSION_GUARD_PASSED"]
 
 
 def test_a_bug_check_that_the_patched_arm_skips_proves_nothing():

@@ -3,6 +3,7 @@
 import datetime
 
 import pytest
+from made import entry
 from toy import THREAD
 
 from reproducers.desk.blockers import SEARCH_DAYS, blockers
@@ -10,11 +11,7 @@ from reproducers.record.schema import Filing, Pin, Search, Thread, load_packs
 
 TODAY = datetime.date(2026, 12, 1)
 URL = "https://github.com/example/toyup/pull/3"
-ENTRY = {
-    "state": "validated",
-    "lanes": {"cpu": {"taken": "2026-11-21", "valid_until": "2027-05-20"}},
-    "lanes_without_receipt": [],
-}
+ENTRY = entry()
 
 
 def thread(**changed):
@@ -38,8 +35,8 @@ def upstream(pack, **changed):
     return pack.model_copy(update={"upstream_state": pack.upstream_state.model_copy(update=changed)})
 
 
-def rules(pack, entry=ENTRY, today=TODAY):
-    return [blocker.rule for blocker in blockers(pack, entry, today)]
+def rules(pack, given=ENTRY, today=TODAY):
+    return [blocker.rule for blocker in blockers(pack, given, today)]
 
 
 @pytest.mark.parametrize("decision", ["pr", "issue"])
@@ -53,17 +50,17 @@ def test_what_is_filed_is_not_filed_again(pack):
 
 @pytest.mark.parametrize("decision", ["hold", "none"])
 def test_what_is_not_to_be_filed(pack, decision):
-    assert rules(filing(pack, decision=decision), ENTRY | {"state": "stale"}) == ["decision"]
+    assert rules(filing(pack, decision=decision), entry("stale")) == ["decision"]
 
 
 @pytest.mark.parametrize("state", ["draft", "reproduced", "stale", "fixed-upstream(candidate)"])
 def test_without_proof(pack, state):
-    assert rules(pack, ENTRY | {"state": state}) == ["proof"]
+    assert rules(pack, entry(state)) == ["proof"]
 
 
 def test_a_lane_without_receipt_is_named(pack):
-    entry = ENTRY | {"lanes": {}, "lanes_without_receipt": ["cpu"], "state": "draft"}
-    assert "without a receipt of: cpu" in blockers(pack, entry, TODAY)[0].what
+    found = blockers(pack, entry("draft", {}, ["cpu"]), TODAY)
+    assert "without a receipt of: cpu" in found[0].what
 
 
 def test_a_receipt_that_is_too_old(pack):
@@ -74,8 +71,8 @@ def test_a_receipt_that_is_too_old(pack):
 def test_a_report_owes_no_fix_and_cannot_be_a_pull_request(pack):
     pack.patch.unlink()
     report = pack.model_copy(update={"kind": "report"})
-    assert rules(filing(report, decision="issue"), ENTRY | {"state": "reproduced"}) == []
-    assert rules(report, ENTRY | {"state": "reproduced"}) == ["patch"]
+    assert rules(filing(report, decision="issue"), entry("reproduced")) == []
+    assert rules(report, entry("reproduced")) == ["patch"]
 
 
 def test_fixed_upstream_leaves_a_comment(pack):

@@ -6,13 +6,13 @@ import re
 import shutil
 
 import pytest
-import yaml
 from forged import both, everywhere, seal
 from toy import Toy
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.evidence import heads, receipts
 from reproducers.evidence.verification import verify_all
+from reproducers.record.entry import Manifest
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def made(tmp_path_factory):
         for _ in range(3):
             receipts.write(run, toy.root / "receipts", "bench", ["pack07"], {str(toy.store.root): "<store>"})
             run.started += datetime.timedelta(hours=2)
-        kept = yaml.safe_dump({"packs": {}, "receipts": heads.heads(toy.root / "receipts")})
+        kept = Manifest(packs={}, receipts=heads.heads(toy.root / "receipts")).text
         (toy.root / "manifest.yaml").write_text(kept)
     return toy.root
 
@@ -122,6 +122,11 @@ RECEIPTS = {  # {what is changed: (how, whether verify sees it by itself)}
     "the verdict in the log": (logged(r"\[verdict\] REPRODUCED_AND_FIXED", "[verdict] REPRODUCED"), True),
     "a number in the statement": (ours("pristine", 0, "checks", 0, "measured", value=9), True),
     "a number in statement and record": (number_in_both, False),
+    "from where on it is the bug": (ours("pristine", 0, "checks", 0, "bug_above", value=9.0), True),
+    "no limit of the bug": (ours("pristine", 0, "checks", 0, "bug_above", value=None), True),
+    "signature of the crash": (ours("pristine", 0, "checks", 1, "signature", "exception", value="KeyError"), True),
+    "origin": (stated("subject", 0, "annotations", "release", value="2.0"), True),
+    "schema version in both": (lambda root, three: everywhere(three[-1], schema_version=2), True),
     "tree digest": (stated("subject", 0, "digest", "sha256", value="0" * 64), True),
     "tree": (stated("subject", 0, "name", value="toyup 2.0"), True),
     "executed lines": (ours("patched", 0, "executed", value={}), True),
@@ -202,7 +207,7 @@ def test_what_is_about_to_be_imported_is_not_lost(desk, made):
 def test_a_further_receipt_is_no_loss(desk, made):
     root, manifest, three = desk
     deleted(2)(root, three)
-    manifest.write_text(yaml.safe_dump({"receipts": heads.heads(root)}))
+    manifest.write_text(Manifest(packs={}, receipts=heads.heads(root)).text)
     assert heads.lost(manifest, made / "receipts") == []
 
 

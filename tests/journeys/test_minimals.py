@@ -47,7 +47,9 @@ def test_it_raises_where_the_bug_is_and_returns_where_it_is_not(pack, lane):
         assert status == 1 and ", in minimal" in output, output
         if pack.patch.is_file():
             strip = patching.strip_for(tree.path, pack.upstream.source_root)
-            status, output = run(store, pack, live, patching.patched_tree(store, tree, pack.patch, strip), lane)
+            status, output = run(
+                store, pack, live, patching.patched_tree(store, tree, pack.patch, strip, pack.number), lane
+            )
         elif sound is not None:
             status, output = run(store, pack, sound, pins.pin_tree(store, pack, sound, {}), lane)
         else:

@@ -191,7 +191,9 @@ def test_a_patch_keeps_what_upstreams_own_tests_hold(pack):
         tree = pins.pin_tree(store, pack, pack.pins["live"], {})
     except CannotTestHere as error:
         pytest.skip(str(error))
-    fixed = patching.patched_tree(store, tree, pack.patch, patching.strip_for(tree.path, pack.upstream.source_root))
+    fixed = patching.patched_tree(
+        store, tree, pack.patch, patching.strip_for(tree.path, pack.upstream.source_root), pack.number
+    )
     for root in (tree.path, fixed.path):
         command = [sys.executable, "-P", "-W", "ignore", "-c", HELD_UPSTREAM[pack.number]]
         done = subprocess.run(command, env={"PYTHONPATH": str(root)}, capture_output=True, text=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from reproducers.record.origin import Origin
 from reproducers.record.schema import ROOT, Pack, load_pack
 from reproducers.trial.experiment import Request, Run, execute
 from reproducers.upstream.store import Store, tree_digest
@@ -174,6 +175,11 @@ def body(code: str) -> str:
     head = "import ctypes, os, signal, subprocess, sys, time\nfrom reproducers import probe\n\n\ndef reproduce(p):\n"
     tail = '\n\nif __name__ == "__main__":\n    probe.main(reproduce, pack=7, package="toyup")\n'
     return head + textwrap.indent(textwrap.dedent(code).strip(), "    ") + tail
+
+
+def named(name: str) -> Origin:
+    """What a tree is that a test makes up."""
+    return Origin(kind="made", name=name)
 
 
 def heed_interrupts() -> None:

@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from model import merging
 from model.patched.overlay import Overlay
+from reproducers.record.origin import Origin
 
 
 class Calling(torch.autograd.Function):
@@ -85,7 +86,12 @@ class Wrapped(nn.Module):
 
 def overlay_of(toy, pack, source):
     """An overlay whose only distribution is the toy with ``pack``'s patch."""
-    pristine = toy.store.tree("trees", "toy", "toyup 1.0", lambda root: [write(root, *file) for file in source.items()])
+    pristine = toy.store.tree(
+        "trees",
+        "toy",
+        Origin(kind="release", distribution="toyup", release="1.0"),
+        lambda root: [write(root, *file) for file in source.items()],
+    )
     applied = merging.apply_alone(toy.store, pristine, pack)
     tree = merging.merge(toy.store, pristine, [applied])
     return Overlay("cpu", {"toyup": tree}, {"toyup": pristine}, [], {"toyup": [applied]})

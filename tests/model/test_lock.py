@@ -60,7 +60,7 @@ def tampered(tmp_path, everything):
 
     def make(change):
         whole = everything.trees["megatron-core"]
-        copy = Tree(tmp_path / "tree", whole.digest, whole.label)
+        copy = Tree(tmp_path / "tree", whole.digest, whole.origin)
         shutil.copytree(whole.path, copy.path)
         change(copy.path)
         return dataclasses.replace(everything, trees={**everything.trees, "megatron-core": copy})

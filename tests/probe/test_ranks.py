@@ -25,7 +25,7 @@ def run(toy, first="pass", **request):
 def test_checks_and_executed_lines_join_the_arm(toy):
     found = run(toy)
     assert found.ruling.verdict is Verdict.REPRODUCED_AND_FIXED, found.ruling
-    assert [c["name"] for c in found.pristine[0].record["checks"]] == ["total", "mean"]
+    assert [c.name for c in found.pristine[0].checks] == ["total", "mean"]
     assert found.hunks == {"toyup/core.py hunk 1": True}  # ran in the children only
 
 

@@ -23,7 +23,7 @@ def line_of(record, start):
 
 def test_good(toy):
     pack = toy.pack()
-    assert (pack.id, pack.number, pack.pins["live"].label) == ("pack07", 7, "1.0")
+    assert (pack.id, pack.number, str(pack.pins["live"].origin)) == ("pack07", 7, "1.0")
     assert load_packs(toy.packs) == [pack]
 
 

@@ -352,7 +352,7 @@ def test_a_longer_time_can_be_given(toy):
     assert toy.run(pack, timeout_s=60).ruling.verdict is Verdict.DIFFERENT_FAILURE
     stopped = toy.run(pack)
     assert (stopped.ruling.verdict, stopped.ruling.remedy) == (Verdict.UNTESTABLE, "--timeout 600")
-    assert stopped.pristine[0].as_json()["sentinel"] is None
+    assert stopped.pristine[0].sentinel is None
 
 
 def test_a_patched_arm_over_its_limit_contradicts_nothing(toy):
@@ -364,7 +364,7 @@ def test_a_patched_arm_over_its_limit_contradicts_nothing(toy):
 def test_a_full_disk_in_the_arm_is_no_verdict(toy):
     code = "raise OSError(28, os.strerror(28), 'somewhere')"
     arm = toy.run(limited(toy, code)).pristine[0]
-    assert (arm.outcome, "TMPDIR" in arm.as_json()["remedy"]) == ("cannot_test", True)
+    assert (arm.outcome, "TMPDIR" in arm.remedy) == ("cannot_test", True)
 
 
 def test_a_scratch_folder_that_cannot_be_written_is_the_users_message(toy, monkeypatch):

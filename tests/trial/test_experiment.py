@@ -112,7 +112,7 @@ def test_repeats_that_agree(toy):
     run = toy.run(toy.pack(), repeats=2)
     assert run.ruling.verdict is Verdict.REPRODUCED_AND_FIXED
     assert "2 of 2 repeats" in run.ruling.reason
-    assert [arm.stamp["seed"] for arm in run.pristine] == [0, 1]
+    assert [arm.stamp.seed for arm in run.pristine] == [0, 1]
 
 
 def test_patched_arm_alone_is_repeated_too(toy):
@@ -221,8 +221,8 @@ def test_a_pin_stacked_on_another_pack(toy):
     write_tree(toy.folder, {"half.patch": half})
     run = execute(toy.pack(record=with_pins(pin)), Request(at="half"), toy.store, lambda arm, line: None)
     assert run.ruling.verdict is Verdict.REPRODUCED_AND_FIXED, run.ruling
-    assert [c["name"] for c in run.pristine[0].record["checks"] if c["state"] == "bug"] == ["first"]
-    assert run.pin.label.endswith(" + 08") and "08_other" in run.tree.label
+    assert [c.name for c in run.pristine[0].checks if c.state == "bug"] == ["first"]
+    assert run.pin.stacked_on == [8] and run.tree.origin.stacked_on == (8,)
     (toy.packs / "08_other/fix.patch").unlink()
     with pytest.raises(PatchlaneError, match="stacked on pack 08, which has none"):
         execute(run.pack, Request(at="half"), toy.store, lambda arm, line: None)

@@ -6,9 +6,10 @@ import json
 
 import pytest
 from rich.console import Console
-from toy import SOURCE, body, edited, write_tree
+from toy import SOURCE, body, edited, named, write_tree
 
 from reproducers.base.verdicts import Verdict
+from reproducers.record.receipt import Check
 from reproducers.trial import screen, session
 from reproducers.trial.experiment import Request, Run
 from reproducers.trial.rulings import Ruling
@@ -31,14 +32,14 @@ def shown(out):
 
 
 def check(name, state, role="bug", measured=1.0, limit=0.5, **more):
-    values = {"name": name, "state": state, "role": role, "measured": measured, "limit": limit}
-    return values | {"unit": "", "detail": "", "reference": ""} | more
+    return Check(name=name, state=state, role=role, measured=measured, limit=limit, **more)
 
 
 def lines(outcome, *checks, reason="seen"):
     """What an arm prints and the engine adds."""
-    said = [f"[{c['state']:>9}] {c['name']}: {c['measured']}" for c in checks]
-    record = {"checks": checks, "outcome": outcome, "patchlane": "record", "reason": reason}
+    said = [f"[{c.state:>9}] {c.name}: {c.measured}" for c in checks]
+    record = {"checks": [c.model_dump() for c in checks], "outcome": outcome, "patchlane": "record", "reason": reason}
+    record |= {"remedy": "", "sentinel": None, "executed": {}}
     end = f"-> {outcome} in 33.4 s, peak 0.37 GiB: {reason}"
     return ['{"patchlane": "stamp"}', "upstream warns", *said, json.dumps(record, sort_keys=True), end]
 
@@ -186,7 +187,7 @@ def test_the_verdict_is_one_line_of_numbers(toy, ran):
 def test_a_row_of_the_closing_table_is_one_line_at_80_columns(ran):
     sha = "d98e8a64ddf34856e74b24714e3bedb2f5a39553"
     labels = [f"git {sha} + 02", "megatron-core 0.19.0 + 02", "a-folder-with-a-name-of-some-length (dirty)"]
-    runs = [dataclasses.replace(ran, tree=Tree(ran.tree.path, "d", label)) for label in labels]
+    runs = [dataclasses.replace(ran, tree=Tree(ran.tree.path, "d", named(label))) for label in labels]
     out = Console(file=io.StringIO(), width=80)
     session.summary(runs, out)
     rows = [line for line in shown(out).splitlines() if "pack07" in line]

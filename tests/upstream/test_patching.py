@@ -1,9 +1,10 @@
 """How a patch meets a tree."""
 
 import pytest
-from toy import CORE, FIRST, SOURCE, TOTAL, diff, edited, git, write_tree
+from toy import CORE, FIRST, SOURCE, TOTAL, diff, edited, git, named, write_tree
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.record.receipt import Compiled, Executed, Function
 from reproducers.upstream.patching import ApplyClass, classify, hunks, import_root, patched_tree, strip_for, unexecuted
 from reproducers.upstream.store import Tree, tree_digest
 
@@ -82,14 +83,14 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_shape_of_patch_gives_the_new_tree(toy, shape):
     old, new = SHAPES[shape]
-    tree = Tree(write_tree(toy.root / "old", old), tree_digest(toy.root / "old"), "toy")
+    tree = Tree(write_tree(toy.root / "old", old), tree_digest(toy.root / "old"), named("toy"))
     patch = toy.root / "fix.patch"
     patch.write_text(diff(toy.root, old, new))
     assert classify(tree.path, patch, 1).kind is ApplyClass.CLEAN
     hunks(patch, 1, after=False)
     for hunk in hunks(patch, 1, after=True):
         assert 1 <= hunk.first <= hunk.last <= len(new[hunk.path].splitlines())
-    done = patched_tree(toy.store, tree, patch, 1)
+    done = patched_tree(toy.store, tree, patch, 1, 7)
     assert done.digest == tree_digest(write_tree(toy.root / "new", new))
     assert tree_digest(tree.path) == tree.digest
 
@@ -133,21 +134,21 @@ def test_an_empty_file_can_be_added(toy):
 
 @pytest.mark.parametrize("text", ["", None])
 def test_cache_is_keyed_by_content(toy, text):
-    tree = Tree(write_tree(toy.root / "old", SOURCE), tree_digest(toy.root / "old"), "toy")
+    tree = Tree(write_tree(toy.root / "old", SOURCE), tree_digest(toy.root / "old"), named("toy"))
     patch = toy.root / "fix.patch"
     patch.write_text(toy.patch(FIXED))
-    first = patched_tree(toy.store, tree, patch, 1)
-    assert patched_tree(toy.store, tree, patch, 1).path == first.path
+    first = patched_tree(toy.store, tree, patch, 1, 7)
+    assert patched_tree(toy.store, tree, patch, 1, 7).path == first.path
     patch.write_text(toy.patch(edited(TOTAL)) if text is None else text)
-    assert patched_tree(toy.store, tree, patch, 1).path != first.path
+    assert patched_tree(toy.store, tree, patch, 1, 7).path != first.path
 
 
 def test_patched_tree_refuses_a_conflict(toy):
     files = edited(("values[1:]", "values[2:]"))
-    tree = Tree(write_tree(toy.root / "old", files), tree_digest(toy.root / "old"), "toy")
+    tree = Tree(write_tree(toy.root / "old", files), tree_digest(toy.root / "old"), named("toy"))
     (toy.root / "fix.patch").write_text(toy.patch(FIXED))
     with pytest.raises(PatchlaneError, match="CONFLICT"):
-        patched_tree(toy.store, tree, toy.root / "fix.patch", 1)
+        patched_tree(toy.store, tree, toy.root / "fix.patch", 1, 7)
     assert not list((toy.root / "store/patched").iterdir())
 
 
@@ -176,9 +177,9 @@ def test_strip_finds_the_files_of_a_wheel(meet, tmp_path):
 def test_unexecuted(tmp_path):
     (tmp_path / "fix.patch").write_text(diff(tmp_path, SOURCE, FIXED))
     one, two = hunks(tmp_path / "fix.patch", 1, after=True)
-    seen = {"lines": [one.first], "functions": {}, "compiled": []}
+    seen = Executed(lines=[one.first], functions={}, compiled=[])
     assert unexecuted([one, two], {"toyup/core.py": seen}) == [two.name]
-    compiled = [{"first": 1, "last": 99}]
-    assert unexecuted([one, two], {"toyup/core.py": {**seen, "compiled": compiled}}) == []
-    foreign = {"total": {"process": ["a"], "tree": ["b"]}}
-    assert "not the tree's" in unexecuted([one], {"toyup/core.py": {**seen, "functions": foreign}})[0]
+    compiled = [Compiled(compiler="toy", first=1, last=99, sha256="")]
+    assert unexecuted([one, two], {"toyup/core.py": seen.model_copy(update={"compiled": compiled})}) == []
+    foreign = {"total": Function(process=["a"], tree=["b"])}
+    assert "not the tree's" in unexecuted([one], {"toyup/core.py": seen.model_copy(update={"functions": foreign})})[0]

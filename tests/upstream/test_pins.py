@@ -66,7 +66,7 @@ def at_of(toy, folder, **request):
     run = execute(
         toy.pack(), Request(**{"at": "upstream", "upstream": folder, **request}), toy.store, lambda *said: None
     )
-    return run, (run.request.at, run.pin and run.pin.label)
+    return run, (run.request.at, run.pin and str(run.pin.origin))
 
 
 def test_a_commit_is_booked_under_its_sha(toy, clone):
@@ -81,7 +81,7 @@ def test_a_pinned_commit_is_booked_under_its_pin(toy, clone):
     repo, sha = clone
     pack = toy.pack(record=RECORD.replace(PINNED, sha))
     run = execute(pack, Request("upstream", upstream=repo), toy.store, lambda *said: None)
-    assert (run.request.at, run.pin, run.tree.label) == ("live", pack.pins["live"], f"git {sha}")
+    assert (run.request.at, run.pin, str(run.tree.origin)) == ("live", pack.pins["live"], f"git {sha}")
 
 
 def test_a_folder_is_no_pin_unless_it_is_the_release(toy, clone):
@@ -89,7 +89,7 @@ def test_a_folder_is_no_pin_unless_it_is_the_release(toy, clone):
     assert at_of(toy, toy.upstream)[1] == ("upstream", None)
     toy.publish()
     run, booked = at_of(toy, toy.upstream)
-    assert (booked, run.tree.label, run.artifact) == (("live", "1.0"), "toyup 1.0", "b" * 64)
+    assert (booked, str(run.tree.origin), run.artifact) == (("live", "1.0"), "toyup 1.0", "b" * 64)
     write_tree(toy.upstream, edited(FIRST))
     assert at_of(toy, toy.upstream)[1] == ("upstream", None)
 
@@ -98,7 +98,7 @@ def test_a_checkout_with_changes_is_no_commit(toy, clone):
     repo, sha = clone
     write_tree(repo, edited(FIRST))
     run, booked = at_of(toy, repo, allow_dirty=True)
-    assert (booked, run.tree.label) == (("upstream", None), f"git {sha} (dirty)")
+    assert (booked, str(run.tree.origin)) == (("upstream", None), f"git {sha} (dirty)")
 
 
 def test_a_pin_is_taken_from_the_clone_or_not_at_all(toy, clone):

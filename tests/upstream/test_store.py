@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from archives import make_tar, make_zip
 from filelock import FileLock
-from toy import SOURCE, write_tree
+from toy import SOURCE, named, write_tree
 
 from reproducers.base.errors import CannotTestHere, PatchlaneError, StoreError
 from reproducers.upstream import index
@@ -127,7 +127,7 @@ def test_a_tree_changed_together_with_its_record_is_made_anew(tmp_path, monkeypa
     (code,) = good.path.rglob("core.py")
     code.write_bytes(b"x = 2\n")
     record = good.path.with_name(f"{sha}.json")
-    record.write_text(json.dumps({"digest": tree_digest(good.path), "label": good.label}))
+    record.write_text(json.dumps({"digest": tree_digest(good.path), "label": str(good.origin)}))
     assert store.release_tree("toyup", "1.0", name, sha) == good
     assert code.read_bytes() == b"x = 1\n"
 
@@ -153,10 +153,10 @@ def old(path):
 
 def test_patched_trees_that_nobody_uses_are_removed(tmp_path):
     store = Store(tmp_path / "s", offline=True)
-    trees = {name: store.tree("patched", name, name, lambda target: None) for name in ("stale", "used", "new")}
+    trees = {name: store.tree("patched", name, named(name), lambda target: None) for name in ("stale", "used", "new")}
     for name in ("stale", "used"):
         old(store.root / "patched" / f"{name}.json")
-    store.tree("patched", "used", "used", lambda target: pytest.fail("made again"))
+    store.tree("patched", "used", named("used"), lambda target: pytest.fail("made again"))
     bytecode = write_tree(store.root / "cache/bytecode", {"stale/x.pyc": "", "interpreter/x.pyc": "", "new/x.pyc": ""})
     old(bytecode / "stale")
     old(bytecode / "interpreter")
@@ -186,7 +186,7 @@ def test_what_the_host_refuses_names_the_remedy(tmp_path, monkeypatch, number, w
     if where in place:
         monkeypatch.setattr(*place[where], refused(number))
     with pytest.raises(PatchlaneError) as said:
-        (Store(tmp_path / "other") if where == "mkdir" else store).tree("trees", "x", "x", fill)
+        (Store(tmp_path / "other") if where == "mkdir" else store).tree("trees", "x", named("x"), fill)
     assert "PATCHLANE_STORE=" in said.value.remedy
 
 
@@ -212,13 +212,13 @@ def test_a_lock_that_another_process_keeps(tmp_path, monkeypatch):
     monkeypatch.setattr(stores, "LOCK_TIMEOUT_S", 0.1)
     store = Store(tmp_path / "s", offline=True)
     with store.lock("trees-x"), pytest.raises(StoreError) as said:
-        store.tree("trees", "x", "x", lambda target: None)
+        store.tree("trees", "x", named("x"), lambda target: None)
     assert said.value.remedy
 
 
 def test_a_seal_names_a_tree_that_was_changed(tmp_path):
     store = Store(tmp_path / "s", offline=True)
-    tree = store.tree("trees", "x", "toy", lambda target: write_tree(target, SOURCE) and None)
+    tree = store.tree("trees", "x", named("toy"), lambda target: write_tree(target, SOURCE) and None)
     seal = Seal([tree])
     assert seal.broken() is None
     os.utime(tree.path / "toyup/core.py")  # touched, not changed
@@ -230,7 +230,7 @@ def test_a_seal_names_a_tree_that_was_changed(tmp_path):
     record = tree.path.with_name("x.json")
     record.write_text(json.dumps({"digest": tree_digest(tree.path), "label": "toy"}))
     assert seal.broken() == tree
-    assert store.tree("trees", "x", "toy", lambda target: write_tree(target, SOURCE) and None) == tree
+    assert store.tree("trees", "x", named("toy"), lambda target: write_tree(target, SOURCE) and None) == tree
     assert tree_digest(tree.path) == tree.digest
 
 

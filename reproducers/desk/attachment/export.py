@@ -46,7 +46,7 @@ def note(pack: Pack) -> str:
         *([f"  {run} --lane cuda     on a GPU"] if not lane and "cuda" in pack.lanes else []),
         f"  {run} --tree DIR      tests DIR's {package}: an unpacked release or {_checkout(root)}",
         f"  {run} --minimal       runs minimal() alone",
-        f"It ends with BUG_REPRODUCED where the bug is, as in {pack.upstream.distribution} {pack.pins['live'].label},",
+        f"It ends with BUG_REPRODUCED where the bug is, as in {pack.upstream.distribution} {pack.pins['live'].origin},",
         "with HEALTHY where it is not (exit status 0 for both), and with CANNOT_TEST where this host cannot tell (77).",
     ]
     return "".join(f"# {row}\n" for row in rows)

@@ -111,7 +111,7 @@ def examine(
 
 def barred(pack: Pack, receipts: Path, form: str, day: datetime.date) -> Iterator[Point]:
     """What keeps the pack from being filed in that form at all, whether or not ``filing`` decides for it."""
-    decided, entry = pack.filing.decision, manifest.build([pack], receipts)["packs"][pack.id]
+    decided, entry = pack.filing.decision, manifest.entry_of(pack, receipts)
     if decided not in ("hold", "none", form):
         edit = f"--as {decided}, or packs/{pack.folder.name}/pack.yaml, filing.decision: {form}"
         yield Point("decision", "fail", f"pack.yaml decides for {decided}, not {form}", edit)
@@ -130,7 +130,7 @@ def passed_today(pack: Pack, receipts: Path, day: datetime.date) -> Point:
     said = []
     for path in found:
         seen, why = read(path), passing.refusal(pack, path)
-        where = f"{seen['verdict']} on {seen['host']['alias']} ({seen['lane']}), {path.parent.name}/{path.name}"
+        where = f"{seen.verdict} on {seen.host.alias} ({seen.lane}), {path.parent.name}/{path.name}"
         if not why:
             return Point(name, "pass", where)
         said.append(f"{where}: {why}")
@@ -215,19 +215,19 @@ def applies(pack: Pack, form: str, files: dict[str, bytes], store: Path, clone: 
     if mail is None:
         return Point(name, "fail", "there is no patch to try", "mend the text first")
     rebase = "rebase it: git apply --3way in a checkout of that tree, then git diff"
-    where = [pin.label]
+    where = [str(pin.origin)]
     if (tree := tree_of(pack, pin, store)) is None:
         mend = again(pack, sorted(pack.lanes)[0], pack.filing_pin).partition(",")[0]
-        return Point(name, "fail", f"{pin.label} is not in the store", mend)
+        return Point(name, "fail", f"{pin.origin} is not in the store", mend)
     if said := branch.on_tree(pack, tree, mail):
-        return Point(name, "fail", f"not on {pin.label}: {said}", rebase)
+        return Point(name, "fail", f"not on {pin.origin}: {said}", rebase)
     if clone is not None and (form == "pr" or not pin.release):
         where.append(f"main at {(commit := branch.head(clone))}")
         if said := branch.on_commit(clone, commit, mail):
             return Point(name, "fail", f"not on {where[-1]}: {said}", rebase)
     elif form == "pr" and pin.release:
         mend = f"git clone https://github.com/{pack.upstream.repo} DIR, then the same command with --clone DIR"
-        return Point(name, "fail", f"it is of {pin.label}, and a pull request is for main", mend)
+        return Point(name, "fail", f"it is of {pin.origin}, and a pull request is for main", mend)
     return Point(name, "pass", f"on {' and '.join(where)}")
 
 

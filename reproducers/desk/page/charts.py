@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from reproducers.evidence.binding import ARMS
+from reproducers.record.receipt import ArmName, Check, Details, is_number
 
 WIDTH, LEFT, RIGHT, ZERO_GAP = 320.0, 10.0, 310.0, 24.0
 LOG_FROM = 30.0
-BUG_ABOVE = re.compile(r"^bug at or over (\d[\d.]*(?:e[-+]?\d+)?)$")
 
 
 @dataclass(frozen=True)
@@ -82,50 +78,27 @@ def axis(values: list[float]) -> Axis:
     return Axis("linear", low, high if high > low else low + 1)
 
 
-def bug_above(check: dict[str, Any]) -> float | None:
-    """From which number on a check shows the bug, as its receipt says it."""
-    found = BUG_ABOVE.match(check["detail"])
-    return float(found[1]) if found else None
-
-
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def numeric(check: dict[str, Any]) -> bool:
-    """Whether a check is a number with a limit, so that it can be drawn."""
-    return _number(check["measured"]) and _number(check["limit"]) and math.isfinite(check["limit"])
-
-
-def checks(receipt: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(arm, check) of each arm's last repeat, in the order that they were made."""
-    for arm in ARMS:
-        for run in (receipt.get(arm) or [])[-1:]:
-            yield from ((arm, check) for check in run["checks"])
-
-
-def charts(receipt: dict[str, Any]) -> list[Chart]:
+def charts(receipt: Details) -> list[Chart]:
     """All numeric checks of a receipt; a check whose limit differs between arms is drawn once for each limit."""
-    found: dict[tuple[Any, ...], list[tuple[str, dict[str, Any]]]] = {}
-    for arm, check in checks(receipt):
-        if numeric(check):
-            key = (check["name"], check["role"], check["limit"], bug_above(check))
-            found.setdefault(key, []).append((arm, check))
-    ran = [arm for arm in ARMS if receipt.get(arm)]
+    found: dict[tuple[object, ...], list[tuple[ArmName, Check]]] = {}
+    for arm, check in receipt.every_check():
+        if check.numeric:
+            found.setdefault((check.name, check.role, check.limit, check.bug_above), []).append((arm, check))
+    ran = [arm for arm, results in receipt.arms.items() if results]
     return [_chart(group, ran) for group in found.values()]
 
 
-def _chart(group: list[tuple[str, dict[str, Any]]], ran: list[str]) -> Chart:
+def _chart(group: list[tuple[ArmName, Check]], ran: list[ArmName]) -> Chart:
     first = group[0][1]
-    limit, bug = float(first["limit"]), bug_above(first)
+    limit, bug = float(_value(first.limit)), first.bug_above
     lines = [limit] if bug is None else [limit, bug]
-    scale = axis([float(check["measured"]) for _, check in group] + lines)
+    scale = axis([_value(check.measured) for _, check in group] + lines)
     marks = [_mark(arm, check, scale) for arm, check in group]
     return Chart(
-        name=first["name"],
-        role=first["role"],
-        unit=first["unit"],
-        reference=first["reference"],
+        name=first.name,
+        role=first.role,
+        unit=first.unit,
+        reference=first.reference,
         axis=scale.kind,
         marks=marks,
         absent=[arm for arm in ran if arm not in {mark.arm for mark in marks}],
@@ -134,8 +107,13 @@ def _chart(group: list[tuple[str, dict[str, Any]]], ran: list[str]) -> Chart:
     )
 
 
-def _mark(arm: str, check: dict[str, Any], scale: Axis) -> Mark:
-    return Mark(arm, check["measured"], check["state"], scale.x(float(check["measured"])))
+def _value(number: float | str | None) -> float:
+    assert is_number(number), "the check is numeric"
+    return number
+
+
+def _mark(arm: ArmName, check: Check, scale: Axis) -> Mark:
+    return Mark(arm, _value(check.measured), check.state, scale.x(_value(check.measured)))
 
 
 def _line(value: float, scale: Axis) -> Line:

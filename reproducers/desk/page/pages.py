@@ -9,7 +9,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from reproducers.base.glossary import STATES
-from reproducers.base.verdicts import VERDICT_MEANING
+from reproducers.base.verdicts import HEALTHY, VERDICT_MEANING
 from reproducers.base.wording import short
 from reproducers.desk.page import views as site_facts
 from reproducers.desk.page.markup import clean
@@ -61,22 +61,20 @@ def _context(packs: list[site_facts.PackView], runs: list[TrainingRun]) -> dict[
     receipts = [receipt for view in packs for receipt in view.history]
     states: dict[str, int] = {}
     for view in packs:
-        word = str(view.entry["state"]).split("(")[0]
+        word = view.entry.state.split("(")[0]
         states[word] = states.get(word, 0) + 1
-    used = {receipt.body["verdict"] for receipt in receipts}
+    used = {receipt.body.verdict for receipt in receipts}
     return {
         "packs": packs,
         "hosts": site_facts.host_views(packs),
         "runs": runs,
         "states": states,
         "receipts": len(receipts),
-        "newest": max(str(receipt.body["started"]) for receipt in receipts),
-        "meanings": {word.value: said for word, said in VERDICT_MEANING.items() if word.value in used},
+        "newest": max(receipt.body.started for receipt in receipts),
+        "meanings": {word.value: said for word, said in VERDICT_MEANING.items() if word in used},
         "legend": {word: said.meaning for word, said in STATES.items() if word in states},
         "least": SHORT,
-        "not_in": {
-            view.pack.id: [n for n, word in view.entry["tried"].items() if word == "FIXED_UPSTREAM"] for view in packs
-        },
+        "not_in": {view.pack.id: [n for n, word in view.entry.tried.items() if word in HEALTHY] for view in packs},
     }
 
 

@@ -7,20 +7,21 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 from packaging.version import Version
 
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.verdicts import BROKEN
+from reproducers.base.verdicts import BROKEN, HEALTHY, Verdict
 from reproducers.base.wording import short
 from reproducers.desk.blockers import Blocker, blockers, fixes
 from reproducers.desk.page import charts as site_charts
 from reproducers.desk.page import markup
 from reproducers.desk.text.render import render
 from reproducers.evidence import manifest
-from reproducers.evidence.receipts import alias, chain, newest, read
+from reproducers.evidence.receipts import alias, chain, newest_of, read
+from reproducers.record.entry import Entry
+from reproducers.record.receipt import ArmName, Check, Details, Host
 from reproducers.record.schema import Pack
 from reproducers.trial.screen import in_numbers
 
@@ -33,25 +34,30 @@ class Receipt:
 
     path: Path
     href: str
-    body: dict[str, Any]
+    body: Details
 
     @property
     def tree(self) -> str:
         """The tree that was tried, as its pin names it."""
-        pin = self.body["pin"]
-        if pin is None:
-            return str(self.body["at"])
-        stacked = "".join(f" + {number:02d}" for number in pin.get("stacked_on", []))
-        return str(pin.get("release") or f"git {pin['sha']}") + stacked
+        return str(self.body.pin.origin) if self.body.pin else self.body.at
 
     @property
     def seen(self) -> str:
         """What its arms saw, in numbers."""
-        return in_numbers(self.body["verdict"], self.body["reason"], self.body)
+        return in_numbers(self.body.verdict, self.body.reason, self.body.arms)
 
     @property
     def log_href(self) -> str:
         return self.href.removesuffix(".json") + ".log"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A check without a number and a limit: what each arm that came to it says."""
+
+    name: str
+    role: str
+    arms: dict[ArmName, Check]
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ class LaneView:
     name: str
     receipt: Receipt
     charts: list[site_charts.Chart]
-    others: list[dict[str, Any]]
+    others: list[Row]
     logs: dict[str, str]
 
 
@@ -78,7 +84,7 @@ class PackView:
     """One pack's page."""
 
     pack: Pack
-    entry: dict[str, Any]
+    entry: Entry
     lanes: list[LaneView]
     history: list[Receipt]
     upstream: list[Standing]
@@ -106,7 +112,7 @@ class HostView:
     """One host's page: what it is, what it had installed, and its newest receipt of each pack, lane and tree."""
 
     alias: str
-    facts: list[dict[str, Any]]
+    facts: list[Host]
     versions: dict[str, list[str]]
     receipts: list[tuple[PackView, Receipt]]
 
@@ -128,21 +134,20 @@ def histories(packs: list[Pack], root: Path) -> dict[str, list[Receipt]]:
 
 def pack_views(packs: list[Pack], root: Path) -> list[PackView]:
     """All packs; what may be filed is judged on the day of the newest receipt."""
-    entries, found = manifest.build(packs, root)["packs"], histories(packs, root)
+    entries, found = manifest.build(packs, root), histories(packs, root)
     day = taken(found)
     return [_pack_view(pack, entries[pack.id], found[pack.id], root, day) for pack in packs]
 
 
 def taken(found: dict[str, list[Receipt]]) -> datetime.date:
     """The day of the newest receipt; PatchlaneError when there is none."""
-    days = [str(receipt.body["started"])[:10] for receipts in found.values() for receipt in receipts]
+    days = [receipt.body.day for receipts in found.values() for receipt in receipts]
     if not days:
         raise PatchlaneError("there is no receipt to report on", "python -m reproducers.run pack05")
-    return datetime.date.fromisoformat(max(days))
+    return max(days)
 
 
-def _pack_view(pack: Pack, entry: dict[str, Any], history: list[Receipt], root: Path, day: datetime.date) -> PackView:
-    newest_of = {lane: newest(pack, lane, root) for lane in sorted(pack.lanes)}
+def _pack_view(pack: Pack, entry: Entry, history: list[Receipt], root: Path, day: datetime.date) -> PackView:
     by_path = {receipt.path: receipt for receipt in history}
     body, no_body = _body(pack, root)
     files, no_reproducer = _files(pack)
@@ -150,10 +155,10 @@ def _pack_view(pack: Pack, entry: dict[str, Any], history: list[Receipt], root: 
     return PackView(
         pack=pack,
         entry=entry,
-        lanes=[_lane_view(lane, by_path[path]) for lane, path in newest_of.items() if path],
+        lanes=[_lane_view(lane, by_path[path]) for lane, path in newest_of(pack, root).items()],
         history=history[::-1],
         upstream=list(standing(pack)),
-        affected=affected(entry["tried"]),
+        affected=affected(entry.tried),
         files=files,
         no_reproducer=no_reproducer,
         blockers=blockers(pack, entry, day),
@@ -182,9 +187,9 @@ def standing(pack: Pack) -> Iterator[Standing]:
         yield Standing("nobody has reported it")
 
 
-def affected(tried: dict[str, str]) -> str:
+def affected(tried: dict[str, Verdict]) -> str:
     """The releases and commits that receipts show with the bug; three releases or more in a row as a range."""
-    healthy = [Version(name) for name, word in tried.items() if word == "FIXED_UPSTREAM" and RELEASE.fullmatch(name)]
+    healthy = [Version(name) for name, word in tried.items() if word in HEALTHY and RELEASE.fullmatch(name)]
     broken = [name for name, word in tried.items() if word in BROKEN]
     releases = sorted((name for name in broken if RELEASE.fullmatch(name)), key=Version)
     others = [short(name) for name in broken if name not in releases]
@@ -217,11 +222,10 @@ def _body(pack: Pack, root: Path) -> tuple[Markup | None, PatchlaneError | None]
 
 
 def _lane_view(lane: str, receipt: Receipt) -> LaneView:
-    rows: dict[str, dict[str, Any]] = {}
-    for arm, check in site_charts.checks(receipt.body):
-        if not site_charts.numeric(check):
-            rows.setdefault(check["name"], {"name": check["name"], "role": check["role"], "arms": {}})
-            rows[check["name"]]["arms"][arm] = check
+    rows: dict[str, Row] = {}
+    for arm, check in receipt.body.every_check():
+        if not check.numeric:
+            rows.setdefault(check.name, Row(check.name, check.role, {})).arms[arm] = check
     log = receipt.path.with_suffix(".log").read_text(errors="replace")
     return LaneView(lane, receipt, site_charts.charts(receipt.body), list(rows.values()), markup.split_log(log))
 
@@ -236,19 +240,19 @@ def host_views(packs: list[PackView]) -> list[HostView]:
     found: dict[str, list[tuple[PackView, Receipt]]] = {}
     for view in packs:
         for receipt in view.history:
-            found.setdefault(alias(receipt.body["host"]["alias"]), []).append((view, receipt))
+            found.setdefault(alias(receipt.body.host.alias), []).append((view, receipt))
     return [_host_view(name, found[name]) for name in sorted(found, key=natural)]
 
 
 def _host_view(name: str, receipts: list[tuple[PackView, Receipt]]) -> HostView:
-    facts: list[dict[str, Any]] = []
+    facts: list[Host] = []
     versions: dict[str, set[str]] = {}
-    latest: dict[tuple[Any, ...], tuple[PackView, Receipt]] = {}
+    latest: dict[tuple[object, ...], tuple[PackView, Receipt]] = {}
     for view, receipt in receipts:
-        if receipt.body["host"] not in facts:
-            facts.append(receipt.body["host"])
-        for package, version in receipt.body["versions"].items():
-            versions.setdefault(package, set()).add(str(version))
-        key = (view.pack.number, receipt.body["lane"], receipt.tree, receipt.body["arm"])
+        if receipt.body.host not in facts:
+            facts.append(receipt.body.host)
+        for package, version in receipt.body.versions.items():
+            versions.setdefault(package, set()).add(version)
+        key = (view.pack.number, receipt.body.lane, receipt.tree, receipt.body.arm)
         latest.setdefault(key, (view, receipt))
     return HostView(name, facts, {key: sorted(versions[key]) for key in sorted(versions)}, list(latest.values()))

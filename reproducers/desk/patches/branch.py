@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from reproducers.base.errors import PatchlaneError
 from reproducers.desk.patches.trees import touched
 from reproducers.desk.patches.tried import git
 from reproducers.record.schema import Pack
+from reproducers.upstream import git as gittree
 from reproducers.upstream import patching
 
 HEADS = ("refs/remotes/origin/main", "refs/heads/main", "refs/remotes/origin/master", "refs/heads/master")
@@ -18,9 +18,9 @@ HEADS = ("refs/remotes/origin/main", "refs/heads/main", "refs/remotes/origin/mas
 def head(clone: Path) -> str:
     """The commit of a clone's main branch, of its remote's where it has one; PatchlaneError without."""
     for ref in HEADS:
-        done = _git(clone, "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
+        done = gittree.git("-C", str(clone), "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
         if done.returncode == 0:
-            return done.stdout.decode().strip()
+            return done.stdout.strip()
     raise PatchlaneError(
         f"--clone {clone}: no git clone with a main branch", "git clone the upstream, then --clone DIR"
     )
@@ -35,12 +35,8 @@ def on_tree(pack: Pack, tree: Path, mail: bytes) -> str:
 
 def on_commit(clone: Path, commit: str, mail: bytes) -> str:
     """The same on a commit of a clone."""
-    found = {name: _git(clone, "show", f"{commit}:{name}") for name in _names(mail, 1)}
+    found = {name: gittree.git_bytes("-C", str(clone), "show", f"{commit}:{name}") for name in _names(mail, 1)}
     return _tried({name: done.stdout for name, done in found.items() if done.returncode == 0}, mail, 1)
-
-
-def _git(clone: Path, *args: str) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(["git", "-C", str(clone), *args], capture_output=True)
 
 
 def _names(mail: bytes, strip: int) -> list[str]:

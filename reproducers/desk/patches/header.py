@@ -16,7 +16,8 @@ from reproducers.desk.patches import mail as patch_mail
 from reproducers.desk.patches import short_header
 from reproducers.desk.patches.fields import Status
 from reproducers.desk.patches.record import Header, due, fixing
-from reproducers.evidence.receipts import chain, digests, read
+from reproducers.evidence.receipts import digests, newest_of, read
+from reproducers.record.entry import Entry
 from reproducers.record.schema import Pack
 from reproducers.upstream.store import file_sha256
 
@@ -45,33 +46,23 @@ def bug(pack: Pack) -> str:
     return next((url for url in reports if pack.owns(url)), pack.filing.thread or "none known")
 
 
-def evidence(pack: Pack, pin: str, receipts: Path) -> dict[str, Path]:
-    """{lane: the newest receipt of both arms at the pin}, of the lanes that have one."""
-    found: dict[str, Path] = {}
-    for path in chain(receipts / f"{pack.number:02d}"):
-        seen = read(path)
-        if seen["arm"] == "both" and pack.pin_name(seen["at"]) == pin:
-            found[seen["lane"]] = path
-    return dict(sorted(found.items()))
-
-
-def _validated(pack: Pack, pin: str, entry: dict[str, Any], receipts: Path) -> list[dict[str, Any]]:
+def _validated(pack: Pack, pin: str, entry: Entry, receipts: Path) -> list[dict[str, object]]:
     """One piece of evidence a lane; PatchlaneError where there is none, or it is not the manifest's.
 
     Beside the live pin a lane whose receipt is of an earlier reproducer is left out, as long as another is current.
     """
     lane = "" if "cpu" in pack.lanes else " --lane cuda"
     again = f"python -m reproducers.run {pack.id}{lane} --at {pin}, then python -m reproducers.manifest refresh"
-    rows = []
-    for lane, path in evidence(pack, pin, receipts).items():
+    rows: list[dict[str, object]] = []
+    for lane, path in newest_of(pack, receipts, pin).items():
         digest, files = file_sha256(path), digests(path)
-        if pin == "live" and entry["lanes"].get(lane, {}).get("receipt_sha256") != digest:
+        if pin == "live" and getattr(entry.lanes.get(lane), "receipt_sha256", None) != digest:
             raise PatchlaneError(
                 f"{pack.id}: the manifest lacks the newest {lane} receipt", again.partition("then ")[2]
             )
         if files["reproducer.py"] == file_sha256(pack.reproducer):
             seen, patch = read(path), files.get(getattr(pack.patch_at(pin), "name", ""))
-            row = {"lane": lane, "verdict": seen["verdict"], "taken": seen["started"][:10]}
+            row: dict[str, object] = {"lane": lane, "verdict": seen.verdict.value, "taken": seen.day}
             rows.append({**row, "receipt": digest, "patch": patch})
         elif pin == "live":
             raise PatchlaneError(f"{pack.id}: reproducer.py changed since the {lane} receipt", again)
@@ -80,7 +71,7 @@ def _validated(pack: Pack, pin: str, entry: dict[str, Any], receipts: Path) -> l
     return rows
 
 
-def header(pack: Pack, pin: str, entry: dict[str, Any], receipts: Path) -> Header:
+def header(pack: Pack, pin: str, entry: Entry, receipts: Path) -> Header:
     """The header of the pack's patch at ``pin``; ``entry`` is the manifest's, ``receipts`` the folder of all receipts.
 
     PatchlaneError where there is no patch or receipt at that pin, or a field contradicts another.
@@ -123,9 +114,7 @@ def parse(text: str, pack: Pack | None = None, pin: str = "live") -> Header:
         raise PatchlaneError("\n".join(rows), MEND) from error
 
 
-def mail(
-    pack: Pack, pin: str, entry: dict[str, Any], receipts: Path, number: int = 1, total: int = 1
-) -> tuple[str, bytes]:
+def mail(pack: Pack, pin: str, entry: Entry, receipts: Path, number: int = 1, total: int = 1) -> tuple[str, bytes]:
     """(file name, mail) of the pack's patch at ``pin`` as ``git am`` takes it, ``number`` of a series of ``total``.
 
     The same pack and receipts give the same bytes. PatchlaneError as ``header``'s.
@@ -133,7 +122,7 @@ def mail(
     made = header(pack, pin, entry, receipts)
     short = short_header.read(pack.patch_at(pin) or pack.patch)
     lanes = [found.lane for found in made.validated]
-    started = max(read(path)["started"] for lane, path in evidence(pack, pin, receipts).items() if lane in lanes)
+    started = max(read(path).started for lane, path in newest_of(pack, receipts, pin).items() if lane in lanes)
     message = patch_mail.message([pack.claim, *short.description], made.trailers())
     name = f"{number:04d}-{patch_mail.slug(made.subject)}.patch"
     tag = "PATCH" if total == 1 else f"PATCH {number}/{total}"

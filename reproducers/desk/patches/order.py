@@ -5,10 +5,10 @@ from __future__ import annotations
 import graphlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.desk.patches.header import header
+from reproducers.record.entry import Entry
 from reproducers.record.schema import Pack, Pin
 
 
@@ -42,7 +42,7 @@ class Choice:
     left_out: dict[str, str]
 
 
-def choose(packs: list[Pack], named: list[Pack], pin: str, entries: dict[str, Any], receipts: Path) -> Choice:
+def choose(packs: list[Pack], named: list[Pack], pin: str, entries: dict[str, Entry], receipts: Path) -> Choice:
     """The series at ``pin`` of the packs ``named``, or of all; ``entries`` are the manifest's.
 
     PatchlaneError when a pack that was named cannot be in one, or no pack can.
@@ -69,7 +69,7 @@ def choose(packs: list[Pack], named: list[Pack], pin: str, entries: dict[str, An
     return Choice(series, {name: why for name, why in left_out.items() if name not in inside})
 
 
-def _unfit(pack: Pack, pin: str, entry: dict[str, Any], receipts: Path) -> PatchlaneError | None:
+def _unfit(pack: Pack, pin: str, entry: Entry, receipts: Path) -> PatchlaneError | None:
     """Why the pack has no validated patch at the pin, if so."""
     if pin not in pack.pins:
         return PatchlaneError(f"{pack.id} has no pin named {pin}", f"--pin, one of: {', '.join(pack.pins)}")
@@ -77,14 +77,14 @@ def _unfit(pack: Pack, pin: str, entry: dict[str, Any], receipts: Path) -> Patch
         header(pack, pin, entry, receipts)
     except PatchlaneError as error:
         return error
-    missing = entry["lanes_without_receipt"] if pin == "live" else []
+    missing = entry.lanes_without_receipt if pin == "live" else []
     if missing:
         run = f"python -m reproducers.run {pack.id} --lane {missing[0]}"
         return PatchlaneError(f"{pack.id} is not validated, without a receipt of: {', '.join(missing)}", run)
     return None
 
 
-def _completed(members: list[Member], packs: list[Pack], entries: dict[str, Any], receipts: Path) -> list[Member]:
+def _completed(members: list[Member], packs: list[Pack], entries: dict[str, Entry], receipts: Path) -> list[Member]:
     """The members and the packs that their pins are stacked on, at those packs' own pin for the same tree."""
     found = list(members)
     for member in found:  # grows while it is read
@@ -94,7 +94,7 @@ def _completed(members: list[Member], packs: list[Pack], entries: dict[str, Any]
     return found
 
 
-def _below(member: Member, number: int, packs: list[Pack], entries: dict[str, Any], receipts: Path) -> Member:
+def _below(member: Member, number: int, packs: list[Pack], entries: dict[str, Entry], receipts: Path) -> Member:
     pack = next((pack for pack in packs if pack.number == number), None)
     for name, pin in pack.pins.items() if pack else ():
         if (pin.release, pin.sha, pin.stacked_on) == (member.pin.release, member.pin.sha, []):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.record.schema import ROOT
@@ -13,9 +13,10 @@ from reproducers.upstream.store import swap
 
 if TYPE_CHECKING:
     from reproducers.desk.patches.order import Choice, Member
+    from reproducers.record.entry import Entry
 
 
-def _mails(members: list[Member], entries: dict[str, Any]) -> list[tuple[Member, str, bytes]]:
+def _mails(members: list[Member], entries: dict[str, Entry]) -> list[tuple[Member, str, bytes]]:
     from reproducers.desk.patches.header import mail
 
     total = len(members)
@@ -35,7 +36,7 @@ def _tried(members: list[Member], mails: list[tuple[Member, str, bytes]]) -> dic
     tree = tree_of(first.pack, first.pin, Store(offline=True).root)
     if tree is None:
         run = f"python -m reproducers.run {first.pack.id} --at {first.name}"
-        raise CannotTestHere(f"{first.pin.label} is not in the store, so the series cannot be tried", run)
+        raise CannotTestHere(f"{first.pin.origin} is not in the store, so the series cannot be tried", run)
     return verify(tree, mails)
 
 
@@ -67,12 +68,12 @@ def write(folder: Path, files: dict[str, bytes]) -> None:
         raise PatchlaneError(f"--out {folder}: {error.strerror}", "name a folder that you may write") from error
 
 
-def _planned(names: list[str], pin: str) -> tuple[Choice, dict[str, Any]]:
+def _planned(names: list[str], pin: str) -> tuple[Choice, dict[str, Entry]]:
     from reproducers.desk.patches.order import choose
     from reproducers.evidence.manifest import build
     from reproducers.record.schema import load_packs, select
 
     packs = load_packs(ROOT / "packs")
-    entries: dict[str, Any] = build(packs, ROOT / "receipts")["packs"]
+    entries = build(packs, ROOT / "receipts")
     named = list({pack.number: pack for pack in select(names, packs)}.values())
     return choose(packs, named, pin, entries, ROOT / "receipts"), entries

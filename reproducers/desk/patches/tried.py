@@ -7,7 +7,6 @@ git applies whole contexts only.
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 from reproducers.base.errors import PatchlaneError
 from reproducers.desk.patches.order import Member
 from reproducers.desk.patches.trees import touched
+from reproducers.upstream import git as gittree
 from reproducers.upstream import patching
 from reproducers.upstream.patching import ApplyClass
 
@@ -24,12 +24,9 @@ Images = dict[str, bytes | None]  # a file's bytes, None where there is no such 
 
 
 def git(repository: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """Run git by no configuration but the repository's own."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
-    environment |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "LC_ALL": "C"}
-    for role in ("AUTHOR", "COMMITTER"):
-        environment |= {f"GIT_{role}_NAME": "patchlane", f"GIT_{role}_EMAIL": "patchlane@patchlane.invalid"}
-    return subprocess.run(["git", *args], cwd=repository, env=environment, capture_output=True, text=True)
+    """Run git by no configuration but the repository's own, as an author of no name."""
+    author = ("-c", "user.name=patchlane", "-c", "user.email=patchlane@patchlane.invalid")
+    return gittree.git(*author, *args, cwd=repository)
 
 
 class Trial:
@@ -104,9 +101,7 @@ class Trial:
         with tempfile.TemporaryDirectory(dir=self.scratch) as place:
             for name, data in (("ours", ours), ("base", base), ("theirs", theirs)):
                 (Path(place) / name).write_bytes(data or b"")
-            command = ["git", "merge-file", "-p", "-q", "ours", "base", "theirs"]
-            done = subprocess.run(command, cwd=place, capture_output=True)
-        return done.stdout if done.returncode == 0 else None
+            return gittree.merged(*(Path(place) / name for name in ("ours", "base", "theirs")))
 
     def _conflict(self, member: Member, why: str) -> PatchlaneError:
         """The error that names the two packs and how to go on without the later one."""

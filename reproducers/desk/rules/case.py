@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.record.entry import Entry
 from reproducers.record.schema import Pack
 
 
@@ -58,20 +59,18 @@ class Case:
         return {} if isinstance(self.rendered, PatchlaneError) else {n: Text(t) for n, t in self.rendered.items()}
 
     @cached_property
-    def entry(self) -> dict[str, Any]:
+    def entry(self) -> Entry:
         """What the manifest says of the pack, derived anew from its files and receipts."""
-        from reproducers.evidence.manifest import build
+        from reproducers.evidence.manifest import entry_of
 
-        found: dict[str, Any] = build([self.pack], self.receipts)["packs"][self.pack.id]
-        return found
+        return entry_of(self.pack, self.receipts)
 
     @cached_property
     def newest(self) -> dict[str, Path]:
         """{lane: its newest receipt} of the lanes that have one."""
-        from reproducers.evidence.receipts import newest
+        from reproducers.evidence.receipts import newest_of
 
-        found = {lane: newest(self.pack, lane, self.receipts) for lane in sorted(self.pack.lanes)}
-        return {lane: path for lane, path in found.items() if path is not None}
+        return newest_of(self.pack, self.receipts)
 
     @cached_property
     def patches(self) -> dict[str, Path]:

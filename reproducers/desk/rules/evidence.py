@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator
 from types import TracebackType
 
@@ -47,9 +46,9 @@ def _frames(trace: TracebackType | None) -> list[int]:
 
 @rule("receipt-stale", "the newest receipts are of the reproducer and the patch as they are now")
 def stale(case: Case) -> Iterator[Found | Skip]:
-    for lane, found in case.entry["lanes"].items():
-        for name in found["changed_since"]:
-            what = f"the {lane} receipt of {found['taken']} is of an earlier {name}"
+    for lane, found in case.entry.lanes.items():
+        for name in found.changed_since:
+            what = f"the {lane} receipt of {found.taken} is of an earlier {name}"
             yield Found(case.pack.folder / name, 1, what, _again(case, lane))
     pin = case.pack.filing_pin
     for lane in case.pack.lanes if pin != "live" else []:
@@ -61,9 +60,9 @@ def stale(case: Case) -> Iterator[Found | Skip]:
 
 @rule("receipt-age", "no newest receipt is past the day until which it is valid")
 def age(case: Case) -> Iterator[Found | Skip]:
-    for lane, found in case.entry["lanes"].items():
-        if datetime.date.fromisoformat(found["valid_until"]) < case.today:
-            what = f"the {lane} receipt of {found['taken']} was valid until {found['valid_until']}"
+    for lane, found in case.entry.lanes.items():
+        if found.valid_until < case.today:
+            what = f"the {lane} receipt of {found.taken} was valid until {found.valid_until}"
             yield Found(case.newest[lane], 1, what, _again(case, lane))
 
 

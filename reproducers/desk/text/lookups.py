@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Any
 
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.verdicts import BROKEN
+from reproducers.base.verdicts import BROKEN, HEALTHY, Verdict
 from reproducers.desk.text import minimal
-from reproducers.evidence.receipts import newest, read
+from reproducers.evidence.receipts import newest, newest_of, read
+from reproducers.record.entry import Entry
+from reproducers.record.receipt import ArmName, Check, Details, is_number
 from reproducers.record.schema import Pack, Thread
 
-RAISED = re.compile(r"no \w+ /.*/ from \S+", re.S)  # the limit that probe.attempt writes
 BELONGS = ("reports it", "overlaps", "fixes it", "introduced it")  # relations of a thread where a comment has a place
 TAIL, SHOWN = 16, 8  # lines of a log, checks in a table
 # Lines that tell a reader nothing: records, a compiler's progress, files of the machine, warnings, digests.
@@ -32,7 +32,7 @@ class Facts:
 
     def __init__(self, pack: Pack, receipts: Path) -> None:
         self.pack, self.receipts, self.pin = pack, receipts, pack.filing_pin
-        self.found = {lane: newest(pack, lane, receipts, self.pin) for lane in sorted(pack.lanes)}
+        self.found = newest_of(pack, receipts, self.pin)
         self.receipt = cache(self._read)
 
     def _path(self, lane: str, pin: str | None = None) -> Path:
@@ -45,47 +45,44 @@ class Facts:
             raise PatchlaneError(f"{self.pack.id} has no receipt of the {lane} lane{at}", again(self.pack, lane, pin))
         return path
 
-    def _read(self, lane: str, pin: str | None = None) -> dict[str, Any]:
+    def _read(self, lane: str, pin: str | None = None) -> Details:
         return read(self._path(lane, pin))
 
-    def _checks(self, lane: str, arm: str, pin: str | None = None) -> list[dict[str, Any]]:
-        return list((self.receipt(lane, pin).get(arm) or [{"checks": []}])[-1]["checks"])
-
-    def _check(self, lane: str, arm: str, name: str, pin: str | None) -> dict[str, Any]:
-        for check in self._checks(lane, arm, pin):
-            if check["name"] == name:
+    def _check(self, lane: str, arm: ArmName, name: str, pin: str | None) -> Check:
+        for check in self.receipt(lane, pin).checks(arm):
+            if check.name == name:
                 return check
         raise PatchlaneError(
             f"{self.pack.folder.name}/body.md.j2: the {lane} receipt's {arm} arm has no check {name!r}",
             "name a check as the receipt does, or take a new receipt",
         )
 
-    def measured(self, lane: str, arm: str, name: str, pin: str | None = None) -> str:
+    def measured(self, lane: str, arm: ArmName, name: str, pin: str | None = None) -> str:
         """What a check measured, with its unit, at the filing's pin or another that the text names."""
         check = self._check(lane, arm, name, pin)
-        return said(check["measured"], check["unit"])
+        return said(check.measured, check.unit)
 
-    def limit(self, lane: str, arm: str, name: str, pin: str | None = None) -> str:
+    def limit(self, lane: str, arm: ArmName, name: str, pin: str | None = None) -> str:
         """A check's limit, with its unit."""
         check = self._check(lane, arm, name, pin)
-        return said(check["limit"], check["unit"])
+        return said(check.limit, check.unit)
 
     def versions(self, lane: str, pin: str | None = None) -> dict[str, str]:
         """{distribution: version} of what the run imported."""
-        return dict(self.receipt(lane, pin)["versions"])
+        return dict(self.receipt(lane, pin).versions)
 
     def host(self, lane: str, pin: str | None = None) -> str:
         """The hardware that it ran on, in words."""
-        host = self.receipt(lane, pin)["host"]
-        return str(host["gpus"][0]["name"]) if lane == "cuda" else f"CPU ({host['machine']})"
+        host = self.receipt(lane, pin).host
+        return host.gpus[0].name if lane == "cuda" else f"CPU ({host.machine})"
 
     def measured_at(self, lane: str) -> str:
         """The pin that the lane's numbers are of: the filing's, or live where only the release was measured.
 
         A text that asks must say which it is, by ``label``.
         """
-        here = lane in self.pack.lanes and newest(self.pack, lane, self.receipts, self.pin)
-        return self.pin if here or newest(self.pack, lane, self.receipts) is None else "live"
+        released = newest_of(self.pack, self.receipts)
+        return "live" if lane in released and lane not in self.found else self.pin
 
     def label(self, pin: str | None = None) -> str:
         """A pin as a text has it: its release, or its commit as a link."""
@@ -127,16 +124,15 @@ class Facts:
     @cached_property
     def lane(self) -> str:
         """The lane whose receipt stands for the rest: of a GPU where there is one."""
-        lanes = [lane for lane, path in self.found.items() if path is not None]
-        return "cuda" if "cuda" in lanes else (lanes or sorted(self.pack.lanes))[0]
+        lanes = list(self.found) or sorted(self.pack.lanes)
+        return "cuda" if "cuda" in self.found else lanes[0]
 
     @cached_property
-    def entry(self) -> dict[str, Any]:
+    def entry(self) -> Entry:
         """What the manifest says of the pack, derived anew."""
-        from reproducers.evidence.manifest import build
+        from reproducers.evidence.manifest import entry_of
 
-        found: dict[str, Any] = build([self.pack], self.receipts)["packs"][self.pack.id]
-        return found
+        return entry_of(self.pack, self.receipts)
 
     @property
     def broken(self) -> list[str]:
@@ -146,16 +142,17 @@ class Facts:
     @property
     def healthy(self) -> list[str]:
         """Those that receipts show without it."""
-        return self._tried(("FIXED_UPSTREAM",))
+        return self._tried(HEALTHY)
 
-    def _tried(self, words: tuple[str, ...]) -> list[str]:
-        tried: dict[str, str] = self.entry["tried"]
-        return [self._commit(name) for name, word in tried.items() if word in words and " " not in name]  # unstacked
+    def _tried(self, words: tuple[Verdict, ...]) -> list[str]:
+        return [
+            self._commit(name) for name, word in self.entry.tried.items() if word in words and " " not in name
+        ]  # unstacked
 
     @property
     def fixed(self) -> bool:
         """Whether the receipt of ``lane`` shows the patched tree healthy and its guards as before."""
-        return "FIX_VALIDATED" in self.receipt(self.lane)["sentinels"]
+        return "FIX_VALIDATED" in self.receipt(self.lane).sentinels
 
     @property
     def last_good(self) -> str | None:
@@ -167,15 +164,17 @@ class Facts:
         return max(earlier, key=Version) if earlier else None
 
     @property
-    def failed(self) -> list[dict[str, Any]]:
+    def failed(self) -> list[Check]:
         """The bug checks that the unpatched tree failed on ``lane``."""
-        return [c for c in self._checks(self.lane, "pristine") if c["role"] == "bug" and c["state"] == "bug"]
+        return [check for check in self.receipt(self.lane).checks("pristine") if check.shows_bug]
 
     @property
     def table(self) -> list[tuple[str, str, str]]:
         """(check, measured, limit) of the first of them that measure a number."""
         rows = [
-            (c["name"], said(c["measured"], c["unit"]), said(c["limit"], c["unit"])) for c in self.failed if _number(c)
+            (c.name, said(c.measured, c.unit), said(c.limit, c.unit))
+            for c in self.failed
+            if is_number(c.measured) and is_number(c.limit)
         ]
         return [(_cell(a), _cell(b), _cell(c)) for a, b, c in rows[:SHOWN]]
 
@@ -183,20 +182,20 @@ class Facts:
     def raised(self) -> list[str]:
         """What the unpatched tree raised: its tracebacks where the log has them, else each message once."""
         blocks = [TREE.sub("", block) for block in TRACEBACK.findall(self.log.decode())]
-        shown = [c for c in self.failed if isinstance(c["limit"], str) and RAISED.fullmatch(c["limit"])]
-        return list(dict.fromkeys(blocks or (str(check["measured"]) for check in shown)))
+        shown = [check for check in self.failed if check.signature]
+        return list(dict.fromkeys(blocks or (str(check.measured) for check in shown)))
 
     @property
     def environment(self) -> dict[str, str]:
         """The host's and the packages' names and versions, of ``lane``; what older receipts lack is left out."""
         receipt = self.receipt(self.lane)
-        host, versions = receipt["host"], dict(receipt["versions"])
-        found = {"OS": host["platform"]} if "platform" in host else {}
+        host, versions = receipt.host, dict(receipt.versions)
+        found = {"OS": host.platform} if host.platform else {}
         found["Python"] = versions.pop("python")
-        for name, gpu in {f"{g['name']}, {g['memory']}, driver {g['driver']}": g for g in host["gpus"]}.items():
-            found["GPU"] = f"{host['gpus'].count(gpu)} x {name}, compute capability {gpu['capability']}"
+        for name, gpu in {f"{g.name}, {g.memory}, driver {g.driver}": g for g in host.gpus}.items():
+            found["GPU"] = f"{host.gpus.count(gpu)} x {name}, compute capability {gpu.capability}"
         cuda = {"CUDA": f"{versions.pop('cuda')} (torch's)"} if "cuda" in versions else {}
-        found |= {"CPU": f"{host['machine']}, {host['cores']} cores", **cuda, **versions}
+        found |= {"CPU": f"{host.machine}, {host.cores} cores", **cuda, **versions}
         return {**found, f"{self.pack.upstream.distribution} installed from": self.install}
 
     @property
@@ -214,7 +213,7 @@ class Facts:
     @property
     def taken(self) -> str:
         """On what and when ``lane``'s numbers were measured."""
-        return f"{self.host(self.lane)}, {self.receipt(self.lane)['started'][:10]}"
+        return f"{self.host(self.lane)}, {self.receipt(self.lane).day}"
 
 
 def again(pack: Pack, lane: str, pin: str) -> str:
@@ -241,11 +240,6 @@ def said(value: float | str | None, unit: str) -> str:
     """A measured value or limit as a text has it."""
     text = f"{value:.4g}" if isinstance(value, int | float) else str(value)
     return f"{text} {unit}".strip()
-
-
-def _number(check: dict[str, Any]) -> bool:
-    """Whether both what was measured and its limit are numbers."""
-    return all(isinstance(check[name], int | float) for name in ("measured", "limit"))
 
 
 def _cell(text: str) -> str:

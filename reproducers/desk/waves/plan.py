@@ -11,15 +11,15 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from reproducers.desk.blockers import Blocker, blockers
 from reproducers.desk.waves.classes import WaveClass
 from reproducers.desk.waves.dates import Filed, first_day, last_filing, next_day
 from reproducers.desk.waves.order import Order, dependencies, waits
+from reproducers.record.entry import Entry
 from reproducers.record.schema import Pack
 
-Entries = Mapping[str, Mapping[str, Any]]
+Entries = Mapping[str, Entry]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def propose(
 
     ``size`` is the most packs in a wave, ``gap`` the days between two waves.
     """
-    own = {pack.number: blockers(pack, dict(entries[pack.id]), today) for pack in packs}
+    own = {pack.number: blockers(pack, entries[pack.id], today) for pack in packs}
     blocked = waits(packs, own)
     ready = [pack for pack in packs if not blocked[pack.number]]
     filed = last_filing(packs)
@@ -91,7 +91,7 @@ def propose(
         if wave is None:
             explained.append(Explanation(pack, kind, None, "; ".join(b.what for b in found), tuple(found)))
         else:
-            late = tuple(blockers(pack, dict(entries[pack.id]), wave.date))
+            late = tuple(blockers(pack, entries[pack.id], wave.date))
             explained.append(Explanation(pack, kind, wave.number, _why(pack, kind, wave, waves, size), by_then=late))
     return Plan(today, size, gap, filed, tuple(waves), tuple(explained))
 

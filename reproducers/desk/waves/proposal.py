@@ -25,7 +25,7 @@ def plan_of(packs_root: Path, receipts: Path, today: datetime.date, size: int, g
     from reproducers.evidence import manifest
 
     packs = load_packs(packs_root)
-    entries = manifest.build(packs, receipts)["packs"]
+    entries = manifest.build(packs, receipts)
     classes = {pack.id: wave_class(pack, bug_checks(entries[pack.id], receipts)) for pack in packs}
     return propose(packs, entries, classes, today, size, gap)
 

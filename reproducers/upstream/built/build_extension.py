@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from reproducers.base.errors import CannotTestHere
+from reproducers.record.origin import Origin
 from reproducers.record.schema import ROOT, Build
 from reproducers.upstream.store import Store, Tree
 
@@ -94,7 +95,7 @@ def ensure(store: Store, name: str, build: Build, source: Tree, sha256: str) -> 
                     ["g++", "-x", "c", "-O2", "-shared", "-fPIC", "-o", str(library), str(shim)], work, None, name, log
                 )
 
-    return store.tree("built", key, f"{name} built for torch {facts['torch']}", fill)
+    return store.tree("built", key, Origin(kind="made", name=f"{name} built for torch {facts['torch']}"), fill)
 
 
 def _environment(build: Build, facts: dict[str, Any]) -> dict[str, str]:

@@ -99,6 +99,7 @@ def build(tree: dict[str, Any], objects: Path, target: Path) -> None:
 def fill_store(index: dict[str, Any], objects: Path) -> Path:
     """Put every tree into the store, its content digest checked; returns the engine requirements' folder."""
     from reproducers.base.errors import StoreError
+    from reproducers.record.origin import Origin
     from reproducers.upstream.store import Store
 
     store = Store(offline=True)
@@ -108,7 +109,7 @@ def fill_store(index: dict[str, Any], objects: Path) -> Path:
             build(tree, objects, target)
             return {name: value for name, value in tree.get("record", {}).items() if name not in ("digest", "label")}
 
-        made = store.tree("trees", key, tree["label"], fill)
+        made = store.tree("trees", key, Origin(kind="made", name=tree["label"]), fill)
         if made.digest != tree["digest"]:
             raise StoreError(f"{tree['label']}: digest {made.digest}, the bundle says {tree['digest']}")
         print(f"{tree['label']}: {len(tree['files'])} files")

@@ -79,6 +79,7 @@ def engine_requirements(store: Store, target: str) -> Tree:
     import tomllib  # not at the top: ``install`` runs on any Python, if only to say which one it needs
 
     from reproducers.base.errors import CannotTestHere
+    from reproducers.record.origin import Origin
     from reproducers.record.schema import ROOT
     from reproducers.upstream import archive
 
@@ -101,7 +102,7 @@ def engine_requirements(store: Store, target: str) -> Tree:
                 archive.unpack(wheel, inner)
                 archive.lift(inner, folder)
 
-        return store.tree("trees", key, f"engine requirements for {target}", fill)
+        return store.tree("trees", key, Origin(kind="made", name=f"engine requirements for {target}"), fill)
 
 
 def collect(store: Store, names: list[str], pin_names: list[str], target: str) -> dict[str, Tree]:
@@ -144,7 +145,7 @@ def write(trees: dict[str, Tree], engine: Tree, stem: Path, size: int, target: s
             sha = file_sha256(path)
             objects.setdefault(sha, path)
             files.append([name, bool(path.stat().st_mode & 0o100), sha])
-        index["trees"][key] = {"label": tree.label, "digest": tree.digest, "files": files, "links": links}
+        index["trees"][key] = {"label": str(tree.origin), "digest": tree.digest, "files": files, "links": links}
         index["trees"][key]["record"] = record(tree.path)
     sink = SplitWriter(stem, size)
     with (

@@ -14,18 +14,18 @@ from toy import FIRST, HEAD, RECORD, REPRODUCER, THREAD, TOTAL, Toy, edited
 from reproducers.base.errors import PatchlaneError
 from reproducers.desk.patches import mail as patch_mail
 from reproducers.desk.patches.fields import Evidence, Status, Target
-from reproducers.desk.patches.header import evidence, header, mail, parse
+from reproducers.desk.patches.header import header, mail, parse
 from reproducers.desk.patches.tried import git
 from reproducers.evidence import manifest, receipts
 from reproducers.record.schema import ROOT, load_pack, load_packs
 
 PACKS = load_packs()
-ENTRIES = manifest.build(PACKS, ROOT / "receipts")["packs"]
+ENTRIES = manifest.build(PACKS, ROOT / "receipts")
 EXPORTED = [
     (pack, pin)
     for pack in PACKS
     for pin in pack.pins
-    if pack.patch_at(pin) and not pack.healthy_at(pin) and evidence(pack, pin, ROOT / "receipts")
+    if pack.patch_at(pin) and not pack.healthy_at(pin) and receipts.newest_of(pack, ROOT / "receipts", pin)
 ]
 SHORT = HEAD + "Why: é.\n\n"
 MERGED = THREAD | {"relation": "fixes it", "state": "merged", "url": "https://github.com/toy/toyup/pull/9"}
@@ -64,7 +64,7 @@ def made(proved):
     def make(of=None, **changed):
         (proved.folder / "pack.yaml").write_text(record(**changed))
         pack = load_pack(proved.folder)
-        entry = manifest.build([pack], proved.root / "receipts")["packs"][pack.id]
+        entry = manifest.entry_of(pack, proved.root / "receipts")
         place = proved.root / "receipts"
         return pack, mail(pack, "live", entry, place)[1].decode() if of else header(pack, "live", entry, place)
 
@@ -249,9 +249,9 @@ def test_a_backport_may_have_no_end_and_name_what_it_takes(made):
 
 def test_a_reproducer_or_manifest_that_is_not_the_receipts_is_refused(made, proved):
     pack, _ = made()
-    entry = manifest.build([pack], proved.root / "receipts")["packs"][pack.id]
+    entry = manifest.entry_of(pack, proved.root / "receipts")
     with pytest.raises(PatchlaneError, match=r"manifest lacks the newest cpu receipt\n.*manifest refresh"):
-        header(pack, "live", {**entry, "lanes": {}}, proved.root / "receipts")
+        header(pack, "live", entry.model_copy(update={"lanes": {}}), proved.root / "receipts")
     pack.reproducer.write_text(REPRODUCER + "\n")
     try:
         with pytest.raises(PatchlaneError, match=r"reproducer\.py changed since the cpu receipt"):
@@ -262,7 +262,7 @@ def test_a_reproducer_or_manifest_that_is_not_the_receipts_is_refused(made, prov
 
 def test_no_patch_and_no_receipt_are_told_apart(made, proved, tmp_path):
     pack, _ = made(pins__fixed={"sha": "b" * 40})
-    entry = {"lanes": {}}
+    entry = manifest.entry_of(pack, tmp_path)
     for pin in ("fixed", "nowhere"):
         with pytest.raises(PatchlaneError, match=rf"no patch at pin {pin}\n.*pins with one: live"):
             header(pack, pin, entry, tmp_path)
@@ -286,7 +286,7 @@ def test_what_is_no_exported_patch_is_refused(text):
 
 def test_a_series_is_numbered(made, proved):
     pack, _ = made()
-    entry = manifest.build([pack], proved.root / "receipts")["packs"][pack.id]
+    entry = manifest.entry_of(pack, proved.root / "receipts")
     name, data = mail(pack, "live", entry, proved.root / "receipts", 2, 3)
     assert name == "0002-sum-all-values.patch" and b"\nSubject: [PATCH 2/3] sum all values\n" in data
     assert parse(data.decode(), pack).subject == "sum all values"

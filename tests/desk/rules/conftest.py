@@ -78,7 +78,7 @@ def desk(tmp_path, store, monkeypatch, believed):
     def make(number, tree=False):
         (pack,) = [pack for pack in PACKS if pack.number == number]
         if tree and tree_of(pack, pack.pins["live"], store) is None:
-            pytest.skip(f"{pack.pins['live'].label} is not in the store: python -m reproducers.run {pack.id}")
+            pytest.skip(f"{pack.pins['live'].origin} is not in the store: python -m reproducers.run {pack.id}")
         shutil.copytree(pack.folder, tmp_path / "packs" / pack.folder.name)
         shutil.copy(ROOT / "packs" / "needs.yaml", tmp_path / "packs")
         kept = [entry for entry in read_yaml(ROOT / "packs" / EXEMPTIONS)[1] if entry["pack"] == pack.id]

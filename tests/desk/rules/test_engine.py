@@ -52,8 +52,8 @@ def test_a_harmless_neighbour_is_left_alone(edit, desk):
 @pytest.mark.parametrize(("days", "rules"), [(0, set()), (1, {"receipt-age"})])
 def test_a_receipt_is_valid_through_its_last_day(days, rules, desk):
     made = desk(1)
-    lanes = made.case().entry["lanes"].values()
-    last = min(datetime.date.fromisoformat(lane["valid_until"]) for lane in lanes)
+    lanes = made.case().entry.lanes.values()
+    last = min(lane.valid_until for lane in lanes)
     assert {fault.rule for fault in made.lint(last + datetime.timedelta(days=days)).faults} == rules
 
 

@@ -67,7 +67,7 @@ def test_github_takes_every_file(pack):
 def test_the_commit_goes_onto_the_tree_that_is_filed(pack):
     tree = tree_of(pack, pack.pins[pack.filing_pin], Store(offline=True).root)
     if tree is None:
-        pytest.skip(f"{pack.pins[pack.filing_pin].label} is not in the store")
+        pytest.skip(f"{pack.pins[pack.filing_pin].origin} is not in the store")
     assert branch.on_tree(pack, tree, dossier.commit(render.patch(pack), pack)) == ""
 
 

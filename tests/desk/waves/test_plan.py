@@ -6,6 +6,7 @@ import random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from made import entry
 from toy import Toy
 
 from reproducers.desk.blockers import blockers
@@ -17,12 +18,8 @@ from reproducers.record.schema import Filing, Search, UpstreamState
 
 TODAY = datetime.date(2026, 12, 1)  # a Tuesday
 DAY = datetime.timedelta(days=1)
-READY = {
-    "state": "validated",
-    "lanes": {"cpu": {"taken": "2026-11-21", "valid_until": "2027-05-20"}},
-    "lanes_without_receipt": [],
-}
-STALE = READY | {"state": "stale"}
+READY = entry()
+STALE = entry("stale")
 URL = "https://github.com/example/{}/pull/{}"
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from toy import named
 
 from model.definition.sizes import SIZES
 from model.loop import compile_mamba3
@@ -32,7 +33,7 @@ def test_else_shapes_stay_open(how):
 
 def stack(mamba="m", tilelang="t"):
     def tree(digest):
-        return Tree(Path(digest), digest, digest)
+        return Tree(Path(digest), digest, named(digest))
 
     return Overlay("cuda", {"mamba-ssm": tree(mamba)}, {}, [tree(tilelang)])
 

@@ -5,6 +5,7 @@ import sys
 import types
 
 import pytest
+from toy import named
 
 from model.patched import overlay
 from model.patched.overlay import Overlay
@@ -30,7 +31,7 @@ def test_modules_come_from_real_names_where_the_store_holds_links(tmp_path, monk
     for name in overlay.WITHOUT_INIT:
         (tmp_path / "real" / name / name).mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    trees = {name: Tree(tmp_path / "link" / name, "0" * 64, name) for name in overlay.WITHOUT_INIT}
+    trees = {name: Tree(tmp_path / "link" / name, "0" * 64, named(name)) for name in overlay.WITHOUT_INIT}
     fake = types.SimpleNamespace(path=list(sys.path), modules={})
     monkeypatch.setattr(overlay, "sys", fake)
     monkeypatch.setattr(Overlay, "root", lambda self, name: self.trees[name].path)

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from toy import write_tree
+from toy import named, write_tree
 
 from reproducers.base.errors import CannotTestHere
 from reproducers.record.schema import Build, Need
@@ -35,7 +35,7 @@ BUILD = Build(environment={"TOY_ANSWER": "42"}, shims=["cublaslt_shim.c"])
 @pytest.fixture
 def source(tmp_path):
     root = write_tree(tmp_path / "source", {"setup.py": SETUP, "toyext.c": SOURCE})
-    return Tree(root, tree_digest(root), "toyext 1")
+    return Tree(root, tree_digest(root), named("toyext 1"))
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_a_missing_tool_is_named(monkeypatch, tmp_path, absent):
 
 def test_a_set_is_joined_with_what_was_built(source, here, tmp_path):
     store = Store(tmp_path / "store")
-    base = store.tree("trees", "base", "base", lambda t: (t / "toypkg.py").write_text("x = 1\n"))
+    base = store.tree("trees", "base", named("base"), lambda t: (t / "toypkg.py").write_text("x = 1\n"))
     need = Need(distribution="toyext", release="1", artifacts={"toyext-1.tar.gz": "0" * 64}, build=BUILD)
     joined = pins._joined(store, "toy", base, [need], [source])
     names = sorted(p.name.split(".")[0] for p in joined.path.iterdir())

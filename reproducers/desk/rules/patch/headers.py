@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.verdicts import Verdict
 from reproducers.desk.patches import header, short_header
 from reproducers.desk.patches.short_header import ShortHeader
 from reproducers.desk.rules.case import Case
 from reproducers.desk.rules.registry import Found, Skip, rule
-from reproducers.evidence.receipts import digests, read
+from reproducers.evidence.receipts import digests, newest_of, read
 from reproducers.record.schema import Pin
 from reproducers.upstream import patching
 from reproducers.upstream.store import file_sha256
@@ -90,14 +91,14 @@ def _unread(path: Path) -> str:
 
 def _unproved(case: Case, pin: str, path: Path) -> str:
     """Why no receipt speaks for this patch at this pin; stale ones are another rule's matter."""
-    found = header.evidence(case.pack, pin, case.receipts)
+    found = newest_of(case.pack, case.receipts, pin)
     reproducer, patch = file_sha256(case.pack.reproducer), file_sha256(path)
     current = {lane: receipt for lane, receipt in found.items() if _ran(receipt, "reproducer.py") == reproducer}
     if not current or (pin == "live" and current != found):
         return f"no receipt of this reproducer at pin {pin}"
     if any(_ran(receipt, path.name) != patch for receipt in current.values()):
         return f"no receipt of this patch at pin {pin}"
-    fixed = all(read(receipt)["verdict"] == "REPRODUCED_AND_FIXED" for receipt in current.values())
+    fixed = all(read(receipt).verdict is Verdict.REPRODUCED_AND_FIXED for receipt in current.values())
     return "" if fixed else f"the patch is not proved at pin {pin}"
 
 

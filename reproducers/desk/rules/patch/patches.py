@@ -69,7 +69,7 @@ def clean(case: Case) -> Iterator[Found | Skip]:
             yield Skip(found)
         elif found.kind is not ApplyClass.CLEAN:
             said = " ".join(found.said.split())[:200]
-            what = f"{found.kind.value} on pin {name} ({case.pack.pins[name].label}): {said}"
+            what = f"{found.kind.value} on pin {name} ({case.pack.pins[name].origin}): {said}"
             yield Found(path, 1, what, "rebase it on that tree: git apply --3way in a checkout, then git diff")
 
 

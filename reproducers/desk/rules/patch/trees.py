@@ -31,7 +31,7 @@ def applied(case: Case, name: str) -> Applied | str:
     if key not in case.cache:
         tree = tree_of(case.pack, case.pack.pins[name], case.store)
         run = again(case.pack, sorted(case.pack.lanes)[0], name).partition(",")[0]
-        missing = f"{case.pack.pins[name].label} is not in the store: {run}"
+        missing = f"{case.pack.pins[name].origin} is not in the store: {run}"
         case.cache[key] = _apply(case, name, tree) if tree else missing
     found: Applied | str = case.cache[key]
     return found

@@ -26,12 +26,10 @@ def measured(case: Case) -> list[tuple[float, str]]:
     found = []
     for path in case.newest.values():
         seen = read(path)
-        for arm in ("pristine", "patched", "fixed"):
-            for result in seen.get(arm) or []:
-                for check in result["checks"]:
-                    values = [check["measured"], check["limit"], *_numbers(check["detail"])]
-                    found += [(float(v), check["unit"]) for v in values if isinstance(v, int | float)]
-                    found += [(v, "") for v in _numbers(str(check["measured"]))]
+        for check in (check for results in seen.arms.values() for result in results for check in result.checks):
+            values = [check.measured, check.limit, check.bug_above, *_numbers(check.detail)]
+            found += [(float(v), check.unit) for v in values if isinstance(v, int | float)]
+            found += [(v, "") for v in _numbers(str(check.measured))]
     return found
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from reproducers.base.errors import PatchlaneError
 from reproducers.desk.rules.case import Case
 from reproducers.desk.rules.registry import RULES, Found, Skip, rule
-from reproducers.evidence.receipts import newest
+from reproducers.evidence.receipts import newest_of
 
 PATHS = re.compile(
     r"(?:(?<![\w.<>/~-])|(?<=file://))(?:/(?:home|root|work|tmp|Users|mnt|scratch|nfs|workspace|data)/[\w.@-][\w./@-]*"
@@ -64,8 +64,8 @@ def _texts(case: Case) -> Iterator[tuple[Path, str]]:
     for text in case.texts.values():
         yield case.body, text.markdown
     notes = case.pack.folder / "notes.md"
-    filed = (newest(case.pack, lane, case.receipts, case.pack.filing_pin) for lane in sorted(case.pack.lanes))
-    receipts = dict.fromkeys([*case.newest.values(), *(path for path in filed if path)])
+    filed = newest_of(case.pack, case.receipts, case.pack.filing_pin)
+    receipts = dict.fromkeys([*case.newest.values(), *filed.values()])
     logs = [receipt.with_suffix(".log") for receipt in receipts]
     for path in [case.record, *dict.fromkeys(case.patches.values()), notes, *logs]:
         if path.is_file():

@@ -12,7 +12,7 @@ def skipped(made):
 def test_a_pin_without_a_receipt_is_skipped_with_the_reason(desk):
     made = desk(16)
     for path in (made.root / "receipts").glob("16/*.json"):
-        if read(path)["at"] == "main":
+        if read(path).at == "main":
             path.unlink()
     assert skipped(made) == [Skipped("header-export", "pack16", "no receipt of this reproducer at pin main")]
 

@@ -1,0 +1,96 @@
+"""The manifest as a record: what ``manifest.yaml`` says of each pack and of the chains of receipts."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Literal
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from reproducers.base.errors import PatchlaneError
+from reproducers.base.verdicts import Verdict
+from reproducers.probe.checks import Outcome
+from reproducers.record.receipt import ArmName, Host, Kind
+from reproducers.record.schema import Model, Sha256, explain, read_yaml
+
+HEADER = "# Generated from packs/*/pack.yaml and receipts/ by `python -m reproducers.manifest refresh`. Never edit.\n"
+MEND = "python -m reproducers.manifest refresh"
+
+
+class ArmEntry(Model):
+    """How the last repeat of an arm ended, and how many there were."""
+
+    outcome: Outcome
+    exit_code: int
+    repeats: int
+
+
+class LaneEntry(Model):
+    """The newest receipt of a lane, reduced to what a reader decides by.
+
+    ``changed_since``: which of the pack's files, or its pin, are no longer what the receipt was taken with.
+    """
+
+    verdict: Verdict
+    sentinels: list[str]
+    arms: dict[ArmName, ArmEntry]
+    host: Host
+    versions: dict[str, str]
+    receipt: str
+    receipt_sha256: Sha256
+    log_sha256: Sha256
+    taken: datetime.date
+    valid_until: datetime.date
+    changed_since: list[str]
+
+
+class Entry(Model):
+    """One pack. ``tried``: {release or commit, with the packs beneath: newest verdict}."""
+
+    title: str
+    kind: Kind
+    state: str
+    live: str
+    lanes: dict[str, LaneEntry]
+    lanes_without_receipt: list[str]
+    tried: dict[str, Verdict]
+
+
+class Chain(Model):
+    """The receipts of one folder: a digest over their names and contents, and their names, oldest first."""
+
+    sha256: Sha256
+    names: list[str]
+
+
+class Manifest(Model):
+    """The whole file."""
+
+    schema_version: Literal[1] = 1
+    packs: dict[str, Entry]
+    receipts: dict[str, Chain]
+
+    @property
+    def text(self) -> str:
+        """As it is written."""
+        content = self.model_dump(mode="json", exclude_unset=True)
+        return HEADER + yaml.safe_dump({"schema_version": 1, **content}, sort_keys=False, width=120)
+
+
+def read(path: Path) -> Manifest:
+    """The manifest of that file. PatchlaneError with file, line and field where it is missing or damaged."""
+    text, data = read_yaml(path)
+    try:
+        return Manifest.model_validate(data)
+    except ValidationError as error:
+        raise PatchlaneError(explain(path, text, error).what, MEND) from error
+
+
+def read_chains(path: Path) -> dict[str, Chain]:
+    """What the manifest says of the chains, whatever the rest of it is; nothing where that too is damaged."""
+    try:
+        return TypeAdapter(dict[str, Chain]).validate_python(read_yaml(path)[1]["receipts"])
+    except (PatchlaneError, LookupError, TypeError, ValueError):
+        return {}

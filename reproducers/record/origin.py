@@ -1,0 +1,59 @@
+"""Where a tree comes from, as a record, and the one place that spells the name of a pin's tree or a stored one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+if TYPE_CHECKING:
+    from reproducers.record.schema import Pin
+
+WORDS = {"release": "", "commit": "git ", "folder": "folder ", "made": ""}
+
+
+def readable(text: str) -> str:
+    """The text with a question mark for what UTF-8 cannot write: bytes of a file name or a message that are no text."""
+    return text.encode("utf-8", "replace").decode()
+
+
+class Origin(BaseModel):
+    """A release, a commit, a folder as it stood, or a tree that we made of others (``name`` says which).
+
+    ``stacked_on``: packs whose patches are in it. ``dirty``: the commit's checkout had local changes.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["release", "commit", "folder", "made"]
+    distribution: str | None = None
+    release: str | None = None
+    sha: str | None = None
+    name: str | None = None
+    stacked_on: tuple[int, ...] = ()
+    dirty: bool = False
+
+    @property
+    def key(self) -> str:
+        """The release, commit or name with the packs in it, as the manifest calls the tree."""
+        return (self.release or self.sha or str(self.name)) + "".join(f" + {number:02d}" for number in self.stacked_on)
+
+    def __str__(self) -> str:
+        before = f"{self.distribution} " if self.distribution else ""
+        return f"{before}{WORDS[self.kind]}{self.key}{' (dirty)' if self.dirty else ''}"
+
+    def of(self, distribution: str | None) -> Origin:
+        """The same, said to be of a distribution, or of none."""
+        return self.model_copy(update={"distribution": distribution})
+
+    def on(self, number: int) -> Origin:
+        """The same with one more pack's patch in it."""
+        return self.model_copy(update={"stacked_on": (*self.stacked_on, number)})
+
+    def same(self, pin: Pin, distribution: str) -> bool:
+        """Whether a tree of this origin is the one that a distribution's pin names, the packs beneath it included."""
+        if self.kind == "release":
+            named = self.release == pin.release and self.distribution == distribution
+        else:
+            named = self.kind == "commit" and self.sha == pin.sha and self.distribution in (None, distribution)
+        return named and not self.dirty and self.stacked_on == tuple(pin.stacked_on)

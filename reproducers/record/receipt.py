@@ -1,0 +1,347 @@
+"""A receipt as a record: an in-toto statement of one run, and the two lines of JSON that each arm prints into its log.
+
+Written with schema_version 3. Receipts of 1 and 2 hold as sentences and names what are fields now; ``Statement.of``
+and ``observed`` lift them, nothing else reads those sentences.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, TypeGuard
+
+from pydantic import ConfigDict, Field, StringConstraints, ValidationError
+
+from reproducers.base.verdicts import Verdict
+from reproducers.probe.checks import Outcome, State
+from reproducers.record.origin import Origin, readable
+from reproducers.record.schema import Model, Pin, Sha256
+
+VERSION = 3
+HEADED = 2  # the first schema_version whose logs begin with the run's entry
+TYPED = 3  # the first whose checks and trees say in fields what they said in words
+ARMS = ("pristine", "patched", "fixed")
+ArmName = Literal["pristine", "patched", "fixed"]
+Kind = Literal["bug", "memory", "refactor", "report", "guard"]
+BUG_ABOVE = re.compile(r"bug at or over (\d[\d.]*(?:e[-+]?\d+)?)")
+RAISED = re.compile(r"no (?P<exception>\w+) /(?P<message>.*)/ from (?P<frame>\S+)", re.S)
+TREE = re.compile(
+    r"(?:(?P<distribution>[\w.-]+) )??"
+    r"(?:git (?P<sha>[0-9a-f]{40})(?P<dirty> \(dirty\))?|folder (?P<name>.+)|(?P<release>\d[\w.+!-]*))"
+    r"(?P<stacked_on>(?: \+ \d+_\w+)*)"
+)
+
+
+class Signature(Model):
+    """How a crash by the bug looks: exception type, pattern of its message, end of a path in its traceback."""
+
+    exception: str
+    message: str
+    frame: str
+
+
+class Check(Model):
+    """One named claim as an arm made it.
+
+    ``bug_above``: from which number on it shows the bug. ``signature``: of the crash that would show it.
+    """
+
+    name: str
+    role: Literal["bug", "guard", "note", "digest"]
+    state: State
+    measured: int | float | str | None = None
+    limit: int | float | str | None = None
+    reference: str = ""
+    unit: str = ""
+    detail: str = ""
+    bug_above: float | None = None
+    signature: Signature | None = None
+
+    @property
+    def shows_bug(self) -> bool:
+        return self.role == "bug" and self.state == "bug"
+
+    @property
+    def numeric(self) -> bool:
+        """Whether it is a number with a finite limit."""
+        return is_number(self.measured) and is_number(self.limit) and math.isfinite(self.limit)
+
+
+class Function(Model):
+    """Digests of a function's code as it ran, and as the file of the tree has it."""
+
+    process: list[str]
+    tree: list[str]
+
+
+class Compiled(Model):
+    """Source that a compiler took from the tree: its lines and its digest."""
+
+    compiler: str
+    first: int
+    last: int
+    sha256: str
+
+
+class Executed(Model):
+    """What ran of one file of the tree."""
+
+    lines: list[int]
+    functions: dict[str, Function]
+    compiled: list[Compiled]
+
+    @property
+    def foreign(self) -> list[str]:
+        """Functions whose running code is not the tree's; the module's own is read anew by whoever asks."""
+        return [n for n, f in self.functions.items() if n != "<module>" and not set(f.process) <= set(f.tree)]
+
+
+class Arm(Model):
+    """How an arm ended, with what it recorded. ``seconds`` of wall time, ``peak_gib`` of memory."""
+
+    outcome: Outcome
+    reason: str
+    remedy: str
+    exit_code: int
+    seconds: float
+    peak_gib: float
+    sentinel: str | None
+    checks: list[Check]
+    executed: dict[str, Executed]
+
+
+class ArmRecord(Model):
+    """The last line of an arm: what it made of its checks."""
+
+    patchlane: Literal["record"]
+    outcome: Outcome
+    reason: str
+    remedy: str
+    sentinel: str | None
+    checks: list[Check]
+    executed: dict[str, Executed]
+
+
+class Gpu(Model):
+    capability: str = ""
+    driver: str = ""
+    memory: str = ""
+    name: str = ""
+
+
+class Host(Model):
+    """What a host can do, in a receipt with its chosen ``alias``, never its network name.
+
+    The oldest receipts do not say ``platform``, and a run without an arm says nothing but the alias.
+    """
+
+    alias: str = ""
+    cores: int | None = None
+    gpus: list[Gpu] = Field(default=[])
+    machine: str = ""
+    platform: str = ""
+
+
+class Stamp(Model):
+    """The first line of an arm: what is tested, from where, with what."""
+
+    patchlane: Literal["stamp"]
+    pack: int
+    package: str
+    label: str
+    imported_from: str | None
+    lane: str
+    seed: int
+    reproducer_sha256: Sha256
+    host: Host
+    versions: dict[str, str]
+
+
+class PatchTried(Model):
+    """How the patch met the tree, and of which of its hunks code was seen to run."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    kind: str = Field(validation_alias="class", serialization_alias="class")
+    hunks_executed: dict[str, bool]
+
+
+class Digest(Model):
+    sha256: Sha256
+
+
+class Resource(Model):
+    """A tree or file of the run, by digest; ``annotations`` of a tree is where it comes from."""
+
+    name: str
+    digest: Digest
+    annotations: Origin | None = None
+
+
+class Details(Model):
+    """Our own part of a statement. The first receipts, all of bugs, do not name their ``kind``."""
+
+    schema_version: Literal[1, 2, 3]
+    pack: int
+    kind: Kind = "bug"
+    lane: Literal["cpu", "cuda"]
+    arm: Literal["both", "pristine", "patched"]
+    at: str
+    pin: Pin | None
+    fixed_pin: Pin | None = None
+    artifact: Sha256 | None = None
+    command: list[str]
+    started: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
+    host: Host
+    versions: dict[str, str]
+    verdict: Verdict
+    reason: str
+    sentinels: list[str]
+    patch: PatchTried | None
+    pristine: list[Arm]
+    patched: list[Arm]
+    fixed: list[Arm] = Field(default=[])
+    previous: Sha256 | None
+    log_sha256: str = ""  # until there is a log
+
+    @property
+    def arms(self) -> dict[ArmName, list[Arm]]:
+        return {"pristine": self.pristine, "patched": self.patched, "fixed": self.fixed}
+
+    @property
+    def day(self) -> datetime.date:
+        """The day on which it started, UTC."""
+        return datetime.date.fromisoformat(self.started[:10])
+
+    def checks(self, arm: ArmName) -> list[Check]:
+        """Those of an arm's last repeat; none of an arm that did not run."""
+        return [check for result in self.arms[arm][-1:] for check in result.checks]
+
+    def every_check(self) -> Iterator[tuple[ArmName, Check]]:
+        """(arm, check) of each arm's last repeat, in the order that they were made."""
+        for arm in self.arms:
+            yield from ((arm, check) for check in self.checks(arm))
+
+
+class Predicate(Model):
+    """The in-toto Test Result; the lists name checks."""
+
+    result: Literal["PASSED", "FAILED"]
+    configuration: list[Resource]
+    passedTests: list[str]
+    warnedTests: list[str]
+    failedTests: list[str]
+    patchlane: Details
+
+
+class Statement(Model):
+    """One receipt."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    type_: str = Field(validation_alias="_type", serialization_alias="_type")
+    subject: list[Resource] = Field(min_length=1)
+    predicateType: str
+    predicate: Predicate
+
+    @classmethod
+    def of(cls, data: bytes) -> Statement:
+        """The statement that a receipt's bytes hold. ValueError (also pydantic's) where they hold none."""
+        body = json.loads(data)
+        try:
+            if body["predicate"]["patchlane"]["schema_version"] < TYPED:
+                body = _lifted(body)
+        except (LookupError, TypeError, AttributeError) as error:
+            raise ValueError(f"no statement: {type(error).__name__}: {error}") from error
+        return cls.model_validate(body)
+
+    @property
+    def details(self) -> Details:
+        return self.predicate.patchlane
+
+    @property
+    def tree(self) -> Resource:
+        """The tree that the pristine arm had; where no tree was got, the pack."""
+        return self.subject[0]
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """{name: sha256} of the trees and files that the run was made with."""
+        return {r.name: r.digest.sha256 for r in (*self.subject, *self.predicate.configuration)}
+
+    def logged(self, sha256: str) -> Statement:
+        """The same with the digest of its log."""
+        details = self.details.model_copy(update={"log_sha256": sha256})
+        return self.model_copy(update={"predicate": self.predicate.model_copy(update={"patchlane": details})})
+
+    def as_json(self) -> dict[str, Any]:
+        """As it is written: what was not stated is left out, and so is what was lifted out of names."""
+        lifted = {"subject": {"__all__": {"annotations"}}} if self.details.schema_version < TYPED else None
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude=lifted)
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def stamp_of(line: str) -> Stamp | None:
+    """The stamp that a line of an arm is, None where it is none."""
+    try:
+        return Stamp.model_validate(_parsed(line))
+    except ValueError:
+        return None
+
+
+def record_of(line: str, schema_version: int = VERSION) -> ArmRecord | None:
+    """The record that a line of an arm is, None where it is none; lifted where it is of an earlier schema_version."""
+    try:
+        body = _parsed(line)
+        if schema_version < TYPED and isinstance(body, dict) and isinstance(body.get("checks"), list):
+            body = body | {"checks": [_check(check) for check in body["checks"]]}
+        return ArmRecord.model_validate(body)
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+def _parsed(line: str) -> Any:
+    """The value of a line of JSON; an escape may stand for what is no text."""
+    return json.loads(readable(json.dumps(json.loads(line), ensure_ascii=False)) if "\\ud" in line else line)
+
+
+def faults_of(error: ValidationError) -> str:
+    """What is wrong with a record, by field, on one line."""
+    return "; ".join(f"{'.'.join(map(str, f['loc']))}: {f['msg']}" for f in error.errors()[:3])
+
+
+def _lifted(body: dict[str, Any]) -> dict[str, Any]:
+    """A statement of schema_version 1 or 2 with the fields that its sentences and names stand for."""
+    details = body["predicate"]["patchlane"]
+    arms = {
+        name: [arm | {"checks": [_check(check) for check in arm["checks"]]} for arm in details[name]]
+        for name in ARMS
+        if name in details
+    }
+    trees = 1 + bool(details.get("fixed"))
+    subject = [_resource(entry) if place < trees else entry for place, entry in enumerate(body["subject"])]
+    return body | {"subject": subject, "predicate": body["predicate"] | {"patchlane": details | arms}}
+
+
+def _check(check: dict[str, Any]) -> dict[str, Any]:
+    """A check with the limit of its bug and the signature of its crash, which its detail and its limit spell."""
+    above, raised = BUG_ABOVE.fullmatch(check["detail"]), RAISED.fullmatch(str(check["limit"]))
+    fields: dict[str, Any] = {"bug_above": float(above[1])} if above else {}
+    return check | fields | ({"signature": raised.groupdict()} if raised else {})
+
+
+def _resource(entry: dict[str, Any]) -> dict[str, Any]:
+    """A tree with its origin, which its name spells; a run without a tree has the pack's name there."""
+    match = TREE.fullmatch(entry["name"])
+    if match is None:
+        return entry
+    kind = "commit" if match["sha"] else "folder" if match["name"] else "release"
+    stacked = [int(number) for number in re.findall(r" \+ (\d+)_", match["stacked_on"])]
+    named = {name: match[name] for name in ("distribution", "release", "sha", "name")}
+    return entry | {"annotations": {**named, "kind": kind, "stacked_on": stacked, "dirty": bool(match["dirty"])}}
