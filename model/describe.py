@@ -10,9 +10,9 @@ from rich.console import Console
 
 from model.definition.memory import Layout
 from model.definition.recipes import RECIPES
-from model.definition.sizes import SIZES
+from model.definition.sizes import SIZES, named
 from model.reports import page
-from model.reports.description import flops_table, layer_map, memory_table, named, parameter_table
+from model.reports.description import flops_table, layer_map, memory_table, parameter_table
 from reproducers.base.cli import guarded
 from reproducers.base.errors import PatchlaneError
 

@@ -9,8 +9,9 @@ import typer
 
 from model.patched import lock_file
 from model.patched.lock_file import WRITE
+from reproducers.base.files import write_atomic
 from reproducers.base.verdicts import Exit
-from reproducers.upstream.store import Store, write_atomic
+from reproducers.upstream.store import Store
 
 app = typer.Typer(add_completion=False, help=__doc__)
 

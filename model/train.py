@@ -8,10 +8,11 @@ from typing import Annotated
 import typer
 
 from model.definition import recipes
+from model.definition.run import Run
+from model.definition.sizes import named
+from model.layers.common import paths
 from model.loop import launch
-from model.loop.session import paths_asked, steps_window, train
-from model.reports.description import named
-from model.step.megatron import Run
+from model.loop.session import steps_window, train
 from reproducers.base.cli import guarded
 
 app = typer.Typer(add_completion=False)
@@ -54,7 +55,7 @@ def main(
     run = Run(
         expert_parallel=recipe.expert_parallel, pipeline_parallel=recipe.pipeline_parallel, bf16=recipe.bf16,
         deterministic=deterministic, recompute=recompute, cuda_graphs=cuda_graphs, on_cpu=launch.device() == "cpu",
-        row=recipe.sequence or named(recipe.size).sequence, paths=paths_asked(path or []),
+        row=recipe.sequence or named(recipe.size).sequence, paths=paths.asked(path or []),
     )  # fmt: skip
     train(
         recipe, run, patches, data, folder=out, seed=seed, resume=resume, patches_changed_ok=patches_changed_ok,

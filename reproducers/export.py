@@ -12,9 +12,9 @@ from typing import Annotated
 import typer
 
 from reproducers.base import disk
+from reproducers.base.files import write_atomic
 from reproducers.desk.attachment.export import render
 from reproducers.record.schema import load_named
-from reproducers.upstream.store import write_atomic
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

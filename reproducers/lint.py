@@ -73,9 +73,9 @@ def main(
 
 def _write_sarif(path: Path, report: Report) -> None:
     from reproducers.base.errors import PatchlaneError
+    from reproducers.base.files import write_atomic
     from reproducers.desk.rules.engine import meanings
     from reproducers.desk.rules.sarif import sarif
-    from reproducers.upstream.store import write_atomic
 
     try:
         write_atomic(path, (json.dumps(sarif(report, meanings()), indent=1) + "\n").encode())

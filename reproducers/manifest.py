@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 from filelock import FileLock
 
+from reproducers.base.files import write_atomic
 from reproducers.base.verdicts import Exit
 from reproducers.evidence import heads
 from reproducers.evidence.manifest import (
@@ -29,7 +30,6 @@ from reproducers.evidence.manifest import (
 from reproducers.evidence.receipts import FOLDERS, mend, sweep
 from reproducers.evidence.verification import verify_all
 from reproducers.record.schema import ROOT, load_packs
-from reproducers.upstream.store import write_atomic
 
 app = typer.Typer(add_completion=False, help=__doc__)
 

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 import reproducers.series as command
 from reproducers.base.errors import CannotTestHere, PatchlaneError
+from reproducers.base.files import file_sha256
 from reproducers.desk.patches import series
 from reproducers.desk.patches.header import mail, parse
 from reproducers.desk.patches.order import Member, choose, order
@@ -24,8 +25,8 @@ from reproducers.evidence import manifest
 from reproducers.evidence.receipts import write
 from reproducers.record.origin import Origin
 from reproducers.record.schema import ROOT, load_packs
-from reproducers.upstream import patching, pins
-from reproducers.upstream.store import Store, file_sha256
+from reproducers.upstream import merging, patching, pins
+from reproducers.upstream.store import Store
 
 PACKS = {pack.number: pack for pack in load_packs()}
 ENTRIES = manifest.build(list(PACKS.values()), ROOT / "receipts")
@@ -233,8 +234,6 @@ def test_a_pin_that_is_stacked_brings_what_it_stands_on():
 
 @pytest.mark.parametrize("numbers", [(5, 7, 17), (4,), (1, 2, 3, 12, 16, 33, 35), (9,), (10, 11)], ids=str)
 def test_real_packs_apply_in_series_as_the_overlay_merges_them(numbers, tmp_path):
-    from model import merging
-
     members = order([Member(PACKS[n], "live") for n in reversed(numbers)])
     store = Store(offline=True)
     first = members[0]

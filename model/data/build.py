@@ -20,8 +20,8 @@ from model.data.source import tokenizers
 from model.data.source.corpus import Corpus, digest_files
 from model.data.source.tokenizers import TokenizerDescription
 from model.data.stored.dataset import RECORD, SPLITS, DatasetRecord, FileRecord, Split, SplitRecord, prefix, read_record
-from model.data.stored.files import file_sha256, json_sha256, scratch_folder
 from model.data.stored.indexed import IndexedWriter, token_dtype
+from reproducers.base.files import file_sha256, json_sha256, scratch_folder
 
 FORMAT = 1  # raised when the same inputs begin to give other files
 Progress = Callable[[int], None]
@@ -54,7 +54,7 @@ def build(
     folder = out or _default_folder(corpus, tokenizer, key)
     if (found := _existing(folder, key)) is not None:
         return Built(folder, found, reused=True)
-    with scratch_folder(folder) as scratch:
+    with scratch_folder(folder.parent, "data-") as scratch:
         inner = scratch / "dataset"
         inner.mkdir()
         record = _fill(inner, corpus, options, tokenizer, key, workers, progress)

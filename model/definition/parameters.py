@@ -9,8 +9,6 @@ from __future__ import annotations
 from model.definition.primes import prime_sizes
 from model.definition.sizes import Size
 
-PRIME_ROWS = 7_998_862  # rows of the sixteen prime-sized tables near 500,000
-
 
 def mamba3(size: Size) -> int:
     """in_proj, out_proj, B and C biases and norms, D and dt biases, MIMO projections, the layer's norm."""

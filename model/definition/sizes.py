@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from model.definition import pattern
 from model.definition.pattern import Layer
+from reproducers.base.errors import PatchlaneError
 
 
 class Frozen(BaseModel):
@@ -162,3 +163,10 @@ SIZES: dict[str, Size] = {
         ),
     )
 }
+
+
+def named(name: str) -> Size:
+    """The size of that name. PatchlaneError otherwise."""
+    if name not in SIZES:
+        raise PatchlaneError(f"no size is named {name!r}", f"choose one of: {', '.join(SIZES)}")
+    return SIZES[name]

@@ -30,11 +30,6 @@ class Head(ColumnParallelLinear):
         return linear(hidden, self.weight)
 
 
-def available() -> dict[str, str | None]:
-    """Paths, best first, and what each lacks here."""
-    return {"liger": None if torch.cuda.is_available() else "there is no GPU", "torch": None}
-
-
 def _chunk_loss(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
     return cross_entropy(linear(hidden, weight).float(), labels, reduction="none")
 

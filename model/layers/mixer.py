@@ -9,7 +9,6 @@ from megatron.core.transformer.module import GraphableMegatronModule
 from torch import Tensor, nn
 
 from model.layers.captured.graphed import Graphed
-from model.layers.common import paths
 from model.layers.common.norm import RMSNorm
 
 
@@ -19,17 +18,15 @@ def device(config: Any) -> torch.device | None:
 
 
 class MixerLayer(GraphableMegatronModule):
-    """x + mixer(norm(x)) over packed documents; ``_mixer`` builds the mixer, ``kind`` names it."""
-
-    kind = ""
+    """x + mixer(norm(x)) over packed documents; ``_mixer`` builds the mixer."""
 
     def __init__(self, config: Any, layer_number: int = 1, **_: Any) -> None:
         super().__init__(config=config)
         self.layer_number = layer_number
         self.norm = RMSNorm(config, config.hidden_size, config.layernorm_epsilon)
-        self.mixer, self.path = self._mixer(config)
+        self.mixer = self._mixer(config)
 
-    def _mixer(self, config: Any) -> tuple[nn.Module, paths.Path]:
+    def _mixer(self, config: Any) -> nn.Module:
         raise NotImplementedError
 
     def forward(
@@ -44,30 +41,24 @@ class MixerLayer(GraphableMegatronModule):
 class Mamba3Layer(Graphed, MixerLayer):
     """Mamba-3 MIMO: mamba-ssm's module (``model.layers.mamba3.mixer``)."""
 
-    kind = "Mamba-3"
-
-    def _mixer(self, config: Any) -> tuple[nn.Module, paths.Path]:
-        from model.layers.mamba3 import mixer as mamba3
+    def _mixer(self, config: Any) -> nn.Module:
+        from model.layers.mamba3 import mixer
 
         m = config.nam56r_size.mamba
-        mixer = mamba3.build_mamba3(
+        return mixer.build_mamba3(
             config.hidden_size, d_state=m.state, expand=m.expand, headdim=m.head_dim, ngroups=m.groups, rank=m.rank,
             chunk=m.chunk, rope_fraction=m.rope_fraction, dt_min=m.dt_min, dt_max=m.dt_max, A_floor=m.A_floor,
-            dtype=config.params_dtype, device=device(config), path=config.nam56r_paths["mamba3"],
+            dtype=config.params_dtype, device=device(config), path=config.nam56r_paths["mamba3"].name,
             row=config.nam56r_row,
         )  # fmt: skip
-        return mixer, paths.Path(mixer.path, mixer.reason)
 
 
 class M2rnnLayer(Graphed, MixerLayer):
     """M²RNN (``model.layers.m2rnn.mixer``)."""
 
-    kind = "M²RNN"
-
-    def _mixer(self, config: Any) -> tuple[nn.Module, paths.Path]:
+    def _mixer(self, config: Any) -> nn.Module:
         from model.layers.m2rnn import mixer as m2rnn
 
         r = config.nam56r_size.m2rnn
-        path = m2rnn.choose_path(config.nam56r_paths["m2rnn"], torch.cuda.current_device())
-        mixer = m2rnn.M2RNN(config.hidden_size, r.heads, r.k_dim, r.v_dim, r.conv, path=path[0])
-        return mixer.to(device(config)), paths.Path(*path)
+        path = config.nam56r_paths["m2rnn"].name
+        return m2rnn.M2RNN(config.hidden_size, r.heads, r.k_dim, r.v_dim, r.conv, path).to(device(config))

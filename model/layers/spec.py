@@ -33,6 +33,7 @@ from model.layers.captured.graphed import AttentionLayer, ExpertsLayer, SparseLa
 from model.layers.common.norm import LayerNorm, RMSNorm
 from model.layers.experts.wgrad import Linear
 from model.layers.mixer import M2rnnLayer, Mamba3Layer
+from model.patched import seams
 
 CAUSAL = {"attn_mask_type": AttnMaskType.causal}
 
@@ -122,7 +123,7 @@ def hybrid_stack(size: Size, moe: str) -> ModuleSpec:
     ``moe``: experts one after the other ("sequential"), by Transformer Engine as one grouped product ("grouped"), or
     that with one kernel for what lies between two products ("grouped_fused").
     """
-    hybrid_block.TENorm = RMSNorm  # the stack's final norm, which upstream does not take from the spec
+    seams.FINAL_NORM(RMSNorm)
     parts = hybrid_block.HybridStackSubmodules(
         mamba_layer=ModuleSpec(module=Mamba3Layer), gdn_layer=ModuleSpec(module=M2rnnLayer), mla_layer=_mla(),
         dsa_layer=_dsa(), moe_layer=_moe(size, moe), mlp_layer=_mlp(), mtp_block_spec=_mtp(),

@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import pickle
-import queue
 import re
 import shutil
 from pathlib import Path
@@ -21,12 +20,12 @@ from typing import Any
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.core import CheckpointingException
-from megatron.core.dist_checkpointing.strategies import filesystem_async
 
 from model.loop import sharded
+from model.patched import seams
 from model.step.engine import Engine
 from reproducers.base.errors import PatchlaneError
-from reproducers.upstream.store import file_sha256
+from reproducers.base.files import file_sha256
 
 logger = logging.getLogger("model.loop.checkpoint")
 PARTIAL = ".partial-"
@@ -57,8 +56,7 @@ def save(engine: Engine, folder: Path, step: int, progress: dict[str, Any], keep
         partial.mkdir(parents=True)
     dist.barrier()
     state = sharded.state(engine, loading=False) | {"progress": progress}
-    # from thread to thread; the queue that Megatron makes is a process, 3 s to start, that outlives a killed run
-    filesystem_async._results_queue = queue.Queue()
+    seams.CHECKPOINT_QUEUE()
     dist_checkpointing.save(state, str(partial), content_metadata=sharded.CONTENT, verify_integrity=True)
     dist.barrier()
     if first:

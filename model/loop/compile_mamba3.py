@@ -17,14 +17,12 @@ from typing import Annotated
 
 import typer
 
-from model.definition.sizes import Size
-from model.files import write_atomic
+from model.definition.sizes import Size, named
 from model.patched import overlay
 from model.patched.overlay import Overlay
-from model.reports.description import named
-from model.step.megatron import Run
 from reproducers.base.cli import guarded
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import write_atomic
 from reproducers.upstream.store import Store
 
 MODULE = "mamba_ssm.ops.tilelang.mamba3.mamba3_mimo_"
@@ -34,15 +32,12 @@ SPECIALIZE = "MAMBA3_MIMO_SPECIALIZE"  # pack 17's switch: how many shapes get k
 app = typer.Typer(add_completion=False)
 
 
-def one_shape(size: Size, run: Run, rows: int, packs: set[int]) -> tuple[int, int] | None:
+def one_shape(path: str, rows: int, row: int | None, packs: set[int]) -> tuple[int, int] | None:
     """(rows, tokens of a row) where the mixer takes the stream as rows and pack 17 makes kernels for their shape.
 
     None where it takes a packed stream, whose number of documents, a part of the shape, is another at every step.
     """
-    path, row = run.paths.get("mamba3", "auto"), run.row
-    if path not in ("auto", "tilelang_rows") or row is None or row % size.mamba.chunk or 17 not in packs:
-        return None
-    return rows, row
+    return (rows, row) if path == "tilelang_rows" and row is not None and 17 in packs else None
 
 
 def compile_one(name: str, size: Size, fixed: tuple[int, int] | None) -> None:

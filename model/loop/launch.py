@@ -8,10 +8,10 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from model.definition.run import Run
 from model.layers.captured import graphs
 from model.patched import overlay as overlays
 from model.patched.overlay import Overlay
-from model.step.megatron import Run
 from reproducers.base.errors import PatchlaneError
 from reproducers.probe.lanes import megatron
 from reproducers.probe.ranks import Rank

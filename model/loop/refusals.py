@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from model.definition import memory, pattern
 from model.definition.memory import Layout
+from model.definition.run import Run
 from model.definition.sizes import Size
-from model.step.megatron import Run
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 
 # Shared memory, bytes a block, that Mamba-3's MIMO backward (bwd_bwd, packed) asks for at state 128, head 64, rank 4,

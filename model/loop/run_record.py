@@ -10,10 +10,11 @@ from typing import Any
 
 from model.data.stored.dataset import Dataset
 from model.definition.recipes import Recipe
+from model.definition.run import Run
 from model.definition.sizes import Size
-from model.patched import lock, overlay
+from model.layers.common.paths import Path
+from model.patched import lock, overlay, seams
 from model.patched.overlay import Overlay
-from model.step.megatron import Run
 from reproducers.base.errors import CannotTestHere
 from reproducers.probe import stamp
 from reproducers.record.schema import ROOT
@@ -38,7 +39,9 @@ def _git(*words: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def of(size: Size, recipe: Recipe, run: Run, ranks: int, data: Dataset, found: Overlay) -> dict[str, Any]:
+def of(
+    size: Size, recipe: Recipe, run: Run, ranks: int, data: Dataset, found: Overlay, chosen: dict[str, Path]
+) -> dict[str, Any]:
     """All of it as JSON has it; the host by what it can do, never by name."""
     return {
         "schema_version": 1,
@@ -48,7 +51,9 @@ def of(size: Size, recipe: Recipe, run: Run, ranks: int, data: Dataset, found: O
         "recipe": recipe.model_dump(mode="json"),
         "run": dataclasses.asdict(run),
         "ranks": ranks,
+        "paths": {kind: dataclasses.asdict(path) for kind, path in chosen.items()},
         "patches": lock.as_record(found),
+        "seams": seams.as_record({kind: path.name for kind, path in chosen.items()}),
         "needs": list(overlay.NEEDS[found.device]),
         "dataset": {"digest": data.record.digest, **data.record.corpus.model_dump(mode="json")},
         "host": {"alias": os.environ.get("PATCHLANE_HOST", "local"), **stamp.capability()},

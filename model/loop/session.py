@@ -11,30 +11,21 @@ from typing import Any
 from model.data.stored.dataset import Dataset
 from model.definition.memory import Layout
 from model.definition.recipes import Recipe
-from model.definition.sizes import Size
+from model.definition.run import Run
+from model.definition.sizes import Size, named
 from model.layers.captured import graphs
+from model.layers.common import paths
 from model.loop import compile_mamba3, launch, refusals
 from model.loop.launch import World
-from model.patched import lock, overlay
+from model.patched import lock, overlay, seams
 from model.patched.overlay import Overlay
 from model.patched.proof import watching
 from model.patched.proof.watching import Coverage
-from model.reports.description import named
-from model.step.megatron import PATHS, Run
 from reproducers.base.errors import PatchlaneError
 from reproducers.upstream.store import Store
 
 logger = logging.getLogger("model.train")
 BUILDERS = 8  # processes that build the default dataset: each must start, and it takes one core some 20 s
-
-
-def paths_asked(pairs: list[str]) -> dict[str, str]:
-    """``["mamba3=torch"]`` as a dict. PatchlaneError for a kind that has no paths."""
-    asked = dict(pair.partition("=")[::2] for pair in pairs)
-    for kind, path in asked.items():
-        if kind not in PATHS or not path:
-            raise PatchlaneError(f"--path {kind}={path}", f"--path KIND=PATH, KIND one of {', '.join(PATHS)}")
-    return asked
 
 
 def steps_window(text: str | None) -> tuple[int, int] | None:
@@ -78,16 +69,18 @@ def train(recipe: Recipe, run: Run, patches: str, data: Path | None, **plan: Any
     launch.data_parallel(place, run)
     refusals.stages(size, run.pipeline_parallel)
     refusals.graphs(run)
+    chosen = paths.choose(size, run)
     _make(plan["folder"])
     found = overlay.build(Store(), overlay.chosen(patches), launch.device())
     lock.verify(found)
+    seams.check({kind: path.name for kind, path in chosen.items()}, [found.root(name) for name in found.trees])
     if found.device == "cuda":
-        _compile(size, run, recipe.micro_batch, patches, found, place)
+        _compile(size, chosen["mamba3"].name, (recipe.micro_batch, run.row), patches, found, place)
     watch = Coverage(found, graphs.WATCHED if run.cuda_graphs else watching.STEPS)
     with watch.building():
         launch.start(place, found, run, seed=1234)
         engine, trainer = _modules(size, recipe, run, launch.data_parallel(place, run))
-        training = engine.Engine(size, run, recipe)
+        training = engine.Engine(size, run, recipe, chosen)
     text = given or (default_dataset() if place.first else None)
     engine.barrier()  # the first rank may have built it
     text = text or default_dataset()
@@ -95,11 +88,14 @@ def train(recipe: Recipe, run: Run, patches: str, data: Path | None, **plan: Any
     launch.stop()
 
 
-def _compile(size: Size, run: Run, rows: int, patches: str, stack: Overlay, place: World) -> None:
-    """Mamba-3's kernels, before any rank needs them: for rows of one shape where the stream is taken so."""
-    if run.paths.get("mamba3", "auto").startswith("torch") or not size.count("mamba3"):
+def _compile(size: Size, path: str, rows: tuple[int, int | None], patches: str, stack: Overlay, place: World) -> None:
+    """Mamba-3's kernels, before any rank needs them: for rows of one shape where ``path`` takes the stream so.
+
+    ``rows``: of a micro-batch, and the tokens of each.
+    """
+    if not path.startswith("tilelang") or not size.count("mamba3"):
         return
-    shape = compile_mamba3.one_shape(size, run, rows, {one.pack.number for one in stack.packs})
+    shape = compile_mamba3.one_shape(path, *rows, {one.pack.number for one in stack.packs})
     if shape:
         os.environ.setdefault(compile_mamba3.SPECIALIZE, "1")
     if place.local_rank == 0:

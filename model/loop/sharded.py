@@ -1,17 +1,11 @@
-"""What a checkpoint holds of an engine, as Megatron shards it; mends what its distributed optimizer gets wrong.
-
-Line numbers are those of megatron-core 0.19.0's optimizer/distrib_optimizer.py.
-"""
+"""What a checkpoint holds of an engine, as Megatron shards it; what its optimizer gets wrong is mended by seams."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Iterator
 from typing import Any
 
-import torch
-
+from model.patched import seams
 from model.step.engine import Engine
 
 # the one format of 0.19.0's distributed optimizer that loads at another degree of data or expert parallelism; it
@@ -28,39 +22,10 @@ def _optimizers(engine: Engine) -> list[Any]:
 def state(engine: Engine, loading: bool) -> dict[str, Any]:
     """Model, optimizer, schedule and the number of updates, to be saved or to be loaded into."""
     model = engine.inner.sharded_state_dict(metadata=CONTENT)
-    with _unpadded(engine):
+    with seams.UNPADDED_BUCKETS([buffer for optimizer in _optimizers(engine) for buffer in optimizer.buffers]):
         optimizer = engine.optimizer.sharded_state_dict(model, is_loading=loading, metadata=CONTENT)
     found = {"model": model, "optimizer": optimizer, "schedule": engine.schedule.state_dict()}
     return found if loading else found | {"updates": _updates(engine)}
-
-
-@contextlib.contextmanager
-def _unpadded(engine: Engine) -> Iterator[None]:
-    """Places of parameters in the gradient buffers, counted as the state that is gathered for a checkpoint has them.
-
-    Megatron gathers buckets without the padding at their ends (:1398) and looks for parameters at places that count it
-    (:1790). So what lies in a second bucket is saved shifted: with pipeline stages and MTP the word embedding's master
-    and moments, which have a bucket of their own.
-    """
-    buffers = [buffer for optimizer in _optimizers(engine) for buffer in optimizer.buffers]
-    padded = [buffer.param_index_map for buffer in buffers]
-    for buffer in buffers:
-        buffer.param_index_map = _without_padding(buffer)
-    try:
-        yield
-    finally:
-        for buffer, places in zip(buffers, padded, strict=True):
-            buffer.param_index_map = places
-
-
-def _without_padding(buffer: Any) -> dict[Any, tuple[int, int, int]]:
-    """{parameter: (first element, end, bucket)} of a gradient buffer whose buckets follow each other unpadded."""
-    shifts, end = [], 0
-    for bucket in buffer.buckets:
-        shifts.append(bucket.offset - end)
-        end += bucket.numel_unpadded
-    places = buffer.param_index_map.items()
-    return {parameter: (first - shifts[at], last - shifts[at], at) for parameter, (first, last, at) in places}
 
 
 def _updates(engine: Engine) -> int:
@@ -72,24 +37,9 @@ def _updates(engine: Engine) -> int:
 
 
 def allocate(engine: Engine) -> None:
-    """Give each torch optimizer its state, zero, by a step without gradient at rate 0.
-
-    Without Transformer Engine 0.19.0's distributed optimizer asserts that it has some before it loads any
-    (:845).
-    """
+    """Give each torch optimizer its state, zero, before any is loaded."""
     for chained in _optimizers(engine):
-        inner = chained.optimizer
-        if inner.state:
-            continue
-        rates = [group["lr"] for group in inner.param_groups]
-        for group in inner.param_groups:
-            group["lr"] = 0.0
-            for parameter in group["params"]:
-                parameter.grad = torch.zeros_like(parameter)
-        inner.step()
-        inner.zero_grad(set_to_none=True)
-        for group, rate in zip(inner.param_groups, rates, strict=True):
-            group["lr"] = rate
+        seams.OPTIMIZER_STATE(chained.optimizer)
 
 
 def settings(engine: Engine, wanted: dict[str, Any]) -> list[dict[str, Any]]:
@@ -121,17 +71,7 @@ def restore(engine: Engine, mine: list[dict[str, Any]], loaded: dict[str, Any]) 
 
 
 def _restore(optimizer: Any, plain: dict[str, Any], tensors: Any) -> None:
-    """Parameter groups first, then masters and moments.
-
-    torch's AdamW keeps its step count as a tensor, which 0.19.0 then looks for among the moments: KeyError 'step'
-    (:1229), and shares one tensor among all parameters (:1032), so that every parameter's update advances all counts.
-    So it is out of sight while the moments are copied, and each gets its own.
-    """
+    """Parameter groups first, then masters and moments."""
     optimizer.load_state_dict({key: value for key, value in plain.items() if key != "param_state_sharding_type"})
-    states = [state for state in optimizer.optimizer.state.values() if "step" in state]
-    steps = [state["step"] for state in states]
-    for state in states:
-        state["step"] = None
-    optimizer.load_parameter_state_from_fully_reshardable(tensors)
-    for state, step in zip(states, steps, strict=True):
-        state["step"] = step.clone()
+    with seams.OPTIMIZER_STEPS(optimizer.optimizer):
+        optimizer.load_parameter_state_from_fully_reshardable(tensors)

@@ -19,7 +19,6 @@ from model.data.rows.loader import Batch, Loader
 from model.data.stored.dataset import Dataset
 from model.definition import rates
 from model.definition.recipes import Recipe
-from model.files import write_atomic
 from model.layers.captured import graphs
 from model.loop import checkpoint, refusals, run_record
 from model.loop.launch import World
@@ -37,6 +36,7 @@ from model.records.sinks import open_sinks
 from model.step import peaks
 from model.step.engine import Engine, Outcome
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import write_atomic
 
 logger = logging.getLogger("model.loop.trainer")
 
@@ -130,8 +130,9 @@ class Trainer:
             log.event(self.step, "resumed")
             name = f"run.from_{self.step}.json"
         said = run_record.of(
-            self.engine.size, self.plan.recipe, self.engine.run, self.place.size, self.dataset, self.overlay
-        )
+            self.engine.size, self.plan.recipe, self.engine.run, self.place.size, self.dataset, self.overlay,
+            self.engine.config.nam56r_paths,
+        )  # fmt: skip
         write_atomic(self.plan.folder / name, run_record.text(said))
         if self.step >= self.plan.recipe.steps:
             logger.info("the run of %d steps had ended; a higher --steps goes on, --fresh starts anew", self.step)

@@ -9,13 +9,14 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
-from model import merging
 from model.patched import lock_file
 from model.patched.lock_file import WRITE, Image, Lock
 from model.patched.overlay import Overlay
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import file_sha256
 from reproducers.record.schema import Model
-from reproducers.upstream.store import file_sha256, tree_files
+from reproducers.upstream import merging
+from reproducers.upstream.store import tree_files
 
 logger = logging.getLogger("model.lock")
 CHECK = "python -m model.lock check"

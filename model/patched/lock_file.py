@@ -9,14 +9,15 @@ from typing import Annotated, Literal
 import yaml
 from pydantic import StringConstraints, ValidationError
 
-from model import merging
-from model.merging import Applied
 from model.patched import overlay
 from model.patched.overlay import Overlay
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import file_sha256
 from reproducers.record import schema
 from reproducers.record.schema import Model, Sha256
-from reproducers.upstream.store import Store, Tree, file_sha256, tree_files
+from reproducers.upstream import merging
+from reproducers.upstream.merging import Applied
+from reproducers.upstream.store import Store, Tree, tree_files
 
 LOCK = Path(__file__).parents[1] / "patches.lock"
 HEADER = "# Generated from packs/ and manifest.yaml by `python -m model.lock write`. Never edit.\n"

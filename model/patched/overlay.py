@@ -8,26 +8,23 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
-import types
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from model import merging
-from model.merging import Applied
+from model.patched import seams
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.probe.lanes import megatron, transformer_engine
 from reproducers.record import entry, schema
 from reproducers.record.schema import Pack
-from reproducers.upstream import patching, pins
+from reproducers.upstream import merging, patching, pins
+from reproducers.upstream.merging import Applied
 from reproducers.upstream.store import Store, Tree
 
 logger = logging.getLogger("model.patched.overlay")
 # The stack that is trained on: what packs are pinned to, and the sets of needs on each device.
 STACK = {"megatron-core": "0.19.0", "mamba-ssm": "2.3.2.post1", "liger-kernel": "0.7.0"}
 NEEDS = {"cpu": (), "cuda": ("tilelang-0.1.8", "transformer-engine-2.13.0", "pydantic-2.14.3")}
-UNUSED = ("peft",)  # liger-kernel imports it, and it transformers and sklearn, to know whether it is there: 7 s
-WITHOUT_INIT = ("mamba_ssm", "liger_kernel")  # packages whose __init__ wants what nothing here uses
 
 
 @dataclass(frozen=True)
@@ -141,13 +138,9 @@ def activate(overlay: Overlay) -> None:
     roots = [*map(overlay.root, overlay.trees), *(tree.path for tree in overlay.needs)]
     sys.path[:0] = [str(root.resolve()) for root in roots]  # as the watch that proves execution names files
     importlib.invalidate_caches()
-    for unused in UNUSED:
-        sys.modules[unused] = None  # type: ignore[assignment]  # importing it says that there is none
-    for package in WITHOUT_INIT:
-        root = next(Path(entry) / package for entry in sys.path if (Path(entry) / package).is_dir())
-        module = types.ModuleType(package)
-        module.__path__ = [str(root)]
-        sys.modules[package] = module
+    seams.NO_PEFT("peft")
+    folders = (Path(entry) / "mamba_ssm" for entry in sys.path)
+    seams.BARE_MAMBA("mamba_ssm", next(folder for folder in folders if folder.is_dir()))
     megatron.megatron_lane(overlay.device)
     if overlay.device == "cuda":
         transformer_engine.import_transformer_engine("cuda")  # with the shim that its core needs beside torch's cuBLAS

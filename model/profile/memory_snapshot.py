@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from model.files import replacing, write_atomic
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import replacing, write_atomic
 
 MAX_ENTRIES = 50_000
 GIB = 2**30

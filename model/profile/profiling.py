@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from model.files import replacing, write_atomic
 from model.profile import kernel_kinds
 from model.profile.bottlenecks import Profile, RankTime, Span, analyse, markdown
+from reproducers.base.files import replacing, write_atomic
 
 BETWEEN = "Python and all that is no operator"
 logger = logging.getLogger("model.profile.profiling")

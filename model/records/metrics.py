@@ -14,11 +14,11 @@ from types import TracebackType
 
 from filelock import FileLock, Timeout
 
-from model.files import write_atomic
 from model.records import history
 from model.records.records import Event, Record, Value, from_line, to_line
 from model.records.sinks import Sink
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import write_atomic
 
 SUPERSEDED = "metrics.superseded.jsonl"
 logger = logging.getLogger("model.records.metrics")

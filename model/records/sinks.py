@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from model.optional import load
 from model.records.records import Event, Record
 from reproducers.base.errors import CannotTestHere
+from reproducers.base.optional import load
 
 logger = logging.getLogger("model.records.sinks")
 T = TypeVar("T")

@@ -6,17 +6,9 @@ from rich.table import Table
 
 from model.definition import flops, memory, parameters, pattern
 from model.definition.memory import Layout
-from model.definition.sizes import SIZES, Size
-from reproducers.base.errors import PatchlaneError
+from model.definition.sizes import Size
 
 NAMES = {"mla": "MLA", "dsa": "DSA", "moe": "MoE", "mamba3": "Mamba-3", "m2rnn": "M²RNN"}
-
-
-def named(name: str) -> Size:
-    """The size of that name. PatchlaneError otherwise."""
-    if name not in SIZES:
-        raise PatchlaneError(f"no size is named {name!r}", f"choose one of: {', '.join(SIZES)}")
-    return SIZES[name]
 
 
 def layer_map(size: Size) -> Table:

@@ -8,14 +8,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from model.files import write_atomic
 from model.loop import run_record
 from model.patched.proof.record import FILE as COVERAGE
 from model.records import history
 from model.reports import report
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import file_sha256, write_atomic
 from reproducers.record.schema import ROOT
-from reproducers.upstream.store import file_sha256
 
 KEPT = ROOT / "receipts" / "train"
 RECEIPT = "receipt.json"

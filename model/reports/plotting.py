@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from model.files import replacing
-from model.optional import load
+from reproducers.base.files import replacing
+from reproducers.base.optional import load
 
 BLUE, ORANGE, GREEN, RED, GREY = "#1f5fa8", "#d9730d", "#2b8a57", "#c0392b", "#8a8f98"
 

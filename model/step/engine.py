@@ -23,14 +23,15 @@ from torch import Tensor
 
 from model.data.rows.loader import Batch
 from model.definition.recipes import Recipe
+from model.definition.run import Run
 from model.definition.sizes import Size
 from model.layers.captured import graphs
 from model.layers.common.packed import packed
+from model.layers.common.paths import Path
 from model.step import balance, peaks
 from model.step import losses as parts
 from model.step.balance import Load
 from model.step.clock import Clock
-from model.step.megatron import Run
 from model.step.network import Nam56r
 
 
@@ -50,13 +51,14 @@ class Outcome:
 class Engine:
     """One rank's stage with its optimizer. Build after ``launch.start``, once: Megatron's trackers are global."""
 
-    def __init__(self, size: Size, run: Run, recipe: Recipe) -> None:
+    def __init__(self, size: Size, run: Run, recipe: Recipe, chosen: dict[str, Path]) -> None:
         self.size, self.run, self.recipe = size, run, recipe
         # A bound that no document reaches, always the same: Megatron keeps one rotary table a length, and takes a table
         # as long as the whole stream for positions that do not restart with each document.
         self.longest = (recipe.sequence or size.sequence) + 1
         first, last = parallel_state.is_pipeline_first_stage(), parallel_state.is_pipeline_last_stage()
-        inner = Nam56r(size, run, pre_process=first, post_process=last).to(torch.cuda.current_device())
+        inner = Nam56r(size, run, chosen, pre_process=first, post_process=last)
+        inner = inner.to(torch.cuda.current_device())
         self.config = inner.config
         wrapped = Float16Module(self.config, inner) if run.bf16 else inner
         self.inner: Nam56r = inner

@@ -2,60 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from model.definition import pattern
+from model.definition.run import Run
 from model.definition.sizes import Size
 from model.layers.captured import graphs
-from model.layers.common import paths
-
-# What may be asked for, per layer kind; "auto" takes the best that works and says why.
-PATHS = dict.fromkeys(("mamba3", "m2rnn", "mla", "dsa", "indexer", "moe", "shared", "loss", "wgrad"), "auto")
+from model.layers.common.paths import Path
 
 
-@dataclass(frozen=True)
-class Run:
-    """What training adds to a size: parallelism, precision, determinism, paths asked for."""
-
-    expert_parallel: int = 1
-    pipeline_parallel: int = 1
-    bf16: bool = False
-    deterministic: bool = False
-    recompute: bool = False  # keep each layer's input only and compute it again for its backward pass
-    on_cpu: bool = True
-    cuda_graphs: bool = False
-    row: int | None = None  # tokens of a row where every micro-batch is whole rows and no document spans two
-    paths: dict[str, str] = field(default_factory=dict)
-
-
-def choose(run: Run) -> dict[str, paths.Path]:
-    """The paths that Megatron's own modules take, by kind. CannotTestHere for one that is asked for and cannot run."""
-    asked = PATHS | run.paths
-    lack = "there is no GPU" if run.on_cpu else None
-    full = None if run.bf16 else "weights are fp32"
-    mixed = None if run.row is not None else "the stream is not rows of one length"
-    alone = None if run.expert_parallel > 1 else "nothing is sent to other ranks"
-    able = {
-        "dsa": ("DSA", {"tilelang": lack, "megatron": None}),
-        "indexer": ("indexer's loss", {"rows": mixed, "stream": None}),
-        "moe": ("MoE", {"grouped_fused": lack, "grouped": lack, "sequential": None}),
-        "shared": ("shared experts", {"beside": lack or alone, "after": None}),
-        "wgrad": ("weight gradients", {"fused": lack or full, "added": None}),
-    }
-    return {kind: paths.choose(name, asked[kind], lacks) for kind, (name, lacks) in able.items()}
-
-
-def megatron_config(size: Size, run: Run) -> Any:
+def megatron_config(size: Size, run: Run, chosen: dict[str, Path]) -> Any:
     """The MLATransformerConfig of ``size`` (megatron-core 0.19.0) for ``run``; call with the overlay active.
 
-    Four attributes are ours, read by our layers: ``nam56r_size``, ``nam56r_row``, ``nam56r_paths`` and, of the paths
-    that Megatron's own modules take, ``nam56r_chosen``. CannotTestHere for a path that is asked for and cannot run.
+    Three attributes are ours, read by our layers: ``nam56r_size``, ``nam56r_row`` and ``nam56r_paths``, which is
+    ``chosen``: what ``paths.choose`` gave.
     """
     import torch
     from megatron.core.transformer.transformer_config import MLATransformerConfig
 
-    chosen = choose(run)
     config = MLATransformerConfig(
         **_shape(size), **_attention(size), **_experts(size, run), **_training(size, run),
         **graphs.settings(run.cuda_graphs, run.expert_parallel),
@@ -68,9 +32,7 @@ def megatron_config(size: Size, run: Run) -> Any:
         pipeline_dtype=torch.bfloat16 if run.bf16 else torch.float32,
         activation_func=torch.nn.functional.gelu,
     )  # fmt: skip
-    config.nam56r_size, config.nam56r_row = size, run.row
-    config.nam56r_paths = PATHS | run.paths
-    config.nam56r_chosen = chosen
+    config.nam56r_size, config.nam56r_row, config.nam56r_paths = size, run.row, chosen
     return config
 
 

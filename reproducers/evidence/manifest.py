@@ -10,6 +10,7 @@ from pathlib import Path
 import typer
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import file_sha256
 from reproducers.base.verdicts import Verdict
 from reproducers.evidence import booking, heads, table
 from reproducers.evidence.receipts import chain, digests, every, newest, read, statement_of
@@ -20,7 +21,7 @@ from reproducers.record.entry import read as read_manifest
 from reproducers.record.receipt import Statement
 from reproducers.record.schema import ROOT, Pack, Pin
 from reproducers.upstream.pins import stored_digest
-from reproducers.upstream.store import Store, file_sha256
+from reproducers.upstream.store import Store
 
 PROVED = {
     Verdict.REPRODUCED_AND_FIXED: "validated",

@@ -14,13 +14,14 @@ from pathlib import Path
 from filelock import FileLock
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import file_sha256
 from reproducers.evidence import binding, booking
 from reproducers.record import engine
 from reproducers.record.origin import Origin, readable
 from reproducers.record.receipt import VERSION, Details, Digest, Host, PatchTried, Predicate, Resource, Statement
 from reproducers.record.schema import ROOT, Pack, Pin
 from reproducers.trial.experiment import Run, expected
-from reproducers.upstream.store import Tree, file_sha256
+from reproducers.upstream.store import Tree
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"

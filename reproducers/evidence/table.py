@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reproducers.base.verdicts import BROKEN, Verdict
+from reproducers.base.verdicts import BROKEN, HEALTHY, Verdict
 from reproducers.base.wording import short
 from reproducers.record.entry import Entry
 from reproducers.record.schema import Pack

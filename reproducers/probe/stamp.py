@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import importlib.metadata
 import importlib.util
 import os
@@ -16,10 +15,6 @@ from pathlib import Path
 from typing import Any
 
 DISTRIBUTIONS = ("torch", "triton", "numpy", "tilelang", "apache-tvm-ffi", "einops", "transformer-engine")
-
-
-def file_sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def versions() -> dict[str, str]:

@@ -11,13 +11,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from reproducers.base.files import write_atomic
 from reproducers.base.verdicts import VERDICT_MEANING, Exit, Verdict
 from reproducers.base.wording import short
 from reproducers.record.schema import Pack
 from reproducers.trial.arms import ArmResult, kill_children
 from reproducers.trial.experiment import Request, Run, execute, expected
 from reproducers.trial.screen import Announcer, Screen, cut, told
-from reproducers.upstream.store import Store, write_atomic
+from reproducers.upstream.store import Store
 
 LABEL = 28  # characters of a tree's name in the closing table, so that a row fits 80 columns
 

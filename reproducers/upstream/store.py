@@ -28,6 +28,7 @@ from platformdirs import user_cache_path
 
 from reproducers.base import disk
 from reproducers.base.errors import CannotTestHere, PatchlaneError, StoreError
+from reproducers.base.files import file_sha256, scratch_folder, write_atomic
 from reproducers.record.origin import Origin
 from reproducers.upstream import archive, index
 
@@ -45,11 +46,6 @@ class Tree:
     path: Path
     digest: str
     origin: Origin
-
-
-def file_sha256(path: Path) -> str:
-    with path.open("rb") as source:
-        return hashlib.file_digest(source, "sha256").hexdigest()
 
 
 def tree_digest(root: Path) -> str:
@@ -86,35 +82,6 @@ def tree_files(root: Path) -> list[tuple[str, Path]]:
         folders[:] = [name for name in folders if name not in SKIPPED]
         found += [((*below, name), here / name) for name in names if name not in SKIPPED]
     return [("/".join(parts), path) for parts, path in sorted(found)]
-
-
-def swap(new: Path, out: Path, old: Path) -> None:
-    """Put ``new`` in the place of ``out``, which goes to ``old`` and comes back when that fails."""
-    if out.exists():
-        out.rename(old)
-    try:
-        new.rename(out)
-    except BaseException:
-        if old.exists():
-            old.rename(out)
-        raise
-
-
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write so that a reader, or a kill at any moment, sees the old file or the new one and nothing between."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".tmp-")
-    try:
-        with os.fdopen(handle, "wb") as sink:
-            sink.write(data)
-            sink.flush()
-            os.fsync(sink.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            Path(name).unlink()
-        raise
 
 
 def no_progress(name: str, done: int, size: int) -> None:
@@ -175,7 +142,7 @@ class Store:
                     "run once without --offline, or: python -m reproducers.bundle install PART...",
                 )
             path.parent.mkdir(parents=True, exist_ok=True)
-            with _scratch(path.parent) as scratch:
+            with scratch_folder(path.parent) as scratch:
                 fetched = scratch / filename
                 index.download(distribution, filename, fetched, self.progress)
                 found = file_sha256(fetched)
@@ -224,7 +191,7 @@ class Store:
                 return Tree(path, known["digest"], origin)
             note.unlink(missing_ok=True)
             shutil.rmtree(path, ignore_errors=True)
-            with _scratch(path.parent) as scratch:
+            with scratch_folder(path.parent) as scratch:
                 inner = scratch / "tree"
                 inner.mkdir()
                 more = fill(inner)
@@ -297,17 +264,3 @@ def _unpacked_digest(artefact: Path) -> str:
     with tempfile.TemporaryDirectory(prefix="patchlane-") as scratch:
         archive.unpack(artefact, Path(scratch))
         return tree_digest(Path(scratch))
-
-
-@contextlib.contextmanager
-def _scratch(parent: Path) -> Iterator[Path]:
-    """A temporary folder beside its destination; folders that a killed process left are removed first."""
-    for stale in parent.glob(".tmp-*"):
-        owner = stale.name.split("-")[1]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
-            shutil.rmtree(stale, ignore_errors=True)
-    scratch = Path(tempfile.mkdtemp(dir=parent, prefix=f".tmp-{os.getpid()}-"))
-    try:
-        yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)

@@ -146,3 +146,12 @@ def test_every_environment_variable_has_a_row():
     sources = [path for folder in ("reproducers", "model") for path in (ROOT / folder).rglob("*.py")]
     used = {name for path in sources for name in re.findall(r"(?:PATCHLANE|WANDB)_[A-Z]+", path.read_text())}
     assert {"PATCHLANE_STORE", "WANDB_PROJECT"} <= used and all(f"`{name}`" in table for name in used)
+
+
+def test_every_variable_that_is_read_or_set_has_a_row():
+    page = (ROOT / "docs" / "environment.md").read_text()
+    rows = set(re.findall(r"`([A-Z][A-Z0-9_]+)`", "".join(re.findall(r"(?m)^\| (`[^|]+) \|", page))))
+    text = "".join(path.read_text() for folder in ("reproducers", "model") for path in (ROOT / folder).rglob("*.py"))
+    used = set(re.findall(r"""environ(?:\.get|\.setdefault)?[\[(]"(\w+)\"""", text)) - {"PATH"}
+    assert "CUDA_HOME" in used and used <= rows
+    assert {name for name in rows if f'"{name}"' not in text} == set()

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import torch
 
+from model.definition.run import Run
 from model.definition.sizes import SIZES
+from model.layers.common import paths
 from model.patched import lock, overlay
 from model.patched.proof.watching import Coverage
-from model.step.megatron import Run
 from reproducers.probe.lanes import megatron
 from reproducers.probe.ranks import Rank
 from reproducers.upstream.store import Store
@@ -24,7 +25,7 @@ coverage, tracing, seconds = Coverage(tree), [], []
 with coverage.building():
     megatron.start_megatron(importlib.import_module, 0, Rank(0, 1))
     network = importlib.import_module("model.step.network")
-    model = network.build(size, Run())
+    model = network.Nam56r(size, Run(), paths.choose(size, Run()))
     packed = importlib.import_module("model.layers.common.packed").packed
 coverage.attach(model)
 lock.verify(tree)

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from model.definition.run import Run
 from model.definition.sizes import SIZES
-from model.step.megatron import Run
+from model.layers.common import paths
 
 CUTS = (0, 40, 41, 41, 70, 96)
 LONGEST = 40
@@ -28,11 +29,12 @@ def fresh(seed: int = 0, **run: Any) -> Any:
     """A new model as training starts it."""
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
-    from model.step.network import build
+    from model.step.network import Nam56r
 
     torch.manual_seed(seed)
     model_parallel_cuda_manual_seed(seed, force_reset_rng=True)
-    return build(SIZE, Run(**run))
+    wanted = Run(**run)
+    return Nam56r(SIZE, wanted, paths.choose(SIZE, wanted))
 
 
 @functools.cache

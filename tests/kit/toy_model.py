@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from model import merging
 from model.patched.overlay import Overlay
 from reproducers.record.origin import Origin
+from reproducers.upstream import merging
 
 
 class Calling(torch.autograd.Function):

@@ -21,9 +21,10 @@ from filelock import FileLock
 from toy import SOURCE, named, write_tree
 
 from reproducers.base.errors import CannotTestHere, PatchlaneError, StoreError
+from reproducers.base.files import file_sha256
 from reproducers.upstream import index
 from reproducers.upstream import store as stores
-from reproducers.upstream.store import Seal, Store, file_sha256, swap, tree_digest, tree_files, write_atomic
+from reproducers.upstream.store import Seal, Store, tree_digest, tree_files
 
 NAME = "toyup-1.0-py3-none-any.whl"
 
@@ -250,14 +251,6 @@ def test_digest_ignores_caches_and_time(tmp_path):
     assert tree_digest(root) == before
 
 
-def test_write_atomic_leaves_the_old_file_when_it_fails(tmp_path, monkeypatch):
-    write_atomic(tmp_path / "f", b"old")
-    monkeypatch.setattr(os, "fsync", lambda handle: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        write_atomic(tmp_path / "f", b"new")
-    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("f", b"old")]
-
-
 def test_stale_temporary_folders_are_removed(tmp_path, wheel, served):
     store = Store(tmp_path / "s", offline=False)
     gone = subprocess.Popen(["true"])
@@ -275,6 +268,7 @@ CHILD = textwrap.dedent(
     import shutil, sys, time
     from pathlib import Path
     from reproducers import index, store
+    from reproducers.base.files import file_sha256
     root, wheel, log = map(Path, sys.argv[1:4])
 
     def download(distribution, filename, target, progress):
@@ -290,7 +284,7 @@ CHILD = textwrap.dedent(
     index.download = download
     print("ready", flush=True)
     made = store.Store(root, offline=False)
-    print(made.release_tree("toyup", "1.0", wheel.name, store.file_sha256(wheel)).digest, flush=True)
+    print(made.release_tree("toyup", "1.0", wheel.name, file_sha256(wheel)).digest, flush=True)
     """
 )
 
@@ -347,11 +341,3 @@ def test_sigkill_at_random_moments(tmp_path, wheel):
     sha = hashlib.sha256(wheel.read_bytes()).hexdigest()
     assert tree_digest(good.root / "trees" / sha) == digest
     assert not [p for p in root.rglob(".tmp-*") if p.is_dir()]
-
-
-def test_a_swap_that_fails_puts_the_old_folder_back(tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/kept").write_text("x")
-    with pytest.raises(FileNotFoundError):
-        swap(tmp_path / "absent", tmp_path / "out", tmp_path / "old")
-    assert (tmp_path / "out/kept").read_text() == "x" and not (tmp_path / "old").exists()

@@ -44,15 +44,13 @@ class Batch:
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
         """The same batch on ``device``."""
-        return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
-
-    def pin_memory(self) -> Batch:
-        """The same batch in page-locked memory, from which ``to(..., non_blocking=True)`` overlaps."""
-        return self._each(lambda tensor: tensor.pin_memory())
-
-    def _each(self, change: Any) -> Batch:
         tensors = {f.name: getattr(self, f.name) for f in fields(self)}
-        return replace(self, **{k: change(v) for k, v in tensors.items() if isinstance(v, torch.Tensor)})
+        moved = {
+            name: tensor.to(device, non_blocking=non_blocking)
+            for name, tensor in tensors.items()
+            if isinstance(tensor, torch.Tensor)
+        }
+        return replace(self, **moved)
 
 
 class Loader:

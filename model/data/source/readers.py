@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.data.columns.structure import Language
-from model.data.errors import DataError, optional
+from model.data.errors import DataError
 from model.data.source.corpus import CorpusDescription, Document, Source, decodes, digest_files
+from reproducers.base import optional
 
 BLANK_LINE = r"\s*"
 
@@ -151,7 +152,7 @@ class ParquetTokens(Files):
         self._key = key
 
     def __iter__(self) -> Iterator[Document]:
-        parquet = optional("pyarrow.parquet", "pyarrow")
+        parquet = optional.load("pyarrow.parquet", "pyarrow", DataError)
         for name, path in self.files:
             try:
                 shard = parquet.ParquetFile(path)

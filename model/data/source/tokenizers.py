@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from model.data.errors import DataError, optional
-from model.data.stored.files import file_sha256
+from model.data.errors import DataError
+from reproducers.base import optional
+from reproducers.base.files import file_sha256
 
 BYTE_EOD = 256
 
@@ -67,7 +68,7 @@ class HFTokenizer:
     """A ``tokenizer.json``; ``eod_token`` is the token that ends a document, which must be in its vocabulary."""
 
     def __init__(self, path: Path, eod_token: str | None) -> None:
-        library = optional("tokenizers", "tokenizers")
+        library = optional.load("tokenizers", "tokenizers", DataError)
         if not path.is_file():
             raise DataError(f"{path}: there is no such tokenizer file", "--tokenizer hf:PATH/tokenizer.json")
         try:

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from model.data.errors import DataError
 from model.data.source.corpus import CorpusDescription
 from model.data.source.tokenizers import TokenizerDescription
-from model.data.stored.files import file_sha256, json_sha256
 from model.data.stored.indexed import REBUILD, IndexedDataset
+from reproducers.base.files import file_sha256, json_sha256
 
 RECORD = "dataset.json"
 Split = Literal["train", "valid"]

@@ -6,7 +6,6 @@ Takes the place that Transformer Engine's DotProductAttention has in Megatron's 
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from typing import Any
 
@@ -14,8 +13,6 @@ import torch
 from megatron.core.transformer.module import MegatronModule
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
-
-from model.layers.common import paths
 
 
 def document_of(cu_seqlens: Tensor, tokens: int) -> Tensor:
@@ -43,16 +40,8 @@ def flash_attention(
     return result[..., : value.shape[-1]]
 
 
-def available() -> dict[str, str | None]:
-    """Paths, best first, and what each lacks here."""
-    lack = None if torch.cuda.is_available() else "there is no GPU"
-    if importlib.util.find_spec("torch.nn.attention.varlen") is None:
-        lack = f"torch {torch.__version__} has no torch.nn.attention.varlen"
-    return {"flash": lack, "torch": None}
-
-
 class PackedAttention(MegatronModule):
-    """Causal attention within each packed document; ``config.nam56r_paths["mla"]`` asks for a path."""
+    """Causal attention within each packed document; ``config.nam56r_paths["mla"]`` says by which kernel."""
 
     def __init__(
         self,
@@ -66,7 +55,7 @@ class PackedAttention(MegatronModule):
     ) -> None:
         super().__init__(config=config)
         self.scale = softmax_scale or 1.0 / math.sqrt(k_channels or config.kv_channels)
-        self.path = paths.choose("MLA", config.nam56r_paths["mla"], available())
+        self.path: str = config.nam56r_paths["mla"].name
 
     def forward(
         self,
@@ -79,6 +68,6 @@ class PackedAttention(MegatronModule):
     ) -> Tensor:
         """query, key [T, n, d], value [T, n, dv] -> [T, n, dv]."""
         bounds = packed_seq_params.cu_seqlens_q
-        if self.path.name == "flash":
+        if self.path == "flash":
             return flash_attention(query, key, value, bounds, packed_seq_params.max_seqlen_q, self.scale)
         return masked_attention(query, key, value, bounds, self.scale)

@@ -7,13 +7,13 @@ of the launches, for the same choice, loss and gradients.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from megatron.core.transformer.experimental_attention_variant import dsa
 from torch import Tensor
+
+from model.patched import seams
 
 
 class RowLoss:
@@ -49,21 +49,12 @@ class RowLoss:
         return torch.cat(chosen, dim=1), torch.stack(losses).mean()
 
 
-@contextlib.contextmanager
-def _by_rows(row: int) -> Iterator[None]:
-    whole = dsa.FusedDSAIndexerLoss
-    dsa.FusedDSAIndexerLoss = RowLoss(whole, row)
-    try:
-        yield
-    finally:
-        dsa.FusedDSAIndexerLoss = whole
-
-
 class SparseAttention(dsa.DSAttention):
     """Upstream's; under the path "rows" its indexer's loss is ``RowLoss``."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """As upstream's."""
-        rows = self.config.nam56r_chosen["indexer"].name == "rows"
-        with _by_rows(self.config.nam56r_row) if rows else contextlib.nullcontext():
+        if self.config.nam56r_paths["indexer"].name != "rows":
+            return super().forward(*args, **kwargs)
+        with seams.INDEXER_ROWS(lambda whole: RowLoss(whole, self.config.nam56r_row)):
             return super().forward(*args, **kwargs)

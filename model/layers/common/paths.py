@@ -1,14 +1,24 @@
-"""Which implementation a layer runs, and why: chosen once, said once in the log, never changed behind one's back."""
+"""Kernel paths: which implementations there are of each part of the model, what each needs, and the choice.
+
+``choose`` reads the table once, before anything is built, locked or compiled. Nothing chooses again later: a layer runs
+the path that it is given, or raises.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import logging
-from collections.abc import Iterable
+import os
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from reproducers.base.errors import CannotTestHere
+from model.definition.run import Run
+from model.definition.sizes import Size
+from reproducers.base.errors import CannotTestHere, PatchlaneError
 
 logger = logging.getLogger("model.paths")
+AUTO = "auto"  # what is asked for unless a path is named
+Need = Callable[[Size, Run], str | None]
 
 
 @dataclass(frozen=True)
@@ -19,28 +29,119 @@ class Path:
     reason: str
 
 
-def choose(layer: str, requested: str, able: dict[str, str | None]) -> Path:
-    """The requested path, or under "auto" the first that works.
+@dataclass(frozen=True)
+class Kind:
+    """A part of the model: its name for people, and its paths, best first, each with all that it needs."""
 
-    ``able`` maps each path, best first, to what it lacks here (None: nothing). CannotTestHere when the requested path
-    lacks something, or no path works.
+    label: str
+    paths: dict[str, tuple[Need, ...]]
+
+
+def _gpu(size: Size, run: Run) -> str | None:
+    return "there is no GPU" if run.on_cpu else None
+
+
+def _bf16(size: Size, run: Run) -> str | None:
+    return None if run.bf16 else "weights are fp32"
+
+
+def _rows(size: Size, run: Run) -> str | None:
+    return "the stream is not rows of one length" if run.row is None else None
+
+
+def _whole_chunks(size: Size, run: Run) -> str | None:
+    chunk = size.mamba.chunk
+    return (
+        f"rows of {run.row} tokens are no whole chunks of {chunk}" if run.row is not None and run.row % chunk else None
+    )
+
+
+def _experts_elsewhere(size: Size, run: Run) -> str | None:
+    return None if run.expert_parallel > 1 else "nothing is sent to other ranks"
+
+
+def _triton(size: Size, run: Run) -> str | None:
+    return None if importlib.util.find_spec("triton") else "triton is not installed (pip install triton)"
+
+
+def _gpu_or_interpreter(size: Size, run: Run) -> str | None:
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    return "there is no GPU, and no TRITON_INTERPRET=1" if run.on_cpu and not interpreted else None
+
+
+def _varlen(size: Size, run: Run) -> str | None:
+    return None if importlib.util.find_spec("torch.nn.attention.varlen") else "torch has no torch.nn.attention.varlen"
+
+
+# "tilelang_rows" gets kernels for its one shape where pack 17 is in the stack, and those for any shape elsewhere.
+KINDS = {
+    "mamba3": Kind(
+        "Mamba-3",
+        {
+            "tilelang_rows": (_gpu, _rows, _whole_chunks),
+            "tilelang": (_gpu,),
+            "torch": (),
+            "torch_rows": (_rows, _whole_chunks),
+        },
+    ),
+    "m2rnn": Kind("M²RNN", {"triton": (_triton, _gpu_or_interpreter), "torch": ()}),
+    "mla": Kind("MLA", {"flash": (_gpu, _varlen), "torch": ()}),
+    "dsa": Kind("DSA", {"tilelang": (_gpu,), "megatron": ()}),
+    "indexer": Kind("indexer's loss", {"rows": (_rows,), "stream": ()}),
+    "moe": Kind("MoE", {"grouped_fused": (_gpu,), "grouped": (_gpu,), "sequential": ()}),
+    "shared": Kind("shared experts", {"beside": (_gpu, _experts_elsewhere), "after": ()}),
+    "loss": Kind("cross entropy", {"liger": (_gpu,), "torch": ()}),
+    "wgrad": Kind("weight gradients", {"fused": (_gpu, _bf16), "added": ()}),
+}
+
+
+def asked(pairs: Iterable[str]) -> dict[str, str]:
+    """``["mamba3=torch"]`` as {kind: path}. PatchlaneError with the choices for a kind or path that there is not."""
+    named = dict(pair.partition("=")[::2] for pair in pairs)
+    for kind, path in named.items():
+        _known(kind, path)
+    return named
+
+
+def able(size: Size, run: Run) -> dict[str, list[tuple[str, str | None]]]:
+    """{kind: [(path, what it lacks here)]}, best first; None: it lacks nothing."""
+    lacks = {
+        kind: [(path, [need(size, run) for need in needs]) for path, needs in of.paths.items()]
+        for kind, of in KINDS.items()
+    }
+    return {kind: [(path, next(filter(None, said), None)) for path, said in of] for kind, of in lacks.items()}
+
+
+def choose(size: Size, run: Run) -> dict[str, Path]:
+    """Every kind's path: the one that ``run`` asks for, else the first that lacks nothing.
+
+    PatchlaneError for a kind or path that there is not, CannotTestHere for one that is asked for and cannot run here.
     """
-    if requested != "auto":
-        if requested not in able:
-            raise CannotTestHere(f"{layer} has no path {requested!r}", f"choose one of: auto, {', '.join(able)}")
-        lack = able[requested]
-        if lack is not None:
-            raise CannotTestHere(f"{layer}: path {requested} was asked for and {lack}", "ask for another, or auto")
-        return Path(requested, "asked for")
-    lacks: list[str] = []
-    for name, lack in able.items():
-        if lack is None:
-            return Path(name, "; ".join(lacks) or "the best there is")
-        lacks.append(f"{name}: {lack}")
-    raise CannotTestHere(f"{layer}: no path works here: {'; '.join(lacks)}", "python -m reproducers.doctor")
+    for kind, path in run.paths.items():
+        _known(kind, path)
+    return {kind: _choose(kind, run.paths.get(kind, AUTO), paths) for kind, paths in able(size, run).items()}
+
+
+def _known(kind: str, path: str) -> None:
+    if kind not in KINDS:
+        raise PatchlaneError(f"--path {kind}={path}", f"--path KIND=PATH, KIND one of {', '.join(KINDS)}")
+    names = [AUTO, *KINDS[kind].paths]
+    if path not in names:
+        raise PatchlaneError(f"--path {kind}={path}", f"--path {kind}=PATH, PATH one of {', '.join(names)}")
+
+
+def _choose(kind: str, wanted: str, paths: list[tuple[str, str | None]]) -> Path:
+    lacks = dict(paths)
+    if wanted == AUTO:
+        best = next(name for name, lack in paths if lack is None)  # the last of each kind's needs nothing
+        better = paths[: list(lacks).index(best)]
+        return Path(best, "; ".join(f"{name}: {lack}" for name, lack in better) or "the best there is")
+    if lacks[wanted] is not None:
+        raise CannotTestHere(f"--path {kind}={wanted}: {lacks[wanted]}", f"--path {kind}={AUTO}, or leave it out")
+    return Path(wanted, "asked for")
 
 
 def announce(chosen: Iterable[tuple[str, str, Path]]) -> None:
-    """One line for each (layer, kind, path) in the log."""
-    for layer, kind, path in chosen:
-        logger.info("layer %s, %s: path %s, %s", layer, kind, path.name, path.reason)
+    """One line for each (layer, label, path) in the log."""
+    for layer, label, path in chosen:
+        logger.info("layer %s, %s: path %s, %s", layer, label, path.name, path.reason)

@@ -6,9 +6,6 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-FACTORS = {"structure": 9, "dep_level": 16}
-OPTIONAL_FACTORS = {"ast_depth": 64, "sibling": 64, "node_type": 256}
-
 
 class StructureEmbedding(nn.Module):  # type: ignore[misc]
     """Fields of a token, each embedded ``bottleneck`` wide, summed, projected to ``hidden`` without bias.
@@ -17,10 +14,10 @@ class StructureEmbedding(nn.Module):  # type: ignore[misc]
     ever; as it is, the projection learns from the first step and the embeddings from the second.
     """
 
-    def __init__(self, hidden: int, factors: Mapping[str, int] | None = None, bottleneck: int = 64) -> None:
-        """``factors``: classes of each field; FACTORS unless given."""
+    def __init__(self, hidden: int, factors: Mapping[str, int], bottleneck: int = 64) -> None:
+        """``factors``: {field: its classes}."""
         super().__init__()
-        self.factors = dict(FACTORS if factors is None else factors)
+        self.factors = dict(factors)
         self.embeddings = nn.ModuleDict({name: nn.Embedding(n, bottleneck) for name, n in self.factors.items()})
         self.projection = nn.Linear(bottleneck, hidden, bias=False)
         self.reset_parameters()

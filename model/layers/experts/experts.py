@@ -9,16 +9,7 @@ from megatron.core.transformer.moe.experts import TEGroupedMLP
 from torch import Tensor
 
 from model.layers.experts.weighted_gelu import weighted_gelu
-
-
-class _Applied:
-    """Stands where Megatron multiplies by the weights, once the activation has: what is multiplied stays as it is."""
-
-    def unsqueeze(self, _: int) -> _Applied:
-        return self
-
-    def __rmul__(self, weighted: Tensor) -> Tensor:
-        return weighted
+from model.patched import seams
 
 
 class WeightedExperts(TEGroupedMLP):
@@ -28,7 +19,7 @@ class WeightedExperts(TEGroupedMLP):
         """hidden [T, h] sorted by expert, tokens of each expert [E], weights [T] fp32 -> ([T, h], no bias)."""
         self.activation_func = functools.partial(weighted_gelu, weights=weights)
         try:
-            found: tuple[Tensor, None] = super().forward(hidden, tokens, _Applied(), *rest)
+            found: tuple[Tensor, None] = super().forward(hidden, tokens, seams.WEIGHTED_EXPERTS(), *rest)
             return found
         finally:
             self.activation_func = self.config.activation_func  # which holds no graph on to the next forward

@@ -6,11 +6,11 @@ extension for it, in whose place they get Transformer Engine's product here; tor
 
 from __future__ import annotations
 
-import types
-
 import torch
 from megatron.core.tensor_parallel import layers
 from torch import Tensor, nn
+
+from model.patched import seams
 
 
 def accumulate(inputs: Tensor, grads: Tensor, main_grad: Tensor) -> None:
@@ -40,12 +40,11 @@ def enable(model: nn.Module) -> None:
     """Every linear layer of ``model`` without a bias adds its weight's gradient to the fp32 one; after ``stand_in``."""
     for module in model.modules():
         if type(module) is nn.Linear:
-            module.__class__ = Linear
+            seams.MAMBA3_WGRAD(module, Linear)
         if isinstance(module, Linear):
             module.accumulates = module.bias is None
 
 
 def stand_in() -> None:
     """Give Megatron ``accumulate`` for the Apex extension that its layers ask for; before they are built."""
-    layers.fused_weight_gradient_mlp_cuda = types.SimpleNamespace(wgrad_gemm_accum_fp32=accumulate)
-    layers._grad_accum_fusion_available = True
+    seams.APEX_WGRAD(accumulate)

@@ -2,49 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import os
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.layers.common import documents, paths
+from model.layers.common import documents
 from model.layers.m2rnn.reference import log_forget, m2rnn_reference
-
-PATHS = ("auto", "torch", "triton")
-
-
-def choose_path(requested: str, device: torch.device | str) -> tuple[str, str]:
-    """(path, reason): "triton" or "torch" for tensors on ``device``.
-
-    Raises CannotTestHere for a path that there is not, and when "triton" was asked for and cannot run here.
-    """
-    missing = _no_triton(torch.device(device).type)
-    found = paths.choose("M²RNN", requested, {"triton": missing or None, "torch": None})
-    return found.name, found.reason
-
-
-def _no_triton(device: str) -> str:
-    """Why the kernels cannot run on ``device``; empty when they can."""
-    if importlib.util.find_spec("triton") is None:
-        return "triton is not installed (pip install triton)"
-    if device != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
-        return f"tensors are on {device}, where Triton runs only under TRITON_INTERPRET=1"
-    return ""
-
-
-def parameters(hidden: int, heads: int | None = None, head_dim_k: int = 64, head_dim_v: int = 16, conv: int = 4) -> int:
-    """Parameters of one ``M2RNN``; ``heads`` is hidden // 80 unless given.
-
-    Projections to q, k, v and gate and to the forget input; convolution on q, k, v and its bias; W, D on each of v's
-    channels and the norm; A_log and dt_bias; out-projection. 8,202,776 at hidden 3584.
-    """
-    heads = hidden // 80 if heads is None else heads
-    inner = heads * head_dim_v
-    mixed = 2 * head_dim_k + inner
-    return hidden * (mixed + inner + heads) + mixed * (conv + 1) + inner * (head_dim_v + 2) + 2 * heads + inner * hidden
 
 
 class M2RNN(nn.Module):  # type: ignore[misc]
@@ -56,12 +21,10 @@ class M2RNN(nn.Module):  # type: ignore[misc]
     """
 
     def __init__(
-        self, hidden: int, heads: int, head_dim_k: int = 64, head_dim_v: int = 16, conv: int = 4, path: str = "auto"
+        self, hidden: int, heads: int, head_dim_k: int = 64, head_dim_v: int = 16, conv: int = 4, path: str = "torch"
     ) -> None:
-        """Raises CannotTestHere for a ``path`` not in PATHS; whether it can run is seen when the tensors come."""
+        """``path``: "torch", or "triton" for tensors on CUDA or under Triton's interpreter."""
         super().__init__()
-        if path not in PATHS:
-            choose_path(path, "cpu")
         self.heads, self.head_dim_k, self.head_dim_v, self.path = heads, head_dim_k, head_dim_v, path
         inner, mixed = heads * head_dim_v, 2 * head_dim_k + heads * head_dim_v
         # forget's input by itself: with an odd number of heads in it a product would be left to kernels that load one
@@ -95,7 +58,7 @@ class M2RNN(nn.Module):  # type: ignore[misc]
     def forward(self, hidden: Tensor, cu_seqlens: Tensor) -> Tensor:
         """hidden [T, h] in the dtype of the projections, cu_seqlens [D+1] int32 → [T, h] in the same dtype.
 
-        Raises as ``documents.check`` and ``choose_path``.
+        Raises as ``documents.check``.
         """
         K, inner = self.head_dim_k, self.heads * self.head_dim_v
         mixed, gate = self.in_proj(hidden).split([2 * K + inner, inner], dim=-1)
@@ -109,7 +72,7 @@ class M2RNN(nn.Module):  # type: ignore[misc]
         return out
 
     def _recurrence(self, q: Tensor, k: Tensor, v: Tensor, log_f: Tensor, cu_seqlens: Tensor) -> Tensor:
-        if choose_path(self.path, q.device)[0] == "torch":
+        if self.path == "torch":
             return m2rnn_reference(q, k, v, log_f, self.W, cu_seqlens)
         from model.layers.m2rnn.triton import m2rnn_triton
 

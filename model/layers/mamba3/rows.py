@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from model.layers.common import documents
-from model.layers.mamba3.upstream import KERNEL, rebound
+from model.layers.mamba3.upstream import KERNEL
+from model.patched import seams
 
 RESET = -40.0
 
@@ -35,6 +36,6 @@ def run_rows(mamba: nn.Module, hidden: Tensor, cu_seqlens: Tensor, length: int) 
     rows = hidden.shape[0] // length
     first = (documents.positions(cu_seqlens, hidden.shape[0]) == 0).view(rows, length)
     forward = type(mamba).forward
-    bound = rebound(forward, {KERNEL: resetting(forward.__globals__[KERNEL], first)})
+    bound = seams.MAMBA3_ROWS(forward, {KERNEL: resetting(forward.__globals__[KERNEL], first)})
     out: Tensor = bound(mamba, hidden.view(rows, length, -1))
     return out.reshape(hidden.shape)

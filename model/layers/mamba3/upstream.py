@@ -6,14 +6,14 @@ import functools
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable
-from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from pathlib import Path
+from types import ModuleType
 
 import torch
 from torch import nn
 
 from model.layers.mamba3.reference import mamba3_mimo_reference
+from model.patched import seams
 
 KERNEL = (
     "mamba3_mimo_combined"  # the name under which Mamba3's methods know the kernels; None where tilelang is missing
@@ -31,7 +31,7 @@ def import_mamba3() -> ModuleType:
         spec = importlib.util.find_spec("mamba_ssm")
         if spec is None:
             raise ImportError(f"the Mamba-3 layer needs mamba-ssm, which is not installed\n  mend: {INSTALL}")
-        sys.modules["mamba_ssm"] = importlib.util.module_from_spec(spec)
+        seams.BARE_MAMBA("mamba_ssm", Path((spec.submodule_search_locations or [""])[0]))
     try:
         return importlib.import_module("mamba_ssm.modules.mamba3")
     except ModuleNotFoundError as error:
@@ -44,27 +44,11 @@ def import_mamba3() -> ModuleType:
 def torch_class(mamba3: type[nn.Module]) -> type[nn.Module]:
     """A subclass of ``mamba3`` that runs its own code with ``mamba3_mimo_reference`` in the kernels' place.
 
-    Only instances of the subclass differ: ``mamba3``'s module is left alone, so both can live in one process. Raises
-    RuntimeError where upstream's code no longer calls the kernels by that name.
+    Only instances of the subclass differ: ``mamba3``'s module is left alone, so both can live in one process.
     """
     names = {KERNEL: mamba3_mimo_reference}
-    methods = {method: rebound(getattr(mamba3, method), names) for method in ("__init__", "forward")}
+    methods = {method: seams.MAMBA3_TORCH(getattr(mamba3, method), names) for method in ("__init__", "forward")}
     return type(f"{mamba3.__name__}Torch", (mamba3,), {**methods, "__module__": __name__})
-
-
-def rebound(function: Callable[..., Any], names: dict[str, Any]) -> FunctionType:
-    """A copy of ``function``: the same code, with other values for some of the global ``names`` that it reads."""
-    code: CodeType = function.__code__
-    unknown = [name for name in names if name not in code.co_names or name not in function.__globals__]
-    if unknown:
-        raise RuntimeError(
-            f"{code.co_filename}:{code.co_firstlineno} {code.co_name} does not use {', '.join(unknown)}: this mamba-ssm"
-            f" is not one the model knows\n  mend: {INSTALL}"
-        )
-    scope = {**function.__globals__, **names}
-    copied = FunctionType(code, scope, function.__name__, function.__defaults__, function.__closure__)
-    copied.__kwdefaults__ = function.__kwdefaults__
-    return copied
 
 
 def torch_norm(norm: nn.Module) -> nn.Module:

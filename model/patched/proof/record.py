@@ -10,8 +10,8 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import write_atomic
 from reproducers.record.schema import Model
-from reproducers.upstream.store import write_atomic
 
 FILE = "coverage.json"
 BUILD, OUTSIDE = "build", "outside layers"  # places that are no layer
@@ -51,11 +51,6 @@ class HunkSeen(Model):
     @property
     def executed(self) -> bool:
         return self.state in ("ran", "compiled")
-
-    @property
-    def all_places(self) -> list[str]:
-        """Every place that ran or compiled it, in the order of the first step."""
-        return list(dict.fromkeys([*self.places, *(place for one in self.compiled for place in one.places)]))
 
 
 class PackSeen(Model):

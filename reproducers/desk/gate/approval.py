@@ -11,9 +11,9 @@ import yaml
 from pydantic import AfterValidator, Field, ValidationError
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import write_atomic
 from reproducers.desk.text.dossier import sums
 from reproducers.record.schema import Model, Pack, Sha256, explain, read_yaml
-from reproducers.upstream.store import write_atomic
 
 NAME = "approval.yaml"
 HEADER = "# Written by `python -m reproducers.approve` for the person named below. Never edit: any change voids it.\n"

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from reproducers.base.errors import PatchlaneError
-from reproducers.upstream.store import swap
+from reproducers.base.files import swap
 
 MARKER = ".patchlane-site"
 

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import file_sha256
 from reproducers.desk.patches import mail as patch_mail
 from reproducers.desk.patches import short_header
 from reproducers.desk.patches.fields import Status
@@ -19,7 +20,6 @@ from reproducers.desk.patches.record import Header, due, fixing
 from reproducers.evidence.receipts import digests, newest_of, read
 from reproducers.record.entry import Entry
 from reproducers.record.schema import Pack
-from reproducers.upstream.store import file_sha256
 
 __all__ = ["Header", "header", "mail", "parse"]
 MEND = "export the patch again: python -m reproducers.series"

@@ -8,10 +8,10 @@ from typing import Any
 from pydantic import Field, ValidationInfo, field_validator
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import file_sha256
 from reproducers.desk.patches import mail
 from reproducers.desk.patches.fields import URL, Evidence, Status, Target
 from reproducers.record.schema import Model, Pack, Sha256
-from reproducers.upstream.store import file_sha256
 
 
 class Header(Model):

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from reproducers.base.errors import CannotTestHere, PatchlaneError
+from reproducers.base.files import swap
 from reproducers.record.schema import ROOT
-from reproducers.upstream.store import swap
 
 if TYPE_CHECKING:
     from reproducers.desk.patches.order import Choice, Member

@@ -16,7 +16,7 @@ from reproducers.base.errors import PatchlaneError
 from reproducers.desk.patches.order import Member
 from reproducers.desk.patches.trees import touched
 from reproducers.upstream import git as gittree
-from reproducers.upstream import patching
+from reproducers.upstream import merging, patching
 from reproducers.upstream.patching import ApplyClass
 
 CLEAN, MOVED, THREE_WAY = "clean", "moved", "three-way"
@@ -91,17 +91,10 @@ class Trial:
         before, after = self._alone(member)
         found: Images = {}
         for name, ours in self._images(self.repository, list(after)).items():
-            found[name] = self._merge(ours, before[name], after[name])
+            found[name] = _merge(ours, before[name], after[name])
             if found[name] is None:
                 raise self._conflict(member, f"the merge of {name} overlaps")
         return found
-
-    def _merge(self, ours: bytes | None, base: bytes | None, theirs: bytes | None) -> bytes | None:
-        """``git merge-file`` of three versions, None where they overlap."""
-        with tempfile.TemporaryDirectory(dir=self.scratch) as place:
-            for name, data in (("ours", ours), ("base", base), ("theirs", theirs)):
-                (Path(place) / name).write_bytes(data or b"")
-            return gittree.merged(*(Path(place) / name for name in ("ours", "base", "theirs")))
 
     def _conflict(self, member: Member, why: str) -> PatchlaneError:
         """The error that names the two packs and how to go on without the later one."""
@@ -117,7 +110,12 @@ class Trial:
     def _overlaps(self, one: Member, other: Member) -> bool:
         (base, ours), (_, theirs) = self._alone(one), self._alone(other)
         shared = set(ours) & set(theirs)
-        return any(self._merge(ours[name], base[name], theirs[name]) is None for name in shared)
+        return any(_merge(ours[name], base[name], theirs[name]) is None for name in shared)
+
+
+def _merge(ours: bytes | None, base: bytes | None, theirs: bytes | None) -> bytes | None:
+    """``merging.merge_file``, an absent file being an empty one."""
+    return merging.merge_file(ours or b"", base or b"", theirs or b"")
 
 
 def verify(tree: Path, mails: list[tuple[Member, str, bytes]]) -> dict[str, str]:

@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import write_atomic
 from reproducers.desk.attachment import export
 from reproducers.desk.patches import mail, short_header
 from reproducers.desk.text import render
 from reproducers.desk.text.lookups import Facts
 from reproducers.desk.text.render import forms
 from reproducers.record.schema import Pack
-from reproducers.upstream.store import write_atomic
 
 AUTHOR = "FULL NAME <EMAIL>"  # of whoever files: git commit --amend --reset-author
 __all__ = ["commit", "digest", "files", "forms", "sums", "write"]

@@ -100,8 +100,8 @@ def said(item: Explanation) -> str:
 
 def write_calendar(plan: Plan, waves: Sequence[Wave], path: Path) -> None:
     """Write the waves' iCalendar file; PatchlaneError when there is no wave or the file cannot be written."""
+    from reproducers.base.files import write_atomic
     from reproducers.desk.waves.calendar import calendar
-    from reproducers.upstream.store import write_atomic
 
     if not waves:  # a calendar without an event is not valid
         typer.echo(f"{path} not written: no wave", err=True)

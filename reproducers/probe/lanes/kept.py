@@ -13,6 +13,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from reproducers.base.files import write_atomic
 from reproducers.probe.lanes import tilelang as lane_tilelang
 from reproducers.probe.lanes.tilelang import ARCH
 
@@ -49,9 +50,5 @@ def _path(kind: str, *content: str) -> Path | None:
 
 
 def _keep(path: Path | None, text: str) -> None:
-    if path is None:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_name(f".tmp-{os.getpid()}-{path.name}")
-    scratch.write_text(text)
-    scratch.replace(path)
+    if path is not None:
+        write_atomic(path, text.encode())

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from reproducers.base.errors import StoreError
-from reproducers.upstream.store import file_sha256
+from reproducers.base.files import file_sha256
 
 CONTAINER, CUBIN = 0xBA55ED50, 2
 

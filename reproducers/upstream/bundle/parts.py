@@ -132,7 +132,8 @@ def collect(store: Store, names: list[str], pin_names: list[str], target: str) -
 
 def write(trees: dict[str, Tree], engine: Tree, stem: Path, size: int, target: str) -> list[Path]:
     """Write the parts: an xz-compressed tar of ``index.json`` and each distinct file once as ``objects/SHA256``."""
-    from reproducers.upstream.store import file_sha256, record, tree_files
+    from reproducers.base.files import file_sha256
+    from reproducers.upstream.store import record, tree_files
 
     index: dict[str, Any] = {"schema_version": 1, "target": target, "engine": engine.path.name, "trees": {}}
     objects: dict[str, Path] = {}

@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 import yaml
 
+from reproducers.base.files import file_sha256
 from reproducers.desk.patches.trees import tree_of
 from reproducers.desk.rules.case import Case
 from reproducers.desk.rules.engine import examine
 from reproducers.evidence.receipts import newest
 from reproducers.record.schema import ROOT, load_pack, load_packs, read_yaml
-from reproducers.upstream.store import Store, file_sha256
+from reproducers.upstream.store import Store
 
 TODAY = datetime.date(2026, 11, 22)
 PACKS = load_packs()

@@ -22,12 +22,13 @@ def built(name):
     """{part: parameters} of a size's whole model, and the layers that hold an indexer."""
     import torch
 
-    from model.step.megatron import Run
-    from model.step.network import build
+    from model.definition.run import Run
+    from model.layers.common import paths
+    from model.step.network import Nam56r
 
     size = SIZES[name]
     with torch.device("meta"):
-        model = build(size, Run())
+        model = Nam56r(size, Run(), paths.choose(size, Run()))
     parts, indexers = Counter(), set()
     for path, parameter in model.named_parameters():
         assert parameter.device.type == "meta", path
@@ -77,4 +78,4 @@ def test_totals_are_the_decided_ones_but_for_the_unneeded_modules(name):
 
 def test_the_hash_tables_rows():
     table = parameters.ngram(NAM56R) - 256 * NAM56R.hidden
-    assert table == parameters.PRIME_ROWS * NAM56R.ngram.dim == 7_998_862 * 16
+    assert table == 7_998_862 * NAM56R.ngram.dim

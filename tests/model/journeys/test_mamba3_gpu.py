@@ -31,7 +31,8 @@ def on_gpu(groups):
 
 def kernel_errors(groups, cuts):
     """Of the output, every gradient, and the steps next to a cut alone, where a leak from the next document shows."""
-    from model.layers.mamba3.sequential import mamba3_mimo_sequential
+    from mamba3_sequential import mamba3_mimo_sequential
+
     from model.layers.mamba3.upstream import KERNEL, import_mamba3
 
     exact, x = on_gpu(groups)

@@ -9,6 +9,8 @@ from forked import ENVIRONMENT
 from train_kit import checkpoints, copy, good, options, steps, train
 
 from model.definition import recipes
+from model.layers.common import paths
+from model.patched import seams
 from model.profile.bottlenecks import Profile
 from model.records import history
 from reproducers.record.schema import ROOT
@@ -31,8 +33,8 @@ def refused(one, code, *words):
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"path": "attention=flash"}, ["--path attention=flash", "mend: --path KIND=PATH, KIND one of mamba3, m2rnn"]),
-        ({"path": "mamba3"}, ["--path mamba3="]),
+        ({"path": "attention=flash"}, ["--path attention=flash", "mamba3, m2rnn"]),
+        ({"path": "mamba3=tilelang_row"}, ["--path mamba3=tilelang_row", "tilelang_rows"]),
         ({"profile": "3"}, ["--profile 3", "mend: --profile FIRST:LAST"]),
         ({"profile": "3:2"}, ["--profile 3:2"]),
         ({"patches": "99"}, ["99"]),
@@ -72,20 +74,16 @@ def test_a_pipeline_longer_than_the_stack_has_cuts_is_refused(stack, text, tmp_p
     refused(ended(stack, options(tmp_path, text, pp=8), **places), 2, "8 stages were asked for", "mend: ")
 
 
-@pytest.mark.parametrize(
-    ("asked", "said"),
-    [
-        ("mamba3=tilelang", "path tilelang was asked for and TileLang's kernels need a CUDA device"),
-        ("m2rnn=triton", "M²RNN: path triton was asked for and tensors are on cpu"),
-        ("mla=flash", "MLA: path flash was asked for and there is no GPU"),
-        ("dsa=tilelang", "DSA: path tilelang was asked for and there is no GPU"),
-        ("moe=grouped", "MoE: path grouped was asked for and there is no GPU"),
-        ("loss=liger", "loss: path liger was asked for and there is no GPU"),
-    ],
-)
-def test_a_path_that_cannot_run_here_stops_the_run(stack, text, tmp_path, asked, said):
-    one = ended(stack, options(tmp_path, text, path=asked))
-    refused(one, 77, said, "mend: ask for another, or auto\n")
+@pytest.mark.parametrize("asked", ["mamba3=tilelang", "moe=grouped", "loss=liger"])
+def test_a_path_that_cannot_run_here_stops_the_run(stack, text, tmp_path, asked):
+    one = ended(stack, options(tmp_path / "run", text, path=asked))
+    refused(one, 77, f"--path {asked}", f"--path {asked.partition('=')[0]}=auto")
+    assert not (tmp_path / "run").exists()
+
+
+def test_upstream_code_that_a_seam_was_not_written_for_stops_the_run(stack, text, tmp_path):
+    one = stack.run("trained:on_other_code", options(tmp_path, text))
+    refused(one, 2, "seam head", "python -m model.lock check")
     assert not (tmp_path / history.NAME).exists()
 
 
@@ -117,6 +115,13 @@ def test_a_run_without_patches_says_so(unpatched):
     [event] = history.events(history.read(out), "patches")
     assert event.detail == {"packs": "none"}
     assert json.loads((out / "coverage.json").read_text())["packs"] == {}
+
+
+def test_a_run_records_its_paths_and_what_it_changes_upstream(unpatched):
+    said = json.loads((unpatched[0] / "run.json").read_text())
+    chosen = {kind: path["name"] for kind, path in said["paths"].items()}
+    assert set(chosen) == set(paths.KINDS) and said["paths"]["mamba3"] == {"name": "torch", "reason": "asked for"}
+    assert said["seams"] == seams.as_record(chosen)
 
 
 def test_what_no_option_changes_is_the_recipes(unpatched):

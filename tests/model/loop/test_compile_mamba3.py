@@ -10,25 +10,19 @@ from model.definition.sizes import SIZES
 from model.loop import compile_mamba3
 from model.loop.compile_mamba3 import marker, one_shape
 from model.patched.overlay import Overlay
-from model.step.megatron import Run
 from reproducers.upstream.store import Tree
 
 
-def shape(path="auto", row=4096, packs=(5, 16, 17)):
-    return one_shape(SIZES["nam56r_quarter"], Run(row=row, paths={"mamba3": path}), 4, set(packs))
-
-
-@pytest.mark.parametrize("path", ["auto", "tilelang_rows"])
-def test_rows_have_one_shape(path):
-    assert shape(path) == (4, 4096)
-
-
 @pytest.mark.parametrize(
-    "how", [{"path": "tilelang"}, {"row": None}, {"row": 4097}, {"packs": (5, 16)}],
-    ids=["a packed stream", "no rows", "no whole chunks", "pack 17 left out"],
-)  # fmt: skip
-def test_else_shapes_stay_open(how):
-    assert shape(**how) is None
+    ("path", "packs", "shape"),
+    [
+        ("tilelang_rows", {5, 16, 17}, (4, 4096)),
+        ("tilelang_rows", {5, 16}, None),  # pack 17 left out
+        ("tilelang", {5, 16, 17}, None),  # a packed stream
+    ],
+)
+def test_rows_have_one_shape(path, packs, shape):
+    assert one_shape(path, 4, 4096, packs) == shape
 
 
 def stack(mamba="m", tilelang="t"):

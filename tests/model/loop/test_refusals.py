@@ -4,9 +4,9 @@ import pytest
 
 from model.definition import memory
 from model.definition.memory import Layout
+from model.definition.run import Run
 from model.definition.sizes import SIZES
 from model.loop import refusals
-from model.step.megatron import Run
 from reproducers.base.errors import PatchlaneError
 
 QUARTER = SIZES["nam56r_quarter"]

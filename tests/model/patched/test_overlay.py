@@ -5,9 +5,8 @@ import sys
 import types
 
 import pytest
-from toy import named
 
-from model.patched import overlay
+from model.patched import overlay, seams
 from model.patched.overlay import Overlay
 from reproducers.base.errors import PatchlaneError
 from reproducers.record import schema
@@ -26,30 +25,35 @@ def test_no_patches_need_no_packs(tmp_path, monkeypatch):
     assert overlay.chosen("none") == []
 
 
-def test_modules_come_from_real_names_where_the_store_holds_links(tmp_path, monkeypatch):
-    """The watch that proves execution names files so: under a link's name nothing would be seen to run."""
-    for name in overlay.WITHOUT_INIT:
+@pytest.fixture
+def activated(tmp_path, monkeypatch):
+    """A process's modules after an overlay was activated whose trees the store holds as links."""
+    fake = types.SimpleNamespace(path=[], modules={"peft": types.ModuleType("peft")})
+    for name in ("mamba_ssm", "liger_kernel"):
         (tmp_path / "real" / name / name).mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    trees = {name: Tree(tmp_path / "link" / name, "0" * 64, named(name)) for name in overlay.WITHOUT_INIT}
-    fake = types.SimpleNamespace(path=list(sys.path), modules={})
-    monkeypatch.setattr(overlay, "sys", fake)
+    trees = {name: Tree(tmp_path / "link" / name, "0" * 64, name) for name in ("mamba_ssm", "liger_kernel")}
+    for module in (overlay, seams):
+        monkeypatch.setattr(module, "sys", fake)
+    monkeypatch.setattr(seams.Seam, "check", lambda *_: None)
+    monkeypatch.setattr(seams, "_checked", set())
     monkeypatch.setattr(Overlay, "root", lambda self, name: self.trees[name].path)
     monkeypatch.setattr(overlay.lane_megatron, "megatron_lane", lambda device: None)
     overlay.activate(Overlay("cpu", trees, trees, []))
-    for name in overlay.WITHOUT_INIT:
-        assert fake.modules[name].__path__ == [str(tmp_path.resolve() / "real" / name / name)]
+    return fake
 
 
-def test_what_upstream_only_looks_for_is_not_there(monkeypatch):
-    fake = types.SimpleNamespace(path=list(sys.path), modules={"peft": types.ModuleType("peft")})
-    monkeypatch.setattr(overlay, "sys", fake)
-    monkeypatch.setattr(overlay.lane_megatron, "megatron_lane", lambda device: None)
-    monkeypatch.setattr(overlay, "WITHOUT_INIT", ())
-    overlay.activate(Overlay("cpu", {}, {}, []))
-    assert fake.modules == {"peft": None}
-    with monkeypatch.context() as patch, pytest.raises(ModuleNotFoundError):
-        patch.setitem(sys.modules, "peft", None)
+def test_modules_come_from_real_names_where_the_store_holds_links(activated, tmp_path):
+    """The watch that proves execution names files so: under a link's name nothing would be seen to run."""
+    real = tmp_path.resolve() / "real"
+    assert activated.path == [str(real / "mamba_ssm"), str(real / "liger_kernel")]
+    assert activated.modules["mamba_ssm"].__path__ == [str(real / "mamba_ssm" / "mamba_ssm")]
+
+
+def test_what_upstream_only_looks_for_is_not_there(activated, monkeypatch):
+    assert activated.modules["peft"] is None
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(ModuleNotFoundError):
         importlib.import_module("peft")
 
 

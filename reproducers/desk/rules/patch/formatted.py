@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import write_atomic
 from reproducers.desk.rules.case import Case
 from reproducers.desk.rules.patch.formatters import FORMATTERS, Formatter
 from reproducers.desk.rules.patch.trees import Applied, applied
 from reproducers.desk.rules.registry import Found, Skip, rule
 from reproducers.upstream import patching
-from reproducers.upstream.store import write_atomic
 
 Change = tuple[int, int, tuple[str, ...]]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import file_sha256
 from reproducers.base.verdicts import Verdict
 from reproducers.desk.patches import header, short_header
 from reproducers.desk.patches.short_header import ShortHeader
@@ -15,7 +16,6 @@ from reproducers.desk.rules.registry import Found, Skip, rule
 from reproducers.evidence.receipts import digests, newest_of, read
 from reproducers.record.schema import Pin
 from reproducers.upstream import patching
-from reproducers.upstream.store import file_sha256
 
 REQUIRED = ("Subject", "Pack", "Origin", "Upstream-Status", "Applies-To", "Licence")
 SOURCE = re.compile(r"\bpatchlane\b|\b[0-9a-f]{40}\b")

@@ -1,8 +1,8 @@
 """What the rules on headers cannot look at, and what they say of a pin that is known by its artefact only."""
 
+from reproducers.base.files import file_sha256
 from reproducers.desk.rules.engine import Skipped
 from reproducers.evidence.receipts import read
-from reproducers.upstream.store import file_sha256
 
 
 def skipped(made):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from model.data.errors import DataError, optional
+from model.data.errors import DataError
 from model.data.source.tokenizers import ByteTokenizer, load
 
 TEXT = "def naïve(x):\n    return '日本' + x  # ünd\n"
@@ -86,9 +86,3 @@ def test_refusals(bpe, tmp_path):
             load(spec, eod)
     with pytest.raises(DataError, match="not UTF-8 at byte 1"):
         load(f"hf:{bpe}", "<eod>").encode(b"a\xff")
-
-
-def test_a_missing_library_is_named_with_its_remedy():
-    with pytest.raises(DataError) as caught:
-        optional("no_such_module", "no-such-distribution")
-    assert caught.value.remedy == "pip install no-such-distribution"

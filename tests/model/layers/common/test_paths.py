@@ -1,32 +1,120 @@
-"""Which implementation a layer runs: what is asked for or nothing, and every layer is named in the log."""
+"""Which implementations run: the fastest that works where nothing is asked for, else what is asked for or nothing."""
 
 import logging
 
 import pytest
 
+from model.definition.run import Run
+from model.definition.sizes import SIZES
 from model.layers.common import paths
-from model.layers.common.paths import Path
-from reproducers.base.errors import CannotTestHere
+from model.layers.common.paths import KINDS, Path
+from reproducers.base.errors import CannotTestHere, PatchlaneError
 
-ABLE = {"fast": "there is no GPU", "torch": None}
+SIZE = SIZES["nam56r"]
+ON_GPU = {"on_cpu": False, "bf16": True}
+FASTEST = {
+    "mamba3": "tilelang", "m2rnn": "triton", "mla": "flash", "dsa": "tilelang", "indexer": "stream",
+    "moe": "grouped_fused", "shared": "after", "loss": "liger", "wgrad": "fused",
+}  # fmt: skip
+ON_CPU = {
+    "mamba3": "torch", "m2rnn": "torch", "mla": "torch", "dsa": "megatron", "indexer": "stream", "moe": "sequential",
+    "shared": "after", "loss": "torch", "wgrad": "added",
+}  # fmt: skip
 
 
-def test_auto_takes_the_best_that_works_and_says_what_better_ones_lack():
-    assert paths.choose("5 dsa", "auto", ABLE) == Path("torch", "fast: there is no GPU")
-    assert paths.choose("5 dsa", "auto", {"fast": None, "torch": None}) == Path("fast", "the best there is")
+@pytest.fixture(autouse=True)
+def everything_installed(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+
+
+def names(**run):
+    return {kind: path.name for kind, path in paths.choose(SIZE, Run(**run)).items()}
 
 
 @pytest.mark.parametrize(
-    ("requested", "able", "message"),
+    ("run", "other"),
     [
-        ("fast", ABLE, "fast was asked for and there is no GPU"),
-        ("slow", ABLE, "has no path 'slow'"),
-        ("auto", {"fast": "there is no GPU"}, "no path works here: fast: there is no GPU"),
+        ({}, {}),
+        ({"expert_parallel": 4}, {"shared": "beside"}),
+        ({"bf16": False}, {"wgrad": "added"}),  # the product adds gradients of bf16 weights only
+        ({"row": 4096}, {"indexer": "rows", "mamba3": "tilelang_rows"}),
+        ({"row": 4097}, {"indexer": "rows"}),  # no whole chunks
     ],
 )
-def test_nothing_else_is_taken_for_what_was_asked(requested, able, message):
-    with pytest.raises(CannotTestHere, match=message):
-        paths.choose("5 dsa", requested, able)
+def test_what_a_gpu_runs_unasked(run, other):
+    assert names(**ON_GPU | run) == FASTEST | other
+
+
+@pytest.mark.parametrize(
+    ("run", "other"), [({"bf16": True, "expert_parallel": 2}, {}), ({"row": 64}, {"indexer": "rows"})]
+)
+def test_what_a_cpu_runs_unasked(run, other):
+    assert names(**run) == ON_CPU | other
+
+
+def test_a_missing_library_leaves_the_next_path(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert names(**ON_GPU) == FASTEST | {"m2rnn": "torch", "mla": "torch"}
+
+
+def test_tritons_interpreter_runs_on_a_cpu(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert names() == ON_CPU | {"m2rnn": "triton"}
+
+
+def test_every_path_can_be_asked_for_where_nothing_lacks():
+    run = {**ON_GPU, "expert_parallel": 4, "row": 4096}
+    for kind, of in KINDS.items():
+        for path in of.paths:
+            assert paths.choose(SIZE, Run(**run, paths={kind: path}))[kind] == Path(path, "asked for")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_some_path_of_each_kind_needs_nothing(kind):
+    assert () in KINDS[kind].paths.values()
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "run"),
+    [
+        ("mamba3", "tilelang", {}),
+        ("mamba3", "torch_rows", {}),
+        ("mamba3", "tilelang_rows", {**ON_GPU, "row": 4097}),
+        ("m2rnn", "triton", {}),
+        ("mla", "flash", {}),
+        ("indexer", "rows", ON_GPU),
+        ("shared", "beside", ON_GPU),
+        ("wgrad", "fused", {"on_cpu": False}),
+    ],
+)
+def test_nothing_else_is_taken_for_what_was_asked(kind, path, run):
+    with pytest.raises(CannotTestHere) as caught:
+        names(**run, paths={kind: path})
+    assert f"{kind}={path}" in caught.value.what and f"--path {kind}=auto" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("pair", "choices"),
+    [
+        ("mamba3=tilelang_row", ["auto", *KINDS["mamba3"].paths]),
+        ("mamba3=", ["auto", *KINDS["mamba3"].paths]),
+        ("wgrad", ["auto", "fused", "added"]),
+        ("attention=flash", KINDS),
+    ],
+)
+def test_a_typo_is_refused_with_the_choices(pair, choices):
+    with pytest.raises(PatchlaneError) as caught:
+        paths.asked(["moe=auto", pair])
+    assert all(choice in caught.value.remedy for choice in choices)
+    with pytest.raises(PatchlaneError):
+        names(paths=dict([pair.partition("=")[::2]]))
+
+
+def test_the_reason_names_what_better_paths_lack():
+    chosen = paths.choose(SIZE, Run())
+    assert chosen["moe"].reason.count("GPU") == 2
+    assert paths.choose(SIZE, Run(**ON_GPU))["moe"] == Path("grouped_fused", "the best there is")
 
 
 def test_one_line_a_layer(caplog):

@@ -6,9 +6,9 @@ import math
 import pytest
 import torch
 from mamba3_cases import alone, bounds, error, joined, problem
+from mamba3_sequential import mamba3_mimo_sequential
 
 from model.layers.mamba3.reference import mamba3_mimo_reference
-from model.layers.mamba3.sequential import mamba3_mimo_sequential
 
 MANY = (0, 1, 9, 9, 20, 36, 37, 37)  # lengths 1, 8 (a chunk), 0, 11, 16, 1 and 0 at the end
 

@@ -5,7 +5,6 @@ On an H200 the real kernels' q, k, v and bias gradients were within 6.5e-3 of th
 
 import ast
 import importlib.util
-import math
 import sys
 from pathlib import Path
 
@@ -15,7 +14,8 @@ from mamba3_cases import bounds, error, problem, upstream_tree
 
 from model.layers.mamba3.mixer import build_mamba3
 from model.layers.mamba3.reference import mamba3_mimo_reference
-from model.layers.mamba3.upstream import KERNEL, import_mamba3, rebound, torch_class, torch_norm
+from model.layers.mamba3.upstream import KERNEL, import_mamba3, torch_class, torch_norm
+from model.patched.seams import rebound
 from reproducers.record.schema import ROOT
 
 pytestmark = pytest.mark.upstream
@@ -100,11 +100,6 @@ def test_upstreams_class_and_module_are_left_alone(mamba):
     assert (dict(vars(mamba)), dict(vars(mamba.Mamba3))) == before
     assert getattr(mamba, KERNEL) is not mamba3_mimo_reference
     assert torch_class(mamba.Mamba3).forward.__code__ is mamba.Mamba3.forward.__code__
-
-
-def test_code_that_no_longer_calls_the_kernels_by_name_is_refused():
-    with pytest.raises(RuntimeError, match=r"mamba3_mimo_combined: .*\n  mend: pip install mamba-ssm"):
-        rebound(test_norm_is_upstreams, {"mamba3_mimo_combined": math.sqrt})
 
 
 def test_a_missing_package_is_named_with_its_remedy(monkeypatch):

@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import file_sha256
 from reproducers.record.schema import Pack
 from reproducers.upstream import git, patching
 from reproducers.upstream.patching import Hunk
-from reproducers.upstream.store import Store, Tree, file_sha256
+from reproducers.upstream.store import Store, Tree
 
 ABSENT = "absent"  # the image of a file that is not there
 
@@ -82,17 +83,24 @@ def _merge_files(target: Path, pristine: Tree, applied: Sequence[Applied]) -> li
 
 def _merge_file(name: str, target: Path, base: Path, applied: list[Applied]) -> None:
     """Fold each pack's version of the file ``name`` over the pristine ``base`` into ``target``."""
-    result = target / name
-    result.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(applied[0].tree.path / name, result)
-    with tempfile.NamedTemporaryFile() as empty:
-        common = base / name if (base / name).is_file() else Path(empty.name)
-        for one in applied[1:]:
-            both = git.merged(result, common, one.tree.path / name)
-            if both is None:
-                who = " and ".join(other.pack.id for other in applied)
-                raise PatchlaneError(f"{who} change the same lines of {name}", f"train without {one.pack.id}")
-            result.write_bytes(both)
+    common = (base / name).read_bytes() if (base / name).is_file() else b""
+    joined = (applied[0].tree.path / name).read_bytes()
+    for one in applied[1:]:
+        merged = merge_file(joined, common, (one.tree.path / name).read_bytes())
+        if merged is None:
+            who = " and ".join(other.pack.id for other in applied)
+            raise PatchlaneError(f"{who} change the same lines of {name}", f"train without {one.pack.id}")
+        joined = merged
+    (target / name).parent.mkdir(parents=True, exist_ok=True)
+    (target / name).write_bytes(joined)
+
+
+def merge_file(ours: bytes, common: bytes, theirs: bytes) -> bytes | None:
+    """What ``git merge-file`` makes of two versions of a file and what they have in common; None where they overlap."""
+    with tempfile.TemporaryDirectory(prefix="patchlane-") as place:
+        for name, data in (("ours", ours), ("common", common), ("theirs", theirs)):
+            (Path(place) / name).write_bytes(data)
+        return git.merged(*(Path(place) / name for name in ("ours", "common", "theirs")))
 
 
 def _moved(hunk: Hunk, alone: Path, merged: Path) -> Hunk:

@@ -1,0 +1,390 @@
+"""Every place where ``model/`` changes upstream at run time, outside packs: what, why, and on which code it rests.
+
+A seam is called as its ``apply``. Before it acts for the first time, the source of the upstream function that it rests
+on is compared with the digest here, which is that of the pinned release; no pack changes any of these functions. What
+a run applies is in its ``run.json``.
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import functools
+import hashlib
+import queue
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from reproducers.base.errors import PatchlaneError
+
+REMEDY = (
+    "python -m model.lock check tells whether the tree is the pinned release; for another release read the function, "
+    "then python -m pytest tests/model/test_seams.py prints the digests for model/patched/seams.py"
+)
+DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+_checked: set[str] = set()
+
+
+@dataclass(frozen=True)
+class Seam:
+    """One change of upstream at run time.
+
+    ``upstream``: "module:qualified name" of the function or class that it rests on, or "module" for a whole file.
+    ``sha256``: of that source at the pinned release. ``owner``: "ours", or the pack that carries the change.
+    ``paths``: {kind: paths} that need it; empty: every run does.
+    """
+
+    name: str
+    upstream: str
+    sha256: str
+    reason: str
+    apply: Callable[..., Any]
+    owner: str = "ours"
+    paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """``apply``, once the code that it rests on is known. PatchlaneError where that is other code."""
+        if self.name not in _checked:
+            self.check(sys.path)
+            _checked.add(self.name)
+        return self.apply(*args, **named)
+
+    def check(self, roots: Iterable[str | Path]) -> None:
+        """PatchlaneError unless the first of ``roots`` that has the module has the code that the seam rests on."""
+        text = source(self.upstream, roots)
+        if text is None:
+            raise PatchlaneError(f"seam {self.name}: {self.upstream} is not in the tree", REMEDY)
+        found = hashlib.sha256(text.encode()).hexdigest()
+        if found != self.sha256:
+            what = f"seam {self.name}: {self.upstream} is other code than the seam was written for"
+            raise PatchlaneError(f"{what} (sha256 {found}, not {self.sha256})", REMEDY)
+
+    def needed(self, chosen: Mapping[str, str]) -> bool:
+        """Whether a run of the paths ``chosen``, {kind: name}, applies it."""
+        return not self.paths or any(chosen[kind] in names for kind, names in self.paths.items())
+
+
+def source(upstream: str, roots: Iterable[str | Path]) -> str | None:
+    """The lines of "module:qualified name", decorators included, in the first of ``roots`` that has the module.
+
+    Nothing is imported. None where there is no such module or name.
+    """
+    module, _, names = upstream.partition(":")
+    place = Path(*module.split("."))
+    files = (Path(root) / name for root in roots for name in (place.with_suffix(".py"), place / "__init__.py"))
+    file = next(filter(Path.is_file, files), None)
+    return None if file is None else _definition(file.resolve(), names)
+
+
+@functools.cache
+def _definition(file: Path, names: str) -> str | None:
+    """The lines of the qualified name ``names`` in a file, all of it for ""; looked up once a process."""
+    text = file.read_text(encoding="utf-8")
+    node: Any = ast.parse(text) if names else None
+    for name in filter(None, names.split(".")):
+        inside = (child for child in ast.walk(node) if isinstance(child, DEFINITIONS) and child is not node)
+        node = next((child for child in inside if child.name == name), None)
+        if node is None:
+            return None
+    if node is None:
+        return text
+    first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+    return "".join(text.splitlines(keepends=True)[first - 1 : node.end_lineno])
+
+
+def check(chosen: Mapping[str, str], roots: Iterable[str | Path]) -> None:
+    """Before a run starts: PatchlaneError unless every seam that it needs rests on the code in ``roots``."""
+    places = list(roots)
+    for seam in SEAMS:
+        if seam.needed(chosen):
+            seam.check(places)
+
+
+def as_record(chosen: Mapping[str, str]) -> list[dict[str, str]]:
+    """The seams of a run with the paths ``chosen``, {kind: name}, as run.json has them."""
+    return [
+        {"name": seam.name, "upstream": seam.upstream, "sha256": seam.sha256, "owner": seam.owner}
+        for seam in SEAMS
+        if seam.needed(chosen)
+    ]
+
+
+@contextlib.contextmanager
+def _set(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """``owner.name`` is ``value`` within."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)
+
+
+def _hide(package: str) -> None:
+    sys.modules[package] = None  # type: ignore[assignment]  # importing it says that there is none
+
+
+def _bare(package: str, folder: Path) -> None:
+    """``package``, in ``folder``, without its ``__init__``."""
+    module = types.ModuleType(package)
+    module.__path__ = [str(folder)]
+    sys.modules[package] = module
+
+
+def _final_norm(norm: type) -> None:
+    from megatron.core.models.hybrid import hybrid_block
+
+    hybrid_block.TENorm = norm
+
+
+def _recast(module: Any, kind: type) -> None:
+    """``module``, an instance of a base of ``kind`` with the same attributes, is of ``kind`` from now on."""
+    module.__class__ = kind
+
+
+@contextlib.contextmanager
+def _indexer_loss(wrap: Callable[[Any], Any]) -> Iterator[None]:
+    """DSA's indexer loss is ``wrap`` of upstream's within."""
+    from megatron.core.transformer.experimental_attention_variant import dsa
+
+    with _set(dsa, "FusedDSAIndexerLoss", wrap(dsa.FusedDSAIndexerLoss)):
+        yield
+
+
+class _Applied:
+    """Stands where Megatron multiplies by the weights, once the activation has: what is multiplied stays as it is."""
+
+    def unsqueeze(self, _: int) -> _Applied:
+        return self
+
+    def __rmul__(self, weighted: Any) -> Any:
+        return weighted
+
+
+def _apex(accumulate: Callable[..., None]) -> None:
+    """``accumulate``(inputs, grads, main_grad) for the Apex extension that Megatron's layers ask for."""
+    from megatron.core.tensor_parallel import layers
+
+    layers.fused_weight_gradient_mlp_cuda = types.SimpleNamespace(wgrad_gemm_accum_fp32=accumulate)
+    layers._grad_accum_fusion_available = True
+
+
+def rebound(function: Callable[..., Any], names: dict[str, Any]) -> types.FunctionType:
+    """A copy of ``function``: the same code, with other values for some of the global ``names`` that it reads.
+
+    PatchlaneError where it reads no such name.
+    """
+    code: types.CodeType = function.__code__
+    unknown = [name for name in names if name not in code.co_names or name not in function.__globals__]
+    if unknown:
+        raise PatchlaneError(f"{code.co_filename}: {code.co_name} does not use {', '.join(unknown)}", REMEDY)
+    scope = {**function.__globals__, **names}
+    copied = types.FunctionType(code, scope, function.__name__, function.__defaults__, function.__closure__)
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied
+
+
+def _replace(module: Any, names: Iterable[str], make: Callable[[Any], Any]) -> None:
+    """Each of ``module``'s submodules ``names`` is what ``make`` makes of it."""
+    for name in names:
+        setattr(module, name, make(getattr(module, name)))
+
+
+def _keep_router_state(model: Any) -> None:
+    """Mark the routers' selection bias and token counts as pack 16's Float16Module reads it."""
+    for path, buffer in model.named_buffers():
+        if path.endswith(("router.expert_bias", "router.local_tokens_per_expert")):
+            buffer._keep_fp32 = True
+
+
+def _thread_queue() -> None:
+    from megatron.core.dist_checkpointing.strategies import filesystem_async
+
+    filesystem_async._results_queue = queue.Queue()
+
+
+@contextlib.contextmanager
+def _unpadded(buffers: Iterable[Any]) -> Iterator[None]:
+    """Parameters' places in gradient ``buffers`` are counted without padding within."""
+    with contextlib.ExitStack() as stack:
+        for buffer in buffers:
+            stack.enter_context(_set(buffer, "param_index_map", _without_padding(buffer)))
+        yield
+
+
+def _without_padding(buffer: Any) -> dict[Any, tuple[int, int, int]]:
+    """{parameter: (first element, end, bucket)} of a gradient buffer whose buckets follow each other unpadded."""
+    shifts, end = [], 0
+    for bucket in buffer.buckets:
+        shifts.append(bucket.offset - end)
+        end += bucket.numel_unpadded
+    places = buffer.param_index_map.items()
+    return {parameter: (first - shifts[at], last - shifts[at], at) for parameter, (first, last, at) in places}
+
+
+def _allocate(optimizer: Any) -> None:
+    """Give a torch optimizer its state, zero, by a step without gradient at rate 0."""
+    import torch
+
+    if optimizer.state:
+        return
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+        for parameter in group["params"]:
+            parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+
+
+@contextlib.contextmanager
+def _steps_aside(optimizer: Any) -> Iterator[None]:
+    """A torch optimizer's step counts are out of sight within; afterwards each parameter has its own."""
+    states = [state for state in optimizer.state.values() if "step" in state]
+    steps = [state["step"] for state in states]
+    for state in states:
+        state["step"] = None
+    try:
+        yield
+    finally:
+        for state, step in zip(states, steps, strict=True):
+            state["step"] = step.clone()
+
+
+MAMBA3 = "mamba_ssm.modules.mamba3:Mamba3"
+MAMBA3_SHA256 = "5f4cea4f314c221b79be1a2f877d45ed961074cb26e1defee1520a6090320e5f"
+OPTIMIZER = "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer."
+
+NO_PEFT = Seam(
+    "no_peft",
+    upstream="liger_kernel.utils",
+    sha256="350213e934db56ba5251006ee84d728fe51c8dee7a2c90f1a5e7b55bab3cba2b",
+    reason="liger-kernel imports peft only to know whether it is there, and it transformers and sklearn: 7 s",
+    apply=_hide,
+)
+BARE_MAMBA = Seam(
+    "bare_mamba",
+    upstream="mamba_ssm",
+    sha256="d96b346da56c3c63a32224b5ca1d5af97526c3c95af83496c21c71d51dc2a36c",
+    reason="mamba-ssm's __init__ imports the compiled extensions of layers that this model does not have",
+    apply=_bare,
+)
+FINAL_NORM = Seam(
+    "final_norm",
+    upstream="megatron.core.models.hybrid.hybrid_block:HybridStack.__init__",
+    sha256="8f31e2dfaa3491fa9849cbf2825c9d42f089a49293ea832819c38290ca0db1e3",
+    reason="the stack's final norm is Transformer Engine's whatever the spec says, which names every other norm",
+    apply=_final_norm,
+)
+HEAD = Seam(
+    "head",
+    upstream="megatron.core.tensor_parallel.layers:ColumnParallelLinear.forward",
+    sha256="dac5d6cfeaa44ba64dddce0408a797439050439c0010b5fa3d5d25e8eff43a08",
+    reason="the output layer hands hidden states to the loss, so that logits are never held whole",
+    apply=_recast,
+)
+INDEXER_ROWS = Seam(
+    "indexer_rows",
+    upstream="megatron.core.transformer.experimental_attention_variant.dsa:"
+    "DSAttention.forward.compute_indexer_loss_with_reference_path",
+    sha256="5c7a6bf1620edbc89f013bbdd7eb7c2537bae942c44a16f5c867850c72a6e955",
+    reason="a query is scored against every key of the packed stream: of R rows a row at a time is an Rth of the work",
+    apply=_indexer_loss,
+    paths={"indexer": ("rows",)},
+)
+WEIGHTED_EXPERTS = Seam(
+    "weighted_experts",
+    upstream="megatron.core.transformer.moe.experts:TEGroupedMLP.forward",
+    sha256="a56ec1eb78c10de2173faead13b381f7517361890d3cf970e19c1fc69b8ccaf6",
+    reason="the activation multiplies by the routers' weights, in one kernel: Megatron's own product must not",
+    apply=_Applied,
+    paths={"moe": ("grouped_fused",)},
+)
+APEX_WGRAD = Seam(
+    "apex_wgrad",
+    upstream="megatron.core.tensor_parallel.layers:LinearWithGradAccumulationAndAsyncCommunication.backward",
+    sha256="0a5b564dd254cb937e31c7707f240c80980b7b588f2b3bf8e503355a5d2cc5e5",
+    reason="Transformer Engine's product adds weight gradients to the fp32 ones, in the place of Apex's extension",
+    apply=_apex,
+    paths={"wgrad": ("fused",)},
+)
+MAMBA3_WGRAD = Seam(
+    "mamba3_wgrad",
+    upstream=MAMBA3,
+    sha256=MAMBA3_SHA256,
+    reason="torch's linear layers, Mamba3's and ours, add their weight gradients to Megatron's fp32 ones",
+    apply=_recast,
+    paths={"wgrad": ("fused",)},
+)
+MAMBA3_TORCH = Seam(
+    "mamba3_torch",
+    upstream=MAMBA3,
+    sha256=MAMBA3_SHA256,
+    reason="Mamba3's own code with the scan in torch where the TileLang kernels cannot run or are not wanted",
+    apply=rebound,
+    paths={"mamba3": ("torch", "torch_rows")},
+)
+MAMBA3_NORM = Seam(
+    "mamba3_norm",
+    upstream="mamba_ssm.ops.triton.layernorm_gated:RMSNorm",
+    sha256="fc8da4ade556216a39c8392eee5cbc9a002489cd69ac01df1b83b63930b38c76",
+    reason="torch's RMSNorm with the same weight: mamba-ssm's is a Triton kernel",
+    apply=_replace,
+    paths={"mamba3": ("torch", "torch_rows")},
+)
+MAMBA3_ROWS = Seam(
+    "mamba3_rows",
+    upstream=MAMBA3,
+    sha256=MAMBA3_SHA256,
+    reason="the dense kernels on rows of one length: the state is forgotten where a document begins",
+    apply=rebound,
+    paths={"mamba3": ("torch_rows", "tilelang_rows")},
+)
+ROUTER_STATE = Seam(
+    "router_state",
+    upstream="megatron.core.transformer.moe.router:TopKRouter._maintain_float32_expert_bias",
+    sha256="be11ddf7927d90f7eeed8da065d807e9dfcf88e2d56ddaa1ee3fd15e6718a12e",
+    reason="the bias is made fp32 again at the next forward, the counts never are: a bf16 count of 1,300 reads 1,240",
+    apply=_keep_router_state,
+)
+CHECKPOINT_QUEUE = Seam(
+    "checkpoint_queue",
+    upstream="megatron.core.dist_checkpointing.strategies.filesystem_async:get_write_results_queue",
+    sha256="e395fb0e86a062e2d3ff07879707eb71a06233e26597ec043c3b2cbe618b6b19",
+    reason="from thread to thread; Megatron's queue is a process, 3 s to start, that outlives a killed run",
+    apply=_thread_queue,
+)
+UNPADDED_BUCKETS = Seam(
+    "unpadded_buckets",
+    upstream=OPTIMIZER + "sharded_param_state_fully_reshardable",
+    sha256="6df6392a0ebb4c79b632fccd59d2703ac0021f0a73ef9e87eb32d0b3bdfb23b0",
+    reason="buckets are gathered without the padding at their ends, parameters looked for at places that count it: "
+    "what lies in a second bucket is saved shifted, with pipeline stages and MTP the word embedding's state",
+    apply=_unpadded,
+)
+OPTIMIZER_STATE = Seam(
+    "optimizer_state",
+    upstream=OPTIMIZER + "load_state_dict",
+    sha256="7e5f988b86b485012fe3031b4960e8624d3b6e8db12a49367ffeae5777de029f",
+    reason="without Transformer Engine or Apex the distributed optimizer asserts that it has state before it loads any",
+    apply=_allocate,
+)
+OPTIMIZER_STEPS = Seam(
+    "optimizer_steps",
+    upstream=OPTIMIZER + "_set_main_param_and_optimizer_states",
+    sha256="40cab784659711a8e7cdd5a0d84e60de0e1a2fa648316d4d697af83725311b4b",
+    reason="torch's AdamW keeps its step count as a tensor: Megatron looks for it among the moments, KeyError 'step', "
+    "and gives all parameters one tensor, so that every parameter's update advances all counts",
+    apply=_steps_aside,
+)
+SEAMS = (
+    NO_PEFT, BARE_MAMBA, FINAL_NORM, HEAD, INDEXER_ROWS, WEIGHTED_EXPERTS, APEX_WGRAD, MAMBA3_WGRAD,
+    MAMBA3_TORCH, MAMBA3_NORM, MAMBA3_ROWS, ROUTER_STATE, CHECKPOINT_QUEUE, UNPADDED_BUCKETS, OPTIMIZER_STATE,
+    OPTIMIZER_STEPS,
+)  # fmt: skip

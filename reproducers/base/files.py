@@ -1,0 +1,73 @@
+"""Digests of files, and files and folders that appear whole or not at all. Standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()
+
+
+def json_sha256(value: Any) -> str:
+    """sha256 of a JSON value, independent of key order and white space."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary path beside ``path`` with its suffixes, put in its place at the end; gone if the block raised."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".tmp-", suffix="".join(path.suffixes))
+    os.close(handle)
+    scratch = Path(name)
+    try:
+        yield scratch
+        with scratch.open("rb") as written:
+            os.fsync(written.fileno())
+        scratch.chmod(0o644)
+        scratch.replace(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write so that a reader, or a kill at any moment, sees the old file or the new one and nothing between."""
+    with replacing(path) as scratch:
+        scratch.write_bytes(data)
+
+
+@contextlib.contextmanager
+def scratch_folder(parent: Path, mark: str = "") -> Iterator[Path]:
+    """A temporary folder in ``parent``, gone at the end; those of this ``mark`` that killed processes left go first."""
+    parent.mkdir(parents=True, exist_ok=True)
+    for stale in parent.glob(f".tmp-*-{mark}*"):
+        owner = stale.name.split("-")[1]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            shutil.rmtree(stale, ignore_errors=True)
+    scratch = Path(tempfile.mkdtemp(dir=parent, prefix=f".tmp-{os.getpid()}-{mark}"))
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def swap(new: Path, out: Path, old: Path) -> None:
+    """Put ``new`` in the place of ``out``, which goes to ``old`` and comes back when that fails."""
+    if out.exists():
+        out.rename(old)
+    try:
+        new.rename(out)
+    except BaseException:
+        if old.exists():
+            old.rename(out)
+        raise

@@ -1,0 +1,185 @@
+"""What ``model/`` changes upstream at run time: each change rests on the pinned release's code, or is refused."""
+
+import dataclasses
+import hashlib
+
+import pytest
+import toy
+
+from model.definition.run import Run
+from model.definition.sizes import SIZES
+from model.layers.common import paths
+from model.patched import overlay, seams
+from reproducers.base.errors import CannotTestHere, PatchlaneError
+from reproducers.upstream.store import Store
+
+ON_CPU = {kind: path.name for kind, path in paths.choose(SIZES["nam56r_tiny"], Run()).items()}
+CODE = """
+def plain():
+    return 1
+
+class Layer:
+    @property
+    def forward(self):
+        if self:
+            def inner():
+                return 2
+        return inner
+"""
+
+
+def seam(upstream="package.module:Layer.forward", text="    @property\n"):
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    return seams.Seam("toy", upstream, digest, "why", apply=lambda value: value + 1)
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return toy.write_tree(tmp_path / "tree", {"package/__init__.py": "", "package/module.py": CODE})
+
+
+@pytest.fixture(scope="module", params=["none", "all"])
+def roots(request):
+    """The pinned releases' trees, without packs and with all of them."""
+    try:
+        built = overlay.build(Store(), overlay.chosen(request.param), "cpu")
+    except (CannotTestHere, OSError) as lacking:
+        pytest.skip(str(lacking))
+    return [built.root(name) for name in built.trees]
+
+
+@pytest.mark.upstream
+@pytest.mark.parametrize("each", seams.SEAMS, ids=lambda each: each.name)
+def test_it_rests_on_the_pinned_release_whatever_packs_change(roots, each):
+    text = seams.source(each.upstream, roots)
+    assert text is not None
+    assert each.sha256 == hashlib.sha256(text.encode()).hexdigest(), each.upstream
+
+
+def applied():
+    """In the worker: {seam: whether what it changes is changed}, each applied to the real upstream."""
+    import sys
+    from types import SimpleNamespace
+
+    import tiny
+    import torch
+    from megatron.core.dist_checkpointing.strategies import filesystem_async
+    from megatron.core.models.hybrid import hybrid_block
+    from megatron.core.tensor_parallel import layers
+    from megatron.core.transformer.experimental_attention_variant import dsa
+
+    from model.layers import head
+    from model.layers.common import norm
+    from model.layers.experts import wgrad
+    from model.layers.mamba3 import reference
+    from model.layers.mamba3 import upstream as mamba3_upstream
+
+    model, mamba3 = tiny.fresh(), mamba3_upstream.import_mamba3()
+    found = {
+        "no_peft": sys.modules["peft"] is None,
+        "bare_mamba": not hasattr(sys.modules["mamba_ssm"], "__version__"),
+        "final_norm": hybrid_block.TENorm is norm.RMSNorm and type(model.decoder.final_norm) is norm.RMSNorm,
+        "head": type(model.output_layer) is head.Head,
+        "router_state": all(b._keep_fp32 for n, b in model.named_buffers() if n.endswith("router.expert_bias")),
+        "mamba3_norm": type(model.decoder.layers[2].mixer.mamba.B_norm) is torch.nn.RMSNorm,
+    }
+    kernel = reference.mamba3_mimo_reference
+    for name, change in (("mamba3_torch", seams.MAMBA3_TORCH), ("mamba3_rows", seams.MAMBA3_ROWS)):
+        bound = change(mamba3.Mamba3.forward, {mamba3_upstream.KERNEL: kernel})
+        found[name] = bound.__globals__[mamba3_upstream.KERNEL] is kernel is not mamba3.mamba3_mimo_combined
+    whole = dsa.FusedDSAIndexerLoss
+    with seams.INDEXER_ROWS(lambda loss: (loss, "rows")):
+        inside = dsa.FusedDSAIndexerLoss
+    found["indexer_rows"] = (inside, dsa.FusedDSAIndexerLoss) == ((whole, "rows"), whole)
+    weights, hidden = seams.WEIGHTED_EXPERTS(), torch.ones(2)
+    found["weighted_experts"] = hidden * weights.unsqueeze(-1) is hidden
+    seams.APEX_WGRAD(print)
+    found["apex_wgrad"] = layers.fused_weight_gradient_mlp_cuda.wgrad_gemm_accum_fp32 is print
+    linear = torch.nn.Linear(2, 2)
+    seams.MAMBA3_WGRAD(linear, wgrad.Linear)
+    found["mamba3_wgrad"] = type(linear) is wgrad.Linear
+    filesystem_async._results_queue = None
+    seams.CHECKPOINT_QUEUE()
+    found["checkpoint_queue"] = (
+        filesystem_async.get_write_results_queue() is filesystem_async._results_queue is not None
+    )
+    buckets = [SimpleNamespace(offset=0, numel_unpadded=3), SimpleNamespace(offset=4, numel_unpadded=2)]
+    padded = {"a": (0, 3, 0), "b": (4, 6, 1)}
+    buffer = SimpleNamespace(buckets=buckets, param_index_map=padded)
+    with seams.UNPADDED_BUCKETS([buffer]):
+        inside = buffer.param_index_map
+    found["unpadded_buckets"] = inside == {"a": (0, 3, 0), "b": (3, 5, 1)} and buffer.param_index_map is padded
+    ours = torch.optim.AdamW([torch.nn.Parameter(torch.ones(2)), torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    seams.OPTIMIZER_STATE(ours)
+    parameters = ours.param_groups[0]["params"]
+    zero = all(not state["exp_avg"].any() for state in ours.state.values())
+    kept = ours.param_groups[0]["lr"] == 0.1 and all(bool((p == 1).all()) for p in parameters)
+    found["optimizer_state"] = len(ours.state) == 2 and zero and kept
+    one = ours.state[parameters[0]]["step"]
+    for state in ours.state.values():
+        state["step"] = one
+    with seams.OPTIMIZER_STEPS(ours):
+        aside = [state["step"] for state in ours.state.values()]
+    after = [state["step"] for state in ours.state.values()]
+    found["optimizer_steps"] = aside == [None, None] and after[0] is not after[1] and after == [1.0, 1.0]
+    return found
+
+
+@pytest.mark.upstream
+def test_each_is_applied_to_the_real_upstream(megatron):
+    assert megatron.call(applied) == dict.fromkeys((each.name for each in seams.SEAMS), True)
+
+
+@pytest.mark.parametrize(
+    ("upstream", "lines"),
+    [
+        ("package.module:plain", "def plain():\n    return 1\n"),
+        ("package.module:Layer.forward", CODE[CODE.index("    @property") :]),
+        ("package.module:Layer.forward.inner", "            def inner():\n                return 2\n"),
+        ("package.module", CODE),
+        ("package", ""),
+        ("package.module:Layer.backward", None),
+        ("package.other:plain", None),
+    ],
+)
+def test_the_source_is_found_without_importing(tree, upstream, lines):
+    assert seams.source(upstream, [tree.parent, tree]) == lines
+
+
+def test_a_seam_acts_on_the_code_that_it_was_written_for(tree, monkeypatch):
+    monkeypatch.syspath_prepend(tree)
+    monkeypatch.setattr(seams, "_checked", set())
+    assert seam(text=CODE[CODE.index("    @property") :])(1) == 2
+
+
+@pytest.mark.parametrize("upstream", ["package.module:Layer.forward", "package.module:gone", "gone.module:plain"])
+def test_a_seam_is_refused_where_upstream_changed(tree, monkeypatch, upstream):
+    monkeypatch.syspath_prepend(tree)
+    monkeypatch.setattr(seams, "_checked", set())
+    with pytest.raises(PatchlaneError, match="seam toy") as caught:
+        seam(upstream)(1)
+    assert "python -m model.lock check" in caught.value.remedy and "test_seams.py" in caught.value.remedy
+
+
+def test_a_run_is_refused_before_it_starts_for_the_seams_of_its_paths_alone(tree, monkeypatch):
+    rows = dataclasses.replace(seam(), paths={"indexer": ("rows",)})
+    monkeypatch.setattr(seams, "SEAMS", (rows,))
+    seams.check(ON_CPU, [tree])
+    with pytest.raises(PatchlaneError):
+        seams.check(ON_CPU | {"indexer": "rows"}, [tree])
+
+
+def test_what_a_run_applies_is_recorded():
+    recorded = {entry["name"]: entry for entry in seams.as_record(ON_CPU)}
+    assert {"mamba3_torch", "head", "optimizer_state"} <= set(recorded)
+    assert not {"mamba3_rows", "indexer_rows", "weighted_experts", "apex_wgrad"} & set(recorded)
+    assert recorded["head"] == {
+        "name": "head", "upstream": seams.HEAD.upstream, "sha256": seams.HEAD.sha256, "owner": "ours"
+    }  # fmt: skip
+
+
+def test_names_are_unique_and_paths_are_known():
+    assert len({each.name for each in seams.SEAMS}) == len(seams.SEAMS)
+    for each in seams.SEAMS:
+        for kind, names in each.paths.items():
+            assert set(names) <= set(paths.KINDS[kind].paths)
