@@ -18,6 +18,7 @@ import traceback
 import types
 from collections.abc import Callable
 from importlib.machinery import PathFinder
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -35,15 +36,16 @@ T = TypeVar("T")
 
 
 class Probe:
-    """One arm's notebook. Attributes: ``tree`` (import root), ``lane`` ("cpu" or "cuda"), ``seed``."""
+    """One arm's notebook. Attributes: ``tree`` (import root), ``lane`` ("cpu" or "cuda"), ``seed``, ``rank``.
 
-    tree: Path
-    _rank = Rank()
+    ``rank`` is this process among those of ``ranks``, or a world of one.
+    """
+
+    rank = Rank()
 
     def __init__(self, package: str, args: argparse.Namespace) -> None:
         self.package, self.lane, self.seed, self.args = package, args.lane, args.seed, args
-        self.checks: list[Check] = []
-        self.quiet = False  # a rank's checks are printed when they join the arm's
+        self.tree, self.checks = Path(), list[Check]()
 
     def open(self) -> None:
         """Find the package in the tree given, or where this interpreter has it, and say what is tested."""
@@ -63,15 +65,19 @@ class Probe:
         Raises CannotTest when the tree has no such module or a dependency is missing, RuntimeError when the code
         came from anywhere but the tree. Every other error propagates: it is a different failure.
         """
+        return self.importing(lambda: importlib.import_module(name))
+
+    def importing(self, call: Callable[[], T]) -> T:
+        """What ``call`` returns; raises as ``upstream`` does where it imports what is missing or not of the tree."""
         try:
-            module = importlib.import_module(name)
+            value = call()
         except ModuleNotFoundError as error:
             missing = (error.name or str(error)).split(".")[0]
             if missing == self.package:
                 raise CannotTest(f"this tree has no module {error.name}") from error
             raise absent(missing, "--needs") from error
         self.check_origin()
-        return module
+        return value
 
     def namespace(self, package: str | None = None) -> None:
         """Register a package without running its ``__init__`` (which may need compiled extensions).
@@ -107,33 +113,19 @@ class Probe:
         megatron_lane(self.lane)
         start_megatron(self.upstream, self.seed, self.rank, **parallel)
 
-    @property
-    def rank(self) -> Rank:
-        """This process among those of ``ranks``, or a world of one."""
-        return self._rank
-
-    def ranks(self, world: int, work: Callable[[int], None]) -> None:
-        """Run ``work(rank)`` in ``world`` forked processes; their checks and executed lines join this arm's.
+    def ranks(self, world: int, work: Callable[[int], T]) -> list[T]:
+        """What ``work(rank)`` returns in ``world`` forked processes; their checks and executed lines join this arm's.
 
         ``work`` calls ``megatron_cpu`` itself and records a check of a given name on one rank only. Call before this
         process touches a GPU. Raises RuntimeError when a rank fails, with its traceback in the log.
         """
         from reproducers.probe.ranks import run_ranks
 
-        run_ranks(self, world, work)
+        return run_ranks(self, world, work)
 
     def unwatched(self) -> contextlib.AbstractContextManager[None]:
         """A ``with`` block for what is timed: the runner follows executed lines, which costs time, but not there."""
         return contextlib.nullcontext()
-
-    def merge(self, checks: list[Check], seen: Any) -> None:
-        """Take in what a rank found."""
-        for check in checks:
-            self._add(check)
-
-    def seen(self) -> Any:
-        """What a rank has beside its checks, for ``merge``."""
-        return None
 
     def lower(self, func: Any, **configs: Any) -> str:
         """CUDA source of a TileLang function for sm_90a, no GPU needed; ``configs`` are pass configs.
@@ -174,9 +166,12 @@ class Probe:
 
     def operators(self, call: Callable[[], Any]) -> Operators:
         """How many operators ``call`` runs (``.count``) and how many elements they write (``.written``); any lane."""
-        from reproducers.probe.measuring import operators_of
+        from reproducers.probe.measuring import Operators
 
-        return operators_of(call)
+        operators = Operators()
+        with operators:
+            call()
+        return operators
 
     def launches(self, call: Callable[[], Any]) -> tuple[int, int]:
         """Kernels, copies and fills of ``call`` on the GPU, and copies to the host among them; CUDA lane only.
@@ -208,43 +203,41 @@ class Probe:
 
         Returns the call's value, or None when it raised: follow with ``error`` to show that the value is right.
         """
-        return self._call(name, call, signature)
+        limit = f"no {signature.exception} /{signature.message}/ from {signature.frame}"
+        return self._call(name, call, "bug", limit, signature.matches)
 
     def guard_attempt(self, name: str, call: Callable[[], T]) -> T | None:
         """Guard check: ``call`` must not raise. Returns its value, or None when it did (and the guard failed)."""
-        return self._call(name, call, None)
+        return self._call(name, call, "guard", "no exception", lambda error: False)
 
-    def _call(self, name: str, call: Callable[[], T], bug: Signature | None) -> T | None:
-        role, good, bad = ("bug", "healthy", "different") if bug else ("guard", "passed", "failed")
-        limit = f"no {bug.exception} /{bug.message}/ from {bug.frame}" if bug else "no exception"
+    def _call(self, name: str, call: Callable[[], T], role: str, limit: str, matches: Callable[..., bool]) -> T | None:
+        good, bad = ("healthy", "different") if role == "bug" else ("passed", "failed")
         try:
-            value = call()
+            value, state, said = call(), good, "returned"
         except CannotTest:
             raise
         except Exception as error:
-            state = "bug" if bug and bug.matches(error) else bad
+            state = "bug" if matches(error) else bad
             if state == bad or not any(c.state == "bug" and isinstance(c.measured, str) for c in self.checks):
                 # of the bug the first, which an issue quotes; without this frame, which says nothing
                 below = getattr(error.__traceback__, "tb_next", None)
                 traceback.print_exception(type(error), error, below, file=sys.stdout)
-            said = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-            self._add(Check(name, role, state, said, limit, signature=bug))  # type: ignore[arg-type]
-            return None
-        self._add(Check(name, role, good, "returned", limit, signature=bug))  # type: ignore[arg-type]
+            value, said = None, f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        self._add(Check(name, role, state, said, limit, signature=bug))
         return value
 
     def error(
-        self, name: str, measured: float, limit: float, *, reference: str, bug_above: float | None = None,
-        unit: str = "",
-    ) -> None:  # fmt: skip
+        self, name: str, measured: float, limit: float, *, reference: str, bug_above: float = inf, unit: str = ""
+    ) -> None:
         """Bug check on an error norm: healthy ≤ ``limit``, the bug ≥ ``bug_above``, in between a different failure."""
         state = judge_error(measured := float(measured), limit, bug_above)
-        detail = f"bug at or over {bug_above:.4g}" if bug_above is not None else ""
-        self._add(Check(name, "bug", state, measured, limit, reference, unit, detail, bug_above))
+        detail = "" if bug_above == inf else f"bug at or over {bug_above:.4g}"
+        above = None if bug_above == inf else bug_above
+        self._add(Check(name, "bug", state, measured, limit, reference, unit, detail, above))
 
     def guard(self, name: str, measured: float, limit: float, *, reference: str, unit: str = "") -> None:
         """Guard check: behaviour next to the bug that must hold in both arms, ``measured`` ≤ ``limit``."""
-        passed = judge_error(measured := float(measured), limit, None) == "healthy"
+        passed = judge_error(measured := float(measured), limit, inf) == "healthy"
         self._add(Check(name, "guard", "passed" if passed else "failed", measured, limit, reference, unit))
 
     def digest(self, name: str, *tensors: Any) -> None:
@@ -266,8 +259,7 @@ class Probe:
         if any(c.name == check.name for c in self.checks):
             raise ValueError(f"check {check.name!r} is recorded twice")
         self.checks.append(check)
-        if not self.quiet:
-            print(check.line(), flush=True)
+        print(check.line(), flush=True)
 
 
 def absent(package: str, option: str) -> CannotTest:
@@ -284,42 +276,21 @@ def locate(package: str, tree: str | None, option: str) -> Path:
     return Path(next(iter(spec.submodule_search_locations))).parent
 
 
-def _options() -> argparse.ArgumentParser:
-    """The options of every reproducer."""
-    parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__)
-    parser.add_argument("--tree", type=os.path.abspath, help="folder of the package under test (default: installed)")
-    parser.add_argument("--needs", type=os.path.abspath, action="append", default=[], help="... of one that it needs")
-    parser.add_argument("--lane", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minimal", action="store_true", help="run minimal() alone; it raises where the bug is")
-    return parser
-
-
-def run_minimal(
-    p: Probe, minimal: Callable[[], None] | None, prepare: Callable[[Probe], object] | None
-) -> None:  # fmt: skip
-    """Prepare the lane, run ``minimal`` and check where upstream came from; what it raises is not caught."""
-    if minimal is None:
-        raise CannotTest("this reproducer has no minimal()")
-    if prepare is not None:
-        prepare(p)
-    try:
-        minimal()
-    except ModuleNotFoundError as error:
-        raise absent((error.name or "").split(".")[0], "--needs") from error
-    p.check_origin()
-
-
 def main(
     reproduce: Callable[[Probe], None], *, pack: int, package: str,
-    minimal: Callable[[], None] | None = None, prepare: Callable[[Probe], object] | None = None,
+    minimal: Callable[[], None], prepare: Callable[[Probe], object] = lambda p: None,
 ) -> None:  # fmt: skip
     """Run ``reproduce`` as one arm and exit (see the module's docstring for output and exit status).
 
     ``minimal``: the bug in at most 15 lines, without the probe: raises where the bug is, returns where it is not.
     ``prepare`` runs before it under ``--minimal`` (stand-ins of the CPU lane, say); ``reproduce`` prepares itself.
     """
-    parser, kind = _options(), Probe
+    parser, kind = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__), Probe
+    parser.add_argument("--tree", type=os.path.abspath, help="folder of the package under test (default: installed)")
+    parser.add_argument("--needs", type=os.path.abspath, action="append", default=[], help="... of one that it needs")
+    parser.add_argument("--lane", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minimal", action="store_true", help="run minimal() alone; it raises where the bug is")
     if "--watch" in sys.argv:  # an arm of the runner
         from reproducers.probe.watched import WatchedProbe
 
@@ -331,9 +302,9 @@ def main(
     try:
         p.open()
         if args.minimal:
-            return run_minimal(p, minimal, prepare)
-        reproduce(p)
-        p.check_origin()
+            p.importing(lambda: prepare(p))
+            return p.importing(minimal)
+        p.importing(lambda: reproduce(p))
         outcome, reason = judge(p.checks)
     except CannotTest as error:
         outcome, reason, remedy = "cannot_test", error.reason, error.remedy

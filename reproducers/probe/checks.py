@@ -7,12 +7,9 @@ import math
 import re
 import sys
 import traceback
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
-State = Literal["bug", "healthy", "different", "passed", "failed", "skipped", "noted"]
-Outcome = Literal["bug", "healthy", "different", "cannot_test"]
 SENTINELS = (
     "BUG_REPRODUCED",
     "FIX_VALIDATED",
@@ -30,8 +27,7 @@ class CannotTest(Exception):
         self.reason, self.remedy = reason, remedy
 
 
-@dataclass(frozen=True)
-class Signature:
+class Signature(NamedTuple):
     """How a crash by the bug looks: exception type, pattern of its message, end of a path in its traceback.
 
     ``frame`` is a path suffix such as ``mamba_ssm/ops/tilelang/mamba3/mamba3_mimo_bwd.py``; the whole traceback is
@@ -52,16 +48,15 @@ class Signature:
         )
 
 
-@dataclass(frozen=True)
-class Check:
+class Check(NamedTuple):
     """One named claim. ``role`` says what a failure means: the bug itself, a broken neighbour, or nothing.
 
     ``bug_above``: from which number on it shows the bug. ``signature``: of the crash that would show it.
     """
 
     name: str
-    role: Literal["bug", "guard", "note", "digest"]
-    state: State
+    role: str  # bug, guard, note or digest
+    state: str  # bug, healthy or different; passed or failed; noted or skipped
     measured: float | str | None = None
     limit: float | str | None = None
     reference: str = ""
@@ -78,19 +73,19 @@ class Check:
         return f"[{self.state:>9}] {self.name}{value}{self.detail and f' -- {self.detail}'}"
 
 
-def judge_error(measured: float, limit: float, bug_above: float | None) -> State:
+def judge_error(measured: float, limit: float, bug_above: float) -> str:
     """Healthy at or under ``limit``; the bug at or over ``bug_above``; anything else, NaN included, is different."""
-    if math.isfinite(measured) and measured <= limit:
-        return "healthy"
-    return "bug" if bug_above is not None and math.isfinite(measured) and measured >= bug_above else "different"
+    if not math.isfinite(measured):
+        return "different"
+    return "healthy" if measured <= limit else "bug" if measured >= bug_above else "different"
 
 
-def judge(checks: list[Check]) -> tuple[Outcome, str]:
+def judge(checks: list[Check]) -> tuple[str, str]:
     """(outcome, reason): any different bug check decides first, then the bug, then health; guards do not decide."""
     bugs = [c for c in checks if c.role == "bug"]
     for state in ("different", "bug"):
         if names := [c.name for c in bugs if c.state == state]:
-            return state, "; ".join(names)  # type: ignore[return-value]
+            return state, "; ".join(names)
     said = f"{len(bugs)} bug check{'s'[: len(bugs) > 1]} healthy"
     return ("healthy", said) if bugs else ("different", "the reproducer made no bug check")
 

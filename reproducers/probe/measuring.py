@@ -35,49 +35,10 @@ class Places(Counter[str]):
         return ", ".join(f"{place} x{times}" for place, times in sorted(self.items())) or "none"
 
 
-class _Reads(TorchDispatchMode):
-    """Where code under ``tree`` calls operators for which the host would wait for a GPU, masks as indices included."""
-
-    def __init__(self, tree: Path) -> None:
-        super().__init__()
-        self.tree, self.places = str(tree.resolve()), Places()
-
-    def read(self, made_from_number: bool = False) -> None:
-        """Count a read at the innermost line under the tree."""
-        at = [f for f in traceback.extract_stack() if f.filename.startswith(self.tree)][-1:]
-        for frame in at:
-            if not made_from_number or "torch.tensor(" in (frame.line or ""):
-                self.places[f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"] += 1
-
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name, kwargs = op.name().removeprefix("aten::").partition(".")[0], kwargs or {}
-        indices = args[1] if name in ("index", "index_put_", "_index_put_impl_") else ()
-        mask = any(i is not None and i.dtype == torch.bool for i in indices)
-        if mask or (name in _READING and kwargs.get("output_size") is None):
-            self.read(made_from_number=name == "lift_fresh")
-        return op(*args, **kwargs)
-
-
-class _Fetches(TorchFunctionMode):
-    """Adds to ``reads`` what no operator shows where a tensor is on the CPU already."""
-
-    def __init__(self, reads: _Reads) -> None:
-        super().__init__()
-        self.reads = reads
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") in _FETCHES:
-            self.reads.read()
-        return func(*args, **(kwargs or {}))
-
-
 def host_waits(call: Callable[[], Any], tree: Path, lane: str) -> Places:
     """The places where ``call`` makes the host wait for a GPU; see ``Probe.waits``."""
     if lane == "cpu":
-        reads = _Reads(tree)
-        with _Fetches(reads), reads:
-            call()
-        return reads.places
+        return _reads(call, str(tree.resolve()))
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("warn")
     try:
@@ -88,6 +49,36 @@ def host_waits(call: Callable[[], Any], tree: Path, lane: str) -> Places:
         torch.cuda.set_sync_debug_mode("default")
     synchronising = [w for w in said if "synchronizing CUDA operation" in str(w.message)]
     return Places(f"{w.filename.rpartition('/')[2]}:{w.lineno}" for w in synchronising)
+
+
+def _reads(call: Callable[[], Any], tree: str) -> Places:
+    """Where code under ``tree`` does what would make the host wait for a GPU, masks as indices included."""
+    places = Places()
+
+    def read(made_from_number: bool = False) -> None:
+        """Count a read at the innermost line under the tree."""
+        for frame in [f for f in traceback.extract_stack() if f.filename.startswith(tree)][-1:]:
+            if not made_from_number or "torch.tensor(" in (frame.line or ""):
+                places[f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"] += 1
+
+    class Dispatched(TorchDispatchMode):
+        def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            name, kwargs = op.name().removeprefix("aten::").partition(".")[0], kwargs or {}
+            indices = args[1] if name in ("index", "index_put_", "_index_put_impl_") else ()
+            mask = any(i is not None and i.dtype == torch.bool for i in indices)
+            if mask or (name in _READING and kwargs.get("output_size") is None):
+                read(made_from_number=name == "lift_fresh")
+            return op(*args, **kwargs)
+
+    class Called(TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if getattr(func, "__name__", "") in _FETCHES:
+                read()
+            return func(*args, **(kwargs or {}))
+
+    with Called(), Dispatched():
+        call()
+    return places
 
 
 class Operators(TorchDispatchMode):
@@ -103,14 +94,6 @@ class Operators(TorchDispatchMode):
         if isinstance(made, torch.Tensor) and not (alias[0] and not alias[0].is_write):  # no view
             self.written += made.numel()
         return made
-
-
-def operators_of(call: Callable[[], Any]) -> Operators:
-    """Run ``call`` and count; see ``Operators``."""
-    operators = Operators()
-    with operators:
-        call()
-    return operators
 
 
 def gpu_launches(call: Callable[[], Any]) -> tuple[int, int]:

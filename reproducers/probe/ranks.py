@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import shutil
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from reproducers.probe.checks import CannotTest
 
 
-@dataclass(frozen=True)
-class Rank:
+class Rank(NamedTuple):
     """This process among its arm's ranks; ``rendezvous`` is a file where torch.distributed lets them meet."""
 
     number: int = 0
@@ -30,66 +27,62 @@ class Rank:
     rendezvous: Path | None = None
 
 
-def run_ranks(probe: Any, world: int, work: Callable[[int], None]) -> None:
-    """Fork ``world`` children that run ``work(rank)``; their checks and executed lines join ``probe``'s.
+def run_ranks(probe: Any, world: int, work: Callable[[int], Any]) -> list[Any]:
+    """What ``work(rank)`` returns in each of ``world`` forked children; their checks join ``probe``'s.
 
     Raises CannotTest when a rank does, RuntimeError with the rank's own words when it fails otherwise; the other
     ranks, which may be waiting for it, are killed.
     """
-    context = multiprocessing.get_context("fork")
-    folder = tempfile.mkdtemp(prefix="patchlane-")
-    ends: dict[Any, int] = {}
-    children: list[Any] = []
+    context, ends, children = multiprocessing.get_context("fork"), dict[Any, int](), list[Any]()
+    said: list[Any] = [None] * world
     sys.stdout.flush()
-    for number in range(world):
-        here, there = context.Pipe(duplex=False)
-        rank = Rank(number, world, Path(folder) / "rendezvous")
-        child = context.Process(target=_rank, args=(probe, rank, work, there))
-        child.start()
-        there.close()
-        ends[here], children = number, [*children, child]
+    with tempfile.TemporaryDirectory(prefix="patchlane-", ignore_cleanup_errors=True) as folder:
+        for number in range(world):
+            here, there = context.Pipe(duplex=False)
+            rank = Rank(number, world, Path(folder) / "rendezvous")
+            children.append(context.Process(target=_rank, args=(probe, rank, work, there)))
+            children[-1].start()
+            there.close()
+            ends[here] = number
+        try:
+            while ends:
+                for end in wait(list(ends)):
+                    number = ends.pop(end)
+                    said[number] = _hear(end, number)
+        finally:
+            for child in children:
+                child.kill()
+                child.join()
+    for checks, _ in said:
+        for check in checks:
+            probe._add(check)
+    return [value for _, value in said]
+
+
+def _hear(end: Any, number: int) -> Any:
+    """A rank's (checks, value of its work); raises what it sent instead."""
     try:
-        said = _hear(ends)
-    finally:
-        for child in children:
-            child.kill()
-            child.join()
-        shutil.rmtree(folder, ignore_errors=True)
-    for _, checks, seen in sorted(said, key=lambda item: item[0]):
-        probe.merge(checks, seen)
-
-
-def _hear(ends: dict[Any, int]) -> list[tuple[int, list[Any], Any]]:
-    """Each rank's (number, checks, what its watch saw); raises at the first that failed."""
-    said: list[tuple[int, list[Any], Any]] = []
-    while ends:
-        for ready in wait(list(ends)):
-            number = ends.pop(ready)
-            try:
-                message: Any = ready.recv()  # type: ignore[union-attr,call-arg]
-            except EOFError:
-                raise RuntimeError(f"rank {number} died without a word") from None
-            kind, *body = message
-            if kind == "cannot_test":
-                raise CannotTest(*body)
-            if kind == "failed":
-                raise RuntimeError(f"rank {number}: {body[0]}")
-            said.append((number, body[0], body[1]))
+        said = end.recv()
+    except EOFError:
+        raise RuntimeError(f"rank {number} died without a word") from None
+    if isinstance(said, Exception):
+        raise said
     return said
 
 
-def _rank(probe: Any, rank: Rank, work: Callable[[int], None], end: Any) -> None:
+def _rank(probe: Any, rank: Rank, work: Callable[[int], Any], end: Any) -> None:
     """One rank: measure quietly, send what was seen, and leave without running the parent's exit handlers."""
-    probe._rank, probe.checks, probe.quiet = rank, [], True
+    probe.rank, probe.checks = rank, []
+    probe._add = probe.checks.append  # printed when they join the arm's
     try:
-        work(rank.number)
+        value = work(rank.number)
         probe.check_origin()
-        end.send(("done", probe.checks, probe.seen()))
+        end.send((probe.checks, value))
     except CannotTest as error:
-        end.send(("cannot_test", error.reason, error.remedy))
+        end.send(error)
     except Exception as error:
         print(f"rank {rank.number}:", traceback.format_exc(), flush=True)
-        end.send(("failed", f"{type(error).__name__}: {error}".splitlines()[0]))
+        end.send(RuntimeError(f"rank {rank.number}: {type(error).__name__}: {error}".splitlines()[0]))
     finally:
         sys.stdout.flush()
         end.close()

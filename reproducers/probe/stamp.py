@@ -50,13 +50,11 @@ def version(package: str, tree: Path) -> str:
     """Which ``package`` lies in ``tree``: distribution and release, else what its sources and git say; never empty."""
     there = importlib.metadata.distributions(path=[str(tree)])
     said = [f"{d.name} {d.version}" for d in there if any(f.parts[0] == package for f in d.files or ())]
-    if not said:
-        for source in (tree / package / "__init__.py", tree / "pyproject.toml", tree.parent / "pyproject.toml"):
-            text = source.read_text(encoding="utf-8") if source.is_file() else ""
-            said = said or re.findall(r"""(?m)^(?:__version__|version) = ["'](.+)["']""", text)[:1]
-        commit = subprocess.getoutput(shlex.join(["git", "-C", str(tree), "log", "-1", "--format=%h", "--", package]))
-        said = [package, *said, *([f"commit {commit}"] if re.fullmatch("[0-9a-f]{7,40}", commit) else [])]
-    return " ".join(said)
+    files = [tree / package / "__init__.py", tree / "pyproject.toml", tree.parent / "pyproject.toml"]
+    text = "\n".join(file.read_text(encoding="utf-8") for file in files if file.is_file())
+    number = re.findall(r"""(?m)^(?:__version__|version) = ["'](.+)["']""", text)[:1]
+    git = shlex.join(["git", "-C", str(tree), "log", "-1", "--format=commit %h", "--", package])
+    return " ".join(said or [package, *number, *re.findall("^commit [0-9a-f]+$", subprocess.getoutput(git))])
 
 
 def gpus() -> list[dict[str, str]]:

@@ -9,7 +9,7 @@ import contextlib
 import json
 import sys
 from argparse import ArgumentParser, Namespace
-from dataclasses import asdict
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +17,6 @@ from typing import Any
 from reproducers.base.files import file_sha256
 from reproducers.probe import Probe
 from reproducers.probe.api import locate
-from reproducers.probe.checks import Check
 from reproducers.probe.lanes import kept
 from reproducers.probe.stamp import capability, versions
 from reproducers.probe.watch import Watch
@@ -63,7 +62,7 @@ class WatchedProbe(Probe):
             "reason": reason,
             "remedy": remedy,
             "sentinel": "BUG_REPRODUCED" if outcome == "bug" else None,
-            "checks": [asdict(check) for check in self.checks],
+            "checks": [_fields(check) for check in self.checks],
             "executed": executed,
         }
         _emit("record", record)
@@ -86,14 +85,16 @@ class WatchedProbe(Probe):
         """A ``with`` block whose lines are not watched, because watching costs time that it would measure."""
         return self._watch.paused()
 
-    def merge(self, checks: list[Check], seen: Any) -> None:
-        """Take in a rank's checks, and what its watch saw."""
-        super().merge(checks, seen)
-        self._watch.merge(seen)
+    def ranks(self, world: int, work: Callable[[int], Any]) -> list[Any]:
+        """As the probe's; what a rank's watch saw joins this one's."""
 
-    def seen(self) -> Any:
-        """What this process's watch saw."""
-        return self._watch.seen()
+        def watched(rank: int) -> tuple[Any, Any]:
+            return work(rank), self._watch.seen()
+
+        said = super().ranks(world, watched)
+        for _, seen in said:
+            self._watch.merge(seen)
+        return [value for value, _ in said]
 
     @property
     def _watch(self) -> Watch:
@@ -117,3 +118,7 @@ class WatchedProbe(Probe):
 
 def _emit(kind: str, body: dict[str, Any]) -> None:
     print(json.dumps({"patchlane": kind, **body}, sort_keys=True), flush=True)
+
+
+def _fields(check: Check) -> dict[str, Any]:
+    return check._asdict() | {"signature": check.signature and check.signature._asdict()}

@@ -322,7 +322,7 @@ class Meter:
     def sample(self) -> None:
         """Bring the figures up to date. Raises psutil.Error when a process ends meanwhile; the next reading serves."""
         family = self.keeper.children(recursive=True)
-        now, resident, waiting = time.monotonic(), 0, False
+        now, resident, waiting = time.monotonic(), 0, not family  # the keeper, on a busy machine, has yet to start it
         ended = self.keeper.cpu_times()
         processor = ended.children_user + ended.children_system
         for process in family:

@@ -173,7 +173,7 @@ def diff(scratch: Path, old: dict[str, str], new: dict[str, str], *flags: str) -
 def body(code: str) -> str:
     """A reproducer whose ``reproduce`` has this body."""
     head = "import ctypes, os, signal, subprocess, sys, time\nfrom reproducers import probe\n\n\ndef reproduce(p):\n"
-    tail = '\n\nif __name__ == "__main__":\n    probe.main(reproduce, pack=7, package="toyup")\n'
+    tail = '\n\nif __name__ == "__main__":\n    probe.main(reproduce, pack=7, package="toyup", minimal=lambda: None)\n'
     return head + textwrap.indent(textwrap.dedent(code).strip(), "    ") + tail
 
 

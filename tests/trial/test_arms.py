@@ -28,6 +28,7 @@ SHORT = "    timeout_s: 2\n    memory_gib: 0.3\n"
 BAD = {
     "import error": ("raise ImportError('no such name')", "different"),
     "missing dependency": ("import_module = p.upstream('toyup.needy')", "cannot_test"),
+    "missing dependency, not through the probe": ("import not_installed_anywhere", "cannot_test"),
     "module not in the tree": ("p.upstream('toyup.absent')", "cannot_test"),
     "syntax error upstream": ("p.upstream('toyup.broken')", "different"),
     "hangs": ("time.sleep(60)", "cannot_test"),
@@ -298,10 +299,10 @@ def test_processor_time_of_the_whole_family_counts(toy, where):
 class Keeper:
     """A keeper with one process, whose figures a test sets."""
 
-    pid, status_now, used = 0, psutil.STATUS_SLEEPING, 0.0
+    pid, status_now, used, started = 0, psutil.STATUS_SLEEPING, 0.0, True
 
     def children(self, recursive=False):
-        return [self] if recursive else []
+        return [self] if recursive and self.started else []
 
     def oneshot(self):
         return contextlib.nullcontext()
@@ -316,13 +317,13 @@ class Keeper:
         return self.status_now
 
 
-def metered(monkeypatch, tmp_path, share, status):
+def metered(monkeypatch, tmp_path, share, status, started=True):
     """(seconds, reason) at which an arm that gets that share of a core is stopped, of a limit of 100 s."""
     clock, keeper = [0.0], Keeper()
     monkeypatch.setattr(arms.time, "monotonic", lambda: clock[0])
     spec = ArmSpec(tmp_path / "p/reproducer.py", tmp_path, [], "cpu", 0, "", {}, 100, 1, tmp_path)
     meter = arms.Meter(keeper, spec)
-    keeper.status_now = status
+    keeper.status_now, keeper.started = status, started
     while (stop := meter.stop()) is None:
         clock[0] += 10
         keeper.used = clock[0] * share
@@ -345,6 +346,11 @@ def test_a_busy_machine_does_not_decide(monkeypatch, tmp_path, share, status, en
     seconds, stop = metered(monkeypatch, tmp_path, share, status)
     assert (seconds, stop.reason) == (pytest.approx(ends[0], abs=10), ends[1])
     assert stop.remedy == "--timeout 600"
+
+
+def test_an_arm_that_the_keeper_has_yet_to_start_is_not_idle(monkeypatch, tmp_path):
+    seconds, stop = metered(monkeypatch, tmp_path, 0, psutil.STATUS_SLEEPING, started=False)
+    assert (seconds, stop.reason) == (pytest.approx(2001, abs=10), "over 2000 s of wall time")
 
 
 def test_a_longer_time_can_be_given(toy):
@@ -419,7 +425,7 @@ def test_judge_error():
     assert [judge_error(m, 1.0, 2.0) for m in (0, 1, 1.5, 2, 3, nan, inf)] == [
         *("healthy", "healthy", "different", "bug", "bug", "different", "different")
     ]
-    assert judge_error(5, 1.0, None) == "different"
+    assert judge_error(5, 1.0, inf) == "different"
 
 
 def test_signature_needs_type_message_and_frame(tmp_path):

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from reproducers.base.errors import PatchlaneError
 from reproducers.desk.attachment import flatten
 from reproducers.probe.api import SOURCES
-from reproducers.record.schema import Pack
+from reproducers.record.schema import Need, Pack
 from reproducers.upstream import pins
 
 ISSUE_LIMIT = 65_536  # characters that GitHub takes in one issue or comment
+UNPINNED = {"tilelang": "apache-tvm-ffi"}  # pip takes the newest, which older releases cannot load
 HEADER = re.compile(r"(?m)^# /// script$\s(^#(| .*)$\s)+^# ///$\n")  # PEP 723's own pattern, for one type
 
 
@@ -63,9 +64,19 @@ def _checkout(root: str) -> str:
     return "a checkout" if root == "." else f"a checkout's {root}/"
 
 
+def completed(header: str, needs: list[Need]) -> str:
+    """The header with the release among ``needs`` of what a distribution in it loads and does not pin."""
+    releases = {need.distribution: need.release for need in needs}
+    for name, loaded in UNPINNED.items():
+        if loaded in releases and f'"{loaded}' not in header:
+            header = re.sub(rf'(?m)^#     .*"{name}==.*\n', rf'\g<0>#     "{loaded}=={releases[loaded]}",\n', header)
+    return header
+
+
 def render(pack: Pack) -> str:
     """The exported file's text; a pure function of the pack's and the engine's files."""
     source = pack.reproducer.read_text(encoding="utf-8")
     header, docstring, future, _ = split(source)
-    imports, code = flatten.join(source, pack.reproducer.name)
+    header = completed(header, pins.needs_of(pack, pack.pins["live"]))
+    imports, code = flatten.join(source, pack.reproducer.name, pack.lanes)
     return "\n".join([f"{header}{docstring}{note(pack)}", *([future.lstrip()] if future else []), imports, code])

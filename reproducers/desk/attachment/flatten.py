@@ -2,7 +2,8 @@
 
 By name only: a definition of the probe's modules is kept when kept code names it, a method of a kept class when kept
 code has an attribute of that name. So the modules below may not define a name twice, nor one that a reproducer defines.
-Kept code is cut out of its file as it stands, docstrings down to their first line.
+Kept code is cut out of its file as it stands; docstrings down to their first line, those of methods and private
+functions wholly.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeGuard
@@ -23,6 +24,7 @@ LANES = ("lanes/triton", "lanes/megatron", "lanes/transformer_engine", "lanes/ti
 MODULES = ("checks", "ranks", "stamp", "measuring", *LANES)
 PROBE = "api"
 STAYS = "reproducers.probe.watched"  # what is imported under an `if` with all that this guards
+ON_CPU = ("device == 'cpu'", "lane == 'cpu'")  # what is done under these tests is of that lane only
 RULER = f"# {'-' * 20} what it reports through {'-' * 20}\n"
 WIDTH = 120
 _CONSTANT = ast.Assign | ast.AnnAssign
@@ -36,31 +38,32 @@ class Uses:
     attributes: set[str] = field(default_factory=set)
 
     def add(self, nodes: list[ast.AST]) -> None:
-        """Take in what ``nodes`` use, but for what does not travel."""
+        """Take in what ``nodes`` use."""
         for node in nodes:
-            if _stays(node):
-                continue
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
                 self.names.add(node.id)
             elif isinstance(node, ast.Attribute):
                 self.attributes.add(node.attr)
+                self.names.add(ast.unparse(node))  # a.b, as it may have been imported
             self.add([*ast.iter_child_nodes(node)])
 
 
 @dataclass
 class Module:
-    """One of the probe's modules: its text, by line, and which of its nodes are kept."""
+    """One of the probe's modules: its text, by line, what of it does not travel, and which of its nodes are kept."""
 
     name: str
     lines: list[str]
     body: list[ast.stmt]
+    out: list[ast.stmt]
     kept: set[ast.stmt] = field(default_factory=set)
 
     @classmethod
-    def read(cls, name: str) -> Module:
-        """From its file."""
-        text = (ENGINE / f"{name}.py").read_text(encoding="utf-8")
-        return cls(name, text.splitlines(keepends=True), ast.parse(text).body)
+    def read(cls, name: str, lanes: Collection[str]) -> Module:
+        """From its file, without what only the engine or a lane not among ``lanes`` needs."""
+        text, leave = (ENGINE / f"{name}.py").read_text(encoding="utf-8"), _LeaveOut(lanes)
+        body = [node for node in ast.parse(text).body if leave.visit(node)]
+        return cls(name, text.splitlines(keepends=True), body, leave.out)
 
     def definitions(self) -> Iterator[tuple[str, ast.stmt]]:
         """(name, node) of all that it defines at its top."""
@@ -75,13 +78,11 @@ class Module:
                 self.kept.add(node)
                 uses.add(_shell(node) if isinstance(node, ast.ClassDef) else [node])
         for node in [n for n in self.kept if isinstance(n, ast.ClassDef)]:
-            for method in node.body:
-                asked = isinstance(method, ast.FunctionDef) and (
-                    re.fullmatch("__.+__", method.name) or method.name in uses.attributes
-                )
-                if asked and method not in self.kept:
-                    self.kept.add(method)
-                    uses.add([method])
+            for member in filter(_sheddable, node.body):
+                asked = any(re.fullmatch("__.+__", name) or name in uses.attributes for name in _defined(member))
+                if asked and member not in self.kept:
+                    self.kept.add(member)
+                    uses.add([member])
         return len(self.kept) > before
 
     def text(self) -> str:
@@ -97,19 +98,20 @@ class Module:
         uses = Uses()
         for node in self.body:
             if node in self.kept:
-                methods = [n for n in getattr(node, "body", []) if n in self.kept]
-                uses.add([*_shell(node), *methods] if isinstance(node, ast.ClassDef) else [node])
+                members = [n for n in getattr(node, "body", []) if n in self.kept]
+                uses.add([*_shell(node), *members] if isinstance(node, ast.ClassDef) else [node])
         return uses
 
     def _cut(self, node: ast.stmt) -> str:
-        gone: set[int] = set()
-        for inner in ast.walk(node):
-            if isinstance(inner, ast.stmt) and (_stays(inner) or _unused_method(inner, node, self.kept)):
-                gone |= self._span(inner)
+        members = node.body if isinstance(node, ast.ClassDef) else []
+        unused = [member for member in members if _sheddable(member) and member not in self.kept]
+        gone = set[int]().union(*map(self._span, [*self.out, *unused]))
         rows = list(self.lines)
         for inner in ast.walk(node):
             if isinstance(inner, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(inner):
                 said = inner.body[0]
+                if isinstance(inner, ast.FunctionDef) and _inside(inner, node) and len(inner.body) > 1:
+                    gone |= self._span(said)
                 gone |= set(range(said.lineno + 1, (said.end_lineno or 0) + 1))
                 if said.end_lineno != said.lineno:
                     rows[said.lineno - 1] = rows[said.lineno - 1].rstrip() + '"""\n'
@@ -148,23 +150,36 @@ def _stays(node: ast.AST) -> bool:
     return any(isinstance(n, ast.ImportFrom) and n.module == STAYS for n in inner)
 
 
+class _LeaveOut(ast.NodeTransformer):
+    """Takes ``out`` of a module what stays here, and what is done on the CPU only where that is no lane of the pack."""
+
+    def __init__(self, lanes: Collection[str]) -> None:
+        self.lanes, self.out = lanes, list[ast.stmt]()
+
+    def visit(self, node: ast.AST) -> ast.AST | None:
+        """The node, or None for one that is left out."""
+        of_cpu = isinstance(node, ast.If) and not node.orelse and ast.unparse(node.test) in ON_CPU
+        if not (_stays(node) or (of_cpu and "cpu" not in self.lanes)):
+            return self.generic_visit(node)
+        assert isinstance(node, ast.stmt)
+        self.out.append(node)
+        return None
+
+
 def _shell(node: ast.ClassDef) -> list[ast.AST]:
-    """A class without its methods."""
-    return [
-        *node.bases,
-        *node.keywords,
-        *node.decorator_list,
-        *(n for n in node.body if not isinstance(n, ast.FunctionDef)),
-    ]
+    """A class without what is kept only where it is asked for."""
+    return [*node.bases, *node.keywords, *node.decorator_list, *(n for n in node.body if not _sheddable(n))]
 
 
-def _unused_method(inner: ast.stmt, node: ast.stmt, kept: set[ast.stmt]) -> bool:
-    return (
-        isinstance(node, ast.ClassDef)
-        and inner in node.body
-        and isinstance(inner, ast.FunctionDef)
-        and inner not in kept
-    )
+def _sheddable(member: ast.stmt) -> bool:
+    """Whether a class is whole without this member where nobody asks for it: a method, or what a call made."""
+    made = isinstance(member, ast.Assign) and isinstance(member.value, ast.Call)
+    return made or isinstance(member, ast.FunctionDef)
+
+
+def _inside(function: ast.FunctionDef, top: ast.stmt) -> bool:
+    """Whether a function is for the code around it only: a method, private, or within another."""
+    return function is not top or function.name.startswith("_")
 
 
 class Imports:
@@ -183,12 +198,11 @@ class Imports:
                     (node.module or "", alias.name) if isinstance(node, ast.ImportFrom) else (alias.name, None)
                 )
                 bound = alias.asname or alias.name.split(".")[0]
-                if wanted is None or bound in wanted:
-                    key = bound if name or alias.asname else alias.name  # import a.b beside import a
-                    if self.bound.setdefault(key, (module, name)) != (module, name):
-                        raise PatchlaneError(
-                            f"{where}: {bound} is imported from two places", "import it under one name"
-                        )
+                key = bound if name or alias.asname else alias.name  # import a.b beside import a
+                if wanted is not None and key not in wanted:
+                    continue
+                if self.bound.setdefault(key, (module, name)) != (module, name):
+                    raise PatchlaneError(f"{where}: {bound} is imported from two places", "import it under one name")
 
     def text(self) -> str:
         """Standard library first, then the rest, each as isort does."""
@@ -214,18 +228,17 @@ def _by_type(name: str) -> tuple[int, str]:
     return (0 if name.isupper() and len(name) > 1 else 1 if name[:1].isupper() else 2, name)
 
 
-def join(source: str, where: str) -> tuple[str, str]:
+def join(source: str, where: str, lanes: Collection[str]) -> tuple[str, str]:
     """(imports, all other code) of the single file for a reproducer's ``source``: its own first, then the probe's.
 
     Its ``probe.NAME`` becomes NAME. What it makes of the probe when it is imported, a Signature say, and its last
     ``if __name__`` come after the probe. PatchlaneError, with ``where``, for what cannot be ordered so.
     """
     body = ast.parse(source).body
-    uses, named = Uses(), Uses()
-    named.add([*body])
-    uses.attributes = named.attributes
-    uses.names = {n.attr for node in body for n in ast.walk(node) if _of_probe(n)}
-    modules = [Module.read(name) for name in (*MODULES, PROBE)]
+    asked = [n for node in body for n in ast.walk(node) if isinstance(n, ast.Attribute)]
+    uses = Uses(names={n.attr for n in asked if _of_probe(n)})
+    uses.attributes = {n.attr for n in asked if ast.unparse(n.value) != "self"}  # which is never the probe
+    modules = [Module.read(name, lanes) for name in (*MODULES, PROBE)]
     while any([module.keep(uses) for module in modules]):
         pass
     own = {name for node in body for name in _defined(node)}

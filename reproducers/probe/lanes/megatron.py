@@ -12,35 +12,37 @@ import importlib.util
 import os
 import socket
 import sys
-import tempfile
 import types
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from reproducers.probe.checks import CannotTest
 from reproducers.probe.ranks import Rank
 
 _FACTORIES = ("arange", "as_tensor", "empty", "empty_like", "full", "ones", "rand", "randn", "tensor", "zeros")
-_Upstream = Callable[[str], types.ModuleType]
 
 
 def megatron_lane(device: str) -> None:
     """``device`` "cpu": stand in for the CUDA names Megatron asks for, GPU or not; call before it is imported."""
     if device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # heeded as long as nobody has asked torch for a GPU
-    try:
-        import torch
-        import triton  # noqa: F401  megatron.core imports it unasked from 0.18 on
-    except ModuleNotFoundError as error:
-        raise CannotTest(f"{error.name} is not installed", f"pip install {error.name}") from error
+    import torch
+
+    if importlib.util.find_spec("triton") is None:  # megatron.core imports it unasked from 0.18 on
+        raise CannotTest("triton is not installed", "pip install triton")
     if torch.cuda.is_available() != (device == "cuda"):
         raise CannotTest(f"lane {device} was asked for, torch sees {torch.cuda.device_count()} GPUs")
     _fast_hadamard_transform()
-    if device == "cuda" or getattr(torch.cuda, "_patchlane", False):
-        return
-    cuda: Any = torch.cuda
-    cuda._patchlane = True
+    if device == "cpu":
+        _stand_in(torch.cuda, torch.Tensor)
+
+
+def _stand_in(cuda: Any, tensor: Any) -> None:
+    """The names of ``torch.cuda`` and of its tensors that Megatron asks for, on the CPU; once a process."""
+    import torch
+
+    if hasattr(torch.ones, "__wrapped__"):
+        return  # done
     cuda.current_device = lambda: torch.device("cpu")
     cuda.get_rng_state = lambda *a, **k: torch.get_rng_state()
     cuda.set_rng_state = lambda state, *a, **k: torch.set_rng_state(state)
@@ -48,21 +50,13 @@ def megatron_lane(device: str) -> None:
     cuda.synchronize = lambda *a, **k: None
     cuda.nvtx.range_push = cuda.nvtx.range_pop = lambda *a, **k: 0
     cuda.nvtx.range = lambda *a, **k: contextlib.nullcontext()
-    cuda.current_stream = lambda *a, **k: _Stream()
+    cuda.current_stream = lambda *a, **k: types.SimpleNamespace(wait_stream=lambda other: None)  # all is in order
     cuda.stream = lambda *a, **k: contextlib.nullcontext()
-    tensor: Any = torch.Tensor
     tensor.cuda = tensor.pin_memory = lambda self, *a, **k: self
     kind = tensor.type  # the optimizers recognise dtypes by names such as torch.cuda.FloatTensor
     tensor.type = lambda self, *a, **k: kind(self, *a, **k) if a or k else kind(self).replace("torch.", "torch.cuda.")
     for name in _FACTORIES:
         setattr(torch, name, _on_cpu(getattr(torch, name)))
-
-
-class _Stream:
-    """Where there is no GPU everything is in order already."""
-
-    def wait_stream(self, other: object) -> None:
-        """Nothing to wait for."""
 
 
 def _fast_hadamard_transform() -> None:
@@ -100,41 +94,37 @@ def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
     return make
 
 
-def start_megatron(upstream: _Upstream, seed: int, rank: Rank, **parallel: int) -> types.ModuleType:
-    """Start torch.distributed and Megatron's groups and generators in this rank; returns ``parallel_state``.
+def start_megatron(upstream: Callable[[str], Any], seed: int, rank: Rank, **parallel: int) -> None:
+    """Start torch.distributed and Megatron's groups and generators in this rank.
 
     ``parallel`` goes to ``initialize_model_parallel``. A world of one never sends anything, so gloo serves on a
     GPU too; larger worlds use NCCL there, one GPU a rank. Call once per process.
     """
     import torch
 
-    parallel_state = upstream("megatron.core.parallel_state")
     random = upstream("megatron.core.tensor_parallel.random")
     _process_group(rank)
-    parallel_state.initialize_model_parallel(**parallel)
+    upstream("megatron.core.parallel_state").initialize_model_parallel(**parallel)
     if not torch.cuda.is_available():
-        random._get_cuda_rng_state = lambda *a, **k: torch.get_rng_state()  # type: ignore[attr-defined]
-        random._set_cuda_rng_state = lambda state, *a, **k: torch.set_rng_state(state)  # type: ignore[attr-defined]
+        random._get_cuda_rng_state = lambda *a, **k: torch.get_rng_state()
+        random._set_cuda_rng_state = lambda state, *a, **k: torch.set_rng_state(state)
     torch.manual_seed(seed)
     random.model_parallel_cuda_manual_seed(seed + 1234)
-    return parallel_state
 
 
 def _process_group(rank: Rank) -> None:
-    """Join the other ranks (or only ourselves) through a temporary file; gloo over loopback where it has a name."""
+    """Join the other ranks, or only ourselves; gloo over loopback where it has a name."""
     import torch
     import torch.distributed as dist
 
     if dist.is_initialized():
         return
-    names = {name for _, name in socket.if_nameindex()}
-    if "lo" in names:
+    if "lo" in dict(socket.if_nameindex()).values():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    place = rank.rendezvous or Path(tempfile.mkdtemp(prefix="patchlane-")) / "rendezvous"
-    backend = "gloo"
+    backend, store = "gloo", dist.HashStore() if rank.rendezvous is None else dist.FileStore(str(rank.rendezvous))
     if rank.world > 1 and torch.cuda.is_available():
         if torch.cuda.device_count() < rank.world:
             raise CannotTest(f"{rank.world} ranks need as many GPUs, found {torch.cuda.device_count()}")
         torch.cuda.set_device(rank.number)
         backend = "cpu:gloo,cuda:nccl"
-    dist.init_process_group(backend, init_method=place.as_uri(), rank=rank.number, world_size=rank.world)
+    dist.init_process_group(backend, store=store, rank=rank.number, world_size=rank.world)

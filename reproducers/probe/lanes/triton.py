@@ -17,26 +17,21 @@ from reproducers.probe.checks import CannotTest
 def interpret_triton() -> None:
     """Switch the interpreter on; call before any module with Triton kernels is imported.
 
-    Raises CannotTest where triton or a numpy it works with is missing.
+    Raises CannotTest where it would not work, ModuleNotFoundError without triton.
     """
     if "triton" in sys.modules and os.environ.get("TRITON_INTERPRET") != "1":
         raise CannotTest("triton was imported before its interpreter was switched on")
     os.environ["TRITON_INTERPRET"] = "1"
-    try:
-        import numpy
-        import triton
-        import triton.runtime.interpreter as interpreter
-    except ModuleNotFoundError as error:
-        raise CannotTest(f"{error.name} is not installed", f"pip install {error.name}") from error
+    import numpy
+    import triton
+    import triton.runtime.interpreter as interpreter
+
     if tuple(map(int, numpy.__version__.split(".")[:2])) >= (2, 4) and triton.__version__ < "3.7":
-        raise CannotTest(
-            f"triton {triton.__version__}'s interpreter needs numpy < 2.4, found {numpy.__version__}",
-            "pip install 'numpy<2.4'",
-        )
+        wrong = f"triton {triton.__version__}'s interpreter needs numpy < 2.4, found {numpy.__version__}"
+        raise CannotTest(wrong, "pip install 'numpy<2.4'")
     _float_scalars(interpreter)
     _libdevice(interpreter)
-    _first_autotune_config()
-    _pretend_cuda()
+    _without_a_driver()
 
 
 def _float_scalars(interpreter: Any) -> None:
@@ -63,14 +58,10 @@ def _libdevice(interpreter: Any) -> None:
     from triton.language.extra import libdevice
 
     functions: dict[str, Any] = {
-        "tanh": np.tanh,
+        **{name: getattr(np, name) for name in ("tanh", "exp", "log", "log1p", "expm1")},
         "rsqrt": lambda x: 1 / np.sqrt(x),
-        "exp": np.exp,
-        "log": np.log,
         "erf": np.vectorize(math.erf, otypes=[np.float32]),
         "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
-        "log1p": np.log1p,
-        "expm1": np.expm1,
     }
 
     def elementwise(function: Any) -> Any:
@@ -88,19 +79,11 @@ def _libdevice(interpreter: Any) -> None:
             setattr(module, name, elementwise(functions[name]))
 
 
-def _first_autotune_config() -> None:
-    """Timing configurations needs a driver; every configuration computes the same, so take the first."""
+def _without_a_driver() -> None:
+    """Take each kernel's first configuration, for all compute the same; say yes to wrappers that ask for CUDA."""
+    import torch
     from triton.runtime.autotuner import Autotuner
 
-    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return self.fn.run(*args, **{**kwargs, **self.configs[0].kwargs})
-
-    Autotuner.run = run
-
-
-def _pretend_cuda() -> None:
-    """Upstream wrappers ask ``tensor.is_cuda`` and enter ``torch.cuda.device``; on this lane both are harmless."""
-    import torch
-
+    Autotuner.run = lambda self, *args, **kwargs: self.fn.run(*args, **{**kwargs, **self.configs[0].kwargs})
     torch.Tensor.is_cuda = property(lambda self: True)  # type: ignore[assignment,misc,method-assign]
     torch.cuda.device = lambda *a, **k: contextlib.nullcontext()  # type: ignore[misc,assignment]
