@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from reproducers.__main__ import show
+from reproducers.__main__ import listing
 
 if __name__ == "__main__":
-    show("model", Path(__file__).parent)
+    print(listing())

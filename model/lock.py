@@ -1,4 +1,4 @@
-"""What a run trains on, against model/patches.lock before its first step and against its checkpoint on resuming.
+"""What a run trains on, held to model/patches.lock before it begins and to its checkpoint when it resumes.
 
 ``python -m model.lock write`` makes the lock anew from packs and manifest, ``check`` compares it with them.
 """

@@ -1,4 +1,4 @@
-"""``python -m model.pictures RUN``: loss.png and throughput.png of a run, from its metrics.jsonl alone."""
+"""``python -m model.pictures RUN``: the pictures loss.png and throughput.png of a run, from its metrics.jsonl alone."""
 
 from __future__ import annotations
 

@@ -18,9 +18,21 @@ from reproducers.base.cli import guarded
 app = typer.Typer(add_completion=False)
 
 
+def _list(asked: bool) -> None:
+    """Print the recipes and end: name, size, ranks, steps and what stands behind it."""
+    if asked:
+        for recipe in recipes.RECIPES.values():
+            known = recipe.verified or "no run yet"
+            print(f"{recipe.name:14}  {recipe.size:14}  {recipe.ranks}  {recipe.steps:4}  {known}")
+        raise typer.Exit()
+
+
 @app.command()
 def main(
     size: Annotated[str, typer.Argument(help="a size, or a recipe's name")],
+    listing: Annotated[
+        bool, typer.Option("--list", callback=_list, is_eager=True, help="list the recipes: name, size, ranks, steps")
+    ] = False,
     out: Annotated[Path, typer.Option(help="run directory; a run in it is resumed")] = Path("build/train"),
     data: Annotated[Path | None, typer.Option(help="dataset folder; default: the standard library's sources")] = None,
     patches: Annotated[str, typer.Option(help="none, all, or packs: 12,16,17")] = "all",

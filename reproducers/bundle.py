@@ -35,7 +35,9 @@ def create(
     packs: Annotated[list[str], typer.Argument(help="packs to bundle, as pack05")],
     target: Annotated[str, typer.Option(help="Python and platform of the offline host")] = "cp312-linux-x86_64",
     split: Annotated[str, typer.Option(help="largest part: bytes, or a number with K, M or G")] = "60M",
-    pins: Annotated[str, typer.Option(help="which trees: names of pins, separated by commas")] = "live",
+    pins: Annotated[
+        str, typer.Option(help="which trees: names of pins, separated by commas; live brings a guard's fixed too")
+    ] = "live",
     output: Annotated[Path, typer.Option(help="folder of the parts")] = Path("build/bundle"),
 ) -> None:
     """Write all that the packs need on an offline host, in parts.

@@ -1,4 +1,4 @@
-"""Write a reproducer and the probe as one file that a maintainer runs on any tree, without this repository.
+"""Write reproducer and probe as one file, which a maintainer runs on any tree without this repository.
 
 ``python -m reproducers.export pack09 -o pack09.py``: the PEP 723 header, the docstring, how to run it, ``minimal()``,
 the reproducer's own code, then what it uses of the probe, as plain code.

@@ -1,4 +1,4 @@
-"""The machine-written half: ``manifest.yaml`` and ``packs/README.md``, pure functions of packs and receipts.
+"""What was validated where: ``manifest.yaml`` and ``packs/README.md``, pure functions of packs and receipts.
 
 ``refresh [DIR]`` imports the verified receipts of a host run and rewrites the manifest; ``check`` regenerates and
 compares it. Nothing else writes it. What would lower a pack's state or a lane's verdict is written with ``--accept``

@@ -1,4 +1,4 @@
-"""Receipts: one in-toto Test Result v0.1 statement and one log per run, never overwritten, chained by digest.
+"""One in-toto statement (Test Result v0.1) and one log a run, never overwritten, chained by digest.
 
 ``python -m reproducers.receipts verify [DIR]`` recomputes every digest, re-derives every verdict from the recorded
 observations, compares each statement with its log, its place and its predecessor, and says exactly what was tampered

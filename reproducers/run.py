@@ -54,6 +54,19 @@ def _chosen(names: list[str], run_all: bool, lane: str, arm: str) -> list[Pack]:
     return chosen
 
 
+def _wanting(packs: list[Pack], lane: str, at: str, folders: list[Path], arm: str, upstream: Path | None) -> list[Pack]:
+    """The packs of which no folder has a receipt that holds; says how many have one."""
+    from reproducers.evidence.wanting import wanting
+
+    if arm != "both" or upstream is not None:
+        raise PatchlaneError("--missing-from goes with both arms of a pin", "leave out --arm and --upstream")
+    left = wanting(packs, lane, at, folders)
+    if len(left) < len(packs):
+        said = f"{len(packs) - len(left)} of {len(packs)} packs have a {lane} receipt that holds"
+        typer.echo(f"{said} in {', '.join(map(str, folders))}", err=True)
+    return left
+
+
 @app.command()
 def main(
     packs: Annotated[list[str] | None, typer.Argument(help="pack05, 05 or 5; several run in parallel")] = None,
@@ -73,7 +86,18 @@ def main(
     timeout: Annotated[
         float | None, typer.Option(min=1, help="processor seconds an arm may use, for the lane's timeout_s")
     ] = None,
-    jobs: Annotated[int, typer.Option(help="packs at a time (default: one a core, one on cuda)")] = 0,
+    missing_from: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="leave out packs of which this folder has a receipt of the lane that still holds; repeatable"
+        ),
+    ] = None,
+    jobs: Annotated[
+        int,
+        typer.Option(
+            min=0, help="packs at a time, on cuda each on a GPU of its own (default: one a core, one on cuda)"
+        ),
+    ] = 0,
     offline: Annotated[bool, typer.Option(help="use only what the store holds")] = False,
     host: Annotated[str, typer.Option(envvar="PATCHLANE_HOST", help="this host's alias")] = "local",
     receipts: Annotated[Path, typer.Option(help="where receipts go")] = Path("build/receipts"),
@@ -82,11 +106,11 @@ def main(
     bisect: Annotated[
         bool, typer.Option(help="for git bisect run: the checkout's HEAD is 0 good, 1 bad, 125 cannot be tested")
     ] = False,
-    listing: Annotated[bool, typer.Option("--list", help="list the packs")] = False,
+    listing: Annotated[bool, typer.Option("--list", help="list the packs, all or those chosen, and run none")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="show all that the arms print")] = False,
 ) -> None:
     """Reproduce each pack's bug on pristine upstream, apply its patch, and rule on both."""
-    if listing:
+    if listing and not (packs or run_all):
         known, faults = load_each()
         list_packs(known, as_json)
         refuse(faults)
@@ -105,6 +129,11 @@ def main(
 
         raise answer(chosen[0], request)
     tree = ("live" if upstream is None else UPSTREAM) if at is None else at
+    if missing_from:
+        chosen = _wanting(chosen, lane, tree, missing_from, arm, upstream)
+    if listing or not chosen:
+        list_packs(chosen, as_json)
+        return
     _settled(chosen, tree, upstream)
     from reproducers.base import disk
     from reproducers.evidence import saving
@@ -117,8 +146,9 @@ def main(
     threads = max(1, (os.cpu_count() or 1) // workers)
     request = Request(tree, lane, arm, repeats, upstream, allow_dirty, threads, timeout)
     console = screen.console(as_json)
-    runs = session.run_packs(chosen, request, workers, console, verbose)
-    kept = saving.record(runs, receipts, host, sys.argv[1:], console)
+    recorder = saving.Recorder(receipts, host, sys.argv[1:])
+    runs = session.run_packs(chosen, request, workers, console, verbose, recorder.write)
+    kept = recorder.tell(console)
     session.summary(runs, console)
     if as_json:
         typer.echo(json.dumps([session.as_json(run) for run in runs], indent=1))

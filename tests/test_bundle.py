@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import zipfile
+from pathlib import Path
 
 import pytest
 from toy import named
@@ -12,7 +14,7 @@ from reproducers.base.errors import PatchlaneError
 from reproducers.record.schema import ROOT
 from reproducers.upstream.bundle import install as bundle_install
 from reproducers.upstream.bundle import parts as bundle
-from reproducers.upstream.store import Store, record, tree_digest
+from reproducers.upstream.store import Store, Tree, record, tree_digest
 
 
 def made(store, key, files):
@@ -167,3 +169,33 @@ def test_an_output_that_cannot_be_written_is_refused_before_anything_is_fetched(
     with pytest.raises(PatchlaneError) as said:
         verb.create(["pack05"], output=tmp_path / "file")
     assert "--output" in said.value.remedy
+
+
+@pytest.mark.parametrize(("kind", "wanted"), [("guard", ["1.0", "1.1"]), ("bug", ["1.0"])])
+def test_a_guard_brings_its_fixed_release(toy, monkeypatch, kind, wanted):
+    """Without it, its lane could not run on the offline host."""
+    pack = toy.pack()
+    pins = {"live": pack.pins["live"], "fixed": pack.pins["live"].model_copy(update={"release": "1.1"})}
+    guard = pack.model_copy(update={"kind": kind, "pins": pins})
+    monkeypatch.setattr("reproducers.record.schema.load_named", lambda names: [guard])
+    monkeypatch.setattr(
+        "reproducers.upstream.pins.base_tree", lambda store, pack, pin, how: Tree(Path(pin.release), "", "")
+    )
+    assert list(bundle.collect(toy.store, ["pack07"], ["live"], "cp312-linux-x86_64")) == wanted
+
+
+def test_each_python_has_requirements_of_its_own(tmp_path, monkeypatch):
+    """Although the last of the wheels, by name, is the same for all."""
+
+    def download(command, **more):
+        tag = "cp" + command[command.index("--python-version") + 1].replace(".", "")
+        for name in (f"core-1-{tag}-{tag}-linux_x86_64", "unidiff-0.7.5-py2.py3-none-any"):
+            with zipfile.ZipFile(Path(command[command.index("-d") + 1], f"{name}.whl"), "w") as wheel:
+                wheel.writestr(f"{name}.py", "")
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", download)
+    store, names = Store(tmp_path / "store"), []
+    for target in ("cp312-linux-x86_64", "cp311-linux-x86_64"):
+        names.append([path.name for path in bundle.engine_requirements(store, target).path.glob("core*.py")])
+    assert names == [["core-1-cp312-cp312-linux_x86_64.py"], ["core-1-cp311-cp311-linux_x86_64.py"]]

@@ -16,7 +16,8 @@ from reproducers.base.verdicts import Exit
 
 
 def _interrupt(signum: int, frame: object) -> None:
-    """A polite kill ends like Ctrl-C: children die with us."""
+    """A polite kill ends like Ctrl-C: children die with us. A second one, as schedulers send, does not break it off."""
+    signal.signal(signum, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

@@ -19,13 +19,22 @@ def unimportable(error: BaseException) -> str:
     return "error: " + what + "\n  mend: make setup, and run .venv/bin/python"
 
 
+def refuse(what: str, mend: str) -> None:
+    """End with the code of what cannot be tested here; git bisect has one of its own."""
+    print(f"error: {what}\n  mend: {mend}", file=sys.stderr)
+    raise SystemExit(_code())
+
+
+def _code() -> int:
+    return 125 if "--bisect" in sys.argv else 77
+
+
 def check() -> None:
     """Refuse an old interpreter, and have an import that fails before the verb's own handling end as it should."""
-    code = 125 if "--bisect" in sys.argv else 77
+    code = _code()
     if sys.version_info[:3] < PYTHON:
         here, wanted = sys.version.split()[0], ".".join(map(str, PYTHON))
-        print(f"error: python {here}, wanted {wanted} or later\n  mend: make setup PYTHON=python3.12", file=sys.stderr)
-        raise SystemExit(code)
+        refuse(f"python {here}, wanted {wanted} or later", "make setup PYTHON=python3.12")
 
     def ended(kind: type, error: BaseException, trace: object) -> None:
         said = unimportable(error)

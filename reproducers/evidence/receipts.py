@@ -1,4 +1,4 @@
-"""Receipts: one in-toto Test Result v0.1 statement and one log per run, never overwritten, chained by digest.
+"""One in-toto statement (Test Result v0.1) and one log a run, never overwritten, chained by digest.
 
 Every reader gets a receipt through ``statement_of``, which refuses one that is not whole.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 from rich.console import Console
@@ -25,19 +26,35 @@ def places(store: Store, upstream: Path | None = None) -> dict[str, str]:
     return {path: role for path, role in roles.items() if path not in ("/", "/usr", ".")}
 
 
-def record(runs: list[Run], root: Path, host: str, command: list[str], out: Console) -> bool:
-    """Write each run's receipt; False where one had to go to the temporary folder, which is told with the way back."""
-    spare: Path | None = None
-    for run in runs:
+class Recorder:
+    """Writes each run's receipt when the run ends, so that what ended before an interrupt is kept."""
+
+    def __init__(self, root: Path, host: str, command: list[str]) -> None:
+        self.root, self.host, self.command = root, receipts.alias(host), command
+        self.spare: Path | None = None
+        self.lock = threading.Lock()
+        self.written: list[tuple[Run, Path]] = []
+        self.refused: list[OSError] = []
+
+    def write(self, run: Run) -> None:
+        """Write the receipt, into the temporary folder where the folder for it refuses one."""
         roles = places(Store(), run.request.upstream)
-        try:
-            path = receipts.write(run, spare or root, host, command, roles)
-        except OSError as error:
-            spare = Path(tempfile.mkdtemp(prefix="patchlane-receipts-"))
-            path = receipts.write(run, spare, host, command, roles)
-            out.print(f"[red]error: {escape(str(disk.described(error, root)))}[/]")
-            out.print(f"  mend: make room, then: cp -r {escape(str(spare))}/. {escape(str(root))}/")
-        out.print(f"[dim]receipt {escape(str(path))}[/]")
-        if run.ruling.verdict not in expected(run.pack, run.request):
-            out.print(f"log {escape(str(path.with_suffix('.log')))}")
-    return spare is None
+        with self.lock:
+            try:
+                path = receipts.write(run, self.spare or self.root, self.host, self.command, roles)
+            except OSError as error:
+                self.refused.append(error)
+                self.spare = Path(tempfile.mkdtemp(prefix="patchlane-receipts-"))
+                path = receipts.write(run, self.spare, self.host, self.command, roles)
+            self.written.append((run, path))
+
+    def tell(self, out: Console) -> bool:
+        """Print where receipts and logs are; False where some went to the temporary folder, with the way back."""
+        for error in self.refused:
+            out.print(f"[red]error: {escape(str(disk.described(error, self.root)))}[/]")
+            out.print(f"  mend: make room, then: cp -r {escape(str(self.spare))}/. {escape(str(self.root))}/")
+        for run, path in self.written:
+            out.print(f"[dim]receipt {escape(str(path))}[/]")
+            if run.ruling.verdict not in expected(run.pack, run.request):
+                out.print(f"log {escape(str(path.with_suffix('.log')))}")
+        return self.spare is None

@@ -68,6 +68,12 @@ def gpus() -> list[dict[str, str]]:
         return []
 
 
+def visible_gpus() -> list[str]:
+    """The GPUs that programs started here may use, as CUDA_VISIBLE_DEVICES names them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return [str(number) for number in range(len(gpus()))] if named is None else [n for n in named.split(",") if n]
+
+
 def installed(module: str) -> bool:
     """Whether the top-level package of ``module`` can be found; it is not imported."""
     try:

@@ -204,20 +204,20 @@ class Probe:
         Returns the call's value, or None when it raised: follow with ``error`` to show that the value is right.
         """
         limit = f"no {signature.exception} /{signature.message}/ from {signature.frame}"
-        return self._call(name, call, "bug", limit, signature.matches)
+        return self._call(name, call, "bug", limit, signature)
 
     def guard_attempt(self, name: str, call: Callable[[], T]) -> T | None:
         """Guard check: ``call`` must not raise. Returns its value, or None when it did (and the guard failed)."""
-        return self._call(name, call, "guard", "no exception", lambda error: False)
+        return self._call(name, call, "guard", "no exception", None)
 
-    def _call(self, name: str, call: Callable[[], T], role: str, limit: str, matches: Callable[..., bool]) -> T | None:
+    def _call(self, name: str, call: Callable[[], T], role: str, limit: str, bug: Signature | None) -> T | None:
         good, bad = ("healthy", "different") if role == "bug" else ("passed", "failed")
         try:
             value, state, said = call(), good, "returned"
         except CannotTest:
             raise
         except Exception as error:
-            state = "bug" if matches(error) else bad
+            state = "bug" if bug and bug.matches(error) else bad
             if state == bad or not any(c.state == "bug" and isinstance(c.measured, str) for c in self.checks):
                 # of the bug the first, which an issue quotes; without this frame, which says nothing
                 below = getattr(error.__traceback__, "tb_next", None)

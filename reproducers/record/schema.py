@@ -111,11 +111,15 @@ class Pin(Model):
 
 
 class Lane(Model):
-    """Where the pack can be shown. ``requires`` are importable modules; limits are per arm."""
+    """Where the pack can be shown. ``requires`` are importable modules; limits are per arm.
+
+    ``gpus`` it cannot do without; of ``up_to_gpus`` it makes use where the host has them, and then runs alone.
+    """
 
     requires: list[str] = []
     capability: str | None = None
     gpus: int = 0
+    up_to_gpus: int = 1
     timeout_s: int = 600
     memory_gib: float = 8.0
     max_age_days: int = 180

@@ -66,6 +66,7 @@ class ArmSpec:
     memory_gib: float
     cache: Path
     threads: int = 1
+    gpu: str | None = None  # the only one that it sees; None: all that the runner sees
 
 
 @dataclass
@@ -206,6 +207,7 @@ def _environment(spec: ArmSpec, scratch: Path) -> dict[str, str]:
         "TILELANG_CACHE_DIR": str(spec.cache / "tilelang"),
         "TORCHINDUCTOR_CACHE_DIR": str(spec.cache / "inductor"),
         "OMP_NUM_THREADS": str(spec.threads),
+        **({"CUDA_VISIBLE_DEVICES": spec.gpu} if spec.gpu else {}),
         "PYTHONFAULTHANDLER": "1",
     }
 

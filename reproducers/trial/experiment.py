@@ -50,6 +50,7 @@ class Request:
     allow_dirty: bool = False
     threads: int = 1
     timeout_s: float | None = None  # processor seconds an arm may use; None: the lane's
+    gpu: str | None = None  # the only GPU that arms see; None: all that the runner sees
 
 
 @dataclass
@@ -256,6 +257,7 @@ def _arm(run: Run, bench: Bench, hunks: list[patching.Hunk], name: str, seed: in
         memory_gib=lane.memory_gib,
         cache=bench.store.root / "cache",
         threads=run.request.threads,
+        gpu=run.request.gpu,
     )
     seal = Seal({bench.tree, run.tree or bench.tree, *bench.needs})
     result = run_arm(spec, lambda line: bench.tell(name, line))

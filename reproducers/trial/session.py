@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import queue
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,29 +17,63 @@ from rich.table import Table
 from reproducers.base.files import write_atomic
 from reproducers.base.verdicts import VERDICT_MEANING, Exit, Verdict
 from reproducers.base.wording import short
+from reproducers.host.facts import visible_gpus
 from reproducers.record.schema import Pack
 from reproducers.trial.arms import ArmResult, kill_children
 from reproducers.trial.experiment import Request, Run, execute, expected
 from reproducers.trial.screen import Announcer, Screen, cut, told
 from reproducers.upstream.store import Store
 
+Ended = Callable[[Run], None]
 LABEL = 28  # characters of a tree's name in the closing table, so that a row fits 80 columns
 
 
-def run_packs(packs: list[Pack], request: Request, workers: int, out: Console, verbose: bool = False) -> list[Run]:
-    """Run the packs, ``workers`` at a time; an interrupt kills every child before it propagates."""
-    store, screen = Store(progress=Announcer(out)), Screen(out, verbose=verbose, streaming=workers == 1)
+def run_packs(
+    packs: list[Pack], request: Request, workers: int, out: Console, verbose: bool = False, ended: Ended | None = None
+) -> list[Run]:
+    """Run the packs, ``workers`` at a time, and call ``ended`` with each run as it ends.
 
-    def run(pack: Pack) -> Run:
+    On the cuda lane of a host with several GPUs each that runs beside others has one of its own; before them come, one
+    at a time and with all GPUs, the packs that use more than one. An interrupt kills every child before it propagates.
+    """
+    store, screen = Store(progress=Announcer(out)), Screen(out, verbose=verbose, streaming=workers == 1)
+    gpus = visible_gpus() if request.lane == "cuda" and workers > 1 else []
+    free = queue.SimpleQueue[str]()
+    for number in range(workers if gpus else 0):
+        free.put(gpus[number % len(gpus)])
+    wide = [number for number, pack in enumerate(packs) if len(gpus) > 1 and _wide(pack)]
+
+    def run(number: int) -> Run:
+        pack, gpu = packs[number], None if number in wide or not gpus else free.get()
         screen.begin(pack.id)
-        done = execute(pack, request, store, lambda arm, line: screen.say(pack.id, arm, line))
+        asked = dataclasses.replace(request, gpu=gpu)
+        try:
+            done = execute(pack, asked, store, lambda arm, line: screen.say(pack.id, arm, line))
+        finally:
+            if gpu is not None:
+                free.put(gpu)
+        if ended:
+            ended(done)
         screen.end(done)
         return done
 
+    others = [number for number in range(len(packs)) if number not in wide]
+    with screen.live():
+        runs = dict(zip(wide, _in_threads(run, wide, 1, screen), strict=True))
+        runs |= zip(others, _in_threads(run, others, workers, screen), strict=True)
+    return [runs[number] for number in range(len(packs))]
+
+
+def _wide(pack: Pack) -> bool:
+    """Whether its cuda lane uses more than one GPU where there are more."""
+    lane = pack.lanes.get("cuda")
+    return lane is not None and max(lane.gpus, lane.up_to_gpus) > 1
+
+
+def _in_threads(run: Callable[[int], Run], numbers: list[int], workers: int, screen: Screen) -> list[Run]:
     pool = ThreadPoolExecutor(workers)
     try:
-        with screen.live():
-            return [f.result() for f in [pool.submit(run, pack) for pack in packs]]
+        return [f.result() for f in [pool.submit(run, number) for number in numbers]]
     except BaseException:
         screen.silence()
         pool.shutdown(wait=False, cancel_futures=True)

@@ -79,10 +79,15 @@ def test_a_finished_runs_receipt_is_not_lost(toy, monkeypatch):
     monkeypatch.setenv("PATCHLANE_STORE", str(toy.root / "store"))
     out = screen.console(False)
     monkeypatch.setattr(out, "print", lambda text: said.append(text))
-    assert saving.record([run, run], toy.root / "full", "toy", [], out) is False
+    recorder = saving.Recorder(toy.root / "full", "toy", [])
+    recorder.write(run)
+    recorder.write(run)
+    assert recorder.tell(out) is False
     assert len(list(toy.root.glob("patchlane-receipts-*/07/*.json"))) == 2
     assert any(line.strip().startswith("mend:") and str(toy.root / "full") in line for line in said)
-    assert saving.record([run], toy.root / "good", "toy", [], out) is True
+    recorder = saving.Recorder(toy.root / "good", "toy", [])
+    recorder.write(run)
+    assert recorder.tell(out) is True
 
 
 @pytest.mark.parametrize(

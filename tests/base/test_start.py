@@ -2,12 +2,15 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
-from reproducers.__main__ import verbs
+from reproducers.__main__ import GROUPS, verbs
+from reproducers.__main__ import VERBS as COMMANDS
 from reproducers.base.start import unimportable
 from reproducers.record.schema import ROOT
 
@@ -61,10 +64,73 @@ def test_only_others_modules_are_wanting():
     assert not unimportable(ValueError("x"))
 
 
-@pytest.mark.parametrize("package", ["reproducers", "model"])
-def test_the_package_lists_its_verbs(package):
-    done = ended([sys.executable], "-m", package)
-    lines = done.stdout.splitlines()
-    assert done.returncode == 0
-    assert [line.split()[2] for line in lines] == [verb for verb in VERBS if verb.startswith(package)]
-    assert all(len(line.split()) > 4 for line in lines)
+SCRIPT = ["-c", "import sys; sys.argv[0] = 'bin/patchlane'; from reproducers.__main__ import main; main()"]
+
+
+def patchlane(*args, python=(sys.executable,), cwd=ROOT):
+    """What the command ends with: the script that pip writes does no more than SCRIPT."""
+    done = subprocess.run([*python, *SCRIPT, *args], cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def test_the_command_is_the_one_that_is_installed():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"patchlane": "reproducers.__main__:main"}
+
+
+def test_every_verb_is_in_one_group_under_one_name():
+    grouped = [module for modules in GROUPS.values() for module in modules]
+    assert sorted(grouped) == sorted(VERBS)
+    assert sorted(COMMANDS.values()) == sorted(VERBS)  # two verbs of one name would leave one out
+    assert len(GROUPS) == 4
+
+
+@pytest.mark.parametrize(
+    "args", [("-c", SCRIPT[1]), ("-c", SCRIPT[1], "--help"), ("-m", "reproducers"), ("-m", "model")]
+)
+def test_all_verbs_are_listed_in_one_line_each(args):
+    done = ended([sys.executable], *args)
+    lines = [line for line in done.stdout.splitlines() if line.startswith("  ")]
+    assert (done.returncode, [line.split()[0] for line in lines]) == (0, list(COMMANDS))
+    assert all(len(line.split()) > 4 and len(line) <= 120 and "``" not in line for line in lines), lines
+
+
+def test_the_command_is_the_verb(tmp_path):
+    done = patchlane("run", "--list", "--json", cwd=tmp_path)
+    module = ended([sys.executable], "-m", "reproducers.run", "--list", "--json")
+    assert (done.returncode, done.stdout) == (0, module.stdout)
+    assert "Usage: patchlane run " in patchlane("run", "--help").stdout
+    assert patchlane("run", "--lane", "gpu").returncode == 2
+    assert patchlane("run", "pack99", "--bisect").returncode == 125
+
+
+def test_the_command_imports_no_more_than_the_verb():
+    sides = {}
+    for command in (SCRIPT, ["-m", "reproducers.run"]):
+        args = ["run", "--list"] if command is SCRIPT else ["--list"]
+        said = subprocess.run([sys.executable, "-X", "importtime", *command, *args], cwd=ROOT, capture_output=True)
+        sides[command[0]] = {line.rsplit(b"|", 1)[-1].strip().split(b".")[0] for line in said.stderr.splitlines()}
+    assert sides["-c"] - sides["-m"] <= {b"difflib", b"ast", b"_ast", b"re", b"_opcode", b"opcode", b"runpy"}
+
+
+@pytest.mark.parametrize("args", [("run", "pack09"), ("train", "cpu_tiny"), ("train-lock", "check")])
+def test_the_command_without_dependencies(args):
+    done = patchlane(*args, python=BARE)
+    assert (done.returncode, done.stderr.count("mend: make setup")) == (77, 1)
+    assert patchlane(*args, "--bisect", python=BARE).returncode == 125
+
+
+@pytest.mark.parametrize(
+    ("verb", "near"), [("rnu", "patchlane run"), ("receipt", "patchlane receipts"), ("zzz", "patchlane --help")]
+)
+def test_an_unknown_verb(verb, near):
+    done = patchlane(verb)
+    assert (done.returncode, done.stdout, near in done.stderr) == (2, "", True)
+
+
+def test_the_command_without_packs_says_what_to_install(tmp_path):
+    shutil.copytree(ROOT / "reproducers", tmp_path / "reproducers", ignore=shutil.ignore_patterns("__pycache__"))
+    env = ENVIRONMENT | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, *SCRIPT, "run"], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert (done.returncode, "pip install -e" in done.stderr) == (77, True)

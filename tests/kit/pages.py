@@ -7,7 +7,7 @@ from functools import cache
 
 from reproducers.record.schema import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "ci" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import lzma
@@ -93,7 +94,7 @@ def engine_requirements(store: Store, target: str) -> Tree:
         wheels = sorted(Path(scratch).glob("*.whl"))
         if done.returncode or not wheels:
             raise CannotTestHere(f"the engine's requirements cannot be fetched: {done.stderr.strip()[-300:]}")
-        key = "engine-" + "-".join(sorted(w.stem for w in wheels)).encode().hex()[-40:]
+        key = "engine-" + hashlib.sha256("\n".join(w.name for w in wheels).encode()).hexdigest()
 
         def fill(folder: Path) -> None:
             for wheel in wheels:
@@ -123,7 +124,8 @@ def collect(store: Store, names: list[str], pin_names: list[str], target: str) -
             remedy = f"--pins {','.join([*pin_names, *pack.pins])}"
             raise PatchlaneError(f"{pack.id} has no pin {' or '.join(pin_names)}", remedy)
     for pack in packs:
-        for name in (name for name in pin_names if name in pack.pins):
+        both = ["fixed"] if pack.kind == "guard" and "live" in pin_names else []  # a guard runs its fixed release too
+        for name in (name for name in dict.fromkeys([*pin_names, *both]) if name in pack.pins):
             pin = pack.pins[name]
             trees = [pins.base_tree(store, pack, pin, {"tags": tags}), *pins.need_parts(store, pack, pin, tags)]
             found |= {tree.path.name: tree for tree in trees}

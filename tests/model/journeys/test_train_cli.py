@@ -162,3 +162,10 @@ def test_other_patches_are_refused_until_allowed(unpatched, stack, text, tmp_pat
     assert packs[0] == "none"
     assert "pack12" in str(packs[1])
     assert len(steps(out)) == 5
+
+
+def test_recipes_are_listed_with_their_ranks():
+    """ci/train reads the number of GPUs from it."""
+    listed = subprocess.run([sys.executable, "-m", "model.train", "--list"], cwd=ROOT, capture_output=True, text=True)
+    rows = [line.split()[:3] for line in listed.stdout.splitlines()]
+    assert rows == [[one.name, one.size, str(one.ranks)] for one in recipes.RECIPES.values()]

@@ -1,0 +1,37 @@
+"""Which packs are still to be run in a lane: those of which no folder of receipts says already what a run would."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+from reproducers.base.clock import today
+from reproducers.base.errors import PatchlaneError
+from reproducers.base.verdicts import Verdict
+from reproducers.evidence import receipts
+from reproducers.evidence.manifest import changed_since
+from reproducers.record.schema import Pack
+from reproducers.trial.experiment import Request, expected
+
+
+def wanting(packs: list[Pack], lane: str, at: str, folders: list[Path]) -> list[Pack]:
+    """The packs of which no folder has a receipt that answers. PatchlaneError where ``at`` is no pin of a pack."""
+    for pack in packs:
+        if pack.pin_name(at) is None:
+            raise PatchlaneError(f"{pack.id} has no pin {at}, and --missing-from knows pins only", "leave it out")
+    return [pack for pack in packs if not any(answered(pack, lane, at, folder) for folder in folders)]
+
+
+def answered(pack: Pack, lane: str, at: str, folder: Path) -> bool:
+    """Whether the newest receipt of both arms is whole, as expected, of these files and pin, and not too old."""
+    pin = pack.pin_name(at) or at
+    try:
+        path = receipts.newest(pack, lane, folder, pin)
+        seen = receipts.read(path) if path else None
+    except PatchlaneError:  # it was altered, or broken off: a new run replaces it as the newest
+        return False
+    if path is None or seen is None or lane not in pack.lanes or changed_since(pack, path):
+        return False
+    age = today() - datetime.date.fromisoformat(seen["started"][:10])
+    fresh = age.days <= pack.lanes[lane].max_age_days  # type: ignore[index]
+    return fresh and Verdict(seen["verdict"]) in expected(pack, Request(pin, lane))

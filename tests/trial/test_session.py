@@ -1,0 +1,87 @@
+"""Packs side by side: each on a GPU of its own, and a receipt as soon as one ends."""
+
+import threading
+
+import pytest
+from toy import SOURCE, write_tree
+
+from reproducers.evidence import saving
+from reproducers.host import facts
+from reproducers.record.schema import Lane
+from reproducers.trial import arms, screen, session
+from reproducers.trial.experiment import Request, Run
+
+
+@pytest.fixture
+def packs(toy):
+    """Four packs with a cuda lane; the third uses two GPUs."""
+    pack = toy.pack()
+    lanes = [Lane(gpus=1), Lane(gpus=1), Lane(gpus=1, up_to_gpus=2), Lane(gpus=1)]
+    return [pack.model_copy(update={"number": 7 + n, "lanes": {"cuda": lane}}) for n, lane in enumerate(lanes)]
+
+
+def ran(monkeypatch, packs, visible, workers, together=1, lane="cuda"):
+    """[(pack number, GPU)] in the order in which they began, and the numbers in the order of the results."""
+    seen, barrier = [], threading.Barrier(together)
+
+    def execute(pack, request, store, say):
+        seen.append((pack.number, request.gpu))
+        if pack.number in (7, 8):
+            barrier.wait(60)
+        return Run(pack, request)
+
+    monkeypatch.setattr(session, "execute", execute)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    runs = session.run_packs(packs, Request(lane=lane), workers, screen.console(True))
+    return seen, [run.pack.number for run in runs]
+
+
+def test_two_packs_at_a_time_have_a_gpu_each(packs, monkeypatch):
+    seen, order = ran(monkeypatch, packs, "2,5", workers=2, together=2)
+    assert seen[0] == (9, None)  # which uses both, before the others
+    assert {gpu for number, gpu in seen if number in (7, 8)} == {"2", "5"}
+    assert dict(seen)[10] in ("2", "5") and order == [7, 8, 9, 10]
+
+
+@pytest.mark.parametrize(("visible", "gpu"), [("3", "3"), ("", None)])
+def test_more_packs_than_gpus_share(packs, monkeypatch, visible, gpu):
+    seen, _ = ran(monkeypatch, packs, visible, workers=2, together=2)
+    assert sorted(seen) == [(number, gpu) for number in (7, 8, 9, 10)]
+
+
+@pytest.mark.parametrize(("workers", "lane"), [(1, "cuda"), (2, "cpu")])
+def test_no_gpu_is_picked_without_need(packs, monkeypatch, workers, lane):
+    seen, order = ran(monkeypatch, packs, "0,1", workers, lane=lane)
+    assert sorted(seen) == [(number, None) for number in order] == [(n, None) for n in (7, 8, 9, 10)]
+
+
+def test_gpus_are_numbered_where_nobody_names_them(monkeypatch):
+    monkeypatch.setattr(facts, "gpus", lambda: [{}, {}])
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert facts.visible_gpus() == ["0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-3f2,GPU-9a1")
+    assert facts.visible_gpus() == ["GPU-3f2", "GPU-9a1"]
+
+
+def test_an_arm_sees_its_gpu_only(toy, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    spec = arms.ArmSpec(toy.root, toy.root, [], "cuda", 0, "toy", {}, 1, 1, toy.root / "cache", gpu="1")
+    assert arms._environment(spec, toy.root)["CUDA_VISIBLE_DEVICES"] == "1"
+
+
+def test_a_receipt_is_there_before_the_next_pack_runs(toy, monkeypatch):
+    """So a batch that is cut off keeps what has ended."""
+    write_tree(toy.upstream, SOURCE)
+    pack, written = toy.pack(), []
+    monkeypatch.setenv("PATCHLANE_STORE", str(toy.root / "store"))
+    toy.publish()
+    execute = session.execute
+
+    def counted(*args):
+        written.append(len(list(toy.root.glob("out/07/*.json"))))
+        return execute(*args)
+
+    monkeypatch.setattr(session, "execute", counted)
+    recorder = saving.Recorder(toy.root / "out", "toy", [])
+    session.run_packs([pack, pack], Request(arm="pristine"), 1, screen.console(True), ended=recorder.write)
+    assert written == [0, 1] and recorder.tell(screen.console(True))
