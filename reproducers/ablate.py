@@ -1,9 +1,7 @@
-"""Hunk ablation: drop each hunk of a patch in turn; every one must be needed."""
+"""Drop each hunk of a patch in turn, then try each mutant: every hunk must be needed, every mutant be caught."""
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,9 +9,11 @@ import typer
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Exit, Verdict
 from reproducers.base.wording import count
+from reproducers.desk.start import mutants
 from reproducers.record.schema import load_named, load_packs
-from reproducers.trial.ablation import ablations, with_patch
-from reproducers.trial.experiment import Request, execute
+from reproducers.trial.ablation import ablations, attempt
+from reproducers.trial.experiment import Request
+from reproducers.upstream import pins
 from reproducers.upstream.store import Store
 
 app = typer.Typer(add_completion=False, help=__doc__, pretty_exceptions_enable=False)
@@ -28,22 +28,29 @@ def main(
         float | None, typer.Option(min=1, help="processor seconds an arm may use, for the lane's timeout_s")
     ] = None,
 ) -> None:
-    """Exit 1 when a hunk can be dropped and the verdict stays REPRODUCED_AND_FIXED."""
-    spare = 0
+    """Exit 1 when a hunk can be dropped and the verdict stays REPRODUCED_AND_FIXED, or a mutant is not caught."""
+    spare = missed = 0
     named = [p for p in load_packs() if p.patch.is_file() and lane in p.lanes] if every else load_named(packs or [])
     if not named:
         raise PatchlaneError("no pack named", "python -m reproducers.ablate pack09, or --all")
     for pack in named:
         if not pack.patch.is_file():
             raise PatchlaneError(f"{pack.id} has no patch to ablate", "python -m reproducers.run --list")
+        request = Request(lane=lane, timeout_s=timeout)
         for name, text in ablations(pack):
-            with tempfile.TemporaryDirectory() as scratch:
-                changed = with_patch(pack, text, Path(scratch))
-                run = execute(changed, Request(lane=lane, timeout_s=timeout), Store(), lambda arm, line: None)
-            spare += run.ruling.verdict is Verdict.REPRODUCED_AND_FIXED
-            typer.echo(f"{pack.id} without {name}: {run.ruling.verdict.value}: {run.ruling.reason[:100]}")
-    typer.echo(f"{count(spare, 'hunk')} can be dropped without notice")
-    raise typer.Exit(Exit.CONTRADICTED if spare else Exit.OK)
+            ruling = attempt(pack, text, request).ruling
+            spare += ruling.verdict is Verdict.REPRODUCED_AND_FIXED
+            typer.echo(f"{pack.id} without {name}: {ruling.verdict.value}: {ruling.reason[:100]}")
+        for path in mutants.paths(pack) if lane == "cpu" else []:
+            mutant = mutants.read(path)
+            tree = pins.pin_tree(Store(), pack, pack.pins["live"], {})
+            run = attempt(pack, mutants.whole(pack, tree, mutant), request)
+            caught = mutant.catching(mutants.caught(run))
+            missed += not caught
+            said = f"caught by {', '.join(caught)}" if caught else f"not caught by {mutant.caught_by}"
+            typer.echo(f"{pack.id} with {path.stem}: {run.ruling.verdict.value}: {said}")
+    typer.echo(f"{count(spare, 'hunk')} can be dropped without notice, {count(missed, 'mutant')} not caught")
+    raise typer.Exit(Exit.CONTRADICTED if spare or missed else Exit.OK)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """What was validated where: ``manifest.yaml`` and ``packs/README.md``, pure functions of packs and receipts.
 
-``refresh [DIR]`` imports the verified receipts of a host run and rewrites the manifest; ``check`` regenerates and
-compares it. Nothing else writes it. What would lower a pack's state or a lane's verdict is written with ``--accept``
-only.
+``refresh [DIR]`` imports the verified receipts of a host run, by default those in ``build/receipts``, and rewrites the
+manifest; ``check`` regenerates and compares it. Nothing else writes it. What would lower a pack's state or a lane's
+verdict is written with ``--accept`` only.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from typing import Annotated
 import typer
 from filelock import FileLock
 
+from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import write_atomic
 from reproducers.base.verdicts import Exit
 from reproducers.evidence import heads
 from reproducers.evidence.manifest import (
+    TAKEN,
     _before,
     _content,
     _preview,
@@ -36,10 +38,18 @@ app = typer.Typer(add_completion=False, help=__doc__)
 
 @app.command()
 def refresh(
-    source: Annotated[Path | None, typer.Argument(help="folder of new receipts, such as build/receipts")] = None,
+    source: Annotated[
+        Path | None, typer.Argument(help=f"folder of new receipts (default: {TAKEN}, where there is one)")
+    ] = None,
+    no_import: Annotated[bool, typer.Option("--no-import", help="take in no new receipts")] = False,
     accept: Annotated[bool, typer.Option(help="write even what lowers a state or a verdict")] = False,
 ) -> None:
     """Import receipts and rewrite manifest.yaml; prints what changed. Exit 1, nothing written, at a demotion."""
+    if no_import and source is not None:
+        raise PatchlaneError(f"refresh {source} --no-import", "leave one of them out")
+    asked = [str(source)] if source else ["--no-import"] if no_import else []
+    if not asked and TAKEN.is_dir():
+        source = TAKEN
     root, packs = ROOT / "receipts", load_packs()
     (ROOT / "build").mkdir(exist_ok=True)
     with FileLock(ROOT / "build" / "manifest.lock"):
@@ -52,11 +62,11 @@ def refresh(
         if worse := demotions(_before(packs, root), content.packs):
             typer.echo("\n".join(f"demotion: {row}" for row in worse))
             if not accept:
-                again = f"python -m reproducers.manifest refresh {source or ''}".rstrip()
-                typer.echo(f"{len(worse)} demotions, nothing written; where they are meant: {again} --accept")
+                again = " ".join(["python -m reproducers.manifest refresh", *asked, "--accept"])
+                typer.echo(f"{len(worse)} demotions, nothing written; where they are meant: {again}")
                 raise typer.Exit(Exit.CONTRADICTED)
         import_receipts(new, root)
-        if source is not None:
+        if new or (asked and not no_import):
             typer.echo(f"{len(new)} new receipts from {source}")
         if left:
             typer.echo(f"not imported: {left} receipts that could not test, or of a folder without release or commit")

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import ready
-from toy import Toy
+from toy import Toy, package_index, wheel
 
 from reproducers import approve, preflight
 from reproducers.evidence import receipts, verification
@@ -23,6 +23,17 @@ def toy(tmp_path, monkeypatch):
     """A toy upstream with two bugs, a packs folder, a store and receipts, none of them shared."""
     monkeypatch.setattr(receipts, "COMMITTED", tmp_path / "committed")
     return Toy(tmp_path)
+
+
+@pytest.fixture
+def index_url(tmp_path, monkeypatch):
+    """The address of a package index that has toyup 1.0 and nothing else; ours asks it."""
+    wheel(tmp_path / "index")
+    with package_index(tmp_path / "index") as url:
+        for name, value in {"PIP_INDEX_URL": url, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("PATCHLANE_OFFLINE", raising=False)
+        yield url
 
 
 @pytest.fixture

@@ -56,10 +56,11 @@ def entry(root):
 
 
 def test_refresh_check_and_staleness(toy, repo):
-    code, out = verb(toy, repo, "refresh")
+    code, out = verb(toy, repo, "refresh", "--no-import")
     assert (code, entry(repo)["state"]) == (0, "draft"), out
-    code, out = verb(toy, repo, "refresh", "build/receipts")
-    assert (code, entry(repo)["state"]) == (0, "validated"), out
+    code, out = verb(toy, repo, "refresh")
+    assert (code, entry(repo)["state"], "1 new receipts from build/receipts" in out) == (0, "validated", True), out
+    assert "new receipts" not in verb(toy, repo, "refresh")[1], "what is there already is no news"
     assert entry(repo)["lanes"]["cpu"]["sentinels"] == ["BUG_REPRODUCED", "FIX_VALIDATED"]
     before = (repo / "manifest.yaml").read_bytes()
     assert "manifest.yaml is current" in verb(toy, repo, "refresh", "build/receipts")[1]
@@ -113,6 +114,11 @@ def test_tampered_receipts_are_not_imported(toy, repo):
     assert "do not verify" in out
     assert "the statement was altered" in out
     assert not (repo / "receipts").exists()
+    assert not (repo / "manifest.yaml").exists()
+
+
+def test_a_source_and_no_import_contradict_each_other(toy, repo):
+    assert verb(toy, repo, "refresh", "build/receipts", "--no-import")[0] == 2
     assert not (repo / "manifest.yaml").exists()
 
 
@@ -265,15 +271,15 @@ def test_a_lost_receipt_is_named_and_forgotten_only_when_asked(toy, repo):
     gone.unlink()
     gone.with_suffix(".log").unlink()
     before = kept(repo)
-    for args, code in ((["check"], 1), (["refresh"], 2)):
+    for args, code in ((["check"], 1), (["refresh", "--no-import"], 2)):
         found, out = verb(toy, repo, *args)
         assert (found, gone.stem in out, kept(repo)) == (code, True, before), out
         assert "git checkout -- receipts/07" in out
-    assert verb(toy, repo, "refresh", "build/receipts")[0] == 0, "the source still has it"
+    assert verb(toy, repo, "refresh")[0] == 0, "build/receipts still has it"
     assert gone.is_file()
     shutil.rmtree(repo / "receipts/07")
     assert verb(toy, repo, "check")[0] == 1
-    assert verb(toy, repo, "refresh", "--accept")[0] == 0
+    assert verb(toy, repo, "refresh", "--no-import", "--accept")[0] == 0
     assert verb(toy, repo, "check")[0] == 0
 
 

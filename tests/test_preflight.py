@@ -90,7 +90,7 @@ def test_a_receipt_that_does_not_count(desk, options, said):
     assert point.result == "fail" and point.what.endswith(said)
     run, rest = point.mend.split(", then ")
     assert run == "python -m reproducers.run pack07 --lane cpu --host NAME"
-    assert rest == "python -m reproducers.manifest refresh build/receipts"
+    assert rest == "python -m reproducers.manifest refresh"
 
 
 def test_a_folder_of_somebodys_is_not_the_live_pin(desk):

@@ -16,7 +16,7 @@ class Word(NamedTuple):
 STATES = {
     "draft": Word(
         "no receipt shows the bug yet, or the newest receipt of a lane contradicts it",
-        "python -m reproducers.run PACK, then python -m reproducers.manifest refresh build/receipts",
+        "python -m reproducers.run PACK, then python -m reproducers.manifest refresh",
     ),
     "reproduced": Word(
         "receipts show the bug, and no fix is offered (kind report), or a lane has no receipt of the fix yet",

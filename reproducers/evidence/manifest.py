@@ -29,6 +29,7 @@ PROVED = {
     Verdict.FIXED_UPSTREAM: "fixed-upstream(candidate)",
 }
 HELD = "held("
+TAKEN = Path("build/receipts")  # where `python -m reproducers.run` puts them
 RANK = {"draft": 0, "stale": 1, "fixed-upstream(candidate)": 1, "reproduced": 2, "validated": 3, "guard": 3, "filed": 3}
 PROOF = {Verdict.REPRODUCED_AND_FIXED: 2, Verdict.REPRODUCED: 1}
 SHOWS = {Verdict.REPRODUCED_AND_FIXED: "bug", Verdict.REPRODUCED: "bug", Verdict.FIXED_UPSTREAM: "healthy"}
@@ -185,7 +186,8 @@ def importable(packs: list[Pack], source: Path, root: Path) -> tuple[list[Path],
     if foreign:
         said = "\n".join(foreign)
         raise PatchlaneError(
-            f"receipts of another tree than their pin's:\n{said}", "delete them, and run without --upstream"
+            f"receipts of another tree than their pin's:\n{said}",
+            "delete them, or leave all out by --no-import, and run without --upstream",
         )
     kept, linked = [], set[str | None]()
     for path, body in sorted(new.items(), key=lambda item: item[0].name, reverse=True):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
 
 from reproducers.base.clock import today
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.verdicts import Verdict
 from reproducers.evidence import receipts
 from reproducers.evidence.manifest import changed_since
 from reproducers.record.schema import Pack
@@ -32,6 +30,6 @@ def answered(pack: Pack, lane: str, at: str, folder: Path) -> bool:
         return False
     if path is None or seen is None or lane not in pack.lanes or changed_since(pack, path):
         return False
-    age = today() - datetime.date.fromisoformat(seen["started"][:10])
+    age = today() - seen.day
     fresh = age.days <= pack.lanes[lane].max_age_days  # type: ignore[index]
-    return fresh and Verdict(seen["verdict"]) in expected(pack, Request(pin, lane))
+    return fresh and seen.verdict in expected(pack, Request(pin, lane))

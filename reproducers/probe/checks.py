@@ -8,7 +8,10 @@ import re
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
+
+State = Literal["bug", "healthy", "different", "passed", "failed", "skipped", "noted"]
+Outcome = Literal["bug", "healthy", "different", "cannot_test"]
 
 SENTINELS = (
     "BUG_REPRODUCED",

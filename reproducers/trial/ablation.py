@@ -1,13 +1,16 @@
-"""A pack with one hunk of its patch left out."""
+"""Drop each hunk of a patch in turn, then try each mutant: every hunk must be needed, every mutant be caught."""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from unidiff import PatchSet
 
 from reproducers.record.schema import Pack
+from reproducers.trial.experiment import Request, Run, execute
+from reproducers.upstream.store import Store
 
 
 def without_hunk(patch: str, dropped: int) -> str:
@@ -37,6 +40,12 @@ def with_patch(pack: Pack, text: str, folder: Path) -> Pack:
     (folder / "needs.yaml").symlink_to(pack.folder.parent / "needs.yaml")
     (copy / "fix.patch").write_text(text)
     return pack.model_copy(update={"folder": copy})
+
+
+def attempt(pack: Pack, text: str, request: Request) -> Run:
+    """A run of the pack with another patch."""
+    with tempfile.TemporaryDirectory() as scratch:
+        return execute(with_patch(pack, text, Path(scratch)), request, Store(), lambda arm, line: None)
 
 
 def ablations(pack: Pack) -> Iterator[tuple[str, str]]:

@@ -10,9 +10,16 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from reproducers.base.errors import CannotTestHere
+from reproducers.base.verdicts import Exit
 
 Progress = Callable[[str, int, int], None]
 SHOWN = 8  # releases that a message lists
+
+
+class NoSuchRelease(CannotTestHere):
+    """The index answers, and has no such distribution or release: what was asked for is wrong, not the host."""
+
+    exit_code = Exit.USAGE
 
 
 def _client() -> Any:
@@ -50,23 +57,34 @@ def unreachable(distribution: str, timeout_s: float = 5) -> str:
     return ""
 
 
-def release_files(distribution: str, release: str) -> dict[str, str]:
-    """{file name: sha256} of a release as the index states them; CannotTestHere when there is none or no network.
+def _packages(client: Any, distribution: str) -> list[Any]:
+    """All files of a distribution; NoSuchRelease where the index has none of that name."""
+    from pypi_simple import NoSuchProjectError
 
-    Its remedy lists the newest releases, newest first.
+    try:
+        return list(client.get_project_page(distribution).packages)
+    except NoSuchProjectError as error:
+        what = f"the package index has no distribution {distribution}"
+        raise NoSuchRelease(what, "name it as pip install does") from error
+
+
+def release_files(distribution: str, release: str) -> dict[str, str]:
+    """{file name: sha256} of a release as the index states them.
+
+    CannotTestHere without an index; NoSuchRelease where it has none, with the newest releases, newest first.
     """
     client = _client()
     from requests import RequestException
 
     try:
         with client:
-            packages = client.get_project_page(distribution).packages
+            packages = _packages(client, distribution)
     except RequestException as error:
         raise CannotTestHere(f"the package index cannot be reached: {_short(error)}", "check the network") from error
     files = {p.filename: p.digests["sha256"] for p in packages if p.version == release and "sha256" in p.digests}
     if not files:
         newest = sorted({p.version for p in packages if p.version}, key=_order, reverse=True)[:SHOWN]
-        raise CannotTestHere(f"{distribution} has no release {release}", f"--at one of; newest are {', '.join(newest)}")
+        raise NoSuchRelease(f"{distribution} has no release {release}", f"take one of the newest: {', '.join(newest)}")
     return files
 
 
@@ -87,8 +105,8 @@ def sizes(files: set[tuple[str, str]]) -> dict[str, int]:
         for distribution in sorted({distribution for distribution, _ in files}):
             wanted = {filename for name, filename in files if name == distribution}
             try:
-                packages = client.get_project_page(distribution).packages
-            except RequestException:
+                packages = _packages(client, distribution)
+            except (RequestException, NoSuchRelease):
                 continue
             found |= {p.filename: p.size for p in packages if p.filename in wanted and p.size is not None}
     return found
@@ -101,8 +119,7 @@ def download(distribution: str, filename: str, target: Path, progress: Progress)
 
     try:
         with client:
-            page = client.get_project_page(distribution)
-            package = next((p for p in page.packages if p.filename == filename), None)
+            package = next((p for p in _packages(client, distribution) if p.filename == filename), None)
             if package is None:
                 raise CannotTestHere(f"the index no longer has {filename}", "update the pin in pack.yaml")
             client.download_package(package, target, verify=False, progress=_reporter(filename, progress))

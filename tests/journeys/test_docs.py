@@ -1,54 +1,17 @@
-"""The documentation's example pack is built from the page and run; commands, figures and variables shown are real."""
+"""The commands, figures and variables that the pages show are real."""
 
 import json
 import re
 
 import pytest
 from pages import PAGES, help_of
-from toy import Toy
 from typer.testing import CliRunner
 
 from model.definition import parameters
 from model.definition.recipes import RECIPES
 from model.definition.sizes import SIZES
 from model.reports import description
-from reproducers.base.verdicts import Verdict
-from reproducers.desk.text.render import render
-from reproducers.evidence import receipts
-from reproducers.evidence.receipts import write
-from reproducers.record.schema import ROOT, load_pack
-from reproducers.trial.experiment import Request, execute
-
-BUGGY = "def total(values):\n    result = 0\n    for value in values[1:]:\n        result += value\n    return result\n"
-
-
-def example(folder):
-    """Write the page's labelled code blocks under ``folder``; returns the pack's folder."""
-    page = (ROOT / "docs" / "writing-a-pack.md").read_text()
-    for name, text in re.findall(r"^`(packs/[\w./]+)`\n```\w+\n(.*?)^```", page, re.M | re.S):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return folder / "packs" / "07_toy_total"
-
-
-def run(tmp_path, source):
-    pack, toy = load_pack(example(tmp_path)), Toy(tmp_path)
-    toy.publish({"toyup/__init__.py": "", "toyup/core.py": source}, pack.pins["live"].sha)
-    return execute(pack, Request(), toy.store, lambda arm, line: None)
-
-
-def test_the_example_pack_reproduces_and_fixes(tmp_path, monkeypatch):
-    monkeypatch.setattr(receipts, "COMMITTED", tmp_path / "committed")
-    done = run(tmp_path, BUGGY)
-    assert done.ruling.verdict is Verdict.REPRODUCED_AND_FIXED, done.log
-    assert done.sentinels == ["BUG_REPRODUCED", "FIX_VALIDATED"]
-    write(done, tmp_path / "receipts", "toy", [], {})
-    assert "`total([1, 2, 3])` is off by 1." in render(done.pack, tmp_path / "receipts")
-
-
-def test_the_example_pack_says_fixed_upstream_on_a_healthy_tree(tmp_path):
-    assert run(tmp_path, BUGGY.replace("[1:]", "")).ruling.verdict is Verdict.FIXED_UPSTREAM
+from reproducers.record.schema import ROOT
 
 
 def commands(text):
@@ -60,7 +23,7 @@ def commands(text):
 def test_readme_shows_every_verb():
     shown = {module for module, _ in commands((ROOT / "README.md").read_text())}
     assert {
-        f"reproducers.{v}" for v in ("run", "export", "doctor", "explain", "bundle", "receipts", "manifest")
+        f"reproducers.{v}" for v in ("new", "run", "export", "doctor", "explain", "bundle", "receipts", "manifest")
     } <= shown
     assert {
         f"model.{v}" for v in ("train", "describe", "coverage", "lock", "report", "pictures", "data", "receipt")

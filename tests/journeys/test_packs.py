@@ -1,4 +1,4 @@
-"""Every pack with a patch on its real upstream, cpu lane: the good patch, a null patch, the reversed patch."""
+"""Every pack with a patch on its real upstream, cpu lane: the good patch, a null patch, the reversed patch, mutants."""
 
 import dataclasses
 import subprocess
@@ -9,6 +9,7 @@ from toy import git, write_tree
 
 from reproducers.base.errors import CannotTestHere
 from reproducers.base.verdicts import Verdict
+from reproducers.desk.start import mutants
 from reproducers.record.schema import ROOT, load_packs
 from reproducers.trial import ablation, experiment
 from reproducers.trial.arms import ArmResult
@@ -17,51 +18,8 @@ from reproducers.upstream import patching, pins
 from reproducers.upstream.store import Store
 
 RUN_ARM = experiment.run_arm
+WRONG = {Verdict.FIX_INEFFECTIVE, Verdict.FIX_REGRESSES, Verdict.DIFFERENT_FAILURE}
 WEAK = {Verdict.FIX_INEFFECTIVE, Verdict.FIX_REGRESSES, Verdict.PATCH_STALE}
-# A line of the good patch, and what a hasty fix would have there: the symptom goes, a neighbour breaks.
-HASTY = {
-    1: ("+        uniform = torch.all(all_lens == sq)", "+        uniform = torch.all(all_lens == all_lens)"),
-    2: (
-        "+        dim, dim_plus_tail_dim - dim",
-        "+        64, 64",
-    ),
-    3: (
-        "+    return dequantize_fp8_tensor(tensor) if is_float8tensor(tensor) else tensor",
-        '+    return tensor.dequantize() if hasattr(tensor, "dequantize") else tensor',
-    ),
-    4: (
-        "+        acc_dq = tl.dot(tl.trans(dp_t_block).to(k_block.dtype), k_block)",
-        "+        acc_dq = tl.dot(dp_t_block.to(k_block.dtype), k_block)",
-    ),
-    5: ("+    if H % G != 0:", "+    if False:"),
-    7: (
-        "+                T.copy(Q[i_b, fused_chunk_start:fused_chunk_start+fused_chunk_size, i_h_qk, :], q_shared)",
-        "+                T.copy(Q[i_b, chunk_start:chunk_start+fused_chunk_size, i_h_qk, :], q_shared)",
-    ),
-    9: (
-        "+            (grad_input, grad_weight, grad_bias) = ctx.saved_tensors",
-        "+            grad_input, grad_weight, grad_bias = (t if t is None else 2 * t for t in ctx.saved_tensors)",
-    ),
-    10: ('+        if not hasattr(gpu_entry, "forward"):', "+        if True:"),
-    11: (
-        '+            config.cross_entropy_loss_fusion and config.cross_entropy_fusion_impl == "linear"',
-        "+            config.cross_entropy_loss_fusion",
-    ),
-    12: (
-        "+            grad_scores = log_probs.exp_().sub_(target).mul_(valid)",
-        "+            grad_scores = log_probs.exp_().sub_(target)",
-    ),
-    16: ("tensor.is_floating_point() and not", "tensor.requires_grad and not"),
-    17: ("tuple(item for item in arguments.items() if item[0] not in DYNAMIC_DIMS)", 'arguments["dtype"]'),
-    33: (
-        "+    starts = cu_seqlens[:-1] * (cu_seqlens[-1] == freqs.size(0))",
-        "+    starts = torch.zeros_like(cu_seqlens[:-1])",
-    ),
-    35: (
-        "+        is_packed = torch.arange(length, device=tensor.device) < boundaries[-1]",
-        "+        is_packed = torch.arange(length, device=tensor.device) < length",
-    ),
-}
 # What tests of the upstream's own hold on to, and a patch must not change: each script ends with an assertion.
 VARIANT = "megatron.core.transformer.experimental_attention_variant"
 HELD_UPSTREAM = {
@@ -108,7 +66,7 @@ def first_run(pack):
 
 
 def with_text(pack, seen, text, folder, monkeypatch):
-    """The ruling on the pack with another patch text; the pristine arm is the one already seen."""
+    """A run of the pack with another patch text; the pristine arm is the one already seen."""
     changed = ablation.with_patch(pack, text, folder)
     real, before = RUN_ARM, [seen.pristine[0]]
 
@@ -116,7 +74,7 @@ def with_text(pack, seen, text, folder, monkeypatch):
         return dataclasses.replace(before.pop()) if before else real(spec, sink)
 
     monkeypatch.setattr(experiment, "run_arm", arm)
-    return execute(changed, Request(), Store(), lambda arm, line: None).ruling
+    return execute(changed, Request(), Store(), lambda arm, line: None)
 
 
 def null_patch(pack, tree, scratch):
@@ -168,19 +126,19 @@ def test_only_the_whole_patch_is_validated(pack, tmp_path, monkeypatch):
     assert seen.ruling.verdict in expected(pack, seen.request), seen.ruling
     assert all(seen.hunks.values())
 
-    def ruling(name, text):
+    def tried(name, text):
         return with_text(pack, seen, text, tmp_path / name.replace("/", "_"), monkeypatch)
 
-    assert ruling("null", null_patch(pack, tree, tmp_path)).verdict is Verdict.FIX_INEFFECTIVE
-    stale = ruling("reversed", reversed_patch(pack, tmp_path))
+    assert tried("null", null_patch(pack, tree, tmp_path)).ruling.verdict is Verdict.FIX_INEFFECTIVE
+    stale = tried("reversed", reversed_patch(pack, tmp_path)).ruling
     assert stale.verdict is Verdict.PATCH_STALE and "ALREADY_APPLIED" in stale.reason
-    line, hasty = HASTY[pack.number]
-    text = pack.patch.read_text()
-    assert line in text
-    regressed = ruling("hasty", text.replace(line, hasty))
-    assert regressed.verdict is Verdict.FIX_REGRESSES, regressed
+    assert mutants.paths(pack), mutants.PAGE
+    for mutant in map(mutants.read, mutants.paths(pack)):
+        run = tried(mutant.path.stem, mutants.whole(pack, tree, mutant))
+        assert run.ruling.verdict in WRONG, (mutant, run.ruling)
+        assert mutant.catching(mutants.caught(run)), (mutant, mutants.caught(run))
     if pack.number in ABLATED:
-        dropped = {name: ruling(name, text) for name, text in ablation.ablations(pack)}
+        dropped = {name: tried(name, text).ruling for name, text in ablation.ablations(pack)}
         assert dropped and all(r.verdict in WEAK for r in dropped.values()), dropped
 
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 BODY, RECORD, PATCH, NOTES = "body.md.j2", "pack.yaml", "fix.patch", "notes.md"
 EXEMPTIONS, LOG, CODE = "lint-exemptions.yaml", "log", "reproducer.py"
+MUTANT = "mutants/one_rank_uniform.patch"  # pack 01's
 UPSTREAM = "https://github.com/NVIDIA/Megatron-LM"
 DSA = "megatron/core/transformer/experimental_attention_variant/dsa.py"
 MILES = "https://github.com/radixark/miles/pull/975"  # a thread of pack 16
@@ -197,6 +198,10 @@ PLANTED = [
     Edit("body-expected", BODY, "{% block expected %}", "{% block expectation %}", base=16),
     Edit("body-expected", BODY, "`A_log` and `D` stay in fp32", "`HEALTHY`: `A_log` and `D` stay in fp32", base=16),
     Edit("foreign-thread", BODY, "There is no error:", f"\n\nFixes {MILES}\n\nThere is no error:", base=16),
+    noted("pack-unwritten", "Limits: <write each limit with its reason>"),
+    Edit("pack-mutants", MUTANT, "Why: ", "Because: "),
+    Edit("pack-mutants", MUTANT, "Caught-By: rank ?: refuses", "Caught-By: rank ?: accepts"),
+    Edit("private-path", MUTANT, "Why: ", "Why: (as in /home/someone/packs) "),
     exempted("exemption", "{rule: gfm-fence, pack: pack01, match: fence, reason: none}"),
     exempted("exemption", "{rule: no-such, pack: pack01, match: fence, reason: none}"),
     exempted("exemption", "{rule: gfm-fence, pack: pack99, match: fence, reason: none}"),
@@ -244,4 +249,11 @@ HARMLESS = [
     Edit("filing-patch", RECORD, "decision: pr", "decision: issue"),
     Edit("body-expected", BODY, "{% block expected %}", "{%- block expected %}", base=16),
     Edit("foreign-thread", BODY, "There is no error:", f"It was met in {MILES} too. There is no error:", base=16),
+    noted("pack-unwritten", "It can write the loss, a < write b, and `x <writes> y`."),
+    Edit(
+        "pack-mutants",
+        MUTANT,
+        "Caught-By: rank ?: refuses lengths 64 and *",
+        "Caught-By: rank 0: refuses lengths 64 and 16",
+    ),
 ]

@@ -19,6 +19,8 @@ Applies-To: toyup 1.0 ({"a" * 40})
 Licence: Apache-2.0
 
 """
+MEAN = ("sum(values) / len(values)", "sum(values) / 2")
+MUTANT = "Caught-By: mean\nWhy: The mean is of two values.\n\n"
 BODY = """{% extends form %}
 {% block problem %}The sum of a list is off by {{ measured("cpu", "pristine", "total") }}, because the first value
 of the list is never added.{% endblock %}
@@ -51,7 +53,9 @@ def record(**changed):
 def write_pack(toy, text=BODY, edits=(TOTAL, FIRST), **changed):
     """The pack's folder and the store's tree; by default all is well."""
     pack = toy.pack(HEADER + toy.patch(edited(*edits)), NEEDS + REPRODUCER, record(**changed))
-    write_tree(pack.folder, {"body.md.j2": text})
+    fixed = edited(*edits)
+    wrong = MUTANT + toy.patch(edited(MEAN, core=fixed["toyup/core.py"]), fixed)
+    write_tree(pack.folder, {"body.md.j2": text, "mutants/mean.patch": wrong})
     toy.publish()
     return pack
 

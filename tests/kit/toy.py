@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import http.server
 import json
 import os
 import shutil
@@ -9,7 +12,11 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +175,38 @@ def diff(scratch: Path, old: dict[str, str], new: dict[str, str], *flags: str) -
     write_tree(repo, new)
     git("add", "-A", cwd=repo)
     return git("diff", "--cached", "-M", *flags, cwd=repo)
+
+
+def wheel(folder: Path, files: dict[str, str] = SOURCE, release: str = "1.0") -> Path:
+    """A wheel of the toy in ``folder``, the same bytes every time."""
+    info = f"toyup-{release}.dist-info"
+    files = files | {f"{info}/METADATA": f"Metadata-Version: 2.1\nName: toyup\nVersion: {release}\n"}
+    files |= {f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n", f"{info}/RECORD": ""}
+    path = folder / f"toyup-{release}-py3-none-any.whl"
+    folder.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(path, "w") as sink:
+        for name, text in files.items():
+            sink.writestr(zipfile.ZipInfo(name), text)
+    return path
+
+
+@contextlib.contextmanager
+def package_index(folder: Path) -> Iterator[str]:
+    """The address of a package index with the toy's wheels in ``folder``, for PIP_INDEX_URL."""
+    rows = [f'<a href="/{p.name}#sha256={hashlib.sha256(p.read_bytes()).hexdigest()}">{p.name}</a>\n'
+            for p in folder.glob("*.whl")]  # fmt: skip
+    write_tree(folder, {"simple/toyup/index.html": f"<!DOCTYPE html><html><body>{''.join(rows)}</body></html>"})
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *said: object) -> None:
+            return None
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/simple/"
+        finally:
+            server.shutdown()
 
 
 def body(code: str) -> str:

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from reproducers.base.errors import CannotTestHere
+from reproducers.base.verdicts import Exit
 from reproducers.upstream import index
 from reproducers.upstream.store import Store
 
@@ -29,6 +30,17 @@ def test_offline_opens_no_socket(no_socket, tmp_path):
     assert index.unreachable("toyup")
 
 
+def test_what_the_index_has_not_is_bad_input(index_url, tmp_path):
+    assert list(index.release_files("toyup", "1.0")) == ["toyup-1.0-py3-none-any.whl"]
+    for asked in (("toyup", "9.9"), ("no-such-toy", "1.0")):
+        with pytest.raises(CannotTestHere) as refused:
+            index.release_files(*asked)
+        assert refused.value.exit_code == Exit.USAGE and refused.value.remedy
+    with pytest.raises(CannotTestHere):
+        index.download("no-such-toy", "x.whl", tmp_path / "x", lambda *seen: None)
+    assert index.sizes({("no-such-toy", "x.whl")}) == {}
+
+
 def test_the_newest_releases_are_listed_as_versions(monkeypatch):
     names = ["0.2.0", "0.9.0", "0.10.0", "0.19.2", "odd name", None]
     page = SimpleNamespace(packages=[SimpleNamespace(version=name, digests={}, filename="x") for name in names])
@@ -46,4 +58,4 @@ def test_the_newest_releases_are_listed_as_versions(monkeypatch):
     monkeypatch.setattr(index, "_client", Client)
     with pytest.raises(CannotTestHere) as refused:
         index.release_files("toyup", "3.0")
-    assert refused.value.remedy.endswith("newest are 0.19.2, 0.10.0, 0.9.0, 0.2.0, odd name")
+    assert refused.value.remedy.endswith(": 0.19.2, 0.10.0, 0.9.0, 0.2.0, odd name")

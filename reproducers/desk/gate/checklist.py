@@ -125,7 +125,7 @@ def passed_today(pack: Pack, receipts: Path, day: datetime.date) -> Point:
     """Point 1: a receipt of that day at the filed pin, of the pack as it is, with its verdict, from a named host."""
     name, lane = "reproduced today", sorted(pack.lanes)[0]
     command = again(pack, lane, pack.filing_pin).partition(",")[0]
-    mend = f"{command} --host NAME, {REFRESH} build/receipts"
+    mend = f"{command} --host NAME, {REFRESH}"
     found = passing.on(pack, receipts, day)
     said = []
     for path in found:

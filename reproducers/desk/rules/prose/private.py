@@ -18,6 +18,7 @@ from pathlib import Path
 from reproducers.base.errors import PatchlaneError
 from reproducers.desk.rules.case import Case
 from reproducers.desk.rules.registry import RULES, Found, Skip, rule
+from reproducers.desk.start import mutants
 from reproducers.evidence.receipts import newest_of
 
 PATHS = re.compile(
@@ -67,7 +68,7 @@ def _texts(case: Case) -> Iterator[tuple[Path, str]]:
     filed = newest_of(case.pack, case.receipts, case.pack.filing_pin)
     receipts = dict.fromkeys([*case.newest.values(), *filed.values()])
     logs = [receipt.with_suffix(".log") for receipt in receipts]
-    for path in [case.record, *dict.fromkeys(case.patches.values()), notes, *logs]:
+    for path in [case.record, *dict.fromkeys(case.patches.values()), *mutants.paths(case.pack), notes, *logs]:
         if path.is_file():
             yield path, path.read_text(encoding="utf-8")
     yield case.pack.reproducer, _exported(case)

@@ -1,0 +1,99 @@
+"""A pack's mutants: wrong fixes that one check must catch. Each is ``mutants/NAME.patch``, a diff of the patched tree.
+
+Two lines stand above the diff: ``Caught-By``, the name of that check or a glob over names, and ``Why``, what is wrong
+with the fix. A mutant proves the reproducer, so nobody upstream gets it and no receipt names it.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from reproducers.base.errors import PatchlaneError
+from reproducers.desk.patches import short_header
+from reproducers.record.schema import Pack
+from reproducers.trial.experiment import Run
+from reproducers.upstream import patching
+from reproducers.upstream.git import git
+from reproducers.upstream.store import Tree
+
+FIELDS = ("Caught-By", "Why")
+WRONG = ("bug", "different", "failed")
+PAGE = "docs/writing-a-pack.md, The mutants"
+REBASE = "rebase it: apply fix.patch to the pinned tree, commit, make the mistake, and git diff"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A wrong fix, the check that must catch it (a name or a glob), and what is wrong with it."""
+
+    path: Path
+    caught_by: str
+    why: str
+
+    def catching(self, checks: Iterable[str]) -> list[str]:
+        """Those of ``checks`` that the mutant names."""
+        return [name for name in checks if name == self.caught_by or fnmatchcase(name, self.caught_by)]
+
+
+def owed(pack: Pack) -> bool:
+    """Whether the pack has to have a mutant: it offers a fix, and anybody can run it on a CPU."""
+    return pack.patch.is_file() and "cpu" in pack.lanes
+
+
+def paths(pack: Pack) -> list[Path]:
+    """The files of the pack's mutants, by name."""
+    return sorted(pack.folder.glob("mutants/*.patch"))
+
+
+def read(path: Path) -> Mutant:
+    """One mutant. PatchlaneError where a field is missing or a line is none, or where no diff follows."""
+    header = short_header.read(path)
+    caught_by, why = (header.field(name) for name in FIELDS)
+    return Mutant(path, caught_by, why)
+
+
+def whole(pack: Pack, tree: Tree, mutant: Mutant) -> str:
+    """fix.patch with the mutant upon it, as one patch of the pristine ``tree``.
+
+    PatchlaneError where one of them applies with fuzz or offset, or not at all.
+    """
+    strip = patching.strip_for(tree.path, pack.upstream.source_root)
+    sets = [patching.files(path) for path in (pack.patch, mutant.path)]
+    names = {name for files in sets for file in files for name in (file.source_file, file.target_file) if name}
+    with tempfile.TemporaryDirectory(prefix="patchlane-") as scratch:
+        root = Path(scratch).resolve()
+        for name in (Path(name) for name in names):
+            source, copy = tree.path.joinpath(*name.parts[strip:]), root.joinpath(*name.parts[1:])
+            if source.is_file():
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, copy)
+        for args in (("init", "-q"), ("add", "-A")):
+            git(*args, cwd=root)
+        for path in (pack.patch, mutant.path):
+            found = patching.classify(root, path, strip=1)
+            if found.kind is not patching.ApplyClass.CLEAN:
+                where = path.relative_to(pack.folder)
+                raise PatchlaneError(f"{pack.folder.name}/{where}: {found.kind.value}: {found.message}", REBASE)
+            patching.apply(root, path, strip=1)
+        git("add", "-AN", cwd=root)
+        return git("diff", cwd=root).stdout
+
+
+def caught(run: Run) -> list[str]:
+    """The checks of a run that tell its patched arm from a right one, by name; none where one of the arms did not run.
+
+    They fail there, or are guards that it did not come to, or tensors that are no longer the same bit for bit.
+    """
+    if not (run.pristine and run.patched):
+        return []
+    before, after = (arms[-1].checks for arms in (run.pristine, run.patched))
+    now, old = ({check.name: check for check in checks} for checks in (after, before))
+    gone = [check.name for check in before if check.role == "guard" and check.name not in now]
+    digests = [check for check in after if check.role == "digest" and check.name in old]
+    changed = [check.name for check in digests if check.measured != old[check.name].measured]
+    return [check.name for check in after if check.state in WRONG] + changed + gone

@@ -1,0 +1,162 @@
+"""The files of a new pack: what can be known is filled in, and what a person has to write is marked ``<write ...>``.
+
+The files are ``templates/pack/*.in``; the rule ``pack-unwritten`` of the lint lists the marks that are left.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+
+import yaml
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from pydantic import ValidationError
+
+from reproducers.base import disk
+from reproducers.base.errors import PatchlaneError
+from reproducers.record.schema import ROOT, Pack, Pin, Upstream, load_each
+from reproducers.upstream import index
+
+TEMPLATES = ROOT / "templates" / "pack"
+PAGE = "docs/writing-a-pack.md"
+MARK = re.compile(r"<write ([^<>]+)>")
+CATEGORIES = {"memory": "memory", "refactor": "legality refactor"}  # a kind's; of the others it has to be chosen
+KINDS = ("bug", "memory", "refactor", "report")
+FIX = "{% block fix %}<write what the patch does>{% endblock %}"
+REVIEW_DAYS = 90
+INTERPRETERS = {"py3", "cp311", "cp312"}
+UNKNOWN_LICENCE = "<write the upstream's licence>"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a new pack is of. Without ``distribution`` and ``package`` they are those of other packs of ``repo``, or
+    its name; without ``number`` the next free one."""
+
+    slug: str
+    repo: str
+    release: str
+    number: int | None = None
+    distribution: str | None = None
+    package: str | None = None
+    kind: str = "bug"
+
+
+def create(wanted: Wanted, packs: Path, today: datetime.date) -> list[Path]:
+    """Write the pack's folder under ``packs``, whole or not at all; returns its files.
+
+    PatchlaneError for a slug or number in use, a name that cannot be one, or a folder that cannot be written;
+    CannotTestHere where the package index is needed and not there; NoSuchRelease where it has no such release.
+    """
+    number = _number(wanted, packs)
+    known = load_each(packs)[0]
+    upstream = _upstream(wanted, known)
+    pin = _pin(upstream, wanted.release, known)
+    values = {
+        "number": str(number),
+        "padded": f"{number:02d}",
+        "kind": wanted.kind,
+        "category": CATEGORIES.get(wanted.kind, "kernel numerics and dimensions"),
+        "upstream": _yaml("upstream", upstream.model_dump(exclude_defaults=True)),
+        "pins": _yaml("pins", {"live": pin.model_dump(exclude_defaults=True)}),
+        "distribution": upstream.distribution,
+        "package": upstream.package,
+        "release": wanted.release,
+        "licence": upstream.licence,
+        "applies": f"{upstream.distribution} {wanted.release} ({pin.sha or '<write the full SHA of the release>'})",
+        "today": str(today),
+        "review": str(today + datetime.timedelta(days=REVIEW_DAYS)),
+        "page": PAGE,
+        "fix": FIX if wanted.kind != "report" else "",
+    }
+    folder, names = packs / f"{number:02d}_{wanted.slug}", _files(wanted.kind)
+    with (
+        disk.writing(packs, "make room there, or take a checkout that you may write"),
+        tempfile.TemporaryDirectory(dir=packs, prefix=".new-") as scratch,
+    ):
+        new = Path(scratch) / folder.name
+        for name in names:
+            text = Template((TEMPLATES / f"{name}.in").read_text(encoding="utf-8")).substitute(values)
+            (new / name).parent.mkdir(parents=True, exist_ok=True)
+            (new / name).write_text(text.rstrip() + "\n", encoding="utf-8")
+        new.rename(folder)
+    return [folder / name for name in names]
+
+
+def marks(text: str) -> list[tuple[int, str]]:
+    """(line, what is to be written there) of every mark that is left in a file's text."""
+    return [(text.count("\n", 0, mark.start()) + 1, mark[1]) for mark in MARK.finditer(text)]
+
+
+def _files(kind: str) -> list[str]:
+    """The files of a pack of that kind, by their paths in its folder; a report has no fix."""
+    names = sorted(path.relative_to(TEMPLATES).as_posix().removesuffix(".in") for path in TEMPLATES.rglob("*.in"))
+    return [name for name in names if kind != "report" or not name.endswith(".patch")]
+
+
+def _number(wanted: Wanted, packs: Path) -> int:
+    """The new pack's number. PatchlaneError where slug or number cannot be, or are in use."""
+    if not re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)*", wanted.slug):
+        raise PatchlaneError(f"slug {wanted.slug!r}: not words of [a-z0-9] joined by _", "as in mimo_2d_loads")
+    if wanted.kind not in KINDS:
+        raise PatchlaneError(f"--kind {wanted.kind}", f"--kind {', '.join(KINDS)}; a guard begins as a report")
+    used = {path: match for path in packs.glob("*") if (match := re.fullmatch(r"(\d+)_(\w+)", path.name))}
+    number = wanted.number or 1 + max((int(match[1]) for match in used.values()), default=0)
+    for path, match in used.items():
+        if match[2] == wanted.slug or int(match[1]) == number:
+            raise PatchlaneError(
+                f"{path.parent.name}/{path.name} is there already", "take another slug, or leave --number out"
+            )
+    return number
+
+
+def _upstream(wanted: Wanted, packs: list[Pack]) -> Upstream:
+    """As other packs of the repository have it, else by its name."""
+    known = next((p.upstream for p in packs if p.upstream.repo.lower() == wanted.repo.lower()), None)
+    name = wanted.distribution or (known.distribution if known else wanted.repo.rpartition("/")[2].lower())
+    given = {"distribution": wanted.distribution, "package": wanted.package}
+    if known is None or name != known.distribution:
+        given["package"] = wanted.package or name.replace("-", "_")
+    base = known.model_dump() if known else {"repo": wanted.repo, "distribution": name, "licence": UNKNOWN_LICENCE}
+    if not all(part.isidentifier() for part in (given["package"] or "ok").split(".")):
+        raise PatchlaneError(f"{given['package']!r} cannot be imported", "--package NAME, as import has it")
+    try:
+        return Upstream.model_validate(base | {key: value for key, value in given.items() if value})
+    except ValidationError as error:
+        raise PatchlaneError(f"--upstream {wanted.repo}: not OWNER/NAME", "--upstream state-spaces/mamba") from error
+
+
+def _pin(upstream: Upstream, release: str, packs: list[Pack]) -> Pin:
+    """The release with the digests that another pack has for it, else with the package index's."""
+    for pack in packs:
+        for pin in pack.pins.values():
+            if (pack.upstream.distribution, pin.release) == (upstream.distribution, release):
+                return Pin(release=release, sha=pin.sha, artifacts=pin.artifacts)
+    files = index.release_files(upstream.distribution, release)
+    usable = {name: digest for name, digest in files.items() if _usable(name)}
+    usable = usable or {name: digest for name, digest in files.items() if not name.endswith(".whl")}
+    if not usable:
+        what = f"{upstream.distribution} {release} has neither an sdist nor a wheel for Linux on x86_64"
+        raise PatchlaneError(what, "take another release, or pin a commit by hand")
+    return Pin(release=release, artifacts=usable)
+
+
+def _usable(filename: str) -> bool:
+    """Whether it is a wheel that some Python of ours imports on Linux."""
+    try:
+        tags = parse_wheel_filename(filename)[3]
+    except InvalidWheelFilename:
+        return False
+    return any(
+        (tag.interpreter in INTERPRETERS or tag.abi == "abi3")
+        and (tag.platform == "any" or ("linux" in tag.platform and tag.platform.endswith("x86_64")))
+        for tag in tags
+    )
+
+
+def _yaml(name: str, value: object) -> str:
+    return yaml.safe_dump({name: value}, sort_keys=False, width=1000).rstrip()

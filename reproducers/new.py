@@ -1,0 +1,46 @@
+"""Begin a pack: ``python -m reproducers.new SLUG --upstream OWNER/NAME --release X`` writes its files.
+
+What can be known is filled in (number, pins with the package index's digests, headers); ``python -m reproducers.lint``
+lists what a person has to write. A release that another pack pins already is not asked of the index.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command()
+def main(
+    slug: Annotated[str, typer.Argument(help="the bug in a few words of [a-z0-9], joined by _")],
+    upstream: Annotated[str, typer.Option(metavar="OWNER/NAME", help="the repository on GitHub")],
+    release: Annotated[str, typer.Option(help="the release with the bug, as the package index has it")],
+    distribution: Annotated[str | None, typer.Option(help="its name on the index (default: the repository's)")] = None,
+    package: Annotated[str | None, typer.Option(help="its name for import (default: the distribution's)")] = None,
+    kind: Annotated[str, typer.Option(help="bug, memory, refactor or report (which has no fix)")] = "bug",
+    number: Annotated[int | None, typer.Option(min=1, max=999, help="default: the next free one")] = None,
+    offline: Annotated[bool, typer.Option(help="do not ask the package index")] = False,
+) -> None:
+    """Write the files of a new pack."""
+    from reproducers.base.clock import today
+    from reproducers.desk.start.skeleton import PAGE, Wanted, create
+    from reproducers.record.schema import ROOT
+
+    if offline:
+        os.environ["PATCHLANE_OFFLINE"] = "1"
+    wanted = Wanted(slug, upstream, release, number, distribution, package, kind)
+    files = create(wanted, ROOT / "packs", today())
+    for path in files:
+        typer.echo(path.relative_to(ROOT))
+    name = f"pack{files[0].relative_to(ROOT / 'packs').parts[0].partition('_')[0]}"
+    typer.echo(f"next: {PAGE}; python -m reproducers.lint {name} lists what is to be written")
+
+
+if __name__ == "__main__":
+    from reproducers.base.cli import guarded
+
+    guarded(app)

@@ -1,0 +1,21 @@
+"""A pack has all its parts."""
+
+import shutil
+
+from reproducers.desk.start import mutants
+
+
+def test_a_fix_without_a_mutant_is_a_fault_that_names_the_page(desk):
+    made = desk(1)
+    shutil.rmtree(made.folder / "mutants")
+    (fault,) = made.lint().faults
+    assert (fault.rule, fault.file, fault.mend) == (
+        "pack-mutants",
+        f"packs/{made.name}/fix.patch",
+        mutants.PAGE,
+    )
+
+
+def test_a_pack_without_a_fix_owes_no_mutant(desk):
+    made = desk(6)
+    assert not mutants.paths(made.case().pack) and made.lint().faults == []
