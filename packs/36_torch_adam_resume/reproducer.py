@@ -1,0 +1,299 @@
+# /// script
+# requires-python = ">=3.12"
+# dependencies = ["megatron-core==0.19.0", "torch>=2.8", "triton==3.6.0", "numpy", "packaging"]
+# ///
+"""Without Transformer Engine and Apex the distributed optimizer cannot resume: it handles AdamW's step count wrongly.
+
+torch's AdamW counts steps in its state, one tensor a parameter. An optimizer that has taken no step has none, and is
+refused before anything is loaded into it. While moments are loaded the count is taken for one of them: it is absent in
+the fully reshardable format (KeyError) and out of date in the ``dp_reshardable`` one, which silently sets it back. And
+all parameters are given one tensor, which every parameter's update advances.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reproducers import probe
+
+
+def minimal():
+    """What ``dist_checkpointing`` asks of a new optimizer that is to resume; as it stands on a GPU."""
+    import torch
+    from megatron.core import distributed, optimizer, parallel_state
+    from megatron.core.transformer import MegatronModule, TransformerConfig
+
+    torch.distributed.init_process_group(store=torch.distributed.HashStore(), rank=0, world_size=1)
+    parallel_state.initialize_model_parallel()
+    model = MegatronModule(TransformerConfig(num_layers=1, hidden_size=8, num_attention_heads=1))
+    model.a = torch.nn.Parameter(torch.ones(100, device="cuda"))
+    zero = {"use_distributed_optimizer": True}
+    options = distributed.DistributedDataParallelConfig(**zero)
+    chunk = distributed.DistributedDataParallel(model.config, options, model)
+    adam = optimizer.get_megatron_optimizer(optimizer.OptimizerConfig(lr=1e-3, **zero), [chunk])
+    form = {"distrib_optim_sharding_type": "fully_reshardable"}
+    adam.sharded_state_dict(model.sharded_state_dict(), is_loading=True, metadata=form)
+
+
+FILE = "megatron/core/optimizer/distrib_optimizer.py"
+NO_STATE = probe.Signature("AssertionError", "^$", FILE)  # no count in the state
+NO_STEP = probe.Signature("KeyError", "^'step'$", FILE)  # no count among the moments
+ONE_FILE = "one file"
+FORMS = ("fully_reshardable", "dp_reshardable")
+SAVED, AFTER = 3, 2  # updates before the checkpoint and after it
+RATE, BETAS, EPS, DECAY = 2.0**-6, (0.9, 0.95), 1e-8, 0.1
+# fp32 rounds a value of about 1 to 6e-8, some ten times an update; a count that is one too high moves it by 1e-3
+FP32 = 2e-6
+Shapes = tuple[tuple[int, ...], ...]
+SHAPES: Shapes = ((64, 3), (5,), (7, 3, 2))
+
+
+def drawn(seed: int) -> Shapes:
+    generator = torch.Generator().manual_seed(seed)
+    return tuple(tuple(torch.randint(1, 12, (2,), generator=generator).tolist()) for _ in range(4))
+
+
+class Training:
+    """A model under the distributed optimizer with seeded gradients, and AdamW in fp64 beside it."""
+
+    def __init__(self, p: probe.Probe, shapes: Shapes, dtype: torch.dtype, start: int) -> None:
+        transformer = p.upstream("megatron.core.transformer")
+        ddp, optim = p.upstream("megatron.core.distributed"), p.upstream("megatron.core.optimizer")
+        half = dtype == torch.bfloat16
+        config = transformer.TransformerConfig(
+            num_layers=1, hidden_size=8, num_attention_heads=1, bf16=half, params_dtype=dtype
+        )
+        self.module, self.seed, self.updates = transformer.MegatronModule(config), p.seed, 0
+        device, generator = torch.cuda.current_device(), torch.Generator().manual_seed(start)
+        for at, shape in enumerate(shapes):
+            value = torch.randn(shape, generator=generator).to(device, dtype)
+            self.module.register_parameter(f"p{at}", nn.Parameter(value))
+        options = ddp.DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True)
+        self.chunk = ddp.DistributedDataParallel(config, options, self.module)
+        settings = optim.OptimizerConfig(
+            lr=RATE, min_lr=RATE, weight_decay=DECAY, adam_beta1=BETAS[0], adam_beta2=BETAS[1], adam_eps=EPS,
+            clip_grad=0.0, bf16=half, params_dtype=dtype, use_distributed_optimizer=True,
+        )  # fmt: skip
+        self.chained = optim.get_megatron_optimizer(settings, [self.chunk])
+        (self.adam,) = self.chained.chained_optimizers
+        self.exact = {name: [value.detach().double(), 0.0, 0.0] for name, value in self.named.items()}
+
+    @property
+    def named(self) -> dict[str, Tensor]:
+        return dict(self.module.named_parameters())
+
+    def update(self, count: int) -> None:
+        """``count`` updates, each with gradients that are its own, here and in fp64."""
+        for _ in range(count):
+            self.updates += 1
+            generator = torch.Generator().manual_seed(1000 * self.seed + self.updates)
+            for name, value in self.named.items():
+                grad = torch.randn(value.shape, generator=generator).to(value.device)
+                value.main_grad.copy_(grad)
+                self._exact(name, grad.double())
+            if not self.chained.step()[0]:
+                raise probe.CannotTest("the optimizer took no step")
+
+    def _exact(self, name: str, grad: Tensor) -> None:
+        master, first, second = self.exact[name]
+        first, second = (b * m + (1 - b) * g for b, m, g in zip(BETAS, (first, second), (grad, grad**2), strict=True))
+        mean, square = first / (1 - BETAS[0] ** self.updates), second / (1 - BETAS[1] ** self.updates)
+        master = master * (1 - RATE * DECAY) - RATE * mean / (square.sqrt() + EPS)
+        self.exact[name] = [master, first, second]
+
+    def states(self) -> dict[str, dict[str, Tensor]]:
+        """Masters and AdamW's state by parameter, of this rank's part."""
+        mine = {name: value for name, value in self.named.items() if value in self.adam.model_param_gbuf_map}
+        return {name: self.adam._get_main_param_and_optimizer_states(value) for name, value in mine.items()}
+
+    def counts(self) -> list[float]:
+        """Updates that AdamW has counted, by parameter."""
+        return [float(state["step"]) for state in self.states().values()]
+
+    def error(self) -> float:
+        """Largest error of a master or a moment; masters and moments are about 1 or less."""
+        worst = 0.0
+        for name, state in self.states().items():
+            owned = self.adam._get_model_param_range_map(self.named[name])["param"]
+            for key, exact in zip(("param", "exp_avg", "exp_avg_sq"), self.exact[name], strict=True):
+                part = exact.flatten()[owned.start : owned.end]
+                if state[key].shape != part.shape or state[key].dtype != torch.float32:
+                    return float("nan")
+                worst = max(worst, float((state[key].double() - part).abs().max()))
+        return worst
+
+    def resumed(self, of: Training) -> None:
+        """From here on compare with ``of``, whose state was loaded."""
+        self.updates, self.exact = of.updates, {name: [*values] for name, values in of.exact.items()}
+
+    def sharded(self, form: str, loading: bool) -> dict[str, Any]:
+        model = self.module.sharded_state_dict()
+        metadata = {"distrib_optim_sharding_type": form}
+        optimizer = self.chained.sharded_state_dict(model, is_loading=loading, metadata=metadata)
+        return {"model": model, "optimizer": optimizer}
+
+
+def check_resumed(p: probe.Probe, name: str, old: Training, new: Training) -> None:
+    """Counts, masters and moments right after loading and after more updates."""
+    new.resumed(old)
+    counts = new.counts()
+    p.error(f"{name}: count of updates", max(abs(count - old.updates) for count in counts), 0,
+            reference="updates before the checkpoint", bug_above=1)  # fmt: skip
+    p.guard(f"{name}: masters and moments", new.error(), FP32, reference="AdamW in fp64")
+    step = next(iter(new.states().values()))["step"]
+    p.guard(f"{name}: count of another kind", step.dtype != torch.float32 or step.dim() != 0, 0,
+            reference="torch's own: fp32, one element")  # fmt: skip
+    new.update(1)
+    advanced = [after - before for before, after in zip(counts, new.counts(), strict=True)]
+    p.error(f"{name}: counted in the next update beyond 1", max(abs(by - 1) for by in advanced), 0,
+            reference="one update", bug_above=1)  # fmt: skip
+    new.update(AFTER - 1)
+    p.error(f"{name}: masters and moments {AFTER} updates later", new.error(), FP32,
+            reference="AdamW in fp64, never interrupted", bug_above=1e-4)  # fmt: skip
+
+
+def check_new(p: probe.Probe) -> None:
+    """State of an optimizer before its first step, by itself and as the template of what is to be loaded."""
+    new = Training(p, SHAPES, torch.float32, p.seed)
+    state = p.attempt("state of a new optimizer", new.adam.state_dict, NO_STATE)
+    if state is not None:
+        counts = [group["step"] for group in state["optimizer"]["param_groups"]]
+        p.error("count that a new optimizer states", max(map(abs, counts)), 0, reference="0", bug_above=1)
+    for form in FORMS:
+        other = Training(p, SHAPES, torch.float32, p.seed)
+        p.attempt(f"new optimizer as a template, {form}", partial(other.sharded, form, True), NO_STATE)
+
+
+def load_flat(old: Training, new: Training) -> bool:
+    """By the format of one file, without the file. All ranks call it."""
+    common, gathered = old.adam.state_dict(), old.adam.get_parameter_state_dp_zero()
+    new.adam.load_state_dict(common)
+    new.adam.load_parameter_state_from_dp_zero(gathered)
+    return True
+
+
+def load_sharded(p: probe.Probe, form: str, folder: str, new: Training) -> bool:
+    """From a distributed checkpoint."""
+    loaded = p.upstream("megatron.core.dist_checkpointing").load(new.sharded(form, True), folder)
+    new.module.load_state_dict(loaded["model"])
+    new.chained.load_state_dict(loaded["optimizer"])
+    return True
+
+
+def check_load(p: probe.Probe, kind: str, form: str, shapes: Shapes, dtype: torch.dtype) -> None:
+    """Train, save, load into another that is new or has taken an update, which says more where new ones are refused."""
+    old = Training(p, shapes, dtype, p.seed)
+    old.update(SAVED)
+    with tempfile.TemporaryDirectory() as folder:
+        if form != ONE_FILE:
+            p.upstream("megatron.core.dist_checkpointing").save(old.sharded(form, False), folder)
+        for before in (0, 1):
+            new = Training(p, shapes, dtype, p.seed + 1)
+            new.update(before)
+            name = f"{kind}, {form}, {'after an update' if before else 'new'}"
+            if form == ONE_FILE:
+                load, signature = partial(load_flat, old, new), NO_STEP
+            else:
+                load, signature = partial(load_sharded, p, form, folder, new), NO_STEP if before else NO_STATE
+            if p.attempt(f"{name}: is loaded", load, signature):
+                check_resumed(p, name, old, new)
+
+
+def check_common(p: probe.Probe, kind: str, shapes: Shapes, dtype: torch.dtype) -> None:
+    """What is beside the moments, loaded back into where it came from, changes nothing."""
+    training = Training(p, shapes, dtype, p.seed)
+    training.update(SAVED)
+    training.adam.load_state_dict(training.adam.state_dict())
+    check_resumed(p, f"{kind}, its own state", training, training)
+
+
+def check_ranks(p: probe.Probe) -> None:
+    """Two data-parallel ranks; of a small model the second has no element."""
+
+    def work(rank: int) -> None:
+        p.megatron_cpu()
+        small = Training(p, ((3,),), torch.float32, p.seed)
+        small.update(SAVED)
+        if rank:
+            assert not small.states()
+            p.attempt("rank 1 of 2, small model: state of no parameters", small.adam.state_dict, NO_STATE)
+        else:
+            p.guard(
+                "rank 0 of 2, small model: count of updates", abs(small.counts()[0] - SAVED), 0, reference="updates"
+            )
+        shapes = (*drawn(p.seed + 7), (40, 9))  # the last lies on both ranks
+        old, new = (Training(p, shapes, torch.bfloat16, p.seed + at) for at in range(2))
+        old.update(SAVED)
+        if p.attempt(f"rank {rank} of 2: is loaded", lambda: load_flat(old, new), NO_STEP):
+            check_resumed(p, f"rank {rank} of 2", old, new)
+
+    p.ranks(2, work)
+
+
+def check_neighbours(p: probe.Probe) -> None:
+    """Training that is not resumed, and counts that disagree."""
+    plain = Training(p, SHAPES, torch.float32, p.seed)
+    plain.update(SAVED)
+    p.guard("never resumed: count of updates", max(abs(count - SAVED) for count in plain.counts()), 0,
+            reference="updates")  # fmt: skip
+    p.guard("never resumed: masters and moments", plain.error(), FP32, reference="AdamW in fp64")
+    stated = plain.adam.state_dict()["optimizer"]["param_groups"]
+    p.guard("never resumed: count in the state", max(abs(group["step"] - SAVED) for group in stated), 0,
+            reference="updates")  # fmt: skip
+    next(iter(plain.states().values()))["step"].add_(1)
+    p.guard("counts that disagree are taken", raises(plain.adam.state_dict) != "AssertionError", 0,
+            reference="refused")  # fmt: skip
+
+
+def raises(call: Callable[[], Any]) -> str:
+    """Name of the exception that ``call`` raises, empty when none."""
+    try:
+        call()
+    except Exception as error:
+        return type(error).__name__
+    return ""
+
+
+def only_torch() -> None:
+    """CannotTest where Megatron would take another Adam."""
+    for package in ("transformer_engine", "apex"):
+        if importlib.util.find_spec(package) is not None:
+            raise probe.CannotTest(
+                f"{package} is installed, whose Adam Megatron takes", "use an environment without it"
+            )
+
+
+def prepare(p: probe.Probe) -> None:
+    """For ``minimal``, which starts Megatron by itself."""
+    only_torch()
+    p.megatron_cpu()
+    p.upstream("megatron.core.parallel_state").destroy_model_parallel()
+    torch.distributed.destroy_process_group()
+
+
+def reproduce(p: probe.Probe) -> None:
+    only_torch()
+    if p.lane == "cpu":
+        check_ranks(p)
+    else:
+        p.skip("two ranks", "two GPUs; the cpu lane has them")
+    p.megatron_cpu()
+    check_new(p)
+    # what loads the other two formats changes fp32 parameters in place outside of no_grad, which torch refuses
+    cases = {"fp32": (SHAPES, torch.float32, FORMS[:1]), "bf16": (drawn(p.seed), torch.bfloat16, (ONE_FILE, *FORMS))}
+    for kind, (shapes, dtype, forms) in cases.items():
+        check_common(p, kind, shapes, dtype)
+        for form in forms:
+            check_load(p, kind, form, shapes, dtype)
+    check_neighbours(p)
+
+
+if __name__ == "__main__":
+    probe.main(reproduce, pack=36, package="megatron", minimal=minimal, prepare=prepare)
