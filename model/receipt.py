@@ -1,6 +1,7 @@
 """``python -m model.receipt keep RUN NAME``: what a training run left, kept under ``receipts/train/NAME`` with digests.
 
-``check`` reads every kept run again: digests, and that the summary is what the records give. Nothing is typed by hand.
+``check`` reads every kept run again: digests, and that the summary is what the records give. ``table`` prints all runs
+as the page ``docs/benchmarks.md``. Nothing is typed by hand.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from model.reports.kept import faults, keep
+from model.reports import benchmarks
+from model.reports.kept import KEPT, faults, keep
 from reproducers.base.cli import guarded
 from reproducers.base.errors import PatchlaneError
 from reproducers.record.schema import ROOT
@@ -34,6 +36,12 @@ def check() -> None:
     if rows:
         raise PatchlaneError("\n".join(rows), "git checkout receipts/train")
     print("training receipts: clean")
+
+
+@app.command()
+def table() -> None:
+    """Print docs/benchmarks.md: a row of figures for every kept run."""
+    print(benchmarks.page(KEPT), end="")
 
 
 if __name__ == "__main__":

@@ -130,13 +130,13 @@ def test_what_is_a_regression():
     assert good[6] == "0.1.12" and good[9] is None  # 0.6.3 fails otherwise
 
 
-def test_a_comment_quotes_its_thread_and_offers(toy):
+def test_a_comment_begins_with_the_problem_and_its_title_names_the_thread(toy):
     near = Thread.model_validate(THREAD | {"relation": "neighbour"})
     reports = Thread.model_validate(THREAD | {"url": THREAD["url"] + "9", "title": "Sums", "relation": "reports it"})
     theirs = Thread.model_validate(THREAD | {"url": THREAD["url"].replace("toyup", "other"), "relation": "reports it"})
     pack = of(toy, "toy/toyup", [theirs, near, reports])
     text = render(pack, toy.root / "receipts", "comment")
-    assert text.startswith(f"> Sums ({reports.url})\n\ntotal is off") and "(Apache-2.0)" in text
+    assert text.startswith("total is off") and reports.url not in text and "(Apache-2.0)" in text
     assert "\n\n**Cause.**\n\nIt skips" in text and "\n\n**Measured.**\n\nOn a" in text  # a list would begin there
     assert title(pack, "comment", toy.root / "receipts") == f"Comment on {reports.url}"
 

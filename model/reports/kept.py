@@ -20,6 +20,7 @@ KEPT = ROOT / "receipts" / "train"
 RECEIPT = "receipt.json"
 NEEDED = (history.NAME,)
 WANTED = (run_record.FILE, COVERAGE, "profile.md", "profile.json", "loss.png", "throughput.png")
+RESUMED = "run.from_*.json"  # what a resumed run is, by the step that it went on from
 
 
 def summary(folder: Path) -> dict[str, Any]:
@@ -43,6 +44,7 @@ def keep(run: Path, name: str, kept: Path = KEPT) -> Path:
         raise PatchlaneError(f"{run} has no {', '.join(missing)}", "python -m model.train SIZE --out RUN")
     target.mkdir(parents=True)
     files = [file for file in (*NEEDED, *WANTED) if (run / file).is_file()]
+    files += sorted(path.name for path in run.glob(RESUMED))
     for file in files:
         shutil.copyfile(run / file, target / file)
     content = {
@@ -66,12 +68,8 @@ def faults(kept: Path = KEPT) -> list[str]:
                     rows.append(f"{folder.name}/{file} is missing or was altered")
             if not rows and summary(folder) != content["summary"]:
                 rows.append(f"{folder.name}: its summary is not what its records give")
+            strangers = {path.name for path in folder.iterdir()} - {RECEIPT, *content["files"]}
+            rows += [f"{folder.name}/{name} is in no receipt" for name in sorted(strangers)]
         except (OSError, ValueError, KeyError, AttributeError) as error:
             rows.append(f"{folder.name}/{RECEIPT}: {type(error).__name__}: {error}")
-        rows += [f"{folder.name}/{file.name} is in no receipt" for file in _strangers(folder)]
     return rows
-
-
-def _strangers(folder: Path) -> list[Path]:
-    known = {RECEIPT, *NEEDED, *WANTED}
-    return sorted(path for path in folder.iterdir() if path.name not in known)

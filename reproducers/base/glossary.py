@@ -27,7 +27,7 @@ STATES = {
         "python -m reproducers.preflight PACK says what is left before it may be filed",
     ),
     "ready": Word(
-        "validated, and of preflight's points only the approval is open; preflight says it, the manifest does not",
+        "validated, and of preflight's points only the approval is open; preflight reports it, the manifest does not",
         "python -m reproducers.approve PACK, by the person who files it",
     ),
     "approved": Word(
@@ -88,9 +88,9 @@ DECISIONS = {
 }
 RELATIONS = {
     "reports it": Word("the thread is about the same bug"),
-    "introduced it": Word("the change with which the bug came"),
+    "introduced it": Word("the change that brought the bug"),
     "fixes it": Word("a change that removes the bug"),
-    "overlaps": Word("a change to the same code, beside which the pack's fix would be a second one"),
+    "overlaps": Word("a change to the same code, which the pack's fix would duplicate"),
     "neighbour": Word("about code close by, or the same mistake elsewhere"),
 }
 TERMS = {
@@ -100,7 +100,7 @@ TERMS = {
     "minimal": Word("the first function of a reproducer: the bug in at most 15 lines, without the probe"),
     "probe": Word("what a reproducer calls to import upstream from the tree under test and to record checks"),
     "check": Word("one named claim of a reproducer, with what was measured, its limit and its reference"),
-    "signature": Word("how a crash is known for the pack's: exception type, message and a frame in upstream's code"),
+    "signature": Word("how the pack's crash is recognised: exception type, message and a frame in upstream's code"),
     "lane": Word("the kind of host that a pack runs on: cpu or cuda"),
     "arm": Word("one run of the reproducer on one tree, in its own process: pristine, patched or, for guards, fixed"),
     "pristine": Word("the arm on upstream's tree as published"),
@@ -115,21 +115,29 @@ TERMS = {
     "hunk": Word("one connected change of a patch; every hunk of a patch must be seen running"),
     "ablation": Word("dropping each hunk of a patch in turn: the bug has to come back"),
     "sentinel": Word("a word that is printed only when its checks have earned it, such as FIX_VALIDATED"),
-    "outcome": Word("what one arm comes to: bug, healthy, different or cannot_test"),
-    "verdict": Word("what the arms of a run come to together"),
+    "outcome": Word("the result of one arm: bug, healthy, different or cannot_test"),
+    "verdict": Word("the result of a run's arms together"),
     "state": Word("where a pack stands, derived from its record and its receipts"),
-    "receipt": Word("the record of one run: a JSON statement and its log, by digest, never edited; receipts/NN/"),
+    "receipt": Word(
+        "the record of one run, never edited: a JSON statement and its log by digest, receipts/NN/; of a training run"
+        " its small files by digest, receipts/train/"
+    ),
     "stamp": Word("the first line of an arm: pack, tree, host and versions"),
     "host alias": Word("the name that a machine has in receipts: chosen, never its network name; PATCHLANE_HOST"),
     "manifest": Word("manifest.yaml: what was validated where, generated from packs and receipts"),
     "lock": Word("model/patches.lock: the patches that training uses, by digest"),
+    "path": Word("an implementation of a kind of layer; a run says which each layer takes, --path asks for one"),
+    "recipe": Word("all options of a training run under one name, made for one kind of host; model/definition/recipes.py"),
+    "coverage": Word("which patched lines the first steps of a training run executed, by layer; coverage.json"),
+    "verb": Word("a command of this project: python -m reproducers.VERB or python -m model.VERB"),
+    "room": Word("a folder of modules that imports only rooms below it; docs/architecture.md"),
     "overlay": Word("the upstream trees with all locked patches applied, from which training imports"),
     "bundle": Word("all that chosen packs need on a host without network, in parts"),
     "series": Word("the patches of one upstream tree in an order that git am takes"),
     "body": Word("the text of an issue, pull request or comment, from a template and the numbers of receipts"),
     "dossier": Word("a body and everything that is attached to it"),
     "thread": Word("a public issue, pull request or commit that has to do with the pack's bug"),
-    "preflight": Word("the check of all that lies between a pack and its filing"),
+    "preflight": Word("the check of everything that a pack still needs before it is filed"),
     "approval": Word("a person's yes to exactly the files that would be posted; approval.yaml"),
     "wave": Word("packs that are filed together, and on which day"),
 }  # fmt: skip

@@ -1,16 +1,16 @@
 """The commands, figures and variables that the pages show are real."""
 
-import json
+import ast
 import re
 
 import pytest
 from pages import PAGES, help_of
 from typer.testing import CliRunner
 
-from model.definition import parameters
+from model import describe
 from model.definition.recipes import RECIPES
 from model.definition.sizes import SIZES
-from model.reports import description
+from model.reports import benchmarks, kept
 from reproducers.record.schema import ROOT
 
 
@@ -42,36 +42,26 @@ def test_every_command_shown_is_one_that_the_verb_takes(page):
             assert rest[0] in {*SIZES, *(RECIPES if module == "model.train" else ())}, f"{page.name}: {rest[0]}"
 
 
-def test_readme_says_what_ran_on_gpus():
-    kept = {path.name for path in (ROOT / "receipts" / "train").iterdir()}
-    known = ("1xh200_quarter", "2xh200_nam56r", "2xh200_wide", "2xh200_quarter", "4xh200_nam56r", "4xh200_wide")
-    assert all(name.startswith(known) for name in kept), f"say in README, Training, what else ran: {kept}"
-    said = re.findall(r"model\.report receipts/train/(\w+)", (ROOT / "README.md").read_text())
-    assert said and set(said) <= kept
+def defined(name):
+    """Whether a dotted name, ``reproducers.upstream.store.Store.tree`` say, is a definition, by the source alone."""
+    words, place = name.split("."), ROOT
+    while words and ((place / words[0]).is_dir() or (place / f"{words[0]}.py").is_file()):
+        place /= words.pop(0)
+    source = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    body = ast.parse(source.read_text()).body
+    for word in words:
+        definitions = {node.name: node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+        if word not in definitions:
+            return False
+        body = definitions[word].body
+    return bool(words)
 
 
-def figures(receipt):
-    """What a kept run reached, as the pages write it."""
-    kept = json.loads((ROOT / "receipts" / "train" / receipt / "receipt.json").read_text())["summary"]
-    said = [f"{kept['tokens_per_s_per_gpu']:,.0f}"]
-    if kept.get("peaks_gib") and kept["steps"] >= 50:  # runs that are more than an arm
-        said += [f"{kept['tflops_megatron']:.0f}, {kept['tflops_built']:.0f}", f"{kept['valid_loss']:.2f}"]
-        said += [", ".join(f"{peak:.1f}" for peak in kept["peaks_gib"])]
-        said += [f"{kept['tokens_per_s_per_gpu'] / 9314:.3f}"] if receipt.startswith("4xh200_wide") else []
-    return said
-
-
-def test_what_is_said_of_a_kept_run_is_what_its_receipt_says():
-    page = (ROOT / "docs" / "training.md").read_text()
-    rows = re.findall(r"^\|(.*)\| `(\w+)` \|$", page, re.M)
-    rows = [(row, name) for row, name in rows if (ROOT / "receipts" / "train" / name).is_dir()]
-    assert len(rows) >= 9
-    for row, name in rows:
-        cells = [cell.strip() for cell in row.split("|")]
-        assert set(figures(name)) <= set(cells), f"{name}: {figures(name)}"
-    readme = (ROOT / "README.md").read_text()
-    for name in re.findall(r"model\.report receipts/train/(4x\w+)", readme):
-        assert figures(name)[0] in readme, f"README: {name} {figures(name)[0]}"
+def test_the_journeys_name_functions_that_are_there():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"`((?:reproducers|model)(?:\.\w+){2,})`", page))
+    assert len(named) > 40 and {name for name in named if not defined(name)} == set()
+    assert not defined("reproducers.upstream.store.Store.no_such_thing") and not defined("reproducers.upstream.store")
 
 
 def test_every_make_target_shown_is_there():
@@ -83,25 +73,12 @@ def test_every_make_target_shown_is_there():
 def test_the_page_of_figures_is_what_its_command_prints():
     page = (ROOT / "docs" / "nam56r.md").read_text()
     command = re.search(r"`python -m model.describe ([^`]*)`", page)[1]
-    printed = CliRunner().invoke(description.app, command.split())
+    printed = CliRunner().invoke(describe.app, command.split())
     assert printed.exit_code == 0 and page == printed.stdout, f"python -m model.describe {command} > docs/nam56r.md"
 
 
-def test_why_the_total_is_what_it_is():
-    page = (ROOT / "docs" / "training.md").read_text()
-    table = page[page.index("| term | parameters |") :].split("\n\n")[0]
-    said = [int(text.replace(",", "").replace("−", "-")) for text in re.findall(r"\| (−?[\d,]+) \|$", table, re.M)]
-    size = SIZES["nam56r"]
-    rows = parameters.ngram(size) // size.ngram.dim - size.hidden * 16  # 16 tables, each 16 wide into the projection
-    sharing = sum(layer.indices_from not in (None, layer.number) for layer in size.layers)
-    assert rows == 7_998_862
-    assert said[1:4] == [
-        (rows - 16 * size.ngram.rows) * size.ngram.dim,
-        -sharing * parameters.indexer(size),
-        -size.count("mamba3") * size.hidden,
-    ]
-    assert sum(said[:-1]) == said[-1] == parameters.total(size)
-    assert f"Why the total is {said[-1]:,}" in page
+def test_the_page_of_benchmarks_is_what_its_command_prints():
+    assert (ROOT / "docs" / "benchmarks.md").read_text() == benchmarks.page(kept.KEPT), benchmarks.COMMAND
 
 
 def test_every_environment_variable_has_a_row():

@@ -233,6 +233,15 @@ def test_the_verb(trained, tmp_path):
     assert "pack07: consumed by cpu model.layers.spec: sums, yet never ran" in said.output
 
 
+def test_the_file_has_a_line_a_hunk(trained, tmp_path):
+    record = trained(lambda core: [(lambda: core.total([1]), nothing), (nothing, nothing)]).record()
+    record.write(tmp_path)
+    lines = (tmp_path / "coverage.json").read_text().splitlines()
+    hunks = record.packs["pack07"].hunks
+    assert [json.loads(line.rstrip(",")) for line in lines if '"file"' in line] == [h.model_dump() for h in hunks]
+    assert coverage_record.read(tmp_path) == record
+
+
 def test_hunks_that_nothing_executed_share_their_files_row(trained):
     seen = trained(lambda core: [(lambda: core.total([1]), nothing), (nothing, nothing)]).record().packs["pack07"]
     ran = next(hunk for hunk in seen.hunks if hunk.executed)

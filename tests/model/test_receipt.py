@@ -55,6 +55,22 @@ def test_harm_is_named(run, tmp_path, harm):
     assert len(said) == 1 and ("notes.txt" if harm == "stranger" else "x") in said[0], said
 
 
+def test_a_resumed_run_is_kept_with_each_of_its_starts(run, tmp_path):
+    for name in ("run.json", "run.from_6.json", "run.from_12.json"):
+        (run / name).write_text("{}")
+    kept = receipt.keep(run, "x", tmp_path / "train")
+    assert {"run.json", "run.from_6.json", "run.from_12.json"} <= json.loads((kept / "receipt.json").read_bytes())[
+        "files"
+    ].keys()
+    assert receipt.faults(tmp_path / "train") == []
+
+
+def test_a_file_that_was_absent_when_the_run_was_kept_is_a_stranger(run, tmp_path):
+    kept = receipt.keep(run, "x", tmp_path / "train")
+    (kept / "profile.md").write_text("made later\n")
+    assert receipt.faults(tmp_path / "train") == ["x/profile.md is in no receipt"]
+
+
 @pytest.mark.parametrize("name", ["../x", "X", ""])
 def test_bad_names_are_refused(run, tmp_path, name):
     with pytest.raises(PatchlaneError, match="cannot be named"):

@@ -15,6 +15,7 @@ from reproducers.record.schema import Model
 
 FILE = "coverage.json"
 BUILD, OUTSIDE = "build", "outside layers"  # places that are no layer
+HUNK_LEVEL = 4  # record, packs, pack, hunks: what lies deeper shares its hunk's line
 State = Literal["ran", "compiled", "loaded", "never"]
 
 
@@ -88,13 +89,23 @@ class Record(Model):
     foreign: list[str]
 
     def write(self, run: Path) -> None:
-        """Write ``run``/coverage.json, whole or not at all."""
-        write_atomic(run / FILE, (json.dumps(self.model_dump(mode="json"), indent=1) + "\n").encode())
+        """Write ``run``/coverage.json, a line a hunk, whole or not at all."""
+        write_atomic(run / FILE, (_lines(self.model_dump(mode="json"), HUNK_LEVEL) + "\n").encode())
 
     def missing(self, device: str | None = None) -> dict[str, PackSeen]:
         """Packs that are said to be consumed on the device and of which nothing executed."""
         device = device or self.device
         return {name: pack for name, pack in self.packs.items() if pack.wanted_on(device) and not pack.executed}
+
+
+def _lines(value: Any, levels: int) -> str:
+    """JSON that breaks lines in the outermost ``levels`` of lists and objects only."""
+    if not levels or not isinstance(value, dict | list) or not value:
+        return json.dumps(value)
+    if isinstance(value, list):
+        return "[\n" + ",\n".join(_lines(item, levels - 1) for item in value) + "\n]"
+    rows = [f"{json.dumps(name)}: {_lines(item, levels - 1)}" for name, item in value.items()]
+    return "{\n" + ",\n".join(rows) + "\n}"
 
 
 def read(run: Path) -> Record:

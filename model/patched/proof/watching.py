@@ -34,7 +34,7 @@ STEPS = 2  # the first compiles; the second shows what watching costs a step
 
 
 class Coverage:
-    """Watches the first ``steps`` steps of a run; then nothing of it is left but two more step times.
+    """Watches the first ``steps`` steps of a run; after these it removes itself.
 
     Build and wrap the model inside ``with coverage.building():`` (some patches act only there), ``attach`` it, and give
     every step to ``with coverage.step():``, from its forward to its optimizer.

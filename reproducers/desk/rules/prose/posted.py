@@ -11,7 +11,7 @@ from reproducers.desk.rules.registry import Found, Skip, rule
 from reproducers.record.schema import line_of
 
 EXPECTED = re.compile(r"\{%-?\+?\s*block\s+expected\b[^%]*%\}(.*?)\{%-?\+?\s*endblock", re.S)
-NAMING = re.compile(r"(?:Linked issue: |Fixes |Bug: )")  # lines that say whose matter it is, as a comment's first does
+NAMING = re.compile(r"(?:Linked issue: |Fixes |Bug: )")  # lines that say whose matter it is
 WORDS = re.compile(r"\b(?:HEALTHY|BUG_REPRODUCED|FIX_VALIDATED|REPRODUCED_AND_FIXED)\b")
 
 
@@ -31,9 +31,8 @@ def foreign(case: Case) -> Iterator[Found | Skip]:
 
     filing = line_of(case.record_text, ("upstream_state", "threads"))
     named = [(case.record, filing, f"Bug: {bug(case.pack)}")]
-    for form, text in case.texts.items():
-        lines = text.lines[:1] if form == "comment" else [line for line in text.lines if NAMING.match(line)]
-        named += [(*case.locate(line), line) for line in lines]
+    for text in case.texts.values():
+        named += [(*case.locate(line), line) for line in text.lines if NAMING.match(line)]
     for path, number, line in named:
         for url in re.findall(r"https://github\.com/\S+?(?=[)\s]|$)", line):
             if THREAD.match(url.removeprefix("https://github.com")) and not case.pack.owns(url):

@@ -1,0 +1,104 @@
+"""The page of benchmarks: a row a kept run, each cell from the run's own files."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import recorded
+
+from model.records.records import Event, Phases, to_line
+from model.reports import benchmarks
+from model.reports import kept as receipt
+from reproducers.base.errors import PatchlaneError
+
+HALF_A_SECOND = Phases(data=0.1, forward_backward=0.3, optimizer=0.06, other=0.04)
+
+
+def kept(tmp_path, name, ranks=4, resumed=False, **setups):
+    """Keep a run of 60 steps of 4,000 tokens in 0.5 s, with each of ``setups`` as a file NAME.json; the kept folder."""
+    records = [Event(step=0, name="patches", detail={"packs": "pack05,pack12"})]
+    for number in range(1, 61):
+        if resumed and number == 31:
+            records.append(Event(step=30, name="resumed"))
+        speed = {"tokens": 4000 * number, "tokens_per_s_per_gpu": 8000 / ranks, "seconds": HALF_A_SECOND}
+        records.append(recorded.step(number, tflops_megatron=578.0, peaks_gib=[1.0, 2.0], peak_gib=2.0, **speed))
+    records.append(recorded.held_out(60, 2.5))
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "metrics.jsonl").write_bytes(b"".join(map(to_line, records)))
+    for file, setup in setups.items():
+        (folder / f"{file.replace('__', '.')}.json").write_text(json.dumps(setup))
+    return receipt.keep(folder, name, tmp_path / "train")
+
+
+def setup(size="nam56r_wide", changed=False, **layout):
+    run = {"expert_parallel": 1, "pipeline_parallel": 1, "cuda_graphs": False, "paths": {}} | layout
+    recipe = {"micro_batch": 2, "accumulate": 3}
+    return {"size": {"name": size}, "project": {"sha": "0" * 40, "changed": changed}, "recipe": recipe, "run": run}
+
+
+def row(folder):
+    """{heading: cell} of the one run under a folder of kept runs."""
+    lines = [line for line in benchmarks.page(folder).splitlines() if line.startswith("| ")]
+    heads, cells = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    return dict(zip(heads, cells, strict=True))
+
+
+def test_a_run_is_a_row(tmp_path):
+    layout = {"expert_parallel": 4, "pipeline_parallel": 2, "cuda_graphs": True, "paths": {"moe": "grouped"}}
+    folder = kept(tmp_path, "a", run=setup(changed=True, **layout))
+    assert row(folder.parent) == {
+        "run": "`a` †",
+        "date": "2001-09-09",
+        "GPUs": "4 CPU",
+        "size": "`nam56r_wide`",
+        "layout and paths": "EP 4, PP 2, 2 rows × 3, `cuda-graphs`, `moe=grouped`",
+        "tokens a step": "4,000",
+        "steps, timed": "60, 50",
+        "tokens/s a GPU": "2,000",
+        "TFLOP/s, formula": "578",
+        "TFLOP/s, built": "0",
+        "of the record": "2.000",
+        "peak GiB by rank": "1.0, 2.0",
+        "held-out loss": "2.500",
+        "patches": "05 12",
+    }
+
+
+@pytest.mark.parametrize("other", [{"size": "nam56r", "expert_parallel": 4}, {"expert_parallel": 2}])
+def test_only_runs_like_the_record_are_compared_with_it(tmp_path, other):
+    assert row(kept(tmp_path, "a", run=setup(**other)).parent)["of the record"] == benchmarks.NONE
+
+
+def test_a_run_without_run_json_says_what_its_records_do(tmp_path):
+    cells = row(kept(tmp_path, "a", ranks=2).parent)
+    assert (cells["GPUs"], cells["tokens/s a GPU"]) == ("2 CPU", "4,000")
+    assert {cells[name] for name in ("size", "layout and paths", "of the record")} == {benchmarks.NONE}
+
+
+def test_the_layout_of_a_resumed_run_is_that_of_its_last_start(tmp_path):
+    starts = {"run": setup(), "run__from_6": setup(), "run__from_30": setup(pipeline_parallel=2)}
+    folder = kept(tmp_path, "a", resumed=True, **starts)
+    assert row(folder.parent)["layout and paths"] == "PP 2, 2 rows × 3"
+
+
+def test_without_the_record_of_its_last_start_a_resumed_run_shows_no_layout(tmp_path):
+    cells = row(kept(tmp_path, "a", resumed=True, run=setup(expert_parallel=4)).parent)
+    assert (cells["layout and paths"], cells["of the record"]) == ("resumed", benchmarks.NONE)
+
+
+def test_short_runs_stand_apart(tmp_path, monkeypatch):
+    folder = kept(tmp_path, "a").parent
+    kept(tmp_path, "b")
+    assert benchmarks.page(folder).count("\n## ") == 1
+    monkeypatch.setattr(benchmarks, "LONG", 61)
+    assert "fewer than 61" in benchmarks.page(folder)
+
+
+def test_a_damaged_run_json_is_an_error_with_its_remedy(tmp_path):
+    folder = kept(tmp_path, "a", run=setup())
+    (folder / "run.json").write_text("{")
+    with pytest.raises(PatchlaneError) as refused:
+        benchmarks.page(folder.parent)
+    assert refused.value.remedy == "python -m model.receipt check"
