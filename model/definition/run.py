@@ -16,5 +16,9 @@ class Run:
     recompute: bool = False  # keep each layer's input only and compute it again for its backward pass
     on_cpu: bool = True
     cuda_graphs: bool = False
+    late_reads: bool = False  # losses, norm and checks are read once a step, when all of it is launched
+    overlap_grads: bool = False  # gradients are reduced beside the backward pass
+    overlap_weights: bool = False  # weights are gathered beside the forward pass
+    bucket: int | None = None  # parameters that are reduced or gathered at a time, where that overlaps; Megatron's
     row: int | None = None  # tokens of a row where every micro-batch is whole rows and no document spans two
     paths: dict[str, str] = field(default_factory=dict)

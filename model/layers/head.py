@@ -16,6 +16,7 @@ from model.layers.common import paths
 
 # Tokens whose logits exist at a time on the torch path: 1.5 GiB in bf16 and fp32 at a vocabulary of 65,536
 CHUNK = 4096
+IGNORED = -100  # a label that has no loss
 
 
 class Head(ColumnParallelLinear):
@@ -47,13 +48,61 @@ def liger_loss(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
     from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction
 
     # (input, weight, target, bias, ce_weight, ignore_index, lse_square_scale, label_smoothing, reduction)
-    found = LigerFusedLinearCrossEntropyFunction.apply(hidden, weight, labels, None, None, -100, 0.0, 0.0, "none")
+    found = LigerFusedLinearCrossEntropyFunction.apply(hidden, weight, labels, None, None, IGNORED, 0.0, 0.0, "none")
     result: Tensor = found[0] if isinstance(found, tuple) else found
     return result
+
+
+class _Unread(torch.autograd.Function):  # type: ignore[misc]
+    """Liger-Kernel's loss of each token, without its count of labels, which the host waits for and "none" never uses.
+
+    Forward are its chunks and its kernel, backward is pack 09's.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+        import triton
+        from liger_kernel.ops import fused_linear_cross_entropy as fused
+
+        ctx.save_for_backward(hidden, weight, labels)
+        tokens, vocab = len(hidden), len(weight)
+        losses = hidden.new_zeros(tokens, dtype=torch.float32)
+        chunk = triton.next_power_of_2(triton.cdiv(tokens, triton.cdiv(vocab, hidden.shape[1])))
+        for at in range(0, tokens, chunk):
+            logits = hidden[at : at + chunk] @ weight.t()
+            fused.liger_cross_entropy_kernel[(len(logits),)](
+                X_ptr=logits, X_stride=logits.stride(-2), Y_ptr=labels[at : at + chunk], Y_stride=1, weight_ptr=None,
+                loss_ptr=losses[at : at + chunk], z_loss_ptr=None, loss_stride=1, token_accuracy_ptr=None,
+                token_accuracy_stride=0, n_cols=vocab, n_non_ignore=tokens, sum_non_ignore_weight=tokens,
+                weight_sum=0.0, ignore_index=IGNORED, lse_square_scale=0.0, label_smoothing=0.0, reduction="none",
+                softcap=None, RETURN_Z_LOSS=False, RETURN_TOKEN_ACCURACY=False, HAS_WEIGHT=False, HAS_SOFTCAPPING=False,
+                HAS_GRADIENTS=False, BLOCK_SIZE=min(fused.MAX_FUSED_SIZE, triton.next_power_of_2(vocab)), num_warps=32,
+            )  # fmt: skip
+        return losses
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        from liger_kernel.ops.fused_linear_cross_entropy import fused_linear_cross_entropy_per_token_backward
+
+        hidden, weight, labels = ctx.saved_tensors
+        needed = (*ctx.needs_input_grad[:3], False)
+        # (…, bias, ce_weight, needed, ignore_index, lse_square_scale, label_smoothing, softcap, accum_dtype, scaling)
+        inputs, weights, _ = fused_linear_cross_entropy_per_token_backward(
+            grad, hidden, weight, labels, None, None, needed, IGNORED, 0.0, 0.0, None, None, False
+        )
+        return inputs, weights, None
+
+
+def unread_loss(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+    """As ``liger_loss``, by the same kernels; the host waits for nothing."""
+    found: Tensor = _Unread.apply(hidden.contiguous(), weight, labels.contiguous())
+    return found
+
+
+LOSSES = {"liger": liger_loss, "liger_unread": unread_loss, "torch": chunked_loss}
 
 
 def loss(path: paths.Path, hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
     """hidden [s, b, h], weight [vocab, h], labels [b, s] -> [b, s] fp32."""
     flat = hidden.transpose(0, 1).flatten(0, 1)  # [b s, h]
-    function = liger_loss if path.name == "liger" else chunked_loss
-    return function(flat, weight, labels.flatten()).view_as(labels)
+    return LOSSES[path.name](flat, weight, labels.flatten()).view_as(labels)

@@ -31,6 +31,7 @@ from model.layers.attention.attention import PackedAttention
 from model.layers.attention.sparse import SparseAttention
 from model.layers.captured.graphed import AttentionLayer, ExpertsLayer, SparseLayer
 from model.layers.common.norm import LayerNorm, RMSNorm
+from model.layers.experts.grouped import GroupedExperts, LocalExperts
 from model.layers.experts.wgrad import Linear
 from model.layers.mixer import M2rnnLayer, Mamba3Layer
 from model.patched import seams
@@ -85,9 +86,11 @@ def _dsa() -> ModuleSpec:
     return _attention(SparseLayer, absorbed_mla.AbsorbedMLASelfAttention, submodules)
 
 
-def _moe(size: Size, path: str) -> ModuleSpec:
-    grouped = path.startswith("grouped")
-    experts = get_moe_module_spec(use_te=grouped, num_experts=size.experts.count, moe_grouped_gemm=grouped)
+def _moe(size: Size, path: str, on_cpu: bool) -> ModuleSpec:
+    grouped = path in ("grouped", "grouped_fused")
+    experts = get_moe_module_spec(
+        use_te=not on_cpu and path != "sequential", num_experts=size.experts.count, moe_grouped_gemm=grouped
+    )
     if path == "grouped_fused":
         from model.layers.experts.experts import WeightedExperts  # imports Triton
 
@@ -95,6 +98,12 @@ def _moe(size: Size, path: str) -> ModuleSpec:
         weighted = functools.partial(WeightedExperts, **parts.experts.keywords)
         parts = dataclasses.replace(parts, experts=weighted)
         experts = functools.partial(experts.func, submodules=parts)
+    if path == "grouped_mm":
+        linear = MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
+        parts = dataclasses.replace(
+            experts.keywords["submodules"], experts=functools.partial(GroupedExperts, submodules=linear)
+        )
+        experts = functools.partial(LocalExperts, submodules=parts)
     parts = TransformerLayerSubmodules(pre_mlp_layernorm=RMSNorm, mlp=experts, mlp_bda=get_bias_dropout_add)
     return ModuleSpec(module=ExpertsLayer, submodules=parts)
 
@@ -117,15 +126,16 @@ def _mtp() -> ModuleSpec:
     )
 
 
-def hybrid_stack(size: Size, moe: str) -> ModuleSpec:
+def hybrid_stack(size: Size, moe: str, on_cpu: bool) -> ModuleSpec:
     """Spec of the main stack and its MTP depths.
 
     ``moe``: experts one after the other ("sequential"), by Transformer Engine as one grouped product ("grouped"), or
-    that with one kernel for what lies between two products ("grouped_fused").
+    that with one kernel for what lies between two products ("grouped_fused"), or by torch's grouped product, which
+    takes the experts' counts from the device ("grouped_mm").
     """
     seams.FINAL_NORM(RMSNorm)
     parts = hybrid_block.HybridStackSubmodules(
         mamba_layer=ModuleSpec(module=Mamba3Layer), gdn_layer=ModuleSpec(module=M2rnnLayer), mla_layer=_mla(),
-        dsa_layer=_dsa(), moe_layer=_moe(size, moe), mlp_layer=_mlp(), mtp_block_spec=_mtp(),
+        dsa_layer=_dsa(), moe_layer=_moe(size, moe, on_cpu), mlp_layer=_mlp(), mtp_block_spec=_mtp(),
     )  # fmt: skip
     return ModuleSpec(module=hybrid_block.HybridStack, submodules=parts)

@@ -55,6 +55,7 @@ def save(engine: Engine, folder: Path, step: int, progress: dict[str, Any], keep
             shutil.rmtree(stale)
         partial.mkdir(parents=True)
     dist.barrier()
+    engine.gather()
     state = sharded.state(engine, loading=False) | {"progress": progress}
     seams.CHECKPOINT_QUEUE()
     dist_checkpointing.save(state, str(partial), content_metadata=sharded.CONTENT, verify_integrity=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from model.definition import memory, pattern
 from model.definition.memory import Layout
@@ -24,6 +24,12 @@ def loss(value: float, step: int) -> None:
     """PatchlaneError for a loss that is not a number."""
     if not math.isfinite(value):
         raise PatchlaneError(f"step {step}: the loss is {value}", LOWER)
+
+
+def norm(value: float, step: int) -> None:
+    """PatchlaneError for gradients that are not finite, where their norm is the first that is read of them."""
+    if not math.isfinite(value):
+        raise PatchlaneError(f"step {step}: the norm of the gradients is {value}", LOWER)
 
 
 @contextlib.contextmanager
@@ -82,8 +88,34 @@ def graphs(run: Run) -> None:
         raise CannotTestHere("--cuda-graphs was asked for and there is no GPU", "train without --cuda-graphs")
     if run.pipeline_parallel > 1:  # a graph for each micro-batch in flight, and each with activations of its own
         raise PatchlaneError("--cuda-graphs are for one pipeline stage", "train without --cuda-graphs, or with --pp 1")
+    if run.paths.get("moe") == "grouped_mm":
+        raise PatchlaneError("--cuda-graphs capture routers of another dispatcher", "choose one of the two")
     if run.recompute:
         raise PatchlaneError("--cuda-graphs keep what --recompute computes again", "choose one of the two")
+
+
+def overlaps(run: Run) -> None:
+    """PatchlaneError where what is asked to travel beside computation cannot, or would be wrong."""
+    if not (run.overlap_grads or run.overlap_weights):
+        if run.bucket is not None:
+            raise PatchlaneError("--bucket is the size of what overlaps, and nothing does", "add --overlap-grads")
+        return
+    if not run.overlap_grads:
+        raise PatchlaneError("--overlap-weights without --overlap-grads has one bucket", "add --overlap-grads")
+    if run.pipeline_parallel > 1:  # stages send in an order of their own, which nothing here was tried with
+        raise PatchlaneError("--overlap-grads is for one pipeline stage", "train without it, or with --pp 1")
+    if run.cuda_graphs:  # a replayed layer calls no hooks
+        raise PatchlaneError("--overlap-grads waits in layers that --cuda-graphs replays", "choose one of the two")
+
+
+def fields(size: Size, run: Run, given: Collection[str]) -> None:
+    """PatchlaneError for a dataset without structure where gradients are reduced as they come: some never would."""
+    missing = sorted(size.structure.fields.keys() - set(given))
+    if run.overlap_grads and missing:
+        raise PatchlaneError(
+            f"the dataset has no field {', '.join(missing)}: its embedding has no gradient for --overlap-grads",
+            "train without --overlap-grads, or python -m model.data build a dataset of sources",
+        )
 
 
 def fits(size: Size, layout: Layout, free_gib: float, sequence: int, graphs: bool = False) -> None:

@@ -70,6 +70,7 @@ def train(recipe: Recipe, run: Run, patches: str, data: Path | None, **plan: Any
     refusals.stages(size, run.pipeline_parallel)
     refusals.graphs(run)
     chosen = paths.choose(size, run)
+    refusals.overlaps(run)
     _make(plan["folder"])
     found = overlay.build(Store(), overlay.chosen(patches), launch.device())
     lock.verify(found)
@@ -84,6 +85,7 @@ def train(recipe: Recipe, run: Run, patches: str, data: Path | None, **plan: Any
     text = given or (default_dataset() if place.first else None)
     engine.barrier()  # the first rank may have built it
     text = text or default_dataset()
+    refusals.fields(size, run, text.record.fields)
     trainer.Trainer(trainer.Plan(recipe, **plan), training, text, found, place, watch).run()
     launch.stop()
 

@@ -33,7 +33,7 @@ from model.profile.profiling import Window
 from model.records.metrics import MetricsLog
 from model.records.records import Phases, Train, Valid
 from model.records.sinks import open_sinks
-from model.step import peaks
+from model.step import peaks, waits
 from model.step.engine import Engine, Outcome
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import write_atomic
@@ -52,6 +52,7 @@ class Plan:
     patches_changed_ok: bool = False
     profile: tuple[int, int] | None = None
     wandb: bool | None = None
+    waits: int | None = None  # the step in which the host's waits for the GPU are counted
 
 
 class Trainer:
@@ -148,9 +149,14 @@ class Trainer:
             began = time.perf_counter()
             batches = [next(self.loader) for _ in range(recipe.accumulate)]
             loaded = time.perf_counter() - began
+            self.engine.counts_waits = self.step + 1 == self.plan.waits
             with refusals.within(self.step + 1), self._profiled(window), self.watch.step():
                 outcome = self.engine.step(batches)
+            if self.engine.run.late_reads:
+                refusals.norm(outcome.grad_norm, self.step + 1)
             self.step += 1
+            if log is not None and outcome.waits is not None:
+                log.event(self.step, "waits", count=outcome.waits.total(), places=waits.text(outcome.waits))
             if log is not None and line is not None:
                 record = self._record(outcome, loaded, time.perf_counter() - began)
                 log.write(record)

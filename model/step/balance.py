@@ -27,14 +27,21 @@ def routed(model: nn.Module) -> Tensor:
     return torch.stack(counts) if counts else torch.zeros(0, 1, device=torch.cuda.current_device())
 
 
-def load(counts: Tensor, expert_parallel: int) -> Load:
-    """Of ``routed``'s counts on all ranks and stages; every rank calls it. Each rank holds neighbouring experts."""
+def sums(counts: Tensor, expert_parallel: int) -> Tensor:
+    """[3] on the device, for ``load``: of ``routed``'s counts on all ranks and stages; every rank calls it.
+
+    Each rank holds neighbouring experts.
+    """
     dist.all_reduce(counts, group=parallel_state.get_data_parallel_group())
-    sums = torch.stack(
-        [_over_mean(counts).sum(), _over_mean(by_rank(counts, expert_parallel)).sum(), counts.new_tensor(len(counts))]
-    )
-    dist.all_reduce(sums, group=parallel_state.get_pipeline_model_parallel_group())
-    expert, rank, layers = sums.tolist()
+    layers = counts.new_full((), len(counts))
+    found = torch.stack([_over_mean(counts).sum(), _over_mean(by_rank(counts, expert_parallel)).sum(), layers])
+    dist.all_reduce(found, group=parallel_state.get_pipeline_model_parallel_group())
+    return found
+
+
+def load(sums: list[float]) -> Load:
+    """What ``sums`` found."""
+    expert, rank, layers = sums
     return Load(expert / max(layers, 1), rank / max(layers, 1))
 
 

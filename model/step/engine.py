@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,11 +12,7 @@ from typing import Any
 
 import torch
 from megatron.core import parallel_state
-from megatron.core.distributed import (
-    DistributedDataParallel,
-    DistributedDataParallelConfig,
-    finalize_model_grads,
-)
+from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
 from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.pipeline_parallel import get_forward_backward_func
@@ -28,7 +26,7 @@ from model.definition.sizes import Size
 from model.layers.captured import graphs
 from model.layers.common.packed import packed
 from model.layers.common.paths import Path
-from model.step import balance, peaks
+from model.step import balance, late, overlap, peaks, waits
 from model.step import losses as parts
 from model.step.balance import Load
 from model.step.clock import Clock
@@ -46,6 +44,7 @@ class Outcome:
     seconds: tuple[float, float]  # forward and backward with the gradients' reduction; optimizer
     load: Load
     peaks_gib: list[float]  # of each rank; empty without a GPU
+    waits: collections.Counter[str] | None = None  # of the host for the GPU, by place; None where not counted
 
 
 class Engine:
@@ -62,8 +61,12 @@ class Engine:
         self.config = inner.config
         wrapped = Float16Module(self.config, inner) if run.bf16 else inner
         self.inner: Nam56r = inner
-        self.model = DistributedDataParallel(self.config, _ddp(), wrapped)
+        self.model = DistributedDataParallel(self.config, overlap.config(run), wrapped)
         self.model.broadcast_params()
+        overlap.wait_for_all(self.model)
+        if run.late_reads:
+            late.stand_in()
+        self.counts_waits = False  # of each step, between its data and what is read of it
         self.optimizer = get_megatron_optimizer(_adamw(recipe, run), [self.model])
         self.schedule = _schedule(self.optimizer, recipe)
         self.config.finalize_model_grads_func = self._finalize
@@ -81,7 +84,8 @@ class Engine:
 
     def _forward(self, batches: Iterator[Batch], model: Any) -> tuple[Tensor, Any]:
         """Megatron's forward_step_func over one micro-batch."""
-        batch = next(batches).to(torch.cuda.current_device())
+        batch, device = next(batches), torch.cuda.current_device()
+        batch = batch.pin_memory().to(device, non_blocking=True) if self.run.late_reads else batch.to(device)
         names, columns = self.size.structure.fields, batch.structure
         fields = None if columns is None else {name: columns[:, at] for at, name in enumerate(names)}
         several = len(batch.cu_seqlens) - 1 > graphs.documents(self.recipe.micro_batch)
@@ -100,24 +104,38 @@ class Engine:
     def step(self, batches: list[Batch]) -> Outcome:
         """One optimizer step over this rank's micro-batches. Losses are means over micro-batches and ranks.
 
-        They are read last: the optimizer takes milliseconds to look its parameters over while the GPU has work.
+        They are read last: the optimizer takes milliseconds to look its parameters over while the GPU has work. With
+        ``late_reads`` nothing is read before; a step whose gradients are not finite has been taken by then.
         """
         clock = Clock()
-        clock.mark()
-        self.model.zero_grad_buffer()
-        self.optimizer.zero_grad()
-        found = self._pass(batches, forward_only=False)
-        clock.mark()
-        updated, grad_norm, _ = self.optimizer.step()
-        learning_rate = self.optimizer.param_groups[0]["lr"]
-        self.schedule.step(increment=1)
-        clock.mark()
-        losses = parts.mean(found) | parts.auxiliary(self.config, len(batches))
-        load = balance.load(self._routed, self.run.expert_parallel)
-        passed, optimized = clock.seconds()
+        with waits.counted() if self.counts_waits else contextlib.nullcontext() as waited:
+            clock.mark()
+            self.model.zero_grad_buffer()
+            self.optimizer.zero_grad()
+            found = self._pass(batches, forward_only=False)
+            clock.mark()
+            updated, grad_norm, _ = self.optimizer.step()
+            learning_rate = self.optimizer.param_groups[0]["lr"]
+            self.schedule.step(increment=1)
+            clock.mark()
+            measured = [parts.mean(found), parts.auxiliary(self.config, len(batches))]
+            measured += [balance.sums(self._routed, self.run.expert_parallel), peaks.gathered()]
+            if isinstance(grad_norm, Tensor):
+                measured.append(grad_norm.reshape(1))
+            together = torch.cat(measured)
+        read: list[float] = together.tolist()
+        if isinstance(grad_norm, Tensor):
+            grad_norm = read.pop()
+        losses, load, gib = dict(zip(("loss", *parts.NAMES), read, strict=False)), balance.load(read[4:7]), read[7:]
         skipped = not updated or not math.isfinite(grad_norm)
-        times = (passed, optimized)
-        return Outcome(losses, float(grad_norm), learning_rate, skipped, times, load, peaks.gathered())
+        passed, optimized = clock.seconds()
+        return Outcome(
+            losses, float(grad_norm), learning_rate, skipped, (passed, optimized), load, gib, waits=waited
+        )  # fmt: skip
+
+    def gather(self) -> None:
+        """Have every weight whole and as the last step left it; all ranks call it before weights are read."""
+        overlap.gather(self.model)
 
     @torch.no_grad()
     def evaluate(self, batches: list[Batch]) -> float:
@@ -125,26 +143,18 @@ class Engine:
         self.model.eval()
         try:
             with graphs.paused():
-                found = parts.mean(self._pass(batches, forward_only=True))["loss"]
+                found = float(parts.mean(self._pass(batches, forward_only=True)))
         finally:
             self.model.train()
             parts.clear()
         return found
 
 
-def _ddp() -> DistributedDataParallelConfig:
-    """fp32 gradients, averaged and sharded over data parallel ranks; NaN checked before they are."""
-    return DistributedDataParallelConfig(
-        grad_reduce_in_fp32=True, use_distributed_optimizer=True, overlap_grad_reduce=False, check_for_nan_in_grad=True,
-        average_in_collective=torch.cuda.is_available(),  # NCCL does, gloo does not: there Megatron divides before
-    )  # fmt: skip
-
-
 def _adamw(recipe: Recipe, run: Run) -> OptimizerConfig:
     return OptimizerConfig(
         optimizer="adam", lr=recipe.learning_rate, min_lr=recipe.floor * recipe.learning_rate,
         weight_decay=recipe.weight_decay, adam_beta1=recipe.betas[0], adam_beta2=recipe.betas[1],
-        clip_grad=recipe.clip, bf16=run.bf16, use_distributed_optimizer=True,
+        clip_grad=recipe.clip, bf16=run.bf16, use_distributed_optimizer=True, overlap_param_gather=run.overlap_weights,
         params_dtype=torch.bfloat16 if run.bf16 else torch.float32,
     )  # fmt: skip
 

@@ -12,19 +12,21 @@ from megatron.core.transformer.moe.moe_logging import get_moe_metrics_tracker
 from megatron.core.transformer.multi_token_prediction import MTPLossLoggingHelper
 from torch import Tensor
 
+NAMES = ("mtp_loss", "aux_loss", "indexer_loss")  # of ``auxiliary``
 
-def mean(found: list[dict[str, Tensor]]) -> dict[str, float]:
-    """Mean over micro-batches and data-parallel ranks, known to every stage."""
+
+def mean(found: list[dict[str, Tensor]]) -> Tensor:
+    """[1] fp32, on the device: the mean over micro-batches and data-parallel ranks, known to every stage."""
     device = torch.cuda.current_device()
     value = torch.stack([one["loss"] for one in found]).mean() if found else torch.zeros((), device=device)
     value = value.float().reshape(1).to(device)
     dist.all_reduce(value, group=parallel_state.get_pipeline_model_parallel_group())  # other stages hold zero
     dist.all_reduce(value, group=parallel_state.get_data_parallel_group())
-    return {"loss": float(value) / parallel_state.get_data_parallel_world_size()}
+    return value / parallel_state.get_data_parallel_world_size()
 
 
-def auxiliary(config: Any, micro_batches: int) -> dict[str, float]:
-    """MTP, MoE balance and indexer losses of the step, summed over layers, means over micro-batches and ranks."""
+def auxiliary(config: Any, micro_batches: int) -> Tensor:
+    """``NAMES`` [3] fp32, on the device: of the step, summed over layers, means over micro-batches and ranks."""
     depths, layers = config.mtp_num_layers, config.num_layers
     values = torch.zeros(3, device=torch.cuda.current_device())
     mtp = MTPLossLoggingHelper.tracker.get("loss_values")
@@ -40,7 +42,7 @@ def auxiliary(config: Any, micro_batches: int) -> dict[str, float]:
     dist.all_reduce(values, group=parallel_state.get_data_parallel_group())
     values /= parallel_state.get_data_parallel_world_size()
     clear()
-    return dict(zip(("mtp_loss", "aux_loss", "indexer_loss"), values.tolist(), strict=True))
+    return values
 
 
 def clear() -> None:

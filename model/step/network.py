@@ -37,7 +37,7 @@ class Nam56r(HybridModel):
         cuts = pattern.even_cuts(size.layers, run.pipeline_parallel)
         try:
             super().__init__(
-                config=config, hybrid_stack_spec=hybrid_stack(size, chosen["moe"].name),
+                config=config, hybrid_stack_spec=hybrid_stack(size, chosen["moe"].name, run.on_cpu),
                 vocab_size=size.vocab, max_sequence_length=size.sequence,
                 pre_process=pre_process, post_process=post_process,
                 hybrid_layer_pattern=pattern.megatron_pattern(size.layers, size.mtp_depths, cuts),

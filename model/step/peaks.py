@@ -8,13 +8,12 @@ import torch.distributed as dist
 GIB = 2**30
 
 
-def gathered() -> list[float]:
-    """GiB a rank, in their order, since the call before; every rank calls it. Empty without a GPU."""
+def gathered() -> torch.Tensor:
+    """[ranks] GiB, in their order, since the call before, on the device; every rank calls it. Empty without a GPU."""
     if not torch.cuda.is_available():
-        return []
-    mine = torch.tensor([torch.cuda.max_memory_allocated() / GIB], device="cuda")
+        return torch.empty(0)
+    mine = torch.full((1,), torch.cuda.max_memory_allocated() / GIB, device="cuda")  # filled there: nothing is copied
     torch.cuda.reset_peak_memory_stats()
     every = mine.new_empty(dist.get_world_size())
     dist.all_gather_into_tensor(every, mine)
-    found: list[float] = every.tolist()
-    return found
+    return every

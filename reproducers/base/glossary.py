@@ -127,7 +127,7 @@ TERMS = {
     "manifest": Word("manifest.yaml: what was validated where, generated from packs and receipts"),
     "lock": Word("model/patches.lock: the patches that training uses, by digest"),
     "path": Word("an implementation of a kind of layer; a run says which each layer takes, --path asks for one"),
-    "recipe": Word("all options of a training run under one name, made for one kind of host; model/definition/recipes.py"),
+    "recipe": Word("all options of a training run under one name, for one kind of host; model/definition/recipes.py"),
     "coverage": Word("which patched lines the first steps of a training run executed, by layer; coverage.json"),
     "verb": Word("a command of this project: python -m reproducers.VERB or python -m model.VERB"),
     "room": Word("a folder of modules that imports only rooms below it; docs/architecture.md"),

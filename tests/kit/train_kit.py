@@ -6,12 +6,13 @@ from model.records import history
 
 
 def options(out, data, first="nam56r_tiny", **changed):
-    """Arguments of model.train; ``save_every=3`` is ``--save-every 3``, True a flag, False none of it."""
+    """Arguments of model.train; ``save_every=3`` is ``--save-every 3``, True a flag, False none of it, a list each."""
     values = {"out": out, "data": data, "sequence": 64, "micro_batch": 1, "warmup": 2, "no_wandb": True} | changed
     found = [first]
     for name, value in values.items():
         flag = "--" + name.replace("_", "-")
-        found += [flag] if value is True else [] if value is False else [flag, str(value)]
+        each = value if isinstance(value, list) else [value]
+        found += [flag] if value is True else [] if value is False else [x for one in each for x in (flag, str(one))]
     return found
 
 

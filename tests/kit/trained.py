@@ -47,6 +47,7 @@ def cli(
             self.engine.step = step  # type: ignore[method-assign]
             super()._steps(log, line)
             if weights:
+                self.engine.gather()
                 Path(weights).write_text("\n".join(_digests(self.engine)))
 
     trainer.Trainer = Watched  # type: ignore[misc]
@@ -98,8 +99,8 @@ def _digest(tensor: Any) -> str:
     return hashlib.sha256(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
-def _engine(data: str, size: Any, **changed: Any) -> tuple[Any, Any]:
-    """An engine in this process and its batches: rows of 64 tokens."""
+def _engine(data: str, size: Any, options: dict[str, Any] | None = None, **changed: Any) -> tuple[Any, Any]:
+    """An engine in this process and its batches: rows of 64 tokens. ``options`` are Run's."""
     from model.data.rows.loader import Loader
     from model.data.stored.dataset import Dataset
     from model.definition.recipes import Recipe
@@ -109,22 +110,65 @@ def _engine(data: str, size: Any, **changed: Any) -> tuple[Any, Any]:
     from model.step.engine import Engine
 
     recipe = Recipe(name="", size=size.name, **changed)
-    run = Run(bf16=recipe.bf16)
+    run = Run(bf16=recipe.bf16, **(options or {}))
     launch.start(launch.world(), SimpleNamespace(device="cpu"), run, seed=0)  # type: ignore[arg-type]
     return Engine(size, run, recipe, paths.choose(size, run)), Loader(
         Dataset(Path(data)), "train", 64, 1, structure=tuple(size.structure.fields)
     )
 
 
-def started(data: str) -> Any:
-    """A small engine after one step: two layers, attention and experts, with MTP."""
+def _small() -> Any:
+    """Two layers, attention and experts, with MTP."""
     from model.definition.sizes import SIZES, Ngram
 
-    engine, batches = _engine(
-        data, SIZES["nam56r_tiny"].model_copy(update={"layer_count": 2, "ngram": Ngram(rows=50)}), bf16=False
-    )
+    return SIZES["nam56r_tiny"].model_copy(update={"layer_count": 2, "ngram": Ngram(rows=50)})
+
+
+def started(data: str) -> Any:
+    """A small engine after one step."""
+    engine, batches = _engine(data, _small(), bf16=False)
     engine.step([next(batches)])
     return engine
+
+
+def reads(data: str, options: dict[str, Any]) -> dict[str, int]:
+    """{folder/file: values of tensors that its code read} in the second step of a small engine."""
+    from collections import Counter
+
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    seen: Counter[str] = Counter()
+
+    class Reads(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function is torch.ops.aten._local_scalar_dense.default:
+                frame: Any = sys._getframe(1)
+                while {"torch", "optim"} & set((reader := Path(frame.f_code.co_filename)).parts) == {"torch"}:
+                    frame = frame.f_back  # what wraps this method
+                seen["/".join(reader.parts[-2:])] += 1
+            return function(*args, **(kwargs or {}))
+
+    engine, batches = _engine(data, _small(), options, bf16=False)
+    engine.step([next(batches)])
+    with Reads():
+        engine.step([next(batches)])
+    return dict(seen)
+
+
+def stacks(data: str) -> list[bool]:
+    """Whether an engine's experts are multiplied where they lie: weights, then fp32 gradients, of each projection."""
+    from model.layers.experts.grouped import GroupedExperts, stacked
+
+    engine, _ = _engine(data, _small(), {"paths": {"moe": "grouped_mm"}}, bf16=True)
+    experts = next(module for module in engine.inner.modules() if isinstance(module, GroupedExperts))
+    found = []
+    for name in ("linear_fc1", "linear_fc2"):
+        weights = experts.weights(name)
+        for parts in (weights, [weight.main_grad for weight in weights]):
+            view = stacked(parts)
+            found.append(view is not None and bool((view[1] == parts[1]).all()))
+    return found
 
 
 def _numbers(engine: Any) -> list[Any]:

@@ -7,7 +7,7 @@ whatever the world.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -44,13 +44,15 @@ class Batch:
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Batch:
         """The same batch on ``device``."""
+        return self._each(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+
+    def pin_memory(self) -> Batch:
+        """The same batch in page-locked memory, from which ``to(..., non_blocking=True)`` overlaps."""
+        return self._each(lambda tensor: tensor.pin_memory())
+
+    def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
         tensors = {f.name: getattr(self, f.name) for f in fields(self)}
-        moved = {
-            name: tensor.to(device, non_blocking=non_blocking)
-            for name, tensor in tensors.items()
-            if isinstance(tensor, torch.Tensor)
-        }
-        return replace(self, **moved)
+        return replace(self, **{k: change(v) for k, v in tensors.items() if isinstance(v, torch.Tensor)})
 
 
 class Loader:

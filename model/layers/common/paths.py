@@ -60,6 +60,21 @@ def _experts_elsewhere(size: Size, run: Run) -> str | None:
     return None if run.expert_parallel > 1 else "nothing is sent to other ranks"
 
 
+def _all_experts(size: Size, run: Run) -> str | None:
+    return "tokens come from other ranks" if run.expert_parallel > 1 else None
+
+
+def _gpu_bf16(size: Size, run: Run) -> str | None:
+    return None if run.on_cpu else _bf16(size, run)
+
+
+def _grouped_mm(size: Size, run: Run) -> str | None:
+    import torch
+
+    name = "torch.nn.functional.grouped_mm"
+    return None if hasattr(torch.nn.functional, "grouped_mm") else f"torch {torch.__version__} has no {name}"
+
+
 def _triton(size: Size, run: Run) -> str | None:
     return None if importlib.util.find_spec("triton") else "triton is not installed (pip install triton)"
 
@@ -88,9 +103,17 @@ KINDS = {
     "mla": Kind("MLA", {"flash": (_gpu, _varlen), "torch": ()}),
     "dsa": Kind("DSA", {"tilelang": (_gpu,), "megatron": ()}),
     "indexer": Kind("indexer's loss", {"rows": (_rows,), "stream": ()}),
-    "moe": Kind("MoE", {"grouped_fused": (_gpu,), "grouped": (_gpu,), "sequential": ()}),
+    "moe": Kind(
+        "MoE",
+        {
+            "grouped_fused": (_gpu,),
+            "grouped": (_gpu,),
+            "sequential": (),
+            "grouped_mm": (_all_experts, _grouped_mm, _gpu_bf16),
+        },
+    ),
     "shared": Kind("shared experts", {"beside": (_gpu, _experts_elsewhere), "after": ()}),
-    "loss": Kind("cross entropy", {"liger": (_gpu,), "torch": ()}),
+    "loss": Kind("cross entropy", {"liger": (_gpu,), "torch": (), "liger_unread": (_gpu,)}),
     "wgrad": Kind("weight gradients", {"fused": (_gpu, _bf16), "added": ()}),
 }
 
@@ -133,7 +156,7 @@ def _known(kind: str, path: str) -> None:
 def _choose(kind: str, wanted: str, paths: list[tuple[str, str | None]]) -> Path:
     lacks = dict(paths)
     if wanted == AUTO:
-        best = next(name for name, lack in paths if lack is None)  # the last of each kind's needs nothing
+        best = next(name for name, lack in paths if lack is None)  # one of each kind's needs nothing
         better = paths[: list(lacks).index(best)]
         return Path(best, "; ".join(f"{name}: {lack}" for name, lack in better) or "the best there is")
     if lacks[wanted] is not None:

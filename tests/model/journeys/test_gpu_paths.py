@@ -49,7 +49,7 @@ def heads(path):
     from model.layers import head
 
     labels = torch.arange(3000, device="cuda") % 65_536
-    function = head.liger_loss if path == "liger" else head.chunked_loss
+    function = head.LOSSES[path]
     return differences(
         lambda hidden, weight: function(hidden, weight, labels),
         lambda hidden, weight: cross_entropy(hidden @ weight.t(), labels, reduction="none"),
@@ -147,7 +147,7 @@ def test_flash_attention(gpu):
     assert max(gpu.call(flash)) < HALF
 
 
-@pytest.mark.parametrize("path", ["liger", "torch"])
+@pytest.mark.parametrize("path", ["liger", "liger_unread", "torch"])
 def test_the_loss_of_each_token(gpu, path):
     assert max(gpu.call(heads, path)) < HALF
 

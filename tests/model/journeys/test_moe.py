@@ -144,14 +144,18 @@ def loads():
     from model.step import balance
 
     moe = tiny.layer(NUMBER).mlp
+
+    def load(counts):
+        return balance.load(balance.sums(counts, 2).tolist())
+
     found = balance.routed(moe)
     found[:] = 0
-    even = balance.load(found.clone(), 2)  # nothing routed yet
+    even = load(found.clone())  # nothing routed yet
     experts = found.shape[1]
     found[0, 0] = experts  # one expert has all
-    full = balance.load(found.clone(), 2)
+    full = load(found.clone())
     found[0] = torch.arange(experts) % 2  # every other one, so each rank as much
-    odd = balance.load(found.clone(), 2)
+    odd = load(found.clone())
     return tuple(found.shape), [(one.expert, one.rank) for one in (even, full, odd)]
 
 

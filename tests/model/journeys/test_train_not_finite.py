@@ -30,3 +30,16 @@ def test_a_gradient_on_one_rank_stops_both(stack, text, tmp_path):
     assert ended[0].code == 2
     assert "error: step 3: another rank ended\n  mend: see what it said" in ended[0].said
     assert checkpoints(tmp_path) == ["step_0000002"]
+
+
+@pytest.mark.parametrize("what", ["weight", "gradient of rank 1"])
+def test_a_run_that_reads_late_stops_in_that_step_on_both_ranks(what, stack, text, tmp_path):
+    """The norm is over all ranks: none is left in a collective, and nothing of the step is kept."""
+    ended = train(stack, tmp_path, text, poison=(3, what), world=2, ep=1, late_reads=True, **COMMON)
+    assert [one.code for one in ended] == [2, 2], ended[0].said
+    for one in ended:
+        assert "error: step 3: the norm of the gradients is nan" in one.said
+        assert "mend: the same command with a lower --learning-rate resumes from the last checkpoint" in one.said
+        assert "Traceback" not in one.said
+    assert len(steps(tmp_path)) == 2
+    assert checkpoints(tmp_path) == ["step_0000002"]

@@ -2,6 +2,7 @@
 
 import pytest
 import tiny
+from scripted import run
 
 pytestmark = pytest.mark.upstream
 FP32 = 1e-5
@@ -67,3 +68,10 @@ def test_the_models_loss_is_cross_entropy_on_its_logits(megatron):
     error, logits, loss, product = megatron.call(model_loss)
     assert error < FP32 and product < FP32
     assert logits == [1, tiny.TOKENS, tiny.SIZE.vocab] and loss == [1, tiny.TOKENS]
+
+
+def test_ligers_losses_are_fp64s_and_the_same():
+    """The path without its wait, by the same kernels."""
+    found = run("interpreted_head.py", TRITON_INTERPRET="1")
+    assert max(found["liger_unread"]) < FP32
+    assert found["liger_unread"] == found["liger"]

@@ -122,3 +122,11 @@ def test_one_line_a_layer(caplog):
     with caplog.at_level(logging.INFO, logger="model.paths"):
         paths.announce([("2", "MoE", torch), ("MTP 1", "MLA", other)])
     assert caplog.messages == ["layer 2, MoE: path torch, asked for", "layer MTP 1, MLA: path flash, the best there is"]
+
+
+def test_experts_whose_counts_stay_on_the_device_are_for_one_rank_of_experts():
+    asked = {"moe": "grouped_mm"}
+    assert names(**ON_GPU, paths=asked)["moe"] == names(paths=asked)["moe"] == "grouped_mm"
+    for other in ({"expert_parallel": 2}, {"bf16": False}):
+        with pytest.raises(CannotTestHere):
+            names(**ON_GPU | other, paths=asked)

@@ -1,0 +1,21 @@
+"""The gradients' clipping without a wait: its factor stays on the device, and the norm is read with the losses.
+
+Megatron-Core does so where Transformer Engine has ``multi_tensor_scale_tensor``, which 2.13.0 lacks
+(megatron/core/optimizer/clip_grads.py @ core_v0.19.0); here torch's own product of many tensors takes its place.
+"""
+
+from __future__ import annotations
+
+import torch
+from megatron.core.optimizer import clip_grads
+from torch import Tensor
+
+
+def scale(_chunk: int, _overflow: Tensor, lists: list[list[Tensor]], factor: Tensor) -> None:
+    """Multiply the tensors of ``lists[0]`` in place by ``factor`` [1]; called as Transformer Engine's is."""
+    torch._foreach_mul_(lists[0], factor.reshape(()))
+
+
+def stand_in() -> None:
+    """Give Megatron ``scale``: its optimizers return the norm as a tensor [1] from then on, in the whole process."""
+    clip_grads.multi_tensor_scale_tensor_impl = scale

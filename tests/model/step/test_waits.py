@@ -1,0 +1,70 @@
+"""Waits of the host for the GPU are counted where they stand; Megatron's machinery has none when a step reads late."""
+
+import collections
+import subprocess
+import sys
+import warnings
+
+import pytest
+import torch
+
+from model.records import history
+from model.step import waits
+from reproducers.record.schema import ROOT
+
+HERE = "tests/model/test_waits.py"
+# On a GPU the same code as here: no layers, whose kernels differ, but schedule, reduction, checks and optimizer.
+MACHINERY = {f"optimizer/{name}.py" for name in ("clip_grads", "optimizer", "distrib_optimizer")}
+MACHINERY |= {f"distributed/{name}.py" for name in ("param_and_grad_buffer", "finalize_model_grads")}
+MACHINERY |= {"core/rerun_state_machine.py", "pipeline_parallel/schedules.py", "moe/token_dispatcher.py"}
+MACHINERY |= {"moe/experts.py", "moe/moe_utils.py", "moe/router.py"}
+LATE = {"late_reads": True, "paths": {"moe": "grouped_mm"}}
+# a size that one GPU holds, on the paths that are trained with
+GPU = "1xh200_quarter --steps 6 --waits 5 --save-every 0 --evaluate-every 100 --late-reads --path moe=grouped_mm"
+GPU += " --path loss=liger_unread"
+
+
+def test_what_waits_by_name_and_what_is_warned_of(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: asked.append("device"))
+    monkeypatch.setattr(torch.cuda.Event, "synchronize", lambda self: asked.append("event"))
+    with waits.counted() as found:
+        line = sys._getframe().f_lineno
+        for _ in range(2):
+            torch.cuda.synchronize()
+            warnings.warn(waits.SAID, stacklevel=1)
+        torch.cuda.Event.synchronize(None)
+    assert found == {f"{HERE}:{line + 2}": 2, f"{HERE}:{line + 3}": 2, f"{HERE}:{line + 4}": 1}
+    assert asked == ["device", "device", "event"]
+    torch.cuda.synchronize()
+    assert found.total() == 5  # nothing is counted afterwards
+    assert waits.text(found).startswith(f"{HERE}:{line + 2} x2, ")
+    assert waits.text(collections.Counter()) == "none"
+
+
+def test_other_warnings_are_shown(recwarn):
+    with waits.counted() as found:
+        warnings.warn("something else", stacklevel=1)
+    assert [str(one.message) for one in recwarn] == ["something else"]
+    assert not found
+
+
+@pytest.mark.upstream
+def test_the_machinery_reads_nothing_of_a_step_that_reads_late(stack, text):
+    early, late = (stack.run("trained:reads", str(text), options) for options in ({}, LATE))
+    assert (early.code, late.code) == (0, 0), early.said + late.said
+    assert {"optimizer/clip_grads.py", "core/rerun_state_machine.py"} <= early.value.keys()
+    assert not MACHINERY & late.value.keys(), late.value
+
+
+@pytest.mark.gpu
+@pytest.mark.upstream
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_no_wait_between_a_steps_data_and_its_metrics(text, tmp_path):
+    command = [sys.executable, "-m", "model.train", *GPU.split(), "--data", str(text), "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode == 77:
+        pytest.skip(done.stderr)
+    assert done.returncode == 0, done.stderr
+    (said,) = [one.detail for one in history.read(tmp_path) if one.kind == "event" and one.name == "waits"]
+    assert said["count"] == 0, said["places"]
