@@ -29,7 +29,7 @@ from reproducers.evidence.manifest import (
     import_receipts,
     importable,
 )
-from reproducers.evidence.receipts import FOLDERS, mend, sweep
+from reproducers.evidence.shelf import FOLDERS, mend, sweep
 from reproducers.evidence.verification import verify_all
 from reproducers.record.schema import ROOT, load_packs
 

@@ -14,7 +14,7 @@ import typer
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Exit
-from reproducers.evidence.receipts import COMMITTED, every
+from reproducers.evidence.shelf import COMMITTED, every
 
 app = typer.Typer(add_completion=False, help=__doc__)
 

@@ -6,65 +6,15 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Exit
-from reproducers.record.schema import Pack, load_each, load_named, load_packs, refuse
-
-if TYPE_CHECKING:
-    pass
+from reproducers.record import choice
+from reproducers.record.schema import load_each, refuse
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-
-
-def list_packs(packs: list[Pack], as_json: bool) -> None:
-    """Print one line a pack; reads pack.yaml only."""
-    if as_json:
-        rows = [{"id": p.id, "title": p.title, "kind": p.kind, "lanes": sorted(p.lanes)} for p in packs]
-        typer.echo(json.dumps(rows, indent=1))
-        return
-    for pack in packs:
-        lanes = "+".join(sorted(pack.lanes))
-        pin = f"{pack.upstream.distribution} {pack.pins['live'].origin}"
-        typer.echo(f"{pack.id}  {pack.kind:9} {lanes:9} {pin:32} {pack.title}")
-
-
-def _settled(packs: list[Pack], at: str, upstream: Path | None) -> None:
-    """Say which tree is taken where ``at`` is not its own name; PatchlaneError when it names none of some pack."""
-    from reproducers.upstream import pins
-
-    for pack in packs:
-        name = pins.settle(pack, at, upstream)
-        label = str(pack.pins[name].origin) if name in pack.pins else name
-        if at not in (name, label, pins.UPSTREAM):
-            said = f"pin {name}, {label}" if name in pack.pins else name
-            typer.echo(f"{pack.id}: --at {at} is {said}", err=True)
-
-
-def _chosen(names: list[str], run_all: bool, lane: str, arm: str) -> list[Pack]:
-    """The packs asked for; PatchlaneError when what was asked makes no sense."""
-    if lane not in ("cpu", "cuda") or arm not in ("both", "pristine", "patched"):
-        raise PatchlaneError(f"--lane {lane} --arm {arm}", "--lane cpu|cuda --arm both|pristine|patched")
-    chosen = [p for p in load_packs() if lane in p.lanes] if run_all else load_named(names)
-    if not chosen:
-        raise PatchlaneError("no pack named", "python -m reproducers.run --list")
-    return chosen
-
-
-def _wanting(packs: list[Pack], lane: str, at: str, folders: list[Path], arm: str, upstream: Path | None) -> list[Pack]:
-    """The packs of which no folder has a receipt that holds; says how many have one."""
-    from reproducers.evidence.wanting import wanting
-
-    if arm != "both" or upstream is not None:
-        raise PatchlaneError("--missing-from goes with both arms of a pin", "leave out --arm and --upstream")
-    left = wanting(packs, lane, at, folders)
-    if len(left) < len(packs):
-        said = f"{len(packs) - len(left)} of {len(packs)} packs have a {lane} receipt that holds"
-        typer.echo(f"{said} in {', '.join(map(str, folders))}", err=True)
-    return left
 
 
 @app.command()
@@ -87,10 +37,7 @@ def main(
         float | None, typer.Option(min=1, help="processor seconds an arm may use, for the lane's timeout_s")
     ] = None,
     missing_from: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="leave out packs of which this folder has a receipt of the lane that still holds; repeatable"
-        ),
+        list[Path] | None, typer.Option(help="leave out packs of which this folder has a receipt that still holds")
     ] = None,
     jobs: Annotated[
         int,
@@ -112,10 +59,10 @@ def main(
     """Reproduce each pack's bug on pristine upstream, apply its patch, and rule on both."""
     if listing and not (packs or run_all):
         known, faults = load_each()
-        list_packs(known, as_json)
+        choice.list_packs(known, as_json)
         refuse(faults)
         return
-    chosen = _chosen(packs or [], run_all, lane, arm)
+    chosen = choice.chosen(packs or [], run_all, lane, arm)
     if offline:
         os.environ["PATCHLANE_OFFLINE"] = "1"
     from reproducers.trial.experiment import Request
@@ -130,15 +77,18 @@ def main(
         raise answer(chosen[0], request)
     tree = ("live" if upstream is None else UPSTREAM) if at is None else at
     if missing_from:
-        chosen = _wanting(chosen, lane, tree, missing_from, arm, upstream)
+        from reproducers.evidence.wanting import left
+
+        chosen = left(chosen, lane, tree, missing_from, arm, upstream)
     if listing or not chosen:
-        list_packs(chosen, as_json)
+        choice.list_packs(chosen, as_json)
         return
-    _settled(chosen, tree, upstream)
     from reproducers.base import disk
     from reproducers.evidence import saving
     from reproducers.trial import screen, session
+    from reproducers.upstream import pins
 
+    pins.settle_all(chosen, tree, upstream)
     disk.usable_folder(receipts, "--receipts DIR names another folder")
     if junitxml:
         disk.usable_file(junitxml, "--junitxml FILE names another file")

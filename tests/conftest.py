@@ -8,7 +8,7 @@ import ready
 from toy import Toy, package_index, wheel
 
 from reproducers import approve, preflight
-from reproducers.evidence import receipts, verification
+from reproducers.evidence import shelf, verification
 from reproducers.record import schema
 from reproducers.record.receipt import Statement
 
@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture
 def toy(tmp_path, monkeypatch):
     """A toy upstream with two bugs, a packs folder, a store and receipts, none of them shared."""
-    monkeypatch.setattr(receipts, "COMMITTED", tmp_path / "committed")
+    monkeypatch.setattr(shelf, "COMMITTED", tmp_path / "committed")
     return Toy(tmp_path)
 
 
@@ -52,7 +52,7 @@ def prepared(tmp_path_factory):
     """The toy with a pack to which only an approval is wanting; made once, never changed."""
     made = Toy(tmp_path_factory.mktemp("prepared"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(receipts, "COMMITTED", made.root / "committed")
+        patch.setattr(shelf, "COMMITTED", made.root / "committed")
         ready.receipt(made, ready.write_pack(made))
     return made
 

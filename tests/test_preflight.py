@@ -15,10 +15,9 @@ from typer.testing import CliRunner
 
 from reproducers import preflight
 from reproducers.base.errors import PatchlaneError
-from reproducers.desk.gate import approval, checklist
+from reproducers.desk.gate import approval, checklist, passing
 from reproducers.desk.rules.patch import formatters
 from reproducers.desk.text import dossier
-from reproducers.evidence import passing
 from reproducers.record.schema import ROOT, load_pack
 
 SEVEN = [

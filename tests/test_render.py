@@ -8,7 +8,8 @@ from toy import FIRST, HEAD, RECORD, SOURCE, THREAD, TOTAL, edited, write_tree
 from reproducers.base.errors import PatchlaneError
 from reproducers.desk.text.lookups import Facts
 from reproducers.desk.text.render import bodies, forms, render, title
-from reproducers.evidence.receipts import chain, newest, write
+from reproducers.evidence.receipts import newest, write
+from reproducers.evidence.shelf import chain
 from reproducers.record.schema import ROOT, Thread, load_packs
 
 BODY = """{% extends form %}

@@ -24,7 +24,8 @@ from reproducers.desk.page.pages import pages
 from reproducers.desk.page.training import training_runs
 from reproducers.desk.page.views import affected, natural, standing
 from reproducers.evidence import manifest
-from reproducers.evidence.receipts import chain, newest, read, write
+from reproducers.evidence.receipts import newest, read, write
+from reproducers.evidence.shelf import chain
 from reproducers.record.schema import ROOT, UpstreamState, load_packs
 
 HTML = "{http://www.w3.org/1999/xhtml}"

@@ -19,7 +19,7 @@ def mismatch(pack: Pack, body: Statement) -> str:
     seen, tree = body.details, body.tree
     if seen.pin is None:
         return ""
-    if tree.annotations is None or not tree.annotations.same(seen.pin, pack.upstream.distribution):
+    if tree.annotations is None or not seen.pin.names(tree.annotations, pack.upstream.distribution):
         return f"it was taken on {tree.name}, and its pin is {seen.pin.origin}"
     if (len(seen.at) == 40 or seen.at[:1].isdigit()) and seen.at not in (seen.pin.release, seen.pin.sha):
         return f"it says {seen.at}, and its pin is {seen.pin.origin}"  # any other ``at`` is the name of a pin

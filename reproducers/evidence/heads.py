@@ -9,7 +9,7 @@ import hashlib
 from pathlib import Path
 
 from reproducers.base.errors import PatchlaneError
-from reproducers.evidence.receipts import every
+from reproducers.evidence.shelf import every
 from reproducers.evidence.verification import checked
 from reproducers.record.entry import Chain, read_chains
 

@@ -13,7 +13,8 @@ from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import file_sha256
 from reproducers.base.verdicts import Verdict
 from reproducers.evidence import booking, heads, table
-from reproducers.evidence.receipts import chain, digests, every, newest, read, statement_of
+from reproducers.evidence.receipts import digests, newest, read, statement_of
+from reproducers.evidence.shelf import chain, every
 from reproducers.evidence.verification import refuse, verify_all
 from reproducers.record import engine
 from reproducers.record.entry import ArmEntry, Entry, LaneEntry, Manifest

@@ -15,19 +15,18 @@ from filelock import FileLock
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import file_sha256
-from reproducers.evidence import binding, booking
+from reproducers.evidence import binding, booking, shelf
+from reproducers.evidence.shelf import chain, mend, sweep
+from reproducers.evidence.verification import checked
 from reproducers.record import engine
 from reproducers.record.origin import Origin, readable
 from reproducers.record.receipt import VERSION, Details, Digest, Host, PatchTried, Predicate, Resource, Statement
-from reproducers.record.schema import ROOT, Pack, Pin
+from reproducers.record.schema import Pack, Pin
 from reproducers.trial.experiment import Run, expected
 from reproducers.upstream.store import Tree
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
-NAME = re.compile(r"^\d{8}T\d{6}Z_[a-z0-9-]+_[0-9a-f]{12}\.json$")
-FOLDERS = "[0-9][0-9]*"
-COMMITTED = ROOT / "receipts"
 
 
 def alias(name: str) -> str:
@@ -115,23 +114,12 @@ def _resource(name: str, sha256: str) -> Resource:
 
 def statement_of(path: Path) -> Statement:
     """A receipt's statement. PatchlaneError naming what is wrong when it or its log is not what was written."""
-    from reproducers.evidence.verification import checked
-
     seen = checked(path)
     if seen.faults or seen.body is None:
         path = path.resolve()
         name = f"{path.parent.parent.name}/{path.parent.name}/{path.name}"
         raise PatchlaneError(f"{name}: {'; '.join(seen.faults)}", mend(path))
     return seen.body
-
-
-def mend(path: Path) -> str:
-    """The command that brings a receipt back: from git where it lies in the checkout, else by a new run."""
-    path = path.resolve()
-    if not path.is_relative_to(COMMITTED):
-        return f"python -m reproducers.run pack{path.parent.name}"
-    stem = f"{COMMITTED.name}/{path.parent.name}/{path.stem}"
-    return f"git checkout -- {stem}.json {stem}.log"
 
 
 def read(path: Path) -> Details:
@@ -162,23 +150,6 @@ def newest_of(pack: Pack, root: Path, pin: str = "live") -> dict[str, Path]:
     return {lane: path for lane, path in found.items() if path is not None}
 
 
-def chain(folder: Path) -> list[Path]:
-    """A folder's receipts, oldest first."""
-    return sorted(p for p in folder.glob("*.json") if NAME.match(p.name))
-
-
-def every(root: Path, folders: str = FOLDERS) -> list[Path]:
-    """All statements under ``root``, also those whose names no run writes; what a killed writer left is none."""
-    return sorted(path for path in root.glob(f"{folders}/*.json") if not path.name.startswith(".tmp-"))
-
-
-def sweep(folder: Path) -> None:
-    """Remove what writers that were killed left in ``folder``; for whoever holds its lock."""
-    for path in folder.glob(".tmp-*"):
-        if path.is_file():
-            path.unlink(missing_ok=True)
-
-
 def write(run: Run, root: Path, host: str, command: list[str], places: dict[str, str]) -> Path:
     """Write the run's log and statement under ``root/NN/``; a new name every time, complete or absent."""
     folder, when = root / f"{run.pack.number:02d}", f"{run.started:%Y%m%dT%H%M%SZ}"
@@ -199,9 +170,9 @@ def write(run: Run, root: Path, host: str, command: list[str], places: dict[str,
 
 def _earlier(folder: Path, when: str) -> list[Path]:
     """What a run that started then may name as its predecessor: no later run, whole, and of those that are imported."""
-    from reproducers.evidence.verification import checked
-
-    found = [p for place in (COMMITTED / folder.name, folder) for p in chain(place) if p.name[: len(when)] <= when]
+    found = [
+        p for place in (shelf.COMMITTED / folder.name, folder) for p in chain(place) if p.name[: len(when)] <= when
+    ]
     seen = [(path, checked(path)) for path in found]
     return [path for path, one in seen if one.body and not one.faults and booking.counts(one.body.details)]
 

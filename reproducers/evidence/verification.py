@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from reproducers.base.clock import today
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Verdict
-from reproducers.evidence import binding, receipts
+from reproducers.evidence import binding, shelf
 from reproducers.record.receipt import Details, Statement, faults_of
 from reproducers.record.schema import ROOT
 from reproducers.trial.rulings import rule, rule_guard, rule_pristine, sentinels
@@ -60,7 +60,7 @@ def _check(path: Path, log: Path) -> Checked:
 
 def _name_faults(path: Path, details: Details) -> list[str]:
     """What the statement says otherwise than its folder and name; a name of another form is another fault."""
-    if not receipts.NAME.match(path.name):
+    if not shelf.NAME.match(path.name):
         return ["its name is not TIME_HOST_DIGEST.json"]
     when, host, _ = path.stem.split("_")
     due = {"pack": path.parent.name, "started": _time(when), "host": host}
@@ -130,13 +130,13 @@ def refuse(faults: dict[Path, list[str]]) -> None:
     """PatchlaneError naming every receipt that has faults, if one has."""
     if faults:
         rows = "\n".join(f"{path.parent.name}/{path.name}: {row}" for path, found in faults.items() for row in found)
-        raise PatchlaneError(f"receipts do not verify:\n{rows}", "\n        ".join(map(receipts.mend, faults)))
+        raise PatchlaneError(f"receipts do not verify:\n{rows}", "\n        ".join(map(shelf.mend, faults)))
 
 
-def verify_all(root: Path, folders: str = receipts.FOLDERS) -> dict[Path, list[str]]:
+def verify_all(root: Path, folders: str = shelf.FOLDERS) -> dict[Path, list[str]]:
     """{receipt or log: faults} for every one in the folders of ``root`` that has any, stray files included."""
-    found = receipts.every(root, folders)
-    known = {checked(path).sha256: path for path in [*receipts.every(receipts.COMMITTED, folders), *found]}
+    found = shelf.every(root, folders)
+    known = {checked(path).sha256: path for path in [*shelf.every(shelf.COMMITTED, folders), *found]}
     faults = {path: [*checked(path).faults, *_place_faults(path)] for path in found}
     for path in found:
         if not faults[path]:
@@ -155,7 +155,7 @@ def _place_faults(path: Path) -> list[str]:
     folder, latest, rows = path.parent.name, today() + datetime.timedelta(days=1), []
     if not any(ROOT.glob(f"packs/{folder}_*")):
         rows.append(f"there is no pack {folder}")
-    if receipts.NAME.match(path.name) and path.name[:8] > f"{latest:%Y%m%d}":
+    if shelf.NAME.match(path.name) and path.name[:8] > f"{latest:%Y%m%d}":
         rows.append(f"its day is yet to come: {_time(path.name[:16])[:10]}")
     return rows
 
@@ -166,7 +166,7 @@ def _chain_faults(path: Path, known: dict[str, Path]) -> list[str]:
     previous = body.details.previous if body else None
     when, host, _ = path.name.split("_")
     if previous is None:
-        own = [p.name for p in known.values() if p.parent.name == path.parent.name and receipts.NAME.match(p.name)]
+        own = [p.name for p in known.values() if p.parent.name == path.parent.name and shelf.NAME.match(p.name)]
         first = min((name for name in own if name.split("_")[1] == host), default=path.name)
         late = _moment(when) - _moment(first[:16]) > SIDE_BY_SIDE
         return [f"it names no predecessor, but {host} has had one since {first}"] if late else []

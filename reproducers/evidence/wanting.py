@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from reproducers.base.clock import today
@@ -33,3 +34,14 @@ def answered(pack: Pack, lane: str, at: str, folder: Path) -> bool:
     age = today() - seen.day
     fresh = age.days <= pack.lanes[lane].max_age_days  # type: ignore[index]
     return fresh and seen.verdict in expected(pack, Request(pin, lane))
+
+
+def left(packs: list[Pack], lane: str, at: str, folders: list[Path], arm: str, upstream: Path | None) -> list[Pack]:
+    """The packs of which no folder has a receipt that holds; says how many have one."""
+    if arm != "both" or upstream is not None:
+        raise PatchlaneError("--missing-from goes with both arms of a pin", "leave out --arm and --upstream")
+    kept = wanting(packs, lane, at, folders)
+    if len(kept) < len(packs):
+        said = f"{len(packs) - len(kept)} of {len(packs)} packs have a {lane} receipt that holds"
+        print(f"{said} in {', '.join(map(str, folders))}", file=sys.stderr)
+    return kept

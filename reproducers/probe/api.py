@@ -12,7 +12,6 @@ import argparse
 import contextlib
 import importlib
 import importlib.metadata
-import os
 import sys
 import traceback
 import types
@@ -22,14 +21,14 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from reproducers.probe.checks import CannotTest, Check, Signature, bits_sha256, judge, judge_error
+from reproducers.probe.checks import CannotTest, Check, Signature, bits_sha256, judge_error
 from reproducers.probe.ranks import Rank
 from reproducers.probe.stamp import DISTRIBUTIONS, version
 
 if TYPE_CHECKING:
     from reproducers.probe.measuring import Operators, Places
 
-__all__ = ["CannotTest", "Probe", "Signature", "main"]
+__all__ = ["CannotTest", "Probe", "Signature"]
 # what pip cannot install without nvcc, but lies ready to import in a checkout
 SOURCES = {"mamba_ssm": "git clone -b v2.3.2.post1 https://github.com/state-spaces/mamba DIR"}
 T = TypeVar("T")
@@ -274,44 +273,3 @@ def locate(package: str, tree: str | None, option: str) -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise absent(package, option)
     return Path(next(iter(spec.submodule_search_locations))).parent
-
-
-def main(
-    reproduce: Callable[[Probe], None], *, pack: int, package: str,
-    minimal: Callable[[], None], prepare: Callable[[Probe], object] = lambda p: None,
-) -> None:  # fmt: skip
-    """Run ``reproduce`` as one arm and exit (see the module's docstring for output and exit status).
-
-    ``minimal``: the bug in at most 15 lines, without the probe: raises where the bug is, returns where it is not.
-    ``prepare`` runs before it under ``--minimal`` (stand-ins of the CPU lane, say); ``reproduce`` prepares itself.
-    """
-    parser, kind = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__), Probe
-    parser.add_argument("--tree", type=os.path.abspath, help="folder of the package under test (default: installed)")
-    parser.add_argument("--needs", type=os.path.abspath, action="append", default=[], help="... of one that it needs")
-    parser.add_argument("--lane", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minimal", action="store_true", help="run minimal() alone; it raises where the bug is")
-    if "--watch" in sys.argv:  # an arm of the runner
-        from reproducers.probe.watched import WatchedProbe
-
-        kind = WatchedProbe
-        kind.options(parser, pack)
-    args, remedy = parser.parse_args(), ""
-    sys.path[:0] = [folder for folder in (args.tree, *args.needs) if folder]
-    p = kind(package, args)
-    try:
-        p.open()
-        if args.minimal:
-            p.importing(lambda: prepare(p))
-            return p.importing(minimal)
-        p.importing(lambda: reproduce(p))
-        outcome, reason = judge(p.checks)
-    except CannotTest as error:
-        outcome, reason, remedy = "cannot_test", error.reason, error.remedy
-    except Exception as error:
-        if args.minimal:
-            raise
-        traceback.print_exc(file=sys.stdout)
-        outcome, reason = "different", f"{type(error).__name__}: {error}".splitlines()[0]
-    p.close(outcome, reason, remedy)
-    raise SystemExit({"bug": 0, "healthy": 0, "cannot_test": 77}.get(outcome, 1))

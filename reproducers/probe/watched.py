@@ -15,8 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from reproducers.base.files import file_sha256
-from reproducers.probe import Probe
-from reproducers.probe.api import locate
+from reproducers.probe.api import Probe, locate
 from reproducers.probe.checks import Check
 from reproducers.probe.lanes import kept
 from reproducers.probe.stamp import capability, versions

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
-
-if TYPE_CHECKING:
-    from reproducers.record.schema import Pin
 
 WORDS = {"release": "", "commit": "git ", "folder": "folder ", "made": ""}
 
@@ -49,11 +46,3 @@ class Origin(BaseModel):
     def on(self, number: int) -> Origin:
         """The same with one more pack's patch in it."""
         return self.model_copy(update={"stacked_on": (*self.stacked_on, number)})
-
-    def same(self, pin: Pin, distribution: str) -> bool:
-        """Whether a tree of this origin is the one that a distribution's pin names, the packs beneath it included."""
-        if self.kind == "release":
-            named = self.release == pin.release and self.distribution == distribution
-        else:
-            named = self.kind == "commit" and self.sha == pin.sha and self.distribution in (None, distribution)
-        return named and not self.dirty and self.stacked_on == tuple(pin.stacked_on)

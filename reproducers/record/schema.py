@@ -109,6 +109,14 @@ class Pin(Model):
             return Origin(kind="release", release=self.release, stacked_on=tuple(self.stacked_on))
         return Origin(kind="commit", sha=self.sha, stacked_on=tuple(self.stacked_on))
 
+    def names(self, tree: Origin, distribution: str) -> bool:
+        """Whether a tree of this origin is the one that the pin names, the packs beneath it included."""
+        if tree.kind == "release":
+            same = tree.release == self.release and tree.distribution == distribution
+        else:
+            same = tree.kind == "commit" and tree.sha == self.sha and tree.distribution in (None, distribution)
+        return same and not tree.dirty and tree.stacked_on == tuple(self.stacked_on)
+
 
 class Lane(Model):
     """Where the pack can be shown. ``requires`` are importable modules; limits are per arm.

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -292,3 +293,13 @@ def base_tree(store: Store, pack: Pack, pin: Pin, options: dict[str, Any]) -> Tr
     assert pin.sha is not None
     source = pin.source or f"https://github.com/{pack.upstream.repo}"
     return git.commit_tree(store, source, pin.sha, pack.upstream.distribution)
+
+
+def settle_all(packs: list[Pack], at: str, upstream: Path | None) -> None:
+    """Say which tree is taken where ``at`` is not its own name; PatchlaneError when it names none of some pack."""
+    for pack in packs:
+        name = settle(pack, at, upstream)
+        label = str(pack.pins[name].origin) if name in pack.pins else name
+        if at not in (name, label, UPSTREAM):
+            said = f"pin {name}, {label}" if name in pack.pins else name
+            print(f"{pack.id}: --at {at} is {said}", file=sys.stderr)

@@ -10,7 +10,7 @@ from forged import both, everywhere, seal
 from toy import Toy
 
 from reproducers.base.errors import PatchlaneError
-from reproducers.evidence import heads, receipts
+from reproducers.evidence import heads, receipts, shelf
 from reproducers.evidence.verification import verify_all
 from reproducers.record.entry import Manifest
 
@@ -20,7 +20,7 @@ def made(tmp_path_factory):
     """Three receipts of one pack, hours apart, and the manifest that names them."""
     toy = Toy(tmp_path_factory.mktemp("chain"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(receipts, "COMMITTED", toy.root / "committed")
+        patch.setattr(shelf, "COMMITTED", toy.root / "committed")
         run = toy.run(toy.pack())
         run.started = datetime.datetime(2026, 11, 21, 9, tzinfo=datetime.UTC)
         for _ in range(3):
@@ -34,10 +34,10 @@ def made(tmp_path_factory):
 @pytest.fixture
 def desk(made, tmp_path, monkeypatch):
     """A copy of them: (folder of receipts, manifest, the three, oldest first)."""
-    monkeypatch.setattr(receipts, "COMMITTED", tmp_path / "committed")
+    monkeypatch.setattr(shelf, "COMMITTED", tmp_path / "committed")
     shutil.copytree(made / "receipts", tmp_path / "receipts")
     shutil.copy(made / "manifest.yaml", tmp_path)
-    return tmp_path / "receipts", tmp_path / "manifest.yaml", receipts.every(tmp_path / "receipts")
+    return tmp_path / "receipts", tmp_path / "manifest.yaml", shelf.every(tmp_path / "receipts")
 
 
 def stated(*keys, value):
@@ -243,6 +243,6 @@ def test_no_reader_gets_a_receipt_that_is_not_whole(desk, change, reader):
 
 def test_a_committed_receipt_is_brought_back_by_git(desk, monkeypatch):
     root, _, three = desk
-    monkeypatch.setattr(receipts, "COMMITTED", root)
+    monkeypatch.setattr(shelf, "COMMITTED", root)
     stem = f"receipts/07/{three[-1].stem}"
-    assert receipts.mend(three[-1]) == f"git checkout -- {stem}.json {stem}.log"
+    assert shelf.mend(three[-1]) == f"git checkout -- {stem}.json {stem}.log"

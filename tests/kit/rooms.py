@@ -33,7 +33,7 @@ def imports():
 
 def is_verb(name):
     """Whether a module is a file at the top of its package, a command."""
-    return name.count(".") == 1 and modules()[name].name != "__init__.py"
+    return name.count(".") == 1 and not modules()[name].name.startswith("__")
 
 
 def order(graph):

@@ -43,7 +43,7 @@ def test_spelled(origin, said, key):
 )
 def test_the_tree_of_a_pin(origin, pin, same):
     artifacts = {"artifacts": {"toyup-1.0.tar.gz": "b" * 64}} if "release" in pin else {}
-    assert origin.same(Pin(**pin, **artifacts), "toyup") is same
+    assert Pin(**pin, **artifacts).names(origin, "toyup") is same
 
 
 def test_a_pin_spells_its_tree():

@@ -5,7 +5,7 @@ import json
 import pytest
 from toy import body
 
-from reproducers.evidence import receipts
+from reproducers.evidence import receipts, shelf
 from reproducers.evidence.receipts import write
 from reproducers.evidence.verification import verify_all
 from reproducers.record.receipt import ARMS, RAISED, Check, Signature, Statement, record_of, stamp_of
@@ -25,7 +25,7 @@ def plain(statement):
 
 
 def test_every_committed_receipt_is_written_as_it_was_read():
-    paths = receipts.every(ROOT / "receipts")
+    paths = shelf.every(ROOT / "receipts")
     assert paths and [path.name for path in paths if plain(Statement.of(path.read_bytes())) != path.read_text()] == []
 
 

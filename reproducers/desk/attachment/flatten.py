@@ -21,8 +21,8 @@ from reproducers.base.errors import PatchlaneError
 ENGINE = Path(__file__).resolve().parents[2] / "probe"
 # annotations are read where a reproducer has no `from __future__ import annotations`: what they name comes first
 LANES = ("lanes/triton", "lanes/megatron", "lanes/transformer_engine", "lanes/tilelang")
-MODULES = ("checks", "ranks", "stamp", "measuring", *LANES)
-PROBE = "api"
+MODULES = ("checks", "ranks", "stamp", "measuring", *LANES, "api")
+PROBE = "process"
 STAYS = "reproducers.probe.watched"  # what is imported under an `if` with all that this guards
 ON_CPU = ("device == 'cpu'", "lane == 'cpu'")  # what is done under these tests is of that lane only
 RULER = f"# {'-' * 20} what it reports through {'-' * 20}\n"

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Literal
 from reproducers.base.errors import PatchlaneError
 from reproducers.desk.attachment import export
 from reproducers.desk.blockers import REFRESH, blockers
-from reproducers.desk.gate import approval
+from reproducers.desk.gate import approval, passing
 from reproducers.desk.patches import branch
 from reproducers.desk.text import dossier
 from reproducers.desk.text.lookups import again
-from reproducers.evidence import manifest, passing
+from reproducers.evidence import manifest
 from reproducers.evidence.receipts import read
 from reproducers.evidence.verification import refuse, verify_all
 from reproducers.record import schema

@@ -19,7 +19,8 @@ from reproducers.desk.page import charts as site_charts
 from reproducers.desk.page import markup
 from reproducers.desk.text.render import render
 from reproducers.evidence import manifest
-from reproducers.evidence.receipts import alias, chain, newest_of, read
+from reproducers.evidence.receipts import alias, newest_of, read
+from reproducers.evidence.shelf import chain
 from reproducers.record.entry import Entry
 from reproducers.record.receipt import ArmName, Check, Details, Host
 from reproducers.record.schema import Pack

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from pathlib import Path
 
-from reproducers.evidence import booking, manifest, receipts
+from reproducers.evidence import booking, manifest, receipts, shelf
 from reproducers.record.schema import Pack, Pin
 from reproducers.trial.experiment import Request, expected
 
@@ -13,7 +13,7 @@ from reproducers.trial.experiment import Request, expected
 def on(pack: Pack, root: Path, day: datetime.date) -> list[Path]:
     """The receipts of runs of both arms at the filed pin that started on that day (UTC), newest first."""
     found = []
-    for path in reversed(receipts.chain(root / f"{pack.number:02d}")):
+    for path in reversed(shelf.chain(root / f"{pack.number:02d}")):
         seen = receipts.read(path)
         if pack.pin_name(seen.at) == pack.filing_pin and seen.arm == "both" and seen.day == day:
             found.append(path)

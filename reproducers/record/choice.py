@@ -1,0 +1,30 @@
+"""Packs as a command line names them, and one line about each."""
+
+from __future__ import annotations
+
+import json
+
+from reproducers.base.errors import PatchlaneError
+from reproducers.record.schema import Pack, load_named, load_packs
+
+
+def list_packs(packs: list[Pack], as_json: bool) -> None:
+    """Print one line a pack; reads pack.yaml only."""
+    if as_json:
+        rows = [{"id": p.id, "title": p.title, "kind": p.kind, "lanes": sorted(p.lanes)} for p in packs]
+        print(json.dumps(rows, indent=1))
+        return
+    for pack in packs:
+        lanes = "+".join(sorted(pack.lanes))
+        pin = f"{pack.upstream.distribution} {pack.pins['live'].origin}"
+        print(f"{pack.id}  {pack.kind:9} {lanes:9} {pin:32} {pack.title}")
+
+
+def chosen(names: list[str], run_all: bool, lane: str, arm: str) -> list[Pack]:
+    """The packs asked for; PatchlaneError when what was asked makes no sense."""
+    if lane not in ("cpu", "cuda") or arm not in ("both", "pristine", "patched"):
+        raise PatchlaneError(f"--lane {lane} --arm {arm}", "--lane cpu|cuda --arm both|pristine|patched")
+    packs = [p for p in load_packs() if lane in p.lanes] if run_all else load_named(names)
+    if not packs:
+        raise PatchlaneError("no pack named", "python -m reproducers.run --list")
+    return packs
