@@ -8,7 +8,7 @@ import hashlib
 from reproducers.record.schema import ROOT
 
 # Files of reproducers/, or folders of it with all that is in them.
-PLACES = ("probe", "trial", "upstream/patching", "base/verdicts")
+PLACES = ("probe", "trial", "upstream/patching", "base/files", "base/verdicts")
 
 
 @functools.cache
