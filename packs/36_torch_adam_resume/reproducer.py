@@ -265,9 +265,8 @@ def only_torch() -> None:
     """CannotTest where Megatron would take another Adam."""
     for package in ("transformer_engine", "apex"):
         if importlib.util.find_spec(package) is not None:
-            raise probe.CannotTest(
-                f"{package} is installed, whose Adam Megatron takes", "use an environment without it"
-            )
+            said = f"{package} is installed, whose Adam Megatron takes"
+            raise probe.CannotTest(said, "use an environment without it")
 
 
 def prepare(p: probe.Probe) -> None:

@@ -209,7 +209,7 @@ class Probe:
         """Guard check: ``call`` must not raise. Returns its value, or None when it did (and the guard failed)."""
         return self._call(name, call, "guard", "no exception", None)
 
-    def _call(self, name: str, call: Callable[[], T], role: str, limit: str, bug: Signature | None) -> T | None:
+    def _call(self, name: str, call: Callable[[], T], role: str, limit: str, bug: Any) -> T | None:
         good, bad = ("healthy", "different") if role == "bug" else ("passed", "failed")
         try:
             value, state, said = call(), good, "returned"
@@ -231,8 +231,7 @@ class Probe:
         """Bug check on an error norm: healthy ≤ ``limit``, the bug ≥ ``bug_above``, in between a different failure."""
         state = judge_error(measured := float(measured), limit, bug_above)
         detail = "" if bug_above == inf else f"bug at or over {bug_above:.4g}"
-        above = None if bug_above == inf else bug_above
-        self._add(Check(name, "bug", state, measured, limit, reference, unit, detail, above))
+        self._add(Check(name, "bug", state, measured, limit, reference, unit, detail, bug_above))
 
     def guard(self, name: str, measured: float, limit: float, *, reference: str, unit: str = "") -> None:
         """Guard check: behaviour next to the bug that must hold in both arms, ``measured`` ≤ ``limit``."""

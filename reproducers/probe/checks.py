@@ -66,7 +66,7 @@ class Check(NamedTuple):
     unit: str = ""
     detail: str = ""
     bug_above: float | None = None
-    signature: Signature | None = None
+    signature: tuple[str, ...] | None = None
 
     def line(self) -> str:
         """One line for people: state, name, measured value against its limit and reference."""

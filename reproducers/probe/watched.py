@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from typing import Any
 
 from reproducers.base.files import file_sha256
 from reproducers.probe.api import Probe, locate
-from reproducers.probe.checks import Check
+from reproducers.probe.checks import Check, Signature
 from reproducers.probe.lanes import kept
 from reproducers.probe.stamp import capability, versions
 from reproducers.probe.watch import Watch
@@ -121,4 +122,6 @@ def _emit(kind: str, body: dict[str, Any]) -> None:
 
 
 def _fields(check: Check) -> dict[str, Any]:
-    return check._asdict() | {"signature": check.signature and check.signature._asdict()}
+    above = None if check.bug_above == math.inf else check.bug_above
+    signature = check.signature and dict(zip(Signature._fields, check.signature, strict=True))
+    return check._asdict() | {"bug_above": above, "signature": signature}

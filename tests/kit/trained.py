@@ -24,8 +24,9 @@ def cli(
     all ranks, or "gradient of rank 1").
     ``size``: what to change of the tiny size's definition.
     """
+    from model import train
     from model.definition.sizes import SIZES
-    from model.loop import session, trainer
+    from model.loop import trainer
     from reproducers.base.cli import guarded
 
     SIZES["nam56r_tiny"] = SIZES["nam56r_tiny"].model_copy(update=size or {})
@@ -52,7 +53,7 @@ def cli(
 
     trainer.Trainer = Watched  # type: ignore[misc]
     sys.argv = ["model.train", *arguments]
-    guarded(session.app)
+    guarded(train.app)
 
 
 def on_other_code(arguments: list[str]) -> None:

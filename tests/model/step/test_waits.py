@@ -12,7 +12,7 @@ from model.records import history
 from model.step import waits
 from reproducers.record.schema import ROOT
 
-HERE = "tests/model/test_waits.py"
+HERE = "model/step/test_waits.py"
 # On a GPU the same code as here: no layers, whose kernels differ, but schedule, reduction, checks and optimizer.
 MACHINERY = {f"optimizer/{name}.py" for name in ("clip_grads", "optimizer", "distrib_optimizer")}
 MACHINERY |= {f"distributed/{name}.py" for name in ("param_and_grad_buffer", "finalize_model_grads")}
