@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 import reproducers.receipts as verb
 from reproducers.base.errors import PatchlaneError
-from reproducers.evidence import binding, receipts
+from reproducers.evidence import binding, receipts, shelf
 from reproducers.evidence.receipts import redact, write
 from reproducers.evidence.saving import places
 from reproducers.evidence.verification import verify_all
@@ -252,7 +252,7 @@ def test_no_path_of_this_machine(toy, monkeypatch, home):
     path = write(run, toy.root / "receipts", "toy", [str(folder / "clone")], places(toy.store))
     text = path.read_text() + path.with_suffix(".log").read_text()
     assert not re.search(rf"\b{re.escape(os.uname().nodename)}\b", text)  # "vm" may be part of a folder's random name
-    for secret in (str(toy.root), str(folder), str(receipts.ROOT), sys.prefix, home):
+    for secret in (str(toy.root), str(folder), str(shelf.ROOT), sys.prefix, home):
         assert secret not in text.replace("<home>", "")
         assert json.dumps(secret)[1:-1] not in text.replace("<home>", "")
     assert verify_all(toy.root / "receipts") == {}
