@@ -79,7 +79,7 @@ RECIPES = {
             ranks=2,
             steps=50,
             micro_batch=3,  # every rank holds all experts: 118.8 GiB, faster than tokens that travel
-            verified="two NVIDIA H200: receipts/train/2xh200_wide_host_ep1_20261122",
+            verified="two NVIDIA H200: receipts/train/2xh200_wide_ep1_20261122",
         ),
         Recipe(
             name="4xh200_bf16",
