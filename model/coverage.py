@@ -1,4 +1,4 @@
-"""The table of a run's coverage: pack, file:line, executed by layer, for ``python -m model.coverage``."""
+"""Print which patched lines a run executed: ``python -m model.coverage RUN``. Pack, file and line, by layer."""
 
 from __future__ import annotations
 
@@ -31,3 +31,9 @@ def show(run: Annotated[Path, typer.Argument(help="run directory, with its cover
     for name, pack in lost.items():
         console.print(f"{name}: consumed by {'; '.join(pack.wanted_on(record.device))}, yet never ran", style="red")
     raise typer.Exit(Exit.CONTRADICTED if lost else Exit.OK)
+
+
+if __name__ == "__main__":
+    from reproducers.base.cli import guarded
+
+    guarded(app)

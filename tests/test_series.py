@@ -40,7 +40,6 @@ KEY = "b" * 64  # the artefact's digest in the toy's record: the store's key of 
 def desk(toy, monkeypatch, believed):
     """``desk(number, *edits)`` writes a toy pack with that patch and a receipt of it, for the verb to find."""
     monkeypatch.setattr(series, "ROOT", toy.root)
-    monkeypatch.setattr(command, "ROOT", toy.root)
     monkeypatch.setenv("PATCHLANE_STORE", str(toy.store.root))
     tree = toy.store.root / "trees" / KEY
     for name, text in SOURCE.items():
@@ -156,7 +155,7 @@ def test_two_packs_that_change_the_same_lines_are_both_named(toy, desk):
 def test_what_git_am_puts_elsewhere_than_the_merge_is_refused(toy, desk, monkeypatch):
     desk(2, ('"""Sums."""\n', '"""Sums.\n\nOf values.\n"""\n'))
     desk(3, SCALE)
-    monkeypatch.setattr("reproducers.desk.patches.tried.Trial._merge", lambda self, ours, base, theirs: b"another")
+    monkeypatch.setattr("reproducers.upstream.merging.merge_file", lambda ours, base, theirs: b"another")
     assert "elsewhere than the overlay's merge" in str(verb("--out", toy.root / "out").exception)
 
 
@@ -270,7 +269,7 @@ def test_no_network_client_is_imported(toy, desk):
     write(toy.run(pack), toy.root / "receipts", "toy", [], {})
     code = (
         "import pathlib, sys, reproducers.series as series, reproducers.desk.patches.series as library\n"
-        f"series.ROOT = library.ROOT = pathlib.Path({str(toy.root)!r})\n"
+        f"library.ROOT = pathlib.Path({str(toy.root)!r})\n"
         f"series.app(['--out', {str(toy.root / 'out')!r}], standalone_mode=False)\n"
         f"print([name for name in {CLIENTS!r} if name in sys.modules])"
     )

@@ -12,8 +12,8 @@ from made import CRASH, arm, check, details
 from toy import FIRST, RECORD, REPRODUCER, TOTAL, edited
 from typer.testing import CliRunner
 
+from reproducers import waves
 from reproducers.desk.waves import proposal
-from reproducers.desk.waves import proposal as waves
 from reproducers.desk.waves.classes import bug_checks, wave_class
 from reproducers.evidence import manifest, receipts
 from reproducers.record.schema import ROOT, Filing, load_packs

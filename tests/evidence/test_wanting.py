@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from toy import FIRST, HEAD, REPRODUCER, SOURCE, TOTAL, edited, write_tree
 
-from reproducers import run
 from reproducers.base.errors import PatchlaneError
 from reproducers.evidence import receipts, wanting
 from reproducers.record.schema import load_pack
@@ -79,7 +78,7 @@ def test_only_pins_have_receipts_to_go_by(toy):
 @pytest.mark.parametrize(("arm", "upstream"), [("pristine", None), ("both", Path())])
 def test_one_arm_or_a_folder_has_no_receipts_to_go_by(toy, arm, upstream):
     with pytest.raises(PatchlaneError):
-        run._wanting([toy.pack()], "cpu", "live", [toy.root], arm, upstream)
+        wanting.left([toy.pack()], "cpu", "live", [toy.root], arm, upstream)
 
 
 def test_the_runner_runs_what_is_left(toy):

@@ -4,6 +4,7 @@ import pytest
 from toy import FIRST, HEAD, RECORD, SOURCE, TOTAL, edited, write_tree
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.record.origin import Origin
 from reproducers.upstream import merging
 
 LINES = [b"%d\n" % n for n in range(9)]
@@ -32,7 +33,12 @@ def merged(toy):
     """Merge packs of these edits, one pack each, into the toy's tree."""
 
     def merge(*edits):
-        pristine = toy.store.tree("trees", "toy", "toyup 1.0", lambda root: write_tree(root, SOURCE))
+        pristine = toy.store.tree(
+            "trees",
+            "toy",
+            Origin(kind="release", distribution="toyup", release="1.0"),
+            lambda root: write_tree(root, SOURCE),
+        )
         packs = [
             toy.pack(
                 HEAD + toy.patch(edited(edit)),
