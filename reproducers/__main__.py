@@ -15,7 +15,7 @@ GROUPS = {  # the title of each group and the modules of its verbs
     "Run": ["reproducers." + name for name in ("run", "doctor", "explain", "ablate", "bundle")],
     "Evidence": ["reproducers." + name for name in ("receipts", "manifest", "site")],
     "Filing": [
-        "reproducers." + name for name in ("export", "render", "lint", "series", "preflight", "approve", "waves")
+        "reproducers." + name for name in ("new", "export", "render", "lint", "series", "preflight", "approve", "waves")
     ],
     "Training": [
         "model." + name
