@@ -1,7 +1,8 @@
-"""Begin a pack: ``python -m reproducers.new SLUG --upstream OWNER/NAME --release X`` writes its files.
+"""Begin a new pack, its files filled in as far as can be known.
 
-What can be known is filled in (number, pins with the package index's digests, headers); ``python -m reproducers.lint``
-lists what a person has to write. A release that another pack pins already is not asked of the index.
+``python -m reproducers.new SLUG --upstream OWNER/NAME --release X`` fills in number, pins with the package index's
+digests, and headers; ``python -m reproducers.lint`` lists what a person has to write. A release that another pack pins
+already is not asked of the index.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def test_an_old_interpreter(args, code):
     assert (done.returncode, "3.11.4" in done.stderr) == (code, True)
 
 
-@pytest.mark.parametrize("name", ["start", "__init__"])
+@pytest.mark.parametrize("name", ["base/start", "__init__"])
 def test_what_refuses_an_old_interpreter_parses_on_one(name):
     """Python 3.6 has no annotations to come, no walrus, no union of types written with a bar."""
     text = (ROOT / "reproducers" / f"{name}.py").read_text()
