@@ -39,6 +39,11 @@ def _git(*words: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
+def choices(chosen: dict[str, Path], run: Run) -> dict[str, str]:
+    """{kind: path} of a run, and when the host reads a step's figures: what seams are needed by."""
+    return {kind: path.name for kind, path in chosen.items()} | {"reads": "late" if run.late_reads else "at once"}
+
+
 def of(
     size: Size, recipe: Recipe, run: Run, ranks: int, data: Dataset, found: Overlay, chosen: dict[str, Path]
 ) -> dict[str, Any]:
@@ -53,7 +58,7 @@ def of(
         "ranks": ranks,
         "paths": {kind: dataclasses.asdict(path) for kind, path in chosen.items()},
         "patches": lock.as_record(found),
-        "seams": seams.as_record({kind: path.name for kind, path in chosen.items()}),
+        "seams": seams.as_record(choices(chosen, run)),
         "needs": list(overlay.NEEDS[found.device]),
         "dataset": {"digest": data.record.digest, **data.record.corpus.model_dump(mode="json")},
         "host": {"alias": os.environ.get("PATCHLANE_HOST", "local"), **stamp.capability()},

@@ -15,7 +15,7 @@ from model.definition.run import Run
 from model.definition.sizes import Size, named
 from model.layers.captured import graphs
 from model.layers.common import paths
-from model.loop import compile_mamba3, launch, refusals
+from model.loop import compile_mamba3, launch, refusals, run_record
 from model.loop.launch import World
 from model.patched import lock, overlay, seams
 from model.patched.overlay import Overlay
@@ -74,7 +74,7 @@ def train(recipe: Recipe, run: Run, patches: str, data: Path | None, **plan: Any
     _make(plan["folder"])
     found = overlay.build(Store(), overlay.chosen(patches), launch.device())
     lock.verify(found)
-    seams.check({kind: path.name for kind, path in chosen.items()}, [found.root(name) for name in found.trees])
+    seams.check(run_record.choices(chosen, run), [found.root(name) for name in found.trees])
     if found.device == "cuda":
         _compile(size, chosen["mamba3"].name, (recipe.micro_batch, run.row), patches, found, place)
     watch = Coverage(found, graphs.WATCHED if run.cuda_graphs else watching.STEPS)

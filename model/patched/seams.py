@@ -23,7 +23,7 @@ from reproducers.base.errors import PatchlaneError
 
 REMEDY = (
     "python -m model.lock check tells whether the tree is the pinned release; for another release read the function, "
-    "then python -m pytest tests/model/test_seams.py prints the digests for model/patched/seams.py"
+    "then python -m pytest tests/model/patched/test_seams.py prints the digests for model/patched/seams.py"
 )
 DEFINITIONS = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 _checked: set[str] = set()
@@ -65,7 +65,7 @@ class Seam:
 
     def needed(self, chosen: Mapping[str, str]) -> bool:
         """Whether a run of the paths ``chosen``, {kind: name}, applies it."""
-        return not self.paths or any(chosen[kind] in names for kind, names in self.paths.items())
+        return not self.paths or any(chosen.get(kind) in names for kind, names in self.paths.items())
 
 
 def source(upstream: str, roots: Iterable[str | Path]) -> str | None:
@@ -261,6 +261,14 @@ MAMBA3 = "mamba_ssm.modules.mamba3:Mamba3"
 MAMBA3_SHA256 = "5f4cea4f314c221b79be1a2f877d45ed961074cb26e1defee1520a6090320e5f"
 OPTIMIZER = "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer."
 
+
+def _late_clip(scale: Callable[..., None]) -> None:
+    """Megatron scales gradients by ``scale``: its optimizers return the norm as a tensor [1], in the whole process."""
+    from megatron.core.optimizer import clip_grads
+
+    clip_grads.multi_tensor_scale_tensor_impl = scale
+
+
 NO_PEFT = Seam(
     "no_peft",
     upstream="liger_kernel.utils",
@@ -383,8 +391,16 @@ OPTIMIZER_STEPS = Seam(
     "and gives all parameters one tensor, so that every parameter's update advances all counts",
     apply=_steps_aside,
 )
+LATE_CLIP = Seam(
+    "late_clip",
+    upstream="megatron.core.optimizer.clip_grads:clip_grad_by_total_norm_fp32",
+    sha256="cf07b488fb76a8ae90ba0809d1fbd36e05dcccf24b4644af1621a8b616c01784",
+    reason="the clipping factor stays on the device as with Transformer Engine's newer kernel, which 2.13.0 lacks",
+    apply=_late_clip,
+    paths={"reads": ("late",)},
+)
 SEAMS = (
     NO_PEFT, BARE_MAMBA, FINAL_NORM, HEAD, INDEXER_ROWS, WEIGHTED_EXPERTS, APEX_WGRAD, MAMBA3_WGRAD,
     MAMBA3_TORCH, MAMBA3_NORM, MAMBA3_ROWS, ROUTER_STATE, CHECKPOINT_QUEUE, UNPADDED_BUCKETS, OPTIMIZER_STATE,
-    OPTIMIZER_STEPS,
+    OPTIMIZER_STEPS, LATE_CLIP,
 )  # fmt: skip

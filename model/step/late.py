@@ -7,8 +7,9 @@ Megatron-Core does so where Transformer Engine has ``multi_tensor_scale_tensor``
 from __future__ import annotations
 
 import torch
-from megatron.core.optimizer import clip_grads
 from torch import Tensor
+
+from model.patched import seams
 
 
 def scale(_chunk: int, _overflow: Tensor, lists: list[list[Tensor]], factor: Tensor) -> None:
@@ -17,5 +18,5 @@ def scale(_chunk: int, _overflow: Tensor, lists: list[list[Tensor]], factor: Ten
 
 
 def stand_in() -> None:
-    """Give Megatron ``scale``: its optimizers return the norm as a tensor [1] from then on, in the whole process."""
-    clip_grads.multi_tensor_scale_tensor_impl = scale
+    """Give Megatron ``scale``, for the whole process."""
+    seams.LATE_CLIP(scale)

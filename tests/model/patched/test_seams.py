@@ -65,6 +65,7 @@ def applied():
     import torch
     from megatron.core.dist_checkpointing.strategies import filesystem_async
     from megatron.core.models.hybrid import hybrid_block
+    from megatron.core.optimizer import clip_grads
     from megatron.core.tensor_parallel import layers
     from megatron.core.transformer.experimental_attention_variant import dsa
 
@@ -95,6 +96,10 @@ def applied():
     found["weighted_experts"] = hidden * weights.unsqueeze(-1) is hidden
     seams.APEX_WGRAD(print)
     found["apex_wgrad"] = layers.fused_weight_gradient_mlp_cuda.wgrad_gemm_accum_fp32 is print
+    before = clip_grads.multi_tensor_scale_tensor_impl
+    seams.LATE_CLIP(print)
+    found["late_clip"] = clip_grads.multi_tensor_scale_tensor_impl is print is not before
+    clip_grads.multi_tensor_scale_tensor_impl = before
     linear = torch.nn.Linear(2, 2)
     seams.MAMBA3_WGRAD(linear, wgrad.Linear)
     found["mamba3_wgrad"] = type(linear) is wgrad.Linear
