@@ -11,7 +11,8 @@ from typing import get_args, get_type_hints
 import pytest
 import yaml
 
-from reproducers.base import glossary, meanings
+from reproducers import explain
+from reproducers.base import glossary
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import (
     EXIT_MEANING,
@@ -37,14 +38,14 @@ def run(*args):
     )
 
 
-ROWS = [*meanings.codes(), *meanings.words()]
+ROWS = [*explain.codes(), *explain.words()]
 
 
 def test_every_code_has_a_meaning_and_a_next_step():
     assert set(EXIT_MEANING) == set(EXIT_REMEDY) == set(Exit)
     assert set(VERDICT_MEANING) == set(VERDICT_REMEDY) == set(Verdict)
     assert set(SENTINEL_MEANING) == set(SENTINEL_REMEDY) == set(SENTINELS)
-    rows = meanings.codes()
+    rows = explain.codes()
     assert all(row.meaning and row.next_step for row in rows)
     assert len({row.code for row in rows}) == len(rows) == len(Exit) + len(Verdict) + len(SENTINELS)
 
@@ -66,7 +67,7 @@ def test_every_state_of_a_pack_is_explained():
     assert states <= set(glossary.STATES)
     assert {"ready", "approved", "merged", "retired", "guard"} <= set(glossary.STATES)
     for entry in yaml.safe_load((ROOT / "manifest.yaml").read_text())["packs"].values():
-        assert "state" in {row.kind for row in meanings.find(entry["state"])}
+        assert "state" in {row.kind for row in explain.find(entry["state"])}
 
 
 def literals(hint):
@@ -92,28 +93,28 @@ def test_every_word_of_the_records_is_explained(kind, words):
 def test_the_glossary_has_the_project_s_terms():
     wanted = "pack lane arm pin need receipt sentinel overlay lock tree pristine patched artefact probe store manifest"
     assert set(wanted.split()) <= set(glossary.TERMS)
-    assert all(row.meaning for row in meanings.words())
+    assert all(row.meaning for row in explain.words())
     for group in glossary.GROUPS.values():
         assert list(group) == list(dict.fromkeys(group))
 
 
 @pytest.mark.parametrize("code", sorted({row.code for row in ROWS}))
 def test_each_code_is_found_in_any_case(code):
-    rows = meanings.find(f" {code.upper()} ")
+    rows = explain.find(f" {code.upper()} ")
     assert rows == [row for row in ROWS if row.code.casefold() == code.casefold()]
-    assert all(row.meaning in meanings.text(rows) for row in rows)
+    assert all(row.meaning in explain.text(rows) for row in rows)
 
 
 def test_what_a_run_prints_is_found():
-    assert [row.kind for row in meanings.find("HEALTHY")] == ["outcome"]
-    assert [row.code for row in meanings.find("cannot test")] == ["cannot_test"]
-    assert [row.kind for row in meanings.find("held(any (reason))")] == ["state"]
+    assert [row.kind for row in explain.find("HEALTHY")] == ["outcome"]
+    assert [row.code for row in explain.find("cannot test")] == ["cannot_test"]
+    assert [row.kind for row in explain.find("held(any (reason))")] == ["state"]
 
 
 def test_the_pages_are_what_the_verb_prints():
     codes, words = (ROOT / "docs" / name for name in ("exit-codes.md", "glossary.md"))
-    assert codes.read_text() == meanings.markdown(meanings.codes()), "explain --markdown > docs/exit-codes.md"
-    glossed = meanings.markdown(meanings.words(), meanings.GLOSSARY)
+    assert codes.read_text() == explain.markdown(explain.codes()), "explain --markdown > docs/exit-codes.md"
+    glossed = explain.markdown(explain.words(), explain.GLOSSARY)
     assert words.read_text() == glossed, "explain --glossary > docs/glossary.md"
 
 
@@ -122,8 +123,8 @@ def test_the_table_of_packs_links_to_its_states():
 
 
 def test_markdown_keeps_bars_inside_their_cells():
-    row = meanings.Entry("verdict", "X", "a|b", "c")
-    assert "| `X` | a\\|b | c |" in meanings.markdown([row])
+    row = explain.Entry("verdict", "X", "a|b", "c")
+    assert "| `X` | a\\|b | c |" in explain.markdown([row])
 
 
 def test_command_line():
@@ -136,4 +137,4 @@ def test_command_line():
 
 def test_unknown_code_is_refused_even_when_empty():
     with pytest.raises(PatchlaneError, match="unknown word ''"):
-        meanings.find("")
+        explain.find("")

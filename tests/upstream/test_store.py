@@ -267,7 +267,7 @@ CHILD = textwrap.dedent(
     """
     import shutil, sys, time
     from pathlib import Path
-    from reproducers import index, store
+    from reproducers.upstream import index, store
     from reproducers.base.files import file_sha256
     root, wheel, log = map(Path, sys.argv[1:4])
 

@@ -94,9 +94,11 @@ def test_nobody_upstream_gets_a_mutant_and_no_receipt_names_it(desk):
 def test_ablate_fails_where_a_mutant_is_not_caught_by_its_check(toy, pack, monkeypatch):
     from typer.testing import CliRunner
 
-    monkeypatch.setattr(ablation, "load_named", lambda names: [pack])
-    monkeypatch.setattr(ablation, "ablations", lambda pack: [])
+    from reproducers import ablate
+
+    monkeypatch.setattr(ablate, "load_named", lambda names: [pack])
+    monkeypatch.setattr(ablate, "ablations", lambda pack: [])
     mutant(toy, pack, MEAN)
-    assert CliRunner().invoke(ablation.app, ["pack07"]).exit_code == 0
+    assert CliRunner().invoke(ablate.app, ["pack07"]).exit_code == 0
     mutant(toy, pack, MEAN, "total")
-    assert CliRunner().invoke(ablation.app, ["pack07"]).exit_code == 1
+    assert CliRunner().invoke(ablate.app, ["pack07"]).exit_code == 1

@@ -38,7 +38,7 @@ def activated(tmp_path, monkeypatch):
     monkeypatch.setattr(seams.Seam, "check", lambda *_: None)
     monkeypatch.setattr(seams, "_checked", set())
     monkeypatch.setattr(Overlay, "root", lambda self, name: self.trees[name].path)
-    monkeypatch.setattr(overlay.lane_megatron, "megatron_lane", lambda device: None)
+    monkeypatch.setattr(overlay.megatron, "megatron_lane", lambda device: None)
     overlay.activate(Overlay("cpu", trees, trees, []))
     return fake
 

@@ -19,7 +19,7 @@ from reproducers.upstream.store import Store
 DOCUMENTS = [[1, 2, 3], [], [65535], list(range(1000))]
 MEGATRON = """
 import json, sys
-from reproducers import lane_megatron
+from reproducers.probe.lanes import megatron as lane_megatron
 lane_megatron.megatron_lane("cpu")
 import numpy, torch
 from megatron.core.datasets.indexed_dataset import DType, IndexedDataset, IndexedDatasetBuilder

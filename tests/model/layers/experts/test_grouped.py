@@ -3,7 +3,7 @@
 import pytest
 import tiny
 import torch
-from test_gpu_paths import differences, random
+from gpu_cases import differences, random
 from train_kit import checkpoints, copy, good, measured, train
 
 pytestmark = pytest.mark.upstream
