@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from model.reports.compare import DISAGREE, _row, compare
+from model.reports.compare import DISAGREE, compare, row
 from reproducers.base.cli import guarded
 
 app = typer.Typer(add_completion=False)
@@ -39,7 +39,7 @@ def main(
             f"within {tolerance:g}", "speed, of the base's", "peak, GiB more", title=escape(f"against {found[0].base}"),
         )  # fmt: skip
         for one in found:
-            table.add_row(*_row(one))
+            table.add_row(*row(one))
         Console(width=None if sys.stdout.isatty() else 140).print(table)
     if not all(one.agrees for one in found):
         raise typer.Exit(DISAGREE)

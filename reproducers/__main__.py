@@ -75,4 +75,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    print(listing())
+    main()

@@ -20,20 +20,34 @@ from reproducers.base.verdicts import Exit
 from reproducers.evidence import heads
 from reproducers.evidence.manifest import (
     TAKEN,
-    _before,
-    _content,
-    _preview,
-    _tell_engines,
-    _texts,
+    content_of,
     demotions,
+    entries_before,
+    generated,
     import_receipts,
     importable,
+    preview_of,
 )
+from reproducers.evidence.receipts import digests
 from reproducers.evidence.shelf import FOLDERS, mend, sweep
 from reproducers.evidence.verification import verify_all
+from reproducers.record import engine
+from reproducers.record.entry import Entry
 from reproducers.record.schema import ROOT, load_packs
 
 app = typer.Typer(add_completion=False, help=__doc__)
+
+
+def _tell_engines(entries: dict[str, Entry], root: Path, verbose: bool) -> None:
+    """Say which newest receipts were taken with another engine than this one, which does not make them stale."""
+    lanes = [(f"{name} {lane}", found) for name, entry in entries.items() for lane, found in entry.lanes.items()]
+    other = [(name, lane) for name, lane in lanes if digests(root / lane.receipt)["engine"] != engine.digest()]
+    for name, lane in other if verbose else ():
+        typer.echo(f"{name}: taken on {lane.taken} with another engine: {lane.receipt}")
+    if other:
+        typer.echo(
+            f"taken with another engine: {len(other)} of {len(lanes)} lanes" + ("" if verbose else " (-v: which)")
+        )
 
 
 @app.command()
@@ -58,8 +72,8 @@ def refresh(
         new, left = importable(packs, source, root) if source is not None else ([], 0)
         if not accept:
             heads.refuse_loss(ROOT / "manifest.yaml", root, source)
-        content = _preview(packs, root, new)
-        if worse := demotions(_before(packs, root), content.packs):
+        content = preview_of(packs, root, new)
+        if worse := demotions(entries_before(packs, root), content.packs):
             typer.echo("\n".join(f"demotion: {row}" for row in worse))
             if not accept:
                 again = " ".join(["python -m reproducers.manifest refresh", *asked, "--accept"])
@@ -70,7 +84,7 @@ def refresh(
             typer.echo(f"{len(new)} new receipts from {source}")
         if left:
             typer.echo(f"not imported: {left} receipts that could not test, or of a folder without release or commit")
-        for name, after in _texts(packs, content).items():
+        for name, after in generated(packs, content).items():
             old = (ROOT / name).read_text() if (ROOT / name).exists() else ""
             write_atomic(ROOT / name, after.encode())
             for line in difflib.unified_diff(old.splitlines(), after.splitlines(), "before", "after", "", "", 1, ""):
@@ -88,8 +102,8 @@ def check(
     faults = [f"{p.parent.name}/{p.name}: {'; '.join(rows)}; mend: {mend(p)}" for p, rows in found.items()]
     faults += heads.lost(ROOT / "manifest.yaml", root)
     if not faults:
-        content = _content(packs, root)
-        for name, text in _texts(packs, content).items():
+        content = content_of(packs, root)
+        for name, text in generated(packs, content).items():
             if not (ROOT / name).exists() or (ROOT / name).read_text() != text:
                 faults.append(f"{name} is not current; mend: python -m reproducers.manifest refresh")
         _tell_engines(content.packs, root, verbose)

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from reproducers.desk.patches.series import _mails, _planned, _tried, listing, write
+from reproducers.desk.patches.series import listing, numbered_mails, planned, tried_on_tree, write
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 OUT = Path("build/series")
@@ -25,11 +25,11 @@ def main(
     pin: Annotated[str, typer.Option(metavar="PIN", help="the pins of this name in pack.yaml")] = "live",
 ) -> None:
     """Write the series of the packs named, or of all; PatchlaneError where one cannot be made."""
-    choice, entries = _planned(packs or [], pin)
+    choice, entries = planned(packs or [], pin)
     ready = []
     for (distribution, version), members in choice.series.items():
-        mails = _mails(members, entries)
-        ready.append((out / f"{distribution}-{version}", members, mails, _tried(members, mails)))
+        mails = numbered_mails(members, entries)
+        ready.append((out / f"{distribution}-{version}", members, mails, tried_on_tree(members, mails)))
     for folder, members, mails, tried in ready:
         write(folder, {"series": listing(members, tried).encode(), **{name: data for _, name, data in mails}})
         typer.echo(f"{folder}")

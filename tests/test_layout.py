@@ -1,5 +1,7 @@
 """The rooms of docs/rooms.yaml: what may import what, how large a room is, and that tests mirror them."""
 
+import ast
+
 import pytest
 from rooms import MARKS, PAGE, ROOMS, ROOT, imports, is_verb, modules, order, picture
 
@@ -28,6 +30,14 @@ def test_a_verb_is_a_leaf_and_short():
     verbs = {name for name in GRAPH if is_verb(name)}
     assert [(name, target) for name in GRAPH for target in GRAPH[name] & verbs if name != target] == []
     assert [name for name in verbs if modules()[name].read_text().count("\n") > 120] == []
+
+
+def test_no_module_imports_another_ones_private_names():
+    trees = {name: ast.parse(path.read_text()) for name, path in modules().items()}
+    named = [(name, node.module or "", a.name) for name, tree in trees.items() for node in ast.walk(tree)
+             if isinstance(node, ast.ImportFrom) for a in node.names]  # fmt: skip
+    ours = [row for row in named if row[1].split(".")[0] in ("reproducers", "model")]
+    assert ours and [row for row in ours if row[2].startswith("_")] == []
 
 
 def test_a_room_holds_ten_files_or_folders_at_most():

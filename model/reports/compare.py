@@ -106,7 +106,8 @@ def compare(base: Path, run: Path, tolerance: float, first: int = 1, warmup: int
     )
 
 
-def _row(found: Comparison) -> list[str]:
+def row(found: Comparison) -> list[str]:
+    """A comparison as cells of the table."""
     return [
         escape(found.run),
         f"{found.first} to {found.last}",

@@ -7,8 +7,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import typer
-
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import file_sha256
 from reproducers.base.verdicts import Verdict
@@ -16,7 +14,6 @@ from reproducers.evidence import booking, heads, table
 from reproducers.evidence.receipts import digests, newest, read, statement_of
 from reproducers.evidence.shelf import chain, every
 from reproducers.evidence.verification import refuse, verify_all
-from reproducers.record import engine
 from reproducers.record.entry import ArmEntry, Entry, LaneEntry, Manifest
 from reproducers.record.entry import read as read_manifest
 from reproducers.record.receipt import Statement
@@ -136,14 +133,16 @@ def entry_of(pack: Pack, root: Path) -> Entry:
 
 def render(packs: list[Pack], root: Path) -> dict[str, str]:
     """{generated file: its text}."""
-    return _texts(packs, _content(packs, root))
+    return generated(packs, content_of(packs, root))
 
 
-def _content(packs: list[Pack], root: Path) -> Manifest:
+def content_of(packs: list[Pack], root: Path) -> Manifest:
+    """The whole manifest: what it says of each pack, and the heads of the chains of receipts."""
     return Manifest(packs=build(packs, root), receipts=heads.heads(root))
 
 
-def _texts(packs: list[Pack], content: Manifest) -> dict[str, str]:
+def generated(packs: list[Pack], content: Manifest) -> dict[str, str]:
+    """{generated file: its text} of a manifest's content."""
     return {"manifest.yaml": content.text, "packs/README.md": table.render(packs, content.packs)}
 
 
@@ -224,7 +223,7 @@ def import_receipts(receipts: list[Path], root: Path) -> None:
             scratch.replace(target)
 
 
-def _preview(packs: list[Pack], root: Path, new: list[Path]) -> Manifest:
+def preview_of(packs: list[Pack], root: Path, new: list[Path]) -> Manifest:
     """The manifest's content as it would be with further receipts, none of which is copied."""
     with tempfile.TemporaryDirectory(prefix="patchlane-") as scratch:
         for path in [*root.glob("[0-9][0-9]*/*"), *new, *(path.with_suffix(".log") for path in new)]:
@@ -232,24 +231,12 @@ def _preview(packs: list[Pack], root: Path, new: list[Path]) -> Manifest:
             link.parent.mkdir(exist_ok=True)
             link.unlink(missing_ok=True)  # a log that an import broken off has left
             link.symlink_to(path.resolve())
-        return _content(packs, Path(scratch))
+        return content_of(packs, Path(scratch))
 
 
-def _before(packs: list[Pack], root: Path) -> dict[str, Entry]:
+def entries_before(packs: list[Pack], root: Path) -> dict[str, Entry]:
     """The manifest's entries on disk, or what today's receipts give where it is damaged or there is none."""
     try:
         return read_manifest(ROOT / "manifest.yaml").packs
     except PatchlaneError:
         return build(packs, root)
-
-
-def _tell_engines(entries: dict[str, Entry], root: Path, verbose: bool) -> None:
-    """Say which newest receipts were taken with another engine than this one, which does not make them stale."""
-    lanes = [(f"{name} {lane}", found) for name, entry in entries.items() for lane, found in entry.lanes.items()]
-    other = [(name, lane) for name, lane in lanes if digests(root / lane.receipt)["engine"] != engine.digest()]
-    for name, lane in other if verbose else ():
-        typer.echo(f"{name}: taken on {lane.taken} with another engine: {lane.receipt}")
-    if other:
-        typer.echo(
-            f"taken with another engine: {len(other)} of {len(lanes)} lanes" + ("" if verbose else " (-v: which)")
-        )

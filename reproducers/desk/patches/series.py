@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from reproducers.record.entry import Entry
 
 
-def _mails(members: list[Member], entries: dict[str, Entry]) -> list[tuple[Member, str, bytes]]:
+def numbered_mails(members: list[Member], entries: dict[str, Entry]) -> list[tuple[Member, str, bytes]]:
+    """(member, file name, mail) of each patch, numbered in the order of the series."""
     from reproducers.desk.patches.header import mail
 
     total = len(members)
@@ -26,7 +27,7 @@ def _mails(members: list[Member], entries: dict[str, Entry]) -> list[tuple[Membe
     ]
 
 
-def _tried(members: list[Member], mails: list[tuple[Member, str, bytes]]) -> dict[str, str]:
+def tried_on_tree(members: list[Member], mails: list[tuple[Member, str, bytes]]) -> dict[str, str]:
     """How each mail applies to the pinned tree; CannotTestHere where the store lacks it."""
     from reproducers.desk.patches.trees import tree_of
     from reproducers.desk.patches.tried import verify
@@ -68,7 +69,8 @@ def write(folder: Path, files: dict[str, bytes]) -> None:
         raise PatchlaneError(f"--out {folder}: {error.strerror}", "name a folder that you may write") from error
 
 
-def _planned(names: list[str], pin: str) -> tuple[Choice, dict[str, Entry]]:
+def planned(names: list[str], pin: str) -> tuple[Choice, dict[str, Entry]]:
+    """The series of the packs named, of all when none is, at the pins of that name; with the manifest's entries."""
     from reproducers.desk.patches.order import choose
     from reproducers.evidence.manifest import build
     from reproducers.record.schema import load_packs, select

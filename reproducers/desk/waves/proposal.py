@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import datetime
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import typer
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.record.schema import load_packs
@@ -104,7 +103,7 @@ def write_calendar(plan: Plan, waves: Sequence[Wave], path: Path) -> None:
     from reproducers.desk.waves.calendar import calendar
 
     if not waves:  # a calendar without an event is not valid
-        typer.echo(f"{path} not written: no wave", err=True)
+        print(f"{path} not written: no wave", file=sys.stderr)
         return
     try:
         write_atomic(path, calendar(plan, waves))
