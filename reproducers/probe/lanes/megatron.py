@@ -97,8 +97,8 @@ def _on_cpu(factory: Callable[..., Any]) -> Callable[..., Any]:
 def start_megatron(upstream: Callable[[str], Any], seed: int, rank: Rank, **parallel: int) -> None:
     """Start torch.distributed and Megatron's groups and generators in this rank.
 
-    ``parallel`` goes to ``initialize_model_parallel``. A world of one never sends anything, so gloo serves on a
-    GPU too; larger worlds use NCCL there, one GPU a rank. Call once per process.
+    ``parallel`` goes to ``initialize_model_parallel``. Tensors on a GPU are sent by NCCL, one GPU a rank, in a world
+    of one too: gloo ends with a segmentation fault where it coalesces them. Call once per process.
     """
     import torch
 
@@ -122,7 +122,7 @@ def _process_group(rank: Rank) -> None:
     if "lo" in dict(socket.if_nameindex()).values():
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     backend, store = "gloo", dist.HashStore() if rank.rendezvous is None else dist.FileStore(str(rank.rendezvous))
-    if rank.world > 1 and torch.cuda.is_available():
+    if torch.cuda.is_available():
         if torch.cuda.device_count() < rank.world:
             raise CannotTest(f"{rank.world} ranks need as many GPUs, found {torch.cuda.device_count()}")
         torch.cuda.set_device(rank.number)
