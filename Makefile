@@ -12,7 +12,7 @@ setup: $(VENV)/.ready
 
 define install
 	@command -v uv >/dev/null 2>&1 || $(PYTHON) -c 'import sys; sys.exit("Python >= 3.11.4 is needed, $(PYTHON) is "\
-	  + sys.version.split()[0] + "; mend: make PYTHON=PATH-TO-IT" if sys.version_info < (3, 11, 4) else 0)'
+	  + sys.version.split()[0] + "; fix: make PYTHON=PATH-TO-IT" if sys.version_info < (3, 11, 4) else 0)'
 	@if command -v uv >/dev/null 2>&1; then \
 	  uv venv -q --allow-existing --python $(PYTHON) $(VENV) && uv pip install -q --python $(BIN)/python -e '.[$(1)]'; \
 	else \

@@ -34,7 +34,7 @@ def check() -> None:
         rows = ["titles or layout"]
     for row in rows:
         typer.echo(f"(lock, packs) {row}")
-    typer.echo("lock check: " + (f"{len(rows)} differences; mend: {WRITE}" if rows else "clean"))
+    typer.echo("lock check: " + (f"{len(rows)} differences; fix: {WRITE}" if rows else "clean"))
     raise typer.Exit(Exit.CONTRADICTED if rows else Exit.OK)
 
 

@@ -70,7 +70,7 @@ def main() -> None:
         runpy.run_module(VERBS[verb], run_name="__main__")
     else:
         near = " or ".join(f"patchlane {name}" for name in difflib.get_close_matches(verb, VERBS))
-        print(f"error: no verb {verb!r}\n  mend: {near or 'patchlane --help'}", file=sys.stderr)
+        print(f"error: no verb {verb!r}\n  fix: {near or 'patchlane --help'}", file=sys.stderr)
         raise SystemExit(2)
 
 

@@ -33,7 +33,7 @@ def may_be_approved(found: Checklist) -> None:
     rest = [point for point in found.open if point.name != "approval"]
     if rest:
         rows = "\n".join(f"{point.name}: {point.what}" for point in rest)
-        raise Refused(f"{found.pack.id} as {found.form} is not ready to be read:\n{rows}", rest[0].mend)
+        raise Refused(f"{found.pack.id} as {found.form} is not ready to be read:\n{rows}", rest[0].remedy)
 
 
 def lay_out(found: Checklist, folder: Path | None) -> Path:

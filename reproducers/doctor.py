@@ -15,15 +15,15 @@ from reproducers.base.wording import requirement_name
 
 
 def cannot_start() -> str:
-    """Why the engine itself cannot start here, with the mend; "" when it can."""
+    """Why the engine itself cannot start here, with the remedy; "" when it can."""
     if sys.version_info[:3] < PYTHON:
         wanted = ".".join(map(str, PYTHON))
-        return f"error: python {sys.version.split()[0]}, wanted {wanted} or later\n  mend: make setup PYTHON=python3.12"
+        return f"error: python {sys.version.split()[0]}, wanted {wanted} or later\n  fix: make setup PYTHON=python3.12"
     import tomllib
 
     project = tomllib.loads((Path(__file__).resolve().parent.parent / "pyproject.toml").read_text())["project"]
     missing = [name for name in map(requirement_name, project["dependencies"]) if not _has(name)]
-    return f"error: not installed: {', '.join(missing)}\n  mend: make setup" if missing else ""
+    return f"error: not installed: {', '.join(missing)}\n  fix: make setup" if missing else ""
 
 
 def _has(distribution: str) -> bool:

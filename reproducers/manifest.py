@@ -29,7 +29,7 @@ from reproducers.evidence.manifest import (
     preview_of,
 )
 from reproducers.evidence.receipts import digests
-from reproducers.evidence.shelf import FOLDERS, mend, sweep
+from reproducers.evidence.shelf import FOLDERS, remedy, sweep
 from reproducers.evidence.verification import verify_all
 from reproducers.record import engine
 from reproducers.record.entry import Entry
@@ -99,13 +99,13 @@ def check(
     """Exit 1 when the manifest is not what packs and receipts give, or a receipt does not verify."""
     root, packs = ROOT / "receipts", load_packs()
     found = verify_all(root)
-    faults = [f"{p.parent.name}/{p.name}: {'; '.join(rows)}; mend: {mend(p)}" for p, rows in found.items()]
+    faults = [f"{p.parent.name}/{p.name}: {'; '.join(rows)}; fix: {remedy(p)}" for p, rows in found.items()]
     faults += heads.lost(ROOT / "manifest.yaml", root)
     if not faults:
         content = content_of(packs, root)
         for name, text in generated(packs, content).items():
             if not (ROOT / name).exists() or (ROOT / name).read_text() != text:
-                faults.append(f"{name} is not current; mend: python -m reproducers.manifest refresh")
+                faults.append(f"{name} is not current; fix: python -m reproducers.manifest refresh")
         _tell_engines(content.packs, root, verbose)
     for fault in faults:
         typer.echo(fault)

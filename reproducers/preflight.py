@@ -48,7 +48,7 @@ def show(found: Checklist) -> None:
 
     out = Console(highlight=False, markup=False)
     out.print(f"{found.pack.id} as {found.form} on {found.day}: {found.pack.title}", soft_wrap=True)
-    table = Table("", "point", "result", Column("what", overflow="fold"), Column("mend", overflow="fold"))
+    table = Table("", "point", "result", Column("what", overflow="fold"), Column("remedy", overflow="fold"))
     for point in found.blockers:
         table.add_row("", *_cells(point))
     for number, point in enumerate(found.points, 1):
@@ -58,7 +58,7 @@ def show(found: Checklist) -> None:
 
 
 def _cells(point: Point) -> tuple[str, str, str, str]:
-    return point.name, "a person's" if point.result == "person" else point.result, point.what, point.mend
+    return point.name, "a person's" if point.result == "person" else point.result, point.what, point.remedy
 
 
 @app.command()

@@ -213,7 +213,7 @@ def test_any_change_voids_it(desk, form, change, said):
     change(desk)
     point = points(desk, form=form)["approval"]
     assert point.result == "fail" and said in point.what and "Jane Doe's approval of 2026-11-24 is void" in point.what
-    assert point.mend == f"python -m reproducers.approve pack07 --as {form}"
+    assert point.remedy == f"python -m reproducers.approve pack07 --as {form}"
 
 
 def test_another_thread_voids_it(desk):
@@ -277,7 +277,7 @@ def test_a_new_approval_replaces_a_void_one(desk):
 def test_a_malformed_record_is_a_fail_with_a_mend(desk, text, said):
     (desk.folder / "approval.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
     point = points(desk)["approval"]
-    assert point.result == "fail" and said in point.what and point.mend
+    assert point.result == "fail" and said in point.what and point.remedy
 
 
 def test_the_rest_of_the_project_does_not_mind_it(desk):

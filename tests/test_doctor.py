@@ -288,7 +288,7 @@ def test_nothing_under_test_is_imported():
 def test_starts_where_the_engine_cannot():
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from reproducers.doctor import main; main()"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True)
-    assert done.returncode == 77 and "typer" in done.stderr and "mend: make setup" in done.stderr
+    assert done.returncode == 77 and "typer" in done.stderr and "fix: make setup" in done.stderr
 
 
 def test_an_old_python_is_named(monkeypatch):

@@ -223,7 +223,7 @@ def test_command_line(tmp_path):
     assert target.read_text() == printed.stdout
     for bad in (("pack99",), ("9", "-o", str(tmp_path))):
         refused = verb(*bad)
-        assert refused.returncode == 2 and "mend:" in refused.stderr and "Traceback" not in refused.stderr
+        assert refused.returncode == 2 and "fix:" in refused.stderr and "Traceback" not in refused.stderr
 
 
 @pytest.mark.upstream

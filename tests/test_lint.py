@@ -26,7 +26,7 @@ def test_faults_are_printed_with_their_place_and_mend_and_exit_1():
     done = verb(faults=[FAULT], skipped=SKIPPED)
     assert done.exit_code == 1
     assert done.output.splitlines() == [
-        "packs/01_x/body.md.j2:3: gfm-fence: never closed; mend: close it",
+        "packs/01_x/body.md.j2:3: gfm-fence: never closed; fix: close it",
         "skipped: patch-clean: pack01, pack02: no tree: run",
         "1 pack: 1 fault, 0 exempted, 2 skipped",
     ]
@@ -63,7 +63,7 @@ def run(*args):
 )
 def test_bad_input_exits_2_with_its_mend(args, said):
     done = run(*args)
-    assert done.returncode == 2 and said in done.stderr and "mend:" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and said in done.stderr and "fix:" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_real_pack_and_no_network_client():

@@ -62,7 +62,7 @@ def test_nothing_but_a_person_is_wanting(desk):
     assert found["no private words"].what == "5 files searched"
     assert found["upstream's formatter"].what == "no formatter of toy/toyup is known"
     assert found["applies to its branch"].what == "on 1.0"
-    assert found["approval"].mend == "python -m reproducers.approve pack07 --as comment"
+    assert found["approval"].remedy == "python -m reproducers.approve pack07 --as comment"
 
 
 # Point 1
@@ -87,7 +87,7 @@ def only(desk, **options):
 def test_a_receipt_that_does_not_count(desk, options, said):
     point = only(desk, **options)
     assert point.result == "fail" and point.what.endswith(said)
-    run, rest = point.mend.split(", then ")
+    run, rest = point.remedy.split(", then ")
     assert run == "python -m reproducers.run pack07 --lane cpu --host NAME"
     assert rest == "python -m reproducers.manifest refresh"
 
@@ -152,7 +152,7 @@ def test_a_receipt_that_was_altered_stops_everything(desk):
 def test_a_text_that_does_not_render(desk):
     write_tree(desk.folder, {"body.md.j2": BODY.replace('"total")', '"totals")', 1)})
     found = failed(desk)
-    assert "has no check 'totals'" in found["text"].what and found["text"].mend.startswith("name a check")
+    assert "has no check 'totals'" in found["text"].what and found["text"].remedy.startswith("name a check")
     assert set(found) == {"text", "reproducer attached", "no private words", "applies to its branch"}
 
 
@@ -160,7 +160,7 @@ def test_a_text_that_lint_faults(desk):
     write_tree(desk.folder, {"body.md.j2": BODY.replace("never added", "never added in 3.7 ms")})
     found = failed(desk)
     assert list(found) == ["text"] and "3.7" in found["text"].what
-    assert found["text"].mend == "python -m reproducers.lint pack07"
+    assert found["text"].remedy == "python -m reproducers.lint pack07"
 
 
 def test_what_lint_could_not_look_at_has_not_passed(desk):
@@ -273,13 +273,13 @@ def test_a_formatter_that_cannot_run_here_has_not_passed(desk, monkeypatch):
     absent = formatters.Formatter({"no_such_formatter": "1.0"}, "", str)
     monkeypatch.setitem(formatters.FORMATTERS, "linkedin/Liger-Kernel", absent)
     point = formatting(desk)
-    assert (point.result, point.mend) == ("fail", "pip install no_such_formatter==1.0")
+    assert (point.result, point.remedy) == ("fail", "pip install no_such_formatter==1.0")
 
 
 def test_a_tree_that_is_not_there_has_not_passed(desk):
     shutil.rmtree(desk.root / "store" / "trees")
     point = formatting(desk)
-    assert (point.result, point.mend) == ("fail", "python -m reproducers.run pack07 --lane cpu")
+    assert (point.result, point.remedy) == ("fail", "python -m reproducers.run pack07 --lane cpu")
 
 
 # Point 6
@@ -310,7 +310,7 @@ def test_a_patch_that_is_not_of_its_tree(desk):
 
 def test_a_pull_request_is_tried_on_main(desk):
     point = branch(desk)
-    assert point.result == "fail" and point.mend.endswith("the same command with --clone DIR")
+    assert point.result == "fail" and point.remedy.endswith("the same command with --clone DIR")
     assert branch(desk, "issue").result == "pass"  # the release has the bug that it is about
     moved = {**SOURCE, "toyup/core.py": '"""More."""\n\nimport os\n' + SOURCE["toyup/core.py"]}
     point = branch(desk, clone=upstream(desk, moved))
@@ -404,4 +404,4 @@ def test_json_of_a_pack_that_has_no_text(desk):
 def test_bad_input_exits_2_with_its_mend(args, said):
     command = [sys.executable, "-m", "reproducers.preflight", *args]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2 and said in done.stderr and "mend:" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and said in done.stderr and "fix:" in done.stderr and "Traceback" not in done.stderr

@@ -83,7 +83,7 @@ def test_contradicted(toy, repo):
     code, out, _ = run(toy, repo, "7", "--junitxml", "j.xml")
     assert code == 1
     assert "FIXED_UPSTREAM" in out
-    assert "mend:" in out
+    assert "fix:" in out
     (suite,) = ElementTree.parse(repo / "j.xml").getroot()
     failed = [case.get("name") for case in suite if case.find("failure") is not None]
     assert (failed, suite.get("failures")) == (["verdict"], "1")
@@ -110,7 +110,7 @@ def test_the_tree_taken_is_said(toy, repo):
 @pytest.mark.parametrize("at", ["", "main", "33e2849f", "fixed"])
 def test_an_unknown_tree_is_usage_and_leaves_no_receipt(toy, repo, at):
     code, _, err = run(toy, repo, "7", "--at", at)
-    assert (code, "mend:" in err, (repo / "build/receipts").exists()) == (2, True, False)
+    assert (code, "fix:" in err, (repo / "build/receipts").exists()) == (2, True, False)
     assert run(toy, repo, "7", "--at", at, "--bisect", cwd=repo)[0] == 125
 
 
@@ -144,7 +144,7 @@ def test_cannot_test(toy, repo):
 def test_usage(toy, repo, args):
     code, _, err = run(toy, repo, *args)
     assert code == 2
-    assert "mend:" in err
+    assert "fix:" in err
     assert "Traceback" not in err
 
 

@@ -147,7 +147,7 @@ def test_two_packs_that_change_the_same_lines_are_both_named(toy, desk):
     done = verb("--out", toy.root / "out")
     assert str(done.exception) == (
         "pack02 and pack05 do not go into one series: the merge of toyup/core.py overlaps\n"
-        "  mend: leave pack05 out: python -m reproducers.series pack01 pack02"
+        "  fix: leave pack05 out: python -m reproducers.series pack01 pack02"
     )
     assert verb("--out", toy.root / "out", "pack01", "pack02").exit_code == 0
 

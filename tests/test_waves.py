@@ -122,7 +122,7 @@ def test_the_plan_as_json_and_as_a_table(desk):
     assert "Wave 1: Monday 2026-11-23 (the day asked, nothing was filed yet)" in text and "Wave 2: Wednesday" in text
     assert "bug 1, [red]; of many" in text
     assert "pack01  wave 1: crash fix, toy/toyup, 2026-11-23: first in order" in text
-    assert "pack02  out: hold: a toy [mend: packs/02_toy/pack.yaml, filing: another decision, with its reason]" in text
+    assert "pack02  out: hold: a toy [fix: packs/02_toy/pack.yaml, filing: another decision, with its reason]" in text
     assert "Wave 2" not in verb().output
 
 
@@ -171,7 +171,7 @@ def test_the_calendar(desk, tmp_path):
 def test_nothing_is_ready(desk, tmp_path):
     desk.pack(desk.patched)
     done = verb("--ics", tmp_path / "waves.ics")
-    assert done.exit_code == 0 and "Nothing is ready, because:\npack07  out: none: a toy [mend:" in done.output
+    assert done.exit_code == 0 and "Nothing is ready, because:\npack07  out: none: a toy [fix:" in done.output
     assert "not written: no wave" in done.output and not (tmp_path / "waves.ics").exists()
     assert plan()["waves"] == []
 
@@ -183,7 +183,7 @@ def test_how_it_ends(toy, tmp_path):
         (["--size", "5"], 2, "--size"),
         (["--gap", "1"], 2, "--gap"),
         (["--date", "tomorrow"], 2, "--date"),
-        (["--date", "0001-01-01"], 2, "mend: name a day near today"),
+        (["--date", "0001-01-01"], 2, "fix: name a day near today"),
     ]:
         process = toy.verb(root, "waves", *args)
         out, err = process.communicate()
@@ -193,7 +193,7 @@ def test_how_it_ends(toy, tmp_path):
 def test_a_file_that_cannot_be_written(desk, tmp_path):
     filed_away(desk, 1)
     done = verb("--ics", tmp_path)
-    assert done.exit_code and "Is a directory" in str(done.exception) and "mend:" in str(done.exception)
+    assert done.exit_code and "Is a directory" in str(done.exception) and "fix:" in str(done.exception)
 
 
 def test_the_real_packs():

@@ -89,7 +89,7 @@ def show(
         return
     bad = damaged(folder, record)
     for name in bad:
-        typer.echo(f"changed since it was built: {folder / name}\n  mend: rm -r {folder}, and build again", err=True)
+        typer.echo(f"changed since it was built: {folder / name}\n  fix: rm -r {folder}, and build again", err=True)
     typer.echo(f"{len(record.files) - len(bad)} of {len(record.files)} files are as built")
     raise typer.Exit(1 if bad else 0)
 

@@ -15,7 +15,7 @@ class PatchlaneError(Exception):
         self.what, self.remedy = what, remedy
 
     def __str__(self) -> str:
-        return f"{self.what}\n  mend: {self.remedy}" if self.remedy else self.what
+        return f"{self.what}\n  fix: {self.remedy}" if self.remedy else self.what
 
 
 class CannotTestHere(PatchlaneError):

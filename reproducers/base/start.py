@@ -16,12 +16,12 @@ def unimportable(error: BaseException) -> str:
     if not isinstance(error, ImportError) or not name or name.partition(".")[0] in OURS:
         return ""
     what = "not installed: " + name if isinstance(error, ModuleNotFoundError) else str(error).splitlines()[0]
-    return "error: " + what + "\n  mend: make setup, and run .venv/bin/python"
+    return "error: " + what + "\n  fix: make setup, and run .venv/bin/python"
 
 
-def refuse(what: str, mend: str) -> None:
+def refuse(what: str, remedy: str) -> None:
     """End with the code of what cannot be tested here; git bisect has one of its own."""
-    print(f"error: {what}\n  mend: {mend}", file=sys.stderr)
+    print(f"error: {what}\n  fix: {remedy}", file=sys.stderr)
     raise SystemExit(_code())
 
 

@@ -21,7 +21,7 @@ EXIT_MEANING = {
     Exit.OK: "every verdict is the expected one, or an answer for a folder or commit of which nothing is claimed; under"
     " --bisect: good, the bug is not here",
     Exit.CONTRADICTED: "a verdict contradicts the expected one, or a check failed; under --bisect: bad",
-    Exit.USAGE: "wrong usage or bad input; the message names the file, the field and the mend",
+    Exit.USAGE: "wrong usage or bad input; the message names the file, the field and the remedy",
     Exit.FAULT: "a fault of patchlane itself; the message names the log to report",
     Exit.CANNOT_TEST: "cannot be tested on this host, or the verb cannot start here; the message names what is missing"
     " and the command that gets it",
@@ -32,8 +32,8 @@ EXIT_MEANING = {
 
 EXIT_REMEDY = {
     Exit.OK: "nothing",
-    Exit.CONTRADICTED: "read the closing table: every contradiction is listed there with its reason and its mend",
-    Exit.USAGE: "do what the message's mend line says; --help lists the options",
+    Exit.CONTRADICTED: "read the closing table: every contradiction is listed there with its reason and its remedy",
+    Exit.USAGE: "do what the message's fix line says; --help lists the options",
     Exit.FAULT: "report it with that log; running again is safe",
     Exit.CANNOT_TEST: "run that command; python -m reproducers.doctor lists all that is missing at once",
     Exit.BISECT_SKIP: "nothing, git bisect skips it; the reason is on stderr",

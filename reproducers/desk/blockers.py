@@ -1,4 +1,4 @@
-"""Whether a pack may be filed today and, if not, every reason with its mend: shared by lint, waves, preflight and site.
+"""Whether a pack may be filed today and, if not, every reason with its fix: shared by lint, waves, preflight and site.
 
 A pure function of the pack's record, its manifest entry and the date.
 """
@@ -22,7 +22,7 @@ class Blocker:
 
     rule: str
     what: str
-    mend: str
+    remedy: str
 
 
 def proved(pack: Pack, entry: Entry) -> bool:

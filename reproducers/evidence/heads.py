@@ -28,18 +28,18 @@ def _digest(paths: list[Path]) -> str:
 
 
 def lost(manifest: Path, root: Path, source: Path | None = None) -> list[str]:
-    """What the manifest names and neither ``root`` nor ``source`` holds as it was, a line a folder with the mend."""
+    """What the manifest names and neither ``root`` nor ``source`` holds as it was, a line a folder with the remedy."""
     rows = []
     for folder, entry in read_chains(manifest).items():
         names = [Path(folder, f"{name}.json") for name in entry.names]
         paths = [source / name if source and not (root / name).is_file() else root / name for name in names]
         gone = [path.stem for path in paths if not path.is_file()]
-        mend = f"git checkout -- {root.name}/{folder}"
+        remedy = f"git checkout -- {root.name}/{folder}"
         if gone:
             count = f"{len(gone)} receipt{'s' * (len(gone) > 1)} that the manifest names"
-            rows.append(f"{root.name}/{folder}: missing: {count}: {', '.join(gone)}; mend: {mend}")
+            rows.append(f"{root.name}/{folder}: missing: {count}: {', '.join(gone)}; fix: {remedy}")
         elif _digest(paths) != entry.sha256:
-            rows.append(f"{root.name}/{folder}: its receipts are not those that the manifest has; mend: {mend}")
+            rows.append(f"{root.name}/{folder}: its receipts are not those that the manifest has; fix: {remedy}")
     return rows
 
 

@@ -16,7 +16,7 @@ from filelock import FileLock
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import file_sha256
 from reproducers.evidence import binding, booking, shelf
-from reproducers.evidence.shelf import chain, mend, sweep
+from reproducers.evidence.shelf import chain, remedy, sweep
 from reproducers.evidence.verification import checked
 from reproducers.record import engine
 from reproducers.record.origin import Origin, readable
@@ -118,7 +118,7 @@ def statement_of(path: Path) -> Statement:
     if seen.faults or seen.body is None:
         path = path.resolve()
         name = f"{path.parent.parent.name}/{path.parent.name}/{path.name}"
-        raise PatchlaneError(f"{name}: {'; '.join(seen.faults)}", mend(path))
+        raise PatchlaneError(f"{name}: {'; '.join(seen.faults)}", remedy(path))
     return seen.body
 
 

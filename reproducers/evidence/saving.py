@@ -52,7 +52,7 @@ class Recorder:
         """Print where receipts and logs are; False where some went to the temporary folder, with the way back."""
         for error in self.refused:
             out.print(f"[red]error: {escape(str(disk.described(error, self.root)))}[/]")
-            out.print(f"  mend: make room, then: cp -r {escape(str(self.spare))}/. {escape(str(self.root))}/")
+            out.print(f"  fix: make room, then: cp -r {escape(str(self.spare))}/. {escape(str(self.root))}/")
         for run, path in self.written:
             out.print(f"[dim]receipt {escape(str(path))}[/]")
             if run.ruling.verdict not in expected(run.pack, run.request):

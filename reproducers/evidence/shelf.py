@@ -12,7 +12,7 @@ FOLDERS = "[0-9][0-9]*"
 COMMITTED = ROOT / "receipts"
 
 
-def mend(path: Path) -> str:
+def remedy(path: Path) -> str:
     """The command that brings a receipt back: from git where it lies in the checkout, else by a new run."""
     path = path.resolve()
     if not path.is_relative_to(COMMITTED):

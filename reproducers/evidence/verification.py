@@ -130,7 +130,7 @@ def refuse(faults: dict[Path, list[str]]) -> None:
     """PatchlaneError naming every receipt that has faults, if one has."""
     if faults:
         rows = "\n".join(f"{path.parent.name}/{path.name}: {row}" for path, found in faults.items() for row in found)
-        raise PatchlaneError(f"receipts do not verify:\n{rows}", "\n        ".join(map(shelf.mend, faults)))
+        raise PatchlaneError(f"receipts do not verify:\n{rows}", "\n        ".join(map(shelf.remedy, faults)))
 
 
 def verify_all(root: Path, folders: str = shelf.FOLDERS) -> dict[Path, list[str]]:

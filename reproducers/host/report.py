@@ -62,7 +62,7 @@ def _fetching(rows: list[dict[str, Any]], sizes: dict[str, int]) -> str:
 
 
 def _missing(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """(what is missing and for which lanes, the mend), once for each mend; nothing of GPUs where there is none."""
+    """(what is missing and for which lanes, the remedy), once for each remedy; nothing of GPUs where there is none."""
     groups: dict[str, dict[str, list[str]]] = {}
     barring = {(check["name"], check["found"]) for check in found["checks"] if not check["ok"]}
     for row in found["lanes"]:

@@ -50,6 +50,9 @@ class WatchedProbe(Probe):
     def close(self, outcome: str, reason: str, remedy: str) -> None:
         """Print the record; remedies are in terms of the verb that started this arm."""
         super().close(outcome, reason, remedy)
+        distributed = sys.modules.get("torch.distributed")
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            distributed.destroy_process_group()  # NCCL complains at exit otherwise, after the record
         executed: dict[str, Any] = {}
         if self.watch is not None:
             self.watch.stop()

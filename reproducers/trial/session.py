@@ -124,11 +124,11 @@ def advice(run: Run) -> list[str]:
     if run.ruling.verdict.value == "FIXED_UPSTREAM":
         tree = run.tree.origin if run.tree else run.request.at
         said.append(
-            f"  mend: if {tree} is to be supported, drop the patch there: set"
+            f"  fix: if {tree} is to be supported, drop the patch there: set"
             f" pins.fixed in {run.pack.folder.name}/pack.yaml to the first fixed release, or make the pack a guard"
         )
     elif run.ruling.remedy:
-        said.append(f"  mend: {run.ruling.remedy}")
+        said.append(f"  fix: {run.ruling.remedy}")
     return said
 
 

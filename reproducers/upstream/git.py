@@ -83,7 +83,7 @@ def commit_tree(store: Store, source: str, sha: str, distribution: str | None = 
 
 
 def _clone(url: str, sha: str) -> str:
-    """The mend for a commit that is out of reach."""
+    """The remedy for a commit that is out of reach."""
     return f"git clone {url} DIR where there is network, then run again with --at {sha} --upstream DIR"
 
 

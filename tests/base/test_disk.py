@@ -30,7 +30,7 @@ def test_run_looks_before_it_works(toy, repo, option, place):
     where = f"{place}/j.xml" if option == "--junitxml" else place
     process = toy.verb(repo, "run", "7", "--upstream", str(toy.upstream), option, where)
     out, err = process.communicate(timeout=60)
-    assert (process.returncode, "mend: " + option in err, "Traceback" in err) == (2, True, False), err
+    assert (process.returncode, "fix: " + option in err, "Traceback" in err) == (2, True, False), err
     assert "pristine" not in out
 
 
@@ -61,7 +61,7 @@ def test_other_verbs_name_their_option(tmp_path, command, option):
         [sys.executable, "-m", f"reproducers.{verb}", *rest, str(tmp_path / "file" / "x")],
         cwd=ROOT, env={**os.environ, "PATCHLANE_STORE": str(tmp_path)}, capture_output=True, text=True,
     )  # fmt: skip
-    assert (done.returncode, f"mend: {option}" in done.stderr, "fault" in done.stderr) == (2, True, False), done
+    assert (done.returncode, f"fix: {option}" in done.stderr, "fault" in done.stderr) == (2, True, False), done
 
 
 def test_a_finished_runs_receipt_is_not_lost(toy, monkeypatch):
@@ -84,7 +84,7 @@ def test_a_finished_runs_receipt_is_not_lost(toy, monkeypatch):
     recorder.write(run)
     assert recorder.tell(out) is False
     assert len(list(toy.root.glob("patchlane-receipts-*/07/*.json"))) == 2
-    assert any(line.strip().startswith("mend:") and str(toy.root / "full") in line for line in said)
+    assert any(line.strip().startswith("fix:") and str(toy.root / "full") in line for line in said)
     recorder = saving.Recorder(toy.root / "good", "toy", [])
     recorder.write(run)
     assert recorder.tell(out) is True

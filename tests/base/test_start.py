@@ -29,7 +29,7 @@ def ended(command, *args):
 @pytest.mark.parametrize("verb", VERBS)
 def test_without_dependencies(verb):
     done = ended(BARE, "-m", verb)
-    assert (done.returncode, "mend: make setup" in done.stderr) == (77, True)
+    assert (done.returncode, "fix: make setup" in done.stderr) == (77, True)
     assert len(done.stderr.splitlines()) == 2
 
 
@@ -117,7 +117,7 @@ def test_the_command_imports_no_more_than_the_verb():
 @pytest.mark.parametrize("args", [("run", "pack09"), ("train", "cpu_tiny"), ("train-lock", "check")])
 def test_the_command_without_dependencies(args):
     done = patchlane(*args, python=BARE)
-    assert (done.returncode, done.stderr.count("mend: make setup")) == (77, 1)
+    assert (done.returncode, done.stderr.count("fix: make setup")) == (77, 1)
     assert patchlane(*args, "--bisect", python=BARE).returncode == 125
 
 

@@ -245,4 +245,4 @@ def test_a_committed_receipt_is_brought_back_by_git(desk, monkeypatch):
     root, _, three = desk
     monkeypatch.setattr(shelf, "COMMITTED", root)
     stem = f"receipts/07/{three[-1].stem}"
-    assert shelf.mend(three[-1]) == f"git checkout -- {stem}.json {stem}.log"
+    assert shelf.remedy(three[-1]) == f"git checkout -- {stem}.json {stem}.log"

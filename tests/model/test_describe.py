@@ -44,4 +44,4 @@ def test_a_layout_has_a_row_for_each_stage():
 def test_bad_input_is_told_how_to_mend(args):
     done = describe(*args)
     assert done.returncode not in (0, 1)
-    assert "mend:" in done.stderr and "Traceback" not in done.stderr
+    assert "fix:" in done.stderr and "Traceback" not in done.stderr

@@ -60,7 +60,7 @@ class Mamba3Mixer(nn.Module):  # type: ignore[misc]
         if cast:
             raise TypeError(
                 f"Mamba-3's kernels read {', '.join(cast)} as float32, a cast changed that"
-                "\n  mend: leave parameters marked _keep_fp32 alone: packs/16_float16module_fp32_contract/notes.md"
+                "\n  fix: leave parameters marked _keep_fp32 alone: packs/16_float16module_fp32_contract/notes.md"
             )
 
     def extra_repr(self) -> str:

@@ -30,14 +30,14 @@ def import_mamba3() -> ModuleType:
     if "mamba_ssm" not in sys.modules:
         spec = importlib.util.find_spec("mamba_ssm")
         if spec is None:
-            raise ImportError(f"the Mamba-3 layer needs mamba-ssm, which is not installed\n  mend: {INSTALL}")
+            raise ImportError(f"the Mamba-3 layer needs mamba-ssm, which is not installed\n  fix: {INSTALL}")
         seams.BARE_MAMBA("mamba_ssm", Path((spec.submodule_search_locations or [""])[0]))
     try:
         return importlib.import_module("mamba_ssm.modules.mamba3")
     except ModuleNotFoundError as error:
         missing = error.name or str(error)
         remedy = INSTALL if missing.startswith("mamba_ssm") else f"pip install {missing}"
-        raise ImportError(f"mamba-ssm's Mamba3 needs {missing}, which is not installed\n  mend: {remedy}") from error
+        raise ImportError(f"mamba-ssm's Mamba3 needs {missing}, which is not installed\n  fix: {remedy}") from error
 
 
 @functools.cache

@@ -200,5 +200,5 @@ def require(record: Record, overlay: Overlay, device: str) -> None:
         kept = ",".join(sorted(ours - set(record.missing(device)))) or "none"
         raise PatchlaneError(
             "patches that the model is said to need did not run:\n  " + "\n  ".join(rows),
-            f"choose the path that needs them; or --patches {kept}; or mend consumed_by in the pack's pack.yaml",
+            f"choose the path that needs them; or --patches {kept}; or fix consumed_by in the pack's pack.yaml",
         )

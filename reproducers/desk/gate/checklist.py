@@ -37,7 +37,7 @@ class Point:
     name: str
     result: Literal["pass", "fail", "person"]
     what: str
-    mend: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def judge(name: str, form: str | None, day: datetime.date, clone: Path | None = 
 def next_step(found: Checklist) -> str:
     """The one thing to do next."""
     if found.open:
-        return found.open[0].mend
+        return found.open[0].remedy
     files = f"python -m reproducers.render {found.pack.id} --as {found.form} --out DIR"
     return f"{files}; post these files by hand (docs/filing.md), then record it in pack.yaml"
 
@@ -118,14 +118,14 @@ def barred(pack: Pack, receipts: Path, form: str, day: datetime.date) -> Iterato
         filing = pack.filing.model_copy(update={"decision": form})
         pack = pack.model_copy(update={"filing": filing})
     for found in blockers(pack, entry, day):
-        yield Point(found.rule, "fail", found.what, found.mend)
+        yield Point(found.rule, "fail", found.what, found.remedy)
 
 
 def passed_today(pack: Pack, receipts: Path, day: datetime.date) -> Point:
     """Point 1: a receipt of that day at the filed pin, of the pack as it is, with its verdict, from a named host."""
     name, lane = "reproduced today", sorted(pack.lanes)[0]
     command = again(pack, lane, pack.filing_pin).partition(",")[0]
-    mend = f"{command} --host NAME, {REFRESH}"
+    remedy = f"{command} --host NAME, {REFRESH}"
     found = passing.on(pack, receipts, day)
     said = []
     for path in found:
@@ -135,7 +135,7 @@ def passed_today(pack: Pack, receipts: Path, day: datetime.date) -> Point:
             return Point(name, "pass", where)
         said.append(f"{where}: {why}")
     pin = pack.filing_pin
-    return Point(name, "fail", "; ".join(said) or f"no receipt of both arms at pin {pin} from {day}", mend)
+    return Point(name, "fail", "; ".join(said) or f"no receipt of both arms at pin {pin} from {day}", remedy)
 
 
 def text(form: str, report: Report, unmade: PatchlaneError | None) -> Point:
@@ -154,7 +154,7 @@ def attached(pack: Pack, form: str, files: dict[str, bytes]) -> Point:
     """Point 3: the reproducer is there as one file, is the export of what is there now, and GitHub takes all files."""
     name, own = "reproducer attached", f"{pack.id}.py"
     if own not in files:
-        return Point(name, "fail", f"there is no {own}", "mend the text first" if not files else "git status")
+        return Point(name, "fail", f"there is no {own}", "fix the text first" if not files else "git status")
     if files[own] != export.render(pack).encode():
         return Point(name, "fail", f"{own} is not the export of reproducer.py as it is", "git status")
     long = len(files[f"{form}.md"].decode())
@@ -178,7 +178,7 @@ def private(case: Case, files: dict[str, bytes], report: Report) -> Point:
     texts = [(Path(name), data.decode("utf-8", "replace")) for name, data in sorted(files.items())]
     for rule, found in over(case, texts):
         if not any(e.rule == rule and e.match in found.what for e in kept):
-            said.append(f"{found.file}:{found.line}: {rule}: {found.what}; mend: {found.mend}")
+            said.append(f"{found.file}:{found.line}: {rule}: {found.what}; fix: {found.remedy}")
     if said or not files:
         what = "\n".join(dict.fromkeys(said)) or "there is no text to search"
         return Point("no private words", "fail", what, f"python -m reproducers.lint {case.pack.id}")
@@ -194,8 +194,8 @@ def formatted(pack: Pack, form: str, report: Report) -> Point:
     faults += [str(fault) for fault in exempted if form == "pr"]
     skipped = list(dict.fromkeys(skip.why for skip in report.skipped if skip.rule.startswith("format-")))
     if skipped or faults:
-        mend = skipped[0].split(": ", 1)[-1] if skipped else f"python -m reproducers.lint {pack.id}"
-        return Point(name, "fail", "\n".join([*faults, *skipped]), mend)
+        remedy = skipped[0].split(": ", 1)[-1] if skipped else f"python -m reproducers.lint {pack.id}"
+        return Point(name, "fail", "\n".join([*faults, *skipped]), remedy)
     if not pack.patch.is_file():
         return Point(name, "pass", "the pack has no patch")
     if pack.upstream.repo not in FORMATTERS:
@@ -213,12 +213,12 @@ def applies(pack: Pack, form: str, files: dict[str, bytes], store: Path, clone: 
         return Point(name, "pass", "the pack has no patch")
     mail = files.get(f"{pack.id}.patch")
     if mail is None:
-        return Point(name, "fail", "there is no patch to try", "mend the text first")
+        return Point(name, "fail", "there is no patch to try", "fix the text first")
     rebase = "rebase it: git apply --3way in a checkout of that tree, then git diff"
     where = [str(pin.origin)]
     if (tree := tree_of(pack, pin, store)) is None:
-        mend = again(pack, sorted(pack.lanes)[0], pack.filing_pin).partition(",")[0]
-        return Point(name, "fail", f"{pin.origin} is not in the store", mend)
+        remedy = again(pack, sorted(pack.lanes)[0], pack.filing_pin).partition(",")[0]
+        return Point(name, "fail", f"{pin.origin} is not in the store", remedy)
     if said := branch.on_tree(pack, tree, mail):
         return Point(name, "fail", f"not on {pin.origin}: {said}", rebase)
     if clone is not None and (form == "pr" or not pin.release):
@@ -226,23 +226,23 @@ def applies(pack: Pack, form: str, files: dict[str, bytes], store: Path, clone: 
         if said := branch.on_commit(clone, commit, mail):
             return Point(name, "fail", f"not on {where[-1]}: {said}", rebase)
     elif form == "pr" and pin.release:
-        mend = f"git clone https://github.com/{pack.upstream.repo} DIR, then the same command with --clone DIR"
-        return Point(name, "fail", f"it is of {pin.origin}, and a pull request is for main", mend)
+        remedy = f"git clone https://github.com/{pack.upstream.repo} DIR, then the same command with --clone DIR"
+        return Point(name, "fail", f"it is of {pin.origin}, and a pull request is for main", remedy)
     return Point(name, "pass", f"on {' and '.join(where)}")
 
 
 def approved(pack: Pack, form: str, files: dict[str, bytes] | PatchlaneError | None, day: datetime.date) -> Point:
     """Point 7: a person has read these very files, or why there are none."""
-    name, mend = "approval", f"python -m reproducers.approve {pack.id} --as {form}"
+    name, remedy = "approval", f"python -m reproducers.approve {pack.id} --as {form}"
     try:
         found = approval.read(pack)
     except PatchlaneError as error:
         return Point(name, "fail", error.what, error.remedy)
     if found is None:
-        return Point(name, "person", "nobody has approved it yet", mend)
+        return Point(name, "person", "nobody has approved it yet", remedy)
     if not isinstance(files, dict):
         why = files.what if files else "there is no text"
-        return Point(name, "fail", f"{found.name}'s approval of {found.date} is void: {why}", mend)
+        return Point(name, "fail", f"{found.name}'s approval of {found.date} is void: {why}", remedy)
     if voided := approval.changes(found, form, files, dossier.digest(files), day):
-        return Point(name, "fail", f"{found.name}'s approval of {found.date} is void: {'; '.join(voided)}", mend)
+        return Point(name, "fail", f"{found.name}'s approval of {found.date} is void: {'; '.join(voided)}", remedy)
     return Point(name, "pass", f"{found.name} on {found.date}, digest {found.digest[:SHOWN]}")

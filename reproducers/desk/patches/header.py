@@ -91,7 +91,7 @@ def header(pack: Pack, pin: str, entry: Entry, receipts: Path) -> Header:
         return Header.model_validate(values, context={"pack": pack, "pin": pin})
     except ValidationError as error:
         rows = [f"{pack.id} at pin {pin}: {_said(fault)}" for fault in error.errors()]
-        raise PatchlaneError("\n".join(rows), f"mend packs/{pack.folder.name}, or take a new receipt") from error
+        raise PatchlaneError("\n".join(rows), f"fix packs/{pack.folder.name}, or take a new receipt") from error
 
 
 def _said(fault: Any) -> str:

@@ -39,7 +39,7 @@ class Fault:
 
     line: int
     what: str
-    mend: str
+    remedy: str
 
 
 def scan(path: Path) -> tuple[ShortHeader, list[Fault]]:
@@ -69,5 +69,5 @@ def read(path: Path) -> ShortHeader:
     """The short header of a committed patch; PatchlaneError where it has a fault, or no diff follows."""
     found, faults = scan(path)
     for fault in faults:
-        raise PatchlaneError(f"{path.parent.name}/{path.name}:{fault.line}: {fault.what}", fault.mend)
+        raise PatchlaneError(f"{path.parent.name}/{path.name}:{fault.line}: {fault.what}", fault.remedy)
     return found

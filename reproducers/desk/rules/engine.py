@@ -25,10 +25,10 @@ class Fault:
     file: str
     line: int
     what: str
-    mend: str
+    remedy: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.rule}: {self.what}; mend: {self.mend}"
+        return f"{self.file}:{self.line}: {self.rule}: {self.what}; fix: {self.remedy}"
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def _examine(pack: Pack, case: Case, report: Report) -> None:
 
 
 def _fault(name: str, pack: Pack, found: Found) -> Fault:
-    return Fault(name, pack.id, _relative(found.file, pack.folder.parent.parent), found.line, found.what, found.mend)
+    return Fault(name, pack.id, _relative(found.file, pack.folder.parent.parent), found.line, found.what, found.remedy)
 
 
 def _relative(path: Path, root: Path) -> str:

@@ -13,7 +13,7 @@ from reproducers.record.schema import line_of
 def _blocked(case: Case, rule_name: str) -> Iterator[Found]:
     for blocker in blockers(case.pack, case.entry, case.today):
         if blocker.rule == rule_name:
-            yield Found(case.record, line_of(case.record_text, ("filing", "decision")), blocker.what, blocker.mend)
+            yield Found(case.record, line_of(case.record_text, ("filing", "decision")), blocker.what, blocker.remedy)
 
 
 @rule("filing-fixed", "what upstream has fixed is not filed as an issue or a pull request")

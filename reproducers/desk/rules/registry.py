@@ -22,7 +22,7 @@ class Found:
     file: Path
     line: int
     what: str
-    mend: str
+    remedy: str
 
 
 @dataclass(frozen=True)

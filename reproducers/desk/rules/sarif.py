@@ -34,6 +34,6 @@ def _result(fault: Fault, index: int) -> dict[str, Any]:
         "ruleId": fault.rule,
         "ruleIndex": index,
         "level": "error",
-        "message": {"text": f"{fault.pack}: {fault.what}; mend: {fault.mend}"},
+        "message": {"text": f"{fault.pack}: {fault.what}; fix: {fault.remedy}"},
         "locations": [{"physicalLocation": place}],
     }

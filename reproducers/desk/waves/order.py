@@ -82,8 +82,8 @@ def _unknown(pack: Pack, number: int) -> Blocker:
 def _blocked(pack: Pack, other: Pack) -> Blocker:
     words = {"hold": f"is held: {other.filing.reason}", "none": f"is not to be filed: {other.filing.reason}"}
     said = words.get(other.filing.decision, "is not ready itself")
-    mend = f"do what {other.id} needs, or {_drop(pack, other.id, other.number)}"
-    return Blocker(RULE, f"waits for {other.id}, which {said}", mend)
+    remedy = f"do what {other.id} needs, or {_drop(pack, other.id, other.number)}"
+    return Blocker(RULE, f"waits for {other.id}, which {said}", remedy)
 
 
 class Order:

@@ -67,7 +67,7 @@ def as_json(plan: Plan, waves: Sequence[Wave]) -> str:
 
 
 def _blockers(found: Sequence[Blocker]) -> list[dict[str, Any]]:
-    return [{"rule": blocker.rule, "what": blocker.what, "mend": blocker.mend} for blocker in found]
+    return [{"rule": blocker.rule, "what": blocker.what, "remedy": blocker.remedy} for blocker in found]
 
 
 def show(plan: Plan, waves: Sequence[Wave]) -> None:
@@ -92,8 +92,8 @@ def show(plan: Plan, waves: Sequence[Wave]) -> None:
 def said(item: Explanation) -> str:
     """One line: in which wave and why, or why in none and what mends it."""
     if item.wave is None:
-        return f"{item.pack.id}  out: " + "; ".join(f"{b.what} [mend: {b.mend}]" for b in item.blockers)
-    late = "; ".join(f"{b.what} [mend: {b.mend}]" for b in item.by_then)
+        return f"{item.pack.id}  out: " + "; ".join(f"{b.what} [fix: {b.remedy}]" for b in item.blockers)
+    late = "; ".join(f"{b.what} [fix: {b.remedy}]" for b in item.by_then)
     return f"{item.pack.id}  wave {item.wave}: {item.why}" + (f"; too old by then: {late}" if late else "")
 
 

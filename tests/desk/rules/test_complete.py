@@ -9,7 +9,7 @@ def test_a_fix_without_a_mutant_is_a_fault_that_names_the_page(desk):
     made = desk(1)
     shutil.rmtree(made.folder / "mutants")
     (fault,) = made.lint().faults
-    assert (fault.rule, fault.file, fault.mend) == (
+    assert (fault.rule, fault.file, fault.remedy) == (
         "pack-mutants",
         f"packs/{made.name}/fix.patch",
         mutants.PAGE,

@@ -25,7 +25,7 @@ def test_a_planted_defect_is_caught_by_its_rule_alone(edit, desk):
     made.edit(edit.file, edit.old, edit.new, edit.fresh)
     faults = made.lint().faults
     assert {fault.rule for fault in faults} == {edit.rule}, [str(fault) for fault in faults]
-    assert all(fault.mend and fault.line >= 1 and not fault.file.startswith("/") for fault in faults)
+    assert all(fault.remedy and fault.line >= 1 and not fault.file.startswith("/") for fault in faults)
 
 
 @pytest.mark.parametrize("edit", [edit for edit in PLANTED if edit.rule == "private-token"], ids=str)

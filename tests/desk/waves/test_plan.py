@@ -143,7 +143,7 @@ def test_every_pack_is_explained_once(base, case):
     for item in plan.explanations:
         own = blockers(item.pack, world.entries[item.pack.id], case["today"])
         assert item.wave == wave_of.get(item.pack.number) and item.why
-        assert bool(item.blockers) == (item.wave is None) and all(b.what and b.mend for b in item.blockers)
+        assert bool(item.blockers) == (item.wave is None) and all(b.what and b.remedy for b in item.blockers)
         assert set(own) <= set(item.blockers)
 
 
@@ -280,8 +280,8 @@ def test_what_cannot_be_filed_holds_up_what_is_after_it(world, other, said):
     world.add(1, after=[2]).add(2, **other).add(3, after=[1]).add(4)
     assert world.numbers() == [[4]]
     assert [blocker.what for blocker in world.why(1).blockers] == [said]
-    mend = "do what pack02 needs, or drop pack02 from packs/01_made_up/pack.yaml, filing.after"
-    assert world.why(1).blockers[0].mend == mend
+    remedy = "do what pack02 needs, or drop pack02 from packs/01_made_up/pack.yaml, filing.after"
+    assert world.why(1).blockers[0].remedy == remedy
     assert world.why(3).why == "waits for pack01, which is not ready itself"
 
 
@@ -294,7 +294,7 @@ def test_circles_and_unknown_packs_are_explained(world):
     world.add(1, after=[2]).add(2, stacked_on=[1]).add(3, after=[3]).add(4, after=[99]).add(5, after=[1])
     assert world.numbers() == []
     assert world.why(1).why == "pack01, pack02 wait for each other"
-    assert world.why(2).blockers[0].mend == "drop pack01 from packs/02_made_up/pack.yaml, pins.beside.stacked_on"
+    assert world.why(2).blockers[0].remedy == "drop pack01 from packs/02_made_up/pack.yaml, pins.beside.stacked_on"
     assert world.why(3).why == "waits for itself"
     assert world.why(4).why == "waits for pack99, and there is no such pack"
     assert world.why(5).why == "waits for pack01, which is not ready itself"

@@ -194,7 +194,7 @@ def test_damage_is_found(tmp_path):
     path.write_bytes(raw)
     assert damaged(dataset.folder, dataset.record) == ["train.bin"]
     shown = command("show", dataset.folder, "--verify")
-    assert shown.returncode == 1 and "train.bin" in shown.stderr and "mend: rm -r" in shown.stderr
+    assert shown.returncode == 1 and "train.bin" in shown.stderr and "fix: rm -r" in shown.stderr
     path.write_bytes(raw[:-1])
     with pytest.raises(DataError, match=r"train\.bin has \d+ bytes, not \d+"):
         Dataset(dataset.folder)

@@ -35,10 +35,10 @@ def refused(one, code, *words):
     [
         ({"path": "attention=flash"}, ["--path attention=flash", "mamba3, m2rnn"]),
         ({"path": "mamba3=tilelang_row"}, ["--path mamba3=tilelang_row", "tilelang_rows"]),
-        ({"profile": "3"}, ["--profile 3", "mend: --profile FIRST:LAST"]),
+        ({"profile": "3"}, ["--profile 3", "fix: --profile FIRST:LAST"]),
         ({"profile": "3:2"}, ["--profile 3:2"]),
         ({"patches": "99"}, ["99"]),
-        ({"patches": "3"}, ["pack03 has no patch for the stack", "mend: --patches all"]),
+        ({"patches": "3"}, ["pack03 has no patch for the stack", "fix: --patches all"]),
         ({"steps": 0}, ["--steps"]),
         ({"ep": 0}, ["--ep"]),
         ({"learning_rate": -1}, ["--learning-rate"]),
@@ -50,7 +50,7 @@ def test_bad_options_are_refused(changed, words, stack, text, tmp_path):
 
 def test_cuda_graphs_without_a_gpu_are_refused(stack, text, tmp_path):
     asked = [*options(tmp_path, text), "--cuda-graphs"]
-    refused(ended(stack, asked), 77, "--cuda-graphs was asked for and there is no GPU", "mend: train without")
+    refused(ended(stack, asked), 77, "--cuda-graphs was asked for and there is no GPU", "fix: train without")
 
 
 def test_options_are_read_without_torch():
@@ -60,18 +60,18 @@ def test_options_are_read_without_torch():
 
 
 def test_an_unknown_size_is_refused(stack):
-    refused(ended(stack, ["nam57r"]), 2, "error: no size is named 'nam57r'", "mend: choose one of: nam56r,")
+    refused(ended(stack, ["nam57r"]), 2, "error: no size is named 'nam57r'", "fix: choose one of: nam56r,")
 
 
 def test_a_world_that_does_not_divide_is_refused(stack, text, tmp_path):
     three = {"WORLD_SIZE": "3", "RANK": "0", "LOCAL_RANK": "0"}
     one = ended(stack, options(tmp_path, text, ep=2), **three)
-    refused(one, 2, "3 ranks cannot be 1 pipeline stages of 2 expert-parallel ranks", "mend: torchrun --nproc-per-node")
+    refused(one, 2, "3 ranks cannot be 1 pipeline stages of 2 expert-parallel ranks", "fix: torchrun --nproc-per-node")
 
 
 def test_a_pipeline_longer_than_the_stack_has_cuts_is_refused(stack, text, tmp_path):
     places = {"WORLD_SIZE": "8", "RANK": "0", "LOCAL_RANK": "0"}
-    refused(ended(stack, options(tmp_path, text, pp=8), **places), 2, "8 stages were asked for", "mend: ")
+    refused(ended(stack, options(tmp_path, text, pp=8), **places), 2, "8 stages were asked for", "fix: ")
 
 
 @pytest.mark.parametrize("asked", ["mamba3=tilelang", "moe=grouped", "loss=liger"])
@@ -88,14 +88,14 @@ def test_upstream_code_that_a_seam_was_not_written_for_stops_the_run(stack, text
 
 
 def test_no_dataset_and_no_room_for_the_run_are_refused(stack, text, tmp_path):
-    refused(ended(stack, options(tmp_path, tmp_path / "none")), 2, "none: no dataset", "mend: python -m model.data")
+    refused(ended(stack, options(tmp_path, tmp_path / "none")), 2, "none: no dataset", "fix: python -m model.data")
     (tmp_path / "file").touch()
-    refused(ended(stack, options(tmp_path / "file", text)), 2, f"--out {tmp_path / 'file'}: File exists", "mend: --out")
+    refused(ended(stack, options(tmp_path / "file", text)), 2, f"--out {tmp_path / 'file'}: File exists", "fix: --out")
 
 
 def test_a_dataset_without_held_out_rows_is_refused_before_the_first_step(stack, text, tmp_path):
     one = ended(stack, options(tmp_path, text, sequence=8192))
-    refused(one, 2, "valid", "mend: ")
+    refused(one, 2, "valid", "fix: ")
     assert not (tmp_path / history.NAME).exists()
 
 
@@ -154,7 +154,7 @@ def test_a_window_of_steps_is_profiled(unpatched):
 def test_other_patches_are_refused_until_allowed(unpatched, stack, text, tmp_path):
     out = copy(unpatched[0], tmp_path / "run")
     [one] = train(stack, out, text, steps=5, fp32=True)
-    refused(one, 2, "the checkpoint was written with other code", "pack12", "mend: --patches none", "--patches-changed")
+    refused(one, 2, "the checkpoint was written with other code", "pack12", "fix: --patches none", "--patches-changed")
     assert checkpoints(out) == ["step_0000004"]
     assert len(steps(out)) == 4
     good(train(stack, out, text, steps=5, fp32=True, patches_changed_ok=True))

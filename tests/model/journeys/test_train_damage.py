@@ -58,9 +58,7 @@ def test_every_damage_is_refused_with_the_remedy(saved, stack, text, tmp_path):
     assert [what for what in loaded if not what.startswith("integrity.json byte")] == []
     assert len(said) >= 4 * 3 + FLIPS
     for path, word in zip(damaged.values(), said, strict=True):
-        assert not word or (
-            word.startswith(f"{whole.name} cannot be loaded: ") and f"mend: mv {path} elsewhere" in word
-        )
+        assert not word or (word.startswith(f"{whole.name} cannot be loaded: ") and f"fix: mv {path} elsewhere" in word)
 
 
 def test_the_run_stops_and_goes_on_from_the_one_before(saved, stack, text, tmp_path):
@@ -70,7 +68,7 @@ def test_the_run_stops_and_goes_on_from_the_one_before(saved, stack, text, tmp_p
     [ended] = train(stack, run, text, steps=8, **COMMON)
     assert ended.code == 2
     assert "error: step_0000005 cannot be loaded: __0_0.distcp is not what was written" in ended.said
-    assert f"mend: mv {newest} elsewhere" in ended.said
+    assert f"fix: mv {newest} elsewhere" in ended.said
     assert checkpoints(run) == ["step_0000004", "step_0000005"]
     assert len(steps(run)) == 5
     newest.rename(newest.with_name("step_0000005.damaged"))
@@ -83,7 +81,7 @@ def refused(ended, run, *words):
     """A clear refusal that left the run as it was."""
     assert ended.code == 2, ended.said
     assert "Traceback" not in ended.said
-    for word in ("error: ", "mend: ", *words):
+    for word in ("error: ", "fix: ", *words):
         assert word in ended.said
     assert checkpoints(run) == ["step_0000004", "step_0000005"]
     assert len(steps(run)) == 5

@@ -14,7 +14,7 @@ def test_the_run_stops_in_that_step(what, world, stack, text, tmp_path):
     assert [one.code for one in ended] == [2] * world
     for one in ended:
         assert "error: step 3: found NaN in local grad norm for bucket #" in one.said
-        assert "mend: the same command with a lower --learning-rate resumes from the last checkpoint" in one.said
+        assert "fix: the same command with a lower --learning-rate resumes from the last checkpoint" in one.said
         assert "Traceback" not in one.said
     assert len(steps(tmp_path)) == 2
     assert checkpoints(tmp_path) == ["step_0000002"]
@@ -28,7 +28,7 @@ def test_a_gradient_on_one_rank_stops_both(stack, text, tmp_path):
     assert ended[1].code == 2
     assert "error: step 3: found NaN" in ended[1].said
     assert ended[0].code == 2
-    assert "error: step 3: another rank ended\n  mend: see what it said" in ended[0].said
+    assert "error: step 3: another rank ended\n  fix: see what it said" in ended[0].said
     assert checkpoints(tmp_path) == ["step_0000002"]
 
 
@@ -39,7 +39,7 @@ def test_a_run_that_reads_late_stops_in_that_step_on_both_ranks(what, stack, tex
     assert [one.code for one in ended] == [2, 2], ended[0].said
     for one in ended:
         assert "error: step 3: the norm of the gradients is nan" in one.said
-        assert "mend: the same command with a lower --learning-rate resumes from the last checkpoint" in one.said
+        assert "fix: the same command with a lower --learning-rate resumes from the last checkpoint" in one.said
         assert "Traceback" not in one.said
     assert len(steps(tmp_path)) == 2
     assert checkpoints(tmp_path) == ["step_0000002"]

@@ -102,7 +102,7 @@ def test_a_truncated_last_line_is_mended(tmp_path, cut):
     last = to_line(step(2))[:cut]
     with (tmp_path / history.NAME).open("ab") as sink:
         sink.write(last)
-    assert steps(tmp_path) == [1]  # a reader of a live run does not mend
+    assert steps(tmp_path) == [1]  # a reader of a live run does not repair it
     write(tmp_path, step(2), resume_step=1)
     assert steps(tmp_path) == [1, 2]
     assert json.loads((tmp_path / SUPERSEDED).read_text()) == {"kind": "fragment", "text": last.decode()}

@@ -71,7 +71,7 @@ def upstream(case: Case) -> Iterator[Found | Skip]:
 
 def _faults(path: Path, found: Applied, formatter: Formatter, cache: Path) -> Iterator[Found]:
     lines = path.read_text(encoding="utf-8").splitlines()
-    mend = f"run the formatter of {formatter.config}, then git diff"
+    remedy = f"run the formatter of {formatter.config}, then git diff"
     for file in patching.files(path):
         inside = next((name for name in found.after if file.path.endswith(name)), None)
         if inside is None or not inside.endswith(".py"):
@@ -81,9 +81,9 @@ def _faults(path: Path, found: Applied, formatter: Formatter, cache: Path) -> It
         try:
             wrong = list(altered(before, after, added, formatter, cache))
         except PatchlaneError as error:
-            yield Found(path, lines.index(f"+++ {file.target_file}") + 1, f"{inside}: {error.what}", mend)
+            yield Found(path, lines.index(f"+++ {file.target_file}") + 1, f"{inside}: {error.what}", remedy)
             continue
         for number, wanted in wrong:
             line = "+" + after.splitlines()[number - 1]
             what = f"{inside}:{number} is not formatted; wanted {wanted[:80]!r}"
-            yield Found(path, lines.index(line) + 1 if line in lines else 1, what, mend)
+            yield Found(path, lines.index(line) + 1 if line in lines else 1, what, remedy)

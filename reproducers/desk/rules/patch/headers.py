@@ -29,13 +29,13 @@ def grammar(case: Case) -> Iterator[Found | Skip]:
             short, faults = short_header.scan(path)
         except PatchlaneError:
             continue  # patch-clean says so
-        yield from (Found(path, fault.line, fault.what, fault.mend) for fault in faults)
+        yield from (Found(path, fault.line, fault.what, fault.remedy) for fault in faults)
         for name in REQUIRED:
             if name not in short.fields:
                 yield Found(path, 1, f"the header has no {name}", f'write "{name}: ..." above the diff')
         pins = [case.pack.pins[pin] for pin, patch in case.patches.items() if patch == path]
-        for name, what, mend in _disagreements(case, short, pins):
-            yield Found(path, short.lines[name], what, mend)
+        for name, what, remedy in _disagreements(case, short, pins):
+            yield Found(path, short.lines[name], what, remedy)
 
 
 def _disagreements(case: Case, short: ShortHeader, pins: list[Pin]) -> Iterator[tuple[str, str, str]]:

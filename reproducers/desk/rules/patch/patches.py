@@ -43,7 +43,7 @@ def scope(case: Case) -> Iterator[Found | Skip]:
             said = _outside(Path(file.path), root, file.is_added_file, tree, upstream.source_root)
             if said:
                 line = _line(path, f"+++ {file.target_file}")
-                yield Found(path, line, f"{file.path} {said}", f"mend {root.as_posix()}/ only, in files that it has")
+                yield Found(path, line, f"{file.path} {said}", f"change {root.as_posix()}/ only, in files that it has")
 
 
 def _pin(case: Case, path: Path) -> str:

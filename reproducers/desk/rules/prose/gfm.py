@@ -64,14 +64,14 @@ def _row(case: Case, line: str, said: str, wanted: str) -> Found:
 
 @rule("gfm-link", "every link of the source is a link to GitHub")
 def links(case: Case) -> Iterator[Found | Skip]:
-    mend = "[text](https://…) without spaces, the brackets closed"
+    remedy = "[text](https://…) without spaces, the brackets closed"
     for text in case.texts.values():
         for match in re.finditer(r"\](?:\(|\s+\(https?:).{0,40}", text.shown):
-            yield Found(*case.locate(match[0].strip()), f"the link at {match[0][:40]!r} shows as text", mend)
+            yield Found(*case.locate(match[0].strip()), f"the link at {match[0][:40]!r} shows as text", remedy)
         known = {_bare(link) for link in text.links}
         for url in URL.findall(text.prose):
             if _bare(url) not in known and not any(link.startswith(_bare(url)) for link in known):
-                yield Found(*case.locate(url), f"{url} is in the source and is no link", mend)
+                yield Found(*case.locate(url), f"{url} is in the source and is no link", remedy)
 
 
 def _bare(url: str) -> str:

@@ -69,15 +69,15 @@ def short_sha(case: Case) -> Iterator[Found | Skip]:
 
 @rule("link-known", "every commit and thread that is linked is a pin or a thread of the pack's record")
 def known(case: Case) -> Iterator[Found | Skip]:
-    mend = f"look it up and record it in {case.pack.folder.name}/pack.yaml, upstream_state.threads"
+    remedy = f"look it up and record it in {case.pack.folder.name}/pack.yaml, upstream_state.threads"
     for link, path in _links(case):
         blob, thread = BLOB.match(path), THREAD.match(path)
         if DIFF.match(path):
             continue
         if blob and FULL.fullmatch(blob[2]) and not (_ours(case, blob[1]) and blob[2] in case.record_text):
-            yield Found(*case.locate(link), f"{link}: the pack's record does not name {blob[2]}", mend)
+            yield Found(*case.locate(link), f"{link}: the pack's record does not name {blob[2]}", remedy)
         if thread and not any(f"/{thread[1]}/".lower() in t.lower() for t in _threads(case, thread[2])):
-            yield Found(*case.locate(link), f"{link} is no thread of the pack's record", mend)
+            yield Found(*case.locate(link), f"{link} is no thread of the pack's record", remedy)
 
 
 def _ours(case: Case, repo: str) -> bool:
@@ -95,10 +95,10 @@ def reference(case: Case) -> Iterator[Found | Skip]:
     state = case.pack.upstream_state
     named = {m for t in state.threads for m in re.findall(r"#(\d+)", f"{t.title} {t.note}")}
     named |= {t.url.rsplit("/", 1)[1] for t in state.threads if f"/{case.pack.upstream.repo}/" in t.url}
-    mend = f"name it in a thread or its note in {case.pack.folder.name}/pack.yaml, or link it in full"
+    remedy = f"name it in a thread or its note in {case.pack.folder.name}/pack.yaml, or link it in full"
     for text in case.texts.values():
         prose = re.sub(r"\]\([^)\s]*\)|https?://\S+", " ", text.prose)
         for repo, number in dict.fromkeys(REFERENCE.findall(prose)):
             if (repo and repo != case.pack.upstream.repo) or number not in named:
                 what = f"{repo}#{number} is no thread of {case.pack.upstream.repo} that the record names"
-                yield Found(*case.locate(f"#{number}"), what, mend)
+                yield Found(*case.locate(f"#{number}"), what, remedy)

@@ -91,14 +91,14 @@ def _matches(pattern: re.Pattern[str], text: str) -> tuple[re.Match[str], ...]:
     return tuple(pattern.finditer(text))
 
 
-def _scan(case: Case, pattern: re.Pattern[str], what: str, mend: str, shown: int = 24) -> Iterator[Found]:
+def _scan(case: Case, pattern: re.Pattern[str], what: str, remedy: str, shown: int = 24) -> Iterator[Found]:
     for path, text, match in _finds(case, pattern):
         where = (path, text.count("\n", 0, match.start()) + 1)
         if path == case.body:
             where = case.locate(match[0])
         elif path == case.pack.reproducer:  # its text is the exported one's
             where = (path, _line(path, match[0]))
-        yield Found(*where, f"{what}: {_hidden(match[0], shown)!r}", mend)
+        yield Found(*where, f"{what}: {_hidden(match[0], shown)!r}", remedy)
 
 
 def _finds(case: Case, pattern: re.Pattern[str]) -> Iterator[tuple[Path, str, re.Match[str]]]:
@@ -155,13 +155,13 @@ def _own_names() -> list[str]:
 
 @rule("private-token", "no token, key or password")
 def tokens(case: Case) -> Iterator[Found | Skip]:
-    mend = "revoke it, then leave it out"
-    yield from _scan(case, TOKEN, "a token", mend, shown=8)
+    remedy = "revoke it, then leave it out"
+    yield from _scan(case, TOKEN, "a token", remedy, shown=8)
     for path, text, match in _finds(case, ASSIGNED):
         if _entropy(match[1]) > SECRET_BITS and re.search(r"\d", match[1]):
             line = text.count("\n", 0, match.start()) + 1
             where = (path, line) if path not in (case.body, case.pack.reproducer) else (path, _line(path, match[0]))
-            yield Found(*where, f"a secret: {_hidden(match[0], 8)!r}", mend)
+            yield Found(*where, f"a secret: {_hidden(match[0], 8)!r}", remedy)
 
 
 def _entropy(text: str) -> float:
