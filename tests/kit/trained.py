@@ -49,7 +49,7 @@ def cli(
             super()._steps(log, line)
             if weights:
                 self.engine.gather()
-                Path(weights).write_text("\n".join(_digests(self.engine)))
+                _write_digests(self.engine, Path(weights))
 
     trainer.Trainer = Watched  # type: ignore[misc]
     sys.argv = ["model.train", *arguments]
@@ -84,8 +84,18 @@ def _poison(engine: Any, what: str) -> None:
         parameter.register_hook(lambda gradient: gradient * torch.nan)
 
 
+def _write_digests(engine: Any, path: Path) -> None:
+    """The digests of every rank, each of which holds other masters and moments; rank 0 writes."""
+    from torch import distributed
+
+    ranks: list[list[str]] = [[] for _ in range(distributed.get_world_size())]
+    distributed.all_gather_object(ranks, _digests(engine))
+    if distributed.get_rank() == 0:
+        path.write_text("\n".join(line for lines in ranks for line in lines))
+
+
 def _digests(engine: Any) -> list[str]:
-    """One line a tensor: parameters, buffers, fp32 masters and moments."""
+    """One line a tensor: parameters, buffers, fp32 masters and moments of this rank."""
     found = [f"{name} {_digest(value)}" for name, value in engine.inner.state_dict().items() if hasattr(value, "cpu")]
     for chained in getattr(engine.optimizer, "chained_optimizers", [engine.optimizer]):
         for number, (parameter, state) in enumerate(chained.optimizer.state.items()):
