@@ -53,7 +53,9 @@ def main(
     resume: Annotated[bool, typer.Option("--resume/--fresh")] = True,
     patches_changed_ok: Annotated[bool, typer.Option(help="resume although the checkpoint had other patches")] = False,
     cuda_graphs: Annotated[bool, typer.Option("--cuda-graphs/--no-cuda-graphs", help="replay layers")] = False,
-    late_reads: Annotated[bool, typer.Option("--late-reads/--early-reads", help="read losses and norm last")] = False,
+    late_reads: Annotated[
+        bool | None, typer.Option("--late-reads/--early-reads", help="read losses and norm last; default on a GPU")
+    ] = None,
     overlap_grads: Annotated[bool, typer.Option("--overlap-grads", help="reduce beside the backward pass")] = False,
     overlap_weights: Annotated[bool, typer.Option("--overlap-weights", help="gather beside the forward pass")] = False,
     bucket: Annotated[int | None, typer.Option(min=1, help="parameters reduced or gathered at a time")] = None,
@@ -73,7 +75,8 @@ def main(
         expert_parallel=recipe.expert_parallel, pipeline_parallel=recipe.pipeline_parallel, bf16=recipe.bf16,
         deterministic=deterministic, recompute=recompute, cuda_graphs=cuda_graphs, on_cpu=launch.device() == "cpu",
         row=recipe.sequence or named(recipe.size).sequence, paths=paths.asked(path or []),
-        late_reads=late_reads, overlap_grads=overlap_grads, overlap_weights=overlap_weights, bucket=bucket,
+        late_reads=launch.device() == "cuda" if late_reads is None else late_reads,
+        overlap_grads=overlap_grads, overlap_weights=overlap_weights, bucket=bucket,
     )  # fmt: skip
     train(
         recipe, run, patches, data, folder=out, seed=seed, resume=resume, patches_changed_ok=patches_changed_ok,

@@ -134,7 +134,6 @@ def progress(path: Path) -> dict[str, Any]:
 
 def load(engine: Engine, path: Path) -> None:
     """Restore model, optimizer and schedule from what ``verify`` accepts. PatchlaneError when it cannot be read."""
-    sharded.allocate(engine)
     wanted = sharded.state(engine, loading=True)
     mine = sharded.settings(engine, wanted)
     try:

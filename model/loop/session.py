@@ -72,7 +72,8 @@ def train(recipe: Recipe, run: Run, patches: str, data: Path | None, **plan: Any
     chosen = paths.choose(size, run)
     refusals.overlaps(run)
     _make(plan["folder"])
-    found = overlay.build(Store(), overlay.chosen(patches), launch.device())
+    checkpoints = recipe.save_every > 0 or (plan["folder"] / "checkpoints").is_dir()
+    found = overlay.build(Store(), overlay.chosen(patches, checkpoints), launch.device())
     lock.verify(found)
     seams.check(run_record.choices(chosen, run), [found.root(name) for name in found.trees])
     if found.device == "cuda":

@@ -1,11 +1,10 @@
-"""What a checkpoint holds of an engine, as Megatron shards it; what its optimizer gets wrong is mended by seams."""
+"""What a checkpoint holds of an engine, as Megatron shards it with packs 36 and 37."""
 
 from __future__ import annotations
 
 import copy
 from typing import Any
 
-from model.patched import seams
 from model.step.engine import Engine
 
 # the one format of 0.19.0's distributed optimizer that loads at another degree of data or expert parallelism; it
@@ -15,17 +14,16 @@ CONTENT = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_av
 
 def _optimizers(engine: Engine) -> list[Any]:
     """The distributed optimizers: of dense parameters and, with expert parallelism, of experts."""
-    found: list[Any] = getattr(engine.optimizer, "chained_optimizers", [engine.optimizer])
-    return found
+    optimizers: list[Any] = getattr(engine.optimizer, "chained_optimizers", [engine.optimizer])
+    return optimizers
 
 
 def state(engine: Engine, loading: bool) -> dict[str, Any]:
     """Model, optimizer, schedule and the number of updates, to be saved or to be loaded into."""
     model = engine.inner.sharded_state_dict(metadata=CONTENT)
-    with seams.UNPADDED_BUCKETS([buffer for optimizer in _optimizers(engine) for buffer in optimizer.buffers]):
-        optimizer = engine.optimizer.sharded_state_dict(model, is_loading=loading, metadata=CONTENT)
-    found = {"model": model, "optimizer": optimizer, "schedule": engine.schedule.state_dict()}
-    return found if loading else found | {"updates": _updates(engine)}
+    optimizer = engine.optimizer.sharded_state_dict(model, is_loading=loading, metadata=CONTENT)
+    content = {"model": model, "optimizer": optimizer, "schedule": engine.schedule.state_dict()}
+    return content if loading else content | {"updates": _updates(engine)}
 
 
 def _updates(engine: Engine) -> int:
@@ -36,12 +34,6 @@ def _updates(engine: Engine) -> int:
     return int(max(counts, default=0))
 
 
-def allocate(engine: Engine) -> None:
-    """Give each torch optimizer its state, zero, before any is loaded."""
-    for chained in _optimizers(engine):
-        seams.OPTIMIZER_STATE(chained.optimizer)
-
-
 def settings(engine: Engine, wanted: dict[str, Any]) -> list[dict[str, Any]]:
     """What this layout's optimizers hold beside tensors, of ``state(engine, loading=True)`` before anything is loaded.
 
@@ -49,8 +41,10 @@ def settings(engine: Engine, wanted: dict[str, Any]) -> list[dict[str, Any]]:
     decay in them are the schedule's to set, so this layout's own will do.
     """
     return [
-        copy.deepcopy({key: value for key, value in one.items() if key != "param_state"})
-        for one in _each(engine, wanted["optimizer"])
+        copy.deepcopy(
+            {key: value for key, value in held.items() if key not in ("param_state", "param_state_sharding_type")}
+        )
+        for held in _each(engine, wanted["optimizer"])
     ]
 
 
@@ -63,15 +57,9 @@ def _each(engine: Engine, optimizer: dict[Any, Any]) -> list[Any]:
 def restore(engine: Engine, mine: list[dict[str, Any]], loaded: dict[str, Any]) -> None:
     """Put what was loaded into model, optimizers and schedule; ``mine`` is what ``settings`` gave."""
     engine.inner.load_state_dict(loaded["model"])
-    for optimizer, plain, one in zip(_optimizers(engine), mine, _each(engine, loaded["optimizer"]), strict=True):
+    for optimizer, plain, held in zip(_optimizers(engine), mine, _each(engine, loaded["optimizer"]), strict=True):
         for group in plain["optimizer"]["param_groups"]:
             group["step"] = loaded["updates"]
-        _restore(optimizer, plain, one["param_state"])
+        optimizer.load_state_dict(plain)
+        optimizer.load_parameter_state_from_fully_reshardable(held["param_state"])
     engine.schedule.load_state_dict(loaded["schedule"])
-
-
-def _restore(optimizer: Any, plain: dict[str, Any], tensors: Any) -> None:
-    """Parameter groups first, then masters and moments."""
-    optimizer.load_state_dict({key: value for key, value in plain.items() if key != "param_state_sharding_type"})
-    with seams.OPTIMIZER_STEPS(optimizer.optimizer):
-        optimizer.load_parameter_state_from_fully_reshardable(tensors)

@@ -25,6 +25,8 @@ logger = logging.getLogger("model.patched.overlay")
 # The stack that is trained on: what packs are pinned to, and the sets of needs on each device.
 STACK = {"megatron-core": "0.19.0", "mamba-ssm": "2.3.2.post1", "liger-kernel": "0.7.0"}
 NEEDS = {"cpu": (), "cuda": ("tilelang-0.1.8", "transformer-engine-2.13.0", "pydantic-2.14.3")}
+# Without pack 36 torch's AdamW does not resume, without pack 37 masters and moments beyond a padded bucket are lost.
+CHECKPOINTS = (36, 37)
 
 
 @dataclass(frozen=True)
@@ -78,17 +80,20 @@ def states() -> dict[str, str]:
     return {name: found.state for name, found in entry.read(manifest).packs.items()}
 
 
-def chosen(patches: str) -> list[Pack]:
-    """The packs meant by ``--patches``: "none", "all" validated ones, or ids.
+def chosen(patches: str, checkpoints: bool = False) -> list[Pack]:
+    """The packs meant by ``--patches``: "none", "all" validated ones, or ids. ``checkpoints`` adds those that a
+    checkpoint needs.
 
     PatchlaneError for one asked for and not validated, and for one that was and no longer is: a stale receipt speaks of
     other code. What never was is no part of "all", and said so.
     """
-    if patches == "none":
+    if patches == "none" and not checkpoints:
         return []
     packs, known = schema.load_packs(), states()
     able = candidates(packs)
-    if patches == "all":
+    if patches == "none":
+        wanted = []
+    elif patches == "all":
         new = [pack for pack in able if known.get(pack.id) in ("draft", "reproduced")]
         for pack in new:
             logger.info("%s is not validated yet (%s): left out", pack.id, known[pack.id])
@@ -99,11 +104,17 @@ def chosen(patches: str) -> list[Pack]:
             if pack not in able:
                 stack = ", ".join(f"{name} {release}" for name, release in STACK.items())
                 raise PatchlaneError(f"{pack.id} has no patch for the stack trained on ({stack})", "--patches all")
+    if checkpoints:
+        added = [pack for pack in able if pack.number in CHECKPOINTS and pack not in wanted]
+        for pack in added:
+            logger.info("%s is added: a checkpoint needs it", pack.id)
+        wanted = sorted([*wanted, *added], key=lambda pack: pack.number)
     unproved = [pack.id for pack in wanted if known.get(pack.id) not in ("validated", "filed")]
     if unproved:
         said = ", ".join(f"{name} is {known.get(name)}" for name in unproved)
         remedy = f"python -m reproducers.run {' '.join(unproved)}, then python -m reproducers.manifest refresh"
-        raise PatchlaneError(f"an unproved patch is not trained on: {said}", f"{remedy}; or name others with --patches")
+        other = "train with --save-every 0" if checkpoints else "name others with --patches"
+        raise PatchlaneError(f"an unproved patch is not trained on: {said}", f"{remedy}; or {other}")
     return wanted
 
 

@@ -207,59 +207,8 @@ def _thread_queue() -> None:
     filesystem_async._results_queue = queue.Queue()
 
 
-@contextlib.contextmanager
-def _unpadded(buffers: Iterable[Any]) -> Iterator[None]:
-    """Parameters' places in gradient ``buffers`` are counted without padding within."""
-    with contextlib.ExitStack() as stack:
-        for buffer in buffers:
-            stack.enter_context(_set(buffer, "param_index_map", _without_padding(buffer)))
-        yield
-
-
-def _without_padding(buffer: Any) -> dict[Any, tuple[int, int, int]]:
-    """{parameter: (first element, end, bucket)} of a gradient buffer whose buckets follow each other unpadded."""
-    shifts, end = [], 0
-    for bucket in buffer.buckets:
-        shifts.append(bucket.offset - end)
-        end += bucket.numel_unpadded
-    places = buffer.param_index_map.items()
-    return {parameter: (first - shifts[at], last - shifts[at], at) for parameter, (first, last, at) in places}
-
-
-def _allocate(optimizer: Any) -> None:
-    """Give a torch optimizer its state, zero, by a step without gradient at rate 0."""
-    import torch
-
-    if optimizer.state:
-        return
-    rates = [group["lr"] for group in optimizer.param_groups]
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0
-        for parameter in group["params"]:
-            parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate
-
-
-@contextlib.contextmanager
-def _steps_aside(optimizer: Any) -> Iterator[None]:
-    """A torch optimizer's step counts are out of sight within; afterwards each parameter has its own."""
-    states = [state for state in optimizer.state.values() if "step" in state]
-    steps = [state["step"] for state in states]
-    for state in states:
-        state["step"] = None
-    try:
-        yield
-    finally:
-        for state, step in zip(states, steps, strict=True):
-            state["step"] = step.clone()
-
-
 MAMBA3 = "mamba_ssm.modules.mamba3:Mamba3"
 MAMBA3_SHA256 = "5f4cea4f314c221b79be1a2f877d45ed961074cb26e1defee1520a6090320e5f"
-OPTIMIZER = "megatron.core.optimizer.distrib_optimizer:DistributedOptimizer."
 
 
 def _late_clip(scale: Callable[..., None]) -> None:
@@ -368,29 +317,6 @@ CHECKPOINT_QUEUE = Seam(
     reason="from thread to thread; Megatron's queue is a process, 3 s to start, that outlives a killed run",
     apply=_thread_queue,
 )
-UNPADDED_BUCKETS = Seam(
-    "unpadded_buckets",
-    upstream=OPTIMIZER + "sharded_param_state_fully_reshardable",
-    sha256="6df6392a0ebb4c79b632fccd59d2703ac0021f0a73ef9e87eb32d0b3bdfb23b0",
-    reason="buckets are gathered without the padding at their ends, parameters looked for at places that count it: "
-    "what lies in a second bucket is saved shifted, with pipeline stages and MTP the word embedding's state",
-    apply=_unpadded,
-)
-OPTIMIZER_STATE = Seam(
-    "optimizer_state",
-    upstream=OPTIMIZER + "load_state_dict",
-    sha256="7e5f988b86b485012fe3031b4960e8624d3b6e8db12a49367ffeae5777de029f",
-    reason="without Transformer Engine or Apex the distributed optimizer asserts that it has state before it loads any",
-    apply=_allocate,
-)
-OPTIMIZER_STEPS = Seam(
-    "optimizer_steps",
-    upstream=OPTIMIZER + "_set_main_param_and_optimizer_states",
-    sha256="40cab784659711a8e7cdd5a0d84e60de0e1a2fa648316d4d697af83725311b4b",
-    reason="torch's AdamW keeps its step count as a tensor: Megatron looks for it among the moments, KeyError 'step', "
-    "and gives all parameters one tensor, so that every parameter's update advances all counts",
-    apply=_steps_aside,
-)
 LATE_CLIP = Seam(
     "late_clip",
     upstream="megatron.core.optimizer.clip_grads:clip_grad_by_total_norm_fp32",
@@ -401,6 +327,5 @@ LATE_CLIP = Seam(
 )
 SEAMS = (
     NO_PEFT, BARE_MAMBA, FINAL_NORM, HEAD, INDEXER_ROWS, WEIGHTED_EXPERTS, APEX_WGRAD, MAMBA3_WGRAD,
-    MAMBA3_TORCH, MAMBA3_NORM, MAMBA3_ROWS, ROUTER_STATE, CHECKPOINT_QUEUE, UNPADDED_BUCKETS, OPTIMIZER_STATE,
-    OPTIMIZER_STEPS, LATE_CLIP,
+    MAMBA3_TORCH, MAMBA3_NORM, MAMBA3_ROWS, ROUTER_STATE, CHECKPOINT_QUEUE, LATE_CLIP,
 )  # fmt: skip

@@ -99,7 +99,7 @@ def _digests(engine: Any) -> list[str]:
     found = [f"{name} {_digest(value)}" for name, value in engine.inner.state_dict().items() if hasattr(value, "cpu")]
     for chained in getattr(engine.optimizer, "chained_optimizers", [engine.optimizer]):
         for number, (parameter, state) in enumerate(chained.optimizer.state.items()):
-            values = {"master": parameter, **state}
+            values = {"master": parameter, **dict(sorted(state.items()))}
             found += [f"{number} {name} {_digest(value)}" for name, value in values.items()]
     return found
 

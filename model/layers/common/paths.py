@@ -60,6 +60,14 @@ def _experts_elsewhere(size: Size, run: Run) -> str | None:
     return None if run.expert_parallel > 1 else "nothing is sent to other ranks"
 
 
+def _gpu_unless_asked(size: Size, run: Run) -> str | None:
+    return None if run.paths.get("moe") == "grouped_mm" else _gpu(size, run)
+
+
+def _uncaptured(size: Size, run: Run) -> str | None:
+    return "CUDA graphs capture another dispatcher's routers" if run.cuda_graphs else None
+
+
 def _all_experts(size: Size, run: Run) -> str | None:
     return "tokens come from other ranks" if run.expert_parallel > 1 else None
 
@@ -106,14 +114,14 @@ KINDS = {
     "moe": Kind(
         "MoE",
         {
+            "grouped_mm": (_gpu_unless_asked, _all_experts, _grouped_mm, _gpu_bf16, _uncaptured),
             "grouped_fused": (_gpu,),
             "grouped": (_gpu,),
             "sequential": (),
-            "grouped_mm": (_all_experts, _grouped_mm, _gpu_bf16),
         },
     ),
     "shared": Kind("shared experts", {"beside": (_gpu, _experts_elsewhere), "after": ()}),
-    "loss": Kind("cross entropy", {"liger": (_gpu,), "torch": (), "liger_unread": (_gpu,)}),
+    "loss": Kind("cross entropy", {"liger_unread": (_gpu,), "liger": (_gpu,), "torch": ()}),
     "wgrad": Kind("weight gradients", {"fused": (_gpu, _bf16), "added": ()}),
 }
 

@@ -25,6 +25,16 @@ def test_no_patches_need_no_packs(tmp_path, monkeypatch):
     assert overlay.chosen("none") == []
 
 
+@pytest.mark.parametrize(("patches", "packs"), [("none", {36, 37}), ("37,16", {16, 36, 37})])
+def test_a_checkpoint_has_the_packs_that_it_needs(patches, packs, monkeypatch):
+    monkeypatch.setattr(overlay, "states", everything)
+    assert {pack.number for pack in overlay.chosen(patches, checkpoints=True)} == packs
+    monkeypatch.setattr(overlay, "states", lambda: everything() | {"pack36": "stale"})
+    with pytest.raises(PatchlaneError, match="pack36") as caught:
+        overlay.chosen(patches, checkpoints=True)
+    assert "--save-every 0" in caught.value.remedy
+
+
 @pytest.fixture
 def activated(tmp_path, monkeypatch):
     """A process's modules after an overlay was activated whose trees the store holds as links."""

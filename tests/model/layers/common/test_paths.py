@@ -14,7 +14,7 @@ SIZE = SIZES["nam56r"]
 ON_GPU = {"on_cpu": False, "bf16": True}
 FASTEST = {
     "mamba3": "tilelang", "m2rnn": "triton", "mla": "flash", "dsa": "tilelang", "indexer": "stream",
-    "moe": "grouped_fused", "shared": "after", "loss": "liger", "wgrad": "fused",
+    "moe": "grouped_mm", "shared": "after", "loss": "liger_unread", "wgrad": "fused",
 }  # fmt: skip
 ON_CPU = {
     "mamba3": "torch", "m2rnn": "torch", "mla": "torch", "dsa": "megatron", "indexer": "stream", "moe": "sequential",
@@ -36,8 +36,12 @@ def names(**run):
     ("run", "other"),
     [
         ({}, {}),
-        ({"expert_parallel": 4}, {"shared": "beside"}),
-        ({"bf16": False}, {"wgrad": "added"}),  # the product adds gradients of bf16 weights only
+        ({"expert_parallel": 4}, {"shared": "beside", "moe": "grouped_fused"}),
+        ({"cuda_graphs": True}, {"moe": "grouped_fused"}),
+        (
+            {"bf16": False},
+            {"wgrad": "added", "moe": "grouped_fused"},
+        ),  # the product adds gradients of bf16 weights only
         ({"row": 4096}, {"indexer": "rows", "mamba3": "tilelang_rows"}),
         ({"row": 4097}, {"indexer": "rows"}),  # no whole chunks
     ],
@@ -113,8 +117,8 @@ def test_a_typo_is_refused_with_the_choices(pair, choices):
 
 def test_the_reason_names_what_better_paths_lack():
     chosen = paths.choose(SIZE, Run())
-    assert chosen["moe"].reason.count("GPU") == 2
-    assert paths.choose(SIZE, Run(**ON_GPU))["moe"] == Path("grouped_fused", "the best there is")
+    assert chosen["moe"].reason.count("GPU") == 3
+    assert paths.choose(SIZE, Run(**ON_GPU))["moe"] == Path("grouped_mm", "the best there is")
 
 
 def test_one_line_a_layer(caplog):
