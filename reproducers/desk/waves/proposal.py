@@ -2,7 +2,7 @@
 
 The first ready pack, by class and then number, leads a wave. Packs of its repository fill the wave, one fewer where
 exactly one would be left over. Where no second pack of its repository can go, one pack of another repository joins it:
-the first that is alone in its repository, or else the next in order. So only the last wave can hold a single pack.
+the first with a repository of its own, or else the next in order. So only the last wave can hold a single pack.
 """
 
 from __future__ import annotations
