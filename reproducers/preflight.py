@@ -1,9 +1,9 @@
 """Whether a pack may be filed today: ``python -m reproducers.preflight pack05 [--as comment]``.
 
-Seven points, after all that keeps the pack from being filed at all: the reproducer passed today on a named host, the
-text renders and lints clean, the reproducer is attached, nothing private leaves, the upstream's formatter was run, the
-patch applies to the tree it is for, and a person approved exactly these files. Exit 0 only when all pass. It reads and
-prints; a person files.
+First come the reasons why the pack may not be filed at all, then seven points: the reproducer passed today on a host
+with an alias, the text renders and lint finds no fault, the reproducer is attached, no file has a private word, the
+upstream's formatter was run, the patch applies to its tree, and a person approved exactly these files. It exits 0 only
+if all pass. It reads and prints; a person files.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-def _as_json(found: Checklist) -> str:
+def _as_json(checklist: Checklist) -> str:
     from reproducers.desk.gate.checklist import next_step
 
     content = {
         "schema_version": 1,
-        "pack": found.pack.id,
-        "form": found.form,
-        "date": str(found.day),
-        "passed": not found.open,
-        "blockers": [asdict(point) for point in found.blockers],
-        "points": [asdict(point) for point in found.points],
-        "next": next_step(found),
+        "pack": checklist.pack.id,
+        "form": checklist.form,
+        "date": str(checklist.day),
+        "passed": not checklist.open,
+        "blockers": [asdict(point) for point in checklist.blockers],
+        "points": [asdict(point) for point in checklist.points],
+        "next": next_step(checklist),
     }
     return json.dumps(content, indent=1, ensure_ascii=False)
 
 
-def show(found: Checklist) -> None:
+def show(checklist: Checklist) -> None:
     """Print the table and the next step."""
     from rich.console import Console
     from rich.table import Column, Table
@@ -47,14 +47,14 @@ def show(found: Checklist) -> None:
     from reproducers.desk.gate.checklist import next_step
 
     out = Console(highlight=False, markup=False)
-    out.print(f"{found.pack.id} as {found.form} on {found.day}: {found.pack.title}", soft_wrap=True)
+    out.print(f"{checklist.pack.id} as {checklist.form} on {checklist.day}: {checklist.pack.title}", soft_wrap=True)
     table = Table("", "point", "result", Column("what", overflow="fold"), Column("remedy", overflow="fold"))
-    for point in found.blockers:
+    for point in checklist.blockers:
         table.add_row("", *_cells(point))
-    for number, point in enumerate(found.points, 1):
+    for number, point in enumerate(checklist.points, 1):
         table.add_row(str(number), *_cells(point))
     out.print(table)
-    out.print(f"{'Open' if found.open else 'Ready'}. Next: {next_step(found)}", soft_wrap=True)
+    out.print(f"{'Open' if checklist.open else 'Ready'}. Next: {next_step(checklist)}", soft_wrap=True)
 
 
 def _cells(point: Point) -> tuple[str, str, str, str]:
@@ -69,13 +69,13 @@ def main(
     date: Annotated[str | None, typer.Option(metavar="DAY", help="judge by this day, UTC (default: today)")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the points as JSON")] = False,
 ) -> None:
-    """Check all that has to be so before a person files the pack, and name the next step."""
+    """Check everything that must hold before a person files the pack, and name the next step."""
     from reproducers.base.verdicts import Exit
     from reproducers.desk.gate.checklist import judge
 
-    found = judge(pack, form, day_of(date) or today(), clone)
-    typer.echo(_as_json(found)) if as_json else show(found)
-    raise typer.Exit(Exit.CONTRADICTED if found.open else Exit.OK)
+    checklist = judge(pack, form, day_of(date) or today(), clone)
+    typer.echo(_as_json(checklist)) if as_json else show(checklist)
+    raise typer.Exit(Exit.CONTRADICTED if checklist.open else Exit.OK)
 
 
 if __name__ == "__main__":

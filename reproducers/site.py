@@ -1,6 +1,7 @@
-"""One static report page from packs, manifest and receipts: ``python -m reproducers.site [--out build/site]``.
+"""The report page from packs and receipts, as static HTML: ``python -m reproducers.site [--out build/site]``.
 
-The site stands alone: no script, nothing from elsewhere, receipts copied in. The same input gives the same bytes.
+The site runs no script, loads nothing from elsewhere, and holds copies of the receipts. The same input gives the same
+bytes.
 """
 
 from __future__ import annotations

@@ -1,23 +1,21 @@
 """Propose the next wave: which packs to file, on which day, and why each
-ready pack is in or out.
+pack is in or out.
 
 A wave is two to four packs of one repository, filed on one day, two or three
 days after the last filing (the newest filed_on of any pack) and never on a
 Saturday or Sunday. Crash fixes go first, then comments, other fixes,
-refactors, and reports without a fix; what makes a crash is read from receipts.
-A pack never goes before one that its pack.yaml names under filing.after or
-stacked_on. Repositories share a wave only where the first pack has no second
-one of its repository to go with; a wave of one is only ever the last.
+refactors, and reports without a fix; receipts decide what a crash is. A pack
+never goes before one that its pack.yaml names under filing.after or
+stacked_on. A pack shares a wave with one of another repository only where no
+second pack of its own can go; only the last wave can hold a single pack.
 
 It reads and prints; a person files. The first filed_on that is recorded moves
-all that is left to the next day for a filing: keep the proposal (--ics,
---json), and record filed_on when the whole wave is out. A re-import of --ics
-moves what has another day by then.
+all that is left to a later day: keep the proposal (--json), and record
+filed_on when the whole wave is out.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,7 +23,8 @@ import typer
 from reproducers.base.clock import day_of
 from reproducers.base.clock import today as utc_today
 from reproducers.base.errors import PatchlaneError
-from reproducers.desk.waves.proposal import as_json, plan_of, show, write_calendar
+from reproducers.desk.waves.printing import as_json, as_lines
+from reproducers.desk.waves.proposal import proposal_of
 from reproducers.record.schema import ROOT
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -37,22 +36,16 @@ def main(
     date: Annotated[str | None, typer.Option(metavar="DAY", help="the day to plan from, UTC (default: today)")] = None,
     size: Annotated[int, typer.Option(min=2, max=4, help="most packs in a wave")] = 3,
     gap: Annotated[int, typer.Option(min=2, max=3, help="days between two waves")] = 2,
-    json_out: Annotated[bool, typer.Option("--json", help="the plan as JSON on stdout")] = False,
-    ics: Annotated[Path | None, typer.Option(help="write the waves shown to this iCalendar file")] = None,
+    json_out: Annotated[bool, typer.Option("--json", help="the proposal as JSON on stdout")] = False,
 ) -> None:
-    """Print the next wave, or all, and write the calendar asked for; PatchlaneError for a day or file of no use."""
+    """Print the next wave, or all; PatchlaneError for a day that is no date or at the edge of the calendar."""
     today = day_of(date) or utc_today()
     try:
-        plan = plan_of(ROOT / "packs", ROOT / "receipts", today, size, gap)
+        proposal = proposal_of(ROOT, today, size, gap)
     except OverflowError as error:
         raise PatchlaneError(f"--date {today} is at the edge of the calendar", "name a day near today") from error
-    waves = plan.waves if everything else plan.waves[:1]
-    if ics is not None:
-        write_calendar(plan, waves, ics)
-    if json_out:
-        typer.echo(as_json(plan, waves))
-    else:
-        show(plan, waves)
+    waves = proposal.waves if everything else proposal.waves[:1]
+    typer.echo(as_json(proposal, waves) if json_out else "\n".join(as_lines(proposal, waves)))
 
 
 if __name__ == "__main__":

@@ -52,17 +52,17 @@ def recorded(desk):
     return (desk.folder / "approval.yaml").exists()
 
 
-def test_what_was_read_is_what_is_recorded(desk):
+def test_the_files_that_were_read_are_recorded(desk):
     folder = desk.root / "to-read"
     done = verb("--read", folder, digest=digest_of(desk)[:8].upper())
     assert done.exit_code == 0, (done.output, done.exception)
     files = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert files == dossier.files(load_pack(desk.folder), desk.root / "receipts", "comment")
-    said = yaml.safe_load((desk.folder / "approval.yaml").read_text())
-    assert list(said) == ["schema_version", "form", "name", "date", "digest", "files"]
-    assert (said["form"], said["name"], said["date"], said["digest"]) == ("comment", PERSON, DAY, digest_of(desk))
-    assert said["files"] == dossier.sums(files)
-    assert f"Read these files in {folder}:" in done.output and "  comment.md\n" in done.output
+    record = yaml.safe_load((desk.folder / "approval.yaml").read_text())
+    assert list(record) == ["schema_version", "form", "name", "date", "digest", "files"]
+    assert (record["form"], record["name"], record["date"]) == ("comment", PERSON, DAY)
+    assert record["digest"] == digest_of(desk) and record["files"] == dossier.sums(files)
+    assert f" {folder}:" in done.output and "  comment.md\n" in done.output
     point = points(desk)["approval"]
     assert (point.result, point.what) == ("pass", f"Jane Doe on 2026-11-24, digest {digest_of(desk)[:8]}")
 
@@ -98,16 +98,16 @@ def test_a_script_cannot_approve(desk, args, monkeypatch):
 
 def test_a_person_at_a_terminal_can(desk, monkeypatch):
     monkeypatch.setattr(approve, "at_terminal", AT_TERMINAL)
-    ours, theirs = os.openpty()
-    os.write(ours, f"{PERSON}\n{digest_of(desk)[:8]}\n".encode())
-    with os.fdopen(theirs) as stdin:
+    keyboard, terminal = os.openpty()
+    os.write(keyboard, f"{PERSON}\n{digest_of(desk)[:8]}\n".encode())
+    with os.fdopen(terminal) as stdin:
         monkeypatch.setattr(sys, "stdin", stdin)
         approve.app(["pack07", "--as", "comment"], standalone_mode=False)
-    os.close(ours)
+    os.close(keyboard)
     assert approval.read(load_pack(desk.folder)).name == PERSON
 
 
-def test_what_changes_while_it_is_read_is_refused(desk, monkeypatch):
+def test_a_change_while_the_files_are_read_is_refused(desk, monkeypatch):
     def prompt(text, **options):
         if "name" in text:
             return PERSON
@@ -117,30 +117,31 @@ def test_what_changes_while_it_is_read_is_refused(desk, monkeypatch):
 
     monkeypatch.setattr(typer, "prompt", prompt)
     done = verb()
-    assert "changed while they were read" in str(done.exception) and not recorded(desk)
+    assert isinstance(done.exception, approve.Refused) and not recorded(desk)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "point"),
     [
         (lambda desk: shutil.rmtree(desk.root / "store" / "trees"), "text: "),
         (lambda desk: write_tree(desk.folder, {"notes.md": "/home/mallory/x\n"}), "no private words: "),
         (lambda desk: write_tree(desk.folder, {"pack.yaml": record(filing__decision="hold")}), "decision: hold"),
-        (lambda desk: write_tree(desk.folder, {"pack.yaml": record(filing__decision="issue")}), "decision: pack.yaml"),
+        (lambda desk: write_tree(desk.folder, {"pack.yaml": record(filing__decision="issue")}), "decision: "),
         (lambda desk: write_tree(desk.folder, {"body.md.j2": "{{"}), "reproducer attached: "),
     ],
 )
-def test_what_is_not_ready_is_not_approved(desk, change, said):
+def test_a_pack_that_is_not_ready_is_not_approved(desk, change, point):
     change(desk)
     done = verb()
-    assert isinstance(done.exception, approve.Refused) and f"\n{said}" in str(done.exception)
+    assert isinstance(done.exception, approve.Refused) and f"\n{point}" in str(done.exception)
     assert not recorded(desk)
 
 
 def test_an_older_receipt_is_not_approved(desk, monkeypatch):
     monkeypatch.setattr(approve, "today", lambda: DAY + datetime.timedelta(days=1))
     done = verb(digest=digest_of(desk))
-    assert "reproduced today: no receipt" in str(done.exception) and not recorded(desk)
+    assert isinstance(done.exception, approve.Refused) and "\nreproduced today: " in str(done.exception)
+    assert not recorded(desk)
 
 
 @pytest.mark.parametrize(
@@ -160,20 +161,20 @@ def test_names_are_kept_as_they_are(desk, name):
 
 
 def test_a_folder_that_holds_other_files_is_left_alone(desk):
-    write_tree(desk.root / "mine", {"thesis.md": "mine"})
-    done = verb("--read", desk.root / "mine", digest=digest_of(desk))
-    assert done.exception.exit_code == 2 and done.exception.remedy == "--read another folder"
-    assert [path.name for path in (desk.root / "mine").iterdir()] == ["thesis.md"] and not recorded(desk)
+    write_tree(desk.root / "taken", {"thesis.md": "mine"})
+    done = verb("--read", desk.root / "taken", digest=digest_of(desk))
+    assert done.exception.exit_code == 2 and done.exception.remedy.startswith("--read ")
+    assert [path.name for path in (desk.root / "taken").iterdir()] == ["thesis.md"] and not recorded(desk)
 
 
-def test_a_folder_that_cannot_be_is_said(desk):
+def test_a_folder_that_cannot_be_written(desk):
     done = verb("--read", desk.folder / "pack.yaml" / "x")
     assert done.exception.exit_code == 2 and done.exception.remedy.startswith("--read")
 
 
 def test_a_form_that_the_pack_cannot_take(desk):
     done = verb(form="letter")
-    assert "cannot be filed as 'letter'" in str(done.exception)
+    assert done.exception.exit_code == 2 and done.exception.remedy == "--as issue or pr or comment"
 
 
 # What voids it
@@ -196,7 +197,7 @@ def proved_again(name, old, new):
 
 
 @pytest.mark.parametrize(
-    ("form", "change", "said"),
+    ("form", "change", "why"),
     [
         ("comment", changed("body.md.j2", "second value", "value after it"), "comment.md changed"),
         ("comment", later_receipt, "comment.md changed"),
@@ -207,12 +208,12 @@ def proved_again(name, old, new):
         ("issue", changed("pack.yaml", "title: total forgets", "title: sum forgets"), "title.txt changed"),
     ],
 )
-def test_any_change_voids_it(desk, form, change, said):
+def test_any_change_voids_it(desk, form, change, why):
     write_tree(desk.folder, {"pack.yaml": record(filing__decision=form)})
     approved(desk, form)
     change(desk)
     point = points(desk, form=form)["approval"]
-    assert point.result == "fail" and said in point.what and "Jane Doe's approval of 2026-11-24 is void" in point.what
+    assert point.result == "fail" and point.what.startswith("Jane Doe") and why in point.what
     assert point.remedy == f"python -m reproducers.approve pack07 --as {form}"
 
 
@@ -225,22 +226,31 @@ def test_another_thread_voids_it(desk):
 
 def test_another_form_voids_it(desk):
     approved(desk)
-    what = points(desk, form="issue")["approval"].what
-    assert "given for the form comment, not issue" in what and "comment.md is gone; issue.md is new" in what
+    assert points(desk, form="issue")["approval"].result == "fail"
+    form, *files = reasons(desk, form="issue")
+    assert " comment, " in form and [why.split()[0] for why in files] == ["comment.md", "issue.md", "title.txt"]
+
+
+def reasons(desk, form="comment", day=DAY):
+    """Why the recorded approval is void."""
+    pack = load_pack(desk.folder)
+    files = dossier.files(pack, desk.root / "receipts", form)
+    return approval.changes(approval.read(pack), form, files, dossier.digest(files), day)
 
 
 def test_a_day_before_it_was_given(desk):
     approved(desk)
-    assert "dated 2026-11-24, after 2026-11-23" in points(desk, day=DAY - datetime.timedelta(days=1))["approval"].what
+    (why,) = reasons(desk, day=DAY - datetime.timedelta(days=1))
+    assert "2026-11-24" in why and "2026-11-23" in why and reasons(desk) == []
 
 
 def test_a_digest_that_is_not_its_files(desk):
     given = approved(desk)
     edit(desk.folder / "approval.yaml", given.digest, "f" * 64)
-    assert points(desk)["approval"].what.endswith("is void: its digest is not that of its files")
+    assert points(desk)["approval"].result == "fail" and len(reasons(desk)) == 1
 
 
-def test_what_is_put_back_holds_again(desk):
+def test_an_approval_holds_again_after_a_change_is_taken_back(desk):
     approved(desk)
     write_tree(desk.folder, {"body.md.j2": BODY.replace("second", "next")})
     assert points(desk)["approval"].result == "fail"
@@ -251,44 +261,45 @@ def test_what_is_put_back_holds_again(desk):
 def test_a_text_that_is_gone_cannot_be_approved_any_more(desk):
     approved(desk)
     write_tree(desk.folder, {"body.md.j2": "{{"})
-    assert "void: 07_toy/body.md.j2: unexpected" in points(desk)["approval"].what
+    point = points(desk)["approval"]
+    assert point.result == "fail" and "07_toy/body.md.j2" in point.what
 
 
 def test_a_new_approval_replaces_a_void_one(desk):
     approved(desk)
-    edit(desk.folder / "body.md.j2", "second value", "second one")
+    edit(desk.folder / "body.md.j2", "second value", "next value")
     approved(desk)
     assert points(desk)["approval"].result == "pass"
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "place"),
     [
         ("{", "approval.yaml:"),
         ("", "approval.yaml:1"),
         ("- 1\n", "approval.yaml:1"),
         ("form: letter\n", "form: "),
-        ("name: x@toy.io\n", "approval.yaml:1: name: is an e-mail address"),
+        ("name: x@toy.io\n", "approval.yaml:1: name: "),
         ("schema_version: 2\n", "schema_version: "),
         ("files: {}\n", "files: "),
-        (b"\xff\xfe\x00", "approval.yaml: not UTF-8 at byte 0"),
+        (b"\xff\xfe\x00", "approval.yaml: "),
     ],
 )
-def test_a_malformed_record_is_a_fail_with_a_mend(desk, text, said):
+def test_a_malformed_record_is_a_fail_with_a_remedy(desk, text, place):
     (desk.folder / "approval.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
     point = points(desk)["approval"]
-    assert point.result == "fail" and said in point.what and point.remedy
+    assert point.result == "fail" and place in point.what and point.remedy
 
 
 def test_the_rest_of_the_project_does_not_mind_it(desk):
-    def seen():
+    def judged():
         packs, root = load_packs(desk.packs), desk.root / "receipts"
         return [pack.model_dump() for pack in packs], manifest.build(packs, root), lint(packs)
 
     def lint(packs):
         return examine(packs, desk.root / "receipts", desk.root / "store", DAY)
 
-    before = seen()
+    before = judged()
     approved(desk)
-    assert seen() == before and recorded(desk)
+    assert judged() == before and recorded(desk)
     assert [Path(path).name for path in desk.folder.glob("*.yaml")].count("approval.yaml") == 1

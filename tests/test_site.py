@@ -65,15 +65,15 @@ def texts(document):
 
 
 def faults(files):
-    """Every reference that a file of the site does not answer, and everything that would be loaded from elsewhere."""
-    documents, found = named(files), []
+    """Every link to a file or id that the site does not have, and everything that a browser would load or run."""
+    documents, broken = named(files), []
     ids = {name: [e.get("id") for e in document.iter() if e.get("id")] for name, document in documents.items()}
     for name, document in documents.items():
-        found += [f"{name}: id {i} twice" for i in ids[name] if ids[name].count(i) > 1]
+        broken += [f"{name}: id {i} twice" for i in ids[name] if ids[name].count(i) > 1]
         for element in document.iter():
             tag = str(element.tag).removeprefix(HTML)
             if tag in LOADS or element.get("style") or any(key.startswith("on") for key in element.attrib):
-                found.append(f"{name}: {tag}")
+                broken.append(f"{name}: {tag}")
             for key in ("href", "src", "srcset", "action"):
                 value = element.get(key)
                 if value is None or (tag == "a" and value.startswith("https://")) or value == "data:,":
@@ -81,8 +81,8 @@ def faults(files):
                 path, fragment = urldefrag(value)
                 target = os.path.normpath(Path(name).parent / unquote(path)) if path else name
                 if target not in files or (fragment and fragment not in ids.get(target, [])):
-                    found.append(f"{name}: {value}")
-    return found
+                    broken.append(f"{name}: {value}")
+    return broken
 
 
 def test_every_link_leads_somewhere_and_nothing_is_loaded_from_elsewhere(real):
@@ -94,8 +94,8 @@ def test_every_link_leads_somewhere_and_nothing_is_loaded_from_elsewhere(real):
     "planted", ['<a href="gone.html">x</a>', '<a href="#gone">x</a>', '<img src="https://a.org/x.png" alt="x">']
 )
 def test_a_planted_fault_is_found(real, planted):
-    broken = real["index.html"].replace(b"</main>", planted.encode() + b"</main>")
-    assert len(faults({**real, "index.html": broken})) == 1
+    page = real["index.html"].replace(b"</main>", planted.encode() + b"</main>")
+    assert len(faults({**real, "index.html": page})) == 1
 
 
 def test_the_same_input_gives_the_same_bytes(real):
@@ -149,19 +149,20 @@ def test_a_body_that_cannot_be_rendered_says_why(toy):
     root = toy.root / "receipts"
     write(toy.run(pack), root, "toy", [], {})
     write_tree(pack.folder, {"body.md.j2": '{% extends form %}{% block problem %}{{ measured("cuda", "x", "y") }}'})
-    made = pages([pack], root)
-    assert "07_toy/body.md.j2" in texts(parsed(made["packs/07.html"]))
-    assert "packs/07/pack07.py" not in made and "PEP 723" in texts(parsed(made["packs/07.html"]))
+    files = pages([pack], root)
+    page = texts(parsed(files["packs/07.html"]))
+    assert "07_toy/body.md.j2" in page and "packs/07/pack07.py" not in files and "PEP 723" in page
 
 
 def test_altered_receipts_are_not_reported(toy):
     pack = toy.pack()
     root = toy.root / "receipts"
-    with pytest.raises(PatchlaneError, match="no receipt to report on"):
+    with pytest.raises(PatchlaneError) as empty:
         pages([pack], root)
+    assert empty.value.remedy == "python -m reproducers.run pack05"
     path = write(toy.run(pack), root, "toy", [], {})
     path.write_text(path.read_text().replace("REPRODUCED_AND_FIXED", "REPRODUCED"))
-    with pytest.raises(PatchlaneError, match="was altered"):
+    with pytest.raises(PatchlaneError, match=path.name):
         pages([pack], root)
 
 
@@ -177,14 +178,14 @@ def test_characters_that_html_forbids_are_shown():
 def test_markdown_as_github_reads_it():
     text = "# T\n\n### U\n\n| a | |\n|---|---|\n| ~~b~~ | core.py |\n\nhttps://example.org/x [n](../notes.md) `<b>`\n\n"
     text += "<details><summary>s</summary>\n\n```diff\n+x\n```\n</details>\n"
-    made = markdown(text, 3)
-    assert "<h3>T</h3>" in made and "<h4>U</h4>" in made
+    html = markdown(text, 3)
+    assert "<h3>T</h3>" in html and "<h4>U</h4>" in html
     assert (
-        '<th scope="col">a</th>' in made and "<td></td>" in made and "<s>b</s>" in made and "<td>core.py</td>" in made
+        '<th scope="col">a</th>' in html and "<td></td>" in html and "<s>b</s>" in html and "<td>core.py</td>" in html
     )
-    assert 'href="https://example.org/x"' in made and made.count("href=") == 1
-    assert "<code>&lt;b&gt;</code>" in made
-    assert "<details><summary>s</summary>" in made and '<span class="gi">+x</span>' in made
+    assert 'href="https://example.org/x"' in html and html.count("href=") == 1
+    assert "<code>&lt;b&gt;</code>" in html
+    assert "<details><summary>s</summary>" in html and '<span class="gi">+x</span>' in html
 
 
 def test_patches_are_highlighted_and_escaped():
@@ -218,7 +219,7 @@ def test_near_numbers_and_negative_ones_lie_on_a_linear_axis():
     assert drawn(-1.0, 1e-5).axis == "linear"
 
 
-def test_what_is_not_a_number_is_said_and_not_drawn():
+def test_a_number_that_is_not_finite_is_told_and_not_drawn():
     assert drawn(float("nan"), 1e-5).marks[0].x is None
     assert drawn(float("inf"), 1e-5).marks[0].x is None
     returned = [arm("bug", check("a", measured="returned", limit="no exception"))]
@@ -232,9 +233,9 @@ def test_only_numbers_of_receipts_are_drawn(real):
     for pack in load_packs():
         allowed = set()
         for path in filter(None, (newest(pack, lane, ROOT / "receipts") for lane in pack.lanes)):
-            for _, one in read(path).every_check():
-                allowed |= {str(one.measured), str(one.limit), str(one.bug_above)}
-                allowed.add(str(float(one.limit)) if one.numeric else "")
+            for _, kept in read(path).every_check():
+                allowed |= {str(kept.measured), str(kept.limit), str(kept.bug_above)}
+                allowed.add(str(float(kept.limit)) if kept.numeric else "")
         shown = {e.get("value") for e in parsed(real[f"packs/{pack.number:02d}.html"]).iter(f"{HTML}data")}
         assert shown <= allowed, pack.id
 
@@ -247,11 +248,11 @@ def test_training_receipts_keep_to_their_folder(tmp_path):
     assert (run.title, run.size, run.gpus, run.short) == ("run", "", None, True)
     assert [path.name for path in run.files] == ["receipt.json", "m"]
     write_tree(tmp_path, {"run/receipt.json": "{}"})
-    with pytest.raises(PatchlaneError, match=r"run/receipt\.json is no training receipt"):
+    with pytest.raises(PatchlaneError, match=r"run/receipt\.json"):
         training_runs(tmp_path)
 
 
-def test_a_training_run_is_told_in_words_and_units(tmp_path):
+def test_a_training_run_has_words_and_units(tmp_path):
     summary = {
         "steps": 230,
         "tokens_per_s_per_gpu": 21258.7,
@@ -266,12 +267,12 @@ def test_a_training_run_is_told_in_words_and_units(tmp_path):
     runs = training_runs(tmp_path)
     assert [run.name for run in runs] == ["fast", "slow", "without"]
     assert runs[0].title == "wide on 4 GPUs, 230 steps, 2026-11-22" and not runs[0].short
-    told = [runs[0].told(name) for name in ("tokens_per_s_per_gpu", "mfu", "peaks_gib", "resumed_at", "valid_loss")]
-    assert told == ["21,259", "25.2%", "110.9, 9.9", "none", "–"]
-    assert runs[2].told("tokens_per_s_per_gpu") == "–"
+    fields = ("tokens_per_s_per_gpu", "mfu", "peaks_gib", "resumed_at", "valid_loss")
+    assert [runs[0].formatted(name) for name in fields] == ["21,259", "25.2%", "110.9, 9.9", "none", "–"]
+    assert runs[2].formatted("tokens_per_s_per_gpu") == "–"
 
 
-def test_training_begins_with_a_table_and_folds_what_is_short(real):
+def test_training_begins_with_a_table_and_folds_short_runs(real):
     document, page = parsed(real["training.html"]), real["training.html"].decode()
     assert page.index("<table") < page.index("<img") and "e+0" not in page
     runs = training_runs(ROOT / "receipts" / "train")
@@ -288,9 +289,9 @@ def test_training_begins_with_a_table_and_folds_what_is_short(real):
 def test_a_pack_page_offers_reproducer_patch_and_command(real):
     for pack in load_packs():
         page = real[f"packs/{pack.number:02d}.html"].decode()
-        taken = {f"{pack.id}.py": export.render(pack).encode()}
-        taken |= {f"{pack.id}-{path.name}": path.read_bytes() for path in pack.folder.glob("*.patch")}
-        for name, data in taken.items():
+        copies = {f"{pack.id}.py": export.render(pack).encode()}
+        copies |= {f"{pack.id}-{path.name}": path.read_bytes() for path in pack.folder.glob("*.patch")}
+        for name, data in copies.items():
             assert real[f"packs/{pack.number:02d}/{name}"] == data
             assert page.index(f'href="../packs/{pack.number:02d}/{name}"') < page.index('id="filing"')
         assert page.index(f"python -m reproducers.run {pack.id}") < page.index('id="filing"')
@@ -308,7 +309,7 @@ def test_the_overview_explains_its_states_and_says_how_it_stands_upstream(real):
 
 
 def test_standing_upstream(toy):
-    def told(*threads, **more):
+    def facts(*threads, **more):
         state = {"search": {"found": "threads" if threads else "none", "query": "q", "date": "2026-11-21"}}
         pack = toy.pack().model_copy(update={"upstream_state": UpstreamState(**state, threads=list(threads), **more)})
         return [(item.what, item.url.rsplit("/", 1)[-1]) for item in standing(pack)]
@@ -320,15 +321,16 @@ def test_standing_upstream(toy):
         "state": "merged",
     }
     near = THREAD | {"relation": "neighbour"}
-    assert told() == [("nobody has reported it", "")]
-    assert told(THREAD, pull, commit, near) == [
+    ((_, url),) = facts()
+    assert url == ""
+    assert facts(THREAD, pull, commit, near) == [
         ("report #3 open", "3"), ("fix #4 merged", "4"), ("fix aaaaaaa merged", "a" * 40),
     ]  # fmt: skip
     filed = {"filed": "pr", "filed_url": "https://github.com/toy/toyup/pull/5", "filed_on": "2026-11-22"}
-    assert told(THREAD, **filed)[0] == ("filed as pr", "5")
+    assert facts(THREAD, **filed)[0] == ("filed as pr", "5")
 
 
-def test_what_is_affected_is_a_range_only_where_nothing_healthy_lies_between():
+def test_affected_releases_are_a_range_only_if_no_healthy_release_lies_between():
     bug, fine = "REPRODUCED", "FIXED_UPSTREAM"
     assert affected({"0.10.0": bug, "0.6.4": bug, "0.8.1": bug, "0.11.0": fine}) == "0.6.4 to 0.10.0 (3 tried)"
     assert affected({"0.10.0": bug, "0.6.4": bug, "0.8.1": bug, "0.7.0": fine}) == "0.6.4, 0.8.1, 0.10.0"
@@ -342,14 +344,14 @@ def test_hosts_are_in_natural_order(real):
     assert names == sorted(names, key=natural) and names.index("Host h200-2") < names.index("Host h200-10x2")
 
 
-def test_what_was_seen_is_numbers_not_names_of_checks(real):
+def test_observations_are_numbers_not_names_of_checks(real):
     for pack in load_packs():
         document = parsed(real[f"packs/{pack.number:02d}.html"])
-        told = [text for e in document.iter(f"{HTML}p") if (text := " ".join("".join(e.itertext()).split()))]
-        seen = [text for text in told if text.startswith("Seen: ")]
+        lines = [text for e in document.iter(f"{HTML}p") if (text := " ".join("".join(e.itertext()).split()))]
+        observed = [text for text in lines if text.startswith("Seen: ")]
         paths = list(filter(None, (newest(pack, lane, ROOT / "receipts") for lane in pack.lanes)))
-        assert len(seen) == len(paths) and not any(text.startswith("Reason: ") for text in told)
-        for text, body in zip(seen, map(read, paths), strict=True):
+        assert len(observed) == len(paths) and not any(text.startswith("Reason: ") for text in lines)
+        for text, body in zip(observed, map(read, paths), strict=True):
             wanted = "healthy" if body.verdict == "FIXED_UPSTREAM" else "bug"
             showing = [c for c in body.checks("pristine") if (c.role, c.state) == ("bug", wanted)]
             assert body.reason not in text and f"Seen: {len(showing)} bug check" in text
@@ -367,7 +369,7 @@ def test_the_site_is_swapped_in_whole(tmp_path, monkeypatch):
         patch.setattr(
             Path, "rename", lambda a, b: (_ for _ in ()).throw(OSError(28, "full")) if a.name == "new" else rename(a, b)
         )
-        with pytest.raises(PatchlaneError, match="cannot be written: full"):
+        with pytest.raises(PatchlaneError, match="full"):
             publish.publish({"index.html": b"new"}, out)
     assert (out / "index.html").read_bytes() == b"old" and (out / "gone/a.html").exists()
     publish.publish({"index.html": b"new"}, out)
@@ -376,20 +378,16 @@ def test_the_site_is_swapped_in_whole(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["folder", "file", "link"])
-def test_what_it_did_not_make_is_left_alone(tmp_path, kind):
+def test_a_folder_that_it_did_not_make_is_left_alone(tmp_path, kind):
     out = tmp_path / "site"
-    write_tree(
-        tmp_path,
-        {"mine/a": "1", f"mine/{publish.MARKER}": ""}
-        if kind == "link"
-        else {"site/a": "1"}
-        if kind == "folder"
-        else {"site": "1"},
-    )
+    files = {"folder": ["site/a"], "file": ["site"], "link": ["linked/a", f"linked/{publish.MARKER}"]}
+    write_tree(tmp_path, dict.fromkeys(files[kind], "1"))
     if kind == "link":
-        out.symlink_to(tmp_path / "mine")
-    with pytest.raises(PatchlaneError, match="was not made by this verb"):
+        out.symlink_to(tmp_path / "linked")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(PatchlaneError) as refused:
         publish.publish({"index.html": b"new"}, out)
+    assert refused.value.remedy.startswith("--out ") and sorted(tmp_path.rglob("*")) == before
 
 
 def test_the_verb_writes_the_same_site_without_a_network_client(real, tmp_path):
@@ -403,36 +401,36 @@ def test_the_verb_writes_the_same_site_without_a_network_client(real, tmp_path):
     )
     command = [sys.executable, "-c", program, str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "pages in" in done.stdout and done.stdout.split("\n")[-2] == "[]", done.stdout
+    assert "index.html" in done.stdout and done.stdout.split("\n")[-2] == "[]", done.stdout
     assert {name: (tmp_path / "site" / name).read_bytes() for name in real} == real
 
 
 @pytest.fixture(scope="module")
 def browser():
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if found is None:
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if chromium is None:
         pytest.skip("no Chromium on this host")
     with playwright.sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        started = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield started
         started.close()
 
 
 WIDTH = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 MAIN = "document.querySelector('main').scrollWidth - document.querySelector('main').clientWidth"
-OPEN = "document.querySelectorAll('details').forEach(one => { one.open = true })"
+OPEN = "document.querySelectorAll('details').forEach(details => { details.open = true })"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_fits_every_screen_and_loads_without_a_fault(real, browser, tmp_path, scheme):
     publish.publish(real, tmp_path / "site")
     context = browser.new_context(viewport={"width": 360, "height": 780}, color_scheme=scheme)
-    page, said, grounds = context.new_page(), [], set()
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("requestfailed", lambda request: said.append(request.url))
-    page.on("request", lambda request: said.append(request.url) if request.url.startswith("http") else None)
+    page, complaints, grounds = context.new_page(), [], set()
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("requestfailed", lambda request: complaints.append(request.url))
+    page.on("request", lambda request: complaints.append(request.url) if request.url.startswith("http") else None)
     for name in sorted(name for name in real if name.endswith(".html")):
         page.goto((tmp_path / "site" / name).as_uri())
         page.evaluate(OPEN)
@@ -443,5 +441,5 @@ def test_every_page_fits_every_screen_and_loads_without_a_fault(real, browser, t
         page.set_viewport_size({"width": width, "height": 780})
         assert page.evaluate(WIDTH) <= 0 and page.evaluate(MAIN) <= 0, width
     context.close()
-    assert said == []
+    assert complaints == []
     assert grounds == {"rgb(255, 255, 255)" if scheme == "light" else "rgb(15, 20, 25)"}

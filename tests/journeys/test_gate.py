@@ -30,7 +30,7 @@ ARGUMENTS = {
     "lint": ["pack07", "--sarif", "build/lint.sarif"],
     "preflight": ["pack07", "--as", "comment"],
     "approve": ["pack07", "--as", "comment"],
-    "waves": ["--all", "--ics", "build/waves.ics", "--date", str(DAY)],
+    "waves": ["--all", "--date", str(DAY)],
     "site": ["--out", "build/site"],
     "series": ["pack07", "--out", "build/series"],
 }

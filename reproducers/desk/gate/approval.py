@@ -1,4 +1,4 @@
-"""``approval.yaml`` of a pack: which person read which files, in which form and on which day. Any change voids it."""
+"""``approval.yaml`` of a pack: who read which files, in which form and on which day. Any change of them voids it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ LONGEST = 80
 
 
 def full_name(text: str) -> str:
-    """The name, trimmed; ValueError when it is not a person's full name."""
+    """The name with single spaces. Raises ValueError if it is not a person's full name."""
     name = " ".join(text.split())
     words = [word for word in name.split() if re.search(r"[^\W\d_]", word)]
     if "@" in name:
-        raise ValueError("is an e-mail address, which is not kept")
+        raise ValueError("is an e-mail address, and only a name is kept")
     if "patchlane" in name.casefold():
         raise ValueError("is the project's, and only a person can approve")
     if len(words) < 2 or len(name) > LONGEST or not name.isprintable() or re.search(r"[\d<>:/\\]", name):
@@ -34,7 +34,7 @@ def full_name(text: str) -> str:
 
 
 class Approval(Model):
-    """What ``name`` read on ``date``: the digest of all files, and each file's own, to tell which one changed."""
+    """The files that ``name`` read on ``date``: the digest of all, and of each file, to tell which one changed."""
 
     schema_version: Literal[1] = 1
     form: Literal["issue", "pr", "comment"]
@@ -50,7 +50,7 @@ def path(pack: Pack) -> Path:
 
 
 def read(pack: Pack) -> Approval | None:
-    """The recorded approval, None without one; PatchlaneError when it is malformed."""
+    """The recorded approval, None if there is none. Raises PatchlaneError if the record is malformed."""
     if not path(pack).exists():
         return None
     text, data = read_yaml(path(pack))
@@ -69,16 +69,19 @@ def write(pack: Pack, approval: Approval) -> Path:
     return path(pack)
 
 
-def changes(found: Approval, form: str, files: dict[str, bytes], digest: str, day: datetime.date) -> list[str]:
-    """Why the approval does not hold for these files, posted in this form on that day; empty when it holds."""
-    now, said = sums(files), []
-    if found.form != form:
-        said.append(f"it was given for the form {found.form}, not {form}")
-    if found.date > day:
-        said.append(f"it is dated {found.date}, after {day}")
-    said += [f"{name} is gone" for name in sorted(found.files.keys() - now.keys())]
-    said += [f"{name} is new" for name in sorted(now.keys() - found.files.keys())]
-    said += [f"{name} changed" for name in sorted(found.files.keys() & now.keys()) if found.files[name] != now[name]]
-    if not said and found.digest != digest:
-        said.append("its digest is not that of its files")
-    return said
+def changes(given: Approval, form: str, files: dict[str, bytes], digest: str, day: datetime.date) -> list[str]:
+    """Why the approval does not hold for these files, posted in this form on that day; empty if it holds.
+
+    ``digest`` is the one of all ``files``.
+    """
+    before, now, reasons = given.files, sums(files), []
+    if given.form != form:
+        reasons.append(f"it was given for the form {given.form}, not {form}")
+    if given.date > day:
+        reasons.append(f"it is dated {given.date}, after {day}")
+    reasons += [f"{name} is gone" for name in sorted(before.keys() - now.keys())]
+    reasons += [f"{name} is new" for name in sorted(now.keys() - before.keys())]
+    reasons += [f"{name} changed" for name in sorted(before.keys() & now.keys()) if before[name] != now[name]]
+    if not reasons and given.digest != digest:
+        reasons.append("its digest is not that of its files")
+    return reasons

@@ -1,4 +1,4 @@
-"""The seven points between a pack and its filing, each with its result and the command that mends it."""
+"""The seven points that a pack must pass before it is filed, each with its result and its remedy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHOWN = 8  # characters of a digest that a person compares
 
 @dataclass(frozen=True)
 class Point:
-    """One check: "pass", "fail", or "person" where only a person can go on; ``mend`` is what ends it."""
+    """The result of one check, "person" where only a person can go on, with the fact and what to do about it."""
 
     name: str
     result: Literal["pass", "fail", "person"]
@@ -42,7 +42,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Checklist:
-    """What stands between a pack and its filing on a day; ``files`` is empty where the text does not render."""
+    """All that stands between a pack and its filing on ``day``; ``files`` is empty if the text does not render."""
 
     pack: Pack
     form: str
@@ -53,27 +53,30 @@ class Checklist:
 
     @property
     def open(self) -> list[Point]:
-        """All that has not passed, what a person does last."""
-        rest = [point for point in (*self.blockers, *self.points) if point.result != "pass"]
-        return sorted(rest, key=lambda point: point.result == "person")
+        """All points that have not passed, a person's last."""
+        failing = [point for point in (*self.blockers, *self.points) if point.result != "pass"]
+        return sorted(failing, key=lambda point: point.result == "person")
 
 
 def judge(name: str, form: str | None, day: datetime.date, clone: Path | None = None) -> Checklist:
-    """The checklist of the project's pack of that name; PatchlaneError for an unknown pack or form."""
+    """The checklist of this project's pack ``name``; the decided form if ``form`` is None.
+
+    Raises PatchlaneError if there is no such pack, it cannot take the form, or its receipts do not verify.
+    """
     (pack,) = load_named([name])
     return examine(pack, schema.ROOT / "receipts", Store(offline=True).root, form_of(pack, form), day, clone)
 
 
-def next_step(found: Checklist) -> str:
-    """The one thing to do next."""
-    if found.open:
-        return found.open[0].remedy
-    files = f"python -m reproducers.render {found.pack.id} --as {found.form} --out DIR"
+def next_step(checklist: Checklist) -> str:
+    """The remedy of the first open point, or how to post the files if none is open."""
+    if checklist.open:
+        return checklist.open[0].remedy
+    files = f"python -m reproducers.render {checklist.pack.id} --as {checklist.form} --out DIR"
     return f"{files}; post these files by hand (docs/filing.md), then record it in pack.yaml"
 
 
 def form_of(pack: Pack, asked: str | None) -> str:
-    """The form asked for, by default the decided one; PatchlaneError for one that the pack cannot take."""
+    """The form asked for, by default the decided one. Raises PatchlaneError if the pack cannot take it."""
     known = dossier.forms(pack)
     form = asked or (pack.filing.decision if pack.filing.decision in known else known[0])
     if form not in known:
@@ -84,9 +87,9 @@ def form_of(pack: Pack, asked: str | None) -> str:
 def examine(
     pack: Pack, receipts: Path, store: Path, form: str, day: datetime.date, clone: Path | None = None
 ) -> Checklist:
-    """Every point; ``clone`` is one of the upstream, to try the patch on its main branch.
+    """The pack's checklist. ``clone`` is a clone of the upstream, to try the patch on its main branch.
 
-    PatchlaneError when the pack's receipts do not verify.
+    Raises PatchlaneError if the pack's receipts do not verify.
     """
     from reproducers.desk.rules.case import Case
     from reproducers.desk.rules.engine import examine as lint
@@ -104,54 +107,53 @@ def examine(
         private(Case(pack, receipts, store, day), files, report),
         formatted(pack, form, report),
         applies(pack, form, files, store, clone),
-        approved(pack, form, files or unmade, day),
+        approved(pack, form, unmade or files, day),
     ]
     return Checklist(pack, form, day, files, list(barred(pack, receipts, form, day)), points)
 
 
 def barred(pack: Pack, receipts: Path, form: str, day: datetime.date) -> Iterator[Point]:
-    """What keeps the pack from being filed in that form at all, whether or not ``filing`` decides for it."""
+    """A failed point for each reason why the pack may not be filed in that form, the decision for another one first."""
     decided, entry = pack.filing.decision, manifest.entry_of(pack, receipts)
     if decided not in ("hold", "none", form):
         edit = f"--as {decided}, or packs/{pack.folder.name}/pack.yaml, filing.decision: {form}"
         yield Point("decision", "fail", f"pack.yaml decides for {decided}, not {form}", edit)
         filing = pack.filing.model_copy(update={"decision": form})
         pack = pack.model_copy(update={"filing": filing})
-    for found in blockers(pack, entry, day):
-        yield Point(found.rule, "fail", found.what, found.remedy)
+    for blocker in blockers(pack, entry, day):
+        yield Point(blocker.rule, "fail", blocker.what, blocker.remedy)
 
 
 def passed_today(pack: Pack, receipts: Path, day: datetime.date) -> Point:
-    """Point 1: a receipt of that day at the filed pin, of the pack as it is, with its verdict, from a named host."""
+    """Point 1: a receipt of that day at the filed pin, of the pack as it is, has the owed verdict and a host alias."""
     name, lane = "reproduced today", sorted(pack.lanes)[0]
     command = again(pack, lane, pack.filing_pin).partition(",")[0]
     remedy = f"{command} --host NAME, {REFRESH}"
-    found = passing.on(pack, receipts, day)
-    said = []
-    for path in found:
-        seen, why = read(path), passing.refusal(pack, path)
-        where = f"{seen.verdict} on {seen.host.alias} ({seen.lane}), {path.parent.name}/{path.name}"
+    refused = []
+    for path in passing.on(pack, receipts, day):
+        receipt, why = read(path), passing.refusal(pack, path)
+        what = f"{receipt.verdict} on {receipt.host.alias} ({receipt.lane}), {path.parent.name}/{path.name}"
         if not why:
-            return Point(name, "pass", where)
-        said.append(f"{where}: {why}")
-    pin = pack.filing_pin
-    return Point(name, "fail", "; ".join(said) or f"no receipt of both arms at pin {pin} from {day}", remedy)
+            return Point(name, "pass", what)
+        refused.append(f"{what}: {why}")
+    none = f"no receipt of both arms at pin {pack.filing_pin} from {day}"
+    return Point(name, "fail", "; ".join(refused) or none, remedy)
 
 
 def text(form: str, report: Report, unmade: PatchlaneError | None) -> Point:
-    """Point 2: the text renders to the form and lint finds nothing; what lint could not look at has not passed."""
+    """Point 2: the text renders to the form, lint finds no fault in it, and no rule of lint was skipped."""
     name, command = "text", f"python -m reproducers.lint {' '.join(report.packs)}"
     if unmade:
         return Point(name, "fail", unmade.what, unmade.remedy)
     faults = [str(fault) for fault in report.faults if not fault.rule.startswith(("private-", "format-"))]
     skipped = [f"{s.rule} could not look: {s.why}" for s in report.skipped if not s.rule.startswith("format-")]
-    if said := [*faults, *skipped]:
-        return Point(name, "fail", "\n".join(said), command)
+    if faults or skipped:
+        return Point(name, "fail", "\n".join([*faults, *skipped]), command)
     return Point(name, "pass", f"renders as {form}; lint finds nothing")
 
 
 def attached(pack: Pack, form: str, files: dict[str, bytes]) -> Point:
-    """Point 3: the reproducer is there as one file, is the export of what is there now, and GitHub takes all files."""
+    """Point 3: the single file is the export of the reproducer as it is now, and GitHub takes all files."""
     name, own = "reproducer attached", f"{pack.id}.py"
     if own not in files:
         return Point(name, "fail", f"there is no {own}", "fix the text first" if not files else "git status")
@@ -169,24 +171,24 @@ def attached(pack: Pack, form: str, files: dict[str, bytes]) -> Point:
 
 
 def private(case: Case, files: dict[str, bytes], report: Report) -> Point:
-    """Point 4: no private word in any file that leaves, nor in what lint reads beside them."""
+    """Point 4: no private word is in any file to be posted, nor in any other file of the pack that lint reads."""
     from reproducers.desk.rules import exemptions
     from reproducers.desk.rules.prose.private import over
 
     kept = [e for e in exemptions.read(case.pack.folder.parent) if e.pack == case.pack.id]
-    said = [str(fault) for fault in report.faults if fault.rule.startswith("private-")]
+    faults = [str(fault) for fault in report.faults if fault.rule.startswith("private-")]
     texts = [(Path(name), data.decode("utf-8", "replace")) for name, data in sorted(files.items())]
-    for rule, found in over(case, texts):
-        if not any(e.rule == rule and e.match in found.what for e in kept):
-            said.append(f"{found.file}:{found.line}: {rule}: {found.what}; fix: {found.remedy}")
-    if said or not files:
-        what = "\n".join(dict.fromkeys(said)) or "there is no text to search"
+    for rule, match in over(case, texts):
+        if not any(e.rule == rule and e.match in match.what for e in kept):
+            faults.append(f"{match.file}:{match.line}: {rule}: {match.what}; fix: {match.remedy}")
+    if faults or not files:
+        what = "\n".join(dict.fromkeys(faults)) or "there is no text to search"
         return Point("no private words", "fail", what, f"python -m reproducers.lint {case.pack.id}")
     return Point("no private words", "pass", f"{len(files)} files searched")
 
 
 def formatted(pack: Pack, form: str, report: Report) -> Point:
-    """Point 5: what the patch adds is as the upstream's formatter leaves it; no exemption serves a pull request."""
+    """Point 5: the upstream's formatter leaves the patch's lines as they are; a pull request may have no exemption."""
     from reproducers.desk.rules.patch.formatters import FORMATTERS
 
     exempted = [f for f in report.exempted if f.rule.startswith("format-")]
@@ -205,7 +207,7 @@ def formatted(pack: Pack, form: str, report: Report) -> Point:
 
 
 def applies(pack: Pack, form: str, files: dict[str, bytes], store: Path, clone: Path | None) -> Point:
-    """Point 6: git takes the attached patch, without fuzz, on the tree that it is for; a pull request's on main."""
+    """Point 6: git applies the attached patch, without fuzz, to the filed pin's tree; a pull request's to main too."""
     from reproducers.desk.patches.trees import tree_of
 
     name, pin = "applies to its branch", pack.pins[pack.filing_pin]
@@ -219,30 +221,31 @@ def applies(pack: Pack, form: str, files: dict[str, bytes], store: Path, clone: 
     if (tree := tree_of(pack, pin, store)) is None:
         remedy = again(pack, sorted(pack.lanes)[0], pack.filing_pin).partition(",")[0]
         return Point(name, "fail", f"{pin.origin} is not in the store", remedy)
-    if said := branch.on_tree(pack, tree, mail):
-        return Point(name, "fail", f"not on {pin.origin}: {said}", rebase)
+    if refusal := branch.on_tree(pack, tree, mail):
+        return Point(name, "fail", f"not on {pin.origin}: {refusal}", rebase)
     if clone is not None and (form == "pr" or not pin.release):
         where.append(f"main at {(commit := branch.head(clone))}")
-        if said := branch.on_commit(clone, commit, mail):
-            return Point(name, "fail", f"not on {where[-1]}: {said}", rebase)
+        if refusal := branch.on_commit(clone, commit, mail):
+            return Point(name, "fail", f"not on {where[-1]}: {refusal}", rebase)
     elif form == "pr" and pin.release:
         remedy = f"git clone https://github.com/{pack.upstream.repo} DIR, then the same command with --clone DIR"
-        return Point(name, "fail", f"it is of {pin.origin}, and a pull request is for main", remedy)
+        return Point(name, "fail", f"it is for {pin.origin}, a pull request must be for main", remedy)
     return Point(name, "pass", f"on {' and '.join(where)}")
 
 
-def approved(pack: Pack, form: str, files: dict[str, bytes] | PatchlaneError | None, day: datetime.date) -> Point:
-    """Point 7: a person has read these very files, or why there are none."""
+def approved(pack: Pack, form: str, files: dict[str, bytes] | PatchlaneError, day: datetime.date) -> Point:
+    """Point 7: a person has read exactly these ``files``; an error instead of them says why there are none."""
     name, remedy = "approval", f"python -m reproducers.approve {pack.id} --as {form}"
     try:
-        found = approval.read(pack)
+        given = approval.read(pack)
     except PatchlaneError as error:
         return Point(name, "fail", error.what, error.remedy)
-    if found is None:
+    if given is None:
         return Point(name, "person", "nobody has approved it yet", remedy)
-    if not isinstance(files, dict):
-        why = files.what if files else "there is no text"
-        return Point(name, "fail", f"{found.name}'s approval of {found.date} is void: {why}", remedy)
-    if voided := approval.changes(found, form, files, dossier.digest(files), day):
-        return Point(name, "fail", f"{found.name}'s approval of {found.date} is void: {'; '.join(voided)}", remedy)
-    return Point(name, "pass", f"{found.name} on {found.date}, digest {found.digest[:SHOWN]}")
+    if isinstance(files, PatchlaneError):
+        reasons = [files.what]
+    else:
+        reasons = approval.changes(given, form, files, dossier.digest(files), day)
+    if reasons:
+        return Point(name, "fail", f"{given.name}'s approval of {given.date} is void: {'; '.join(reasons)}", remedy)
+    return Point(name, "pass", f"{given.name} on {given.date}, digest {given.digest[:SHOWN]}")

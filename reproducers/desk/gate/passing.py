@@ -1,4 +1,4 @@
-"""Whether a reproducer has passed on a given day, on a host with a name, by the pack's own receipts."""
+"""Whether a pack's receipts show that its reproducer passed on a given day, on a host with an alias."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from reproducers.trial.experiment import Request, expected
 
 
 def on(pack: Pack, root: Path, day: datetime.date) -> list[Path]:
-    """The receipts of runs of both arms at the filed pin that started on that day (UTC), newest first."""
-    found = []
+    """Receipts of runs of both arms at the filed pin that started on that day (UTC), newest first."""
+    paths = []
     for path in reversed(shelf.chain(root / f"{pack.number:02d}")):
-        seen = receipts.read(path)
-        if pack.pin_name(seen.at) == pack.filing_pin and seen.arm == "both" and seen.day == day:
-            found.append(path)
-    return found
+        receipt = receipts.read(path)
+        if pack.pin_name(receipt.at) == pack.filing_pin and receipt.arm == "both" and receipt.day == day:
+            paths.append(path)
+    return paths
 
 
 def refusal(pack: Pack, path: Path) -> str:
-    """Why a receipt does not show that the pack, as it is, passes at the filed pin on a named host; "" when it does."""
-    seen, wanted = receipts.read(path), expected(pack, Request(at=pack.filing_pin))
-    if seen.verdict not in wanted:
-        return f"its verdict is {seen.verdict}, owed is {' or '.join(sorted(wanted))}"
-    if pack.kind == "guard" and "REGRESSION_GUARD_PASSED" not in seen.sentinels:
+    """Why a receipt does not show that the pack, as it is now, passes at the filed pin on a host with an alias."""
+    receipt, owed = receipts.read(path), expected(pack, Request(at=pack.filing_pin))
+    if receipt.verdict not in owed:
+        return f"its verdict is {receipt.verdict}, owed is {' or '.join(sorted(owed))}"
+    if pack.kind == "guard" and "REGRESSION_GUARD_PASSED" not in receipt.sentinels:
         return "it does not say REGRESSION_GUARD_PASSED"
-    if not _pinned(pack, path, seen.pin):
+    if not _pinned(pack, path, receipt.pin):
         return f"it was taken on another tree than the {pack.filing_pin} pin's"
     if changed := manifest.changed_since(pack, path):
         return f"{', '.join(changed)} changed since"
-    if seen.host.alias == "local":
-        return "its host has no name"
+    if receipt.host.alias == "local":
+        return "its host has no alias"
     return ""
 
 
 def _pinned(pack: Pack, path: Path, tried: Pin | None) -> bool:
-    """Whether the tree that ran is the filed pin's as upstream published it, and the pin is still the same.
+    """Whether the run was on the filed pin's tree as upstream published it, and the pin still names this tree.
 
-    A release's commit may have been added to the pin since: its files are known by their digests.
+    The pin of a release may have got its commit since, because its files are known by their digests.
     """
     if tried is None:
         return False

@@ -1,4 +1,4 @@
-"""Charts of the report page: where each arm's number lies against its limit. Geometry only; a template draws it."""
+"""Charts of the report page: each arm's number against its limit, as places in pixels. A template draws them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOG_FROM = 30.0
 
 @dataclass(frozen=True)
 class Mark:
-    """What one arm measured. ``x`` is None where the number is not finite and so lies on no axis."""
+    """The number that an arm measured; its place ``x`` is None if the number is not finite."""
 
     arm: str
     value: float
@@ -23,7 +23,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Line:
-    """A vertical line of the chart, its value and the side of its label that keeps it inside."""
+    """A vertical line of the chart. ``anchor``: the SVG text-anchor that keeps its label inside the chart."""
 
     value: float
     x: float
@@ -32,7 +32,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Chart:
-    """One numeric check over the arms of a receipt; ``absent`` are the arms that ran without coming to it."""
+    """One numeric check over the arms of a receipt; ``absent`` are the arms that ran but never reached it."""
 
     name: str
     role: str
@@ -47,7 +47,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Axis:
-    """From values to places. A log axis keeps zero in a slot of its own, left of a gap."""
+    """Maps values to places. On a log axis zero has its own place, left of a gap."""
 
     kind: str
     low: float
@@ -55,7 +55,7 @@ class Axis:
     start: float = LEFT
 
     def x(self, value: float) -> float | None:
-        """The place of ``value``, None when it has none."""
+        """The place of ``value``, None if it is not finite."""
         if not math.isfinite(value):
             return None
         if self.kind == "log":
@@ -69,7 +69,7 @@ class Axis:
 
 
 def axis(values: list[float]) -> Axis:
-    """Log where the positive numbers differ by a factor of 30 and none is negative, otherwise linear with zero."""
+    """A log axis if no value is negative and the positive ones span a factor of 30, else a linear one with zero."""
     finite = [value for value in values if math.isfinite(value)]
     positive = [value for value in finite if value > 0]
     if positive and min(finite) >= 0 and max(positive) / min(positive) >= LOG_FROM:
@@ -79,13 +79,13 @@ def axis(values: list[float]) -> Axis:
 
 
 def charts(receipt: Details) -> list[Chart]:
-    """All numeric checks of a receipt; a check whose limit differs between arms is drawn once for each limit."""
-    found: dict[tuple[object, ...], list[tuple[ArmName, Check]]] = {}
+    """A chart for each numeric check of a receipt; a check with another limit in another arm has a chart for each."""
+    groups: dict[tuple[object, ...], list[tuple[ArmName, Check]]] = {}
     for arm, check in receipt.every_check():
         if check.numeric:
-            found.setdefault((check.name, check.role, check.limit, check.bug_above), []).append((arm, check))
+            groups.setdefault((check.name, check.role, check.limit, check.bug_above), []).append((arm, check))
     ran = [arm for arm, results in receipt.arms.items() if results]
-    return [_chart(group, ran) for group in found.values()]
+    return [_chart(group, ran) for group in groups.values()]
 
 
 def _chart(group: list[tuple[ArmName, Check]], ran: list[ArmName]) -> Chart:

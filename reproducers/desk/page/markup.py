@@ -28,24 +28,23 @@ SCROLL = '<div class="scroll" role="group" aria-label="Table" tabindex="0"><tabl
 
 
 def clean(text: str) -> str:
-    """The text without characters that HTML forbids: control characters as their pictures, others as U+FFFD."""
-    return NOT_TEXT.sub(lambda found: chr(0x2400 + ord(found[0])) if found[0] < " " else "\ufffd", text)
+    """The text with each character that HTML forbids replaced: a control character by its picture, others by U+FFFD."""
+    return NOT_TEXT.sub(lambda match: chr(0x2400 + ord(match[0])) if match[0] < " " else "\ufffd", text)
 
 
 def split_log(text: str) -> dict[str, str]:
-    """{arm: its lines}, in the order of their first line; a line without a prefix belongs to the one before."""
+    """{arm: its lines}, arms in the order of their first lines; a line without a prefix is of the line before's arm."""
     parts: dict[str, list[str]] = {}
     arm = "run"
     for line in text.splitlines():
-        found = ARM_LINE.match(line)
-        if found:
-            arm, line = found[1], line[found.end() :]
+        if prefix := ARM_LINE.match(line):
+            arm, line = prefix[1], line[prefix.end() :]
         parts.setdefault(arm, []).append(line)
     return {name: "\n".join(lines) for name, lines in parts.items()}
 
 
 def highlight(code: str, language: str) -> Markup:
-    """The code with Pygments' short class names; plain where it has no lexer for the language."""
+    """The code as HTML with Pygments' short class names, plain if Pygments has no lexer for the language."""
     import pygments
     from pygments.formatters import HtmlFormatter
     from pygments.lexers import get_lexer_by_name
@@ -62,7 +61,7 @@ def highlight(code: str, language: str) -> Markup:
 def markdown(text: str, base: int) -> Markup:
     """GitHub-flavoured Markdown as sanitised HTML; its headings begin at level ``base`` and skip none.
 
-    Links go to public pages only, pictures and anything that loads or runs are dropped.
+    Only links to public pages stay. Pictures and everything that loads or runs are dropped.
     """
     import nh3
 
@@ -102,7 +101,7 @@ def _renumber(tokens: list[Token], base: int) -> None:
 
 
 def _linked(tokens: Iterable[Token]) -> Iterable[Token]:
-    """Without links into the repository, which the site does not hold."""
+    """The tokens without links into the repository, because the site does not hold its files."""
     dropped = False
     for token in tokens:
         if token.type == "link_open":

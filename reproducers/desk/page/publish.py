@@ -1,4 +1,4 @@
-"""Put the report page in place, whole or not at all."""
+"""Puts the report page in place, whole or not at all."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MARKER = ".patchlane-site"
 
 
 def publish(files: dict[str, bytes], out: Path) -> None:
-    """Write the site beside ``out`` and swap it in whole; an interrupted run leaves the old one.
+    """Write the site beside ``out`` and swap it in whole; an interrupted run leaves the old site.
 
-    PatchlaneError when ``out`` is something else than an earlier site or an empty folder, or cannot be written.
+    Raises PatchlaneError if ``out`` exists and is neither an earlier site nor an empty folder, or cannot be written.
     """
     refuse_foreign(out)
     try:
@@ -36,7 +36,7 @@ def publish(files: dict[str, bytes], out: Path) -> None:
 
 
 def refuse_foreign(out: Path) -> None:
-    """PatchlaneError when ``out`` holds what this verb did not make."""
-    ours = out.is_dir() and not out.is_symlink() and ((out / MARKER).is_file() or not any(out.iterdir()))
-    if (out.exists() or out.is_symlink()) and not ours:
+    """Raises PatchlaneError if ``out`` exists and is neither an earlier site nor an empty folder."""
+    replaceable = out.is_dir() and not out.is_symlink() and ((out / MARKER).is_file() or not any(out.iterdir()))
+    if (out.exists() or out.is_symlink()) and not replaceable:
         raise PatchlaneError(f"{out} was not made by this verb and is left alone", "--out a folder that does not exist")

@@ -1,4 +1,4 @@
-"""Kept training runs for the report page: what each receipt's summary says, and the files kept beside it."""
+"""Kept training runs for the report page: each receipt's summary in words, and the files kept beside it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from reproducers.base.errors import PatchlaneError
 
 SHORT = 50  # a run of fewer steps compared two settings
-# The summary's fields as people read them, with the format of their numbers.
+# {the summary's field: (its name in words, the format of its numbers)}
 LABELS = {
     "gpu": ("GPU", ""),
     "steps": ("Steps", ",d"),
@@ -45,7 +45,7 @@ LABELS = {
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """One folder of ``receipts/train``. ``rows`` are the summary's fields in words, ``setup`` its run.json."""
+    """One folder of ``receipts/train``. ``rows``: the summary's (name, value) in words; ``setup``: its run.json."""
 
     name: str
     summary: dict[str, Any]
@@ -64,7 +64,7 @@ class TrainingRun:
 
     @property
     def size(self) -> str:
-        """The model's size; "" where the run was kept without its run.json."""
+        """The name of the model's size; "" if the run was kept without its run.json."""
         return str(self.setup.get("size", {}).get("name", ""))
 
     @property
@@ -74,7 +74,7 @@ class TrainingRun:
 
     @property
     def title(self) -> str:
-        """What ran, in words; the folder's name where that was not kept."""
+        """Size, GPUs, steps and day in words; the folder's name if the run was kept without its run.json."""
         if not self.size or self.gpus is None:
             return self.name
         gpus = f"{self.gpus} GPU{'' if self.gpus == 1 else 's'}"
@@ -84,15 +84,14 @@ class TrainingRun:
     def short(self) -> bool:
         return int(self.summary.get("steps") or 0) < SHORT
 
-    def told(self, name: str) -> str:
-        """A field of the summary as people read it, "–" where the run has none."""
-        return said(name, self.summary[name]) if self.summary.get(name) is not None else "–"
+    def formatted(self, name: str) -> str:
+        """A field of the summary in its format, "–" if the run has no such field."""
+        return _formatted(name, self.summary[name]) if self.summary.get(name) is not None else "–"
 
 
-def said(name: str, value: Any) -> str:
-    """A summary's value in its field's format."""
+def _formatted(name: str, value: Any) -> str:
     if isinstance(value, list):
-        return ", ".join(said(name, item) for item in value) or "none"
+        return ", ".join(_formatted(name, item) for item in value) or "none"
     form = LABELS.get(name, ("", ".4g"))[1]
     if isinstance(value, bool) or not isinstance(value, int | float) or not form:
         return str(value)
@@ -101,8 +100,7 @@ def said(name: str, value: Any) -> str:
     return format(value, form) if math.isfinite(value) else str(value)
 
 
-def label(name: str) -> str:
-    """A field's name in words."""
+def _label(name: str) -> str:
     return LABELS[name][0] if name in LABELS else name.replace("_", " ").replace(".", ": ")
 
 
@@ -115,7 +113,7 @@ def _flat(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def training_runs(root: Path) -> list[TrainingRun]:
-    """All runs kept under ``root``, fastest first; PatchlaneError for a receipt that is not one."""
+    """All runs kept under ``root``, fastest first. Raises PatchlaneError if a receipt is malformed."""
     runs = [_run(path) for path in sorted(root.glob("*/receipt.json"))]
     return sorted(runs, key=lambda run: -(run.summary.get("tokens_per_s_per_gpu") or 0))
 
@@ -124,11 +122,11 @@ def _run(path: Path) -> TrainingRun:
     try:
         receipt = json.loads(path.read_text())
         summary, files = dict(receipt["summary"]), sorted(receipt["files"])
-        # names of a receipt are never trusted to stay inside its folder
+        # a name in a receipt could lead out of its folder
         kept = [path.parent / name for name in files if name == Path(name).name and (path.parent / name).is_file()]
         setup = next((dict(json.loads(file.read_text())) for file in kept if file.name == "run.json"), {})
     except (ValueError, KeyError, TypeError) as error:
         where = f"{path.parent.name}/{path.name}"
         raise PatchlaneError(f"{where} is no training receipt: {error!r}", "python -m model.receipt check") from error
-    rows = [(label(name), said(name, value)) for name, value in _flat(summary) if name != "schema_version"]
+    rows = [(_label(name), _formatted(name, value)) for name, value in _flat(summary) if name != "schema_version"]
     return TrainingRun(path.parent.name, summary, setup, rows, [path, *kept], list(receipt.get("absent", [])))

@@ -1,4 +1,4 @@
-"""What the report page tells, read from packs and receipts; a pure function of them, without a clock."""
+"""The contents of the report page, read from packs and receipts; without a clock, so the same input gives the same."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import BROKEN, HEALTHY, Verdict
 from reproducers.base.wording import short
 from reproducers.desk.blockers import Blocker, blockers, fixes
-from reproducers.desk.page import charts as site_charts
 from reproducers.desk.page import markup
+from reproducers.desk.page.charts import Chart, charts
 from reproducers.desk.text.render import render
 from reproducers.evidence import manifest
 from reproducers.evidence.receipts import alias, newest_of, read
@@ -30,8 +30,8 @@ RELEASE = re.compile(r"\d+(\.\w+)+")
 
 
 @dataclass(frozen=True)
-class Receipt:
-    """One receipt: where the site keeps it, and what it says."""
+class ReceiptView:
+    """A receipt's content ``body``, and its address ``href`` in the site."""
 
     path: Path
     href: str
@@ -39,12 +39,12 @@ class Receipt:
 
     @property
     def tree(self) -> str:
-        """The tree that was tried, as its pin names it."""
+        """The release, commit or name of the tree that was tried."""
         return str(self.body.pin.origin) if self.body.pin else self.body.at
 
     @property
-    def seen(self) -> str:
-        """What its arms saw, in numbers."""
+    def observed(self) -> str:
+        """The checks of its arms that the verdict rests on, in numbers."""
         return in_numbers(self.body.verdict, self.body.reason, self.body.arms)
 
     @property
@@ -53,8 +53,8 @@ class Receipt:
 
 
 @dataclass(frozen=True)
-class Row:
-    """A check without a number and a limit: what each arm that came to it says."""
+class OtherCheck:
+    """A check without a number or without a limit, as each arm that reached it recorded it."""
 
     name: str
     role: str
@@ -66,15 +66,15 @@ class LaneView:
     """The newest receipt of a lane at the live pin."""
 
     name: str
-    receipt: Receipt
-    charts: list[site_charts.Chart]
-    others: list[Row]
+    receipt: ReceiptView
+    charts: list[Chart]
+    others: list[OtherCheck]
     logs: dict[str, str]
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How the bug stands upstream: what is the case and, where there is one, the thread that says so."""
+    """A fact about the bug upstream, and the thread that shows it, "" if there is none."""
 
     what: str
     url: str = ""
@@ -82,12 +82,12 @@ class Standing:
 
 @dataclass(frozen=True)
 class PackView:
-    """One pack's page."""
+    """A pack's page. ``no_reproducer`` and ``no_body`` say why the single file and the text could not be made."""
 
     pack: Pack
     entry: Entry
     lanes: list[LaneView]
-    history: list[Receipt]
+    history: list[ReceiptView]
     upstream: list[Standing]
     affected: str
     blockers: list[Blocker]
@@ -104,51 +104,43 @@ class PackView:
 
     @property
     def folder(self) -> str:
-        """Where the site keeps the pack's files."""
+        """The site's folder for the pack's files."""
         return f"packs/{self.pack.number:02d}"
 
 
 @dataclass(frozen=True)
 class HostView:
-    """One host's page: what it is, what it had installed, and its newest receipt of each pack, lane and tree."""
+    """A host's page: its hardware, imported versions and newest receipt of each pack, lane, tree and set of arms."""
 
     alias: str
     facts: list[Host]
     versions: dict[str, list[str]]
-    receipts: list[tuple[PackView, Receipt]]
+    receipts: list[tuple[PackView, ReceiptView]]
 
     @property
     def page(self) -> str:
         return f"hosts/{self.alias}.html"
 
 
-def histories(packs: list[Pack], root: Path) -> dict[str, list[Receipt]]:
-    """{pack id: its receipts, oldest first}."""
-    return {
-        pack.id: [
-            Receipt(path, f"receipts/{path.parent.name}/{path.name}", read(path))
-            for path in chain(root / f"{pack.number:02d}")
-        ]
-        for pack in packs
-    }
+def _history(pack: Pack, root: Path) -> list[ReceiptView]:
+    """The pack's receipts, oldest first."""
+    paths = chain(root / f"{pack.number:02d}")
+    return [ReceiptView(path, f"receipts/{path.parent.name}/{path.name}", read(path)) for path in paths]
 
 
 def pack_views(packs: list[Pack], root: Path) -> list[PackView]:
-    """All packs; what may be filed is judged on the day of the newest receipt."""
-    entries, found = manifest.build(packs, root), histories(packs, root)
-    day = taken(found)
-    return [_pack_view(pack, entries[pack.id], found[pack.id], root, day) for pack in packs]
+    """A page for each pack, with the reasons against filing it on the day of the newest receipt.
 
-
-def taken(found: dict[str, list[Receipt]]) -> datetime.date:
-    """The day of the newest receipt; PatchlaneError when there is none."""
-    days = [receipt.body.day for receipts in found.values() for receipt in receipts]
+    Raises PatchlaneError if there is no receipt.
+    """
+    entries, histories = manifest.build(packs, root), {pack.id: _history(pack, root) for pack in packs}
+    days = [receipt.body.day for history in histories.values() for receipt in history]
     if not days:
         raise PatchlaneError("there is no receipt to report on", "python -m reproducers.run pack05")
-    return max(days)
+    return [_pack_view(pack, entries[pack.id], histories[pack.id], root, max(days)) for pack in packs]
 
 
-def _pack_view(pack: Pack, entry: Entry, history: list[Receipt], root: Path, day: datetime.date) -> PackView:
+def _pack_view(pack: Pack, entry: Entry, history: list[ReceiptView], root: Path, day: datetime.date) -> PackView:
     by_path = {receipt.path: receipt for receipt in history}
     body, no_body = _body(pack, root)
     files, no_reproducer = _files(pack)
@@ -171,7 +163,7 @@ def _pack_view(pack: Pack, entry: Entry, history: list[Receipt], root: Path, day
 
 
 def standing(pack: Pack) -> Iterator[Standing]:
-    """Where the fix and the reports are upstream, by the pack's threads and its healthy pins."""
+    """Facts about the bug upstream, from the pack's threads and its healthy pins."""
     state = pack.upstream_state
     if state.filed_url:
         yield Standing(f"filed as {state.filed}", state.filed_url)
@@ -189,18 +181,18 @@ def standing(pack: Pack) -> Iterator[Standing]:
 
 
 def affected(tried: dict[str, Verdict]) -> str:
-    """The releases and commits that receipts show with the bug; three releases or more in a row as a range."""
+    """The releases and commits in which receipts show the bug; three releases or more are given as a range."""
     healthy = [Version(name) for name, word in tried.items() if word in HEALTHY and RELEASE.fullmatch(name)]
     broken = [name for name, word in tried.items() if word in BROKEN]
     releases = sorted((name for name in broken if RELEASE.fullmatch(name)), key=Version)
     others = [short(name) for name in broken if name not in releases]
-    if len(releases) > 2 and not any(Version(releases[0]) < one < Version(releases[-1]) for one in healthy):
+    if len(releases) > 2 and not any(Version(releases[0]) < release < Version(releases[-1]) for release in healthy):
         releases = [f"{releases[0]} to {releases[-1]} ({len(releases)} tried)"]
     return ", ".join(releases + others)
 
 
 def _files(pack: Pack) -> tuple[dict[str, bytes], PatchlaneError | None]:
-    """What a visitor takes along: the reproducer as one file, or why there is none, and the patches."""
+    """The files that a visitor can take along: the single file, or why it could not be made, and the patches."""
     from reproducers.desk.attachment.export import render as exported
 
     patches = {f"{pack.id}-{path.name}": path.read_bytes() for path in _patches(pack)}
@@ -222,33 +214,33 @@ def _body(pack: Pack, root: Path) -> tuple[Markup | None, PatchlaneError | None]
         return None, error
 
 
-def _lane_view(lane: str, receipt: Receipt) -> LaneView:
-    rows: dict[str, Row] = {}
+def _lane_view(lane: str, receipt: ReceiptView) -> LaneView:
+    others: dict[str, OtherCheck] = {}
     for arm, check in receipt.body.every_check():
         if not check.numeric:
-            rows.setdefault(check.name, Row(check.name, check.role, {})).arms[arm] = check
+            others.setdefault(check.name, OtherCheck(check.name, check.role, {})).arms[arm] = check
     log = receipt.path.with_suffix(".log").read_text(errors="replace")
-    return LaneView(lane, receipt, site_charts.charts(receipt.body), list(rows.values()), markup.split_log(log))
+    return LaneView(lane, receipt, charts(receipt.body), list(others.values()), markup.split_log(log))
 
 
 def natural(name: str) -> list[tuple[bool, int, str]]:
-    """A key that puts h200-2 before h200-10."""
+    """A sort key that puts h200-2 before h200-10."""
     return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name)]
 
 
 def host_views(packs: list[PackView]) -> list[HostView]:
-    """All hosts that any receipt names, by alias."""
-    found: dict[str, list[tuple[PackView, Receipt]]] = {}
+    """A page for each host that a receipt names, by alias."""
+    hosts: dict[str, list[tuple[PackView, ReceiptView]]] = {}
     for view in packs:
         for receipt in view.history:
-            found.setdefault(alias(receipt.body.host.alias), []).append((view, receipt))
-    return [_host_view(name, found[name]) for name in sorted(found, key=natural)]
+            hosts.setdefault(alias(receipt.body.host.alias), []).append((view, receipt))
+    return [_host_view(name, hosts[name]) for name in sorted(hosts, key=natural)]
 
 
-def _host_view(name: str, receipts: list[tuple[PackView, Receipt]]) -> HostView:
+def _host_view(name: str, receipts: list[tuple[PackView, ReceiptView]]) -> HostView:
     facts: list[Host] = []
     versions: dict[str, set[str]] = {}
-    latest: dict[tuple[object, ...], tuple[PackView, Receipt]] = {}
+    latest: dict[tuple[object, ...], tuple[PackView, ReceiptView]] = {}
     for view, receipt in receipts:
         if receipt.body.host not in facts:
             facts.append(receipt.body.host)

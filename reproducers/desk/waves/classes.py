@@ -1,4 +1,4 @@
-"""In which order packs are filed: the class of each, derived from its record and receipts, never typed."""
+"""In which order packs are filed: each pack's class, derived from its record and receipts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ CLASSES: tuple[WaveClass, ...] = get_args(WaveClass)  # in filing order
 
 
 def wave_class(pack: Pack, checks: Iterable[Check]) -> WaveClass:
-    """The first class that holds, in this order of questions.
+    """The first class whose condition holds, asked in this order; ``checks`` are ``bug_checks``.
 
-    - "comment": the decision is a comment; what is posted is one, whatever the bug is.
+    - "comment": the decision is a comment, whatever the bug is.
     - "report": the pack has no fix to offer (kind report or guard), even where its bug is a crash.
     - "refactor": kind refactor; it removes something, and no user waits for it.
-    - "crash fix": raising is what the unpatched tree does wrong. Of those of ``checks``, the bug checks of the newest
-      pristine arms, that show the bug, at least half have the signature of a crash. Not in category "graph safety":
-      what no graph can hold runs without one.
+    - "crash fix": of those ``checks`` that show the bug, at least half have the signature of a crash. Never in category
+      "graph safety": that code raises only while a CUDA graph captures it.
     - "fix": every other bug, memory included.
     """
     if pack.filing.decision == "comment":
@@ -38,6 +37,6 @@ def wave_class(pack: Pack, checks: Iterable[Check]) -> WaveClass:
 
 
 def bug_checks(entry: Entry, root: Path) -> list[Check]:
-    """The bug checks of the last pristine arm in each lane's newest receipt; ``entry`` is the manifest's."""
-    seen = [read(root / lane.receipt) for _, lane in sorted(entry.lanes.items())]
-    return [check for receipt in seen for check in receipt.checks("pristine") if check.role == "bug"]
+    """Bug checks of the last pristine arm in each lane's newest receipt under ``root``; ``entry`` is the manifest's."""
+    receipts = [read(root / lane.receipt) for _, lane in sorted(entry.lanes.items())]
+    return [check for receipt in receipts for check in receipt.checks("pristine") if check.role == "bug"]
