@@ -98,6 +98,7 @@ def test_a_planted_fault_is_found(real, planted):
     assert len(faults({**real, "index.html": broken})) == 1
 
 
+@pytest.mark.site
 def test_the_same_input_gives_the_same_bytes(real):
     assert pages(load_packs(), ROOT / "receipts") == real
 
@@ -392,6 +393,7 @@ def test_what_it_did_not_make_is_left_alone(tmp_path, kind):
         publish.publish({"index.html": b"new"}, out)
 
 
+@pytest.mark.site
 def test_the_verb_writes_the_same_site_without_a_network_client(real, tmp_path):
     """A fresh process, with another hash seed, writes the same bytes and has imported nothing that can post."""
     program = (
@@ -424,6 +426,7 @@ MAIN = "document.querySelector('main').scrollWidth - document.querySelector('mai
 OPEN = "document.querySelectorAll('details').forEach(one => { one.open = true })"
 
 
+@pytest.mark.site
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_fits_every_screen_and_loads_without_a_fault(real, browser, tmp_path, scheme):
     publish.publish(real, tmp_path / "site")
