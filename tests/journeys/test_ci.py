@@ -64,7 +64,7 @@ def test_a_batch_that_is_cut_off_goes_on_where_it_was(toy, repo):
         time.sleep(0.1)
     children = psutil.Process(script.pid).children(recursive=True)
     os.killpg(script.pid, signal.SIGTERM)  # as `timeout` does: the runner hears of it from the script as well
-    assert script.wait(120) == 130
+    assert script.wait(500) == 130
     assert not any(child.is_running() for child in children)
     assert (out / "receipts.tar.gz").is_file()
     first = receipts(out)
