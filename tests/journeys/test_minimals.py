@@ -21,12 +21,11 @@ LANES = [
 pytestmark = [pytest.mark.upstream, pytest.mark.pack, pytest.mark.timeout(3600)]
 
 
-def run(store, pack, pin, tree, lane, scratch):
+def run(store, pack, needs, tree, lane, scratch):
     """The exit status and output of minimal() on a tree, with an arm's environment; skips where it cannot run here.
 
     An arm's environment has the bytecode that arms on this tree have made: to compile a tree's sources takes seconds.
     """
-    needs = [need.path for need in pins.need_trees(store, pack, pin, lane)]
     root = patching.import_root(tree.path, pack.upstream.source_root)
     command = [sys.executable, "-s", "-P", pack.reproducer, "--minimal", "--lane", lane, "--tree", root]
     for need in needs:
@@ -44,14 +43,17 @@ def test_it_raises_where_the_bug_is_and_returns_where_it_is_not(pack, lane, tmp_
     sound = next((pin for name, pin in pack.pins.items() if pack.healthy_at(name) and pin.release), None)
     try:
         tree = pins.pin_tree(store, pack, live, {})
-        status, output = run(store, pack, live, tree, lane, tmp_path)
+        needs = [need.path for need in pins.need_trees(store, pack, live, lane)]
+        status, output = run(store, pack, needs, tree, lane, tmp_path)
         assert status == 1 and ", in minimal" in output, output
         if pack.patch.is_file():
             strip = patching.strip_for(tree.path, pack.upstream.source_root)
             fixed = patching.patched_tree(store, tree, pack.patch, strip, pack.number)
-            status, output = run(store, pack, live, fixed, lane, tmp_path)
+            status, output = run(store, pack, needs, fixed, lane, tmp_path)
         elif sound is not None:
-            status, output = run(store, pack, sound, pins.pin_tree(store, pack, sound, {}), lane, tmp_path)
+            healthy = pins.pin_tree(store, pack, sound, {})
+            needs = [need.path for need in pins.need_trees(store, pack, sound, lane)]
+            status, output = run(store, pack, needs, healthy, lane, tmp_path)
         else:
             return
     except CannotTestHere as error:
