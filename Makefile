@@ -4,9 +4,10 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 PACKS  ?= pack05 pack09 pack16
 RUN    ?= build/train
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 comma  := ,
 
-.PHONY: setup reproduce train test lint clean
+.PHONY: setup reproduce train test test-all lint clean
 
 setup: $(VENV)/.ready
 
@@ -37,8 +38,12 @@ train: $(VENV)/.train
 	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m model.train cpu_tiny --out $(RUN)
 	$(BIN)/python -m model.report $(RUN)
 
+# Minutes: all but what tests/kit/tiers.py marks as the rest.
 test: $(VENV)/.train
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	$(PYTEST) -m 'not rest'
+
+test-all: test
+	$(PYTEST) -m rest
 
 lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

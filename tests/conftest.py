@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import ready
+import tiers
 from toy import Toy, package_index, wheel
 
 from reproducers import approve, preflight
@@ -13,8 +14,16 @@ from reproducers.record import schema
 from reproducers.record.receipt import Statement
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` looks at the markers
 def pytest_collection_modifyitems(items):
-    """The packs on their upstreams first, a minute or two each: left to the end, one of them would run alone."""
+    """Marks what trains and what `make test` leaves out; the packs come first, or one would run alone at the end."""
+    for item in items:
+        if "stack" in item.fixturenames:
+            item.add_marker("train")
+        given = getattr(item, "callspec", None)
+        pack = given.params.get("pack") if given else None
+        if tiers.rests({mark.name for mark in item.iter_markers()}, pack, item.path.name):
+            item.add_marker("rest")
     items.sort(key=lambda item: item.path.name != "test_packs.py")
 
 

@@ -98,6 +98,7 @@ def test_a_planted_fault_is_found(real, planted):
     assert len(faults({**real, "index.html": page})) == 1
 
 
+@pytest.mark.site
 def test_the_same_input_gives_the_same_bytes(real):
     assert pages(load_packs(), ROOT / "receipts") == real
 
@@ -390,6 +391,7 @@ def test_a_folder_that_it_did_not_make_is_left_alone(tmp_path, kind):
     assert refused.value.remedy.startswith("--out ") and sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.site
 def test_the_verb_writes_the_same_site_without_a_network_client(real, tmp_path):
     """A fresh process, with another hash seed, writes the same bytes and has imported nothing that can post."""
     program = (
@@ -422,6 +424,7 @@ MAIN = "document.querySelector('main').scrollWidth - document.querySelector('mai
 OPEN = "document.querySelectorAll('details').forEach(details => { details.open = true })"
 
 
+@pytest.mark.site
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_fits_every_screen_and_loads_without_a_fault(real, browser, tmp_path, scheme):
     publish.publish(real, tmp_path / "site")

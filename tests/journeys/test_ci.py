@@ -1,6 +1,7 @@
-"""The scripts of ci/ that a scheduler calls: what runs, what comes out, and how a run that was cut off goes on."""
+"""What a scheduler calls: the scripts of ci/, the halves of the suite, and how a run that was cut off goes on."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -9,10 +10,12 @@ import time
 
 import psutil
 import pytest
+import tiers
 import yaml
-from toy import RECORD, REPRODUCER, heed_interrupts
+from toy import RECORD, REPRODUCER, TOTAL, edited, heed_interrupts
 
-from reproducers.record.schema import ROOT
+from reproducers.evidence.receipts import write
+from reproducers.record.schema import ROOT, load_packs
 from reproducers.upstream.bundle import install
 from reproducers.upstream.bundle import parts as bundle
 from reproducers.upstream.store import Store
@@ -61,7 +64,7 @@ def test_a_batch_that_is_cut_off_goes_on_where_it_was(toy, repo):
         time.sleep(0.1)
     children = psutil.Process(script.pid).children(recursive=True)
     os.killpg(script.pid, signal.SIGTERM)  # as `timeout` does: the runner hears of it from the script as well
-    assert script.wait(120) == 130
+    assert script.wait(500) == 130
     assert not any(child.is_running() for child in children)
     assert (out / "receipts.tar.gz").is_file()
     first = receipts(out)
@@ -167,3 +170,43 @@ def test_the_workflow_calls_the_script_and_keys_its_caches_by_content():
     keys = " ".join(step["with"]["key"] for step in steps if "cache" in step.get("uses", ""))
     assert all(f"'{name}'" in keys for name in ("pyproject.toml", "packs/needs.yaml", "packs/*/pack.yaml"))
     assert (ROOT / ".ci" / "run").read_text().rstrip().endswith('ci/cpu"')
+
+
+def test_the_two_halves_of_the_suite_are_all_of_it_and_disjoint():
+    commands = re.findall(r"\$\(PYTEST\) (.*)", (ROOT / "Makefile").read_text())
+    assert commands == ["-m 'not rest'", "-m rest"]
+    assert "make test-all" in (ROOT / "ci" / "cpu").read_text()
+
+
+def test_a_receipt_covers_a_pack_until_a_file_of_it_changes(toy):
+    pack, folder = toy.pack(), toy.root / "receipts"
+    assert not tiers.covered(pack, folder)
+    receipt = write(toy.run(pack), folder, "toy", [], {})
+    assert tiers.covered(pack, folder)
+    for file in (pack.patch, pack.reproducer):
+        before = file.read_text()
+        file.write_text(before + "\n# changed\n")
+        assert not tiers.covered(pack, folder)
+        file.write_text(before)
+    other = pack.pins["live"].model_copy(update={"release": "2.0"})
+    assert not tiers.covered(pack.model_copy(update={"pins": {"live": other}}), folder)
+    assert tiers.covered(pack, folder)
+    receipt.write_bytes(receipt.read_bytes().replace(b"toyup", b"toyop"))
+    assert not tiers.covered(pack, folder)
+
+
+def test_a_pack_whose_fix_its_receipt_refutes_is_not_covered(toy):
+    pack, folder = toy.pack(toy.patch(edited(TOTAL))), toy.root / "receipts"
+    write(toy.run(pack), folder, "toy", [], {})
+    assert not tiers.covered(pack, folder)
+
+
+def test_what_make_test_leaves_out(monkeypatch):
+    packs = {pack.number: pack for pack in load_packs()}
+    monkeypatch.setattr(tiers, "covered", lambda pack: pack.number != 5)
+    assert not any(tiers.rests({"upstream", "pack"}, packs[number], "test_packs.py") for number in tiers.SAMPLE)
+    assert not tiers.rests({"pack"}, packs[5], "test_packs.py")
+    assert tiers.rests({"pack"}, packs[4], "test_packs.py") and tiers.rests({"pack"}, None, "test_packs.py")
+    assert tiers.rests({"site"}, None, "test_site.py") and tiers.rests({"train"}, None, "test_train_cli.py")
+    assert not tiers.rests({"train"}, None, tiers.TRAINED) and not tiers.rests({"upstream"}, None, "test_lock.py")
+    assert list(ROOT.glob(f"tests/**/{tiers.TRAINED}"))

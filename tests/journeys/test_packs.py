@@ -1,4 +1,4 @@
-"""Every pack with a patch on its real upstream, cpu lane: the good patch, a null patch, the reversed patch, mutants."""
+"""Every pack with a patch on its real upstream, cpu lane: the good patch, the reversed patch, mutants, null patches."""
 
 import dataclasses
 import subprocess
@@ -48,8 +48,23 @@ assert tilelang_dsa.fused_sparse_mla_absorbed(q, k, torch.zeros(1, 1, 64), 1.0, 
 ON_CPU = [pack for pack in load_packs() if "cpu" in pack.lanes]
 PACKS = [pack for pack in ON_CPU if pack.patch.is_file()]
 UNPATCHED = [pack for pack in ON_CPU if not pack.patch.is_file()]
+NULLED = {4, 9, 35}  # one an upstream: an arm that shows the bug again is ruled on alike in every pack
 ABLATED = {9}  # a quick one; `python -m reproducers.ablate --all` does every pack
-pytestmark = [pytest.mark.upstream, pytest.mark.timeout(1100)]
+pytestmark = [pytest.mark.upstream, pytest.mark.pack, pytest.mark.timeout(3600)]
+
+
+@pytest.fixture
+def needs_once(monkeypatch):
+    """What a pack needs beside its tree is checked once a test: for compiled libraries that takes seconds."""
+    known, real = {}, pins.need_trees
+
+    def need_trees(store, pack, pin, lane):
+        key = (pack.number, pin.origin, lane)
+        if key not in known:
+            known[key] = real(store, pack, pin, lane)
+        return known[key]
+
+    monkeypatch.setattr(pins, "need_trees", need_trees)
 
 
 def first_run(pack):
@@ -120,7 +135,7 @@ def reversed_patch(pack, scratch):
 
 
 @pytest.mark.parametrize("pack", PACKS, ids=lambda pack: pack.id)
-def test_only_the_whole_patch_is_validated(pack, tmp_path, monkeypatch):
+def test_only_the_whole_patch_is_validated(pack, tmp_path, monkeypatch, needs_once):
     """One test a pack, so that its pristine arm runs once."""
     seen, tree = first_run(pack)
     assert seen.ruling.verdict in expected(pack, seen.request), seen.ruling
@@ -129,7 +144,8 @@ def test_only_the_whole_patch_is_validated(pack, tmp_path, monkeypatch):
     def tried(name, text):
         return with_text(pack, seen, text, tmp_path / name.replace("/", "_"), monkeypatch)
 
-    assert tried("null", null_patch(pack, tree, tmp_path)).ruling.verdict is Verdict.FIX_INEFFECTIVE
+    if pack.number in NULLED:
+        assert tried("null", null_patch(pack, tree, tmp_path)).ruling.verdict is Verdict.FIX_INEFFECTIVE
     stale = tried("reversed", reversed_patch(pack, tmp_path)).ruling
     assert stale.verdict is Verdict.PATCH_STALE and "ALREADY_APPLIED" in stale.reason
     assert mutants.paths(pack), mutants.PAGE

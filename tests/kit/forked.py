@@ -26,7 +26,7 @@ from reproducers.record.schema import ROOT
 
 HERE = Path(__file__).parent
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", "OMP_NUM_THREADS": "1"}
-LIMIT_S = 120.0
+LIMIT_S = 550.0  # of wall time, of which a busy machine takes much; less than pytest's own limit, which tells nothing
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from model.patched.proof.record import read
 from reproducers.record.schema import ROOT
 from reproducers.upstream.store import Store
 
-pytestmark = pytest.mark.upstream
+pytestmark = [pytest.mark.upstream, pytest.mark.train]
 LOSS = "megatron/core/transformer/experimental_attention_variant/dsa_indexer_loss.py"
 
 

@@ -15,7 +15,7 @@ from model.profile.bottlenecks import Profile
 from model.records import history
 from reproducers.record.schema import ROOT
 
-pytestmark = pytest.mark.upstream
+pytestmark = [pytest.mark.upstream, pytest.mark.train]
 
 
 def ended(stack, arguments, **environment):
