@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -51,7 +50,6 @@ def _print(report: Report) -> None:
 @app.command()
 def main(
     packs: Annotated[list[str] | None, typer.Argument(metavar="PACK", help="packs, as pack05 (default: all)")] = None,
-    sarif: Annotated[Path | None, typer.Option(metavar="FILE", help="also write the report as SARIF 2.1.0")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the report as JSON")] = False,
     listed: Annotated[bool, typer.Option("--list", help="print every rule and its meaning, and stop")] = False,
     date: Annotated[str | None, typer.Option(metavar="DAY", help="judge ages by this day (default: today)")] = None,
@@ -65,22 +63,8 @@ def main(
         typer.echo("\n".join(f"{name:{width}}  {text}" for name, text in meanings().items()))
         return
     report = lint(packs or [], day_of(date) or today())
-    if sarif is not None:
-        _write_sarif(sarif, report)
     typer.echo(_as_json(report)) if as_json else _print(report)
     raise typer.Exit(Exit.CONTRADICTED if report.faults else Exit.OK)
-
-
-def _write_sarif(path: Path, report: Report) -> None:
-    from reproducers.base.errors import PatchlaneError
-    from reproducers.base.files import write_atomic
-    from reproducers.desk.rules.engine import meanings
-    from reproducers.desk.rules.sarif import sarif
-
-    try:
-        write_atomic(path, (json.dumps(sarif(report, meanings()), indent=1) + "\n").encode())
-    except OSError as error:
-        raise PatchlaneError(f"--sarif {path}: {error.strerror}", "name a file in a folder you may write") from error
 
 
 if __name__ == "__main__":
