@@ -43,9 +43,9 @@ def tried_on_tree(members: list[Member], mails: list[tuple[Member, str, bytes]])
 
 def listing(members: list[Member], tried: dict[str, str]) -> str:
     """The ``series`` file: how to apply it, then the patches in order."""
-    from reproducers.desk.patches.fields import Target
+    from reproducers.desk.patches.fields import target
 
-    base = Target.at(members[0].pack, members[0].pin.model_copy(update={"stacked_on": []}))
+    base = target(members[0].pack, members[0].pin.model_copy(update={"stacked_on": []}))
     option = " -3" if "three-way" in tried.values() else ""
     return "\n".join([f"# {base}: git am{option} *.patch", *tried, ""])
 

@@ -60,7 +60,7 @@ def _disagreements(case: Case, short: ShortHeader, pins: list[Pin]) -> Iterator[
         )
 
 
-@rule("header-export", "the mail that git am takes can be made, and its header reads back as it was written")
+@rule("header-export", "the mail that git am takes can be made of the patch, its record and its receipts")
 def export(case: Case) -> Iterator[Found | Skip]:
     for pin, path in case.patches.items():
         why = _unread(path) or _unproved(case, pin, path)
@@ -68,14 +68,9 @@ def export(case: Case) -> Iterator[Found | Skip]:
             yield Skip(why)
             continue
         try:
-            _, data = header.mail(case.pack, pin, case.entry, case.receipts)
-            again = header.parse(data.decode(), case.pack, pin)
-            same = again == header.header(case.pack, pin, case.entry, case.receipts)
+            header.mail(case.pack, pin, case.entry, case.receipts)
         except PatchlaneError as error:
             yield Found(*_place(case, path, error.what), error.what, error.remedy)
-            continue
-        if not same:
-            yield Found(path, 1, "the exported header reads back as another", "reword the field that git would fold")
 
 
 def _unread(path: Path) -> str:

@@ -27,7 +27,7 @@ def expected(case: Case) -> Iterator[Found | Skip]:
 
 @rule("foreign-thread", "no thread of another repository is named as the one that the pack belongs to")
 def foreign(case: Case) -> Iterator[Found | Skip]:
-    from reproducers.desk.patches.header import bug
+    from reproducers.desk.patches.fields import bug
 
     filing = line_of(case.record_text, ("upstream_state", "threads"))
     named = [(case.record, filing, f"Bug: {bug(case.pack)}")]
