@@ -1,7 +1,7 @@
-"""Whether packs may go before a maintainer: ``python -m reproducers.lint [PACK...]``. Exit 1 with faults, 0 without.
+"""Check whether packs are ready for a maintainer: ``python -m reproducers.lint [PACK...]``. Exit 1 with faults, else 0.
 
-Text, links, privacy, numbers, receipts, patches and the decision to file are checked; ``--list`` names every rule.
-A rule that cannot look (no tree in the store, no formatter) says so and is counted as skipped, never as passed.
+It checks text, links, privacy, numbers, receipts, patches and the decision to file; ``--list`` names every rule.
+A rule that cannot look (no tree in the store, no formatter) says so and counts as skipped, never as passed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 def lint(names: list[str], today: datetime.date) -> Report:
-    """The report on the packs named, all when none is; PatchlaneError for an unknown one."""
+    """The report on the named packs, or on all; PatchlaneError for an unknown pack."""
     from reproducers.desk.rules.engine import examine
     from reproducers.record.schema import ROOT, load_named, load_packs
     from reproducers.upstream.store import Store

@@ -46,7 +46,7 @@ class Header:
 
 
 def _validated(pack: Pack, pin: str, patch: Path, entry: Entry, receipts: Path) -> list[Evidence]:
-    """Evidence of each lane; PatchlaneError where there is none, or the manifest names another receipt.
+    """Evidence of each lane; PatchlaneError if there is none, or the manifest names another receipt.
 
     At the live pin every lane's receipt must be of this reproducer; elsewhere lanes with an earlier one are left out.
     """
@@ -68,7 +68,7 @@ def _validated(pack: Pack, pin: str, patch: Path, entry: Entry, receipts: Path) 
 
 
 def _patch(pack: Pack, pin: str) -> Path:
-    """The committed patch for ``pin``; PatchlaneError where it has none or the tree is healthy."""
+    """The committed patch for ``pin``; PatchlaneError if it has none or the tree is healthy."""
     patch = None if pack.healthy_at(pin) or pin not in pack.pins else pack.patch_at(pin)
     if patch is None:
         having = [name for name in pack.pins if pack.patch_at(name) and not pack.healthy_at(name)]
