@@ -83,7 +83,7 @@ def threads(*some):
 
 
 def read_by_git(folder, data):
-    """(subject, message, trailers) of a mail as ``git am`` and ``git interpret-trailers`` read it."""
+    """({mail header: value}, message, trailers) of a mail as ``git am`` and ``git interpret-trailers`` read it."""
     command = ["git", "mailinfo", "message", "patch"]
     done = subprocess.run(command, cwd=folder, input=data, capture_output=True, check=True)
     about = dict(line.split(": ", 1) for line in done.stdout.decode().splitlines() if line)
