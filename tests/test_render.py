@@ -228,9 +228,9 @@ def test_the_environment_says_os_cuda_and_installation_where_known(toy, believed
     assert now["OS"] and {"wheel", "toyup", "1.0"} <= set(now["toyup installed from"].split())
     assert list(now)[:2] == ["OS", "Python"]
     body = json.loads(path.read_text())
-    seen = body["predicate"]["patchlane"]
-    del seen["host"]["platform"]
-    seen["versions"]["cuda"] = "13.0"
+    details = body["predicate"]["patchlane"]
+    del details["host"]["platform"]
+    details["versions"]["cuda"] = "13.0"
     path.write_text(json.dumps(body))
     old = Facts(pack, root).environment
     assert "OS" not in old and old["CUDA"] == "13.0 (torch's)"

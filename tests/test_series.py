@@ -66,7 +66,7 @@ def desk(toy, monkeypatch, believed):
 def keep(toy, pack, minute):
     """A receipt that says what a run of both arms would, in the parts that a series reads."""
     started = datetime.datetime(2026, 11, 20, 8, minute, tzinfo=datetime.UTC)
-    seen = made.details(
+    details = made.details(
         pin={"release": "1.0", "artifacts": pack.pins["live"].artifacts},
         verdict="REPRODUCED_AND_FIXED",
         started=started.strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -74,7 +74,7 @@ def keep(toy, pack, minute):
     )
     tree = Origin(kind="release", distribution="toyup", release="1.0")
     patch, reproducer = ({path.name: file_sha256(path)} for path in (pack.patch, pack.reproducer))
-    body = made.statement(seen, tree, patch, reproducer).as_json()
+    body = made.statement(details, tree, patch, reproducer).as_json()
     folder = toy.root / "receipts" / f"{pack.number:02d}"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{started:%Y%m%dT%H%M%SZ}_toy_{'0' * 12}.json").write_text(json.dumps(body))
