@@ -1,7 +1,7 @@
-"""Whether packs may go before a maintainer: ``python -m reproducers.lint [PACK...]``. Exit 1 with faults, 0 without.
+"""Check whether packs are ready for a maintainer: ``python -m reproducers.lint [PACK...]``. Exit 1 with faults, else 0.
 
-Text, links, privacy, numbers, receipts, patches and the decision to file are checked; ``--list`` names every rule.
-A rule that cannot look (no tree in the store, no formatter) says so and is counted as skipped, never as passed.
+It checks text, links, privacy, numbers, receipts, patches and the decision to file; ``--list`` names every rule.
+A rule that cannot look (no tree in the store, no formatter) says so and counts as skipped, never as passed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -23,7 +22,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 def lint(names: list[str], today: datetime.date) -> Report:
-    """The report on the packs named, all when none is; PatchlaneError for an unknown one."""
+    """The report on the named packs, or on all; PatchlaneError for an unknown pack."""
     from reproducers.desk.rules.engine import examine
     from reproducers.record.schema import ROOT, load_named, load_packs
     from reproducers.upstream.store import Store
@@ -51,7 +50,6 @@ def _print(report: Report) -> None:
 @app.command()
 def main(
     packs: Annotated[list[str] | None, typer.Argument(metavar="PACK", help="packs, as pack05 (default: all)")] = None,
-    sarif: Annotated[Path | None, typer.Option(metavar="FILE", help="also write the report as SARIF 2.1.0")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the report as JSON")] = False,
     listed: Annotated[bool, typer.Option("--list", help="print every rule and its meaning, and stop")] = False,
     date: Annotated[str | None, typer.Option(metavar="DAY", help="judge ages by this day (default: today)")] = None,
@@ -65,22 +63,8 @@ def main(
         typer.echo("\n".join(f"{name:{width}}  {text}" for name, text in meanings().items()))
         return
     report = lint(packs or [], day_of(date) or today())
-    if sarif is not None:
-        _write_sarif(sarif, report)
     typer.echo(_as_json(report)) if as_json else _print(report)
     raise typer.Exit(Exit.CONTRADICTED if report.faults else Exit.OK)
-
-
-def _write_sarif(path: Path, report: Report) -> None:
-    from reproducers.base.errors import PatchlaneError
-    from reproducers.base.files import write_atomic
-    from reproducers.desk.rules.engine import meanings
-    from reproducers.desk.rules.sarif import sarif
-
-    try:
-        write_atomic(path, (json.dumps(sarif(report, meanings()), indent=1) + "\n").encode())
-    except OSError as error:
-        raise PatchlaneError(f"--sarif {path}: {error.strerror}", "name a file in a folder you may write") from error
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Begin a new pack, its files filled in as far as can be known.
+"""Begin a new pack and fill in its files as far as the values are known.
 
 ``python -m reproducers.new SLUG --upstream OWNER/NAME --release X`` fills in number, pins with the package index's
-digests, and headers; ``python -m reproducers.lint`` lists what a person has to write. A release that another pack pins
-already is not asked of the index.
+digests, and headers; ``python -m reproducers.lint`` lists the parts that a person has to write. It does not ask the
+index for a release that another pack pins.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def main(
     for path in files:
         typer.echo(path.relative_to(ROOT))
     name = f"pack{files[0].relative_to(ROOT / 'packs').parts[0].partition('_')[0]}"
-    typer.echo(f"next: {PAGE}; python -m reproducers.lint {name} lists what is to be written")
+    typer.echo(f"next: {PAGE}; python -m reproducers.lint {name} lists the parts to write")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 ``body.md.j2`` of the pack fills the blocks of a form in ``templates/forms/``, one folder an upstream whose own form it
 follows. Facts come from pack.yaml, the manifest and the newest receipts only: a number is named by lane, arm and check,
-never typed. It prints, or writes a folder of all that a person reads and posts.
+never typed. It prints the text, or writes a folder of the files that a person reads and posts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main(
     form: Annotated[str | None, typer.Option("--as", help="issue, pr or comment; default: the pack's own")] = None,
     out: Annotated[Path | None, typer.Option(help="folder for a folder a pack: text, title, attachment, patch")] = None,
 ) -> None:
-    """Print the text of each pack, or write it with what belongs to it."""
+    """Print the text of each pack, or write it with title, attachment, log and patch."""
     if form is not None and form not in FORMS:
         raise PatchlaneError(f"--as {form}", f"--as {', '.join(FORMS)}")
     every = packs == ["all"]

@@ -1,8 +1,8 @@
 """Export patches that stack: ``python -m reproducers.series [PACK...]`` writes one folder an upstream tree.
 
 Each holds the packs' patches for that release or SHA as ``git am`` takes them, with full headers, and a quilt
-``series`` file. The order is tried with ``git am`` on the pinned tree before anything is written. Packs that are held,
-not validated, or without a patch at the pin are left out, each with a line that says why.
+``series`` file. Before it writes anything it tries the order with ``git am`` on the pinned tree. It leaves out packs
+that are held, not validated, or without a patch at the pin, and prints the reason for each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main(
     out: Annotated[Path, typer.Option(metavar="DIR", help="where the folders are written")] = OUT,
     pin: Annotated[str, typer.Option(metavar="PIN", help="the pins of this name in pack.yaml")] = "live",
 ) -> None:
-    """Write the series of the packs named, or of all; PatchlaneError where one cannot be made."""
+    """Write the series of the named packs, or of all; PatchlaneError if a series cannot be made."""
     choice, entries = planned(packs or [], pin)
     ready = []
     for (distribution, version), members in choice.series.items():

@@ -204,11 +204,11 @@ def test_what_cannot_be_joined_is_refused(toy, old, new):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"), [("# ///", "#", "PEP 723"), ('"""The toy', 'x = """The toy', "docstring")]
+    ("old", "new", "lacking"), [("# ///", "#", "PEP 723"), ('"""The toy', 'x = """The toy', "docstring")]
 )
-def test_malformed_reproducers_are_refused(toy, old, new, said):
+def test_malformed_reproducers_are_refused(toy, old, new, lacking):
     toy.reproducer.write_text(TOY.replace(old, new))
-    with pytest.raises(PatchlaneError, match=said):
+    with pytest.raises(PatchlaneError, match=lacking):
         export.render(toy)
 
 

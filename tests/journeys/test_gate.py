@@ -27,7 +27,7 @@ VERBS = [
 ARGUMENTS = {
     "render": ["pack07", "--as", "comment", "--out", "build/out"],
     "export": ["pack07", "-o", "build/pack07.py"],
-    "lint": ["pack07", "--sarif", "build/lint.sarif"],
+    "lint": ["pack07"],
     "preflight": ["pack07", "--as", "comment"],
     "approve": ["pack07", "--as", "comment"],
     "waves": ["--all", "--date", str(DAY)],

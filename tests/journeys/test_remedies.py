@@ -29,7 +29,8 @@ REMEDIED = (
     "CannotTest",
     "Blocker",
     "Point",
-    "Found",
+    "Breach",
+    "StrayLine",
 )
 
 

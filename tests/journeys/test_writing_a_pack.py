@@ -21,7 +21,7 @@ STEP = re.compile(r"^`(packs/[\w./]+)`\n```\w+\n(.*?)^```$|^    (python [^\n]*?)
 
 
 class Step(NamedTuple):
-    """A file to write, or a command to run with what the page says of its end."""
+    """A file to write, or a command to run with the page's comment on how it ends."""
 
     file: str
     text: str
@@ -29,7 +29,7 @@ class Step(NamedTuple):
     said: str
 
 
-STEPS = [Step(*found) for found in STEP.findall((ROOT / "docs" / "writing-a-pack.md").read_text())]
+STEPS = [Step(*match) for match in STEP.findall((ROOT / "docs" / "writing-a-pack.md").read_text())]
 
 
 @pytest.fixture
@@ -74,9 +74,9 @@ def test_the_page_leads_from_nothing_to_what_a_maintainer_gets(desk):
     assert yaml.safe_load((repo / "manifest.yaml").read_text())["packs"]["pack99"]["state"] == "validated"
     text = (repo / "build/filing/pack99/issue.md").read_text()
     assert "`total([1, 2, 3])` is off by 1." in text
-    found = json.loads(run("python -m reproducers.preflight pack99 --json")[1])
-    assert {point["name"] for point in found["blockers"]} <= {"search age"}  # as years go by
-    assert [point["name"] for point in found["points"] if point["result"] != "pass"] == ["approval"]
+    checked = json.loads(run("python -m reproducers.preflight pack99 --json")[1])
+    assert {point["name"] for point in checked["blockers"]} <= {"search age"}  # as years go by
+    assert [point["name"] for point in checked["points"] if point["result"] != "pass"] == ["approval"]
 
 
 def test_every_file_that_new_writes_is_on_the_page():

@@ -1,1 +1,1 @@
-"""A reproducer and its probe as one file."""
+"""A reproducer and its probe as a single file."""

@@ -1,4 +1,4 @@
-"""A reproducer and what it uses of the probe as the text of one file.
+"""A reproducer and the parts of the probe that it uses, as the text of one file.
 
 Header (PEP 723), docstring, how to run it, ``minimal()``, the reproducer's code, then the probe as plain code.
 """
@@ -20,8 +20,11 @@ UNPINNED = {"tilelang": "apache-tvm-ffi"}  # pip takes the newest, which older r
 HEADER = re.compile(r"(?m)^# /// script$\s(^#(| .*)$\s)+^# ///$\n")  # PEP 723's own pattern, for one type
 
 
-def split(source: str) -> tuple[str, str, str, str]:
-    """(PEP 723 header, docstring, ``__future__`` imports, the rest) of a reproducer; they add up to its text."""
+def split(source: str) -> tuple[str, str, str]:
+    """(PEP 723 header, docstring, ``__future__`` imports) of a reproducer, as they stand in its text.
+
+    Raises PatchlaneError if it lacks header or docstring.
+    """
     header = HEADER.match(source)
     if header is None:
         raise PatchlaneError("the reproducer does not begin with a PEP 723 header", "docs/writing-a-pack.md")
@@ -29,10 +32,9 @@ def split(source: str) -> tuple[str, str, str, str]:
     if not (body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)):
         raise PatchlaneError("the reproducer has no docstring", "state the claim in one")
     lines = source.splitlines(keepends=True)
-    said, ended = header[0].count("\n"), body[0].end_lineno or 0
+    first, last = header[0].count("\n"), body[0].end_lineno or 0
     future = [n.end_lineno or 0 for n in body if isinstance(n, ast.ImportFrom) and n.module == "__future__"]
-    cut = max([ended, *future])
-    return header[0], "".join(lines[said:ended]), "".join(lines[ended:cut]), "".join(lines[cut:])
+    return header[0], "".join(lines[first:last]), "".join(lines[last : max([last, *future])])
 
 
 def note(pack: Pack) -> str:
@@ -54,7 +56,7 @@ def note(pack: Pack) -> str:
 
 
 def _folders(package: str, needs: list[str]) -> Iterator[tuple[str, str]]:
-    """(package, option that takes its folder) of those that pip cannot be relied on to install."""
+    """(package, option for its folder) of each package that pip may fail to install."""
     if package in SOURCES:
         yield package, "--tree"
     yield from ((name, "--needs") for name in needs if name in SOURCES)
@@ -65,7 +67,7 @@ def _checkout(root: str) -> str:
 
 
 def completed(header: str, needs: list[Need]) -> str:
-    """The header with the release among ``needs`` of what a distribution in it loads and does not pin."""
+    """The header with the releases in ``needs`` of distributions that a listed one loads without pinning them."""
     releases = {need.distribution: need.release for need in needs}
     for name, loaded in UNPINNED.items():
         if loaded in releases and f'"{loaded}' not in header:
@@ -76,7 +78,7 @@ def completed(header: str, needs: list[Need]) -> str:
 def render(pack: Pack) -> str:
     """The exported file's text; a pure function of the pack's and the engine's files."""
     source = pack.reproducer.read_text(encoding="utf-8")
-    header, docstring, future, _ = split(source)
+    header, docstring, future = split(source)
     header = completed(header, pins.needs_of(pack, pack.pins["live"]))
     imports, code = flatten.join(source, pack.reproducer.name, pack.lanes)
     return "\n".join([f"{header}{docstring}{note(pack)}", *([future.lstrip()] if future else []), imports, code])

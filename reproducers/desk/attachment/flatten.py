@@ -1,9 +1,9 @@
-"""Join a reproducer and what it uses of the probe into one module of plain code.
+"""Join a reproducer and the parts of the probe that it uses into one module of plain code.
 
-By name only: a definition of the probe's modules is kept when kept code names it, a method of a kept class when kept
-code has an attribute of that name. So the modules below may not define a name twice, nor one that a reproducer defines.
-Kept code is cut out of its file as it stands; docstrings down to their first line, those of methods and private
-functions wholly.
+Names alone decide: a definition of the probe's modules is kept if kept code names it, a method of a kept class if kept
+code has an attribute of that name. So the modules below may not define a name twice, nor a name that a reproducer
+defines. Kept code is copied unchanged, but docstrings keep their first line only, and those of methods and private
+functions go.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import TypeGuard
 from reproducers.base.errors import PatchlaneError
 
 ENGINE = Path(__file__).resolve().parents[2] / "probe"
-# annotations are read where a reproducer has no `from __future__ import annotations`: what they name comes first
+# a reproducer without `from __future__ import annotations` evaluates annotations, so the names in them come first
 LANES = ("lanes/triton", "lanes/megatron", "lanes/transformer_engine", "lanes/tilelang")
 MODULES = ("checks", "ranks", "stamp", "measuring", *LANES, "api")
 PROBE = "process"
-STAYS = "reproducers.probe.watched"  # what is imported under an `if` with all that this guards
-ON_CPU = ("device == 'cpu'", "lane == 'cpu'")  # what is done under these tests is of that lane only
+STAYS = "reproducers.probe.watched"  # an `if` that imports it is left out whole
+ON_CPU = ("device == 'cpu'", "lane == 'cpu'")  # code under these tests serves that lane only
 RULER = f"# {'-' * 20} what it reports through {'-' * 20}\n"
 WIDTH = 120
 _CONSTANT = ast.Assign | ast.AnnAssign
@@ -32,7 +32,7 @@ _CONSTANT = ast.Assign | ast.AnnAssign
 
 @dataclass
 class Uses:
-    """Names that code reads and attributes that it asks for."""
+    """Names and attributes that code reads."""
 
     names: set[str] = field(default_factory=set)
     attributes: set[str] = field(default_factory=set)
@@ -50,7 +50,7 @@ class Uses:
 
 @dataclass
 class Module:
-    """One of the probe's modules: its text, by line, what of it does not travel, and which of its nodes are kept."""
+    """One of the probe's modules: its lines and top nodes, the nodes that are left out, and the nodes that are kept."""
 
     name: str
     lines: list[str]
@@ -60,18 +60,18 @@ class Module:
 
     @classmethod
     def read(cls, name: str, lanes: Collection[str]) -> Module:
-        """From its file, without what only the engine or a lane not among ``lanes`` needs."""
+        """Read it from its file, without code that only the engine or a lane not among ``lanes`` needs."""
         text, leave = (ENGINE / f"{name}.py").read_text(encoding="utf-8"), _LeaveOut(lanes)
         body = [node for node in ast.parse(text).body if leave.visit(node)]
         return cls(name, text.splitlines(keepends=True), body, leave.out)
 
     def definitions(self) -> Iterator[tuple[str, ast.stmt]]:
-        """(name, node) of all that it defines at its top."""
+        """(name, node) of each definition at its top."""
         for node in self.body:
             yield from ((name, node) for name in _defined(node))
 
     def keep(self, uses: Uses) -> bool:
-        """Keep what ``uses`` asks for and add what that uses in turn; whether there was something new."""
+        """Keep the definitions in ``uses`` and add what they use in turn; returns whether any was new."""
         before = len(self.kept)
         for name, node in self.definitions():
             if name in uses.names and node not in self.kept:
@@ -86,7 +86,7 @@ class Module:
         return len(self.kept) > before
 
     def text(self) -> str:
-        """What is kept, as it stands in the file."""
+        """The kept code, as it stands in the file."""
         text, before = "", None
         for node in [node for node in self.body if node in self.kept]:
             close = isinstance(before, _CONSTANT) and isinstance(node, _CONSTANT)
@@ -94,7 +94,7 @@ class Module:
         return text
 
     def uses(self) -> Uses:
-        """What the kept code of this module uses."""
+        """The names and attributes that the kept code reads."""
         uses = Uses()
         for node in self.body:
             if node in self.kept:
@@ -109,12 +109,13 @@ class Module:
         rows = list(self.lines)
         for inner in ast.walk(node):
             if isinstance(inner, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(inner):
-                said = inner.body[0]
+                docstring = inner.body[0]
                 if isinstance(inner, ast.FunctionDef) and _inside(inner, node) and len(inner.body) > 1:
-                    gone |= self._span(said)
-                gone |= set(range(said.lineno + 1, (said.end_lineno or 0) + 1))
-                if said.end_lineno != said.lineno:
-                    rows[said.lineno - 1] = rows[said.lineno - 1].rstrip() + '"""\n'
+                    gone |= self._span(docstring)
+                first, last = docstring.lineno, docstring.end_lineno or 0
+                gone |= set(range(first + 1, last + 1))
+                if last != first:
+                    rows[first - 1] = rows[first - 1].rstrip() + '"""\n'
         span = range(self._first(node), (node.end_lineno or 0) + 1)
         text = "".join(rows[n - 1] for n in span if n not in gone)
         text = re.sub(r"  # type: ignore\b[^\n]*?(?=  #|\n)", "", text)
@@ -143,7 +144,7 @@ def _defined(node: ast.stmt) -> list[str]:
 
 
 def _stays(node: ast.AST) -> bool:
-    """Whether a node is no part of the single file: an import of these modules, or what is done in this repository."""
+    """Whether a node has no place in the single file: it imports the engine, or serves this repository only."""
     if isinstance(node, ast.ImportFrom):
         return (node.module or "").split(".")[0] == "reproducers"
     inner = node.body if isinstance(node, ast.If) else []
@@ -151,13 +152,13 @@ def _stays(node: ast.AST) -> bool:
 
 
 class _LeaveOut(ast.NodeTransformer):
-    """Takes ``out`` of a module what stays here, and what is done on the CPU only where that is no lane of the pack."""
+    """Moves to ``out`` the nodes that stay here, and code for the CPU if the pack has no such lane."""
 
     def __init__(self, lanes: Collection[str]) -> None:
         self.lanes, self.out = lanes, list[ast.stmt]()
 
     def visit(self, node: ast.AST) -> ast.AST | None:
-        """The node, or None for one that is left out."""
+        """The node, or None if it is left out."""
         of_cpu = isinstance(node, ast.If) and not node.orelse and ast.unparse(node.test) in ON_CPU
         if not (_stays(node) or (of_cpu and "cpu" not in self.lanes)):
             return self.generic_visit(node)
@@ -167,23 +168,23 @@ class _LeaveOut(ast.NodeTransformer):
 
 
 def _shell(node: ast.ClassDef) -> list[ast.AST]:
-    """A class without what is kept only where it is asked for."""
+    """The parts of a class that are always kept with it."""
     return [*node.bases, *node.keywords, *node.decorator_list, *(n for n in node.body if not _sheddable(n))]
 
 
 def _sheddable(member: ast.stmt) -> bool:
-    """Whether a class is whole without this member where nobody asks for it: a method, or what a call made."""
+    """Whether a class can lose this member if nobody uses it: a method, or an attribute made by a call."""
     made = isinstance(member, ast.Assign) and isinstance(member.value, ast.Call)
     return made or isinstance(member, ast.FunctionDef)
 
 
 def _inside(function: ast.FunctionDef, top: ast.stmt) -> bool:
-    """Whether a function is for the code around it only: a method, private, or within another."""
+    """Whether only the code around it uses the function: a method, a private or an inner function."""
     return function is not top or function.name.startswith("_")
 
 
 class Imports:
-    """Imports of several modules as one sorted block; PatchlaneError where a name would mean two things."""
+    """Imports of several modules as one sorted block; PatchlaneError if a name would mean two things."""
 
     def __init__(self) -> None:
         self.bound: dict[str, tuple[str, str | None]] = {}  # {name in the file: (module, name in it)}
@@ -231,8 +232,8 @@ def _by_type(name: str) -> tuple[int, str]:
 def join(source: str, where: str, lanes: Collection[str]) -> tuple[str, str]:
     """(imports, all other code) of the single file for a reproducer's ``source``: its own first, then the probe's.
 
-    Its ``probe.NAME`` becomes NAME. What it makes of the probe when it is imported, a Signature say, and its last
-    ``if __name__`` come after the probe. PatchlaneError, with ``where``, for what cannot be ordered so.
+    Its ``probe.NAME`` becomes NAME. Constants that it makes of the probe, as a Signature, and its last ``if __name__``
+    come after the probe. Raises PatchlaneError, with ``where``, for code that cannot be ordered so.
     """
     body = ast.parse(source).body
     asked = [n for node in body for n in ast.walk(node) if isinstance(n, ast.Attribute)]
@@ -259,18 +260,18 @@ def _of_probe(node: ast.AST) -> TypeGuard[ast.Attribute]:
 
 
 def _refuse_twice(own: set[str], modules: list[Module], imports: Imports, where: str) -> None:
-    seen = dict.fromkeys(own, where)
+    defined = dict.fromkeys(own, where)
     for module in modules:
         for name in {name for name, node in module.definitions() if node in module.kept}:
-            if name in seen:
-                raise PatchlaneError(f"{module.name}.py and {seen[name]} both define {name}", "rename one of them")
-            seen[name] = f"{module.name}.py"
-    for name in imports.bound.keys() & seen.keys():
-        raise PatchlaneError(f"{seen[name]} defines {name}, which another part imports", "rename it")
+            if name in defined:
+                raise PatchlaneError(f"{module.name}.py and {defined[name]} both define {name}", "rename one of them")
+            defined[name] = f"{module.name}.py"
+    for name in imports.bound.keys() & defined.keys():
+        raise PatchlaneError(f"{defined[name]} defines {name}, which another part imports", "rename it")
 
 
 def _ordered(body: list[ast.stmt], where: str) -> tuple[list[ast.stmt], list[ast.stmt]]:
-    """(what stands before the probe, what after it) of a reproducer, without docstring and imports."""
+    """(nodes before the probe, nodes after it) of a reproducer, without docstring and imports."""
     now: list[ast.stmt] = []
     later: list[ast.stmt] = []
     late = {"probe"}
@@ -302,9 +303,9 @@ def _eager(node: ast.stmt) -> list[ast.AST]:
 def _annotations(top: ast.stmt) -> Iterator[ast.AST]:
     """All nodes in annotations of functions."""
     for node in ast.walk(top):
-        for said in (getattr(node, "annotation", None), getattr(node, "returns", None)):
-            if isinstance(said, ast.AST):
-                yield from ast.walk(said)
+        for annotation in (getattr(node, "annotation", None), getattr(node, "returns", None)):
+            if isinstance(annotation, ast.AST):
+                yield from ast.walk(annotation)
 
 
 def _segments(source: str, body: list[ast.stmt], nodes: list[ast.stmt]) -> str:
@@ -314,11 +315,9 @@ def _segments(source: str, body: list[ast.stmt], nodes: list[ast.stmt]) -> str:
     quoted = set() if "__future__" in source else {n for top in body for n in _annotations(top)}
     for hit in sorted(hits, key=lambda n: (n.lineno, n.col_offset), reverse=True):
         line, at = lines[hit.lineno - 1], hit.col_offset
-        if not line[at:].startswith(
-            f"probe.{hit.attr}".encode()
-        ):  # in an f-string, say, of which Python 3.11 does not tell the columns
+        if not line[at:].startswith(f"probe.{hit.attr}".encode()):  # Python 3.11 gives wrong columns in an f-string
             raise PatchlaneError(f"line {hit.lineno}: probe is named where it cannot be cut out", "name it outside")
-        name = f'"{hit.attr}"' if hit in quoted else hit.attr  # read before the probe's names are there
+        name = f'"{hit.attr}"' if hit in quoted else hit.attr  # evaluated before the probe's names exist
         lines[hit.lineno - 1] = line[:at] + name.encode() + line[at + len(f"probe.{hit.attr}") :]
     text = []
     for node in nodes:

@@ -1,4 +1,4 @@
-"""Whether a patch goes onto the tree that it is for, tried as a maintainer would: ``git am`` in a repository."""
+"""Try a patch on its tree as a maintainer would: by ``git am`` in a repository."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEADS = ("refs/remotes/origin/main", "refs/heads/main", "refs/remotes/origin/mas
 
 
 def head(clone: Path) -> str:
-    """The commit of a clone's main branch, of its remote's where it has one; PatchlaneError without."""
+    """The commit of a clone's main branch, of the remote's if it has a remote; PatchlaneError if there is none."""
     for ref in HEADS:
         done = gittree.git("-C", str(clone), "rev-parse", "--verify", "--quiet", f"{ref}^{{commit}}")
         if done.returncode == 0:
@@ -27,16 +27,16 @@ def head(clone: Path) -> str:
 
 
 def on_tree(pack: Pack, tree: Path, mail: bytes) -> str:
-    """Why ``git am`` refuses the mail on an unpacked tree, in git's words; empty where it applies."""
+    """git's reason to refuse the mail on an unpacked tree; empty if it applies."""
     strip = patching.strip_for(tree, pack.upstream.source_root)
     files = {name: (tree / name).read_bytes() for name in _names(mail, strip) if (tree / name).is_file()}
     return _tried(files, mail, strip)
 
 
 def on_commit(clone: Path, commit: str, mail: bytes) -> str:
-    """The same on a commit of a clone."""
-    found = {name: gittree.git_bytes("-C", str(clone), "show", f"{commit}:{name}") for name in _names(mail, 1)}
-    return _tried({name: done.stdout for name, done in found.items() if done.returncode == 0}, mail, 1)
+    """git's reason to refuse the mail on a commit of a clone; empty if it applies."""
+    shown = {name: gittree.git_bytes("-C", str(clone), "show", f"{commit}:{name}") for name in _names(mail, 1)}
+    return _tried({name: done.stdout for name, done in shown.items() if done.returncode == 0}, mail, 1)
 
 
 def _names(mail: bytes, strip: int) -> list[str]:
@@ -47,7 +47,7 @@ def _names(mail: bytes, strip: int) -> list[str]:
 
 
 def _tried(files: dict[str, bytes], mail: bytes, strip: int) -> str:
-    """git's words where it does not take the mail on these files; it applies whole contexts only, so without fuzz."""
+    """git's reason to refuse the mail on these files; git applies whole contexts only, so without fuzz."""
     with tempfile.TemporaryDirectory(prefix="patchlane-branch-") as place:
         repository, path = Path(place) / "repository", Path(place) / "one.patch"
         repository.mkdir()

@@ -1,69 +1,65 @@
-"""The DEP-3 header of an exported patch, generated from pack.yaml and receipts, and the mail that ``git am`` takes.
+"""The DEP-3 header of an exported patch, made from pack.yaml and receipts, and the mail that ``git am`` takes.
 
-Committed patches keep their short header: receipts hold their digests. What is generated is read back by ``parse``.
+Committed patches keep their short header, because receipts hold their digests.
 """
 
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from pydantic import ValidationError
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import file_sha256
+from reproducers.base.verdicts import Verdict
+from reproducers.desk.patches import fields, short_header
 from reproducers.desk.patches import mail as patch_mail
-from reproducers.desk.patches import short_header
-from reproducers.desk.patches.fields import Status
-from reproducers.desk.patches.record import Header, due, fixing
+from reproducers.desk.patches.short_header import ShortHeader
 from reproducers.evidence.receipts import digests, newest_of, read
 from reproducers.record.entry import Entry
+from reproducers.record.receipt import Details
 from reproducers.record.schema import Pack
 
-__all__ = ["Header", "header", "mail", "parse"]
-MEND = "export the patch again: python -m reproducers.series"
+
+@dataclass(frozen=True)
+class Evidence:
+    """The newest receipt of one lane, its digest, and the digest of the patch that it ran, None if it ran none."""
+
+    lane: str
+    details: Details
+    receipt: str
+    patch: str | None
+
+    def __str__(self) -> str:
+        ruled = f"{self.lane} {self.details.verdict.value} on {self.details.day}"
+        return f"{ruled}, receipt sha256:{self.receipt}, patch sha256:{self.patch}"
 
 
-def _status(pack: Pack) -> Status:
-    state, filing = pack.upstream_state, pack.filing
-    reason = " ".join(filing.reason.split())
-    if state.filed_url:
-        return Status(word="Submitted", url=state.filed_url, on=state.filed_on)
-    if merged := fixing(pack):
-        # Backport would say that the patch is upstream's own change; a pack's patch is written for it
-        return Status(word="Inappropriate", why=f"fixed upstream by another change: {', '.join(merged)}")
-    if filing.decision in ("hold", "none"):
-        return Status(word="Inappropriate", why=f"{'held' if filing.decision == 'hold' else 'not filed'}: {reason}")
-    if filing.decision == "comment":
-        return Status(word="Pending", why=f"offered on {filing.thread}" if filing.thread else f"a comment: {reason}")
-    return Status(word="Pending", why=f"to be filed as {filing.decision}: {reason}")
+@dataclass(frozen=True)
+class Header:
+    """A patch with its short header as committed, and the (name, value) pairs written beneath its message."""
+
+    short: ShortHeader
+    trailers: list[tuple[str, str]]
+    validated: list[Evidence]
 
 
-def bug(pack: Pack) -> str:
-    """The upstream's own thread that reports the bug, else where the pack comments."""
-    reports = [thread.url for thread in pack.upstream_state.threads if thread.relation == "reports it"]
-    return next((url for url in reports if pack.owns(url)), pack.filing.thread or "none known")
+def _validated(pack: Pack, pin: str, patch: Path, entry: Entry, receipts: Path) -> list[Evidence]:
+    """Evidence of each lane; PatchlaneError if there is none, or the manifest names another receipt.
 
-
-def _validated(pack: Pack, pin: str, entry: Entry, receipts: Path) -> list[dict[str, object]]:
-    """One piece of evidence a lane; PatchlaneError where there is none, or it is not the manifest's.
-
-    Beside the live pin a lane whose receipt is of an earlier reproducer is left out, as long as another is current.
+    At the live pin every lane's receipt must be of this reproducer; elsewhere lanes with an earlier one are left out.
     """
     lane = "" if "cpu" in pack.lanes else " --lane cuda"
-    again = f"python -m reproducers.run {pack.id}{lane} --at {pin}, then python -m reproducers.manifest refresh"
-    rows: list[dict[str, object]] = []
+    refresh = "python -m reproducers.manifest refresh"
+    again = f"python -m reproducers.run {pack.id}{lane} --at {pin}, then {refresh}"
+    rows: list[Evidence] = []
     for lane, path in newest_of(pack, receipts, pin).items():
         digest, files = file_sha256(path), digests(path)
         if pin == "live" and getattr(entry.lanes.get(lane), "receipt_sha256", None) != digest:
-            raise PatchlaneError(
-                f"{pack.id}: the manifest lacks the newest {lane} receipt", again.partition("then ")[2]
-            )
+            raise PatchlaneError(f"{pack.id}: the manifest lacks the newest {lane} receipt", refresh)
         if files["reproducer.py"] == file_sha256(pack.reproducer):
-            seen, patch = read(path), files.get(getattr(pack.patch_at(pin), "name", ""))
-            row: dict[str, object] = {"lane": lane, "verdict": seen.verdict.value, "taken": seen.day}
-            rows.append({**row, "receipt": digest, "patch": patch})
+            rows.append(Evidence(lane, read(path), digest, files.get(patch.name)))
         elif pin == "live":
             raise PatchlaneError(f"{pack.id}: reproducer.py changed since the {lane} receipt", again)
     if not rows:
@@ -71,60 +67,79 @@ def _validated(pack: Pack, pin: str, entry: Entry, receipts: Path) -> list[dict[
     return rows
 
 
+def _patch(pack: Pack, pin: str) -> Path:
+    """The committed patch for ``pin``; PatchlaneError if it has none or the tree is healthy."""
+    patch = None if pack.healthy_at(pin) or pin not in pack.pins else pack.patch_at(pin)
+    if patch is None:
+        having = [name for name in pack.pins if pack.patch_at(name) and not pack.healthy_at(name)]
+        raise PatchlaneError(f"{pack.id} has no patch at pin {pin}", f"pins with one: {', '.join(having) or 'none'}")
+    return patch
+
+
 def header(pack: Pack, pin: str, entry: Entry, receipts: Path) -> Header:
     """The header of the pack's patch at ``pin``; ``entry`` is the manifest's, ``receipts`` the folder of all receipts.
 
-    PatchlaneError where there is no patch or receipt at that pin, or a field contradicts another.
+    Raises PatchlaneError if there is no patch or receipt at that pin, or if a field is wrong or contradicts another.
     """
-    restated = due(pack, pin)
-    short = short_header.read(pack.patch_at(pin) or pack.patch)
-    values = restated | {
-        "subject": short.field("Subject"),
-        "upstream_status": _status(pack),
-        "origin": short.field("Origin"),
-        "bug": bug(pack),
-        "remove_when": " ".join(pack.remove_when.split()),
-        "validated": _validated(pack, pin, entry, receipts),
-        "review_by": pack.review_by,
-    }
-    try:
-        return Header.model_validate(values, context={"pack": pack, "pin": pin})
-    except ValidationError as error:
-        rows = [f"{pack.id} at pin {pin}: {_said(fault)}" for fault in error.errors()]
-        raise PatchlaneError("\n".join(rows), f"fix packs/{pack.folder.name}, or take a new receipt") from error
+    patch = _patch(pack, pin)
+    short = short_header.read(patch)
+    subject, origin = short.field("Subject"), short.field("Origin")
+    digest, validated = file_sha256(patch), _validated(pack, pin, patch, entry, receipts)
+    trailers = [
+        ("Pack", f"{pack.number:02d}"),
+        ("Origin", origin),
+        ("Bug", fields.bug(pack)),
+        ("Upstream-Status", fields.status(pack)),
+        ("Applies-To", fields.target(pack, pack.pins[pin])),
+        ("Remove-When", " ".join(pack.remove_when.split())),
+        ("Review-By", str(pack.review_by)),
+        ("Patch", f"sha256:{digest}"),
+        ("Reproducer", f"sha256:{file_sha256(pack.reproducer)}"),
+        *(("Validated", str(evidence)) for evidence in validated),
+        ("Licence", pack.upstream.licence),
+    ]
+    faults = [("Subject", "begins with [, which git takes for a tag of its own")] if subject.startswith("[") else []
+    faults += [*_unwritten(pack, origin, trailers), *_unproved(pack, digest, validated)]
+    if faults:
+        rows = [f"{pack.id} at pin {pin}: {name}: {what}" for name, what in faults]
+        raise PatchlaneError("\n".join(rows), f"fix packs/{pack.folder.name}, or take a new receipt")
+    return Header(short, trailers, validated)
 
 
-def _said(fault: Any) -> str:
-    """One fault of a record by the field's written name."""
-    written = {field: name for name, field in patch_mail.FIELDS.items()} | {"subject": "Subject"}
-    field = str(fault["loc"][0]) if fault["loc"] else ""
-    return f"{written.get(field, field)}: {fault['msg'].removeprefix('Value error, ')}"
+def _unwritten(pack: Pack, origin: str, trailers: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """(field, fault) of each value that a person has written wrong, or not at all."""
+    filed = pack.upstream_state.filed_url
+    if filed and not fields.URL.fullmatch(filed):
+        yield "Upstream-Status", f"filed_url is not the URL of a thread: {filed}"
+    if "patchlane" not in origin:
+        yield "Origin", f"does not name patchlane: {origin}"
+    if fields.bug(pack) != "none known" and not fields.URL.fullmatch(fields.bug(pack)):
+        yield "Bug", f"not the URL of a public thread: {fields.bug(pack)}"
+    yield from ((name, "empty") for name, value in trailers if not value)
 
 
-def parse(text: str, pack: Pack | None = None, pin: str = "live") -> Header:
-    """The header of an exported patch, checked in itself and, where ``pack`` is given, against its record.
-
-    PatchlaneError with the line of each fault.
-    """
-    values, lines = patch_mail.fields_of(text)
-    try:
-        return Header.model_validate(values, context={"pack": pack, "pin": pin} if pack else None)
-    except ValidationError as error:
-        rows = [f"line {lines.get(str(f['loc'][0]), 1)}: {_said(f)}" for f in error.errors()]
-        raise PatchlaneError("\n".join(rows), MEND) from error
+def _unproved(pack: Pack, patch: str, validated: list[Evidence]) -> Iterator[tuple[str, str]]:
+    """(field, fault) of each receipt of another patch or verdict, and of a review that is due before the newest one."""
+    for evidence in validated:
+        if evidence.details.verdict is not Verdict.REPRODUCED_AND_FIXED:
+            yield "Validated", f"the {evidence.lane} receipt says {evidence.details.verdict.value}"
+        if evidence.patch != patch:
+            yield "Validated", f"the {evidence.lane} receipt is of another patch: {evidence.patch}"
+    newest = max(evidence.details.day for evidence in validated)
+    if pack.review_by <= newest:
+        yield "Review-By", f"{pack.review_by} is not after the newest receipt, of {newest}"
 
 
 def mail(pack: Pack, pin: str, entry: Entry, receipts: Path, number: int = 1, total: int = 1) -> tuple[str, bytes]:
     """(file name, mail) of the pack's patch at ``pin`` as ``git am`` takes it, ``number`` of a series of ``total``.
 
-    The same pack and receipts give the same bytes. PatchlaneError as ``header``'s.
+    The same pack and receipts give the same bytes. Raises PatchlaneError as ``header`` does.
     """
     made = header(pack, pin, entry, receipts)
-    short = short_header.read(pack.patch_at(pin) or pack.patch)
-    lanes = [found.lane for found in made.validated]
-    started = max(read(path).started for lane, path in newest_of(pack, receipts, pin).items() if lane in lanes)
-    message = patch_mail.message([pack.claim, *short.description], made.trailers())
-    name = f"{number:04d}-{patch_mail.slug(made.subject)}.patch"
+    subject = made.short.field("Subject")
+    started = max(evidence.details.started for evidence in made.validated)
+    message = patch_mail.message([pack.claim, *made.short.description], made.trailers)
+    name = f"{number:04d}-{patch_mail.slug(subject)}.patch"
     tag = "PATCH" if total == 1 else f"PATCH {number}/{total}"
     when = datetime.datetime.fromisoformat(started)
-    return name, patch_mail.compose(f"[{tag}] {made.subject}", when, message, short.diff)
+    return name, patch_mail.compose(f"[{tag}] {subject}", when, message, made.short.diff)

@@ -1,4 +1,4 @@
-"""Which packs' patches make up a series at a pin, why others do not, and the order that respects what they stand on."""
+"""Which packs' patches make up a series at a pin, why others are left out, and the order in which they apply."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class Member:
 
     @property
     def patch(self) -> Path:
-        """The committed patch; there is one, or the pack would not be in a series."""
+        """The committed patch; every pack in a series has one."""
         return self.pack.patch_at(self.name) or self.pack.patch
 
     @property
     def tree(self) -> tuple[str, str]:
-        """Distribution and release (or SHA): members with the same one make up a series."""
+        """(distribution, release or SHA); members of the same tree make up a series."""
         return self.pack.upstream.distribution, self.pin.release or str(self.pin.sha)[:12]
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Members by tree, each list in an order to apply, and ``{pack id: why}`` of those left out."""
+    """Members by tree, each list in the order to apply, and ``{pack id: reason}`` of the packs left out."""
 
     series: dict[tuple[str, str], list[Member]]
     left_out: dict[str, str]
@@ -45,7 +45,7 @@ class Choice:
 def choose(packs: list[Pack], named: list[Pack], pin: str, entries: dict[str, Entry], receipts: Path) -> Choice:
     """The series at ``pin`` of the packs ``named``, or of all; ``entries`` are the manifest's.
 
-    PatchlaneError when a pack that was named cannot be in one, or no pack can.
+    Raises PatchlaneError if a named pack cannot be in a series, or no pack can.
     """
     members, left_out = list[Member](), dict[str, str]()
     for pack in named or packs:
@@ -70,7 +70,7 @@ def choose(packs: list[Pack], named: list[Pack], pin: str, entries: dict[str, En
 
 
 def _unfit(pack: Pack, pin: str, entry: Entry, receipts: Path) -> PatchlaneError | None:
-    """Why the pack has no validated patch at the pin, if so."""
+    """Why the pack has no validated patch at the pin; None if it has one."""
     if pin not in pack.pins:
         return PatchlaneError(f"{pack.id} has no pin named {pin}", f"--pin, one of: {', '.join(pack.pins)}")
     try:
@@ -85,13 +85,13 @@ def _unfit(pack: Pack, pin: str, entry: Entry, receipts: Path) -> PatchlaneError
 
 
 def _completed(members: list[Member], packs: list[Pack], entries: dict[str, Entry], receipts: Path) -> list[Member]:
-    """The members and the packs that their pins are stacked on, at those packs' own pin for the same tree."""
-    found = list(members)
-    for member in found:  # grows while it is read
+    """The members and the packs beneath their pins, each at its own pin for the same tree."""
+    completed = list(members)
+    for member in completed:  # grows while it is read
         for number in member.pin.stacked_on:
-            if number not in [other.pack.number for other in found]:
-                found.append(_below(member, number, packs, entries, receipts))
-    return found
+            if number not in [other.pack.number for other in completed]:
+                completed.append(_below(member, number, packs, entries, receipts))
+    return completed
 
 
 def _below(member: Member, number: int, packs: list[Pack], entries: dict[str, Entry], receipts: Path) -> Member:
@@ -108,7 +108,7 @@ def _below(member: Member, number: int, packs: list[Pack], entries: dict[str, En
 
 
 def order(members: list[Member]) -> list[Member]:
-    """By number, but each after the packs that it was tested on top of or is to be filed after; cycles are refused."""
+    """By number, but each after the packs that it is stacked on or is to be filed after; PatchlaneError for a cycle."""
     by_number = {member.pack.number: member for member in members}
     sorter: graphlib.TopologicalSorter[int] = graphlib.TopologicalSorter()
     for number, member in by_number.items():
@@ -128,6 +128,6 @@ def order(members: list[Member]) -> list[Member]:
 
 
 def _before(member: Member) -> set[int]:
-    """Numbers of packs that belong before: by filing, and by any pin of the same tree."""
+    """Numbers of the packs that come before it: by ``filing.after``, and by any pin of the same tree."""
     pins = [p for p in member.pack.pins.values() if (p.release, p.sha) == (member.pin.release, member.pin.sha)]
     return {*member.pack.filing.after, *(number for pin in pins for number in pin.stacked_on)}

@@ -22,13 +22,13 @@ def numbered_mails(members: list[Member], entries: dict[str, Entry]) -> list[tup
 
     total = len(members)
     return [
-        (one, *mail(one.pack, one.name, entries[one.pack.id], ROOT / "receipts", number, total))
-        for number, one in enumerate(members, 1)
+        (member, *mail(member.pack, member.name, entries[member.pack.id], ROOT / "receipts", number, total))
+        for number, member in enumerate(members, 1)
     ]
 
 
 def tried_on_tree(members: list[Member], mails: list[tuple[Member, str, bytes]]) -> dict[str, str]:
-    """How each mail applies to the pinned tree; CannotTestHere where the store lacks it."""
+    """How each mail applies to the pinned tree; CannotTestHere if the store lacks the tree."""
     from reproducers.desk.patches.trees import tree_of
     from reproducers.desk.patches.tried import verify
     from reproducers.upstream.store import Store
@@ -43,15 +43,15 @@ def tried_on_tree(members: list[Member], mails: list[tuple[Member, str, bytes]])
 
 def listing(members: list[Member], tried: dict[str, str]) -> str:
     """The ``series`` file: how to apply it, then the patches in order."""
-    from reproducers.desk.patches.fields import Target
+    from reproducers.desk.patches.fields import target
 
-    base = Target.at(members[0].pack, members[0].pin.model_copy(update={"stacked_on": []}))
+    base = target(members[0].pack, members[0].pin.model_copy(update={"stacked_on": []}))
     option = " -3" if "three-way" in tried.values() else ""
     return "\n".join([f"# {base}: git am{option} *.patch", *tried, ""])
 
 
 def write(folder: Path, files: dict[str, bytes]) -> None:
-    """Make ``folder`` hold these files only; PatchlaneError where it holds what no series has, or cannot be written."""
+    """Make ``folder`` hold these files only; PatchlaneError if it holds files of another kind or cannot be written."""
     strangers = [p.name for p in folder.glob("*") if p.name != "series" and p.suffix != ".patch"]
     if strangers:
         raise PatchlaneError(f"{folder} holds {strangers[0]}, which is no part of a series", "--out another folder")
@@ -70,7 +70,7 @@ def write(folder: Path, files: dict[str, bytes]) -> None:
 
 
 def planned(names: list[str], pin: str) -> tuple[Choice, dict[str, Entry]]:
-    """The series of the packs named, of all when none is, at the pins of that name; with the manifest's entries."""
+    """The series of the named packs, or of all packs, at the pins of that name, with the manifest's entries."""
     from reproducers.desk.patches.order import choose
     from reproducers.evidence.manifest import build
     from reproducers.record.schema import load_packs, select

@@ -9,7 +9,7 @@ from reproducers.record.schema import Pack, Pin
 
 
 def tree_of(pack: Pack, pin: Pin, store: Path) -> Path | None:
-    """The pin's unpacked tree, any of its artefacts' (they differ in compiled files only), None when not stored."""
+    """The pin's unpacked tree, None if not stored. Any artefact's tree will do: they differ in compiled files only."""
     keys = list(pin.artifacts.values()) if pin.release else [str(pin.sha)]
     return next((store / "trees" / key for key in keys if (store / "trees" / f"{key}.json").is_file()), None)
 

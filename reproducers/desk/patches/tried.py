@@ -1,8 +1,8 @@
-"""A series tried as its reader will: ``git am``, patch by patch, in a scratch repository of the files that it touches.
+"""Try a series as its reader will: by ``git am``, patch by patch, in a scratch repository of the touched files.
 
-A patch that earlier ones moved may apply at an offset or by ``git am -3``, if that gives what ``git merge-file`` makes
-of the two versions through the pinned file, which is how the overlay joins packs for training. Fuzz never occurs:
-git applies whole contexts only.
+A patch that earlier ones moved may apply at an offset or by ``git am -3``, if the result equals the three-way merge by
+``git merge-file``, with which the overlay joins packs for training. Fuzz never occurs, because git applies whole
+contexts only.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from reproducers.upstream import merging, patching
 from reproducers.upstream.patching import ApplyClass
 
 CLEAN, MOVED, THREE_WAY = "clean", "moved", "three-way"
-Images = dict[str, bytes | None]  # a file's bytes, None where there is no such file
+Images = dict[str, bytes | None]  # a file's bytes, None if there is no such file
 
 
 def git(repository: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """Run git by no configuration but the repository's own, as an author of no name."""
+    """Run git as the author patchlane, with the repository's configuration only."""
     author = ("-c", "user.name=patchlane", "-c", "user.email=patchlane@patchlane.invalid")
     return gittree.git(*author, *args, cwd=repository)
 
@@ -36,7 +36,8 @@ class Trial:
         self.scratch, self.tree, self.members = scratch, tree, members
         self.strip = patching.strip_for(tree, members[0].pack.upstream.source_root)
         self.done: list[Member] = []
-        self.repository = self._copied("repository", sorted({name for one in members for name in self.files(one)}))
+        touched_files = sorted({name for member in members for name in self.files(member)})
+        self.repository = self._copied("repository", touched_files)
         for command in (["init", "-q"], ["add", "-A", "-f"], ["commit", "-q", "--allow-empty", "-m", "pinned"]):
             git(self.repository, *command)
 
@@ -45,17 +46,17 @@ class Trial:
         return touched(patching.files(member.patch), self.strip)
 
     def add(self, member: Member, mail: Path) -> str:
-        """``git am`` the mail; how it applied. PatchlaneError naming the pack that it conflicts with."""
+        """``git am`` the mail and return how it applied; PatchlaneError names the pack that it conflicts with."""
         how, flags = CLEAN, ["am", "--quiet", "--keep-cr", f"-p{self.strip}"]
         wanted: Images = {}
         if patching.classify(self.repository, member.patch, self.strip).kind is not ApplyClass.CLEAN:
             how, wanted = MOVED, self._merged(member)
-        said = git(self.repository, *flags, str(mail.resolve()))
-        if said.returncode and how is MOVED:
+        done = git(self.repository, *flags, str(mail.resolve()))
+        if done.returncode and how is MOVED:
             git(self.repository, "am", "--abort")
-            how, said = THREE_WAY, git(self.repository, *flags, "-3", str(mail.resolve()))
-        if said.returncode:
-            raise self._conflict(member, f"git am: {' '.join(said.stderr.split())[:200]}")
+            how, done = THREE_WAY, git(self.repository, *flags, "-3", str(mail.resolve()))
+        if done.returncode:
+            raise self._conflict(member, f"git am: {' '.join(done.stderr.split())[:200]}")
         if wanted and self._images(self.repository, list(wanted)) != wanted:
             raise self._conflict(member, "git am puts it elsewhere than the overlay's merge does")
         self.done.append(member)
@@ -73,12 +74,12 @@ class Trial:
 
     def _alone(self, member: Member) -> tuple[Images, Images]:
         """The member's files before and after its patch alone, on the packs that its pin is stacked on."""
-        below = [one for one in self.done if one.pack.number in member.pin.stacked_on]
-        names = sorted({name for one in (*below, member) for name in self.files(one)})
+        below = [other for other in self.done if other.pack.number in member.pin.stacked_on]
+        names = sorted({name for other in (*below, member) for name in self.files(other)})
         with tempfile.TemporaryDirectory(dir=self.scratch) as place:
             folder = self._copied(f"{Path(place).name}/alone", names)
-            for one in below:
-                patching.apply(folder, one.patch, self.strip)
+            for other in below:
+                patching.apply(folder, other.patch, self.strip)
             before = self._images(folder, self.files(member))
             patching.apply(folder, member.patch, self.strip)
             return before, self._images(folder, self.files(member))
@@ -87,30 +88,29 @@ class Trial:
         return {name: (folder / name).read_bytes() if (folder / name).is_file() else None for name in names}
 
     def _merged(self, member: Member) -> Images:
-        """What each file should be with the member's patch in; PatchlaneError where a merge overlaps."""
+        """Each file of the member with its patch merged into the series; PatchlaneError if a merge overlaps."""
         before, after = self._alone(member)
-        found: Images = {}
-        for name, ours in self._images(self.repository, list(after)).items():
-            found[name] = _merge(ours, before[name], after[name])
-            if found[name] is None:
+        merged: Images = {}
+        for name, current in self._images(self.repository, list(after)).items():
+            merged[name] = _merge(current, before[name], after[name])
+            if merged[name] is None:
                 raise self._conflict(member, f"the merge of {name} overlaps")
-        return found
+        return merged
 
     def _conflict(self, member: Member, why: str) -> PatchlaneError:
-        """The error that names the two packs and how to go on without the later one."""
-        mine = set(self.files(member))
-        sharing = [one for one in self.done if mine & set(self.files(one))]
-        rivals = [one for one in sharing if self._overlaps(one, member)] or sharing
-        who = " and ".join(one.pack.id for one in [*rivals[:1], member])
-        rest = " ".join(one.pack.id for one in self.members if one is not member)
+        """The error that names both packs and the command that leaves the later one out."""
+        files = set(self.files(member))
+        sharing = [other for other in self.done if files & set(self.files(other))]
+        rivals = [other for other in sharing if self._overlaps(other, member)] or sharing
+        who = " and ".join(rival.pack.id for rival in [*rivals[:1], member])
+        rest = " ".join(other.pack.id for other in self.members if other is not member)
         what = f"{who} do not go into one series: {why}" if rivals else f"{who} does not apply to its pin: {why}"
         option = "" if member.name == "live" else f" --pin {member.name}"
         return PatchlaneError(what, f"leave {member.pack.id} out: python -m reproducers.series {rest}{option}")
 
-    def _overlaps(self, one: Member, other: Member) -> bool:
-        (base, ours), (_, theirs) = self._alone(one), self._alone(other)
-        shared = set(ours) & set(theirs)
-        return any(_merge(ours[name], base[name], theirs[name]) is None for name in shared)
+    def _overlaps(self, earlier: Member, later: Member) -> bool:
+        (base, first), (_, second) = self._alone(earlier), self._alone(later)
+        return any(_merge(first[name], base[name], second[name]) is None for name in set(first) & set(second))
 
 
 def _merge(ours: bytes | None, base: bytes | None, theirs: bytes | None) -> bytes | None:
@@ -121,12 +121,12 @@ def _merge(ours: bytes | None, base: bytes | None, theirs: bytes | None) -> byte
 def verify(tree: Path, mails: list[tuple[Member, str, bytes]]) -> dict[str, str]:
     """``git am`` of all mails (member, file name, bytes) in order on the pinned ``tree``: {file name: how it applied}.
 
-    PatchlaneError where one does not apply, or not as the overlay merges it.
+    Raises PatchlaneError if a mail does not apply, or not as the overlay merges it.
     """
     with tempfile.TemporaryDirectory(prefix="patchlane-series-") as place:
         trial = Trial(Path(place), tree, [member for member, _, _ in mails])
-        found = {}
+        applied = {}
         for member, name, data in mails:
             (Path(place) / name).write_bytes(data)
-            found[name] = trial.add(member, Path(place) / name)
-        return found
+            applied[name] = trial.add(member, Path(place) / name)
+        return applied

@@ -1,1 +1,1 @@
-"""What a pack must satisfy before a person may file it: one module a family of rules, run by ``reproducers.lint``."""
+"""The rules that a pack must keep before a person may file it, one module a family; run by ``reproducers.lint``."""

@@ -1,4 +1,4 @@
-"""One pack as the rules see it: its files, its texts, its manifest entry. Everything is read once, when first asked."""
+"""One pack as the rules see it: files, texts and manifest entry, each read once, when a rule first asks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Case:
 
     @cached_property
     def rendered(self) -> dict[str, str] | PatchlaneError:
-        """The texts by form, or why there are none."""
+        """{form: text}, or the error that kept the pack from rendering."""
         from reproducers.desk.text.render import bodies
 
         try:
@@ -53,21 +53,21 @@ class Case:
 
     @cached_property
     def texts(self) -> dict[str, Any]:
-        """{form: parsed text}; empty where the pack does not render, which is another rule's matter."""
+        """{form: parsed text}; empty where the pack does not render, which receipt-claim reports."""
         from reproducers.desk.rules.prose.markdown import Text
 
         return {} if isinstance(self.rendered, PatchlaneError) else {n: Text(t) for n, t in self.rendered.items()}
 
     @cached_property
     def entry(self) -> Entry:
-        """What the manifest says of the pack, derived anew from its files and receipts."""
+        """The pack's manifest entry, derived anew from its files and receipts."""
         from reproducers.evidence.manifest import entry_of
 
         return entry_of(self.pack, self.receipts)
 
     @cached_property
     def newest(self) -> dict[str, Path]:
-        """{lane: its newest receipt} of the lanes that have one."""
+        """{lane: newest receipt} of the lanes that have a receipt."""
         from reproducers.evidence.receipts import newest_of
 
         return newest_of(self.pack, self.receipts)
@@ -75,11 +75,11 @@ class Case:
     @cached_property
     def patches(self) -> dict[str, Path]:
         """{pin: its patch} of the pins that have the bug and a patch."""
-        found = {name: self.pack.patch_at(name) for name in self.pack.pins if not self.pack.healthy_at(name)}
-        return {name: path for name, path in found.items() if path is not None}
+        patches = {name: self.pack.patch_at(name) for name in self.pack.pins if not self.pack.healthy_at(name)}
+        return {name: path for name, path in patches.items() if path is not None}
 
     def locate(self, snippet: str) -> tuple[Path, int]:
-        """Where a piece of the rendered text was written: its file and line, else the template's first line."""
+        """File and line where a piece of the rendered text was written, else the template's first line."""
         for part in (snippet, snippet[-30:], snippet[:30]):
             for path, text in ((self.body, self.source), (self.record, self.record_text)):
                 if part.strip() and part in text:

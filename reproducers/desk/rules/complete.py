@@ -1,4 +1,4 @@
-"""A pack has all its parts: nothing of the skeleton is left to be written, and a wrong fix shows that it is caught."""
+"""A pack is complete: no mark of the skeleton is left, and a mutant shows that its checks catch a wrong fix."""
 
 from __future__ import annotations
 
@@ -6,38 +6,38 @@ from collections.abc import Iterator
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.desk.rules.case import Case
-from reproducers.desk.rules.registry import Found, Skip, rule
+from reproducers.desk.rules.registry import Breach, Skip, rule
 from reproducers.desk.start import mutants, skeleton
 from reproducers.evidence.receipts import read
 
 
-@rule("pack-unwritten", "no file of the pack still has a mark of what a person has to write")
-def unwritten(case: Case) -> Iterator[Found | Skip]:
+@rule("pack-unwritten", "no file of the pack still has a mark where a person has to write")
+def unwritten(case: Case) -> Iterator[Breach | Skip]:
     folder = case.pack.folder
     for path in sorted(path for path in [*folder.iterdir(), *mutants.paths(case.pack)] if path.is_file()):
         for line, what in skeleton.marks(path.read_text(encoding="utf-8", errors="replace")):
-            yield Found(path, line, f"not written yet: {what}", f"write it in place of <write ...>: {skeleton.PAGE}")
+            yield Breach(path, line, f"not written yet: {what}", f"write it in place of <write ...>: {skeleton.PAGE}")
 
 
 @rule("pack-mutants", "a fix with a cpu lane has a mutant, and each mutant names a check of that lane that catches it")
-def mutated(case: Case) -> Iterator[Found | Skip]:
+def mutated(case: Case) -> Iterator[Breach | Skip]:
     paths = mutants.paths(case.pack)
     if mutants.owed(case.pack) and not paths:
-        yield Found(case.pack.patch, 1, "no mutant shows that a wrong fix is caught", mutants.PAGE)
+        yield Breach(case.pack.patch, 1, "no mutant shows that a wrong fix is caught", mutants.PAGE)
     names = list(_checks(case))
     for path in paths:
         try:
             mutant = mutants.read(path)
         except PatchlaneError as error:
-            yield Found(path, 1, error.what, error.remedy)
+            yield Breach(path, 1, error.what, error.remedy)
             continue
         if names and not mutant.catching(names):
             what = f"Caught-By: the newest cpu receipt has no check {mutant.caught_by!r}"
-            yield Found(path, 1, what, "name a check as the receipt does, or take a new receipt")
+            yield Breach(path, 1, what, "name a check as the receipt does, or take a new receipt")
 
 
 def _checks(case: Case) -> Iterator[str]:
-    """The names of the checks in the newest cpu receipt, none without one."""
+    """The names of the checks in the newest cpu receipt; none without a receipt."""
     if "cpu" in case.newest:
-        seen = read(case.newest["cpu"])
-        yield from (check.name for arm in (*seen.pristine, *seen.patched) for check in arm.checks)
+        receipt = read(case.newest["cpu"])
+        yield from (check.name for arm in (*receipt.pristine, *receipt.patched) for check in arm.checks)

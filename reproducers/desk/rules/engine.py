@@ -1,4 +1,4 @@
-"""Run all rules over packs: faults, what was skipped and why, exemptions taken into account."""
+"""Run all rules over packs and report faults, exempted faults and skipped rules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from reproducers.desk.rules.case import Case
 from reproducers.desk.rules.exemptions import NAME, Exemption, read
-from reproducers.desk.rules.registry import Found, Skip, all_rules
+from reproducers.desk.rules.registry import Skip, all_rules
 from reproducers.record.schema import ROOT, Pack, line_of, read_yaml
 
 EXEMPTION = "exemption"
@@ -18,7 +18,7 @@ MEANING = "every exemption names a rule and a pack that exist and still keeps a 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with a pack, where, and what ends it. ``file`` is relative to the project's folder."""
+    """A pack's breach of a rule and what ends it. ``file`` is relative to the project's folder."""
 
     rule: str
     pack: str
@@ -42,7 +42,7 @@ class Skipped:
 
 @dataclass
 class Report:
-    """All that a lint has to say; it is clean when there are no faults."""
+    """The result of a lint; it is clean without faults."""
 
     packs: list[str]
     faults: list[Fault] = field(default_factory=list)
@@ -56,7 +56,7 @@ def meanings() -> dict[str, str]:
 
 
 def examine(packs: list[Pack], receipts: Path, store: Path, today: datetime.date) -> Report:
-    """Every rule over every pack. Exemptions are read beside the packs."""
+    """Run every rule over every pack. Exemptions are read beside the packs."""
     report = Report([pack.id for pack in packs])
     for pack in packs:
         _examine(pack, Case(pack, receipts, store, today), report)
@@ -67,15 +67,12 @@ def examine(packs: list[Pack], receipts: Path, store: Path, today: datetime.date
 
 def _examine(pack: Pack, case: Case, report: Report) -> None:
     for name, rule in all_rules().items():
-        for found in dict.fromkeys(rule.check(case)):
-            if isinstance(found, Skip):
-                report.skipped.append(Skipped(name, pack.id, found.why))
+        for result in dict.fromkeys(rule.check(case)):
+            if isinstance(result, Skip):
+                report.skipped.append(Skipped(name, pack.id, result.why))
             else:
-                report.faults.append(_fault(name, pack, found))
-
-
-def _fault(name: str, pack: Pack, found: Found) -> Fault:
-    return Fault(name, pack.id, _relative(found.file, pack.folder.parent.parent), found.line, found.what, found.remedy)
+                file = _relative(result.file, pack.folder.parent.parent)
+                report.faults.append(Fault(name, pack.id, file, result.line, result.what, result.remedy))
 
 
 def _relative(path: Path, root: Path) -> str:
@@ -86,9 +83,8 @@ def _relative(path: Path, root: Path) -> str:
 
 
 def _exempt(report: Report, folder: Path) -> None:
-    """Take the exempted faults out of the report, and add a fault for each exemption that is wrong or idle."""
-    everyone = {path.parent.name[:2] for path in folder.glob("*/pack.yaml")}
-    known = {f"pack{number}" for number in everyone}
+    """Take the exempted faults out of the report, and add a fault for each wrong or idle exemption."""
+    known = {f"pack{path.parent.name[:2]}" for path in folder.glob("*/pack.yaml")}
     listed = read(folder)
     text = read_yaml(folder / NAME)[0] if listed else ""
     for index, exemption in enumerate(listed):

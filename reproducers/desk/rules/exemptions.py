@@ -1,4 +1,4 @@
-"""``packs/lint-exemptions.yaml``: faults that are known and kept, each with its reason; an idle one fails."""
+"""``packs/lint-exemptions.yaml``: known faults that are not reported, each with its reason; an idle one fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAME = "lint-exemptions.yaml"
 
 
 class Exemption(Model):
-    """Faults of ``rule`` in ``pack`` (as pack05) whose text has ``match`` in it are not reported, for ``reason``."""
+    """Faults of ``rule`` in ``pack`` (as pack05) with ``match`` in their text are not reported, for ``reason``."""
 
     rule: str
     pack: str

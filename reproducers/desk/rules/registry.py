@@ -16,8 +16,8 @@ FAMILIES = (
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a rule has found: where it is, what is the case, and what ends it."""
+class Breach:
+    """A breach of a rule: where it is, what is wrong, and what ends it."""
 
     file: Path
     line: int
@@ -27,12 +27,12 @@ class Found:
 
 @dataclass(frozen=True)
 class Skip:
-    """What a rule could not look at here, and why."""
+    """Why a rule could not look at a pack here."""
 
     why: str
 
 
-Check = Callable[[Case], Iterator[Found | Skip]]
+RuleCheck = Callable[[Case], Iterator[Breach | Skip]]
 
 
 @dataclass(frozen=True)
@@ -41,16 +41,16 @@ class Rule:
 
     id: str
     meaning: str
-    check: Check
+    check: RuleCheck
 
 
 RULES: dict[str, Rule] = {}
 
 
-def rule(name: str, meaning: str) -> Callable[[Check], Check]:
+def rule(name: str, meaning: str) -> Callable[[RuleCheck], RuleCheck]:
     """Register the decorated check under ``name``."""
 
-    def keep(check: Check) -> Check:
+    def keep(check: RuleCheck) -> RuleCheck:
         RULES[name] = Rule(name, meaning, check)
         return check
 

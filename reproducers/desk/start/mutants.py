@@ -1,4 +1,4 @@
-"""A pack's mutants: wrong fixes that one check must catch. Each is ``mutants/NAME.patch``, a diff of the patched tree.
+"""A pack's mutants: wrong fixes that a check must catch. Each is ``mutants/NAME.patch``, a diff of the patched tree.
 
 Two lines stand above the diff: ``Caught-By``, the name of that check or a glob over names, and ``Why``, what is wrong
 with the fix. A mutant proves the reproducer, so nobody upstream gets it and no receipt names it.
@@ -41,7 +41,7 @@ class Mutant:
 
 
 def owed(pack: Pack) -> bool:
-    """Whether the pack has to have a mutant: it offers a fix, and anybody can run it on a CPU."""
+    """Whether the pack needs a mutant: it offers a fix and has a CPU lane."""
     return pack.patch.is_file() and "cpu" in pack.lanes
 
 
@@ -51,16 +51,16 @@ def paths(pack: Pack) -> list[Path]:
 
 
 def read(path: Path) -> Mutant:
-    """One mutant. PatchlaneError where a field is missing or a line is none, or where no diff follows."""
+    """One mutant; PatchlaneError if a field is missing, a line is no field, or no diff follows."""
     header = short_header.read(path)
     caught_by, why = (header.field(name) for name in FIELDS)
     return Mutant(path, caught_by, why)
 
 
 def whole(pack: Pack, tree: Tree, mutant: Mutant) -> str:
-    """fix.patch with the mutant upon it, as one patch of the pristine ``tree``.
+    """fix.patch and the mutant on top of it, as one patch of the pristine ``tree``.
 
-    PatchlaneError where one of them applies with fuzz or offset, or not at all.
+    Raises PatchlaneError if either applies with fuzz or offset, or not at all.
     """
     strip = patching.strip_for(tree.path, pack.upstream.source_root)
     sets = [patching.files(path) for path in (pack.patch, mutant.path)]
@@ -75,19 +75,19 @@ def whole(pack: Pack, tree: Tree, mutant: Mutant) -> str:
         for args in (("init", "-q"), ("add", "-A")):
             git(*args, cwd=root)
         for path in (pack.patch, mutant.path):
-            found = patching.classify(root, path, strip=1)
-            if found.kind is not patching.ApplyClass.CLEAN:
+            fit = patching.classify(root, path, strip=1)
+            if fit.kind is not patching.ApplyClass.CLEAN:
                 where = path.relative_to(pack.folder)
-                raise PatchlaneError(f"{pack.folder.name}/{where}: {found.kind.value}: {found.message}", REBASE)
+                raise PatchlaneError(f"{pack.folder.name}/{where}: {fit.kind.value}: {fit.message}", REBASE)
             patching.apply(root, path, strip=1)
         git("add", "-AN", cwd=root)
         return git("diff", cwd=root).stdout
 
 
 def caught(run: Run) -> list[str]:
-    """The checks of a run that tell its patched arm from a right one, by name; none where one of the arms did not run.
+    """The names of the checks by which a run shows that its patched arm is wrong; none if an arm did not run.
 
-    They fail there, or are guards that it did not come to, or tensors that are no longer the same bit for bit.
+    They are checks that fail there, guards that it did not reach, and tensors that changed in any bit.
     """
     if not (run.pristine and run.patched):
         return []

@@ -1,4 +1,4 @@
-"""The files of a new pack: what can be known is filled in, and what a person has to write is marked ``<write ...>``.
+"""The files of a new pack: known values are filled in, and ``<write ...>`` marks the parts that a person writes.
 
 The files are ``templates/pack/*.in``; the rule ``pack-unwritten`` of the lint lists the marks that are left.
 """
@@ -24,7 +24,7 @@ from reproducers.upstream import index
 TEMPLATES = ROOT / "templates" / "pack"
 PAGE = "docs/writing-a-pack.md"
 MARK = re.compile(r"<write ([^<>]+)>")
-CATEGORIES = {"memory": "memory", "refactor": "legality refactor"}  # a kind's; of the others it has to be chosen
+CATEGORIES = {"memory": "memory", "refactor": "legality refactor"}  # of these kinds; other kinds leave it to the writer
 KINDS = ("bug", "memory", "refactor", "report")
 FIX = "{% block fix %}<write what the patch does>{% endblock %}"
 REVIEW_DAYS = 90
@@ -34,8 +34,8 @@ UNKNOWN_LICENCE = "<write the upstream's licence>"
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a new pack is of. Without ``distribution`` and ``package`` they are those of other packs of ``repo``, or
-    its name; without ``number`` the next free one."""
+    """The subject of a new pack. ``distribution`` and ``package`` default to those of other packs of ``repo``, or to
+    its name; ``number`` to the next free number."""
 
     slug: str
     repo: str
@@ -49,8 +49,8 @@ class Wanted:
 def create(wanted: Wanted, packs: Path, today: datetime.date) -> list[Path]:
     """Write the pack's folder under ``packs``, whole or not at all; returns its files.
 
-    PatchlaneError for a slug or number in use, a name that cannot be one, or a folder that cannot be written;
-    CannotTestHere where the package index is needed and not there; NoSuchRelease where it has no such release.
+    Raises PatchlaneError for a slug or number in use, an impossible name, or a folder that cannot be written;
+    CannotTestHere if the package index is needed and cannot be reached; NoSuchRelease if it lacks the release.
     """
     number = _number(wanted, packs)
     known = load_each(packs)[0]
@@ -88,7 +88,7 @@ def create(wanted: Wanted, packs: Path, today: datetime.date) -> list[Path]:
 
 
 def marks(text: str) -> list[tuple[int, str]]:
-    """(line, what is to be written there) of every mark that is left in a file's text."""
+    """(line, what to write) of every mark left in a file's text."""
     return [(text.count("\n", 0, mark.start()) + 1, mark[1]) for mark in MARK.finditer(text)]
 
 
@@ -99,7 +99,7 @@ def _files(kind: str) -> list[str]:
 
 
 def _number(wanted: Wanted, packs: Path) -> int:
-    """The new pack's number. PatchlaneError where slug or number cannot be, or are in use."""
+    """The new pack's number; PatchlaneError if slug or kind is invalid, or slug or number is in use."""
     if not re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)*", wanted.slug):
         raise PatchlaneError(f"slug {wanted.slug!r}: not words of [a-z0-9] joined by _", "as in mimo_2d_loads")
     if wanted.kind not in KINDS:
@@ -115,7 +115,7 @@ def _number(wanted: Wanted, packs: Path) -> int:
 
 
 def _upstream(wanted: Wanted, packs: list[Pack]) -> Upstream:
-    """As other packs of the repository have it, else by its name."""
+    """The upstream as other packs of the repository have it, else made of the repository's name."""
     known = next((p.upstream for p in packs if p.upstream.repo.lower() == wanted.repo.lower()), None)
     name = wanted.distribution or (known.distribution if known else wanted.repo.rpartition("/")[2].lower())
     given = {"distribution": wanted.distribution, "package": wanted.package}
@@ -131,7 +131,7 @@ def _upstream(wanted: Wanted, packs: list[Pack]) -> Upstream:
 
 
 def _pin(upstream: Upstream, release: str, packs: list[Pack]) -> Pin:
-    """The release with the digests that another pack has for it, else with the package index's."""
+    """The release with the digests of another pack that pins it, else with the package index's."""
     for pack in packs:
         for pin in pack.pins.values():
             if (pack.upstream.distribution, pin.release) == (upstream.distribution, release):
@@ -146,7 +146,7 @@ def _pin(upstream: Upstream, release: str, packs: list[Pack]) -> Pin:
 
 
 def _usable(filename: str) -> bool:
-    """Whether it is a wheel that some Python of ours imports on Linux."""
+    """Whether it is a wheel for Linux on x86_64 and one of our Python versions."""
     try:
         tags = parse_wheel_filename(filename)[3]
     except InvalidWheelFilename:

@@ -1,4 +1,4 @@
-"""All that a person reads before posting and then posts or attaches, as files."""
+"""The files that a person reads before posting, and then posts or attaches."""
 
 from __future__ import annotations
 
@@ -20,46 +20,46 @@ __all__ = ["commit", "digest", "files", "forms", "sums", "write"]
 
 
 def files(pack: Pack, receipts: Path, form: str) -> dict[str, bytes]:
-    """{name: content}: the text, its title, the reproducer as one file, the receipt's log, the patch if there is one.
+    """{name: content}: the text, its title, the exported reproducer, the receipt's log, and the patch if there is one.
 
-    PatchlaneError for a form that the pack cannot take and for what no receipt holds.
+    Raises PatchlaneError for a form that the pack cannot take, and for a value that no receipt holds.
     """
-    found = {
+    contents = {
         f"{form}.md": render.render(pack, receipts, form).encode(),
         "title.txt": (render.title(pack, form, receipts) + "\n").encode(),
         f"{pack.id}.py": export.render(pack).encode(),
         f"{pack.id}.log": Facts(pack, receipts).log,
     }
     if pack.patch.is_file():
-        found[f"{pack.id}.patch"] = commit(render.patch(pack), pack)
-    return found
+        contents[f"{pack.id}.patch"] = commit(render.patch(pack), pack)
+    return contents
 
 
 def commit(patch: Path, pack: Pack) -> bytes:
-    """The patch as the commit for upstream, as ``git am`` takes it: what and why, the author left to be filled in."""
+    """The commit for upstream as ``git am`` takes it: subject, reason and diff. The author is left to be filled in."""
     short = short_header.read(patch)
     paragraphs = short.description or [pack.claim]
     return mail.compose(short.field("Subject"), None, mail.message(paragraphs, []), short.diff, AUTHOR)
 
 
-def digest(found: dict[str, bytes]) -> str:
-    """sha256 over names and contents, in the order of names."""
-    return hashlib.sha256(json.dumps(sums(found), sort_keys=True).encode()).hexdigest()
+def digest(contents: dict[str, bytes]) -> str:
+    """sha256 over names and contents, sorted by name."""
+    return hashlib.sha256(json.dumps(sums(contents), sort_keys=True).encode()).hexdigest()
 
 
-def sums(found: dict[str, bytes]) -> dict[str, str]:
+def sums(contents: dict[str, bytes]) -> dict[str, str]:
     """{name: sha256} of the files, by name."""
-    return {name: hashlib.sha256(content).hexdigest() for name, content in sorted(found.items())}
+    return {name: hashlib.sha256(content).hexdigest() for name, content in sorted(contents.items())}
 
 
-def write(folder: Path, found: dict[str, bytes]) -> Path:
-    """The files, alone in ``folder``; PatchlaneError where it holds others."""
-    strangers = sorted(path.name for path in folder.iterdir() if path.name not in found) if folder.is_dir() else []
+def write(folder: Path, contents: dict[str, bytes]) -> Path:
+    """Make ``folder`` hold these files only and return it; PatchlaneError if it holds files of another kind."""
+    strangers = sorted(path.name for path in folder.iterdir() if path.name not in contents) if folder.is_dir() else []
     stale = [name for name in strangers if name not in {f"{form}.md" for form in render.FORMS}]
     if stale:
         raise PatchlaneError(f"{folder} holds other files: {', '.join(stale)}", "--out with another folder")
     for name in strangers:
         (folder / name).unlink()
-    for name, content in found.items():
+    for name, content in contents.items():
         write_atomic(folder / name, content)
     return folder

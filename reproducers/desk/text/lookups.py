@@ -1,4 +1,4 @@
-"""What a text may state: look-ups in pack.yaml, the manifest's entry the newest receipts at the filed pin."""
+"""The facts that a text may state, from pack.yaml, the manifest's entry and the newest receipts at the filed pin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from reproducers.record.entry import Entry
 from reproducers.record.receipt import ArmName, Check, Details, is_number
 from reproducers.record.schema import Pack, Thread
 
-BELONGS = ("reports it", "overlaps", "fixes it", "introduced it")  # relations of a thread where a comment has a place
+BELONGS = (
+    "reports it",
+    "overlaps",
+    "fixes it",
+    "introduced it",
+)  # a comment fits on threads of these relations
 TAIL, SHOWN = 16, 8  # lines of a log, checks in a table
 # Lines that tell a reader nothing: records, a compiler's progress, files of the machine, warnings, digests.
 NOISE = re.compile(
@@ -23,20 +28,20 @@ NOISE = re.compile(
 TRACEBACK = re.compile(
     r"^\[pristine\] Traceback \(most recent call last\):\n(?:\[pristine\]  .*\n)*\[pristine\] .*$", re.M
 )
-TREE = re.compile(r"(?m)^\[pristine\] |<store>/\w+/\w+/")  # what stands before a line, and before upstream's files
+TREE = re.compile(r"(?m)^\[pristine\] |<store>/\w+/\w+/")  # prefixes of a line and of upstream's files
 SHOWN_SHA = 7  # characters, as GitHub shows them
 
 
 class Facts:
-    """One pack's; PatchlaneError for what no receipt holds."""
+    """The facts of one pack; PatchlaneError for a value that no receipt holds."""
 
     def __init__(self, pack: Pack, receipts: Path) -> None:
         self.pack, self.receipts, self.pin = pack, receipts, pack.filing_pin
-        self.found = newest_of(pack, receipts, self.pin)
+        self.newest = newest_of(pack, receipts, self.pin)
         self.receipt = cache(self._read)
 
     def _path(self, lane: str, pin: str | None = None) -> Path:
-        """The newest receipt of the lane at the pin, by default the filing's; PatchlaneError where there is none."""
+        """The newest receipt of the lane at the pin, by default the filing's; PatchlaneError if there is none."""
         pin = pin or self.pin
         known = lane in self.pack.lanes and pin in self.pack.pins
         path = newest(self.pack, lane, self.receipts, pin) if known else None
@@ -60,12 +65,12 @@ class Facts:
     def measured(self, lane: str, arm: ArmName, name: str, pin: str | None = None) -> str:
         """What a check measured, with its unit, at the filing's pin or another that the text names."""
         check = self._check(lane, arm, name, pin)
-        return said(check.measured, check.unit)
+        return value_text(check.measured, check.unit)
 
     def limit(self, lane: str, arm: ArmName, name: str, pin: str | None = None) -> str:
         """A check's limit, with its unit."""
         check = self._check(lane, arm, name, pin)
-        return said(check.limit, check.unit)
+        return value_text(check.limit, check.unit)
 
     def versions(self, lane: str, pin: str | None = None) -> dict[str, str]:
         """{distribution: version} of what the run imported."""
@@ -77,20 +82,20 @@ class Facts:
         return host.gpus[0].name if lane == "cuda" else f"CPU ({host.machine})"
 
     def measured_at(self, lane: str) -> str:
-        """The pin that the lane's numbers are of: the filing's, or live where only the release was measured.
+        """The pin of the lane's numbers: the filing's, or live if only the release was measured.
 
-        A text that asks must say which it is, by ``label``.
+        A text that uses it must name the pin, by ``label``.
         """
         released = newest_of(self.pack, self.receipts)
-        return "live" if lane in released and lane not in self.found else self.pin
+        return "live" if lane in released and lane not in self.newest else self.pin
 
     def label(self, pin: str | None = None) -> str:
         """A pin as a text has it: its release, or its commit as a link."""
-        found = self.pack.pins[pin or self.pin]
-        return found.release or self._commit(str(found.sha))
+        named = self.pack.pins[pin or self.pin]
+        return named.release or self._commit(str(named.sha))
 
     def _commit(self, name: str) -> str:
-        """A release as it is, a commit shortened and linked, said to be of main where it is pinned as that."""
+        """A release as it is; a commit shortened and linked, with "main at" if it is pinned as main."""
         if len(name) != 40:
             return name
         where = "main at " if self.pack.pin_name(name) == "main" else ""
@@ -98,7 +103,7 @@ class Facts:
 
     @property
     def install(self) -> str:
-        """How the package under test came to where it was run, by the pin."""
+        """How the package under test was installed for the run at the pin."""
         pin, name = self.pack.pins[self.pin], self.pack.upstream.distribution
         if not pin.release:
             return f"source of {self.label()}, on PYTHONPATH"
@@ -123,13 +128,13 @@ class Facts:
 
     @cached_property
     def lane(self) -> str:
-        """The lane whose receipt stands for the rest: of a GPU where there is one."""
-        lanes = list(self.found) or sorted(self.pack.lanes)
-        return "cuda" if "cuda" in self.found else lanes[0]
+        """The lane whose receipt the text shows: cuda if it has one."""
+        lanes = list(self.newest) or sorted(self.pack.lanes)
+        return "cuda" if "cuda" in self.newest else lanes[0]
 
     @cached_property
     def entry(self) -> Entry:
-        """What the manifest says of the pack, derived anew."""
+        """The pack's manifest entry, derived anew."""
         from reproducers.evidence.manifest import entry_of
 
         return entry_of(self.pack, self.receipts)
@@ -141,7 +146,7 @@ class Facts:
 
     @property
     def healthy(self) -> list[str]:
-        """Those that receipts show without it."""
+        """Releases and commits that receipts show without the bug, as a text has them."""
         return self._tried(HEALTHY)
 
     def _tried(self, words: tuple[Verdict, ...]) -> list[str]:
@@ -156,7 +161,7 @@ class Facts:
 
     @property
     def last_good(self) -> str | None:
-        """The newest release before the live one that a receipt shows without the bug: it is a regression then."""
+        """The newest release before the live one that a receipt shows without the bug: the bug is then a regression."""
         from packaging.version import Version
 
         live = self.pack.pins["live"].release
@@ -170,9 +175,9 @@ class Facts:
 
     @property
     def table(self) -> list[tuple[str, str, str]]:
-        """(check, measured, limit) of the first of them that measure a number."""
+        """(check, measured, limit) of the first failed checks that measure a number."""
         rows = [
-            (c.name, said(c.measured, c.unit), said(c.limit, c.unit))
+            (c.name, value_text(c.measured, c.unit), value_text(c.limit, c.unit))
             for c in self.failed
             if is_number(c.measured) and is_number(c.limit)
         ]
@@ -180,39 +185,39 @@ class Facts:
 
     @property
     def raised(self) -> list[str]:
-        """What the unpatched tree raised: its tracebacks where the log has them, else each message once."""
+        """Tracebacks of the unpatched tree if the log has them, else each message once."""
         blocks = [TREE.sub("", block) for block in TRACEBACK.findall(self.log.decode())]
         shown = [check for check in self.failed if check.signature]
         return list(dict.fromkeys(blocks or (str(check.measured) for check in shown)))
 
     @property
     def environment(self) -> dict[str, str]:
-        """The host's and the packages' names and versions, of ``lane``; what older receipts lack is left out."""
+        """{name: version or model} of ``lane``'s host and packages; values that older receipts lack are left out."""
         receipt = self.receipt(self.lane)
         host, versions = receipt.host, dict(receipt.versions)
-        found = {"OS": host.platform} if host.platform else {}
-        found["Python"] = versions.pop("python")
+        named = {"OS": host.platform} if host.platform else {}
+        named["Python"] = versions.pop("python")
         for name, gpu in {f"{g.name}, {g.memory}, driver {g.driver}": g for g in host.gpus}.items():
-            found["GPU"] = f"{host.gpus.count(gpu)} x {name}, compute capability {gpu.capability}"
+            named["GPU"] = f"{host.gpus.count(gpu)} x {name}, compute capability {gpu.capability}"
         cuda = {"CUDA": f"{versions.pop('cuda')} (torch's)"} if "cuda" in versions else {}
-        found |= {"CPU": f"{host.machine}, {host.cores} cores", **cuda, **versions}
-        return {**found, f"{self.pack.upstream.distribution} installed from": self.install}
+        named |= {"CPU": f"{host.machine}, {host.cores} cores", **cuda, **versions}
+        return {**named, f"{self.pack.upstream.distribution} installed from": self.install}
 
     @property
     def log(self) -> bytes:
-        """The log of ``lane``'s receipt, without our own first entry and the checks as JSON that its lines repeat."""
+        """The log of ``lane``'s receipt without its first entry and without the JSON that repeats the checks."""
         lines = self._path(self.lane).with_suffix(".log").read_text(encoding="utf-8").splitlines()
-        said = [line for line in lines if not line.startswith("[run] ") and '] {"checks"' not in line[:40]]
-        return "".join(f"{line}\n" for line in said).encode()
+        kept = [line for line in lines if not line.startswith("[run] ") and '] {"checks"' not in line[:40]]
+        return "".join(f"{line}\n" for line in kept).encode()
 
     @property
     def tail(self) -> str:
-        """The end of that log, without our ruling, a compiler's progress and the folders of the machine that ran it."""
+        """The end of that log, without the verdict, compiler progress and the machine's folders."""
         return "\n".join([line for line in self.log.decode().splitlines() if not NOISE.search(line)][-TAIL:])
 
     @property
     def taken(self) -> str:
-        """On what and when ``lane``'s numbers were measured."""
+        """The hardware and day of ``lane``'s numbers."""
         return f"{self.host(self.lane)}, {self.receipt(self.lane).day}"
 
 
@@ -224,9 +229,9 @@ def again(pack: Pack, lane: str, pin: str) -> str:
 
 
 def thread(pack: Pack) -> Thread | None:
-    """Where a comment has its place: the thread that ``filing`` names, else the one that is nearest to the bug.
+    """The thread for a comment: the thread that ``filing`` names, else the nearest to the bug; None without any.
 
-    Only threads of the pack's own upstream: another project's has no place in what is posted there.
+    Only threads of the pack's own upstream count.
     """
     own = [thread for thread in pack.upstream_state.threads if pack.owns(thread.url) and "/commit/" not in thread.url]
     threads = {thread.url: thread for thread in own}
@@ -236,12 +241,12 @@ def thread(pack: Pack) -> Thread | None:
     return next(iter(near), None)
 
 
-def said(value: float | str | None, unit: str) -> str:
+def value_text(value: float | str | None, unit: str) -> str:
     """A measured value or limit as a text has it."""
     text = f"{value:.4g}" if isinstance(value, int | float) else str(value)
     return f"{text} {unit}".strip()
 
 
 def _cell(text: str) -> str:
-    """As a cell of a Markdown table."""
+    """The text as a cell of a Markdown table."""
     return " ".join(text.split()).replace("|", "\\|")

@@ -1,4 +1,4 @@
-"""The minimal() of a reproducer as a script of its own: what a body quotes and an exported file begins with."""
+"""The minimal() of a reproducer as a script of its own: bodies quote it, and the exported file begins with it."""
 
 import ast
 from pathlib import Path
@@ -7,7 +7,7 @@ from pathlib import Path
 def code(reproducer: Path) -> str | None:
     """The body of the top-level function ``minimal`` without its docstring, dedented, ending in one newline.
 
-    None where the reproducer has no such function, or one of a docstring only. SyntaxError where it is no Python.
+    None if the reproducer has no such function, or only a docstring in it. SyntaxError if it is no Python.
     """
     source = reproducer.read_text(encoding="utf-8")
     for node in ast.parse(source, str(reproducer)).body:

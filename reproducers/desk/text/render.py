@@ -21,7 +21,7 @@ from reproducers.record.schema import ROOT, Pack
 FORMS = ("issue", "pr", "comment")
 PLAIN = "plain"
 FOLDER = ROOT / "templates" / "forms"
-# A fenced block, to be left alone, or the gap that a part with nothing to say leaves.
+# A fenced block, which stays as it is, or the gap that an empty part leaves.
 FENCE_OR_GAP = re.compile(r"^(?P<fence>`{3,})[^\n]*\n.*?^(?P=fence)$|\n(?:[ \t]*\n){2,}", re.M | re.S)
 _environment = Environment(
     loader=FileSystemLoader([str(FOLDER)]), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
@@ -30,29 +30,29 @@ _environment = Environment(
 
 
 def patch(pack: Pack) -> Path:
-    """The patch that is filed; PatchlaneError where the pin that is filed has none."""
-    found = pack.patch_at(pack.filing_pin)
-    if found is None:
+    """The patch at the filed pin; PatchlaneError if that pin has none."""
+    path = pack.patch_at(pack.filing_pin)
+    if path is None:
         record = f"packs/{pack.folder.name}/pack.yaml"
         raise PatchlaneError(
             f"{pack.id} has no patch at pin {pack.filing_pin}", f"{record}: that pin's patch, or filing.pin"
         )
-    return found
+    return path
 
 
 def forms(pack: Pack) -> tuple[str, ...]:
-    """What the pack can be posted as: a pull request needs a fix, a comment a thread that it belongs to."""
+    """The forms that the pack can be posted as: a pull request needs a fix, a comment needs a thread."""
     can = {"issue": True, "pr": pack.patch.is_file(), "comment": thread(pack) is not None}
     return tuple(form for form in FORMS if can[form])
 
 
 def own(pack: Pack) -> str:
-    """The form that ``filing`` decides for, an issue where it decides for none."""
+    """The form of ``filing.decision``; issue if the decision is no form."""
     return pack.filing.decision if pack.filing.decision in FORMS else "issue"
 
 
 def template(pack: Pack, form: str, regression: bool) -> str:
-    """The upstream's form, its regression form where it has one and the bug is a regression, else the plain one."""
+    """The upstream's form (for a regression its regression form, if it has one), else the plain form."""
     folder = pack.upstream.repo.replace("/", "_")
     names = [f"{folder}/regression.md.j2"] if form == "issue" and regression else []
     names += [f"{folder}/{form}.md.j2", f"{PLAIN}/{form}.md.j2"]
@@ -60,7 +60,7 @@ def template(pack: Pack, form: str, regression: bool) -> str:
 
 
 def render(pack: Pack, receipts: Path, form: str | None = None) -> str:
-    """The text; PatchlaneError when the body names what no receipt holds, is not a template, or has no such form."""
+    """The text; PatchlaneError if the body names a value that no receipt holds, is no template, or lacks the form."""
     form = form or own(pack)
     if form not in forms(pack):
         lack = "a fix" if form == "pr" else "a thread that it belongs to"
@@ -77,7 +77,7 @@ def render(pack: Pack, receipts: Path, form: str | None = None) -> str:
         text = body.render(**context, **{name: getattr(facts, name) for name in names})
     except (TemplateError, OSError) as error:
         raise PatchlaneError(f"{pack.folder.name}/body.md.j2: {error}", "correct the template") from error
-    return unwrap(FENCE_OR_GAP.sub(lambda found: found[0] if found["fence"] else "\n\n", text).strip() + "\n")
+    return unwrap(FENCE_OR_GAP.sub(lambda match: match[0] if match["fence"] else "\n\n", text).strip() + "\n")
 
 
 def bodies(pack: Pack, receipts: Path) -> dict[str, str]:

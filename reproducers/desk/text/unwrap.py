@@ -6,7 +6,7 @@ from functools import cache
 
 from markdown_it import MarkdownIt
 
-BREAKS = ("  ", "\\")  # what asks for a break at a line's end, and keeps it
+BREAKS = ("  ", "\\")  # at a line's end they ask for a break, and keep it
 
 
 @cache
@@ -15,7 +15,7 @@ def _parser() -> MarkdownIt:
 
 
 def unwrap(text: str) -> str:
-    """The text with the lines of each paragraph, in lists and quotes too, joined; all else is left as it is.
+    """The text with the lines of each paragraph, in lists and quotes too, joined; all else stays.
 
     A break that is asked for, by two spaces or a backslash at the end of a line, stays.
     """
@@ -29,7 +29,7 @@ def unwrap(text: str) -> str:
 
 
 def _joined(lines: list[str], content: list[str]) -> list[str]:
-    """A paragraph's lines as one, behind the marks of the list or quote that it is in; ``content`` is without them."""
+    """A paragraph's lines joined behind the marks of its list or quote; ``content`` lacks the marks."""
     done = [lines[0]]
     for before, line, inner in zip(lines, lines[1:], content[1:], strict=False):
         if before.endswith(BREAKS):

@@ -85,10 +85,10 @@ def test_nobody_upstream_gets_a_mutant_and_no_receipt_names_it(desk):
     pack = load_pack(desk.folder)
     before = dossier.sums(dossier.files(pack, desk.root / "receipts", "comment"))
     run = desk.run(pack)
-    seen = statement(run, "toy", [], None)
+    before_mutant = statement(run, "toy", [], None)
     write_tree(pack.folder, {"mutants/wrong.patch": MUTANT + "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-a\n+b\n"})
     assert dossier.sums(dossier.files(pack, desk.root / "receipts", "comment")) == before
-    assert statement(run, "toy", [], None) == seen
+    assert statement(run, "toy", [], None) == before_mutant
 
 
 def test_ablate_fails_where_a_mutant_is_not_caught_by_its_check(toy, pack, monkeypatch):

@@ -23,7 +23,7 @@ ATTACHED = 25_000_000  # bytes that GitHub takes as one attachment
 
 
 @pytest.fixture
-def found(toy):
+def contents(toy):
     pack = toy.pack()
     source = '# /// script\n# dependencies = []\n# ///\n"""The toy."""\n' + pack.reproducer.read_text()
     write_tree(pack.folder, {"body.md.j2": BODY, "reproducer.py": source})
@@ -31,28 +31,28 @@ def found(toy):
     return dossier.files(pack, toy.root / "receipts", "issue")
 
 
-def test_all_that_is_posted_is_there(found):
-    assert set(found) == {"issue.md", "title.txt", "pack07.py", "pack07.log", "pack07.patch"}
-    assert b"[pristine] BUG_REPRODUCED" in found["pack07.log"] and b'] {"checks"' not in found["pack07.log"]
+def test_all_that_is_posted_is_there(contents):
+    assert set(contents) == {"issue.md", "title.txt", "pack07.py", "pack07.log", "pack07.patch"}
+    assert b"[pristine] BUG_REPRODUCED" in contents["pack07.log"] and b'] {"checks"' not in contents["pack07.log"]
 
 
-def test_any_change_is_another_digest(found):
-    changed = [found | {name: content + b" "} for name, content in found.items()]
-    renamed = {f"{name}.txt": content for name, content in found.items()}
-    digests = {dossier.digest(one) for one in (found, *changed, renamed, dict(list(found.items())[1:]))}
-    assert len(digests) == len(found) + 3
-    assert dossier.digest(dict(reversed(found.items()))) == dossier.digest(found)
+def test_any_change_is_another_digest(contents):
+    changed = [contents | {name: content + b" "} for name, content in contents.items()]
+    renamed = {f"{name}.txt": content for name, content in contents.items()}
+    digests = {dossier.digest(files) for files in (contents, *changed, renamed, dict(list(contents.items())[1:]))}
+    assert len(digests) == len(contents) + 3
+    assert dossier.digest(dict(reversed(contents.items()))) == dossier.digest(contents)
 
 
-def test_it_is_written_alone(found, tmp_path):
-    folder = dossier.write(tmp_path / "pack07", found)
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == found
-    as_comment = {("comment.md" if name == "issue.md" else name): content for name, content in found.items()}
+def test_it_is_written_alone(contents, tmp_path):
+    folder = dossier.write(tmp_path / "pack07", contents)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == contents
+    as_comment = {("comment.md" if name == "issue.md" else name): content for name, content in contents.items()}
     dossier.write(folder, as_comment)
     assert {path.name for path in folder.iterdir()} == set(as_comment)
     (folder / "mine.txt").write_text("x")
-    with pytest.raises(PatchlaneError, match=r"holds other files: mine\.txt"):
-        dossier.write(folder, found)
+    with pytest.raises(PatchlaneError, match=r"mine\.txt"):
+        dossier.write(folder, contents)
 
 
 @pytest.mark.parametrize("pack", load_packs(), ids=lambda pack: pack.id)
@@ -71,16 +71,16 @@ def test_the_commit_goes_onto_the_tree_that_is_filed(pack):
     assert branch.on_tree(pack, tree, dossier.commit(render.patch(pack), pack)) == ""
 
 
-def test_the_commit_has_an_author_to_fill_in_and_no_bookkeeping(toy, found):
-    mail = found["pack07.patch"].decode()
+def test_the_commit_has_an_author_to_fill_in_and_no_bookkeeping(toy, contents):
+    mail = contents["pack07.patch"].decode()
     assert mail.splitlines()[1:3] == ["From: FULL NAME <EMAIL>", "Subject: sum all values"]
     assert not re.search(r"(?m)^(?:Pack|Upstream-Status|Remove-When|Review-By|Reproducer|Validated|Date):|sha256", mail)
     git("init", "-q", cwd=write_tree(toy.root / "clone", SOURCE))
     for command in (["add", "-A"], ["commit", "-qm", "main"]):
         git(*command, cwd=toy.root / "clone")
-    (toy.root / "one.patch").write_text(mail)
-    git("am", "-q", str(toy.root / "one.patch"), cwd=toy.root / "clone")
+    (toy.root / "x.patch").write_text(mail)
+    git("am", "-q", str(toy.root / "x.patch"), cwd=toy.root / "clone")
     git("commit", "-q", "--amend", "--reset-author", "--no-edit", "-s", cwd=toy.root / "clone")
-    said = git("log", "-1", "--format=%an%n%s%n%b", cwd=toy.root / "clone").split("\n")
-    assert said[:2] == ["toy", "sum all values"] and said[2] == toy.pack().claim
-    assert "Signed-off-by: toy <toy@example.org>" in said
+    logged = git("log", "-1", "--format=%an%n%s%n%b", cwd=toy.root / "clone").split("\n")
+    assert logged[:2] == ["toy", "sum all values"] and logged[2] == toy.pack().claim
+    assert "Signed-off-by: toy <toy@example.org>" in logged

@@ -12,14 +12,14 @@ from importlib.metadata import version
 
 @dataclass(frozen=True)
 class Formatter:
-    """An upstream's formatter: the modules it needs at which version, where upstream says so, and the function."""
+    """An upstream's formatter: modules and versions that it needs, upstream's file that says so, and the function."""
 
     needs: dict[str, str]
     config: str
     run: Callable[[str], str]
 
     def missing(self) -> str:
-        """What has to be installed before it can run here, empty when nothing."""
+        """The command that installs what it lacks here; empty if it lacks nothing."""
         wrong = [f"{n}=={v}" if v else n for n, v in self.needs.items() if not _has(n, v)]
         return f"pip install {' '.join(wrong)}" if wrong else ""
 

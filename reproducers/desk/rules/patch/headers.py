@@ -1,4 +1,4 @@
-"""A patch says what it is: the short header that is committed, and the full one that is generated for its reader."""
+"""Rules on a patch's headers: the short one that is committed, and the full one that is generated for its reader."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from reproducers.base.verdicts import Verdict
 from reproducers.desk.patches import header, short_header
 from reproducers.desk.patches.short_header import ShortHeader
 from reproducers.desk.rules.case import Case
-from reproducers.desk.rules.registry import Found, Skip, rule
+from reproducers.desk.rules.registry import Breach, Skip, rule
 from reproducers.evidence.receipts import digests, newest_of, read
 from reproducers.record.schema import Pin
 from reproducers.upstream import patching
@@ -23,23 +23,23 @@ YOCTO = ("Pending", "Submitted", "Backport", "Denied", "Inappropriate", "Inactiv
 
 
 @rule("header-grammar", "a patch's short header has every field, and they agree with pack.yaml and the pins")
-def grammar(case: Case) -> Iterator[Found | Skip]:
+def grammar(case: Case) -> Iterator[Breach | Skip]:
     for path in dict.fromkeys(case.patches.values()):
         try:
             short, faults = short_header.scan(path)
         except PatchlaneError:
             continue  # patch-clean says so
-        yield from (Found(path, fault.line, fault.what, fault.remedy) for fault in faults)
+        yield from (Breach(path, fault.line, fault.what, fault.remedy) for fault in faults)
         for name in REQUIRED:
             if name not in short.fields:
-                yield Found(path, 1, f"the header has no {name}", f'write "{name}: ..." above the diff')
+                yield Breach(path, 1, f"the header has no {name}", f'write "{name}: ..." above the diff')
         pins = [case.pack.pins[pin] for pin, patch in case.patches.items() if patch == path]
         for name, what, remedy in _disagreements(case, short, pins):
-            yield Found(path, short.lines[name], what, remedy)
+            yield Breach(path, short.lines[name], what, remedy)
 
 
 def _disagreements(case: Case, short: ShortHeader, pins: list[Pin]) -> Iterator[tuple[str, str, str]]:
-    """(field, what is the case, what ends it) of each field that is there and says something else than the pack."""
+    """(field, what is wrong, what ends it) of each field that contradicts the pack."""
     pack, fields = case.pack, short.fields
     for name, due in (("Pack", f"{pack.number:02d}"), ("Licence", pack.upstream.licence)):
         if fields.get(name, due) != due:
@@ -60,26 +60,21 @@ def _disagreements(case: Case, short: ShortHeader, pins: list[Pin]) -> Iterator[
         )
 
 
-@rule("header-export", "the mail that git am takes can be made, and its header reads back as it was written")
-def export(case: Case) -> Iterator[Found | Skip]:
+@rule("header-export", "the mail that git am takes can be made of the patch, its record and its receipts")
+def export(case: Case) -> Iterator[Breach | Skip]:
     for pin, path in case.patches.items():
         why = _unread(path) or _unproved(case, pin, path)
         if why:
             yield Skip(why)
             continue
         try:
-            _, data = header.mail(case.pack, pin, case.entry, case.receipts)
-            again = header.parse(data.decode(), case.pack, pin)
-            same = again == header.header(case.pack, pin, case.entry, case.receipts)
+            header.mail(case.pack, pin, case.entry, case.receipts)
         except PatchlaneError as error:
-            yield Found(*_place(case, path, error.what), error.what, error.remedy)
-            continue
-        if not same:
-            yield Found(path, 1, "the exported header reads back as another", "reword the field that git would fold")
+            yield Breach(*_place(case, path, error.what), error.what, error.remedy)
 
 
 def _unread(path: Path) -> str:
-    """Why the patch cannot be carried at all, which other rules report."""
+    """Why the patch cannot be carried; other rules report the fault."""
     try:
         short = short_header.read(path)
         carried = bool(short.field("Subject")) and bool(SOURCE.search(short.field("Origin")))
@@ -90,11 +85,11 @@ def _unread(path: Path) -> str:
 
 
 def _unproved(case: Case, pin: str, path: Path) -> str:
-    """Why no receipt speaks for this patch at this pin; stale ones are another rule's matter."""
-    found = newest_of(case.pack, case.receipts, pin)
+    """Why no receipt proves this patch at this pin; receipt-stale reports stale receipts."""
+    newest = newest_of(case.pack, case.receipts, pin)
     reproducer, patch = file_sha256(case.pack.reproducer), file_sha256(path)
-    current = {lane: receipt for lane, receipt in found.items() if _ran(receipt, "reproducer.py") == reproducer}
-    if not current or (pin == "live" and current != found):
+    current = {lane: receipt for lane, receipt in newest.items() if _ran(receipt, "reproducer.py") == reproducer}
+    if not current or (pin == "live" and current != newest):
         return f"no receipt of this reproducer at pin {pin}"
     if any(_ran(receipt, path.name) != patch for receipt in current.values()):
         return f"no receipt of this patch at pin {pin}"
@@ -107,7 +102,7 @@ def _ran(receipt: Path, name: str) -> str | None:
 
 
 def _place(case: Case, path: Path, what: str) -> tuple[Path, int]:
-    """The patch for what is written there, else the record."""
+    """The line of the patch for a field that is written there, else the record."""
     for word in ("Subject", "Origin"):
         if f": {word}: " in what:
             return path, short_header.read(path).lines[word]

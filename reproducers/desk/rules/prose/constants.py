@@ -1,4 +1,4 @@
-"""The numbers that a pack's text may state: what its receipts measured, and what its own files are written with."""
+"""The numbers that a pack's text may state: those in its receipts, and those in its own files."""
 
 from __future__ import annotations
 
@@ -23,28 +23,29 @@ FOLDED: dict[type[ast.operator], Callable[[float, float], float]] = {
 
 def measured(case: Case) -> list[tuple[float, str]]:
     """(value, unit) of every number in the newest receipts: measurements and limits of all arms."""
-    found = []
+    values: list[tuple[float, str]] = []
     for path in case.newest.values():
-        seen = read(path)
-        for check in (check for results in seen.arms.values() for result in results for check in result.checks):
-            values = [check.measured, check.limit, check.bug_above, *_numbers(check.detail)]
-            found += [(float(v), check.unit) for v in values if isinstance(v, int | float)]
-            found += [(v, "") for v in _numbers(str(check.measured))]
-    return found
+        receipt = read(path)
+        for check in (check for results in receipt.arms.values() for result in results for check in result.checks):
+            stated = [check.measured, check.limit, check.bug_above, *_numbers(check.detail)]
+            values += [(float(v), check.unit) for v in stated if isinstance(v, int | float)]
+            values += [(v, "") for v in _numbers(str(check.measured))]
+    return values
 
 
 def written(case: Case) -> set[float]:
     """Numbers in the reproducer, pack.yaml and the lines that the patches add or remove; products of literals too."""
-    pack = case.pack.model_dump(mode="json", exclude={"title", "claim"})  # which are what is judged
-    found = set(_numbers(json.dumps(pack))) | set(_numbers(case.pack.reproducer.read_text(encoding="utf-8")))
-    for node in ast.walk(ast.parse(case.pack.reproducer.read_text(encoding="utf-8"))):
+    pack = case.pack.model_dump(mode="json", exclude={"title", "claim"})  # these are judged
+    source = case.pack.reproducer.read_text(encoding="utf-8")
+    values = {*_numbers(json.dumps(pack)), *_numbers(source)}
+    for node in ast.walk(ast.parse(source)):
         value = _folded(node) if isinstance(node, ast.BinOp | ast.Constant) else None
         if value is not None:
-            found.add(value)
+            values.add(value)
     for patch in case.patches.values():
         changed = [line[1:] for line in patch.read_text(encoding="utf-8").splitlines() if line[:1] in "+-"]
-        found |= set(_numbers("\n".join(changed)))
-    return found
+        values.update(_numbers("\n".join(changed)))
+    return values
 
 
 def _numbers(text: str) -> Iterator[float]:

@@ -1,4 +1,4 @@
-"""The text is plain English: script, words, no emoji. It needs no language model, so it is coarse by intent."""
+"""The text is plain English: script, words, no emoji. The rules are coarse, because they use no language model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from reproducers.desk.rules.case import Case
-from reproducers.desk.rules.registry import Found, Skip, rule
+from reproducers.desk.rules.registry import Breach, Skip, rule
 
 SCRIPTS = ("LATIN", "GREEK", "MATHEMATICAL", "DOUBLE-STRUCK", "SCRIPT", "MICRO", "SUPERSCRIPT", "SUBSCRIPT", "MODIFIER")
 STOP = set(
@@ -25,12 +25,12 @@ WORDS, SHARE = 15, 0.15  # a paragraph this long has this share of words that on
 
 
 @rule("english-script", "only Latin and Greek letters and those of mathematics")
-def script(case: Case) -> Iterator[Found | Skip]:
+def script(case: Case) -> Iterator[Breach | Skip]:
     for text in case.texts.values():
         for line in text.lines:
             other = [c for c in line if unicodedata.category(c)[0] == "L" and not _known(c)]
             if other:
-                yield Found(
+                yield Breach(
                     *case.locate(line.strip()), f"{''.join(other)[:20]!r} is not English", "write it in English"
                 )
 
@@ -40,33 +40,33 @@ def _known(letter: str) -> bool:
 
 
 @rule("english-emoji", "no emoji")
-def emoji(case: Case) -> Iterator[Found | Skip]:
+def emoji(case: Case) -> Iterator[Breach | Skip]:
     for text in case.texts.values():
         for line in text.prose.splitlines():
             if line in _of_forms():
                 continue
-            found = [c for c in line if ord(c) >= 0x1F000 or 0x2600 <= ord(c) <= 0x27BF or ord(c) == 0xFE0F]
-            found += SHORTCODE.findall(line)
-            if found:
-                yield Found(*case.locate(line.strip()), f"{found[0]!r} is an emoji", "leave it out")
+            emojis = [c for c in line if ord(c) >= 0x1F000 or 0x2600 <= ord(c) <= 0x27BF or ord(c) == 0xFE0F]
+            emojis += SHORTCODE.findall(line)
+            if emojis:
+                yield Breach(*case.locate(line.strip()), f"{emojis[0]!r} is an emoji", "leave it out")
 
 
 @cache
 def _of_forms() -> frozenset[str]:
-    """The lines of all forms: what an upstream's own form has is not ours to change."""
+    """The lines of all forms; a form is its upstream's, so its emojis stay."""
     from reproducers.desk.text.render import FOLDER
 
     return frozenset(line for path in FOLDER.glob("*/*.j2") for line in path.read_text(encoding="utf-8").splitlines())
 
 
 @rule("english-words", "every longer paragraph reads as English")
-def words(case: Case) -> Iterator[Found | Skip]:
+def words(case: Case) -> Iterator[Breach | Skip]:
     for text in case.texts.values():
         for paragraph in re.split(r"\n\s*\n", text.prose):
             plain = re.sub(r"\]\([^)]*\)|https?://\S+|(?m:^\s*[|#>].*$)|(?m:^- [^:\n]+: .*$)", " ", paragraph)
-            found = [word.lower() for word in re.findall(r"(?<![\w.-])[^\W\d_]+(?![\w-])", plain)]
-            if len(found) >= WORDS and sum(word in STOP for word in found) < SHARE * len(found):
+            lower = [word.lower() for word in re.findall(r"(?<![\w.-])[^\W\d_]+(?![\w-])", plain)]
+            if len(lower) >= WORDS and sum(word in STOP for word in lower) < SHARE * len(lower):
                 first = next(line for line in paragraph.splitlines() if line.strip())
-                yield Found(
+                yield Breach(
                     *case.locate(first.strip()), "the paragraph does not read as English", "write it in English"
                 )

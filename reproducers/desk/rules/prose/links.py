@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from reproducers.desk.rules.case import Case
-from reproducers.desk.rules.registry import Found, Skip, rule
+from reproducers.desk.rules.registry import Breach, Skip, rule
 
 # Hosts whose pages anybody can read and whose addresses name a version; add one only with both.
 HOSTS = {"github.com", "pypi.org", "arxiv.org", "doi.org"}
@@ -28,60 +28,60 @@ def _links(case: Case) -> Iterator[tuple[str, str]]:
 
 
 @rule("link-public", "every link is https, to a host that anybody can read")
-def public(case: Case) -> Iterator[Found | Skip]:
+def public(case: Case) -> Iterator[Breach | Skip]:
     for link in dict.fromkeys(link for text in case.texts.values() for link in text.links):
         parts = urlsplit(link)
         if parts.scheme == "mailto":
-            continue  # an address of a person, which another rule refuses
+            continue  # private-email refuses it
         if parts.scheme != "https" or parts.hostname not in HOSTS:
             known = ", ".join(sorted(HOSTS))
-            yield Found(*case.locate(link), f"{link} is not an https link to one of {known}", "cite a public page")
+            yield Breach(*case.locate(link), f"{link} is not an https link to one of {known}", "cite a public page")
 
 
 @rule("link-immutable", "a file or a release is cited at a full SHA or version, not at a branch or tag")
-def immutable(case: Case) -> Iterator[Found | Skip]:
+def immutable(case: Case) -> Iterator[Breach | Skip]:
     for link, path in _links(case):
-        found = BLOB.match(path)
-        if found and not FULL.fullmatch(found[2]) and not HEX.fullmatch(found[2]):
-            yield Found(*case.locate(link), f"{link} follows {found[2]!r}, which moves", SHA_MEND)
+        blob = BLOB.match(path)
+        if blob and not FULL.fullmatch(blob[2]) and not HEX.fullmatch(blob[2]):
+            yield Breach(*case.locate(link), f"{link} follows {blob[2]!r}, which moves", SHA_MEND)
     for link in dict.fromkeys(link for text in case.texts.values() for link in text.links):
         if re.fullmatch(r"https://pypi\.org/project/[^/]+/?", link):
-            yield Found(*case.locate(link), f"{link} shows the newest release", "add the version")
+            yield Breach(*case.locate(link), f"{link} shows the newest release", "add the version")
 
 
 @rule("link-diff", "no link to the changes of a pull request or to a comparison, which move")
-def diff(case: Case) -> Iterator[Found | Skip]:
+def diff(case: Case) -> Iterator[Breach | Skip]:
     for link, path in _links(case):
         if DIFF.match(path):
-            yield Found(*case.locate(link), f"{link} shows a diff that moves", "link the thread, or the merged commit")
+            yield Breach(*case.locate(link), f"{link} shows a diff that moves", "link the thread, or the merged commit")
 
 
 @rule("link-short-sha", "no shortened SHA, but as the text of a link")
-def short_sha(case: Case) -> Iterator[Found | Skip]:
+def short_sha(case: Case) -> Iterator[Breach | Skip]:
     for link, path in _links(case):
-        found = BLOB.match(path)
-        if found and HEX.fullmatch(found[2]):
-            yield Found(*case.locate(link), f"{link} has the short SHA {found[2]}", SHA_MEND)
+        blob = BLOB.match(path)
+        if blob and HEX.fullmatch(blob[2]):
+            yield Breach(*case.locate(link), f"{link} has the short SHA {blob[2]}", SHA_MEND)
     for text in case.texts.values():
         for sha in SHORT.findall(re.sub(r"\[[^\]]*\]\([^)\s]*\)|https?://\S+", " ", text.prose)):
-            yield Found(*case.locate(sha), f"{sha} is a short SHA", SHA_MEND)
+            yield Breach(*case.locate(sha), f"{sha} is a short SHA", SHA_MEND)
 
 
 @rule("link-known", "every commit and thread that is linked is a pin or a thread of the pack's record")
-def known(case: Case) -> Iterator[Found | Skip]:
+def known(case: Case) -> Iterator[Breach | Skip]:
     remedy = f"look it up and record it in {case.pack.folder.name}/pack.yaml, upstream_state.threads"
     for link, path in _links(case):
         blob, thread = BLOB.match(path), THREAD.match(path)
         if DIFF.match(path):
             continue
-        if blob and FULL.fullmatch(blob[2]) and not (_ours(case, blob[1]) and blob[2] in case.record_text):
-            yield Found(*case.locate(link), f"{link}: the pack's record does not name {blob[2]}", remedy)
+        if blob and FULL.fullmatch(blob[2]) and not (_concerns(case, blob[1]) and blob[2] in case.record_text):
+            yield Breach(*case.locate(link), f"{link}: the pack's record does not name {blob[2]}", remedy)
         if thread and not any(f"/{thread[1]}/".lower() in t.lower() for t in _threads(case, thread[2])):
-            yield Found(*case.locate(link), f"{link} is no thread of the pack's record", remedy)
+            yield Breach(*case.locate(link), f"{link} is no thread of the pack's record", remedy)
 
 
-def _ours(case: Case, repo: str) -> bool:
-    """Whether the pack has to do with the repository: its own, or one that a thread of it is in."""
+def _concerns(case: Case, repo: str) -> bool:
+    """Whether the repository is the pack's upstream, or a thread of the pack is in it."""
     urls = [f"https://github.com/{case.pack.upstream.repo}/", *(t.url for t in case.pack.upstream_state.threads)]
     return any(f"github.com/{repo}/".lower() in url.lower() for url in urls)
 
@@ -91,7 +91,7 @@ def _threads(case: Case, number: str) -> list[str]:
 
 
 @rule("link-reference", "#N means a thread of the pack's own upstream, and one that the record names")
-def reference(case: Case) -> Iterator[Found | Skip]:
+def reference(case: Case) -> Iterator[Breach | Skip]:
     state = case.pack.upstream_state
     named = {m for t in state.threads for m in re.findall(r"#(\d+)", f"{t.title} {t.note}")}
     named |= {t.url.rsplit("/", 1)[1] for t in state.threads if f"/{case.pack.upstream.repo}/" in t.url}
@@ -101,4 +101,4 @@ def reference(case: Case) -> Iterator[Found | Skip]:
         for repo, number in dict.fromkeys(REFERENCE.findall(prose)):
             if (repo and repo != case.pack.upstream.repo) or number not in named:
                 what = f"{repo}#{number} is no thread of {case.pack.upstream.repo} that the record names"
-                yield Found(*case.locate(f"#{number}"), what, remedy)
+                yield Breach(*case.locate(f"#{number}"), what, remedy)

@@ -14,9 +14,9 @@ CODE = re.compile(r"<(pre|code)\b.*?</\1>", re.DOTALL)
 
 
 def parse(markdown: str) -> str:
-    """The HTML of a text as GitHub has it in an issue, each newline a break and each block with the lines it came from.
+    """The HTML that GitHub makes of a text in an issue: each newline is a break, and each block names its lines.
 
-    CannotTestHere without the parser.
+    Raises CannotTestHere without the parser.
     """
     try:
         import cmarkgfm
@@ -24,8 +24,8 @@ def parse(markdown: str) -> str:
     except ImportError as error:
         raise CannotTestHere("cmarkgfm, GitHub's Markdown parser, is not installed", "pip install cmarkgfm") from error
     options = Options.CMARK_OPT_SOURCEPOS | Options.CMARK_OPT_HARDBREAKS
-    found: str = cmarkgfm.github_flavored_markdown_to_html(markdown, options=options)
-    return found
+    page: str = cmarkgfm.github_flavored_markdown_to_html(markdown, options=options)
+    return page
 
 
 def without_spans(text: str) -> str:
@@ -34,7 +34,7 @@ def without_spans(text: str) -> str:
 
 
 class Text:
-    """A Markdown text and what its HTML says of it. Lines count from 1."""
+    """A Markdown text and its HTML. Lines count from 1."""
 
     def __init__(self, markdown: str) -> None:
         self.markdown = markdown
@@ -55,7 +55,7 @@ class Text:
 
     @cached_property
     def outside(self) -> list[str]:
-        """The lines, those of code blocks empty."""
+        """The lines; those of code blocks are empty."""
         code = {number for first, last in self.blocks("pre") for number in range(first, last + 1)}
         return ["" if number in code else line for number, line in enumerate(self.lines, 1)]
 
@@ -66,12 +66,12 @@ class Text:
 
     @cached_property
     def links(self) -> list[str]:
-        """Where the links and images point, each once, in order."""
+        """The targets of links and images, each once, in order."""
         return list(
             dict.fromkeys(html.unescape(href) for href in re.findall(r'<(?:a href|img src)="([^"]*)"', self.html))
         )
 
     @cached_property
     def shown(self) -> str:
-        """What a reader sees outside code."""
+        """The text that a reader sees outside code."""
         return html.unescape(re.sub(r"<[^>]*>", "", CODE.sub(" ", self.html)))

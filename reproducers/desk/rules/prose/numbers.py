@@ -1,4 +1,4 @@
-"""No number is typed that a receipt, or the pack's own files, does not hold."""
+"""Each typed number is in a receipt or in the pack's own files."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from decimal import Decimal
 from reproducers.desk.rules.case import Case
 from reproducers.desk.rules.prose.constants import measured, written
 from reproducers.desk.rules.prose.markdown import without_spans
-from reproducers.desk.rules.registry import Found, Skip, rule
+from reproducers.desk.rules.registry import Breach, Skip, rule
 
 MEND = 'name it, {{ measured("LANE", "ARM", "CHECK") }}, or take it out'
-# What is no claim: link targets, #123, full and short SHAs, versions, dotted names and file positions.
+# These claim nothing: link targets, #123, full and short SHAs, versions, dotted names and file positions.
 OTHER = re.compile(
     r"\]\([^)]*\)|https?://\S+|#\d+|\b(?=\w*\d)[0-9a-f]{7,40}\b|\bv?\d+(?:\.\d+){2,}[\w.]*|\b\d+\.x\b"
     r"|\b(?:python|torch|triton|numpy|sm|CUDA|tilelang|main|L)[ _-]?\d[\w.]*|\b\d+(?:\.\d+)*\.(?:post|rc|dev)\d+"
@@ -37,7 +37,7 @@ def prose(source: str) -> str:
 
     try:
         tokens = list(Environment().lex(source))
-    except TemplateError:  # another rule's matter
+    except TemplateError:  # receipt-claim reports it
         return ""
     kept = "".join(v if kind == "data" else re.sub(r"[^\n]", " ", v) for _, kind, v in tokens)
     fenced = re.sub(r"(?ms)^(`{3,}|~{3,}).*?^\1", _blank, kept)
@@ -49,14 +49,14 @@ def _blank(match: re.Match[str]) -> str:
 
 
 def claims(text: str) -> Iterator[tuple[int, str, str]]:
-    """(line, number, unit) of each number that states something; the unit is empty for a count or a size."""
+    """(line, number, unit) of each number that claims something; the unit is empty for a count or a size."""
     text = OTHER.sub(_blank, text)
     for match in NUMBER.finditer(text):
         yield text.count("\n", 0, match.start()) + 1, match[1], match[2] or ""
 
 
 def agrees(number: str, unit: str, values: list[tuple[float, str]]) -> bool:
-    """Whether a typed number is, to the digits given, one of the values in its unit."""
+    """Whether a typed number equals one of the (value, unit) pairs, to the digits given."""
     typed = Decimal(number.replace(",", ""))
     step = 10.0 ** int(typed.as_tuple().exponent)  # one in the last digit given
     kind, factor = UNITS.get(unit, ("", 1.0))
@@ -68,30 +68,30 @@ def agrees(number: str, unit: str, values: list[tuple[float, str]]) -> bool:
 
 
 def _wrong(case: Case, text: str) -> Iterator[tuple[int, str]]:
-    """(line, what is the case) of each number that nothing holds."""
+    """(line, what is wrong) of each number that is in no receipt and no file."""
     if "numbers" not in case.cache:
         case.cache["numbers"] = (measured(case), written(case))
-    seen, own = case.cache["numbers"]
+    receipts, own = case.cache["numbers"]
     for line, number, unit in claims(text):
         exact = float(number.replace(",", "")) in own
         if unit or "e" in number:
-            if not exact and not agrees(number, unit, seen):
-                said = f"{number} {unit}".strip()
-                yield line, f"{said} is in no newest receipt of the pack"
-        elif not exact and not agrees(number, "", seen):
+            if not exact and not agrees(number, unit, receipts):
+                amount = f"{number} {unit}".strip()
+                yield line, f"{amount} is in no newest receipt of the pack"
+        elif not exact and not agrees(number, "", receipts):
             yield line, f"{number} is neither in reproducer.py, pack.yaml or a patch nor in a newest receipt"
 
 
 @rule("number-body", "no number in the text differs from its receipt")
-def body(case: Case) -> Iterator[Found | Skip]:
+def body(case: Case) -> Iterator[Breach | Skip]:
     for line, what in _wrong(case, prose(case.source)):
-        yield Found(case.body, line, what, MEND)
+        yield Breach(case.body, line, what, MEND)
 
 
 @rule("number-record", "no number in the title or the claim differs from its receipt")
-def record(case: Case) -> Iterator[Found | Skip]:
+def record(case: Case) -> Iterator[Breach | Skip]:
     from reproducers.record.schema import line_of
 
     for name, text in (("title", case.pack.title), ("claim", case.pack.claim)):
         for _, what in _wrong(case, text):
-            yield Found(case.record, line_of(case.record_text, (name,)), what, MEND)
+            yield Breach(case.record, line_of(case.record_text, (name,)), what, MEND)

@@ -1,4 +1,4 @@
-"""Nothing of the place where the pack was made leaves with it.
+"""Nothing private of the machine where a pack was made leaves with it.
 
 The patterns are our own: detect-secrets imports an HTTP client, which nothing that prepares a filing may do.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.desk.rules.case import Case
-from reproducers.desk.rules.registry import RULES, Found, Skip, rule
+from reproducers.desk.rules.registry import RULES, Breach, Skip, rule
 from reproducers.desk.start import mutants
 from reproducers.evidence.receipts import newest_of
 
@@ -60,8 +60,8 @@ SECRET_BITS = 3.5  # of entropy a character; words and names have less
 
 
 def _texts(case: Case) -> Iterator[tuple[Path, str]]:
-    """(file, text) of all that leaves with a pack; the template stands for what it renders to, and the reproducer
-    for the single file that is made of it."""
+    """(file, text) of everything that leaves with a pack. The template's path goes with the rendered texts, the
+    reproducer's with the exported file."""
     for text in case.texts.values():
         yield case.body, text.markdown
     notes = case.pack.folder / "notes.md"
@@ -87,18 +87,18 @@ def _exported(case: Case) -> str:
 
 @functools.lru_cache(maxsize=2048)
 def _matches(pattern: re.Pattern[str], text: str) -> tuple[re.Match[str], ...]:
-    """All finds; what packs share, as the probe in every exported file, is searched once."""
+    """All matches. Text that packs share, as the probe in every exported file, is searched once."""
     return tuple(pattern.finditer(text))
 
 
-def _scan(case: Case, pattern: re.Pattern[str], what: str, remedy: str, shown: int = 24) -> Iterator[Found]:
+def _scan(case: Case, pattern: re.Pattern[str], what: str, remedy: str, shown: int = 24) -> Iterator[Breach]:
     for path, text, match in _finds(case, pattern):
         where = (path, text.count("\n", 0, match.start()) + 1)
         if path == case.body:
             where = case.locate(match[0])
-        elif path == case.pack.reproducer:  # its text is the exported one's
+        elif path == case.pack.reproducer:  # the text is the exported file's
             where = (path, _line(path, match[0]))
-        yield Found(*where, f"{what}: {_hidden(match[0], shown)!r}", remedy)
+        yield Breach(*where, f"{what}: {_hidden(match[0], shown)!r}", remedy)
 
 
 def _finds(case: Case, pattern: re.Pattern[str]) -> Iterator[tuple[Path, str, re.Match[str]]]:
@@ -114,38 +114,38 @@ def _line(path: Path, snippet: str) -> int:
     return text[: text.index(snippet)].count("\n") + 1 if snippet in text else 1
 
 
-def _hidden(found: str, shown: int) -> str:
-    """A find as it may be shown in a log: what is longer, by its first characters."""
-    return found if len(found) <= shown else found[: min(shown, 12)] + "…"
+def _hidden(match: str, shown: int) -> str:
+    """A match as a log may show it: whole up to ``shown`` characters, else only its beginning."""
+    return match if len(match) <= shown else match[: min(shown, 12)] + "…"
 
 
 @rule("private-path", "no path of the machine where the pack was made")
-def paths(case: Case) -> Iterator[Found | Skip]:
+def paths(case: Case) -> Iterator[Breach | Skip]:
     yield from _scan(case, PATHS, "a path of a machine", "name the folder's role, as DIR or <store>")
 
 
 @rule("private-email", "no e-mail address")
-def emails(case: Case) -> Iterator[Found | Skip]:
-    for found in _scan(case, EMAIL, "an e-mail address", "leave it out"):
-        if "git@github.com" not in found.what:
-            yield found
+def emails(case: Case) -> Iterator[Breach | Skip]:
+    for breach in _scan(case, EMAIL, "an e-mail address", "leave it out"):
+        if "git@github.com" not in breach.what:
+            yield breach
 
 
 @rule("private-host", "no private host or address")
-def hosts(case: Case) -> Iterator[Found | Skip]:
+def hosts(case: Case) -> Iterator[Breach | Skip]:
     yield from _scan(case, HOST, "a private host", "name the hardware instead")
 
 
 @rule("private-name", "no user or host name of this machine")
-def names(case: Case) -> Iterator[Found | Skip]:
-    found = {name.lower() for name in _own_names()} - COMMON
-    if found:
-        pattern = re.compile(rf"(?i)(?<![\w.-])(?:{'|'.join(map(re.escape, sorted(found)))})(?![\w-])")
+def names(case: Case) -> Iterator[Breach | Skip]:
+    own = {name.lower() for name in _own_names()} - COMMON
+    if own:
+        pattern = re.compile(rf"(?i)(?<![\w.-])(?:{'|'.join(map(re.escape, sorted(own)))})(?![\w-])")
         yield from _scan(case, pattern, "a name of this machine", "leave it out")
 
 
 def _own_names() -> list[str]:
-    """This machine's user and host, where long enough to be told from a word."""
+    """This machine's user and host names that are long enough not to be common words."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name
@@ -154,14 +154,14 @@ def _own_names() -> list[str]:
 
 
 @rule("private-token", "no token, key or password")
-def tokens(case: Case) -> Iterator[Found | Skip]:
+def tokens(case: Case) -> Iterator[Breach | Skip]:
     remedy = "revoke it, then leave it out"
     yield from _scan(case, TOKEN, "a token", remedy, shown=8)
     for path, text, match in _finds(case, ASSIGNED):
         if _entropy(match[1]) > SECRET_BITS and re.search(r"\d", match[1]):
             line = text.count("\n", 0, match.start()) + 1
             where = (path, line) if path not in (case.body, case.pack.reproducer) else (path, _line(path, match[0]))
-            yield Found(*where, f"a secret: {_hidden(match[0], 8)!r}", remedy)
+            yield Breach(*where, f"a secret: {_hidden(match[0], 8)!r}", remedy)
 
 
 def _entropy(text: str) -> float:
@@ -170,17 +170,17 @@ def _entropy(text: str) -> float:
 
 
 @rule("private-code", "no name of a branch or of an internal ticket")
-def codes(case: Case) -> Iterator[Found | Skip]:
+def codes(case: Case) -> Iterator[Breach | Skip]:
     titles = " ".join(thread.title for thread in case.pack.upstream_state.threads)  # public, as they are there
-    for found in _scan(case, CODE, "a branch or ticket of ours", "say what it is about, or cite a public thread"):
-        if found.what.rpartition(": ")[2].strip("'") not in titles:
-            yield found
+    for breach in _scan(case, CODE, "a branch or ticket of ours", "say what it is about, or cite a public thread"):
+        if breach.what.rpartition(": ")[2].strip("'") not in titles:
+            yield breach
 
 
-def over(case: Case, texts: list[tuple[Path, str]]) -> Iterator[tuple[str, Found]]:
-    """(rule, find) of every private rule over these (file, text) instead of the pack's own."""
+def over(case: Case, texts: list[tuple[Path, str]]) -> Iterator[tuple[str, Breach]]:
+    """(rule, breach) of every private rule over these (file, text) instead of the pack's own."""
     given = dataclasses.replace(case, cache={"texts": texts})
     for name in [name for name in RULES if name.startswith("private-")]:
-        for found in RULES[name].check(given):
-            if isinstance(found, Found):
-                yield name, found
+        for result in RULES[name].check(given):
+            if isinstance(result, Breach):
+                yield name, result

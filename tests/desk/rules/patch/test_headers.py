@@ -1,12 +1,13 @@
 """What the rules on headers cannot look at, and what they say of a pin that is known by its artefact only."""
 
 from reproducers.base.files import file_sha256
-from reproducers.desk.rules.engine import Skipped
 from reproducers.evidence.receipts import read
 
 
 def skipped(made):
-    return [row for row in made.lint().skipped if row.rule == "header-export"]
+    """(pack, reason) of the only skip of header-export."""
+    (skip,) = [row for row in made.lint().skipped if row.rule == "header-export"]
+    return skip.pack, skip.why
 
 
 def test_a_pin_without_a_receipt_is_skipped_with_the_reason(desk):
@@ -14,13 +15,15 @@ def test_a_pin_without_a_receipt_is_skipped_with_the_reason(desk):
     for path in (made.root / "receipts").glob("16/*.json"):
         if read(path).at == "main":
             path.unlink()
-    assert skipped(made) == [Skipped("header-export", "pack16", "no receipt of this reproducer at pin main")]
+    pack, why = skipped(made)
+    assert pack == "pack16" and "reproducer" in why and why.endswith(" main")
 
 
 def test_a_receipt_of_another_patch_is_left_to_the_rule_for_it(desk):
     made = desk(4)
     made.edit("fix.patch", "Licence: Apache", "Licence:  Apache", fresh=False)
-    assert skipped(made) == [Skipped("header-export", "pack04", "no receipt of this patch at pin live")]
+    pack, why = skipped(made)
+    assert pack == "pack04" and "this patch" in why and why.endswith(" live")
     assert {fault.rule for fault in made.lint().faults} == {"receipt-stale"}
 
 
@@ -28,23 +31,25 @@ def test_one_lane_with_an_earlier_reproducer_is_enough_to_skip(desk):
     made = desk(4)
     receipt, digest = made.case().newest["cuda"], file_sha256(made.path("reproducer.py"))
     receipt.write_text(receipt.read_text().replace(digest, "0" * 64))
-    assert skipped(made) == [Skipped("header-export", "pack04", "no receipt of this reproducer at pin live")]
+    pack, why = skipped(made)
+    assert pack == "pack04" and "reproducer" in why and why.endswith(" live")
 
 
 def test_a_fix_that_is_not_proved_is_not_exported(desk):
     made = desk(4)
     for receipt in (made.root / "receipts" / "04").glob("*.json"):
         receipt.write_text(receipt.read_text().replace("REPRODUCED_AND_FIXED", "FIX_INEFFECTIVE"))
-    assert skipped(made) == [Skipped("header-export", "pack04", "the patch is not proved at pin live")]
+    pack, why = skipped(made)
+    assert pack == "pack04" and "not proved" in why and why.endswith(" live")
 
 
 def test_a_release_without_a_known_commit_needs_its_number_only(desk):
     made = desk(9)
     made.edit("pack.yaml", f"    sha: {made.case().pack.pins['live'].sha}\n", "")
 
-    def said():
-        return [fault.what for fault in made.lint().faults if fault.rule == "header-grammar"]
+    def lacking():
+        return [fault.what.split()[-1] for fault in made.lint().faults if fault.rule == "header-grammar"]
 
-    assert said() == []
+    assert lacking() == []
     made.edit("fix.patch", "liger_kernel 0.7.0 (", "liger_kernel 0.7 (")
-    assert said() == ["Applies-To lacks the pin's 0.7.0"]
+    assert lacking() == ["0.7.0"]

@@ -32,15 +32,15 @@ def case(toy):
 
 
 def test_before_and_after_of_the_touched_files(case):
-    found = applied(case, "beside")
-    assert found.kind is ApplyClass.CLEAN
-    assert found.before == {"toyup/core.py": edited(TOTAL)["toyup/core.py"]}
-    assert found.after == {"toyup/core.py": LISTED["toyup/core.py"]}
+    images = applied(case, "beside")
+    assert images.kind is ApplyClass.CLEAN
+    assert images.before == {"toyup/core.py": edited(TOTAL)["toyup/core.py"]}
+    assert images.after == {"toyup/core.py": LISTED["toyup/core.py"]}
 
 
 def test_without_the_patch_beneath_it_conflicts(case):
-    found = applied(case, "live")
-    assert found.kind is ApplyClass.CONFLICT and found.after == {} and found.said
+    images = applied(case, "live")
+    assert images.kind is ApplyClass.CONFLICT and images.after == {} and images.message
 
 
 def test_the_store_is_left_alone_and_asked_once(case):
@@ -51,4 +51,4 @@ def test_the_store_is_left_alone_and_asked_once(case):
 
 def test_an_absent_tree_is_said_with_the_command(case, tmp_path):
     case.store = tmp_path
-    assert applied(case, "live") == "1.0 is not in the store: python -m reproducers.run pack08 --lane cpu"
+    assert applied(case, "live").endswith(": python -m reproducers.run pack08 --lane cpu")

@@ -8,7 +8,7 @@ VALUES = [(0.03412, ""), (12.346, "ms"), (2.5, "GiB"), (7.0, "waits"), (3.068e-7
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "numbers"),
     [
         ("takes 12.3 ms and 4ms", [("12.3", "ms"), ("4", "ms")]),
         ("16,384 tokens, 28 heads", [("16,384", ""), ("28", "")]),
@@ -19,8 +19,8 @@ VALUES = [(0.03412, ""), (12.346, "ms"), (2.5, "GiB"), (7.0, "waits"), (3.068e-7
         ("128/64 channels", [("128", ""), ("64", "")]),
     ],
 )
-def test_claims(text, found):
-    assert [(number, unit) for _, number, unit in claims(text)] == found
+def test_claims(text, numbers):
+    assert [(number, unit) for _, number, unit in claims(text)] == numbers
 
 
 @pytest.mark.parametrize(
