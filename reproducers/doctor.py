@@ -10,15 +10,14 @@ import importlib.metadata
 import sys
 from pathlib import Path
 
-from reproducers.base.start import PYTHON
+from reproducers.base.start import outdated
 from reproducers.base.wording import requirement_name
 
 
 def cannot_start() -> str:
     """Why the engine cannot start here, with the remedy; "" if it can."""
-    if sys.version_info[:3] < PYTHON:
-        wanted = ".".join(map(str, PYTHON))
-        return f"error: python {sys.version.split()[0]}, wanted {wanted} or later\n  fix: make setup PYTHON=python3.12"
+    if outdated():
+        return f"error: {outdated()}\n  fix: make setup PYTHON=python3.12"
     import tomllib
 
     project = tomllib.loads((Path(__file__).resolve().parent.parent / "pyproject.toml").read_text())["project"]

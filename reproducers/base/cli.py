@@ -36,7 +36,7 @@ def guarded(app: Any) -> None:
         raise SystemExit(int(Exit.INTERRUPTED)) from None
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # typer and rich end with 1, a verdict's code
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered has no reader
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # buffered output has no reader
             raise SystemExit(int(Exit.INTERRUPTED)) from None
         raise
     except OSError as error:

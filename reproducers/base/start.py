@@ -19,6 +19,13 @@ def unimportable(error: BaseException) -> str:
     return "error: " + what + "\n  fix: make setup, and run .venv/bin/python"
 
 
+def outdated() -> str:
+    """Why this interpreter is too old, "" if it is not."""
+    if sys.version_info[:3] >= PYTHON:
+        return ""
+    return "python " + sys.version.split()[0] + ", wanted " + ".".join(map(str, PYTHON)) + " or later"
+
+
 def refuse(what: str, remedy: str) -> None:
     """End the verb with the exit code for a host that cannot test; git bisect has one of its own."""
     print(f"error: {what}\n  fix: {remedy}", file=sys.stderr)
@@ -32,9 +39,8 @@ def _code() -> int:
 def check() -> None:
     """Refuse an old interpreter, and give an import that fails before the verb's own handling its exit code."""
     code = _code()
-    if sys.version_info[:3] < PYTHON:
-        here, wanted = sys.version.split()[0], ".".join(map(str, PYTHON))
-        refuse(f"python {here}, wanted {wanted} or later", "make setup PYTHON=python3.12")
+    if outdated():
+        refuse(outdated(), "make setup PYTHON=python3.12")
 
     def ended(kind: type, error: BaseException, trace: object) -> None:
         message = unimportable(error)

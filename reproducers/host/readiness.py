@@ -34,7 +34,7 @@ class Fetch(NamedTuple):
 def fetches(pack: Pack, lane: str, store: Store) -> list[Fetch]:
     """Everything that a run of the lane at the live pin would fetch; a guard runs its fixed release too."""
     names = ("live", "fixed") if pack.kind == "guard" else ("live",)
-    lacking = dict[Fetch, None]()
+    lacking, known = dict[Fetch, None](), load_needs(pack.folder.parent)
     for pin in (pack.pins[name] for name in names):
         if pin.release is not None:
             filename, sha256 = pins.choose(pin.artifacts)
@@ -44,7 +44,6 @@ def fetches(pack: Pack, lane: str, store: Store) -> list[Fetch]:
         elif pin.sha is not None and not stored(store, pin.sha):
             source = pin.source or f"https://github.com/{pack.upstream.repo}"
             lacking[Fetch(f"commit {pin.sha[:12]} of {pack.upstream.repo}", source, "")] = None
-        known = load_needs(pack.folder.parent)
         for name in pin.needs:
             lacking |= dict.fromkeys(_need_fetches(store, pins.on_lane(known[name], lane)))
     return list(lacking)

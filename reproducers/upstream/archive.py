@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import posixpath
+import shlex
 import shutil
 import stat
 import tarfile
@@ -39,9 +40,7 @@ def unpack(archive: Path, target: Path) -> None:
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
         if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile) and disk.of_host(error):
             raise
-        raise StoreError(
-            f"{archive.name}: refused or unreadable: {error}", "delete it from the store and fetch again"
-        ) from error
+        raise StoreError(f"{archive.name}: refused or unreadable: {error}", _again(archive)) from error
 
 
 def wheel_files(archive: Path) -> list[tuple[str, bool, str]]:
@@ -119,10 +118,12 @@ def _check_end(archive: Path, tar: tarfile.TarFile) -> None:
     stream.seek(tar.offset)
     rest = stream.read(PADDING + 1)  # to the end of the stream, where gzip compares its checksum
     if len(rest) < 2 * tarfile.BLOCKSIZE or len(rest) > PADDING or rest.strip(b"\0"):
-        raise StoreError(
-            f"{archive.name}: refused or unreadable: it is not whole, or has a bad header",
-            "delete it from the store and fetch again",
-        )
+        raise StoreError(f"{archive.name}: unreadable: it is not whole or has a bad header", _again(archive))
+
+
+def _again(archive: Path) -> str:
+    """The remedy for an archive that may be whole when it is fetched anew."""
+    return f"rm {shlex.quote(str(archive))}, then run again"
 
 
 def _placed(wheel: zipfile.ZipFile) -> Iterator[tuple[zipfile.ZipInfo, PurePosixPath]]:

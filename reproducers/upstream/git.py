@@ -110,7 +110,7 @@ def _export(clone: Path, sha: str, target: Path) -> dict[str, Any]:
     for mode, blob, name in entries:
         path = target / name
         if not path.resolve().is_relative_to(target.resolve()) or ".git" in path.parts:
-            raise PatchlaneError(f"{clone}: commit {sha} has a file {name!r}", f"git -C {clone} fsck")
+            raise PatchlaneError(f"{clone}: commit {sha} has an unsafe file {name!r}", f"git -C {clone} fsck")
         path.parent.mkdir(parents=True, exist_ok=True)
         if mode == "160000":
             path.mkdir()
@@ -122,9 +122,7 @@ def _export(clone: Path, sha: str, target: Path) -> dict[str, Any]:
             path.chmod(0o755 if mode == "100755" else 0o644)
     text = commit.decode("latin-1")
     if not _is_commit(target, sha, text, modules):
-        raise PatchlaneError(
-            f"{clone}: the objects of commit {sha} are not what their SHA says", f"git -C {clone} fsck"
-        )
+        raise PatchlaneError(f"{clone}: commit {sha} has objects that do not match their SHA", f"git -C {clone} fsck")
     return {"commit": text, "modules": modules}
 
 

@@ -15,7 +15,7 @@ from typing import IO, Any, cast
 
 from reproducers.base import disk
 from reproducers.base.errors import PatchlaneError, StoreError
-from reproducers.base.start import PYTHON
+from reproducers.base.start import outdated
 
 USAGE = "usage: python -m reproducers.bundle install PART..."
 
@@ -148,10 +148,8 @@ def refused(error: PatchlaneError) -> int:
 
 def install(paths: list[Path]) -> Path:
     """Put the trees of the parts into the store; returns the folder of the engine's requirements."""
-    if sys.version_info[:3] < PYTHON:
-        oldest = ".".join(map(str, PYTHON))
-        remedy = "python3.12 -m reproducers.bundle install PART..."
-        raise PatchlaneError(f"python {platform.python_version()}, wanted {oldest} or later", remedy)
+    if outdated():
+        raise PatchlaneError(outdated(), "python3.12 -m reproducers.bundle install PART...")
     with tempfile.TemporaryDirectory(prefix="patchlane-") as scratch:
         folder = Path(scratch)
         index = unpack(paths, folder)
