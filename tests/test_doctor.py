@@ -215,9 +215,10 @@ def screenful(examined):
 
 @pytest.mark.parametrize("gpus", [[], [H100 | {"capability": "8.0"}]])
 def test_a_screenful_names_every_mend_once(monkeypatch, tmp_path, gpus):
-    """A host that lacks every module, in a store with nothing, offline: the longest answer there is."""
+    """A host that lacks every module and a compiler, in a store with nothing, offline: the longest answer there is."""
     monkeypatch.setattr(facts, "installed", lambda module: False)
     monkeypatch.setattr(facts, "gpus", lambda: gpus)
+    monkeypatch.setattr(facts, "compiler", lambda: None)
     monkeypatch.setenv("PATCHLANE_STORE", str(tmp_path))
     monkeypatch.setenv("PATCHLANE_OFFLINE", "1")
     examined = readiness.examine(PACKS)
