@@ -37,6 +37,11 @@ def listed(thread):
     return "upstream_state:\n", f"upstream_state:\n  threads:\n    - {json.dumps(thread)}\n"
 
 
+def without(field):
+    return {key: value for key, value in THREAD.items() if key != field}
+
+
+OWN, PATTERN = "value_error", "string_pattern_mismatch"  # a validator of ours raised, a pattern did not match
 THREAD_0 = "upstream_state.threads.0"
 # name: the replacement, then the field and pydantic's type of the fault, then what else the message names
 FAULTS = {
@@ -45,71 +50,49 @@ FAULTS = {
     "unknown nested key": (("    timeout_s: 30", "    timeout: 30"), "lanes.cpu.timeout", "extra_forbidden"),
     "category": (("category: memory", "category: other"), "category", "literal_error"),
     "kind": (("kind: bug", "kind: typo"), "kind", "literal_error"),
-    "repo": (("repo: toy/toyup", "repo: toyup"), "upstream.repo", "string_pattern_mismatch"),
-    "sha": (("a" * 40, "a" * 39), "pins.live.sha", "string_pattern_mismatch"),
-    "digest": (
-        ("b" * 64, "b" * 63),
-        "pins.live.artifacts.toyup-1.0-py3-none-any.whl",
-        "string_pattern_mismatch",
-    ),
+    "repo": (("repo: toy/toyup", "repo: toyup"), "upstream.repo", PATTERN),
+    "sha": (("a" * 40, "a" * 39), "pins.live.sha", PATTERN),
+    "digest": (("b" * 64, "b" * 63), "pins.live.artifacts.toyup-1.0-py3-none-any.whl", PATTERN),
     "pin without a name": (
         ('    release: "1.0"\n    sha: ' + "a" * 40, "    source: x"),
         "pins.live",
-        "value_error",
+        OWN,
         "40-hex sha",
     ),
     "release without artefacts": (
         ("    artifacts:\n      toyup-1.0-py3-none-any.whl: " + "b" * 64, "    artifacts: {}"),
         "pins.live",
-        "value_error",
+        OWN,
         "artifacts",
     ),
-    "no live pin": (("  live:", "  fixed:"), "", "value_error", "pins.live"),
-    "pin named as a folder": (
-        ("lanes:\n", f"  upstream: {{sha: {'a' * 40}}}\nlanes:\n"),
-        "",
-        "value_error",
-        '"upstream"',
-    ),
-    "pin name": (("  live:", "  Live-1:"), "pins.Live-1.[key]", "string_pattern_mismatch"),
-    "lane unexplained": (("no_lane:\n  cuda: a toy\n", ""), "", "value_error", "no_lane"),
-    "number": (("number: 7", "number: 8"), "", "value_error", "number 8", "07_toy"),
+    "no live pin": (("  live:", "  fixed:"), "", OWN, "pins.live"),
+    "pin named as a folder": (("lanes:\n", f"  upstream: {{sha: {'a' * 40}}}\nlanes:\n"), "", OWN, '"upstream"'),
+    "pin name": (("  live:", "  Live-1:"), "pins.Live-1.[key]", PATTERN),
+    "lane unexplained": (("no_lane:\n  cuda: a toy\n", ""), "", OWN, "no_lane"),
+    "number": (("number: 7", "number: 8"), "", OWN, "number 8", "07_toy"),
     "number range": (("number: 7", "number: 0"), "number", "greater_than_equal"),
-    "guard without fixed": (("kind: bug", "kind: guard"), "", "value_error", "fixed pin"),
-    "report with a patch": (("kind: bug", "kind: report"), "", "value_error", "kind report", "07_toy/fix.patch"),
-    "threads promised": (("found: none", "found: threads"), "upstream_state", "value_error", "search.found"),
-    "filed without URL": (
-        ("upstream_state:\n", "upstream_state:\n  filed: pr\n"),
-        "upstream_state",
-        "value_error",
-        "filed_url",
-    ),
-    "filing of no pin": (("decision: none", "decision: none\n  pin: main"), "", "value_error", "filing.pin: 'main'"),
+    "guard without fixed": (("kind: bug", "kind: guard"), "", OWN, "fixed pin"),
+    "report with a patch": (("kind: bug", "kind: report"), "", OWN, "kind report", "07_toy/fix.patch"),
+    "threads promised": (("found: none", "found: threads"), "upstream_state", OWN, "search.found"),
+    "filed without URL": (("upstream_state:\n", "upstream_state:\n  filed: pr\n"), "upstream_state", OWN, "filed_url"),
+    "filing of no pin": (("decision: none", "decision: none\n  pin: main"), "", OWN, "filing.pin: 'main'"),
     "thread of another repository": (
         ("decision: none", "decision: none\n  thread: https://github.com/toy/other/issues/3"),
         "",
-        "value_error",
+        OWN,
         "filing.thread: https://github.com/toy/other/issues/3",
         "toy/toyup",
     ),
-    "threads denied": (listed(THREAD), "upstream_state", "value_error", "search.found"),
-    "thread elsewhere": (listed(THREAD | {"url": "http://x"}), f"{THREAD_0}.url", "string_pattern_mismatch"),
+    "threads denied": (listed(THREAD), "upstream_state", OWN, "search.found"),
+    "thread elsewhere": (listed(THREAD | {"url": "http://x"}), f"{THREAD_0}.url", PATTERN),
     "thread of a branch": (
         listed(THREAD | {"url": "https://github.com/toy/toyup/tree/main"}),
         f"{THREAD_0}.url",
-        "string_pattern_mismatch",
+        PATTERN,
     ),
-    "thread without a title": (
-        listed({key: value for key, value in THREAD.items() if key != "title"}),
-        f"{THREAD_0}.title",
-        "missing",
-    ),
+    "thread without a title": (listed(without("title")), f"{THREAD_0}.title", "missing"),
     "thread with an empty title": (listed(THREAD | {"title": " "}), f"{THREAD_0}.title", "string_too_short"),
-    "thread without a relation": (
-        listed({key: value for key, value in THREAD.items() if key != "relation"}),
-        f"{THREAD_0}.relation",
-        "missing",
-    ),
+    "thread without a relation": (listed(without("relation")), f"{THREAD_0}.relation", "missing"),
     "relation": (listed(THREAD | {"relation": "related"}), f"{THREAD_0}.relation", "literal_error"),
     "thread state": (listed(THREAD | {"state": "draft"}), f"{THREAD_0}.state", "literal_error"),
     "thread never looked up": (
@@ -121,20 +104,20 @@ FAULTS = {
     "consumed by": (
         ("kind: bug", 'kind: bug\nconsumed_by: ["gpu model.head"]'),
         "consumed_by.0",
-        "value_error",
+        OWN,
         "'gpu model.head'",
         "LANE MODULE",
     ),
     "consumed outside": (
         ("kind: bug", 'kind: bug\nconsumed_by: ["cuda tests.x"]'),
         "consumed_by.0",
-        "value_error",
+        OWN,
         "'cuda tests.x'",
     ),
     "consumed for nothing": (
         ("kind: bug", 'kind: bug\nconsumed_by: ["cuda model.head: "]'),
         "consumed_by.0",
-        "value_error",
+        OWN,
         "'cuda model.head: '",
     ),
     "schema version": (("schema_version: 1", "schema_version: 2"), "schema_version", "literal_error"),
