@@ -271,7 +271,7 @@ def pin_tree(store: Store, pack: Pack, pin: Pin, options: dict[str, Any]) -> Tre
     for number in pin.stacked_on:
         patch = next(pack.folder.parent.glob(f"{number:02d}_*/fix.patch"), None)
         if patch is None:
-            raise PatchlaneError(f"{pack.id} is stacked on pack {number:02d}, which has no fix.patch", "git status")
+            raise PatchlaneError(f"{pack.id} is stacked on pack {number:02d}, which has none", "git status")
         tree = patching.patched_tree(store, tree, patch, strip, number)
     return tree
 
