@@ -27,18 +27,18 @@ VERBS = {RENAMED.get(module, module.partition(".")[2]): module for group in GROU
 
 
 def verbs(folder: Path) -> dict[str, str]:
-    """{verb: the first sentence of what it says of itself} of the modules of a package that can be run."""
-    said = {}
+    """{verb: the first sentence of its docstring} of the modules of a package that can be run."""
+    summaries = {}
     for path in sorted([*folder.glob("[a-z]*.py"), *folder.glob("*/__main__.py")]):
         text = path.read_text(encoding="utf-8")
         if "guarded(" in text and "def guarded" not in text:
             name = path.stem if path.parent == folder else path.parent.name
-            said[name] = _first_sentence(ast.get_docstring(ast.parse(text)) or "")
-    return said
+            summaries[name] = _first_sentence(ast.get_docstring(ast.parse(text)) or "")
+    return summaries
 
 
 def _first_sentence(docstring: str) -> str:
-    """Its first sentence without the command that it shows."""
+    """The docstring's first sentence without the command in it."""
     text = " ".join(docstring.split("\n\n")[0].split())
     text = re.sub(r"^``python.*?``.*?: |[:,]? ``python -m .*", "", text).split(". ")[0].rstrip(".").replace("``", "")
     return text[:1].upper() + text[1:]
@@ -46,19 +46,19 @@ def _first_sentence(docstring: str) -> str:
 
 def listing() -> str:
     """All verbs in their groups, one line each."""
-    said = {f"{name}.{verb}": text for name in PACKAGES for verb, text in verbs(ROOT / name).items()}
+    summaries = {f"{name}.{verb}": text for name in PACKAGES for verb, text in verbs(ROOT / name).items()}
     names = {module: name for name, module in VERBS.items()}
     width = max(map(len, VERBS))
     lines = ["Usage: patchlane VERB ...     patchlane VERB --help lists a verb's options"]
     for title, modules in GROUPS.items():
-        lines += ["", title, *(f"  {names[module]:{width}}  {said[module]}" for module in modules)]
+        lines += ["", title, *(f"  {names[module]:{width}}  {summaries[module]}" for module in modules)]
     return "\n".join(lines)
 
 
 def main() -> None:
-    """Run the verb that the command line names, as ``python -m`` does; list all verbs where it names none."""
+    """Run the verb that the command line names, as ``python -m`` does; list all verbs if it names none."""
     verb, rest = "".join(sys.argv[1:2]), sys.argv[2:]
-    sys.argv = [f"patchlane {verb}".rstrip(), *rest]  # by which the verb's own help and messages call it
+    sys.argv = [f"patchlane {verb}".rstrip(), *rest]  # the verb's own help and messages print this name
     from reproducers.base import start
 
     start.check()

@@ -1,4 +1,4 @@
-"""Everything chosen packs need on an offline host, in parts of a given size.
+"""Everything that chosen packs need on an offline host, in parts of a given size.
 
     python -m reproducers.bundle pack05 pack09 --target cp312-linux-x86_64 --split 60M --output build/bundle
     python -m reproducers.bundle install build/bundle/*.part*      (there; needs nothing but Python)
@@ -12,14 +12,14 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-if sys.argv[1:2] != ["install"]:  # which runs where there is nothing but Python
+if sys.argv[1:2] != ["install"]:  # install runs on a host with nothing but Python
     import typer
 
 from reproducers.upstream.bundle.parts import collect, engine_requirements, part_size, write
 
 
 def main() -> None:
-    """The command line; ``install`` is handed to a module that needs only the standard library."""
+    """The command line. It hands ``install`` to a module that needs only the standard library."""
     if sys.argv[1:2] == ["install"]:
         from reproducers.upstream.bundle.install import main as install
 
@@ -40,9 +40,9 @@ def create(
     ] = "live",
     output: Annotated[Path, typer.Option(help="folder of the parts")] = Path("build/bundle"),
 ) -> None:
-    """Write all that the packs need on an offline host, in parts.
+    """Write everything that the packs need on an offline host, in parts.
 
-    There: python -m reproducers.bundle install PART..., which needs nothing but Python.
+    On that host run: python -m reproducers.bundle install PART..., which needs nothing but Python.
     """
     from reproducers.base import disk
     from reproducers.trial import screen
@@ -63,7 +63,7 @@ def create(
         raise
     for part in parts:
         out.print(f"{part} {part.stat().st_size / 1e6:.1f} MB")
-    out.print(f"there: python -m reproducers.bundle install {stem.name}.part*")
+    out.print(f"on the offline host: python -m reproducers.bundle install {stem.name}.part*")
 
 
 def _remove_parts(stem: Path) -> None:

@@ -1,7 +1,7 @@
 """What this host can run, and the exact command that gets whatever is missing. ``python -m reproducers.doctor``.
 
-Answers from files and the driver alone: nothing under test is imported, no network is asked without ``--online``.
-This module starts on any Python 3 with the standard library, for that is where a doctor is needed most.
+The answers come from files and the driver: the doctor imports nothing under test and uses no network without
+``--online``. This module starts on any Python 3 with the standard library, where a doctor is needed most.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ import importlib.metadata
 import sys
 from pathlib import Path
 
-from reproducers.base.start import PYTHON
+from reproducers.base.start import outdated
 from reproducers.base.wording import requirement_name
 
 
 def cannot_start() -> str:
-    """Why the engine itself cannot start here, with the remedy; "" when it can."""
-    if sys.version_info[:3] < PYTHON:
-        wanted = ".".join(map(str, PYTHON))
-        return f"error: python {sys.version.split()[0]}, wanted {wanted} or later\n  fix: make setup PYTHON=python3.12"
+    """Why the engine cannot start here, with the remedy; "" if it can."""
+    if outdated():
+        return f"error: {outdated()}\n  fix: make setup PYTHON=python3.12"
     import tomllib
 
     project = tomllib.loads((Path(__file__).resolve().parent.parent / "pyproject.toml").read_text())["project"]
@@ -35,7 +34,7 @@ def _has(distribution: str) -> bool:
 
 
 def main() -> None:
-    """Refuse in one line where the engine cannot start; otherwise report."""
+    """Print the report, or name the remedy if the engine cannot start."""
     fault = cannot_start()
     if fault:
         print(fault, file=sys.stderr)

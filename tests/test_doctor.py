@@ -16,7 +16,7 @@ from rich.console import Console
 
 from reproducers import doctor
 from reproducers.host import facts, readiness, report
-from reproducers.host.facts import Check
+from reproducers.host.facts import Demand
 from reproducers.probe import stamp
 from reproducers.record.schema import ROOT, Lane, Pin, load_packs
 from reproducers.upstream import pins
@@ -103,8 +103,8 @@ def test_a_repository_that_was_asked_and_does_not_answer(monkeypatch, equipped, 
     (fetch,) = readiness.fetches(pack, "cpu", equipped)
     assert (fetch.source, fetch.filename) == (str(tmp_path / "none"), "")
     assert readiness.out_of_reach(pack, "cpu", [fetch], equipped, HOST) == []
-    (found,) = readiness.out_of_reach(pack, "cpu", [fetch], equipped, HOST | {"online": True})
-    assert found.remedy.startswith(f"git clone {tmp_path / 'none'} DIR && ")
+    (finding,) = readiness.out_of_reach(pack, "cpu", [fetch], equipped, HOST | {"online": True})
+    assert finding.remedy.startswith(f"git clone {tmp_path / 'none'} DIR && ")
 
 
 @pytest.mark.parametrize(
@@ -113,10 +113,10 @@ def test_a_repository_that_was_asked_and_does_not_answer(monkeypatch, equipped, 
 def test_a_missing_module_has_a_command_that_installs_it(monkeypatch, name):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = [line for extra in facts.SETUP for line in project["optional-dependencies"][extra]]
-    ours = {doctor.requirement_name(line) for line in [*project["dependencies"], *extras]}
+    required = {doctor.requirement_name(line) for line in [*project["dependencies"], *extras]}
     makefile = (ROOT / "Makefile").read_text()
     assert "call install," + "$(comma)".join(facts.SETUP) in makefile
-    assert facts.getting(name) == ("make setup" if name in ours else f"python -m pip install {name}")
+    assert facts.getting(name) == ("make setup" if name in required else f"python -m pip install {name}")
     monkeypatch.setattr(facts, "installed", lambda module: False)
     assert facts.getting("onnxscript") == "uv pip install onnxscript"
 
@@ -147,8 +147,8 @@ def test_gpus_by_capability_and_count(equipped, gpus, lane, lacking):
 def test_a_cpu_build_of_torch_bars_the_cuda_lane(monkeypatch, equipped):
     monkeypatch.setattr(stamp, "torch_cuda", lambda: None)
     monkeypatch.setattr(facts, "version", lambda name: "2.13.0+cpu")
-    (found,) = readiness.gpu_findings(Lane(gpus=1), [H100])
-    assert found.remedy == "pip install --force-reinstall torch==2.13.0"
+    (finding,) = readiness.gpu_findings(Lane(gpus=1), [H100])
+    assert finding.remedy == "pip install --force-reinstall torch==2.13.0"
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_numpy_and_triton(triton, numpy, ok):
 def test_failed_checks_bar_only_their_lanes(equipped):
     (pack,) = [p for p in PACKS if p.number == 9]
     fill(equipped, pack)
-    bad = [Check("C compiler", "none", "gcc", False, "apt-get install gcc", ("cuda",))]
+    bad = [Demand("C compiler", "none", "gcc", False, "apt-get install gcc", ("cuda",))]
     assert readiness.lane_row(pack, "cpu", HOST, bad, equipped)["can_run"]
     row = readiness.lane_row(pack, "cuda", HOST, bad, equipped)
     assert [m["remedy"] for m in row["missing"]] == ["apt-get install gcc"]
@@ -171,12 +171,9 @@ def test_failed_checks_bar_only_their_lanes(equipped):
 def test_host_without_git_compiler_or_store(monkeypatch):
     monkeypatch.setattr(facts.shutil, "which", lambda name: None)
     monkeypatch.delenv("CC", raising=False)
-    found = {c.name: c for c in facts.checks(None)}
-    assert [n for n in ("git", "store", "C compiler") if not found[n].ok and found[n].remedy] == [
-        "git",
-        "store",
-        "C compiler",
-    ]
+    checks = {check.name: check for check in facts.checks(None)}
+    for name in ("git", "store", "C compiler"):
+        assert not checks[name].ok and checks[name].remedy, name
 
 
 def test_an_unusable_store_is_a_finding_not_a_fault(tmp_path):
@@ -189,51 +186,45 @@ def test_an_unusable_store_is_a_finding_not_a_fault(tmp_path):
 
 
 def test_exit_status_follows_the_cpu_lanes():
-    def found(cpu, cuda, absent=""):
-        return {
-            "lanes": [
-                {"lane": "cpu", "can_run": cpu, "absent": absent},
-                {"lane": "cuda", "can_run": cuda, "absent": ""},
-            ]
-        }
+    def code(cpu, cuda, absent=""):
+        lanes = {"cpu": {"can_run": cpu, "absent": absent}, "cuda": {"can_run": cuda, "absent": ""}}
+        return report.exit_code({"lanes": [{"lane": name, **row} for name, row in lanes.items()]})
 
-    assert [report.exit_code(found(*case)) for case in ((True, False), (False, True), (False, False, "why"))] == [
-        0,
-        77,
-        0,
-    ]
+    assert (code(True, False), code(False, True), code(False, False, "why")) == (0, 77, 0)
 
 
 def test_json_and_tables_say_the_same(tmp_path):
     done = run("--json", PATCHLANE_STORE=str(tmp_path), PATCHLANE_OFFLINE="1")
     assert done.returncode == 77
-    found, out = json.loads(done.stdout), io.StringIO()
-    assert {(row["pack"], row["lane"]) for row in found["lanes"]} == {(p.id, x) for p in PACKS for x in ("cpu", "cuda")}
-    report.show(found, Console(file=out, width=2000))
-    for row in found["lanes"]:
+    examined, out = json.loads(done.stdout), io.StringIO()
+    lanes = {(row["pack"], row["lane"]) for row in examined["lanes"]}
+    assert lanes == {(pack.id, lane) for pack in PACKS for lane in ("cpu", "cuda")}
+    report.show(examined, Console(file=out, width=2000))
+    for row in examined["lanes"]:
         for item in row["missing"]:
             assert item["what"] in out.getvalue() and item["remedy"] in out.getvalue()
-    for check in found["checks"]:
+    for check in examined["checks"]:
         assert check["found"] in out.getvalue() and check["wanted"] in out.getvalue()
 
 
-def said(found, width=100):
+def screenful(examined):
     out = io.StringIO()
-    report.brief(found, Console(file=out, width=width, soft_wrap=True, highlight=False))
+    report.brief(examined, Console(file=out, width=100, soft_wrap=True, highlight=False))
     return out.getvalue()
 
 
 @pytest.mark.parametrize("gpus", [[], [H100 | {"capability": "8.0"}]])
 def test_a_screenful_names_every_mend_once(monkeypatch, tmp_path, gpus):
-    """A host that lacks every module, in a store with nothing, offline: the longest answer there is."""
+    """A host that lacks every module and a compiler, in a store with nothing, offline: the longest answer there is."""
     monkeypatch.setattr(facts, "installed", lambda module: False)
     monkeypatch.setattr(facts, "gpus", lambda: gpus)
+    monkeypatch.setattr(facts, "compiler", lambda: None)
     monkeypatch.setenv("PATCHLANE_STORE", str(tmp_path))
     monkeypatch.setenv("PATCHLANE_OFFLINE", "1")
-    found = readiness.examine(PACKS)
-    text = said(found)
+    examined = readiness.examine(PACKS)
+    text = screenful(examined)
     assert len(text.splitlines()) <= 25
-    rows = [row for row in found["lanes"] if gpus or row["lane"] == "cpu"]
+    rows = [row for row in examined["lanes"] if gpus or row["lane"] == "cpu"]
     for remedy in {item["remedy"] for row in rows for item in row["missing"]}:
         assert text.splitlines().count(f"    {remedy}") == 1, remedy
 
@@ -242,15 +233,15 @@ def test_a_fresh_clone_can_run_and_says_what_it_fetches(tmp_path):
     done = run(PATCHLANE_STORE=str(tmp_path))
     assert done.returncode == 0, done.stdout
     assert len(done.stdout.splitlines()) <= 25
-    found = json.loads(run("--json", PATCHLANE_STORE=str(tmp_path)).stdout)
-    cpu = [row for row in found["lanes"] if row["lane"] == "cpu" and not row["absent"]]
+    examined = json.loads(run("--json", PATCHLANE_STORE=str(tmp_path)).stdout)
+    cpu = [row for row in examined["lanes"] if row["lane"] == "cpu" and not row["absent"]]
     files = {item["filename"] for row in cpu for item in row["fetches"] if item["filename"]}
     assert f"{len(cpu)} of {len(cpu)} lanes" in done.stdout and f"{len(files)} files" in done.stdout
-    assert found["sizes"] == {} and " MB" not in done.stdout  # nobody asked the index
+    assert examined["sizes"] == {} and " MB" not in done.stdout  # nobody asked the index
     sizes = dict.fromkeys(files, 1_000_000)
-    assert f"({len(files)} MB)" in said(found | {"sizes": sizes})
+    assert f"({len(files)} MB)" in screenful(examined | {"sizes": sizes})
     sizes.popitem()
-    assert " MB" not in said(found | {"sizes": sizes})  # a sum without one of them would be untrue
+    assert " MB" not in screenful(examined | {"sizes": sizes})  # a sum without one of them would be untrue
 
 
 def test_answers_in_under_a_second_without_the_network(tmp_path):

@@ -57,8 +57,8 @@ def derived_states():
     strings = [node for value in returned for node in ast.walk(value) if isinstance(node, ast.Constant)]
     loops = [node.iter for node in ast.walk(tree) if isinstance(node, ast.For)]
     strings += [node for value in loops for node in ast.walk(value) if isinstance(node, ast.Constant)]
-    found = {str(node.value).partition("(")[0] for node in strings} | {*manifest.PROVED.values(), manifest.HELD}
-    return {word.partition("(")[0] for word in found} - {"", ")"}
+    states = {str(node.value) for node in strings} | {*manifest.PROVED.values(), manifest.HELD}
+    return {state.partition("(")[0] for state in states} - {"", ")"}
 
 
 def test_every_state_of_a_pack_is_explained():
@@ -123,18 +123,19 @@ def test_the_table_of_packs_links_to_its_states():
 
 
 def test_markdown_keeps_bars_inside_their_cells():
-    row = explain.Entry("verdict", "X", "a|b", "c")
+    row = explain.Definition("verdict", "X", "a|b", "c")
     assert "| `X` | a\\|b | c |" in explain.markdown([row])
 
 
 def test_command_line():
-    one, page, unknown = run("77"), run("--glossary"), run("validatd")
-    assert one.returncode == 0 and EXIT_MEANING[Exit.CANNOT_TEST] in one.stdout and "doctor" in one.stdout
+    code, page, unknown = run("77"), run("--glossary"), run("validatd")
+    assert code.returncode == 0 and EXIT_MEANING[Exit.CANNOT_TEST] in code.stdout and "doctor" in code.stdout
     assert page.returncode == 0 and page.stdout == (ROOT / "docs/glossary.md").read_text()
     assert unknown.returncode == Exit.USAGE and "python -m reproducers.explain validated" in unknown.stderr
     assert "Traceback" not in unknown.stderr
 
 
 def test_unknown_code_is_refused_even_when_empty():
-    with pytest.raises(PatchlaneError, match="unknown word ''"):
+    with pytest.raises(PatchlaneError, match="''") as caught:
         explain.find("")
+    assert "python -m reproducers.explain" in caught.value.remedy

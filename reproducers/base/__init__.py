@@ -1,1 +1,1 @@
-"""What every room uses: errors, verdicts, exit codes, words, the command line's ends. Imports no other room."""
+"""Errors, verdicts, exit codes, words and the ends of a command line, for every room. Imports no other room."""

@@ -1,4 +1,4 @@
-"""How every verb ends: expected failures in one line with the remedy, our own faults in a log worth sending."""
+"""How every verb ends: an expected failure prints its remedy, a fault of our own writes a log worth sending."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from reproducers.base.verdicts import Exit
 
 
 def _interrupt(signum: int, frame: object) -> None:
-    """A polite kill ends like Ctrl-C: children die with us. A second one, as schedulers send, does not break it off."""
+    """End a polite kill like Ctrl-C: children die with us. A second one, as schedulers send, does not cut it short."""
     signal.signal(signum, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def guarded(app: Any) -> None:
-    """Run a typer app; map every way it can end to the project's exit codes, without a traceback."""
+    """Run a typer app and map each of its ends to one of the project's exit codes, without a traceback."""
     signal.signal(signal.SIGTERM, _interrupt)
-    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # nohup has it ignored
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # under nohup it is ignored
         signal.signal(signal.SIGHUP, _interrupt)
     try:
         app()
@@ -36,7 +36,7 @@ def guarded(app: Any) -> None:
         raise SystemExit(int(Exit.INTERRUPTED)) from None
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # typer and rich end with 1, a verdict's code
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered has no reader
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # buffered output has no reader
             raise SystemExit(int(Exit.INTERRUPTED)) from None
         raise
     except OSError as error:
@@ -45,14 +45,14 @@ def guarded(app: Any) -> None:
         print(f"error: {disk.described(error)}", file=sys.stderr)
         raise SystemExit(int(Exit.USAGE)) from None
     except Exception as error:
-        if wanting := unimportable(error):
-            print(wanting, file=sys.stderr)
+        if message := unimportable(error):
+            print(message, file=sys.stderr)
             raise SystemExit(int(Exit.CANNOT_TEST)) from None
         _fault(error)
 
 
 def _fault(error: Exception) -> NoReturn:
-    """Exit for a fault of our own: its traceback goes to a log worth sending."""
+    """Exit with FAULT and name the log that has the traceback."""
     try:
         with tempfile.NamedTemporaryFile("w", prefix="patchlane-fault-", suffix=".log", delete=False) as sink:
             traceback.print_exception(error, file=sink)

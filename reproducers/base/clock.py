@@ -1,4 +1,4 @@
-"""The day that a verb judges by."""
+"""Today's date, and the date in --date."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from reproducers.base.errors import PatchlaneError
 
 
 def today() -> datetime.date:
-    """The day in UTC, as receipts have it."""
+    """Today in UTC, as in receipts."""
     return datetime.datetime.now(datetime.UTC).date()
 
 
 def day_of(text: str | None) -> datetime.date | None:
-    """The day that ``text``, the value of --date, names; None without one. PatchlaneError for no date."""
+    """The date in ``text``, the value of --date; None without one. Raises PatchlaneError if it is no date."""
     try:
         return datetime.date.fromisoformat(text) if text else None
     except ValueError as error:

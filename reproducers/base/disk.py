@@ -1,4 +1,4 @@
-"""Folders that cannot be written and disks that are full: a message with its remedy, before the work if possible."""
+"""Report unwritable folders and full disks with the remedy, before the work if possible."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ HOST_ERRNOS = {
 
 
 def of_host(error: OSError) -> bool:
-    """True when this host refused (no room, no permission, no memory) rather than a path being wrong in our code."""
-    return error.errno in HOST_ERRNOS or isinstance(error, shutil.Error)  # which copying a tree makes of them
+    """Whether this host refused (no room, no permission, no memory), rather than our code naming a wrong path."""
+    return error.errno in HOST_ERRNOS or isinstance(error, shutil.Error)  # copytree collects refusals in this one
 
 
 def described(error: OSError, where: str | Path = "") -> PatchlaneError:
-    """The error as the user's message: the path and the system's own words."""
-    said = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or error
-    return PatchlaneError(f"{error.filename or where or 'this host'}: {said}")
+    """The error as a message for the user: the path and the system's reason."""
+    reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or error
+    return PatchlaneError(f"{error.filename or where or 'this host'}: {reason}")
 
 
 @contextlib.contextmanager
 def writing(where: Path, remedy: str) -> Iterator[None]:
-    """Within it, what this host refuses is a PatchlaneError that names ``where`` and the remedy."""
+    """Turn a refusal of this host inside the block into a PatchlaneError that names ``where`` and the remedy."""
     try:
         yield
     except OSError as error:
@@ -43,7 +43,7 @@ def writing(where: Path, remedy: str) -> Iterator[None]:
 
 
 def usable_folder(folder: Path, remedy: str) -> Path:
-    """Make ``folder`` where it is absent and write into it, leaving nothing; PatchlaneError with ``remedy``."""
+    """Make ``folder`` if it is absent and try a write that leaves nothing. Raises PatchlaneError with ``remedy``."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as probe:
@@ -55,7 +55,7 @@ def usable_folder(folder: Path, remedy: str) -> Path:
 
 
 def usable_file(path: Path, remedy: str) -> Path:
-    """As ``usable_folder``, for a file that is to be written whole in the folder of ``path``."""
+    """Check as ``usable_folder`` does that ``path`` can be written whole. Raises PatchlaneError with ``remedy``."""
     usable_folder(path.parent, remedy)
     if path.is_dir() or (path.exists() and not os.access(path, os.W_OK)):
         raise PatchlaneError(f"{path} cannot be written: not a writable file", remedy)

@@ -1,4 +1,4 @@
-"""Errors meant for people: what happened, where, and the command that mends it."""
+"""Errors for people: what happened, where, and the command that mends it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from reproducers.base.verdicts import Exit
 
 
 class PatchlaneError(Exception):
-    """An expected failure. ``exit_code`` is what the verb returns; ``remedy`` the command or step that mends it."""
+    """An expected failure. The verb ends with ``exit_code``; the command or step ``remedy`` mends the failure."""
 
     exit_code: Exit = Exit.USAGE
 
@@ -25,4 +25,4 @@ class CannotTestHere(PatchlaneError):
 
 
 class StoreError(PatchlaneError):
-    """A fetched artefact or cached tree is not what its digest says, or an archive is unsafe."""
+    """A fetched artefact or cached tree does not have its digest, an archive is unsafe, or a lock stays taken."""

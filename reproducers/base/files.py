@@ -25,7 +25,7 @@ def json_sha256(value: Any) -> str:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path`` with its suffixes, put in its place at the end; gone if the block raised."""
+    """A temporary path beside ``path`` with its suffixes. It replaces ``path``, or goes if the block raises."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".tmp-", suffix="".join(path.suffixes))
     os.close(handle)
@@ -41,14 +41,14 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write so that a reader, or a kill at any moment, sees the old file or the new one and nothing between."""
+    """Write a file so that a reader, or a kill at any moment, sees the old file or the new one and nothing between."""
     with replacing(path) as scratch:
         scratch.write_bytes(data)
 
 
 @contextlib.contextmanager
 def scratch_folder(parent: Path, mark: str = "") -> Iterator[Path]:
-    """A temporary folder in ``parent``, gone at the end; those of this ``mark`` that killed processes left go first."""
+    """A temporary folder in ``parent``, removed at the end. Folders of this ``mark`` from killed processes go first."""
     parent.mkdir(parents=True, exist_ok=True)
     for stale in parent.glob(f".tmp-*-{mark}*"):
         owner = stale.name.split("-")[1]
@@ -62,7 +62,7 @@ def scratch_folder(parent: Path, mark: str = "") -> Iterator[Path]:
 
 
 def swap(new: Path, out: Path, old: Path) -> None:
-    """Put ``new`` in the place of ``out``, which goes to ``old`` and comes back when that fails."""
+    """Move ``out`` to ``old`` and ``new`` to ``out``. Move ``old`` back if this fails."""
     if out.exists():
         out.rename(old)
     try:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Word(NamedTuple):
-    """What a word means and, where there is something to do about it, what."""
+    """The meaning of a word and, if there is something to do, the next step."""
 
     meaning: str
     next_step: str = ""
@@ -27,7 +27,7 @@ STATES = {
         "python -m reproducers.preflight PACK says what is left before it may be filed",
     ),
     "ready": Word(
-        "validated, and of preflight's points only the approval is open; preflight reports it, the manifest does not",
+        "validated, and only the approval is open of preflight's points; preflight reports this, the manifest does not",
         "python -m reproducers.approve PACK, by the person who files it",
     ),
     "approved": Word(
@@ -54,7 +54,7 @@ STATES = {
 OUTCOMES = {
     "bug": Word("the arm, or a check of it, shows the bug by its own signature or beyond its own limit"),
     "healthy": Word("every bug check of the arm passed"),
-    "different": Word("something failed in another way than the bug does: a crash, or a number between both limits"),
+    "different": Word("something failed, but not as the bug does: a crash, or a number between both limits"),
     "cannot_test": Word("this host or tree cannot answer", "get what the reason names"),
     "passed": Word("a guard holds"),
     "failed": Word("a guard does not hold"),
@@ -62,8 +62,8 @@ OUTCOMES = {
     "skipped": Word("a check that this host cannot make; never counted as passed"),
 }
 ROLES = {
-    "bug": Word("a check of what the pack claims"),
-    "guard": Word("a check of what works beside the bug and must go on working in every arm"),
+    "bug": Word("a check of the pack's claim"),
+    "guard": Word("a check of something that works beside the bug and must work in every arm"),
     "note": Word("a measured number that decides nothing"),
     "digest": Word("a hash of tensors or bytes that must be the same in both arms, bit for bit"),
 }
@@ -71,12 +71,12 @@ KINDS = {
     "bug": Word("wrong numbers, a crash or a waste, with a patch"),
     "memory": Word("too much memory, with a patch; a peak in bytes is measured"),
     "refactor": Word("code that is changed without changing any result; tensors are compared bit for bit"),
-    "report": Word("a bug to which the pack offers no patch"),
-    "guard": Word("a bug that upstream has fixed; kept, so that its return is seen"),
+    "report": Word("a bug for which the pack offers no patch"),
+    "guard": Word("a bug that upstream has fixed; the pack stays to show its return"),
 }
 APPLIES = {
     "CLEAN": Word("the patch applies with neither fuzz nor offset"),
-    "ALREADY_APPLIED": Word("the tree holds what the patch adds", "retire the pack for this release"),
+    "ALREADY_APPLIED": Word("the tree already has the patch's change", "retire the pack for this release"),
     "CONFLICT": Word("the patch does not apply as it is", "rebase it on this tree"),
 }
 DECISIONS = {
@@ -96,11 +96,11 @@ RELATIONS = {
 TERMS = {
     "pack": Word("one bug: its reproducer, its patch if it has one, and the facts a maintainer needs; packs/NN_slug/"),
     "upstream": Word("the project that has the bug, and its published code"),
-    "reproducer": Word("the pack's program: it measures the tree it is given and is not told whether that is patched"),
+    "reproducer": Word("the pack's program; it measures the tree that it gets and is not told whether it is patched"),
     "minimal": Word("the first function of a reproducer: the bug in at most 15 lines, without the probe"),
-    "probe": Word("what a reproducer calls to import upstream from the tree under test and to record checks"),
-    "check": Word("one named claim of a reproducer, with what was measured, its limit and its reference"),
-    "signature": Word("how the pack's crash is recognised: exception type, message and a frame in upstream's code"),
+    "probe": Word("the module with which a reproducer imports upstream from the tree under test and records checks"),
+    "check": Word("one named claim of a reproducer, with the measured value, its limit and its reference"),
+    "signature": Word("the marks of the pack's crash: exception type, message and a frame in upstream's code"),
     "lane": Word("the kind of host that a pack runs on: cpu or cuda"),
     "arm": Word("one run of the reproducer on one tree, in its own process: pristine, patched or, for guards, fixed"),
     "pristine": Word("the arm on upstream's tree as published"),
@@ -113,7 +113,7 @@ TERMS = {
     "need": Word("a distribution that must be importable beside the code under test; packs/needs.yaml"),
     "store": Word("the folder of fetched artefacts and unpacked trees; PATCHLANE_STORE"),
     "hunk": Word("one connected change of a patch; every hunk of a patch must be seen running"),
-    "ablation": Word("dropping each hunk of a patch in turn: the bug has to come back"),
+    "ablation": Word("a trial that drops each hunk of a patch in turn; the bug has to come back"),
     "sentinel": Word("a word that is printed only when its checks have earned it, such as FIX_VALIDATED"),
     "outcome": Word("the result of one arm: bug, healthy, different or cannot_test"),
     "verdict": Word("the result of a run's arms together"),
@@ -124,24 +124,24 @@ TERMS = {
     ),
     "stamp": Word("the first line of an arm: pack, tree, host and versions"),
     "host alias": Word("the name that a machine has in receipts: chosen, never its network name; PATCHLANE_HOST"),
-    "manifest": Word("manifest.yaml: what was validated where, generated from packs and receipts"),
+    "manifest": Word("manifest.yaml, generated from packs and receipts: which pack is validated, and on which host"),
     "lock": Word("model/patches.lock: the patches that training uses, by digest"),
     "path": Word("an implementation of a kind of layer; a run says which each layer takes, --path asks for one"),
     "recipe": Word("all options of a training run under one name, for one kind of host; model/definition/recipes.py"),
-    "coverage": Word("which patched lines the first steps of a training run executed, by layer; coverage.json"),
+    "coverage": Word("the patched lines that the first steps of a training run executed, by layer; coverage.json"),
     "verb": Word("a command of this project: python -m reproducers.VERB or python -m model.VERB"),
     "room": Word("a folder of modules that imports only rooms below it; docs/architecture.md"),
     "overlay": Word("the upstream trees with all locked patches applied, from which training imports"),
-    "bundle": Word("all that chosen packs need on a host without network, in parts"),
+    "bundle": Word("everything that chosen packs need on a host without network, in parts"),
     "series": Word("the patches of one upstream tree in an order that git am takes"),
     "body": Word("the text of an issue, pull request or comment, from a template and the numbers of receipts"),
     "dossier": Word("a body and everything that is attached to it"),
     "thread": Word("a public issue, pull request or commit that has to do with the pack's bug"),
     "preflight": Word("the check of everything that a pack still needs before it is filed"),
     "approval": Word("a person's yes to exactly the files that would be posted; approval.yaml"),
-    "wave": Word("packs that are filed together, and on which day"),
+    "wave": Word("packs that are filed together, on one day"),
 }  # fmt: skip
-# What each group is called; the order of docs/glossary.md.
+# The name of each group, in the order of docs/glossary.md.
 GROUPS = {
     "state": STATES,
     "term": TERMS,

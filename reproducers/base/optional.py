@@ -9,7 +9,7 @@ from reproducers.base.errors import CannotTestHere, PatchlaneError
 
 
 def load(module: str, distribution: str, error: type[PatchlaneError] = CannotTestHere) -> Any:
-    """Import ``module``; ``error`` with the pip command when its distribution is not installed."""
+    """Import ``module``. Raises ``error`` with the pip command if its distribution is not installed."""
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as missing:

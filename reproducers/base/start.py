@@ -11,7 +11,7 @@ OURS = ("reproducers", "model")
 
 
 def unimportable(error: BaseException) -> str:
-    """What to say of an import that failed for want of a package; "" for any other error, our own modules' included."""
+    """The message for an import that failed for want of a package; "" for other errors, also of our own modules."""
     name = getattr(error, "name", None) or ""
     if not isinstance(error, ImportError) or not name or name.partition(".")[0] in OURS:
         return ""
@@ -19,8 +19,15 @@ def unimportable(error: BaseException) -> str:
     return "error: " + what + "\n  fix: make setup, and run .venv/bin/python"
 
 
+def outdated() -> str:
+    """Why this interpreter is too old, "" if it is not."""
+    if sys.version_info[:3] >= PYTHON:
+        return ""
+    return "python " + sys.version.split()[0] + ", wanted " + ".".join(map(str, PYTHON)) + " or later"
+
+
 def refuse(what: str, remedy: str) -> None:
-    """End with the code of what cannot be tested here; git bisect has one of its own."""
+    """End the verb with the exit code for a host that cannot test; git bisect has one of its own."""
     print(f"error: {what}\n  fix: {remedy}", file=sys.stderr)
     raise SystemExit(_code())
 
@@ -30,19 +37,18 @@ def _code() -> int:
 
 
 def check() -> None:
-    """Refuse an old interpreter, and have an import that fails before the verb's own handling end as it should."""
+    """Refuse an old interpreter, and give an import that fails before the verb's own handling its exit code."""
     code = _code()
-    if sys.version_info[:3] < PYTHON:
-        here, wanted = sys.version.split()[0], ".".join(map(str, PYTHON))
-        refuse(f"python {here}, wanted {wanted} or later", "make setup PYTHON=python3.12")
+    if outdated():
+        refuse(outdated(), "make setup PYTHON=python3.12")
 
     def ended(kind: type, error: BaseException, trace: object) -> None:
-        said = unimportable(error)
-        if said:
-            print(said, file=sys.stderr)
+        message = unimportable(error)
+        if message:
+            print(message, file=sys.stderr)
         else:
             sys.__excepthook__(kind, error, trace)  # type: ignore[arg-type]
-        if said or code == 125:
+        if message or code == 125:
             sys.stdout.flush()
             os._exit(code)  # after an excepthook the interpreter would exit with 1, a verdict's code
 

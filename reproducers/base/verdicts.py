@@ -18,7 +18,7 @@ class Exit(IntEnum):
 
 
 EXIT_MEANING = {
-    Exit.OK: "every verdict is the expected one, or an answer for a folder or commit of which nothing is claimed; under"
+    Exit.OK: "every verdict is the expected one, or is for a folder or commit of which the pack claims nothing; under"
     " --bisect: good, the bug is not here",
     Exit.CONTRADICTED: "a verdict contradicts the expected one, or a check failed; under --bisect: bad",
     Exit.USAGE: "wrong usage or bad input; the message names the file, the field and the remedy",
@@ -57,7 +57,7 @@ VERDICT_MEANING = {
     Verdict.REPRODUCED_AND_FIXED: "pristine shows the bug, patched is healthy, guards hold in both, patched code ran",
     Verdict.REPRODUCED: "pristine shows the bug; no fix was asked for",
     Verdict.FIXED_UPSTREAM: "pristine is healthy on a tree that has the code",
-    Verdict.FIX_INEFFECTIVE: "the patch applies, the bug is still there",
+    Verdict.FIX_INEFFECTIVE: "the patch applies, and the bug is still there",
     Verdict.FIX_REGRESSES: "a guard that passed on the pristine tree fails on the patched one",
     Verdict.DIFFERENT_FAILURE: "an arm failed, but not by the bug's own signature",
     Verdict.UNTESTABLE: "this host, lane or tree cannot decide",
@@ -68,10 +68,10 @@ VERDICT_MEANING = {
 
 
 VERDICT_REMEDY = {
-    Verdict.REPRODUCED_AND_FIXED: "nothing; python -m reproducers.manifest refresh takes the receipt in",
+    Verdict.REPRODUCED_AND_FIXED: "nothing; python -m reproducers.manifest refresh imports the receipt",
     Verdict.REPRODUCED: "run both arms (--arm both) to have the fix ruled on, where the pack offers one",
-    Verdict.FIXED_UPSTREAM: "expected of releases from pins.fixed on, an answer for a folder or commit that is no pin;"
-    " where it is not expected, drop the patch for that release: set pins.fixed in pack.yaml, or make the pack a guard",
+    Verdict.FIXED_UPSTREAM: "nothing for a release from pins.fixed on, or for a folder or commit that is no pin; for"
+    " another release drop the patch: set pins.fixed in pack.yaml, or make the pack a guard",
     Verdict.FIX_INEFFECTIVE: "correct fix.patch; the checks still marked bug in the patched arm say where",
     Verdict.FIX_REGRESSES: "correct fix.patch; the guards named in the reason say what it breaks",
     Verdict.DIFFERENT_FAILURE: "read the arm's log",
@@ -97,6 +97,6 @@ SENTINEL_REMEDY = {
     "REGRESSION_GUARD_PASSED": "nothing",
 }
 
-# Verdicts of a lane in which the bug was seen, and in which it was not there.
+# The verdicts of a lane that shows the bug, and of a lane that shows none.
 BROKEN = (Verdict.REPRODUCED, Verdict.REPRODUCED_AND_FIXED)
 HEALTHY = (Verdict.FIXED_UPSTREAM,)

@@ -1,4 +1,4 @@
-"""Small wordings that every room uses."""
+"""Small pieces of text that every room uses."""
 
 from __future__ import annotations
 

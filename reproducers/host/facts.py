@@ -1,4 +1,4 @@
-"""What this host has, and what all packs ask of it. Imports nothing heavy and nothing under test."""
+"""What this host has and what every pack asks of it. Imports nothing heavy and nothing under test."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ SETUP = ("cpu", "dev", "desk")  # the extras that `make setup` installs
 
 
 class Finding(NamedTuple):
-    """One thing this host lacks and the command or step that gets it."""
+    """One thing that this host lacks, and the command or step that gets it."""
 
     what: str
     remedy: str
 
 
-class Check(NamedTuple):
-    """One demand on the host; where it is not met, ``lanes`` cannot run."""
+class Demand(NamedTuple):
+    """One demand on the host. A host that does not meet it cannot run ``lanes``."""
 
     name: str
     found: str
@@ -61,7 +61,7 @@ def facts() -> dict[str, Any]:
 
 
 def gpus() -> list[dict[str, str]]:
-    """As the driver reports them; none where it does not answer."""
+    """The GPUs that the driver reports; none if it does not answer."""
     try:
         return stamp.gpus()
     except (OSError, subprocess.SubprocessError):
@@ -83,17 +83,17 @@ def installed(module: str) -> bool:
 
 
 def getting(module: str) -> str:
-    """The command that gets a module which a lane imports: setup's, where setup installs it."""
-    ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    named = [*ours["dependencies"], *(line for extra in SETUP for line in ours["optional-dependencies"][extra])]
-    if module in {requirement_name(line) for line in named}:
+    """The command that installs a module: ``make setup`` if setup installs it, else pip's or uv's."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = [line for extra in SETUP for line in project["optional-dependencies"][extra]]
+    if module in {requirement_name(line) for line in [*project["dependencies"], *extras]}:
         return "make setup"
     return f"{'python -m pip' if installed('pip') else 'uv pip'} install {module}"
 
 
 @functools.cache
 def git_fault(url: str, timeout_s: float = 10) -> str:
-    """Why git reaches no repository at ``url``, "" when it does. One small request."""
+    """Why git cannot reach a repository at ``url``, "" if it can. Sends one small request."""
     try:
         done = subprocess.run(
             ["git", "ls-remote", "--exit-code", "--end-of-options", url, "HEAD"],
@@ -119,36 +119,35 @@ def compiler() -> str | None:
     return os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
 
 
-def checks(store: Store | None) -> list[Check]:
+def checks(store: Store | None) -> list[Demand]:
     """The demands that are the same for every pack."""
     wanted = ".".join(map(str, PYTHON))
     git, cc, headers = shutil.which("git"), compiler(), Path(sysconfig.get_paths()["include"], "Python.h")
     rows = [
-        Check(
+        Demand(
             "python", platform.python_version(), f"{wanted} or later", sys.version_info[:3] >= PYTHON,
             "make setup PYTHON=python3.12",
         ),
-        Check("git", git or "none", "git, to apply patches", git is not None, "apt-get install git"),
-        Check(
+        Demand("git", git or "none", "git, to apply patches", git is not None, "apt-get install git"),
+        Demand(
             "store", "writable" if store else "not writable", "a writable folder", store is not None,
             "export PATCHLANE_STORE=DIR",
         ),
-        Check(
-            "C compiler", cc or "none", "gcc, clang or $CC: triton builds its launchers with it", cc is not None,
+        Demand(
+            "C compiler", cc or "none", "gcc, clang or $CC, to build triton's launchers", cc is not None,
             "apt-get install gcc", ("cuda",),
         ),
-        Check(
-            "Python.h", "present" if headers.is_file() else "none", "the Python headers, for the same launchers",
+        Demand(
+            "Python.h", "present" if headers.is_file() else "none", "the Python headers, to build triton's launchers",
             headers.is_file(), f"apt-get install python{sys.version_info[0]}.{sys.version_info[1]}-dev", ("cuda",),
         ),
     ]  # fmt: skip
     return rows + numpy_check(version("triton"), version("numpy"))
 
 
-def numpy_check(triton: str | None, numpy: str | None) -> list[Check]:
-    """Triton's interpreter up to 3.6 breaks on numpy 2.4; nothing to say where either is missing."""
+def numpy_check(triton: str | None, numpy: str | None) -> list[Demand]:
+    """The demand of triton up to 3.6, whose interpreter breaks on numpy 2.4; none if either is not installed."""
     if triton is None or numpy is None or Version(triton).release >= (3, 7):
         return []
-    fine = Version(numpy).release < (2, 4)
-    found = f"numpy {numpy} with triton {triton}"
-    return [Check("numpy", found, "numpy < 2.4 up to triton 3.6", fine, "pip install 'numpy<2.4'", ("cpu",))]
+    both, fine = f"numpy {numpy} with triton {triton}", Version(numpy).release < (2, 4)
+    return [Demand("numpy", both, "numpy < 2.4 up to triton 3.6", fine, "pip install 'numpy<2.4'", ("cpu",))]

@@ -1,4 +1,4 @@
-"""For each pack and lane: whether this host can run it, what is missing, and the command that gets it."""
+"""Whether this host can run each pack and lane, what is missing, and the command that gets it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from packaging.version import Version
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.base.verdicts import Exit
 from reproducers.host import facts
-from reproducers.host.facts import Check, Finding
+from reproducers.host.facts import Demand, Finding
 from reproducers.probe import stamp
 from reproducers.record.schema import Lane, Need, Pack, load_needs
 from reproducers.upstream import index, pins
@@ -18,7 +18,7 @@ from reproducers.upstream.store import Store
 
 
 def stored(store: Store, key: str, filename: str = "") -> bool:
-    """Whether the store has the tree ``key`` or the artefact it is unpacked from; their bytes are not read."""
+    """Whether the store has the tree ``key`` or the artefact of the tree. Reads no bytes of either."""
     tree = (store.root / "trees" / key).is_dir() and (store.root / "trees" / f"{key}.json").is_file()
     return tree or bool(filename and (store.root / "artifacts" / key / filename).is_file())
 
@@ -32,26 +32,25 @@ class Fetch(NamedTuple):
 
 
 def fetches(pack: Pack, lane: str, store: Store) -> list[Fetch]:
-    """All that a run of the lane at the live pin would fetch; a guard runs its fixed release too."""
+    """Everything that a run of the lane at the live pin would fetch; a guard runs its fixed release too."""
     names = ("live", "fixed") if pack.kind == "guard" else ("live",)
-    found = dict[Fetch, None]()
+    lacking, known = dict[Fetch, None](), load_needs(pack.folder.parent)
     for pin in (pack.pins[name] for name in names):
         if pin.release is not None:
             filename, sha256 = pins.choose(pin.artifacts)
             if not stored(store, sha256, filename):
                 label = f"{pack.upstream.distribution} {pin.release}"
-                found[Fetch(label, pack.upstream.distribution, filename)] = None
+                lacking[Fetch(label, pack.upstream.distribution, filename)] = None
         elif pin.sha is not None and not stored(store, pin.sha):
             source = pin.source or f"https://github.com/{pack.upstream.repo}"
-            found[Fetch(f"commit {pin.sha[:12]} of {pack.upstream.repo}", source, "")] = None
-        known = load_needs(pack.folder.parent)
+            lacking[Fetch(f"commit {pin.sha[:12]} of {pack.upstream.repo}", source, "")] = None
         for name in pin.needs:
-            found |= dict.fromkeys(_need_fetches(store, pins.on_lane(known[name], lane)))
-    return list(found)
+            lacking |= dict.fromkeys(_need_fetches(store, pins.on_lane(known[name], lane)))
+    return list(lacking)
 
 
 def _need_fetches(store: Store, needs: list[Need]) -> list[Fetch]:
-    """Artefacts of a set that are wanting; none where its tree is there and what it is built from."""
+    """Artefacts of a set that the store lacks; of a set whose tree it has, only the sources of what is built here."""
     ready = [need for need in needs if need.build is None]
     wanted = needs if not stored(store, pins.need_set_key(ready)) else [need for need in needs if need.build]
     chosen = [(need, *pins.need_artifact(need)) for need in wanted]
@@ -63,66 +62,65 @@ def _need_fetches(store: Store, needs: list[Need]) -> list[Fetch]:
 
 
 def out_of_reach(pack: Pack, lane: str, wanted: list[Fetch], store: Store, host: dict[str, Any]) -> list[Finding]:
-    """What of ``wanted`` cannot be fetched: all of it offline, and what a server that was asked does not give."""
-    found, fault = list[Finding](), host.get("index_fault", "")
+    """The items of ``wanted`` that cannot be fetched: all of them offline, else those whose server does not answer."""
+    findings, fault = list[Finding](), host.get("index_fault", "")
     files = [item.what for item in wanted if item.filename]
     if files and (store.offline or fault):
-        said = f", and the index does not answer: {fault}" if fault else ""
-        found.append(
-            Finding(f"not in the store: {', '.join(files)}{said}", "python -m reproducers.bundle install PART...")
-        )
+        why = f", and the index does not answer: {fault}" if fault else ""
+        what = f"not in the store: {', '.join(files)}{why}"
+        findings.append(Finding(what, "python -m reproducers.bundle install PART..."))
     for item in wanted:
         if not item.filename and (store.offline or (host.get("online") and facts.git_fault(item.source))):
             run = f"python -m reproducers.run {pack.id} --lane {lane} --at live --upstream DIR"
             clone = f"git clone {item.source} DIR && {run}"
-            found.append(Finding(item.what, clone))
-    return found
+            findings.append(Finding(item.what, clone))
+    return findings
 
 
 def gpu_findings(lane: Lane, gpus: list[dict[str, str]]) -> list[Finding]:
-    """GPUs of the lane's compute capability, as the runner matches it, and a torch that can drive them."""
+    """What the lane lacks: GPUs of its compute capability, as the runner matches it, or a torch that drives them."""
     if not lane.gpus:
         return []
-    found = []
+    findings = []
     if sum(lane.capability in (None, gpu.get("capability")) for gpu in gpus) < lane.gpus:
         have = ", ".join(f"{g['name']} ({g.get('capability')})" for g in gpus) or "none"
         what = f"{lane.gpus} GPU of compute capability {lane.capability or 'any'}, here: {have}"
-        found.append(Finding(what, "run the cuda lane on a host that has it"))
+        findings.append(Finding(what, "run the cuda lane on a host that has it"))
     torch = facts.version("torch")
     if torch and stamp.torch_cuda() is None:
         remedy = f"pip install --force-reinstall torch=={Version(torch).public}"
-        found.append(Finding(f"torch {torch} is built without CUDA", remedy))
-    return found
+        findings.append(Finding(f"torch {torch} is built without CUDA", remedy))
+    return findings
 
 
-def lane_row(pack: Pack, name: str, host: dict[str, Any], checks: list[Check], store: Store | None) -> dict[str, Any]:
+def lane_row(pack: Pack, name: str, host: dict[str, Any], checks: list[Demand], store: Store | None) -> dict[str, Any]:
     """One pack in one lane: whether it can run and what is missing."""
     row: dict[str, Any] = {"pack": pack.id, "lane": name, "can_run": False, "absent": "", "fetches": [], "missing": []}
     if name not in pack.lanes:
         return row | {"absent": pack.no_lane.get(name, "")}  # type: ignore[call-overload]
     lane = pack.lanes[name]  # type: ignore[index]
-    found = [Finding(f"{c.name}: {c.found}, wanted {c.wanted}", c.remedy) for c in checks if _bars(c, name, lane)]
+    findings = [Finding(f"{c.name}: {c.found}, wanted {c.wanted}", c.remedy) for c in checks if _bars(c, name, lane)]
     absent = [module for module in lane.requires if not facts.installed(module)]
-    found += [Finding(f"module {module}", facts.getting(module)) for module in absent]
-    found += gpu_findings(lane, host["gpus"])
+    findings += [Finding(f"module {module}", facts.getting(module)) for module in absent]
+    findings += gpu_findings(lane, host["gpus"])
     wanted = list[Fetch]()
     if store:
         try:
             wanted = fetches(pack, name, store)
-            found += out_of_reach(pack, name, wanted, store, host)
+            findings += out_of_reach(pack, name, wanted, store, host)
         except CannotTestHere as error:
-            found.append(Finding(error.what, error.remedy))
-    rows = [item._asdict() for item in wanted] if not found else []
-    return row | {"can_run": not found, "fetches": rows, "missing": [f._asdict() for f in found]}
+            findings.append(Finding(error.what, error.remedy))
+    rows = [item._asdict() for item in wanted] if not findings else []
+    return row | {"can_run": not findings, "fetches": rows, "missing": [f._asdict() for f in findings]}
 
 
-def _bars(check: Check, lane_name: str, lane: Lane) -> bool:
-    """A failed check bars its lanes; numpy's only those that run triton."""
+def _bars(check: Demand, lane_name: str, lane: Lane) -> bool:
+    """Whether the check fails and bars the lane; numpy's bars only lanes that run triton."""
     return not check.ok and lane_name in check.lanes and (check.name != "numpy" or "triton" in lane.requires)
 
 
 def examine(packs: list[Pack], online: bool = False) -> dict[str, Any]:
-    """All facts. The driver is asked while the rest is read."""
+    """The doctor's whole report, as its JSON has it. Asks the driver while it reads the rest."""
     with ThreadPoolExecutor(1) as pool:
         host_later = pool.submit(facts.facts)
         try:
@@ -148,7 +146,7 @@ def examine(packs: list[Pack], online: bool = False) -> dict[str, Any]:
     }
 
 
-def exit_code(found: dict[str, Any]) -> Exit:
-    """0 when every pack that has a cpu lane can run it here."""
-    cpu = [row for row in found["lanes"] if row["lane"] == "cpu" and not row["absent"]]
+def exit_code(report: dict[str, Any]) -> Exit:
+    """OK if every pack that has a cpu lane can run it here, else CANNOT_TEST."""
+    cpu = [row for row in report["lanes"] if row["lane"] == "cpu" and not row["absent"]]
     return Exit.OK if all(row["can_run"] for row in cpu) else Exit.CANNOT_TEST

@@ -1,4 +1,4 @@
-"""The doctor's command line: a screenful, every row with ``-v``; the JSON output has all facts."""
+"""The doctor's command line prints a screenful, with ``-v`` every row, with ``--json`` every fact."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from reproducers.record.schema import load_each, refuse
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
-def brief(found: dict[str, Any], out: Console) -> None:
-    """What can run, what that fetches, and each thing missing once with the lanes that want it."""
-    host = found["host"]
+def brief(report: dict[str, Any], out: Console) -> None:
+    """Print what can run, what this fetches, and each missing thing once with the lanes that need it."""
+    host = report["host"]
     gpus = "; ".join(" ".join(gpu.values()) for gpu in host["gpus"]) or "no GPU"
     memory = f"{host['memory_available_gib']} of {host['memory_gib']} GiB free"
     out.print(escape(f"python {host['python']}, {host['platform']}, {count(host['cores'], 'core')}, {memory}, {gpus}"))
     out.print(escape("  ".join(f"{name} {number}" for name, number in host["versions"].items() if name != "python")))
     out.print(escape(f"store {host['store']}; package index {host['index']}"))
     for lane in ("cpu", "cuda"):
-        out.print(_lane(found, lane))
-    for check in found["checks"]:
+        out.print(_lane(report, lane))
+    for check in report["checks"]:
         if not check["ok"]:
             row = f"{check['name']}: {check['found']}, wanted {check['wanted']}"
             out.print(f"[red]{escape(row)}[/]\n    {escape(check['remedy'])}")
-    for row, remedy in _missing(found):
+    for row, remedy in _missing(report):
         out.print(f"[red]{escape(row)}[/]\n    {escape(remedy)}")
 
 
-def _lane(found: dict[str, Any], lane: str) -> str:
-    """``cpu: 19 of 19 lanes can run, fetching 42 files``."""
-    rows = [row for row in found["lanes"] if row["lane"] == lane and not row["absent"]]
+def _lane(report: dict[str, Any], lane: str) -> str:
+    """``cpu: 19 of 19 lanes can run; the first runs fetch 42 files``."""
+    rows = [row for row in report["lanes"] if row["lane"] == lane and not row["absent"]]
     able = [row for row in rows if row["can_run"]]
-    if lane == "cuda" and not found["host"]["gpus"]:
+    if lane == "cuda" and not report["host"]["gpus"]:
         return f"{lane}: {count(len(rows), 'lane')}: no GPU here"
     colour = "green" if len(able) == len(rows) else "yellow" if able else "red"
-    return f"[{colour}]{lane}: {len(able)} of {count(len(rows), 'lane')} can run{_fetching(able, found['sizes'])}[/]"
+    return f"[{colour}]{lane}: {len(able)} of {count(len(rows), 'lane')} can run{_fetching(able, report['sizes'])}[/]"
 
 
 def _fetching(rows: list[dict[str, Any]], sizes: dict[str, int]) -> str:
-    """What the lanes fetch by themselves, and how much that is where the index said it of every file."""
+    """How many files and commits the lanes fetch, with the files' size if the index stated it for every file."""
     items = {
         (item["source"], item["filename"] or item["what"], bool(item["filename"]))
         for r in rows
@@ -61,15 +61,15 @@ def _fetching(rows: list[dict[str, Any]], sizes: dict[str, int]) -> str:
     return f"; the first runs fetch {' and '.join(parts)}" if parts else ""
 
 
-def _missing(found: dict[str, Any]) -> list[tuple[str, str]]:
-    """(what is missing and for which lanes, the remedy), once for each remedy; nothing of GPUs where there is none."""
+def _missing(report: dict[str, Any]) -> list[tuple[str, str]]:
+    """(what is missing and for which lanes, the remedy) once for each remedy; on a host without a GPU for cpu only."""
     groups: dict[str, dict[str, list[str]]] = {}
-    barring = {(check["name"], check["found"]) for check in found["checks"] if not check["ok"]}
-    for row in found["lanes"]:
-        if row["lane"] == "cuda" and not found["host"]["gpus"]:
+    printed = tuple(f"{check['name']}: {check['found']}" for check in report["checks"] if not check["ok"])
+    for row in report["lanes"]:
+        if row["lane"] == "cuda" and not report["host"]["gpus"]:
             continue
         for item in row["missing"]:
-            if not any(item["what"].startswith(f"{name}: {seen}") for name, seen in barring):
+            if not item["what"].startswith(printed):
                 lanes = groups.setdefault(item["remedy"], {}).setdefault(item["what"], [])
                 lanes.append(f"{row['lane']} {row['pack'].removeprefix('pack')}")
     rows = []
@@ -86,9 +86,9 @@ def _named(lanes: set[str]) -> str:
     return "; ".join(f"{word} {' '.join(pack for lane, pack in split if lane == word)}" for word in dict(split))
 
 
-def show(found: dict[str, Any], out: Console) -> None:
-    """Every fact, as tables."""
-    host = dict(found["host"])
+def show(report: dict[str, Any], out: Console) -> None:
+    """Print every fact as tables."""
+    host = dict(report["host"])
     host["gpus"] = "; ".join(" ".join(gpu.values()) for gpu in host["gpus"]) or "none"
     host["versions"] = " ".join(f"{name} {number}" for name, number in host["versions"].items())
     for name, value in host.items():
@@ -97,10 +97,10 @@ def show(found: dict[str, Any], out: Console) -> None:
         _table("host", "what", "found", "wanted", "get it by"),
         _table("packs", "pack", "lane", "", "missing or to fetch", "get it by"),
     ]
-    for check in found["checks"]:
+    for check in report["checks"]:
         remedy = "" if check["ok"] else check["remedy"]
         tables[0].add_row(check["name"], *map(escape, (check["found"], check["wanted"], remedy)))
-    for row in found["lanes"]:
+    for row in report["lanes"]:
         word = "[green]can run[/]" if row["can_run"] else "[dim]no lane[/]" if row["absent"] else "[red]cannot[/]"
         fetched = f"fetches {', '.join(item['what'] for item in row['fetches'])}" if row["fetches"] else row["absent"]
         for number, item in enumerate(row["missing"] or [{"what": fetched, "remedy": ""}]):
@@ -125,12 +125,12 @@ def main(
     ] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="a row for every pack and lane")] = False,
 ) -> None:
-    """Say what this host can run; exit 0 when every pack's cpu lane can, fetching what it needs, 77 otherwise."""
+    """Print what this host can run. Exit 0 if every pack's cpu lane can run here, fetching what it needs, else 77."""
     packs, faults = load_each()
-    found = examine(packs, online)
+    report = examine(packs, online)
     if as_json:
-        typer.echo(json.dumps(found, indent=1))
+        typer.echo(json.dumps(report, indent=1))
     else:
-        (show if verbose else brief)(found, Console(highlight=False, soft_wrap=not verbose))
+        (show if verbose else brief)(report, Console(highlight=False, soft_wrap=not verbose))
     refuse(faults)
-    raise typer.Exit(exit_code(found))
+    raise typer.Exit(exit_code(report))

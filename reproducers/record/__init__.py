@@ -1,1 +1,1 @@
-"""The files that a person writes, as frozen models: pack.yaml and needs.yaml."""
+"""Frozen models of the files that a person writes, pack.yaml and needs.yaml, and of receipts and the manifest."""

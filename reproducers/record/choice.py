@@ -1,4 +1,4 @@
-"""Packs as a command line names them, and one line about each."""
+"""The packs that a command line names, and one line about each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reproducers.record.schema import Pack, load_named, load_packs
 
 
 def list_packs(packs: list[Pack], as_json: bool) -> None:
-    """Print one line a pack; reads pack.yaml only."""
+    """Print one line for each pack."""
     if as_json:
         rows = [{"id": p.id, "title": p.title, "kind": p.kind, "lanes": sorted(p.lanes)} for p in packs]
         print(json.dumps(rows, indent=1))
@@ -21,7 +21,7 @@ def list_packs(packs: list[Pack], as_json: bool) -> None:
 
 
 def chosen(names: list[str], run_all: bool, lane: str, arm: str) -> list[Pack]:
-    """The packs asked for; PatchlaneError when what was asked makes no sense."""
+    """The requested packs. Raises PatchlaneError for an unknown lane, arm or pack, or if no pack is named."""
     if lane not in ("cpu", "cuda") or arm not in ("both", "pristine", "patched"):
         raise PatchlaneError(f"--lane {lane} --arm {arm}", "--lane cpu|cuda --arm both|pristine|patched")
     packs = [p for p in load_packs() if lane in p.lanes] if run_all else load_named(names)

@@ -1,4 +1,4 @@
-"""The manifest as a record: what ``manifest.yaml`` says of each pack and of the chains of receipts."""
+"""The manifest as a record: the entry of each pack and the chains of receipts in ``manifest.yaml``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEND = "python -m reproducers.manifest refresh"
 
 
 class ArmEntry(Model):
-    """How the last repeat of an arm ended, and how many there were."""
+    """How the last repeat of an arm ended, and the number of repeats."""
 
     outcome: Outcome
     exit_code: int
@@ -28,9 +28,9 @@ class ArmEntry(Model):
 
 
 class LaneEntry(Model):
-    """The newest receipt of a lane, reduced to what a reader decides by.
+    """The newest receipt of a lane, reduced to the facts that a reader decides by.
 
-    ``changed_since``: which of the pack's files, or its pin, are no longer what the receipt was taken with.
+    ``changed_since``: the pack's files and pin that have changed since the receipt.
     """
 
     verdict: Verdict
@@ -47,7 +47,7 @@ class LaneEntry(Model):
 
 
 class Entry(Model):
-    """One pack. ``tried``: {release or commit, with the packs beneath: newest verdict}."""
+    """One pack. ``tried``: {release or commit, with the packs stacked beneath: newest verdict}."""
 
     title: str
     kind: Kind
@@ -74,13 +74,13 @@ class Manifest(Model):
 
     @property
     def text(self) -> str:
-        """As it is written."""
+        """The text of the file."""
         content = self.model_dump(mode="json", exclude_unset=True)
         return HEADER + yaml.safe_dump({"schema_version": 1, **content}, sort_keys=False, width=120)
 
 
 def read(path: Path) -> Manifest:
-    """The manifest of that file. PatchlaneError with file, line and field where it is missing or damaged."""
+    """The manifest in the file. Raises PatchlaneError with file, line and field if it is missing or damaged."""
     text, data = read_yaml(path)
     try:
         return Manifest.model_validate(data)
@@ -89,7 +89,7 @@ def read(path: Path) -> Manifest:
 
 
 def read_chains(path: Path) -> dict[str, Chain]:
-    """What the manifest says of the chains, whatever the rest of it is; nothing where that too is damaged."""
+    """The manifest's chains, even if the rest of it is damaged; empty if the chains are damaged too."""
     try:
         return TypeAdapter(dict[str, Chain]).validate_python(read_yaml(path)[1]["receipts"])
     except (PatchlaneError, LookupError, TypeError, ValueError):

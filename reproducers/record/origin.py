@@ -1,4 +1,4 @@
-"""Where a tree comes from, as a record, and the one place that spells the name of a pin's tree or a stored one."""
+"""Where a tree comes from, as a record. Only this module spells the name of a pin's tree or a stored tree."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ WORDS = {"release": "", "commit": "git ", "folder": "folder ", "made": ""}
 
 
 def readable(text: str) -> str:
-    """The text with a question mark for what UTF-8 cannot write: bytes of a file name or a message that are no text."""
+    """The text with a question mark for each character that UTF-8 cannot write, such as a stray byte of a file name."""
     return text.encode("utf-8", "replace").decode()
 
 
 class Origin(BaseModel):
-    """A release, a commit, a folder as it stood, or a tree that we made of others (``name`` says which).
+    """A release, a commit, a folder as it stood, or a tree made of other trees; ``name`` names the last two.
 
     ``stacked_on``: packs whose patches are in it. ``dirty``: the commit's checkout had local changes.
     """
@@ -32,7 +32,7 @@ class Origin(BaseModel):
 
     @property
     def key(self) -> str:
-        """The release, commit or name with the packs in it, as the manifest calls the tree."""
+        """The manifest's key of the tree: its release, commit or name, with the packs in it."""
         return (self.release or self.sha or str(self.name)) + "".join(f" + {number:02d}" for number in self.stacked_on)
 
     def __str__(self) -> str:
@@ -40,9 +40,9 @@ class Origin(BaseModel):
         return f"{before}{WORDS[self.kind]}{self.key}{' (dirty)' if self.dirty else ''}"
 
     def of(self, distribution: str | None) -> Origin:
-        """The same, said to be of a distribution, or of none."""
+        """This origin with another distribution, or with none."""
         return self.model_copy(update={"distribution": distribution})
 
     def on(self, number: int) -> Origin:
-        """The same with one more pack's patch in it."""
+        """This origin with one more pack's patch in it."""
         return self.model_copy(update={"stacked_on": (*self.stacked_on, number)})

@@ -1,7 +1,7 @@
 """A receipt as a record: an in-toto statement of one run, and the two lines of JSON that each arm prints into its log.
 
-Written with schema_version 3. Receipts of 1 and 2 hold as sentences and names what are fields now; ``Statement.of``
-and ``observed`` lift them, nothing else reads those sentences.
+Receipts are written with schema_version 3. Versions 1 and 2 spell some of today's fields in sentences and names;
+``Statement.of`` and ``record_of`` lift these into fields, and nothing else reads the sentences.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from reproducers.record.schema import Model, Pin, Sha256
 
 VERSION = 3
 HEADED = 2  # the first schema_version whose logs begin with the run's entry
-TYPED = 3  # the first whose checks and trees say in fields what they said in words
+TYPED = 3  # the first whose checks and trees have fields in place of sentences
 ARMS = ("pristine", "patched", "fixed")
 ArmName = Literal["pristine", "patched", "fixed"]
 Kind = Literal["bug", "memory", "refactor", "report", "guard"]
@@ -36,7 +36,7 @@ TREE = re.compile(
 
 
 class Signature(Model):
-    """How a crash by the bug looks: exception type, pattern of its message, end of a path in its traceback."""
+    """The look of a crash by the bug: exception type, pattern of its message, end of a path in its traceback."""
 
     exception: str
     message: str
@@ -44,9 +44,9 @@ class Signature(Model):
 
 
 class Check(Model):
-    """One named claim as an arm made it.
+    """One named claim as an arm recorded it.
 
-    ``bug_above``: from which number on it shows the bug. ``signature``: of the crash that would show it.
+    A number at or over ``bug_above`` shows the bug, as does a crash with ``signature``.
     """
 
     name: str
@@ -66,12 +66,12 @@ class Check(Model):
 
     @property
     def numeric(self) -> bool:
-        """Whether it is a number with a finite limit."""
+        """Whether the check is a number with a finite limit."""
         return is_number(self.measured) and is_number(self.limit) and math.isfinite(self.limit)
 
 
 class Function(Model):
-    """Digests of a function's code as it ran, and as the file of the tree has it."""
+    """Digests of a function's code as it ran in the process, and as the file of the tree has it."""
 
     process: list[str]
     tree: list[str]
@@ -87,7 +87,7 @@ class Compiled(Model):
 
 
 class Executed(Model):
-    """What ran of one file of the tree."""
+    """The lines and functions that ran of one file of the tree."""
 
     lines: list[int]
     functions: dict[str, Function]
@@ -95,12 +95,12 @@ class Executed(Model):
 
     @property
     def foreign(self) -> list[str]:
-        """Functions whose running code is not the tree's; the module's own is read anew by whoever asks."""
+        """Functions whose running code is not the tree's. The module's own code does not count."""
         return [n for n, f in self.functions.items() if n != "<module>" and not set(f.process) <= set(f.tree)]
 
 
 class Arm(Model):
-    """How an arm ended, with what it recorded. ``seconds`` of wall time, ``peak_gib`` of memory."""
+    """How an arm ended, and its checks. ``seconds`` of wall time, ``peak_gib`` of memory."""
 
     outcome: Outcome
     reason: str
@@ -114,7 +114,7 @@ class Arm(Model):
 
 
 class ArmRecord(Model):
-    """The last line of an arm: what it made of its checks."""
+    """The last line of an arm: its outcome and its checks."""
 
     patchlane: Literal["record"]
     outcome: Outcome
@@ -133,9 +133,9 @@ class Gpu(Model):
 
 
 class Host(Model):
-    """What a host can do, in a receipt with its chosen ``alias``, never its network name.
+    """A host's abilities under its chosen ``alias``, never its network name.
 
-    The oldest receipts do not say ``platform``, and a run without an arm says nothing but the alias.
+    The oldest receipts have no ``platform``, and a run without an arm has only the alias.
     """
 
     alias: str = ""
@@ -146,7 +146,7 @@ class Host(Model):
 
 
 class Stamp(Model):
-    """The first line of an arm: what is tested, from where, with what."""
+    """The first line of an arm: pack, package and its place, host and versions."""
 
     patchlane: Literal["stamp"]
     pack: int
@@ -161,7 +161,7 @@ class Stamp(Model):
 
 
 class PatchTried(Model):
-    """How the patch met the tree, and of which of its hunks code was seen to run."""
+    """How the patch applied to the tree, and whether each of its hunks was seen to run."""
 
     model_config = ConfigDict(populate_by_name=True)
 
@@ -174,7 +174,7 @@ class Digest(Model):
 
 
 class Resource(Model):
-    """A tree or file of the run, by digest; ``annotations`` of a tree is where it comes from."""
+    """A tree or file of the run, by digest. ``annotations`` is a tree's origin."""
 
     name: str
     digest: Digest
@@ -182,7 +182,7 @@ class Resource(Model):
 
 
 class Details(Model):
-    """Our own part of a statement. The first receipts, all of bugs, do not name their ``kind``."""
+    """patchlane's own part of a statement. The first receipts, all of bugs, have no ``kind``."""
 
     schema_version: Literal[1, 2, 3]
     pack: int
@@ -213,15 +213,15 @@ class Details(Model):
 
     @property
     def day(self) -> datetime.date:
-        """The day on which it started, UTC."""
+        """The day on which the run started, UTC."""
         return datetime.date.fromisoformat(self.started[:10])
 
     def checks(self, arm: ArmName) -> list[Check]:
-        """Those of an arm's last repeat; none of an arm that did not run."""
+        """The checks of an arm's last repeat; none if the arm did not run."""
         return [check for result in self.arms[arm][-1:] for check in result.checks]
 
     def every_check(self) -> Iterator[tuple[ArmName, Check]]:
-        """(arm, check) of each arm's last repeat, in the order that they were made."""
+        """(arm, check) of each arm's last repeat, in the order of the run."""
         for arm in self.arms:
             yield from ((arm, check) for check in self.checks(arm))
 
@@ -249,7 +249,7 @@ class Statement(Model):
 
     @classmethod
     def of(cls, data: bytes) -> Statement:
-        """The statement that a receipt's bytes hold. ValueError (also pydantic's) where they hold none."""
+        """The statement in a receipt's bytes. Raises ValueError (pydantic's is one) if they hold none."""
         body = json.loads(data)
         try:
             if body["predicate"]["patchlane"]["schema_version"] < TYPED:
@@ -264,21 +264,21 @@ class Statement(Model):
 
     @property
     def tree(self) -> Resource:
-        """The tree that the pristine arm had; where no tree was got, the pack."""
+        """The tree of the pristine arm; the pack if the run got no tree."""
         return self.subject[0]
 
     @property
     def digests(self) -> dict[str, str]:
-        """{name: sha256} of the trees and files that the run was made with."""
+        """{name: sha256} of the run's trees and files."""
         return {r.name: r.digest.sha256 for r in (*self.subject, *self.predicate.configuration)}
 
     def logged(self, sha256: str) -> Statement:
-        """The same with the digest of its log."""
+        """This statement with the digest of its log."""
         details = self.details.model_copy(update={"log_sha256": sha256})
         return self.model_copy(update={"predicate": self.predicate.model_copy(update={"patchlane": details})})
 
     def as_json(self) -> dict[str, Any]:
-        """As it is written: what was not stated is left out, and so is what was lifted out of names."""
+        """The JSON of the receipt, without fields that the receipt did not state or that were lifted out of names."""
         lifted = {"subject": {"__all__": {"annotations"}}} if self.details.schema_version < TYPED else None
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude=lifted)
 
@@ -288,7 +288,7 @@ def is_number(value: object) -> TypeGuard[int | float]:
 
 
 def stamp_of(line: str) -> Stamp | None:
-    """The stamp that a line of an arm is, None where it is none."""
+    """The stamp in a line of an arm, None if the line is no stamp."""
     try:
         return Stamp.model_validate(_parsed(line))
     except ValueError:
@@ -296,7 +296,7 @@ def stamp_of(line: str) -> Stamp | None:
 
 
 def record_of(line: str, schema_version: int = VERSION) -> ArmRecord | None:
-    """The record that a line of an arm is, None where it is none; lifted where it is of an earlier schema_version."""
+    """The record in a line of an arm, lifted from an earlier schema_version; None if the line is no record."""
     try:
         body = _parsed(line)
         if schema_version < TYPED and isinstance(body, dict) and isinstance(body.get("checks"), list):
@@ -307,17 +307,17 @@ def record_of(line: str, schema_version: int = VERSION) -> ArmRecord | None:
 
 
 def _parsed(line: str) -> Any:
-    """The value of a line of JSON; an escape may stand for what is no text."""
+    """The value of a line of JSON. An escape in it may stand for a character that is no text."""
     return json.loads(readable(json.dumps(json.loads(line), ensure_ascii=False)) if "\\ud" in line else line)
 
 
 def faults_of(error: ValidationError) -> str:
-    """What is wrong with a record, by field, on one line."""
+    """The first three faults of a record, by field, on one line."""
     return "; ".join(f"{'.'.join(map(str, f['loc']))}: {f['msg']}" for f in error.errors()[:3])
 
 
 def _lifted(body: dict[str, Any]) -> dict[str, Any]:
-    """A statement of schema_version 1 or 2 with the fields that its sentences and names stand for."""
+    """A statement of schema_version 1 or 2, its sentences and names turned into fields."""
     details = body["predicate"]["patchlane"]
     arms = {
         name: [arm | {"checks": [_check(check) for check in arm["checks"]]} for arm in details[name]]
@@ -330,14 +330,14 @@ def _lifted(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check(check: dict[str, Any]) -> dict[str, Any]:
-    """A check with the limit of its bug and the signature of its crash, which its detail and its limit spell."""
+    """A check with ``bug_above`` from the sentence in its detail and ``signature`` from the one in its limit."""
     above, raised = BUG_ABOVE.fullmatch(check["detail"]), RAISED.fullmatch(str(check["limit"]))
     fields: dict[str, Any] = {"bug_above": float(above[1])} if above else {}
     return check | fields | ({"signature": raised.groupdict()} if raised else {})
 
 
 def _resource(entry: dict[str, Any]) -> dict[str, Any]:
-    """A tree with its origin, which its name spells; a run without a tree has the pack's name there."""
+    """A tree with the origin that its name spells. A pack's name, in a run without a tree, has none."""
     match = TREE.fullmatch(entry["name"])
     if match is None:
         return entry

@@ -1,4 +1,4 @@
-"""The hand-written half: ``packs/NN_slug/pack.yaml`` and ``packs/needs.yaml`` as frozen, cross-checked models."""
+"""The hand-written records, ``packs/NN_slug/pack.yaml`` and ``packs/needs.yaml``, as frozen, cross-checked models."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Model(BaseModel):
 
 
 class Build(Model):
-    """How a source-only need is built on the host that runs it: setup.py's environment, and C shims to build beside."""
+    """How a host builds a source-only need: setup.py's environment, and C shims to build beside it."""
 
     environment: dict[str, str] = {}
     shims: list[Annotated[str, StringConstraints(pattern=r"^\w+\.c$")]] = []
@@ -65,8 +65,8 @@ class Build(Model):
 class Need(Model):
     """A distribution that must be importable beside the code under test, unpacked and never installed.
 
-    ``lane`` limits it to that lane, ``trim`` keeps GPU code for that architecture only, ``build`` has an sdist's C++
-    extension built once a host.
+    ``lane`` limits the need to that lane, ``trim`` keeps GPU code for that architecture only, and with ``build`` each
+    host builds the sdist's C++ extension once.
     """
 
     distribution: str
@@ -80,9 +80,9 @@ class Need(Model):
 class Pin(Model):
     """One named upstream tree: a release on the package index, a git SHA, or a release with the SHA it was cut from.
 
-    ``live`` (fix.patch, where the pack has one) and ``fixed`` (``expect: healthy``) have their meaning by name; any
-    other pin shows the bug (``expect: bug``), and its fix when it names a ``patch``.
-    ``stacked_on`` names packs whose fix.patch is applied first, in both arms: what this one does without their bugs.
+    Two names have a fixed meaning: ``live`` has the bug and takes fix.patch if the pack has one; ``fixed`` is healthy.
+    Any other pin is as ``expect`` says and takes the ``patch`` that it names. ``stacked_on`` names packs whose
+    fix.patch is applied first, in both arms: the pin then has this bug without theirs.
     """
 
     release: str | None = None
@@ -104,13 +104,13 @@ class Pin(Model):
 
     @property
     def origin(self) -> Origin:
-        """Where its tree comes from: the release where it names one, else the commit."""
+        """Where the pin's tree comes from: its release if it names one, else its commit."""
         if self.release:
             return Origin(kind="release", release=self.release, stacked_on=tuple(self.stacked_on))
         return Origin(kind="commit", sha=self.sha, stacked_on=tuple(self.stacked_on))
 
     def names(self, tree: Origin, distribution: str) -> bool:
-        """Whether a tree of this origin is the one that the pin names, the packs beneath it included."""
+        """Whether a tree of this origin is the pin's tree, on the same stacked packs."""
         if tree.kind == "release":
             same = tree.release == self.release and tree.distribution == distribution
         else:
@@ -119,9 +119,9 @@ class Pin(Model):
 
 
 class Lane(Model):
-    """Where the pack can be shown. ``requires`` are importable modules; limits are per arm.
+    """A kind of host that can run the pack. ``requires`` are importable modules; the limits are for each arm.
 
-    ``gpus`` it cannot do without; of ``up_to_gpus`` it makes use where the host has them, and then runs alone.
+    The pack needs ``gpus`` GPUs. It uses as many as ``up_to_gpus`` if the host has them, and then runs alone.
     """
 
     requires: list[str] = []
@@ -142,9 +142,9 @@ class Upstream(Model):
 
 
 class Thread(Model):
-    """A public issue, pull request or commit, titled as it is there.
+    """A public issue, pull request or commit with its upstream title.
 
-    ``relation`` is to the pack's bug and, for "overlaps", to its fix. ``note``: what it is to this pack, in our words.
+    ``relation`` is to the pack's bug and, for "overlaps", to its fix. ``note`` describes the relation in our words.
     """
 
     url: Annotated[str, StringConstraints(pattern=r"^https://github\.com/[\w.-]+/[\w.-]+/(issues|pull|commit)/\w+$")]
@@ -156,12 +156,12 @@ class Thread(Model):
 
     @property
     def competes(self) -> bool:
-        """Whether it is an open pull request for the same thing, beside which only a comment is in place."""
+        """Whether this is an open pull request for the same thing. Beside one, the pack files only a comment."""
         return self.state == "open" and "/pull/" in self.url and self.relation in ("fixes it", "overlaps")
 
 
 class Search(Model):
-    """What was searched for upstream threads, so that "none found" is a statement and not an omission."""
+    """The search for upstream threads, so that "none found" is a statement and not an omission."""
 
     found: Literal["threads", "none"]
     query: str
@@ -185,9 +185,9 @@ class UpstreamState(Model):
 
 
 class Filing(Model):
-    """What is to be posted and why. ``thread``: where a comment belongs; ``after``: packs to be filed before.
+    """What to file and why. A comment belongs to ``thread``; the packs ``after`` are filed before this one.
 
-    ``pin``: the tree that the text, its numbers and the attached patch are of; ``Pack.filing_pin`` has the default.
+    The text, its numbers and the attached patch are of the pin ``pin``; ``Pack.filing_pin`` has the default.
     """
 
     decision: Literal["issue", "pr", "comment", "hold", "none"]
@@ -198,7 +198,7 @@ class Filing(Model):
 
 
 class Pack(Model):
-    """One bug, its proof and its fix. ``folder`` is where it was read from."""
+    """One bug, its proof and its fix. ``folder`` holds its files."""
 
     schema_version: Literal[1]
     number: int = Field(ge=1, le=999)
@@ -226,11 +226,11 @@ class Pack(Model):
         return self.folder / "fix.patch"
 
     def pin_name(self, at: str) -> str | None:
-        """The name of the pin that ``at`` (a name, release or SHA) asks for, None when the pack pins no such tree."""
+        """The name of the pin with the name, release or SHA ``at``, None if the pack has no such pin."""
         return next((name for name, pin in self.pins.items() if at in (name, pin.release, pin.sha)), None)
 
     def patch_at(self, at: str) -> Path | None:
-        """The patch to try on the tree ``at``: the pin's own, fix.patch on live and on trees that no pin names."""
+        """The patch for the tree ``at``: the pin's own, or fix.patch for live, fixed and trees that no pin names."""
         name = self.pin_name(at)
         own = self.pins[name].patch if name else None
         if own is None and name not in ("live", "fixed", None):
@@ -239,17 +239,17 @@ class Pack(Model):
         return path if path.is_file() else None
 
     def healthy_at(self, at: str) -> bool:
-        """Whether the tree ``at`` is said to be free of the bug."""
+        """Whether the pack expects no bug in the tree ``at``."""
         name = self.pin_name(at)
         return name == "fixed" or (name is not None and self.pins[name].expect == "healthy")
 
     @property
     def filing_pin(self) -> str:
-        """The name of the pin that is filed: the one that ``filing`` names, else ``main`` where it is pinned."""
+        """The name of the pin that is filed: the one in ``filing``, else ``main`` if the pack has it, else ``live``."""
         return self.filing.pin or ("main" if "main" in self.pins else "live")
 
     def owns(self, url: str) -> bool:
-        """Whether a URL is of the pack's own upstream repository."""
+        """Whether a URL belongs to the pack's upstream repository."""
         return url.lower().startswith(f"https://github.com/{self.upstream.repo}/".lower())
 
     @property
@@ -263,7 +263,7 @@ class Pack(Model):
         if "live" not in self.pins:
             raise ValueError("pins.live is required")
         if "upstream" in self.pins:
-            raise ValueError('no pin may be named "upstream": so receipts call a folder that is no pin')
+            raise ValueError('no pin may be named "upstream": receipts call a folder without a pin so')
         if self.kind == "guard" and "fixed" not in self.pins:
             raise ValueError("a guard needs a fixed pin")
         if self.kind in ("bug", "memory", "refactor") and not self.patch.is_file():
@@ -277,11 +277,11 @@ class Pack(Model):
                 raise ValueError(f"pins.{name}.patch: {self.folder.name}/{pin.patch} is missing")
         if self.filing.pin is not None and (self.filing.pin not in self.pins or self.healthy_at(self.filing.pin)):
             broken = ", ".join(name for name in self.pins if not self.healthy_at(name))
-            raise ValueError(f"filing.pin: {self.filing.pin!r} is no pin with the bug, which are: {broken}")
+            raise ValueError(f"filing.pin: {self.filing.pin!r} is not one of the pins with the bug: {broken}")
         if self.filing.thread is not None and not self.owns(self.filing.thread):
             raise ValueError(f"filing.thread: {self.filing.thread} is not of {self.upstream.repo}")
         if self.consumed_by and not self.patch.is_file():
-            raise ValueError("consumed_by is for packs whose fix.patch is trained with, and this one has none")
+            raise ValueError("consumed_by needs fix.patch, which training would use, and the pack has none")
         missing = {"cpu", "cuda"} - set(self.lanes) - set(self.no_lane)
         if missing:
             raise ValueError(f"lane {', '.join(sorted(missing))} is absent: say why under no_lane")
@@ -289,7 +289,7 @@ class Pack(Model):
 
 
 def line_of(text: str, loc: tuple[Any, ...]) -> int:
-    """1-based line of the field at ``loc``, or of its nearest existing parent."""
+    """The line, from 1, of the field at ``loc`` or of its nearest existing parent."""
     node = yaml.compose(text, Loader=yaml.SafeLoader)
     line = 1
     for key in loc:
@@ -307,7 +307,7 @@ def line_of(text: str, loc: tuple[Any, ...]) -> int:
 
 
 def read_yaml(path: Path) -> tuple[str, Any]:
-    """(text, value) of a YAML file; PatchlaneError with file and line when it is missing or malformed."""
+    """(text, value) of a YAML file. Raises PatchlaneError with file and line if it is missing or malformed."""
     try:
         text = path.read_text(encoding="utf-8")
         return text, yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
@@ -323,16 +323,17 @@ def read_yaml(path: Path) -> tuple[str, Any]:
 
 
 def explain(path: Path, text: str, error: ValidationError) -> PatchlaneError:
-    """Every fault of a record as ``file:line: field: what was expected``."""
+    """One error with every fault of a record, each as ``file:line: field: fault``."""
     rows = []
     for fault in error.errors():
         field = ".".join(map(str, fault["loc"])) or "(whole file)"
-        said = fault["msg"].removeprefix("Value error, ")
-        rows.append(f"{path}:{line_of(text, fault['loc'])}: {field}: {said}")
+        message = fault["msg"].removeprefix("Value error, ")
+        rows.append(f"{path}:{line_of(text, fault['loc'])}: {field}: {message}")
     return PatchlaneError("\n".join(rows), "correct the fields named above; docs/writing-a-pack.md lists them")
 
 
 def load_pack(folder: Path) -> Pack:
+    """The pack in a folder. Raises PatchlaneError with file, line and field of each fault of its pack.yaml."""
     path = folder / "pack.yaml"
     text, data = read_yaml(path)
     if not isinstance(data, dict):
@@ -355,7 +356,7 @@ def load_pack(folder: Path) -> Pack:
 
 @functools.lru_cache
 def load_needs(folder: Path) -> dict[str, list[Need]]:
-    """Named sets of needed distributions (``needs.yaml`` beside the packs)."""
+    """{name: needs} of the sets in ``needs.yaml`` beside the packs. Raises PatchlaneError if it is malformed."""
     path = folder / "needs.yaml"
     if not path.exists():
         return {}
@@ -367,51 +368,63 @@ def load_needs(folder: Path) -> dict[str, list[Need]]:
 
 
 def load_packs(root: Path | None = None) -> list[Pack]:
-    """All packs by number; PatchlaneError with every fault of every pack, a number used twice among them."""
+    """All packs by number. Raises PatchlaneError with every fault of every pack; a number used twice is one."""
     packs, faults = load_each(root)
     refuse(faults)
     return packs
 
 
 def refuse(faults: list[PatchlaneError]) -> None:
-    """Raise all of them as one."""
+    """Raise the faults, if there are any, as one PatchlaneError."""
     if faults:
         raise PatchlaneError("\n".join(fault.what for fault in faults), faults[0].remedy)
 
 
 def load_each(root: Path | None = None) -> tuple[list[Pack], list[PatchlaneError]]:
-    """(packs that can be read, by number; why the others cannot). A numbered folder with files is a pack."""
+    """(the readable packs by number, the faults of the others). A numbered folder with files is a pack."""
     packs, faults = list[Pack](), list[PatchlaneError]()
     for folder in _folders(root):
         try:
             packs.append(load_pack(folder))
         except PatchlaneError as error:
             faults.append(error)
-    for one, two in itertools.pairwise(packs):
-        if one.number == two.number:
-            faults.append(_twice(one.folder, two.folder))
+    for before, after in itertools.pairwise(packs):
+        if before.number == after.number:
+            faults.append(_twice(before.folder, after.folder))
     return packs, faults
 
 
 def load_named(names: list[str], root: Path | None = None) -> list[Pack]:
-    """Packs named as ``pack05``, ``05`` or ``5``, in the order given; no other pack is read.
+    """Packs named as ``pack05``, ``05`` or ``5``, in the order given. Reads no other pack.
 
-    PatchlaneError for one that is unknown or cannot be read.
+    Raises PatchlaneError for a pack that is unknown or cannot be read.
     """
     chosen = []
     for name in names:
-        match = re.fullmatch(r"(?:pack)?0*(\d+)", name)
-        folders = [folder for folder in _folders(root) if match and folder.name.startswith(f"{int(match[1]):02d}_")]
+        number = _number(name)
+        folders = [folder for folder in _folders(root) if folder.name.startswith(f"{number:02d}_")]
         if not folders:
-            raise PatchlaneError(f"no pack {name!r}", "python -m reproducers.run --list")
+            raise _unknown(name)
         if len(folders) > 1:
             raise _twice(*folders[:2])
         chosen.append(load_pack(folders[0]))
     return chosen
 
 
+def _number(name: str) -> int:
+    """The number in ``pack05``, ``05`` or ``5``. Raises PatchlaneError for another name."""
+    match = re.fullmatch(r"(?:pack)?0*(\d+)", name)
+    if match is None:
+        raise _unknown(name)
+    return int(match[1])
+
+
+def _unknown(name: str) -> PatchlaneError:
+    return PatchlaneError(f"no pack {name!r}", "python -m reproducers.run --list")
+
+
 def _folders(root: Path | None) -> list[Path]:
-    """Folders of packs: with a pack.yaml, or numbered and with more in them than bytecode."""
+    """Folders of packs: they hold a pack.yaml, or have a number and more than bytecode in them."""
     folders = sorted(path for path in (root or ROOT / "packs").glob("*") if path.is_dir())
     return [
         folder
@@ -421,18 +434,14 @@ def _folders(root: Path | None) -> list[Path]:
     ]
 
 
-def _twice(one: Path, two: Path) -> PatchlaneError:
-    number = int(one.name.partition("_")[0])
-    return PatchlaneError(f"number {number} is used by {one} and {two}", "give one of them another number")
+def _twice(first: Path, second: Path) -> PatchlaneError:
+    number = int(first.name.partition("_")[0])
+    return PatchlaneError(f"number {number} is used by {first} and {second}", "give one of them another number")
 
 
 def select(names: list[str], packs: list[Pack]) -> list[Pack]:
-    """Packs named as ``pack05``, ``05`` or ``5``, in the order given; PatchlaneError for an unknown one."""
-    by_number = {p.number: p for p in packs}
-    chosen = []
-    for name in names:
-        match = re.fullmatch(r"(?:pack)?0*(\d+)", name)
-        if match is None or int(match[1]) not in by_number:
-            raise PatchlaneError(f"no pack {name!r}", "python -m reproducers.run --list")
-        chosen.append(by_number[int(match[1])])
-    return chosen
+    """Packs named as ``pack05``, ``05`` or ``5``, in the order given. Raises PatchlaneError for an unknown pack."""
+    by_number = {pack.number: pack for pack in packs}
+    if unknown := [name for name in names if _number(name) not in by_number]:
+        raise _unknown(unknown[0])
+    return [by_number[_number(name)] for name in names]

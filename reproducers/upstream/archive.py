@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import posixpath
+import shlex
 import shutil
 import stat
 import tarfile
@@ -22,14 +23,14 @@ MAX_MEMBERS = 100_000
 MAX_RATIO = 100  # real packages are under 10
 RATIO_FROM = 2**22  # bytes unpacked
 PADDING = 2**20  # bytes of zeros that may follow a tar's end
-SPREAD = ("purelib", "platlib")  # what a wheel's NAME.data holds that is installed beside its other files
+SPREAD = ("purelib", "platlib")  # folders of a wheel's NAME.data that are installed beside its other files
 
 
 def unpack(archive: Path, target: Path) -> None:
-    """Unpack ``archive`` (.whl, .zip, .tar.gz) into the empty folder ``target``; nothing of it is executed.
+    """Unpack ``archive`` (.whl, .zip, .tar.gz) into the empty folder ``target``. Executes none of it.
 
-    A single top-level folder of an sdist is stripped. Raises StoreError for an archive that is unsafe, absurd or not
-    whole, OSError where this host refuses to write.
+    Strips a single top-level folder of an sdist. Raises StoreError if the archive is unsafe, absurd or not whole,
+    OSError if this host refuses to write.
     """
     try:
         if archive.name.endswith((".whl", ".zip")):
@@ -39,9 +40,7 @@ def unpack(archive: Path, target: Path) -> None:
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
         if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile) and disk.of_host(error):
             raise
-        raise StoreError(
-            f"{archive.name}: refused or unreadable: {error}", "delete it from the store and fetch again"
-        ) from error
+        raise StoreError(f"{archive.name}: refused or unreadable: {error}", _again(archive)) from error
 
 
 def wheel_files(archive: Path) -> list[tuple[str, bool, str]]:
@@ -80,7 +79,7 @@ def _untar(archive: Path, target: Path) -> None:
 
 
 def _check_members(archive: Path, members: list[tarfile.TarInfo]) -> None:
-    """Every name is relative, there once and in real folders, and no link leads through another one."""
+    """Raise StoreError unless each name is relative, unique and in real folders, and no link leads through another."""
     names = [PurePosixPath(m.name).as_posix() for m in members if not m.isdir()]
     _once(archive, names)
     links = {PurePosixPath(m.name).as_posix() for m in members if m.issym()}
@@ -110,23 +109,25 @@ def _through(path: PurePosixPath, links: set[str]) -> bool:
 
 def _once(archive: Path, names: list[str]) -> None:
     if len(set(names)) < len(names):
-        raise StoreError(f"{archive.name}: refused: a member is there twice, and which one counts is not defined")
+        raise StoreError(f"{archive.name}: refused: it has a member twice, and nothing says which of them counts")
 
 
 def _check_end(archive: Path, tar: tarfile.TarFile) -> None:
-    """The tar ends as a whole one does, by two blocks of zeros: tarfile takes a bad header for the end."""
+    """Raise StoreError unless two blocks of zeros end the tar: tarfile takes a bad header for the end."""
     stream: IO[bytes] = tar.fileobj  # type: ignore[assignment]
     stream.seek(tar.offset)
     rest = stream.read(PADDING + 1)  # to the end of the stream, where gzip compares its checksum
     if len(rest) < 2 * tarfile.BLOCKSIZE or len(rest) > PADDING or rest.strip(b"\0"):
-        raise StoreError(
-            f"{archive.name}: refused or unreadable: it is not whole, or has a bad header",
-            "delete it from the store and fetch again",
-        )
+        raise StoreError(f"{archive.name}: unreadable: it is not whole or has a bad header", _again(archive))
+
+
+def _again(archive: Path) -> str:
+    """The remedy for an archive that may be whole when it is fetched anew."""
+    return f"rm {shlex.quote(str(archive))}, then run again"
 
 
 def _placed(wheel: zipfile.ZipFile) -> Iterator[tuple[zipfile.ZipInfo, PurePosixPath]]:
-    """Each member and its path once unpacked: what lies in ``NAME.data/purelib`` or ``platlib`` goes to the top."""
+    """Each member and its path once unpacked. Members of ``NAME.data/purelib`` or ``platlib`` go to the top."""
     for info in wheel.infolist():
         parts = PurePosixPath(info.filename).parts
         inner = parts[2:] if len(parts) > 2 and parts[0].endswith(".data") and parts[1] in SPREAD else parts

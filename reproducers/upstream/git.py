@@ -1,7 +1,7 @@
 """Trees from git: a full SHA from any clone or URL, or the state of an existing checkout.
 
-Objects are read raw and the tree is compared with the SHA that was asked for, so neither attributes, line-end or
-replacement settings of a clone, nor a damaged object, change what is tested.
+This module reads objects raw and compares the tree with the requested SHA. So neither a clone's attributes, line-end
+or replacement settings nor a damaged object change what is tested.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _OWN = ("-c", "safe.directory=*", "-c", "core.fsmonitor=false", "-c", "core.hook
 def git(
     *args: str, cwd: Path | None = None, network: bool = False, above: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run git; the caller's settings reach it only for a fetch (``network``).
+    """Run git. The caller's settings reach git only for a fetch (``network``).
 
-    ``above``: a folder from which on upwards no repository is looked for. CannotTestHere where there is no git.
+    git looks for no repository in the folder ``above`` or higher. Raises CannotTestHere if git is not installed.
     """
     done = git_bytes(*args, cwd=cwd, network=network, above=above)
-    out, said = (text.decode(errors="surrogateescape") for text in (done.stdout, done.stderr))
-    return subprocess.CompletedProcess(done.args, done.returncode, out, said)
+    out, err = (text.decode(errors="surrogateescape") for text in (done.stdout, done.stderr))
+    return subprocess.CompletedProcess(done.args, done.returncode, out, err)
 
 
 def git_bytes(
     *args: str, cwd: Path | None = None, network: bool = False, given: bytes = b"", above: Path | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    """The same with what git prints as bytes; ``given`` is its input."""
+    """Run git as ``git`` does; its output is bytes, and ``given`` is its input."""
     inherited = {name: value for name, value in os.environ.items() if network or not name.startswith("GIT_")}
     environment = {**inherited, **_ENV, **({} if network else _QUIET)}
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE"):
@@ -51,16 +51,17 @@ def git_bytes(
         raise CannotTestHere("git is not installed", "install git") from error
 
 
-def merged(ours: Path, base: Path, theirs: Path) -> bytes | None:
-    """``git merge-file`` of three versions of a file, None where two of them overlap."""
-    done = git_bytes("merge-file", "-p", "-q", str(ours), str(base), str(theirs))
+def merged(left: Path, base: Path, right: Path) -> bytes | None:
+    """The merge of two versions of a file over their base by ``git merge-file``, None if their changes overlap."""
+    done = git_bytes("merge-file", "-p", "-q", str(left), str(base), str(right))
     return done.stdout if done.returncode == 0 else None
 
 
 def commit_tree(store: Store, source: str, sha: str, distribution: str | None = None) -> Tree:
     """The tree at commit ``sha`` of ``source``, a URL or the path of a clone (bare or not).
 
-    A tree that the store has is compared with the commit, of which its record keeps the text.
+    Compares a tree that the store has with the text of the commit, which the tree's record keeps. Raises
+    PatchlaneError if ``source`` is no repository or ``sha`` no full SHA, CannotTestHere if the commit is out of reach.
     """
     if source.startswith("-") or not re.fullmatch(r"[0-9a-f]{40}", sha):
         raise PatchlaneError(f"{source} at {sha}: not a repository and a full SHA", "correct pins in pack.yaml")
@@ -92,13 +93,13 @@ def _fetch(url: str, sha: str, target: Path) -> dict[str, Any]:
     git("init", "--bare", "-q", str(clone))
     done = git("fetch", "-q", "--depth", "1", "--end-of-options", url, sha, cwd=clone, network=True)
     if done.returncode:
-        said = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise CannotTestHere(f"commit {sha[:12]} cannot be fetched: {said}", _clone(url, sha))
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise CannotTestHere(f"commit {sha[:12]} cannot be fetched: {reason}", _clone(url, sha))
     return _export(clone, sha, target)
 
 
 def _export(clone: Path, sha: str, target: Path) -> dict[str, Any]:
-    """Write the commit's files; returns what proves them: the commit's text and its submodules."""
+    """Write the commit's files. Returns their proof: the commit's text and its submodules."""
     if git("cat-file", "-e", f"{sha}^{{commit}}", cwd=clone).returncode:
         raise CannotTestHere(f"{clone} has no commit {sha}", f"git -C {clone} fetch origin {sha}")
     commit = git_bytes("cat-file", "commit", sha, cwd=clone).stdout
@@ -109,7 +110,7 @@ def _export(clone: Path, sha: str, target: Path) -> dict[str, Any]:
     for mode, blob, name in entries:
         path = target / name
         if not path.resolve().is_relative_to(target.resolve()) or ".git" in path.parts:
-            raise PatchlaneError(f"{clone}: commit {sha} has a file {name!r}", f"git -C {clone} fsck")
+            raise PatchlaneError(f"{clone}: commit {sha} has an unsafe file {name!r}", f"git -C {clone} fsck")
         path.parent.mkdir(parents=True, exist_ok=True)
         if mode == "160000":
             path.mkdir()
@@ -121,9 +122,7 @@ def _export(clone: Path, sha: str, target: Path) -> dict[str, Any]:
             path.chmod(0o755 if mode == "100755" else 0o644)
     text = commit.decode("latin-1")
     if not _is_commit(target, sha, text, modules):
-        raise PatchlaneError(
-            f"{clone}: the objects of commit {sha} are not what their SHA says", f"git -C {clone} fsck"
-        )
+        raise PatchlaneError(f"{clone}: commit {sha} has objects that do not match their SHA", f"git -C {clone} fsck")
     return {"commit": text, "modules": modules}
 
 
@@ -135,20 +134,17 @@ def _entry(row: bytes) -> tuple[str, str, str]:
 
 
 def _blobs(clone: Path, shas: list[str]) -> dict[str, bytes]:
-    """{SHA: content}; an object that cannot be read is left out."""
-    data, found, place = (
-        git_bytes("cat-file", "--batch", cwd=clone, given="\n".join([*shas, ""]).encode()).stdout,
-        {},
-        0,
-    )
+    """{SHA: content} of the objects that git can read."""
+    data = git_bytes("cat-file", "--batch", cwd=clone, given="\n".join([*shas, ""]).encode()).stdout
+    contents, place = dict[str, bytes](), 0
     while place < len(data):
         end = data.index(b"\n", place)
         words = data[place:end].decode().split(" ")
         place = end + 1
         if len(words) == 3 and words[2].isdigit():
-            found[words[0]] = data[place : place + int(words[2])]
+            contents[words[0]] = data[place : place + int(words[2])]
             place += int(words[2]) + 1
-    return found
+    return contents
 
 
 def _is_commit(tree: Path, sha: str, commit: str, modules: dict[str, str]) -> bool:
@@ -162,7 +158,7 @@ def _object(kind: str, data: bytes) -> str:
 
 
 def _tree_id(folder: Path, modules: dict[str, str], above: str = "") -> str:
-    """git's SHA of a folder; ``modules`` are its submodules, empty folders here."""
+    """git's SHA of a folder. ``modules`` are {path: SHA} of its submodules, which are empty folders here."""
     rows = []
     for entry in os.scandir(folder):
         name, path = f"{above}{entry.name}", Path(entry.path)
@@ -181,7 +177,10 @@ def _tree_id(folder: Path, modules: dict[str, str], above: str = "") -> str:
 
 
 def checkout_tree(store: Store, folder: Path, *, sha: str | None, allow_dirty: bool) -> Tree:
-    """The tree of an existing folder, or of commit ``sha`` of a checkout; a dirty one needs ``allow_dirty``."""
+    """The tree of an existing folder, or of commit ``sha`` of a checkout.
+
+    Raises PatchlaneError if the checkout has local changes and ``allow_dirty`` is false or its HEAD is not ``sha``.
+    """
     if not folder.is_dir():
         raise PatchlaneError(f"--upstream {folder}: not a folder", "pass a checkout or an unpacked package")
     if git("rev-parse", "--absolute-git-dir", cwd=folder).stdout.strip() == str(folder.resolve()):
@@ -205,7 +204,7 @@ def checkout_tree(store: Store, folder: Path, *, sha: str | None, allow_dirty: b
 
 
 def _copy(store: Store, folder: Path, origin: Origin) -> Tree:
-    """A copy in the store, keyed by content, so that what was tested cannot change under the test."""
+    """A copy in the store, keyed by content: the tested tree cannot change under the test."""
     for at, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name != ".git"]
         for path in (Path(at, name) for name in names):

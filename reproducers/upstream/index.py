@@ -17,20 +17,20 @@ SHOWN = 8  # releases that a message lists
 
 
 class NoSuchRelease(CannotTestHere):
-    """The index answers, and has no such distribution or release: what was asked for is wrong, not the host."""
+    """The index answers and has no such distribution or release: the request is wrong, not the host."""
 
     exit_code = Exit.USAGE
 
 
 def _client() -> Any:
-    """A client of the index that pip or uv would use (PIP_INDEX_URL / UV_INDEX_URL), trusting the system's CAs.
+    """A client of the index that pip or uv would use (PIP_INDEX_URL / UV_INDEX_URL). It trusts the system's CAs.
 
-    CannotTestHere under PATCHLANE_OFFLINE=1: whoever asks the index makes this client first, before requests, whose
-    import opens a socket.
+    Raises CannotTestHere under PATCHLANE_OFFLINE=1. Callers make this client before they import requests, whose import
+    opens a socket.
     """
     if os.environ.get("PATCHLANE_OFFLINE") == "1":
         raise CannotTestHere(
-            "the run is offline, the package index is not asked",
+            "the run is offline and asks no package index",
             "run without --offline and PATCHLANE_OFFLINE, or: python -m reproducers.bundle install PART...",
         )
     import truststore
@@ -42,7 +42,7 @@ def _client() -> Any:
 
 
 def unreachable(distribution: str, timeout_s: float = 5) -> str:
-    """Why the index does not answer for ``distribution``, "" when it does. One small request."""
+    """Why the index does not answer for ``distribution``, "" if it does. Sends one small request."""
     try:
         client = _client()
     except CannotTestHere as error:
@@ -58,20 +58,22 @@ def unreachable(distribution: str, timeout_s: float = 5) -> str:
 
 
 def _packages(client: Any, distribution: str) -> list[Any]:
-    """All files of a distribution; NoSuchRelease where the index has none of that name."""
+    """All files of a distribution. Raises NoSuchRelease if the index has no distribution of this name."""
     from pypi_simple import NoSuchProjectError
 
     try:
         return list(client.get_project_page(distribution).packages)
     except NoSuchProjectError as error:
-        what = f"the package index has no distribution {distribution}"
-        raise NoSuchRelease(what, "name it as pip install does") from error
+        raise NoSuchRelease(
+            f"the package index has no distribution {distribution}", "name it as pip install does"
+        ) from error
 
 
 def release_files(distribution: str, release: str) -> dict[str, str]:
     """{file name: sha256} of a release as the index states them.
 
-    CannotTestHere without an index; NoSuchRelease where it has none, with the newest releases, newest first.
+    Raises CannotTestHere if the index does not answer, NoSuchRelease if it has no such release; this error lists the
+    newest releases, newest first.
     """
     client = _client()
     from requests import RequestException
@@ -89,7 +91,7 @@ def release_files(distribution: str, release: str) -> dict[str, str]:
 
 
 def _order(release: str) -> Version:
-    """By which releases are sorted; what is no version comes before all others."""
+    """The sort key of a release. A name that is no version sorts before every version."""
     try:
         return Version(release)
     except InvalidVersion:
@@ -97,10 +99,10 @@ def _order(release: str) -> Version:
 
 
 def sizes(files: set[tuple[str, str]]) -> dict[str, int]:
-    """{file name: bytes} of ``files``, (distribution, file name) each, as far as the index answers and states them."""
+    """{file name: size in bytes} of ``files``, each (distribution, file name), where the index states the size."""
     from requests import RequestException
 
-    found: dict[str, int] = {}
+    stated: dict[str, int] = {}
     with _client() as client:
         for distribution in sorted({distribution for distribution, _ in files}):
             wanted = {filename for name, filename in files if name == distribution}
@@ -108,12 +110,12 @@ def sizes(files: set[tuple[str, str]]) -> dict[str, int]:
                 packages = _packages(client, distribution)
             except (RequestException, NoSuchRelease):
                 continue
-            found |= {p.filename: p.size for p in packages if p.filename in wanted and p.size is not None}
-    return found
+            stated |= {p.filename: p.size for p in packages if p.filename in wanted and p.size is not None}
+    return stated
 
 
 def download(distribution: str, filename: str, target: Path, progress: Progress) -> None:
-    """Fetch one file of a distribution to ``target``; the caller checks its digest. CannotTestHere on failure."""
+    """Fetch one file of a distribution to ``target``; the caller checks its digest. Raises CannotTestHere."""
     client = _client()
     from requests import RequestException
 

@@ -1,7 +1,7 @@
-"""One tree with several packs' patches: each applied by the engine to the pristine tree, then merged as git merges.
+"""One tree with several packs' patches: each is applied to the pristine tree, then git merges the results.
 
-Packs are validated alone, with zero fuzz and zero offset; two of them may touch one file. ``git merge-file`` joins
-their results through the common pristine file, and refuses what overlaps.
+Each pack is validated alone, with zero fuzz and zero offset, and two packs may touch one file. ``git merge-file`` joins
+their results through the common pristine file and refuses changes that overlap.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ABSENT = "absent"  # the image of a file that is not there
 
 @dataclass(frozen=True)
 class Applied:
-    """One pack's patch on the pristine tree: what each file it touches was and became, alone."""
+    """One pack's patch on the pristine tree, with the digests of each touched file before and after it."""
 
     pack: Pack
     tree: Tree
@@ -45,7 +45,7 @@ def image(tree: Path, name: str) -> str:
 
 
 def apply_alone(store: Store, pristine: Tree, pack: Pack) -> Applied:
-    """``pack``'s fix.patch on the pristine tree. PatchlaneError unless it applies clean."""
+    """``pack``'s fix.patch on the pristine tree. Raises PatchlaneError unless it applies clean."""
     strip = patching.strip_for(pristine.path, pack.upstream.source_root)
     tree = patching.patched_tree(store, pristine, pack.patch, strip, pack.number)
     names = sorted({hunk.path for hunk in patching.hunks(pack.patch, strip, after=True)})
@@ -53,21 +53,21 @@ def apply_alone(store: Store, pristine: Tree, pack: Pack) -> Applied:
 
 
 def merge(store: Store, pristine: Tree, applied: Sequence[Applied]) -> Tree:
-    """The pristine tree with all of ``applied``. PatchlaneError where two packs change the same lines."""
+    """The pristine tree with all of ``applied``. Raises PatchlaneError if two packs change the same lines."""
     if not applied:
         return pristine
-    key = hashlib.sha256("\n".join([pristine.digest, *(one.tree.digest for one in applied)]).encode()).hexdigest()
+    key = hashlib.sha256("\n".join([pristine.digest, *(patch.tree.digest for patch in applied)]).encode()).hexdigest()
 
     def fill(target: Path) -> None:
         shutil.copytree(pristine.path, target, symlinks=True, dirs_exist_ok=True)
         _merge_files(target, pristine, applied)
 
-    numbers = tuple(one.pack.number for one in applied)
+    numbers = tuple(patch.pack.number for patch in applied)
     return store.tree("patched", key, pristine.origin.model_copy(update={"stacked_on": numbers}), fill)
 
 
 def merged_images(pristine: Tree, applied: Sequence[Applied]) -> dict[str, str]:
-    """{touched file: sha256} of what ``merge`` gives, merged anew."""
+    """{touched file: sha256} of the tree that ``merge`` gives. Merges anew."""
     with tempfile.TemporaryDirectory(prefix="patchlane-") as scratch:
         names = _merge_files(Path(scratch), pristine, applied)
         return {name: image(Path(scratch), name) for name in names}
@@ -75,9 +75,9 @@ def merged_images(pristine: Tree, applied: Sequence[Applied]) -> dict[str, str]:
 
 def _merge_files(target: Path, pristine: Tree, applied: Sequence[Applied]) -> list[str]:
     """Write every file that ``applied`` touch into ``target``; returns their names."""
-    names = sorted({name for one in applied for name in one.images})
+    names = sorted({name for patch in applied for name in patch.images})
     for name in names:
-        _merge_file(name, target, pristine.path, [one for one in applied if name in one.images])
+        _merge_file(name, target, pristine.path, [patch for patch in applied if name in patch.images])
     return names
 
 
@@ -85,31 +85,32 @@ def _merge_file(name: str, target: Path, base: Path, applied: list[Applied]) -> 
     """Fold each pack's version of the file ``name`` over the pristine ``base`` into ``target``."""
     common = (base / name).read_bytes() if (base / name).is_file() else b""
     joined = (applied[0].tree.path / name).read_bytes()
-    for one in applied[1:]:
-        merged = merge_file(joined, common, (one.tree.path / name).read_bytes())
+    for patch in applied[1:]:
+        merged = merge_file(joined, common, (patch.tree.path / name).read_bytes())
         if merged is None:
-            who = " and ".join(other.pack.id for other in applied)
-            raise PatchlaneError(f"{who} change the same lines of {name}", f"train without {one.pack.id}")
+            packs = " and ".join(other.pack.id for other in applied)
+            raise PatchlaneError(f"{packs} change the same lines of {name}", f"train without {patch.pack.id}")
         joined = merged
     (target / name).parent.mkdir(parents=True, exist_ok=True)
     (target / name).write_bytes(joined)
 
 
-def merge_file(ours: bytes, common: bytes, theirs: bytes) -> bytes | None:
-    """What ``git merge-file`` makes of two versions of a file and what they have in common; None where they overlap."""
+def merge_file(left: bytes, common: bytes, right: bytes) -> bytes | None:
+    """The merge of two versions of a file over their common one by ``git merge-file``, None if they overlap."""
     with tempfile.TemporaryDirectory(prefix="patchlane-") as place:
-        for name, data in (("ours", ours), ("common", common), ("theirs", theirs)):
-            (Path(place) / name).write_bytes(data)
-        return git.merged(*(Path(place) / name for name in ("ours", "common", "theirs")))
+        paths = [Path(place, name) for name in ("left", "common", "right")]
+        for path, data in zip(paths, (left, common, right), strict=True):
+            path.write_bytes(data)
+        return git.merged(*paths)
 
 
 def _moved(hunk: Hunk, alone: Path, merged: Path) -> Hunk:
     """``hunk`` of the pack's own tree at the lines where the merged tree has the same text."""
-    ours, theirs = ((tree / hunk.path).read_text().splitlines() for tree in (alone, merged))
-    if ours == theirs:
+    own_lines, merged_lines = ((tree / hunk.path).read_text().splitlines() for tree in (alone, merged))
+    if own_lines == merged_lines:
         return hunk
     where: dict[int, int] = {}
-    for block in difflib.SequenceMatcher(None, ours, theirs, autojunk=False).get_matching_blocks():
+    for block in difflib.SequenceMatcher(None, own_lines, merged_lines, autojunk=False).get_matching_blocks():
         where |= {block.a + i + 1: block.b + i + 1 for i in range(block.size)}
     lines = [where[n] for n in range(hunk.first, hunk.last + 1) if n in where]
     return Hunk(hunk.name, hunk.path, min(lines), max(lines))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 import shutil
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ class ApplyClass(str, Enum):
 
 @dataclass(frozen=True)
 class Applicability:
-    """How a patch meets a tree, what git said, and what to do about it."""
+    """How a patch applies to a tree, git's message, and the remedy."""
 
     kind: ApplyClass
     message: str
@@ -48,7 +49,7 @@ class Hunk:
 
 
 def strip_for(tree: Path, source_root: str) -> int:
-    """The ``-p`` for a patch in repository layout: wheels lack the repository's source root (``src/``)."""
+    """git's ``-p`` for a patch in repository layout: wheels lack the repository's source root (``src/``)."""
     if source_root == "." or (tree / source_root).is_dir():
         return 1
     return 1 + len(Path(source_root).parts)
@@ -61,7 +62,7 @@ def import_root(tree: Path, source_root: str) -> Path:
 
 
 def _apply(tree: Path, patch: Path, strip: int, *flags: str) -> tuple[bool, str]:
-    """(applies with neither fuzz nor offset, git's words)."""
+    """(whether the patch applies with neither fuzz nor offset, git's message)."""
     flags = (f"-p{strip}", "--verbose", "--whitespace=nowarn", *flags)
     done = git("apply", *flags, str(patch.resolve()), cwd=tree, above=tree.resolve().parent)
     offsets = re.findall(r"Hunk #\d+ succeeded at .*offset.*", done.stderr)
@@ -69,10 +70,10 @@ def _apply(tree: Path, patch: Path, strip: int, *flags: str) -> tuple[bool, str]
 
 
 def classify(tree: Path, patch: Path, strip: int) -> Applicability:
-    """CLEAN, ALREADY_APPLIED (the reverse applies: fixed tree or reversed patch) or CONFLICT (offsets included)."""
+    """CLEAN, ALREADY_APPLIED (the reverse applies: fixed tree or reversed patch) or CONFLICT (also for an offset)."""
     if not files(patch):
         return Applicability(ApplyClass.CLEAN, "the patch changes nothing")
-    clean, said = _apply(tree, patch, strip, "--check")
+    clean, message = _apply(tree, patch, strip, "--check")
     if clean:
         return Applicability(ApplyClass.CLEAN, "applies with zero fuzz and zero offset")
     if _apply(tree, patch, strip, "--check", "--reverse")[0]:
@@ -82,23 +83,23 @@ def classify(tree: Path, patch: Path, strip: int) -> Applicability:
             "retire the pack for this release, or turn the patch round",
         )
     return Applicability(
-        ApplyClass.CONFLICT, said, "rebase fix.patch on this tree: git apply --3way in a checkout, then git diff"
+        ApplyClass.CONFLICT, message, "rebase fix.patch on this tree: git apply --3way in a checkout, then git diff"
     )
 
 
 def apply(tree: Path, patch: Path, strip: int) -> None:
-    """Patch ``tree`` in place, with neither fuzz nor offset; PatchlaneError where that fails."""
+    """Patch ``tree`` in place. Raises PatchlaneError unless the patch applies with neither fuzz nor offset."""
     if files(patch):
-        applied, said = _apply(tree, patch, strip)
+        applied, message = _apply(tree, patch, strip)
         if not applied:
-            raise PatchlaneError(f"{patch.name}: {said}", "run again; the tree changed under the patch")
+            raise PatchlaneError(f"{patch.name}: {message}", "run again; the tree changed under the patch")
 
 
 def patched_tree(store: Store, tree: Tree, patch: Path, strip: int, number: int) -> Tree:
-    """A copy of ``tree`` with the patch of pack ``number`` applied. PatchlaneError unless it is CLEAN."""
-    found = classify(tree.path, patch, strip)
-    if found.kind is not ApplyClass.CLEAN:
-        raise PatchlaneError(f"{patch.name}: {found.kind.value}: {found.message}", found.remedy)
+    """A copy of ``tree`` with the patch of pack ``number``. Raises PatchlaneError unless the patch is CLEAN."""
+    fit = classify(tree.path, patch, strip)
+    if fit.kind is not ApplyClass.CLEAN:
+        raise PatchlaneError(f"{patch.name}: {fit.kind.value}: {fit.message}", fit.remedy)
     key = hashlib.sha256(f"{tree.digest}\0{strip}\0".encode() + patch.read_bytes()).hexdigest()
 
     def fill(target: Path) -> None:
@@ -109,8 +110,11 @@ def patched_tree(store: Store, tree: Tree, patch: Path, strip: int, number: int)
 
 
 def hunks(patch: Path, strip: int, *, after: bool) -> list[Hunk]:
-    """Each hunk's changed lines in the tree after (or before) the patch; neighbours where it only removes (or adds)."""
-    found = []
+    """Each hunk's changed lines in the tree after (or before) the patch.
+
+    A hunk that only removes (or adds) has the lines beside the change.
+    """
+    ranged = []
     for file in files(patch):
         name = (file.target_file if after else file.source_file) or ""
         path = "/".join(Path(name).parts[strip:])
@@ -119,27 +123,27 @@ def hunks(patch: Path, strip: int, *, after: bool) -> list[Hunk]:
             if not numbers:
                 numbers = _neighbours(hunk, after)
             if numbers:  # none before a file that the patch adds, nor after one that it deletes
-                found.append(Hunk(f"{path} hunk {number}", path, min(numbers), max(numbers)))
-    return found
+                ranged.append(Hunk(f"{path} hunk {number}", path, min(numbers), max(numbers)))
+    return ranged
 
 
 def files(patch: Path) -> PatchSet:
     """The patch's files.
 
-    PatchlaneError when it is no unified diff, or names an entry of which nobody could see whether it ran.
+    Raises PatchlaneError if the patch is no unified diff or has an entry that cannot be seen to run.
     """
     try:
-        found = PatchSet(patch.read_text())
+        entries = PatchSet(patch.read_text())
     except (UnidiffParseError, UnicodeDecodeError) as error:
         raise PatchlaneError(f"{patch}: not a unified diff: {error}", "regenerate it with git diff") from error
-    for file in found:
+    for file in entries:
         if kind := _unwatchable(file):
             raise PatchlaneError(f"{patch}: {file.path} is {kind}", "leave it out: only changed lines are seen to run")
-    return found
+    return entries
 
 
 def _unwatchable(file: Any) -> str:
-    """What an entry is that has no lines to watch, or nothing."""
+    """The kind of an entry that has no lines to watch, "" for any other entry."""
     about = str(file.patch_info or "").rpartition("diff --git ")[2]
     modes = set(re.findall(r"^(?:(?:new file|deleted file|old|new) mode|index \S+) (\d{6})$", about, re.M))
     if file.is_binary_file or Path(file.path).suffix in COMPILED:
@@ -158,30 +162,32 @@ def _changed(line: object, after: bool) -> bool:
 def _neighbours(hunk: Any, after: bool) -> list[int]:
     """The context lines that touch a pure removal (or addition)."""
     numbers: list[int] = []
-    for one, two in zip(hunk, list(hunk)[1:], strict=False):
-        for line, other in ((one, two), (two, one)):
+    for pair in itertools.pairwise(hunk):
+        for line, other in itertools.permutations(pair):
             if line.is_context and not other.is_context:
                 numbers.append(int(getattr(line, "target_line_no" if after else "source_line_no")))
     return numbers
 
 
-def ranges(found: list[Hunk]) -> Ranges:
-    """What the arm's watch needs: {path: [[first, last], ...]}."""
+def ranges(watched: list[Hunk]) -> Ranges:
+    """{path: [[first, last], ...]} of the hunks, for the arm's watch."""
     result: Ranges = {}
-    for hunk in found:
+    for hunk in watched:
         result.setdefault(hunk.path, []).append([hunk.first, hunk.last])
     return result
 
 
-def unexecuted(found: list[Hunk], executed: dict[str, Executed]) -> list[str]:
-    """Hunks of which no line ran nor was compiled, and functions whose running code is not the tree's."""
-    missing = []
-    for hunk in found:
-        seen = executed.get(hunk.path)
-        lines = [n for n in seen.lines if hunk.first <= n <= hunk.last] if seen else []
-        compiled = [c for c in seen.compiled if c.first <= hunk.last and hunk.first <= c.last] if seen else []
-        if not lines and not compiled:
-            missing.append(hunk.name)
-    for path, seen in executed.items():
-        missing += [f"{path}:{name} (the running code is not the tree's)" for name in seen.foreign]
+def unexecuted(watched: list[Hunk], executed: dict[str, Executed]) -> list[str]:
+    """Hunks of which no line ran or was compiled, and functions whose running code is not the tree's."""
+    missing = [hunk.name for hunk in watched if not _ran(hunk, executed.get(hunk.path))]
+    for path, file in executed.items():
+        missing += [f"{path}:{name} (the running code is not the tree's)" for name in file.foreign]
     return missing
+
+
+def _ran(hunk: Hunk, file: Executed | None) -> bool:
+    """Whether a line of the hunk ran or was compiled."""
+    return file is not None and (
+        any(hunk.first <= line <= hunk.last for line in file.lines)
+        or any(source.first <= hunk.last and hunk.first <= source.last for source in file.compiled)
+    )

@@ -1,4 +1,4 @@
-"""From what was asked (a pin's name, a release, a SHA, a folder) to trees in the store."""
+"""Turn a request (a pin's name, a release, a SHA, a folder) into trees of the store."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ PREFIX = re.compile(r"[0-9a-f]{7,40}")
 
 
 class Subject(NamedTuple):
-    """The tree to test and what it is: a pin's name, a release, a SHA or ``upstream``, which has no pin.
+    """The tree to test. ``at`` names it: a pin's name, a release, a SHA or ``upstream``, which has no pin.
 
-    ``artifact``: sha256 of the file of the package index that the tree was unpacked from, None for other trees.
+    ``artifact``: sha256 of the package index's file that the tree was unpacked from, None for other trees.
     """
 
     at: str
@@ -42,11 +42,11 @@ class Subject(NamedTuple):
 
 
 def settle(pack: Pack, at: str, folder: Path | None = None) -> str:
-    """What ``--at`` asks for, in one form: a pin's name, a release, a full SHA, or ``upstream`` for ``folder``.
+    """``--at`` in one form: a pin's name, a release, a full SHA, or ``upstream`` for ``folder``.
 
-    It may be given as a pin's name, release or SHA, as a release, as a tag (``v2.3.2.post1``) of a pin, a release or
-    the clone ``folder``, or as a SHA's first 7 digits or more, where a pin or the clone has it. PatchlaneError for
-    anything else. No network is used.
+    ``at`` may be a pin's name, release or SHA; any release; a tag (``v2.3.2.post1``) of a pin, a release or the clone
+    ``folder``; or at least 7 digits of a SHA that a pin or the clone has. Raises PatchlaneError for anything else. Uses
+    no network.
     """
     if at == UPSTREAM and folder is not None:
         return at
@@ -66,7 +66,7 @@ def settle(pack: Pack, at: str, folder: Path | None = None) -> str:
     if _is_release(release):
         return release
     raise PatchlaneError(
-        f"--at {at!r}: {pack.id} has no such pin, and it is no release, and no one commit or tag that is known here",
+        f"--at {at!r}: neither a pin of {pack.id} nor a release nor exactly one known commit or tag",
         f"--at {', '.join(pack.pins)}, a release, or, with --upstream CLONE, a tag of that clone or 7 digits of a SHA",
     )
 
@@ -80,7 +80,7 @@ def _is_release(text: str) -> bool:
 
 
 def _commit(folder: Path, name: str) -> str | None:
-    """The SHA of the commit that a clone knows by this name, None where it knows none or is no clone."""
+    """The SHA of the commit that a clone knows by this name, None if it knows none or is no clone."""
     if not folder.is_dir():
         return None
     done = git.git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", cwd=folder)
@@ -88,13 +88,16 @@ def _commit(folder: Path, name: str) -> str | None:
 
 
 def _tagged(folder: Path, release: str) -> str | None:
-    """The SHA that a clone has tagged by the release's name, in one of the usual forms."""
+    """The SHA that a clone has tagged with the release, in one of the usual forms; None if it has none."""
     tags = (f"refs/tags/{form}{release}" for form in ("", "v", "core_v"))
     return next((sha for tag in tags if (sha := _commit(folder, tag))), None)
 
 
 def resolve(store: Store, pack: Pack, at: str) -> Pin:
-    """The pin that the settled ``at`` names: one of the pack's, a release (with the index's digests) or a SHA."""
+    """The pin that the settled ``at`` names: one of the pack's, a release (with the index's digests) or a SHA.
+
+    Raises CannotTestHere for an unpinned release if the store is offline or the index does not answer.
+    """
     name = pack.pin_name(at)
     if name is not None:
         return pack.pins[name]
@@ -107,10 +110,10 @@ def resolve(store: Store, pack: Pack, at: str) -> Pin:
 
 
 def subject(store: Store, pack: Pack, at: str, options: dict[str, Any]) -> Subject:
-    """The tree that the settled ``at`` names, and what it is; ``options`` as in base_tree.
+    """The tree that the settled ``at`` names; ``options`` as in base_tree.
 
-    A folder as it stands is what its commit's SHA says, or, without a commit or with local changes, what its content
-    is: a pin's tree where the store holds that with the same digest.
+    A clean checkout counts as its commit. Any other folder counts as the pin whose tree in the store has the same
+    digest, else as ``upstream``.
     """
     if at != UPSTREAM:
         pin = resolve(store, pack, at)
@@ -135,7 +138,7 @@ def subject(store: Store, pack: Pack, at: str, options: dict[str, Any]) -> Subje
 
 
 def stored_digest(store: Store, key: str) -> str | None:
-    """The content digest of the tree that the store has under an artefact's sha256 or a commit's SHA."""
+    """The content digest of the store's tree for an artefact's sha256 or a commit's SHA, None if there is none."""
     try:
         return str(json.loads((store.root / "trees" / f"{key}.json").read_text())["digest"])
     except (OSError, ValueError, KeyError):
@@ -144,14 +147,14 @@ def stored_digest(store: Store, key: str) -> str | None:
 
 @cache
 def _own_ranks() -> dict[Tag, int]:
-    """This interpreter's tags, best first; asked of some hundred needs in a run, and always the same."""
+    """{tag: rank} of this interpreter, 0 the best. Cached: a run compares some hundred needs with it."""
     return {tag: rank for rank, tag in enumerate(sys_tags())}
 
 
 def choose(artifacts: dict[str, str], tags: list[Tag] | None = None) -> tuple[str, str]:
     """(file name, sha256) of the best artefact for an interpreter: its wheel, else an sdist, else any Linux wheel.
 
-    The last is right for code that is only read and imported as Python: nothing of a wheel is installed.
+    Any Linux wheel serves code that is only read and imported as Python: nothing of a wheel is installed.
     """
     ranks = _own_ranks() if tags is None else {tag: rank for rank, tag in enumerate(tags)}
 
@@ -169,13 +172,13 @@ def choose(artifacts: dict[str, str], tags: list[Tag] | None = None) -> tuple[st
 
 
 def need_artifact(need: Need, tags: list[Tag] | None = None) -> tuple[str, str]:
-    """The artefact of a need for an interpreter, or its sdist; CannotTestHere when none is pinned for it."""
+    """(file name, sha256) of a need's wheel for an interpreter, or of its sdist. Raises CannotTestHere without one."""
     ranks = (_own_ranks() if tags is None else dict.fromkeys(tags)).keys()
     for filename, sha256 in need.artifacts.items():
         if not filename.endswith(".whl") or parse_wheel_filename(filename)[3] & ranks:
             return filename, sha256
     raise CannotTestHere(
-        f"{need.distribution} {need.release} is pinned for no wheel that this interpreter can load",
+        f"{need.distribution} {need.release}: no pinned wheel that this interpreter can load",
         "add its wheel to packs/needs.yaml",
     )
 
@@ -192,15 +195,15 @@ def on_lane(needs: list[Need], lane: str) -> list[Need]:
 
 
 def need_set_key(needs: list[Need], tags: list[Tag] | None = None) -> str:
-    """The store key of a set's tree: the artefacts chosen for an interpreter, and what is done to them."""
+    """The store key of a set's tree: the artefacts chosen for an interpreter, and how each is trimmed."""
     marks = [need_artifact(need, tags)[1] + (f" {need.trim}" if need.trim else "") for need in needs]
     return hashlib.sha256("\n".join(marks).encode()).hexdigest()
 
 
 def need_trees(store: Store, pack: Pack, pin: Pin, lane: str) -> list[Tree]:
-    """One tree a set of needs, side by side as in one site-packages: they load each other's libraries.
+    """One tree for each set of needs. Its needs lie side by side, for they load each other's libraries.
 
-    What has to be built for this host is built, and joined to its set.
+    Builds the needs that have to be built on this host and joins them to their set.
     """
     known, trees = load_needs(pack.folder.parent), []
     for name in pin.needs:
@@ -212,14 +215,14 @@ def need_trees(store: Store, pack: Pack, pin: Pin, lane: str) -> list[Tree]:
 
 
 def need_parts(store: Store, pack: Pack, pin: Pin, tags: list[Tag]) -> list[Tree]:
-    """All that ``need_trees`` makes its trees from on a host whose interpreter has these tags, nothing built."""
+    """Every tree from which ``need_trees`` makes its trees for an interpreter with these tags. Builds nothing."""
     known, lanes = load_needs(pack.folder.parent), sorted(pack.lanes)
     wanted = [(name, on_lane(known[name], lane)) for name in pin.needs for lane in lanes]
     return [tree for name, needs in wanted for tree in _parts(store, name, needs, tags)]
 
 
 def _parts(store: Store, name: str, needs: list[Need], tags: list[Tag] | None) -> list[Tree]:
-    """The set's tree of what needs no building, then the source tree of each need that does."""
+    """The set's tree of the needs without a build, then the source tree of each need with one."""
     ready = [(need, *need_artifact(need, tags)) for need in needs if need.build is None]
     sources = [(need, *need_artifact(need, tags)) for need in needs if need.build]
 
@@ -238,7 +241,7 @@ def _parts(store: Store, name: str, needs: list[Need], tags: list[Tag] | None) -
 
 
 def _joined(store: Store, name: str, base: Tree, builds: list[Need], sources: list[Tree]) -> Tree:
-    """The set with what was built here in its place; the files are linked, not copied."""
+    """The set together with its needs built here. Links the files, does not copy them."""
     parts = [base]
     for need, source in zip(builds, sources, strict=True):
         assert need.build is not None
@@ -254,7 +257,7 @@ def _joined(store: Store, name: str, base: Tree, builds: list[Need], sources: li
 
 
 def _link(source: str, target: str) -> None:
-    """A second name for a file of the store, or a copy where links are refused."""
+    """Link a file of the store, or copy it where the host refuses links."""
     try:
         os.link(source, target)
     except OSError:
@@ -262,7 +265,7 @@ def _link(source: str, target: str) -> None:
 
 
 def pin_tree(store: Store, pack: Pack, pin: Pin, options: dict[str, Any]) -> Tree:
-    """The tree under test: the pinned one, with the patches of the packs that it is stacked on."""
+    """The tree under test: the pinned one with the patches of the packs that it is stacked on."""
     tree = base_tree(store, pack, pin, options)
     strip = patching.strip_for(tree.path, pack.upstream.source_root)
     for number in pin.stacked_on:
@@ -276,7 +279,7 @@ def pin_tree(store: Store, pack: Pack, pin: Pin, options: dict[str, Any]) -> Tre
 def base_tree(store: Store, pack: Pack, pin: Pin, options: dict[str, Any]) -> Tree:
     """The pinned tree as upstream published it.
 
-    ``options``: ``upstream`` (a clone that has its commit), ``allow_dirty``, ``tags`` (another interpreter's).
+    ``options``: ``upstream`` (a clone that has the pin's commit), ``allow_dirty``, ``tags`` (another interpreter's).
     """
     folder: Path | None = options.get("upstream")
     if folder is not None:
@@ -296,10 +299,10 @@ def base_tree(store: Store, pack: Pack, pin: Pin, options: dict[str, Any]) -> Tr
 
 
 def settle_all(packs: list[Pack], at: str, upstream: Path | None) -> None:
-    """Say which tree is taken where ``at`` is not its own name; PatchlaneError when it names none of some pack."""
+    """Print the tree of each pack whose name for it is not ``at``. Raises PatchlaneError if a pack has no such tree."""
     for pack in packs:
         name = settle(pack, at, upstream)
         label = str(pack.pins[name].origin) if name in pack.pins else name
         if at not in (name, label, UPSTREAM):
-            said = f"pin {name}, {label}" if name in pack.pins else name
-            print(f"{pack.id}: --at {at} is {said}", file=sys.stderr)
+            tree = f"pin {name}, {label}" if name in pack.pins else name
+            print(f"{pack.id}: --at {at} is {tree}", file=sys.stderr)

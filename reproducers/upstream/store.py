@@ -1,12 +1,13 @@
 """The upstream store: a content-addressed, locked, atomic cache of artefacts and unpacked trees.
 
-``artifacts/SHA256/FILE``, ``trees/KEY/`` with ``trees/KEY.json`` (its content digest), ``patched/KEY/`` and, for what
-this host compiled, ``built/KEY/``. A tree appears by rename, so a killed process leaves at most a temporary folder,
-which the next run removes. No network is used when ``offline`` is set (``--offline`` or PATCHLANE_OFFLINE=1).
+It holds ``artifacts/SHA256/FILE``, ``trees/KEY/`` with ``trees/KEY.json`` (its content digest), ``patched/KEY/`` and
+``built/KEY/`` for trees that this host compiled. A tree appears by rename, so a killed process leaves at most a
+temporary folder, which the next run removes. With ``offline`` (``--offline`` or PATCHLANE_OFFLINE=1) the store uses no
+network.
 
-What is trusted: a release's tree is compared with its artefact, whose digest the pin states, wherever the store holds
-it; a commit's tree with the commit's own SHA (``git.py``). Trees made of others (needs, patched, built)
-and those that a bundle brought are compared with the record beside them, which whoever can write the store can forge.
+Trust: the store compares a release's tree with its artefact, whose digest the pin states, if it has the artefact, and a
+commit's tree with the commit's SHA (``git.py``). It compares trees made of others (needs, patched, built) and trees
+from a bundle with the record beside them, which anyone who can write to the store can forge.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ Fill = Callable[[Path], object]
 
 @dataclass(frozen=True)
 class Tree:
-    """An unpacked upstream tree: where, the digest of all its files, and what it is."""
+    """An unpacked upstream tree: its folder, the digest of all its files, and its origin."""
 
     path: Path
     digest: str
@@ -49,7 +50,7 @@ class Tree:
 
 
 def tree_digest(root: Path) -> str:
-    """sha256 over every file's relative path, executable bit and content; independent of time and owner."""
+    """sha256 over every file's relative path, executable bit and content. Times and owners do not count."""
     return _digest_of(_entry(name, path) for name, path in tree_files(root))
 
 
@@ -67,25 +68,25 @@ def _digest_of(entries: Iterable[tuple[str, bool, str]]) -> str:
 
 
 def wheel_digest(wheel: Path) -> str:
-    """The ``tree_digest`` of a wheel once unpacked, read from the wheel alone."""
+    """The ``tree_digest`` that a wheel has once unpacked. Reads the wheel only."""
     entries = sorted((entry[0].split("/"), entry) for entry in archive.wheel_files(wheel))
     return _digest_of(entry for parts, entry in entries if SKIPPED.isdisjoint(parts))
 
 
 def tree_files(root: Path) -> list[tuple[str, Path]]:
-    """(relative path, path) of every file and link, by folder; version control and bytecode left out."""
-    found = []
+    """(relative path, path) of every file and link, sorted by folder, without version control and bytecode."""
+    rows = []
     for folder, folders, files in os.walk(root):
         here = Path(folder)
         below = here.relative_to(root).parts
         names = [*files, *(name for name in folders if (here / name).is_symlink())]
         folders[:] = [name for name in folders if name not in SKIPPED]
-        found += [((*below, name), here / name) for name in names if name not in SKIPPED]
-    return [("/".join(parts), path) for parts, path in sorted(found)]
+        rows += [((*below, name), here / name) for name in names if name not in SKIPPED]
+    return [("/".join(parts), path) for parts, path in sorted(rows)]
 
 
 def no_progress(name: str, done: int, size: int) -> None:
-    """The default progress sink: silence."""
+    """The default progress sink: it shows nothing."""
 
 
 class Store:
@@ -104,7 +105,7 @@ class Store:
         self._prune()
 
     def _prune(self) -> None:
-        """Remove patched trees and bytecode that nobody has used for a month: every edit of a patch makes another."""
+        """Remove patched trees and bytecode unused for a month: every edit of a patch makes new ones."""
         oldest = time.time() - KEPT_DAYS * 86400
         for note in (self.root / "patched").glob("*.json"):
             if _mtime(note) < oldest:
@@ -116,7 +117,10 @@ class Store:
 
     @contextlib.contextmanager
     def lock(self, key: str) -> Iterator[None]:
-        """Held within; what this host refuses there (no room, no permission) is a PatchlaneError with the remedy."""
+        """Hold the lock ``key``. Raises PatchlaneError with the remedy if this host refuses a write inside.
+
+        Raises StoreError if another process holds the lock for LOCK_TIMEOUT_S.
+        """
         lock = FileLock(self.root / "locks" / f"{key}.lock", timeout=LOCK_TIMEOUT_S)
         with disk.writing(self.root, disk.STORE_REMEDY):
             try:
@@ -131,7 +135,10 @@ class Store:
                 lock.release()
 
     def artifact(self, distribution: str, filename: str, sha256: str) -> Path:
-        """The artefact's path, fetched if absent. StoreError when the bytes do not have the pinned digest."""
+        """The artefact's path, fetched if absent.
+
+        Raises StoreError if the fetched bytes do not have the pinned digest, CannotTestHere if it is out of reach.
+        """
         path = self.root / "artifacts" / sha256 / filename
         with self.lock(sha256):
             if path.exists() and file_sha256(path) == sha256:
@@ -145,16 +152,16 @@ class Store:
             with scratch_folder(path.parent) as scratch:
                 fetched = scratch / filename
                 index.download(distribution, filename, fetched, self.progress)
-                found = file_sha256(fetched)
-                if found != sha256:
+                actual = file_sha256(fetched)
+                if actual != sha256:
                     raise StoreError(
-                        f"{filename}: sha256 is {found}, pinned is {sha256}", "do not trust this index; check the pin"
+                        f"{filename}: sha256 is {actual}, pinned is {sha256}", "do not trust this index; check the pin"
                     )
                 fetched.replace(path)
         return path
 
     def release_tree(self, distribution: str, release: str, filename: str, sha256: str) -> Tree:
-        """The unpacked tree of one wheel or sdist; as the artefact has it, where the store holds the artefact."""
+        """The unpacked tree of one wheel or sdist, compared with the artefact if the store has it."""
 
         def fill(target: Path) -> None:
             archive.unpack(self.artifact(distribution, filename, sha256), target)
@@ -176,10 +183,10 @@ class Store:
         fill: Fill,
         proved: Callable[[Path, dict[str, Any]], bool] = lambda path, record: True,
     ) -> Tree:
-        """The tree named ``key``, made by ``fill(empty folder)`` when absent.
+        """The tree named ``key``, made by ``fill(empty folder)`` if absent.
 
-        Its content digest is checked, and by ``proved(folder, record)`` whatever else can be known of it; a tree that
-        fails is made anew. A dictionary that ``fill`` returns is kept in the record.
+        Checks the tree's content digest and ``proved(folder, record)``, and makes a tree that fails anew. The record
+        keeps a dictionary that ``fill`` returns.
         """
         path = self.root / area / key
         note = _record_file(path)
@@ -194,22 +201,22 @@ class Store:
             with scratch_folder(path.parent) as scratch:
                 inner = scratch / "tree"
                 inner.mkdir()
-                more = fill(inner)
+                proof = fill(inner)
                 digest = tree_digest(inner)
-                kept = {**(more if isinstance(more, dict) else {}), "digest": digest, "label": str(origin)}
+                kept = {**(proof if isinstance(proof, dict) else {}), "digest": digest, "label": str(origin)}
                 write_atomic(note, json.dumps(kept).encode())
                 inner.replace(path)
         return Tree(path, digest, origin)
 
 
 class Seal:
-    """Trees as they are now, to tell later whether what ran beside them has changed one."""
+    """Trees as they are now, to tell later whether a process has changed one."""
 
     def __init__(self, trees: Iterable[Tree]) -> None:
         self.trees = {tree: _signature(tree.path) for tree in trees}
 
     def broken(self) -> Tree | None:
-        """A tree that was changed since; its next use makes it anew, and no bytecode is left that could be of it."""
+        """A changed tree, None if there is none. Its next use makes it anew; its bytecode is removed."""
         for tree, signature in self.trees.items():
             if _signature(tree.path) != signature and not (
                 tree.path.is_dir() and tree_digest(tree.path) == tree.digest
@@ -222,17 +229,17 @@ class Seal:
 
 
 def _signature(root: Path) -> str:
-    """Names, sizes, times and inodes of all that is under ``root``: cheap, and different after any change."""
+    """A digest of the names, sizes, times and inodes under ``root``: cheap, and different after any change."""
     digest = hashlib.sha256()
     for folder, folders, files in os.walk(root):
         folders.sort()
         for name in sorted([*folders, *files]):
             try:
-                seen = os.lstat(f"{folder}/{name}")
+                stat = os.lstat(f"{folder}/{name}")
             except FileNotFoundError:  # another process makes the tree anew
                 continue
             digest.update(
-                f"{folder}/{name} {seen.st_size} {seen.st_mtime_ns} {seen.st_ctime_ns} {seen.st_ino}\n".encode()
+                f"{folder}/{name} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino}\n".encode()
             )
     return digest.hexdigest()
 
@@ -242,12 +249,12 @@ def _record_file(tree: Path) -> Path:
 
 
 def record(tree: Path) -> dict[str, Any]:
-    """The record of the store's tree at that path: its digest, label and what proves it; empty when there is none."""
+    """The record of the store's tree at this path: its digest, label and proof; empty if it has none."""
     try:
-        found = json.loads(_record_file(tree).read_text())
+        kept = json.loads(_record_file(tree).read_text())
     except (FileNotFoundError, ValueError):
         return {}
-    return found if isinstance(found, dict) and "digest" in found else {}
+    return kept if isinstance(kept, dict) and "digest" in kept else {}
 
 
 def _mtime(path: Path) -> float:

@@ -66,7 +66,7 @@ def test_other_verbs_name_their_option(tmp_path, command, option):
 
 def test_a_finished_runs_receipt_is_not_lost(toy, monkeypatch):
     run = toy.run(toy.pack())
-    write, said = receipts.write, []
+    write, printed = receipts.write, []
 
     def full(run, root, *rest):
         if root == toy.root / "full":
@@ -78,13 +78,13 @@ def test_a_finished_runs_receipt_is_not_lost(toy, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", None)
     monkeypatch.setenv("PATCHLANE_STORE", str(toy.root / "store"))
     out = screen.console(False)
-    monkeypatch.setattr(out, "print", lambda text: said.append(text))
+    monkeypatch.setattr(out, "print", lambda text: printed.append(text))
     recorder = saving.Recorder(toy.root / "full", "toy", [])
     recorder.write(run)
     recorder.write(run)
     assert recorder.tell(out) is False
     assert len(list(toy.root.glob("patchlane-receipts-*/07/*.json"))) == 2
-    assert any(line.strip().startswith("fix:") and str(toy.root / "full") in line for line in said)
+    assert any(line.strip().startswith("fix:") and str(toy.root / "full") in line for line in printed)
     recorder = saving.Recorder(toy.root / "good", "toy", [])
     recorder.write(run)
     assert recorder.tell(out) is True

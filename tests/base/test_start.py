@@ -109,8 +109,8 @@ def test_the_command_imports_no_more_than_the_verb():
     sides = {}
     for command in (SCRIPT, ["-m", "reproducers.run"]):
         args = ["run", "--list"] if command is SCRIPT else ["--list"]
-        said = subprocess.run([sys.executable, "-X", "importtime", *command, *args], cwd=ROOT, capture_output=True)
-        sides[command[0]] = {line.rsplit(b"|", 1)[-1].strip().split(b".")[0] for line in said.stderr.splitlines()}
+        done = subprocess.run([sys.executable, "-X", "importtime", *command, *args], cwd=ROOT, capture_output=True)
+        sides[command[0]] = {line.rsplit(b"|", 1)[-1].strip().split(b".")[0] for line in done.stderr.splitlines()}
     assert sides["-c"] - sides["-m"] <= {b"difflib", b"ast", b"_ast", b"re", b"_opcode", b"opcode", b"runpy"}
 
 

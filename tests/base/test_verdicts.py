@@ -77,9 +77,9 @@ def peak(state, value):
 
 
 def extended(outcome, *checks):
-    found = arm(outcome)
+    plain = arm(outcome)
     sentinel = "BUG_REPRODUCED" if outcome == "bug" else None
-    return found.model_copy(update={"checks": [*found.checks, *checks], "sentinel": sentinel})
+    return plain.model_copy(update={"checks": [*plain.checks, *checks], "sentinel": sentinel})
 
 
 @pytest.mark.parametrize("kind", ["bug", "refactor"])

@@ -11,7 +11,7 @@ COMMIT = Origin(kind="commit", sha=SHA)
 
 
 @pytest.mark.parametrize(
-    ("origin", "said", "key"),
+    ("origin", "spelled", "key"),
     [
         (RELEASE, "toyup 1.0", "1.0"),
         (RELEASE.of(None).on(2).on(13), "1.0 + 02 + 13", "1.0 + 02 + 13"),
@@ -22,8 +22,8 @@ COMMIT = Origin(kind="commit", sha=SHA)
         (Origin(kind="made", name="needs tilelang"), "needs tilelang", "needs tilelang"),
     ],
 )
-def test_spelled(origin, said, key):
-    assert (str(origin), origin.key) == (said, key)
+def test_spelled(origin, spelled, key):
+    assert (str(origin), origin.key) == (spelled, key)
 
 
 @pytest.mark.parametrize(

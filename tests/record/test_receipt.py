@@ -52,8 +52,8 @@ def test_numbers_that_are_none_keep_their_statement_whole(toy):
 def test_what_is_no_text_is_written_as_a_question_mark(toy):
     code = "p.quiet = True\np.note('a', '\\udcff \\u00e9')\nraise probe.CannotTest('no')"
     path = write(toy.run(toy.pack(reproducer=body(code))), toy.root / "receipts", "toy", ["\udcff"], {})
-    seen = receipts.read(path)
-    assert ([check.measured for check in seen.checks("pristine")], seen.command) == (["? \u00e9"], ["?"])
+    details = receipts.read(path)
+    assert ([check.measured for check in details.checks("pristine")], details.command) == (["? \u00e9"], ["?"])
     assert verify_all(toy.root / "receipts") == {}
 
 
@@ -76,8 +76,8 @@ def early(**check):
     ],
 )
 def test_sentences_of_early_receipts_become_fields(check, above, signature):
-    (found,) = record_of(early(**check), 2).checks
-    assert (found.bug_above, found.signature) == (above, signature)
+    (lifted,) = record_of(early(**check), 2).checks
+    assert (lifted.bug_above, lifted.signature) == (above, signature)
     (as_now,) = record_of(early(**check), 3).checks
     assert (as_now.bug_above, as_now.signature) == (None, None)
 
@@ -103,10 +103,10 @@ def test_names_of_trees_in_early_receipts_become_origins(toy, name, origin):
     data = json.loads(path.read_text())
     data["subject"][0] = {"name": name, "digest": data["subject"][0]["digest"]}
     data["predicate"]["patchlane"]["schema_version"] = 2
-    found = Statement.of(json.dumps(data).encode())
-    said = found.tree.annotations
-    assert (said and said.model_dump(exclude_defaults=True)) == origin
-    assert "annotations" not in found.as_json()["subject"][0]
+    statement = Statement.of(json.dumps(data).encode())
+    lifted = statement.tree.annotations
+    assert (lifted and lifted.model_dump(exclude_defaults=True)) == origin
+    assert "annotations" not in statement.as_json()["subject"][0]
 
 
 @pytest.mark.parametrize("data", [b"{}", b"[]", b"1", b"{", b'{"predicate": {"patchlane": {"schema_version": 9}}}'])

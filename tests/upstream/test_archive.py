@@ -3,6 +3,7 @@
 import errno
 import gzip
 import hashlib
+import re
 import shutil
 import stat
 import tarfile
@@ -82,8 +83,8 @@ def test_a_tar_that_is_not_what_it_seems(tmp_path, unpack, name):
 
 
 def test_links_inside_are_kept(tmp_path, unpack):
-    found = unpack(make_tar(tmp_path / "x.tar.gz", ("d/a", b"1"), soft("d/l", "a"), soft("m", "d/a"), hard("h", "d/a")))
-    assert found == {"d/a": b"1", "d/l": b"1", "m": b"1", "h": b"1"}
+    files = unpack(make_tar(tmp_path / "x.tar.gz", ("d/a", b"1"), soft("d/l", "a"), soft("m", "d/a"), hard("h", "d/a")))
+    assert files == {"d/a": b"1", "d/l": b"1", "m": b"1", "h": b"1"}
 
 
 @pytest.mark.parametrize("name", ["x/a", "a"])
@@ -126,7 +127,7 @@ def test_a_stream_without_its_checksum(tmp_path, unpack, keep):
 
 @pytest.mark.parametrize("make", [make_tar, make_zip])
 def test_zeros_are_refused_from_a_few_mebibytes_on(tmp_path, unpack, make):
-    with pytest.raises(StoreError, match="beyond any real package"):
+    with pytest.raises(StoreError, match=str(2**23)):
         unpack(make(tmp_path / ("x.tar.gz" if make is make_tar else "x.whl"), ("a", bytes(2**23))))
 
 
@@ -135,8 +136,9 @@ def test_a_full_disk_is_not_the_archives_fault(tmp_path, unpack, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(shutil, "copyfileobj", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError) as caught:
         unpack(make_zip(tmp_path / "x.whl", ("a", b"1")))
+    assert caught.value.errno == errno.ENOSPC
 
 
 @pytest.mark.parametrize("names", [("a", "./a"), ("d/a", "d//a"), ("x.data/purelib/a", "a")])
@@ -156,20 +158,21 @@ def test_the_files_of_a_wheel_are_those_of_its_tree(tmp_path, unpack):
 
 @pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", "a\\..\\evil"])
 def test_hostile_zip_path(tmp_path, unpack, name):
-    with pytest.raises(StoreError, match="leaves the folder"):
+    with pytest.raises(StoreError, match=re.escape(repr(name))):
         unpack(make_zip(tmp_path / "x.whl", (name, b"x")))
 
 
 @pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFCHR, stat.S_IFIFO])
 def test_zip_link_or_device(tmp_path, unpack, kind):
-    with pytest.raises(StoreError, match="link or a device"):
+    with pytest.raises(StoreError, match="'a'"):
         unpack(make_zip(tmp_path / "x.whl", ("a", b"/etc/passwd"), mode=kind | 0o777))
+    assert list((tmp_path / "out").iterdir()) == []
 
 
 @pytest.mark.parametrize("make", [make_tar, make_zip])
 def test_ratio_bomb(tmp_path, unpack, make):
     name = "x.tar.gz" if make is make_tar else "x.whl"
-    with pytest.raises(StoreError, match="beyond any real package"):
+    with pytest.raises(StoreError, match=str(2**26 + 1)):
         unpack(make(tmp_path / name, ("a", bytes(2**26 + 1))))
 
 
@@ -177,7 +180,7 @@ def test_ratio_bomb(tmp_path, unpack, make):
 def test_total_size(tmp_path, unpack, monkeypatch, make):
     monkeypatch.setattr(archive, "MAX_BYTES", 100)
     name = "x.tar.gz" if make is make_tar else "x.whl"
-    with pytest.raises(StoreError, match="beyond any real package"):
+    with pytest.raises(StoreError, match="120 bytes"):
         unpack(make(tmp_path / name, ("a", b"x" * 60), ("b", b"x" * 60)))
 
 
@@ -185,7 +188,7 @@ def test_total_size(tmp_path, unpack, monkeypatch, make):
 def test_member_count(tmp_path, unpack, monkeypatch, make):
     monkeypatch.setattr(archive, "MAX_MEMBERS", 3)
     name = "x.tar.gz" if make is make_tar else "x.whl"
-    with pytest.raises(StoreError, match="beyond any real package"):
+    with pytest.raises(StoreError, match="4 members"):
         unpack(make(tmp_path / name, *((str(n), b"") for n in range(4))))
 
 
@@ -193,7 +196,7 @@ def test_zip_that_lies_about_its_size(tmp_path, unpack):
     path = make_zip(tmp_path / "x.whl", ("a", bytes(1000)))
     data = path.read_bytes().replace((1000).to_bytes(4, "little"), (10).to_bytes(4, "little"))
     path.write_bytes(data)
-    with pytest.raises(StoreError, match="refused or unreadable"):
+    with pytest.raises(StoreError, match="unreadable"):
         unpack(path)
 
 
@@ -231,14 +234,14 @@ def test_duplicate_member_of_a_tar(tmp_path, unpack):
 
 
 def test_wheel_data_is_merged(tmp_path, unpack):
-    files = [("pkg/a.py", b"a"), ("x-1.data/purelib/pkg/b.py", b"b"), ("x-1.data/platlib/other.py", b"c")]
-    found = unpack(make_zip(tmp_path / "x.whl", *files))
-    assert found == {"pkg/a.py": b"a", "pkg/b.py": b"b", "other.py": b"c"}
+    members = [("pkg/a.py", b"a"), ("x-1.data/purelib/pkg/b.py", b"b"), ("x-1.data/platlib/other.py", b"c")]
+    files = unpack(make_zip(tmp_path / "x.whl", *members))
+    assert files == {"pkg/a.py": b"a", "pkg/b.py": b"b", "other.py": b"c"}
 
 
 def test_sdist_top_folder_is_stripped(tmp_path, unpack):
-    found = unpack(make_tar(tmp_path / "x-1.tar.gz", ("x-1/pkg/a.py", b"a"), ("x-1/x-1", b"same name")))
-    assert found == {"pkg/a.py": b"a", "x-1": b"same name"}
+    files = unpack(make_tar(tmp_path / "x-1.tar.gz", ("x-1/pkg/a.py", b"a"), ("x-1/x-1", b"same name")))
+    assert files == {"pkg/a.py": b"a", "x-1": b"same name"}
 
 
 def test_executable_bit_and_folders(tmp_path, unpack):

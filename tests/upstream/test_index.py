@@ -24,7 +24,7 @@ def test_offline_opens_no_socket(no_socket, tmp_path):
     with pytest.raises(CannotTestHere):
         index.release_files("toyup", "1.0")
     with pytest.raises(CannotTestHere):
-        index.download("toyup", "toyup-1.0.tar.gz", tmp_path / "x", lambda *seen: None)
+        index.download("toyup", "toyup-1.0.tar.gz", tmp_path / "x", lambda *progress: None)
     with pytest.raises(CannotTestHere):
         Store(tmp_path / "store").release_tree("toyup", "1.0", "toyup-1.0.tar.gz", "a" * 64)
     assert index.unreachable("toyup")
@@ -37,7 +37,7 @@ def test_what_the_index_has_not_is_bad_input(index_url, tmp_path):
             index.release_files(*asked)
         assert refused.value.exit_code == Exit.USAGE and refused.value.remedy
     with pytest.raises(CannotTestHere):
-        index.download("no-such-toy", "x.whl", tmp_path / "x", lambda *seen: None)
+        index.download("no-such-toy", "x.whl", tmp_path / "x", lambda *progress: None)
     assert index.sizes({("no-such-toy", "x.whl")}) == {}
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 from toy import CORE, FIRST, SOURCE, TOTAL, diff, edited, git, named, write_tree
+from unidiff.errors import UnidiffParseError
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.record.receipt import Compiled, Executed, Function
@@ -60,8 +61,9 @@ def test_empty_patch(meet):
 
 def test_not_a_patch(tmp_path):
     (tmp_path / "fix.patch").write_text("--- a/x\n+++ b/x\n@@ -1,9 +1,9 @@\n-only\n")
-    with pytest.raises(PatchlaneError, match="not a unified diff"):
+    with pytest.raises(PatchlaneError, match=r"fix\.patch") as caught:
         hunks(tmp_path / "fix.patch", 1, after=True)
+    assert isinstance(caught.value.__cause__, UnidiffParseError)
 
 
 def test_path_outside_the_tree(meet, tmp_path):
@@ -176,10 +178,12 @@ def test_strip_finds_the_files_of_a_wheel(meet, tmp_path):
 
 def test_unexecuted(tmp_path):
     (tmp_path / "fix.patch").write_text(diff(tmp_path, SOURCE, FIXED))
-    one, two = hunks(tmp_path / "fix.patch", 1, after=True)
-    seen = Executed(lines=[one.first], functions={}, compiled=[])
-    assert unexecuted([one, two], {"toyup/core.py": seen}) == [two.name]
+    first, second = hunks(tmp_path / "fix.patch", 1, after=True)
+    ran = Executed(lines=[first.first], functions={}, compiled=[])
+    assert unexecuted([first, second], {"toyup/core.py": ran}) == [second.name]
+    assert unexecuted([first, second], {}) == [first.name, second.name]
     compiled = [Compiled(compiler="toy", first=1, last=99, sha256="")]
-    assert unexecuted([one, two], {"toyup/core.py": seen.model_copy(update={"compiled": compiled})}) == []
+    assert unexecuted([first, second], {"toyup/core.py": ran.model_copy(update={"compiled": compiled})}) == []
     foreign = {"total": Function(process=["a"], tree=["b"])}
-    assert "not the tree's" in unexecuted([one], {"toyup/core.py": seen.model_copy(update={"functions": foreign})})[0]
+    (named_code,) = unexecuted([first], {"toyup/core.py": ran.model_copy(update={"functions": foreign})})
+    assert named_code.startswith("toyup/core.py:total ")

@@ -64,7 +64,7 @@ def test_a_clone_knows_its_commits_and_tags(toy, clone):
 
 def at_of(toy, folder, **request):
     run = execute(
-        toy.pack(), Request(**{"at": "upstream", "upstream": folder, **request}), toy.store, lambda *said: None
+        toy.pack(), Request(**{"at": "upstream", "upstream": folder, **request}), toy.store, lambda *event: None
     )
     return run, (run.request.at, run.pin and str(run.pin.origin))
 
@@ -80,7 +80,7 @@ def test_a_commit_is_booked_under_its_sha(toy, clone):
 def test_a_pinned_commit_is_booked_under_its_pin(toy, clone):
     repo, sha = clone
     pack = toy.pack(record=RECORD.replace(PINNED, sha))
-    run = execute(pack, Request("upstream", upstream=repo), toy.store, lambda *said: None)
+    run = execute(pack, Request("upstream", upstream=repo), toy.store, lambda *event: None)
     assert (run.request.at, run.pin, str(run.tree.origin)) == ("live", pack.pins["live"], f"git {sha}")
 
 
@@ -144,13 +144,13 @@ def test_a_damaged_record_of_the_store_is_no_digest(toy):
 
 def test_an_offline_store_asks_no_index_for_a_release(toy, monkeypatch):
     monkeypatch.setattr(index, "release_files", lambda *asked: pytest.fail("the index was asked"))
-    run = execute(toy.pack(), Request("3.0"), toy.store, lambda *said: None)
+    run = execute(toy.pack(), Request("3.0"), toy.store, lambda *event: None)
     assert run.ruling.verdict is Verdict.UNTESTABLE and run.tree is None
 
 
 def test_the_probes_options_are_not_runs(toy):
     toy.publish({"other/__init__.py": ""})
-    run = execute(toy.pack(), Request(), toy.store, lambda *said: None)
+    run = execute(toy.pack(), Request(), toy.store, lambda *event: None)
     assert run.ruling.verdict is Verdict.UNTESTABLE
     assert "--upstream DIR" in run.ruling.remedy and "--tree" not in run.ruling.remedy
     assert dataclasses.asdict(run.request)["at"] == "live"

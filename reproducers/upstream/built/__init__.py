@@ -1,1 +1,1 @@
-"""Needs that are published as source or for seven GPU architectures."""
+"""Needs that upstream publishes as source only or for seven GPU architectures."""

@@ -1,8 +1,8 @@
-"""Build a need that is published as source only (a torch C++ extension) once a host, into its store.
+"""Build a need that is published as source only (a torch C++ extension) once on each host, into its store.
 
-What was built is keyed by everything that it depends on: the sdist's digest, the environment and C sources that
-``needs.yaml`` gives it, and this host's Python, torch, CUDA and compiler. It needs a torch that is built for CUDA, its
-toolkit and g++; a host that lacks one gets CannotTestHere with the name of what is missing. The log is kept.
+The build's key covers everything that it depends on: the sdist's digest, the environment and C sources from
+``needs.yaml``, and this host's Python, torch, CUDA and compiler. A build needs a torch with CUDA, the CUDA toolkit and
+g++; on a host that lacks one it raises CannotTestHere, which names it. The store keeps the log.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ASK = "import json, torch; from reproducers.upstream.built import build_extensio
 
 
 def of_torch() -> dict[str, Any]:
-    """What a build depends on of Python and of the torch that this process has imported."""
+    """The facts of Python and of this process's torch that a build depends on."""
     torch = sys.modules["torch"]
     return {
         "python": sysconfig.get_config_var("SOABI"), "torch": str(torch.__version__), "cuda": torch.version.cuda,
@@ -37,35 +37,35 @@ def of_torch() -> dict[str, Any]:
 
 
 def _asked() -> dict[str, Any]:
-    """``of_torch``, in a process of its own where this one has not imported torch, as the engine never does."""
+    """``of_torch``, in a process of its own if this one has not imported torch. The engine never imports it."""
     if "torch" in sys.modules:
         return of_torch()
     done = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, cwd=ROOT)
     if done.returncode:
-        raise CannotTestHere("a torch extension has to be built and torch cannot be imported", "make setup")
+        raise CannotTestHere("torch cannot be imported, and a torch extension has to be built", "make setup")
     facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return facts
 
 
 def host() -> dict[str, Any]:
-    """What a build depends on here. Raises CannotTestHere naming the first thing that is missing."""
+    """The facts of this host that a build depends on. Raises CannotTestHere naming the first missing tool."""
     facts = _asked()
     if facts["cuda"] is None:
         raise CannotTestHere(
-            f"a CUDA extension has to be built and torch {facts['torch']} is built without CUDA",
+            f"torch {facts['torch']} is built without CUDA, and a CUDA extension has to be built",
             "run it on a GPU host with a CUDA build of torch",
         )
     home = cuda_home()
     compiler = shutil.which("g++")
     if home is None or compiler is None:
-        what = "g++" if compiler is None else "nvcc (the CUDA toolkit)"
-        raise CannotTestHere(f"a CUDA extension has to be built and {what} is not here", "install it, or set CUDA_HOME")
-    said = subprocess.run([compiler, "-dumpfullversion"], capture_output=True, text=True)
-    return facts | {"home": str(home), "g++": said.stdout.strip()}
+        tool = "g++" if compiler is None else "nvcc (the CUDA toolkit)"
+        raise CannotTestHere(f"no {tool}, and a CUDA extension has to be built", "install it, or set CUDA_HOME")
+    version = subprocess.run([compiler, "-dumpfullversion"], capture_output=True, text=True).stdout
+    return facts | {"home": str(home), "g++": version.strip()}
 
 
 def cuda_home() -> Path | None:
-    """The CUDA toolkit's folder: CUDA_HOME, the usual place, or where nvcc on the path belongs."""
+    """The CUDA toolkit's folder: CUDA_HOME, the usual place, or the folder of the nvcc on the path."""
     nvcc = shutil.which("nvcc")
     places = [Path(p) for p in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if p]
     places += [Path(nvcc).resolve().parent.parent] if nvcc else []
@@ -73,7 +73,7 @@ def cuda_home() -> Path | None:
 
 
 def ensure(store: Store, name: str, build: Build, source: Tree, sha256: str) -> Tree:
-    """The tree of what setup.py of ``source`` builds here, and of the shims; built when the store does not have it."""
+    """The tree with the output of setup.py of ``source`` and the shims, built here if the store does not have it."""
     facts = host()
     shims = [Path(__file__).with_name(shim) for shim in build.shims]
     depends = {**facts, "source": sha256, "environment": build.environment, "shims": [s.read_text() for s in shims]}
@@ -99,15 +99,15 @@ def ensure(store: Store, name: str, build: Build, source: Tree, sha256: str) -> 
 
 
 def _environment(build: Build, facts: dict[str, Any]) -> dict[str, str]:
-    """The caller's, with the interpreter's own tools and the toolkit's headers behind those that setup.py names."""
+    """The caller's environment with the interpreter's tools, and the toolkit's headers behind those of setup.py."""
     headers = [f"{facts['home']}/include", f"{facts['home']}/include/cccl", os.environ.get("CPLUS_INCLUDE_PATH", "")]
     own = {"CUDA_HOME": facts["home"], "CPLUS_INCLUDE_PATH": ":".join(h for h in headers if h)}
-    own["PATH"] = f"{os.environ.get('PATH', '')}:{Path(sys.executable).parent}"  # ninja, without which it takes minutes
+    own["PATH"] = f"{os.environ.get('PATH', '')}:{Path(sys.executable).parent}"  # with ninja, which saves minutes
     return {**os.environ, "MAX_JOBS": str(os.cpu_count() or 1), **own, **build.environment}
 
 
 def _run(command: list[str], folder: Path, environment: dict[str, str] | None, name: str, log: Path) -> None:
-    """Run a build step with its output appended to the log; CannotTestHere with the compiler's first complaint."""
+    """Run a build step and append its output to the log. Raises CannotTestHere with the compiler's first complaint."""
     with log.open("ab") as sink:
         try:
             done = subprocess.run(
@@ -118,5 +118,5 @@ def _run(command: list[str], folder: Path, environment: dict[str, str] | None, n
             raise CannotTestHere(f"{name} was not built in {TIMEOUT_S} s", f"read {log}, and run again") from error
     if done.returncode:
         lines = log.read_text(errors="replace").splitlines()
-        said = next((line for line in lines if "error:" in line.lower()), lines[-1] if lines else "no output")
-        raise CannotTestHere(f"{name} cannot be built here: {said.strip()[:200]}", f"read {log}")
+        complaint = next((line for line in lines if "error:" in line.lower()), lines[-1] if lines else "no output")
+        raise CannotTestHere(f"{name} cannot be built here: {complaint.strip()[:200]}", f"read {log}")

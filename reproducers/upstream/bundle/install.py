@@ -13,14 +13,15 @@ import tempfile
 from pathlib import Path
 from typing import IO, Any, cast
 
-from reproducers.base.errors import PatchlaneError
+from reproducers.base import disk
+from reproducers.base.errors import PatchlaneError, StoreError
+from reproducers.base.start import outdated
 
 USAGE = "usage: python -m reproducers.bundle install PART..."
-OLDEST = (3, 11, 4)
 
 
 class Parts:
-    """The parts read as one stream, in name order."""
+    """The parts as one stream, in name order."""
 
     def __init__(self, paths: list[Path]) -> None:
         self.paths = sorted(paths, key=lambda p: p.name)
@@ -46,7 +47,7 @@ def here() -> str:
 
 
 def check_target(target: str) -> None:
-    """PatchlaneError when the bundle is for another interpreter or machine."""
+    """Raise PatchlaneError if the bundle is for another interpreter or machine."""
     if target != here():
         version = target.split("-")[0].removeprefix("cp3")
         raise PatchlaneError(
@@ -56,9 +57,9 @@ def check_target(target: str) -> None:
 
 
 def unpack(paths: list[Path], target: Path) -> dict[str, Any]:
-    """Unpack objects to ``target/objects``, checking each against its digest; returns the index.
+    """Unpack objects to ``target/objects``, check each against its digest, and return the bundle's index.
 
-    Raises PatchlaneError for another interpreter's bundle, ValueError for one that was altered.
+    Raises PatchlaneError for another interpreter's bundle, ValueError for an altered bundle.
     """
     (target / "objects").mkdir()
     index: dict[str, Any] = {}
@@ -80,7 +81,7 @@ def unpack(paths: list[Path], target: Path) -> dict[str, Any]:
 
 
 def build(tree: dict[str, Any], objects: Path, target: Path) -> None:
-    """Lay a tree's files out under ``target``."""
+    """Write a tree's files and links under ``target``. Raises ValueError for a path outside of it."""
     for name, executable, sha in tree["files"]:
         path = target / name
         if not path.resolve().is_relative_to(target.resolve()):
@@ -97,8 +98,10 @@ def build(tree: dict[str, Any], objects: Path, target: Path) -> None:
 
 
 def fill_store(index: dict[str, Any], objects: Path) -> Path:
-    """Put every tree into the store, its content digest checked; returns the engine requirements' folder."""
-    from reproducers.base.errors import StoreError
+    """Put every tree into the store and return the folder of the engine's requirements.
+
+    Raises StoreError if a tree's content digest is not the bundle's.
+    """
     from reproducers.record.origin import Origin
     from reproducers.upstream.store import Store
 
@@ -117,7 +120,7 @@ def fill_store(index: dict[str, Any], objects: Path) -> Path:
 
 
 def main(arguments: list[str]) -> int:
-    """Install; returns the exit code (2 for bad parts, a wrong Python or a full disk, with what to do)."""
+    """Install; returns the exit code: 2 for bad parts, another Python or a full disk, with the remedy on stderr."""
     paths = [Path(a) for a in arguments]
     absent = [str(p) for p in paths if not p.is_file()]
     if not paths or absent:
@@ -130,23 +133,23 @@ def main(arguments: list[str]) -> int:
     except (lzma.LZMAError, EOFError, tarfile.TarError, ValueError, KeyError) as error:
         return refused(PatchlaneError(f"the bundle is incomplete or altered: {error}", "copy every part again"))
     except OSError as error:
-        what = f"{error.filename or 'this host'}: {error.strerror or error}"
-        return refused(PatchlaneError(what, "make room, or export TMPDIR=DIR PATCHLANE_STORE=DIR"))
+        return refused(
+            PatchlaneError(disk.described(error).what, "make room, or export TMPDIR=DIR PATCHLANE_STORE=DIR")
+        )
     print(f"installed. Now:\n  export PYTHONPATH={site}\n  python -m reproducers.run --offline PACK...")
     return 0
 
 
 def refused(error: PatchlaneError) -> int:
-    """Print the error; its exit code."""
+    """Print the error and return its exit code."""
     print(f"error: {error}", file=sys.stderr)
     return int(error.exit_code)
 
 
 def install(paths: list[Path]) -> Path:
-    """Put what the parts hold into the store; returns the folder of the engine's requirements."""
-    if sys.version_info < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
-        raise PatchlaneError(f"it needs Python {oldest} or later, this is {platform.python_version()}", USAGE)
+    """Put the trees of the parts into the store; returns the folder of the engine's requirements."""
+    if outdated():
+        raise PatchlaneError(outdated(), "python3.12 -m reproducers.bundle install PART...")
     with tempfile.TemporaryDirectory(prefix="patchlane-") as scratch:
         folder = Path(scratch)
         index = unpack(paths, folder)

@@ -14,6 +14,9 @@ import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from reproducers.base.errors import CannotTestHere, PatchlaneError
+from reproducers.base.files import file_sha256
+
 if TYPE_CHECKING:
     from packaging.tags import Tag
 
@@ -27,10 +30,8 @@ UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9}
 
 
 def target_tags(target: str) -> list[Tag]:
-    """Wheel tags of a target such as ``cp312-linux-x86_64``; PatchlaneError for any other form."""
+    """Wheel tags of a target such as ``cp312-linux-x86_64``. Raises PatchlaneError for another form."""
     from packaging.tags import compatible_tags, cpython_tags
-
-    from reproducers.base.errors import PatchlaneError
 
     match = re.fullmatch(r"cp3(\d+)-linux-x86_64", target)
     if match is None:
@@ -41,9 +42,7 @@ def target_tags(target: str) -> list[Tag]:
 
 
 def part_size(text: str) -> int:
-    """Bytes of ``60M``, ``500K`` or a plain number; PatchlaneError otherwise."""
-    from reproducers.base.errors import PatchlaneError
-
+    """Bytes of ``60M``, ``500K`` or a plain number. Raises PatchlaneError for any other text."""
     match = re.fullmatch(r"(\d+)([KMG]?)", text)
     if match is None or int(match[1]) == 0:
         raise PatchlaneError(f"--split {text}", "--split 60M")
@@ -77,9 +76,8 @@ class SplitWriter(io.RawIOBase):
 
 def engine_requirements(store: Store, target: str) -> Tree:
     """The engine's own requirements as one unpacked tree for the target's Python."""
-    import tomllib  # not at the top: ``install`` runs on any Python, if only to say which one it needs
+    import tomllib  # not at the top: ``install`` starts on any Python, to name the one that it needs
 
-    from reproducers.base.errors import CannotTestHere
     from reproducers.record.origin import Origin
     from reproducers.record.schema import ROOT
     from reproducers.upstream import archive
@@ -109,13 +107,12 @@ def engine_requirements(store: Store, target: str) -> Tree:
 def collect(store: Store, names: list[str], pin_names: list[str], target: str) -> dict[str, Tree]:
     """{store key: tree} of every pinned tree and need of the packs, chosen for the target's interpreter.
 
-    PatchlaneError when no pack has a pin of that name, or a pack has none of them.
+    Raises PatchlaneError if no pack has a pin of one of the names, or a pack has a pin of none of them.
     """
-    from reproducers.base.errors import PatchlaneError
     from reproducers.record.schema import load_named
     from reproducers.upstream import pins
 
-    tags, found, packs = target_tags(target), dict[str, Any](), load_named(names)
+    tags, collected, packs = target_tags(target), dict[str, Any](), load_named(names)
     known = list(dict.fromkeys(name for pack in packs for name in pack.pins))
     if absent := [name for name in pin_names if name not in known]:
         raise PatchlaneError(f"--pins {','.join(absent)}: no pack named has it", f"--pins {','.join(known)}")
@@ -128,13 +125,12 @@ def collect(store: Store, names: list[str], pin_names: list[str], target: str) -
         for name in (name for name in dict.fromkeys([*pin_names, *both]) if name in pack.pins):
             pin = pack.pins[name]
             trees = [pins.base_tree(store, pack, pin, {"tags": tags}), *pins.need_parts(store, pack, pin, tags)]
-            found |= {tree.path.name: tree for tree in trees}
-    return found
+            collected |= {tree.path.name: tree for tree in trees}
+    return collected
 
 
 def write(trees: dict[str, Tree], engine: Tree, stem: Path, size: int, target: str) -> list[Path]:
     """Write the parts: an xz-compressed tar of ``index.json`` and each distinct file once as ``objects/SHA256``."""
-    from reproducers.base.files import file_sha256
     from reproducers.upstream.store import record, tree_files
 
     index: dict[str, Any] = {"schema_version": 1, "target": target, "engine": engine.path.name, "trees": {}}

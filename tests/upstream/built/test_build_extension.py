@@ -58,15 +58,15 @@ def test_it_is_built_once_with_its_shims(source, here, tmp_path, monkeypatch):
 
 def test_another_host_gets_another_build(source, here, tmp_path, monkeypatch):
     store = Store(tmp_path / "store")
-    one = build_extension.ensure(store, "toyext 1", BUILD, source, "0" * 64)
+    built = build_extension.ensure(store, "toyext 1", BUILD, source, "0" * 64)
     monkeypatch.setattr(build_extension, "host", lambda: HOST | {"torch": "2.12.0+cu130"})
-    assert build_extension.ensure(store, "toyext 1", BUILD, source, "0" * 64).path != one.path
+    assert build_extension.ensure(store, "toyext 1", BUILD, source, "0" * 64).path != built.path
 
 
 def test_a_failed_build_names_the_complaint_and_keeps_the_log(source, here, tmp_path):
     (source.path / "toyext.c").write_text("#include <no_such_header.h>\n")
     store = Store(tmp_path / "store")
-    with pytest.raises(CannotTestHere, match=r"cannot be built here: .*no_such_header\.h") as caught:
+    with pytest.raises(CannotTestHere, match=r"no_such_header\.h") as caught:
         build_extension.ensure(store, "toyext 1", BUILD, source, "0" * 64)
     log = Path(caught.value.remedy.removeprefix("read "))
     assert "no_such_header.h" in log.read_text()
@@ -90,7 +90,7 @@ def test_torch_is_asked_in_a_process_of_its_own_unless_it_is_imported(monkeypatc
 
 def test_a_cpu_build_of_torch_cannot_build(monkeypatch):
     torch_is(monkeypatch, "2.13.0+cpu", None)
-    with pytest.raises(CannotTestHere, match="built without CUDA"):
+    with pytest.raises(CannotTestHere, match=r"2\.13\.0\+cpu"):
         build_extension.host()
 
 
@@ -114,11 +114,9 @@ def test_a_set_is_joined_with_what_was_built(source, here, tmp_path):
 
 
 def test_needs_of_another_lane_are_left_out():
-    one = Need(distribution="a", release="1", artifacts={"a-1.tar.gz": "0" * 64})
-    two = Need(distribution="b", release="1", artifacts={"b-1.tar.gz": "1" * 64}, lane="cuda", trim="sm_90")
-    assert pins.on_lane([one, two], "cpu") == [one] and pins.on_lane([one, two], "cuda") == [one, two]
-    assert (
-        pins.need_set_key([one])
-        != pins.need_set_key([one, two])
-        != pins.need_set_key([one, two.model_copy(update={"trim": None})])
-    )
+    everywhere = Need(distribution="a", release="1", artifacts={"a-1.tar.gz": "0" * 64})
+    trimmed = Need(distribution="b", release="1", artifacts={"b-1.tar.gz": "1" * 64}, lane="cuda", trim="sm_90")
+    whole = trimmed.model_copy(update={"trim": None})
+    assert pins.on_lane([everywhere, trimmed], "cpu") == [everywhere]
+    assert pins.on_lane([everywhere, trimmed], "cuda") == [everywhere, trimmed]
+    assert len({pins.need_set_key(needs) for needs in ([everywhere], [everywhere, trimmed], [everywhere, whole])}) == 3

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import struct
 
 import pytest
@@ -76,13 +77,13 @@ def test_trimming_is_reproducible_and_a_second_time_changes_nothing(root):
 
 
 def test_an_architecture_that_is_not_there_is_an_error(root):
-    with pytest.raises(StoreError, match="no cubin for sm_75"):
+    with pytest.raises(StoreError, match=r"libcore\.so .*sm_75"):
         trim_fatbin.trim_tree(root, 75, "core")
 
 
 def test_a_tree_without_gpu_code_is_an_error(root):
     (root / "lib" / "libcore.so").unlink()
-    with pytest.raises(StoreError, match="nothing under"):
+    with pytest.raises(StoreError, match=re.escape(str(root))):
         trim_fatbin.trim_tree(root, 90, "core")
 
 
