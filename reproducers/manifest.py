@@ -46,8 +46,7 @@ def _tell_engines(entries: dict[str, Entry], root: Path, verbose: bool) -> None:
     for name, lane in other if verbose else ():
         typer.echo(f"{name}: taken on {lane.taken} with another engine: {lane.receipt}")
     if other:
-        more = "" if verbose else " (-v lists them)"
-        typer.echo(f"taken with another engine: {len(other)} of {len(lanes)} lanes{more}")
+        typer.echo(f"another engine took {len(other)} of {len(lanes)} lanes{'' if verbose else ' (-v lists them)'}")
 
 
 @app.command()

@@ -138,7 +138,7 @@ def test_verdict_made_up_without_arms(toy):
 def test_edited_sentinels(toy):
     path = write(toy.run(toy.pack(), arm="pristine"), toy.root / "receipts", "toy", [], {})
     altered(path, lambda d: d.update(sentinels=["BUG_REPRODUCED", "FIX_VALIDATED"]))
-    assert named(toy.root / "receipts", "sentinels", "FIX_VALIDATED")
+    assert named(toy.root / "receipts", "FIX_VALIDATED", "['BUG_REPRODUCED']")
 
 
 def test_edited_check_with_all_names_and_digests_recomputed(chain):
@@ -220,7 +220,7 @@ def test_the_next_writer_removes_what_a_killed_writer_left(chain, toy):
 
 def test_files_under_a_folder_are_those_of_the_record():
     executed = {"a/b.py": {"lines": [1]}, "c.py": {"lines": []}}
-    stated = {f"src/{name}": seen for name, seen in executed.items()}
+    stated = {f"src/{name}": lines for name, lines in executed.items()}
     assert binding._in_tree(executed, stated) == stated
     assert binding._in_tree(executed, executed) == executed
     assert binding._in_tree({}, {}) == {}

@@ -119,7 +119,9 @@ def build(packs: list[Pack], root: Path) -> dict[str, Entry]:
 
 def entry_of(pack: Pack, root: Path) -> Entry:
     """The manifest's entry of a pack, derived anew."""
-    lanes = {lane: entry for lane in sorted(pack.lanes) if (entry := lane_entry(pack, lane, root))}
+    lanes: dict[str, LaneEntry] = {
+        lane: entry for lane in sorted(pack.lanes) if (entry := lane_entry(pack, lane, root))
+    }
     return Entry(
         title=pack.title,
         kind=pack.kind,

@@ -70,7 +70,7 @@ def test_an_arm_sees_its_gpu_only(toy, monkeypatch):
 
 
 def test_a_receipt_is_there_before_the_next_pack_runs(toy, monkeypatch):
-    """So a batch that is cut off keeps what has ended."""
+    """So an interrupted batch keeps the receipts of finished packs."""
     write_tree(toy.upstream, SOURCE)
     pack, written = toy.pack(), []
     monkeypatch.setenv("PATCHLANE_STORE", str(toy.root / "store"))
