@@ -234,7 +234,7 @@ def test_a_receipt_of_another_tree_than_its_pin_is_refused(toy, repo, change):
 
 
 def test_a_folder_or_a_commit_is_never_the_live_pin(toy, repo):
-    """What a run on other code says stays out of the live lane and of the releases that are listed."""
+    """A run on other code changes neither the live lane nor the listed releases."""
     verb(toy, repo, "refresh", "build/receipts")
     lane = entry(repo)["lanes"]
     healthy = edited(TOTAL, FIRST)

@@ -109,7 +109,7 @@ def test_the_tree_taken_is_named(toy, repo):
 
 
 @pytest.mark.parametrize("at", ["", "main", "33e2849f", "fixed"])
-def test_an_unknown_tree_is_usage_and_leaves_no_receipt(toy, repo, at):
+def test_an_unknown_tree_exits_2_and_leaves_no_receipt(toy, repo, at):
     code, _, err = run(toy, repo, "7", "--at", at)
     assert (code, "fix:" in err, (repo / "build/receipts").exists()) == (2, True, False)
     assert run(toy, repo, "7", "--at", at, "--bisect", cwd=repo)[0] == 125
@@ -149,7 +149,7 @@ def test_usage(toy, repo, args):
     assert "Traceback" not in err
 
 
-def test_broken_record_is_usage_with_file_and_line(toy, repo):
+def test_a_broken_record_exits_2_with_file_and_line(toy, repo):
     write_tree(repo, {"packs/07_toy/pack.yaml": RECORD.replace("kind: bug", "kind: typo")})
     code, _, err = run(toy, repo, "7")
     assert code == 2

@@ -27,7 +27,7 @@ def mismatch(pack: Pack, body: Statement) -> str:
 
 
 def artifact(body: Statement) -> str | None:
-    """What identifies a statement's tree: its commit, or the file that it was unpacked from.
+    """The identity of a statement's tree: its commit, or the file that it was unpacked from.
 
     None for a tree with patches, and where an early receipt does not name its file among several of a release.
     """

@@ -34,7 +34,7 @@ SHOWS = {Verdict.REPRODUCED_AND_FIXED: "bug", Verdict.REPRODUCED: "bug", Verdict
 
 
 def changed_since(pack: Pack, path: Path) -> list[str]:
-    """What changed in the pack since the receipt was taken: names of files, and ``pins.NAME`` for its pin."""
+    """The changes to a pack since its receipt was taken: names of files, and ``pins.NAME`` for its pin."""
     recorded, details = digests(path), read(path)
     patch = pack.patch_at(details.at)
     files = {"reproducer.py": pack.reproducer} | ({patch.name: patch} if patch else {})

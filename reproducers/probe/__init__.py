@@ -1,4 +1,4 @@
-"""What a reproducer uses of this project; ``from reproducers import probe`` is its only import of it."""
+"""The probe: ``from reproducers import probe`` is a reproducer's only import of this project."""
 
 from reproducers.probe.api import CannotTest, Probe, Signature
 from reproducers.probe.process import main

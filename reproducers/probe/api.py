@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from reproducers.probe.measuring import Operators, Places
 
 __all__ = ["CannotTest", "Probe", "Signature"]
-# what pip cannot install without nvcc, but lies ready to import in a checkout
+# packages that pip cannot install without nvcc; a checkout can be imported as it is
 SOURCES = {"mamba_ssm": "git clone -b v2.3.2.post1 https://github.com/state-spaces/mamba DIR"}
 T = TypeVar("T")
 
@@ -218,7 +218,7 @@ class Probe:
         except Exception as error:
             state = "bug" if bug and bug.matches(error) else bad
             if state == bad or not any(c.state == "bug" and isinstance(c.measured, str) for c in self.checks):
-                # of several bugs only the first, which an issue quotes; without this frame, which tells nothing
+                # of several bugs an issue quotes the first only; this frame tells nothing
                 below = getattr(error.__traceback__, "tb_next", None)
                 traceback.print_exception(type(error), error, below, file=sys.stdout)
             value, measured = None, f"{type(error).__name__}: {error}".splitlines()[0][:200]

@@ -19,8 +19,8 @@ from torch.overrides import TorchFunctionMode
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# operators that read a value, or a size that is one; lift_fresh ends torch.tensor(number), which a GPU gets by a
-# blocking copy
+# operators that read a value, or a size that depends on one; lift_fresh ends torch.tensor(number), a blocking copy to
+# a GPU
 _READING = (
     "_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_consecutive", "equal", "repeat_interleave",
     "lift_fresh",

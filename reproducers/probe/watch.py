@@ -41,7 +41,7 @@ class Watch:
         self.place: str | None = None
         self.places: dict[str, dict[str, set[int]]] = {}  # place: {file: lines}, first lines of compiled sources too
         self._known: dict[tuple[int, int], CodeType] = {}  # hit at this place; kept alive, so that ids stay unique
-        self._followed: dict[int, CodeType] = {}  # code whose lines sys.monitoring tells
+        self._followed: dict[int, CodeType] = {}  # code that sys.monitoring follows line by line
         self._watching = False
         self._replaced: dict[tuple[Any, str], Any] = {}
 

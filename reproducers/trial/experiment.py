@@ -29,7 +29,7 @@ from reproducers.upstream.patching import Applicability, ApplyClass
 from reproducers.upstream.store import Seal, Store, Tree
 
 Say = Callable[[str, str], None]  # (arm name, line)
-REMEDIES = {  # {option of the probe: what stands for it in reproducers.run}
+REMEDIES = {  # {option of the probe: the step to take with reproducers.run}
     "--tree DIR": "--upstream DIR, a checkout or an unpacked release of the pack's upstream",
     "--needs DIR": "add what is missing to the pin's needs, in pack.yaml and packs/needs.yaml",
 }

@@ -88,7 +88,7 @@ def _number(value: float | str) -> str:
 
 
 def tally(checks: list[Check]) -> str:
-    """How many of an arm's deciding checks fail; notes and skipped checks do not count."""
+    """``1 of 2 checks``: failures among the arm's deciding checks; notes and skipped checks do not count."""
     deciding = [check for check in checks if check.role in DECIDING]
     failing = sum(check.state in FAILING for check in deciding)
     if not deciding:

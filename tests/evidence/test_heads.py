@@ -184,7 +184,7 @@ def test_what_is_changed_is_seen(desk, name):
     change, alone = RECEIPTS[name]
     change(root, three)
     assert bool(verify_all(root)) == alone
-    if name not in ("in another pack's folder", "in a folder of no pack"):  # which take nothing away
+    if name not in ("in another pack's folder", "in a folder of no pack"):  # these take nothing away
         (row,) = heads.lost(manifest, root)
         assert row.startswith("receipts/07: ") and row.endswith("git checkout -- receipts/07")
         with pytest.raises(PatchlaneError):

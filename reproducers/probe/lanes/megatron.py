@@ -113,7 +113,7 @@ def start_megatron(upstream: Callable[[str], Any], seed: int, rank: Rank, **para
 
 
 def _process_group(rank: Rank) -> None:
-    """Join the other ranks, or only ourselves; gloo over loopback where it has a name."""
+    """Join the other ranks, or a world of one; gloo uses loopback if this host names it ``lo``."""
     import torch
     import torch.distributed as dist
 
