@@ -229,9 +229,8 @@ def killed(toy, monkeypatch):
         write_tree(toy.upstream, SOURCE)
         code = DAEMON + "print('PID', os.getppid()); print('PID', os.getpid(), flush=True); time.sleep(60)"
         repo = toy.repository(toy.pack(reproducer=body(code)))
-        before = signal.signal(
-            signal.SIGHUP, lambda *_: None
-        )  # under nohup a child would ignore it; no handler is kept
+        # a child keeps an ignored signal, as under nohup, but never a handler
+        before = signal.signal(signal.SIGHUP, lambda *_: None)
         runner = toy.verb(repo, "run", "7", "-v", "--upstream", str(toy.upstream), stderr=subprocess.STDOUT)
         signal.signal(signal.SIGHUP, before)
         family = [int(next(line for line in runner.stdout if "PID" in line).split()[-1]) for _ in range(3)]
