@@ -1,4 +1,4 @@
-"""Drop each hunk of a patch in turn and try each mutant: every hunk must be needed, every mutant caught."""
+"""Drop each hunk of a patch in turn, then try each mutant: the checks must need every hunk and catch every mutant."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def main(
     every: Annotated[bool, typer.Option("--all", help="every pack that has a patch and the lane")] = False,
     lane: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     timeout: Annotated[
-        float | None, typer.Option(min=1, help="processor seconds an arm may use, for the lane's timeout_s")
+        float | None, typer.Option(min=1, help="processor seconds an arm may use (default: the lane's timeout_s)")
     ] = None,
 ) -> None:
-    """Exit 1 when a hunk can be dropped and the verdict stays REPRODUCED_AND_FIXED, or a mutant is not caught."""
+    """Exit 1 if the verdict stays REPRODUCED_AND_FIXED without a hunk, or no check catches a mutant."""
     spare = missed = 0
     named = [p for p in load_packs() if p.patch.is_file() and lane in p.lanes] if every else load_named(packs or [])
     if not named:
@@ -47,9 +47,9 @@ def main(
             run = attempt(pack, mutants.whole(pack, tree, mutant), request)
             caught = mutant.catching(mutants.caught(run))
             missed += not caught
-            said = f"caught by {', '.join(caught)}" if caught else f"not caught by {mutant.caught_by}"
-            typer.echo(f"{pack.id} with {path.stem}: {run.ruling.verdict.value}: {said}")
-    typer.echo(f"{count(spare, 'hunk')} can be dropped without notice, {count(missed, 'mutant')} not caught")
+            result = f"caught by {', '.join(caught)}" if caught else f"not caught by {mutant.caught_by}"
+            typer.echo(f"{pack.id} with {path.stem}: {run.ruling.verdict.value}: {result}")
+    typer.echo(f"{count(spare, 'hunk')} not needed, {count(missed, 'mutant')} not caught")
     raise typer.Exit(Exit.CONTRADICTED if spare or missed else Exit.OK)
 
 

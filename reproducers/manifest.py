@@ -1,8 +1,8 @@
-"""What was validated where: ``manifest.yaml`` and ``packs/README.md``, pure functions of packs and receipts.
+"""Write or check ``manifest.yaml`` and ``packs/README.md``, pure functions of packs and receipts.
 
 ``refresh [DIR]`` imports the verified receipts of a host run, by default those in ``build/receipts``, and rewrites the
-manifest; ``check`` regenerates and compares it. Nothing else writes it. What would lower a pack's state or a lane's
-verdict is written with ``--accept`` only.
+manifest; ``check`` derives it anew and compares. Nothing else writes it. ``refresh`` lowers a pack's state or a lane's
+verdict only with ``--accept``.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from filelock import FileLock
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import write_atomic
 from reproducers.base.verdicts import Exit
+from reproducers.base.wording import count
 from reproducers.evidence import heads
 from reproducers.evidence.manifest import (
     TAKEN,
@@ -39,26 +40,24 @@ app = typer.Typer(add_completion=False, help=__doc__)
 
 
 def _tell_engines(entries: dict[str, Entry], root: Path, verbose: bool) -> None:
-    """Say which newest receipts were taken with another engine than this one, which does not make them stale."""
-    lanes = [(f"{name} {lane}", found) for name, entry in entries.items() for lane, found in entry.lanes.items()]
+    """Print which newest receipts were taken with another engine than this one; they are not stale."""
+    lanes = [(f"{name} {lane}", row) for name, entry in entries.items() for lane, row in entry.lanes.items()]
     other = [(name, lane) for name, lane in lanes if digests(root / lane.receipt)["engine"] != engine.digest()]
     for name, lane in other if verbose else ():
         typer.echo(f"{name}: taken on {lane.taken} with another engine: {lane.receipt}")
     if other:
-        typer.echo(
-            f"taken with another engine: {len(other)} of {len(lanes)} lanes" + ("" if verbose else " (-v: which)")
-        )
+        typer.echo(f"another engine took {len(other)} of {len(lanes)} lanes{'' if verbose else ' (-v lists them)'}")
 
 
 @app.command()
 def refresh(
     source: Annotated[
-        Path | None, typer.Argument(help=f"folder of new receipts (default: {TAKEN}, where there is one)")
+        Path | None, typer.Argument(help=f"folder of new receipts (default: {TAKEN}, if it exists)")
     ] = None,
-    no_import: Annotated[bool, typer.Option("--no-import", help="take in no new receipts")] = False,
-    accept: Annotated[bool, typer.Option(help="write even what lowers a state or a verdict")] = False,
+    no_import: Annotated[bool, typer.Option("--no-import", help="import no receipts")] = False,
+    accept: Annotated[bool, typer.Option(help="write even if a state or a verdict gets worse")] = False,
 ) -> None:
-    """Import receipts and rewrite manifest.yaml; prints what changed. Exit 1, nothing written, at a demotion."""
+    """Import receipts and rewrite manifest.yaml; print what changed. Exit 1 at a demotion, with nothing written."""
     if no_import and source is not None:
         raise PatchlaneError(f"refresh {source} --no-import", "leave one of them out")
     asked = [str(source)] if source else ["--no-import"] if no_import else []
@@ -77,13 +76,15 @@ def refresh(
             typer.echo("\n".join(f"demotion: {row}" for row in worse))
             if not accept:
                 again = " ".join(["python -m reproducers.manifest refresh", *asked, "--accept"])
-                typer.echo(f"{len(worse)} demotions, nothing written; where they are meant: {again}")
+                typer.echo(f"{count(len(worse), 'demotion')}, nothing written; if intended: {again}")
                 raise typer.Exit(Exit.CONTRADICTED)
         import_receipts(new, root)
         if new or (asked and not no_import):
-            typer.echo(f"{len(new)} new receipts from {source}")
+            typer.echo(f"{count(len(new), 'new receipt')} from {source}")
         if left:
-            typer.echo(f"not imported: {left} receipts that could not test, or of a folder without release or commit")
+            typer.echo(
+                f"not imported: {count(left, 'receipt')} of runs that could not test or had no release or commit"
+            )
         for name, after in generated(packs, content).items():
             old = (ROOT / name).read_text() if (ROOT / name).exists() else ""
             write_atomic(ROOT / name, after.encode())
@@ -96,10 +97,10 @@ def refresh(
 def check(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="name the receipts of another engine")] = False,
 ) -> None:
-    """Exit 1 when the manifest is not what packs and receipts give, or a receipt does not verify."""
+    """Exit 1 if packs and receipts give another manifest, or a receipt does not verify."""
     root, packs = ROOT / "receipts", load_packs()
-    found = verify_all(root)
-    faults = [f"{p.parent.name}/{p.name}: {'; '.join(rows)}; fix: {remedy(p)}" for p, rows in found.items()]
+    broken = verify_all(root)
+    faults = [f"{p.parent.name}/{p.name}: {'; '.join(rows)}; fix: {remedy(p)}" for p, rows in broken.items()]
     faults += heads.lost(ROOT / "manifest.yaml", root)
     if not faults:
         content = content_of(packs, root)
@@ -109,7 +110,7 @@ def check(
         _tell_engines(content.packs, root, verbose)
     for fault in faults:
         typer.echo(fault)
-    typer.echo("manifest check: " + (f"{len(faults)} faults" if faults else "clean"))
+    typer.echo(f"manifest check: {count(len(faults), 'fault') if faults else 'clean'}")
     raise typer.Exit(Exit.CONTRADICTED if faults else Exit.OK)
 
 

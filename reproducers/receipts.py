@@ -1,8 +1,7 @@
 """One in-toto statement (Test Result v0.1) and one log a run, never overwritten, chained by digest.
 
-``python -m reproducers.receipts verify [DIR]`` recomputes every digest, re-derives every verdict from the recorded
-observations, compares each statement with its log, its place and its predecessor, and says exactly what was tampered
-with. Every reader gets a receipt through ``statement_of``, which refuses one that is not whole.
+``python -m reproducers.receipts verify [DIR]`` recomputes every digest, derives every verdict anew from the recorded
+observations, compares each statement with its log, its place and its predecessor, and names what was changed.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import typer
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Exit
+from reproducers.base.wording import count
 from reproducers.evidence.shelf import COMMITTED, every
 
 app = typer.Typer(add_completion=False, help=__doc__)
@@ -21,19 +21,19 @@ app = typer.Typer(add_completion=False, help=__doc__)
 
 @app.command()
 def verify(root: Annotated[Path, typer.Argument(help="folder of receipts")] = COMMITTED) -> None:
-    """Recompute every digest and verdict; exit 1 and name what was tampered with, or that there is no receipt."""
+    """Recompute every digest and verdict. Exit 1, naming each change, if a receipt was changed or there is none."""
     from reproducers.evidence.verification import verify_all
 
     if not root.is_dir():
         raise PatchlaneError(f"{root} is not a folder", "python -m reproducers.run PACK writes build/receipts")
-    faults, count = verify_all(root), len(every(root))
+    faults, number = verify_all(root), len(every(root))
     for path, rows in faults.items():
         for row in rows:
             typer.echo(f"{path.relative_to(root)}: {row}")
-    typer.echo(f"{count} receipts, {len(faults)} faulty")
-    if not count:
+    typer.echo(f"{count(number, 'receipt')}, {len(faults)} faulty")
+    if not number:
         typer.echo(f"{root} holds no receipts; python -m reproducers.run PACK --receipts {root} writes them", err=True)
-    raise typer.Exit(Exit.CONTRADICTED if faults or not count else Exit.OK)
+    raise typer.Exit(Exit.CONTRADICTED if faults or not number else Exit.OK)
 
 
 @app.callback()

@@ -1,4 +1,4 @@
-"""Run packs: both arms, guards, proof of execution, verdict, receipt. ``python -m reproducers.run pack05``."""
+"""Run packs and write their receipts. ``python -m reproducers.run pack05``."""
 
 from __future__ import annotations
 
@@ -28,33 +28,31 @@ def main(
     ] = None,
     upstream: Annotated[
         Path | None,
-        typer.Option(help="a checkout or unpacked package to test as it stands; with --at: the clone that has it"),
+        typer.Option(help="a checkout or unpacked package to test as it stands; with --at: the clone to take it from"),
     ] = None,
-    allow_dirty: Annotated[bool, typer.Option(help="test a checkout with local changes, and record that")] = False,
+    allow_dirty: Annotated[bool, typer.Option(help="test a checkout with local changes; the receipt says so")] = False,
     arm: Annotated[str, typer.Option(help="both, pristine or patched")] = "both",
     repeats: Annotated[int, typer.Option("-n", min=1, help="repeats, each with its own seed; all must agree")] = 1,
     timeout: Annotated[
-        float | None, typer.Option(min=1, help="processor seconds an arm may use, for the lane's timeout_s")
+        float | None, typer.Option(min=1, help="processor seconds an arm may use (default: the lane's timeout_s)")
     ] = None,
     missing_from: Annotated[
-        list[Path] | None, typer.Option(help="leave out packs of which this folder has a receipt that still holds")
+        list[Path] | None, typer.Option(help="skip packs with a receipt in this folder that still holds")
     ] = None,
     jobs: Annotated[
         int,
-        typer.Option(
-            min=0, help="packs at a time, on cuda each on a GPU of its own (default: one a core, one on cuda)"
-        ),
+        typer.Option(min=0, help="packs at a time, on cuda each on its own GPU (default: one a core, on cuda one)"),
     ] = 0,
-    offline: Annotated[bool, typer.Option(help="use only what the store holds")] = False,
+    offline: Annotated[bool, typer.Option(help="use only the files in the store")] = False,
     host: Annotated[str, typer.Option(envvar="PATCHLANE_HOST", help="this host's alias")] = "local",
     receipts: Annotated[Path, typer.Option(help="where receipts go")] = Path("build/receipts"),
     as_json: Annotated[bool, typer.Option("--json", help="results as JSON on stdout")] = False,
     junitxml: Annotated[Path | None, typer.Option(help="results as JUnit XML")] = None,
     bisect: Annotated[
-        bool, typer.Option(help="for git bisect run: the checkout's HEAD is 0 good, 1 bad, 125 cannot be tested")
+        bool, typer.Option(help="answer git bisect run for the checkout's HEAD: 0 good, 1 bad, 125 cannot test")
     ] = False,
-    listing: Annotated[bool, typer.Option("--list", help="list the packs, all or those chosen, and run none")] = False,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="show all that the arms print")] = False,
+    listing: Annotated[bool, typer.Option("--list", help="list all packs, or those chosen; run none")] = False,
+    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="show everything that the arms print")] = False,
 ) -> None:
     """Reproduce each pack's bug on pristine upstream, apply its patch, and rule on both."""
     if listing and not (packs or run_all):
@@ -98,13 +96,13 @@ def main(
     console = screen.console(as_json)
     recorder = saving.Recorder(receipts, host, sys.argv[1:])
     runs = session.run_packs(chosen, request, workers, console, verbose, recorder.write)
-    kept = recorder.tell(console)
+    in_place = recorder.tell(console)
     session.summary(runs, console)
     if as_json:
         typer.echo(json.dumps([session.as_json(run) for run in runs], indent=1))
     if junitxml:
         session.write_junit(runs, junitxml)
-    raise typer.Exit(session.exit_code(runs) if kept else Exit.USAGE)
+    raise typer.Exit(session.exit_code(runs) if in_place else Exit.USAGE)
 
 
 if __name__ == "__main__":

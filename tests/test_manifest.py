@@ -59,24 +59,24 @@ def test_refresh_check_and_staleness(toy, repo):
     code, out = verb(toy, repo, "refresh", "--no-import")
     assert (code, entry(repo)["state"]) == (0, "draft"), out
     code, out = verb(toy, repo, "refresh")
-    assert (code, entry(repo)["state"], "1 new receipts from build/receipts" in out) == (0, "validated", True), out
-    assert "new receipts" not in verb(toy, repo, "refresh")[1], "what is there already is no news"
+    assert (code, entry(repo)["state"], "build/receipts" in out) == (0, "validated", True), out
+    assert "build/receipts" not in verb(toy, repo, "refresh")[1], "nothing new is imported"
     assert entry(repo)["lanes"]["cpu"]["sentinels"] == ["BUG_REPRODUCED", "FIX_VALIDATED"]
     before = (repo / "manifest.yaml").read_bytes()
-    assert "manifest.yaml is current" in verb(toy, repo, "refresh", "build/receipts")[1]
+    assert verb(toy, repo, "refresh", "build/receipts")[0] == 0
     assert (repo / "manifest.yaml").read_bytes() == before
     assert verb(toy, repo, "check")[0] == 0
 
     (repo / "manifest.yaml").write_bytes(before + b"# edited\n")
     code, out = verb(toy, repo, "check")
-    assert code == 1
-    assert "not current" in out
+    assert (code, "manifest.yaml" in out, "README.md" in out) == (1, True, False), out
     (repo / "manifest.yaml").write_bytes(before)
 
     table = repo / "packs/README.md"
     assert "| validated | 1.0 | – | REPRODUCED_AND_FIXED | none | [2" in table.read_text()
     table.write_text("edited")
-    assert "packs/README.md is not current" in verb(toy, repo, "check")[1]
+    code, out = verb(toy, repo, "check")
+    assert (code, "packs/README.md" in out, "manifest.yaml" in out) == (1, True, False), out
     verb(toy, repo, "refresh")
 
     reproducer = repo / "packs/07_toy/reproducer.py"
@@ -94,8 +94,8 @@ def test_refresh_check_and_staleness(toy, repo):
 def test_changed_patch_is_stale(toy, repo):
     import_receipts([toy.receipt], repo / "receipts")
     (repo / "packs/07_toy/fix.patch").write_text(toy.patch(edited(TOTAL)))
-    found = build(load_packs(repo / "packs"), repo / "receipts")["pack07"]
-    assert (found.state, found.lanes["cpu"].changed_since) == ("stale", ["fix.patch"])
+    stale = build(load_packs(repo / "packs"), repo / "receipts")["pack07"]
+    assert (stale.state, stale.lanes["cpu"].changed_since) == ("stale", ["fix.patch"])
 
 
 def test_check_fails_after_an_edit_of_a_receipt(toy, repo):
@@ -103,16 +103,13 @@ def test_check_fails_after_an_edit_of_a_receipt(toy, repo):
     log = next((repo / "receipts/07").glob("*.log"))
     log.write_text("edited\n")
     code, out = verb(toy, repo, "check")
-    assert code == 1
-    assert "was altered" in out
+    assert (code, f"{log.parent.name}/{log.stem}.json" in out) == (1, True), out
 
 
 def test_tampered_receipts_are_not_imported(toy, repo):
     toy.receipt.write_text(toy.receipt.read_text().replace('"toy"', '"joy"'))
     code, out = verb(toy, repo, "refresh", "build/receipts")
-    assert code == 2
-    assert "do not verify" in out
-    assert "the statement was altered" in out
+    assert (code, toy.receipt.name in out) == (2, True), out
     assert not (repo / "receipts").exists()
     assert not (repo / "manifest.yaml").exists()
 
@@ -124,7 +121,7 @@ def test_a_source_and_no_import_contradict_each_other(toy, repo):
 
 def test_source_must_be_a_folder(toy, repo):
     code, out = verb(toy, repo, "refresh", "nowhere")
-    assert (code, "nowhere is not a folder" in out) == (2, True)
+    assert (code, "nowhere" in out) == (2, True)
 
 
 def test_a_run_that_could_not_test_demotes_nothing_and_stays_where_it_is(toy, repo):
@@ -140,8 +137,8 @@ def test_a_run_that_could_not_test_demotes_nothing_and_stays_where_it_is(toy, re
 
 def test_what_an_earlier_version_imported_displaces_no_verdict(toy, repo):
     import_receipts([toy.receipt, again(toy, repo, {"other/__init__.py": ""})], repo / "receipts")
-    found = build(load_packs(repo / "packs"), repo / "receipts")["pack07"]
-    assert (found.state, found.tried) == ("validated", {"1.0": "REPRODUCED_AND_FIXED"})
+    pack = build(load_packs(repo / "packs"), repo / "receipts")["pack07"]
+    assert (pack.state, pack.tried) == ("validated", {"1.0": "REPRODUCED_AND_FIXED"})
 
 
 def test_the_predecessor_of_a_receipt_comes_along(toy, repo):
@@ -171,25 +168,25 @@ def test_a_demotion_needs_a_yes(toy, repo):
     assert entry(repo)["state"] == "draft"
 
 
-def one(state="validated", verdict="REPRODUCED_AND_FIXED", **tried):
+def entries(state="validated", verdict="REPRODUCED_AND_FIXED", **tried):
     return {"pack07": made.entry(state, {"cpu": made.lane(verdict)} if verdict else {}, **tried)}
 
 
 @pytest.mark.parametrize(
     ("after", "count"),
     [
-        (one(), 0),
-        (one("stale"), 1),
-        (one("fixed-upstream(candidate)", "FIXED_UPSTREAM"), 2),
-        (one("reproduced", "REPRODUCED"), 2),
-        (one("reproduced", None), 2),
-        (one("held(why)"), 0),
-        (one("filed"), 0),
+        (entries(), 0),
+        (entries("stale"), 1),
+        (entries("fixed-upstream(candidate)", "FIXED_UPSTREAM"), 2),
+        (entries("reproduced", "REPRODUCED"), 2),
+        (entries("reproduced", None), 2),
+        (entries("held(why)"), 0),
+        (entries("filed"), 0),
         ({}, 2),
     ],
 )
 def test_what_is_worse(after, count):
-    assert len(demotions(one(), after)) == count
+    assert len(demotions(entries(), after)) == count
 
 
 @pytest.mark.parametrize(
@@ -204,8 +201,8 @@ def test_what_is_worse(after, count):
     ],
 )
 def test_what_a_release_no_longer_shows_is_worse(before, after, count):
-    new = one(v1=after) if after != "nothing" else one()
-    assert len(demotions(one(v1=before), new)) == count
+    new = entries(v1=after) if after != "nothing" else entries()
+    assert len(demotions(entries(v1=before), new)) == count
 
 
 def test_a_damaged_manifest_is_made_anew(toy, repo):
@@ -237,7 +234,7 @@ def test_a_receipt_of_another_tree_than_its_pin_is_refused(toy, repo, change):
 
 
 def test_a_folder_or_a_commit_is_never_the_live_pin(toy, repo):
-    """What a run on other code says stays out of the live lane and of the releases that are listed."""
+    """A run on other code changes neither the live lane nor the listed releases."""
     verb(toy, repo, "refresh", "build/receipts")
     lane = entry(repo)["lanes"]
     healthy = edited(TOTAL, FIRST)
@@ -259,7 +256,8 @@ def test_another_pin_makes_a_receipt_stale(toy, repo):
     verb(toy, repo, "refresh", "build/receipts")
     record = repo / "packs/07_toy/pack.yaml"
     record.write_text(record.read_text().replace('release: "1.0"', 'release: "9.9.9"'))
-    assert "pins.live changed since" in verb(toy, repo, "refresh")[1]
+    code, out = verb(toy, repo, "refresh")
+    assert (code, "pins.live" in out) == (1, True), out
     verb(toy, repo, "refresh", "--accept")
     assert (entry(repo)["state"], entry(repo)["lanes"]["cpu"]["changed_since"]) == ("stale", ["pins.live"])
 
@@ -272,8 +270,8 @@ def test_a_lost_receipt_is_named_and_forgotten_only_when_asked(toy, repo):
     gone.with_suffix(".log").unlink()
     before = kept(repo)
     for args, code in ((["check"], 1), (["refresh", "--no-import"], 2)):
-        found, out = verb(toy, repo, *args)
-        assert (found, gone.stem in out, kept(repo)) == (code, True, before), out
+        ended, out = verb(toy, repo, *args)
+        assert (ended, gone.stem in out, kept(repo)) == (code, True, before), out
         assert "git checkout -- receipts/07" in out
     assert verb(toy, repo, "refresh")[0] == 0, "build/receipts still has it"
     assert gone.is_file()
@@ -299,8 +297,8 @@ def test_a_tampered_receipt_stops_refresh_by_name(toy, repo):
     receipt = repo / "receipts/07" / toy.receipt.name
     receipt.write_bytes(receipt.read_bytes()[:100])
     for args, code in ((["check"], 1), (["refresh", "--accept"], 2)):
-        found, out = verb(toy, repo, *args)
-        assert (found, f"git checkout -- receipts/07/{receipt.name}" in out) == (code, True), out
+        ended, out = verb(toy, repo, *args)
+        assert (ended, f"git checkout -- receipts/07/{receipt.name}" in out) == (code, True), out
 
 
 def test_another_engine_is_told_and_nothing_is_stale(toy, repo):

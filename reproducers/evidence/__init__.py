@@ -1,1 +1,1 @@
-"""Receipts: written, verified, imported, and the manifest that they give."""
+"""Write, verify and import receipts, and make the manifest from them."""

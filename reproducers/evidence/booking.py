@@ -1,4 +1,4 @@
-"""Whether a receipt is about the tree that its pin names, and what its verdict may be counted for."""
+"""Whether a receipt is about the tree that its pin names, and whether its verdict counts."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from reproducers.record.receipt import Details, Statement
 from reproducers.record.schema import Pack
 
 
-def counts(seen: Details) -> bool:
-    """Whether a receipt says something of a tree that upstream names: it could test, and has a pin."""
-    return seen.verdict is not Verdict.UNTESTABLE and seen.pin is not None
+def counts(details: Details) -> bool:
+    """Whether a receipt's verdict is about a tree of upstream: the run could test, and has a pin."""
+    return details.verdict is not Verdict.UNTESTABLE and details.pin is not None
 
 
 def mismatch(pack: Pack, body: Statement) -> str:
-    """Why a statement is not about the tree that its pin names; "" when it is, or has no pin."""
-    seen, tree = body.details, body.tree
-    if seen.pin is None:
+    """Why a statement is about another tree than its pin names; "" when it is about this tree or has no pin."""
+    details, tree = body.details, body.tree
+    if details.pin is None:
         return ""
-    if tree.annotations is None or not seen.pin.names(tree.annotations, pack.upstream.distribution):
-        return f"it was taken on {tree.name}, and its pin is {seen.pin.origin}"
-    if (len(seen.at) == 40 or seen.at[:1].isdigit()) and seen.at not in (seen.pin.release, seen.pin.sha):
-        return f"it says {seen.at}, and its pin is {seen.pin.origin}"  # any other ``at`` is the name of a pin
+    if tree.annotations is None or not details.pin.names(tree.annotations, pack.upstream.distribution):
+        return f"it was taken on {tree.name}, its pin is {details.pin.origin}"
+    if (len(details.at) == 40 or details.at[:1].isdigit()) and details.at not in (details.pin.release, details.pin.sha):
+        return f"it states at {details.at}, its pin is {details.pin.origin}"  # any other ``at`` is the name of a pin
     return ""
 
 
 def artifact(body: Statement) -> str | None:
-    """By what a statement's tree is known to be one and the same: its commit, or the file that it was unpacked from.
+    """The identity of a statement's tree: its commit, or the file that it was unpacked from.
 
-    None for a tree with patches, and for one of several files of a release where an early receipt does not say which.
+    None for a tree with patches, and where an early receipt does not name its file among several of a release.
     """
-    seen, origin = body.details, body.tree.annotations
-    if seen.pin is None or origin is None or origin.stacked_on:
+    details, origin = body.details, body.tree.annotations
+    if details.pin is None or origin is None or origin.stacked_on:
         return None
     if origin.kind == "commit":
-        return seen.pin.sha
-    files = list(seen.pin.artifacts.values())
-    return seen.artifact or (files[0] if len(files) == 1 else None)
+        return details.pin.sha
+    files = list(details.pin.artifacts.values())
+    return details.artifact or (files[0] if len(files) == 1 else None)
 
 
 def digests(bodies: Iterable[Statement]) -> dict[str, str]:
-    """{commit or file: content digest of its tree} as statements have it."""
+    """{commit or file: content digest of its tree}, as the statements say."""
     known = ((artifact(body), body.tree.digest.sha256) for body in bodies)
     return {key: digest for key, digest in known if key}

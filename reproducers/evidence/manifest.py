@@ -27,69 +27,70 @@ PROVED = {
     Verdict.FIXED_UPSTREAM: "fixed-upstream(candidate)",
 }
 HELD = "held("
-TAKEN = Path("build/receipts")  # where `python -m reproducers.run` puts them
+TAKEN = Path("build/receipts")  # `python -m reproducers.run` writes them here
 RANK = {"draft": 0, "stale": 1, "fixed-upstream(candidate)": 1, "reproduced": 2, "validated": 3, "guard": 3, "filed": 3}
 PROOF = {Verdict.REPRODUCED_AND_FIXED: 2, Verdict.REPRODUCED: 1}
 SHOWS = {Verdict.REPRODUCED_AND_FIXED: "bug", Verdict.REPRODUCED: "bug", Verdict.FIXED_UPSTREAM: "healthy"}
 
 
 def changed_since(pack: Pack, path: Path) -> list[str]:
-    """Why a receipt no longer speaks for the pack as it is: which file, or what its pin names, changed since."""
-    recorded, seen = digests(path), read(path)
-    patch = pack.patch_at(seen.at)
+    """The changes to a pack since its receipt was taken: names of files, and ``pins.NAME`` for its pin."""
+    recorded, details = digests(path), read(path)
+    patch = pack.patch_at(details.at)
     files = {"reproducer.py": pack.reproducer} | ({patch.name: patch} if patch else {})
     changed = [name for name, file in files.items() if recorded.get(name) != file_sha256(file)]
-    pin = pack.pins.get(seen.at)
-    return [*changed, f"pins.{seen.at}"] if pin and not (seen.pin and same_pin(pin, seen.pin)) else changed
+    pin = pack.pins.get(details.at)
+    moved = pin is not None and not (details.pin and same_pin(pin, details.pin))
+    return [*changed, f"pins.{details.at}"] if moved else changed
 
 
 def same_pin(pin: Pin, tried: Pin) -> bool:
-    """Whether a receipt's pin still names the same tree; a commit or further files may have been added since."""
+    """Whether the receipt's pin ``tried`` still names the tree of ``pin``, to which a commit or files may be added."""
     same = tried.artifacts.items() <= pin.artifacts.items() and tried.sha in (None, pin.sha)
     return same and tried.origin == pin.origin
 
 
 def lane_entry(pack: Pack, lane: str, root: Path) -> LaneEntry | None:
-    """The newest receipt of a lane, reduced to what a reader decides by."""
+    """The newest receipt of a lane, reduced to the facts that a reader decides by; None without a receipt."""
     path = newest(pack, lane, root)
     if path is None:
         return None
-    seen = read(path)
+    details = read(path)
     limit = datetime.timedelta(days=pack.lanes[lane].max_age_days)  # type: ignore[index]
     return LaneEntry(
-        verdict=seen.verdict,
-        sentinels=seen.sentinels,
+        verdict=details.verdict,
+        sentinels=details.sentinels,
         arms={
-            name: ArmEntry(outcome=some[-1].outcome, exit_code=some[-1].exit_code, repeats=len(some))
-            for name, some in seen.arms.items()
-            if some
+            name: ArmEntry(outcome=repeats[-1].outcome, exit_code=repeats[-1].exit_code, repeats=len(repeats))
+            for name, repeats in details.arms.items()
+            if repeats
         },
-        host=seen.host,
-        versions=seen.versions,
+        host=details.host,
+        versions=details.versions,
         receipt=path.relative_to(path.parent.parent).as_posix(),
         receipt_sha256=file_sha256(path),
-        log_sha256=seen.log_sha256,
-        taken=seen.day,
-        valid_until=seen.day + limit,
+        log_sha256=details.log_sha256,
+        taken=details.day,
+        valid_until=details.day + limit,
         changed_since=changed_since(pack, path),
     )
 
 
 def affected(pack: Pack, receipts: list[Path]) -> dict[str, Verdict]:
-    """{release or SHA: verdict} over every pin whose tree any receipt tried, newest word winning."""
-    found: dict[str, Verdict] = {}
+    """{release or SHA: newest verdict} of every pin whose tree a receipt tried."""
+    tried: dict[str, Verdict] = {}
     for path in receipts:
-        seen = read(path)
-        if seen.pin is None or not booking.counts(seen) or booking.mismatch(pack, statement_of(path)):
+        details = read(path)
+        if details.pin is None or not booking.counts(details) or booking.mismatch(pack, statement_of(path)):
             continue
-        found[seen.pin.origin.key] = seen.verdict
-        if "REGRESSION_GUARD_PASSED" in seen.sentinels and seen.fixed_pin:
-            found[seen.fixed_pin.origin.key] = Verdict.FIXED_UPSTREAM
-    return dict(sorted(found.items()))
+        tried[details.pin.origin.key] = details.verdict
+        if "REGRESSION_GUARD_PASSED" in details.sentinels and details.fixed_pin:
+            tried[details.fixed_pin.origin.key] = Verdict.FIXED_UPSTREAM
+    return dict(sorted(tried.items()))
 
 
 def state(pack: Pack, lanes: dict[str, LaneEntry]) -> str:
-    """Derived lifecycle state. ``ready`` and beyond need a lint, which is not part of this function."""
+    """The pack's state, derived. ``ready`` is not given here, because it needs a lint."""
     if pack.filing.decision == "hold":
         return f"{HELD}{pack.filing.reason})"
     if not lanes:
@@ -112,44 +113,40 @@ def state(pack: Pack, lanes: dict[str, LaneEntry]) -> str:
 
 
 def build(packs: list[Pack], root: Path) -> dict[str, Entry]:
-    """{pack id: what the manifest says of it}."""
+    """{pack id: its entry}."""
     return {pack.id: entry_of(pack, root) for pack in packs}
 
 
 def entry_of(pack: Pack, root: Path) -> Entry:
-    """What the manifest says of a pack, derived anew."""
-    found = {lane: lane_entry(pack, lane, root) for lane in sorted(pack.lanes)}
-    lanes: dict[str, LaneEntry] = {lane: entry for lane, entry in found.items() if entry}
+    """The manifest's entry of a pack, derived anew."""
+    lanes: dict[str, LaneEntry] = {
+        lane: entry for lane in sorted(pack.lanes) if (entry := lane_entry(pack, lane, root))
+    }
     return Entry(
         title=pack.title,
         kind=pack.kind,
         state=state(pack, lanes),
         live=str(pack.pins["live"].origin),
         lanes=lanes,
-        lanes_without_receipt=[lane for lane, entry in found.items() if entry is None],
+        lanes_without_receipt=[lane for lane in sorted(pack.lanes) if lane not in lanes],
         tried=affected(pack, chain(root / f"{pack.number:02d}")),
     )
 
 
-def render(packs: list[Pack], root: Path) -> dict[str, str]:
-    """{generated file: its text}."""
-    return generated(packs, content_of(packs, root))
-
-
 def content_of(packs: list[Pack], root: Path) -> Manifest:
-    """The whole manifest: what it says of each pack, and the heads of the chains of receipts."""
+    """The whole manifest: an entry for each pack, and the heads of the chains of receipts."""
     return Manifest(packs=build(packs, root), receipts=heads.heads(root))
 
 
 def generated(packs: list[Pack], content: Manifest) -> dict[str, str]:
-    """{generated file: its text} of a manifest's content."""
+    """{generated file: its text}, from the manifest's content."""
     return {"manifest.yaml": content.text, "packs/README.md": table.render(packs, content.packs)}
 
 
 def demotions(before: dict[str, Entry], after: dict[str, Entry]) -> list[str]:
-    """What new entries say worse of a pack than those before: state, a lane, a release or commit; one line each.
+    """One line for each state, lane, and release or commit that is worse in the new entries.
 
-    A state that a person gives or takes (held) is none.
+    ``held`` is no demotion, because a person gives and takes it.
     """
     rows = []
     for name, old in before.items():
@@ -159,10 +156,10 @@ def demotions(before: dict[str, Entry], after: dict[str, Entry]) -> list[str]:
             rows.append(f"{name}: {states[0]} -> {states[1]}")
         for lane, was in old.lanes.items():
             now = new.lanes.get(lane) if new else None
-            why = [text for text in now.changed_since if text not in was.changed_since] if now else []
-            if PROOF.get(was.verdict, 0) > (PROOF.get(now.verdict, 0) if now else 0) or why:
-                said = f" ({', '.join(why)} changed since)" if why else ""
-                rows.append(f"{name} {lane}: {was.verdict} -> {now.verdict if now else 'no receipt'}{said}")
+            changes = [changed for changed in now.changed_since if changed not in was.changed_since] if now else []
+            if PROOF.get(was.verdict, 0) > (PROOF.get(now.verdict, 0) if now else 0) or changes:
+                cause = f" ({', '.join(changes)} changed since)" if changes else ""
+                rows.append(f"{name} {lane}: {was.verdict} -> {now.verdict if now else 'no receipt'}{cause}")
         for tree, word in old.tried.items():
             later = new.tried.get(tree) if new else None
             if word in SHOWS and (later is None or SHOWS[word] != SHOWS.get(later)):
@@ -171,11 +168,11 @@ def demotions(before: dict[str, Entry], after: dict[str, Entry]) -> list[str]:
 
 
 def importable(packs: list[Pack], source: Path, root: Path) -> tuple[list[Path], int]:
-    """(receipts of a host run to copy, how many are left where they are); refuses all when one is not to be believed.
+    """(receipts of a host run to copy, number of receipts to leave in ``source``).
 
-    Left are those that could not test, and those of a folder that is neither pin, release nor commit. Refused are
-    those that do not verify, and those of another tree than their pin names: by its name or, where the store or another
-    receipt knows that tree, by its digest.
+    A receipt stays there if its run could not test, or tested a folder that is neither pin, release nor commit. Raises
+    PatchlaneError if any receipt does not verify, or is of another tree than its pin names: by the tree's name, or by
+    its digest where the store or another receipt has this tree.
     """
     if not source.is_dir():
         raise PatchlaneError(f"{source} is not a folder", "python -m reproducers.run PACK writes build/receipts")
@@ -184,14 +181,13 @@ def importable(packs: list[Pack], source: Path, root: Path) -> tuple[list[Path],
     known = booking.digests(statement_of(path) for path in root.glob("[0-9][0-9]*/[0-9]*.json"))
     foreign = [f"{path}: {why}" for path, body in new.items() if (why := _foreign(packs, path, body, known))]
     if foreign:
-        said = "\n".join(foreign)
         raise PatchlaneError(
-            f"receipts of another tree than their pin's:\n{said}",
+            "\n".join(["receipts of another tree than their pin's:", *foreign]),
             "delete them, or leave all out by --no-import, and run without --upstream",
         )
     kept, linked = [], set[str | None]()
     for path, body in sorted(new.items(), key=lambda item: item[0].name, reverse=True):
-        # a receipt that a later one names as its predecessor comes along, or the chain would be broken
+        # the predecessor of a copied receipt is copied too, or the chain would break
         if booking.counts(body.details) or file_sha256(path) in linked:
             kept.append(path)
             linked.add(body.details.previous)
@@ -199,7 +195,7 @@ def importable(packs: list[Pack], source: Path, root: Path) -> tuple[list[Path],
 
 
 def _foreign(packs: list[Pack], path: Path, body: Statement, known: dict[str, str]) -> str:
-    """Why a receipt is of another tree than its pin says, or of no pack; "" when it is not."""
+    """Why a receipt is of another tree than its pin names, or of no pack; "" otherwise."""
     pack = next((pack for pack in packs if f"{pack.number:02d}" == path.parent.name), None)
     if pack is None:
         return "there is no such pack"
@@ -208,7 +204,7 @@ def _foreign(packs: list[Pack], path: Path, body: Statement, known: dict[str, st
     for key, digest in booking.digests([body]).items():
         wanted = known.get(key) or stored_digest(Store(), key)
         if wanted not in (None, digest):
-            return f"its tree has digest {digest[:12]}, and that of {key[:12]} is {str(wanted)[:12]}"
+            return f"its tree has digest {digest[:12]}, {key[:12]} has {str(wanted)[:12]}"
     return booking.mismatch(pack, body)
 
 
@@ -224,18 +220,18 @@ def import_receipts(receipts: list[Path], root: Path) -> None:
 
 
 def preview_of(packs: list[Pack], root: Path, new: list[Path]) -> Manifest:
-    """The manifest's content as it would be with further receipts, none of which is copied."""
+    """The manifest's content as if ``new`` receipts were imported; none is copied."""
     with tempfile.TemporaryDirectory(prefix="patchlane-") as scratch:
         for path in [*root.glob("[0-9][0-9]*/*"), *new, *(path.with_suffix(".log") for path in new)]:
             link = Path(scratch) / path.parent.name / path.name
             link.parent.mkdir(exist_ok=True)
-            link.unlink(missing_ok=True)  # a log that an import broken off has left
+            link.unlink(missing_ok=True)  # left by an interrupted import
             link.symlink_to(path.resolve())
         return content_of(packs, Path(scratch))
 
 
 def entries_before(packs: list[Pack], root: Path) -> dict[str, Entry]:
-    """The manifest's entries on disk, or what today's receipts give where it is damaged or there is none."""
+    """The entries of the manifest on disk; derived from today's receipts if it is damaged or absent."""
     try:
         return read_manifest(ROOT / "manifest.yaml").packs
     except PatchlaneError:

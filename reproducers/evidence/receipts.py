@@ -1,6 +1,6 @@
 """One in-toto statement (Test Result v0.1) and one log a run, never overwritten, chained by digest.
 
-Every reader gets a receipt through ``statement_of``, which refuses one that is not whole.
+Every reader gets a receipt through ``statement_of``, which refuses an altered or incomplete one.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
 
 
 def alias(name: str) -> str:
-    """A host's chosen alias, never its network name; PatchlaneError for anything but [a-z0-9-]."""
+    """The host's chosen alias, never its network name. Raises PatchlaneError if it is not of the form [a-z0-9-]."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,40}", name):
         raise PatchlaneError(f"host alias {name!r} is not of the form [a-z0-9-]", "--host h200-1")
     return name
 
 
 def redact(line: str, places: dict[str, str]) -> str:
-    """The line without paths of this machine: every known folder becomes its role, longest first."""
+    """The line without paths of this machine: each known folder, longest first, becomes its role."""
     for path in sorted(places, key=len, reverse=True):
-        for text in {path, json.dumps(path)[1:-1]}:  # JSON escapes what is not ASCII
+        for text in {path, json.dumps(path)[1:-1]}:  # JSON escapes characters outside ASCII
             line = line.replace(text, places[path])
     return line
 
 
 def statement(run: Run, host: str, command: list[str], previous: str | None) -> Statement:
-    """The in-toto statement of one run, but for the digest of its log."""
+    """The in-toto statement of one run, still without the digest of its log."""
     pack, details = run.pack, _details(run, host, command, previous)
     as_expected = run.ruling.verdict in expected(pack, run.request)
     subject = [_of_tree(tree) for tree in (run.tree, run.fixed_tree) if tree]
@@ -99,7 +99,7 @@ def _details(run: Run, host: str, command: list[str], previous: str | None) -> D
 
 
 def _pin(pin: Pin) -> Pin:
-    """The pin as far as it says which tree and patch."""
+    """The fields of the pin that name tree and patch."""
     return Pin.model_validate(pin.model_dump(exclude_defaults=True, exclude={"needs", "expect"}))
 
 
@@ -113,41 +113,40 @@ def _resource(name: str, sha256: str) -> Resource:
 
 
 def statement_of(path: Path) -> Statement:
-    """A receipt's statement. PatchlaneError naming what is wrong when it or its log is not what was written."""
-    seen = checked(path)
-    if seen.faults or seen.body is None:
+    """A receipt's statement. Raises PatchlaneError, naming the faults, if statement or log was altered."""
+    receipt = checked(path)
+    if receipt.faults or receipt.body is None:
         path = path.resolve()
         name = f"{path.parent.parent.name}/{path.parent.name}/{path.name}"
-        raise PatchlaneError(f"{name}: {'; '.join(seen.faults)}", remedy(path))
-    return seen.body
+        raise PatchlaneError(f"{name}: {'; '.join(receipt.faults)}", remedy(path))
+    return receipt.body
 
 
 def read(path: Path) -> Details:
-    """Our own part of a receipt's statement, verified as ``statement_of`` does."""
+    """This project's part of a receipt's statement. Raises as ``statement_of`` does."""
     return statement_of(path).details
 
 
 def digests(path: Path) -> dict[str, str]:
-    """{name: sha256} of the trees and files that a receipt's run was made with."""
+    """{name: sha256} of the trees and files of a receipt's run. Raises as ``statement_of`` does."""
     return statement_of(path).digests
 
 
 def newest(pack: Pack, lane: str, root: Path, pin: str = "live") -> Path | None:
-    """The newest receipt of both arms in one lane at the pin of that name, of those that could test and are of it."""
+    """The newest receipt of both arms in one lane at the pin of that name whose verdict counts; None without one."""
     for path in reversed(chain(root / f"{pack.number:02d}")):
         body = statement_of(path)
-        seen = body.details
-        at = seen.at if pin == "live" else pack.pin_name(seen.at)
-        asked = seen.lane == lane and at == pin and seen.arm == "both"
-        if asked and booking.counts(seen) and not booking.mismatch(pack, body):
+        details = body.details
+        at = details.at if pin == "live" else pack.pin_name(details.at)
+        asked = details.lane == lane and at == pin and details.arm == "both"
+        if asked and booking.counts(details) and not booking.mismatch(pack, body):
             return path
     return None
 
 
 def newest_of(pack: Pack, root: Path, pin: str = "live") -> dict[str, Path]:
-    """{lane: its newest receipt at the pin}, as ``newest`` has it, of the lanes that have one."""
-    found = {lane: newest(pack, lane, root, pin) for lane in sorted(pack.lanes)}
-    return {lane: path for lane, path in found.items() if path is not None}
+    """{lane: its newest receipt at the pin}, by ``newest``; lanes without a receipt are left out."""
+    return {lane: path for lane in sorted(pack.lanes) if (path := newest(pack, lane, root, pin))}
 
 
 def write(run: Run, root: Path, host: str, command: list[str], places: dict[str, str]) -> Path:
@@ -169,12 +168,10 @@ def write(run: Run, root: Path, host: str, command: list[str], places: dict[str,
 
 
 def _earlier(folder: Path, when: str) -> list[Path]:
-    """What a run that started then may name as its predecessor: no later run, whole, and of those that are imported."""
-    found = [
-        p for place in (shelf.COMMITTED / folder.name, folder) for p in chain(place) if p.name[: len(when)] <= when
-    ]
-    seen = [(path, checked(path)) for path in found]
-    return [path for path, one in seen if one.body and not one.faults and booking.counts(one.body.details)]
+    """The receipts that a run may name as its predecessor: not started later, without a fault, and importable."""
+    paths = [path for place in (shelf.COMMITTED / folder.name, folder) for path in chain(place)]
+    known = [(path, checked(path)) for path in paths if path.name[: len(when)] <= when]
+    return [path for path, (body, _, faults) in known if body and not faults and booking.counts(body.details)]
 
 
 def _create(path: Path, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Receipts of a set of runs, written even where their folder is full."""
+"""Write the receipts of several runs, even where their folder is full."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from reproducers.upstream.store import Store
 
 
 def places(store: Store, upstream: Path | None = None) -> dict[str, str]:
-    """This machine's folders and the roles that stand for them in receipts."""
+    """{folder of this machine: the role that receipts write for it}."""
     roles = {str(store.root): "<store>", str(ROOT): "<repo>", sys.prefix: "<venv>", sys.base_prefix: "<python>"}
     roles |= {str(Path.home()): "<home>", tempfile.gettempdir(): "<tmp>"}
     if upstream is not None:
@@ -27,7 +27,7 @@ def places(store: Store, upstream: Path | None = None) -> dict[str, str]:
 
 
 class Recorder:
-    """Writes each run's receipt when the run ends, so that what ended before an interrupt is kept."""
+    """Write each run's receipt as the run ends, so that an interrupt loses no finished run."""
 
     def __init__(self, root: Path, host: str, command: list[str]) -> None:
         self.root, self.host, self.command = root, receipts.alias(host), command
@@ -37,7 +37,7 @@ class Recorder:
         self.refused: list[OSError] = []
 
     def write(self, run: Run) -> None:
-        """Write the receipt, into the temporary folder where the folder for it refuses one."""
+        """Write the receipt, into a temporary folder if its own folder refuses the file."""
         roles = places(Store(), run.request.upstream)
         with self.lock:
             try:
@@ -49,7 +49,7 @@ class Recorder:
             self.written.append((run, path))
 
     def tell(self, out: Console) -> bool:
-        """Print where receipts and logs are; False where some went to the temporary folder, with the way back."""
+        """Print the paths of receipts and logs. Some in a temporary folder: print the remedy, return False."""
         for error in self.refused:
             out.print(f"[red]error: {escape(str(disk.described(error, self.root)))}[/]")
             out.print(f"  fix: make room, then: cp -r {escape(str(self.spare))}/. {escape(str(self.root))}/")

@@ -1,4 +1,4 @@
-"""Where receipts lie: ``NN/TIME_HOST_DIGEST.json``, each with its log."""
+"""The places of receipts: ``NN/TIME_HOST_DIGEST.json``, each with its log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COMMITTED = ROOT / "receipts"
 
 
 def remedy(path: Path) -> str:
-    """The command that brings a receipt back: from git where it lies in the checkout, else by a new run."""
+    """The command that restores a receipt: from git if it lies in the checkout, else by a new run."""
     path = path.resolve()
     if not path.is_relative_to(COMMITTED):
         return f"python -m reproducers.run pack{path.parent.name}"
@@ -27,12 +27,12 @@ def chain(folder: Path) -> list[Path]:
 
 
 def every(root: Path, folders: str = FOLDERS) -> list[Path]:
-    """All statements under ``root``, also those whose names no run writes; what a killed writer left is none."""
+    """All statements under ``root``, misnamed ones included, without the temporary files of killed writers."""
     return sorted(path for path in root.glob(f"{folders}/*.json") if not path.name.startswith(".tmp-"))
 
 
 def sweep(folder: Path) -> None:
-    """Remove what writers that were killed left in ``folder``; for whoever holds its lock."""
+    """Remove the temporary files of killed writers from ``folder``; the caller holds its lock."""
     for path in folder.glob(".tmp-*"):
         if path.is_file():
             path.unlink(missing_ok=True)

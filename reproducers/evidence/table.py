@@ -1,4 +1,4 @@
-"""``packs/README.md``: the table of packs, generated from the manifest; a pure function, like the manifest itself."""
+"""The table of packs, ``packs/README.md``: a pure function of packs and manifest."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def _names(tried: dict[str, Verdict], words: tuple[Verdict, ...]) -> str:
 def _lane(pack: Pack, entry: Entry, lane: str) -> str:
     if lane in pack.no_lane:
         return "none"
-    found = entry.lanes.get(lane)
-    if found is None:
+    newest = entry.lanes.get(lane)
+    if newest is None:
         return "no receipt"
-    return f"{found.verdict}{' (stale)' if found.changed_since else ''}"
+    return f"{newest.verdict}{' (stale)' if newest.changed_since else ''}"
 
 
 def _newest(entry: Entry) -> str:

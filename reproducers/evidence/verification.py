@@ -1,4 +1,4 @@
-"""Receipts checked against themselves: digests recomputed, verdicts re-derived from what the arms recorded."""
+"""Check receipts against themselves: recompute digests, derive verdicts anew from the records of the arms."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from reproducers.record.receipt import Details, Statement, faults_of
 from reproducers.record.schema import ROOT
 from reproducers.trial.rulings import rule, rule_guard, rule_pristine, sentinels
 
-SIDE_BY_SIDE = datetime.timedelta(hours=1)  # how long a checkout of a host may not know of a run in another
+SIDE_BY_SIDE = datetime.timedelta(hours=1)  # for so long one checkout of a host may not know of a run in another
 
 
 class Checked(NamedTuple):
-    """One receipt read once: its statement (None where it is none), its digest, and what is wrong with it by itself."""
+    """One receipt read once: its statement (None if malformed), its digest, and the faults that it shows by itself."""
 
     body: Statement | None
     sha256: str
@@ -32,7 +32,7 @@ _kept: dict[Path, tuple[tuple[int, ...], Checked]] = {}
 
 
 def checked(path: Path) -> Checked:
-    """The receipt, held to its name, its log and its own observations; read again only when a file of it changed."""
+    """The receipt compared with its name, log and observations; read again only if one of its files changed."""
     path = path.resolve()
     log = path.with_suffix(".log")
     files = [file.stat() for file in (path, log) if file.is_file()]
@@ -53,21 +53,19 @@ def _check(path: Path, log: Path) -> Checked:
         rows += _log_faults(log, body)
         rows += _verdict_faults(body.details)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        said = faults_of(error) if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
-        return Checked(None, digest, [*rows, f"the statement is malformed: {said}"])
+        cause = faults_of(error) if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
+        return Checked(None, digest, [*rows, f"the statement is malformed: {cause}"])
     return Checked(body, digest, rows)
 
 
 def _name_faults(path: Path, details: Details) -> list[str]:
-    """What the statement says otherwise than its folder and name; a name of another form is another fault."""
+    """Differences between the statement and its folder and name."""
     if not shelf.NAME.match(path.name):
         return ["its name is not TIME_HOST_DIGEST.json"]
     when, host, _ = path.stem.split("_")
     due = {"pack": path.parent.name, "started": _time(when), "host": host}
     stated = {"pack": f"{details.pack:02d}", "started": details.started, "host": details.host.alias}
-    return [
-        f"it states {name} {stated[name]}, its place is of {due[name]}" for name in due if stated[name] != due[name]
-    ]
+    return [f"it states {name} {stated[name]}, its path {due[name]}" for name in due if stated[name] != due[name]]
 
 
 def _moment(when: str) -> datetime.datetime:
@@ -89,11 +87,11 @@ def _log_faults(log: Path, body: Statement) -> list[str]:
 
 
 def _verdict_faults(details: Details) -> list[str]:
-    """Re-derive the verdict and the sentinels from the recorded arms."""
+    """Differences between stated and derived verdict and sentinels."""
     derived, faults = _derive(details), []
     allowed = derived if len(derived) == 1 else {Verdict.INCONCLUSIVE}
     if details.verdict not in allowed and not (details.verdict is Verdict.INCONCLUSIVE and unproved(details)):
-        faults.append(f"it states {details.verdict}, but its own observations give {', '.join(sorted(allowed))}")
+        faults.append(f"it states {details.verdict}, its observations give {', '.join(sorted(allowed))}")
     earned = sentinels(details.kind, details.verdict, details.arms)
     if details.sentinels != earned:
         faults.append(f"it states the sentinels {details.sentinels}, its observations earn {earned}")
@@ -101,15 +99,15 @@ def _verdict_faults(details: Details) -> list[str]:
 
 
 def _derive(details: Details) -> set[Verdict]:
-    """The verdict of each repeat; a patched arm follows only a pristine one that showed the bug."""
+    """The verdicts of the repeats; a patched arm follows only a pristine arm that showed the bug."""
     pristine, patched, patch = details.pristine, details.patched, details.patch
     if not pristine and not patched:
         return {Verdict.PATCH_STALE if patch else Verdict.UNTESTABLE}
     if details.fixed:
-        return {rule_guard(one, two).verdict for one, two in zip(pristine, details.fixed, strict=True)}
+        return {rule_guard(broken, fixed).verdict for broken, fixed in zip(pristine, details.fixed, strict=True)}
     if not pristine:
         return {Verdict.FIX_INEFFECTIVE if a.outcome == "bug" else Verdict.INCONCLUSIVE for a in patched}
-    unexecuted = [name for name, seen in patch.hunks_executed.items() if not seen] if patch else []
+    unexecuted = [name for name, ran in patch.hunks_executed.items() if not ran] if patch else []
     derived, rest = set(), iter(patched)
     for arm in pristine:
         word = rule_pristine(arm).verdict
@@ -122,46 +120,46 @@ def _derive(details: Details) -> set[Verdict]:
 
 
 def unproved(details: Details) -> bool:
-    """True when some executed function was not the tree's own, which makes a run inconclusive."""
-    return any(seen.foreign for arm in details.patched for seen in arm.executed.values())
+    """Whether a function that ran was not the tree's own; this makes a run inconclusive."""
+    return any(file.foreign for arm in details.patched for file in arm.executed.values())
 
 
 def refuse(faults: dict[Path, list[str]]) -> None:
-    """PatchlaneError naming every receipt that has faults, if one has."""
+    """Raises PatchlaneError, naming each receipt and its faults, if there are any."""
     if faults:
-        rows = "\n".join(f"{path.parent.name}/{path.name}: {row}" for path, found in faults.items() for row in found)
+        rows = "\n".join(f"{path.parent.name}/{path.name}: {row}" for path, listed in faults.items() for row in listed)
         raise PatchlaneError(f"receipts do not verify:\n{rows}", "\n        ".join(map(shelf.remedy, faults)))
 
 
 def verify_all(root: Path, folders: str = shelf.FOLDERS) -> dict[Path, list[str]]:
-    """{receipt or log: faults} for every one in the folders of ``root`` that has any, stray files included."""
-    found = shelf.every(root, folders)
-    known = {checked(path).sha256: path for path in [*shelf.every(shelf.COMMITTED, folders), *found]}
-    faults = {path: [*checked(path).faults, *_place_faults(path)] for path in found}
-    for path in found:
+    """{receipt or log: its faults} in the folders of ``root``, logs without a statement included."""
+    paths = shelf.every(root, folders)
+    known = {checked(path).sha256: path for path in [*shelf.every(shelf.COMMITTED, folders), *paths]}
+    faults = {path: [*checked(path).faults, *_place_faults(path)] for path in paths}
+    for path in paths:
         if not faults[path]:
             faults[path] += _chain_faults(path, known)
     for log in root.glob(f"{folders}/*.log"):
         if not log.name.startswith(".tmp-") and not log.with_suffix(".json").exists():
             faults[log] = [
-                "the statement of this log is missing; an import that was broken off is ended by"
-                " python -m reproducers.manifest refresh SOURCE"
+                "the statement of this log is missing; python -m reproducers.manifest refresh SOURCE"
+                " completes an interrupted import"
             ]
     return {path: rows for path, rows in faults.items() if rows}
 
 
 def _place_faults(path: Path) -> list[str]:
-    """Why no receipt can be from there or then."""
+    """Why no receipt can have this folder or this time."""
     folder, latest, rows = path.parent.name, today() + datetime.timedelta(days=1), []
     if not any(ROOT.glob(f"packs/{folder}_*")):
         rows.append(f"there is no pack {folder}")
     if shelf.NAME.match(path.name) and path.name[:8] > f"{latest:%Y%m%d}":
-        rows.append(f"its day is yet to come: {_time(path.name[:16])[:10]}")
+        rows.append(f"its day is in the future: {_time(path.name[:16])[:10]}")
     return rows
 
 
 def _chain_faults(path: Path, known: dict[str, Path]) -> list[str]:
-    """What is wrong with the receipt's predecessor; two may have the same, as hosts and checkouts run side by side."""
+    """Faults of the receipt's predecessor; two receipts may share one, as hosts and checkouts run side by side."""
     body = checked(path).body
     previous = body.details.previous if body else None
     when, host, _ = path.name.split("_")

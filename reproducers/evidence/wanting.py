@@ -1,4 +1,4 @@
-"""Which packs are still to be run in a lane: those of which no folder of receipts says already what a run would."""
+"""Find the packs that a lane still has to run: no folder holds a receipt that answers for them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reproducers.trial.experiment import Request, expected
 
 
 def wanting(packs: list[Pack], lane: str, at: str, folders: list[Path]) -> list[Pack]:
-    """The packs of which no folder has a receipt that answers. PatchlaneError where ``at`` is no pin of a pack."""
+    """The packs without an answering receipt in any folder. Raises PatchlaneError if ``at`` is no pin of a pack."""
     for pack in packs:
         if pack.pin_name(at) is None:
             raise PatchlaneError(f"{pack.id} has no pin {at}, and --missing-from knows pins only", "leave it out")
@@ -22,26 +22,27 @@ def wanting(packs: list[Pack], lane: str, at: str, folders: list[Path]) -> list[
 
 
 def answered(pack: Pack, lane: str, at: str, folder: Path) -> bool:
-    """Whether the newest receipt of both arms is whole, as expected, of these files and pin, and not too old."""
+    """Whether the newest receipt of both arms is unaltered, as expected, of these files and pin, and not too old."""
     pin = pack.pin_name(at) or at
     try:
         path = receipts.newest(pack, lane, folder, pin)
-        seen = receipts.read(path) if path else None
-    except PatchlaneError:  # it was altered, or broken off: a new run replaces it as the newest
+        details = receipts.read(path) if path else None
+    except PatchlaneError:  # altered or incomplete: a new run replaces it as the newest
         return False
-    if path is None or seen is None or lane not in pack.lanes or changed_since(pack, path):
+    if path is None or details is None or lane not in pack.lanes or changed_since(pack, path):
         return False
-    age = today() - seen.day
+    age = today() - details.day
     fresh = age.days <= pack.lanes[lane].max_age_days  # type: ignore[index]
-    return fresh and seen.verdict in expected(pack, Request(pin, lane))
+    return fresh and details.verdict in expected(pack, Request(pin, lane))
 
 
 def left(packs: list[Pack], lane: str, at: str, folders: list[Path], arm: str, upstream: Path | None) -> list[Pack]:
-    """The packs of which no folder has a receipt that holds; says how many have one."""
+    """The packs without a receipt that still holds; prints how many have one."""
     if arm != "both" or upstream is not None:
         raise PatchlaneError("--missing-from goes with both arms of a pin", "leave out --arm and --upstream")
     kept = wanting(packs, lane, at, folders)
     if len(kept) < len(packs):
-        said = f"{len(packs) - len(kept)} of {len(packs)} packs have a {lane} receipt that holds"
-        print(f"{said} in {', '.join(map(str, folders))}", file=sys.stderr)
+        places = ", ".join(map(str, folders))
+        done = len(packs) - len(kept)
+        print(f"{done} of {len(packs)} packs have a {lane} receipt that holds in {places}", file=sys.stderr)
     return kept

@@ -1,4 +1,4 @@
-"""The one way a reproducer talks; ``from reproducers import probe`` is a reproducer's only import of this project."""
+"""The probe: ``from reproducers import probe`` is a reproducer's only import of this project."""
 
 from reproducers.probe.api import CannotTest, Probe, Signature
 from reproducers.probe.process import main

@@ -1,4 +1,4 @@
-"""The one way a reproducer talks: import upstream from the given tree, measure, record, say what was seen.
+"""The probe, through which a reproducer imports upstream from the given tree, measures, records and reports.
 
 ``main(reproduce, pack=5, package="mamba_ssm")`` prints what is tested first and the result last; the runner's arms
 (``watched.py``) print both as JSON. The probe is never told whether its tree is patched. Standard library only at
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from reproducers.probe.measuring import Operators, Places
 
 __all__ = ["CannotTest", "Probe", "Signature"]
-# what pip cannot install without nvcc, but lies ready to import in a checkout
+# packages that pip cannot install without nvcc; a checkout can be imported as it is
 SOURCES = {"mamba_ssm": "git clone -b v2.3.2.post1 https://github.com/state-spaces/mamba DIR"}
 T = TypeVar("T")
 
@@ -47,27 +47,27 @@ class Probe:
         self.tree, self.checks = Path(), list[Check]()
 
     def open(self) -> None:
-        """Find the package in the tree given, or where this interpreter has it, and say what is tested."""
+        """Find the package, in the given tree or installed, and print what is tested."""
         self.tree = locate(self.package, self.args.tree, "--tree")
-        said = [f"{version(self.package, self.tree)} in {self.tree}", f"{self.lane} lane", f"seed {self.seed}"]
-        said += [f"{d.name} {d.version}" for d in importlib.metadata.distributions() if d.name in DISTRIBUTIONS]
-        print(*said, f"python {sys.version.split()[0]}", sep=", ", flush=True)
+        parts = [f"{version(self.package, self.tree)} in {self.tree}", f"{self.lane} lane", f"seed {self.seed}"]
+        parts += [f"{d.name} {d.version}" for d in importlib.metadata.distributions() if d.name in DISTRIBUTIONS]
+        print(*parts, f"python {sys.version.split()[0]}", sep=", ", flush=True)
 
     def close(self, outcome: str, reason: str, remedy: str) -> None:
-        """Say what was seen."""
-        said = "BUG_REPRODUCED" if outcome == "bug" else outcome.upper()
-        print(f"{said}: {reason}{remedy and f' (remedy: {remedy})'}", flush=True)
+        """Print the outcome."""
+        word = "BUG_REPRODUCED" if outcome == "bug" else outcome.upper()
+        print(f"{word}: {reason}{remedy and f' (remedy: {remedy})'}", flush=True)
 
     def upstream(self, name: str) -> types.ModuleType:
         """Import upstream module ``name`` from the tree.
 
-        Raises CannotTest when the tree has no such module or a dependency is missing, RuntimeError when the code
-        came from anywhere but the tree. Every other error propagates: it is a different failure.
+        Raises CannotTest if the tree has no such module or a dependency is missing, RuntimeError if the code
+        came from outside the tree. Every other error propagates: it is a different failure.
         """
         return self.importing(lambda: importlib.import_module(name))
 
     def importing(self, call: Callable[[], T]) -> T:
-        """What ``call`` returns; raises as ``upstream`` does where it imports what is missing or not of the tree."""
+        """The value of ``call``; raises as ``upstream`` if it imports a missing module or one from outside the tree."""
         try:
             value = call()
         except ModuleNotFoundError as error:
@@ -81,7 +81,7 @@ class Probe:
     def namespace(self, package: str | None = None) -> None:
         """Register a package without running its ``__init__`` (which may need compiled extensions).
 
-        By default the package under test, from the tree; otherwise one that it needs, from wherever it is found.
+        By default the package under test, from the tree; otherwise one that it needs, from ``--needs`` or installed.
         """
         name = package or self.package
         module = types.ModuleType(name)
@@ -89,7 +89,7 @@ class Probe:
         sys.modules[name] = module
 
     def check_origin(self) -> None:
-        """Refuse to go on if any module of the package under test was imported from outside the tree."""
+        """Raises RuntimeError if a module of the package under test was imported from outside the tree."""
         for name, module in list(sys.modules.items()):
             origin = getattr(module, "__file__", None) if name.split(".")[0] == self.package else None
             if origin and not Path(origin).resolve().is_relative_to(self.tree.resolve()):
@@ -113,23 +113,23 @@ class Probe:
         start_megatron(self.upstream, self.seed, self.rank, **parallel)
 
     def ranks(self, world: int, work: Callable[[int], T]) -> list[T]:
-        """What ``work(rank)`` returns in ``world`` forked processes; their checks and executed lines join this arm's.
+        """The values of ``work(rank)`` in ``world`` forked processes; their checks and executed lines join this arm's.
 
         ``work`` calls ``megatron_cpu`` itself and records a check of a given name on one rank only. Call before this
-        process touches a GPU. Raises RuntimeError when a rank fails, with its traceback in the log.
+        process touches a GPU. Raises RuntimeError if a rank fails; the log has its traceback.
         """
         from reproducers.probe.ranks import run_ranks
 
         return run_ranks(self, world, work)
 
     def unwatched(self) -> contextlib.AbstractContextManager[None]:
-        """A ``with`` block for what is timed: the runner follows executed lines, which costs time, but not there."""
+        """A ``with`` block for timed code: there the runner does not follow executed lines, which costs time."""
         return contextlib.nullcontext()
 
     def lower(self, func: Any, **configs: Any) -> str:
         """CUDA source of a TileLang function for sm_90a, no GPU needed; ``configs`` are pass configs.
 
-        As in ``**{"tl.disable_tma_lower": True}``. Errors of the compiler propagate.
+        For example ``**{"tl.disable_tma_lower": True}``. Compiler errors propagate.
         """
         from reproducers.probe.lanes.tilelang import lower
 
@@ -138,7 +138,7 @@ class Probe:
     def nvcc(self, source: str) -> dict[str, int]:
         """Compile CUDA source of ``lower`` for sm_90a: registers, spill bytes and stack of its largest kernel.
 
-        Raises CannotTest where there is no nvcc, RuntimeError with its first error when it rejects the source.
+        Raises CannotTest without nvcc, RuntimeError with its first error if it rejects the source.
         """
         from reproducers.probe.lanes.tilelang import nvcc
 
@@ -147,17 +147,17 @@ class Probe:
     def transformer_engine(self) -> types.ModuleType:
         """``transformer_engine.pytorch``; call before the first ``upstream`` that imports it.
 
-        On the cpu lane its C++ extension is stood in for (``lanes/transformer_engine.py``); its Python is the real one.
+        On the cpu lane ``lanes/transformer_engine.py`` stands in for its C++ extension; its Python is the real one.
         """
         from reproducers.probe.lanes.transformer_engine import import_transformer_engine
 
         return import_transformer_engine(self.lane)
 
     def waits(self, call: Callable[[], Any]) -> Places:
-        """Where ``call`` makes the host wait for a GPU, {"file:line": times}.
+        """The places where ``call`` makes the host wait for a GPU, {"file:line": times}.
 
-        On a GPU where PyTorch warns of it; on the cpu lane where code of the tree reads a tensor's values, or a size
-        that depends on them.
+        On a GPU those that PyTorch warns of; on the cpu lane those where code of the tree reads a tensor's values, or
+        a size that depends on them.
         """
         from reproducers.probe.measuring import host_waits
 
@@ -189,7 +189,7 @@ class Probe:
             return gpu_milliseconds(call, repeats, warm)
 
     def graph(self, call: Callable[[], T]) -> tuple[Any, T]:
-        """(CUDA graph, what ``call`` made in it), warmed up and captured; CUDA lane only.
+        """(CUDA graph, value of ``call`` in it), warmed up and captured; CUDA lane only.
 
         The first error inside the capture is the one raised; the process is then unfit for more GPU work.
         """
@@ -200,29 +200,29 @@ class Probe:
     def attempt(self, name: str, call: Callable[[], T], signature: Signature) -> T | None:
         """Bug check: run ``call``; raising by ``signature`` is the bug, any other error a different failure.
 
-        Returns the call's value, or None when it raised: follow with ``error`` to show that the value is right.
+        Returns the call's value, or None if it raised: follow with ``error`` to show that the value is right.
         """
         limit = f"no {signature.exception} /{signature.message}/ from {signature.frame}"
         return self._call(name, call, "bug", limit, signature)
 
     def guard_attempt(self, name: str, call: Callable[[], T]) -> T | None:
-        """Guard check: ``call`` must not raise. Returns its value, or None when it did (and the guard failed)."""
+        """Guard check: ``call`` must not raise. Returns its value, or None if it raised and the guard failed."""
         return self._call(name, call, "guard", "no exception", None)
 
     def _call(self, name: str, call: Callable[[], T], role: str, limit: str, bug: Any) -> T | None:
         good, bad = ("healthy", "different") if role == "bug" else ("passed", "failed")
         try:
-            value, state, said = call(), good, "returned"
+            value, state, measured = call(), good, "returned"
         except CannotTest:
             raise
         except Exception as error:
             state = "bug" if bug and bug.matches(error) else bad
             if state == bad or not any(c.state == "bug" and isinstance(c.measured, str) for c in self.checks):
-                # of the bug the first, which an issue quotes; without this frame, which says nothing
+                # of several bugs an issue quotes the first only; this frame tells nothing
                 below = getattr(error.__traceback__, "tb_next", None)
                 traceback.print_exception(type(error), error, below, file=sys.stdout)
-            value, said = None, f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        self._add(Check(name, role, state, said, limit, signature=bug))
+            value, measured = None, f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        self._add(Check(name, role, state, measured, limit, signature=bug))
         return value
 
     def error(
@@ -261,13 +261,13 @@ class Probe:
 
 
 def absent(package: str, option: str) -> CannotTest:
-    """What to raise where a package is missing: installing it helps, or a folder of its sources given by ``option``."""
+    """The error for a missing package; its remedy: install it, or give a folder of its sources by ``option``."""
     how = f"{SOURCES[package]}, then" if package in SOURCES else "install what the script's header lists, or"
     return CannotTest(f"{package} is not installed", f"{how} {option} DIR that holds {package}/")
 
 
 def locate(package: str, tree: str | None, option: str) -> Path:
-    """The import root that holds ``package``: the given tree, or wherever this interpreter has it installed."""
+    """The import root of ``package``: the given tree, or where it is installed. Raises CannotTest if it is missing."""
     spec = PathFinder.find_spec(package, [tree] if tree else None)
     if spec is None or not spec.submodule_search_locations:
         raise absent(package, option)

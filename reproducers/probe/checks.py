@@ -1,4 +1,4 @@
-"""What a reproducer may claim: named checks with a measured value, a limit and a reference. Standard library only."""
+"""The claims of a reproducer: named checks with a measured value, a limit and a reference. Standard library only."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Signature(NamedTuple):
 class Check(NamedTuple):
     """One named claim. ``role`` says what a failure means: the bug itself, a broken neighbour, or nothing.
 
-    ``bug_above``: from which number on it shows the bug. ``signature``: of the crash that would show it.
+    ``bug_above``: the least number that shows the bug. ``signature``: of the crash that shows it.
     """
 
     name: str
@@ -89,8 +89,8 @@ def judge(checks: list[Check]) -> tuple[str, str]:
     for state in ("different", "bug"):
         if names := [c.name for c in bugs if c.state == state]:
             return state, "; ".join(names)
-    said = f"{len(bugs)} bug check{'s'[: len(bugs) > 1]} healthy"
-    return ("healthy", said) if bugs else ("different", "the reproducer made no bug check")
+    reason = f"{len(bugs)} bug check{'s'[: len(bugs) > 1]} healthy"
+    return ("healthy", reason) if bugs else ("different", "the reproducer made no bug check")
 
 
 def bits_sha256(values: tuple[Any, ...]) -> str:

@@ -1,4 +1,4 @@
-"""What a code object does, as a hash, and where the lines of a source file belong. Standard library only."""
+"""Hashes of what code objects do, and the header lines of functions. Standard library only."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ def _stable(const: object) -> object:
 
 def file_functions(path: Path) -> dict[str, list[str]]:
     """{qualified name: code hashes} of a source file as compiled by this interpreter; a name may be defined twice."""
-    found: dict[str, list[str]] = {}
+    hashes: dict[str, list[str]] = {}
 
     def walk(code: CodeType) -> None:
         for const in code.co_consts:
             if isinstance(const, CodeType):
-                found.setdefault(const.co_qualname, []).append(code_sha256(const))
+                hashes.setdefault(const.co_qualname, []).append(code_sha256(const))
                 walk(const)
 
     walk(compile(path.read_bytes(), str(path), "exec", dont_inherit=True))
-    return found
+    return hashes
 
 
 def headers(path: Path) -> dict[int, range]:
     """{line of ``def``: the lines up to its body} of a source file, also under the line of its first decorator.
 
-    Importing a file runs its ``def`` lines, which says nothing of the functions' own code.
+    Importing a file runs its ``def`` lines, but not the functions' own code.
     """
     if path.suffix != ".py" or not path.exists():
         return {}
-    found = {}
+    spans = {}
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = range(node.lineno, max(node.lineno, node.body[0].lineno - 1) + 1)
-            found[min([node.lineno, *(d.lineno for d in node.decorator_list)])] = found[node.lineno] = lines
-    return found
+            spans[min([node.lineno, *(d.lineno for d in node.decorator_list)])] = spans[node.lineno] = lines
+    return spans
 
 
 def nested(code: CodeType) -> Iterator[CodeType]:

@@ -1,4 +1,4 @@
-"""What several reproducers count or time: host waits, operators, launches, milliseconds, capture in a CUDA graph.
+"""Count or time for several reproducers: host waits, operators, launches, milliseconds, capture in a CUDA graph.
 
 Imports torch; the probe's methods of these names import this module when they are called.
 """
@@ -19,8 +19,8 @@ from torch.overrides import TorchFunctionMode
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 
-# operators that read a value, or a size that is one; lift_fresh ends torch.tensor(number), which a GPU gets by a
-# blocking copy
+# operators that read a value, or a size that depends on one; lift_fresh ends torch.tensor(number), a blocking copy to
+# a GPU
 _READING = (
     "_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_consecutive", "equal", "repeat_interleave",
     "lift_fresh",
@@ -42,17 +42,17 @@ def host_waits(call: Callable[[], Any], tree: Path, lane: str) -> Places:
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("warn")
     try:
-        with warnings.catch_warnings(record=True) as said:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             call()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    synchronising = [w for w in said if "synchronizing CUDA operation" in str(w.message)]
+    synchronising = [w for w in caught if "synchronizing CUDA operation" in str(w.message)]
     return Places(f"{w.filename.rpartition('/')[2]}:{w.lineno}" for w in synchronising)
 
 
 def _reads(call: Callable[[], Any], tree: str) -> Places:
-    """Where code under ``tree`` does what would make the host wait for a GPU, masks as indices included."""
+    """The places where code under ``tree`` would make the host wait for a GPU, masks as indices included."""
     places = Places()
 
     def read(made_from_number: bool = False) -> None:
@@ -102,10 +102,10 @@ def gpu_launches(call: Callable[[], Any]) -> tuple[int, int]:
     (0, 0) where the profiler sees nothing; the first profile of a process starts the profiler, so measure twice.
     """
     torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as trace:
         call()
         torch.cuda.synchronize()
-    names = [event.name for event in seen.events() or () if event.device_type == DeviceType.CUDA]
+    names = [event.name for event in trace.events() or () if event.device_type == DeviceType.CUDA]
     return len(names), sum("DtoH" in name for name in names)
 
 
@@ -123,7 +123,7 @@ def gpu_milliseconds(call: Callable[[], Any], repeats: int, warm: int) -> float:
 
 
 def cuda_graph(call: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
-    """(graph, what ``call`` made in it): warm up on a side stream, then capture.
+    """(graph, value of ``call`` in it): warm up on a side stream, then capture.
 
     The first error inside the capture is the one raised; the process is then unfit for more GPU work.
     """

@@ -1,4 +1,4 @@
-"""Several ranks in one arm: forked children that measure on their own and whose findings join the arm's record.
+"""Several ranks in one arm: forked children that measure on their own; their checks join the arm's record.
 
 Standard library only. Fork, because a child then has the parent's probe, imports and stand-ins; so the parent must
 not have touched a GPU nor started torch's thread pools before.
@@ -28,13 +28,13 @@ class Rank(NamedTuple):
 
 
 def run_ranks(probe: Any, world: int, work: Callable[[int], Any]) -> list[Any]:
-    """What ``work(rank)`` returns in each of ``world`` forked children; their checks join ``probe``'s.
+    """The values of ``work(rank)`` in ``world`` forked children; their checks join ``probe``'s.
 
-    Raises CannotTest when a rank does, RuntimeError with the rank's own words when it fails otherwise; the other
-    ranks, which may be waiting for it, are killed.
+    Raises CannotTest if a rank does, RuntimeError with the rank's own error if it fails otherwise, and kills the other
+    ranks, which may be waiting for it.
     """
     context, ends, children = multiprocessing.get_context("fork"), dict[Any, int](), list[Any]()
-    said: list[Any] = [None] * world
+    results: list[Any] = [None] * world
     sys.stdout.flush()
     with tempfile.TemporaryDirectory(prefix="patchlane-", ignore_cleanup_errors=True) as folder:
         for number in range(world):
@@ -48,30 +48,30 @@ def run_ranks(probe: Any, world: int, work: Callable[[int], Any]) -> list[Any]:
             while ends:
                 for end in wait(list(ends)):
                     number = ends.pop(end)
-                    said[number] = _hear(end, number)
+                    results[number] = _receive(end, number)
         finally:
             for child in children:
                 child.kill()
                 child.join()
-    for checks, _ in said:
+    for checks, _ in results:
         for check in checks:
             probe._add(check)
-    return [value for _, value in said]
+    return [value for _, value in results]
 
 
-def _hear(end: Any, number: int) -> Any:
+def _receive(end: Any, number: int) -> Any:
     """A rank's (checks, value of its work); raises what it sent instead."""
     try:
-        said = end.recv()
+        result = end.recv()
     except EOFError:
         raise RuntimeError(f"rank {number} died without a word") from None
-    if isinstance(said, Exception):
-        raise said
-    return said
+    if isinstance(result, Exception):
+        raise result
+    return result
 
 
 def _rank(probe: Any, rank: Rank, work: Callable[[int], Any], end: Any) -> None:
-    """One rank: measure quietly, send what was seen, and leave without running the parent's exit handlers."""
+    """One rank: measure, send checks and value, and exit without running the parent's exit handlers."""
     probe.rank, probe.checks = rank, []
     probe._add = probe.checks.append  # printed when they join the arm's
     try:

@@ -19,21 +19,21 @@ DISTRIBUTIONS = ("torch", "triton", "numpy", "tilelang", "apache-tvm-ffi", "eino
 
 def versions() -> dict[str, str]:
     """Installed versions of the distributions that change results, and torch's CUDA; absent ones are left out."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     if cuda := torch_cuda():
-        found["cuda"] = cuda
+        installed["cuda"] = cuda
     for name in DISTRIBUTIONS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            installed[name] = importlib.metadata.version(name)
+    return installed
 
 
 def torch_cuda() -> str | None:
     """The CUDA version torch was built for, from its version file; None for a CPU build or without torch."""
     spec = importlib.util.find_spec("torch")
     path = Path(spec.origin).with_name("version.py") if spec and spec.origin else None
-    said = re.search(r"(?m)^cuda\b[^=]*= *'([\d.]+)'", path.read_text()) if path and path.is_file() else None
-    return said[1] if said else None
+    match = re.search(r"(?m)^cuda\b[^=]*= *'([\d.]+)'", path.read_text()) if path and path.is_file() else None
+    return match[1] if match else None
 
 
 def system() -> str:
@@ -47,14 +47,14 @@ def system() -> str:
 
 
 def version(package: str, tree: Path) -> str:
-    """Which ``package`` lies in ``tree``: distribution and release, else what its sources and git say; never empty."""
+    """The ``package`` in ``tree``: its distribution and release, or version and commit by its sources; never empty."""
     there = importlib.metadata.distributions(path=[str(tree)])
-    said = [f"{d.name} {d.version}" for d in there if any(f.parts[0] == package for f in d.files or ())]
+    names = [f"{d.name} {d.version}" for d in there if any(f.parts[0] == package for f in d.files or ())]
     files = [tree / package / "__init__.py", tree / "pyproject.toml", tree.parent / "pyproject.toml"]
     text = "\n".join(file.read_text(encoding="utf-8") for file in files if file.is_file())
     number = re.findall(r"""(?m)^(?:__version__|version) = ["'](.+)["']""", text)[:1]
     git = shlex.join(["git", "-C", str(tree), "log", "-1", "--format=commit %h", "--", package])
-    return " ".join(said or [package, *number, *re.findall("^commit [0-9a-f]+$", subprocess.getoutput(git))])
+    return " ".join(names or [package, *number, *re.findall("^commit [0-9a-f]+$", subprocess.getoutput(git))])
 
 
 def gpus() -> list[dict[str, str]]:
@@ -71,5 +71,5 @@ def gpus() -> list[dict[str, str]]:
 
 
 def capability() -> dict[str, Any]:
-    """What the host can do, never which host it is: operating system, architecture, cores, GPUs."""
+    """The host's operating system, architecture, cores and GPUs, never its name."""
     return {"platform": system(), "machine": platform.machine(), "cores": os.cpu_count(), "gpus": gpus()}

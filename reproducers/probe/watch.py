@@ -1,4 +1,4 @@
-"""Proof of execution: which watched lines ran, and the hash of each watched function as it was in this process.
+"""Proof of execution: the watched lines that ran, and the hash of each watched function as this process ran it.
 
 Python lines are seen with ``sys.monitoring`` (3.12+) or ``sys.settrace`` (3.11). Triton and TileLang kernels are
 compiled from source text instead, so for those the text handed to the compiler is recorded. Standard library only.
@@ -32,16 +32,16 @@ class Watch:
         self.tree = tree.resolve()
         self.ranges = {str(self.tree / rel): spans for rel, spans in ranges.items()}
         self.headers = {name: headers(Path(name)) for name in self.ranges}
-        self.at_import = {name: {n for lines in found.values() for n in lines} for name, found in self.headers.items()}
+        self.at_import = {name: {n for lines in spans.values() for n in lines} for name, spans in self.headers.items()}
         self.hits: dict[str, set[int]] = {name: set() for name in self.ranges}
         self.pending = {(name, first, last) for name, spans in self.ranges.items() for first, last in spans}
         self.functions: dict[tuple[str, str], set[str]] = {}
-        self.origins: dict[CodeType, CodeType] = {}  # code that was rewritten to run: the code it was made from
+        self.origins: dict[CodeType, CodeType] = {}  # {rewritten code that runs: its original}
         self.sources: dict[tuple[str, int], dict[str, Any]] = {}
         self.place: str | None = None
         self.places: dict[str, dict[str, set[int]]] = {}  # place: {file: lines}, first lines of compiled sources too
-        self._known: dict[tuple[int, int], CodeType] = {}  # seen at this place; kept alive, so that ids stay theirs
-        self._followed: dict[int, CodeType] = {}  # code whose lines sys.monitoring tells
+        self._known: dict[tuple[int, int], CodeType] = {}  # hit at this place; kept alive, so that ids stay unique
+        self._followed: dict[int, CodeType] = {}  # code that sys.monitoring follows line by line
         self._watching = False
         self._replaced: dict[tuple[Any, str], Any] = {}
 
@@ -55,7 +55,7 @@ class Watch:
         first, self.place = self.place is None, place
         self._known.clear()
         if sys.version_info >= (3, 12):
-            if first:  # until now a line was seen once only
+            if first:  # until now each line was told only once
                 sys.monitoring.restart_events()
         elif sys.gettrace() is None:
             sys.settrace(self._on_call)
@@ -99,7 +99,7 @@ class Watch:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """See nothing for a while: what is timed must not be watched."""
+        """See nothing inside the block: timed code must not be watched."""
         self.pause()
         try:
             yield
@@ -153,7 +153,7 @@ class Watch:
         return self._on_line(code, code.co_firstlineno)
 
     def _on_line(self, code: CodeType, line: int) -> object:
-        """Seen once is enough, but for places: there every line of the watched files is told each time."""
+        """One hit of a line is enough, except for places: there each hit in a watched file is told."""
         if code.co_filename in self.ranges:
             self._seen(code, line)
             if self.place:
@@ -221,7 +221,7 @@ class Watch:
         self._replace(getattr(module, "FunctionRewriter", None), "rewrite_ast", make)
 
     def _hook_tilelang(self) -> None:
-        """TileLang traces a kernel by running a rewritten copy of it, at its lines: the same."""
+        """TileLang traces a kernel by running a rewritten copy of it, at its lines: as for Triton's interpreter."""
 
         def make(original: Any) -> Any:
             def mutate(function: Any) -> Any:
@@ -244,12 +244,12 @@ class Watch:
             self._triton_function(fn.fn.__globals__.get(name), done)
 
     def seen(self) -> Any:
-        """What was seen so far, to be merged into another process's watch."""
+        """All records so far, for ``merge`` in another process's watch."""
         return self.hits, self.functions, self.sources
 
-    def merge(self, seen: Any) -> None:
-        """Add what a forked rank's watch saw."""
-        hits, functions, sources = seen
+    def merge(self, records: Any) -> None:
+        """Add the ``seen()`` of a forked rank's watch."""
+        hits, functions, sources = records
         for name, lines in hits.items():
             self.hits[name] |= lines
         for key, shas in functions.items():

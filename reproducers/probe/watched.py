@@ -1,4 +1,4 @@
-"""An arm as the runner starts it: the probe, what it executed of the tree, and both ends of its output as JSON.
+"""The probe of the runner's arms: it watches the tree's executed lines and prints stamp and record as JSON.
 
 It is not part of an exported file.
 """
@@ -24,11 +24,11 @@ from reproducers.probe.watch import Watch
 
 
 class WatchedProbe(Probe):
-    """A probe whose tree's executed lines are kept, and whose stamp and record are lines of JSON."""
+    """A probe that records the tree's executed lines; its stamp and record are lines of JSON."""
 
     @staticmethod
     def options(parser: ArgumentParser, pack: int) -> None:
-        """Add what only the runner gives."""
+        """Add the options that only the runner gives."""
         parser.add_argument("--label", default="", help="release or SHA of the tree, for the stamp")
         parser.add_argument("--watch", type=Path, help="JSON: {path in tree: [[first, last line], ...]}")
         parser.set_defaults(pack=pack)
@@ -38,7 +38,7 @@ class WatchedProbe(Probe):
         self.watch: Watch | None = None
 
     def open(self) -> None:
-        """Print the stamp, whether or not the package is in the tree, and begin to watch."""
+        """Print the stamp, even if the tree lacks the package, and begin to watch."""
         tree = None
         try:
             self.tree = tree = locate(self.package, self.args.tree, "--tree")
@@ -48,7 +48,7 @@ class WatchedProbe(Probe):
         self.watch.start()
 
     def close(self, outcome: str, reason: str, remedy: str) -> None:
-        """Print the record; remedies are in terms of the verb that started this arm."""
+        """Print the record; its remedy names options of the verb that started this arm."""
         super().close(outcome, reason, remedy)
         distributed = sys.modules.get("torch.distributed")
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -72,33 +72,33 @@ class WatchedProbe(Probe):
         _emit("record", record)
 
     def upstream(self, name: str) -> ModuleType:
-        """As the probe's; kernels that are compiled from now on are seen too."""
+        """As ``Probe.upstream``; kernels that are compiled from now on are watched too."""
         module = super().upstream(name)
         self._watch.hook_triton()
         return module
 
     def lower(self, func: Any, **configs: Any) -> str:
-        """As the probe's, but what was lowered before is kept; not where tilelang itself is under test."""
+        """As ``Probe.lower``, but reuses earlier results, except where tilelang itself is under test."""
         return super().lower(func, **configs) if self.package == "tilelang" else kept.lower(func, configs)
 
     def nvcc(self, source: str) -> dict[str, int]:
-        """As the probe's, but what was compiled before is kept."""
+        """As ``Probe.nvcc``, but reuses earlier results."""
         return kept.nvcc(source)
 
     def unwatched(self) -> contextlib.AbstractContextManager[None]:
-        """A ``with`` block whose lines are not watched, because watching costs time that it would measure."""
+        """A ``with`` block whose lines are not watched, because watching would add to the time that it measures."""
         return self._watch.paused()
 
     def ranks(self, world: int, work: Callable[[int], Any]) -> list[Any]:
-        """As the probe's; what a rank's watch saw joins this one's."""
+        """As ``Probe.ranks``; the records of a rank's watch join this one's."""
 
         def watched(rank: int) -> tuple[Any, Any]:
             return work(rank), self._watch.seen()
 
-        said = super().ranks(world, watched)
-        for _, seen in said:
-            self._watch.merge(seen)
-        return [value for value, _ in said]
+        results = super().ranks(world, watched)
+        for _, records in results:
+            self._watch.merge(records)
+        return [value for value, _ in results]
 
     @property
     def _watch(self) -> Watch:

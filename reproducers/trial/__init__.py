@@ -1,1 +1,1 @@
-"""A run: arms in child processes, what they observed, and the verdict."""
+"""Run the arms in child processes, collect their observations, and rule on them."""

@@ -1,4 +1,4 @@
-"""Drop each hunk of a patch in turn, then try each mutant: every hunk must be needed, every mutant be caught."""
+"""Run a pack with another patch: its own without one hunk, or with the change of a mutant."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reproducers.upstream.store import Store
 
 
 def without_hunk(patch: str, dropped: int) -> str:
-    """The patch text without its hunk number ``dropped`` (0-based, over all files), later hunks renumbered."""
+    """The patch text without hunk number ``dropped`` (0-based, over all files); later hunks get new line numbers."""
     files, text, number = PatchSet(patch), "", 0
     for file in files:
         shift, rows = 0, ""
@@ -49,7 +49,7 @@ def attempt(pack: Pack, text: str, request: Request) -> Run:
 
 
 def ablations(pack: Pack) -> Iterator[tuple[str, str]]:
-    """(name of the dropped hunk, patch text without it)."""
+    """(name of a hunk, patch text without this hunk) for each hunk."""
     text = pack.patch.read_text()
     names = [f"{file.path} hunk {n}" for file in PatchSet(text) for n, _ in enumerate(file, 1)]
     for number, name in enumerate(names):

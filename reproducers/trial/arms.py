@@ -1,8 +1,8 @@
-"""Run one arm: the reproducer in a child process with limits on time and memory and captured, live output.
+"""Run one arm: the reproducer in a child process, with limits on time and memory, its output captured live.
 
-Each arm runs under ``keeper.py`` in a scratch folder of its own, which also serves it for temporary files.
-The runner holds a lock in that folder while it lives, and every process of the arm carries the folder's name in its
-environment: so the next run knows what a runner that died left behind, and ends it.
+Each arm runs under ``keeper.py`` in its own scratch folder, which also takes its temporary files. The runner holds a
+lock in this folder while it lives, and every process of the arm has the folder's name in its environment. So the next
+run finds the processes and folders of a dead runner, and removes them.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from reproducers.upstream.store import INTERPRETER
 
 KEPT_ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "LANG", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CC")
 KEEPER = Path(__file__).with_name("keeper.py")
-MARK = "ARM_OF_PATCHLANE"  # names the arm's scratch folder in the environment of all its processes
+MARK = "ARM_OF_PATCHLANE"  # variable with the arm's scratch folder, in the environment of all its processes
 PREFIX, LOCK = "patchlane-arm-", ".lock"
 POLL_S = 0.1
-IDLE_SHARE = 0.01  # of one core: an arm that uses less and is never seen waiting for a core or a disk is idle
+IDLE_SHARE = 0.01  # of one core: an arm that uses less, and never waits for a core or a disk, is idle
 WALL_FACTOR = 20
 PATIENCE_S = 15.0
 SHM = "/dev/shm/"
@@ -50,9 +50,9 @@ Sink = Callable[[str], None]
 
 @dataclass(frozen=True)
 class ArmSpec:
-    """What one child is given. It is never told whether ``tree`` is patched.
+    """The input of one child. It never tells whether ``tree`` is patched.
 
-    ``timeout_s``: seconds of processor time; what several cores do at once counts once.
+    ``timeout_s``: seconds of processor time; simultaneous work of several cores counts once.
     """
 
     reproducer: Path
@@ -66,12 +66,12 @@ class ArmSpec:
     memory_gib: float
     cache: Path
     threads: int = 1
-    gpu: str | None = None  # the only one that it sees; None: all that the runner sees
+    gpu: str | None = None  # the only GPU that it sees; None: every GPU of the runner
 
 
 @dataclass
 class ArmResult:
-    """What came back: the child's own record where there is one, and how it ended."""
+    """The child's own record, if it printed one, and how it ended."""
 
     outcome: Outcome
     reason: str
@@ -86,7 +86,7 @@ class ArmResult:
     executed: dict[str, Executed] = field(default_factory=dict)
 
     def arm(self) -> Arm:
-        """As a receipt has it."""
+        """The arm in the form of a receipt."""
         return Arm(
             outcome=self.outcome,
             reason=self.reason,
@@ -102,7 +102,7 @@ class ArmResult:
 
 @dataclass(frozen=True)
 class Stop:
-    """Why an arm was not let go on, and what lets it."""
+    """Why an arm was stopped, and the option or step that lets it finish."""
 
     reason: str
     remedy: str
@@ -110,11 +110,11 @@ class Stop:
 
 _children: set[subprocess.Popen[str]] = set()
 _children_lock = threading.Lock()
-_stopped = threading.Event()  # once interrupted, an arm that a repeat still starts ends at once
+_stopped = threading.Event()  # after an interrupt, a newly started arm ends at once
 
 
 def kill_children() -> None:
-    """End every arm that is still running, with all that it started; their ``run_arm`` raises KeyboardInterrupt."""
+    """End every running arm and its processes; their ``run_arm`` raises KeyboardInterrupt."""
     _stopped.set()
     with _children_lock:
         for child in _children:
@@ -129,7 +129,7 @@ def _close(child: subprocess.Popen[str]) -> None:
 
 
 def _end(child: subprocess.Popen[str], scratch: Path) -> None:
-    """End the arm and all that it started, also where the arm has killed or stopped its keeper."""
+    """End the arm and its processes, even if the arm has killed or stopped its keeper."""
     _close(child)
     try:
         child.wait(PATIENCE_S)
@@ -143,7 +143,7 @@ def _end(child: subprocess.Popen[str], scratch: Path) -> None:
 
 
 def _kill_marked(scratch: Path) -> None:
-    """Kill every process whose environment names the folder as its arm's."""
+    """Kill every process whose environment names this scratch folder."""
     mark = f"{MARK}={scratch}".encode()
     for entry in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
@@ -153,11 +153,11 @@ def _kill_marked(scratch: Path) -> None:
 
 @contextlib.contextmanager
 def _scratch_folder() -> Iterator[Path]:
-    """A temporary folder with a lock that this process holds; it is gone afterwards whatever the arm left in it."""
+    """A temporary folder whose lock this process holds; removed afterwards with all that the arm left in it."""
     with disk.writing(Path(tempfile.gettempdir()), disk.SCRATCH_REMEDY):
         folder = Path(tempfile.mkdtemp(prefix=PREFIX)).resolve()
         lock = _locked(folder / f"{LOCK}-new")
-        (folder / f"{LOCK}-new").rename(folder / LOCK)  # so that nobody ever sees it unlocked while we live
+        (folder / f"{LOCK}-new").rename(folder / LOCK)  # no other run ever sees it unlocked while this one lives
     try:
         yield folder
     finally:
@@ -167,7 +167,7 @@ def _scratch_folder() -> Iterator[Path]:
 
 
 def _locked(path: Path) -> IO[bytes] | None:
-    """The file, made where absent and locked; None when another process holds the lock."""
+    """The file, created if absent, and locked; None if another process holds the lock."""
     lock = path.open("ab")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -179,7 +179,7 @@ def _locked(path: Path) -> IO[bytes] | None:
 
 @functools.cache
 def remove_leftovers(place: Path) -> None:
-    """End and remove what runners that were killed left in ``place``: their arms' processes and scratch folders."""
+    """Remove from ``place`` the scratch folders of killed runners, and end their arms' processes."""
     for path in place.glob(f"{PREFIX}*/{LOCK}"):
         with contextlib.suppress(OSError):
             lock = _locked(path) if path.stat().st_uid == os.getuid() else None
@@ -192,7 +192,7 @@ def remove_leftovers(place: Path) -> None:
 def _environment(spec: ArmSpec, scratch: Path) -> dict[str, str]:
     families = ("NCCL_", "NVSHMEM_", "TORCH_SYMM", "LC_")
     kept = {k: v for k, v in os.environ.items() if k in KEPT_ENVIRONMENT or k.startswith(families)}
-    # in one site-packages a wheel finds its neighbours' libraries by a path relative to itself; trees lie apart
+    # a wheel finds its neighbours' libraries by relative paths in one site-packages; here trees lie apart
     folders = sorted({str(library.parent) for need in spec.needs for library in need.glob("*/lib/*.so*")})
     inherited = [kept["LD_LIBRARY_PATH"]] if kept.get("LD_LIBRARY_PATH") else []
     return kept | {
@@ -213,20 +213,20 @@ def _environment(spec: ArmSpec, scratch: Path) -> dict[str, str]:
 
 
 def _bytecode(spec: ArmSpec) -> Path:
-    """The bytecode folder of this arm's trees: code of one tree never comes from what another tree's arm compiled.
+    """The bytecode folder of this arm's trees: no arm runs bytecode that was compiled from another tree.
 
-    The interpreter's own libraries are not the store's; their bytecode, seconds of work an arm, is shared.
+    Arms share the bytecode of the interpreter's own libraries, which costs seconds to compile.
     """
     names = "\n".join(str(path) for path in (spec.tree, *spec.needs))
     folder = spec.cache / "bytecode" / hashlib.sha256(names.encode()).hexdigest()
     shared = spec.cache / "bytecode" / INTERPRETER
     for library in {sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")}:
-        ours, common = (base / library.lstrip("/") for base in (folder, shared))
-        if not any(parent.is_symlink() for parent in (ours, *ours.parents)):
+        link, common = (base / library.lstrip("/") for base in (folder, shared))
+        if not any(parent.is_symlink() for parent in (link, *link.parents)):
             common.mkdir(parents=True, exist_ok=True)
-            ours.parent.mkdir(parents=True, exist_ok=True)
+            link.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):
-                ours.symlink_to(common)
+                link.symlink_to(common)
     os.utime(folder)
     return folder
 
@@ -242,9 +242,9 @@ def _command(spec: ArmSpec, watch: Path) -> list[str]:
 
 
 def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
-    """Run the arm; ``sink`` gets each line as it comes. Whatever goes wrong in the child becomes an outcome.
+    """Run the arm; ``sink`` gets each line as it comes. Every failure of the child becomes an outcome.
 
-    Raises PatchlaneError when this host refuses a scratch folder, KeyboardInterrupt after ``kill_children``.
+    Raises PatchlaneError if this host refuses a scratch folder, KeyboardInterrupt after ``kill_children``.
     """
     remove_leftovers(Path(tempfile.gettempdir()))
     with _scratch_folder() as scratch:
@@ -296,23 +296,23 @@ def _read(child: subprocess.Popen[str], output: list[str], sink: Sink) -> None:
 
 
 class Meter:
-    """What an arm has used: processor time, memory, files in /dev/shm; and when that is too much.
+    """An arm's use of processor time, memory and files in /dev/shm, held to the limits of its spec.
 
-    A machine that does other things never decides: time counts only while the arm computes, and an arm that waits for
-    a core or a disk is not idle.
+    A busy machine never stops an arm: time counts only while the arm computes, and an arm that waits for a core or a
+    disk is not idle.
     """
 
     def __init__(self, keeper: psutil.Process, spec: ArmSpec) -> None:
         self.keeper, self.spec = keeper, spec
         self.started = self.last = self.quiet_since = time.monotonic()
         self.processor = self.quiet_processor = 0.0  # seconds, over all cores
-        self.spent = 0.0  # seconds in which it computed, on however many cores
+        self.spent = 0.0  # seconds in which it computed, on any number of cores
         self.peak_gib = 0.0
-        self.shared: set[str] = set()  # files in /dev/shm that it has opened and that were not there before
+        self.shared: set[str] = set()  # files in /dev/shm that it opened, without those there before
         self.there_before = set(_shared_files())
 
     def watch(self, child: subprocess.Popen[str]) -> Stop | None:
-        """Wait for the child's end; why it has to be stopped, None when it ended by itself."""
+        """Wait for the child's end: None if it ended by itself, otherwise why it must be stopped."""
         while child.poll() is None:
             with contextlib.suppress(psutil.Error):
                 self.sample()
@@ -322,9 +322,9 @@ class Meter:
         return None
 
     def sample(self) -> None:
-        """Bring the figures up to date. Raises psutil.Error when a process ends meanwhile; the next reading serves."""
+        """Bring the figures up to date. Raises psutil.Error if a process ends meanwhile; sample again then."""
         family = self.keeper.children(recursive=True)
-        now, resident, waiting = time.monotonic(), 0, not family  # the keeper, on a busy machine, has yet to start it
+        now, resident, waiting = time.monotonic(), 0, not family  # on a busy machine the keeper has not started it yet
         ended = self.keeper.cpu_times()
         processor = ended.children_user + ended.children_system
         for process in family:
@@ -342,7 +342,7 @@ class Meter:
             self.quiet_since, self.quiet_processor = now, self.processor
 
     def stop(self) -> Stop | None:
-        """Why the arm has to be stopped by the last sample, None when it may go on."""
+        """Why the last sample requires a stop; None if the arm may go on."""
         limit, now = self.spec.timeout_s, time.monotonic()
         longer = f"--timeout {max(600, 2 * limit):g}"
         if self.peak_gib > self.spec.memory_gib:
@@ -358,7 +358,7 @@ class Meter:
         return None
 
     def remove_shared_memory(self) -> None:
-        """Remove the files in /dev/shm that the arm made and left."""
+        """Remove the arm's files from /dev/shm."""
         for name in self.shared:
             with contextlib.suppress(OSError):
                 Path(name).unlink()
@@ -372,18 +372,18 @@ def _shared_files() -> Iterator[str]:
 
 def _opened(pid: int) -> set[str]:
     """The files in /dev/shm that a process has open."""
-    found = set()
+    names = set()
     with contextlib.suppress(OSError):
         for entry in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
                 name = str(entry.readlink())
                 if name.startswith(SHM) and not name.endswith(" (deleted)"):
-                    found.add(name)
-    return found
+                    names.add(name)
+    return names
 
 
 def _size(name: str) -> int:
-    """Bytes that a file takes, 0 when it is gone."""
+    """Bytes that a file takes on disk, 0 if it is gone."""
     try:
         return Path(name).stat().st_blocks * 512
     except OSError:
@@ -402,7 +402,7 @@ def _signal_name(number: int) -> str:
 
 
 def _result(code: int, stop: Stop | None, seconds: float, peak: float, output: list[str]) -> ArmResult:
-    """A record counts only when it is the last line and the exit status agrees with it."""
+    """The arm's result. A record counts only if it is the last line and agrees with the exit status."""
     stamp = stamp_of(output[0]) if output else None
     record = record_of(output[-1]) if output else None
     outcome: Outcome = record.outcome if record else "different"
@@ -415,7 +415,7 @@ def _result(code: int, stop: Stop | None, seconds: float, peak: float, output: l
         outcome, reason = "different", f"exit status {code} contradicts its record ({outcome})"
     if stop is None and outcome == "different" and any(word in line for line in output for word in NO_ROOM):
         stop = Stop(f"no space left on a disk of this host: {reason}", f"{disk.STORE_REMEDY}; {disk.SCRATCH_REMEDY}")
-    if stop:  # our limit or this host, not the code under test: no verdict on it
+    if stop:  # a limit or this host stopped it: no verdict on the code under test
         outcome, reason, remedy, sentinel = "cannot_test", stop.reason, stop.remedy, None
-    seen = (record.checks, record.executed) if record else ([], {})
-    return ArmResult(outcome, reason, code, seconds, peak, output, stamp, remedy, sentinel, *seen)
+    observed = (record.checks, record.executed) if record else ([], {})
+    return ArmResult(outcome, reason, code, seconds, peak, output, stamp, remedy, sentinel, *observed)

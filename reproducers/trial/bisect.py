@@ -1,4 +1,4 @@
-"""A run in the language of ``git bisect run``: 0 good, 1 bad, 125 cannot be tested."""
+"""Answer ``git bisect run`` by exit status: 0 good, 1 bad, 125 cannot test."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from reproducers.upstream.store import Store
 
 
 class Answer(SystemExit):
-    """What was measured for git bisect; no other way to end says 0 or 1 there."""
+    """The measured answer; under ``answering`` only this ends with 0 or 1."""
 
 
 def answer(pack: Pack, request: Request) -> Answer:
-    """git-bisect's language and nothing else: 0 good, 1 bad, 125 cannot test."""
+    """Run the pack's pristine arm and turn its verdict into the answer. Every exception becomes 125."""
     try:
         run = execute(pack, request, Store(), lambda arm, line: print(f"[{arm}] {line}", file=sys.stderr))
     except Exception as error:
@@ -29,7 +29,7 @@ def answer(pack: Pack, request: Request) -> Answer:
 
 @contextlib.contextmanager
 def answering() -> Iterator[None]:
-    """Turn every end that is no answer into 125: git bisect would take any other code for a bad commit."""
+    """Turn every exit that is neither answer nor interrupt into 125: git bisect takes 1 or 2 for a bad commit."""
     try:
         yield
     except SystemExit as ended:

@@ -1,4 +1,4 @@
-"""One pack, one pin, one lane: both arms, repeated, and the verdict they give."""
+"""Run one pack at one pin in one lane: both arms, repeated, and their verdict."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from reproducers.upstream.patching import Applicability, ApplyClass
 from reproducers.upstream.store import Seal, Store, Tree
 
 Say = Callable[[str, str], None]  # (arm name, line)
-REMEDIES = {  # of options of the probe, which reproducers.run has not
+REMEDIES = {  # {option of the probe: the step to take with reproducers.run}
     "--tree DIR": "--upstream DIR, a checkout or an unpacked release of the pack's upstream",
     "--needs DIR": "add what is missing to the pin's needs, in pack.yaml and packs/needs.yaml",
 }
@@ -37,9 +37,10 @@ REMEDIES = {  # of options of the probe, which reproducers.run has not
 
 @dataclass(frozen=True)
 class Request:
-    """What the command line asked of every pack.
+    """The command line's request to every pack.
 
-    ``at`` "upstream" is the folder ``upstream`` as it stands; any other is taken from the clone ``upstream`` if given.
+    ``at`` "upstream" is the folder ``upstream`` as it stands. Any other tree is taken from the clone ``upstream``, if
+    one is given.
     """
 
     at: str = "live"
@@ -50,14 +51,14 @@ class Request:
     allow_dirty: bool = False
     threads: int = 1
     timeout_s: float | None = None  # processor seconds an arm may use; None: the lane's
-    gpu: str | None = None  # the only GPU that arms see; None: all that the runner sees
+    gpu: str | None = None  # the only GPU that arms see; None: every GPU of the runner
 
 
 @dataclass
 class Run:
-    """Everything one pack's run observed; the receipt is written from this and nothing else.
+    """All observations of one pack's run; its receipt is written from nothing else.
 
-    ``request.at`` is, once the tree is known, what that tree is: a pin's name, a release, a SHA or "upstream".
+    Once the tree is known, ``request.at`` is the tree's own name: a pin, a release, a SHA or "upstream".
     """
 
     pack: Pack
@@ -77,7 +78,7 @@ class Run:
 
     @property
     def patch_file(self) -> Path | None:
-        """The patch that belongs to the tree asked for."""
+        """The patch for the requested tree; None without one."""
         return self.pack.patch_at(self.request.at)
 
     @property
@@ -86,16 +87,16 @@ class Run:
 
     @property
     def sentinels(self) -> list[str]:
-        """Sentinels earned by the arms and their verdict."""
+        """The sentinels that the arms and their verdict earn."""
         arms = {name: [result.arm() for result in results] for name, results in self.arms.items()}
         return rulings.sentinels(self.pack.kind, self.ruling.verdict, arms)
 
 
 def expected(pack: Pack, request: Request) -> set[Verdict]:
-    """The verdicts that do not contradict what the pack claims for this pin and arm.
+    """The verdicts that do not contradict the pack's claim for this pin and arm.
 
-    Of a folder or commit that is no pin's the pack claims nothing: with the bug, without it, or too different for the
-    patch, all are answers. What says that reproducer or patch do not work there is none.
+    A pack claims nothing of a folder or commit without a pin: there the bug, its absence, and code too different for
+    the patch are all expected. A failure of the reproducer or the patch is not.
     """
     if _healthy(pack, request.at):
         return {Verdict.FIXED_UPSTREAM}
@@ -110,7 +111,7 @@ def expected(pack: Pack, request: Request) -> set[Verdict]:
 
 
 def _healthy(pack: Pack, at: str) -> bool:
-    """Whether the tree is said to be free of the bug: a pin that is, or a release after the one that fixed it."""
+    """Whether the pack claims the tree free of the bug: a healthy pin, or a release after the fixed one."""
     live, fixed = pack.pins["live"].release, pack.pins["fixed"].release if "fixed" in pack.pins else None
     if pack.healthy_at(at) or fixed is None or pack.pin_name(at) or pins.SHA.fullmatch(at):
         return pack.healthy_at(at)
@@ -122,7 +123,7 @@ def _healthy(pack: Pack, at: str) -> bool:
 
 @dataclass(frozen=True)
 class Bench:
-    """Where arms run: one pin's tree with its needs, in one lane of this host."""
+    """The place of arms: one pin's tree with its needs, in one lane of this host."""
 
     lane: Lane
     label: str
@@ -133,7 +134,7 @@ class Bench:
 
 
 def execute(pack: Pack, request: Request, store: Store, say: Say) -> Run:
-    """Run the pack. Missing capabilities give UNTESTABLE; store and usage errors propagate."""
+    """Run the pack; ``say`` gets each line. Missing capabilities give UNTESTABLE, store and usage errors propagate."""
     request = dataclasses.replace(request, at=pins.settle(pack, request.at, request.upstream))
     run = Run(pack, request)
 
@@ -141,7 +142,7 @@ def execute(pack: Pack, request: Request, store: Store, say: Say) -> Run:
         run.log.append(f"[{arm}] {line}")
         try:
             say(arm, line)
-        except (BrokenPipeError, SystemExit):  # rich's word for a closed pipe; nobody reads on, so it is an interrupt
+        except (BrokenPipeError, SystemExit):  # rich raises them for a closed pipe: nobody reads on, so interrupt
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
     try:
@@ -154,18 +155,18 @@ def execute(pack: Pack, request: Request, store: Store, say: Say) -> Run:
             _arms(run, bench)
     except CannotTestHere as error:
         run.ruling = Ruling(Verdict.UNTESTABLE, error.what, error.remedy)
-    for probes, ours in REMEDIES.items():
-        if probes in run.ruling.remedy:
-            run.ruling = run.ruling._replace(remedy=ours)
+    for option, remedy in REMEDIES.items():
+        if option in run.ruling.remedy:
+            run.ruling = run.ruling._replace(remedy=remedy)
     for sentinel in run.sentinels:
-        if sentinel != "BUG_REPRODUCED":  # which the arm printed itself
+        if sentinel != "BUG_REPRODUCED":  # the arm printed this itself
             tell("verdict", f"{sentinel}: {run.ruling.reason}")
     tell("verdict", f"{run.ruling.verdict.value}: {run.ruling.reason}")
     return run
 
 
 def _subject(run: Run, store: Store) -> Tree:
-    """The tree asked for; from now on the run's ``at`` and pin are what that tree is."""
+    """The requested tree; sets the run's tree, pin and ``at`` to it."""
     options = {"upstream": run.request.upstream, "allow_dirty": run.request.allow_dirty}
     at, run.pin, tree, run.artifact = pins.subject(store, run.pack, run.request.at, options)
     run.request, run.tree = dataclasses.replace(run.request, at=at), tree
@@ -180,7 +181,7 @@ def _bench(run: Run, tree: Tree, pin: Pin | None, lane: Lane, store: Store, tell
 
 
 def _lane(pack: Pack, request: Request) -> Lane:
-    """The lane asked for; CannotTestHere when the pack lacks it or this host lacks what it requires."""
+    """The requested lane. Raises CannotTestHere if the pack lacks it, or this host lacks its requirements."""
     if request.lane not in pack.lanes:
         why = pack.no_lane.get(request.lane, "the pack has none")  # type: ignore[call-overload]
         raise CannotTestHere(f"{pack.id} has no {request.lane} lane: {why}")
@@ -190,38 +191,40 @@ def _lane(pack: Pack, request: Request) -> Lane:
         remedy = " && ".join(dict.fromkeys(map(getting, absent)))
         raise CannotTestHere(f"not importable here: {', '.join(absent)}", remedy)
     if lane.gpus:
-        found = [gpu for gpu in gpus() if lane.capability in (None, gpu["capability"])]
-        if len(found) < lane.gpus:
+        usable = [gpu for gpu in gpus() if lane.capability in (None, gpu["capability"])]
+        if len(usable) < lane.gpus:
             wanted = f"{lane.gpus} GPU of compute capability {lane.capability or 'any'}"
-            raise CannotTestHere(f"the {request.lane} lane needs {wanted}, found {len(found)}", "run it on such a host")
+            raise CannotTestHere(
+                f"the {request.lane} lane needs {wanted}, found {len(usable)}", "run it on such a host"
+            )
     return lane
 
 
 def _guard(run: Run, broken: Bench, fixed: Bench) -> None:
-    """A guard runs its broken and its fixed release, repeat by repeat."""
-    found, run.fixed_tree = [], fixed.tree
+    """Run a guard's broken and fixed release, repeat by repeat."""
+    repeats, run.fixed_tree = list[Ruling](), fixed.tree
     for seed in range(run.request.repeats):
         run.pristine.append(_arm(run, broken, [], "pristine", seed))
         run.fixed.append(_arm(run, fixed, [], "fixed", seed))
-        found.append(rulings.rule_guard(run.pristine[-1].arm(), run.fixed[-1].arm()))
-    run.ruling = _agree(found)
+        repeats.append(rulings.rule_guard(run.pristine[-1].arm(), run.fixed[-1].arm()))
+    run.ruling = _agree(repeats)
 
 
 def _arms(run: Run, bench: Bench) -> None:
-    """Fill ``run`` from the arms asked for; each repeat has its own seed and all must agree."""
+    """Fill ``run`` from the requested arms; each repeat has its own seed, and all must agree."""
     request, patch = run.request, run.patch_file
     strip = patching.strip_for(bench.tree.path, run.pack.upstream.source_root)
-    found: list[Ruling] = []
+    repeats: list[Ruling] = []
     for seed in range(request.repeats):
         if request.arm != "patched":
             before = patching.hunks(patch, strip, after=False) if patch else []
             run.pristine.append(_arm(run, bench, before, "pristine", seed))
-            found.append(rulings.rule_pristine(run.pristine[-1].arm()))
+            repeats.append(rulings.rule_pristine(run.pristine[-1].arm()))
         if request.arm == "patched":
-            found.append(_patched(run, bench, strip, seed))
-        elif request.arm == "both" and patch and found[-1].verdict is Verdict.REPRODUCED:
-            found[-1] = _patched(run, bench, strip, seed)
-    run.ruling = _agree(found)
+            repeats.append(_patched(run, bench, strip, seed))
+        elif request.arm == "both" and patch and repeats[-1].verdict is Verdict.REPRODUCED:
+            repeats[-1] = _patched(run, bench, strip, seed)
+    run.ruling = _agree(repeats)
 
 
 def _patched(run: Run, bench: Bench, strip: int, seed: int) -> Ruling:
@@ -265,8 +268,8 @@ def _arm(run: Run, bench: Bench, hunks: list[patching.Hunk], name: str, seed: in
         result.outcome, result.reason = "cannot_test", f"the {name} arm changed the store's tree of {broken.origin}"
         result.sentinel, result.remedy = None, "find what writes there; the next run has the tree anew"
     result.executed = _outside(result.executed, pack, tree)
-    found = f"{result.outcome} in {result.seconds:.1f} s, peak {result.peak_gib:.2f} GiB: {result.reason}"
-    bench.tell(name, f"-> {found}")
+    cost = f"{result.seconds:.1f} s, peak {result.peak_gib:.2f} GiB"
+    bench.tell(name, f"-> {result.outcome} in {cost}: {result.reason}")
     return result
 
 
@@ -282,23 +285,23 @@ def _inside(ranges: Ranges, pack: Pack, tree: Tree) -> Ranges:
 
 
 def _outside(executed: dict[str, Executed], pack: Pack, tree: Tree) -> dict[str, Executed]:
-    """Back to paths relative to the tree, as the patch names them."""
+    """Paths relative to the tree, as the patch names them."""
     prefix = _prefix(pack, tree)
-    return {prefix + name: seen for name, seen in executed.items()}
+    return {prefix + name: lines for name, lines in executed.items()}
 
 
-def _agree(rulings: list[Ruling]) -> Ruling:
+def _agree(repeats: list[Ruling]) -> Ruling:
     """One ruling for all repeats: the same verdict every time, or INCONCLUSIVE with the counts."""
-    words = [r.verdict for r in rulings]
+    words = [ruling.verdict for ruling in repeats]
     if len(set(words)) == 1:
-        reason = rulings[0].reason
+        reason = repeats[0].reason
         if len(words) > 1:
             reason += f" ({len(words)} of {len(words)} repeats; {confidence(len(words))})"
-        return Ruling(words[0], reason, rulings[0].remedy)
+        return Ruling(words[0], reason, repeats[0].remedy)
     counts = ", ".join(f"{words.count(w)}x {w.value}" for w in dict.fromkeys(words))
     return Ruling(Verdict.INCONCLUSIVE, f"repeats disagree: {counts}", "raise -n, and look for a cause")
 
 
 def confidence(repeats: int) -> str:
-    """How rare a miss could be: with n agreeing repeats, 95% confident that another outcome is rarer than this."""
+    """A sentence: the share of runs below which another outcome lies, with 95% confidence after agreeing repeats."""
     return f"95% confident that another outcome occurs in fewer than {1 - 0.05 ** (1 / repeats):.0%} of runs"

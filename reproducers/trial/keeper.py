@@ -1,9 +1,9 @@
-"""Stand between the runner and one arm, so that nothing the arm starts outlives the arm or the runner.
+"""Stand between the runner and one arm, so that no process of the arm outlives the arm or the runner.
 
-``python -I -S keeper.py SCRATCH COMMAND...`` runs the command and ends as it ends, by the same exit status or signal.
-Everything that the command started is killed then; daemons too, for on Linux this process adopts them. The same
-happens, and the folder SCRATCH goes, when standard input closes: the runner closes it to stop the arm, and the system
-does when the runner is killed. Standard library only.
+``python -I -S keeper.py SCRATCH COMMAND...`` runs the command and ends with its exit status or signal. Then it kills
+every process that the command started, daemons too: on Linux this process adopts them. When standard input closes, it
+does the same and removes the folder SCRATCH: the runner closes it to stop the arm, and the system closes it when the
+runner is killed. Standard library only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _start(command: list[str]) -> int:
-    """Fork and execute the command in a session of its own, without standard input; it is killed if we are."""
+    """Fork and execute the command in its own session, without standard input; it dies with the keeper."""
     keeper = os.getpid()
     pid = os.fork()
     if pid:
@@ -47,12 +47,12 @@ def _start(command: list[str]) -> int:
 
 
 def parents() -> dict[int, int]:
-    """{process: its parent} of every process on this host; empty where there is no /proc."""
-    found = {}
+    """{process: its parent} of every process on this host; empty without /proc."""
+    above = {}
     for entry in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, IndexError, ValueError):
-            found[int(entry.parent.name)] = int(entry.read_text(errors="replace").rsplit(")", 1)[1].split()[1])
-    return found
+            above[int(entry.parent.name)] = int(entry.read_text(errors="replace").rsplit(")", 1)[1].split()[1])
+    return above
 
 
 def descendants() -> list[int]:
@@ -67,7 +67,7 @@ def descendants() -> list[int]:
 
 
 def _reap(arm: int, status: int | None) -> int | None:
-    """Collect every child that has ended; the arm's wait status once it is among them."""
+    """Collect every child that has ended; returns the arm's wait status, or ``status`` until the arm ends."""
     with contextlib.suppress(ChildProcessError):
         while True:
             pid, ended = os.waitpid(-1, os.WNOHANG)
@@ -78,9 +78,9 @@ def _reap(arm: int, status: int | None) -> int | None:
 
 
 def _end_family(arm: int, status: int | None) -> int | None:
-    """Kill all that the arm started until none is left; the arm's wait status."""
+    """Kill all descendants until none is left; returns the arm's wait status."""
     deadline = time.monotonic() + PATIENCE_S
-    if not LINUX:  # where there is no /proc, at least the arm's own group
+    if not LINUX:  # without /proc, at least the arm's own group
         with contextlib.suppress(OSError):
             os.killpg(arm, signal.SIGKILL)
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""The one place that turns what the arms observed into a verdict and sentinels: pure functions of their records."""
+"""Verdict and sentinels as pure functions of the arms' records; nothing else makes verdicts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BYTES = ("bytes", "GiB", "MiB")
 
 
 class Ruling(NamedTuple):
-    """A verdict with its reason and, where there is one, the command or step that mends it."""
+    """A verdict, its reason, and the command or step that mends it, "" if there is none."""
 
     verdict: Verdict
     reason: str
@@ -31,20 +31,20 @@ def _digests(arm: Arm) -> dict[str, str]:
 
 
 def _broken(pristine: Arm, patched: Arm) -> list[str]:
-    """Guards that fail or are gone, and tensors that are no longer what they were bit for bit, in the patched arm."""
+    """Guards that the patched arm fails or lacks, and digests that differ from the pristine arm's."""
     after = _digests(patched)
     changed = {name for name, value in _digests(pristine).items() if after.get(name) != value}
     return sorted(set(failed_guards(patched)) | (_guard_names(pristine) - _guard_names(patched)) | changed)
 
 
 def _unanswered(pristine: Arm, patched: Arm) -> list[str]:
-    """Checks that showed the bug and that the patched arm skipped: silence is not health."""
+    """Checks that showed the bug and that the patched arm did not make: silence is not health."""
     made = {c.name for c in patched.checks if c.role == "bug"}
     return [c.name for c in pristine.checks if c.state == "bug" and c.name not in made]
 
 
 def _unproved_kind(kind: str, pristine: Arm, patched: Arm) -> str:
-    """What a refactor or memory pack still owes after both arms are as they should be, or nothing."""
+    """The proof that a refactor or memory pack still lacks when both arms are as expected; "" if none."""
     if kind == "refactor" and not _digests(pristine):
         return "a refactor that compared no tensor bit for bit"
     if kind == "memory" and not saved(pristine, patched):
@@ -53,10 +53,10 @@ def _unproved_kind(kind: str, pristine: Arm, patched: Arm) -> str:
 
 
 def saved(pristine: Arm, patched: Arm) -> dict[str, tuple[float, float]]:
-    """{check: (bytes before, after)} of the peaks that showed the bug, in the unit they were measured in."""
+    """{check: (peak before, peak after)} of the checks that showed the bug in a unit of BYTES."""
     after = {c.name: c.measured for c in patched.checks if c.state == "healthy"}
     pairs = {c.name: (c.measured, after.get(c.name)) for c in pristine.checks if c.state == "bug" and c.unit in BYTES}
-    return {name: (one, two) for name, (one, two) in pairs.items() if is_number(one) and is_number(two)}
+    return {name: (old, new) for name, (old, new) in pairs.items() if is_number(old) and is_number(new)}
 
 
 def rule_pristine(arm: Arm) -> Ruling:
@@ -75,7 +75,7 @@ def rule_pristine(arm: Arm) -> Ruling:
 
 
 def rule(pristine: Arm, patched: Arm, unexecuted: list[str], kind: str = "bug") -> Ruling:
-    """The verdict of both arms. ``unexecuted`` names the patch hunks that no executed or compiled line covered."""
+    """The verdict of both arms. ``unexecuted`` names the hunks of which no line was executed or compiled."""
     alone = rule_pristine(pristine)
     if alone.verdict is not Verdict.REPRODUCED:
         return alone
@@ -84,7 +84,7 @@ def rule(pristine: Arm, patched: Arm, unexecuted: list[str], kind: str = "bug") 
         return Ruling(Verdict.FIX_INEFFECTIVE, f"patched tree still shows: {patched.reason}")
     if patched.outcome == "cannot_test":
         return Ruling(Verdict.UNTESTABLE, f"patched: {patched.reason}", patched.remedy)
-    if broken and (patched.checks or patched.executed):  # the probe lived to report that they are gone
+    if broken and (patched.checks or patched.executed):  # the arm lived long enough to report
         return Ruling(Verdict.FIX_REGRESSES, f"guards broken by the patch: {', '.join(broken)}")
     if patched.outcome == "different":
         remedy = VERDICT_REMEDY[Verdict.DIFFERENT_FAILURE]
@@ -99,20 +99,20 @@ def rule(pristine: Arm, patched: Arm, unexecuted: list[str], kind: str = "bug") 
 
 
 def rule_guard(broken: Arm, fixed: Arm) -> Ruling:
-    """The verdict of a guard: the broken release must show the bug and the fixed one be healthy."""
+    """The verdict of a guard: the broken release must show the bug, the fixed release must be healthy."""
     alone = rule_pristine(broken)
     if alone.verdict is not Verdict.REPRODUCED:
         return alone
-    other = rule_pristine(fixed)
-    if other.verdict is Verdict.FIXED_UPSTREAM:
+    after = rule_pristine(fixed)
+    if after.verdict is Verdict.FIXED_UPSTREAM:
         return Ruling(Verdict.REPRODUCED, f"{alone.reason}; healthy in the fixed release")
-    if other.verdict is Verdict.REPRODUCED:
+    if after.verdict is Verdict.REPRODUCED:
         return Ruling(Verdict.FIX_INEFFECTIVE, f"the fixed release still shows: {fixed.reason}")
-    return Ruling(other.verdict, f"fixed release: {other.reason}", other.remedy)
+    return Ruling(after.verdict, f"fixed release: {after.reason}", after.remedy)
 
 
 def sentinels(kind: str, verdict: Verdict, arms: dict[ArmName, list[Arm]]) -> list[str]:
-    """The sentinels that a run's arms earn: the pristine arm's own, and those that its verdict stands for."""
+    """The sentinels that a run earns: the pristine arm's own, and those that follow from the verdict."""
     earned = [arm.sentinel for arm in arms["pristine"][:1] if arm.sentinel]
     if verdict is Verdict.REPRODUCED_AND_FIXED:
         earned.append("FIX_VALIDATED")

@@ -1,6 +1,6 @@
-"""What a person sees of a run: one line an arm as it ends with the checks that fail under it, and one line a verdict.
+"""Show a run to a person: a line for each arm that ends, its failing checks below, and a line for the verdict.
 
-Everything an arm printed is in its receipt's log; ``verbose`` shows it here too.
+The receipt's log has all output of an arm; ``verbose`` shows it here too.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ COLOURS = {
     "bug": "red", "failed": "red", "different": "yellow", "cannot test": "yellow",
     "healthy": "green", "passed": "green",
 }  # fmt: skip
-ENDED = re.compile(
-    r"-> (\w+) in ([\d.]+) s, peak [\d.]+ GiB: (.*)", re.DOTALL
-)  # the line with which the engine closes an arm
+ENDED = re.compile(r"-> (\w+) in ([\d.]+) s, peak [\d.]+ GiB: (.*)", re.DOTALL)  # the engine's last line of an arm
 CHECK = re.compile(r"\[ *(\w+)\] ")
 SHOWN = {
     Verdict.REPRODUCED_AND_FIXED: "bug -> healthy",
@@ -34,14 +32,14 @@ SHOWN = {
 }
 FAILING = ("bug", "different", "failed")
 DECIDING = ("bug", "guard", "digest")
-TAIL = 5  # lines shown of an arm that died without saying why
-PIPE_WIDTH = 160  # of a line where no terminal gives one
+TAIL = 5  # lines shown of an arm that died without a reason
+PIPE_WIDTH = 160  # of a line without a terminal
 QUIET_MIB = 5
 SLOW_S = 2.0
 
 
 def console(as_json: bool) -> Console:
-    """People's output goes to stderr when stdout carries JSON."""
+    """The console for people: stderr if stdout carries JSON."""
     return Console(stderr=as_json, highlight=False, soft_wrap=True)
 
 
@@ -51,15 +49,15 @@ def width(out: Console) -> int:
 
 
 def cut(text: str, room: int) -> str:
-    """The first line of ``text``, with an ellipsis where it has more than ``room`` characters."""
+    """The first line of ``text``, cut to ``room`` characters with an ellipsis."""
     line = (text.splitlines() or [""])[0]
     return line if len(line) <= room else line[: max(room - 1, 0)] + "…"
 
 
 class Announcer:
-    """Fetch progress as lines: at the start, each quarter and the end, so that logs stay readable.
+    """Print fetch progress at the start, each quarter and the end, so that logs stay readable.
 
-    A file under 5 MiB is fetched without a word.
+    Files under 5 MiB are not announced.
     """
 
     def __init__(self, out: Console) -> None:
@@ -75,7 +73,7 @@ class Announcer:
 
 
 def told(check: Check) -> str:
-    """A check in words: its name, what was measured and what was wanted."""
+    """A check in words: its name, measured value and limit."""
     measured, limit, unit = check.measured, check.limit, check.unit
     if measured is None:
         return f"{check.name}{check.detail and ': ' + check.detail}"
@@ -90,7 +88,7 @@ def _number(value: float | str) -> str:
 
 
 def tally(checks: list[Check]) -> str:
-    """How many of an arm's checks fail, notes and skipped ones apart."""
+    """``1 of 2 checks``: failures among the arm's deciding checks; notes and skipped checks do not count."""
     deciding = [check for check in checks if check.role in DECIDING]
     failing = sum(check.state in FAILING for check in deciding)
     if not deciding:
@@ -99,17 +97,17 @@ def tally(checks: list[Check]) -> str:
 
 
 class Screen:
-    """Prints whole arms, so that packs that run side by side never mix their lines."""
+    """Print whole arms, so that packs that run side by side never mix their lines."""
 
     def __init__(self, out: Console, *, verbose: bool = False, streaming: bool = True) -> None:
-        """``streaming``: a verbose line is shown as it comes; otherwise with its arm."""
+        """``streaming``: show a verbose line as it comes; otherwise when its arm ends."""
         self.out, self.verbose, self.streaming = out, verbose, streaming
         self.lock, self.silent = threading.Lock(), False
         self.lines: dict[str, list[str]] = {}
         self.busy: dict[str, tuple[str, float]] = {}
 
     def say(self, pack: str, arm: str, line: str) -> None:
-        """Take one line of an arm; print the arm when it has ended."""
+        """Take one line of an arm; print the arm at its last line."""
         with self.lock:
             if self.silent or arm == "verdict":
                 return
@@ -127,7 +125,7 @@ class Screen:
             self.out.print(Text("\n").join(self._arm(pack, arm, lines, *ended.groups())))
 
     def begin(self, pack: str) -> None:
-        """The pack is being prepared: fetched, unpacked, patched."""
+        """Note that the pack is prepared: fetched, unpacked, patched."""
         with self.lock:
             self.busy[pack] = ("", time.monotonic())
 
@@ -139,12 +137,12 @@ class Screen:
                 self.out.print(verdict(run, width(self.out)))
 
     def silence(self) -> None:
-        """Nothing more is printed: what arms say that are being killed is no result."""
+        """Print nothing more: the output of killed arms is no result."""
         with self.lock:
             self.silent = True
 
     def live(self) -> AbstractContextManager[object]:
-        """On a terminal, a last line that names what has run for over two seconds."""
+        """On a terminal, a last line with every arm that has run for over two seconds."""
         if not self.out.is_terminal:
             return nullcontext()
         return Live(get_renderable=self._progress, console=self.out, refresh_per_second=2, transient=True)
@@ -152,8 +150,8 @@ class Screen:
     def _progress(self) -> Text:
         now = time.monotonic()
         rows = [(f"{pack} {arm or 'preparing'}", now - since) for pack, (arm, since) in list(self.busy.items())]
-        said = " · ".join(f"{what} {seconds:.0f} s" for what, seconds in rows if seconds > SLOW_S)
-        return Text(cut(said, self.out.width - 1), "dim")
+        slow = " · ".join(f"{name} {seconds:.0f} s" for name, seconds in rows if seconds > SLOW_S)
+        return Text(cut(slow, self.out.width - 1), "dim")
 
     def _arm(self, pack: str, arm: str, lines: list[str], outcome: str, seconds: str, reason: str) -> list[Text]:
         room, word = width(self.out), outcome.replace("_", " ")
@@ -201,7 +199,7 @@ def _short(run: Run) -> str:
 
 
 def in_numbers(verdict: Verdict, reason: str, arms: dict[ArmName, list[Arm]]) -> str:
-    """How many checks showed what, over a run's arms as receipts have them; the reason where they decided nothing."""
+    """Counts of the checks by what they showed; the reason if they decided nothing. ``arms`` are a receipt's."""
     pristine = arms["pristine"]
     if verdict not in SHOWN or not pristine:
         return reason

@@ -1,4 +1,4 @@
-"""A set of runs on one terminal: parallel packs, the closing table, JSON, JUnit."""
+"""Run several packs on one terminal: in parallel, with a closing table, JSON and JUnit."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def run_packs(
 ) -> list[Run]:
     """Run the packs, ``workers`` at a time, and call ``ended`` with each run as it ends.
 
-    On the cuda lane of a host with several GPUs each that runs beside others has one of its own; before them come, one
-    at a time and with all GPUs, the packs that use more than one. An interrupt kills every child before it propagates.
+    On the cuda lane of a host with several GPUs, packs that use more than one run first, one at a time, with all GPUs;
+    then the others run side by side, each on its own GPU. An interrupt kills every child before it propagates.
     """
     store, screen = Store(progress=Announcer(out)), Screen(out, verbose=verbose, streaming=workers == 1)
     gpus = visible_gpus() if request.lane == "cuda" and workers > 1 else []
@@ -65,7 +65,7 @@ def run_packs(
 
 
 def _wide(pack: Pack) -> bool:
-    """Whether its cuda lane uses more than one GPU where there are more."""
+    """Whether its cuda lane uses more than one GPU where it can."""
     lane = pack.lanes.get("cuda")
     return lane is not None and max(lane.gpus, lane.up_to_gpus) > 1
 
@@ -84,7 +84,7 @@ def _in_threads(run: Callable[[int], Run], numbers: list[int], workers: int, scr
 
 
 def summary(runs: list[Run], out: Console) -> None:
-    """The closing table, a line a run at 80 columns too, and for every contradiction what to do."""
+    """Print the closing table, one line a run even at 80 columns, and the advice for every contradiction."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in ("pack", "tree", "lane", "verdict", "seconds"):
         table.add_column(column, no_wrap=True, justify="right" if column == "seconds" else "left")
@@ -105,7 +105,7 @@ def summary(runs: list[Run], out: Console) -> None:
 
 
 def exit_code(runs: list[Run]) -> Exit:
-    """0 all as expected; a contradiction outranks what cannot be tested."""
+    """OK if every verdict is expected; CONTRADICTED outranks CANNOT_TEST."""
     words = [(run.ruling.verdict, expected(run.pack, run.request)) for run in runs]
     if any(word not in wanted and word is not Verdict.UNTESTABLE for word, wanted in words):
         return Exit.CONTRADICTED
@@ -113,23 +113,23 @@ def exit_code(runs: list[Run]) -> Exit:
 
 
 def advice(run: Run) -> list[str]:
-    """What to do about a verdict that is not the expected one."""
+    """Lines that say what to do about an unexpected verdict; none for an expected one."""
     wanted = expected(run.pack, run.request)
     if run.ruling.verdict in wanted:
         return []
-    said = [
+    lines = [
         f"{run.pack.id}: {run.ruling.verdict.value} ({VERDICT_MEANING[run.ruling.verdict]}),"
         f" expected {' or '.join(sorted(v.value for v in wanted))}: {run.ruling.reason}"
     ]
     if run.ruling.verdict.value == "FIXED_UPSTREAM":
         tree = run.tree.origin if run.tree else run.request.at
-        said.append(
+        lines.append(
             f"  fix: if {tree} is to be supported, drop the patch there: set"
             f" pins.fixed in {run.pack.folder.name}/pack.yaml to the first fixed release, or make the pack a guard"
         )
     elif run.ruling.remedy:
-        said.append(f"  fix: {run.ruling.remedy}")
-    return said
+        lines.append(f"  fix: {run.ruling.remedy}")
+    return lines
 
 
 def as_json(run: Run) -> dict[str, object]:
@@ -175,7 +175,7 @@ def _suite(run: Run) -> ElementTree.Element:
     fault = "" if verdict in wanted or verdict is Verdict.UNTESTABLE else f"{verdict.value}: {run.ruling.reason}"
     cases = [_case(where, "verdict", fault, run.ruling.reason if verdict is Verdict.UNTESTABLE else "")]
     for arm, results in run.arms.items():
-        shows = arm == "pristine" and wanted != {Verdict.FIXED_UPSTREAM}  # where the bug is as it should be
+        shows = arm == "pristine" and wanted != {Verdict.FIXED_UPSTREAM}  # the bug is expected here
         for number, result in enumerate(results):
             place = f"{where}.{arm}" + (f".{number + 1}" if len(results) > 1 else "")
             cases += _arm_cases(place, result, ("different", "failed") if shows else ("bug", "different", "failed"))
@@ -188,8 +188,7 @@ def _arm_cases(place: str, result: ArmResult, faults: tuple[str, ...]) -> list[E
     fault = f"{result.outcome}: {result.reason}" if result.outcome in faults else ""
     cases = [_case(place, "arm", fault, result.reason if result.outcome == "cannot_test" else "", result.seconds)]
     for check in result.checks:
-        said = told(check)
-        fault, skipped = (said if check.state in states else "" for states in (faults, ("skipped",)))
+        fault, skipped = (told(check) if check.state in states else "" for states in (faults, ("skipped",)))
         cases.append(_case(place, check.name, fault, skipped))
     return cases
 
@@ -203,5 +202,5 @@ def _case(place: str, name: str, fault: str, skipped: str, seconds: float = 0) -
 
 
 def _xml(text: str) -> str:
-    """Without the control characters that XML 1.0 cannot hold: an upstream's message may be coloured."""
+    """The text without control characters, which XML 1.0 cannot hold: an upstream's message may be coloured."""
     return "".join(letter if letter >= " " or letter in "\t\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)

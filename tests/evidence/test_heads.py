@@ -1,4 +1,4 @@
-"""Each way to falsify a chain of receipts, hashed and named anew, is named by ``verify`` or by the manifest's heads."""
+"""``verify`` or the manifest's heads show every forged chain of receipts, even with digests and names made anew."""
 
 import datetime
 import hashlib
@@ -55,7 +55,7 @@ def stated(*keys, value):
     return change
 
 
-def ours(*keys, value):
+def detail(*keys, value):
     return stated("predicate", "patchlane", *keys, value=value)
 
 
@@ -114,50 +114,50 @@ def chained_anew(root, three):
     everywhere(three[2], previous=hashlib.sha256(before.read_bytes()).hexdigest())
 
 
-RECEIPTS = {  # {what is changed: (how, whether verify sees it by itself)}
+RECEIPTS = {  # {the change: (how, whether verify alone shows it)}
     "host in the log's stamp": (logged(r'"cores": \d+', '"cores": 999'), True),
     "prose": (logged(r"\[      bug\] total: 1", "[      bug] total: 0.9"), False),
     "the patched arm's own record": (logged(r'("outcome": )"healthy"', r'\1"different"'), True),
     "the arm's end in the log": (logged(r"-> healthy in", "-> bug in"), True),
     "the verdict in the log": (logged(r"\[verdict\] REPRODUCED_AND_FIXED", "[verdict] REPRODUCED"), True),
-    "a number in the statement": (ours("pristine", 0, "checks", 0, "measured", value=9), True),
+    "a number in the statement": (detail("pristine", 0, "checks", 0, "measured", value=9), True),
     "a number in statement and record": (number_in_both, False),
-    "from where on it is the bug": (ours("pristine", 0, "checks", 0, "bug_above", value=9.0), True),
-    "no limit of the bug": (ours("pristine", 0, "checks", 0, "bug_above", value=None), True),
-    "signature of the crash": (ours("pristine", 0, "checks", 1, "signature", "exception", value="KeyError"), True),
+    "from where on it is the bug": (detail("pristine", 0, "checks", 0, "bug_above", value=9.0), True),
+    "no limit of the bug": (detail("pristine", 0, "checks", 0, "bug_above", value=None), True),
+    "signature of the crash": (detail("pristine", 0, "checks", 1, "signature", "exception", value="KeyError"), True),
     "origin": (stated("subject", 0, "annotations", "release", value="2.0"), True),
     "schema version in both": (lambda root, three: everywhere(three[-1], schema_version=2), True),
     "tree digest": (stated("subject", 0, "digest", "sha256", value="0" * 64), True),
     "tree": (stated("subject", 0, "name", value="toyup 2.0"), True),
-    "executed lines": (ours("patched", 0, "executed", value={}), True),
+    "executed lines": (detail("patched", 0, "executed", value={}), True),
     "patch digest": (stated("subject", 1, "digest", "sha256", value="0" * 64), True),
     "reproducer": (stated("predicate", "configuration", 1, "digest", "sha256", value="0" * 64), True),
     "engine": (stated("predicate", "configuration", 2, "digest", "sha256", value="0" * 64), True),
-    "lane": (ours("lane", value="cuda"), True),
-    "at": (ours("at", value="main"), True),
-    "arm": (ours("arm", value="pristine"), True),
-    "pin": (ours("pin", "release", value="2.0"), True),
-    "pack": (ours("pack", value=8), True),
-    "kind": (ours("kind", value="refactor"), True),
-    "command": (ours("command", value=["pack08"]), True),
-    "hunks": (ours("patch", "class", value="FUZZY"), True),
-    "cores": (ours("host", "cores", value=999), True),
-    "gpus": (ours("host", "gpus", value=[{"name": "NVIDIA H200"}]), True),
-    "host": (ours("host", "alias", value="h200-1"), True),
-    "versions": (ours("versions", "torch", value="9.9"), True),
-    "outcome": (ours("pristine", 0, "outcome", value="healthy"), True),
-    "seconds": (ours("pristine", 0, "seconds", value=1000.0), True),
-    "exit code": (ours("pristine", 0, "exit_code", value=1), True),
-    "sentinel": (ours("patched", 0, "sentinel", value="BUG_REPRODUCED"), True),
-    "reason": (ours("reason", value="all is well"), True),
+    "lane": (detail("lane", value="cuda"), True),
+    "at": (detail("at", value="main"), True),
+    "arm": (detail("arm", value="pristine"), True),
+    "pin": (detail("pin", "release", value="2.0"), True),
+    "pack": (detail("pack", value=8), True),
+    "kind": (detail("kind", value="refactor"), True),
+    "command": (detail("command", value=["pack08"]), True),
+    "hunks": (detail("patch", "class", value="FUZZY"), True),
+    "cores": (detail("host", "cores", value=999), True),
+    "gpus": (detail("host", "gpus", value=[{"name": "NVIDIA H200"}]), True),
+    "host": (detail("host", "alias", value="h200-1"), True),
+    "versions": (detail("versions", "torch", value="9.9"), True),
+    "outcome": (detail("pristine", 0, "outcome", value="healthy"), True),
+    "seconds": (detail("pristine", 0, "seconds", value=1000.0), True),
+    "exit code": (detail("pristine", 0, "exit_code", value=1), True),
+    "sentinel": (detail("patched", 0, "sentinel", value="BUG_REPRODUCED"), True),
+    "reason": (detail("reason", value="all is well"), True),
     "result": (stated("predicate", "result", value="FAILED"), True),
     "failed tests": (stated("predicate", "failedTests", value=[]), True),
     "passed tests": (stated("predicate", "passedTests", value=[]), True),
-    "schema version": (ours("schema_version", value=1), True),
+    "schema version": (detail("schema_version", value=1), True),
     "started in 2031": (lambda root, three: everywhere(three[-1], started="2031-01-01T00:00:00Z"), True),
-    "started": (ours("started", value="2026-11-21T14:00:00Z"), True),
+    "started": (detail("started", value="2026-11-21T14:00:00Z"), True),
     "started before its predecessor": (lambda root, three: everywhere(three[-1], started="2026-11-21T08:00:00Z"), True),
-    "no predecessor": (ours("previous", value=None), True),
+    "no predecessor": (detail("previous", value=None), True),
     "no predecessor in both": (lambda root, three: everywhere(three[-1], previous=None), True),
     "predecessor of another pack": (of_another_pack, True),
     "newest deleted": (deleted(-1), False),
@@ -184,7 +184,7 @@ def test_what_is_changed_is_seen(desk, name):
     change, alone = RECEIPTS[name]
     change(root, three)
     assert bool(verify_all(root)) == alone
-    if name not in ("in another pack's folder", "in a folder of no pack"):  # which take nothing away
+    if name not in ("in another pack's folder", "in a folder of no pack"):  # these take nothing away
         (row,) = heads.lost(manifest, root)
         assert row.startswith("receipts/07: ") and row.endswith("git checkout -- receipts/07")
         with pytest.raises(PatchlaneError):

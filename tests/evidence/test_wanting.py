@@ -1,4 +1,4 @@
-"""A pack whose receipt still holds is not run again; whatever makes it hold no longer brings the pack back."""
+"""A pack is not run again while its receipt holds; each change that voids the receipt brings the pack back."""
 
 import datetime
 from pathlib import Path
@@ -87,9 +87,9 @@ def test_the_runner_runs_what_is_left(toy):
 
     def ended(*args):
         process = toy.verb(repo, "run", *args)
-        said, errors = process.communicate(timeout=120)
+        output, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
-        return said
+        return output
 
     chosen = ("7", "--missing-from", "build/receipts")
     assert ended("--list", *chosen).startswith("pack07")

@@ -56,27 +56,27 @@ def watched(tmp_path):
     return run
 
 
-def trusted(seen):
-    return all(set(f["process"]) <= set(f["tree"]) for f in seen["functions"].values())
+def trusted(report):
+    return all(set(f["process"]) <= set(f["tree"]) for f in report["functions"].values())
 
 
 def test_lines_and_hashes(watched):
-    seen = watched([[21, 21]], lambda m: m["outer"](1))
-    assert seen["lines"] == [21]
-    assert "outer_helper" in seen["functions"]
-    assert trusted(seen)
+    report = watched([[21, 21]], lambda m: m["outer"](1))
+    assert report["lines"] == [21]
+    assert "outer_helper" in report["functions"]
+    assert trusted(report)
 
 
 def test_a_name_defined_twice(watched):
-    seen = watched([[16, 17]], lambda m: m["outer"](1))
-    assert len(seen["functions"]["outer"]["tree"]) == 2
-    assert trusted(seen)
+    report = watched([[16, 17]], lambda m: m["outer"](1))
+    assert len(report["functions"]["outer"]["tree"]) == 2
+    assert trusted(report)
 
 
 def test_nested_function(watched):
     text = TEXT.replace("def outer(flag):\n    y", "def other(flag):\n    y")
-    seen = watched([[4, 4]], lambda m: m["outer"](1), text)
-    assert list(seen["functions"]) == ["outer.<locals>.inner"]
+    report = watched([[4, 4]], lambda m: m["outer"](1), text)
+    assert list(report["functions"]) == ["outer.<locals>.inner"]
     assert watched([[5, 5]], lambda m: m["outer"](1), text)["lines"] == []
 
 
@@ -90,9 +90,9 @@ def test_other_threads(watched):
 
 
 def test_not_executed(watched):
-    seen = watched([[12, 12]], lambda m: m["outer"](1))
-    assert seen["lines"] == []
-    assert seen["functions"] == {}
+    report = watched([[12, 12]], lambda m: m["outer"](1))
+    assert report["lines"] == []
+    assert report["functions"] == {}
 
 
 def test_importing_a_function_does_not_execute_it(watched):
@@ -105,21 +105,21 @@ def test_importing_a_function_does_not_execute_it(watched):
 
 
 def test_replaced_at_run_time(watched, tmp_path):
-    """Code of the same name, file and line that the tree does not hold is reported with a hash of its own."""
+    """Code of the same name, file and line that is not the tree's is reported with its own hash."""
 
     def call(module):
         forged = TEXT.replace("range(3)", "range(4)")
         exec(compile(forged, str((tmp_path / "mod.py").resolve()), "exec"), module)
         module["outer"](1)
 
-    seen = watched([[21, 21]], call)
-    assert seen["lines"] == [21]
-    assert not trusted(seen)
+    report = watched([[21, 21]], call)
+    assert report["lines"] == [21]
+    assert not trusted(report)
 
 
 def test_replaced_from_elsewhere_is_not_executed(watched):
-    seen = watched([[21, 21]], lambda m: (m.__setitem__("outer_helper", lambda flag: 0), m["outer"](1)))
-    assert seen["lines"] == []
+    report = watched([[21, 21]], lambda m: (m.__setitem__("outer_helper", lambda flag: 0), m["outer"](1)))
+    assert report["lines"] == []
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="sys.monitoring needs no early stop")
@@ -147,15 +147,15 @@ def in_thread(call, then=lambda: None, last=lambda: None):
 
     Returns the thread's trace function after each of its two calls.
     """
-    steps, found = [threading.Event() for _ in range(3)], []
+    steps, traces = [threading.Event() for _ in range(3)], []
 
     def work():
         call()
-        found.append(sys.gettrace())
+        traces.append(sys.gettrace())
         steps[0].set()
         steps[1].wait(10)
         last()
-        found.append(sys.gettrace())
+        traces.append(sys.gettrace())
         steps[2].set()
 
     _thread.start_new_thread(work, ())
@@ -163,7 +163,7 @@ def in_thread(call, then=lambda: None, last=lambda: None):
     then()
     steps[1].set()
     assert steps[2].wait(10)
-    return found
+    return traces
 
 
 def test_a_line_is_told_at_every_place(placed):
@@ -252,7 +252,7 @@ def test_hooks_are_undone(tmp_path, monkeypatch):
     watch.stop()
     sys.settrace(old)
     assert hooked() == before
-    assert all(one is not two for one, two in zip(before, during, strict=True))
+    assert all(old is not new for old, new in zip(before, during, strict=True))
 
 
 def test_no_ranges_no_tracing(tmp_path):
@@ -277,7 +277,7 @@ def test_missing_and_foreign_files(tmp_path):
 
 
 def test_hash_is_of_meaning_not_of_place(tmp_path):
-    one, two = write_tree(tmp_path / "1", {"m.py": TEXT}), write_tree(tmp_path / "2", {"m.py": "\n\n" + TEXT})
-    assert file_functions(one / "m.py") == file_functions(two / "m.py")
+    here, below = (write_tree(tmp_path / name, {"m.py": text}) for name, text in (("1", TEXT), ("2", "\n\n" + TEXT)))
+    assert file_functions(here / "m.py") == file_functions(below / "m.py")
     codes = [compile(f"def f(): return {value}", "x", "exec") for value in (1, 2)]
     assert len({code_sha256(code) for code in codes}) == 2

@@ -1,4 +1,4 @@
-"""A reproducer that lies, dies or is given the wrong tree never passes for the bug."""
+"""A reproducer that lies, dies or gets the wrong tree never passes for the bug."""
 
 import contextlib
 import errno
@@ -127,7 +127,7 @@ EXTRA = {**SOURCE, "toyup/needy.py": "import not_installed_anywhere\n", "toyup/b
 
 
 def limited(toy, code, seconds=60):
-    """A loaded machine may take seconds to start an arm: only one that is to outlast its time has little."""
+    """A pack with this code and a limit on time; a busy machine may take seconds to start an arm, so 60 by default."""
     short = SHORT.replace("timeout_s: 2", f"timeout_s: {seconds}")
     record = RECORD.replace("    timeout_s: 30\n    memory_gib: 2\n", short)
     return toy.pack(toy.patch(edited(TOTAL)), body(code), record)
@@ -149,25 +149,26 @@ def test_never_the_bug(toy, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "words"),
     [
-        ("hangs", "hung: 2 s"),
-        ("computes on", "over 2 s of processor time"),
-        ("memory limit", "over 0.3 GiB"),
-        ("SIGKILL", "SIGKILL"),
-        ("segfault", "SIGSEGV"),
-        ("hard exit", "exit status 0 without a record"),
-        ("no check", "made no bug check"),
-        ("imported from elsewhere", "not from the tree under test"),
-        ("missing dependency", "not_installed_anywhere is not installed"),
+        ("hangs", ["hung", "2 s"]),
+        ("computes on", ["processor", "2 s"]),
+        ("memory limit", ["memory", "0.3 GiB"]),
+        ("SIGKILL", ["SIGKILL"]),
+        ("segfault", ["SIGSEGV"]),
+        ("hard exit", ["status 0", "record"]),
+        ("no check", ["bug check"]),
+        ("imported from elsewhere", ["toyup.core", "fake.py"]),
+        ("missing dependency", ["not_installed_anywhere"]),
     ],
 )
-def test_the_reason_says_what_happened(toy, name, said):
-    assert said in toy.run(bad(toy, name), EXTRA).ruling.reason
+def test_the_reason_names_the_cause(toy, name, words):
+    reason = toy.run(bad(toy, name), EXTRA).ruling.reason
+    assert all(word in reason for word in words), reason
 
 
 def alive(pid):
-    """Running, and not just a zombie that nobody has reaped."""
+    """Whether the process runs; a zombie does not."""
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
@@ -176,7 +177,7 @@ def pids(lines):
 
 
 def left(numbers):
-    """Those processes that are still running two seconds later; they are killed."""
+    """The processes that still run two seconds later; kills them."""
     deadline = time.monotonic() + 2
     while any(map(alive, numbers)) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -209,7 +210,7 @@ ENDS = {
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("started", STARTED)
 def test_nothing_outlives_its_arm(toy, monkeypatch, started, end):
-    """Not a daemon either, whose open standard output would keep the run waiting."""
+    """Nor does a daemon, and the run does not wait for the output that it holds open."""
     monkeypatch.setattr(arms, "PATIENCE_S", 0.5)
     run = toy.run(limited(toy, f"{STARTED[started]}\n{ENDS[end]}", 2))
     (pid,) = pids(run.pristine[0].output)
@@ -219,7 +220,7 @@ def test_nothing_outlives_its_arm(toy, monkeypatch, started, end):
 
 @pytest.fixture
 def killed(toy, monkeypatch):
-    """Run an arm that starts a daemon and then sleeps, send the runner a signal: (the processes, temporary folder)."""
+    """Send the runner of an arm with a daemon a signal: (exit code, processes, temporary folder, output)."""
     place = toy.root / "temporary"
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))
@@ -228,21 +229,24 @@ def killed(toy, monkeypatch):
         write_tree(toy.upstream, SOURCE)
         code = DAEMON + "print('PID', os.getppid()); print('PID', os.getpid(), flush=True); time.sleep(60)"
         repo = toy.repository(toy.pack(reproducer=body(code)))
+        # a child keeps an ignored signal, as under nohup, but never a handler
+        before = signal.signal(signal.SIGHUP, lambda *_: None)
         runner = toy.verb(repo, "run", "7", "-v", "--upstream", str(toy.upstream), stderr=subprocess.STDOUT)
+        signal.signal(signal.SIGHUP, before)
         family = [int(next(line for line in runner.stdout if "PID" in line).split()[-1]) for _ in range(3)]
         runner.send_signal(number)
-        said, _ = runner.communicate(timeout=30)
-        return runner.returncode, family, place, said
+        output, _ = runner.communicate(timeout=30)
+        return runner.returncode, family, place, output
 
     return kill
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGTERM, signal.SIGINT])
 def test_nothing_outlives_the_runner(killed, number):
-    code, family, place, said = killed(number)
+    code, family, place, output = killed(number)
     assert code == (-9 if number == signal.SIGKILL else 130)
     assert left(family) == []
-    assert not any(word.value in said for word in Verdict), "an interrupted arm has no verdict"
+    assert not any(word.value in output for word in Verdict), "an interrupted arm has no verdict"
     deadline = time.monotonic() + 5  # the keeper removes the folder once the arm is gone
     while list(place.iterdir()) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -293,11 +297,12 @@ ENDLESS = {
 @pytest.mark.parametrize("where", ENDLESS)
 def test_processor_time_of_the_whole_family_counts(toy, where):
     arm = toy.run(limited(toy, ENDLESS[where].replace("os.wait() if os.fork() else None\n", ""), 2)).pristine[0]
-    assert (arm.outcome, arm.reason) == ("cannot_test", "over 2 s of processor time")
+    assert arm.outcome == "cannot_test"
+    assert "processor" in arm.reason and "2 s" in arm.reason
 
 
 class Keeper:
-    """A keeper with one process, whose figures a test sets."""
+    """A keeper with a process whose figures the test sets."""
 
     pid, status_now, used, started = 0, psutil.STATUS_SLEEPING, 0.0, True
 
@@ -318,7 +323,7 @@ class Keeper:
 
 
 def metered(monkeypatch, tmp_path, share, status, started=True):
-    """(seconds, reason) at which an arm that gets that share of a core is stopped, of a limit of 100 s."""
+    """(seconds, reason) of the stop of an arm that gets this share of a core, with a limit of 100 s."""
     clock, keeper = [0.0], Keeper()
     monkeypatch.setattr(arms.time, "monotonic", lambda: clock[0])
     spec = ArmSpec(tmp_path / "p/reproducer.py", tmp_path, [], "cpu", 0, "", {}, 100, 1, tmp_path)
@@ -332,25 +337,25 @@ def metered(monkeypatch, tmp_path, share, status, started=True):
 
 
 @pytest.mark.parametrize(
-    ("share", "status", "ends"),
+    ("share", "status", "end", "words"),
     [
-        (1, psutil.STATUS_RUNNING, (101, "over 100 s of processor time")),
-        (16, psutil.STATUS_RUNNING, (101, "over 100 s of processor time")),
-        (0.0625, psutil.STATUS_RUNNING, (1601, "over 100 s of processor time")),
-        (0.0001, psutil.STATUS_RUNNING, (2001, "over 2000 s of wall time")),
-        (0, psutil.STATUS_SLEEPING, (101, "hung: 100 s without using the processor")),
-        (0, psutil.STATUS_DISK_SLEEP, (2001, "over 2000 s of wall time")),
+        (1, psutil.STATUS_RUNNING, 101, ["over 100 s", "processor"]),
+        (16, psutil.STATUS_RUNNING, 101, ["over 100 s", "processor"]),
+        (0.0625, psutil.STATUS_RUNNING, 1601, ["over 100 s", "processor"]),
+        (0.0001, psutil.STATUS_RUNNING, 2001, ["over 2000 s", "wall"]),
+        (0, psutil.STATUS_SLEEPING, 101, ["hung", "100 s"]),
+        (0, psutil.STATUS_DISK_SLEEP, 2001, ["over 2000 s", "wall"]),
     ],
 )
-def test_a_busy_machine_does_not_decide(monkeypatch, tmp_path, share, status, ends):
+def test_a_busy_machine_does_not_decide(monkeypatch, tmp_path, share, status, end, words):
     seconds, stop = metered(monkeypatch, tmp_path, share, status)
-    assert (seconds, stop.reason) == (pytest.approx(ends[0], abs=10), ends[1])
-    assert stop.remedy == "--timeout 600"
+    assert (seconds, stop.remedy) == (pytest.approx(end, abs=10), "--timeout 600")
+    assert all(word in stop.reason for word in words), stop
 
 
-def test_an_arm_that_the_keeper_has_yet_to_start_is_not_idle(monkeypatch, tmp_path):
+def test_an_arm_that_the_keeper_has_not_started_is_not_idle(monkeypatch, tmp_path):
     seconds, stop = metered(monkeypatch, tmp_path, 0, psutil.STATUS_SLEEPING, started=False)
-    assert (seconds, stop.reason) == (pytest.approx(2001, abs=10), "over 2000 s of wall time")
+    assert seconds == pytest.approx(2001, abs=10) and "wall" in stop.reason
 
 
 def test_a_longer_time_can_be_given(toy):
@@ -376,9 +381,9 @@ def test_a_full_disk_in_the_arm_is_no_verdict(toy):
 def test_a_scratch_folder_that_cannot_be_written_is_the_users_message(toy, monkeypatch):
     spec = ArmSpec(toy.pack().reproducer, toy.root, [], "cpu", 0, "", {}, 1, 1, toy.root / "cache")
     monkeypatch.setattr(tempfile, "mkdtemp", refuse(errno.ENOSPC))
-    with pytest.raises(PatchlaneError) as said:
+    with pytest.raises(PatchlaneError) as refused:
         arms.run_arm(spec, print)
-    assert "TMPDIR" in said.value.remedy
+    assert "TMPDIR" in refused.value.remedy
 
 
 def refuse(number):
@@ -394,11 +399,10 @@ def test_trees_do_not_share_bytecode_and_the_interpreters_is_shared(tmp_path):
     specs = [
         ArmSpec(tmp_path, tmp_path / name, [], "cpu", 0, "", {}, 1, 1, tmp_path / "cache") for name in ("one", "two")
     ]
-    one, two = (Path(_environment(spec, tmp_path)["PYTHONPYCACHEPREFIX"]) for spec in specs)
+    folders = [Path(_environment(spec, tmp_path)["PYTHONPYCACHEPREFIX"]) for spec in specs]
     library = sysconfig.get_path("purelib").lstrip("/")
-    assert one != two
-    assert (one / library).resolve() == (two / library).resolve()
-    assert (one / str(tmp_path).lstrip("/")).resolve() != (two / str(tmp_path).lstrip("/")).resolve()
+    assert len({folder / str(tmp_path).lstrip("/") for folder in folders}) == 2
+    assert len({(folder / library).resolve() for folder in folders}) == 1
 
 
 def test_no_record_is_made_of_binary_output(toy):
@@ -452,15 +456,17 @@ def test_a_second_check_of_one_name_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("states", "expected"),
+    ("states", "outcome", "word"),
     [
-        (("healthy",), ("healthy", "1 bug check healthy")),
-        (("healthy", "healthy"), ("healthy", "2 bug checks healthy")),
-        (("healthy", "bug"), ("bug", "check 1")),
-        (("bug", "different"), ("different", "check 1")),
-        ((), ("different", "the reproducer made no bug check")),
+        (("healthy",), "healthy", "1"),
+        (("healthy", "healthy"), "healthy", "2"),
+        (("healthy", "bug"), "bug", "check 1"),
+        (("bug", "different"), "different", "check 1"),
+        ((), "different", "no bug"),
     ],
 )
-def test_outcome_of_checks(states, expected):
+def test_outcome_of_checks(states, outcome, word):
     checks = [Check(f"check {i}", "bug", state) for i, state in enumerate(states)]
-    assert judge([*checks, Check("neighbour", "guard", "failed")]) == expected
+    decided, reason = judge([*checks, Check("neighbour", "guard", "failed")])
+    assert decided == outcome and word in reason
+    assert "neighbour" not in reason and "check 0" not in reason

@@ -1,8 +1,9 @@
-"""What is shown of a run: whole arms, only what fails, colours, and lines that fit."""
+"""The screen shows whole arms and failing checks only, in colours, in lines that fit."""
 
 import dataclasses
 import io
 import json
+import re
 
 import pytest
 from rich.console import Console
@@ -36,16 +37,16 @@ def check(name, state, role="bug", measured=1.0, limit=0.5, **more):
 
 
 def lines(outcome, *checks, reason="seen"):
-    """What an arm prints and the engine adds."""
-    said = [f"[{c.state:>9}] {c.name}: {c.measured}" for c in checks]
+    """An arm's output with the engine's last line."""
+    printed = [f"[{c.state:>9}] {c.name}: {c.measured}" for c in checks]
     record = {"checks": [c.model_dump() for c in checks], "outcome": outcome, "patchlane": "record", "reason": reason}
     record |= {"remedy": "", "sentinel": None, "executed": {}}
     end = f"-> {outcome} in 33.4 s, peak 0.37 GiB: {reason}"
-    return ['{"patchlane": "stamp"}', "upstream warns", *said, json.dumps(record, sort_keys=True), end]
+    return ['{"patchlane": "stamp"}', "upstream warns", *printed, json.dumps(record, sort_keys=True), end]
 
 
-def play(made, arm, said, pack="pack05"):
-    for line in said:
+def play(made, arm, output, pack="pack05"):
+    for line in output:
         made.say(pack, arm, line)
 
 
@@ -84,7 +85,7 @@ def test_colours_reach_the_terminal(state, colour):
     assert (f"{colour}{state}" in shown(out)) == (state in screen.FAILING)
 
 
-def test_what_upstream_says_is_no_markup():
+def test_upstream_output_is_no_markup():
     out = terminal(colour=False)
     play(Screen(out), "pristine", lines("bug", check("[red]x[/]", "bug", measured="[/]", limit="no ValueError")))
     assert "[red]x[/]: raised [/]" in shown(out)
@@ -99,7 +100,7 @@ def test_lines_are_cut_to_the_terminal():
     assert max(len(line) for line in shown(out).splitlines()) == 80
 
 
-def test_an_attempt_says_what_was_raised_and_nothing_when_it_returned():
+def test_an_attempt_shows_its_exception_only():
     told = screen.told
     assert told(check("refuses: ValueError", "passed", measured="returned", limit="no exception")) == (
         "refuses: ValueError"
@@ -120,10 +121,10 @@ def test_packs_side_by_side_do_not_mix_their_lines():
 
 def test_an_arm_that_died_shows_its_last_lines():
     out = terminal(colour=False)
-    said = [*(f"line {n}" for n in range(9)), "-> different in 2.0 s, peak 0.1 GiB: died of signal SIGSEGV"]
-    play(Screen(out), "pristine", said)
+    output = [*(f"line {n}" for n in range(9)), "-> different in 2.0 s, peak 0.1 GiB: SIGSEGV"]
+    play(Screen(out), "pristine", output)
     rows = [line.strip() for line in shown(out).splitlines()]
-    assert rows[1:] == ["line 4", "line 5", "line 6", "line 7", "line 8", "died of signal SIGSEGV"]
+    assert rows[1:] == ["line 4", "line 5", "line 6", "line 7", "line 8", "SIGSEGV"]
 
 
 def test_nothing_is_said_after_an_interrupt(toy):
@@ -172,14 +173,17 @@ def ran(toy):
 
 def test_the_verdict_is_one_line_of_numbers(toy, ran):
     line, sentinels = screen.verdict(ran, 80).plain.splitlines()
-    assert line == "pack07  REPRODUCED_AND_FIXED  2 bug checks: bug -> healthy, 2 guards held"
+    assert line.split()[:2] == ["pack07", "REPRODUCED_AND_FIXED"]
+    assert re.findall(r"\d+", line) == ["07", "2", "2"] and "bug -> healthy" in line
     assert sentinels.split() == ["BUG_REPRODUCED", "FIX_VALIDATED"]
     healthy = toy.run(
         ran.pack, edited(("values[1:]:", "values:"), ('raise ValueError("empty is not supported")', "return None"))
     )
-    assert screen.verdict(healthy, 80).plain == "pack07  FIXED_UPSTREAM  2 bug checks: healthy, 2 guards held"
-    one = toy.run(toy.pack(reproducer=body('p.error("total", 1, 0, reference="0", bug_above=1)')), arm="pristine")
-    assert screen.verdict(one, 80).plain.splitlines()[0] == "pack07  REPRODUCED  1 bug check: bug"
+    line = screen.verdict(healthy, 80).plain
+    assert line.split()[:2] == ["pack07", "FIXED_UPSTREAM"] and re.findall(r"\d+", line) == ["07", "2", "2"]
+    pristine = toy.run(toy.pack(reproducer=body('p.error("total", 1, 0, reference="0", bug_above=1)')), arm="pristine")
+    line = screen.verdict(pristine, 80).plain.splitlines()[0]
+    assert line.split()[:2] == ["pack07", "REPRODUCED"] and re.findall(r"\d+", line) == ["07", "1"]
     stale = Run(ran.pack, Request(), ruling=Ruling(Verdict.UNTESTABLE, "reason " * 40))
     assert len(screen.verdict(stale, 80).plain) == 80
 

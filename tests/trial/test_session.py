@@ -1,4 +1,4 @@
-"""Packs side by side: each on a GPU of its own, and a receipt as soon as one ends."""
+"""Packs side by side: each on its own GPU, and a receipt as soon as a pack ends."""
 
 import threading
 
@@ -22,10 +22,10 @@ def packs(toy):
 
 def ran(monkeypatch, packs, visible, workers, together=1, lane="cuda"):
     """[(pack number, GPU)] in the order in which they began, and the numbers in the order of the results."""
-    seen, barrier = [], threading.Barrier(together)
+    begun, barrier = [], threading.Barrier(together)
 
     def execute(pack, request, store, say):
-        seen.append((pack.number, request.gpu))
+        begun.append((pack.number, request.gpu))
         if pack.number in (7, 8):
             barrier.wait(60)
         return Run(pack, request)
@@ -33,26 +33,26 @@ def ran(monkeypatch, packs, visible, workers, together=1, lane="cuda"):
     monkeypatch.setattr(session, "execute", execute)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     runs = session.run_packs(packs, Request(lane=lane), workers, screen.console(True))
-    return seen, [run.pack.number for run in runs]
+    return begun, [run.pack.number for run in runs]
 
 
 def test_two_packs_at_a_time_have_a_gpu_each(packs, monkeypatch):
-    seen, order = ran(monkeypatch, packs, "2,5", workers=2, together=2)
-    assert seen[0] == (9, None)  # which uses both, before the others
-    assert {gpu for number, gpu in seen if number in (7, 8)} == {"2", "5"}
-    assert dict(seen)[10] in ("2", "5") and order == [7, 8, 9, 10]
+    begun, order = ran(monkeypatch, packs, "2,5", workers=2, together=2)
+    assert begun[0] == (9, None)  # it uses both GPUs, before the others
+    assert {gpu for number, gpu in begun if number in (7, 8)} == {"2", "5"}
+    assert dict(begun)[10] in ("2", "5") and order == [7, 8, 9, 10]
 
 
 @pytest.mark.parametrize(("visible", "gpu"), [("3", "3"), ("", None)])
 def test_more_packs_than_gpus_share(packs, monkeypatch, visible, gpu):
-    seen, _ = ran(monkeypatch, packs, visible, workers=2, together=2)
-    assert sorted(seen) == [(number, gpu) for number in (7, 8, 9, 10)]
+    begun, _ = ran(monkeypatch, packs, visible, workers=2, together=2)
+    assert sorted(begun) == [(number, gpu) for number in (7, 8, 9, 10)]
 
 
 @pytest.mark.parametrize(("workers", "lane"), [(1, "cuda"), (2, "cpu")])
 def test_no_gpu_is_picked_without_need(packs, monkeypatch, workers, lane):
-    seen, order = ran(monkeypatch, packs, "0,1", workers, lane=lane)
-    assert sorted(seen) == [(number, None) for number in order] == [(n, None) for n in (7, 8, 9, 10)]
+    begun, order = ran(monkeypatch, packs, "0,1", workers, lane=lane)
+    assert sorted(begun) == [(number, None) for number in order] == [(n, None) for n in (7, 8, 9, 10)]
 
 
 def test_gpus_are_numbered_where_nobody_names_them(monkeypatch):
@@ -70,7 +70,7 @@ def test_an_arm_sees_its_gpu_only(toy, monkeypatch):
 
 
 def test_a_receipt_is_there_before_the_next_pack_runs(toy, monkeypatch):
-    """So a batch that is cut off keeps what has ended."""
+    """So an interrupted batch keeps the receipts of finished packs."""
     write_tree(toy.upstream, SOURCE)
     pack, written = toy.pack(), []
     monkeypatch.setenv("PATCHLANE_STORE", str(toy.root / "store"))

@@ -1,7 +1,7 @@
-"""What was compiled once for an arm of the runner, kept by content.
+"""Compile once for all arms of the runner, and keep the results by content.
 
-By the TIR text, the pass configs and TileLang's version for CUDA source; by the source and nvcc's version for a
-kernel's resources. Failures are never kept: the bug must happen in the run that claims it.
+CUDA source is kept by the TIR text, the pass configs and TileLang's version; a kernel's resources by the source and
+nvcc's version. Failures are never kept: the bug must happen in the run that claims it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def nvcc(source: str) -> dict[str, int]:
 
 
 def _path(kind: str, *content: str) -> Path | None:
-    """Where the artefact of this content is kept; None outside a runner, which names the folder."""
+    """The file for results of this content; None without a runner, which names the folder."""
     folder = os.environ.get("TILELANG_CACHE_DIR")
     key = hashlib.sha256("\0".join(content).encode()).hexdigest()
     return Path(folder) / f"patchlane-{kind}" / key if folder else None

@@ -25,10 +25,10 @@ _FACTORIES = ("arange", "as_tensor", "empty", "empty_like", "full", "ones", "ran
 def megatron_lane(device: str) -> None:
     """``device`` "cpu": stand in for the CUDA names Megatron asks for, GPU or not; call before it is imported."""
     if device == "cpu":
-        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # heeded as long as nobody has asked torch for a GPU
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # works until torch is first asked for a GPU
     import torch
 
-    if importlib.util.find_spec("triton") is None:  # megatron.core imports it unasked from 0.18 on
+    if importlib.util.find_spec("triton") is None:  # megatron.core 0.18 and later always import it
         raise CannotTest("triton is not installed", "pip install triton")
     if torch.cuda.is_available() != (device == "cuda"):
         raise CannotTest(f"lane {device} was asked for, torch sees {torch.cuda.device_count()} GPUs")
@@ -38,7 +38,7 @@ def megatron_lane(device: str) -> None:
 
 
 def _stand_in(cuda: Any, tensor: Any) -> None:
-    """The names of ``torch.cuda`` and of its tensors that Megatron asks for, on the CPU; once a process."""
+    """Give ``torch.cuda`` and tensors the names that Megatron asks for, on the CPU; once a process."""
     import torch
 
     if hasattr(torch.ones, "__wrapped__"):
@@ -113,7 +113,7 @@ def start_megatron(upstream: Callable[[str], Any], seed: int, rank: Rank, **para
 
 
 def _process_group(rank: Rank) -> None:
-    """Join the other ranks, or only ourselves; gloo over loopback where it has a name."""
+    """Join the other ranks, or a world of one; gloo uses loopback if this host names it ``lo``."""
     import torch
     import torch.distributed as dist
 

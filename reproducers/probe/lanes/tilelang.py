@@ -33,7 +33,7 @@ def named(configs: dict[str, Any]) -> dict[str, Any]:
 
 
 def nvcc_path() -> str:
-    """The nvcc on the path or of CUDA_HOME; CannotTest where there is none."""
+    """The nvcc on the path or of CUDA_HOME. Raises CannotTest if there is none."""
     tool = shutil.which("nvcc") or shutil.which("nvcc", path=f"{os.environ.get('CUDA_HOME', '/usr/local/cuda')}/bin")
     if tool is None:
         raise CannotTest("nvcc is not on the path", "install the CUDA toolkit, or set CUDA_HOME")
@@ -42,15 +42,15 @@ def nvcc_path() -> str:
 
 def nvcc(source: str) -> dict[str, int]:
     """{registers, stack, spill_stores, spill_loads} of the hungriest kernel in ``source``, as ptxas reports it."""
-    said = _compile(nvcc_path(), source)
-    frames = [tuple(map(int, row)) for row in USED.findall(said)]
+    report = _compile(nvcc_path(), source)
+    frames = [tuple(map(int, row)) for row in USED.findall(report)]
     most = [max(column) for column in zip(*frames, strict=True)] or [0, 0, 0]
-    registers = max(map(int, REGISTERS.findall(said)), default=0)
+    registers = max(map(int, REGISTERS.findall(report)), default=0)
     return dict(zip(("registers", "stack", "spill_stores", "spill_loads"), [registers, *most], strict=True))
 
 
 def _compile(tool: str, source: str) -> str:
-    """ptxas's report on the cubin; RuntimeError with nvcc's first error when the source is rejected."""
+    """ptxas's report on the cubin. Raises RuntimeError with nvcc's first error if it rejects the source."""
     import tilelang
 
     root = Path(tilelang.__file__).parent

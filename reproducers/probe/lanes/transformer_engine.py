@@ -1,9 +1,9 @@
 """Import Transformer Engine from a need's tree: the real thing on a GPU, without its C++ extension elsewhere.
 
-On the cpu lane every Python module of Transformer Engine is the real one, package ``__init__`` included. Stood in for
-are the compiled module ``transformer_engine_torch`` (quantize and dequantize in torch, every other name an empty class
-that does nothing), the loading of shared objects, and ONNX, which only its exporter uses. So the tensor classes and
-their dispatch can be tested here, no kernel and no module's forward.
+On the cpu lane every Python module of Transformer Engine is the real one, package ``__init__`` included. Stand-ins
+replace the compiled module ``transformer_engine_torch`` (quantize and dequantize in torch, every other name an empty
+class that does nothing), the loading of shared objects, and ONNX, which only its exporter uses. So the tensor classes
+and their dispatch can be tested here, but no kernel and no module's forward.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 from reproducers.probe.checks import CannotTest
 
 SHIM = "libcublaslt_shim.so"  # made by build_extension from cublaslt_shim.c
-ABSENT = "cublasLtGroupedMatrixLayoutInit_internal"  # from the cuBLAS that torch brings, if that is older
+ABSENT = "cublasLtGroupedMatrixLayoutInit_internal"  # an older cuBLAS of torch lacks it
 
 
 class DType(enum.IntEnum):
@@ -48,7 +48,7 @@ class Backend(enum.IntEnum):
 
 
 def import_transformer_engine(device: str) -> types.ModuleType:
-    """``transformer_engine.pytorch`` for a lane. Raises CannotTest where it or what it was built for is missing."""
+    """``transformer_engine.pytorch`` for a lane. Raises CannotTest if it, a dependency or its GPU is missing."""
     spec = importlib.util.find_spec("transformer_engine")
     if spec is None or spec.origin is None:
         raise CannotTest("transformer_engine is not on the path", "pass --needs DIR with its sources")
@@ -61,7 +61,7 @@ def import_transformer_engine(device: str) -> types.ModuleType:
 
 
 def _real(package: Path) -> types.ModuleType:
-    """Import what was built; the shim has to be in the process before the core library that misses its symbol."""
+    """Import the built package; the shim must be in the process before the core library that lacks its symbol."""
     import torch
 
     if not torch.cuda.is_available():
@@ -142,7 +142,7 @@ class _Names(type):
 
 
 class Absent(metaclass=_Names):
-    """What an empty module has under any name: may be named, subclassed and constructed; does nothing."""
+    """The value of every name of an empty module: may be named, subclassed and constructed; does nothing."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 

@@ -1,4 +1,4 @@
-"""What an arm keeps of the TileLang lane by content, and what it never keeps."""
+"""Arms keep results of the TileLang lane by content, and never keep failures."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ ptxas info    : Used 168 registers
 
 @pytest.fixture
 def compiler(tmp_path, monkeypatch):
-    """An nvcc on the path, and how often it was asked to compile."""
+    """An nvcc on the path; returns the list of sources that it compiled."""
     tool = tmp_path / "nvcc"
     tool.write_text("#!/bin/sh\necho release 13.0\n")
     tool.chmod(0o755)
