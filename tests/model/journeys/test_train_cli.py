@@ -70,8 +70,8 @@ def test_a_world_that_does_not_divide_is_refused(stack, text, tmp_path):
 
 
 def test_a_pipeline_longer_than_the_stack_has_cuts_is_refused(stack, text, tmp_path):
-    places = {"WORLD_SIZE": "8", "RANK": "0", "LOCAL_RANK": "0"}
-    refused(ended(stack, options(tmp_path, text, pp=8), **places), 2, "8 stages were asked for", "fix: ")
+    places = {"WORLD_SIZE": "9", "RANK": "0", "LOCAL_RANK": "0"}
+    refused(ended(stack, options(tmp_path, text, pp=9), **places), 2, "not 9", "fix: --pp 8 or fewer")
 
 
 @pytest.mark.parametrize("asked", ["mamba3=tilelang", "moe=grouped", "loss=liger"])
