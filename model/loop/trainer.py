@@ -17,7 +17,7 @@ from megatron.core import parallel_state
 
 from model.data.rows.loader import Batch, Loader
 from model.data.stored.dataset import Dataset
-from model.definition import rates
+from model.definition import memory, rates
 from model.definition.recipes import Recipe
 from model.layers.captured import graphs
 from model.loop import checkpoint, refusals, run_record
@@ -33,7 +33,7 @@ from model.profile.profiling import Window
 from model.records.metrics import MetricsLog
 from model.records.records import Phases, Train, Valid
 from model.records.sinks import open_sinks
-from model.step import peaks, waits
+from model.step import waits
 from model.step.engine import Engine, Outcome
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import write_atomic
@@ -243,7 +243,7 @@ class Trainer:
             learning_rate=outcome.learning_rate, skipped=outcome.skipped,
             expert_load=outcome.load.expert, rank_load=outcome.load.rank,
             peak_gib=max(outcome.peaks_gib, default=None), peaks_gib=outcome.peaks_gib or None,
-            reserved_gib=torch.cuda.memory_reserved() / peaks.GIB if cuda else None,
+            reserved_gib=torch.cuda.memory_reserved() / memory.GIB if cuda else None,
             **vars(rates.rates(self.engine.size, tokens, total, self.place.size, self.gpu, self.sequence)),
             seconds=Phases(
                 data=loaded, forward_backward=outcome.seconds[0], optimizer=outcome.seconds[1],
