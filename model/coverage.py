@@ -18,7 +18,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def show(run: Annotated[Path, typer.Argument(help="run directory, with its coverage.json")]) -> None:
-    """Print which patched lines a run's first steps executed, by layer; exit 1 where a consumed pack never ran."""
+    """Print which patched lines a run's first steps executed, by layer; exit 1 if a consumed pack never ran."""
     from rich.console import Console
 
     record, console = read(run), Console(width=None if sys.stdout.isatty() else 160)
@@ -26,7 +26,7 @@ def show(run: Annotated[Path, typer.Argument(help="run directory, with its cover
     steps = history.train(history.read(run)) if (run / history.NAME).exists() else []
     console.print(cost(record, steps), highlight=False)
     for name in record.foreign:
-        console.print(f"running code is not the file's: {name}", highlight=False)
+        console.print(f"other code than the file's ran: {name}", highlight=False)
     lost = record.missing()
     for name, pack in lost.items():
         console.print(f"{name}: consumed by {'; '.join(pack.wanted_on(record.device))}, yet never ran", style="red")

@@ -28,7 +28,7 @@ def main(
     micro_batch: Annotated[int, typer.Option(help="rows of a micro-batch")] = 1,
     markdown: Annotated[bool, typer.Option("--markdown", help="print Markdown: docs/nam56r.md")] = False,
 ) -> None:
-    """Everything that follows from a size's definition, for a layout: of the options, or of the recipe of that name."""
+    """Print all that follows from a size's definition, for the options' layout or for that of the recipe named SIZE."""
     recipe, console = RECIPES.get(size), Console(width=None if sys.stdout.isatty() else 160)
     if recipe is not None:
         size, ep, pp, micro_batch = recipe.size, recipe.expert_parallel, recipe.pipeline_parallel, recipe.micro_batch

@@ -1,4 +1,4 @@
-"""What a run trains on, held to model/patches.lock before it begins and to its checkpoint when it resumes.
+"""Write or check model/patches.lock: the patches and trees that a run may train on, by digest.
 
 ``python -m model.lock write`` makes the lock anew from packs and manifest, ``check`` compares it with them.
 """
@@ -18,7 +18,7 @@ app = typer.Typer(add_completion=False, help=__doc__)
 
 @app.command()
 def write() -> None:
-    """Make model/patches.lock anew from the packs that are validated."""
+    """Make model/patches.lock anew from the validated packs."""
     text = lock_file.render(lock_file.current(Store()))
     same = lock_file.LOCK.is_file() and lock_file.LOCK.read_text() == text
     write_atomic(lock_file.LOCK, text.encode())
@@ -27,11 +27,11 @@ def write() -> None:
 
 @app.command()
 def check() -> None:
-    """Exit 1 when model/patches.lock is not what packs and manifest give."""
-    found = lock_file.current(Store())
-    rows = lock_file.differences(lock_file.read(), found)
-    if not rows and lock_file.LOCK.read_text() != lock_file.render(found):
-        rows = ["titles or layout"]
+    """Exit 1 if model/patches.lock differs from packs and manifest."""
+    current = lock_file.current(Store())
+    rows = lock_file.differences(lock_file.read(), current)
+    if not rows and lock_file.LOCK.read_text() != lock_file.render(current):
+        rows = ["titles or layout differ"]
     for row in rows:
         typer.echo(f"(lock, packs) {row}")
     typer.echo("lock check: " + (f"{len(rows)} differences; fix: {WRITE}" if rows else "clean"))

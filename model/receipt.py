@@ -1,7 +1,7 @@
-"""``python -m model.receipt keep RUN NAME``: what a training run left, kept under ``receipts/train/NAME`` with digests.
+"""``python -m model.receipt keep RUN NAME``: keep a training run's files under ``receipts/train/NAME`` with digests.
 
-``check`` reads every kept run again: digests, and that the summary is what the records give. ``table`` prints all runs
-as the page ``docs/benchmarks.md``. Nothing is typed by hand.
+``check`` compares every kept run with its digests, and its summary with its records. ``table`` prints all runs as the
+page ``docs/benchmarks.md``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def keep_command(
 
 @app.command()
 def check() -> None:
-    """Fail when a kept run is not what its receipt says."""
+    """Fail if a kept run differs from its receipt."""
     rows = faults()
     if rows:
         raise PatchlaneError("\n".join(rows), "git checkout receipts/train")

@@ -1,4 +1,4 @@
-"""``python -m model.report RUN``: what a run reached, from its metrics.jsonl alone."""
+"""``python -m model.report RUN``: a run's speed, losses, gradient norms and memory, from its metrics.jsonl alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def main(
     warmup: Annotated[int, typer.Option(min=0, help="recorded steps left out of the medians")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Medians of speed, losses, gradient norms and memory of a run."""
+    """Print a run's speed, losses, gradient norms and memory."""
     report = summarise(run, warmup)
     if as_json:
         print(report.model_dump_json(indent=2))

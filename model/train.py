@@ -19,7 +19,7 @@ app = typer.Typer(add_completion=False)
 
 
 def _list(asked: bool) -> None:
-    """Print the recipes and end: name, size, ranks, steps and what stands behind it."""
+    """Print each recipe and end: name, size, ranks, steps and the run that verified it."""
     if asked:
         for recipe in recipes.RECIPES.values():
             known = recipe.verified or "no run yet"
@@ -49,9 +49,9 @@ def main(
     bf16: Annotated[bool | None, typer.Option("--bf16/--fp32")] = None,
     path: Annotated[list[str] | None, typer.Option(help="KIND=PATH, e.g. mamba3=torch")] = None,
     deterministic: Annotated[bool, typer.Option()] = False,
-    recompute: Annotated[bool, typer.Option("--recompute", help="layers' activations again in backward")] = False,
+    recompute: Annotated[bool, typer.Option("--recompute", help="activations again in backward, not kept")] = False,
     resume: Annotated[bool, typer.Option("--resume/--fresh")] = True,
-    patches_changed_ok: Annotated[bool, typer.Option(help="resume although the checkpoint had other patches")] = False,
+    patches_changed_ok: Annotated[bool, typer.Option(help="resume a checkpoint of other patches")] = False,
     cuda_graphs: Annotated[bool, typer.Option("--cuda-graphs/--no-cuda-graphs", help="replay layers")] = False,
     late_reads: Annotated[
         bool | None, typer.Option("--late-reads/--early-reads", help="read losses and norm last; default on a GPU")
@@ -59,12 +59,12 @@ def main(
     overlap_grads: Annotated[bool, typer.Option("--overlap-grads", help="reduce beside the backward pass")] = False,
     overlap_weights: Annotated[bool, typer.Option("--overlap-weights", help="gather beside the forward pass")] = False,
     bucket: Annotated[int | None, typer.Option(min=1, help="parameters reduced or gathered at a time")] = None,
-    waits: Annotated[int | None, typer.Option(min=1, help="a step: count the host's waits for the GPU in it")] = None,
+    waits: Annotated[int | None, typer.Option(min=1, help="the step to count the host's waits for the GPU in")] = None,
     profile: Annotated[str | None, typer.Option(help="FIRST:LAST, steps under torch.profiler")] = None,
     wandb: Annotated[bool | None, typer.Option("--wandb/--no-wandb")] = None,
-    seed: Annotated[int, typer.Option(help="of the rows' order")] = 0,
+    seed: Annotated[int, typer.Option(help="seed of the rows' order")] = 0,
 ) -> None:
-    """Train SIZE by the recipe named so, or the one made for it; options change the recipe."""
+    """Train SIZE by its recipe, or by the recipe of this name; options change the recipe."""
     recipe = recipes.RECIPES.get(size) or recipes.for_size(named(size).name)
     recipe = recipe.changed(
         steps=steps, micro_batch=micro_batch, accumulate=accumulate, sequence=sequence, learning_rate=learning_rate,
@@ -86,7 +86,7 @@ def main(
         from model.records import history
         from model.reports import pictures
 
-        for picture in pictures.draw(out) if history.train(history.read(out)) else []:  # none if ended before any step
+        for picture in pictures.draw(out) if history.train(history.read(out)) else []:  # none if no step was taken
             print(picture)
 
 

@@ -24,19 +24,19 @@ APPLIES = {"--key": ("jsonl", "parquet"), "--split": ("text",), "--language": ("
 def build(
     paths: Annotated[list[Path] | None, typer.Argument(help="files or folders; none for --source stdlib")] = None,
     out: Annotated[Path | None, typer.Option(help="folder to make; default: the cache, named by content")] = None,
-    source: Annotated[Sources, typer.Option(help="what PATHS hold")] = "stdlib",
+    source: Annotated[Sources, typer.Option(help="kind of PATHS")] = "stdlib",
     tokenizer: Annotated[str, typer.Option(help="byte, or hf:FILE for a tokenizers JSON file")] = "byte",
     eod: Annotated[str | None, typer.Option(help="with hf: the token that ends a document")] = None,
     valid_percent: Annotated[float, typer.Option(help="share of documents held out, by content hash")] = 2.0,
     structure: Annotated[
         bool | None, typer.Option(help="per-token side columns; default: yes, except for parquet, which has no text")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="processes; the result does not depend on it")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="processes; the dataset does not depend on their number")] = 1,
     key: Annotated[str | None, typer.Option(help="jsonl: field of the text (text); parquet: column (tokens)")] = None,
     split: Annotated[str | None, typer.Option(help=r"text: regex of separating lines, '\s*' for blank ones")] = None,
-    language: Annotated[Literal["python", "text"] | None, typer.Option(help="jsonl: what the texts are (text)")] = None,
+    language: Annotated[Literal["python", "text"] | None, typer.Option(help="jsonl: of the texts (text)")] = None,
 ) -> None:
-    """Write train and valid splits as Megatron indexed datasets, or reuse the same dataset if it is there."""
+    """Write train and valid splits as Megatron indexed datasets, or reuse a dataset of the same inputs."""
     from model.data.build import build as run
     from model.data.encode import EncoderOptions
     from model.data.errors import DataError
@@ -79,7 +79,7 @@ def show(
     folder: Annotated[Path, typer.Argument(help="a dataset's folder", metavar="DIR")],
     verify: Annotated[bool, typer.Option("--verify", help="read every file and compare its sha256")] = False,
 ) -> None:
-    """Print a dataset's record; with --verify exit 1 when a file is not the one that was built."""
+    """Print a dataset's record; with --verify exit 1 if a file has changed since it was built."""
     from model.data.show import table
     from model.data.stored.dataset import damaged, read_record
 

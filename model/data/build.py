@@ -1,4 +1,4 @@
-"""Build a dataset folder: whole or not at all, and only when one of the same inputs is not there already."""
+"""Build a dataset folder, whole or not at all; reuse a folder that holds the dataset of the same inputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from model.data.stored.dataset import RECORD, SPLITS, DatasetRecord, FileRecord,
 from model.data.stored.indexed import IndexedWriter, token_dtype
 from reproducers.base.files import file_sha256, json_sha256, scratch_folder
 
-FORMAT = 1  # raised when the same inputs begin to give other files
+FORMAT = 1  # raise it when the same inputs begin to give other files
 Progress = Callable[[int], None]
 
 
@@ -42,18 +42,18 @@ def build(
     workers: int = 1,
     progress: Progress = lambda size: None,
 ) -> Built:
-    """Build into ``out`` (default: a folder named by content in the cache), or find it built there.
+    """Build into ``out``, or reuse it if it holds this dataset. Default: a folder in the cache, named by content.
 
-    ``progress`` is told the bytes of each document. DataError when ``out`` holds anything else, when the corpus
-    changed meanwhile or is empty, and for whatever its readers refuse; ``out`` is then as it was.
+    ``progress`` is called with the bytes of each document. Raises DataError if ``out`` holds anything else, if the
+    corpus is empty or changes during the build, and if a reader refuses a file; ``out`` then stays as it was.
     """
     if not 0 <= options.valid_percent < 100:
         raise DataError(f"--valid-percent {options.valid_percent:g}", "--valid-percent 2 (from 0 to below 100)")
     tokenizer = tokenizers.load(options.tokenizer, options.eod_token).description
     key = _build_digest(corpus, options, tokenizer)
     folder = out or _default_folder(corpus, tokenizer, key)
-    if (found := _existing(folder, key)) is not None:
-        return Built(folder, found, reused=True)
+    if (existing := _existing(folder, key)) is not None:
+        return Built(folder, existing, reused=True)
     with scratch_folder(folder.parent, "data-") as scratch:
         inner = scratch / "dataset"
         inner.mkdir()
@@ -61,15 +61,15 @@ def build(
         (inner / RECORD).write_text(record.model_dump_json(indent=1) + "\n")
         try:
             inner.replace(folder)
-        except OSError:  # someone built into the same folder meanwhile
-            if (found := _existing(folder, key)) is None:
+        except OSError:  # another process built into the same folder meanwhile
+            if (existing := _existing(folder, key)) is None:
                 raise
-            return Built(folder, found, reused=True)
+            return Built(folder, existing, reused=True)
     return Built(folder, record, reused=False)
 
 
 def _build_digest(corpus: Corpus, options: EncoderOptions, tokenizer: TokenizerDescription) -> str:
-    """sha256 of everything that determines the dataset's content; where the files lie is no part of it."""
+    """sha256 of everything that determines the dataset's content; the files' location does not."""
     chosen = {k: v for k, v in asdict(options).items() if k in ("valid_percent", "structure")}
     described = corpus.description.model_dump(mode="json")
     return json_sha256({"format": FORMAT, "corpus": described, "tokenizer": tokenizer.model_dump(), **chosen})
@@ -81,11 +81,11 @@ def _default_folder(corpus: Corpus, tokenizer: TokenizerDescription, key: str) -
 
 
 def _existing(folder: Path, key: str) -> DatasetRecord | None:
-    """The dataset of the same build in ``folder``; None when nothing is there, DataError when something else is."""
+    """Record of the same build in ``folder``, None if nothing is there. Raises DataError if something else is."""
     if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return None
     if not (folder / RECORD).is_file():
-        raise DataError(f"{folder} exists and is no dataset", "name another folder: --out DIR")
+        raise DataError(f"{folder} exists and holds no dataset", "name another folder: --out DIR")
     record = read_record(folder)
     if record.build_sha256 != key:
         raise DataError(

@@ -41,8 +41,8 @@ class EncoderOptions:
 
 
 class Encoder:
-    """Tokenizes, annotates and assigns a split. The split hangs on the document's content alone: it is the same in
-    any order and whatever else the corpus holds, and copies of a document never straddle it.
+    """Tokenizes, annotates and assigns a split. The split depends on the document's content alone, not on order or on
+    other documents, so all copies of a document are in one split.
     """
 
     def __init__(self, options: EncoderOptions) -> None:
@@ -51,7 +51,7 @@ class Encoder:
         self._description = self._tokenizer.description
 
     def __call__(self, document: Document) -> EncodedDocument | None:
-        """None for an empty document. DataError, naming the document, when an id is outside the vocabulary."""
+        """None for an empty document. Raises DataError if an id is outside the vocabulary."""
         columns: dict[str, NDArray[Any]] = {}
         if document.tokens is not None:
             ids = self._given(document.name, document.tokens)
@@ -71,7 +71,7 @@ class Encoder:
         )
 
     def _given(self, name: str, ids: NDArray[Any]) -> NDArray[Any]:
-        """Ready-made ids without an EOD at their end."""
+        """The corpus's own ``ids`` without a final EOD. Raises DataError if one is outside the vocabulary."""
         size = self._description.vocab_size
         if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < size:
             raise DataError(
@@ -88,8 +88,8 @@ def split_of(sha256: bytes, valid_percent: float) -> Split:
 
 def encode_all(documents: Iterable[Document], options: EncoderOptions, workers: int) -> Iterator[EncodedDocument]:
     """Every document that is not empty, encoded, in order. Holds a bounded number of documents."""
-    found = map(Encoder(options), documents) if workers <= 1 else _in_processes(documents, options, workers)
-    return (document for document in found if document is not None)
+    encoded = map(Encoder(options), documents) if workers <= 1 else _in_processes(documents, options, workers)
+    return (document for document in encoded if document is not None)
 
 
 def _in_processes(

@@ -1,4 +1,4 @@
-"""The one error that bad data, files or options raise."""
+"""The error that bad data, files and options raise."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from reproducers.base.errors import PatchlaneError
 
 
 class DataError(PatchlaneError):
-    """Input, a dataset file or an option is not usable; the message names it, ``remedy`` mends it."""
+    """An input, a dataset file or an option cannot be used; the message names it and ``remedy`` says what helps."""

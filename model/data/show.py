@@ -1,4 +1,4 @@
-"""What a person sees of a dataset: its record as a table, and a bar while a long build runs."""
+"""A dataset's record as a table, and a progress bar for a long build."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def table(record: DatasetRecord) -> None:
 
 
 class Bar:
-    """Progress in bytes of the corpus on standard error, if there is a terminal and it takes longer than 2 s."""
+    """Progress in bytes of the corpus on standard error, on a terminal, once a build has taken 2 s."""
 
     def __init__(self, corpus: Corpus) -> None:
         self._corpus, self._begun, self._done = corpus, time.monotonic(), 0
@@ -53,7 +53,7 @@ class Bar:
         if self._task is None:
             if not self._progress.console.is_terminal or time.monotonic() - self._begun < SHOWN_AFTER_S:
                 return
-            # Token shards have no text whose bytes could be counted: the bar only moves.
+            # Token shards have no text to count bytes of: the bar only moves.
             total = self._corpus.description.bytes if self._done else None
             self._task = self._progress.add_task(self._corpus.description.source, total=total)
             self._progress.start()

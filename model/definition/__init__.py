@@ -1,1 +1,1 @@
-"""What NAM56R is, as numbers: sizes, layers, parameters, memory, FLOPs, recipes. Imports no torch."""
+"""NAM56R as numbers: sizes, layers, parameters, memory, FLOPs, recipes. Imports no torch."""

@@ -1,4 +1,4 @@
-"""Memory of one rank for a layout: weights, gradients and optimizer exactly, activations by what autograd must keep."""
+"""Memory of one rank for a layout: weights, gradients and optimizer exactly, activations as autograd must keep them."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def stage_parameters(size: Size, layout: Layout, stage: int) -> tuple[int, int]:
         "mamba3": parameters.mamba3(size),
         "m2rnn": parameters.m2rnn(size),
     }
-    mine = stages(size, layout)[stage]
-    dense = sum(each[layer.kind] for layer in mine)
-    dense += parameters.indexer(size) * sum(layer.indices_from == layer.number for layer in mine)
+    layers = stages(size, layout)[stage]
+    dense = sum(each[layer.kind] for layer in layers)
+    dense += parameters.indexer(size) * sum(layer.indices_from == layer.number for layer in layers)
     part = parameters.by_part(size)
     first, last = stage == 0, stage == layout.pipeline - 1
     if first or (last and size.mtp_depths):  # MTP embeds its tokens itself
@@ -53,11 +53,11 @@ def stage_parameters(size: Size, layout: Layout, stage: int) -> tuple[int, int]:
         dense += part["n-gram hash embedding"] + part["structure embedding"]
     if last:
         dense += part["head"] + part["final norm"] + part["MTP"]
-    return dense, sum(layer.kind == "moe" for layer in mine) * experts_of_layer // layout.expert
+    return dense, sum(layer.kind == "moe" for layer in layers) * experts_of_layer // layout.expert
 
 
 def activation_bytes(size: Size, kind: str) -> float:
-    """Bytes a token that a layer keeps for its backward pass, bf16 unless said."""
+    """Bytes a token that a layer keeps for its backward pass, most of them in bf16."""
     h, e, m, a, r = size.hidden, size.experts, size.mamba, size.attention, size.m2rnn
     if kind in ("mla", "dsa"):
         heads = size.heads * (2 * a.qk_dim + 2 * a.v_dim + 1)
@@ -75,7 +75,7 @@ def activation_bytes(size: Size, kind: str) -> float:
 
 
 def workspace_bytes(size: Size) -> float:
-    """Bytes a token that one layer's backward pass takes for itself and gives back: Mamba-3's state before every chunk.
+    """Bytes a token that one layer's backward pass takes and gives back: Mamba-3's state before every chunk.
 
     (mamba_ssm/ops/tilelang/mamba3/mamba3_mimo.py @ 2.3.2.post1 keeps none of them: the backward computes them again.)
     """

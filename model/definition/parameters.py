@@ -1,7 +1,8 @@
 """Parameters by part, from the definition alone; a test builds each size on the meta device and compares.
 
 Shapes are those of megatron-core 0.19.0's modules (5be9626709af2722333bf54797c954c09edeada3), mamba-ssm 2.3.2.post1's
-Mamba3 and ``model.layers``. MLA and the indexer have no norms on their low-rank activations, as Megatron's hybrid spec.
+Mamba3 and ``model.layers``. Like in Megatron's hybrid spec, MLA and the indexer have no norms on their low-rank
+activations.
 """
 
 from __future__ import annotations
@@ -87,6 +88,6 @@ def total(size: Size) -> int:
 
 
 def active(size: Size) -> int:
-    """Parameters that one token meets: all but the experts that its router leaves out and hash rows it does not hit."""
+    """Parameters that one token meets: all but the experts that its router leaves out."""
     idle = (size.experts.count - size.experts.topk) * 2 * size.hidden * size.experts.ffn * size.count("moe")
     return total(size) - idle

@@ -5,40 +5,40 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 PERIOD = "AEMEAEMEAEMR"
-# Megatron's symbols: "+" MLA, "D" sparse attention, "E" MoE, "M" Mamba. The M²RNN takes the slot of "G", which
-# Megatron-Core builds from whatever spec it is given and NAM56R has no other use for.
+# Megatron's symbols: "+" MLA, "D" sparse attention, "E" MoE, "M" Mamba. The M²RNN takes the slot of "G": Megatron-Core
+# builds any spec given for it, and NAM56R does not need it otherwise.
 SYMBOLS = {"mla": "+", "dsa": "D", "moe": "E", "mamba3": "M", "m2rnn": "G"}
 MTP_PATTERN = "+-"  # one MTP depth: dense MLA, dense MLP
 KIND_OF_LETTER = {"E": "moe", "M": "mamba3", "R": "m2rnn"}
-MLA_EVERY = 4  # of the attention layers, the first of each four is full MLA, the other three are sparse
+MLA_EVERY = 4  # the first of each four attention layers is full MLA, the other three are sparse
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of the main stack: its 1-based number as Megatron counts, its kind, and where its indices come from."""
+    """One layer of the main stack: its number as Megatron counts, from 1, its kind, and the source of its indices."""
 
     number: int
     kind: str
-    indices_from: int | None = None  # DSA only: the layer that computes the top-k; itself for the first of three
+    indices_from: int | None = None  # DSA only: the layer that computes the top-k; the first of three computes its own
 
 
 def layers(count: int, period: str = PERIOD) -> tuple[Layer, ...]:
     """The first ``count`` layers of the tiled period, 1-based. ValueError for a letter that names no layer kind."""
-    found, attention, source = [], 0, 0
+    stack, attention, source = [], 0, 0
     for number in range(1, count + 1):
         letter = period[(number - 1) % len(period)]
         if letter != "A":
             if letter not in KIND_OF_LETTER:
                 raise ValueError(f"layer {number}: {letter!r} is no layer kind; A, {', '.join(KIND_OF_LETTER)} are")
-            found.append(Layer(number, KIND_OF_LETTER[letter]))
+            stack.append(Layer(number, KIND_OF_LETTER[letter]))
             continue
         rank, attention = attention, attention + 1
         if rank % MLA_EVERY == 0:
-            found.append(Layer(number, "mla"))
+            stack.append(Layer(number, "mla"))
             continue
         source = number if rank % MLA_EVERY == 1 else source
-        found.append(Layer(number, "dsa", source))
-    return tuple(found)
+        stack.append(Layer(number, "dsa", source))
+    return tuple(stack)
 
 
 def megatron_pattern(stack: tuple[Layer, ...], mtp_depths: int, cuts: tuple[int, ...] = ()) -> str:
@@ -73,14 +73,15 @@ def possible_cuts(stack: tuple[Layer, ...]) -> list[int]:
 
 
 def even_cuts(stack: tuple[Layer, ...], stages: int) -> tuple[int, ...]:
-    """Where to cut the stack into ``stages``, as near to equal layer counts as ``possible_cuts`` lets it.
+    """Where to cut the stack into ``stages``, as near to equal layer counts as ``possible_cuts`` allows.
 
-    ValueError when there are too few places to cut.
+    Raises ValueError if there are too few places to cut.
     """
     allowed, chosen = possible_cuts(stack), list[int]()
+    spare = len(allowed) - (stages - 1)
+    if spare < 0:
+        raise ValueError(f"{len(stack)} layers can be cut into {len(allowed) + 1} stages at most, not {stages}")
     for stage in range(1, stages):
-        free = [n for n in allowed if not chosen or n > chosen[-1]]
-        if not free:
-            raise ValueError(f"{len(stack)} layers can be cut in {stage} places only, {stages} stages were asked for")
+        free = [n for n in allowed[: spare + stage] if not chosen or n > chosen[-1]]  # leaves the later cuts a place
         chosen.append(min(free, key=lambda n: (abs(n - stage * len(stack) / stages), n)))
     return tuple(chosen)

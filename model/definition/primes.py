@@ -1,4 +1,4 @@
-"""Sizes of the n-gram hash tables; apart from the layer because the accounting wants them without torch."""
+"""Sizes of the n-gram hash tables, apart from their layer so that the accounting needs no torch."""
 
 from __future__ import annotations
 

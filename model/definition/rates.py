@@ -21,13 +21,13 @@ PEAKS = {
 
 
 def peak_tflops(gpu: str | None) -> float | None:
-    """Of the GPU named by the driver ("NVIDIA H200"); None for a CPU or one that is not in the table."""
+    """Peak of the GPU by its name from the driver ("NVIDIA H200"); None for a CPU or a GPU not in the table."""
     return next((peak for name, peak in PEAKS.items() if gpu and name in gpu), None)
 
 
 @dataclass(frozen=True)
 class Rates:
-    """Named as the fields of ``records.Train``."""
+    """A step's rates, in fields named like those of ``records.Train``."""
 
     tokens_per_s_per_gpu: float
     tflops_megatron: float
@@ -37,7 +37,10 @@ class Rates:
 
 
 def rates(size: Size, tokens: int, seconds: float, gpus: int, gpu: str | None, sequence: int | None = None) -> Rates:
-    """Of a step of ``tokens`` tokens over all ``gpus`` (ranks, on a CPU) in ``seconds``; ``gpu`` is None on a CPU."""
+    """The rates of ``tokens`` tokens in ``seconds`` over all ``gpus`` (ranks on a CPU, where ``gpu`` is None).
+
+    Raises ValueError if ``seconds`` is not positive.
+    """
     if seconds <= 0:
         raise ValueError(f"a step takes more than {seconds} s")
     speed = tokens / seconds / gpus

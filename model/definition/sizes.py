@@ -1,4 +1,4 @@
-"""The named sizes of NAM56R: one typed definition each, from which all else is derived."""
+"""The named sizes of NAM56R: one typed definition each, and all else is derived from it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Attention(Frozen):
 
 
 class Indexer(Frozen):
-    """DSA's lightning indexer (DeepSeek-V3.2-Exp): which keys a query may see, and the loss it learns by."""
+    """DSA's lightning indexer (DeepSeek-V3.2-Exp), which chooses the keys of a query, and the weight of its loss."""
 
     heads: int = 32
     head_dim: int = 64
@@ -166,7 +166,7 @@ SIZES: dict[str, Size] = {
 
 
 def named(name: str) -> Size:
-    """The size of that name. PatchlaneError otherwise."""
+    """The size called ``name``. Raises PatchlaneError if there is none."""
     if name not in SIZES:
         raise PatchlaneError(f"no size is named {name!r}", f"choose one of: {', '.join(SIZES)}")
     return SIZES[name]

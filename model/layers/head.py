@@ -1,6 +1,6 @@
-"""The output head and its loss as one: logits are never held whole, for the main head and for MTP's.
+"""The output head and its loss as one, so that logits are never held whole, for the main head and for MTP's.
 
-Megatron hands whatever its output layer returns to ``compute_language_model_loss``; ours returns the hidden states.
+Megatron hands its output layer's result to ``compute_language_model_loss``; this one returns the hidden states.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from model.layers.common import paths
 
 # Tokens whose logits exist at a time on the torch path: 1.5 GiB in bf16 and fp32 at a vocabulary of 65,536
 CHUNK = 4096
-IGNORED = -100  # a label that has no loss
+IGNORED = -100  # a label without a loss
 
 
 class Head(ColumnParallelLinear):
@@ -44,19 +44,19 @@ def chunked_loss(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
 
 
 def liger_loss(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-    """As ``chunked_loss`` by Liger-Kernel's fused linear cross entropy with pack 09's per-token gradients."""
+    """``chunked_loss`` by Liger-Kernel's fused linear cross entropy with pack 09's per-token gradients."""
     from liger_kernel.ops.fused_linear_cross_entropy import LigerFusedLinearCrossEntropyFunction
 
     # (input, weight, target, bias, ce_weight, ignore_index, lse_square_scale, label_smoothing, reduction)
-    found = LigerFusedLinearCrossEntropyFunction.apply(hidden, weight, labels, None, None, IGNORED, 0.0, 0.0, "none")
-    result: Tensor = found[0] if isinstance(found, tuple) else found
-    return result
+    out = LigerFusedLinearCrossEntropyFunction.apply(hidden, weight, labels, None, None, IGNORED, 0.0, 0.0, "none")
+    losses: Tensor = out[0] if isinstance(out, tuple) else out
+    return losses
 
 
 class _Unread(torch.autograd.Function):  # type: ignore[misc]
-    """Liger-Kernel's loss of each token, without its count of labels, which the host waits for and "none" never uses.
+    """Liger-Kernel's loss of each token without its count of labels, which "none" ignores and the host waits for.
 
-    Forward are its chunks and its kernel, backward is pack 09's.
+    Forward uses its chunks and kernel, backward is pack 09's.
     """
 
     @staticmethod
@@ -94,9 +94,9 @@ class _Unread(torch.autograd.Function):  # type: ignore[misc]
 
 
 def unread_loss(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-    """As ``liger_loss``, by the same kernels; the host waits for nothing."""
-    found: Tensor = _Unread.apply(hidden.contiguous(), weight, labels.contiguous())
-    return found
+    """``liger_loss`` by the same kernels, without a wait of the host."""
+    losses: Tensor = _Unread.apply(hidden.contiguous(), weight, labels.contiguous())
+    return losses
 
 
 LOSSES = {"liger": liger_loss, "liger_unread": unread_loss, "torch": chunked_loss}

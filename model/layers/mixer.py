@@ -1,4 +1,4 @@
-"""Layers that Megatron-Core has none of, Mamba-3 and M²RNN, in the form its hybrid stack builds and calls."""
+"""Mamba-3 and M²RNN, which Megatron-Core lacks, as layers that its hybrid stack builds and calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from model.layers.common.norm import RMSNorm
 
 
 def device(config: Any) -> torch.device | None:
-    """Where Megatron's own layers put their parameters: on the host where they are initialised there, else the GPU."""
+    """The device of Megatron's own parameters: None, the host, if they are initialised there, else the current GPU."""
     return None if config.use_cpu_initialization else torch.device("cuda", torch.cuda.current_device())
 
 

@@ -1,4 +1,4 @@
-"""The hybrid stack's spec: Megatron-Core's modules, with ours for what it lacks or takes from Transformer Engine."""
+"""The hybrid stack's spec: Megatron-Core's modules, and ours in place of missing ones and of Transformer Engine's."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CAUSAL = {"attn_mask_type": AttnMaskType.causal}
 
 
 class Replicated(Linear):
-    """A projection that tensor parallelism does not split, with Megatron's (output, bias) convention."""
+    """A projection that tensor parallelism does not split; it returns (output, bias) like Megatron's."""
 
     def __init__(
         self, inputs: int, outputs: int, *, config: Any, init_method: Any, bias: bool = False, **_: Any
@@ -129,9 +129,9 @@ def _mtp() -> ModuleSpec:
 def hybrid_stack(size: Size, moe: str, on_cpu: bool) -> ModuleSpec:
     """Spec of the main stack and its MTP depths.
 
-    ``moe``: experts one after the other ("sequential"), by Transformer Engine as one grouped product ("grouped"), or
-    that with one kernel for what lies between two products ("grouped_fused"), or by torch's grouped product, which
-    takes the experts' counts from the device ("grouped_mm").
+    ``moe``: "sequential" runs experts one after the other; "grouped" is Transformer Engine's grouped product, and
+    "grouped_fused" adds one kernel between two products; "grouped_mm" is torch's grouped product, which takes the
+    experts' counts from the device.
     """
     seams.FINAL_NORM(RMSNorm)
     parts = hybrid_block.HybridStackSubmodules(

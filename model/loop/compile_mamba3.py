@@ -1,8 +1,8 @@
-"""Compile Mamba-3's TileLang kernels side by side before the first step, which would compile one after the other.
+"""Compile Mamba-3's TileLang kernels side by side before the first step, which would compile them one by one.
 
 Each takes 20 to 75 s of nvcc; TileLang keeps them on disk by content, so that the training processes load them. For a
 packed stream shapes stay open (batch, length, heads, groups, documents): six kernels serve every batch, packed or of
-one document. For rows of one shape three kernels are made for it, as pack 17's switch has the wrappers ask.
+one document. For rows of one shape there are three kernels, which the wrappers want under pack 17's switch.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ app = typer.Typer(add_completion=False)
 
 
 def one_shape(path: str, rows: int, row: int | None, packs: set[int]) -> tuple[int, int] | None:
-    """(rows, tokens of a row) where the mixer takes the stream as rows and pack 17 makes kernels for their shape.
+    """(rows, tokens of a row) if the mixer takes the stream as rows and pack 17 makes kernels for their shape.
 
-    None where it takes a packed stream, whose number of documents, a part of the shape, is another at every step.
+    None if it takes a packed stream, whose number of documents, a part of the shape, changes at every step.
     """
     return (rows, row) if path == "tilelang_rows" and row is not None and 17 in packs else None
 
 
 def compile_one(name: str, size: Size, fixed: tuple[int, int] | None) -> None:
-    """Compile or load kernel ``name`` as mamba_ssm 2.3.2.post1's wrappers ask for it. Needs a GPU and the overlay.
+    """Compile or load kernel ``name`` like mamba_ssm 2.3.2.post1's wrappers. Needs a GPU and the overlay.
 
     ``fixed``: rows and their length, for kernels of that shape.
     """
@@ -62,9 +62,9 @@ def compile_one(name: str, size: Size, fixed: tuple[int, int] | None) -> None:
 
 
 def marker(size: Size, fixed: tuple[int, int] | None, stack: Overlay) -> Path:
-    """The file among TileLang's kernels which says that these were compiled: whoever empties the cache takes it along.
+    """The file among TileLang's kernels that marks these as compiled; emptying the cache removes it too.
 
-    Looking each kernel up takes a process and its imports, some 20 s of every start.
+    Without it each start would look every kernel up in a process of its own, some 20 s with its imports.
     """
     import torch
 
@@ -75,7 +75,7 @@ def marker(size: Size, fixed: tuple[int, int] | None, stack: Overlay) -> Path:
 
 
 def compile_once(size: Size, patches: str, fixed: tuple[int, int] | None, stack: Overlay) -> None:
-    """``compile_all``, unless it was done for the same code, shapes and kind of GPU."""
+    """Call ``compile_all``, unless it has run for the same code, shapes and kind of GPU."""
     done = marker(size, fixed, stack)
     if not done.exists():
         compile_all(size, patches, fixed)
@@ -83,7 +83,7 @@ def compile_once(size: Size, patches: str, fixed: tuple[int, int] | None, stack:
 
 
 def compile_all(size: Size, patches: str, fixed: tuple[int, int] | None = None) -> None:
-    """All kernels at once, a process each. PatchlaneError with the compiler's last words where one fails."""
+    """Compile all kernels at once, a process each. Raises PatchlaneError with the end of the compiler's output."""
     command = [sys.executable, "-m", "model.loop.compile_mamba3", size.name, "--patches", patches]
     command += ["--rows", str(fixed[0]), "--length", str(fixed[1])] if fixed else []
     command += ["--kernel"]
@@ -93,9 +93,9 @@ def compile_all(size: Size, patches: str, fixed: tuple[int, int] | None = None) 
         for name in (FACTORIES if fixed else KERNELS)
     }
     for name, process in running.items():
-        said, _ = process.communicate()
+        output, _ = process.communicate()
         if process.returncode:
-            raise PatchlaneError(f"kernel {name} does not compile:\n{said[-2000:]}", " ".join([*command[1:], name]))
+            raise PatchlaneError(f"kernel {name} does not compile:\n{output[-2000:]}", " ".join([*command[1:], name]))
 
 
 @app.command()

@@ -19,7 +19,7 @@ from reproducers.probe.ranks import Rank
 
 @dataclass(frozen=True)
 class World:
-    """This process among its peers, as torchrun names them; alone without it."""
+    """This process among its peers by torchrun's numbers; a single one without torchrun."""
 
     rank: int = 0
     size: int = 1
@@ -31,20 +31,20 @@ class World:
 
 
 def world() -> World:
-    """From RANK, WORLD_SIZE and LOCAL_RANK, which torchrun sets."""
+    """This process's World, from RANK, WORLD_SIZE and LOCAL_RANK, which torchrun sets."""
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     return World(*(int(os.environ.get(name, default)) for name, default in zip(names, "010", strict=True)))
 
 
 def device() -> str:
-    """ "cuda" where torch sees a GPU, else "cpu"."""
+    """ "cuda" if torch sees a GPU, else "cpu"."""
     import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def data_parallel(place: World, run: Run) -> int:
-    """Data-parallel ranks. PatchlaneError when pipeline and expert parallelism do not divide the world."""
+    """Data-parallel ranks. Raises PatchlaneError if pipeline and expert parallelism do not divide the world."""
     if place.size % run.pipeline_parallel or place.size // run.pipeline_parallel % run.expert_parallel:
         raise PatchlaneError(
             f"{place.size} ranks cannot be {run.pipeline_parallel} pipeline stages of {run.expert_parallel} "
@@ -55,14 +55,14 @@ def data_parallel(place: World, run: Run) -> int:
 
 
 def stop() -> None:
-    """Leave the other ranks in peace: NCCL's communicators are freed in order."""
+    """Free NCCL's communicators in order, so that no other rank fails at its end."""
     import torch.distributed as dist
 
     dist.destroy_process_group()
 
 
 def start(place: World, overlay: Overlay, run: Run, seed: int) -> None:
-    """Once a process, before anything of Megatron is imported. Ranks meet through torchrun's rendezvous."""
+    """Start this rank, once a process, before Megatron is imported. Ranks meet through torchrun's rendezvous."""
     data_parallel(place, run)
     if overlay.device == "cpu":
         os.environ["TORCHDYNAMO_DISABLE"] = "1"  # Megatron's small fusions compile for 20 s there and gain nothing

@@ -13,11 +13,11 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 from model.records.records import Train, Valid
 
-RECENT = 20  # steps whose median says how long the rest will take
+RECENT = 20  # steps whose median predicts the rest
 
 
 def line(record: Train, total: int, left_s: float | None) -> str:
-    """``left_s``: seconds to the end, None when not known."""
+    """A step's line; ``left_s``: seconds to the end, None if unknown."""
     parts = [f"step {record.step:,}/{total:,}", f"loss {record.loss:.4f}", f"grad {record.grad_norm:.3g}"]
     parts.append(f"lr {record.learning_rate:.2e}")
     parts.append(f"{record.tokens_per_s_per_gpu:,.0f} tok/s/{'GPU' if record.gpu else 'CPU rank'}")
@@ -44,23 +44,23 @@ class ProgressLine:
     def update(self, record: Train) -> None:
         if math.isfinite(record.seconds.total):
             self._times.append(record.seconds.total)
-        said = line(record, self.total, self._left(record.step))
-        self._bar.update(self._task, completed=record.step, description=said)
+        text = line(record, self.total, self._left(record.step))
+        self._bar.update(self._task, completed=record.step, description=text)
         due = not self.console.is_terminal and (record.step % self.every == 0 or record.step == self.total)
         if due or not record.finite:
-            self._print(said)
+            self._print(text)
 
     def valid(self, record: Valid) -> None:
-        """The held-out loss gets a line of its own."""
+        """Print the held-out loss on a line of its own."""
         mtp = "" if record.mtp_loss is None else f"  MTP {record.mtp_loss:.4f}"
         took = f"({record.tokens:,} tokens, {record.seconds:.1f} s)"
         self._print(f"step {record.step:,}/{self.total:,}  held-out loss {record.loss:.4f}{mtp}  {took}")
 
-    def _print(self, said: str) -> None:
-        self.console.print(said, soft_wrap=True, markup=False, highlight=False)
+    def _print(self, text: str) -> None:
+        self.console.print(text, soft_wrap=True, markup=False, highlight=False)
 
     def _left(self, step: int) -> float | None:
-        """Median of the recent steps times the steps left; the first step compiles and says nothing."""
+        """Median of the recent steps times the steps left; leaves out the first step, which compiles."""
         recent = list(self._times)[1 if len(self._times) < RECENT else 0 :]
         return statistics.median(recent) * (self.total - step) if recent else None
 

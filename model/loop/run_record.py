@@ -1,4 +1,4 @@
-"""``run.json``: what a run is, written before its first step: code, patches, data, recipe, host capability."""
+"""``run.json``, written before a run's first step: code, patches, data, recipe, host capability."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ FILE = "run.json"
 def commit() -> dict[str, Any] | None:
     """This project's commit and whether files differ from it; None outside a clone."""
     head = _git("rev-parse", "HEAD")
-    return (
-        None if head is None else {"sha": head, "changed": bool(_git("status", "--porcelain", "--untracked-files=no"))}
-    )
+    if head is None:
+        return None
+    return {"sha": head, "changed": bool(_git("status", "--porcelain", "--untracked-files=no"))}
 
 
 def _git(*words: str) -> str | None:
@@ -40,14 +40,14 @@ def _git(*words: str) -> str | None:
 
 
 def choices(chosen: dict[str, Path], run: Run) -> dict[str, str]:
-    """{kind: path} of a run, and when the host reads a step's figures: what seams are needed by."""
+    """{kind: path} of a run, and when the host reads a step's figures; these decide which seams it needs."""
     return {kind: path.name for kind, path in chosen.items()} | {"reads": "late" if run.late_reads else "at once"}
 
 
 def of(
-    size: Size, recipe: Recipe, run: Run, ranks: int, data: Dataset, found: Overlay, chosen: dict[str, Path]
+    size: Size, recipe: Recipe, run: Run, ranks: int, data: Dataset, built: Overlay, chosen: dict[str, Path]
 ) -> dict[str, Any]:
-    """All of it as JSON has it; the host by what it can do, never by name."""
+    """The content of run.json; it names the host's capabilities, never the host."""
     return {
         "schema_version": 1,
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -57,9 +57,9 @@ def of(
         "run": dataclasses.asdict(run),
         "ranks": ranks,
         "paths": {kind: dataclasses.asdict(path) for kind, path in chosen.items()},
-        "patches": lock.as_record(found),
+        "patches": lock.as_record(built),
         "seams": seams.as_record(choices(chosen, run)),
-        "needs": list(overlay.NEEDS[found.device]),
+        "needs": list(overlay.NEEDS[built.device]),
         "dataset": {"digest": data.record.digest, **data.record.corpus.model_dump(mode="json")},
         "host": {"alias": os.environ.get("PATCHLANE_HOST", "local"), **stamp.capability()},
         "versions": stamp.versions(),

@@ -1,4 +1,4 @@
-"""Everything that one rank of a training run does, from refusals to the last step."""
+"""One rank of a training run, from refusals to the last step."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from reproducers.base.errors import PatchlaneError
 from reproducers.upstream.store import Store
 
 logger = logging.getLogger("model.train")
-BUILDERS = 8  # processes that build the default dataset: each must start, and it takes one core some 20 s
+BUILDERS = 8  # processes that build the default dataset: one core takes some 20 s, and each process costs its start
 
 
 def steps_window(text: str | None) -> tuple[int, int] | None:
-    """ "11:13" as (11, 13)."""
+    """ "11:13" as (11, 13). Raises PatchlaneError for other text."""
     if text is None:
         return None
     first, _, last = text.partition(":")
@@ -39,7 +39,7 @@ def steps_window(text: str | None) -> tuple[int, int] | None:
 
 
 def default_dataset() -> Dataset:
-    """The default corpus, built or found in the cache."""
+    """The default corpus's dataset, built or reused from the cache."""
     from model.data import build, encode, show
     from model.data.source import corpus
 
@@ -52,7 +52,7 @@ def default_dataset() -> Dataset:
 
 
 def _quiet(place: World) -> None:
-    """Paths and our own words on rank 0; upstream's warnings only."""
+    """Log this project's messages on rank 0 only, and upstream's errors only."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", force=True)
     for upstream in ("megatron", "tilelang"):
         logging.getLogger(upstream).setLevel(logging.ERROR)
@@ -62,7 +62,7 @@ def _quiet(place: World) -> None:
 
 
 def train(recipe: Recipe, run: Run, patches: str, data: Path | None, **plan: Any) -> None:
-    """Everything that one rank does. PatchlaneError for whatever is refused."""
+    """Run one rank; ``plan``: further fields of ``TrainingPlan``. Raises PatchlaneError for refused settings."""
     place = launch.world()
     _quiet(place)
     size, given = named(recipe.size), Dataset(data) if data else None
@@ -73,32 +73,32 @@ def train(recipe: Recipe, run: Run, patches: str, data: Path | None, **plan: Any
     refusals.overlaps(run)
     _make(plan["folder"])
     checkpoints = recipe.save_every > 0 or (plan["folder"] / "checkpoints").is_dir()
-    found = overlay.build(Store(), overlay.chosen(patches, checkpoints), launch.device())
-    lock.verify(found)
-    seams.check(run_record.choices(chosen, run), [found.root(name) for name in found.trees])
-    if found.device == "cuda":
-        _compile(size, chosen["mamba3"].name, (recipe.micro_batch, run.row), patches, found, place)
-    watch = Coverage(found, graphs.WATCHED if run.cuda_graphs else watching.STEPS)
+    stack = overlay.build(Store(), overlay.chosen(patches, checkpoints), launch.device())
+    lock.verify(stack)
+    seams.check(run_record.choices(chosen, run), [stack.root(name) for name in stack.trees])
+    if stack.device == "cuda":
+        _compile(size, chosen["mamba3"].name, (recipe.micro_batch, run.row), patches, stack, place)
+    watch = Coverage(stack, graphs.WATCHED if run.cuda_graphs else watching.STEPS)
     with watch.building():
-        launch.start(place, found, run, seed=1234)
+        launch.start(place, stack, run, seed=1234)
         engine, trainer = _modules(size, recipe, run, launch.data_parallel(place, run))
         training = engine.Engine(size, run, recipe, chosen)
     text = given or (default_dataset() if place.first else None)
-    engine.barrier()  # the first rank may have built it
+    engine.barrier()  # the first rank may build it
     text = text or default_dataset()
     refusals.fields(size, run, text.record.fields)
-    trainer.Trainer(trainer.Plan(recipe, **plan), training, text, found, place, watch).run()
+    trainer.Trainer(trainer.TrainingPlan(recipe, **plan), training, text, stack, place, watch).run()
     launch.stop()
 
 
 def _compile(size: Size, path: str, rows: tuple[int, int | None], patches: str, stack: Overlay, place: World) -> None:
-    """Mamba-3's kernels, before any rank needs them: for rows of one shape where ``path`` takes the stream so.
+    """Compile Mamba-3's kernels before a rank needs them, for rows of one shape if ``path`` takes the stream as rows.
 
-    ``rows``: of a micro-batch, and the tokens of each.
+    ``rows``: the rows of a micro-batch and their tokens.
     """
     if not path.startswith("tilelang") or not size.count("mamba3"):
         return
-    shape = compile_mamba3.one_shape(path, *rows, {one.pack.number for one in stack.packs})
+    shape = compile_mamba3.one_shape(path, *rows, {applied.pack.number for applied in stack.packs})
     if shape:
         os.environ.setdefault(compile_mamba3.SPECIALIZE, "1")
     if place.local_rank == 0:
@@ -115,7 +115,7 @@ def _make(folder: Path) -> None:
 
 
 def _modules(size: Size, recipe: Recipe, run: Run, data_parallel: int) -> tuple[Any, Any]:
-    """Ours that import Megatron, and so only now; what this GPU cannot run or hold is refused first."""
+    """Import the modules that import Megatron, and first refuse a size that this GPU cannot run or hold."""
     from model.loop import trainer
     from model.step import engine
 

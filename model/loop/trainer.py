@@ -17,7 +17,7 @@ from megatron.core import parallel_state
 
 from model.data.rows.loader import Batch, Loader
 from model.data.stored.dataset import Dataset
-from model.definition import rates
+from model.definition import memory, rates
 from model.definition.recipes import Recipe
 from model.layers.captured import graphs
 from model.loop import checkpoint, refusals, run_record
@@ -33,7 +33,7 @@ from model.profile.profiling import Window
 from model.records.metrics import MetricsLog
 from model.records.records import Phases, Train, Valid
 from model.records.sinks import open_sinks
-from model.step import peaks, waits
+from model.step import waits
 from model.step.engine import Engine, Outcome
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import write_atomic
@@ -42,8 +42,8 @@ logger = logging.getLogger("model.loop.trainer")
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What a run was asked to do, beside what the engine is made of."""
+class TrainingPlan:
+    """A run's settings beside the engine's."""
 
     recipe: Recipe
     folder: Path
@@ -59,7 +59,7 @@ class Trainer:
     """One rank of a run; rank 0 alone writes records."""
 
     def __init__(
-        self, plan: Plan, engine: Engine, dataset: Dataset, overlay: Overlay, place: World, watch: Coverage
+        self, plan: TrainingPlan, engine: Engine, dataset: Dataset, overlay: Overlay, place: World, watch: Coverage
     ) -> None:
         self.plan, self.engine, self.overlay, self.place, self.watch = plan, engine, overlay, place, watch
         recipe = plan.recipe
@@ -84,7 +84,7 @@ class Trainer:
         return self.plan.folder / "checkpoints"
 
     def progress(self) -> dict[str, Any]:
-        """What a checkpoint holds beside tensors; equal on every rank."""
+        """A checkpoint's content beside tensors, equal on every rank."""
         return {
             "step": self.step,
             "size": self.engine.size.model_dump(mode="json"),
@@ -93,23 +93,23 @@ class Trainer:
         }
 
     def resume(self) -> None:
-        """Go on from the newest checkpoint, if the plan allows. PatchlaneError where it is of another size or code."""
+        """Resume the newest checkpoint, if the plan allows. Raises PatchlaneError if it is of another size or code."""
         if not self.plan.resume:
             checkpoint.supersede(self.checkpoints)
-        found = checkpoint.complete(self.checkpoints)
-        if not found:
+        saved = checkpoint.complete(self.checkpoints)
+        if not saved:
             return
-        checkpoint.verify(found[-1])
-        before = checkpoint.progress(found[-1])
+        checkpoint.verify(saved[-1])
+        before = checkpoint.progress(saved[-1])
         if before["size"] != self.engine.size.model_dump(mode="json"):
-            raise PatchlaneError(f"{found[-1].name} is of another model", "choose another --out, or the model's size")
+            raise PatchlaneError(f"{saved[-1].name} is of another model", "choose another --out, or the model's size")
         lock.compare(before["patches"], self.overlay, self.plan.patches_changed_ok)
-        checkpoint.load(self.engine, found[-1])
+        checkpoint.load(self.engine, saved[-1])
         self.loader.load_state_dict(before["loader"])
         self.step = before["step"]
 
     def run(self) -> None:
-        """All steps that are left. SIGTERM ends it after the step in flight, with a checkpoint."""
+        """Take all steps that are left. SIGTERM ends the run after the step in flight, with a checkpoint."""
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "stopping", True))
         self.resume()
         layout = f"micro-batch {self.plan.recipe.micro_batch} x {self.sequence}"
@@ -130,16 +130,16 @@ class Trainer:
         if self.step:
             log.event(self.step, "resumed")
             name = f"run.from_{self.step}.json"
-        said = run_record.of(
+        statement = run_record.of(
             self.engine.size, self.plan.recipe, self.engine.run, self.place.size, self.dataset, self.overlay,
             self.engine.config.nam56r_paths,
         )  # fmt: skip
-        write_atomic(self.plan.folder / name, run_record.text(said))
+        write_atomic(self.plan.folder / name, run_record.text(statement))
         if self.step >= self.plan.recipe.steps:
             logger.info("the run of %d steps had ended; a higher --steps goes on, --fresh starts anew", self.step)
         entropy = self.dataset.record.splits["train"].unigram_entropy
         log.event(self.step, "dataset", digest=self.dataset.record.digest, unigram_entropy=entropy)
-        packs = ",".join(one.pack.id for one in self.overlay.packs) or "none"
+        packs = ",".join(applied.pack.id for applied in self.overlay.packs) or "none"
         log.event(self.step, "patches", packs=packs)
 
     def _steps(self, log: MetricsLog | None, line: ProgressLine | None) -> None:
@@ -163,11 +163,8 @@ class Trainer:
                 line.update(record)
             refusals.loss(outcome.losses["loss"], self.step)
             self._after(log, line)
-        if (
-            self.step
-            and recipe.save_every
-            and self.step not in map(checkpoint.step_of, checkpoint.complete(self.checkpoints))
-        ):
+        saved = map(checkpoint.step_of, checkpoint.complete(self.checkpoints))
+        if self.step and recipe.save_every and self.step not in saved:
             self._save(log)
 
     def _window(self) -> Window | None:
@@ -177,16 +174,16 @@ class Trainer:
         return Window(*self.plan.profile, self.plan.folder, gather=gather, writes=self.place.first)
 
     def _gathered(self, own: Any) -> list[Any]:
-        """Every rank's, in their order."""
-        found: list[Any] = [None] * self.place.size
-        dist.all_gather_object(found, own)
-        return found
+        """Every rank's ``own``, in rank order."""
+        every: list[Any] = [None] * self.place.size
+        dist.all_gather_object(every, own)
+        return every
 
     def _profiled(self, window: Window | None) -> AbstractContextManager[None]:
         return window.step(self.step + 1) if window else nullcontext()
 
     def _after(self, log: MetricsLog | None, line: ProgressLine | None) -> None:
-        """What is due after a step: coverage once, held-out loss and checkpoints now and then."""
+        """Do what is due after a step: coverage once, held-out loss and checkpoints at their intervals."""
         recipe = self.plan.recipe
         self._coverage(log)
         if self.step % recipe.evaluate_every == 0 or self.step == recipe.steps:
@@ -195,7 +192,7 @@ class Trainer:
             self._save(log)
 
     def _stop_agreed(self) -> bool:
-        """Whether any rank was told to stop: all must end after the same step."""
+        """Whether any rank was told to stop, since all must end after the same step."""
         flag = torch.tensor([float(self.stopping)], device=torch.cuda.current_device())
         dist.all_reduce(flag, op=dist.ReduceOp.MAX)
         return bool(flag.item())
@@ -219,12 +216,12 @@ class Trainer:
             log.event(self.step, "checkpoint", folder=path.name, seconds=time.perf_counter() - began)
 
     def _coverage(self, log: MetricsLog | None) -> None:
-        """Once, when the steps to watch are over: stop where a patch that the model needs executed on no rank."""
+        """Once the watched steps are over, stop the run if a patch that the model needs executed on no rank."""
         if self.covered or not self.watch.watched:
             return
         self.covered = True
         gc.collect()
-        gc.freeze()  # later collections pass by what is there to stay: while one rank collects, all wait for it
+        gc.freeze()  # later collections skip lasting objects: while one rank collects, all wait for it
         record = coverage_record.merged(self._gathered(self.watch.record()))
         if log is not None:
             record.write(self.plan.folder)
@@ -243,7 +240,7 @@ class Trainer:
             learning_rate=outcome.learning_rate, skipped=outcome.skipped,
             expert_load=outcome.load.expert, rank_load=outcome.load.rank,
             peak_gib=max(outcome.peaks_gib, default=None), peaks_gib=outcome.peaks_gib or None,
-            reserved_gib=torch.cuda.memory_reserved() / peaks.GIB if cuda else None,
+            reserved_gib=torch.cuda.memory_reserved() / memory.GIB if cuda else None,
             **vars(rates.rates(self.engine.size, tokens, total, self.place.size, self.gpu, self.sequence)),
             seconds=Phases(
                 data=loaded, forward_backward=outcome.seconds[0], optimizer=outcome.seconds[1],

@@ -1,4 +1,4 @@
-"""What a run trains on, against model/patches.lock before its first step and against its checkpoint on resuming."""
+"""Compare a run's code with model/patches.lock before its first step and with its checkpoint when it resumes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from reproducers.upstream.store import tree_files
 logger = logging.getLogger("model.lock")
 CHECK = "python -m model.lock check"
 # The store compares a tree with its record when a run starts, and unpacks and patches it anew where they differ.
-REBUILD = "start the run again, the store mends a changed tree; where the change is meant, make it a pack"
+REBUILD = "start the run again, the store mends a changed tree; make an intended change a pack"
 
 
-class RunRecord(Model):
-    """What a run's code was: kept in its folder and in each of its checkpoints."""
+class CodeRecord(Model):
+    """A run's code, recorded in its folder and in each of its checkpoints."""
 
     schema_version: Literal[1] = 1
     device: str
@@ -34,24 +34,27 @@ class RunRecord(Model):
     merged: dict[str, dict[str, Image]]  # distribution: {touched file: sha256 with all packs}
 
 
-def verify(found: Overlay, path: Path | None = None) -> None:
-    """Call before step 0. PatchlaneError unless stack and packs are the lock's and the trees are what they give.
+def verify(overlay: Overlay, path: Path | None = None) -> None:
+    """Compare stack, packs and trees with the lock at ``path`` (default: the committed one), before step 0.
 
-    The error names pack, file and both digests. Every file of a merged tree is compared, patched or not, and every
-    upstream module that is already imported must come from those trees.
+    Raises PatchlaneError that names pack, file and both digests. Every file of a merged tree is compared, patched or
+    not, and every upstream module that is already imported must come from these trees.
     """
-    wanted, ours = lock_file.read(path), lock_file.of(found)
-    expected = Lock(stack=wanted.stack, packs={k: v for k, v in wanted.packs.items() if k in ours.packs})
-    rows = lock_file.differences(expected, ours)
+    locked, current = lock_file.read(path), lock_file.of(overlay)
+    expected = Lock(stack=locked.stack, packs={k: v for k, v in locked.packs.items() if k in current.packs})
+    rows = lock_file.differences(expected, current)
     if rows:
-        said = "\n  ".join(rows)
+        listed = "\n  ".join(rows)
         raise PatchlaneError(
-            f"not what {lock_file.LOCK.name} has (there, here):\n  {said}", f"{CHECK}; where meant: {WRITE}"
+            f"code differs from {lock_file.LOCK.name} (there, here):\n  {listed}",
+            f"{CHECK}; if this is intended: {WRITE}",
         )
-    rows = [row for name in found.trees for row in _tampered(found, name)]
+    rows = [row for name in overlay.trees for row in _tampered(overlay, name)]
     if rows:
-        raise PatchlaneError("the tree to train on is not what merging gives:\n  " + "\n  ".join(rows), REBUILD)
-    rows = _imported_elsewhere(found)
+        raise PatchlaneError(
+            "files of the tree to train on are not those that merging gives:\n  " + "\n  ".join(rows), REBUILD
+        )
+    rows = _imported_elsewhere(overlay)
     if rows:
         raise PatchlaneError(
             "upstream modules come from elsewhere:\n  " + "\n  ".join(rows),
@@ -59,24 +62,24 @@ def verify(found: Overlay, path: Path | None = None) -> None:
         )
 
 
-def _tampered(found: Overlay, distribution: str) -> list[str]:
-    """Files of a merged tree that are neither pristine nor what the packs' patches give."""
-    pristine, applied = found.pristine[distribution], found.applied.get(distribution, [])
+def _tampered(overlay: Overlay, distribution: str) -> list[str]:
+    """Files of a merged tree that differ from the pristine tree with the packs' patches."""
+    pristine, applied = overlay.pristine[distribution], overlay.applied.get(distribution, [])
     wanted = {name: file_sha256(path) for name, path in tree_files(pristine.path)}
     wanted |= merging.merged_images(pristine, applied)
-    here = {name: file_sha256(path) for name, path in tree_files(found.trees[distribution].path)}
+    here = {name: file_sha256(path) for name, path in tree_files(overlay.trees[distribution].path)}
     rows = []
     for name in sorted(set(wanted) | set(here)):
-        ours, theirs = here.get(name, merging.ABSENT), wanted.get(name, merging.ABSENT)
-        if ours != theirs:
-            who = ", ".join(one.pack.id for one in applied if name in one.images) or "no pack"
-            rows.append(f"{distribution} {name} ({who}): is {ours}, merging gives {theirs}")
+        digest, merged = here.get(name, merging.ABSENT), wanted.get(name, merging.ABSENT)
+        if digest != merged:
+            packs = ", ".join(patch.pack.id for patch in applied if name in patch.images) or "no pack"
+            rows.append(f"{distribution} {name} ({packs}): is {digest}, merging gives {merged}")
     return rows
 
 
-def _imported_elsewhere(found: Overlay) -> list[str]:
-    """Imported modules that the overlay has too, and that were loaded from another file."""
-    rows, roots = [], [found.root(distribution) for distribution in found.trees]
+def _imported_elsewhere(overlay: Overlay) -> list[str]:
+    """Imported modules of the overlay that were loaded from another file."""
+    rows, roots = [], [overlay.root(distribution) for distribution in overlay.trees]
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)
         for root in roots if file else ():
@@ -87,45 +90,45 @@ def _imported_elsewhere(found: Overlay) -> list[str]:
     return rows
 
 
-def _record(found: Overlay) -> RunRecord:
+def _record(overlay: Overlay) -> CodeRecord:
     merged = {
-        name: {file: merging.image(tree.path, file) for one in found.applied.get(name, []) for file in one.images}
-        for name, tree in found.trees.items()
+        name: {file: merging.image(tree.path, file) for patch in overlay.applied.get(name, []) for file in patch.images}
+        for name, tree in overlay.trees.items()
     }
-    labels = [str(tree.origin) for tree in found.needs]
-    return RunRecord(device=found.device, needs=labels, lock=lock_file.of(found), merged=merged)
+    labels = [str(tree.origin) for tree in overlay.needs]
+    return CodeRecord(device=overlay.device, needs=labels, lock=lock_file.of(overlay), merged=merged)
 
 
-def as_record(found: Overlay) -> dict[str, Any]:
-    """For the checkpoint and the run directory, as JSON has it: stack, packs, digests of patches and of files."""
-    return _record(found).model_dump(mode="json")
+def as_record(overlay: Overlay) -> dict[str, Any]:
+    """JSON for the checkpoint and the run directory: stack, packs, digests of patches and of files."""
+    return _record(overlay).model_dump(mode="json")
 
 
-def compare(record: dict[str, Any], found: Overlay, changed_ok: bool = False) -> list[str]:
-    """How the code to resume with differs from that of a checkpoint: one line each, none where it is the same.
+def compare(record: dict[str, Any], overlay: Overlay, changed_ok: bool = False) -> list[str]:
+    """Differences between a checkpoint's code, ``record``, and the code to resume with, one line each.
 
-    PatchlaneError where there are any, unless ``changed_ok``: then they are logged as a warning. Also where the
-    checkpoint's record is not one.
+    Raises PatchlaneError if there are any, unless ``changed_ok``: then they are logged as a warning. Raises it too if
+    ``record`` cannot be read.
     """
     try:
-        before = RunRecord.model_validate(record)
+        before = CodeRecord.model_validate(record)
     except ValidationError as error:
         faults = "; ".join(f"{'.'.join(map(str, f['loc']))}: {f['msg']}" for f in error.errors())
         raise PatchlaneError(
             f"the checkpoint's patch record cannot be read: {faults}", "use another checkpoint"
         ) from None
-    now = _record(found)
+    now = _record(overlay)
     rows = lock_file.differences(before.lock, now.lock)
     for name in sorted(set(before.merged) | set(now.merged)):
-        one, two = before.merged.get(name, {}), now.merged.get(name, {})
-        pairs = [(file, one.get(file, "nothing"), two.get(file, "nothing")) for file in sorted(set(one) | set(two))]
-        rows += [f"{name} {file} merged: {old} and {new}" for file, old, new in pairs if old != new]
+        old, new = before.merged.get(name, {}), now.merged.get(name, {})
+        pairs = [(file, old.get(file, "nothing"), new.get(file, "nothing")) for file in sorted(set(old) | set(new))]
+        rows += [f"{name} {file} merged: {was} and {now_is}" for file, was, now_is in pairs if was != now_is]
     if before.device == now.device and before.needs != now.needs:
         rows.append(f"needs: {before.needs} and {now.needs}")
-    said = "the checkpoint was written with other code (checkpoint, here):\n  " + "\n  ".join(rows)
+    message = "the checkpoint was written with other code (checkpoint, here):\n  " + "\n  ".join(rows)
     if rows and not changed_ok:
         packs = ",".join(before.lock.packs) or "none"
-        raise PatchlaneError(said, f"--patches {packs}, at the checkpoint's commit; or --patches-changed-ok")
+        raise PatchlaneError(message, f"--patches {packs}, at the checkpoint's commit; or --patches-changed-ok")
     if rows:
-        logger.warning("%s", said)
+        logger.warning("%s", message)
     return rows

@@ -1,4 +1,4 @@
-"""model/patches.lock: which upstream files the training patches change, from what to what, as digests under review."""
+"""model/patches.lock: the upstream files that the training patches change, with digests before and after."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FileImages(Model):
 
 
 class LockedPack(Model):
-    """A pack's part: its fix.patch and what that does to each file."""
+    """A pack's part: its fix.patch, and each file before and after it."""
 
     title: str
     distribution: str
@@ -49,7 +49,7 @@ class LockedPack(Model):
 
 
 class Lock(Model):
-    """What is trained on."""
+    """The releases and packs to train on."""
 
     schema_version: Literal[1] = 1
     stack: dict[str, Release]
@@ -62,27 +62,29 @@ def sources_digest(tree: Tree) -> str:
     return hashlib.sha256("".join(rows).encode()).hexdigest()
 
 
-def locked(one: Applied) -> LockedPack:
-    """A pack's entry, from its patch and the trees as they are on disk now."""
+def locked(applied: Applied) -> LockedPack:
+    """A pack's entry, made from its patch and the trees on disk."""
     files = {
-        name: FileImages(before=before, after=merging.image(one.tree.path, name))
-        for name, (before, _) in one.images.items()
+        name: FileImages(before=before, after=merging.image(applied.tree.path, name))
+        for name, (before, _) in applied.images.items()
     }
-    upstream = one.pack.upstream.distribution
-    return LockedPack(title=one.pack.title, distribution=upstream, patch=file_sha256(one.pack.patch), files=files)
+    upstream = applied.pack.upstream.distribution
+    return LockedPack(
+        title=applied.pack.title, distribution=upstream, patch=file_sha256(applied.pack.patch), files=files
+    )
 
 
-def of(found: Overlay) -> Lock:
+def of(built: Overlay) -> Lock:
     """The lock that an overlay's stack and packs give."""
     stack = {
         name: Release(release=overlay.STACK[name], sources=sources_digest(tree))
-        for name, tree in found.pristine.items()
+        for name, tree in built.pristine.items()
     }
-    return Lock(stack=stack, packs={one.pack.id: locked(one) for one in found.packs})
+    return Lock(stack=stack, packs={applied.pack.id: locked(applied) for applied in built.packs})
 
 
 def current(store: Store) -> Lock:
-    """The lock of the packs that ``--patches all`` takes. PatchlaneError where one of them is not validated."""
+    """The lock of the packs that ``--patches all`` takes. Raises PatchlaneError if one of them is not validated."""
     return of(overlay.build(store, overlay.chosen("all"), "cpu"))
 
 
@@ -91,7 +93,7 @@ def render(lock: Lock) -> str:
 
 
 def read(path: Path | None = None) -> Lock:
-    """The committed lock, or that at ``path``; PatchlaneError with file, line, field where missing or malformed."""
+    """The committed lock, or the lock at ``path``. Raises PatchlaneError, naming file, line and field, if it is bad."""
     path = path or LOCK
     text, data = schema.read_yaml(path)
     try:
@@ -100,9 +102,9 @@ def read(path: Path | None = None) -> Lock:
         raise PatchlaneError(str(schema.explain(path, text, error).what), WRITE) from error
 
 
-def differences(one: Lock, two: Lock) -> list[str]:
-    """Each entry on which two locks disagree, with both values; names the pack and the file."""
-    flat = [_flat(lock) for lock in (one, two)]
+def differences(old: Lock, new: Lock) -> list[str]:
+    """Each entry that differs in two locks, with pack, file and both values."""
+    flat = [_flat(lock) for lock in (old, new)]
     names = sorted(set(flat[0]) | set(flat[1]))
     pairs = [(name, *(side.get(name, "nothing") for side in flat)) for name in names]
     return [f"{name}: {before} and {after}" for name, before, after in pairs if before != after]

@@ -1,11 +1,12 @@
 """The import path of a training run: the pinned upstream releases with the validated packs' patches in them.
 
-Nothing falls back: a patch that does not apply, or a pack that its receipts do not call validated, stops the run.
+Nothing falls back: a patch that does not apply, or a pack that is not validated, stops the run.
 """
 
 from __future__ import annotations
 
 import importlib
+import itertools
 import logging
 import sys
 from collections.abc import Iterable
@@ -22,7 +23,7 @@ from reproducers.upstream.merging import Applied
 from reproducers.upstream.store import Store, Tree
 
 logger = logging.getLogger("model.patched.overlay")
-# The stack that is trained on: what packs are pinned to, and the sets of needs on each device.
+# The stack to train on: the releases that packs are pinned to, and the sets of needs on each device.
 STACK = {"megatron-core": "0.19.0", "mamba-ssm": "2.3.2.post1", "liger-kernel": "0.7.0"}
 NEEDS = {"cpu": (), "cuda": ("tilelang-0.1.8", "transformer-engine-2.13.0", "pydantic-2.14.3")}
 # Without pack 36 torch's AdamW does not resume, without pack 37 masters and moments beyond a padded bucket are lost.
@@ -31,7 +32,7 @@ CHECKPOINTS = (36, 37)
 
 @dataclass(frozen=True)
 class Overlay:
-    """What is imported: a merged tree a distribution, needs beside them, and each pack's part in it."""
+    """The trees to import, one merged tree a distribution, the needs beside them, and each pack's part."""
 
     device: str
     trees: dict[str, Tree]
@@ -42,7 +43,7 @@ class Overlay:
     @property
     def packs(self) -> list[Applied]:
         """Every applied pack, by number."""
-        return sorted((one for some in self.applied.values() for one in some), key=lambda one: one.pack.number)
+        return sorted(itertools.chain(*self.applied.values()), key=lambda applied: applied.pack.number)
 
     def root(self, distribution: str) -> Path:
         """The folder of a distribution's tree that is on the import path."""
@@ -50,7 +51,7 @@ class Overlay:
 
 
 def _live(distribution: str, packs: Iterable[Pack]) -> Pack:
-    """A pack whose live pin is the stack's release of the distribution: it names artefacts and source root."""
+    """A pack whose live pin is the stack's release of the distribution; it names artefacts and source root."""
     release = STACK[distribution]
     return next(p for p in packs if p.upstream.distribution == distribution and p.pins["live"].release == release)
 
@@ -60,7 +61,7 @@ def _source_root(distribution: str) -> str:
 
 
 def candidates(packs: Iterable[Pack]) -> list[Pack]:
-    """Packs with a patch for a release of the stack, filed or to be filed."""
+    """Packs with a patch for a release of the stack, except those held back from filing."""
     return [
         pack
         for pack in packs
@@ -71,21 +72,21 @@ def candidates(packs: Iterable[Pack]) -> list[Pack]:
 
 
 def states() -> dict[str, str]:
-    """{pack: state} as the manifest has it. PatchlaneError where only the wheel is installed, which has no packs."""
+    """{pack: state} from the manifest. Raises PatchlaneError in an installed wheel, which has no packs."""
     manifest = schema.ROOT / "manifest.yaml"
     if not manifest.is_file():
         raise PatchlaneError(
             f"no packs beside {schema.ROOT / 'model'}", "train from a clone: pip install -e '.[cpu,train]'"
         )
-    return {name: found.state for name, found in entry.read(manifest).packs.items()}
+    return {name: pack.state for name, pack in entry.read(manifest).packs.items()}
 
 
 def chosen(patches: str, checkpoints: bool = False) -> list[Pack]:
     """The packs meant by ``--patches``: "none", "all" validated ones, or ids. ``checkpoints`` adds those that a
     checkpoint needs.
 
-    PatchlaneError for one asked for and not validated, and for one that was and no longer is: a stale receipt speaks of
-    other code. What never was is no part of "all", and said so.
+    Raises PatchlaneError if a wanted pack is not validated or its receipt is stale, which proves other code. "all"
+    leaves out a pack that was never validated, and logs this.
     """
     if patches == "none" and not checkpoints:
         return []
@@ -103,7 +104,7 @@ def chosen(patches: str, checkpoints: bool = False) -> list[Pack]:
         for pack in wanted:
             if pack not in able:
                 stack = ", ".join(f"{name} {release}" for name, release in STACK.items())
-                raise PatchlaneError(f"{pack.id} has no patch for the stack trained on ({stack})", "--patches all")
+                raise PatchlaneError(f"{pack.id} has no patch for the stack ({stack})", "--patches all")
     if checkpoints:
         added = [pack for pack in able if pack.number in CHECKPOINTS and pack not in wanted]
         for pack in added:
@@ -111,10 +112,10 @@ def chosen(patches: str, checkpoints: bool = False) -> list[Pack]:
         wanted = sorted([*wanted, *added], key=lambda pack: pack.number)
     unproved = [pack.id for pack in wanted if known.get(pack.id) not in ("validated", "filed")]
     if unproved:
-        said = ", ".join(f"{name} is {known.get(name)}" for name in unproved)
+        listed = ", ".join(f"{name} is {known.get(name)}" for name in unproved)
         remedy = f"python -m reproducers.run {' '.join(unproved)}, then python -m reproducers.manifest refresh"
         other = "train with --save-every 0" if checkpoints else "name others with --patches"
-        raise PatchlaneError(f"an unproved patch is not trained on: {said}", f"{remedy}; or {other}")
+        raise PatchlaneError(f"a patch to train on is not validated: {listed}", f"{remedy}; or {other}")
     return wanted
 
 
@@ -124,8 +125,8 @@ def build(store: Store, packs: list[Pack], device: str) -> Overlay:
     for distribution in STACK:
         live = _live(distribution, known)
         pristine[distribution] = pins.base_tree(store, live, live.pins["live"], {})
-        mine = [pack for pack in packs if pack.upstream.distribution == distribution]
-        applied[distribution] = [merging.apply_alone(store, pristine[distribution], pack) for pack in mine]
+        own = [pack for pack in packs if pack.upstream.distribution == distribution]
+        applied[distribution] = [merging.apply_alone(store, pristine[distribution], pack) for pack in own]
         trees[distribution] = merging.merge(store, pristine[distribution], applied[distribution])
     needs = [tree for name in NEEDS[device] for tree in _needs(store, name, device, known)]
     return Overlay(device, trees, pristine, needs, applied)
@@ -139,15 +140,17 @@ def _needs(store: Store, name: str, device: str, packs: Iterable[Pack]) -> list[
 
 
 def activate(overlay: Overlay) -> None:
-    """Put the overlay first on this process's import path; CannotTestHere if upstream was imported before.
+    """Put the overlay first on this process's import path. Raises CannotTestHere if upstream was imported before.
 
-    On the CPU the CUDA names that Megatron asks for are stood in for (``reproducers.probe.lanes.megatron``).
+    On the CPU ``reproducers.probe.lanes.megatron`` stands in for the CUDA names that Megatron asks for.
     """
     for package in ("megatron.core", "mamba_ssm", "liger_kernel"):
         if package in sys.modules:
             raise CannotTestHere(f"{package} was imported before the overlay", "start a new process")
     roots = [*map(overlay.root, overlay.trees), *(tree.path for tree in overlay.needs)]
-    sys.path[:0] = [str(root.resolve()) for root in roots]  # as the watch that proves execution names files
+    sys.path[:0] = [
+        str(root.resolve()) for root in roots
+    ]  # the names by which the watch that proves execution knows files
     importlib.invalidate_caches()
     seams.NO_PEFT("peft")
     folders = (Path(entry) / "mamba_ssm" for entry in sys.path)

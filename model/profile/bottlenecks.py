@@ -1,4 +1,4 @@
-"""Where the time of a step went: spans on a timeline in, a ranked report out. No torch here."""
+"""The time of a step, from spans on a timeline to a ranked report; without torch."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Span:
     end: float
 
 
-class Row(BaseModel):
-    """One kind or one name: seconds and calls of a step, and its share of the step."""
+class Cost(BaseModel):
+    """Seconds and calls a step of one kind or name, and its share of the step."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -39,7 +39,7 @@ class Row(BaseModel):
 class RankTime(BaseModel):
     """Seconds of a step on one rank's GPU: in kernels that compute, in communication alone, in neither.
 
-    A rank that has more to compute than another communicates less: what the others do meanwhile is wait for it.
+    The rank that computes longest communicates least: the others wait for it in communication.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,18 +64,18 @@ class Profile(BaseModel):
     steps: int
     step_seconds: float
     seconds_before: float | None  # median of the steps before the window, without the profiler
-    steps_before: int  # how many those were
-    kinds: list[Row]
-    top: list[Row]
+    steps_before: int  # their number
+    kinds: list[Cost]
+    top: list[Cost]
     busy: float | None = None
     idle: float | None = None
     longest_gap: float | None = None
     exposed_communication: float | None = None  # NCCL kernels while nothing else ran
-    ranks: list[RankTime] = []  # of each rank in their order, where there are several
+    ranks: list[RankTime] = []  # of each rank, in rank order, if there are several
 
     @property
     def own(self) -> RankTime | None:
-        """This rank's, on a GPU."""
+        """This rank's times; None without a GPU."""
         if self.busy is None or self.exposed_communication is None or self.idle is None:
             return None
         alone = self.exposed_communication
@@ -83,47 +83,49 @@ class Profile(BaseModel):
 
     @property
     def overhead(self) -> float | None:
-        """What the profiler added to a step, as a share of the step without it."""
+        """Time that the profiler adds to a step, as a share of the step without it; None if no step ran before."""
         return self.step_seconds / self.seconds_before - 1 if self.seconds_before else None
 
 
 def union(spans: Iterable[Span]) -> list[tuple[float, float]]:
-    """The stretches in which at least one span ran, in order."""
-    found: list[tuple[float, float]] = []
+    """The stretches (start, end) in which at least one span ran, in order."""
+    stretches: list[tuple[float, float]] = []
     for span in sorted(spans, key=lambda s: s.start):
-        if found and span.start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], span.end))
+        if stretches and span.start <= stretches[-1][1]:
+            stretches[-1] = (stretches[-1][0], max(stretches[-1][1], span.end))
         else:
-            found.append((span.start, span.end))
-    return found
+            stretches.append((span.start, span.end))
+    return stretches
 
 
 def length(stretches: Iterable[tuple[float, float]]) -> float:
     return sum(end - start for start, end in stretches)
 
 
-def ranked(spans: Sequence[Span], key: Callable[[Span], tuple[str, str]], steps: int, step_seconds: float) -> list[Row]:
-    """Rows by ``key``, a (name, kind), most time first."""
+def ranked(
+    spans: Sequence[Span], key: Callable[[Span], tuple[str, str]], steps: int, step_seconds: float
+) -> list[Cost]:
+    """Costs by ``key``, a (name, kind), most time first."""
     total: dict[tuple[str, str], float] = defaultdict(float)
     calls: dict[tuple[str, str], int] = defaultdict(int)
     for span in spans:
         total[key(span)] += span.end - span.start
         calls[key(span)] += 1
-    rows = []
+    costs = []
     for (name, kind), microseconds in total.items():
         seconds = microseconds / 1e6 / steps
         calls_a_step = calls[name, kind] / steps
-        rows.append(Row(name=name, kind=kind, seconds=seconds, calls=calls_a_step, share=seconds / step_seconds))
-    return sorted(rows, key=lambda row: -row.seconds)
+        costs.append(Cost(name=name, kind=kind, seconds=seconds, calls=calls_a_step, share=seconds / step_seconds))
+    return sorted(costs, key=lambda cost: -cost.seconds)
 
 
 def analyse(
     spans: Sequence[Span], kind: Callable[[str], str], *, device: str, first_step: int, steps: int, seconds: float,
     before: Sequence[float] = (), timeline: bool = True,
 ) -> Profile:  # fmt: skip
-    """The profile of ``steps`` steps that took ``seconds`` in all; ``before``: seconds of steps before, unprofiled.
+    """The profile of ``steps`` steps that took ``seconds`` in all; ``before``: seconds of unprofiled steps before.
 
-    ``timeline``: spans are a device's kernels with their places in time; False for mere durations (operators on a CPU).
+    ``timeline``: spans have places in time, as a device's kernels; False for mere durations, as a CPU's operators.
     """
     each = seconds / steps
     profile = Profile(
@@ -149,7 +151,7 @@ def analyse(
 
 
 def markdown(profile: Profile) -> str:
-    """The report for people."""
+    """The profile as Markdown: step time, busy and idle time, ranks, then the costliest kinds and names."""
     p, ms = profile, 1e3
     first, last = p.first_step, p.first_step + p.steps - 1
     lines = [f"# Where the time of a step goes: steps {first}–{last} on {p.device}", ""]
@@ -169,7 +171,7 @@ def markdown(profile: Profile) -> str:
 
 
 def _ranks(ranks: Sequence[RankTime]) -> list[str]:
-    """A table of all ranks, nothing where there is one. Kinds and kernels below it are of rank 0."""
+    """A table of several ranks' times; nothing for a single rank."""
     if len(ranks) < 2:
         return []
     lines = ["", "| rank | ms a step computing | in communication alone | idle |", "|---:|---:|---:|---:|"]
@@ -182,14 +184,14 @@ def _ranks(ranks: Sequence[RankTime]) -> list[str]:
 
 def _overhead(profile: Profile) -> str:
     if profile.seconds_before is None or profile.overhead is None:
-        return "what the profiler added is not known: no step ran before the window"
+        return "the profiler's overhead is unknown: no step ran before the window"
     return (
         f"{profile.seconds_before * 1e3:.2f} ms before it (median of {profile.steps_before}): "
         f"{profile.overhead:+.1%} with the profiler"
     )
 
 
-def _table(head: str, rows: Sequence[Row], kinds: bool = False) -> list[str]:
+def _table(head: str, rows: Sequence[Cost], kinds: bool = False) -> list[str]:
     lines = [f"| {head} | ms a step | share | calls a step |" + (" kind |" if kinds else "")]
     lines.append("|---|---:|---:|---:|" + ("---|" if kinds else ""))
     for row in rows:

@@ -1,4 +1,4 @@
-"""Which part of the model a GPU kernel serves, told by its name.
+"""The part of the model that a GPU kernel serves, by the kernel's name.
 
 TileLang appends ``_kernel`` to a kernel's name; megatron-core 0.19.0 calls both its sparse-MLA forward and its
 indexer-loss kernels ``main``; pack 12 calls its Triton kernels ``_attention_lse_kernel``, ``_grad_k_kernel`` and such.
@@ -50,5 +50,5 @@ COMMUNICATION = "NCCL"
 
 @functools.cache
 def kind(name: str) -> str:
-    """The kind of the kernel of that (demangled) name; "other" when no rule knows it."""
+    """The kind of the kernel with this demangled name; "other" if no rule matches."""
     return next((kind for kind, pattern in _COMPILED if pattern.search(name)), OTHER)

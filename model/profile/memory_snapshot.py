@@ -1,4 +1,4 @@
-"""What to leave behind when a GPU runs out of memory: the allocator's snapshot, who held the memory, and the way out.
+"""A report of a GPU that ran out of memory: the allocator's snapshot, the holders of the memory, and the way out.
 
 Recording keeps the Python stack of each live block (about 2 µs an allocation by torch's own account) and a ring of the
 last ``MAX_ENTRIES`` allocations and frees. The snapshot opens at https://pytorch.org/memory_viz, offline too.
@@ -15,14 +15,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from model.definition.memory import GIB
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import replacing, write_atomic
 
 MAX_ENTRIES = 50_000
-GIB = 2**30
 LARGEST = 25
 REMEDY = "a smaller --micro-batch, a larger --ep, more --pp stages, or --recompute"
-OURS = str(Path(__file__).parents[1]) + os.sep
+MODEL = str(Path(__file__).parents[1]) + os.sep
 TORCH = f"site-packages{os.sep}torch{os.sep}"
 logger = logging.getLogger("model.profile.memory_snapshot")
 
@@ -45,26 +45,26 @@ def record(max_entries: int = MAX_ENTRIES) -> bool:
 def guard(run_dir: Path, layout: str, rank: int = 0) -> Iterator[None]:
     """Turn ``torch.OutOfMemoryError`` into OutOfMemory after writing ``oom.rankN.pickle`` and ``oom.rankN.md``.
 
-    ``layout`` says what was tried: "micro-batch 4 x 4096, EP 1, PP 1". Other errors pass untouched.
+    ``layout`` describes the attempt: "micro-batch 4 x 4096, EP 1, PP 1". Other errors pass untouched.
     """
     import torch
 
     try:
         yield
     except torch.OutOfMemoryError as error:
-        said = str(error).splitlines()[0]
-        written = _leave(run_dir, rank, f"rank {rank}, {layout}: {said}")
-        raise OutOfMemory(f"out of GPU memory on rank {rank} ({layout}): {said}{written}", REMEDY) from error
+        cause = str(error).splitlines()[0]
+        written = _leave(run_dir, rank, f"rank {rank}, {layout}: {cause}")
+        raise OutOfMemory(f"out of GPU memory on rank {rank} ({layout}): {cause}{written}", REMEDY) from error
 
 
-def _leave(run_dir: Path, rank: int, said: str) -> str:
-    """Write both files; a failure to do so is said and never hides the error itself."""
+def _leave(run_dir: Path, rank: int, headline: str) -> str:
+    """Write both files and name the report; log a failure, so that it never hides the error itself."""
     import torch
 
     stem = run_dir / f"oom.rank{rank}"
     try:
         snapshot, stats = torch.cuda.memory._snapshot(), torch.cuda.memory_stats()
-        write_atomic(stem.with_name(stem.name + ".md"), summary(said, snapshot, stats).encode())
+        write_atomic(stem.with_name(stem.name + ".md"), summary(headline, snapshot, stats).encode())
         with replacing(stem.with_name(stem.name + ".pickle")) as scratch, scratch.open("wb") as sink:
             pickle.dump(snapshot, sink)
     except Exception as error:
@@ -73,16 +73,16 @@ def _leave(run_dir: Path, rank: int, said: str) -> str:
     return f"; who held it: {stem}.md"
 
 
-def summary(said: str, snapshot: Mapping[str, Any], stats: Mapping[str, int]) -> str:
-    """Markdown: peak and present memory, then live blocks by the line that allocated them, largest first."""
+def summary(headline: str, snapshot: Mapping[str, Any], stats: Mapping[str, int]) -> str:
+    """Markdown: peak and current memory, then live blocks by the line that allocated them, largest first."""
     live, blocks = held(snapshot)
     lines = [
-        "# Out of GPU memory", "", said, "",
+        "# Out of GPU memory", "", headline, "",
         f"- allocated now: {stats.get('allocated_bytes.all.current', 0) / GIB:.2f} GiB",
         f"- allocated at most: {stats.get('allocated_bytes.all.peak', 0) / GIB:.2f} GiB",
         f"- reserved by the allocator: {stats.get('reserved_bytes.all.current', 0) / GIB:.2f} GiB",
         f"- reserved and split too small to use: {stats.get('inactive_split_bytes.all.current', 0) / GIB:.2f} GiB",
-        f"- what helps: {REMEDY}", "",
+        f"- remedy: {REMEDY}", "",
         f"Live blocks by the Python line that allocated them, the {LARGEST} largest:", "",
         "| GiB | blocks | allocated at | called from |", "|---:|---:|---|---|",
     ]  # fmt: skip
@@ -92,7 +92,7 @@ def summary(said: str, snapshot: Mapping[str, Any], stats: Mapping[str, int]) ->
 
 
 def held(snapshot: Mapping[str, Any]) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], int]]:
-    """Bytes and number of live blocks by (line, the line of ``model/`` that led there)."""
+    """Bytes and number of live blocks by (line that allocated them, line of ``model/`` that led there)."""
     sizes: dict[tuple[str, str], int] = defaultdict(int)
     counts: dict[tuple[str, str], int] = defaultdict(int)
     for segment in snapshot["segments"]:
@@ -105,12 +105,12 @@ def held(snapshot: Mapping[str, Any]) -> tuple[dict[tuple[str, str], int], dict[
 
 
 def _place(frames: list[dict[str, Any]]) -> tuple[str, str]:
-    """Innermost frame outside torch, and innermost frame of the model; frames come innermost first."""
+    """Innermost frame outside torch, and innermost frame of the model; ``frames`` start with the innermost."""
     outside = [f for f in frames if TORCH not in f["filename"]]
-    ours = [f for f in outside if f["filename"].startswith(OURS)]
+    inside = [f for f in outside if f["filename"].startswith(MODEL)]
     first = outside or frames
     unknown = "not recorded (allocated before recording began)"
-    return _named(first[0]) if first else unknown, _named(ours[0]) if ours else "–"
+    return _named(first[0]) if first else unknown, _named(inside[0]) if inside else "–"
 
 
 def _named(frame: Mapping[str, Any]) -> str:

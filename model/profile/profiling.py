@@ -1,9 +1,9 @@
 """A window of steps under torch.profiler: a Chrome trace and a ranked report, in the run's directory.
 
 ``trace.json.gz`` opens at https://ui.perfetto.dev; ``profile.md`` and ``profile.json`` say where the time of a step
-goes: on CUDA by the kinds of its kernels, on a CPU by operator. A step outside the window costs one clock reading; what
-the profiler adds to a step inside is measured against the steps before and stated. Keep the window to a few steps: a
-trace grows by some 100,000 events a step at full size.
+goes: on CUDA by the kinds of its kernels, on a CPU by operator. A step outside the window costs one clock reading; the
+report compares a step inside with the steps before. Keep the window to a few steps: a trace grows by some 100,000
+events a step at full size.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ logger = logging.getLogger("model.profile.profiling")
 
 
 class Window:
-    """Steps ``first`` … ``last``, both in it; wrap every step of the run in ``with window.step(number):``.
+    """Steps ``first`` to ``last``, both included; wrap every step of the run in ``with window.step(number):``.
 
-    ``result`` is the Profile once the window is over. Of several ranks all have a window; ``gather`` gives each all
-    ranks' times, and the first alone ``writes``. ValueError for an empty window.
+    ``result`` is the Profile once the window is over. Every rank has a window; ``gather`` gives it all ranks' times and
+    only the first rank ``writes``. Raises ValueError for an empty window.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Window:
         self._ended = now
         if self._profiler is not None and number >= self.last:
             self._finish(number)
-            gc.collect()  # events hold each other: else each rank drops them some steps later, and all wait for it
+            gc.collect()  # events hold each other: later, each rank would drop them at its own step and all would wait
 
     def _named(self, number: int) -> contextlib.AbstractContextManager[Any]:
         if self._profiler is None:
@@ -102,7 +102,7 @@ class Window:
             return
         try:
             self._write(profiler, self.result)
-        except OSError as error:  # a full disk must not end the run over a by-product
+        except OSError as error:  # a full disk must not end the run for a by-product
             logger.warning("the profile could not be written to %s: %s", self.run_dir, error)
 
     def _write(self, profiler: Any, result: Profile) -> None:
@@ -115,7 +115,7 @@ class Window:
     def _abandon(self) -> None:
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
-            with contextlib.suppress(Exception):  # the step's own error is the one to be seen
+            with contextlib.suppress(Exception):  # the step's own error must stay visible
                 profiler.stop()
 
     def _synchronize(self) -> None:
@@ -131,7 +131,7 @@ class Window:
 
 
 def gpu_spans(events: Iterable[Any]) -> list[Span]:
-    """Kernels, copies and fills of ``torch.profiler``'s events; ranges that only annotate the GPU are left out."""
+    """Kernels, copies and fills of ``torch.profiler``'s events, without ranges that only annotate the GPU."""
     return [
         Span(e.name, e.time_range.start, e.time_range.end)
         for e in events
@@ -140,7 +140,7 @@ def gpu_spans(events: Iterable[Any]) -> list[Span]:
 
 
 def operator_spans(events: Iterable[Any]) -> list[Span]:
-    """Each operator's own time, without that of the operators it calls, as a span from 0."""
+    """Each operator's own time, without the operators it calls, as a span from 0."""
     spans = []
     for e in events:
         if e.device_type.name == "CPU" and not e.is_async:

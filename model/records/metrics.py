@@ -1,7 +1,7 @@
-"""``metrics.jsonl``: a run's records, one a line, the source of truth from which all tables and pictures are made.
+"""``metrics.jsonl``: a run's records, one a line; all tables and pictures are made from it.
 
-A line has left the process before the step's successor begins. A run resumed at step k continues the same file: lines
-of later steps, which that run will write again, are moved to ``metrics.superseded.jsonl``.
+A step's line leaves the process before the next step begins. A run resumed at step k continues the same file: lines of
+later steps, which the run will write again, move to ``metrics.superseded.jsonl``.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ logger = logging.getLogger("model.records.metrics")
 
 
 class MetricsLog:
-    """The open file of one run; for rank 0 only. ``resume_step`` 0 starts afresh and moves what was there aside.
+    """The open file of one run; for rank 0 only. ``resume_step`` 0 moves all earlier records aside.
 
-    PatchlaneError when another process has the file open, a line inside it is not a record, or it cannot be written.
+    Raises PatchlaneError if another process has the file open, a whole line is no record, or it cannot be written.
     """
 
     def __init__(self, run_dir: Path, resume_step: int = 0, sinks: Sequence[Sink] = ()) -> None:
@@ -40,7 +40,8 @@ class MetricsLog:
             remedy = "wait for it, end it, or choose another run directory"
             raise PatchlaneError(f"{self.path} is being written by another process", remedy) from None
         except OSError as error:
-            raise PatchlaneError(f"{run_dir} cannot be written: {error.strerror}", "choose another one") from error
+            remedy = "choose another run directory"
+            raise PatchlaneError(f"{run_dir} cannot be written: {error.strerror}", remedy) from error
         try:
             _mend(self.path)
             _supersede(self.path, resume_step)
@@ -80,7 +81,7 @@ class MetricsLog:
 
 
 def _mend(path: Path) -> None:
-    """Finish a last line that only lacks its line feed; move any other beginning of a line aside."""
+    """Complete a last line that lacks only its line feed; move a shorter one aside."""
     if not path.exists():
         return
     whole, rest = history.lines(path)
@@ -97,7 +98,7 @@ def _mend(path: Path) -> None:
 
 
 def _supersede(path: Path, resume_step: int) -> None:
-    """Keep the lines of steps up to ``resume_step``. Killed in between, the same call finishes the work."""
+    """Keep the lines of steps up to ``resume_step``. If killed in between, the next call finishes the work."""
     if not path.exists():
         return
     whole, _ = history.lines(path)
@@ -110,7 +111,7 @@ def _supersede(path: Path, resume_step: int) -> None:
 
 
 def _move_aside(path: Path, moved: Sequence[bytes]) -> None:
-    """Add to the superseded lines, once."""
+    """Add ``moved`` to the superseded lines, unless they are there."""
     aside = path.with_name(SUPERSEDED)
     before, added = aside.read_bytes() if aside.exists() else b"", _text(moved)
     if not before.endswith(added):

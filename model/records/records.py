@@ -1,7 +1,7 @@
-"""What a run writes down: one frozen record a line of ``metrics.jsonl``; read and checked only here.
+"""A run's records, each a line of ``metrics.jsonl``; they are read and checked only here.
 
 Times are seconds, memory GiB, losses nats a token. A value that is not finite is the JSON string "NaN", "Infinity" or
-"-Infinity", so that every line stays JSON (RFC 8259) and a bad step can still be written down.
+"-Infinity": every line stays JSON (RFC 8259) and a bad step can still be recorded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 Value = str | int | float | bool | None
-ENTROPY = "unigram_entropy"  # detail of the event "dataset": nats a token, what a model without context could reach
+ENTROPY = "unigram_entropy"  # detail of the event "dataset": nats a token: the least loss of a model without context
 
 
 class Phases(BaseModel):
@@ -58,7 +58,7 @@ class Train(_Record):
     peaks_gib: list[float] | None = None  # of each rank; None in the oldest kept runs, whose peak_gib is rank 0's
     reserved_gib: float | None = None  # of rank 0
     expert_load: float | None = None  # tokens of a layer's fullest expert over the mean, mean over layers
-    rank_load: float | None = None  # the same of the fullest expert-parallel rank
+    rank_load: float | None = None  # tokens of a layer's fullest expert-parallel rank over the mean, mean over layers
     seconds: Phases
     skipped: bool = False  # no update was made: a loss or gradient was not finite
 
@@ -79,7 +79,7 @@ class Valid(_Record):
 
 
 class Event(_Record):
-    """Something said once: "checkpoint", "resumed", "dataset", "coverage", "path", …"""
+    """A named event: "checkpoint", "resumed", "dataset", "coverage", "path", …"""
 
     kind: Literal["event"] = "event"
     name: str
@@ -96,5 +96,5 @@ def to_line(record: Record) -> bytes:
 
 
 def from_line(line: bytes) -> Record:
-    """The record of a line; pydantic's ValidationError (a ValueError) when it is not one."""
+    """The record of a line. Raises pydantic's ValidationError, a ValueError, if it is none."""
     return _any.validate_json(line)

@@ -1,4 +1,4 @@
-"""Where records go beside ``metrics.jsonl``: TensorBoard and Weights & Biases, neither of which may stop training."""
+"""Further places for records: TensorBoard and Weights & Biases. A failure of theirs never stops training."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Sink(Protocol):
 
 
 def numbers(record: Record) -> dict[str, float]:
-    """{"train/loss": 3.2, "train/seconds/data": 0.01, …} of a record; of an event its numbers by its name."""
+    """{"train/loss": 3.2, "train/seconds/data": 0.01, …} of a record; an event's numbers are named by the event."""
     prefix = f"event/{record.name}" if isinstance(record, Event) else record.kind
     values = record.detail if isinstance(record, Event) else record.model_dump(exclude=IGNORED)
     flat: dict[str, Any] = {}
@@ -37,7 +37,7 @@ def numbers(record: Record) -> dict[str, float]:
 
 
 class Shielded:
-    """A sink whose first failure is said in the log, and its last: nothing is sent to it any more."""
+    """A sink that is logged and dropped at its first failure."""
 
     def __init__(self, name: str, opened: Callable[[], Sink]) -> None:
         self.name = name
@@ -65,7 +65,7 @@ class Shielded:
 
 
 class TensorBoard:
-    """Event files under ``run_dir/tensorboard``; points after ``resume_step`` of an earlier start are purged."""
+    """Event files under ``run_dir/tensorboard``; an earlier start's points after ``resume_step`` are purged."""
 
     def __init__(self, run_dir: Path, resume_step: int) -> None:
         writer = load("torch.utils.tensorboard", "tensorboard").SummaryWriter
@@ -96,18 +96,19 @@ class Wandb:
 
 
 def open_sinks(run_dir: Path, resume_step: int = 0, wandb: bool | None = None) -> list[Sink]:
-    """TensorBoard where it is installed; W&B when asked for (``wandb`` True, or WANDB_PROJECT set and not False).
+    """TensorBoard where it is installed; W&B if ``wandb`` is True, or None with WANDB_PROJECT set.
 
-    W&B keeps its files here unless WANDB_MODE says otherwise. CannotTestHere when it is asked for and not installed.
+    W&B keeps its files in ``run_dir`` unless WANDB_MODE says otherwise. Raises CannotTestHere if W&B is wanted and not
+    installed.
     """
-    found: list[Sink] = []
+    sinks: list[Sink] = []
     if importlib.util.find_spec("tensorboard") is not None:
-        found.append(Shielded("TensorBoard", lambda: TensorBoard(run_dir, resume_step)))
+        sinks.append(Shielded("TensorBoard", lambda: TensorBoard(run_dir, resume_step)))
     else:
         logger.info("no TensorBoard files: pip install tensorboard")
     project, mode = os.environ.get("WANDB_PROJECT"), os.environ.get("WANDB_MODE", "offline")
     if wandb or (wandb is None and project):
         if importlib.util.find_spec("wandb") is None:
-            raise CannotTestHere("W&B was asked for and is not installed", "pip install wandb, or unset WANDB_PROJECT")
-        found.append(Shielded("W&B", lambda: Wandb(run_dir, resume_step, project or "nam56r", mode)))
-    return found
+            raise CannotTestHere("W&B is not installed", "pip install wandb, or unset WANDB_PROJECT")
+        sinks.append(Shielded("W&B", lambda: Wandb(run_dir, resume_step, project or "nam56r", mode)))
+    return sinks

@@ -15,7 +15,7 @@ from model.records import history
 from model.records.records import Train
 from model.reports import page as describe_page
 from model.reports import report
-from model.reports.report import Report
+from model.reports.report import NONE, RunReport, number
 from reproducers.base.errors import PatchlaneError
 
 COMMAND = "python -m model.receipt table > docs/benchmarks.md"
@@ -25,7 +25,6 @@ RECORD = (
     "https://github.com/DatasunriseOU/cppmega/blob/2acfde338e93f33538853342e5c8032c0e9bccb7/docs/production_status.md"
 )
 RECORD_TFLOPS, RECORD_SIZE, RECORD_EP = 289.0, "nam56r_wide", 4
-NONE = "–"
 COLUMNS = {  # heading: alignment
     "run": "left",
     "date": "left",
@@ -44,14 +43,14 @@ COLUMNS = {  # heading: alignment
 }
 
 
-class Run(NamedTuple):
-    """A kept run: its figures, its last step, its patches, and what run.json says of its last start.
+class KeptRun(NamedTuple):
+    """A kept run: its figures, its last step, its patches, and the run.json of its last start.
 
-    ``setup`` is empty for a run that was kept without its run.json; ``moved`` where it is that of an earlier start.
+    ``setup`` is empty for a run that was kept without a run.json. ``moved``: it belongs to an earlier start.
     """
 
     name: str
-    report: Report
+    report: RunReport
     last: Train
     patches: str
     setup: dict[str, Any]
@@ -59,7 +58,7 @@ class Run(NamedTuple):
 
     @property
     def gpus(self) -> int:
-        """Ranks of the last step: its tokens are those of all ranks, its speed is that of one."""
+        """Ranks of the last step, whose tokens are of all ranks and whose speed is of one."""
         last = self.last
         return round(last.tokens / last.step / (last.tokens_per_s_per_gpu * last.seconds.total))
 
@@ -69,22 +68,22 @@ class Run(NamedTuple):
         return str(self.setup["size"]["name"]) if self.setup else None
 
 
-def read(folder: Path) -> Run:
-    """A kept run. PatchlaneError when it has no training step, or its run.json is not one."""
+def read(folder: Path) -> KeptRun:
+    """A kept run. Raises PatchlaneError if it has no training step or its run.json is not JSON."""
     records, summary = history.read(folder), report.summarise(folder)
     packs = [str(event.detail["packs"]) for event in history.events(records, "patches")]
-    # each resume adds a run.json whose name ends with the step that the run went on from
+    # each resume adds a run.json whose name ends with the step that it resumed from
     setups = sorted(folder.glob("run*.json"), key=lambda path: (len(path.name), path.name))
     try:
         setup = json.loads(setups[-1].read_bytes()) if setups else {}
     except ValueError as error:
         raise PatchlaneError(f"{setups[-1]} is no JSON: {error}", "python -m model.receipt check") from error
     moved = bool(summary.resumed_at) and len(setups) == 1
-    return Run(folder.name, summary, history.train(records)[-1], packs[-1] if packs else "", setup, moved)
+    return KeptRun(folder.name, summary, history.train(records)[-1], packs[-1] if packs else "", setup, moved)
 
 
 def page(kept: Path) -> str:
-    """The page over all runs in the folder ``kept``. PatchlaneError when one has no training step."""
+    """The page over all runs in the folder ``kept``. Raises PatchlaneError if one has no training step."""
     runs = [read(path.parent) for path in sorted(kept.glob("*/receipt.json"))]
     groups = (
         (f"Runs of {LONG} steps and more", [run for run in runs if run.report.steps >= LONG]),
@@ -117,7 +116,7 @@ side, and `profile.md` in a run's folder says where a step's time goes. [Log](lo
 """
 
 
-def _table(runs: list[Run]) -> str:
+def _table(runs: list[KeptRun]) -> str:
     table = Table()
     for heading, side in COLUMNS.items():
         table.add_column(heading, justify="right" if side == "right" else "left")
@@ -126,10 +125,10 @@ def _table(runs: list[Run]) -> str:
     return describe_page.markdown(table)
 
 
-def _cells(run: Run) -> list[str]:
-    seen, changed = run.report, (run.setup.get("project") or {}).get("changed")
+def _cells(run: KeptRun) -> list[str]:
+    figures, changed = run.report, (run.setup.get("project") or {}).get("changed")
     day = datetime.datetime.fromtimestamp(run.last.time, datetime.UTC).date()
-    device = seen.gpu.removeprefix("NVIDIA ") if seen.gpu else "CPU"
+    device = figures.gpu.removeprefix("NVIDIA ") if figures.gpu else "CPU"
     return [
         f"`{run.name}`" + (" †" if changed else ""),
         str(day),
@@ -137,37 +136,33 @@ def _cells(run: Run) -> list[str]:
         f"`{run.size}`" if run.size else NONE,
         _layout(run),
         f"{run.last.tokens // run.last.step:,}",
-        f"{seen.steps}, {seen.steady_steps}",
-        _number(seen.tokens_per_s_per_gpu, ",.0f"),
-        _number(seen.tflops_megatron, ".0f"),
-        _number(seen.tflops_built, ".0f"),
-        _number(_of_record(run), ".3f"),
-        ", ".join(f"{peak:.1f}" for peak in seen.peaks_gib or []) or _number(seen.peak_gib, ".1f"),
-        _number(seen.valid_loss, ".3f"),
+        f"{figures.steps}, {figures.steady_steps}",
+        number(figures.tokens_per_s_per_gpu, ",.0f"),
+        number(figures.tflops_megatron, ".0f"),
+        number(figures.tflops_built, ".0f"),
+        number(_of_record(run), ".3f"),
+        ", ".join(f"{peak:.1f}" for peak in figures.peaks_gib or []) or number(figures.peak_gib, ".1f"),
+        number(figures.valid_loss, ".3f"),
         run.patches.replace("pack", "").replace(",", " "),
     ]
 
 
-def _layout(run: Run) -> str:
+def _layout(run: KeptRun) -> str:
     if not run.setup:
         return NONE
-    recipe, said = run.setup["recipe"], run.setup["run"]
+    recipe, options = run.setup["recipe"], run.setup["run"]
     if run.moved:
         return "resumed"
     rows, several = recipe["micro_batch"], recipe["accumulate"]
-    parts = [f"EP {said['expert_parallel']}"] if said["expert_parallel"] > 1 else []
-    parts += [f"PP {said['pipeline_parallel']}"] if said["pipeline_parallel"] > 1 else []
+    parts = [f"EP {options['expert_parallel']}"] if options["expert_parallel"] > 1 else []
+    parts += [f"PP {options['pipeline_parallel']}"] if options["pipeline_parallel"] > 1 else []
     parts += [f"{rows} row{'' if rows == 1 else 's'}" + (f" × {several}" if several > 1 else "")]
-    options = [name.replace("_", "-") for name in ("recompute", "cuda_graphs", "deterministic") if said.get(name)]
-    paths = [f"{kind}={path}" for kind, path in said["paths"].items()]
-    return ", ".join([*parts, *(f"`{text}`" for text in (*options, *paths))])
+    flags = [name.replace("_", "-") for name in ("recompute", "cuda_graphs", "deterministic") if options.get(name)]
+    paths = [f"{kind}={path}" for kind, path in options["paths"].items()]
+    return ", ".join([*parts, *(f"`{text}`" for text in (*flags, *paths))])
 
 
-def _of_record(run: Run) -> float | None:
+def _of_record(run: KeptRun) -> float | None:
     if run.size != RECORD_SIZE or run.moved or run.setup["run"]["expert_parallel"] != RECORD_EP:
         return None
     return run.report.tflops_megatron / RECORD_TFLOPS if run.report.tflops_megatron else None
-
-
-def _number(value: float | None, form: str) -> str:
-    return NONE if value is None else format(value, form)

@@ -1,4 +1,4 @@
-"""Whether the same steps of other runs agree with a base's, and at what speed, from the records alone."""
+"""Compare the same steps of a run and a base: agreement of losses, gradient norms, speed, memory; from records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DISAGREE = 1
 class Comparison(BaseModel):
     """A run against its base, over the steps that both recorded. Differences are relative to the base's values.
 
-    Speed and peak memory leave out the first ``warmup`` of these steps; None where nothing is left or a run has none.
+    Speed and peak memory leave out the first ``warmup`` of these steps; None if no step or no value is left.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
@@ -33,22 +33,22 @@ class Comparison(BaseModel):
     tolerance: float
     worst_loss: float  # largest difference of a step's loss
     worst_step: int
-    mean_loss: float  # mean of the differences with their signs: noise cancels in it, a wrong term does not
+    mean_loss: float  # mean of the signed differences: noise cancels, a wrong term does not
     worst_grad_norm: float
     agrees: bool
     speed: float | None  # tokens/s of all GPUs or ranks together, over the base's
-    peak_gib: float | None  # of the fullest rank, beyond the base's
+    peak_gib: float | None  # of the fullest rank, minus the base's
 
 
-def _off(ours: float, theirs: float) -> float:
-    """Relative to ``theirs``; infinite where one of them is no number."""
-    if not (math.isfinite(ours) and math.isfinite(theirs)):
+def _off(value: float, base: float) -> float:
+    """Difference relative to ``base``; infinite if either is not finite."""
+    if not (math.isfinite(value) and math.isfinite(base)):
         return math.inf
-    return ours - theirs if theirs == 0 else (ours - theirs) / abs(theirs)
+    return value - base if base == 0 else (value - base) / abs(base)
 
 
 def _same_data(base: Sequence[Record], other: Sequence[Record], name: str) -> None:
-    digests = [{event.detail.get("digest") for event in history.events(one, "dataset")} for one in (base, other)]
+    digests = [{event.detail.get("digest") for event in history.events(run, "dataset")} for run in (base, other)]
     if digests[0] != digests[1]:
         raise PatchlaneError(f"{name} was trained on other data than the base", "--data with the base's dataset")
 
@@ -56,18 +56,18 @@ def _same_data(base: Sequence[Record], other: Sequence[Record], name: str) -> No
 def _pairs(base: Path, other: Path, first: int) -> list[tuple[Train, Train]]:
     """(the run's, the base's) records of each step from ``first`` on that both have.
 
-    PatchlaneError where there is none, or where a step ended after other tokens: the steps are not the same then.
+    Raises PatchlaneError if there is none, or if the runs had seen other numbers of tokens after a step.
     """
-    theirs, ours = history.read(base), history.read(other)
-    _same_data(theirs, ours, other.name)
-    known = {record.step: record for record in history.train(theirs)}
-    pairs = [(r, known[r.step]) for r in history.train(ours) if r.step in known and r.step >= first]
+    base_records, records = history.read(base), history.read(other)
+    _same_data(base_records, records, other.name)
+    known = {record.step: record for record in history.train(base_records)}
+    pairs = [(r, known[r.step]) for r in history.train(records) if r.step in known and r.step >= first]
     if not pairs:
         raise PatchlaneError(f"{other} and {base} have no step from {first} on in common", "--first, or longer runs")
     apart = next((a.step for a, b in pairs if a.tokens != b.tokens), None)
     if apart is not None:
         remedy = "train both with the same --micro-batch times --accumulate times data-parallel ranks, and --sequence"
-        raise PatchlaneError(f"{other}: step {apart} ended after other tokens than the base's", remedy)
+        raise PatchlaneError(f"{other}: step {apart} ended after another number of tokens than the base's", remedy)
     return pairs
 
 
@@ -80,15 +80,15 @@ def _peak(records: Sequence[Train]) -> float | None:
 
 
 def compare(base: Path, run: Path, tolerance: float, first: int = 1, warmup: int = 2) -> Comparison:
-    """``run`` against ``base``: agreed when no common step's loss is off by more than ``tolerance``, relatively.
+    """``run`` against ``base``; they agree if no common step's loss differs by more than ``tolerance``, relatively.
 
-    PatchlaneError where they have no step in common, or were trained on other data or other numbers of tokens.
+    Raises PatchlaneError if they have no step in common or were trained on other data or numbers of tokens.
     """
     pairs = _pairs(base, run, first)
-    losses = {ours.step: _off(ours.loss, theirs.loss) for ours, theirs in pairs}
+    losses = {own.step: _off(own.loss, other.loss) for own, other in pairs}
     worst = max(losses, key=lambda step: abs(losses[step]))
     steady = [list(records) for records in zip(*pairs[warmup:], strict=True)] or [[], []]
-    (mine, its), (peak, before) = map(_seconds, steady), map(_peak, steady)
+    (own_s, base_s), (own_peak, base_peak) = map(_seconds, steady), map(_peak, steady)
     return Comparison(
         run=run.resolve().name,
         base=base.resolve().name,
@@ -99,22 +99,22 @@ def compare(base: Path, run: Path, tolerance: float, first: int = 1, warmup: int
         worst_loss=abs(losses[worst]),
         worst_step=worst,
         mean_loss=statistics.fmean(losses.values()) if math.isfinite(losses[worst]) else math.inf,
-        worst_grad_norm=max(abs(_off(ours.grad_norm, theirs.grad_norm)) for ours, theirs in pairs),
+        worst_grad_norm=max(abs(_off(own.grad_norm, other.grad_norm)) for own, other in pairs),
         agrees=abs(losses[worst]) <= tolerance,
-        speed=its / mine if mine and its else None,
-        peak_gib=peak - before if peak is not None and before is not None else None,
+        speed=base_s / own_s if own_s and base_s else None,
+        peak_gib=own_peak - base_peak if own_peak is not None and base_peak is not None else None,
     )
 
 
-def row(found: Comparison) -> list[str]:
+def row(comparison: Comparison) -> list[str]:
     """A comparison as cells of the table."""
     return [
-        escape(found.run),
-        f"{found.first} to {found.last}",
-        f"{found.worst_loss:.1e} at step {found.worst_step}",
-        f"{found.mean_loss:+.1e}",
-        f"{found.worst_grad_norm:.1e}",
-        "yes" if found.agrees else "NO",
-        "–" if found.speed is None else f"{found.speed:.3f}",
-        "–" if found.peak_gib is None else f"{found.peak_gib:+.2f}",
+        escape(comparison.run),
+        f"{comparison.first} to {comparison.last}",
+        f"{comparison.worst_loss:.1e} at step {comparison.worst_step}",
+        f"{comparison.mean_loss:+.1e}",
+        f"{comparison.worst_grad_norm:.1e}",
+        "yes" if comparison.agrees else "NO",
+        "–" if comparison.speed is None else f"{comparison.speed:.3f}",
+        "–" if comparison.peak_gib is None else f"{comparison.peak_gib:+.2f}",
     ]

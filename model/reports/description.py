@@ -12,7 +12,7 @@ NAMES = {"mla": "MLA", "dsa": "DSA", "moe": "MoE", "mamba3": "Mamba-3", "m2rnn":
 
 
 def layer_map(size: Size) -> Table:
-    """One row a kind: where its layers are."""
+    """Each kind's symbol, count and layer numbers, one row a kind."""
     table = Table(title=f"{size.name}: {size.layer_count} layers, hidden {size.hidden}, vocabulary {size.vocab}")
     for column in ("kind", "symbol", "count", "layers (1-based)"):
         table.add_column(column)

@@ -1,4 +1,4 @@
-"""What a training run left, kept under ``receipts/train/NAME`` with digests."""
+"""Training runs kept under ``receipts/train/NAME``, with the digests of their files."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ KEPT = ROOT / "receipts" / "train"
 RECEIPT = "receipt.json"
 NEEDED = (history.NAME,)
 WANTED = (run_record.FILE, COVERAGE, "profile.md", "profile.json", "loss.png", "throughput.png")
-RESUMED = "run.from_*.json"  # what a resumed run is, by the step that it went on from
+RESUMED = "run.from_*.json"  # the run.json of each resume, by the step that it resumed from
 
 
 def summary(folder: Path) -> dict[str, Any]:
     """The run's figures, from its records alone."""
-    found: dict[str, Any] = json.loads(report.summarise(folder).model_dump_json())
-    found.pop("run", None)
-    return {name: value for name, value in found.items() if value is not None or name not in report.LATER}
+    figures: dict[str, Any] = json.loads(report.summarise(folder).model_dump_json())
+    figures.pop("run", None)
+    return {name: value for name, value in figures.items() if value is not None or name not in report.LATER}
 
 
 def keep(run: Path, name: str, kept: Path = KEPT) -> Path:
-    """Copy a run's small files and write their receipt. PatchlaneError for a bad or used name, or without records."""
+    """Copy a run's small files and write their receipt. Raises PatchlaneError for a bad or used name, or no records."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
-        raise PatchlaneError(f"a receipt cannot be named {name!r}", "small letters, digits, - and _")
+        raise PatchlaneError(f"{name!r} cannot name a receipt", "small letters, digits, - and _")
     target = kept / name
     if target.exists():
         raise PatchlaneError(
-            f"{target.relative_to(kept.parent)} is there already", "choose another name; receipts stay"
+            f"{target.relative_to(kept.parent)} exists", "choose another name; receipts are never replaced"
         )
     missing = [file for file in NEEDED if not (run / file).is_file()]
     if missing:
@@ -58,16 +58,16 @@ def keep(run: Path, name: str, kept: Path = KEPT) -> Path:
 
 
 def faults(kept: Path = KEPT) -> list[str]:
-    """What is wrong with the kept runs, one line each."""
+    """The faults of the kept runs, one line each."""
     rows = []
     for folder in sorted(path for path in kept.glob("*") if path.is_dir()):
         try:
             content = json.loads((folder / RECEIPT).read_bytes())
-            for file, digest in content["files"].items():
-                if not (folder / file).is_file() or file_sha256(folder / file) != digest:
-                    rows.append(f"{folder.name}/{file} is missing or was altered")
-            if not rows and summary(folder) != content["summary"]:
-                rows.append(f"{folder.name}: its summary is not what its records give")
+            files = ((folder / file, digest) for file, digest in content["files"].items())
+            bad = [path for path, digest in files if not path.is_file() or file_sha256(path) != digest]
+            rows += [f"{folder.name}/{path.name} is missing or was altered" for path in bad]
+            if not bad and summary(folder) != content["summary"]:
+                rows.append(f"{folder.name}: its summary differs from its records")
             strangers = {path.name for path in folder.iterdir()} - {RECEIPT, *content["files"]}
             rows += [f"{folder.name}/{name} is in no receipt" for name in sorted(strangers)]
         except (OSError, ValueError, KeyError, AttributeError) as error:

@@ -18,7 +18,7 @@ PHASES = {"forward_backward": BLUE, "optimizer": ORANGE, "data": GREEN, "other":
 
 
 def draw(run_dir: Path, log: bool = False) -> list[Path]:
-    """Both pictures, into ``run_dir``; ``log``: logarithmic loss axis. PatchlaneError when no step was recorded."""
+    """Draw both pictures into ``run_dir``; ``log``: logarithmic loss axis. Raises PatchlaneError without a step."""
     records = history.read(run_dir)
     steps = history.train(records)
     if not steps:
@@ -64,7 +64,7 @@ def _mtp(panel: Any, good: Sequence[Train]) -> None:
 
 
 def _tokens_axis(panel: Any, steps: Sequence[Train]) -> None:
-    """Tokens seen, over the steps axis; its scale is that of the last step, batches being of one size."""
+    """Tokens seen, above the axis of steps; all steps count as many tokens as the last one."""
     each = steps[-1].tokens / max(steps[-1].step, 1)
     if not each:
         return
@@ -92,7 +92,7 @@ def _throughput(run_dir: Path, name: str, records: list[Record], steps: list[Tra
 
 
 def _stack(panel: Any, x: Sequence[int], seconds: Sequence[Phases]) -> None:
-    """Seconds of each phase, one on the other; steps that compile may leave the picture at the top."""
+    """Seconds of each phase, stacked; steps that compile may exceed the top."""
     shares = {phase: statistics.median(getattr(s, phase) for s in seconds) for phase in PHASES}
     labels = [f"{phase.replace('_', ' + ')}, median {value:.3g} s" for phase, value in shares.items()]
     rows = [[getattr(s, phase) for s in seconds] for phase in PHASES]

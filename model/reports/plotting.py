@@ -1,4 +1,4 @@
-"""What the pictures of a run share: figures without a display, smoothing, resumed and bad steps."""
+"""Parts of a run's pictures: figures without a display, smoothing, marks of resumed and bad steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BLUE, ORANGE, GREEN, RED, GREY = "#1f5fa8", "#d9730d", "#2b8a57", "#c0392b", "#8
 
 
 def figure(rows: int, title: str, height: float) -> tuple[Any, list[Any]]:
-    """A figure of ``rows`` panels over one x axis, and the panels. CannotTestHere without matplotlib."""
+    """A figure of ``rows`` panels over one x axis, and the panels. Raises CannotTestHere without matplotlib."""
     figures = load("matplotlib.figure", "matplotlib")
     load("matplotlib.backends.backend_agg", "matplotlib")
     drawn = figures.Figure(figsize=(10, height), dpi=120, layout="constrained")
@@ -40,14 +40,14 @@ def save(drawn: Any, path: Path) -> Path:
 
 
 def smoothed(values: Sequence[float], width: int) -> list[float]:
-    """Median of the ``width`` values around each, fewer at the ends: outliers go, bends stay where they are."""
+    """Median of the ``width`` values around each, fewer at the ends: it drops outliers and keeps bends in place."""
     last = len(values) - 1
     reach = [min(width // 2, i, last - i) for i in range(last + 1)]
     return [statistics.median(values[i - r : i + r + 1]) for i, r in enumerate(reach)]
 
 
 def window(count: int) -> int:
-    """An odd width: a twentieth of the run, 5 … 101 steps."""
+    """Steps to smooth over: a twentieth of ``count``, from 5 to 101, always odd."""
     return min(max(count // 20, 5), 101) | 1
 
 

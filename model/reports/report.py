@@ -1,4 +1,4 @@
-"""What a run reached, from its metrics.jsonl alone."""
+"""A run's speed, losses, gradient norms and memory, from its metrics.jsonl alone."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from model.records import history
 from model.records.records import Phases, Train
 from reproducers.base.errors import PatchlaneError
 
-LATER = ("peaks_gib", "expert_load", "rank_load")  # what the oldest receipts do not have
+LATER = ("peaks_gib", "expert_load", "rank_load")  # fields that the oldest receipts do not have
+NONE = "–"
 
 
-class Report(BaseModel):
+class RunReport(BaseModel):
     """Medians are over the ``steady_steps`` after the first ``warmup`` recorded ones and without skipped ones."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
@@ -38,7 +39,7 @@ class Report(BaseModel):
     min_loss: float
     valid_loss: float | None
     valid_step: int | None
-    unigram_entropy: float | None  # of the training text: what a model without context could reach
+    unigram_entropy: float | None  # of the training text: the least loss of a model without context
     worst_grad_norm: float
     not_finite_steps: list[int]
     peak_gib: float | None
@@ -49,16 +50,16 @@ class Report(BaseModel):
 
 
 def _median(values: Iterable[float | None]) -> float | None:
-    there = [value for value in values if value is not None]
-    return statistics.median(there) if there else None
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
 
 
 def _peaks(steps: Sequence[Train]) -> list[float] | None:
-    """The most of each rank; where a run went on with another number of them, of the last layout."""
+    """The peak of each rank; for a run resumed on another number of ranks, of the last layout."""
     every = [r.peaks_gib for r in steps if r.peaks_gib]
     if not every:
         return None
-    return [max(of_rank) for of_rank in zip(*(one for one in every if len(one) == len(every[-1])), strict=True)]
+    return [max(of_rank) for of_rank in zip(*(peaks for peaks in every if len(peaks) == len(every[-1])), strict=True)]
 
 
 def _seconds(steady: Sequence[Train]) -> Phases | None:
@@ -67,15 +68,15 @@ def _seconds(steady: Sequence[Train]) -> Phases | None:
     return Phases(**{name: statistics.median(getattr(r.seconds, name) for r in steady) for name in Phases.model_fields})
 
 
-def summarise(run_dir: Path, warmup: int = 10) -> Report:
-    """The report of a run. PatchlaneError when it has no training step."""
+def summarise(run_dir: Path, warmup: int = 10) -> RunReport:
+    """The report of a run. Raises PatchlaneError if it has no training step."""
     records = history.read(run_dir)
     steps, held = history.train(records), history.valid(records)
     if not steps:
         raise PatchlaneError(f"{run_dir / history.NAME} has no training step yet", "wait for the first step")
     steady = [r for r in steps[warmup:] if not r.skipped]
     losses = [r.loss for r in steps]
-    return Report(
+    return RunReport(
         run=run_dir.resolve().name,
         gpu=steps[-1].gpu,
         steps=steps[-1].step,
@@ -103,39 +104,40 @@ def summarise(run_dir: Path, warmup: int = 10) -> Report:
     )
 
 
-def _number(value: float | None, form: str, unit: str = "") -> str:
-    return "–" if value is None else f"{value:{form}}{unit}"
+def number(value: float | None, form: str, unit: str = "") -> str:
+    """``value`` in format ``form``, then ``unit``; ``NONE`` for None."""
+    return NONE if value is None else f"{value:{form}}{unit}"
 
 
-def _memory(report: Report) -> str:
+def _memory(report: RunReport) -> str:
     each = ", ".join(f"{peak:.1f}" for peak in report.peaks_gib or ())
-    return f"{_number(report.peak_gib, '.1f', ' GiB')}" + (f" (by rank {each})" if each else "")
+    return f"{number(report.peak_gib, '.1f', ' GiB')}" + (f" (by rank {each})" if each else "")
 
 
-def _load(report: Report) -> str:
+def _load(report: RunReport) -> str:
     if report.expert_load is None or report.rank_load is None:
-        return "–"
+        return NONE
     return f"{report.expert_load:.2f}, {report.rank_load:.2f} of the mean"
 
 
-def rows(report: Report) -> list[tuple[str, str]]:
-    """(quantity, value) of the table."""
+def rows(report: RunReport) -> list[tuple[str, str]]:
+    """(quantity, value) of each row of the table."""
     bad, seconds = report.not_finite_steps, report.step_seconds
     shown = ", ".join(map(str, bad[:10])) + (" …" if len(bad) > 10 else "")
-    held = f"{_number(report.valid_loss, '.4f')} at step {report.valid_step}" if report.valid_step is not None else "–"
+    held = f"{number(report.valid_loss, '.4f')} at step {report.valid_step}" if report.valid_step is not None else NONE
     return [
         ("ran on", report.gpu or "CPU"),
         ("steps, tokens", f"{report.steps:,}, {report.tokens:,}"),
         ("resumed at step", ", ".join(map(str, report.resumed_at)) or "never"),
         ("steady steps", f"{report.steady_steps:,} (after {report.warmup} of warm-up; medians are over these)"),
-        ("tokens/s/" + ("GPU" if report.gpu else "CPU rank"), _number(report.tokens_per_s_per_gpu, ",.0f")),
-        ("TFLOP/s, Megatron's formula", _number(report.tflops_megatron, ".4g")),
-        ("TFLOP/s, matrix products built", _number(report.tflops_built, ".4g")),
-        ("MFU (built over bf16 peak)", _number(report.mfu, ".1%")),
+        ("tokens/s/" + ("GPU" if report.gpu else "CPU rank"), number(report.tokens_per_s_per_gpu, ",.0f")),
+        ("TFLOP/s, Megatron's formula", number(report.tflops_megatron, ".4g")),
+        ("TFLOP/s, matrix products built", number(report.tflops_built, ".4g")),
+        ("MFU (built over bf16 peak)", number(report.mfu, ".1%")),
         *[(f"seconds: {name.replace('_', ' + ')}", f"{value:.4g}") for name, value in (seconds or ())],
         ("loss: first, last, least", f"{report.first_loss:.4f}, {report.last_loss:.4f}, {report.min_loss:.4f}"),
         ("held-out loss", held),
-        ("unigram entropy of the text", _number(report.unigram_entropy, ".4f")),
+        ("unigram entropy of the text", number(report.unigram_entropy, ".4f")),
         ("largest gradient norm", f"{report.worst_grad_norm:.4g}"),
         ("all steps finite", f"NO: {len(bad)} not ({shown})" if bad else "yes"),
         ("peak memory", _memory(report)),

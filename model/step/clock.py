@@ -1,4 +1,4 @@
-"""Seconds between points of a step, by the GPU's own clock where there is one: the host does not wait to take them."""
+"""Seconds between points of a step, by the GPU's own clock if there is a GPU: marking a point makes no host wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Clock:
         self._marks: list[Any] = []  # events on a GPU, else times
 
     def mark(self) -> None:
-        """Here: what the current stream has been given so far, or, without a GPU, now."""
+        """Mark the end of the current stream's work so far or, without a GPU, the present."""
         if not torch.cuda.is_available():
             self._marks.append(time.perf_counter())
             return
@@ -25,7 +25,7 @@ class Clock:
         self._marks.append(event)
 
     def seconds(self) -> list[float]:
-        """Between each mark and the next; waits for the GPU to pass the last one."""
+        """Seconds between each mark and the next; waits for the GPU to pass the last one."""
         pairs = itertools.pairwise(self._marks)
         if not torch.cuda.is_available():
             return [after - before for before, after in pairs]

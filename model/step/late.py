@@ -1,7 +1,7 @@
-"""The gradients' clipping without a wait: its factor stays on the device, and the norm is read with the losses.
+"""Clip the gradients without a wait: the factor stays on the device, and the norm is read with the losses.
 
 Megatron-Core does so where Transformer Engine has ``multi_tensor_scale_tensor``, which 2.13.0 lacks
-(megatron/core/optimizer/clip_grads.py @ core_v0.19.0); here torch's own product of many tensors takes its place.
+(megatron/core/optimizer/clip_grads.py @ core_v0.19.0); torch's own product of many tensors takes its place here.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from model.patched import seams
 
 
 def scale(_chunk: int, _overflow: Tensor, lists: list[list[Tensor]], factor: Tensor) -> None:
-    """Multiply the tensors of ``lists[0]`` in place by ``factor`` [1]; called as Transformer Engine's is."""
+    """Multiply the tensors of ``lists[0]`` in place by ``factor`` [1]; has Transformer Engine's signature."""
     torch._foreach_mul_(lists[0], factor.reshape(()))
 
 
 def stand_in() -> None:
-    """Give Megatron ``scale``, for the whole process."""
+    """Give Megatron ``scale`` for this whole process."""
     seams.LATE_CLIP(scale)

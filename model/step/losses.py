@@ -12,13 +12,14 @@ from megatron.core.transformer.moe.moe_logging import get_moe_metrics_tracker
 from megatron.core.transformer.multi_token_prediction import MTPLossLoggingHelper
 from torch import Tensor
 
-NAMES = ("mtp_loss", "aux_loss", "indexer_loss")  # of ``auxiliary``
+NAMES = ("mtp_loss", "aux_loss", "indexer_loss")  # the values of ``auxiliary``, in order
 
 
-def mean(found: list[dict[str, Tensor]]) -> Tensor:
+def mean(micro_batches: list[dict[str, Tensor]]) -> Tensor:
     """[1] fp32, on the device: the mean over micro-batches and data-parallel ranks, known to every stage."""
     device = torch.cuda.current_device()
-    value = torch.stack([one["loss"] for one in found]).mean() if found else torch.zeros((), device=device)
+    losses = [micro_batch["loss"] for micro_batch in micro_batches]
+    value = torch.stack(losses).mean() if losses else torch.zeros((), device=device)
     value = value.float().reshape(1).to(device)
     dist.all_reduce(value, group=parallel_state.get_pipeline_model_parallel_group())  # other stages hold zero
     dist.all_reduce(value, group=parallel_state.get_data_parallel_group())
@@ -26,7 +27,7 @@ def mean(found: list[dict[str, Tensor]]) -> Tensor:
 
 
 def auxiliary(config: Any, micro_batches: int) -> Tensor:
-    """``NAMES`` [3] fp32, on the device: of the step, summed over layers, means over micro-batches and ranks."""
+    """The step's ``NAMES`` [3] fp32, on the device: summed over layers, means over micro-batches and ranks."""
     depths, layers = config.mtp_num_layers, config.num_layers
     values = torch.zeros(3, device=torch.cuda.current_device())
     mtp = MTPLossLoggingHelper.tracker.get("loss_values")

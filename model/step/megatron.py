@@ -1,4 +1,4 @@
-"""Megatron's configuration of a size: every value from the definition, nothing set elsewhere."""
+"""Megatron's configuration of a size; nothing sets a value of it elsewhere."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from model.layers.common.paths import Path
 def megatron_config(size: Size, run: Run, chosen: dict[str, Path]) -> Any:
     """The MLATransformerConfig of ``size`` (megatron-core 0.19.0) for ``run``; call with the overlay active.
 
-    Three attributes are ours, read by our layers: ``nam56r_size``, ``nam56r_row`` and ``nam56r_paths``, which is
-    ``chosen``: what ``paths.choose`` gave.
+    Three attributes are for this project's layers: ``nam56r_size``, ``nam56r_row`` and ``nam56r_paths``, which is
+    ``chosen``, the result of ``paths.choose``.
     """
     import torch
     from megatron.core.transformer.transformer_config import MLATransformerConfig
@@ -55,7 +55,7 @@ def _shape(size: Size) -> dict[str, Any]:
 
 
 def _attention(size: Size) -> dict[str, Any]:
-    """MLA without norms on its low-rank activations, as Megatron's hybrid spec has it; DSA with index sharing."""
+    """MLA without norms on its low-rank activations, like Megatron's hybrid spec; DSA with index sharing."""
     a, i = size.attention, size.indexer
     offset, frequency = pattern.index_sharing(size.layers)
     return {
@@ -77,7 +77,7 @@ def _attention(size: Size) -> dict[str, Any]:
         "dsa_indexer_loss_coeff": i.loss_coeff,
         "dsa_indexer_topk_freq": frequency,
         "dsa_indexer_skip_topk_offset": offset,
-        # an orthogonal rotation of q and k: the scores are the same without it, it serves 8-bit quantization
+        # an orthogonal rotation of q and k for 8-bit quantization; scores are the same without it
         "dsa_indexer_rotate_activation": False,
     }
 

@@ -1,8 +1,8 @@
-"""Gradients reduced beside the backward pass, weights gathered beside the forward pass: Megatron's own, made right.
+"""Megatron's overlap, made right: reduce gradients beside the backward pass, gather weights beside the forward pass.
 
 Megatron waits for a bucket of weights in the forward hook of a module that owns some of it, and only when that module
 is called (megatron/core/distributed/distributed_data_parallel.py @ core_v0.19.0). Modules of ``READS`` read weights of
-modules inside them that they do not call: they wait for all of theirs.
+inner modules without calling them, so they wait for all weights inside them.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ READS = (AbsorbedMLASelfAttention, GroupedExperts, Mamba3Mixer)
 
 
 def config(run: Run) -> DistributedDataParallelConfig:
-    """fp32 gradients, averaged and sharded over data parallel ranks; NaN checked before they are, or with the norm."""
+    """fp32 gradients, averaged and sharded over data-parallel ranks; checked for NaN before that, or with the norm."""
     return DistributedDataParallelConfig(
         grad_reduce_in_fp32=True, use_distributed_optimizer=True, check_for_nan_in_grad=not run.late_reads,
         overlap_grad_reduce=run.overlap_grads, overlap_param_gather=run.overlap_weights, bucket_size=run.bucket,
-        average_in_collective=torch.cuda.is_available(),  # NCCL does, gloo does not: there Megatron divides before
+        average_in_collective=torch.cuda.is_available(),  # NCCL averages; for gloo Megatron divides before
     )  # fmt: skip
 
 
 def wait_for_all(ddp: DistributedDataParallel) -> None:
-    """Have each module of ``READS`` wait for every weight inside it, where weights are gathered beside the forward."""
+    """Have each module of ``READS`` wait for every weight inside it if weights are gathered beside the forward."""
     if not ddp.ddp_config.overlap_param_gather:
         return
     for module in ddp.module.modules():
@@ -47,7 +47,7 @@ def _finish(ddp: DistributedDataParallel, module: nn.Module) -> None:
 
 
 def gather(ddp: DistributedDataParallel) -> None:
-    """Have every weight as the last step left it, now; all ranks call it. Nothing to do where each step gathers."""
+    """Gather every weight as the last step left it; all ranks call it. Does nothing if each step gathers its own."""
     if ddp.ddp_config.overlap_param_gather:
         with torch.no_grad():
             ddp.start_param_sync(force_sync=True)

@@ -1,8 +1,8 @@
 """A Python lexer whose verdict on a byte never changes: it depends on the text up to and including that byte.
 
 ``tokenize`` cannot serve: it looks ahead, fails on unfinished text, and splits f-strings differently per release. This
-one is total. Every token pattern is prefix-closed (each prefix of a match is a match of the same class), which is what
-makes the result causal. A word is a name until the byte that completes a keyword, and a name again if it goes on.
+one is total. Every token pattern is prefix-closed: each prefix of a match is a match of the same class. This makes the
+result causal. A word is a name until the byte that completes a keyword, and a name again if it goes on.
 Known differences from ``tokenize``: the prefix of a string (``rb``) is a name, a leading ``.`` of a number an operator,
 nested same-quote f-strings (3.12) end at the inner quote.
 """
@@ -50,10 +50,10 @@ def lex(source: bytes) -> tuple[NDArray[Any], NDArray[Any]]:
     class: index into CLASSES. depth: open blocks plus open brackets, at most DEPTHS - 1; a line's indentation counts
     from its first byte that is not white space on.
     """
-    found = [(match.end(), match.lastindex) for match in _SCAN.finditer(source)]
-    if not found:
+    tokens = [(match.end(), match.lastindex) for match in _SCAN.finditer(source)]
+    if not tokens:
         return np.zeros(0, np.uint8), np.zeros(0, np.uint8)
-    ends, groups = np.array(found, dtype=np.int64).T  # [tokens] each
+    ends, groups = np.array(tokens, dtype=np.int64).T  # [tokens] each
     lengths = np.diff(ends, prepend=0)
     classes: NDArray[Any] = np.repeat(_CLASS_OF[groups], lengths)  # [n]
     for words in _keyword_layers():
@@ -66,7 +66,7 @@ def lex(source: bytes) -> tuple[NDArray[Any], NDArray[Any]]:
 
 @cache
 def _keyword_layers() -> list[re.Pattern[bytes]]:
-    """Patterns of the keywords at the start of a word, no keyword of one pattern being a prefix of another in it."""
+    """Patterns that match keywords at the start of a word; no keyword is a prefix of another in its pattern."""
     layers: dict[int, list[str]] = {}
     for word in keyword.kwlist:
         layers.setdefault(sum(word.startswith(other) for other in keyword.kwlist), []).append(word)
@@ -82,7 +82,7 @@ def _open_brackets(groups: NDArray[Any]) -> NDArray[Any]:
 
 
 def _open_blocks(source: bytes, ends: NDArray[Any], groups: NDArray[Any], brackets: NDArray[Any]) -> NDArray[Any]:
-    """Indented blocks open at each token, int64 [tokens]: a stack of indentations, fed by each logical line's first."""
+    """Indented blocks open at each token, int64 [tokens], from a stack of the logical lines' indentations."""
     newline, space = _GROUP["newline"], _GROUP["space"]
     begins = np.concatenate(([True], (groups[:-1] == newline) & (brackets[:-1] == 0)))
     indented = begins & (groups == space)

@@ -1,8 +1,8 @@
 """Per-token side columns: what kind of text a token is and where it stands in the source.
 
-They annotate the *input*: a field of token t may depend on text after t. CAUSAL says which do not; only those may
-reach a model that predicts token t + 1 from tokens up to t, and they are its default. A byte tokenizer gives one value
-per byte; a longer token takes the value at its last byte, where all of it has been read (its first is often a space).
+They annotate the *input*: a field of token t may depend on text after t. CAUSAL names the fields that do not. Only
+these may reach a model that predicts token t + 1 from tokens up to t, and they are its default. A byte tokenizer gives
+one value per byte. A longer token takes the value at its last byte, where the whole token has been read.
 """
 
 from __future__ import annotations

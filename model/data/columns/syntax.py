@@ -1,7 +1,7 @@
 """Where each byte of a Python source stands in its syntax tree: depth, place among siblings, node type.
 
-Not causal: the tree is that of the whole file. Nodes inside f-strings are left out, because their positions are wrong
-before Python 3.12; so the columns do not depend on that.
+The columns are not causal: the tree is the whole file's. Nodes inside f-strings are left out. Python before 3.12 gives
+them wrong positions, and the columns must not depend on the release.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def syntax_columns(source: bytes) -> tuple[NDArray[Any], NDArray[Any], NDArray[A
     """(depth, sibling, type) of the innermost node that covers each byte, uint8 [n] each; never raises.
 
     0 is no node (also for all of a source that does not parse). depth: 1 for a module's statements, at most 63.
-    sibling: 1 + place among the parent's children, at most 63. type: NODE_CODE, UNKNOWN_NODE for one without a code.
+    sibling: 1 + place among the parent's children, at most 63. type: NODE_CODE, UNKNOWN_NODE for a node without a code.
     """
     nodes = _nodes(source)
     if nodes is None or not nodes.size:
@@ -43,7 +43,7 @@ def syntax_columns(source: bytes) -> tuple[NDArray[Any], NDArray[Any], NDArray[A
     lines = _line_starts(source)
     starts, stops = lines[first_line - 1] + first_column, lines[last_line - 1] + last_column
     owner: NDArray[Any] = np.zeros(len(source), np.int64)  # [n], 1 + index of the innermost node
-    # Nodes come parents first, so what is written last is innermost.
+    # Parents come before children, so the last node written is the innermost.
     for number, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True), start=1):
         owner[start:stop] = number
     return (
@@ -91,11 +91,11 @@ def _nodes(source: bytes) -> NDArray[Any] | None:
 
 
 def _children(node: Any) -> list[Any]:
-    found: list[Any] = []
+    children: list[Any] = []
     for name in node._fields:
         value = getattr(node, name, None)
         if isinstance(value, list):
-            found.extend(item for item in value if isinstance(item, ast.AST))
+            children.extend(item for item in value if isinstance(item, ast.AST))
         elif isinstance(value, ast.AST) and value._fields:  # operators and contexts have neither fields nor positions
-            found.append(value)
-    return found
+            children.append(value)
+    return children

@@ -20,7 +20,7 @@ from model.data.errors import DataError
 from model.data.rows.packing import Packing, Spans
 from model.data.stored.dataset import Dataset, Split
 
-STATE_VERSION = 2  # raised when the same state begins to mean other rows
+STATE_VERSION = 2  # raise it when the same state begins to mean other rows
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,13 @@ class Batch:
 
 
 class Loader:
-    """An endless iterator of this rank's batches. ``consumed`` counts global samples, of all ranks together.
+    """An endless iterator of this rank's batches. ``consumed`` counts the samples of all ranks.
 
     ``structure``: side columns to carry; None for the causal ones if the dataset has them, () for none. Fields that
     are not causal tell a token about the text after it (structure.CAUSAL): with them the loss is not a likelihood.
     ``document_multiple``: cu_seqlens is padded with empty documents at T to a multiple of this many, so that its shape
     varies less; consumers must then accept empty documents.
-    DataError when rank, world or the sizes make no sense, or the split does not fill a row.
+    Raises DataError if rank, world or a size is out of range, or if the split does not fill a row.
     """
 
     def __init__(
@@ -106,13 +106,13 @@ class Loader:
         return batch
 
     def state_dict(self) -> dict[str, Any]:
-        """What ``load_state_dict`` needs, the same on every rank; plain JSON values."""
+        """State for ``load_state_dict``, in plain JSON values, the same on every rank."""
         return {"version": STATE_VERSION, "consumed": self.consumed, **self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where ``state`` was taken; rank, world and micro-batch may differ from then.
+        """Go on where ``state`` was taken; rank, world and micro-batch may differ.
 
-        DataError when it belongs to another dataset, split, sequence length or seed.
+        Raises DataError if it belongs to another dataset, split, sequence length or seed.
         """
         expected = {"version": STATE_VERSION, **self._identity()}
         for name, value in expected.items():

@@ -1,8 +1,8 @@
-"""Which tokens make up row r of epoch e: documents in a shuffled order, joined into a stream, cut into rows, shuffled.
+"""The tokens of row r of epoch e: documents in a shuffled order, joined into a stream, cut into rows, shuffled.
 
-A cut is S + 1 tokens, the stream from c·S on, so that every token but the first is a label once; what is left at the
-stream's end (at most S tokens) is dropped for that epoch. Row r is cut c = ``order(epoch)[r]``: cuts side by side may
-be of one long document, and a step's rows should not be. A row depends on (seed, epoch, row) alone.
+Cut c is S + 1 tokens, the stream from c·S on, so that every token but the first is a label once. The rest at the
+stream's end (at most S tokens) is dropped for this epoch. Row r is cut c = ``order(epoch)[r]``, because neighbouring
+cuts may hold one long document and a step's rows should not. A row depends on (seed, epoch, row) alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from model.data.errors import DataError
 class Spans(NamedTuple):
     """Pieces of documents in reading order, S + 1 tokens in all: ``[starts[i], stops[i])`` of the file, int64 [k].
 
-    Each piece is of another document than the one before; only the first may begin inside its document.
+    Neighbouring pieces are of different documents; only the first piece may begin inside its document.
     """
 
     starts: NDArray[Any]
@@ -34,7 +34,7 @@ class Spans(NamedTuple):
 
 
 class Packing:
-    """Rows over documents that lie at ``bounds`` int64 [D+1]. DataError when they do not fill one row."""
+    """Rows over documents that lie at ``bounds`` int64 [D+1]. Raises DataError if they do not fill one row."""
 
     def __init__(self, bounds: NDArray[Any], sequence_length: int, seed: int) -> None:
         if sequence_length < 1:
@@ -65,15 +65,15 @@ class Packing:
         return Spans(starts, stops)
 
     def order(self, epoch: int) -> NDArray[Any]:
-        """The cut that each row of ``epoch`` is, int64 [rows]."""
+        """Each row's cut in ``epoch``, int64 [rows]."""
         self._shuffle(epoch)
         return self._order
 
     def _shuffle(self, epoch: int) -> None:
-        """Make ``epoch`` the one whose order is held."""
+        """Hold the order of ``epoch``."""
         if epoch == self._epoch:
             return
-        # The generator's raw words are fixed by its definition; what numpy's permutation() makes of them is not.
+        # The generator's definition fixes its raw words; numpy may change how permutation() uses them.
         generator = np.random.Philox(key=np.array([self.seed, epoch], dtype=np.uint64))
         order = np.argsort(generator.random_raw(len(self._lengths)), kind="stable")
         self._offsets: NDArray[Any] = np.concatenate(([0], np.cumsum(self._lengths[order])))  # [documents + 1]

@@ -22,7 +22,7 @@ Source = Literal["stdlib", "text", "jsonl", "parquet"]
 
 
 class CorpusDescription(BaseModel):
-    """What a dataset records of its corpus. ``sha256`` covers (relative path, content) of every file, in order."""
+    """A corpus as its dataset records it. ``sha256`` covers (relative path, content) of every file, in order."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -76,7 +76,8 @@ def digest_files(files: list[tuple[str, Path]]) -> tuple[str, int]:
 class StandardLibrary:
     """The running interpreter's own ``.py`` sources, sorted: real code that every host has.
 
-    Left out: installed packages, caches, the test suite's deliberately broken files, and what is not UTF-8 (counted).
+    Left out: installed packages, caches, the test suite's deliberately broken files. Files that are not UTF-8 are left
+    out and counted.
     """
 
     FOREIGN = frozenset({"site-packages", "dist-packages", "__pycache__"})
@@ -86,28 +87,28 @@ class StandardLibrary:
         self.root = root or Path(sysconfig.get_path("stdlib"))
 
     @cached_property
-    def _found(self) -> tuple[list[tuple[str, Path]], int]:
-        """((relative name, path) of each file, how many were left out because they do not decode)."""
-        found, skipped = [], 0
+    def _listing(self) -> tuple[list[tuple[str, Path]], int]:
+        """((relative name, path) of each file, number of files left out because they are not UTF-8)."""
+        files, skipped = [], 0
         for path in self.root.rglob("*.py"):
             relative = path.relative_to(self.root)
             if not self.FOREIGN.isdisjoint(relative.parts) or self.BROKEN.search(relative.as_posix()):
                 continue
             if decodes(path):
-                found.append((relative.as_posix(), path))
+                files.append((relative.as_posix(), path))
             else:
                 skipped += 1
-        if not found:
+        if not files:
             raise DataError(f"{self.root}: no Python sources", "use --source text with a folder of your own")
-        return sorted(found), skipped
+        return sorted(files), skipped
 
     @property
     def files(self) -> list[tuple[str, Path]]:
-        return self._found[0]
+        return self._listing[0]
 
     @cached_property
     def description(self) -> CorpusDescription:
-        files, skipped = self._found
+        files, skipped = self._listing
         sha256, size = digest_files(files)
         return CorpusDescription(
             source="stdlib",

@@ -21,9 +21,10 @@ BLANK_LINE = r"\s*"
 
 
 class Files:
-    """Files named by the user, folders searched for ``suffixes`` (empty: every visible file); sorted within each.
+    """Files that the user names. Folders are searched for ``suffixes`` (empty: every visible file), in sorted order.
 
-    A file in a folder that is not UTF-8 is left out and counted when ``text``; one named outright is an error.
+    With ``text``, a folder's files that are not UTF-8 are left out and counted; reading one named directly raises
+    DataError.
     """
 
     source: Source
@@ -36,22 +37,22 @@ class Files:
         self.paths, self.options = paths, options
 
     @cached_property
-    def _found(self) -> tuple[list[tuple[str, Path]], int]:
-        found: list[tuple[str, Path]] = []
+    def _listing(self) -> tuple[list[tuple[str, Path]], int]:
+        files: list[tuple[str, Path]] = []
         skipped = 0
         for path in self.paths:
             if path.is_dir():
                 inside = self._inside(path)
                 kept = [p for p in inside if not self.text or decodes(p)]
                 skipped += len(inside) - len(kept)
-                found += [(p.relative_to(path).as_posix(), p) for p in kept]
+                files += [(p.relative_to(path).as_posix(), p) for p in kept]
             elif path.is_file():
-                found.append((path.name, path))
+                files.append((path.name, path))
             else:
-                raise DataError(f"{path}: there is no such file or folder")
-        if not found:
+                raise DataError(f"{path}: no such file or folder")
+        if not files:
             raise DataError(f"no usable file in {', '.join(map(str, self.paths))}")
-        return found, skipped
+        return files, skipped
 
     def _inside(self, folder: Path) -> list[Path]:
         visible = (p for p in sorted(folder.rglob("*")) if p.is_file())
@@ -60,11 +61,11 @@ class Files:
 
     @property
     def files(self) -> list[tuple[str, Path]]:
-        return self._found[0]
+        return self._listing[0]
 
     @cached_property
     def description(self) -> CorpusDescription:
-        files, skipped = self._found
+        files, skipped = self._listing
         sha256, size = digest_files(files)
         return CorpusDescription(
             source=self.source, files=len(files), bytes=size, sha256=sha256, skipped=skipped, options=self.options
@@ -72,7 +73,7 @@ class Files:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(number, line with its end) of a UTF-8 file; DataError where it is not UTF-8."""
+    """(number, line with its end) of a UTF-8 file; raises DataError if it is not UTF-8."""
     number = 0
     try:
         with path.open(encoding="utf-8", newline="") as source:
@@ -83,9 +84,9 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 class TextFiles(Files):
-    """One document a file, or with ``split`` (a regular expression) one per stretch between the lines it matches whole.
+    """One document a file; with ``split``, a regular expression, one for each stretch between lines it matches whole.
 
-    Splitting streams, the separating lines are dropped. ``.py`` files are Python, others plain text.
+    Files are split while they are read; separating lines are dropped. ``.py`` files are Python, others plain text.
     """
 
     source = "text"
@@ -137,7 +138,7 @@ class JsonLines(Files):
         try:
             return text.encode()
         except UnicodeEncodeError as error:
-            raise DataError(f"{path}:{number}: {self._key!r} holds a lone surrogate, no UTF-8 text") from error
+            raise DataError(f"{path}:{number}: {self._key!r} holds a lone surrogate, so it is not UTF-8") from error
 
 
 class ParquetTokens(Files):

@@ -1,7 +1,7 @@
 """Tokenizers: bytes as they are, or a Hugging Face ``tokenizers`` JSON file.
 
-Both map UTF-8 bytes to ids [n] and to ``ends`` [n], the offset of each token's last byte, by which per-byte
-annotations become per-token ones. End-of-document (EOD) ids are appended by the builder, never found in text.
+Both map UTF-8 bytes to ids [n] and to ``ends`` [n], the offset of each token's last byte, which turns per-byte
+annotations into per-token ones. Only the builder appends end-of-document (EOD) ids; text never encodes to one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BYTE_EOD = 256
 
 
 class TokenizerDescription(BaseModel):
-    """What a dataset records of its tokenizer. ``vocab_size`` counts the EOD id; the model pads it further."""
+    """A tokenizer as its dataset records it. ``vocab_size`` counts the EOD id; the model pads it further."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -48,8 +48,6 @@ class Tokenizer(Protocol):
 
     def encode(self, text: bytes) -> Encoded: ...
 
-    def decode(self, ids: list[int]) -> str: ...
-
 
 class ByteTokenizer:
     """Ids 0..255 are bytes, 256 is EOD."""
@@ -59,10 +57,6 @@ class ByteTokenizer:
     def encode(self, text: bytes) -> Encoded:
         return Encoded(np.frombuffer(text, np.uint8).astype(np.int64), np.arange(len(text), dtype=np.int64))
 
-    def decode(self, ids: list[int]) -> str:
-        """Text of ``ids``; EOD and padding ids are left out, broken UTF-8 is replaced."""
-        return bytes(i for i in ids if i < BYTE_EOD).decode(errors="replace")
-
 
 class HFTokenizer:
     """A ``tokenizer.json``; ``eod_token`` is the token that ends a document, which must be in its vocabulary."""
@@ -70,7 +64,7 @@ class HFTokenizer:
     def __init__(self, path: Path, eod_token: str | None) -> None:
         library = optional.load("tokenizers", "tokenizers", DataError)
         if not path.is_file():
-            raise DataError(f"{path}: there is no such tokenizer file", "--tokenizer hf:PATH/tokenizer.json")
+            raise DataError(f"{path}: no such tokenizer file", "--tokenizer hf:PATH/tokenizer.json")
         try:
             self._tokenizer = library.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises bare Exception
@@ -78,8 +72,8 @@ class HFTokenizer:
         eod = self._tokenizer.token_to_id(eod_token) if eod_token else None
         if eod is None:
             raise DataError(f"{path}: no token {eod_token!r} to end a document with", "--eod TOKEN, one of its tokens")
-        # A file may ask for truncation or padding of single inputs; a corpus wants neither. Text that spells a special
-        # token is text: only the builder makes EOD.
+        # A file may ask for truncation or padding, which a corpus must not get. Text that spells a special token stays
+        # text: only the builder makes EOD.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = True
@@ -93,7 +87,7 @@ class HFTokenizer:
         )
 
     def encode(self, text: bytes) -> Encoded:
-        """DataError when ``text`` is not UTF-8."""
+        """Raises DataError if ``text`` is not UTF-8."""
         try:
             encoding = self._tokenizer.encode(text.decode(), add_special_tokens=False)
         except UnicodeDecodeError as error:
@@ -104,13 +98,9 @@ class HFTokenizer:
         last = np.append(lead[1:], len(text)) - 1  # [characters], last byte of each
         return Encoded(ids, last[np.maximum(stops, 1) - 1])
 
-    def decode(self, ids: list[int]) -> str:
-        """Text of ``ids``, special tokens left out."""
-        return str(self._tokenizer.decode(ids, skip_special_tokens=True))
-
 
 def load(spec: str, eod_token: str | None = None) -> Tokenizer:
-    """The tokenizer that ``byte`` or ``hf:FILE`` names; DataError for anything else."""
+    """The tokenizer that ``byte`` or ``hf:FILE`` names. Raises DataError for anything else."""
     if spec == "byte":
         return ByteTokenizer()
     kind, _, file = spec.partition(":")

@@ -26,7 +26,7 @@ class FileRecord(BaseModel):
 
 
 class SplitRecord(BaseModel):
-    """``unigram_entropy``: of the split's own token frequencies, EOD included, in nats; None when it is empty."""
+    """``unigram_entropy``: of the split's token frequencies, EOD included, in nats; None for an empty split."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -51,7 +51,7 @@ class DatasetRecord(BaseModel):
 
     @property
     def digest(self) -> str:
-        """sha256 of the record, and so of every file's digest: what a loader's state is bound to."""
+        """sha256 of the record, and so of every file's digest; a loader's state names it."""
         return json_sha256(self.model_dump(mode="json"))
 
 
@@ -61,10 +61,10 @@ def prefix(folder: Path, split: Split, field: str | None = None) -> Path:
 
 
 def read_record(folder: Path) -> DatasetRecord:
-    """The folder's record; DataError when it is absent or invalid, or when a file is missing or of another size."""
+    """The folder's record. Raises DataError if it is absent or invalid, or if a file is missing or of another size."""
     path = folder / RECORD
     if not path.is_file():
-        raise DataError(f"{folder}: no dataset, there is no {RECORD}", f"python -m model.data build --out {folder}")
+        raise DataError(f"{folder} holds no dataset: it has no {RECORD}", f"python -m model.data build --out {folder}")
     try:
         record = DatasetRecord.model_validate_json(path.read_bytes())
     except ValidationError as error:
@@ -72,15 +72,15 @@ def read_record(folder: Path) -> DatasetRecord:
         place = ".".join(map(str, first["loc"])) or "the file"
         raise DataError(f"{path}: {place}: {first['msg']} ({error.error_count()} faults)", REBUILD) from error
     for name, file in record.files.items():
-        found = (folder / name).stat().st_size if (folder / name).is_file() else None
-        if found != file.bytes:
-            what = "is missing" if found is None else f"has {found} bytes, not {file.bytes}"
-            raise DataError(f"{folder / name} {what}", f"rm -r {folder}, and {REBUILD}")
+        size = (folder / name).stat().st_size if (folder / name).is_file() else None
+        if size != file.bytes:
+            fault = "is missing" if size is None else f"has {size} bytes, not {file.bytes}"
+            raise DataError(f"{folder / name} {fault}", f"rm -r {folder}, and {REBUILD}")
     return record
 
 
 def damaged(folder: Path, record: DatasetRecord) -> list[str]:
-    """Names of the files whose content is not what the record says; reads everything."""
+    """Names of the files whose sha256 differs from the record; reads every file."""
     return [name for name, file in record.files.items() if file_sha256(folder / name) != file.sha256]
 
 
@@ -91,11 +91,11 @@ class Dataset:
         self.folder, self.record = folder, read_record(folder)
 
     def tokens(self, split: Split) -> IndexedDataset:
-        """Tokens, one document each with its EOD. DataError when a file is not a whole indexed dataset."""
+        """Tokens, one document each with its EOD. Raises DataError if a file is not a whole indexed dataset."""
         return IndexedDataset(prefix(self.folder, split))
 
     def column(self, split: Split, field: str) -> IndexedDataset:
-        """A side column, uint8 and aligned with the tokens. DataError when the dataset was built without it."""
+        """A side column, uint8 and aligned with the tokens. Raises DataError if the dataset lacks it."""
         if field not in self.record.fields:
             have = ", ".join(self.record.fields) or "none"
             raise DataError(f"{self.folder} has no column {field!r} (it has: {have})", f"{REBUILD} --structure")

@@ -28,7 +28,7 @@ REBUILD = "build it again: python -m model.data build --out DIR"
 def token_dtype(vocab_size: int) -> np.dtype[Any]:
     """uint16 where every id fits (vocab ≤ 65,536), else int32.
 
-    Megatron's own rule stops at 65,499; both of its readers and ours go by the code in the header.
+    Megatron's own rule stops at 65,499. Its readers and this one go by the code in the header.
     """
     return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.int32)
 
@@ -50,7 +50,7 @@ class IndexedWriter:
         return self
 
     def append(self, values: NDArray[Any]) -> None:
-        """Add one document, values [n] of any integer dtype; DataError when one does not fit the file's dtype."""
+        """Add one document, values [n] of any integer dtype; raises DataError if one does not fit the file's dtype."""
         limits = np.iinfo(self.dtype)
         if values.size and not limits.min <= int(values.min()) <= int(values.max()) <= limits.max:
             raise DataError(f"{self.prefix}.bin: id {int(values.max())} does not fit {self.dtype.name}", REBUILD)
@@ -67,7 +67,7 @@ class IndexedWriter:
             self._sink.close()
             if kind is None:
                 index.write_bytes(self._index())
-                # The index last: a reader that finds it finds its tokens too.
+                # The index comes last: a reader that sees it sees its tokens too.
                 self._part.replace(self.prefix.with_name(self.prefix.name + ".bin"))
                 index.replace(self.prefix.with_name(self.prefix.name + ".idx"))
         finally:
@@ -84,7 +84,7 @@ class IndexedWriter:
 
 
 class IndexedDataset:
-    """A memory-mapped dataset of documents. DataError, naming the file and the fault, when it is not a whole one.
+    """A memory-mapped dataset of documents. Raises DataError, naming file and fault, if it is damaged.
 
     Attributes: ``tokens`` [N] of the file's dtype and ``bounds`` int64 [D+1]: document d is
     ``tokens[bounds[d]:bounds[d+1]]``.
@@ -95,7 +95,7 @@ class IndexedDataset:
         self._idx, self._bin = (prefix.with_name(prefix.name + end) for end in (".idx", ".bin"))
         for path in (self._idx, self._bin):
             if not path.is_file():
-                raise DataError(f"{path}: there is no such file", REBUILD)
+                raise DataError(f"{path}: no such file", REBUILD)
         raw = self._idx.read_bytes()
         self.dtype, sequences, documents = self._header(raw)
         lengths = np.frombuffer(raw, "<i4", sequences, HEADER.size)
@@ -140,7 +140,7 @@ class IndexedDataset:
         if wrong.size:
             raise self._refuse(self._idx, f"pointer of sequence {int(wrong[0])} is not where its predecessor ends")
         if not indices.size or indices[0] != 0 or indices[-1] != lengths.size or np.any(np.diff(indices) < 0):
-            raise self._refuse(self._idx, f"document indices do not run from 0 to the {lengths.size} sequences")
+            raise self._refuse(self._idx, f"document indices do not rise from 0 to the {lengths.size} sequences")
         return offsets[indices]
 
     def _tokens(self, count: int) -> NDArray[Any]:

@@ -1,1 +1,1 @@
-"""MLA and sparse attention, as Megatron has them, with the packs' options."""
+"""Megatron's MLA and sparse attention, with the packs' options."""

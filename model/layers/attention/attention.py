@@ -16,22 +16,22 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 
 def document_of(cu_seqlens: Tensor, tokens: int) -> Tensor:
-    """[T] int64: the number of the document that each token is in."""
+    """The number of each token's document, [T] int64."""
     return torch.bucketize(torch.arange(tokens, device=cu_seqlens.device), cu_seqlens[1:].long(), right=True)
 
 
 def masked_attention(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, scale: float) -> Tensor:
     """query, key [T, n, d], value [T, n, dv] -> [T, n, dv]; each token sees its document up to itself. Any dtype."""
     document = document_of(cu_seqlens, query.shape[0])
-    seen = (document[:, None] == document[None, :]).tril()  # [T, T]
+    visible = (document[:, None] == document[None, :]).tril()  # [T, T]
     q, k, v = (x.transpose(0, 1)[None] for x in (query, key, value))  # [1, n, T, .]
-    return scaled_dot_product_attention(q, k, v, attn_mask=seen, scale=scale)[0].transpose(0, 1)
+    return scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=scale)[0].transpose(0, 1)
 
 
 def flash_attention(
     query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, longest: int, scale: float
 ) -> Tensor:
-    """As ``masked_attention`` by torch's variable-length flash kernel: CUDA, bf16 or fp16, d = dv a multiple of 8."""
+    """``masked_attention`` by torch's variable-length flash kernel: CUDA, bf16 or fp16, d >= dv, d a multiple of 8."""
     from torch.nn.attention.varlen import varlen_attn
 
     bounds = (cu_seqlens, cu_seqlens, longest, longest)

@@ -1,8 +1,8 @@
-"""DSA whose indexer is trained row by row, where the stream is whole rows of one length.
+"""DSA that trains its indexer row by row, for a stream of whole rows of one length.
 
-Upstream scores every query of a packed stream against every key of it, then masks what is not of the query's document.
-No document spans two rows here, so of R rows' scores one in R can count: a row at a time takes an Rth of the work, and
-of the launches, for the same choice, loss and gradients.
+Upstream scores every query of a packed stream against every key, then masks the keys of other documents. No document
+spans two rows here, so one in R of R rows' scores can count: a row at a time takes an Rth of the work and of the
+launches for the same choice, loss and gradients.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from model.patched import seams
 
 
 class RowLoss:
-    """Called as upstream's ``FusedDSAIndexerLoss`` (megatron-core 0.19.0, dsa.py:886), and calls it for each row."""
+    """Stands in for upstream's ``FusedDSAIndexerLoss`` (megatron-core 0.19.0, dsa.py:886) and calls it for each row."""
 
     def __init__(self, whole: Any, row: int) -> None:
         self.whole, self.row = whole, row
@@ -30,30 +30,31 @@ class RowLoss:
         """Indices of the chosen keys [1, T, topk] int64, -1 where there is none, and the loss, a fp32 scalar.
 
         q [T, 1, index heads, d], weights [T, 1, index heads], k [T, 1, d]; query, key [T, 1, heads, D]; starts, ends
-        [T], the first key that a query may choose and the one after its last; positions [T] of the keys.
+        [T], the first key that a query may choose and the key after its last; positions [T] of the keys. Raises
+        ValueError for another kind of loss, and for T not a multiple of the row.
         """
         if mask is not None or starts is None or ends is None or valid_rows is not None or per_token:
-            raise ValueError("rows by themselves are for packed documents and a loss that is a mean over tokens")
+            raise ValueError("indexer=rows takes packed documents and a loss that is a mean over tokens")
         if len(q) % self.row:
             raise ValueError(f"a stream of {len(q)} tokens is not rows of {self.row}")
         chosen, losses = [], []
         for at in range(0, len(q), self.row):
             of_row = slice(at, at + self.row)
-            found, loss = self.whole.apply(
+            indices, loss = self.whole.apply(
                 q[of_row], weights[of_row], k[of_row], query[of_row], key[of_row], scale, topk, coeff, None, sparse,
                 groups, starts[of_row] - at, ends[of_row] - at, None if positions is None else positions[of_row] - at,
                 None, per_token, use_relu,
             )  # fmt: skip
-            chosen.append(found + at * (found >= 0))
+            chosen.append(indices + at * (indices >= 0))
             losses.append(loss)
         return torch.cat(chosen, dim=1), torch.stack(losses).mean()
 
 
 class SparseAttention(dsa.DSAttention):
-    """Upstream's; under the path "rows" its indexer's loss is ``RowLoss``."""
+    """Upstream's sparse attention; under the path "rows" ``RowLoss`` computes its indexer's loss."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As upstream's."""
+        """Upstream's forward, with its arguments and result."""
         if self.config.nam56r_paths["indexer"].name != "rows":
             return super().forward(*args, **kwargs)
         with seams.INDEXER_ROWS(lambda whole: RowLoss(whole, self.config.nam56r_row)):

@@ -1,4 +1,4 @@
-"""Layers with CUDA graphs (``graphs.py``): when they use them, and what they are called with then."""
+"""Layers with CUDA graphs (``graphs.py``): when they replay them, and with which arguments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STAGES = ["route", "expert_compute", "postprocess"]  # of an MoE layer called as
 
 
 class Graphed:
-    """Named before a GraphableMegatronModule as a base: its graph takes hidden states and ``offsets`` alone."""
+    """A base to name before a GraphableMegatronModule: its graph takes hidden states and ``offsets`` alone."""
 
     config: Any
 
@@ -30,7 +30,7 @@ class Graphed:
         return "offsets" in kwargs
 
     def forward(self, *args: Any, offsets: Tensor | None = None, **kwargs: Any) -> Any:
-        """As the layer's own; with ``offsets`` in place of ``packed_seq_params``, as its graph is captured."""
+        """The layer's own forward; its graph is captured with ``offsets`` in place of ``packed_seq_params``."""
         if offsets is not None:
             row = self.config.nam56r_row
             cu_seqlens = graphs.bounds(offsets, row, len(kwargs["hidden_states"]))
@@ -43,14 +43,14 @@ class AttentionLayer(Graphed, TransformerLayer):
 
 
 class SparseLayer(TransformerLayer):
-    """DSA: never captured, since its indices go from layer to layer outside the arguments."""
+    """DSA: never captured, because its indices go from layer to layer outside the arguments."""
 
     def create_mcore_cudagraph_manager(self, config: Any) -> None:
-        """No manager, no graph."""
+        """Make no manager, so that there is no graph."""
 
 
 class ExpertsLayer(MoETransformerLayer):
-    """MoE: router and what follows the experts are captured, the experts between them are not."""
+    """MoE: the router and the steps after the experts are captured, the experts between them are not."""
 
     use_partial_cudagraphs: bool
 

@@ -1,8 +1,8 @@
 """CUDA graphs of the layers that launch the same kernels on every micro-batch: Megatron-Core's own, one a layer.
 
-Mamba-3, M²RNN, dense MLA and, without expert parallelism, routers and what follows the experts are captured at the end
-of the first step (megatron/core/transformer/cuda_graphs.py @ core_v0.19.0, ``cuda_graph_impl="local"``). With expert
-parallelism a captured router would gather the experts' counts over the ranks; the one run that did had NaN in its
+At the end of the first step Mamba-3, M²RNN, dense MLA and, without expert parallelism, routers and the steps after the
+experts are captured (megatron/core/transformer/cuda_graphs.py @ core_v0.19.0, ``cuda_graph_impl="local"``). With expert
+parallelism a captured router would gather the experts' counts over the ranks; the only run that tried had NaN in its
 gradients. Experts are not captured, since their tokens are counted on the host, and the sparse layers are not, since
 they hand indices on by an attribute of ``packed_seq_params``, which a captured layer does not see. A micro-batch with
 more documents than ``documents`` allows, and held-out loss, run without graphs.
@@ -25,18 +25,18 @@ _paused = 0
 
 
 def documents(rows: int) -> int:
-    """Documents that ``cu_seqlens`` is padded to: a graph takes one shape."""
+    """Documents to pad ``cu_seqlens`` to, because a graph takes one shape."""
     return DOCUMENTS_A_ROW * rows
 
 
 def active() -> bool:
-    """Whether layers that have graphs are to use them now."""
+    """Whether layers with graphs replay them now."""
     return _paused == 0
 
 
 @contextlib.contextmanager
 def paused(when: bool = True) -> Iterator[None]:
-    """Layers called inside run their operations one by one."""
+    """Run the layers called inside without graphs."""
     global _paused
     _paused += when
     try:
@@ -46,20 +46,20 @@ def paused(when: bool = True) -> Iterator[None]:
 
 
 def settings(asked: bool, expert_parallel: int = 1) -> dict[str, Any]:
-    """Megatron's options."""
+    """Megatron's options for graphs, empty unless ``asked``."""
     modules = MODULES + ROUTERS * (expert_parallel == 1)
     return {"cuda_graph_impl": "local", "cuda_graph_modules": modules} if asked else {}
 
 
 def seed(seed: int) -> None:
-    """Generators whose state a graph can keep; call where Megatron's have been seeded. RuntimeError without CUDA."""
+    """Seed generators whose state a graph can keep, after Megatron's own seeding. Raises RuntimeError without CUDA."""
     from megatron.core.tensor_parallel import random
 
     random.model_parallel_cuda_manual_seed(seed, use_cudagraphable_rng=True, force_reset_rng=True)
 
 
 def offsets(cu_seqlens: Tensor, row: int, tokens: int) -> Tensor:
-    """What a captured layer gets in place of ``cu_seqlens`` [D+1] int32: differences from whole rows of ``row`` tokens.
+    """A captured layer's input in place of ``cu_seqlens`` [D+1] int32: the difference from rows of ``row`` tokens each.
 
     Megatron captures with zeros for every input, and zeros are no ``cu_seqlens``: kernels would index past their ends.
     """
@@ -67,7 +67,7 @@ def offsets(cu_seqlens: Tensor, row: int, tokens: int) -> Tensor:
 
 
 def bounds(offsets: Tensor, row: int, tokens: int) -> Tensor:
-    """The ``cu_seqlens`` [D+1] int32 that ``offsets`` was made of."""
+    """The ``cu_seqlens`` [D+1] int32 that gave ``offsets``."""
     return offsets + _whole_rows(offsets, row, tokens)
 
 

@@ -1,1 +1,1 @@
-"""What several layers use."""
+"""Parts that several layers use."""

@@ -1,4 +1,4 @@
-"""Where documents begin in the flat token stream."""
+"""Bounds of documents in the flat token stream."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 def check(cu_seqlens: Tensor, tokens: int) -> None:
     """Raise ValueError unless ``cu_seqlens`` [D+1] rises from 0 to ``tokens`` (equal neighbours: an empty document).
 
-    On a GPU only its shape and dtype are looked at: its values would stall the stream.
+    On a GPU only shape and dtype are checked: reading values would stall the stream.
     """
     if cu_seqlens.dim() != 1 or len(cu_seqlens) < 2 or cu_seqlens.dtype not in (torch.int32, torch.int64):
         raise ValueError(f"cu_seqlens must be int32 [documents + 1], not {cu_seqlens.dtype} {list(cu_seqlens.shape)}")

@@ -1,4 +1,4 @@
-"""Megatron's record of packed documents, as every layer is given it."""
+"""Megatron's record of packed documents, which every layer takes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from torch import Tensor
 
 
 def packed(cu_seqlens: Tensor, longest: int) -> PackedSeqParams:
-    """Of ``cu_seqlens`` int32 [D+1] and the tokens that no document exceeds.
+    """The record of documents with bounds ``cu_seqlens`` int32 [D+1] and at most ``longest`` tokens each.
 
-    Fresh for every forward: DSA's shared indices travel on this object.
+    Make a new one for every forward: DSA's shared indices travel on this object.
     """
     return PackedSeqParams(
         qkv_format="thd", cu_seqlens_q=cu_seqlens, cu_seqlens_kv=cu_seqlens, max_seqlen_q=longest, max_seqlen_kv=longest

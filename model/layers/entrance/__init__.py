@@ -1,1 +1,1 @@
-"""What is added to the token embedding: hashed n-grams and the structure of code."""
+"""Additions to the token embedding: hashed n-grams and the structure of code."""

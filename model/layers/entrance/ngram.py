@@ -1,4 +1,4 @@
-"""n-gram hash embedding: what the last two and three tokens say together, looked up by their hash.
+"""n-gram hash embedding: the last two and three tokens together, looked up by their hash.
 
 Hash embeddings of n-grams as in Over-tokenized Transformer (arXiv 2501.16975); the hash is integer arithmetic on
 constants of this module, so every process, device and library computes the same rows. Nothing overflows: a factor has
@@ -48,7 +48,7 @@ def hash_constants(orders: tuple[int, ...], heads: int) -> tuple[tuple[tuple[int
 def _on(device: torch.device, orders: tuple[int, ...], heads: int, sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
     """Factors [longest, tables], biases, sizes and offsets [tables], int64.
 
-    Not buffers: loading a checkpoint or materialising a model built on the meta device would change or lose those.
+    They are not buffers: loading a checkpoint or materialising a model from the meta device would change or lose them.
     """
     factors, biases = hash_constants(orders, heads)
     starts = [sum(sizes[:t]) for t in range(len(sizes))]
@@ -60,8 +60,8 @@ class NgramHashEmbedding(nn.Module):  # type: ignore[misc]
     """tokens [T] → [T, hidden], to be added to the word embedding; causal, within documents, 0 before training.
 
     ``len(orders) * heads`` tables of prime sizes near ``rows`` × ``dim``, one flat ``nn.Embedding``; a token's rows of
-    all tables, side by side, go through a projection without bias. Only the projection starts at 0: it has a gradient
-    at the first step, the tables from the second on.
+    all tables, side by side, go through a projection without bias. Only the projection starts at 0: it learns from the
+    first step, the tables from the second.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Structure-aware embedding: what is known of each token's place in its source code or sentence."""
+"""Structure-aware embedding of each token's place in its source code or sentence."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor, nn
 class StructureEmbedding(nn.Module):  # type: ignore[misc]
     """Fields of a token, each embedded ``bottleneck`` wide, summed, projected to ``hidden`` without bias.
 
-    Only the projection starts at 0. Were the embeddings 0 as well, each would multiply the other's gradient by 0, for
-    ever; as it is, the projection learns from the first step and the embeddings from the second.
+    Only the projection starts at 0: it learns from the first step, the embeddings from the second. If both started at
+    0, each would keep the other's gradient at 0.
     """
 
     def __init__(self, hidden: int, factors: Mapping[str, int], bottleneck: int = 64) -> None:
@@ -29,9 +29,9 @@ class StructureEmbedding(nn.Module):  # type: ignore[misc]
         nn.init.zeros_(self.projection.weight)
 
     def forward(self, fields: Mapping[str, Tensor]) -> Tensor:
-        """[T, hidden] in the projection's dtype, of one int64 [T] a factor, each from 0 to below its classes.
+        """[T, hidden] in the projection's dtype, of one int64 [T] a factor, with values from 0 to below its classes.
 
-        Raises ValueError naming the fields that are missing; further ones are left alone.
+        Raises ValueError that names missing fields; it ignores further ones.
         """
         missing = self.factors.keys() - fields.keys()
         if missing:

@@ -1,4 +1,4 @@
-"""Megatron-Core's grouped experts with one kernel for what lies between their two products."""
+"""Megatron-Core's grouped experts with one kernel between their two products."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class WeightedExperts(TEGroupedMLP):
         """hidden [T, h] sorted by expert, tokens of each expert [E], weights [T] fp32 -> ([T, h], no bias)."""
         self.activation_func = functools.partial(weighted_gelu, weights=weights)
         try:
-            found: tuple[Tensor, None] = super().forward(hidden, tokens, seams.WEIGHTED_EXPERTS(), *rest)
-            return found
+            out: tuple[Tensor, None] = super().forward(hidden, tokens, seams.WEIGHTED_EXPERTS(), *rest)
+            return out
         finally:
-            self.activation_func = self.config.activation_func  # which holds no graph on to the next forward
+            self.activation_func = self.config.activation_func  # it keeps no graph alive until the next forward

@@ -1,10 +1,10 @@
-"""Experts whose products are told on the device where each expert's tokens end: the host never waits for the counts.
+"""Experts whose products read on the device where each expert's tokens end: the host never waits for the counts.
 
-Without expert parallelism every rank computes its own tokens, and top-k of n experts gives tokens times k rows whatever
-is chosen. So nothing about shapes is left to count, and torch's ``grouped_mm`` takes the ends from the device.
+Without expert parallelism every rank computes its own tokens, and top-k of n experts always gives tokens times k rows.
+So the shapes are known, and torch's ``grouped_mm`` takes the ends from the device.
 
-Experts stand in descending order here, in rows and in stacks of weights: Megatron's buffers of weights and gradients
-hold parameters backwards, so that a stack of them in that order is a view of the buffer.
+Rows and stacks of weights hold the last expert first: Megatron's buffers of weights and gradients hold parameters
+backwards, so a stack in this order is a view of the buffer.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from torch.nn.functional import gelu
 
 
 def stacked(parts: list[Tensor]) -> Tensor | None:
-    """[n, …] of n tensors of one shape, a view of their memory; None where they do not lie at even distances in it."""
+    """[n, …] of n tensors of one shape, a view of their memory; None if they do not lie at even distances in it."""
     first = parts[0]
     places = [part.data_ptr() for part in parts]
     step = places[1] - places[0] if len(parts) > 1 else first.numel() * first.element_size()
-    one_memory = {part.untyped_storage().data_ptr() for part in parts}
+    storages = {part.untyped_storage().data_ptr() for part in parts}
     even = all(after - before == step for before, after in itertools.pairwise(places))
-    if len(one_memory) > 1 or not even or step < first.numel() * first.element_size():
+    if len(storages) > 1 or not even or step < first.numel() * first.element_size():
         return None
     return first.detach().as_strided((len(parts), *first.shape), (step // first.element_size(), *first.stride()))
 
 
 def _stack(parts: list[Tensor]) -> Tensor:
-    found = stacked(parts)
-    return torch.stack(parts) if found is None else found
+    view = stacked(parts)
+    return torch.stack(parts) if view is None else view
 
 
 _placeholders: dict[tuple[torch.Size, torch.dtype, torch.device], Tensor] = {}
 
 
 def _placeholder(weight: Tensor) -> Tensor:
-    """A gradient for autograd's books, as Transformer Engine gives one: Megatron wants some, and reads none."""
+    """A gradient for autograd that Megatron wants and never reads; Transformer Engine makes one too."""
     key = (weight.shape, weight.dtype, weight.device)
     if key not in _placeholders:
         _placeholders[key] = torch.empty_like(weight, requires_grad=False)
@@ -71,10 +71,10 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
 def _weight_gradients(
     x: Tensor, grad: Tensor, ends: Tensor, weights: list[Tensor], accumulates: bool
 ) -> tuple[Tensor, ...]:
-    """gradᵀ x of each expert; told to, added to Megatron's fp32 ones in one kernel instead."""
+    """gradᵀ x of each expert. With ``accumulates``, one kernel adds them to Megatron's fp32 gradients instead."""
     product = torch.nn.functional.grouped_mm(grad.t(), x, offs=ends)  # [E, out, in]
     used = torch.diff(ends, prepend=ends.new_zeros(1)) > 0
-    product = torch.where(used[:, None, None], product, 0.0)  # what the kernel leaves for no rows is not promised
+    product = torch.where(used[:, None, None], product, 0.0)  # the kernel promises no value for an expert without rows
     if not accumulates:
         return tuple(product)
     sums = [weight.main_grad for weight in weights]
@@ -90,14 +90,14 @@ def _weight_gradients(
 
 
 def product(x: Tensor, ends: Tensor, weights: list[Tensor], accumulates: bool = False) -> Tensor:
-    """x [T, in], rows by expert; ends [E] int32 on x's device, where each one's rows end; weights [out, in] each ->
+    """x [T, in], rows by expert; ends [E] int32 on x's device, where each expert's rows end; weights [out, in] each ->
     [T, out]. On CUDA bf16, with ``in`` and ``out`` multiples of 8.
 
-    ``accumulates``: gradients of weights that have Megatron's ``main_grad`` are added to it.
+    ``accumulates``: add the weights' gradients to Megatron's ``main_grad`` if all weights have one.
     """
     adds = accumulates and all(hasattr(weight, "main_grad") for weight in weights)
-    found: Tensor = _Product.apply(adds, x.contiguous(), ends, *weights)
-    return found
+    out: Tensor = _Product.apply(adds, x.contiguous(), ends, *weights)
+    return out
 
 
 def _weighted(x: Tensor, weights: Tensor) -> Tensor:
@@ -110,9 +110,9 @@ def _weighted(x: Tensor, weights: Tensor) -> Tensor:
 
 
 class GroupedExperts(SequentialMLP):
-    """Megatron's experts, one module each, without biases, computed by two products of all of them.
+    """Megatron's experts, one module each, without biases, computed by two products over all of them.
 
-    Their names, shapes and shards in a checkpoint are those of every other path.
+    In a checkpoint they have the names, shapes and shards of every other path.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -125,7 +125,7 @@ class GroupedExperts(SequentialMLP):
             self._draw()
 
     def _draw(self) -> None:
-        """First weights once more, in the order in which Transformer Engine's grouped layers draw theirs."""
+        """Draw the first weights again, in the order of Transformer Engine's grouped layers."""
         methods = {"linear_fc1": self.config.init_method, "linear_fc2": self.config.output_layer_init_method}
         for name, method in methods.items():
             for expert in self.local_experts:
@@ -133,19 +133,19 @@ class GroupedExperts(SequentialMLP):
                     method(getattr(expert, name).weight)
 
     def weights(self, name: str) -> list[nn.Parameter]:
-        """Of the projection ``name``, by expert, the last one first."""
+        """The weights of projection ``name`` by expert, the last expert first."""
         return [getattr(expert, name).weight for expert in reversed(self.local_experts)]
 
     def forward(self, hidden: Tensor, counts: Tensor, weights: Tensor) -> tuple[Tensor, None]:
-        """hidden [T, h] by expert, the last one's rows first; counts [E] of them in that order, on the device; weights
-        [T] fp32 -> ([T, h], no bias)."""
+        """hidden [T, h] by expert, the last one's rows first; counts [E] of rows, in this order, on the device;
+        weights [T] fp32 -> ([T, h], no bias)."""
         ends = counts.cumsum(0, dtype=torch.int32)
         inner = product(hidden, ends, self.weights("linear_fc1"), self.accumulates)
         return product(_weighted(inner, weights), ends, self.weights("linear_fc2"), self.accumulates), None
 
 
 class LocalDispatcher(MoETokenDispatcher):
-    """Rows by expert, the last one's first, and back: all experts are this rank's, and nothing is read by the host."""
+    """Sorts rows by expert, the last expert first, and back. All experts are this rank's; the host reads nothing."""
 
     def dispatch_preprocess(self, hidden: Tensor, routing_map: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         """hidden [s, b, h], routing_map bool and weights [T, E] -> rows [T k, h] and their weights [T k]."""
@@ -160,19 +160,19 @@ class LocalDispatcher(MoETokenDispatcher):
         return rows, weights_by_row
 
     def token_dispatch(self, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-        """As they are."""
+        """Unchanged: nothing travels."""
         return rows, weights
 
     def dispatch_postprocess(self, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """With the counts [E] between them."""
+        """The rows, their counts [E] by expert, their weights."""
         return rows, self.counts, weights
 
     def combine_preprocess(self, rows: Tensor) -> Tensor:
-        """As they are."""
+        """Unchanged: nothing travels."""
         return rows
 
     def token_combine(self, rows: Tensor) -> Tensor:
-        """As they are."""
+        """Unchanged: nothing travels."""
         return rows
 
     def combine_postprocess(self, rows: Tensor) -> Tensor:

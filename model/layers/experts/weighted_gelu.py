@@ -1,6 +1,6 @@
-"""What lies between an expert's two products, gelu(x) times the token's router weight, as one Triton kernel each way.
+"""gelu(x) times the token's router weight, between an expert's two products, as one Triton kernel each way.
 
-Megatron-Core computes it in four steps through fp32 copies of [T, F], since the weights are fp32
+Megatron-Core computes it in four steps through fp32 copies of [T, F], because the weights are fp32
 (megatron/core/transformer/moe/experts.py @ core_v0.19.0, ``TEGroupedMLP.forward``).
 """
 
@@ -33,7 +33,7 @@ def weighted_gelu_forward(x: tl.tensor, weights: tl.tensor, y: tl.tensor, F: int
 def weighted_gelu_backward(
     x: tl.tensor, weights: tl.tensor, dy: tl.tensor, dx: tl.tensor, dweights: tl.tensor, F: int, BLOCK: tl.constexpr
 ) -> None:  # fmt: skip
-    """dx [T, F] and dweights [T] fp32 of one row, from dy [T, F] and what the forward kernel took."""
+    """dx [T, F] and dweights [T] fp32 of one row, from dy [T, F] and the forward kernel's inputs."""
     row, column = tl.program_id(0), tl.arange(0, BLOCK)
     at, inside = row.to(tl.int64) * F + column, column < F
     value = tl.load(x + at, mask=inside, other=0).to(tl.float32)

@@ -1,7 +1,7 @@
-"""Weight gradients that their product adds to Megatron's fp32 ones, instead of a bf16 gradient and a kernel to add it.
+"""Weight gradients added to Megatron's fp32 ones inside their product, without a bf16 gradient and a kernel to add it.
 
-Transformer Engine's layers do so by themselves when ``gradient_accumulation_fusion`` is set. Megatron's own want Apex's
-extension for it, in whose place they get Transformer Engine's product here; torch's layers are computed as Megatron's.
+Transformer Engine's layers do so themselves if ``gradient_accumulation_fusion`` is set. Megatron's own layers want
+Apex's extension; here they get Transformer Engine's product instead. torch's layers compute like Megatron's.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ def accumulate(inputs: Tensor, grads: Tensor, main_grad: Tensor) -> None:
 
 
 class Linear(nn.Linear):  # type: ignore[misc]
-    """torch's; told to, one without bias whose weight is bf16 and has Megatron's fp32 gradient adds to that."""
+    """torch's Linear. With ``accumulates``, a bf16 weight with Megatron's fp32 gradient adds its gradient to that."""
 
     accumulates = False
 
     def forward(self, x: Tensor) -> Tensor:
-        """x [T, in] or [s, b, in] -> the same with out."""
+        """x [T, in] or [s, b, in] -> [T, out] or [s, b, out]."""
         weight = self.weight
         if self.accumulates and weight.dtype == torch.bfloat16 and hasattr(weight, "main_grad"):
             out: Tensor = layers.linear_with_grad_accumulation_and_async_allreduce(
@@ -37,7 +37,7 @@ class Linear(nn.Linear):  # type: ignore[misc]
 
 
 def enable(model: nn.Module) -> None:
-    """Every linear layer of ``model`` without a bias adds its weight's gradient to the fp32 one; after ``stand_in``."""
+    """Have every linear layer of ``model`` without a bias add its gradient to the fp32 one; call after ``stand_in``."""
     for module in model.modules():
         if type(module) is nn.Linear:
             seams.MAMBA3_WGRAD(module, Linear)
@@ -46,5 +46,5 @@ def enable(model: nn.Module) -> None:
 
 
 def stand_in() -> None:
-    """Give Megatron ``accumulate`` for the Apex extension that its layers ask for; before they are built."""
+    """Give Megatron ``accumulate`` in place of the Apex extension that its layers want; call before they are built."""
     seams.APEX_WGRAD(accumulate)

@@ -16,7 +16,7 @@ class M2RNN(nn.Module):  # type: ignore[misc]
     """hidden [T, h] → [T, h]; documents do not see one another.
 
     A_log and dt_bias [heads] and D [heads, V] are fp32 by contract (``_keep_fp32``) and not decayed
-    (``_no_weight_decay``): whoever casts the model leaves them so. Initial values: W identity, D one, exp(A_log)
+    (``_no_weight_decay``): a cast of the model must leave them so. Initial values: W identity, D one, exp(A_log)
     uniform in 1 to 16, softplus(dt_bias) log-uniform in 0.001 to 0.1 (the last two as Mamba-2, arXiv 2405.21060).
     """
 
@@ -27,8 +27,8 @@ class M2RNN(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.heads, self.head_dim_k, self.head_dim_v, self.path = heads, head_dim_k, head_dim_v, path
         inner, mixed = heads * head_dim_v, 2 * head_dim_k + heads * head_dim_v
-        # forget's input by itself: with an odd number of heads in it a product would be left to kernels that load one
-        # number at a time
+        # forget has its own projection: an odd number of heads in the joint one would leave its product to kernels that
+        # load one number at a time
         self.in_proj = nn.Linear(hidden, mixed + inner, bias=False)
         self.forget_proj = nn.Linear(hidden, heads, bias=False)
         self.conv_weight = nn.Parameter(torch.empty(mixed, conv))
@@ -42,7 +42,7 @@ class M2RNN(nn.Module):  # type: ignore[misc]
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw or set every parameter afresh, as after ``to_empty``."""
+        """Initialise every parameter anew, as ``to_empty`` requires."""
         for module in (self.in_proj, self.forget_proj, self.norm, self.out_proj):
             module.reset_parameters()
         bound = self.conv_weight.shape[1] ** -0.5  # nn.Conv1d's, for one input channel a group
@@ -58,7 +58,7 @@ class M2RNN(nn.Module):  # type: ignore[misc]
     def forward(self, hidden: Tensor, cu_seqlens: Tensor) -> Tensor:
         """hidden [T, h] in the dtype of the projections, cu_seqlens [D+1] int32 → [T, h] in the same dtype.
 
-        Raises as ``documents.check``.
+        Raises ValueError for other ``cu_seqlens``, as ``documents.check``.
         """
         K, inner = self.head_dim_k, self.heads * self.head_dim_v
         mixed, gate = self.in_proj(hidden).split([2 * K + inner, inner], dim=-1)
@@ -83,7 +83,7 @@ def causal_conv(x: Tensor, weight: Tensor, bias: Tensor, place: Tensor) -> Tenso
     """Depthwise causal convolution within documents, [T, channels] → the same, dtype kept, accumulated in fp32 or more.
 
     weight [channels, width], its last column on the token itself; bias [channels]; place [T], the token's within its
-    document: what lies before the document's first token counts as zero.
+    document: values before the document's first token count as zero.
     """
     taps = weight.to(torch.promote_types(x.dtype, torch.float32)).flip(1).unbind(1)
     y = bias + x * taps[0]

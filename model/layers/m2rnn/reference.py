@@ -18,7 +18,7 @@ from model.layers.common import documents
 def log_forget(x: Tensor, A_log: Tensor, dt_bias: Tensor) -> Tensor:
     """log f, [T, heads], of x [T, heads]; A_log and dt_bias [heads]. At least fp32, whatever the dtype of x.
 
-    The logarithm, because 1 - f = -expm1(log f) keeps its digits where f is next to 1.
+    It is the logarithm because 1 - f = -expm1(log f) keeps its digits for f near 1.
     """
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     return -A_log.to(x.dtype).exp() * F.softplus(x + dt_bias.to(x.dtype))
@@ -28,9 +28,9 @@ def m2rnn_reference(q: Tensor, k: Tensor, v: Tensor, log_f: Tensor, W: Tensor, c
     """y [T, heads, V] in q's dtype.
 
     q, k [T, K], shared by all heads; v [T, heads, V]; log_f [T, heads]; W [heads, V, V]; cu_seqlens [D+1] int32.
-    Computed in fp64 where q is fp64, else in fp32. All documents advance together, one token a step, and those that
-    have ended drop out: as many steps as the longest document has tokens, and a state for every token in memory.
-    Raises ValueError when cu_seqlens does not describe T tokens.
+    Computes in fp64 if q is fp64, else in fp32. All documents advance together, one token a step, and drop out at their
+    end: it takes as many steps as the longest document has tokens, and keeps a state for every token in memory.
+    Raises ValueError if cu_seqlens does not describe T tokens.
     """
     order, running = _packed(cu_seqlens, len(q))
     dtype = torch.promote_types(q.dtype, torch.float32)
@@ -52,8 +52,8 @@ def m2rnn_reference(q: Tensor, k: Tensor, v: Tensor, log_f: Tensor, W: Tensor, c
 
 
 def _packed(cu_seqlens: Tensor, tokens: int) -> tuple[Tensor, list[int]]:
-    """The order that puts the first tokens of all documents first, then the second ones, …, the longest document ahead
-    in each, [T] int64; and how many documents are still running at each step.
+    """The order of all documents' first tokens, then their second ones, …, the longest document first each time, [T]
+    int64; and the number of documents still running at each step.
     """
     place = documents.positions(cu_seqlens, tokens)
     lengths = cu_seqlens.diff()  # [D]

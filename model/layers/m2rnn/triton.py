@@ -1,4 +1,4 @@
-"""M²RNN's recurrence on a GPU, forward and backward; values and gradients are ``m2rnn_reference``'s.
+"""M²RNN's recurrence on a GPU, forward and backward, with the values and gradients of ``m2rnn_reference``.
 
 Memory, S = ⌈K / 16⌉ slices of 16 rows and V' = V rounded up to a power of two, at least 16:
 
@@ -18,9 +18,9 @@ from torch import Tensor
 from model.layers.common import documents
 from model.layers.m2rnn import kernels
 
-ROWS = 16  # rows of the state a program carries: the least that a tensor core multiplies
+ROWS = 16  # rows of the state that a program carries: the fewest that a tensor core multiplies
 CHUNK = 32  # tokens between kept states: √(T / (2 lanes)) makes kept states and scratch least together at T = 16,384
-LANES = 8  # documents of one head at work at once; each lane takes the longest left, so the last ends early
+LANES = 8  # documents of one head computed at once; each lane takes the longest one left, so the last ends early
 
 
 def m2rnn_triton(q: Tensor, k: Tensor, v: Tensor, log_f: Tensor, W: Tensor, cu_seqlens: Tensor) -> Tensor:

@@ -1,11 +1,11 @@
 """The Mamba-3 MIMO mixer: mamba-ssm's own ``Mamba3`` on one flat stream of tokens.
 
-On CUDA its TileLang kernels run, elsewhere ``mamba3_mimo_reference`` takes their place in the same module. What the
-kernels of 2.3.2.post1 want of a stream, all met here without reading ``cu_seqlens`` on the host:
+On CUDA its TileLang kernels run, elsewhere ``mamba3_mimo_reference`` takes their place in the same module. The kernels
+of 2.3.2.post1 have these demands, all met here without reading ``cu_seqlens`` on the host:
 
 - batch 1 (ops/triton/mamba3/angle_dt.py:156) and int32 bounds (ops/tilelang/mamba3/mamba3_mimo.py:66-68);
 - documents of any length, empty ones too: chunks start anew at each (ops/triton/mamba3/mamba3_mimo_utils.py:643-647);
-- the kernels for one document want whole chunks in the backward (mamba3_mimo_utils.py:544), so they run only then;
+- whole chunks in the backward of the kernels for one document (mamba3_mimo_utils.py:544), so they run only then;
 - fp32 biases, MIMO projections, D and step sizes (ops/tilelang/mamba3/mamba3_mimo_fwd.py:77-89).
 
 Their set-up does read the bounds on the host, per document (mamba3_mimo_utils.py:659-665 and 1292-1303), and compiles a
@@ -19,6 +19,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from model.layers.common import documents
 from model.layers.mamba3 import rows, upstream
 from model.patched import seams
 from reproducers.base.errors import CannotTestHere
@@ -29,7 +30,7 @@ FP32 = ("dt_bias", "D", "B_bias", "C_bias", "mimo_x", "mimo_z", "mimo_o")
 class Mamba3Mixer(nn.Module):  # type: ignore[misc]
     """``mamba``, a Mamba3, on a flat stream. ``path`` says which code computes its scan.
 
-    The parameters of ``FP32`` carry ``_keep_fp32 = True``: whoever casts the model has to leave them fp32.
+    The parameters of ``FP32`` carry ``_keep_fp32 = True``: a cast of the model must leave them fp32.
     """
 
     def __init__(self, mamba: nn.Module, path: str, row: int | None = None) -> None:
@@ -42,8 +43,8 @@ class Mamba3Mixer(nn.Module):  # type: ignore[misc]
     def forward(self, hidden: Tensor, cu_seqlens: Tensor) -> Tensor:
         """[T, h], in ``hidden``'s dtype, of ``hidden`` [T, h] and ``cu_seqlens`` int32 [documents + 1] from 0 to T.
 
-        Raises ValueError for other shapes or dtypes (and, on a CPU, other bounds), TypeError where the kernels would be
-        handed a parameter that a cast took to another dtype.
+        Raises ValueError for other shapes or dtypes (and, on a CPU, other bounds), TypeError if a cast has changed a
+        parameter that the kernels read as fp32.
         """
         _check_bounds(hidden, cu_seqlens)
         if self.path.startswith("tilelang"):
@@ -59,7 +60,7 @@ class Mamba3Mixer(nn.Module):  # type: ignore[misc]
         cast = [name for name in FP32 if getattr(self.mamba, name).dtype != torch.float32]
         if cast:
             raise TypeError(
-                f"Mamba-3's kernels read {', '.join(cast)} as float32, a cast changed that"
+                f"Mamba-3's kernels read {', '.join(cast)} as float32, but a cast changed the dtype"
                 "\n  fix: leave parameters marked _keep_fp32 alone: packs/16_float16module_fp32_contract/notes.md"
             )
 
@@ -75,8 +76,8 @@ def build_mamba3(
 ) -> Mamba3Mixer:  # fmt: skip
     """A mixer of width ``hidden`` with upstream's initial values; projections and norms in ``dtype``, the rest fp32.
 
-    ``path``: one of ``paths.KINDS["mamba3"]``. Raises ValueError where the dimensions do not fit, ImportError without
-    mamba-ssm, CannotTestHere where its kernels are wanted and cannot run.
+    ``path``: one of ``paths.KINDS["mamba3"]``. Raises ValueError if the dimensions do not fit, ImportError without
+    mamba-ssm, CannotTestHere if its kernels are wanted and cannot run.
     """
     device = torch.device(device) if device is not None else torch.get_default_device()
     if expand * hidden % headdim or expand * hidden // headdim % ngroups:
@@ -97,11 +98,6 @@ def build_mamba3(
 
 
 def _check_bounds(hidden: Tensor, cu_seqlens: Tensor) -> None:
-    fits = hidden.dim() == 2 and cu_seqlens.dim() == 1 and len(cu_seqlens) >= 2 and cu_seqlens.dtype == torch.int32
-    if fits and cu_seqlens.device.type == "cpu":  # reading them on a GPU would make the host wait
-        fits = bool(cu_seqlens[0] == 0 and cu_seqlens[-1] == len(hidden) and (cu_seqlens.diff() >= 0).all())
-    if not fits:
-        raise ValueError(
-            f"Mamba-3 wants hidden [T, h] and int32 cu_seqlens that rise from 0 to T, got {tuple(hidden.shape)} and"
-            f" {cu_seqlens.dtype} {tuple(cu_seqlens.shape)}"
-        )
+    if hidden.dim() != 2 or cu_seqlens.dtype != torch.int32:
+        raise ValueError(f"Mamba-3 wants hidden [T, h], int32 bounds; not {tuple(hidden.shape)}, {cu_seqlens.dtype}")
+    documents.check(cu_seqlens, len(hidden))

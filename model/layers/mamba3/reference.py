@@ -7,7 +7,7 @@ Per head, with q = rotate(C + C_bias) and k = rotate(B + B_bias) of rank R, ψ =
 
 The rotation angle is the document's running sum of π tanh(Angles) DT and turns component n with component n + N/2.
 Substituting the sum over past steps, step s weighs λ_s DT_s + (1 - λ_{s+1}) DT_{s+1} in every later step and λ_s DT_s
-in its own, which is what the kernels compute and what is computed here, C steps at a time. At a document's first step
+in its own. The kernels and this module compute this form, C steps at a time. At a document's first step
 h, the previous step and the angle are zero. Sums of decays and angles are fp64, everything else fp32 (fp64 for fp64).
 
 Source: mamba_ssm/ops/tilelang/mamba3/mamba3_mimo_fwd.py @ a14b1dff0454a3bc27d9eb31355dc01e4b2490ec (2.3.2.post1).
@@ -42,7 +42,7 @@ def mamba3_mimo_reference(
     [·, H, P, N], the last step's rotated key [·, R, H, N] and value [·, H, P]. (Upstream's last value is that of the
     stream's end only, mamba3_mimo.py:116.)
 
-    Raises ValueError where shapes do not fit.
+    Raises ValueError if shapes do not fit.
     """
     (batch, length, _, groups, _), heads = Q.shape, V.shape[2]
     if heads % groups or (cu_seqlens is not None and batch != 1):
@@ -104,7 +104,7 @@ def _rotated(stream: Stream, x: Tensor, bias: Tensor, theta: Tensor, divisor: in
 
 
 def _weights(stream: Stream, dt: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
-    """[H, T] each: what a step weighs in its own step and, before decay, in every later one of its document."""
+    """[H, T] each: the weight of a step in its own step and, before decay, in every later step of its document."""
     own = dt * share
     rest = (dt * (1 - share))[:, 1:] * (stream.document[1:] == stream.document[:-1])
     return own, own + F.pad(rest, (0, 1))
@@ -142,7 +142,7 @@ def _attention(stream: Stream, document: Tensor, own: Tensor, later: Tensor, dec
 
 
 def _decayed(exponent: Tensor, kept: Tensor) -> Tensor:
-    """exp(``exponent``) where ``kept``, else 0; masked first, so that no overflow elsewhere reaches a gradient."""
+    """exp(``exponent``) where ``kept``, else 0; it masks first, so that no overflow elsewhere reaches a gradient."""
     return exponent.masked_fill(~kept, -math.inf).exp()
 
 
@@ -152,12 +152,11 @@ def _final(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Angle, state, key and value after each document's last step, zero for an empty document; see the caller."""
     number = torch.arange(len(stream.ends), device=stream.document.device)
-    mine = stream.same(number, stream.document)  # [documents, T]
+    inside = stream.same(number, stream.document)  # [documents, T]
     at = (stream.ends - 1).clamp_min(0)
-    full = mine.any(1)  # [documents]
-    weight = _decayed(decay[:, at, None] - decay[:, None, :], mine).to(k.dtype) * later.unsqueeze(
-        1
-    )  # [H, documents, T]
+    full = inside.any(1)  # [documents]
+    weight = _decayed(decay[:, at, None] - decay[:, None, :], inside).to(k.dtype)  # [H, documents, T]
+    weight = weight * later.unsqueeze(1)
     state = torch.einsum("hdt,htrn,htrp->dhpn", weight, k, v)
     angle, key = theta[:, at].transpose(0, 1), k[:, at].permute(1, 2, 0, 3)
     value = V.flatten(0, 1)[at]

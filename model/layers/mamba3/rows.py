@@ -1,9 +1,9 @@
-"""Mamba-3 on rows of equal length instead of a packed stream: documents inside a row are parted by their decay.
+"""Mamba-3 on rows of equal length instead of a packed stream: decay separates the documents inside a row.
 
-The dense kernels take every row side by side and, with pack 17's switch, are compiled for one shape, which the packed
-ones are not. A document's first token gets a decay of exp(-40): what came before reaches it with weight 4e-18, below
-any rounding of what it is added to. The trapezoidal rule's share of the token before carries the same decay, and of the
-rotary angles, which count from the row's start here, only differences matter.
+The dense kernels take all rows side by side and, unlike the packed ones, compile for one shape under pack 17's switch.
+A document's first token gets a decay of exp(-40): earlier tokens reach it with weight 4e-18, below the rounding of any
+sum they join. The trapezoidal rule's share of the token before carries the same decay. Rotary angles count from the
+row's start, and only their differences matter.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ RESET = -40.0
 
 
 def resetting(kernel: Callable[..., Any], first: Tensor) -> Callable[..., Any]:
-    """``kernel`` with the state forgotten at every token of ``first`` [rows, S], bool; called with names only."""
+    """``kernel`` that forgets its state at every token of ``first`` [rows, S] bool; it takes keyword arguments only."""
 
     def run(*, ADT: Tensor, cu_seqlens: Tensor | None, **rest: Any) -> Any:
-        """ADT [rows, heads, S] fp32: log of the decay; the first tokens' own gets no gradient: it acts on nothing."""
+        """ADT [rows, heads, S] fp32: log of the decay. First tokens' own values act on nothing and get no gradient."""
         return kernel(ADT=torch.where(first[:, None, :], RESET, ADT), cu_seqlens=None, **rest)
 
     return run
 
 
 def run_rows(mamba: nn.Module, hidden: Tensor, cu_seqlens: Tensor, length: int) -> Tensor:
-    """[T, h] of ``hidden`` [T, h], T a multiple of ``length`` and each row's start a document's start as well."""
+    """[T, h] of ``hidden`` [T, h]; T is a multiple of ``length`` and a document starts at each row's start."""
     rows = hidden.shape[0] // length
     first = (documents.positions(cu_seqlens, hidden.shape[0]) == 0).view(rows, length)
     forward = type(mamba).forward

@@ -15,17 +15,15 @@ from torch import nn
 from model.layers.mamba3.reference import mamba3_mimo_reference
 from model.patched import seams
 
-KERNEL = (
-    "mamba3_mimo_combined"  # the name under which Mamba3's methods know the kernels; None where tilelang is missing
-)
+KERNEL = "mamba3_mimo_combined"  # Mamba3's global name of its kernels; its value is None without tilelang
 INSTALL = "pip install mamba-ssm==2.3.2.post1 --no-build-isolation (or put its unpacked tree on PYTHONPATH)"
 
 
 def import_mamba3() -> ModuleType:
     """``mamba_ssm.modules.mamba3``, from wherever ``import mamba_ssm`` would find it.
 
-    The package's ``__init__`` is not run unless somebody already has: it imports the compiled extensions of layers that
-    this model does not have. Raises ImportError, with the remedy, where it or a dependency is missing.
+    The package's ``__init__`` does not run, unless it already has: it imports compiled extensions of layers that this
+    model does not have. Raises ImportError, with the remedy, if mamba-ssm or a dependency is missing.
     """
     if "mamba_ssm" not in sys.modules:
         spec = importlib.util.find_spec("mamba_ssm")
@@ -44,7 +42,7 @@ def import_mamba3() -> ModuleType:
 def torch_class(mamba3: type[nn.Module]) -> type[nn.Module]:
     """A subclass of ``mamba3`` that runs its own code with ``mamba3_mimo_reference`` in the kernels' place.
 
-    Only instances of the subclass differ: ``mamba3``'s module is left alone, so both can live in one process.
+    ``mamba3``'s module stays unchanged, so both classes can live in one process.
     """
     names = {KERNEL: mamba3_mimo_reference}
     methods = {method: seams.MAMBA3_TORCH(getattr(mamba3, method), names) for method in ("__init__", "forward")}

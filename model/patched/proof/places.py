@@ -1,4 +1,4 @@
-"""Which layer a step is in, forward and backward, told by hooks that leave the autograd graph as it is."""
+"""Tell which layer a step is in, forward and backward, by hooks that leave the autograd graph as it is."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Enter = Callable[[str], None]
 ENTRANCE, HEAD, BACKWARD = "entrance", "head", " backward"
 
 
-class Places:
-    """Calls ``enter`` with the name of each place that a model's step comes to, until ``remove``.
+class PlaceHooks:
+    """Calls ``enter`` with the name of each place that a model's step reaches, until ``remove``.
 
-    Places are "5 dsa" and so on for the main stack's layers, "mtp 1", "head" (with the loss), "entrance", each with
+    PlaceHooks are "5 dsa" and so on for the main stack's layers, "mtp 1", "head" (with the loss), "entrance", each with
     " backward", and "outside layers". A layer's backward begins when the gradient of its output is complete, so a
-    hook on that tensor tells it, in the thread that runs it; what is recomputed for it is part of it.
+    hook on this tensor tells it, in the thread that runs it. The layer's recomputing is part of its backward.
     """
 
     def __init__(self, model: nn.Module, enter: Enter) -> None:
@@ -33,14 +33,14 @@ class Places:
                 self._layer(layer, name, first=number == 0)
 
     def remove(self) -> None:
-        """Take the hooks away; a graph that still has some no longer tells anything."""
+        """Remove the hooks; hooks of a living graph tell nothing any more."""
         for handle in self._handles:
             handle.remove()
         self._enter = _nowhere
 
-    def _on_gradient(self, found: object, place: str) -> None:
-        """``place`` begins when the gradient of the first tensor in ``found`` is complete."""
-        tensor = _first_tensor(found)
+    def _on_gradient(self, value: object, place: str) -> None:
+        """``place`` begins when the gradient of the first tensor in ``value`` is complete."""
+        tensor = _first_tensor(value)
         if tensor is not None and tensor.requires_grad:
             tensor.register_hook(lambda _: self._enter(place))
 
@@ -59,7 +59,7 @@ class Places:
         self._handles.append(layer.register_forward_hook(after))
 
     def _whole(self, stage: Any) -> None:
-        """The stage around its layers: what is before them, the head, and where backward starts and ends."""
+        """Hook the stage around its layers: entrance, head, start and end of backward."""
         last = HEAD if stage.post_process else OUTSIDE
 
         def after(_: nn.Module, args: Any, output: Any) -> None:
@@ -86,11 +86,11 @@ class Places:
 
 
 def _nowhere(place: str) -> None:
-    """Nobody listens any more."""
+    """Do nothing: the hooks were removed."""
 
 
 def _stages(model: nn.Module) -> list[nn.Module]:
-    """The pipeline stage inside DDP's and Float16Module's wrappers: what owns a decoder with layers."""
+    """The pipeline stages inside DDP's and Float16Module's wrappers: each owns a decoder with layers."""
     return [module for module in model.modules() if hasattr(getattr(module, "decoder", None), "layers")]
 
 
@@ -103,6 +103,6 @@ def _layers(stage: Any) -> Iterator[tuple[nn.Module, str]]:
         yield layer, f"mtp {number}"
 
 
-def _first_tensor(found: object) -> Tensor | None:
-    parts = found if isinstance(found, tuple | list) else (found,)
+def _first_tensor(value: object) -> Tensor | None:
+    parts = value if isinstance(value, tuple | list) else (value,)
     return next((part for part in parts if isinstance(part, Tensor)), None)

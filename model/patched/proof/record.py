@@ -1,4 +1,4 @@
-"""What a run's first steps executed of each pack's patch: coverage.json, and what must be true of it."""
+"""coverage.json: the lines of each pack's patch that a run's first steps executed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from reproducers.record.schema import Model
 
 FILE = "coverage.json"
 BUILD, OUTSIDE = "build", "outside layers"  # places that are no layer
-HUNK_LEVEL = 4  # record, packs, pack, hunks: what lies deeper shares its hunk's line
+HUNK_LEVEL = 4  # record, packs, pack, hunks: deeper values share their hunk's line
 State = Literal["ran", "compiled", "loaded", "never"]
 
 
-class Compiled(Model):
-    """A Triton or TileLang kernel whose text, at these lines, went to its compiler."""
+class CompiledKernel(Model):
+    """A Triton or TileLang kernel that went to its compiler, with the lines of its text."""
 
     first: int
     last: int
@@ -29,11 +29,11 @@ class Compiled(Model):
     places: list[str]
 
 
-class HunkSeen(Model):
-    """A hunk's lines in the merged tree, and which of them executed where.
+class HunkCoverage(Model):
+    """A hunk's lines in the merged tree, and those that executed, by place.
 
-    ``loaded``: only the file's import ran them, which proves nothing of what its functions do. Such lines are left out
-    where functions' lines ran. ``at_import``: none of its lines is in a function, so that no more can be seen of it.
+    ``loaded``: only the file's import ran lines of it, which proves nothing about its functions. They are left out
+    if a function's line ran. ``at_import``: none of its lines is in a function, so the import is all that can be seen.
     """
 
     file: str
@@ -42,7 +42,7 @@ class HunkSeen(Model):
     state: State
     lines: list[int]
     places: dict[str, list[int]]
-    compiled: list[Compiled]
+    compiled: list[CompiledKernel]
     at_import: bool = False
 
     @property
@@ -54,16 +54,16 @@ class HunkSeen(Model):
         return self.state in ("ran", "compiled")
 
 
-class PackSeen(Model):
-    """A pack's hunks, and by which lanes and modules it is said to be consumed."""
+class PackCoverage(Model):
+    """A pack's hunks, and the lanes and modules that consume it by its pack.yaml."""
 
     title: str
     consumed_by: list[str]
-    hunks: list[HunkSeen]
+    hunks: list[HunkCoverage]
 
     @property
     def executed(self) -> bool:
-        """Whether anything of it did its work. A patch of nothing but statements of an import did when they ran."""
+        """Whether a hunk executed. Importing is enough if no hunk has a line in a function."""
         if all(hunk.at_import for hunk in self.hunks):
             return any(hunk.state == "loaded" for hunk in self.hunks)
         return any(hunk.executed for hunk in self.hunks)
@@ -73,10 +73,10 @@ class PackSeen(Model):
         return [entry for entry in self.consumed_by if entry.split()[0] == device]
 
 
-class Record(Model):
-    """coverage.json. Seconds are wall clock, one value a step: watched, then not.
+class CoverageRecord(Model):
+    """coverage.json. Seconds are wall clock, one value a step.
 
-    ``foreign``: functions of patched files whose running code is not the file's, such as what torch.compile made.
+    ``foreign``: functions of patched files that ran as other code than the file's, such as torch.compile's.
     """
 
     schema_version: Literal[1] = 1
@@ -85,15 +85,15 @@ class Record(Model):
     seconds_building: float
     seconds_watched: list[float]
     seconds_after: list[float] = Field(default=[], exclude=True)  # old records have it, always empty
-    packs: dict[str, PackSeen]
+    packs: dict[str, PackCoverage]
     foreign: list[str]
 
     def write(self, run: Path) -> None:
         """Write ``run``/coverage.json, a line a hunk, whole or not at all."""
         write_atomic(run / FILE, (_lines(self.model_dump(mode="json"), HUNK_LEVEL) + "\n").encode())
 
-    def missing(self, device: str | None = None) -> dict[str, PackSeen]:
-        """Packs that are said to be consumed on the device and of which nothing executed."""
+    def missing(self, device: str | None = None) -> dict[str, PackCoverage]:
+        """Packs that the device should consume and of which nothing executed."""
         device = device or self.device
         return {name: pack for name, pack in self.packs.items() if pack.wanted_on(device) and not pack.executed}
 
@@ -108,51 +108,51 @@ def _lines(value: Any, levels: int) -> str:
     return "{\n" + ",\n".join(rows) + "\n}"
 
 
-def read(run: Path) -> Record:
-    """A run directory's record; PatchlaneError where there is none or it is not one."""
+def read(run: Path) -> CoverageRecord:
+    """A run directory's record. Raises PatchlaneError if it is missing or malformed."""
     path = run / FILE
     try:
-        return Record.model_validate_json(path.read_bytes())
+        return CoverageRecord.model_validate_json(path.read_bytes())
     except OSError as error:
         raise PatchlaneError(f"{path}: cannot be read ({error.strerror})", "name a run directory") from error
     except ValidationError as error:
         fault = error.errors()[0]
-        said = f"{path}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}"
-        raise PatchlaneError(said, "run again; the file was changed by hand or by another version") from None
+        message = f"{path}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+        raise PatchlaneError(message, "run again; the file was changed by hand or by another version") from None
 
 
-def merged(records: Sequence[Record]) -> Record:
-    """The records of all ranks as one: a stage of a pipeline executes its own layers only. Seconds are the first's."""
+def merged(records: Sequence[CoverageRecord]) -> CoverageRecord:
+    """The records of all ranks as one, since a pipeline stage executes only its own layers. Seconds are the first's."""
     first = records[0]
     packs = {name: _same_pack([record.packs[name] for record in records]) for name in first.packs}
     foreign = sorted({name for record in records for name in record.foreign})
     return first.model_copy(update={"packs": packs, "foreign": foreign})
 
 
-def _same_pack(seen: Sequence[PackSeen]) -> PackSeen:
-    hunks = [_same_hunk(group) for group in zip(*(pack.hunks for pack in seen), strict=True)]
-    return seen[0].model_copy(update={"hunks": hunks})
+def _same_pack(packs: Sequence[PackCoverage]) -> PackCoverage:
+    hunks = [_same_hunk(group) for group in zip(*(pack.hunks for pack in packs), strict=True)]
+    return packs[0].model_copy(update={"hunks": hunks})
 
 
-def _same_hunk(seen: Sequence[HunkSeen]) -> HunkSeen:
+def _same_hunk(hunks: Sequence[HunkCoverage]) -> HunkCoverage:
     order: list[State] = ["ran", "compiled", "loaded", "never"]
     places: dict[str, set[int]] = {}
-    for hunk in seen:
+    for hunk in hunks:
         for place, lines in hunk.places.items():
             places.setdefault(place, set()).update(lines)
     update: dict[str, Any] = {
-        "state": min((hunk.state for hunk in seen), key=order.index),
-        "lines": sorted({line for hunk in seen for line in hunk.lines}),
+        "state": min((hunk.state for hunk in hunks), key=order.index),
+        "lines": sorted({line for hunk in hunks for line in hunk.lines}),
         "places": {place: sorted(lines) for place, lines in places.items()},
-        "compiled": _same_kernels([kernel for hunk in seen for kernel in hunk.compiled]),
+        "compiled": _same_kernels([kernel for hunk in hunks for kernel in hunk.compiled]),
     }
-    return seen[0].model_copy(update=update)
+    return hunks[0].model_copy(update=update)
 
 
-def _same_kernels(seen: Sequence[Compiled]) -> list[Compiled]:
-    found: dict[tuple[int, str], Compiled] = {}
-    for one in seen:
-        known = found.get((one.first, one.sha256))
-        places = list(dict.fromkeys([*(known.places if known else []), *one.places]))
-        found[one.first, one.sha256] = one.model_copy(update={"places": places})
-    return list(found.values())
+def _same_kernels(kernels: Sequence[CompiledKernel]) -> list[CompiledKernel]:
+    joined: dict[tuple[int, str], CompiledKernel] = {}
+    for kernel in kernels:
+        known = joined.get((kernel.first, kernel.sha256))
+        places = list(dict.fromkeys([*(known.places if known else []), *kernel.places]))
+        joined[kernel.first, kernel.sha256] = kernel.model_copy(update={"places": places})
+    return list(joined.values())

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from model.patched.proof.record import HunkSeen, PackSeen, Record
+from model.patched.proof.record import CoverageRecord, HunkCoverage, PackCoverage
 from model.records.records import Train
 
 if TYPE_CHECKING:
@@ -15,47 +15,47 @@ if TYPE_CHECKING:
 IDLE = ("never", "imported only")
 
 
-def executed_by(hunk: HunkSeen) -> str:
-    """ "5 dsa, 5 dsa backward: 12 of 20 lines"; for kernels, what compiled them."""
+def executed_by(hunk: HunkCoverage) -> str:
+    """ "5 dsa, 5 dsa backward: 12 of 20 lines"; for kernels, their compiler."""
     if not hunk.executed:
         return IDLE[hunk.state == "loaded"]
     parts = []
     if hunk.lines:
         parts.append(f"{', '.join(hunk.places)}: {len(hunk.lines)} of {hunk.last - hunk.first + 1} lines")
-    for one in hunk.compiled:
-        parts.append(f"{', '.join(one.places) or 'compiled'}: {one.compiler} kernel of line {one.first}")
+    for kernel in hunk.compiled:
+        parts.append(f"{', '.join(kernel.places) or 'compiled'}: {kernel.compiler} kernel of line {kernel.first}")
     return "\n".join(parts)
 
 
-def rows(pack: PackSeen) -> list[tuple[str, str]]:
-    """(file:lines, executed by) of each hunk; a file's hunks that nothing executed share a row."""
+def rows(pack: PackCoverage) -> list[tuple[str, str]]:
+    """(file:lines, executed by) of each hunk; hunks of a file that did not execute share a row."""
     idle: dict[tuple[str, str], list[str]] = {}
-    found = []
+    ran = []
     for hunk in pack.hunks:
         if hunk.executed:
-            found.append((hunk.where, executed_by(hunk)))
+            ran.append((hunk.where, executed_by(hunk)))
         else:
             idle.setdefault((hunk.file, executed_by(hunk)), []).append(f"{hunk.first}-{hunk.last}")
-    return found + [(f"{file}:{','.join(lines)}", state) for (file, state), lines in idle.items()]
+    return ran + [(f"{file}:{','.join(lines)}", state) for (file, state), lines in idle.items()]
 
 
-def table(record: Record) -> Table:
-    """A row a hunk that ran, one a file for those that did not."""
+def table(record: CoverageRecord) -> Table:
+    """A row for each hunk that ran, and a row a file for the others."""
     from rich.table import Table
 
-    found = Table("pack", "consumed by", "file:lines", "executed by layer")
-    found.columns[2].overflow = "fold"
+    grid = Table("pack", "consumed by", "file:lines", "executed by layer")
+    grid.columns[2].overflow = "fold"
     for name, pack in record.packs.items():
         lost = name in record.missing()
         for number, (where, state) in enumerate(rows(pack)):
             first = (name, "\n".join(pack.consumed_by) or "-") if number == 0 else ("", "")
             style = "red" if lost else "dim" if state in IDLE else None
-            found.add_row(*first, where, state, style=style)
-    return found
+            grid.add_row(*first, where, state, style=style)
+    return grid
 
 
-def cost(record: Record, steps: Sequence[Train]) -> str:
-    """What watching cost, in one line: ``steps`` are the run's, of which the watched ones are left out."""
+def cost(record: CoverageRecord, steps: Sequence[Train]) -> str:
+    """The cost of watching, in one line, beside the median of the run's ``steps`` after the watched ones."""
     watched = ", ".join(f"{s:.2f}" for s in record.seconds_watched)
     total = record.seconds_building + sum(record.seconds_watched)
     after = [step.seconds.total for step in steps[len(record.seconds_watched) :]]

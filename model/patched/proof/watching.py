@@ -1,7 +1,6 @@
-"""Proof that the patches run: which of their lines a run's first steps executed, in which layer.
+"""Proof that the patches run: the lines of them that a run's first steps executed, by layer.
 
-``python -m model.coverage RUN`` prints the table of a run directory, exit 1 where a pack that the model is said to
-consume never ran.
+``python -m model.coverage RUN`` prints a run directory's table; exit 1 if a pack that the model consumes never ran.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import itertools
 import os
 import platform
 import time
@@ -18,7 +18,7 @@ from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from model.patched.overlay import Overlay
-from model.patched.proof.record import BUILD, OUTSIDE, Compiled, HunkSeen, PackSeen, Record
+from model.patched.proof.record import BUILD, OUTSIDE, CompiledKernel, CoverageRecord, HunkCoverage, PackCoverage
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.probe.codehash import nested
 from reproducers.probe.watch import Ranges, Watch
@@ -28,9 +28,9 @@ from reproducers.upstream.store import Tree
 if TYPE_CHECKING:
     from torch import nn
 
-    from model.patched.proof.places import Places
+    from model.patched.proof.places import PlaceHooks
 
-STEPS = 2  # the first compiles; the second shows what watching costs a step
+STEPS = 2  # the first compiles; the second shows the cost of watching
 
 
 class Coverage:
@@ -44,34 +44,34 @@ class Coverage:
         self._overlay, self._steps = overlay, steps
         self._tree = Path(os.path.commonpath([tree.path.resolve() for tree in overlay.trees.values()]))
         self._hunks = {
-            one.pack.id: [_placed(hunk, tree, self._tree) for hunk in one.hunks(tree.path)]
+            applied.pack.id: [_placed(hunk, tree, self._tree) for hunk in applied.hunks(tree.path)]
             for name, tree in overlay.trees.items()
-            for one in overlay.applied.get(name, [])
+            for applied in overlay.applied.get(name, [])
         }
         self._watch = Watch(self._tree, _ranges(self._hunks))
         self._started = self._stopped = False
-        self._places: Places | None = None
+        self._places: PlaceHooks | None = None
         self.seconds_building = 0.0
         self.seconds_watched: list[float] = []
 
     @property
     def watched(self) -> bool:
-        """Whether the steps to watch are over: ``record`` is complete."""
+        """Whether the steps to watch are over and ``record`` is complete."""
         return self._stopped
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
-        """Around imports and all that is made before the first step; its place is "build"."""
+        """Watch imports and all that is made before the first step, as place "build"."""
         started = time.perf_counter()
         with self._watching(BUILD):
             yield
         self.seconds_building += time.perf_counter() - started
 
     def attach(self, model: nn.Module) -> None:
-        """Have the model's layers tell where each step is: the whole model, wrapped or not."""
-        from model.patched.proof.places import Places
+        """Have the layers of ``model``, wrapped or not, tell where each step is."""
+        from model.patched.proof.places import PlaceHooks
 
-        self._places = Places(model, self._watch.at)
+        self._places = PlaceHooks(model, self._watch.at)
 
     @contextlib.contextmanager
     def step(self) -> Iterator[None]:
@@ -88,7 +88,7 @@ class Coverage:
 
     @contextlib.contextmanager
     def _watching(self, place: str) -> Iterator[None]:
-        """See what runs inside; all is undone at once when it raises."""
+        """Watch the block; if it raises, stop watching at once."""
         if self._started:
             self._watch.resume()
         else:
@@ -116,24 +116,24 @@ class Coverage:
             self._watch.stop()
         self._stopped = True
 
-    def record(self) -> Record:
-        """What was seen, with the step times so far."""
+    def record(self) -> CoverageRecord:
+        """The lines seen and the step times so far."""
         report = self._watch.report()
         packs = {
-            one.pack.id: PackSeen(
-                title=one.pack.title,
-                consumed_by=one.pack.consumed_by,
-                hunks=[self._seen(hunk, report) for hunk in self._hunks[one.pack.id]],
+            applied.pack.id: PackCoverage(
+                title=applied.pack.title,
+                consumed_by=applied.pack.consumed_by,
+                hunks=[self._hunk(hunk, report) for hunk in self._hunks[applied.pack.id]],
             )
-            for one in self._overlay.packs
+            for applied in self._overlay.packs
         }
         foreign = [
             f"{self._short(file)}:{name}"
-            for file, seen in report.items()
-            for name, shas in seen["functions"].items()
+            for file, watched in report.items()
+            for name, shas in watched["functions"].items()
             if name != "<module>" and not set(shas["process"]) <= set(shas["tree"])
         ]
-        return Record(
+        return CoverageRecord(
             device=self._overlay.device, python=platform.python_version(), packs=packs, foreign=foreign,
             seconds_building=self.seconds_building, seconds_watched=self.seconds_watched,
         )  # fmt: skip
@@ -144,61 +144,61 @@ class Coverage:
         path = self._tree / file
         return next(path.relative_to(root).as_posix() for root in roots if path.is_relative_to(root))
 
-    def _seen(self, hunk: Hunk, report: dict[str, Any]) -> HunkSeen:
-        seen, path = report[hunk.path], self._tree / hunk.path
-        hit = {n for n in seen["lines"] if hunk.first <= n <= hunk.last}
+    def _hunk(self, hunk: Hunk, report: dict[str, Any]) -> HunkCoverage:
+        watched, path = report[hunk.path], self._tree / hunk.path
+        hit = {n for n in watched["lines"] if hunk.first <= n <= hunk.last}
         inside = _inside_functions(path)
         ran = hit & inside
         lines = sorted(ran or hit)
-        kernels = [c for c in seen["compiled"] if c["first"] <= hunk.last and hunk.first <= c["last"]]
-        places = {place: found[str(path)] for place, found in self._watch.places.items() if str(path) in found}
-        by_place = {place: sorted(found.intersection(lines)) for place, found in places.items()}
-        of = {one["first"]: [place for place, found in places.items() if one["first"] in found] for one in kernels}
-        return HunkSeen(
+        kernels = [c for c in watched["compiled"] if c["first"] <= hunk.last and hunk.first <= c["last"]]
+        places = {place: files[str(path)] for place, files in self._watch.places.items() if str(path) in files}
+        by_place = {place: sorted(executed.intersection(lines)) for place, executed in places.items()}
+        of = {k["first"]: [place for place, executed in places.items() if k["first"] in executed] for k in kernels}
+        return HunkCoverage(
             file=self._short(hunk.path), first=hunk.first, last=hunk.last,
             state="ran" if ran else "compiled" if kernels else "loaded" if lines else "never",
-            lines=lines, places={place: found for place, found in by_place.items() if found},
-            compiled=[Compiled(**one, places=of[one["first"]]) for one in kernels],
+            lines=lines, places={place: executed for place, executed in by_place.items() if executed},
+            compiled=[CompiledKernel(**k, places=of[k["first"]]) for k in kernels],
             at_import=path.suffix == ".py" and not inside.intersection(range(hunk.first, hunk.last + 1)),
         )  # fmt: skip
 
 
 def _placed(hunk: Hunk, tree: Tree, root: Path) -> Hunk:
-    """The hunk with its path from the folder that all merged trees lie in."""
+    """The hunk with its path from ``root``, the folder of all merged trees."""
     return Hunk(hunk.name, (tree.path.resolve() / hunk.path).relative_to(root).as_posix(), hunk.first, hunk.last)
 
 
 def _ranges(hunks: dict[str, list[Hunk]]) -> Ranges:
-    found: Ranges = {}
-    for hunk in (hunk for some in hunks.values() for hunk in some):
-        found.setdefault(hunk.path, []).append([hunk.first, hunk.last])
-    return found
+    ranges: Ranges = {}
+    for hunk in itertools.chain(*hunks.values()):
+        ranges.setdefault(hunk.path, []).append([hunk.first, hunk.last])
+    return ranges
 
 
 @functools.cache
 def _inside_functions(path: Path) -> set[int]:
-    """The lines of a source file that belong to a function: those that its import does not run."""
+    """The lines of a source file that belong to a function, which an import does not run."""
     if path.suffix != ".py":
         return set()
     code: CodeType = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
-    return {n or 0 for one in nested(code) if one.co_flags & inspect.CO_NEWLOCALS for _, _, n in one.co_lines()}
+    return {n or 0 for part in nested(code) if part.co_flags & inspect.CO_NEWLOCALS for _, _, n in part.co_lines()}
 
 
-def require(record: Record, overlay: Overlay, device: str) -> None:
-    """PatchlaneError when a pack of the overlay is consumed on ``device`` and nothing of its patch executed.
+def require(record: CoverageRecord, overlay: Overlay, device: str) -> None:
+    """Raise PatchlaneError if a pack of the overlay is consumed on ``device`` and nothing of its patch executed.
 
-    Names pack, who should consume it, and each hunk as file:line.
+    The error names the pack, its consumers, and each hunk as file:line.
     """
-    ours = {one.pack.id for one in overlay.packs}
+    packs = {applied.pack.id for applied in overlay.packs}
     rows = []
     for name, pack in record.missing(device).items():
-        if name in ours:
+        if name in packs:
             hunks = "".join(f"\n    {hunk.where} ({hunk.state})" for hunk in pack.hunks)
             rows.append(f"{name} is consumed by {'; '.join(pack.wanted_on(device))}, yet never ran:{hunks}")
-    rows += [f"{name} is applied and not in coverage.json" for name in sorted(ours - set(record.packs))]
+    rows += [f"{name} is applied and not in coverage.json" for name in sorted(packs - set(record.packs))]
     if rows:
-        kept = ",".join(sorted(ours - set(record.missing(device)))) or "none"
+        kept = ",".join(sorted(packs - set(record.missing(device)))) or "none"
         raise PatchlaneError(
-            "patches that the model is said to need did not run:\n  " + "\n  ".join(rows),
+            "patches that the model needs did not run:\n  " + "\n  ".join(rows),
             f"choose the path that needs them; or --patches {kept}; or fix consumed_by in the pack's pack.yaml",
         )

@@ -35,10 +35,10 @@ def command(*args, **environment):
 
 def test_every_document_is_there_once_and_ends_with_eod(tmp_path):
     dataset = make_dataset(tmp_path)
-    found = Counter(tuple(d) for split in ("train", "valid") for d in documents(dataset, split))
+    built = Counter(tuple(d) for split in ("train", "valid") for d in documents(dataset, split))
     files = sorted((tmp_path / "set-corpus").iterdir())
-    assert found == Counter((*path.read_bytes(), EOD) for path in files)
-    assert all(d.count(EOD) == 1 for d in found)
+    assert built == Counter((*path.read_bytes(), EOD) for path in files)
+    assert all(d.count(EOD) == 1 for d in built)
     record = dataset.record
     assert record.splits["train"].documents + record.splits["valid"].documents == len(files) == record.corpus.files
 
@@ -100,8 +100,9 @@ def test_same_inputs_are_reused_and_others_refused(tmp_path, monkeypatch):
     other = build(corpus, replace(BYTES, valid_percent=10))
     assert not other.reused and other.folder != first.folder
     assert first.folder.parent == other.folder.parent == tmp_path / "store" / "data"
-    with pytest.raises(DataError, match="other inputs or options"):
+    with pytest.raises(DataError) as caught:
         build(corpus, replace(BYTES, valid_percent=10), first.folder)
+    assert f"rm -r {first.folder}" in caught.value.remedy
     write_corpus(tmp_path / "c", seed=2)
     assert build(TextFiles([tmp_path / "c"]), BYTES).folder not in (first.folder, other.folder)
 
@@ -121,7 +122,7 @@ def test_two_builds_at_once_make_one_dataset(tmp_path):
 
 def test_a_corpus_without_training_text_is_refused(tmp_path):
     (tmp_path / "empty.txt").write_text("")
-    with pytest.raises(DataError, match="training split has no document"):
+    with pytest.raises(DataError, match="training split"):
         build(TextFiles([tmp_path / "empty.txt"]), BYTES, tmp_path / "out")
 
 
@@ -129,7 +130,7 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path):
     corpus = TextFiles([write_corpus(tmp_path / "c")])
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes").write_text("keep")
-    with pytest.raises(DataError, match="exists and is no dataset"):
+    with pytest.raises(DataError, match=str(tmp_path / "mine")):
         build(corpus, BYTES, tmp_path / "mine")
     assert (tmp_path / "mine" / "notes").read_text() == "keep"
 
@@ -158,7 +159,7 @@ def test_a_corpus_that_changes_meanwhile_is_refused(tmp_path):
     def meddle(size):
         corpus.files[0][1].write_text("changed")
 
-    with pytest.raises(DataError, match="changed while it was read"):
+    with pytest.raises(DataError, match="changed"):
         build(corpus, BYTES, tmp_path / "out", progress=meddle)
     assert not (tmp_path / "out").exists()
 
@@ -170,11 +171,11 @@ def test_parquet_tokens_get_one_eod_and_the_vocabulary_is_checked(tmp_path):
     parquet.write_table(pa.table({"tokens": [[1, 2], [3, EOD], []]}), path)
     dataset = Dataset(build(ParquetTokens([path]), options, tmp_path / "out").folder)
     assert documents(dataset, "train") == [[1, 2, EOD], [3, EOD]] and documents(dataset, "valid") == []
-    with pytest.raises(DataError, match="has no column 'structure'"):
+    with pytest.raises(DataError, match="'structure'"):
         dataset.column("train", "structure")
     parquet.write_table(pa.table({"tokens": [[1, 257]]}), path)
     for workers in (1, 2):
-        with pytest.raises(DataError, match=r"x\.parquet:1: ids from 1 to 257, the tokenizer has 0 to 256") as caught:
+        with pytest.raises(DataError, match=r"x\.parquet:1: .*\b257\b.*\b256\b") as caught:
             build(ParquetTokens([path]), options, tmp_path / "other", workers=workers)
         assert "--tokenizer hf:FILE" in caught.value.remedy
 
@@ -196,7 +197,7 @@ def test_damage_is_found(tmp_path):
     shown = command("show", dataset.folder, "--verify")
     assert shown.returncode == 1 and "train.bin" in shown.stderr and "fix: rm -r" in shown.stderr
     path.write_bytes(raw[:-1])
-    with pytest.raises(DataError, match=r"train\.bin has \d+ bytes, not \d+"):
+    with pytest.raises(DataError, match=rf"train\.bin has {len(raw) - 1} bytes, not {len(raw)}\b"):
         Dataset(dataset.folder)
     (dataset.folder / RECORD).write_text(json.dumps({"schema_version": 2}))
     with pytest.raises(DataError, match=r"dataset\.json: schema_version"):
@@ -208,22 +209,22 @@ def test_command_line(tmp_path):
     arguments = ("build", "--source", "text", "--valid-percent", "20", "--out", tmp_path / "out", corpus)
     first, again = command(*arguments), command(*arguments)
     assert first.returncode == 0, first.stderr
-    assert first.stdout.startswith(f"built: {tmp_path / 'out'}") and again.stdout.startswith("reused, same inputs")
+    assert first.stdout.startswith(f"built: {tmp_path / 'out'}") and again.stdout.startswith("reused")
     shown = command("show", tmp_path / "out", "--verify")
-    assert shown.returncode == 0 and "24 of 24 files are as built" in shown.stdout
+    assert shown.returncode == 0 and "24 of 24 files" in shown.stdout
     assert Dataset(tmp_path / "out").record.digest in shown.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["build", "--source", "text", "nowhere"], "nowhere: there is no such file"),
-        (["build", "file.py"], "--source stdlib takes no PATHS"),
-        (["build", "--key", "x"], "--key does not apply to --source stdlib"),
-        (["build", "--source", "jsonl", "--split", "x", "p"], "--split does not apply to --source jsonl"),
-        (["build", "--source", "parquet", "--structure", "p"], "--structure needs text"),
+        (["build", "--source", "text", "nowhere"], "nowhere: no such file"),
+        (["build", "file.py"], "--source stdlib"),
+        (["build", "--key", "x"], "fix: leave --key out"),
+        (["build", "--source", "jsonl", "--split", "x", "p"], "fix: leave --split out"),
+        (["build", "--source", "parquet", "--structure", "p"], "fix: leave --structure out"),
         (["build", "--tokenizer", "word"], "--tokenizer word"),
-        (["show", "nowhere"], "nowhere: no dataset, there is no dataset.json"),
+        (["show", "nowhere"], "fix: python -m model.data build --out nowhere"),
         (["build", "--out", "/dev/null/x"], "/dev/null: "),
     ],
 )

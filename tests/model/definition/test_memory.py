@@ -73,5 +73,5 @@ def test_measured_peaks_are_near(receipt, size, layout):
 
 
 def test_expert_parallelism_divides_data_parallelism():
-    with pytest.raises(ValueError, match="expert parallel 3 does not divide data parallel 8"):
+    with pytest.raises(ValueError, match=r"\b3\b.*\b8\b"):
         Layout(8, 3)

@@ -1,4 +1,4 @@
-"""The worker process itself: what it lacks is said, what fails in it is raised here."""
+"""The worker process itself: it names missing artefacts and raises its errors here."""
 
 import pytest
 from isolated import Worker
@@ -19,4 +19,4 @@ def test_without_upstream_artefacts_it_says_so(monkeypatch, tmp_path):
     monkeypatch.setenv("PATCHLANE_OFFLINE", "1")
     worker = Worker()
     worker.close()
-    assert "is not in the store and the run is offline" in worker.missing
+    assert "offline" in worker.missing

@@ -1,6 +1,7 @@
 """The command line of model.train: what it refuses and how, and runs of it in processes of their own."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -23,11 +24,11 @@ def ended(stack, arguments, **environment):
     return child.wait()
 
 
-def refused(one, code, *words):
-    assert one.code == code, one.said
-    assert "Traceback" not in one.said
+def refused(run, code, *words):
+    assert run.code == code, run.said
+    assert "Traceback" not in run.said
     for word in words:
-        assert word in one.said
+        assert word in run.said
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ def test_bad_options_are_refused(changed, words, stack, text, tmp_path):
 
 def test_cuda_graphs_without_a_gpu_are_refused(stack, text, tmp_path):
     asked = [*options(tmp_path, text), "--cuda-graphs"]
-    refused(ended(stack, asked), 77, "--cuda-graphs was asked for and there is no GPU", "fix: train without")
+    refused(ended(stack, asked), 77, "error: --cuda-graphs ", "fix: train without --cuda-graphs")
 
 
 def test_options_are_read_without_torch():
@@ -60,42 +61,42 @@ def test_options_are_read_without_torch():
 
 
 def test_an_unknown_size_is_refused(stack):
-    refused(ended(stack, ["nam57r"]), 2, "error: no size is named 'nam57r'", "fix: choose one of: nam56r,")
+    refused(ended(stack, ["nam57r"]), 2, "'nam57r'", "fix: choose one of: nam56r,")
 
 
 def test_a_world_that_does_not_divide_is_refused(stack, text, tmp_path):
     three = {"WORLD_SIZE": "3", "RANK": "0", "LOCAL_RANK": "0"}
-    one = ended(stack, options(tmp_path, text, ep=2), **three)
-    refused(one, 2, "3 ranks cannot be 1 pipeline stages of 2 expert-parallel ranks", "fix: torchrun --nproc-per-node")
+    run = ended(stack, options(tmp_path, text, ep=2), **three)
+    refused(run, 2, "error: 3 ranks ", "fix: torchrun --nproc-per-node")
 
 
 def test_a_pipeline_longer_than_the_stack_has_cuts_is_refused(stack, text, tmp_path):
-    places = {"WORLD_SIZE": "8", "RANK": "0", "LOCAL_RANK": "0"}
-    refused(ended(stack, options(tmp_path, text, pp=8), **places), 2, "8 stages were asked for", "fix: ")
+    places = {"WORLD_SIZE": "9", "RANK": "0", "LOCAL_RANK": "0"}
+    refused(ended(stack, options(tmp_path, text, pp=9), **places), 2, "not 9", "fix: --pp 8 or fewer")
 
 
 @pytest.mark.parametrize("asked", ["mamba3=tilelang", "moe=grouped", "loss=liger"])
 def test_a_path_that_cannot_run_here_stops_the_run(stack, text, tmp_path, asked):
-    one = ended(stack, options(tmp_path / "run", text, path=asked))
-    refused(one, 77, f"--path {asked}", f"--path {asked.partition('=')[0]}=auto")
+    run = ended(stack, options(tmp_path / "run", text, path=asked))
+    refused(run, 77, f"--path {asked}", f"--path {asked.partition('=')[0]}=auto")
     assert not (tmp_path / "run").exists()
 
 
 def test_upstream_code_that_a_seam_was_not_written_for_stops_the_run(stack, text, tmp_path):
-    one = stack.run("trained:on_other_code", options(tmp_path, text))
-    refused(one, 2, "seam head", "python -m model.lock check")
+    run = stack.run("trained:on_other_code", options(tmp_path, text))
+    refused(run, 2, "seam head", "python -m model.lock check")
     assert not (tmp_path / history.NAME).exists()
 
 
 def test_no_dataset_and_no_room_for_the_run_are_refused(stack, text, tmp_path):
-    refused(ended(stack, options(tmp_path, tmp_path / "none")), 2, "none: no dataset", "fix: python -m model.data")
+    refused(ended(stack, options(tmp_path, tmp_path / "none")), 2, "error: ", "/none", "fix: python -m model.data")
     (tmp_path / "file").touch()
     refused(ended(stack, options(tmp_path / "file", text)), 2, f"--out {tmp_path / 'file'}: File exists", "fix: --out")
 
 
 def test_a_dataset_without_held_out_rows_is_refused_before_the_first_step(stack, text, tmp_path):
-    one = ended(stack, options(tmp_path, text, sequence=8192))
-    refused(one, 2, "valid", "fix: ")
+    run = ended(stack, options(tmp_path, text, sequence=8192))
+    refused(run, 2, "valid", "fix: ")
     assert not (tmp_path / history.NAME).exists()
 
 
@@ -118,10 +119,10 @@ def test_a_run_without_patches_has_those_that_its_checkpoints_need(unpatched):
 
 
 def test_a_run_records_its_paths_and_what_it_changes_upstream(unpatched):
-    said = json.loads((unpatched[0] / "run.json").read_text())
-    chosen = {kind: path["name"] for kind, path in said["paths"].items()}
-    assert set(chosen) == set(paths.KINDS) and said["paths"]["mamba3"] == {"name": "torch", "reason": "asked for"}
-    assert said["seams"] == seams.as_record(chosen)
+    record = json.loads((unpatched[0] / "run.json").read_text())
+    chosen = {kind: path["name"] for kind, path in record["paths"].items()}
+    assert set(chosen) == set(paths.KINDS) and record["paths"]["mamba3"]["name"] == "torch"
+    assert record["seams"] == seams.as_record(chosen)
 
 
 def test_what_no_option_changes_is_the_recipes(unpatched):
@@ -133,7 +134,7 @@ def test_what_no_option_changes_is_the_recipes(unpatched):
 
 def test_a_run_says_its_paths_and_its_loss_and_draws_both(unpatched):
     out, done = unpatched
-    assert "layer 3, Mamba-3: path torch, asked for" in done.stderr
+    assert re.search(r"layer 3, Mamba-3\b.*\btorch\b", done.stderr)
     assert "step 4/4  loss " in done.stdout
     assert "held-out loss " in done.stdout
     for name in ("loss.png", "throughput.png"):
@@ -153,15 +154,8 @@ def test_a_window_of_steps_is_profiled(unpatched):
 
 def test_other_patches_are_refused_until_allowed(unpatched, stack, text, tmp_path):
     out = copy(unpatched[0], tmp_path / "run")
-    [one] = train(stack, out, text, steps=5, fp32=True)
-    refused(
-        one,
-        2,
-        "the checkpoint was written with other code",
-        "pack12",
-        "fix: --patches pack36,pack37",
-        "--patches-changed",
-    )
+    [run] = train(stack, out, text, steps=5, fp32=True)
+    refused(run, 2, "pack12 fix.patch: nothing and ", "fix: --patches pack36,pack37", "--patches-changed")
     assert checkpoints(out) == ["step_0000004"]
     assert len(steps(out)) == 4
     good(train(stack, out, text, steps=5, fp32=True, patches_changed_ok=True))
@@ -175,4 +169,4 @@ def test_recipes_are_listed_with_their_ranks():
     """ci/train reads the number of GPUs from it."""
     listed = subprocess.run([sys.executable, "-m", "model.train", "--list"], cwd=ROOT, capture_output=True, text=True)
     rows = [line.split()[:3] for line in listed.stdout.splitlines()]
-    assert rows == [[one.name, one.size, str(one.ranks)] for one in recipes.RECIPES.values()]
+    assert rows == [[recipe.name, recipe.size, str(recipe.ranks)] for recipe in recipes.RECIPES.values()]

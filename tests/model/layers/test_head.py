@@ -72,6 +72,6 @@ def test_the_models_loss_is_cross_entropy_on_its_logits(megatron):
 
 def test_ligers_losses_are_fp64s_and_the_same():
     """The path without its wait, by the same kernels."""
-    found = run("interpreted_head.py", TRITON_INTERPRET="1")
-    assert max(found["liger_unread"]) < FP32
-    assert found["liger_unread"] == found["liger"]
+    errors = run("interpreted_head.py", TRITON_INTERPRET="1")
+    assert max(errors["liger_unread"]) < FP32
+    assert errors["liger_unread"] == errors["liger"]

@@ -15,7 +15,7 @@ from reproducers.upstream.store import Tree
 
 def test_a_wheel_without_its_packs_is_told_to_clone(tmp_path, monkeypatch):
     monkeypatch.setattr(schema, "ROOT", tmp_path)
-    with pytest.raises(PatchlaneError, match="no packs beside") as caught:
+    with pytest.raises(PatchlaneError, match=str(tmp_path)) as caught:
         overlay.chosen("all")
     assert "clone" in caught.value.remedy
 
@@ -72,7 +72,7 @@ def test_all_leaves_out_what_was_never_validated_and_says_so(state, monkeypatch,
     monkeypatch.setattr(overlay, "states", lambda: everything() | {"pack17": state})
     with caplog.at_level("INFO", logger="model.patched.overlay"):
         assert {pack.id for pack in overlay.chosen("all")} == set(everything()) - {"pack17"}
-    assert f"pack17 is not validated yet ({state})" in caplog.text
+    assert [record.args for record in caplog.records] == [("pack17", state)]
     with pytest.raises(PatchlaneError, match="pack17"):
         overlay.chosen("pack17")
 

@@ -111,10 +111,9 @@ def test_only_the_costliest_thirty_are_named():
 def test_the_report_for_people():
     text = markdown(profiled())
     assert "steps 7–8 on NVIDIA H200" in text
-    assert "0.10 ms under the profiler, 0.09 ms before it (median of 3): +11.1% with the profiler" in text
-    assert "GPU busy 0.09 ms (85.0%), idle 0.01 ms" in text
+    assert all(figure in text for figure in ("0.10 ms", "0.09 ms", "(median of 3)", "+11.1%", "(85.0%)", "0.01 ms"))
     assert "| GEMM | 0.040 | 40.0% | 2 |" in text and "| nvjet_other | 0.020 | 20.0% | 1 | GEMM |" in text
-    assert "not known: no step ran before the window" in markdown(profiled(before=[]))
+    assert "median of" not in markdown(profiled(before=[]))
 
 
 def test_what_each_rank_did_is_told_of_several():
@@ -123,8 +122,8 @@ def test_what_each_rank_did_is_told_of_several():
     assert own.idle == pytest.approx(15e-6)
     slow = RankTime(computing=0.085, communicating=0.0, idle=0.015)
     text = markdown(profiled().model_copy(update={"ranks": [own, slow]}))
-    assert "| 0 | 0.1 | 0.0 | 0.0 |" in text and "| 1 | 85.0 | 0.0 | 15.0 |" in text and "is of rank 0" in text
-    assert "rank" not in markdown(profiled().model_copy(update={"ranks": [own]}))
+    assert "| 0 | 0.1 | 0.0 | 0.0 |" in text and "| 1 | 85.0 | 0.0 | 15.0 |" in text
+    assert "| rank |" in text and "rank" not in markdown(profiled().model_copy(update={"ranks": [own]}))
 
 
 def test_annotations_and_the_host_are_no_kernels():
@@ -163,7 +162,7 @@ def test_a_window_on_a_cpu(tmp_path, train):
     trace = json.loads(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))
     named = {event.get("name") for event in trace["traceEvents"]}
     assert {"step 3", "step 4", "step 5", "aten::mm"} <= named and not {"step 2", "step 6"} & named
-    assert "costliest operators" in (tmp_path / "profile.md").read_text()
+    assert "| operator |" in (tmp_path / "profile.md").read_text()
 
 
 def test_a_run_that_starts_or_ends_inside_the_window(tmp_path):
@@ -193,7 +192,7 @@ def test_a_full_disk_does_not_end_the_run(tmp_path, monkeypatch, caplog):
     window = Window(1, 1, tmp_path)
     with caplog.at_level(logging.WARNING), window.step(1):
         torch.ones(2)
-    assert window.result is not None and "could not be written" in caplog.text
+    assert window.result is not None and [record.args[0] for record in caplog.records] == [tmp_path]
 
 
 def test_a_rank_that_is_not_the_first_measures_and_writes_nothing(tmp_path, train):
@@ -227,5 +226,5 @@ def test_no_event_outlives_the_window(tmp_path, train):
 
 @pytest.mark.parametrize(("first", "last"), [(0, 3), (4, 3)])
 def test_an_empty_window_is_refused(tmp_path, first, last):
-    with pytest.raises(ValueError, match="holds no step"):
+    with pytest.raises(ValueError, match=f"{first} to {last}"):
         Window(first, last, tmp_path)

@@ -121,14 +121,14 @@ def test_a_bad_line_inside_is_refused_and_left_alone(tmp_path, bad):
     path.write_bytes(to_line(step(1)) + bad + to_line(step(2)))
     before = path.read_bytes()
     for reading in (lambda: history.read(tmp_path), lambda: MetricsLog(tmp_path, resume_step=2)):
-        with pytest.raises(PatchlaneError, match=r"line 2 is not a record") as told:
+        with pytest.raises(PatchlaneError, match=r"metrics\.jsonl, line 2\b") as told:
             reading()
         assert "sed -n 2p" in told.value.remedy
     assert path.read_bytes() == before
 
 
 def test_two_writers_are_one_too_many(tmp_path):
-    with MetricsLog(tmp_path), pytest.raises(PatchlaneError, match="another process"):
+    with MetricsLog(tmp_path), pytest.raises(PatchlaneError, match=r"metrics\.jsonl"):
         MetricsLog(tmp_path)
     MetricsLog(tmp_path).close()
 

@@ -28,25 +28,25 @@ def test_what_waits_by_name_and_what_is_warned_of(monkeypatch):
     asked = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: asked.append("device"))
     monkeypatch.setattr(torch.cuda.Event, "synchronize", lambda self: asked.append("event"))
-    with waits.counted() as found:
+    with waits.counted() as counts:
         line = sys._getframe().f_lineno
         for _ in range(2):
             torch.cuda.synchronize()
-            warnings.warn(waits.SAID, stacklevel=1)
+            warnings.warn(waits.WARNING, stacklevel=1)
         torch.cuda.Event.synchronize(None)
-    assert found == {f"{HERE}:{line + 2}": 2, f"{HERE}:{line + 3}": 2, f"{HERE}:{line + 4}": 1}
+    assert counts == {f"{HERE}:{line + 2}": 2, f"{HERE}:{line + 3}": 2, f"{HERE}:{line + 4}": 1}
     assert asked == ["device", "device", "event"]
     torch.cuda.synchronize()
-    assert found.total() == 5  # nothing is counted afterwards
-    assert waits.text(found).startswith(f"{HERE}:{line + 2} x2, ")
+    assert counts.total() == 5  # nothing is counted afterwards
+    assert waits.text(counts).startswith(f"{HERE}:{line + 2} x2, ")
     assert waits.text(collections.Counter()) == "none"
 
 
 def test_other_warnings_are_shown(recwarn):
-    with waits.counted() as found:
+    with waits.counted() as counts:
         warnings.warn("something else", stacklevel=1)
     assert [str(one.message) for one in recwarn] == ["something else"]
-    assert not found
+    assert not counts
 
 
 @pytest.mark.upstream

@@ -161,7 +161,7 @@ def test_another_runs_state_is_refused(dataset, tmp_path):
         (Loader(dataset, "train", S // 2, 2), "sequence_length"),
         (Loader(dataset, "train", S, 2, seed=9), "seed"),
     ]:
-        with pytest.raises(DataError, match=f"its {name} is"):
+        with pytest.raises(DataError, match=f" {name} is "):
             loader.load_state_dict(state)
         assert loader.consumed == 0
     for broken in ({}, state | {"version": 1}, state | {"consumed": -1}, state | {"consumed": "x"}):
@@ -175,13 +175,13 @@ def test_senseless_loaders_are_refused(dataset, tmp_path):
         ({"micro_batch": 0}, "micro-batch 0"),
         ({"seed": -1}, "seed -1"),
         ({"sequence_length": 0}, "sequence length 0"),
-        ({"sequence_length": 10**9}, "do not fill a row"),
-        ({"structure": ("colour",)}, "no column 'colour'"),
+        ({"sequence_length": 10**9}, f"{10**9} "),
+        ({"structure": ("colour",)}, "'colour'"),
     ]:
         with pytest.raises(DataError, match=message):
             Loader(dataset, "train", **{"sequence_length": S, "micro_batch": 1, **options})
     empty = Dataset(build(TextFiles([write_corpus(tmp_path / "c")]), PLAIN, tmp_path / "o").folder)
-    with pytest.raises(DataError, match="0 tokens do not fill"):
+    with pytest.raises(DataError, match=r"^0 tokens"):
         Loader(empty, "valid", S, 1)
 
 

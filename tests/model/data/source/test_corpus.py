@@ -47,7 +47,7 @@ def test_undecodable_sources_are_left_out_and_counted(tmp_path):
     corpus = StandardLibrary(tmp_path)
     assert [name for name, _ in corpus.files] == ["ok.py"] and corpus.description.skipped == 1
     (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="no Python sources"):
+    with pytest.raises(DataError, match=str(tmp_path / "empty")):
         _ = StandardLibrary(tmp_path / "empty").description
 
 
@@ -92,12 +92,12 @@ def test_json_lines(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"text": "a"}\n{"text": \n', r"x\.jsonl:2: not JSON"),
-        (b'{"body": "a"}\n', r"x\.jsonl:1: no string under 'text'"),
-        (b'{"text": 3}\n', r"x\.jsonl:1: no string under 'text'"),
-        (b'["text"]\n', r"x\.jsonl:1: no string under 'text'"),
-        (b'{"text": "\\ud800"}\n', r"x\.jsonl:1: 'text' holds a lone surrogate"),
-        (b'{"text": "a"}\n\xff\n', r"x\.jsonl: not UTF-8 after line"),
+        (b'{"text": "a"}\n{"text": \n', r"x\.jsonl:2: "),
+        (b'{"body": "a"}\n', r"x\.jsonl:1: .*'text'"),
+        (b'{"text": 3}\n', r"x\.jsonl:1: .*'text'"),
+        (b'["text"]\n', r"x\.jsonl:1: .*'text'"),
+        (b'{"text": "\\ud800"}\n', r"x\.jsonl:1: 'text'"),
+        (b'{"text": "a"}\n\xff\n', r"x\.jsonl: not UTF-8"),
     ],
 )
 def test_bad_json_lines_are_refused_by_file_and_line(tmp_path, content, message):
@@ -112,18 +112,18 @@ def test_parquet_shards(tmp_path, kind):
     rows = [[1, 2, 3], [], list(range(2000))]
     shard(tmp_path / "0.parquet", rows, kind)
     shard(tmp_path / "1.parquet", [[7]] * 2000, kind)
-    found = [document.tokens.tolist() for document in ParquetTokens([tmp_path])]
-    assert found == rows + [[7]] * 2000
+    read = [document.tokens.tolist() for document in ParquetTokens([tmp_path])]
+    assert read == rows + [[7]] * 2000
 
 
 def test_bad_parquet_is_refused(tmp_path):
     good = shard(tmp_path / "good.parquet", [[1], None])
     (tmp_path / "bad.parquet").write_bytes(b"PAR1 no")
     cases = [
-        (tmp_path / "bad.parquet", "tokens", "not a Parquet file"),
-        (good, "ids", r"no column 'ids'; it has \['tokens'\]"),
-        (good, "tokens", "row 2 is not a list of token ids"),
-        (shard(tmp_path / "s.parquet", [["a"]], "string"), "tokens", "row 1 is not a list of token ids"),
+        (tmp_path / "bad.parquet", "tokens", r"bad\.parquet: "),
+        (good, "ids", r"'ids'.*\['tokens'\]"),
+        (good, "tokens", r"good\.parquet: row 2"),
+        (shard(tmp_path / "s.parquet", [["a"]], "string"), "tokens", r"s\.parquet: row 1"),
     ]
     for path, key, message in cases:
         with pytest.raises(DataError, match=message):
@@ -131,7 +131,7 @@ def test_bad_parquet_is_refused(tmp_path):
 
 
 def test_no_or_absent_paths_are_refused(tmp_path):
-    with pytest.raises(DataError, match="--source text names no file"):
+    with pytest.raises(DataError, match="--source text"):
         TextFiles([])
     for path in (tmp_path / "absent", tmp_path):
         with pytest.raises(DataError, match=str(path)):

@@ -67,12 +67,12 @@ def differences(kinds):
                 seen.append(func.__name__)
             return func(*args, **(kwargs or {}))
 
-    found, row = {}, 128
+    results, row = {}, 128
     model = tiny.fresh(row=row, paths={"mamba3": "torch_rows"})  # the rows that a GPU takes
     cuts = torch.tensor([0, 3, 100, 128, 128, 200, 256, 256], dtype=torch.int32)
     hidden = torch.randn(256, 1, model.config.hidden_size)
     for layer, kind in zip(model.decoder.layers, model.config.nam56r_size.layers, strict=True):
-        if kind.kind not in kinds or kind.kind in found:
+        if kind.kind not in kinds or kind.kind in results:
             continue
         plain = layer(hidden_states=hidden, attention_mask=None, packed_seq_params=packed.packed(cuts, row + 1))
         seen = []
@@ -86,12 +86,12 @@ def differences(kinds):
             one = other[0] if isinstance(other, tuple) else other
             one.sum().backward()
         plain = plain[0] if isinstance(plain, tuple) else plain
-        found[kind.kind] = ((plain - one).abs().max().item(), seen)
-    return found
+        results[kind.kind] = ((plain - one).abs().max().item(), seen)
+    return results
 
 
 def test_a_captured_layer_computes_the_same_and_never_waits(megatron):
     """What M²RNN runs on a CPU in its kernels' place does read, so that its waits say nothing here."""
-    found = megatron.call(differences, ("mla", "mamba3", "m2rnn"))
-    assert found.pop("m2rnn")[0] == 0.0
-    assert found == dict.fromkeys(("mla", "mamba3"), (0.0, []))
+    results = megatron.call(differences, ("mla", "mamba3", "m2rnn"))
+    assert results.pop("m2rnn")[0] == 0.0
+    assert results == dict.fromkeys(("mla", "mamba3"), (0.0, []))

@@ -12,15 +12,15 @@ def test_places_begin_anew_with_each_document_and_empty_ones_take_none():
 
 
 @pytest.mark.parametrize(
-    ("cu_seqlens", "said"),
+    ("cu_seqlens", "named"),
     [
-        (torch.tensor([0, 5]).int(), "must rise from 0 to the 6 tokens"),
-        (torch.tensor([0, 4, 3, 6]).int(), "must rise from 0 to the 6 tokens"),
-        (torch.tensor([1, 6]).int(), "must rise from 0 to the 6 tokens"),
-        (torch.tensor([[0, 6]]).int(), r"not torch.int32 \[1, 2\]"),
-        (torch.tensor([0.0, 6.0]), r"not torch.float32 \[2\]"),
+        (torch.tensor([0, 5]).int(), r"\b6\b.*\[0, 5\]"),
+        (torch.tensor([0, 4, 3, 6]).int(), r"\b6\b.*\[0, 4, 3, 6\]"),
+        (torch.tensor([1, 6]).int(), r"\b6\b.*\[1, 6\]"),
+        (torch.tensor([[0, 6]]).int(), r"torch.int32 \[1, 2\]"),
+        (torch.tensor([0.0, 6.0]), r"torch.float32 \[2\]"),
     ],
 )
-def test_what_does_not_describe_the_stream_is_refused(cu_seqlens, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_does_not_describe_the_stream_is_refused(cu_seqlens, named):
+    with pytest.raises(ValueError, match=named):
         documents.positions(cu_seqlens, 6)

@@ -32,7 +32,7 @@ def small(hidden=12):
 def rows_by_numpy(module, tokens, cu_seqlens):
     """Rows of the flat table, [T, tables]: one document at a time, wrap-around uint64 arithmetic."""
     factors, biases = hash_constants(module.orders, module.heads)
-    found = []
+    hashed = []
     for start, end in pairwise(cu_seqlens):
         document = np.concatenate([[VOCAB, VOCAB], tokens[start:end].numpy()]).astype(np.uint64)
         for s in range(2, len(document)):
@@ -42,9 +42,9 @@ def rows_by_numpy(module, tokens, cu_seqlens):
                 mixed = np.uint64(biases[t])
                 for i in range(order):
                     mixed ^= np.uint64(factors[t][i]) * document[s - i]
-                found.append(offset + int(mixed % np.uint64(size)))
+                hashed.append(offset + int(mixed % np.uint64(size)))
                 offset += size
-    return torch.tensor(found).view(len(tokens), -1)
+    return torch.tensor(hashed).view(len(tokens), -1)
 
 
 def test_rows_are_the_numpy_twins(tokens):
@@ -70,7 +70,7 @@ def test_the_largest_products_stay_positive():
     factors, biases = hash_constants(module.orders, module.heads)
     assert max(max(row) for row in factors) < 1 << 44 and max(biases) < 1 << 62
     assert bool((module.rows(tokens, torch.arange(3)) >= 0).all())
-    with pytest.raises(ValueError, match="token ids below 262,143, not 262,144"):
+    with pytest.raises(ValueError, match=r"262,143.*262,144"):
         NgramHashEmbedding(4, 1 << 18, rows=500)
 
 

@@ -67,7 +67,7 @@ def left_alone():
     _on_cpu()
     fp32, biased, alone = nn.Linear(4, 4, bias=False), nn.Linear(4, 4), nn.Linear(4, 4, bias=False)
     biased, alone = biased.bfloat16(), alone.bfloat16()
-    found = []
+    results = []
     for layer in (fp32, biased, alone):
         wgrad.enable(layer)
         if layer is not alone:
@@ -75,10 +75,10 @@ def left_alone():
         y = layer(torch.ones(2, 4, dtype=layer.weight.dtype))
         assert layer is not biased or torch.equal(y, nn.functional.linear(y * 0 + 1, layer.weight, layer.bias))
         y.sum().backward()
-        found.append(
+        results.append(
             (layer.weight.grad is not None, float(getattr(layer.weight, "main_grad", torch.zeros(1)).abs().sum()))
         )
-    return found
+    return results
 
 
 def taken():

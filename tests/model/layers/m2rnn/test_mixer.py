@@ -90,9 +90,9 @@ def test_bf16_with_fp32_parameters_kept_is_near_fp64(layer, hidden):
     exact = layer(hidden, CU_SEQLENS)
     for parameter in layer.parameters():
         parameter.data = parameter.data.to(torch.float32 if hasattr(parameter, "_keep_fp32") else torch.bfloat16)
-    found = layer(hidden.bfloat16(), CU_SEQLENS)
-    assert found.dtype == torch.bfloat16
-    assert (found - exact).norm() / exact.norm() < 0.03
+    out = layer(hidden.bfloat16(), CU_SEQLENS)
+    assert out.dtype == torch.bfloat16
+    assert (out - exact).norm() / exact.norm() < 0.03
 
 
 def test_a_layer_materialised_from_the_meta_device_starts_as_any_other():

@@ -26,10 +26,10 @@ def test_values_and_every_gradient_are_the_references(errors, case):
 @needs_triton
 @pytest.mark.parametrize("bits", ["16", "32"])
 def test_kernels_compile_for_hopper_and_fit_its_registers(tmp_path, bits):
-    found = run("compiled_m2rnn.py", bits, TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
+    compiled = run("compiled_m2rnn.py", bits, TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
     for kernel in ("m2rnn_forward", "m2rnn_backward"):
-        assert found[kernel]["spilled"] <= 64  # bytes a thread; its state and gradient tiles are 64 each
-        assert (found[kernel]["mma"] > 0) == (bits == "16")
+        assert compiled[kernel]["spilled"] <= 64  # bytes a thread; its state and gradient tiles are 64 each
+        assert (compiled[kernel]["mma"] > 0) == (bits == "16")
 
 
 @pytest.mark.gpu
@@ -38,5 +38,5 @@ def test_kernels_compile_for_hopper_and_fit_its_registers(tmp_path, bits):
 def test_on_a_gpu_at_the_models_sizes(dtype, limit):
     import m2rnn_cases
 
-    found = m2rnn_cases.errors(dtype, [700, 1, 33, 1024, 0, 64, 2, 31, 96, 5], 44, 64, 16, "cuda", spread=0.05)
-    assert {name: error for name, error in found.items() if not error < limit} == {}
+    errors = m2rnn_cases.errors(dtype, [700, 1, 33, 1024, 0, 64, 2, 31, 96, 5], 44, 64, 16, "cuda", spread=0.05)
+    assert {name: error for name, error in errors.items() if not error < limit} == {}

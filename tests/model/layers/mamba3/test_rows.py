@@ -31,13 +31,13 @@ def stream(dtype=torch.float64):
 
 def both(made, hidden):
     """Output, gradient of the hidden states and of every parameter: packed, and in rows."""
-    bounds, found = cases.bounds(*CUTS), []
+    bounds, results = cases.bounds(*CUTS), []
     for run in (lambda x: made(x, bounds), lambda x: mamba3_rows.run_rows(made.mamba, x, bounds, LENGTH)):
         leaf = hidden.clone().requires_grad_()
         out = run(leaf)
         gradients = torch.autograd.grad(out, [leaf, *made.parameters()], torch.cos(out.detach()))
-        found.append([out.detach(), *gradients])
-    return found
+        results.append([out.detach(), *gradients])
+    return results
 
 
 def test_rows_are_the_packed_stream():

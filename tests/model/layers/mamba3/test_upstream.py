@@ -105,9 +105,9 @@ def test_upstreams_class_and_module_are_left_alone(mamba):
 def test_a_missing_package_is_named_with_its_remedy(monkeypatch):
     monkeypatch.delitem(sys.modules, "mamba_ssm.modules.mamba3")
     monkeypatch.setitem(sys.modules, "einops", None)
-    with pytest.raises(ImportError, match=r"needs einops(.|\n)*fix: pip install einops"):
+    with pytest.raises(ImportError, match="fix: pip install einops"):
         build_mamba3(32, headdim=8, device="cpu")
     monkeypatch.delitem(sys.modules, "mamba_ssm")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ImportError, match=r"needs mamba-ssm(.|\n)*fix: pip install mamba-ssm"):
+    with pytest.raises(ImportError, match="fix: pip install mamba-ssm"):
         build_mamba3(32, headdim=8, device="cpu")

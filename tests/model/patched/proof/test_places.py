@@ -4,7 +4,7 @@ import pytest
 import torch
 from toy_model import Stage, Wrapped
 
-from model.patched.proof.places import Places
+from model.patched.proof.places import PlaceHooks
 
 
 def sequence(model, stage):
@@ -17,7 +17,7 @@ def sequence(model, stage):
 
     for number, layer in enumerate(stage.decoder.layers, 1):
         layer.calls = tuple(lambda n=number, way=way: told.append(f"<{n}{way}>") for way in ("f", "b"))
-    places = Places(model, enter)
+    places = PlaceHooks(model, enter)
     model().backward()
     return told, places
 
@@ -61,7 +61,7 @@ def test_the_depths_of_mtp_have_their_names(stage):
     stage.mtp = torch.nn.Module()
     stage.mtp.layers = torch.nn.ModuleList([torch.nn.Identity(), torch.nn.Identity()])
     told = []
-    Places(stage, told.append)
+    PlaceHooks(stage, told.append)
     stage.mtp.layers[1](torch.ones(1))
     assert told == ["mtp 2", "outside layers"]
 
