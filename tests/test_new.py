@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 
 from reproducers import new
 from reproducers.base.errors import CannotTestHere
+from reproducers.desk.start import skeleton
 from reproducers.record import schema
 
 ASKED = ["toy_total", "--upstream", "toy/toyup", "--release", "1.0"]
@@ -14,7 +15,8 @@ ASKED = ["toy_total", "--upstream", "toy/toyup", "--release", "1.0"]
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A project without packs."""
+    """A project without packs; the templates are read from the real one, wherever this test runs first."""
+    assert skeleton.TEMPLATES.is_dir()
     (tmp_path / "packs").mkdir()
     monkeypatch.setattr(schema, "ROOT", tmp_path)
     return tmp_path
