@@ -126,10 +126,10 @@ def progress(path: Path) -> dict[str, Any]:
     """What ``save`` was given, of a checkpoint that ``verify`` accepts. PatchlaneError when it cannot be read."""
     try:
         common = dist_checkpointing.load_common_state_dict(str(path))
-        found: dict[str, Any] = common["progress"]
+        saved: dict[str, Any] = common["progress"]
     except (CheckpointingException, OSError, RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
         raise _damaged(path, error) from error
-    return found
+    return saved
 
 
 def load(engine: Engine, path: Path) -> None:

@@ -58,10 +58,10 @@ class Seam:
         text = source(self.upstream, roots)
         if text is None:
             raise PatchlaneError(f"seam {self.name}: {self.upstream} is not in the tree", REMEDY)
-        found = hashlib.sha256(text.encode()).hexdigest()
-        if found != self.sha256:
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        if digest != self.sha256:
             what = f"seam {self.name}: {self.upstream} is other code than the seam was written for"
-            raise PatchlaneError(f"{what} (sha256 {found}, not {self.sha256})", REMEDY)
+            raise PatchlaneError(f"{what} (sha256 {digest}, not {self.sha256})", REMEDY)
 
     def needed(self, chosen: Mapping[str, str]) -> bool:
         """Whether a run of the paths ``chosen``, {kind: name}, applies it."""

@@ -75,12 +75,12 @@ class Engine:
 
     def _pass(self, batches: list[Batch], forward_only: bool) -> list[dict[str, Tensor]]:
         """Megatron's schedule over the micro-batches of this rank; per-micro-batch losses on the last stage."""
-        found: list[dict[str, Tensor]] = get_forward_backward_func()(
+        losses: list[dict[str, Tensor]] = get_forward_backward_func()(
             forward_step_func=self._forward, data_iterator=iter(batches), model=[self.model],
             num_microbatches=len(batches), seq_length=len(batches[0].tokens), micro_batch_size=1,
             forward_only=forward_only,
         )  # fmt: skip
-        return found
+        return losses
 
     def _forward(self, batches: Iterator[Batch], model: Any) -> tuple[Tensor, Any]:
         """Megatron's forward_step_func over one micro-batch."""
@@ -112,13 +112,13 @@ class Engine:
             clock.mark()
             self.model.zero_grad_buffer()
             self.optimizer.zero_grad()
-            found = self._pass(batches, forward_only=False)
+            micro_losses = self._pass(batches, forward_only=False)
             clock.mark()
             updated, grad_norm, _ = self.optimizer.step()
             learning_rate = self.optimizer.param_groups[0]["lr"]
             self.schedule.step(increment=1)
             clock.mark()
-            measured = [parts.mean(found), parts.auxiliary(self.config, len(batches))]
+            measured = [parts.mean(micro_losses), parts.auxiliary(self.config, len(batches))]
             measured += [balance.sums(self._routed, self.run.expert_parallel), peaks.gathered()]
             if isinstance(grad_norm, Tensor):
                 measured.append(grad_norm.reshape(1))
@@ -143,11 +143,11 @@ class Engine:
         self.model.eval()
         try:
             with graphs.paused():
-                found = float(parts.mean(self._pass(batches, forward_only=True)))
+                loss = float(parts.mean(self._pass(batches, forward_only=True)))
         finally:
             self.model.train()
             parts.clear()
-        return found
+        return loss
 
 
 def _adamw(recipe: Recipe, run: Run) -> OptimizerConfig:

@@ -80,11 +80,11 @@ class Nam56r(HybridModel):
         states [T, 1, h] for the next stage.
         """
         entrance = self._entrance(tokens, positions, fields) if self.pre_process else None
-        found: Tensor = super().forward(
+        output: Tensor = super().forward(
             tokens, positions, None, decoder_input=entrance, labels=labels, loss_mask=loss_mask,
             packed_seq_params=packed_seq_params,
         )  # fmt: skip
-        return self.output_layer.logits(found) if self.post_process and labels is None else found
+        return self.output_layer.logits(output) if self.post_process and labels is None else output
 
     def _entrance(self, tokens: Tensor, positions: Tensor, fields: Mapping[str, Tensor] | None) -> Tensor:
         """[T, 1, h]: word embedding, n-gram hash embedding and, where the batch has fields, the structure's."""
