@@ -3,7 +3,6 @@
 import importlib
 import json
 import sys
-import time
 from pathlib import Path
 
 import torch
@@ -21,7 +20,7 @@ run, patches = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "all"
 tree = overlay.build(Store(), overlay.chosen(patches), "cpu")
 overlay.activate(tree)
 size, tokens = SIZES["nam56r_tiny"], 512
-coverage, tracing, seconds = Coverage(tree), [], []
+coverage, tracing = Coverage(tree), []
 with coverage.building():
     megatron.start_megatron(importlib.import_module, 0, Rank(0, 1))
     network = importlib.import_module("model.step.network")
@@ -35,16 +34,14 @@ positions = torch.cat([torch.arange(b - a) for a, b in zip(bounds.tolist()[:-1],
 fields = {name: torch.randint(classes, (tokens,)) for name, classes in size.structure.fields.items()}
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 for _ in range(4):
-    began = time.perf_counter()
     with coverage.step():
         optimizer.zero_grad()
         given = {"labels": text.roll(-1, 1), "loss_mask": torch.ones(1, tokens), "fields": fields}
         model(text, positions[None], packed(bounds, 256), **given).mean().backward()
         optimizer.step()
         tracing.append(sys.gettrace() is not None or (sys.version_info >= (3, 12) and bool(sys.monitoring.get_tool(4))))
-    seconds.append(time.perf_counter() - began)
 coverage.record().write(run)
 hooks = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
-after = {"tracing": tracing, "watched": coverage.watched, "hooks": hooks, "seconds": seconds}
+after = {"tracing": tracing, "watched": coverage.watched, "hooks": hooks}
 (run / "after.json").write_text(json.dumps(after))
 (run / "patches.json").write_text(json.dumps(lock.as_record(tree)))

@@ -153,16 +153,16 @@ def in_thread(call, then=lambda: None, last=lambda: None):
         call()
         traces.append(sys.gettrace())
         steps[0].set()
-        steps[1].wait(10)
+        steps[1].wait(120)
         last()
         traces.append(sys.gettrace())
         steps[2].set()
 
     _thread.start_new_thread(work, ())
-    assert steps[0].wait(10)
+    assert steps[0].wait(120)
     then()
     steps[1].set()
-    assert steps[2].wait(10)
+    assert steps[2].wait(120)
     return traces
 
 
