@@ -147,8 +147,8 @@ def _required(file: Path, above: Sequence[Path]) -> list[tuple[str, Distribution
     for row in joined.split("\n"):
         line = re.sub(r"(^|\s)#.*", "", row.replace("\x00", " ")).strip()
         inner = re.match(r"(?:-r|--requirement)[\s=]*(\S+)", line)
-        if inner and file.parent / inner[1] not in above:
-            rows += _required(file.parent / inner[1], (*above, file))
+        if inner and (file.parent / inner[1]).resolve() not in (*above, file.resolve()):
+            rows += _required(file.parent / inner[1], (*above, file.resolve()))
         elif line and not line.startswith("-"):
             rows += _pinned(line, file, number)
         number += 1 + row.count("\x00")

@@ -17,9 +17,10 @@ TREE = Pin(release="1.0", artifacts={"x.whl": "0" * 64})
 def test_the_committed_file_is_what_the_trees_give():
     packs = load_packs()
     committed = fingerprint.load(fingerprint.path_of(packs))
-    fresh, wanting = made(packs, ROOT / "receipts", Store(offline=True), committed)
-    if len(wanting) > 60:
-        pytest.skip(f"hardly a tree is in the store: {', '.join(wanting)}")
+    store = Store(offline=True)
+    if not any((store.root / "trees").glob("*.json")):
+        pytest.skip("no tree is in the store")
+    fresh, _ = made(packs, ROOT / "receipts", store, committed)
     assert fresh == committed, "python -m reproducers.audit --write"
 
 
