@@ -112,7 +112,7 @@ def test_sarif_json_and_ignore(project, tmp_path):
 def test_unknown_code_is_measured_when_asked(project, tmp_path):
     site = installed(tmp_path / "site", STRANGE)
     ended, out, _ = audit("--python", site, root=project)
-    assert ended == 77 and f"audit pack07 --run --python {site}" in out
+    assert ended == 77 and f"audit pack07 --python {site} --run" in out
     ended, out, _ = audit("pack07", "--run", "--python", site, root=project, PATCHLANE_STORE=str(tmp_path / "store"))
     assert ended == 77 and "INCONCLUSIVE on the installed code" in out  # a guard fails too
     assert "1 unknown" in out

@@ -9,12 +9,15 @@ from typing import Literal
 from packaging.version import InvalidVersion, Version
 from pydantic import Field
 
+from reproducers.base.errors import CannotTestHere
 from reproducers.base.verdicts import Exit
 from reproducers.base.wording import count, short
 from reproducers.installed.environment import Distribution, Environment
 from reproducers.installed.functions import Function, functions
 from reproducers.record.fingerprint import Fingerprint, Fingerprints, KnownTree
 from reproducers.record.schema import Model, Pack
+from reproducers.upstream import patching
+from reproducers.upstream.patching import ApplyClass
 
 State = Literal["buggy", "patched", "fixed", "unknown", "absent"]
 STATES = {
@@ -194,15 +197,22 @@ class _Case:
         ways = []
         if release := self._next_release():
             ways.append(f"pip install {self.known.distribution}=={release}")
-        patch = next((tree.patch for tree in trees if tree.patch), None)
-        root = self._import_root()
-        if patch and root:
-            depth = 1 + (self.pack.upstream.source_root != ".") * len(Path(self.pack.upstream.source_root).parts)
-            given = shlex.quote(str(self.pack.folder / patch))
-            ways.append(f"patch -F0 -p{depth} -d {shlex.quote(str(root))} -i {given}")
-        elif patch:
-            ways.append(f"apply {self.pack.folder / patch} to what is installed")
+        if name := next((tree.patch for tree in trees if tree.patch), None):
+            ways.append(self._patching(self.pack.folder / name))
         return " or ".join(ways) or f"none is known; see {self.pack.folder / 'notes.md'}"
+
+    def _patching(self, patch: Path) -> str:
+        """The command that patches what is installed, where the patch applies as it stands."""
+        root = self._import_root()
+        if root is None:
+            return f"apply {patch} to what is installed"
+        depth = 1 + (self.pack.upstream.source_root != ".") * len(Path(self.pack.upstream.source_root).parts)
+        try:
+            clean = patching.classify(root, patch, depth).kind is ApplyClass.CLEAN
+        except CannotTestHere:  # without git, patch will say it
+            clean = True
+        command = f"patch -F0 -p{depth} -d {shlex.quote(str(root))} -i {shlex.quote(str(patch))}"
+        return command if clean else f"rebase {patch} on this code, for it does not apply as it stands"
 
     def _next_release(self) -> str | None:
         """The nearest release that receipts show healthy: a later one where there is one."""
@@ -241,7 +251,7 @@ class _Case:
         measurable: bool = False,
     ) -> Answer:
         if measurable and not remedy:
-            remedy = f"python -m reproducers.audit {self.pack.id} --run{self.environment.option}"
+            remedy = f"python -m reproducers.audit {self.pack.id}{self.environment.option} --run"
         return Answer(
             pack=self.pack.id,
             state=state,

@@ -98,12 +98,12 @@ def _order(pin: Pin) -> tuple[bool, Version, str]:
 def made(packs: list[Pack], root: Path, store: Store, before: Fingerprints) -> tuple[Fingerprints, list[str]]:
     """(the fingerprints that receipts under ``root`` give, what could not be made anew).
 
-    Trees that cannot be got keep what ``before`` says of them. A refactor has no bug, so it has no entry.
+    Trees that cannot be got keep what ``before`` says of them.
     """
     result, wanting = dict[str, Fingerprint](), list[str]()
     source = _Source(store)
     for pack in packs:
-        if pack.kind == "refactor":
+        if not names_bug(pack):
             continue
         known = before.packs.get(pack.id)
         trees = list(_trees(pack, tried(pack, root), source, known.trees if known else [], wanting))
@@ -111,6 +111,11 @@ def made(packs: list[Pack], root: Path, store: Store, before: Fingerprints) -> t
         if found.trees:
             result[pack.id] = found
     return Fingerprints(packs=result), wanting
+
+
+def names_bug(pack: Pack) -> bool:
+    """Whether a pack names a bug that an environment can be rid of: no refactor, no report that is held."""
+    return pack.kind != "refactor" and not (pack.kind == "report" and pack.filing.decision == "hold")
 
 
 class _Source:

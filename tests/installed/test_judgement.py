@@ -55,6 +55,12 @@ def test_a_bug_names_its_place_and_both_ways_out(answer, tmp_path):
     assert str(tmp_path / "site") in found.remedy and found.remedy.endswith("07_toy/fix.patch")
 
 
+def test_a_patch_that_does_not_apply_is_not_offered_as_a_command(answer):
+    moved = {**SOURCE, "toyup/core.py": "LIMIT = 1\n" + SOURCE["toyup/core.py"]}
+    found = answer(moved, known(BUGGY, MENDED))
+    assert found.state == "buggy" and found.remedy.startswith("rebase ") and "patch -F0" not in found.remedy
+
+
 def test_a_bug_without_a_way_out_says_so(answer):
     found = answer(SOURCE, known(BUGGY.model_copy(update={"patch": None}), MENDED))
     assert found.remedy.startswith("none is known") and "notes.md" in found.remedy
@@ -63,7 +69,7 @@ def test_a_bug_without_a_way_out_says_so(answer):
 def test_unknown_code_names_the_functions_and_what_decides(answer, tmp_path):
     found = answer(STRANGE)
     assert "total" in found.reason and "first" not in found.reason
-    assert found.remedy == f"python -m reproducers.audit pack07 --run --python {tmp_path / 'site'}"
+    assert found.remedy == f"python -m reproducers.audit pack07 --python {tmp_path / 'site'} --run"
     assert answer(MIXED).measurable
 
 
