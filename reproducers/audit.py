@@ -58,6 +58,9 @@ def main(
     every = load_packs()
     chosen = [pack for pack in (load_named(packs) if packs else every) if pack.id not in left_out]
     known = fingerprint.load(fingerprint.path_of(every))
+    if packs and (without := [pack.id for pack in chosen if pack.id not in known.packs]):
+        said = f"{', '.join(without)}: no receipt shows a bug that could be mended, so there is nothing to look for"
+        raise PatchlaneError(said, "leave it out; after new receipts python -m reproducers.audit --write")
     seen = environment.of_requirements(requirements) if requirements else environment.of_python(python, known)
     answers = judgement.audit(chosen, known, seen)
     if run:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import textwrap
 from pathlib import Path
 
 from reproducers.base.verdicts import Verdict
@@ -15,6 +16,8 @@ from reproducers.upstream.pins import UPSTREAM
 from reproducers.upstream.store import Store
 
 STATES = {Verdict.REPRODUCED: "buggy", Verdict.FIXED_UPSTREAM: "fixed"}
+
+REASON = 200  # characters of a verdict's reason, which lists every check that shows the bug
 
 
 def measured(pack: Pack, answer: Answer, environment: Environment, store: Store) -> Answer:
@@ -28,7 +31,8 @@ def measured(pack: Pack, answer: Answer, environment: Environment, store: Store)
         request = Request(UPSTREAM, "cpu", "pristine", upstream=folder)
         run = execute(pack, request, store, lambda arm, line: None)
     state = STATES.get(run.ruling.verdict, "unknown")
-    said = f"{run.ruling.verdict.value} on the installed code, run here on the CPU: {run.ruling.reason}"
+    why = textwrap.shorten(run.ruling.reason, REASON, placeholder=" …")
+    said = f"{run.ruling.verdict.value} on the installed code, run here on the CPU: {why}"
     if state == "unknown":
         remedy = run.ruling.remedy or f"python -m reproducers.run {pack.id} --at VERSION -v"
         return answer.model_copy(update={"reason": said, "remedy": remedy, "measurable": False})
