@@ -1,0 +1,110 @@
+"""Say which packs' bugs an installed environment has: ``python -m reproducers.audit [--python PATH]``. Needs no GPU.
+
+Nothing of the environment is imported. The functions that a pack's patch changes are compared, by digest, with those of
+trees of which receipts say whether they have the bug. Exit 1 when a bug is unpatched, 0 when none is, 77 when nothing
+could be decided. What nobody has measured is unknown, and is said to be; ``--run`` measures it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from reproducers.installed.environment import Environment
+    from reproducers.installed.judgement import Answer
+    from reproducers.record.fingerprint import Fingerprints
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+
+@app.command(help=__doc__)
+def main(
+    packs: Annotated[list[str] | None, typer.Argument(metavar="PACK", help="packs, as pack09 (default: all)")] = None,
+    python: Annotated[
+        Path | None,
+        typer.Option(help="an interpreter, a virtual environment or a folder of packages (default: this Python)"),
+    ] = None,
+    requirements: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="judge the versions that a requirements file pins instead")
+    ] = None,
+    ignore: Annotated[list[str] | None, typer.Option(metavar="PACK", help="leave this pack out; repeatable")] = None,
+    run: Annotated[
+        bool, typer.Option("--run", help="of the packs named, run the reproducer where the code is unknown")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="the answers as JSON on stdout")] = False,
+    sarif: Annotated[Path | None, typer.Option(metavar="FILE", help="also write the answers as SARIF 2.1.0")] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="write packs/fingerprints.json anew from receipts and trees, and stop")
+    ] = False,
+) -> None:
+    """Audit an environment."""
+    from reproducers.base.errors import PatchlaneError
+    from reproducers.base.files import write_atomic
+    from reproducers.installed import environment, judgement, report
+    from reproducers.record import fingerprint
+    from reproducers.record.schema import load_named, load_packs
+
+    if write:
+        return _write()
+    if requirements and (python or run):
+        raise PatchlaneError("--requirements goes with neither --python nor --run", "leave one of them out")
+    if run and not packs:
+        raise PatchlaneError("--run: no pack named", "python -m reproducers.audit pack09 --run")
+    left_out = {pack.id for pack in load_named(ignore or [])}
+    every = load_packs()
+    chosen = [pack for pack in (load_named(packs) if packs else every) if pack.id not in left_out]
+    known = fingerprint.load(fingerprint.path_of(every))
+    if packs and (without := [pack.id for pack in chosen if pack.id not in known.packs]):
+        said = f"{', '.join(without)}: no receipt shows a bug that could be mended, so there is nothing to look for"
+        raise PatchlaneError(said, "leave it out; after new receipts python -m reproducers.audit --write")
+    seen = environment.of_requirements(requirements) if requirements else environment.of_python(python, known)
+    answers = judgement.audit(chosen, known, seen)
+    if run:
+        answers = _measured(answers, seen)
+    if sarif:
+        from reproducers.base import disk
+        from reproducers.installed.sarif import sarif as log
+
+        disk.usable_file(sarif, "--sarif FILE names another file")
+        write_atomic(sarif, (json.dumps(log(answers, chosen, Path.cwd()), indent=1) + "\n").encode())
+    typer.echo(report.as_json(answers, seen) if as_json else report.text(answers, seen))
+    raise typer.Exit(judgement.exit_code(answers))
+
+
+def _measured(answers: list[Answer], seen: Environment) -> list[Answer]:
+    """The answers with those measured that digests left open."""
+    from reproducers.installed.measured import measured
+    from reproducers.record.schema import load_named
+    from reproducers.upstream.store import Store
+
+    store = Store()
+    return [measured(load_named([a.pack])[0], a, seen, store) if a.measurable else a for a in answers]
+
+
+def _write() -> None:
+    """Write the fingerprints; say which trees could not be got, and so keep what the file said of them."""
+    from reproducers.base.files import write_atomic
+    from reproducers.evidence.shelf import COMMITTED
+    from reproducers.installed.known import made
+    from reproducers.record import fingerprint
+    from reproducers.record.schema import load_packs
+    from reproducers.upstream.store import Store
+
+    packs = load_packs()
+    path = fingerprint.path_of(packs)
+    before: Fingerprints = fingerprint.load(path) if path.is_file() else fingerprint.Fingerprints(packs={})
+    known, wanting = made(packs, COMMITTED, Store(), before)
+    write_atomic(path, known.text.encode())
+    for tree in wanting:
+        typer.echo(f"kept as it was, for the tree is out of reach: {tree}")
+    typer.echo(f"{path}: {len(known.packs)} packs, {sum(len(each.trees) for each in known.packs.values())} trees")
+
+
+if __name__ == "__main__":
+    from reproducers.base.cli import guarded
+
+    guarded(app)

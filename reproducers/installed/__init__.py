@@ -1,0 +1,1 @@
+"""Which packs' bugs an installed environment has."""
