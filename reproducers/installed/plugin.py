@@ -1,4 +1,4 @@
-"""A pytest plugin: ``pytest --upstream-guards`` adds one item for each pack whose distribution is installed.
+"""A pytest plugin: with ``-p`` and its name, ``--upstream-guards`` adds an item for each pack with code installed.
 
 An item fails where the bug is unpatched, passes where it is patched or fixed, and is skipped, with the command that
 decides, where nobody has measured the code. ``--deselect upstream-guards::pack09`` leaves one out. Without the option

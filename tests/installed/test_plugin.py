@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-import tomllib
 
 import pytest
 from toy import SOURCE, edited, write_tree
@@ -71,9 +70,7 @@ def test_a_damaged_file_is_a_usage_error(guards, toy):
     assert (ended, counts) == (4, {}) and "python -m reproducers.audit --write" in said
 
 
-def test_it_is_an_entry_point_and_light():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["entry-points"]["pytest11"] == {"patchlane": "reproducers.installed.plugin"}
+def test_it_is_light():
     code = "import sys, pytest; import reproducers.installed.plugin; print({'pydantic', 'yaml'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "set()\n", done.stderr
