@@ -111,7 +111,7 @@ class Screen:
     def say(self, pack: str, arm: str, line: str) -> None:
         """Take one line of an arm; print the arm when it has ended."""
         with self.lock:
-            if self.silent or arm == "verdict":
+            if self.silent or arm in ("needs", "verdict"):
                 return
             lines = self.lines.setdefault(pack, [])
             if not lines:

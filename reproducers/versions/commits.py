@@ -1,0 +1,57 @@
+"""Commits of a clone between two ends, in the order in which git itself would try them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from reproducers.base.errors import CannotTestHere, PatchlaneError
+from reproducers.record.schema import Pack
+from reproducers.upstream import pins
+from reproducers.upstream.git import git
+
+
+def named(pack: Pack, clone: Path, names: list[str]) -> list[str]:
+    """The full SHA of each name, a pin's, tag, release or SHA, in a clone. PatchlaneError for one that it has not."""
+    found = []
+    for name in names:
+        settled = pins.settle(pack, name.strip(), clone)
+        pin = pack.pins.get(settled)
+        sha = (pin.sha if pin else None) or commit(clone, settled)
+        if sha is None:
+            raise PatchlaneError(f"{clone} has no commit {name}", f"git -C {clone} log --oneline")
+        found.append(sha)
+    return found
+
+
+def commit(clone: Path, name: str) -> str | None:
+    """The SHA of a commit, tag or branch of a clone, None where it has none of that name."""
+    if not clone.is_dir() or name.startswith("-"):
+        return None
+    done = git("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}", cwd=clone)
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def fork(clone: Path, old: str, new: str) -> str:
+    """``old`` if it is an ancestor of ``new``, else where their histories part; PatchlaneError if they never met."""
+    done = git("merge-base", old, new, cwd=clone)
+    if done.returncode:
+        raise PatchlaneError(f"{old[:12]} and {new[:12]} have no common history in {clone}", "--good and --bad of one")
+    return done.stdout.split()[0]
+
+
+def between(clone: Path, olds: list[str], new: str) -> list[str]:
+    """Commits that ``new`` has and none of ``olds``: ``new`` itself too, the best to try next first."""
+    done = git("rev-list", "--bisect-all", new, *(f"^{old}" for old in olds), cwd=clone)
+    if done.returncode:
+        raise CannotTestHere(f"git rev-list: {done.stderr.strip()[:200]}", f"git -C {clone} fsck")
+    return [line.split()[0] for line in done.stdout.splitlines() if line]
+
+
+def parents(clone: Path, sha: str) -> list[str]:
+    """The SHAs of a commit's parents, none of a root."""
+    return git("rev-list", "--parents", "-n", "1", sha, cwd=clone).stdout.split()[1:]
+
+
+def title(clone: Path, sha: str) -> str:
+    """Day and subject of a commit."""
+    return git("show", "-s", "--format=%cs %s", sha, cwd=clone).stdout.strip()
