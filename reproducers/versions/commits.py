@@ -13,12 +13,12 @@ from reproducers.upstream.git import git
 def named(pack: Pack, clone: Path, names: list[str]) -> list[str]:
     """The full SHA of each name, a pin's, tag, release or SHA, in a clone. PatchlaneError for one that it has not."""
     found = []
-    for name in names:
-        settled = pins.settle(pack, name.strip(), clone)
-        pin = pack.pins.get(settled)
-        sha = (pin.sha if pin else None) or commit(clone, settled)
-        if sha is None:
-            raise PatchlaneError(f"{clone} has no commit {name}", f"git -C {clone} log --oneline")
+    for name in map(str.strip, names):
+        pin = pack.pins.get(pack.pin_name(name) or "")
+        release = pin.release if pin else name
+        sha = (pin.sha if pin else None) or commit(clone, name) or pins.tagged(clone, str(release))
+        if sha is None or commit(clone, sha) is None:
+            raise PatchlaneError(f"{clone} has no commit {name}", "name one that git -C CLONE log shows")
         found.append(sha)
     return found
 
@@ -40,8 +40,12 @@ def fork(clone: Path, old: str, new: str) -> str:
 
 
 def between(clone: Path, olds: list[str], new: str) -> list[str]:
-    """Commits that ``new`` has and none of ``olds``: ``new`` itself too, the best to try next first."""
-    done = git("rev-list", "--bisect-all", new, *(f"^{old}" for old in olds), cwd=clone)
+    """Commits after one of ``olds`` that ``new`` has and none of them: the best to try next first, ``new`` too.
+
+    A line that parted before the first old one is left out, for it never had what that one has; a change that came
+    by such a line is its merge's.
+    """
+    done = git("rev-list", "--bisect-all", "--ancestry-path", new, *(f"^{old}" for old in olds), cwd=clone)
     if done.returncode:
         raise CannotTestHere(f"git rev-list: {done.stderr.strip()[:200]}", f"git -C {clone} fsck")
     return [line.split()[0] for line in done.stdout.splitlines() if line]
