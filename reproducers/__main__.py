@@ -1,4 +1,4 @@
-"""The command ``patchlane``: every verb of the project by one name, in groups."""
+"""The command ``patchlane``: every verb of the project by one name, in four groups."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("reproducers", "model")
 GROUPS = {  # the title of each group and the modules of its verbs
     "Run": ["reproducers." + name for name in ("run", "doctor", "explain", "ablate", "bundle")],
-    "Evidence": ["reproducers." + name for name in ("receipts", "manifest", "site")],
-    "Versions": ["reproducers." + name for name in ("sweep", "bisect", "applies")],
+    "Evidence": ["reproducers." + name for name in ("receipts", "manifest", "site", "sweep", "bisect", "applies")],
     "Filing": [
         "reproducers." + name for name in ("new", "export", "render", "lint", "series", "preflight", "approve", "waves")
     ],

@@ -1,6 +1,6 @@
-"""Say whether each patch applies to the newest releases of its upstream, is in them, or conflicts; runs no arm.
+"""Say whether each patch applies to the newest releases of its upstream, is in them, or conflicts.
 
-A patch applies when git takes it with neither fuzz nor offset; it is already in when its reverse applies so. Of a pack
+No arm runs. A patch applies when git takes it with neither fuzz nor offset; it is already in when its reverse applies so. Of a pack
 with several patches the best answer counts. ``python -m reproducers.applies pack09``
 """
 

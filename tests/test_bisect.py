@@ -34,7 +34,11 @@ def test_releases_that_cannot_be_tested_are_straddled(released):
         "### pack07: total forgets the first value\n\n**Fixed after `1.2`, at the latest in `1.4`**"
     )
     assert "- between them, not testable: toyup 1.3: cannot test: hung" in block
-    assert "- last bad: toyup 1.2: bug" in block and "ran 3 times, with the same answer" in block
+    assert (
+        "- after it, tried: toyup 1.10: healthy" in block
+        and "- last bad: toyup 1.2: bug" in block
+        and "ran 3 times, with the same answer" in block
+    )
     assert "    python -m reproducers.run pack07 --at 1.4 --arm pristine --lane cpu -n 3" in block
     names = re.findall(r"^- `(07/\S+\.json)`$", block, re.M)
     folder = released.root / "build/receipts"

@@ -75,7 +75,7 @@ def of_arms(arms: Sequence[Arm], ruling: Ruling) -> tuple[Word, str]:
     if len(words) > 1:
         return Word.CANNOT, f"repeats disagree: {', '.join(sorted(words))}"
     word = words.pop()
-    return word, ruled[0].reason if word is not Word.CANNOT else _with(ruled[0])
+    return word, arms[0].reason if word is not Word.CANNOT else _with(ruled[0])
 
 
 def _word(arm: Arm, ruling: Ruling) -> Word:

@@ -75,13 +75,14 @@ class Commits:
 class Boundary:
     """``old`` and ``new`` stand next to each other but for ``straddled``, which cannot be tested.
 
-    ``tried``: every answer, in the order asked.
+    ``beyond``: the nearest tree tried after ``new``, where there is one. ``tried``: every answer, in the order asked.
     """
 
     goal: Goal
     old: Answer
     new: Answer
     straddled: list[Answer]
+    beyond: Answer | None
     tried: list[Answer]
 
 
@@ -93,12 +94,12 @@ def search(asker: Asker, history: History, goal: Goal, old: str, new: str, repea
     """
     answers = {old: _end(asker, goal, old, OLD[goal], "--bad" if goal is Goal.FIXED else "--good")}
     answers[new] = _end(asker, goal, new, NEW[goal], "--good" if goal is Goal.FIXED else "--bad")
-    olds, skipped = [old], list[str]()
+    olds, skipped, beyond = [old], list[str](), None
     while left := [tree for tree in history.candidates(olds, new) if tree not in skipped]:
         tree = left[0]
         answers[tree] = asker.ask(tree)
         if answers[tree].word in NEW[goal]:
-            new = tree
+            beyond, new = answers[new], tree
         elif answers[tree].word in OLD[goal]:
             olds.append(tree)
         else:
@@ -106,7 +107,7 @@ def search(asker: Asker, history: History, goal: Goal, old: str, new: str, repea
     between = history.candidates(olds, new)
     before = history.neighbour(olds, new)
     proved = [_again(asker, answers[tree], repeats) for tree in (before, new)]
-    return Boundary(goal, proved[0], proved[1], [answers[tree] for tree in between], list(answers.values()))
+    return Boundary(goal, *proved, [answers[tree] for tree in between], beyond, list(answers.values()))
 
 
 def _end(asker: Asker, goal: Goal, tree: str, due: tuple[Word, ...], option: str) -> Answer:

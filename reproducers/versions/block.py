@@ -8,12 +8,15 @@ from pathlib import Path
 from reproducers.base.wording import count, short
 from reproducers.record.goal import Goal
 from reproducers.record.schema import Pack
+from reproducers.trial.screen import cut
 from reproducers.versions import commits
 from reproducers.versions.answers import Answer
 from reproducers.versions.asking import Asker
 from reproducers.versions.bisecting import Boundary
 
 ENDS = {Goal.INTRODUCED: ("last good", "first bad"), Goal.FIXED: ("last bad", "first good")}
+
+WHY = 200  # characters of a reason in the block
 
 
 def markdown(asker: Asker, boundary: Boundary, command: list[str]) -> str:
@@ -33,6 +36,8 @@ def markdown(asker: Asker, boundary: Boundary, command: list[str]) -> str:
     ]
     for answer in boundary.straddled:
         lines.append(f"- between them, not testable: {_tree(pack, clone, answer)}")
+    if boundary.beyond:
+        lines.append(f"- after it, tried: {_tree(pack, clone, boundary.beyond)}")
     agreed = min(boundary.old.repeats, boundary.new.repeats)
     tried = f"{count(len(boundary.tried), 'tree')} tried, both ends first"
     lines += [f"- {tried}; each side of the boundary ran {count(agreed, 'time')}, with the same answer", ""]
@@ -44,7 +49,7 @@ def markdown(asker: Asker, boundary: Boundary, command: list[str]) -> str:
 def _tree(pack: Pack, clone: Path | None, answer: Answer) -> str:
     what = f"`{answer.tree}`" if clone else f"{pack.upstream.distribution} {answer.tree}"
     about = f" ({commits.title(clone, answer.tree)})" if clone else ""
-    return f"{what}{about}: {answer.word}: {answer.why}"
+    return f"{what}{about}: {answer.word}: {cut(answer.why, WHY)}"
 
 
 def _commands(asker: Asker, boundary: Boundary, command: list[str]) -> list[str]:
