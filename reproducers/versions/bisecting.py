@@ -94,7 +94,8 @@ def search(asker: Asker, history: History, goal: Goal, old: str, new: str, repea
     """
     answers = {old: _end(asker, goal, old, OLD[goal], "--bad" if goal is Goal.FIXED else "--good")}
     answers[new] = _end(asker, goal, new, NEW[goal], "--good" if goal is Goal.FIXED else "--bad")
-    olds, skipped, beyond = [old], list[str](), None
+    olds, skipped = [old], list[str]()
+    beyond: Answer | None = None
     while left := [tree for tree in history.candidates(olds, new) if tree not in skipped]:
         tree = left[0]
         answers[tree] = asker.ask(tree)
@@ -106,8 +107,8 @@ def search(asker: Asker, history: History, goal: Goal, old: str, new: str, repea
             skipped.append(tree)
     between = history.candidates(olds, new)
     before = history.neighbour(olds, new)
-    proved = [_again(asker, answers[tree], repeats) for tree in (before, new)]
-    return Boundary(goal, *proved, [answers[tree] for tree in between], beyond, list(answers.values()))
+    last, first = (_again(asker, answers[tree], repeats) for tree in (before, new))
+    return Boundary(goal, last, first, [answers[tree] for tree in between], beyond, list(answers.values()))
 
 
 def _end(asker: Asker, goal: Goal, tree: str, due: tuple[Word, ...], option: str) -> Answer:
