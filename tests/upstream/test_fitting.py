@@ -8,6 +8,7 @@ from toy import RECORD, SOURCE, write_tree
 
 from reproducers.base.errors import CannotTestHere
 from reproducers.base.verdicts import Verdict
+from reproducers.evidence import receipts, verification
 from reproducers.record.origin import Origin
 from reproducers.record.schema import load_needs
 from reproducers.trial.experiment import Request, execute
@@ -123,3 +124,5 @@ def test_a_release_runs_beside_what_it_asks_for_and_the_log_says_so(released):
     assert [run.ruling.verdict for run in asked] == [Verdict.REPRODUCED, Verdict.DIFFERENT_FAILURE]
     assert asked[0].log[0] == "[needs] toydep 1.0 for 2.0: the tree requires <2"
     assert not any(line.startswith("[needs]") for line in asked[1].log)
+    receipts.write(asked[0], released.root / "out", "toy", [], {})
+    assert verification.verify_all(released.root / "out") == {}
