@@ -57,7 +57,7 @@ def main(
     history, old, new = ends.of(chosen, goal, good, bad, clone)
     boundary = bisecting.search(asker, history, goal, old, new, repeats)
     typer.echo(block.markdown(asker, boundary, sys.argv[1:]))
-    raise typer.Exit(Exit.OK if recorder.tell_loss(out) else Exit.USAGE)
+    raise typer.Exit(Exit.OK if recorder.tell(out) else Exit.USAGE)
 
 
 if __name__ == "__main__":

@@ -89,7 +89,7 @@ def main(
             }
         )
         codes.append(sweeping.exit_code(answers, contradicted))
-    whole = recorder.tell_loss(out)
+    whole = recorder.tell(out)
     if as_json:
         typer.echo(json.dumps(rows, indent=1))
     raise typer.Exit(max(codes, key=[Exit.OK, Exit.CANNOT_TEST, Exit.CONTRADICTED].index) if whole else Exit.USAGE)

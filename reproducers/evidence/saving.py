@@ -48,18 +48,13 @@ class Recorder:
                 path = receipts.write(run, self.spare, self.host, self.command, roles)
             self.written.append((run, path))
 
-    def tell_loss(self, out: Console) -> bool:
-        """False where some receipts went to the temporary folder; prints the way back."""
+    def tell(self, out: Console) -> bool:
+        """Print where receipts and logs are; False where some went to the temporary folder, with the way back."""
         for error in self.refused:
             out.print(f"[red]error: {escape(str(disk.described(error, self.root)))}[/]")
             out.print(f"  fix: make room, then: cp -r {escape(str(self.spare))}/. {escape(str(self.root))}/")
-        return self.spare is None
-
-    def tell(self, out: Console) -> bool:
-        """Print where receipts and logs are; False where some went to the temporary folder."""
-        whole = self.tell_loss(out)
         for run, path in self.written:
             out.print(f"[dim]receipt {escape(str(path))}[/]")
             if run.ruling.verdict not in expected(run.pack, run.request):
                 out.print(f"log {escape(str(path.with_suffix('.log')))}")
-        return whole
+        return self.spare is None

@@ -62,7 +62,7 @@ def settle(pack: Pack, at: str, folder: Path | None = None) -> str:
             return at
         if folder and not names and (sha := _commit(folder, at)):
             return sha
-    if folder and (sha := tagged(folder, at)):
+    if folder and (sha := _tagged(folder, at)):
         return sha
     if _is_release(release):
         return release
@@ -88,7 +88,7 @@ def _commit(folder: Path, name: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def tagged(folder: Path, release: str) -> str | None:
+def _tagged(folder: Path, release: str) -> str | None:
     """The SHA that a clone has tagged by the release's name, in one of the usual forms."""
     tags = (f"refs/tags/{form}{release}" for form in ("", "v", "core_v"))
     return next((sha for tag in tags if (sha := _commit(folder, tag))), None)
@@ -292,7 +292,7 @@ def base_tree(store: Store, pack: Pack, pin: Pin, options: dict[str, Any]) -> Tr
     """
     folder: Path | None = options.get("upstream")
     if folder is not None:
-        sha = pin.sha or tagged(folder, str(pin.release))
+        sha = pin.sha or _tagged(folder, str(pin.release))
         tree = sha and git.checkout_tree(store, folder, sha=sha, allow_dirty=bool(options.get("allow_dirty")))
         if not tree or tree.origin.sha != sha or tree.origin.dirty:
             raise PatchlaneError(

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from toy import RECORD, REPRODUCER, heed_interrupts
 
-from reproducers.record.schema import ROOT, load_pack
+from reproducers.record.schema import ROOT
 from reproducers.upstream.bundle import install
 from reproducers.upstream.bundle import parts as bundle
 from reproducers.upstream.store import Store
@@ -107,29 +107,7 @@ def test_an_offline_host_takes_all_from_the_bundle(toy, repo):
     assert (toy.root / "out" / "install.log").stat().st_mtime_ns > installed
 
 
-def test_new_releases_are_tried_once_and_changes_only_proposed(released):
-    root = released.repository(load_pack(released.folder))
-    shutil.copytree(ROOT / "ci", root / "ci")
-    before = {path: path.read_bytes() for path in (root / "packs").rglob("*") if path.is_file()}
-
-    def progression(*args):
-        more = environment(released, PATCHLANE_OFFLINE="0", NEWEST="2")
-        command = [root / "ci" / "progression", "--out", "out", *args]
-        done = subprocess.run(command, cwd=released.root, env=more, capture_output=True, text=True)
-        return done.returncode, done.stdout, done.stderr
-
-    code, said, errors = progression("7")
-    assert code == 0, errors
-    proposals = (released.root / "out" / "proposals.txt").read_text()
-    assert proposals == "proposed: pack07: retire it from 1.4 on: the patch is already in 1.10\n"
-    assert said.endswith(proposals) and len(receipts(released.root / "out")) == 2
-    assert progression()[0] == 0 and len(receipts(released.root / "out")) == 2
-    assert progression("7", "8")[0] == 2
-    assert {path: path.read_bytes() for path in (root / "packs").rglob("*") if path.is_file()} == before
-    assert not (root / "receipts").exists() and not (root / "manifest.yaml").exists()
-
-
-@pytest.mark.parametrize("script", ["gpu", "train", "progression"])
+@pytest.mark.parametrize("script", ["gpu", "train"])
 def test_usage(toy, script):
     def ended(*args):
         return subprocess.run([ROOT / "ci" / script, *args], env=environment(toy), capture_output=True).returncode
