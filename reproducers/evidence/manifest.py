@@ -82,7 +82,10 @@ def affected(pack: Pack, receipts: list[Path]) -> dict[str, Verdict]:
         seen = read(path)
         if seen.pin is None or not booking.counts(seen) or booking.mismatch(pack, statement_of(path)):
             continue
-        found[seen.pin.origin.key] = seen.verdict
+        key, shown = seen.pin.origin.key, SHOWS.get(seen.verdict)
+        if seen.arm == "pristine" and shown and key in found and shown == SHOWS.get(found[key]):
+            continue  # it says nothing new of the tree, and nothing of the patch that both arms were tried with
+        found[key] = seen.verdict
         if "REGRESSION_GUARD_PASSED" in seen.sentinels and seen.fixed_pin:
             found[seen.fixed_pin.origin.key] = Verdict.FIXED_UPSTREAM
     return dict(sorted(found.items()))
