@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("reproducers", "model")
 GROUPS = {  # the title of each group and the modules of its verbs
     "Run": ["reproducers." + name for name in ("run", "audit", "doctor", "explain", "ablate", "bundle")],
-    "Evidence": ["reproducers." + name for name in ("receipts", "manifest", "site")],
+    "Evidence": ["reproducers." + name for name in ("receipts", "manifest", "site", "sweep", "bisect", "applies")],
     "Filing": [
         "reproducers." + name for name in ("new", "export", "render", "lint", "series", "preflight", "approve", "waves")
     ],

@@ -3,6 +3,7 @@
 import hashlib
 import shutil
 
+import many_releases
 import pytest
 import ready
 import tiers
@@ -78,3 +79,20 @@ def desk(toy, prepared, monkeypatch):
     monkeypatch.setenv("PATCHLANE_STORE", str(toy.root / "store"))
     monkeypatch.setenv("COLUMNS", "200")
     return toy
+
+
+@pytest.fixture
+def released(toy, tmp_path, monkeypatch):
+    """The toy for the project, its releases of ``many_releases`` on an index that ours asks; nothing else is there."""
+    monkeypatch.setattr(schema, "ROOT", toy.root)
+    monkeypatch.setenv("PATCHLANE_STORE", str(toy.root / "store"))
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+    many_releases.pack(toy)
+    for release, files in many_releases.RELEASES.items():
+        many_releases.wheel(tmp_path / "index", "toyup", release, files)
+    with package_index(tmp_path / "index") as url:
+        for name, value in {"PIP_INDEX_URL": url, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("PATCHLANE_OFFLINE", raising=False)
+        yield toy

@@ -28,7 +28,7 @@ from reproducers.record.receipt import (
 )
 from reproducers.trial.arms import EXPECTED_EXIT
 
-ENTRY = re.compile(rf"^\[(run|{'|'.join(ARMS)}|verdict)\] ", re.M)
+ENTRY = re.compile(rf"^\[(run|{'|'.join(ARMS)}|needs|verdict)\] ", re.M)
 ENDED = re.compile(r"-> (\w+) in ([\d.]+) s, peak ([\d.]+) GiB: (.*)", re.S)
 PUBLISHED = re.compile(r"[0-9a-f]{40}|\d+(?:\.\w+)+")  # a commit or release, where ``at`` is no pin's name
 OPTIONS = {"--at": "at", "--lane": "lane", "--arm": "arm"}

@@ -83,7 +83,10 @@ def affected(pack: Pack, receipts: list[Path]) -> dict[str, Verdict]:
         details = read(path)
         if details.pin is None or not booking.counts(details) or booking.mismatch(pack, statement_of(path)):
             continue
-        tried[details.pin.origin.key] = details.verdict
+        key, shown = details.pin.origin.key, SHOWS.get(details.verdict)
+        if details.arm == "pristine" and shown and key in tried and shown == SHOWS.get(tried[key]):
+            continue  # it says nothing new of the tree, and nothing of the patch that both arms were tried with
+        tried[key] = details.verdict
         if "REGRESSION_GUARD_PASSED" in details.sentinels and details.fixed_pin:
             tried[details.fixed_pin.origin.key] = Verdict.FIXED_UPSTREAM
     return dict(sorted(tried.items()))

@@ -24,7 +24,7 @@ from reproducers.record.schema import Lane, Pack, Pin
 from reproducers.trial import rulings
 from reproducers.trial.arms import ArmResult, ArmSpec, run_arm
 from reproducers.trial.rulings import Ruling
-from reproducers.upstream import patching, pins
+from reproducers.upstream import fitting, patching, pins
 from reproducers.upstream.patching import Applicability, ApplyClass
 from reproducers.upstream.store import Seal, Store, Tree
 
@@ -175,7 +175,10 @@ def _subject(run: Run, store: Store) -> Tree:
 
 def _bench(run: Run, tree: Tree, pin: Pin | None, lane: Lane, store: Store, tell: Say) -> Bench:
     pack = run.pack
-    needs = pins.need_trees(store, pack, pin or pack.pins["live"], run.request.lane)
+    sets, said = fitting.need_sets(pack, pin, tree, store.offline)
+    for line in said:
+        tell("needs", line)
+    needs = pins.need_trees(store, pack, pin or pack.pins["live"], run.request.lane, sets)
     label = str(tree.origin.of(pack.upstream.distribution))
     return Bench(lane, label, tree, needs, store, tell)
 

@@ -109,7 +109,7 @@ class Screen:
     def say(self, pack: str, arm: str, line: str) -> None:
         """Take one line of an arm; print the arm at its last line."""
         with self.lock:
-            if self.silent or arm == "verdict":
+            if self.silent or arm in ("needs", "verdict"):
                 return
             lines = self.lines.setdefault(pack, [])
             if not lines:

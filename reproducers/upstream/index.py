@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
@@ -88,6 +89,40 @@ def release_files(distribution: str, release: str) -> dict[str, str]:
         newest = sorted({p.version for p in packages if p.version}, key=_order, reverse=True)[:SHOWN]
         raise NoSuchRelease(f"{distribution} has no release {release}", f"take one of the newest: {', '.join(newest)}")
     return files
+
+
+class Published(NamedTuple):
+    """A release as the index has it: {file name: sha256}, the UTC day of its first file, whether it was withdrawn.
+
+    ``day`` is None where the index states no times.
+    """
+
+    files: dict[str, str]
+    day: datetime.date | None
+    yanked: bool
+
+
+def releases(distribution: str) -> dict[str, Published]:
+    """{release: what the index has of it}, by version, oldest first. CannotTestHere as ``release_files`` raises it."""
+    client = _client()
+    from requests import RequestException
+
+    try:
+        with client:
+            packages = _packages(client, distribution)
+    except RequestException as error:
+        raise CannotTestHere(f"the package index cannot be reached: {_short(error)}", "check the network") from error
+    grouped: dict[str, list[Any]] = {}
+    for package in packages:
+        if package.version and "sha256" in package.digests:
+            grouped.setdefault(package.version, []).append(package)
+    return {release: _published(grouped[release]) for release in sorted(grouped, key=_order)}
+
+
+def _published(packages: list[Any]) -> Published:
+    days = [package.upload_time.date() for package in packages if package.upload_time]
+    files = {package.filename: package.digests["sha256"] for package in packages}
+    return Published(files, min(days, default=None), all(package.is_yanked for package in packages))
 
 
 def _order(release: str) -> Version:

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Set
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -151,6 +152,11 @@ def _own_ranks() -> dict[Tag, int]:
     return {tag: rank for rank, tag in enumerate(sys_tags())}
 
 
+def own_tags() -> Set[Tag]:
+    """The tags of wheels that this interpreter can load."""
+    return _own_ranks().keys()
+
+
 def choose(artifacts: dict[str, str], tags: list[Tag] | None = None) -> tuple[str, str]:
     """(file name, sha256) of the best artefact for an interpreter: its wheel, else an sdist, else any Linux wheel.
 
@@ -200,14 +206,20 @@ def need_set_key(needs: list[Need], tags: list[Tag] | None = None) -> str:
     return hashlib.sha256("\n".join(marks).encode()).hexdigest()
 
 
-def need_trees(store: Store, pack: Pack, pin: Pin, lane: str) -> list[Tree]:
-    """One tree for each set of needs. Its needs lie side by side, for they load each other's libraries.
+def need_sets(pack: Pack, pin: Pin) -> dict[str, list[Need]]:
+    """The sets that a pin needs, by name."""
+    known = load_needs(pack.folder.parent)
+    return {name: known[name] for name in pin.needs}
 
-    Builds the needs that have to be built on this host and joins them to their set.
+
+def need_trees(store: Store, pack: Pack, pin: Pin, lane: str, sets: dict[str, list[Need]] | None = None) -> list[Tree]:
+    """One tree a set of needs, side by side as in one site-packages: they load each other's libraries.
+
+    ``sets`` stand for those that the pin names. What has to be built for this host is built, and joined to its set.
     """
-    known, trees = load_needs(pack.folder.parent), []
-    for name in pin.needs:
-        needs = on_lane(known[name], lane)
+    trees = []
+    for name, members in (need_sets(pack, pin) if sets is None else sets).items():
+        needs = on_lane(members, lane)
         base, *sources = _parts(store, name, needs, None)
         builds = [need for need in needs if need.build]
         trees.append(_joined(store, name, base, builds, sources) if builds else base)

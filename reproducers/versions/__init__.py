@@ -1,0 +1,1 @@
+"""What packs say of one release or commit after another."""

@@ -1,0 +1,120 @@
+"""The boundary between two ends: over the toy's releases and over commits, both ways, and what must be refused."""
+
+import re
+
+import many_releases
+import pytest
+from toy import FIRST, SOURCE, TOTAL, edited, git, write_tree
+from typer.testing import CliRunner
+
+from reproducers import bisect
+from reproducers.base.errors import CannotTestHere, PatchlaneError
+from reproducers.base.verdicts import Exit
+from reproducers.evidence import verification
+from reproducers.versions import asking
+from reproducers.versions.answers import Word
+
+
+def bisected(*args):
+    """(the block, what people were told)."""
+    done = CliRunner().invoke(bisect.app, ["7", *args], catch_exceptions=False)
+    assert done.exit_code == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def asked(said):
+    """{tree: answer} of the lines that tell it, in order."""
+    return dict(re.findall(r"^  (\S+) +(bug|healthy|code not there|cannot test)\b", said, re.M))
+
+
+def test_releases_that_cannot_be_tested_are_straddled(released):
+    block, said = bisected("--for", "fixed", "--timeout", "3")
+    assert [*asked(said)][:2] == ["1.0", "1.10"]  # both ends first
+    assert block.startswith(
+        "### pack07: total forgets the first value\n\n**Fixed after `1.2`, at the latest in `1.4`**"
+    )
+    assert "- between them, not testable: toyup 1.3: cannot test: hung" in block
+    assert (
+        "- after it, tried: toyup 1.10: healthy" in block
+        and "- last bad: toyup 1.2: bug" in block
+        and "ran 3 times, with the same answer" in block
+    )
+    assert "    python -m reproducers.run pack07 --at 1.4 --arm pristine --lane cpu -n 3" in block
+    names = re.findall(r"^- `(07/\S+\.json)`$", block, re.M)
+    folder = released.root / "build/receipts"
+    assert len(names) >= 5 and all((folder / name).is_file() for name in names)
+    assert verification.verify_all(folder) == {}
+
+
+def test_where_the_code_is_not_there_the_bug_is_not(released):
+    block, said = bisected("--for", "introduced", "--bad", "1.2", "--repeats", "1")
+    assert "**Introduced in `1.0`**" in block and "- last good: toyup 0.9: healthy" in block
+    assert asked(said)["0.8"] == "code not there"
+
+
+@pytest.fixture
+def clone(released):
+    """Nine commits in two lines that join: 3 does not import, 5 on the side mends it, 8 breaks it again."""
+    folder = write_tree(released.root / "clone", {"README": ""})
+    git("init", "-qb", "main", cwd=folder)
+    shas = []
+
+    def commit(files, *more):
+        write_tree(folder, {**files, "README": f"{len(shas)}"})
+        git("add", "-A", cwd=folder)
+        git("commit", "-qm", f"commit {len(shas)}", *more, cwd=folder)
+        shas.append(git("rev-parse", "HEAD", cwd=folder).strip())
+
+    good = edited(TOTAL, FIRST)
+    for files in (SOURCE, SOURCE, SOURCE, many_releases.BROKEN, SOURCE):
+        commit(files)
+    git("checkout", "-qb", "side", cwd=folder)
+    commit(good)
+    git("checkout", "-q", "main", cwd=folder)
+    commit({"other": ""})
+    git("merge", "-q", "--no-ff", "-X", "theirs", "-m", "merge", "side", cwd=folder)
+    shas.append(git("rev-parse", "HEAD", cwd=folder).strip())
+    commit(SOURCE)
+    return folder, shas
+
+
+def test_commits_both_ways(clone):
+    folder, shas = clone
+    ends = ["--git", str(folder), "--repeats", "2"]
+    block, _ = bisected("--for", "fixed", "--bad", shas[0], "--good", shas[7], *ends)
+    assert f"**Fixed in `{shas[5][:12]}`**" in block and f"- last bad: `{shas[4]}`" in block
+    assert "commit 5)" in block and "--upstream CLONE" in block and str(folder) not in block
+    block, _ = bisected("--for", "introduced", "--good", "side", "--bad", "main", *ends)
+    assert f"**Introduced in `{shas[8][:12]}`**" in block and f"- last good: `{shas[7]}`" in block
+
+
+def test_ends_that_are_wrong(released, clone):
+    folder, shas = clone
+    for args in (
+        ["fixed", "--bad", "0.9"],
+        ["fixed", "--good", "1.2"],
+        ["fixed", "--good", "0.9"],
+        ["introduced", "--good", "1.0", "--bad", "1.2"],
+        ["introduced", "--git", str(folder), "--bad", "main"],
+        ["fixed", "--git", str(released.root / "index"), "--bad", "main"],
+        ["fixed", "--git", str(folder), "--bad", "no-such"],
+        ["fixed", "--bad", shas[0]],
+    ):
+        with pytest.raises(PatchlaneError) as refused:
+            bisected("--for", *args)
+        assert refused.value.exit_code is Exit.USAGE and refused.value.remedy, args
+    with pytest.raises(CannotTestHere):
+        bisected("--for", "fixed", "--bad", "1.1")
+
+
+def test_a_boundary_that_answers_otherwise_the_next_time(released, monkeypatch):
+    once = asking.Asker._run
+
+    def run(self, tree, repeats):
+        answer = once(self, tree, repeats)
+        return answer._replace(word=Word.CANNOT, why="repeats disagree") if repeats > 1 and tree == "1.4" else answer
+
+    monkeypatch.setattr(asking.Asker, "_run", run)
+    with pytest.raises(PatchlaneError) as refused:
+        bisected("--for", "fixed", "--bad", "1.2", "--good", "1.4", "--repeats", "2", "--timeout", "3")
+    assert refused.value.exit_code is Exit.CONTRADICTED
