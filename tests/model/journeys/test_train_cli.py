@@ -154,7 +154,14 @@ def test_a_window_of_steps_is_profiled(unpatched):
 def test_other_patches_are_refused_until_allowed(unpatched, stack, text, tmp_path):
     out = copy(unpatched[0], tmp_path / "run")
     [one] = train(stack, out, text, steps=5, fp32=True)
-    refused(one, 2, "the checkpoint was written with other code", "pack12", "fix: --patches pack36,pack37", "--patches-changed")
+    refused(
+        one,
+        2,
+        "the checkpoint was written with other code",
+        "pack12",
+        "fix: --patches pack36,pack37",
+        "--patches-changed",
+    )
     assert checkpoints(out) == ["step_0000004"]
     assert len(steps(out)) == 4
     good(train(stack, out, text, steps=5, fp32=True, patches_changed_ok=True))
