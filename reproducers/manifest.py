@@ -34,6 +34,7 @@ from reproducers.evidence.verification import verify_all
 from reproducers.record import engine
 from reproducers.record.entry import Entry
 from reproducers.record.schema import ROOT, load_packs
+from reproducers.suites import keeping
 
 app = typer.Typer(add_completion=False, help=__doc__)
 
@@ -98,7 +99,7 @@ def check(
 ) -> None:
     """Exit 1 when the manifest is not what packs and receipts give, or a receipt does not verify."""
     root, packs = ROOT / "receipts", load_packs()
-    found = verify_all(root)
+    found = verify_all(root) | keeping.all_faults(root)
     faults = [f"{p.parent.name}/{p.name}: {'; '.join(rows)}; fix: {remedy(p)}" for p, rows in found.items()]
     faults += heads.lost(ROOT / "manifest.yaml", root)
     if not faults:

@@ -23,12 +23,13 @@ Ended = Literal["finished", "timed out", "crashed", "another tree"]
 class Listed(Model):
     """A test file of upstream's repository, by its path there, and the lanes in which it says something.
 
-    ``environment``: variables that upstream's own instructions set for it.
+    ``environment``: variables that are set for it. ``select``: which of its tests, as pytest's ``-k``.
     """
 
     path: TestPath
     lanes: list[LaneName] = Field(default=["cpu", "cuda"], min_length=1)
-    environment: dict[str, str] = {}
+    environment: dict[str, str] = Field(default={})
+    select: str = ""
     note: str = ""
 
 
@@ -56,6 +57,8 @@ class FileRun(Model):
     """
 
     path: TestPath
+    environment: dict[str, str] = Field(default={})
+    select: str = ""
     arm: Literal["pristine", "patched"]
     tests: int
     ended: Ended
@@ -87,7 +90,7 @@ class UpstreamTests(Model):
     versions: dict[str, str]
     runs: list[FileRun]
     outcomes: list[Compare]
-    verdict: Literal[Verdict.FIX_REGRESSES, Verdict.UNTESTABLE] | None
+    verdict: Literal[Verdict.FIX_REGRESSES, Verdict.UNTESTABLE] | None = None
     reason: str
 
     def of(self, word: Compared) -> list[Compare]:

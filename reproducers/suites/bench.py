@@ -73,7 +73,7 @@ def run_file(bench: Bench, listed: Listed, tests: list[str] | None = None) -> To
         task = {
             "tests": str(bench.tests.path),
             "leave_out": [*folders, *(f"{bench.source_root}/{name}" for name in folders)],
-            "ask": tests or [listed.path],
+            "ask": tests or [listed.path, *(["-k", listed.select] if listed.select else [])],
             "rows": str(rows),
             "modules": regular,
             "patched": bench.patched,

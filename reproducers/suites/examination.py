@@ -64,7 +64,7 @@ class Examiner:
 
     def __init__(self, store: Store, asked: Asked, redact: Callable[[str], str], say: Say) -> None:
         self.store, self.asked, self.redact, self.say = store, asked, redact, say
-        self.known: dict[tuple[object, ...], Told] = {}
+        self.known: dict[tuple[str, ...], Told] = {}
 
     def examine(self, pack: Pack) -> Examination:
         """Run the pack's tests. CannotTestHere or PatchlaneError where they cannot be started at all."""
@@ -131,15 +131,9 @@ class Examiner:
 
     def _pristine(self, seen: Examination, bench: Bench, file: Listed) -> Told:
         """The file on the pristine tree, from an earlier pack's run where all that decides is the same."""
-        key = (
-            seen.tree.digest,
-            seen.tests.digest,
-            *(n.digest for n in seen.needs),
-            file.path,
-            *file.environment.items(),
-        )
-        key += (bench.limits.timeout_s, bench.limits.memory_gib)
-        if key not in self.known:
+        needs = "\n".join(need.digest for need in seen.needs)
+        key = (seen.tree.digest, seen.tests.digest, needs, file.model_dump_json())
+        if key not in self.known or self.known[key].ended != "finished":  # else with another pack's limits
             self.known[key] = run_file(dataclasses.replace(bench, patched=_every(bench)), file)
         told = self.known[key]
         return dataclasses.replace(told, imported=sorted(set(told.imported) & set(bench.patched)))
@@ -147,7 +141,7 @@ class Examiner:
     def _note(self, seen: Examination, file: Listed, arm: str, told: Told) -> None:
         run = FileRun.model_validate(
             {
-                "path": file.path,
+                **file.model_dump(include={"path", "environment", "select"}),
                 "arm": arm,
                 "tests": len(told.sides),
                 "ended": told.ended,
@@ -208,11 +202,11 @@ def _require(lane: str) -> None:
 
 def _files(pack: Pack, asked: Asked, tests: Tree, patch: Path) -> list[Listed]:
     """The files asked for, those that are listed for pack and lane, or those named after a file of the patch."""
-    known = {file.path: file for file in listed(pack.folder.parent).get(pack.number, [])}
-    named = [known.get(path) or Listed(path=path) for path in asked.tests]
-    chosen = named or [file for file in known.values() if asked.lane in file.lanes]
-    if known and not chosen:
+    all_listed = listed(pack.folder.parent).get(pack.number, [])
+    known = {file.path: file for file in all_listed if asked.lane in file.lanes}
+    if all_listed and not known and not asked.tests:
         raise CannotTestHere(f"{pack.id}: {LISTED} has no file for the {asked.lane} lane", "--tests PATH")
+    chosen = [known.get(path) or Listed(path=path) for path in asked.tests] or list(known.values())
     chosen = chosen or [Listed(path=path) for path in _named_after(tests.path, patch)]
     if not chosen:
         raise CannotTestHere(f"{pack.id}: no test file is named after a patched one", f"list it in packs/{LISTED}")

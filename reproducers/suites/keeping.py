@@ -128,6 +128,11 @@ def faults(path: Path) -> list[str]:
     return rows
 
 
+def all_faults(root: Path) -> dict[Path, list[str]]:
+    """{record: faults} of every record under ``root`` that has any."""
+    return {path: rows for path in every(root) if (rows := faults(path))}
+
+
 def broken(root: Path) -> list[str]:
     """A line for each pack, pin and lane whose newest record has a test that the patch breaks."""
     newest: dict[tuple[int, str, str], UpstreamTests] = {}

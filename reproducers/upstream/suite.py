@@ -41,6 +41,13 @@ def tests_tree(store: Store, pack: Pack, sha: str, clone: Path | None = None) ->
     return store.tree("trees", f"tests-{sha}", origin, fill)
 
 
+def bundled(store: Store, packs: list[Pack], pin_names: list[str]) -> dict[str, Tree]:
+    """{store key: tree} of upstream's files at every pin of these names that says its commit."""
+    shas = [(pack, pack.pins[name].sha) for pack in packs for name in pin_names if name in pack.pins]
+    trees = [tests_tree(store, pack, sha) for pack, sha in shas if sha]
+    return {tree.path.name: tree for tree in trees}
+
+
 def _hidden_or_link(folder: str, names: list[str]) -> list[str]:
     return [name for name in names if name.startswith(".") or Path(folder, name).is_symlink()]
 
