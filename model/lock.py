@@ -1,4 +1,4 @@
-"""What a run trains on, held to model/patches.lock before it begins and to its checkpoint when it resumes.
+"""What a run trains on, held to model/patches.lock before it begins and to its checkpoint on resuming.
 
 ``python -m model.lock write`` makes the lock anew from packs and manifest, ``check`` compares it with them.
 """

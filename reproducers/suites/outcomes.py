@@ -66,6 +66,6 @@ def pytest_sessionfinish() -> None:
 
 
 def pytest_unconfigure() -> None:
-    """Bytecode of the copied tests serves no other process."""
+    """Bytecode of what was copied into the scratch folder serves no other process."""
     if sys.pycache_prefix and os.getpid() == OWNER:
-        shutil.rmtree(Path(sys.pycache_prefix, *Path(TASK["copy"]).parts[1:]), ignore_errors=True)
+        shutil.rmtree(Path(sys.pycache_prefix, *Path(TASK["copy"]).parent.parts[1:]), ignore_errors=True)

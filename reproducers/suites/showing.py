@@ -24,10 +24,10 @@ def summary(records: list[UpstreamTests], out: Console) -> None:
             rows = [row.compared for row in found.outcomes if row.test.partition("::")[0] == path]
             table.add_row(escape(path.rpartition("/")[2]), *(str(rows.count(word)) for word in WORDS))
         out.print(table)
-        for word, colour in NAMED.items():
+        for shown, colour in NAMED.items():
             for row in found.outcomes:
-                if row.compared == word:
-                    side = row.pristine if word == "mended" else row.patched
-                    out.print(f"[{colour}]{word}[/] {escape(row.test)}\n  {escape(side.error or side.outcome)}")
+                if row.compared == shown:
+                    side = row.pristine if shown == "mended" else row.patched
+                    out.print(f"[{colour}]{shown}[/] {escape(row.test)}\n  {escape(side.error or side.outcome)}")
         said = f"[red]{found.verdict.value}[/]: " if found.verdict else ""
         out.print(f"pack{found.pack:02d}: {said}{escape(found.reason)}")

@@ -77,3 +77,12 @@ def test_a_commit_that_the_clone_lacks(toy, clone):
         suite.tests_tree(toy.store, toy.pack(), "c" * 40, toy.root / "nowhere")
     with pytest.raises(CannotTestHere, match="run again with --upstream CLONE"):
         suite.tests_tree(toy.store, toy.pack(), "c" * 40)
+
+
+def test_a_bundle_has_them_by_the_key_that_a_host_asks_for(toy, clone):
+    repo, sha = clone
+    pack = toy.pack()
+    live = pack.pins["live"].model_copy(update={"sha": sha})
+    pack = pack.model_copy(update={"pins": {"live": live, "bare": live.model_copy(update={"sha": None})}})
+    tree = suite.tests_tree(toy.store, pack, sha, repo)
+    assert suite.bundled(toy.store, [pack], ["live", "bare", "fixed"]) == {f"tests-{sha}": tree}
