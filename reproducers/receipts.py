@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from reproducers.base import wording
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Exit
 from reproducers.evidence.shelf import COMMITTED, every
@@ -32,8 +33,8 @@ def verify(root: Annotated[Path, typer.Argument(help="folder of receipts")] = CO
         for row in rows:
             typer.echo(f"{path.relative_to(root)}: {row}")
     for row in keeping.broken(root):
-        typer.echo(f"{row}")
-    suites = f" and {len(kept)} records of upstream's tests" if (kept := keeping.every(root)) else ""
+        typer.echo(row)
+    suites = f" and {wording.count(len(kept), 'record')} of upstream's tests" if (kept := keeping.every(root)) else ""
     typer.echo(f"{count} receipts{suites}, {len(faults)} faulty")
     if not count:
         typer.echo(f"{root} holds no receipts; python -m reproducers.run PACK --receipts {root} writes them", err=True)

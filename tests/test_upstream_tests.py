@@ -18,7 +18,7 @@ def verb(toy):
         out, err = process.communicate(timeout=120)
         return process.returncode, out, err
 
-    run.repo = repo
+    run.repo, run.toy = repo, toy
     return run
 
 
@@ -31,8 +31,17 @@ def test_codes(verb):
     code, out, err = verb("--keep", test=BROKEN)
     assert code == 1 and "FIX_REGRESSES" in out and "Failed: DID NOT RAISE" in out, err
     assert len(list(verb.repo.glob("receipts/07/upstream-tests_*_toy-1_*.json"))) == 1
+    assert receipts_verify(verb) == "pack07 live cpu: the patch breaks 1 test of upstream's: test_core.py::test_first"
     code, out, err = verb(test="import no_such_module\n")
     assert code == 77 and "No module named 'no_such_module'" in out and "UNTESTABLE" in out, err
+
+
+def receipts_verify(verb):
+    """What `receipts verify` says of the records beside the receipts, of which there is none here."""
+    process = verb.toy.verb(verb.repo, "receipts", "verify", "receipts")
+    lines = process.communicate(timeout=60)[0].splitlines()
+    assert lines[1:] == ["0 receipts and 1 record of upstream's tests, 0 faulty"]
+    return lines[0]
 
 
 def test_bad_input(verb):
