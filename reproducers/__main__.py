@@ -13,7 +13,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("reproducers", "model")
 GROUPS = {  # the title of each group and the modules of its verbs
     "Run": ["reproducers." + name for name in ("run", "audit", "doctor", "explain", "ablate", "bundle")],
-    "Evidence": ["reproducers." + name for name in ("receipts", "manifest", "site", "sweep", "bisect", "applies")],
+    "Evidence": [
+        "reproducers." + name
+        for name in ("receipts", "manifest", "site", "sweep", "bisect", "applies", "upstream_tests")
+    ],
     "Filing": [
         "reproducers." + name for name in ("new", "export", "render", "lint", "series", "preflight", "approve", "waves")
     ],
@@ -22,7 +25,11 @@ GROUPS = {  # the title of each group and the modules of its verbs
         for name in ("train", "report", "compare", "pictures", "coverage", "describe", "data", "receipt", "lock")
     ],
 }
-RENAMED = {"model.receipt": "train-receipt", "model.lock": "train-lock"}  # beside the receipts and locks of packs
+RENAMED = {  # train-: beside the receipts and locks of packs
+    "model.receipt": "train-receipt",
+    "model.lock": "train-lock",
+    "reproducers.upstream_tests": "upstream-tests",
+}
 VERBS = {RENAMED.get(module, module.partition(".")[2]): module for group in GROUPS.values() for module in group}
 
 

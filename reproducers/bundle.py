@@ -38,6 +38,9 @@ def create(
     pins: Annotated[
         str, typer.Option(help="which trees: names of pins, separated by commas; live brings a guard's fixed too")
     ] = "live",
+    tests: Annotated[
+        bool, typer.Option(help="bring upstream's own tests too, for python -m reproducers.upstream_tests")
+    ] = False,
     output: Annotated[Path, typer.Option(help="folder of the parts")] = Path("build/bundle"),
 ) -> None:
     """Write everything that the packs need on an offline host, in parts.
@@ -45,13 +48,16 @@ def create(
     On that host run: python -m reproducers.bundle install PART..., which needs nothing but Python.
     """
     from reproducers.base import disk
+    from reproducers.record.schema import load_named
     from reproducers.trial import screen
     from reproducers.upstream.store import Store
+    from reproducers.upstream.suite import bundled
 
     disk.usable_folder(output, "--output DIR names another folder")
     out = screen.console(False)
     store, size = Store(progress=screen.Announcer(out)), part_size(split)
     trees = collect(store, packs, pins.split(","), target)
+    trees |= bundled(store, load_named(packs), pins.split(",")) if tests else {}
     engine = engine_requirements(store, target)
     stem = output / f"patchlane-{target}"
     _remove_parts(stem)

@@ -35,6 +35,7 @@ from reproducers.evidence.verification import verify_all
 from reproducers.record import engine
 from reproducers.record.entry import Entry
 from reproducers.record.schema import ROOT, load_packs
+from reproducers.suites import keeping
 
 app = typer.Typer(add_completion=False, help=__doc__)
 
@@ -99,7 +100,7 @@ def check(
 ) -> None:
     """Exit 1 if packs and receipts give another manifest, or a receipt does not verify."""
     root, packs = ROOT / "receipts", load_packs()
-    broken = verify_all(root)
+    broken = verify_all(root) | keeping.all_faults(root)
     faults = [f"{p.parent.name}/{p.name}: {'; '.join(rows)}; fix: {remedy(p)}" for p, rows in broken.items()]
     faults += heads.lost(ROOT / "manifest.yaml", root)
     if not faults:

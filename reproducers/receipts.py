@@ -23,14 +23,18 @@ app = typer.Typer(add_completion=False, help=__doc__)
 def verify(root: Annotated[Path, typer.Argument(help="folder of receipts")] = COMMITTED) -> None:
     """Recompute every digest and verdict. Exit 1, naming each change, if a receipt was changed or there is none."""
     from reproducers.evidence.verification import verify_all
+    from reproducers.suites import keeping
 
     if not root.is_dir():
         raise PatchlaneError(f"{root} is not a folder", "python -m reproducers.run PACK writes build/receipts")
-    faults, number = verify_all(root), len(every(root))
+    faults, number = verify_all(root) | keeping.all_faults(root), len(every(root))
     for path, rows in faults.items():
         for row in rows:
             typer.echo(f"{path.relative_to(root)}: {row}")
-    typer.echo(f"{count(number, 'receipt')}, {len(faults)} faulty")
+    for row in keeping.broken(root):
+        typer.echo(row)
+    suites = f" and {count(len(kept), 'record')} of upstream's tests" if (kept := keeping.every(root)) else ""
+    typer.echo(f"{count(number, 'receipt')}{suites}, {len(faults)} faulty")
     if not number:
         typer.echo(f"{root} holds no receipts; python -m reproducers.run PACK --receipts {root} writes them", err=True)
     raise typer.Exit(Exit.CONTRADICTED if faults or not number else Exit.OK)

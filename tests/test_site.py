@@ -131,7 +131,7 @@ def test_a_page_for_every_pack_and_host(real):
         assert " ".join(pack.claim.split()) in page and " ".join(pack.filing.reason.split()) in page
         newest = chain(ROOT / "receipts" / f"{pack.number:02d}")[-1]
         assert real[f"receipts/{newest.parent.name}/{newest.name}"] == newest.read_bytes()
-    aliases = {path.name.split("_")[1] for path in ROOT.glob("receipts/[0-9]*/*.json")}
+    aliases = {path.name.split("_")[1] for path in ROOT.glob("receipts/[0-9]*/[0-9]*.json")}
     assert {f"hosts/{alias}.html" for alias in aliases} <= set(real)
 
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from reproducers.record.schema import ROOT
+from reproducers.record.upstream_tests import PREFIX
 
 NAME = re.compile(r"^\d{8}T\d{6}Z_[a-z0-9-]+_[0-9a-f]{12}\.json$")
 FOLDERS = "[0-9][0-9]*"
@@ -27,8 +28,11 @@ def chain(folder: Path) -> list[Path]:
 
 
 def every(root: Path, folders: str = FOLDERS) -> list[Path]:
-    """All statements under ``root``, misnamed ones included, without the temporary files of killed writers."""
-    return sorted(path for path in root.glob(f"{folders}/*.json") if not path.name.startswith(".tmp-"))
+    """All statements under ``root``, misnamed ones included, without the temporary files of killed writers.
+
+    Records of upstream's tests, which are no statements, have a prefix of their own.
+    """
+    return sorted(path for path in root.glob(f"{folders}/*.json") if not path.name.startswith((".tmp-", PREFIX)))
 
 
 def sweep(folder: Path) -> None:
