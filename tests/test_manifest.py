@@ -74,7 +74,7 @@ def test_refresh_check_and_staleness(toy, repo):
     (repo / "manifest.yaml").write_bytes(before)
 
     table = repo / "packs/README.md"
-    assert "| validated | 1.0 | – | REPRODUCED_AND_FIXED | none | [2" in table.read_text()
+    assert "| validated | 1.0 | – | REPRODUCED_AND_FIXED | none | – | [2" in table.read_text()
     table.write_text("edited")
     assert "packs/README.md is not current" in verb(toy, repo, "check")[1]
     verb(toy, repo, "refresh")

@@ -41,7 +41,7 @@ def sit(pack: Pack, asked: Asked, say: Say) -> Sitting:
 
     CannotTestHere and ``trying.Unproved`` where the pack as it is gives no ground to try a mutant on.
     """
-    explained, picked = equivalents(pack), chosen(pack, asked)
+    explained, picked = equivalents(pack, asked.lane), chosen(pack, asked)
     total = len(picked.candidates)
     workers = asked.jobs or fitting(pack, asked.lane)
     threads = max(1, (os.cpu_count() or 1) // workers)

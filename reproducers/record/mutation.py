@@ -26,10 +26,14 @@ How = Literal["hand", "generated"]
 
 
 class Equivalent(Model):
-    """A mutant that no check can tell from the fix, by its stable name, and why that is so."""
+    """A mutant that no check can tell from the fix, by its stable name, and why that is so.
+
+    ``lane`` where only that lane's hosts cannot tell it: on a CPU every tensor is on the same device.
+    """
 
     name: Text
     reason: Text
+    lane: Literal["cpu", "cuda"] | None = None
 
 
 class Equivalents(Model):
@@ -44,16 +48,20 @@ class Equivalents(Model):
         return self
 
 
-def equivalents(pack: Pack) -> dict[str, str]:
-    """{mutant: why it is equivalent} of a pack; PatchlaneError with file and line where the file is not whole."""
+def equivalents(pack: Pack, lane: str) -> dict[str, str]:
+    """{mutant: why it is equivalent in this lane} of a pack.
+
+    PatchlaneError with file and line where the file is not whole.
+    """
     path = pack.folder / EQUIVALENT
     if not path.is_file():
         return {}
     text, data = read_yaml(path)
     try:
-        return {row.name: row.reason for row in Equivalents.model_validate(data).equivalent}
+        rows = Equivalents.model_validate(data).equivalent
     except ValidationError as error:
         raise explain(path, text, error) from error
+    return {row.name: row.reason for row in rows if row.lane in (None, lane)}
 
 
 class Subject(Model):

@@ -68,8 +68,8 @@ def loose(pack):
     return found
 
 
-def explain(pack, names):
-    rows = [{"name": name, "reason": "A toy's reason."} for name in names]
+def explain(pack, names, **more):
+    rows = [{"name": name, "reason": "A toy's reason.", **more} for name in names]
     write_tree(pack.folder, {mutation.EQUIVALENT: json.dumps({"schema_version": 1, "equivalent": rows})})
 
 
@@ -107,6 +107,10 @@ def test_what_no_check_sees_survives_until_it_is_explained(toy, pack, arms):
     code, said, _ = verb(toy)
     assert code == Exit.CONTRADICTED and "constant-gone: stale: there is no such mutant" in said
     assert verb(toy, "--only", "hand")[0] == Exit.CONTRADICTED, "also where none is tried"
+    explain(pack, names, lane="cuda")
+    assert verb(toy)[0] == Exit.CONTRADICTED, "another lane's reason is none here"
+    explain(pack, names, lane="cpu")
+    assert verb(toy)[0] == Exit.OK
 
 
 def test_another_reproducer_tries_every_mutant_anew(toy, pack, arms):
