@@ -167,6 +167,11 @@ class MutationScore(Model):
         return (self.subject.pack, self.subject.patch, self.subject.reproducer) == now
 
     @property
+    def whole(self) -> bool:
+        """Whether all mutants that are generated were tried."""
+        return self.generated is not None and self.sample is None
+
+    @property
     def cell(self) -> str:
         """Killed of all, for a table: with the explained ones, and of how many the sample was drawn."""
         tallies = [tally for tally in (self.hand, self.generated) if tally]
@@ -212,6 +217,6 @@ def faults(path: Path) -> list[str]:
 
 
 def newest(pack: Pack, root: Path) -> MutationScore | None:
-    """The newest score that speaks for the pack as it is, None where there is none."""
-    scores = (read(path) for path in reversed(records(root / f"{pack.number:02d}")))
-    return next((score for score in scores if score.of(pack)), None)
+    """The newest score of all mutants that speaks for the pack as it is, else the newest of some; None without any."""
+    scores = [score for path in records(root / f"{pack.number:02d}") if (score := read(path)).of(pack)]
+    return max(scores, key=lambda score: (score.whole, score.started), default=None)

@@ -12,6 +12,7 @@ from reproducers.base.errors import CannotTestHere
 from reproducers.base.verdicts import Exit, Verdict
 from reproducers.evidence import shelf, table, verification
 from reproducers.mutation import trying
+from reproducers.mutation.score import write
 from reproducers.mutation.sitting import Asked, chosen, sit
 from reproducers.record import mutation
 from reproducers.record.entry import Entry
@@ -207,6 +208,14 @@ def test_a_kept_score_is_evidence_and_no_statement(toy, pack, monkeypatch):
     entry = Entry(title="", kind="bug", state="draft", live="", lanes={}, lanes_without_receipt=[], tried={})
     cells = [cell.strip() for cell in table.row(pack, entry).split("|")]
     assert cells[-3] == f"{score.generated.killed}/3, a sample of {score.known}"
+
+    later = score.model_copy(update={"started": "2099-01-01T00:00:00Z", "sample": None, "seed": None})
+    least = score.model_copy(update={"started": "2099-01-02T00:00:00Z", "mutants": [], "generated": None})
+    for one in (later, least):
+        write(one, toy.root / "committed", {})
+    assert mutation.newest(pack, toy.root / "committed") == later, "a score of all mutants outweighs one of some"
+    for extra in mutation.records(path.parent)[1:]:
+        extra.unlink()
 
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b'"killed": ', b'"killed": 1'))
