@@ -159,6 +159,9 @@ class MutationScore(Model):
             tally, tried = getattr(self, how), [one for one in self.mutants if one.how == how]
             if (Tally.of(tried) if tried else None) != tally:
                 raise ValueError(f"{how}: its counts are not those of its mutants")
+        drawn = self.known if self.sample is None else self.sample
+        if self.generated is not None and self.generated.all != drawn:
+            raise ValueError(f"generated: {self.generated.all} were tried, and {drawn} were to be")
         return self
 
     def of(self, pack: Pack) -> bool:
@@ -178,7 +181,7 @@ class MutationScore(Model):
         explained = sum(tally.explained for tally in tallies)
         said = f"{sum(tally.killed for tally in tallies)}/{sum(tally.all for tally in tallies)}"
         said += f", {explained} equivalent" if explained else ""
-        return said + (f", a sample of {self.known}" if self.sample is not None else "")
+        return said + (f", {self.sample} of {self.known} drawn" if self.sample is not None else "")
 
 
 def records(folder: Path) -> list[Path]:

@@ -207,15 +207,20 @@ def test_a_kept_score_is_evidence_and_no_statement(toy, pack, monkeypatch):
 
     entry = Entry(title="", kind="bug", state="draft", live="", lanes={}, lanes_without_receipt=[], tried={})
     cells = [cell.strip() for cell in table.row(pack, entry).split("|")]
-    assert cells[-3] == f"{score.generated.killed}/3, a sample of {score.known}"
+    assert cells[-3] == f"{score.generated.killed}/3, 3 of {score.known} drawn"
 
-    later = score.model_copy(update={"started": "2099-01-01T00:00:00Z", "sample": None, "seed": None})
+    whole = {"sample": None, "seed": None, "known": 3}
+    later = score.model_copy(update={"started": "2099-01-01T00:00:00Z", **whole})
     least = score.model_copy(update={"started": "2099-01-02T00:00:00Z", "mutants": [], "generated": None})
     for one in (later, least):
         write(one, toy.root / "committed", {})
     assert mutation.newest(pack, toy.root / "committed") == later, "a score of all mutants outweighs one of some"
     for extra in mutation.records(path.parent)[1:]:
         extra.unlink()
+
+    unlike = write(score.model_copy(update={**whole, "known": 9}), toy.root / "committed", {})
+    assert "3 were tried, and 9 were to be" in mutation.faults(unlike)[0]
+    unlike.unlink()
 
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b'"killed": ', b'"killed": 1'))
