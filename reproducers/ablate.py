@@ -9,12 +9,11 @@ import typer
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Exit, Verdict
 from reproducers.base.wording import count
-from reproducers.desk.start import mutants
+from reproducers.mutation.candidates import by_hand
+from reproducers.mutation.trying import outcome, pinned_tree, prepare
 from reproducers.record.schema import load_named, load_packs
 from reproducers.trial.ablation import ablations, attempt
 from reproducers.trial.experiment import Request
-from reproducers.upstream import pins
-from reproducers.upstream.store import Store
 
 app = typer.Typer(add_completion=False, help=__doc__, pretty_exceptions_enable=False)
 
@@ -41,14 +40,15 @@ def main(
             ruling = attempt(pack, text, request).ruling
             spare += ruling.verdict is Verdict.REPRODUCED_AND_FIXED
             typer.echo(f"{pack.id} without {name}: {ruling.verdict.value}: {ruling.reason[:100]}")
-        for path in mutants.paths(pack) if lane == "cpu" else []:
-            mutant = mutants.read(path)
-            tree = pins.pin_tree(Store(), pack, pack.pins["live"], {})
-            run = attempt(pack, mutants.whole(pack, tree, mutant), request)
-            caught = mutant.catching(mutants.caught(run))
+        written = [*by_hand(pack, pinned_tree(pack))] if lane == "cpu" else []
+        ground = prepare(pack, request) if written else None
+        for mutant, candidate in written:
+            assert ground is not None
+            tried = outcome(ground, candidate)
+            caught = mutant.catching(tried.caught_by)
             missed += not caught
             result = f"caught by {', '.join(caught)}" if caught else f"not caught by {mutant.caught_by}"
-            typer.echo(f"{pack.id} with {path.stem}: {run.ruling.verdict.value}: {result}")
+            typer.echo(f"{pack.id} with {candidate.name}: {tried.verdict.value}: {result}")
     typer.echo(f"{count(spare, 'hunk')} not needed, {count(missed, 'mutant')} not caught")
     raise typer.Exit(Exit.CONTRADICTED if spare or missed else Exit.OK)
 

@@ -114,6 +114,8 @@ TERMS = {
     "store": Word("the folder of fetched artefacts and unpacked trees; PATCHLANE_STORE"),
     "hunk": Word("one connected change of a patch; every hunk of a patch must be seen running"),
     "ablation": Word("a trial that drops each hunk of a patch in turn; the bug has to come back"),
+    "mutant": Word("a patch with one mistake in it, written by hand or generated: the pack's checks have to see it"),
+    "mutation score": Word("the share of a pack's mutants that its checks see, those explained as equivalent left out"),
     "sentinel": Word("a word that is printed only when its checks have earned it, such as FIX_VALIDATED"),
     "outcome": Word("the result of one arm: bug, healthy, different or cannot_test"),
     "verdict": Word("the result of a run's arms together"),

@@ -5,21 +5,23 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from reproducers.record import mutation, upstream_tests
 from reproducers.record.schema import ROOT
-from reproducers.record.upstream_tests import PREFIX
 
 NAME = re.compile(r"^\d{8}T\d{6}Z_[a-z0-9-]+_[0-9a-f]{12}\.json$")
 FOLDERS = "[0-9][0-9]*"
 COMMITTED = ROOT / "receipts"
+WITHOUT_LOG = {mutation.PREFIX: "mutate", upstream_tests.PREFIX: "upstream_tests"}  # prefix of a record: its verb
 
 
 def remedy(path: Path) -> str:
     """The command that restores a receipt: from git if it lies in the checkout, else by a new run."""
     path = path.resolve()
+    verb = next((verb for prefix, verb in WITHOUT_LOG.items() if path.name.startswith(prefix)), "run")
     if not path.is_relative_to(COMMITTED):
-        return f"python -m reproducers.run pack{path.parent.name}"
+        return f"python -m reproducers.{verb} pack{path.parent.name}"
     stem = f"{COMMITTED.name}/{path.parent.name}/{path.stem}"
-    return f"git checkout -- {stem}.json {stem}.log"
+    return f"git checkout -- {stem}.json" + (f" {stem}.log" if verb == "run" else "")
 
 
 def chain(folder: Path) -> list[Path]:
@@ -30,9 +32,15 @@ def chain(folder: Path) -> list[Path]:
 def every(root: Path, folders: str = FOLDERS) -> list[Path]:
     """All statements under ``root``, misnamed ones included, without the temporary files of killed writers.
 
-    Records of upstream's tests, which are no statements, have a prefix of their own.
+    Mutation scores and records of upstream's tests, which are no statements, have prefixes of their own.
     """
-    return sorted(path for path in root.glob(f"{folders}/*.json") if not path.name.startswith((".tmp-", PREFIX)))
+    others = (".tmp-", *WITHOUT_LOG)
+    return sorted(path for path in root.glob(f"{folders}/*.json") if not path.name.startswith(others))
+
+
+def scores(root: Path, folders: str = FOLDERS) -> list[Path]:
+    """All mutation scores under ``root``, misnamed ones included."""
+    return sorted(root.glob(f"{folders}/{mutation.PREFIX}*.json"))
 
 
 def sweep(folder: Path) -> None:

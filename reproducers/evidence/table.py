@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from reproducers.base.verdicts import BROKEN, HEALTHY, Verdict
 from reproducers.base.wording import short
+from reproducers.evidence import shelf
+from reproducers.record import mutation
 from reproducers.record.entry import Entry
 from reproducers.record.schema import Pack
 
@@ -11,11 +13,12 @@ HEADER = """# Packs
 
 Generated from `packs/*/pack.yaml` and `receipts/` by `python -m reproducers.manifest refresh`; never edited.
 "Bug in" lists what receipts show broken, "not in" what they show healthy; a lane's cell is its newest verdict at the
-live pin, and a lane that cannot exist says so in `pack.yaml`. [What the
+live pin, and a lane that cannot exist says so in `pack.yaml`. "Mutants killed" are the mistakes in the patch that its
+checks see, by the newest score of patch and reproducer as they are (`python -m reproducers.mutate`). [What the
 states and the words mean](../docs/glossary.md).
 
-| pack | upstream | bug | kind | state | bug in | not in | cpu | cuda | newest receipt |
-|---|---|---|---|---|---|---|---|---|---|
+| pack | upstream | bug | kind | state | bug in | not in | cpu | cuda | mutants killed | newest receipt |
+|---|---|---|---|---|---|---|---|---|---|---|
 """
 
 
@@ -40,6 +43,12 @@ def _newest(entry: Entry) -> str:
     return f"[{last.taken} {last.host.alias}](../receipts/{last.receipt})"
 
 
+def _killed(pack: Pack) -> str:
+    """Killed of all mutants, by the newest kept score of the patch and the reproducer as they are."""
+    score = mutation.newest(pack, shelf.COMMITTED)
+    return score.cell if score else "–"
+
+
 def row(pack: Pack, entry: Entry) -> str:
     """One pack's line."""
     cells = [
@@ -52,6 +61,7 @@ def row(pack: Pack, entry: Entry) -> str:
         _names(entry.tried, HEALTHY),
         _lane(pack, entry, "cpu"),
         _lane(pack, entry, "cuda"),
+        _killed(pack),
         _newest(entry),
     ]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"

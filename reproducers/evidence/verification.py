@@ -13,6 +13,7 @@ from reproducers.base.clock import today
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Verdict
 from reproducers.evidence import binding, shelf
+from reproducers.record import mutation
 from reproducers.record.receipt import Details, Statement, faults_of
 from reproducers.record.schema import ROOT
 from reproducers.trial.rulings import rule, rule_guard, rule_pristine, sentinels
@@ -145,6 +146,7 @@ def verify_all(root: Path, folders: str = shelf.FOLDERS) -> dict[Path, list[str]
                 "the statement of this log is missing; python -m reproducers.manifest refresh SOURCE"
                 " completes an interrupted import"
             ]
+    faults |= {path: mutation.faults(path) for path in shelf.scores(root, folders)}
     return {path: rows for path, rows in faults.items() if rows}
 
 

@@ -183,6 +183,20 @@ def _bench(run: Run, tree: Tree, pin: Pin | None, lane: Lane, store: Store, tell
     return Bench(lane, label, tree, needs, store, tell)
 
 
+def bench_of(run: Run, store: Store, tell: Say) -> Bench:
+    """Where the arms of a run, which got its tree, can run again. CannotTestHere as ``execute`` has it."""
+    assert run.tree is not None
+    return _bench(run, run.tree, run.pin, _lane(run.pack, run.request), store, tell)
+
+
+def with_patch_of(pack: Pack, run: Run, bench: Bench) -> Run:
+    """A run of ``pack``, which differs by its patch: a new patched arm beside the pristine one that ``run`` had."""
+    again = dataclasses.replace(run, pack=pack, patch=None, patched=[], hunks={}, log=[])
+    strip = patching.strip_for(bench.tree.path, pack.upstream.source_root)
+    again.ruling = _patched(again, bench, strip, seed=0)
+    return again
+
+
 def _lane(pack: Pack, request: Request) -> Lane:
     """The requested lane. Raises CannotTestHere if the pack lacks it, or this host lacks its requirements."""
     if request.lane not in pack.lanes:

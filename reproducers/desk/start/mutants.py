@@ -6,9 +6,10 @@ with the fix. A mutant proves the reproducer, so nobody upstream gets it and no 
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -62,8 +63,19 @@ def whole(pack: Pack, tree: Tree, mutant: Mutant) -> str:
 
     Raises PatchlaneError if either applies with fuzz or offset, or not at all.
     """
+    with patched_files(pack, tree, mutant.path) as root:
+        _apply(pack, root, mutant.path)
+        return difference(root)
+
+
+@contextlib.contextmanager
+def patched_files(pack: Pack, tree: Tree, *others: Path) -> Iterator[Path]:
+    """A folder with the patched files under the names that fix.patch has, for ``difference``; gone at the end.
+
+    With the files that ``others``, patches too, name. PatchlaneError where fix.patch does not apply as it stands.
+    """
     strip = patching.strip_for(tree.path, pack.upstream.source_root)
-    sets = [patching.files(path) for path in (pack.patch, mutant.path)]
+    sets = [patching.files(path) for path in (pack.patch, *others)]
     names = {name for files in sets for file in files for name in (file.source_file, file.target_file) if name}
     with tempfile.TemporaryDirectory(prefix="patchlane-") as scratch:
         root = Path(scratch).resolve()
@@ -74,14 +86,22 @@ def whole(pack: Pack, tree: Tree, mutant: Mutant) -> str:
                 shutil.copyfile(source, copy)
         for args in (("init", "-q"), ("add", "-A")):
             git(*args, cwd=root)
-        for path in (pack.patch, mutant.path):
-            fit = patching.classify(root, path, strip=1)
-            if fit.kind is not patching.ApplyClass.CLEAN:
-                where = path.relative_to(pack.folder)
-                raise PatchlaneError(f"{pack.folder.name}/{where}: {fit.kind.value}: {fit.message}", REBASE)
-            patching.apply(root, path, strip=1)
-        git("add", "-AN", cwd=root)
-        return git("diff", cwd=root).stdout
+        _apply(pack, root, pack.patch)
+        yield root
+
+
+def _apply(pack: Pack, root: Path, path: Path) -> None:
+    fit = patching.classify(root, path, strip=1)
+    if fit.kind is not patching.ApplyClass.CLEAN:
+        where = path.relative_to(pack.folder)
+        raise PatchlaneError(f"{pack.folder.name}/{where}: {fit.kind.value}: {fit.message}", REBASE)
+    patching.apply(root, path, strip=1)
+
+
+def difference(root: Path) -> str:
+    """What the folder of ``patched_files`` holds by now, as one patch of the pristine tree."""
+    git("add", "-AN", cwd=root)
+    return git("diff", cwd=root).stdout
 
 
 def caught(run: Run) -> list[str]:

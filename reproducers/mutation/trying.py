@@ -1,0 +1,176 @@
+"""Mutants tried: the pack's own run once, then each mutant's patched arm alone beside that run's pristine arm.
+
+What became of a mutant is kept in the store by content, ``cache/mutants/KEY.json``, so that only new ones run again.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import hashlib
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from reproducers.base.errors import CannotTestHere, PatchlaneError
+from reproducers.base.files import file_sha256, json_sha256, scratch_folder, write_atomic
+from reproducers.base.verdicts import Exit, Verdict
+from reproducers.desk.start import mutants as hand
+from reproducers.record import engine
+from reproducers.record.mutation import How, Tried
+from reproducers.record.schema import Model, Pack
+from reproducers.trial.ablation import with_patch
+from reproducers.trial.arms import kill_children
+from reproducers.trial.experiment import Bench, Request, Run, bench_of, execute, with_patch_of
+from reproducers.upstream import pins
+from reproducers.upstream.store import Store, Tree
+
+COMPILERS = ("triton", "tilelang", "inductor", "bytecode/interpreter")  # caches by content, which all trees share
+Ended = Callable[[int, Tried, float], None]
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A mutant to try: the ``text`` of the whole patch with the mistake in it."""
+
+    name: str
+    how: How
+    where: str
+    text: str
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+class Outcome(Model):
+    """What is kept of a mutant's run. ``checks``: how many the patched arm made."""
+
+    verdict: Verdict
+    reason: str
+    caught_by: list[str]
+    checks: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ground:
+    """What all mutants of a pack are tried on: its own run, where that ran, and what decides beside a mutant's text."""
+
+    run: Run
+    bench: Bench
+    key: dict[str, object]
+
+    @property
+    def tree(self) -> Tree:
+        return self.bench.tree
+
+
+class Unproved(PatchlaneError):
+    """The pack itself does not do what it claims, so nothing can be said of a mutant."""
+
+    exit_code = Exit.CONTRADICTED
+
+
+def pinned_tree(pack: Pack) -> Tree:
+    """The tree of the pack's live pin, which mutants are made for."""
+    return pins.pin_tree(Store(), pack, pack.pins["live"], {})
+
+
+def prepare(pack: Pack, request: Request, tell: Callable[[str], None] = lambda line: None) -> Ground:
+    """Run the pack as it is. CannotTestHere where that cannot be tested, Unproved where its fix does not hold."""
+    run = execute(pack, request, Store(), lambda arm, line: tell(f"[{arm}] {line}"))
+    ruling = run.ruling
+    if ruling.verdict is Verdict.UNTESTABLE:
+        raise CannotTestHere(f"{pack.id}: {ruling.reason}", ruling.remedy)
+    if ruling.verdict is not Verdict.REPRODUCED_AND_FIXED:
+        said = f"{pack.id} without a mistake: {ruling.verdict.value}: {ruling.reason}"
+        raise Unproved(said, f"python -m reproducers.run {pack.id} --lane {request.lane}; no mutant was tried")
+    bench = bench_of(run, Store(), lambda arm, line: None)
+    stamp = run.pristine[-1].stamp
+    key = {
+        "reproducer": file_sha256(pack.reproducer),
+        "record": file_sha256(pack.folder / "pack.yaml"),
+        "tree": bench.tree.digest,
+        "needs": [need.digest for need in bench.needs],
+        "lane": request.lane,
+        "threads": request.threads,
+        "timeout": request.timeout_s,
+        "versions": stamp.versions if stamp else {},
+        "machine": stamp.host.model_dump(exclude={"alias"}) if stamp else {},
+        "engine": engine.digest(),
+        "ours": [file_sha256(Path(__file__)), file_sha256(Path(str(hand.__file__)))],
+    }
+    return Ground(run, bench, key)
+
+
+def attempt(ground: Ground, text: str) -> Run:
+    """A run of the pack with another patch, its patched arm in a store that is gone afterwards."""
+    real = ground.bench.store.root
+    with scratch_folder(real / "mutants") as root, tempfile.TemporaryDirectory(prefix="patchlane-") as scratch:
+        for name in COMPILERS:
+            (real / "cache" / name).mkdir(parents=True, exist_ok=True)
+            (root / "cache" / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / "cache" / name).symlink_to(real / "cache" / name)
+        bench = dataclasses.replace(ground.bench, store=Store(root))
+        return with_patch_of(with_patch(ground.run.pack, text, Path(scratch)), ground.run, bench)
+
+
+def outcome(ground: Ground, candidate: Candidate) -> Outcome:
+    """What becomes of a mutant, from the store where it is known; what could not be tested is not kept."""
+    path = ground.bench.store.root / "cache" / "mutants" / f"{json_sha256([ground.key, candidate.sha256])}.json"
+    with contextlib.suppress(OSError, ValidationError):
+        return Outcome.model_validate_json(path.read_bytes())
+    run = attempt(ground, candidate.text)
+    made = [check.name for arm in run.patched[-1:] for check in arm.checks if check.state != "skipped"]
+    found = Outcome(
+        verdict=run.ruling.verdict, reason=run.ruling.reason, caught_by=_once(hand.caught(run)), checks=made
+    )
+    if found.verdict is not Verdict.UNTESTABLE:
+        write_atomic(path, json.dumps(found.model_dump(mode="json")).encode())
+    return found
+
+
+def _once(names: list[str]) -> list[str]:
+    return list(dict.fromkeys(names))
+
+
+def try_all(
+    ground: Ground, candidates: list[Candidate], workers: int, explained: dict[str, str], ended: Ended
+) -> list[tuple[Tried, Outcome]]:
+    """Each mutant's result, in order; ``ended(number so far, result, seconds since the start)`` as they come.
+
+    An interrupt ends every arm before it propagates.
+    """
+    started = time.monotonic()
+
+    def one(candidate: Candidate) -> tuple[Tried, Outcome]:
+        found = outcome(ground, candidate)
+        tried = Tried(
+            name=candidate.name,
+            how=candidate.how,
+            where=candidate.where,
+            patch=candidate.sha256,
+            verdict=found.verdict,
+            reason=found.reason,
+            caught_by=found.caught_by,
+            explained=candidate.name in explained,
+        )
+        return tried, found
+
+    pool = concurrent.futures.ThreadPoolExecutor(workers)
+    try:
+        futures = [pool.submit(one, candidate) for candidate in candidates]
+        for number, future in enumerate(concurrent.futures.as_completed(futures), 1):
+            ended(number, future.result()[0], time.monotonic() - started)
+        return [future.result() for future in futures]
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        kill_children()
+        raise
+    finally:
+        pool.shutdown(wait=True)
