@@ -9,9 +9,9 @@ import typer
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Exit, Verdict
 from reproducers.base.wording import count
-from reproducers.mutation.candidates import by_hand
-from reproducers.mutation.trying import outcome, pinned_tree, prepare
 from reproducers.record.schema import load_named, load_packs
+from reproducers.studies.mutation.candidates import by_hand
+from reproducers.studies.mutation.trying import outcome, pinned_tree, prepare
 from reproducers.trial.ablation import ablations, attempt
 from reproducers.trial.experiment import Request
 

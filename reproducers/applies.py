@@ -29,9 +29,9 @@ def main(
     chosen = load_named(packs) if packs else load_packs()
     if offline:
         os.environ["PATCHLANE_OFFLINE"] = "1"
+    from reproducers.studies.versions import applying
     from reproducers.trial import screen
     from reproducers.upstream.store import Store
-    from reproducers.versions import applying
 
     out = screen.console(as_json)
     rows = applying.newest(chosen, newest, Store(progress=screen.Announcer(out)))

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from reproducers.installed.environment import Environment
-    from reproducers.installed.judgement import Answer
     from reproducers.record.fingerprint import Fingerprints
+    from reproducers.studies.installed.environment import Environment
+    from reproducers.studies.installed.judgement import Answer
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -44,9 +44,9 @@ def main(
     """Audit an environment."""
     from reproducers.base.errors import PatchlaneError
     from reproducers.base.files import write_atomic
-    from reproducers.installed import environment, judgement, report
     from reproducers.record import fingerprint
     from reproducers.record.schema import load_named, load_packs
+    from reproducers.studies.installed import environment, judgement, report
 
     if write:
         return _write()
@@ -67,7 +67,7 @@ def main(
         answers = _measured(answers, seen)
     if sarif:
         from reproducers.base import disk
-        from reproducers.installed.sarif import sarif as log
+        from reproducers.studies.installed.sarif import sarif as log
 
         disk.usable_file(sarif, "--sarif FILE names another file")
         write_atomic(sarif, (json.dumps(log(answers, chosen, Path.cwd()), indent=1) + "\n").encode())
@@ -77,8 +77,8 @@ def main(
 
 def _measured(answers: list[Answer], seen: Environment) -> list[Answer]:
     """The answers with those measured that digests left open."""
-    from reproducers.installed.measured import measured
     from reproducers.record.schema import load_named
+    from reproducers.studies.installed.measured import measured
     from reproducers.upstream.store import Store
 
     store = Store()
@@ -89,9 +89,9 @@ def _write() -> None:
     """Write the fingerprints; say which trees could not be got, and so keep what the file said of them."""
     from reproducers.base.files import write_atomic
     from reproducers.evidence.shelf import COMMITTED
-    from reproducers.installed.known import made
     from reproducers.record import fingerprint
     from reproducers.record.schema import load_packs
+    from reproducers.studies.installed.known import made
     from reproducers.upstream.store import Store
 
     packs = load_packs()

@@ -42,9 +42,9 @@ def main(
     (chosen,) = choice.chosen([pack], False, lane, "pristine")
     from reproducers.base import disk
     from reproducers.evidence import saving, shelf
+    from reproducers.studies.versions import asking, bisecting, block, ends, sweeping
     from reproducers.trial import screen
     from reproducers.upstream.store import Store
-    from reproducers.versions import asking, bisecting, block, ends, sweeping
 
     disk.usable_folder(receipts, "--receipts DIR names another folder")
     out = screen.console(as_json=True)  # people's lines go to stderr: the block alone is on stdout

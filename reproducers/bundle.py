@@ -49,9 +49,9 @@ def create(
     """
     from reproducers.base import disk
     from reproducers.record.schema import load_named
+    from reproducers.studies.suites.suite import bundled
     from reproducers.trial import screen
     from reproducers.upstream.store import Store
-    from reproducers.upstream.suite import bundled
 
     disk.usable_folder(output, "--output DIR names another folder")
     out = screen.console(False)

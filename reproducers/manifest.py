@@ -35,7 +35,7 @@ from reproducers.evidence.verification import verify_all
 from reproducers.record import engine
 from reproducers.record.entry import Entry
 from reproducers.record.schema import ROOT, load_packs
-from reproducers.suites import keeping
+from reproducers.studies.suites import keeping
 
 app = typer.Typer(add_completion=False, help=__doc__)
 
@@ -109,9 +109,7 @@ def check(
             if not (ROOT / name).exists() or (ROOT / name).read_text() != text:
                 faults.append(f"{name} is not current; fix: python -m reproducers.manifest refresh")
         _tell_engines(content.packs, root, verbose)
-    for fault in faults:
-        typer.echo(fault)
-    typer.echo(f"manifest check: {count(len(faults), 'fault') if faults else 'clean'}")
+    typer.echo("\n".join([*faults, f"manifest check: {count(len(faults), 'fault') if faults else 'clean'}"]))
     raise typer.Exit(Exit.CONTRADICTED if faults else Exit.OK)
 
 

@@ -45,8 +45,8 @@ def main(
     from reproducers.base import disk
     from reproducers.evidence import shelf
     from reproducers.evidence.receipts import alias
-    from reproducers.mutation import score
-    from reproducers.mutation.sitting import Asked, chosen, sit
+    from reproducers.studies.mutation import score
+    from reproducers.studies.mutation.sitting import Asked, chosen, sit
 
     asked, ends = Asked(only, sample, seed, lane, jobs, timeout), []  # type: ignore[arg-type]
     alias(host)

@@ -23,7 +23,7 @@ app = typer.Typer(add_completion=False, help=__doc__)
 def verify(root: Annotated[Path, typer.Argument(help="folder of receipts")] = COMMITTED) -> None:
     """Recompute every digest and verdict. Exit 1, naming each change, if a receipt was changed or there is none."""
     from reproducers.evidence.verification import verify_all
-    from reproducers.suites import keeping
+    from reproducers.studies.suites import keeping
 
     if not root.is_dir():
         raise PatchlaneError(f"{root} is not a folder", "python -m reproducers.run PACK writes build/receipts")

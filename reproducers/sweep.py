@@ -48,12 +48,12 @@ def main(
         raise PatchlaneError("--commits are of one pack and a clone", "sweep pack05 --commits SHA --upstream CLONE")
     from reproducers.base import disk
     from reproducers.evidence import saving, shelf
+    from reproducers.studies.versions import asking, sweeping
+    from reproducers.studies.versions import releases as published
+    from reproducers.studies.versions.answers import affected
+    from reproducers.studies.versions.commits import named
     from reproducers.trial import screen
     from reproducers.upstream.store import Store
-    from reproducers.versions import asking, sweeping
-    from reproducers.versions import releases as published
-    from reproducers.versions.answers import affected
-    from reproducers.versions.commits import named
 
     disk.usable_folder(receipts, "--receipts DIR names another folder")
     out = screen.console(as_json)

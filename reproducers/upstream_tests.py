@@ -44,7 +44,7 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="the records as JSON on stdout")] = False,
 ) -> None:
     """Exit 1 when a patch breaks a test of upstream's, 77 when none could be run, 0 otherwise."""
-    from reproducers.suites import keeping, showing
+    from reproducers.studies.suites import keeping, showing
 
     if take is not None:
         for path in keeping.take(take, KEPT):
@@ -56,7 +56,7 @@ def main(
     if offline:
         os.environ["PATCHLANE_OFFLINE"] = "1"
     from reproducers.base import disk
-    from reproducers.suites.examination import Asked, Examiner
+    from reproducers.studies.suites.examination import Asked, Examiner
     from reproducers.trial import screen
     from reproducers.trial.arms import kill_children
     from reproducers.upstream.store import Store

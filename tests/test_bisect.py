@@ -11,8 +11,8 @@ from reproducers import bisect
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.base.verdicts import Exit
 from reproducers.evidence import verification
-from reproducers.versions import asking
-from reproducers.versions.answers import Word
+from reproducers.studies.versions import asking
+from reproducers.studies.versions.answers import Word
 
 
 def bisected(*args):

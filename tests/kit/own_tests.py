@@ -3,7 +3,7 @@
 from toy import Toy, write_tree
 
 from reproducers.record.schema import Pack
-from reproducers.suites.examination import Asked, Examination, Examiner
+from reproducers.studies.suites.examination import Asked, Examination, Examiner
 from reproducers.upstream.store import tree_digest
 
 SHA = "a" * 40  # of the toy's pin

@@ -2,8 +2,8 @@
 
 from toy import FIRST, SOURCE, TOTAL, edited, write_tree
 
-from reproducers.installed.functions import functions
 from reproducers.record.fingerprint import Fingerprint, Fingerprints, KnownTree
+from reproducers.studies.installed.functions import functions
 
 NAMES = ("toyup/core.py:first", "toyup/core.py:total")
 PATCHED = edited(TOTAL, FIRST)

@@ -1,0 +1,239 @@
+"""Fingerprints from receipts, patches and the store's trees: whatever a receipt shows, as digests of functions."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from reproducers.base.errors import CannotTestHere
+from reproducers.base.files import file_sha256
+from reproducers.base.verdicts import BROKEN, HEALTHY, Verdict
+from reproducers.evidence import booking
+from reproducers.evidence.receipts import statement_of
+from reproducers.evidence.shelf import chain
+from reproducers.record.fingerprint import Fingerprint, Fingerprints, KnownTree
+from reproducers.record.receipt import Statement
+from reproducers.record.schema import Pack, Pin
+from reproducers.studies.installed.functions import functions
+from reproducers.upstream import patching, pins
+from reproducers.upstream.store import Store
+
+REFUTED = (Verdict.FIX_INEFFECTIVE, Verdict.FIX_REGRESSES)
+Code = dict[str, str]  # {"path:qualified name": digest} of a few files
+
+
+@dataclass
+class Tried:
+    """What receipts say of one tree with one set of needs: the newest verdict of each lane that could test."""
+
+    pin: Pin
+    needs: tuple[str, ...]
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    patches: dict[str, Path | None] = field(default_factory=dict)  # by lane; None: changed since, or no patch
+
+    @property
+    def state(self) -> str | None:
+        """``buggy`` or ``fixed``; None where lanes disagree or saw neither."""
+        said = set(self.verdicts.values())
+        if said and said <= {*BROKEN, *REFUTED}:
+            return "buggy"
+        return "fixed" if said and said <= set(HEALTHY) else None
+
+    @property
+    def patch(self) -> Path | None:
+        """The patch that mends it: validated on every lane that tried one, and not changed since."""
+        said = [lane for lane, verdict in self.verdicts.items() if verdict is Verdict.REPRODUCED_AND_FIXED]
+        refuted = any(verdict in REFUTED for verdict in self.verdicts.values())
+        found = {self.patches[lane] for lane in said}
+        return found.pop() if len(found) == 1 and not refuted else None
+
+
+def tried(pack: Pack, root: Path) -> list[Tried]:
+    """All trees of which receipts under ``root`` say something, releases first, oldest first."""
+    found = dict[tuple[str, tuple[str, ...]], Tried]()
+    for path in chain(root / f"{pack.number:02d}"):
+        body = statement_of(path)
+        seen = body.details
+        if seen.pin is None or not booking.counts(seen) or booking.mismatch(pack, body):
+            continue
+        _say(found, pack, seen.pin, seen.at, seen.lane, seen.verdict, _patch(pack, body))
+        if "REGRESSION_GUARD_PASSED" in seen.sentinels and seen.fixed_pin:
+            _say(found, pack, seen.fixed_pin, "fixed", seen.lane, Verdict.FIXED_UPSTREAM, None)
+    return sorted(found.values(), key=lambda each: (*_order(each.pin), each.needs))
+
+
+def _say(
+    found: dict[tuple[str, tuple[str, ...]], Tried],
+    pack: Pack,
+    pin: Pin,
+    at: str,
+    lane: str,
+    verdict: Verdict,
+    patch: Path | None,
+) -> None:
+    needs = tuple(pack.pins.get(at, pack.pins["live"]).needs)
+    each = found.setdefault((pin.origin.key, needs), Tried(pin, needs))
+    each.verdicts[lane], each.patches[lane] = verdict, patch
+
+
+def _patch(pack: Pack, body: Statement) -> Path | None:
+    """The patch that a receipt is about, where it still is the pack's."""
+    patch = pack.patch_at(body.details.at)
+    return patch if patch and body.digests.get(patch.name) == file_sha256(patch) else None
+
+
+def _order(pin: Pin) -> tuple[bool, Version, str]:
+    try:
+        return (not pin.release, Version(pin.release or "0"), pin.origin.key)
+    except InvalidVersion:
+        return (True, Version("0"), pin.origin.key)
+
+
+def made(packs: list[Pack], root: Path, store: Store, before: Fingerprints) -> tuple[Fingerprints, list[str]]:
+    """(the fingerprints that receipts under ``root`` give, what could not be made anew).
+
+    Trees that cannot be got keep what ``before`` says of them.
+    """
+    result, wanting = dict[str, Fingerprint](), list[str]()
+    source = _Source(store)
+    for pack in packs:
+        if not names_bug(pack):
+            continue
+        known = before.packs.get(pack.id)
+        trees = list(_trees(pack, tried(pack, root), source, known.trees if known else [], wanting))
+        found = Fingerprint(distribution=pack.upstream.distribution, package=pack.upstream.package, trees=trees)
+        if found.trees:
+            result[pack.id] = found
+    return Fingerprints(packs=result), wanting
+
+
+def names_bug(pack: Pack) -> bool:
+    """Whether a pack names a bug that an environment can be rid of: no refactor, no report that is held."""
+    return pack.kind != "refactor" and not (pack.kind == "report" and pack.filing.decision == "hold")
+
+
+class _Source:
+    """Files of trees in the store; each tree is checked once."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.roots = dict[tuple[str, str], Path | CannotTestHere]()
+
+    def root(self, pack: Pack, pin: Pin) -> Path:
+        """The folder of a pin's tree; CannotTestHere where it cannot be got."""
+        key = (pack.upstream.distribution, pin.origin.key)
+        if key not in self.roots:
+            try:
+                self.roots[key] = pins.pin_tree(self.store, pack, pin, {}).path
+            except CannotTestHere as error:
+                self.roots[key] = error
+        found = self.roots[key]
+        if isinstance(found, CannotTestHere):
+            raise found
+        return found
+
+
+def _trees(
+    pack: Pack, known: list[Tried], source: _Source, before: list[KnownTree], wanting: list[str]
+) -> Iterator[KnownTree]:
+    """The trees of one pack, each with its functions; the patched tree follows the one that its patch is for."""
+    rows = list[tuple[Tried, str, Path | None, Code]]()
+    kept = list[KnownTree]()
+    wanted = {path for each in known if each.patch for path in _paths(pack, each.patch)}
+    for each in known:
+        if each.state is None:
+            continue
+        if not wanted:  # no patch says which functions matter: the release alone is what is known
+            rows.append((each, each.state, None, {}))
+            continue
+        try:
+            root = source.root(pack, each.pin)
+        except CannotTestHere:
+            kept += [tree for tree in before if tree.name == each.pin.origin.key]
+            wanting.append(f"{pack.id} at {each.pin.origin}")
+            continue
+        pristine = code(patching.import_root(root, pack.upstream.source_root), wanted)
+        rows.append((each, each.state, each.patch, pristine))
+        if each.patch:
+            rows.append((each, "patched", each.patch, patched_code(pack, root, each.patch, wanted)))
+    names = {name for tree in kept for name in tree.code} | _changed(rows)
+    deciding = _deciding(pack)
+    fresh = [_tree(pack, *row, names, deciding) for row in rows]
+    order = {each.pin.origin.key: place for place, each in enumerate(known)}
+    unique = {tree.model_dump_json(): tree for tree in [*fresh, *kept]}
+    yield from sorted(unique.values(), key=lambda tree: order[tree.name])
+
+
+def _paths(pack: Pack, patch: Path) -> set[str]:
+    """The Python files that a patch names, below the import root."""
+    place = pack.upstream.source_root.removeprefix(".").rstrip("/")
+    found = (str(file.path).removeprefix(f"{place}/") for file in patching.files(patch))
+    return {path for path in found if path.startswith(f"{pack.upstream.package}/") and path.endswith(".py")}
+
+
+def code(root: Path, paths: set[str]) -> Code:
+    """The digests of all functions of these files of an import root; none of a file that is not there."""
+    found = Code()
+    for path in sorted(paths):
+        if (root / path).is_file():
+            found |= {f"{path}:{name}": f.digest for name, f in functions((root / path).read_bytes()).items()}
+    return found
+
+
+def patched_code(pack: Pack, tree: Path, patch: Path, paths: set[str]) -> Code:
+    """The same of the tree with the patch; only the files in question are copied."""
+    strip, outer = patching.strip_for(tree, pack.upstream.source_root), pack.upstream.source_root
+    with tempfile.TemporaryDirectory(prefix="patchlane-") as scratch:
+        copy = Path(scratch)
+        base = copy / patching.import_root(tree, outer).relative_to(tree)
+        base.mkdir(parents=True, exist_ok=True)
+        for path in paths:
+            origin = patching.import_root(tree, outer) / path
+            if origin.is_file():
+                (base / path).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(origin, base / path)
+        patching.apply(copy, patch, strip)
+        return code(base, paths)
+
+
+def _changed(rows: list[tuple[Tried, str, Path | None, Code]]) -> set[str]:
+    """The functions that some patch changes, adds or deletes."""
+    names = set[str]()
+    for (_, _, _, before), (_, state, _, after) in itertools.pairwise(rows):
+        if state == "patched":
+            names |= {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+    return names
+
+
+def _tree(
+    pack: Pack, each: Tried, state: str, patch: Path | None, found: Code, names: set[str], deciding: set[str]
+) -> KnownTree:
+    needs = pins.needs_of(pack, each.pin.model_copy(update={"needs": list(each.needs)}))
+    beside = {need.distribution: need.release for need in needs if need.distribution in deciding}
+    return KnownTree.model_validate(
+        {
+            "name": each.pin.origin.key,
+            "release": None if each.pin.stacked_on else each.pin.release,
+            "state": state,
+            "patch": patch.name if patch else None,
+            "beside": beside if state != "patched" else {},
+            "code": {name: found.get(name) for name in sorted(names)},
+        }
+    )
+
+
+def _deciding(pack: Pack) -> set[str]:
+    """Distributions of which another release beside the same tree gives another answer, as the pins say."""
+    names = set[str]()
+    for one, two in itertools.combinations(pack.pins, 2):
+        pair = [pack.pins[one], pack.pins[two]]
+        if pair[0].origin == pair[1].origin and pack.healthy_at(one) != pack.healthy_at(two):
+            mine, theirs = ({(n.distribution, n.release) for n in pins.needs_of(pack, pin)} for pin in pair)
+            names |= {distribution for distribution, _ in mine ^ theirs}
+    return names

@@ -1,0 +1,53 @@
+"""An audit as SARIF 2.1.0, which code hosts show beside the code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from reproducers.record.schema import Pack
+from reproducers.studies.installed.judgement import Answer
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+
+
+def sarif(answers: list[Answer], packs: list[Pack], folder: Path) -> dict[str, Any]:
+    """The log: a rule for each pack, a result for each unpatched bug, a notification for what is unknown.
+
+    Files under ``folder`` are named relative to it, as code hosts want them.
+    """
+    claims = {pack.id: pack.claim for pack in packs}
+    rules = [
+        {"id": a.pack, "shortDescription": {"text": a.cost}, "fullDescription": {"text": claims[a.pack]}}
+        for a in answers
+    ]
+    results = [
+        {
+            "ruleId": answer.pack,
+            "ruleIndex": index,
+            "level": "error",
+            "message": {"text": f"{answer.cost}. {answer.reason}; fix: {answer.remedy}"},
+            "locations": [_location(answer, folder)],
+        }
+        for index, answer in enumerate(answers)
+        if answer.state == "buggy"
+    ]
+    notes = [
+        {"level": "warning", "message": {"text": f"{a.pack}: {a.reason}"}, "associatedRule": {"id": a.pack}}
+        for a in answers
+        if a.state == "unknown"
+    ]
+    invocation = {"executionSuccessful": True, "toolExecutionNotifications": notes}
+    tool = {"driver": {"name": "patchlane-audit", "rules": rules}}
+    run = {"tool": tool, "invocations": [invocation], "results": results}
+    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def _location(answer: Answer, folder: Path) -> dict[str, Any]:
+    """The first function in question; where only a release was judged, the distribution's name."""
+    place = answer.places[0] if answer.places else None
+    if place is None:
+        return {"logicalLocations": [{"name": answer.distribution, "kind": "module"}]}
+    path = Path(place.file).resolve()
+    uri = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.as_uri()
+    return {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": {"startLine": place.line}}}

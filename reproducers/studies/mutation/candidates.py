@@ -1,0 +1,68 @@
+"""Which mutants of a pack are tried: those written by hand, and those generated from the lines that its patch adds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from reproducers.desk.start import mutants as hand
+from reproducers.record.schema import Pack
+from reproducers.studies.mutation import generated
+from reproducers.studies.mutation.generated import Generated
+from reproducers.studies.mutation.trying import Candidate
+from reproducers.upstream.store import Tree
+
+Only = Literal["hand", "generated"]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The mutants to try; ``known`` is how many generated ones there are, ``names`` those of all, chosen or not."""
+
+    hand: list[tuple[hand.Mutant, Candidate]]
+    generated: list[tuple[Generated, Candidate]]
+    known: int
+    names: frozenset[str]
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        return [candidate for _, candidate in (*self.hand, *self.generated)]
+
+    @property
+    def diffs(self) -> dict[str, str]:
+        """{mutant: its difference to the patched files}."""
+        written = {c.name: m.path.read_text().partition("\n\n")[2] for m, c in self.hand}
+        return written | {candidate.name: mutant.diff for mutant, candidate in self.generated}
+
+    def listing(self) -> Iterator[str]:
+        """A line a mutant: its name, its place, and its mistake."""
+        yield from (f"{candidate.name}  {candidate.where}  {mutant.why}" for mutant, candidate in self.hand)
+        yield from generated.listing([mutant for mutant, _ in self.generated])
+
+
+def choose(pack: Pack, tree: Tree, only: Only | None, sample: int | None, seed: int) -> Chosen:
+    """The pack's mutants for the pristine ``tree``; ``sample`` draws from the generated ones alone."""
+    written = [*by_hand(pack, tree)]
+    with hand.patched_files(pack, tree) as root:
+        known = generated.of(pack, root)
+        drawn = generated.sample(known, sample, seed) if only != "hand" else []
+        made = [(mutant, _candidate(root, mutant)) for mutant in drawn]
+    names = frozenset([mutant.name for mutant in known] + [candidate.name for _, candidate in written])
+    return Chosen(written if only != "generated" else [], made, len(known), names)
+
+
+def by_hand(pack: Pack, tree: Tree) -> Iterator[tuple[hand.Mutant, Candidate]]:
+    """The pack's hand-written mutants, each with its whole patch."""
+    for path in hand.paths(pack):
+        mutant = hand.read(path)
+        yield mutant, Candidate(path.stem, "hand", f"mutants/{path.name}", hand.whole(pack, tree, mutant))
+
+
+def _candidate(root: Path, mutant: Generated) -> Candidate:
+    path = root / mutant.path
+    path.write_bytes(mutant.after.encode())
+    text = hand.difference(root)
+    path.write_bytes(mutant.before.encode())
+    return Candidate(mutant.name, "generated", mutant.where, text)

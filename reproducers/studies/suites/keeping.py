@@ -1,0 +1,161 @@
+"""Records of upstream's tests as files: written once, under the digest of their content, and checked against it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import socket
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import file_sha256, write_atomic
+from reproducers.evidence import receipts, saving
+from reproducers.probe import stamp
+from reproducers.record import engine
+from reproducers.record.origin import Origin, readable
+from reproducers.record.receipt import Digest, Host, Resource, faults_of
+from reproducers.record.schema import ROOT
+from reproducers.record.upstream_tests import PREFIX, UpstreamTests
+from reproducers.studies.suites.comparing import compared, ruling
+from reproducers.studies.suites.examination import Examination
+from reproducers.upstream.store import Store, Tree
+
+NAME = re.compile(rf"^{PREFIX}(\d{{8}}T\d{{6}}Z)_([a-z0-9-]+)_([0-9a-f]{{12}})\.json$")
+
+
+def redactor(store: Store, upstream: Path | None) -> Callable[[str], str]:
+    """Takes this machine's paths and its network name out of a text."""
+    roles = saving.places(store, upstream)
+    name = socket.gethostname()
+    if len(name) > 3 and name != "localhost":
+        roles[name] = "<host>"
+    return lambda text: receipts.redact(text, roles)
+
+
+def record(seen: Examination, host: str, command: list[str]) -> UpstreamTests:
+    """The record of what was observed."""
+    verdict, reason = seen.ruling
+    pin = seen.pin.model_dump(exclude_defaults=True, exclude={"needs", "expect"})
+    files = {file.path: file_sha256(seen.tests.path / file.path) for file in seen.files}
+    fields = {
+        "schema_version": 1,
+        "record": "upstream-tests",
+        "pack": seen.pack.number,
+        "lane": seen.asked.lane,
+        "at": seen.at,
+        "pin": pin,
+        "tree": _of(seen.tree),
+        "patched": _of(seen.patched),
+        "patch": Resource(name=seen.patch.name, digest=Digest(sha256=file_sha256(seen.patch))),
+        "tests": _of(seen.tests),
+        "files": files,
+        "needs": [_of(need) for need in seen.needs],
+        "engine": engine.digest(),
+        "command": [readable(argument) for argument in command],
+        "started": seen.started.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "host": Host(alias=receipts.alias(host), **stamp.capability()),
+        "versions": stamp.versions() | {"pytest": version("pytest")},
+        "runs": seen.runs,
+        "outcomes": seen.outcomes,
+        "verdict": verdict,
+        "reason": reason,
+    }
+    return UpstreamTests.model_validate(fields)
+
+
+def _of(tree: Tree) -> Resource:
+    origin = Origin.model_validate(tree.origin.model_dump(exclude_defaults=True))
+    return Resource(name=str(origin), digest=Digest(sha256=tree.digest), annotations=origin)
+
+
+def write(found: UpstreamTests, root: Path, redact: Callable[[str], str]) -> Path:
+    """Write the record under ``root/NN/``, under its time, host and digest; an existing file stays."""
+    body = found.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    data = (redact(json.dumps(body, indent=1, sort_keys=True)) + "\n").encode()
+    when = re.sub("[:-]", "", found.started)
+    name = f"{PREFIX}{when}_{found.host.alias}_{hashlib.sha256(data).hexdigest()[:12]}.json"
+    path = root / f"{found.pack:02d}" / name
+    if not path.exists():
+        write_atomic(path, data)
+    return path
+
+
+def every(root: Path) -> list[Path]:
+    """All records under ``root``."""
+    return sorted(root.glob(f"[0-9][0-9]*/{PREFIX}*.json"))
+
+
+def read(path: Path) -> UpstreamTests:
+    """The record. PatchlaneError naming what is wrong when it is not what was written."""
+    rows = faults(path)
+    if rows:
+        raise PatchlaneError(f"{path.parent.name}/{path.name}: {'; '.join(rows)}", f"git checkout -- {_shown(path)}")
+    return UpstreamTests.model_validate_json(path.read_bytes())
+
+
+def _shown(path: Path) -> str:
+    return os.path.relpath(path.resolve(), ROOT)
+
+
+def faults(path: Path) -> list[str]:
+    """What is wrong with a record: its name, its form, and each word that its own outcomes do not give."""
+    data, match = path.read_bytes(), NAME.match(path.name)
+    if match is None:
+        return [f"its name is not {PREFIX}TIME_HOST_DIGEST.json"]
+    rows = []
+    if hashlib.sha256(data).hexdigest()[:12] != match[3]:
+        rows.append("it was altered: its sha256 does not start with the digest in its name")
+    try:
+        found = UpstreamTests.model_validate_json(data)
+    except ValidationError as error:
+        return [*rows, f"it is malformed: {faults_of(error)}"]
+    stated = f"{found.pack:02d}", re.sub("[:-]", "", found.started), found.host.alias
+    if stated != (path.parent.name, match[1], match[2]):
+        rows.append(f"it states {', '.join(stated)}, which is not its place")
+    for row in found.outcomes:
+        due = compared(row.pristine, row.patched, row.again)
+        if row.compared != due:
+            rows.append(f"it calls {row.test} {row.compared}, its outcomes give {due}")
+    if (found.verdict, found.reason) != ruling(found.outcomes, found.runs):
+        rows.append(f"it states {found.verdict or 'that none is broken'}, its outcomes do not")
+    return rows
+
+
+def all_faults(root: Path) -> dict[Path, list[str]]:
+    """{record: faults} of every record under ``root`` that has any."""
+    return {path: rows for path in every(root) if (rows := faults(path))}
+
+
+def broken(root: Path) -> list[str]:
+    """A line for each pack, pin and lane whose newest record has a test that the patch breaks."""
+    newest: dict[tuple[int, str, str], UpstreamTests] = {}
+    for path in every(root):
+        if not faults(path):
+            found = UpstreamTests.model_validate_json(path.read_bytes())
+            newest[found.pack, found.at, found.lane] = found
+    return [
+        f"pack{number:02d} {at} {lane}: {found.reason}"
+        for (number, at, lane), found in sorted(newest.items())
+        if found.verdict is not None and found.of("broken")
+    ]
+
+
+def take(source: Path, root: Path) -> list[Path]:
+    """Copy the records of another host's run that ``root`` lacks. PatchlaneError when one is not what was written."""
+    if not source.is_dir():
+        raise PatchlaneError(f"{source} is not a folder", "python -m reproducers.upstream_tests PACK writes one")
+    paths = every(source)
+    for path in paths:
+        read(path)
+    new = [path for path in paths if not (root / path.parent.name / path.name).exists()]
+    for path in new:
+        (root / path.parent.name).mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, root / path.parent.name / path.name)
+    return [root / path.parent.name / path.name for path in new]

@@ -1,0 +1,33 @@
+"""What a person sees of upstream's tests: a table a pack, then every broken, mended and flaky test with its error."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from reproducers.record.upstream_tests import UpstreamTests
+from reproducers.studies.suites.comparing import WORDS
+
+NAMED = {"broken": "red", "mended": "green", "flaky": "yellow"}
+
+
+def summary(records: list[UpstreamTests], out: Console) -> None:
+    """The table, a line a test file, and below it what needs a look."""
+    for found in records:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"pack{found.pack:02d} {found.at} {found.lane}")
+        table.add_column("test file", overflow="fold")
+        for word in WORDS:
+            table.add_column(word.replace(" ", "\n"), justify="right", no_wrap=True)
+        for path in found.files:
+            rows = [row.compared for row in found.outcomes if row.test.partition("::")[0] == path]
+            table.add_row(escape(path.rpartition("/")[2]), *(str(rows.count(word)) for word in WORDS))
+        out.print(table)
+        for shown, colour in NAMED.items():
+            for row in found.outcomes:
+                if row.compared == shown:
+                    side = row.pristine if shown == "mended" else row.patched
+                    out.print(f"[{colour}]{shown}[/] {escape(row.test)}\n  {escape(side.error or side.outcome)}")
+        said = f"[red]{found.verdict.value}[/]: " if found.verdict else ""
+        out.print(f"pack{found.pack:02d}: {said}{escape(found.reason)}")

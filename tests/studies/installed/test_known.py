@@ -1,0 +1,107 @@
+"""The committed fingerprints are what receipts, patches and trees give."""
+
+import pytest
+
+from reproducers.base.verdicts import Verdict
+from reproducers.evidence import receipts
+from reproducers.record import fingerprint
+from reproducers.record.fingerprint import Fingerprints
+from reproducers.record.schema import ROOT, Pin, load_packs
+from reproducers.studies.installed.known import Tried, made, names_bug, tried
+from reproducers.upstream.store import Store
+
+NONE = Fingerprints(packs={})
+TREE = Pin(release="1.0", artifacts={"x.whl": "0" * 64})
+
+
+def test_the_committed_file_is_what_the_trees_give():
+    packs = load_packs()
+    committed = fingerprint.load(fingerprint.path_of(packs))
+    store = Store(offline=True)
+    if not any((store.root / "trees").glob("*.json")):
+        pytest.skip("no tree is in the store")
+    fresh, _ = made(packs, ROOT / "receipts", store, committed)
+    assert fresh == committed, "python -m reproducers.audit --write"
+
+
+def test_every_bug_has_its_fingerprint_and_each_patch_its_functions():
+    packs = load_packs()
+    known = fingerprint.load(fingerprint.path_of(packs)).packs
+    assert set(known) == {pack.id for pack in packs if names_bug(pack)}
+    assert {"pack04", "pack07", "pack14"}.isdisjoint(known)
+    for pack in packs:
+        if pack.id in known and pack.patch.is_file():
+            states = {tree.state for tree in known[pack.id].trees}
+            assert known[pack.id].functions and states >= {"buggy", "patched"}, pack.id
+
+
+def test_no_tree_is_in_two_states_unless_what_is_beside_it_tells():
+    for name, known in fingerprint.load(ROOT / "packs" / fingerprint.NAME).packs.items():
+        if known.functions:
+            states = {}
+            for tree in known.trees:
+                key = (tuple(sorted(tree.code.items())), tuple(sorted(tree.beside.items())))
+                assert states.setdefault(key, tree.state) == tree.state, name
+
+
+def test_what_needs_decide_is_stated():
+    known = fingerprint.load(ROOT / "packs" / fingerprint.NAME).packs
+    beside = {name for name, each in known.items() if any(tree.beside for tree in each.trees)}
+    assert beside == {"pack34"}
+
+
+@pytest.fixture
+def ran(toy):
+    """The toy's pack with a receipt of both arms, and the folder of receipts."""
+    pack = toy.pack()
+    run = toy.run(pack)
+    folder = toy.root / "receipts"
+    receipts.write(run, folder, "toy", [], {})
+    return toy, pack, folder
+
+
+def test_a_toy_from_its_receipt(ran):
+    toy, pack, folder = ran
+    known, wanting = made([pack], folder, toy.store, NONE)
+    buggy, patched = known.packs["pack07"].trees
+    assert wanting == []
+    assert (buggy.name, buggy.state, buggy.patch) == ("1.0", "buggy", "fix.patch")
+    assert (patched.name, patched.state, patched.patch) == ("1.0", "patched", "fix.patch")
+    assert known.packs["pack07"].functions == ["toyup/core.py:first", "toyup/core.py:total"]
+    assert all(buggy.code[name] != patched.code[name] for name in buggy.code)
+
+
+def test_a_tree_that_is_gone_keeps_what_was_known(ran, monkeypatch):
+    toy, pack, folder = ran
+    before, _ = made([pack], folder, toy.store, NONE)
+    for path in toy.store.root.glob("trees/*.json"):
+        path.unlink()
+    kept, wanting = made([pack], folder, toy.store, before)
+    assert kept == before and wanting == ["pack07 at 1.0"]
+    assert made([pack], folder, toy.store, NONE)[0].packs == {}
+
+
+def test_a_patch_that_changed_since_mends_nothing(ran):
+    toy, pack, folder = ran
+    pack.patch.write_text(pack.patch.read_text() + "\n")
+    assert [each.patch for each in tried(pack, folder)] == [None]
+    (tree,) = made([pack], folder, toy.store, NONE)[0].packs["pack07"].trees
+    assert (tree.state, tree.code) == ("buggy", {})
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "state", "mended"),
+    [
+        (["REPRODUCED_AND_FIXED", "REPRODUCED_AND_FIXED"], "buggy", True),
+        (["REPRODUCED_AND_FIXED", "REPRODUCED"], "buggy", True),
+        (["REPRODUCED_AND_FIXED", "FIX_REGRESSES"], "buggy", False),
+        (["FIXED_UPSTREAM"], "fixed", False),
+        (["FIXED_UPSTREAM", "REPRODUCED"], None, False),
+        (["DIFFERENT_FAILURE"], None, False),
+        ([], None, False),
+    ],
+)
+def test_lanes_that_disagree_say_nothing(verdicts, state, mended, tmp_path):
+    lanes = dict(zip(("cpu", "cuda"), map(Verdict, verdicts), strict=False))
+    seen = Tried(TREE, (), lanes, dict.fromkeys(lanes, tmp_path))
+    assert (seen.state, seen.patch is not None) == (state, mended)
