@@ -2,6 +2,7 @@
 
 ``python -m reproducers.receipts verify [DIR]`` recomputes every digest, derives every verdict anew from the recorded
 observations, compares each statement with its log, its place and its predecessor, and names what was changed.
+``--signers FILE`` says who vouches for each; ``sign --key KEY`` signs statements by ssh-keygen.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ app = typer.Typer(add_completion=False, help=__doc__)
 
 
 @app.command()
-def verify(root: Annotated[Path, typer.Argument(help="folder of receipts")] = COMMITTED) -> None:
+def verify(
+    root: Annotated[Path, typer.Argument(help="folder of receipts")] = COMMITTED,
+    signers: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="allowed signers as ssh-keygen reads them: say who signed")
+    ] = None,
+) -> None:
     """Recompute every digest and verdict. Exit 1, naming each change, if a receipt was changed or there is none."""
     from reproducers.evidence.verification import verify_all
     from reproducers.studies.suites import keeping
@@ -28,6 +34,7 @@ def verify(root: Annotated[Path, typer.Argument(help="folder of receipts")] = CO
     if not root.is_dir():
         raise PatchlaneError(f"{root} is not a folder", "python -m reproducers.run PACK writes build/receipts")
     faults, number = verify_all(root) | keeping.all_faults(root), len(every(root))
+    vouched = _signers(root, signers, faults) if signers else []
     for path, rows in faults.items():
         for row in rows:
             typer.echo(f"{path.relative_to(root)}: {row}")
@@ -35,9 +42,43 @@ def verify(root: Annotated[Path, typer.Argument(help="folder of receipts")] = CO
         typer.echo(row)
     suites = f" and {count(len(kept), 'record')} of upstream's tests" if (kept := keeping.every(root)) else ""
     typer.echo(f"{count(number, 'receipt')}{suites}, {len(faults)} faulty")
+    for row in vouched:
+        typer.echo(row)
     if not number:
         typer.echo(f"{root} holds no receipts; python -m reproducers.run PACK --receipts {root} writes them", err=True)
     raise typer.Exit(Exit.CONTRADICTED if faults or not number else Exit.OK)
+
+
+def _signers(root: Path, signers: Path, faults: dict[Path, list[str]]) -> list[str]:
+    """A line a signer and one for the rest; a signature that does not hold is added to ``faults``."""
+    from reproducers.studies.signers import signed
+
+    if not signers.is_file():
+        raise PatchlaneError(f"--signers {signers} is not a file", "ALLOWED SIGNERS in man ssh-keygen tells its form")
+    numbers: dict[str, int] = {}
+    for path in every(root):
+        signer, fault = signed(path, signers)
+        if fault:
+            faults.setdefault(path, []).append(fault)
+        numbers[signer or ""] = numbers.get(signer or "", 0) + 1
+    rows = [f"signed by {name}: {count(number, 'receipt')}" for name, number in sorted(numbers.items()) if name]
+    return [*rows, f"signed by nobody in {signers}: {count(numbers.get('', 0), 'receipt')}"]
+
+
+@app.command()
+def sign(
+    receipts: Annotated[list[Path] | None, typer.Argument(help="statements (default: all committed ones)")] = None,
+    *,
+    key: Annotated[Path, typer.Option(help="an OpenSSH private key, or the public key of one that ssh-agent holds")],
+) -> None:
+    """Sign statements; each signature lies beside its statement, NAME.json.sig. Statements that are signed stay."""
+    from reproducers.studies import signers
+
+    for path in receipts or every(COMMITTED):
+        if not path.is_file():
+            raise PatchlaneError(f"{path} is not a file", "python -m reproducers.receipts sign --key KEY signs all")
+        if receipts or not signers.signature(path).exists():
+            typer.echo(signers.sign(path, key))
 
 
 @app.callback()

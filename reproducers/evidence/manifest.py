@@ -212,9 +212,10 @@ def _foreign(packs: list[Pack], path: Path, body: Statement, known: dict[str, st
 
 
 def import_receipts(receipts: list[Path], root: Path) -> None:
-    """Copy receipts with their logs; each file appears whole."""
+    """Copy receipts with their logs and signatures; each file appears whole."""
     for receipt in receipts:
-        for path in (receipt.with_suffix(".log"), receipt):
+        signature = receipt.with_name(f"{receipt.name}.sig")
+        for path in (receipt.with_suffix(".log"), *([signature] if signature.is_file() else []), receipt):
             target = root / path.parent.name / path.name
             target.parent.mkdir(parents=True, exist_ok=True)
             scratch = target.with_name(f".tmp-{target.name}")
