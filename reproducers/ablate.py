@@ -1,4 +1,4 @@
-"""Drop each hunk of a patch in turn, then try each mutant: the checks must need every hunk and catch every mutant."""
+"""Drop each hunk of a patch in turn, then try each mutant: checks must need the hunks and catch the mutants."""
 
 from __future__ import annotations
 

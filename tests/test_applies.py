@@ -1,6 +1,7 @@
 """Patches on the newest releases of the toy: no arm runs, and each of the three answers is given."""
 
 import json
+import os
 
 import many_releases
 import pytest
@@ -51,6 +52,7 @@ def test_a_release_that_cannot_be_had_is_said(released):
     assert (rows["1.4"]["word"], rows["1.10"]["word"]) == ("cannot test", "already in")
 
 
-def test_offline(released):
+def test_offline(released, monkeypatch):
+    monkeypatch.setattr(os, "environ", dict(os.environ))
     with pytest.raises(CannotTestHere):
         told("--offline")

@@ -58,10 +58,10 @@ def needs_once(monkeypatch):
     """What a pack needs beside its tree is checked once a test: for compiled libraries that takes seconds."""
     known, real = {}, pins.need_trees
 
-    def need_trees(store, pack, pin, lane):
+    def need_trees(store, pack, pin, lane, sets=None):
         key = (pack.number, pin.origin, lane)
         if key not in known:
-            known[key] = real(store, pack, pin, lane)
+            known[key] = real(store, pack, pin, lane, sets)
         return known[key]
 
     monkeypatch.setattr(pins, "need_trees", need_trees)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
-import socket
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -33,7 +33,7 @@ NAME = re.compile(rf"^{PREFIX}(\d{{8}}T\d{{6}}Z)_([a-z0-9-]+)_([0-9a-f]{{12}})\.
 def redactor(store: Store, upstream: Path | None) -> Callable[[str], str]:
     """Takes this machine's paths and its network name out of a text."""
     roles = saving.places(store, upstream)
-    name = socket.gethostname()
+    name = platform.node()
     if len(name) > 3 and name != "localhost":
         roles[name] = "<host>"
     return lambda text: receipts.redact(text, roles)
