@@ -1,4 +1,4 @@
-"""Drop each hunk of a patch in turn, then try each mutant: checks must need the hunks and catch the mutants."""
+"""Drop each hunk of a patch in turn, then try each mutant: every hunk must be needed, every mutant caught."""
 
 from __future__ import annotations
 

@@ -118,6 +118,6 @@ def test_records_of_another_host_are_taken_once_and_whole(kept, tmp_path):
 
 
 def test_this_machine_is_not_named(toy, monkeypatch):
-    monkeypatch.setattr(keeping.socket, "gethostname", lambda: "secret-node")
+    monkeypatch.setattr(keeping.platform, "node", lambda: "secret-node")
     redact = keeping.redactor(toy.store, None)
     assert redact(f"{toy.store.root}/x on secret-node:29500") == "<store>/x on <host>:29500"
