@@ -1,4 +1,4 @@
-"""Drop each hunk of a patch in turn, then try each mutant: every hunk must be needed, every mutant caught."""
+"""Drop each hunk of a patch in turn, then try each mutant: checks must need all hunks, catch all mutants."""
 
 from __future__ import annotations
 
