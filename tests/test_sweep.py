@@ -41,8 +41,9 @@ def test_every_release_has_its_answer_and_receipt(released):
         "0.9": "FIXED_UPSTREAM", "1.0": "REPRODUCED", "1.1": "DIFFERENT_FAILURE", "1.2": "REPRODUCED",
         "1.4": "FIXED_UPSTREAM", "1.10": "FIXED_UPSTREAM",
     }  # fmt: skip
-    details = json.loads(chain(folder / "07")[-1].read_text())["predicate"]["patchlane"]
-    assert details["command"] == ["pack07", "--at", "1.10", "--arm", "pristine", "--lane", "cpu", "--timeout", "3"]
+    details = [json.loads(path.read_text())["predicate"]["patchlane"] for path in chain(folder / "07")]
+    last = ["pack07", "--at", "1.10", "--arm", "pristine", "--lane", "cpu", "--timeout", "3"]
+    assert last in [receipt["command"] for receipt in details]
 
     again, _ = swept("--timeout", "3")
     assert [row["kept"] for row in again["answers"]] == [True] * len(many_releases.ANSWERS)
