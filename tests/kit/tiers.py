@@ -12,6 +12,8 @@ from reproducers.trial.experiment import Request, expected
 
 SAMPLE = {9, 13, 15}  # the quickest bug, of which every wrong patch is tried, report and guard: three upstreams
 TRAINED = "test_train_recompute.py"  # two short runs of the whole model
+# Each starts dozens of interpreters, and only what asks beyond the two arms is in question.
+BEYOND = {"test_examination.py", "test_sitting.py", "test_bisect.py", "test_sweep.py", "test_upstream_tests.py"}
 
 
 def covered(pack, folder=ROOT / "receipts"):
@@ -31,4 +33,4 @@ def rests(marks, pack, file):
     """Whether ``make test`` leaves out a test with these markers, of this pack (or None), in the file of this name."""
     if "pack" in marks:
         return pack is None or not (pack.number in SAMPLE or ("cpu" in pack.lanes and not covered(pack)))
-    return "site" in marks or ("train" in marks and file != TRAINED)
+    return "site" in marks or file in BEYOND or ("train" in marks and file != TRAINED)
