@@ -70,20 +70,25 @@ def _packages(client: Any, distribution: str) -> list[Any]:
         ) from error
 
 
+def _listed(distribution: str) -> list[Any]:
+    """The files of a distribution on the index. Raises CannotTestHere if the index does not answer."""
+    client = _client()
+    from requests import RequestException
+
+    try:
+        with client:
+            return _packages(client, distribution)
+    except RequestException as error:
+        raise CannotTestHere(f"the package index cannot be reached: {_short(error)}", "check the network") from error
+
+
 def release_files(distribution: str, release: str) -> dict[str, str]:
     """{file name: sha256} of a release as the index states them.
 
     Raises CannotTestHere if the index does not answer, NoSuchRelease if it has no such release; this error lists the
     newest releases, newest first.
     """
-    client = _client()
-    from requests import RequestException
-
-    try:
-        with client:
-            packages = _packages(client, distribution)
-    except RequestException as error:
-        raise CannotTestHere(f"the package index cannot be reached: {_short(error)}", "check the network") from error
+    packages = _listed(distribution)
     files = {p.filename: p.digests["sha256"] for p in packages if p.version == release and "sha256" in p.digests}
     if not files:
         newest = sorted({p.version for p in packages if p.version}, key=_order, reverse=True)[:SHOWN]
@@ -104,14 +109,7 @@ class Published(NamedTuple):
 
 def releases(distribution: str) -> dict[str, Published]:
     """{release: what the index has of it}, by version, oldest first. CannotTestHere as ``release_files`` raises it."""
-    client = _client()
-    from requests import RequestException
-
-    try:
-        with client:
-            packages = _packages(client, distribution)
-    except RequestException as error:
-        raise CannotTestHere(f"the package index cannot be reached: {_short(error)}", "check the network") from error
+    packages = _listed(distribution)
     grouped: dict[str, list[Any]] = {}
     for package in packages:
         if package.version and "sha256" in package.digests:
