@@ -71,11 +71,13 @@ def main(
         warmup=warmup, evaluate_every=evaluate_every, save_every=save_every, expert_parallel=ep, pipeline_parallel=pp,
         bf16=bf16,
     )  # fmt: skip
+    # measured with one stage and without graphs only
+    late_unasked = launch.device() == "cuda" and recipe.pipeline_parallel == 1 and not cuda_graphs
     run = Run(
         expert_parallel=recipe.expert_parallel, pipeline_parallel=recipe.pipeline_parallel, bf16=recipe.bf16,
         deterministic=deterministic, recompute=recompute, cuda_graphs=cuda_graphs, on_cpu=launch.device() == "cpu",
         row=recipe.sequence or named(recipe.size).sequence, paths=paths.asked(path or []),
-        late_reads=launch.device() == "cuda" if late_reads is None else late_reads,
+        late_reads=late_unasked if late_reads is None else late_reads,
         overlap_grads=overlap_grads, overlap_weights=overlap_weights, bucket=bucket,
     )  # fmt: skip
     train(
