@@ -72,20 +72,20 @@ def main(
     try:
         for pack in chosen:
             try:
-                found = keeping.record(examiner.examine(pack), host, [redact(word) for word in sys.argv[1:]])
+                result = keeping.record(examiner.examine(pack), host, [redact(word) for word in sys.argv[1:]])
             except CannotTestHere as error:
                 out.print(f"{pack.id}: UNTESTABLE: {error}", markup=False)
                 untested += 1
                 continue
-            records.append(found)
-            out.print(f"record {keeping.write(found, root, redact)}", markup=False)
+            records.append(result)
+            out.print(f"record {keeping.write(result, root, redact)}", markup=False)
     except BaseException:
         kill_children()
         raise
     showing.summary(records, out)
     if as_json:
-        typer.echo(json.dumps([found.model_dump(mode="json", exclude_none=True) for found in records], indent=1))
-    raise typer.Exit(_code([found.verdict for found in records], untested))
+        typer.echo(json.dumps([result.model_dump(mode="json", exclude_none=True) for result in records], indent=1))
+    raise typer.Exit(_code([result.verdict for result in records], untested))
 
 
 def _code(verdicts: list[Verdict | None], untested: int) -> Exit:

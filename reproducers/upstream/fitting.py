@@ -51,7 +51,7 @@ def need_sets(pack: Pack, pin: Pin | None, tree: Tree, offline: bool) -> tuple[S
 
 def requirements(tree: Path) -> dict[str, SpecifierSet]:
     """{canonical name: allowed releases} of what a tree says that it requires on this interpreter, extras left out."""
-    found: dict[str, SpecifierSet] = {}
+    wanted: dict[str, SpecifierSet] = {}
     for text in _stated(tree):
         try:
             requirement = Requirement(text)
@@ -59,8 +59,8 @@ def requirements(tree: Path) -> dict[str, SpecifierSet]:
             continue
         if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
             name = _plain(requirement.name)
-            found[name] = found.get(name, SpecifierSet()) & requirement.specifier
-    return found
+            wanted[name] = wanted.get(name, SpecifierSet()) & requirement.specifier
+    return wanted
 
 
 def _stated(tree: Path) -> list[str]:
@@ -116,10 +116,10 @@ class _Chooser:
         return out[-1] if out else allowed[0]
 
     def _from_index(self, need: Need, wanted: SpecifierSet) -> Need:
-        day, found = self._day(), self._published(need.distribution)
+        day, releases = self._day(), self._published(need.distribution)
         fit = {
             release: published
-            for release, published in found.items()
+            for release, published in releases.items()
             if _allowed(release, wanted) and not published.yanked and has_file(published.files)
         }
         out = {release: one for release, one in fit.items() if day is None or one.day is None or one.day <= day} or fit

@@ -127,12 +127,12 @@ def _environment(label: str, option: str, answer: dict[str, dict[str, list[str]]
 
 def of_requirements(file: Path) -> Environment:
     """The versions that a requirements file pins, ``-r`` followed; PatchlaneError where it cannot be read."""
-    found = dict[str, Distribution]()
+    named = dict[str, Distribution]()
     for name, each in _required(file, ()):
-        before = found.get(name)
+        before = named.get(name)
         same = before is None or before.version == each.version
-        found[name] = each if same else Distribution(None, file=each.file, line=each.line)
-    return Environment(str(file), f" --requirements {shlex.quote(str(file))}", True, found)
+        named[name] = each if same else Distribution(None, file=each.file, line=each.line)
+    return Environment(str(file), f" --requirements {shlex.quote(str(file))}", True, named)
 
 
 def _required(file: Path, above: Sequence[Path]) -> list[tuple[str, Distribution]]:

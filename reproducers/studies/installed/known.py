@@ -50,26 +50,26 @@ class Tried:
         """The patch that mends it: validated on every lane that tried one, and not changed since."""
         said = [lane for lane, verdict in self.verdicts.items() if verdict is Verdict.REPRODUCED_AND_FIXED]
         refuted = any(verdict in REFUTED for verdict in self.verdicts.values())
-        found = {self.patches[lane] for lane in said}
-        return found.pop() if len(found) == 1 and not refuted else None
+        applied = {self.patches[lane] for lane in said}
+        return applied.pop() if len(applied) == 1 and not refuted else None
 
 
 def tried(pack: Pack, root: Path) -> list[Tried]:
     """All trees of which receipts under ``root`` say something, releases first, oldest first."""
-    found = dict[tuple[str, tuple[str, ...]], Tried]()
+    by_tree = dict[tuple[str, tuple[str, ...]], Tried]()
     for path in chain(root / f"{pack.number:02d}"):
         body = statement_of(path)
         seen = body.details
         if seen.pin is None or not booking.counts(seen) or booking.mismatch(pack, body):
             continue
-        _say(found, pack, seen.pin, seen.at, seen.lane, seen.verdict, _patch(pack, body))
+        _say(by_tree, pack, seen.pin, seen.at, seen.lane, seen.verdict, _patch(pack, body))
         if "REGRESSION_GUARD_PASSED" in seen.sentinels and seen.fixed_pin:
-            _say(found, pack, seen.fixed_pin, "fixed", seen.lane, Verdict.FIXED_UPSTREAM, None)
-    return sorted(found.values(), key=lambda each: (*_order(each.pin), each.needs))
+            _say(by_tree, pack, seen.fixed_pin, "fixed", seen.lane, Verdict.FIXED_UPSTREAM, None)
+    return sorted(by_tree.values(), key=lambda each: (*_order(each.pin), each.needs))
 
 
 def _say(
-    found: dict[tuple[str, tuple[str, ...]], Tried],
+    by_tree: dict[tuple[str, tuple[str, ...]], Tried],
     pack: Pack,
     pin: Pin,
     at: str,
@@ -78,7 +78,7 @@ def _say(
     patch: Path | None,
 ) -> None:
     needs = tuple(pack.pins.get(at, pack.pins["live"]).needs)
-    each = found.setdefault((pin.origin.key, needs), Tried(pin, needs))
+    each = by_tree.setdefault((pin.origin.key, needs), Tried(pin, needs))
     each.verdicts[lane], each.patches[lane] = verdict, patch
 
 
@@ -107,9 +107,9 @@ def made(packs: list[Pack], root: Path, store: Store, before: Fingerprints) -> t
             continue
         known = before.packs.get(pack.id)
         trees = list(_trees(pack, tried(pack, root), source, known.trees if known else [], wanting))
-        found = Fingerprint(distribution=pack.upstream.distribution, package=pack.upstream.package, trees=trees)
-        if found.trees:
-            result[pack.id] = found
+        entry = Fingerprint(distribution=pack.upstream.distribution, package=pack.upstream.package, trees=trees)
+        if entry.trees:
+            result[pack.id] = entry
     return Fingerprints(packs=result), wanting
 
 
@@ -133,10 +133,10 @@ class _Source:
                 self.roots[key] = pins.pin_tree(self.store, pack, pin, {}).path
             except CannotTestHere as error:
                 self.roots[key] = error
-        found = self.roots[key]
-        if isinstance(found, CannotTestHere):
-            raise found
-        return found
+        root = self.roots[key]
+        if isinstance(root, CannotTestHere):
+            raise root
+        return root
 
 
 def _trees(
@@ -173,17 +173,17 @@ def _trees(
 def _paths(pack: Pack, patch: Path) -> set[str]:
     """The Python files that a patch names, below the import root."""
     place = pack.upstream.source_root.removeprefix(".").rstrip("/")
-    found = (str(file.path).removeprefix(f"{place}/") for file in patching.files(patch))
-    return {path for path in found if path.startswith(f"{pack.upstream.package}/") and path.endswith(".py")}
+    paths = (str(file.path).removeprefix(f"{place}/") for file in patching.files(patch))
+    return {path for path in paths if path.startswith(f"{pack.upstream.package}/") and path.endswith(".py")}
 
 
 def code(root: Path, paths: set[str]) -> Code:
     """The digests of all functions of these files of an import root; none of a file that is not there."""
-    found = Code()
+    digests = Code()
     for path in sorted(paths):
         if (root / path).is_file():
-            found |= {f"{path}:{name}": f.digest for name, f in functions((root / path).read_bytes()).items()}
-    return found
+            digests |= {f"{path}:{name}": f.digest for name, f in functions((root / path).read_bytes()).items()}
+    return digests
 
 
 def patched_code(pack: Pack, tree: Path, patch: Path, paths: set[str]) -> Code:
@@ -212,7 +212,7 @@ def _changed(rows: list[tuple[Tried, str, Path | None, Code]]) -> set[str]:
 
 
 def _tree(
-    pack: Pack, each: Tried, state: str, patch: Path | None, found: Code, names: set[str], deciding: set[str]
+    pack: Pack, each: Tried, state: str, patch: Path | None, digests: Code, names: set[str], deciding: set[str]
 ) -> KnownTree:
     needs = pins.needs_of(pack, each.pin.model_copy(update={"needs": list(each.needs)}))
     beside = {need.distribution: need.release for need in needs if need.distribution in deciding}
@@ -223,7 +223,7 @@ def _tree(
             "state": state,
             "patch": patch.name if patch else None,
             "beside": beside if state != "patched" else {},
-            "code": {name: found.get(name) for name in sorted(names)},
+            "code": {name: digests.get(name) for name in sorted(names)},
         }
     )
 
@@ -231,9 +231,9 @@ def _tree(
 def _deciding(pack: Pack) -> set[str]:
     """Distributions of which another release beside the same tree gives another answer, as the pins say."""
     names = set[str]()
-    for one, two in itertools.combinations(pack.pins, 2):
-        pair = [pack.pins[one], pack.pins[two]]
-        if pair[0].origin == pair[1].origin and pack.healthy_at(one) != pack.healthy_at(two):
+    for first, second in itertools.combinations(pack.pins, 2):
+        pair = [pack.pins[first], pack.pins[second]]
+        if pair[0].origin == pair[1].origin and pack.healthy_at(first) != pack.healthy_at(second):
             mine, theirs = ({(n.distribution, n.release) for n in pins.needs_of(pack, pin)} for pin in pair)
             names |= {distribution for distribution, _ in mine ^ theirs}
     return names

@@ -46,12 +46,12 @@ class Generated:
 
 def added_lines(patch: Path) -> dict[str, frozenset[int]]:
     """{Python file, as the patch names it: the numbers of the lines that the patch adds}."""
-    found = {}
+    added = {}
     for file in patching.files(patch):
         numbers = frozenset(line.target_line_no for hunk in file for line in hunk if line.is_added)
         if file.path.endswith(".py") and numbers:
-            found[file.path] = numbers
-    return found
+            added[file.path] = numbers
+    return added
 
 
 def of(pack: Pack, root: Path) -> list[Generated]:
@@ -59,10 +59,10 @@ def of(pack: Pack, root: Path) -> list[Generated]:
 
     Left out is what does not compile, what compiles to the same as the fix, and what another mutant compiles to.
     """
-    found = []
+    mutants = []
     for path, lines in sorted(added_lines(pack.patch).items()):
-        found += in_file(path, (root / path).read_bytes().decode(), lines)
-    return found
+        mutants += in_file(path, (root / path).read_bytes().decode(), lines)
+    return mutants
 
 
 def in_file(path: str, text: str, added: frozenset[int]) -> list[Generated]:
@@ -73,7 +73,7 @@ def in_file(path: str, text: str, added: frozenset[int]) -> list[Generated]:
         for place, (operator, mistake) in enumerate(OPERATORS.items()):
             edits = (edit for edit in mistake(source, node) if source.within(edit))
             rows += [(edit.start, edit.end, place, edit.text, operator, scope, edit) for edit in edits]
-    seen, names, found = {compiled(text)}, Counter[str](), []
+    seen, names, mutants = {compiled(text)}, Counter[str](), []
     for *_, operator, scope, edit in sorted(rows, key=lambda row: row[:4]):
         after = source.edited(edit)
         code = compiled(after)
@@ -83,8 +83,8 @@ def in_file(path: str, text: str, added: frozenset[int]) -> list[Generated]:
         name = f"{operator}-{_digest(path, scope, *source.change(edit))}"
         names[name] += 1
         name += f"-{names[name]}" if names[name] > 1 else ""
-        found.append(Generated(name, path, source.line(edit.start), scope, text, after))
-    return found
+        mutants.append(Generated(name, path, source.line(edit.start), scope, text, after))
+    return mutants
 
 
 def compiled(text: str) -> str | None:

@@ -100,8 +100,8 @@ def boolean(source: Source, node: ast.AST) -> Iterator[Edit]:
     """``and`` to ``or`` and back, ``not a`` to ``a``."""
     if isinstance(node, ast.BoolOp):
         word, other = ("and", "or") if isinstance(node.op, ast.And) else ("or", "and")
-        for one, two in zip(node.values, node.values[1:], strict=False):
-            for token in source.between(source.span(one)[1], source.span(two)[0]):
+        for first, second in zip(node.values, node.values[1:], strict=False):
+            for token in source.between(source.span(first)[1], source.span(second)[0]):
                 if token.text == word:
                     yield Edit(token.start, token.end, other)
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
@@ -208,11 +208,11 @@ def statements(function: ast.AST) -> Iterator[ast.stmt]:
 def swap(source: Source, node: ast.AST) -> Iterator[Edit]:
     """Two neighbouring arguments of a call in the other order."""
     if isinstance(node, ast.Call):
-        for one, two in zip(node.args, node.args[1:], strict=False):
-            if not isinstance(one, ast.Starred) and not isinstance(two, ast.Starred):
-                (start, middle), (behind, end) = source.span(one), source.span(two)
+        for first, second in zip(node.args, node.args[1:], strict=False):
+            if not isinstance(first, ast.Starred) and not isinstance(second, ast.Starred):
+                (start, middle), (behind, end) = source.span(first), source.span(second)
                 between = source.data[middle:behind].decode()
-                yield Edit(start, end, source.piece(two) + between + source.piece(one))
+                yield Edit(start, end, source.piece(second) + between + source.piece(first))
 
 
 def keyword(source: Source, node: ast.AST) -> Iterator[Edit]:

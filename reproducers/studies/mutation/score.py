@@ -39,7 +39,7 @@ class Sitting:
     @property
     def survivors(self) -> list[Result]:
         """Those that nothing told from the fix and that nobody explains."""
-        return [(tried, found) for tried, found in self.results if tried.survived and not tried.explained]
+        return [(tried, outcome) for tried, outcome in self.results if tried.survived and not tried.explained]
 
     def misnamed(self) -> Iterator[str]:
         """Hand-written mutants that are not caught by the check that they name, a line each."""
@@ -70,9 +70,9 @@ class Sitting:
 def lines(sitting: Sitting) -> Iterator[str]:
     """What a person reads in the end: survivors with their diffs, what is wrong, and the scores."""
     pack = sitting.ground.run.pack
-    for tried, found in sitting.survivors:
-        yield f"\nsurvivor {tried.name} at {tried.where}; {count(len(found.checks), 'check')} ran and none fails:"
-        yield f"  {'; '.join(found.checks)}"
+    for tried, outcome in sitting.survivors:
+        yield f"\nsurvivor {tried.name} at {tried.where}; {count(len(outcome.checks), 'check')} ran and none fails:"
+        yield f"  {'; '.join(outcome.checks)}"
         yield sitting.chosen.diffs[tried.name].rstrip("\n")
     if sitting.survivors:
         yield (

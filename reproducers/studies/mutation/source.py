@@ -55,10 +55,10 @@ class Source:
     @cached_property
     def starts(self) -> list[int]:
         """Where each line starts."""
-        found = [0]
+        starts = [0]
         for line in io.BytesIO(self.data):
-            found.append(found[-1] + len(line))
-        return found
+            starts.append(starts[-1] + len(line))
+        return starts
 
     @cached_property
     def tokens(self) -> list[Token]:
@@ -69,8 +69,8 @@ class Source:
             row, column = where
             return self.starts[row - 1] + len(lines[row - 1][:column].encode())
 
-        found = tokenize.generate_tokens(io.StringIO(self.text).readline)
-        return [Token(place(t.start), place(t.end), t.string) for t in found if t.type not in LAYOUT]
+        tokens = tokenize.generate_tokens(io.StringIO(self.text).readline)
+        return [Token(place(t.start), place(t.end), t.string) for t in tokens if t.type not in LAYOUT]
 
     def span(self, node: ast.AST) -> tuple[int, int]:
         """Where a node starts and ends; parentheses around it are not its own."""

@@ -127,12 +127,12 @@ def outcome(ground: Ground, candidate: Candidate) -> Outcome:
         return Outcome.model_validate_json(path.read_bytes())
     run = attempt(ground, candidate.text)
     made = [check.name for arm in run.patched[-1:] for check in arm.checks if check.state != "skipped"]
-    found = Outcome(
+    result = Outcome(
         verdict=run.ruling.verdict, reason=run.ruling.reason, caught_by=_once(hand.caught(run)), checks=made
     )
-    if found.verdict is not Verdict.UNTESTABLE:
-        write_atomic(path, json.dumps(found.model_dump(mode="json")).encode())
-    return found
+    if result.verdict is not Verdict.UNTESTABLE:
+        write_atomic(path, json.dumps(result.model_dump(mode="json")).encode())
+    return result
 
 
 def _once(names: list[str]) -> list[str]:
@@ -148,23 +148,23 @@ def try_all(
     """
     started = time.monotonic()
 
-    def one(candidate: Candidate) -> tuple[Tried, Outcome]:
-        found = outcome(ground, candidate)
+    def attempted(candidate: Candidate) -> tuple[Tried, Outcome]:
+        result = outcome(ground, candidate)
         tried = Tried(
             name=candidate.name,
             how=candidate.how,
             where=candidate.where,
             patch=candidate.sha256,
-            verdict=found.verdict,
-            reason=found.reason,
-            caught_by=found.caught_by,
+            verdict=result.verdict,
+            reason=result.reason,
+            caught_by=result.caught_by,
             explained=candidate.name in explained,
         )
-        return tried, found
+        return tried, result
 
     pool = concurrent.futures.ThreadPoolExecutor(workers)
     try:
-        futures = [pool.submit(one, candidate) for candidate in candidates]
+        futures = [pool.submit(attempted, candidate) for candidate in candidates]
         for number, future in enumerate(concurrent.futures.as_completed(futures), 1):
             ended(number, future.result()[0], time.monotonic() - started)
         return [future.result() for future in futures]

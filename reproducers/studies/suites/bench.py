@@ -100,10 +100,10 @@ def run_file(bench: Bench, listed: Listed, tests: list[str] | None = None) -> To
 def _parsed(line: str) -> dict[str, Any]:
     """A row; a line that a killed process left unfinished is an empty one."""
     try:
-        found = json.loads(line)
+        message = json.loads(line)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return message if isinstance(message, dict) else {}
 
 
 def _told(arm: ArmResult, rows: list[dict[str, Any]]) -> Told:

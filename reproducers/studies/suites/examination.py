@@ -161,7 +161,7 @@ class Examiner:
             for place, row in enumerate(seen.outcomes)
             if row.again is None and differs(row.pristine, row.patched) and row.test.partition("::")[0] == file.path
         ]
-        groups = [[one] for one in suspects] if len(suspects) <= ALONE else [suspects]
+        groups = [[suspect] for suspect in suspects] if len(suspects) <= ALONE else [suspects]
         for group in groups:
             names = [row.test for _, row in group]
             if not names:

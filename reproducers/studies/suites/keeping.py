@@ -75,13 +75,13 @@ def _of(tree: Tree) -> Resource:
     return Resource(name=str(origin), digest=Digest(sha256=tree.digest), annotations=origin)
 
 
-def write(found: UpstreamTests, root: Path, redact: Callable[[str], str]) -> Path:
+def write(result: UpstreamTests, root: Path, redact: Callable[[str], str]) -> Path:
     """Write the record under ``root/NN/``, under its time, host and digest; an existing file stays."""
-    body = found.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    body = result.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
     data = (redact(json.dumps(body, indent=1, sort_keys=True)) + "\n").encode()
-    when = re.sub("[:-]", "", found.started)
-    name = f"{PREFIX}{when}_{found.host.alias}_{hashlib.sha256(data).hexdigest()[:12]}.json"
-    path = root / f"{found.pack:02d}" / name
+    when = re.sub("[:-]", "", result.started)
+    name = f"{PREFIX}{when}_{result.host.alias}_{hashlib.sha256(data).hexdigest()[:12]}.json"
+    path = root / f"{result.pack:02d}" / name
     if not path.exists():
         write_atomic(path, data)
     return path
@@ -113,18 +113,18 @@ def faults(path: Path) -> list[str]:
     if hashlib.sha256(data).hexdigest()[:12] != match[3]:
         rows.append("it was altered: its sha256 does not start with the digest in its name")
     try:
-        found = UpstreamTests.model_validate_json(data)
+        result = UpstreamTests.model_validate_json(data)
     except ValidationError as error:
         return [*rows, f"it is malformed: {faults_of(error)}"]
-    stated = f"{found.pack:02d}", re.sub("[:-]", "", found.started), found.host.alias
+    stated = f"{result.pack:02d}", re.sub("[:-]", "", result.started), result.host.alias
     if stated != (path.parent.name, match[1], match[2]):
         rows.append(f"it states {', '.join(stated)}, which is not its place")
-    for row in found.outcomes:
+    for row in result.outcomes:
         due = compared(row.pristine, row.patched, row.again)
         if row.compared != due:
             rows.append(f"it calls {row.test} {row.compared}, its outcomes give {due}")
-    if (found.verdict, found.reason) != ruling(found.outcomes, found.runs):
-        rows.append(f"it states {found.verdict or 'that none is broken'}, its outcomes do not")
+    if (result.verdict, result.reason) != ruling(result.outcomes, result.runs):
+        rows.append(f"it states {result.verdict or 'that none is broken'}, its outcomes do not")
     return rows
 
 
@@ -138,12 +138,12 @@ def broken(root: Path) -> list[str]:
     newest: dict[tuple[int, str, str], UpstreamTests] = {}
     for path in every(root):
         if not faults(path):
-            found = UpstreamTests.model_validate_json(path.read_bytes())
-            newest[found.pack, found.at, found.lane] = found
+            result = UpstreamTests.model_validate_json(path.read_bytes())
+            newest[result.pack, result.at, result.lane] = result
     return [
-        f"pack{number:02d} {at} {lane}: {found.reason}"
-        for (number, at, lane), found in sorted(newest.items())
-        if found.verdict is not None and found.of("broken")
+        f"pack{number:02d} {at} {lane}: {result.reason}"
+        for (number, at, lane), result in sorted(newest.items())
+        if result.verdict is not None and result.of("broken")
     ]
 
 

@@ -15,19 +15,19 @@ NAMED = {"broken": "red", "mended": "green", "flaky": "yellow"}
 
 def summary(records: list[UpstreamTests], out: Console) -> None:
     """The table, a line a test file, and below it what needs a look."""
-    for found in records:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"pack{found.pack:02d} {found.at} {found.lane}")
+    for result in records:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=f"pack{result.pack:02d} {result.at} {result.lane}")
         table.add_column("test file", overflow="fold")
         for word in WORDS:
             table.add_column(word.replace(" ", "\n"), justify="right", no_wrap=True)
-        for path in found.files:
-            rows = [row.compared for row in found.outcomes if row.test.partition("::")[0] == path]
+        for path in result.files:
+            rows = [row.compared for row in result.outcomes if row.test.partition("::")[0] == path]
             table.add_row(escape(path.rpartition("/")[2]), *(str(rows.count(word)) for word in WORDS))
         out.print(table)
         for shown, colour in NAMED.items():
-            for row in found.outcomes:
+            for row in result.outcomes:
                 if row.compared == shown:
                     side = row.pristine if shown == "mended" else row.patched
                     out.print(f"[{colour}]{shown}[/] {escape(row.test)}\n  {escape(side.error or side.outcome)}")
-        said = f"[red]{found.verdict.value}[/]: " if found.verdict else ""
-        out.print(f"pack{found.pack:02d}: {said}{escape(found.reason)}")
+        said = f"[red]{result.verdict.value}[/]: " if result.verdict else ""
+        out.print(f"pack{result.pack:02d}: {said}{escape(result.reason)}")

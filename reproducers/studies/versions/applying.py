@@ -45,8 +45,8 @@ def patches(pack: Pack) -> list[Path]:
 def meet(pack: Pack, release: str, tree: Tree) -> Met:
     """How the pack's patches meet a tree, the best of them. PatchlaneError where one is no unified diff."""
     strip = patching.strip_for(tree.path, pack.upstream.source_root)
-    found = [(path.name, patching.classify(tree.path, path, strip)) for path in patches(pack)]
-    best: tuple[str, Applicability] = min(found, key=lambda pair: list(WORDS).index(pair[1].kind))
+    fits = [(path.name, patching.classify(tree.path, path, strip)) for path in patches(pack)]
+    best: tuple[str, Applicability] = min(fits, key=lambda pair: list(WORDS).index(pair[1].kind))
     return Met(pack.id, release, WORDS[best[1].kind], best[0], best[1].message)
 
 

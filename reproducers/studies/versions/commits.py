@@ -11,15 +11,15 @@ from reproducers.upstream.git import git
 
 def named(pack: Pack, clone: Path, names: list[str]) -> list[str]:
     """The full SHA of each name, a pin's, tag, release or SHA, in a clone. PatchlaneError for one that it has not."""
-    found = []
+    shas = []
     for name in map(str.strip, names):
         pin = pack.pins.get(pack.pin_name(name) or "")
         release = pin.release if pin else name
         sha = (pin.sha if pin else None) or commit(clone, name) or _tagged(clone, str(release))
         if sha is None or commit(clone, sha) is None:
             raise PatchlaneError(f"{clone} has no commit {name}", "name one that git -C CLONE log shows")
-        found.append(sha)
-    return found
+        shas.append(sha)
+    return shas
 
 
 def commit(clone: Path, name: str) -> str | None:

@@ -27,15 +27,15 @@ def line(answer: Answer, out: Console) -> None:
 
 def table(pack: Pack, answers: list[Answer], out: Console) -> None:
     """The closing table of a pack and its affected range."""
-    found = Table(
+    table = Table(
         box=box.SIMPLE_HEAD, pad_edge=False, title=f"{pack.id} {pack.upstream.distribution}", title_justify="left"
     )
     for column in ("tree", "answer", "receipt"):
-        found.add_column(column, no_wrap=True)
+        table.add_column(column, no_wrap=True)
     for answer in answers:
         word = f"[{COLOURS[answer.word]}]{answer.word}[/]"
-        found.add_row(short(answer.tree), word, escape(answer.receipt_name or "none"))
-    out.print(found)
+        table.add_row(short(answer.tree), word, escape(answer.receipt_name or "none"))
+    out.print(table)
     for row in affected(answers):
         out.print(f"{pack.id} affected: {escape(row)}")
 
