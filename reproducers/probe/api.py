@@ -21,7 +21,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from reproducers.probe.checks import CannotTest, Check, Signature, bits_sha256, judge_error
+from reproducers.probe.checks import CannotTest, Check, Signature, bits_sha256, judge_error, worst_drawn
 from reproducers.probe.ranks import Rank
 from reproducers.probe.stamp import DISTRIBUTIONS, version
 
@@ -237,6 +237,28 @@ class Probe:
         """Guard check: behaviour next to the bug that must hold in both arms, ``measured`` ≤ ``limit``."""
         passed = judge_error(measured := float(measured), limit, inf) == "healthy"
         self._add(Check(name, "guard", "passed" if passed else "failed", measured, limit, reference, unit))
+
+    def drawn(
+        self, name: str, measure: Callable[..., float], limit: float, *, space: dict[str, Any], count: int,
+        reference: str, bug_above: float = inf, unit: str = "",
+    ) -> None:  # fmt: skip
+        """Error norm over ``count`` cases that hypothesis draws with this run's seed, so that no shape can be foreseen.
+
+        ``measure(**case)`` is the error of one case; ``space`` is {argument: hypothesis strategy}. The largest is a
+        bug check as ``error`` has it where ``bug_above`` is given, otherwise a guard. An error of ``measure``
+        propagates.
+        """
+
+        def bad(value: float) -> bool:
+            return judge_error(value, limit, bug_above) == "different"
+
+        worst, detail = worst_drawn(measure, space, count, self.seed, bad)
+        if bug_above == inf:
+            state = "failed" if bad(worst) else "passed"
+            self._add(Check(name, "guard", state, worst, limit, reference, unit, detail))
+        else:
+            state = judge_error(worst, limit, bug_above)
+            self._add(Check(name, "bug", state, worst, limit, reference, unit, detail, bug_above))
 
     def digest(self, name: str, *tensors: Any) -> None:
         """Bitwise identity: a hash of dtypes, shapes and bytes that must be the same in both arms.

@@ -7,7 +7,9 @@ import math
 import re
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any, Literal, NamedTuple
 
 State = Literal["bug", "healthy", "different", "passed", "failed", "skipped", "noted"]
@@ -91,6 +93,42 @@ def judge(checks: list[Check]) -> tuple[str, str]:
             return state, "; ".join(names)
     reason = f"{len(bugs)} bug check{'s'[: len(bugs) > 1]} healthy"
     return ("healthy", reason) if bugs else ("different", "the reproducer made no bug check")
+
+
+def worst_drawn(
+    measure: Callable[..., float], space: dict[str, Any], count: int, seed: int, bad: Callable[[float], bool]
+) -> tuple[float, str]:
+    """(largest ``measure(**case)`` over ``count`` cases drawn from ``space``, what was drawn).
+
+    ``space``: {argument: hypothesis strategy}. A value that is not finite is the largest. Where ``bad`` holds of the
+    largest, the case that is told is the simplest one that hypothesis finds with such a value. Errors propagate.
+    """
+    from hypothesis import HealthCheck, Phase, find, given, settings, strategies
+    from hypothesis import seed as seeded
+
+    cases, seen = strategies.fixed_dictionaries(space), list[tuple[float, dict[str, Any]]]()
+
+    def measured(case: dict[str, Any]) -> float:
+        value = float(measure(**case))
+        return value if math.isfinite(value) else math.inf
+
+    def draw(case: dict[str, Any]) -> None:
+        seen.append((measured(case), case))
+
+    # the same cases wherever this seed is run: no database of earlier failures, no time limit
+    options: dict[str, Any] = {
+        "max_examples": count,
+        "database": None,
+        "deadline": None,
+        "suppress_health_check": list(HealthCheck),
+    }
+    seeded(seed)(settings(phases=[Phase.generate], **options)(given(cases)(draw)))()
+    worst, case = max(seen, key=lambda pair: pair[0])
+    if bad(worst):
+        phases = settings(phases=[Phase.generate, Phase.shrink], **options)
+        case = find(cases, lambda case: bad(measured(case)), settings=phases, random=Random(seed))
+    told = ", ".join(f"{name} {value}" for name, value in case.items())
+    return worst, f"{len(seen)} cases drawn with seed {seed}; {'simplest bad' if bad(worst) else 'worst'}: {told}"
 
 
 def bits_sha256(values: tuple[Any, ...]) -> str:
