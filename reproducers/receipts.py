@@ -15,7 +15,7 @@ import typer
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Exit
 from reproducers.base.wording import count
-from reproducers.evidence.shelf import COMMITTED, every
+from reproducers.evidence.shelf import COMMITTED, every, signature
 
 app = typer.Typer(add_completion=False, help=__doc__)
 
@@ -77,7 +77,7 @@ def sign(
     for path in receipts or every(COMMITTED):
         if not path.is_file():
             raise PatchlaneError(f"{path} is not a file", "python -m reproducers.receipts sign --key KEY signs all")
-        if receipts or not signers.signature(path).exists():
+        if receipts or not signature(path).exists():
             typer.echo(signers.sign(path, key))
 
 

@@ -1,6 +1,7 @@
 """The heads of the chains of receipts, kept in ``manifest.yaml``: they show that a receipt was lost or exchanged.
 
-A chain of digests shows that a link was altered, never that its end is gone.
+A chain of digests shows that a link was altered, never that its end is gone. Mutation scores and records of upstream's
+tests are named with them.
 """
 
 from __future__ import annotations
@@ -9,22 +10,22 @@ import hashlib
 from pathlib import Path
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import file_sha256
 from reproducers.base.wording import count
-from reproducers.evidence.shelf import every
-from reproducers.evidence.verification import checked
+from reproducers.evidence.shelf import kept
 from reproducers.record.entry import Chain, read_chains
 
 
 def heads(root: Path) -> dict[str, Chain]:
     """{folder: the chain of its receipts}."""
     chains: dict[str, list[Path]] = {}
-    for path in every(root):
+    for path in kept(root):
         chains.setdefault(path.parent.name, []).append(path)
     return {folder: Chain(sha256=_digest(paths), names=[p.stem for p in paths]) for folder, paths in chains.items()}
 
 
 def _digest(paths: list[Path]) -> str:
-    lines = [f"{path.name} {checked(path).sha256}\n" for path in paths]
+    lines = [f"{path.name} {file_sha256(path)}\n" for path in paths]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import file_sha256
 from reproducers.base.verdicts import Verdict
-from reproducers.evidence import booking, heads, table
+from reproducers.evidence import booking, heads, shelf, table
 from reproducers.evidence.receipts import digests, newest, read, statement_of
 from reproducers.evidence.shelf import chain, every
 from reproducers.evidence.verification import refuse, verify_all
@@ -214,7 +214,7 @@ def _foreign(packs: list[Pack], path: Path, body: Statement, known: dict[str, st
 def import_receipts(receipts: list[Path], root: Path) -> None:
     """Copy receipts with their logs and signatures; each file appears whole."""
     for receipt in receipts:
-        signature = receipt.with_name(f"{receipt.name}.sig")
+        signature = shelf.signature(receipt)
         for path in (receipt.with_suffix(".log"), *([signature] if signature.is_file() else []), receipt):
             target = root / path.parent.name / path.name
             target.parent.mkdir(parents=True, exist_ok=True)

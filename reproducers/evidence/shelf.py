@@ -43,6 +43,16 @@ def scores(root: Path, folders: str = FOLDERS) -> list[Path]:
     return sorted(root.glob(f"{folders}/{mutation.PREFIX}*.json"))
 
 
+def signature(receipt: Path) -> Path:
+    """The file beside ``receipt`` that holds its signature."""
+    return receipt.with_name(f"{receipt.name}.sig")
+
+
+def kept(root: Path) -> list[Path]:
+    """Everything under ``root`` that a manifest names: statements, mutation scores, records of upstream's tests."""
+    return sorted(path for path in root.glob(f"{FOLDERS}/*.json") if not path.name.startswith(".tmp-"))
+
+
 def sweep(folder: Path) -> None:
     """Remove the temporary files of killed writers from ``folder``; the caller holds its lock."""
     for path in folder.glob(".tmp-*"):

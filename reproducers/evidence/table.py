@@ -14,8 +14,9 @@ HEADER = """# Packs
 Generated from `packs/*/pack.yaml` and `receipts/` by `python -m reproducers.manifest refresh`; never edited.
 "Bug in" lists what receipts show broken, "not in" what they show healthy; a lane's cell is its newest verdict at the
 live pin, and a lane that cannot exist says so in `pack.yaml`. "Mutants killed" are the mistakes in the patch that its
-checks see, by the newest score of patch and reproducer as they are (`python -m reproducers.mutate`). [What the
-states and the words mean](../docs/glossary.md).
+checks see, by the newest score of patch and reproducer as they are (`python -m reproducers.mutate`). `signed` says that
+a signature lies beside the receipt; `python -m reproducers.receipts verify --signers FILE` says whose, and whether it
+holds. [What the states and the words mean](../docs/glossary.md).
 
 | pack | upstream | bug | kind | state | bug in | not in | cpu | cuda | mutants killed | newest receipt |
 |---|---|---|---|---|---|---|---|---|---|---|
@@ -40,7 +41,8 @@ def _newest(entry: Entry) -> str:
     if not lanes:
         return "–"
     last = max(lanes, key=lambda lane: (lane.taken, lane.receipt))
-    return f"[{last.taken} {last.host.alias}](../receipts/{last.receipt})"
+    signed = shelf.signature(shelf.COMMITTED / last.receipt).is_file()
+    return f"[{last.taken} {last.host.alias}](../receipts/{last.receipt}), {'signed' if signed else 'unsigned'}"
 
 
 def _killed(pack: Pack) -> str:

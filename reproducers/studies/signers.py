@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.base.files import write_atomic
+from reproducers.evidence.shelf import signature
 from reproducers.evidence.verification import checked
 
 NAMESPACE = "patchlane-receipt"
@@ -22,11 +23,6 @@ class Signed(NamedTuple):
 
     signer: str | None
     fault: str = ""
-
-
-def signature(receipt: Path) -> Path:
-    """The file beside ``receipt`` that holds its signature."""
-    return receipt.with_name(f"{receipt.name}.sig")
 
 
 def sign(receipt: Path, key: Path) -> Path:

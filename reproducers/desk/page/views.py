@@ -20,7 +20,7 @@ from reproducers.desk.page.charts import Chart, charts
 from reproducers.desk.text.render import render
 from reproducers.evidence import manifest
 from reproducers.evidence.receipts import alias, newest_of, read
-from reproducers.evidence.shelf import chain
+from reproducers.evidence.shelf import chain, signature
 from reproducers.record.entry import Entry
 from reproducers.record.receipt import ArmName, Check, Details, Host
 from reproducers.record.schema import Pack
@@ -46,6 +46,16 @@ class ReceiptView:
     def observed(self) -> str:
         """The checks of its arms that the verdict rests on, in numbers."""
         return in_numbers(self.body.verdict, self.body.reason, self.body.arms)
+
+    @property
+    def signed(self) -> str:
+        """Whether a signature lies beside the receipt, in a word."""
+        return "signed" if self.signature_href else "unsigned"
+
+    @property
+    def signature_href(self) -> str:
+        """Address of the receipt's signature, "" without one."""
+        return f"{self.href}.sig" if signature(self.path).is_file() else ""
 
     @property
     def log_href(self) -> str:
