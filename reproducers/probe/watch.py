@@ -11,7 +11,7 @@ import hashlib
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
@@ -142,9 +142,13 @@ class Watch:
             if self.place:
                 self.places.setdefault(self.place, {}).setdefault(name, set()).update(lines)
             self.functions.setdefault((name, code.co_qualname), set()).add(code_sha256(code))
-            self.pending = {(n, a, b) for n, a, b in self.pending if n != name or not any(a <= x <= b for x in lines)}
-            if not self.pending and not self.place and sys.version_info < (3, 12):
-                self.pause()
+            self._answered(name, lines)
+
+    def _answered(self, name: str, lines: Iterable[int]) -> None:
+        """These lines ran or were compiled."""
+        self.pending = {(n, a, b) for n, a, b in self.pending if n != name or not any(a <= x <= b for x in lines)}
+        if not self.pending and not self.place and sys.version_info < (3, 12):
+            self.pause()
 
     def _on_start(self, code: CodeType, offset: int) -> object:
         if sys.version_info >= (3, 12) and code.co_filename in self.ranges:
@@ -260,6 +264,7 @@ class Watch:
         last = first + len(text.splitlines()) - 1
         sha = hashlib.sha256(text.encode()).hexdigest()
         self.sources[name, first] = {"first": first, "last": last, "sha256": sha, "compiler": compiler}
+        self._answered(name, range(first, last + 1))
         if self.place:
             self.places.setdefault(self.place, {}).setdefault(name, set()).add(first)
 

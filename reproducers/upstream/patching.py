@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import re
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -46,6 +47,10 @@ class Hunk:
     path: str
     first: int
     last: int
+
+    def holds(self, other: Hunk) -> bool:
+        """Whether the other's lines touch this one's."""
+        return self.path == other.path and self.first <= other.last and other.first <= self.last
 
 
 def strip_for(tree: Path, source_root: str) -> int:
@@ -127,6 +132,16 @@ def hunks(patch: Path, strip: int, *, after: bool) -> list[Hunk]:
     return ranged
 
 
+def added_lines(patch: Path, strip: int) -> dict[str, dict[int, str]]:
+    """{path in the patched tree: {line number: text}} of the lines that the patch adds."""
+    return {
+        "/".join(Path(file.target_file).parts[strip:]): {
+            int(line.target_line_no): str(line.value) for hunk in file for line in hunk if line.is_added
+        }
+        for file in files(patch)
+    }
+
+
 def files(patch: Path) -> PatchSet:
     """The patch's files.
 
@@ -169,7 +184,7 @@ def _neighbours(hunk: Any, after: bool) -> list[int]:
     return numbers
 
 
-def ranges(watched: list[Hunk]) -> Ranges:
+def ranges(watched: Iterable[Hunk]) -> Ranges:
     """{path: [[first, last], ...]} of the hunks, for the arm's watch."""
     result: Ranges = {}
     for hunk in watched:
@@ -179,13 +194,13 @@ def ranges(watched: list[Hunk]) -> Ranges:
 
 def unexecuted(watched: list[Hunk], executed: dict[str, Executed]) -> list[str]:
     """Hunks of which no line ran or was compiled, and functions whose running code is not the tree's."""
-    missing = [hunk.name for hunk in watched if not _ran(hunk, executed.get(hunk.path))]
+    missing = [hunk.name for hunk in watched if not ran(hunk, executed.get(hunk.path))]
     for path, file in executed.items():
         missing += [f"{path}:{name} (the running code is not the tree's)" for name in file.foreign]
     return missing
 
 
-def _ran(hunk: Hunk, file: Executed | None) -> bool:
+def ran(hunk: Hunk, file: Executed | None) -> bool:
     """Whether a line of the hunk ran or was compiled."""
     return file is not None and (
         any(hunk.first <= line <= hunk.last for line in file.lines)
