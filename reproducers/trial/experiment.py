@@ -248,10 +248,11 @@ def _patched(run: Run, bench: Bench, strip: int, seed: int) -> Ruling:
     patch = run.patch_file
     if patch is None:
         raise CannotTestHere(f"{run.pack.id} has no patch for {run.request.at}", "--arm pristine")
-    run.patch = patching.classify(bench.tree.path, patch, strip)
+    root = run.pack.upstream.source_root
+    run.patch = patching.classify(bench.tree.path, patch, strip, root)
     if run.patch.kind is not ApplyClass.CLEAN:
         return Ruling(Verdict.PATCH_STALE, f"{run.patch.kind.value}: {run.patch.message}", run.patch.remedy)
-    fixed = patching.patched_tree(bench.store, bench.tree, patch, strip, run.pack.number)
+    fixed = patching.patched_tree(bench.store, bench.tree, patch, strip, run.pack.number, root)
     after = patching.hunks(patch, strip, after=True)
     added, unreached = statements.added(fixed.path, patch, strip), bench.lane.unreached
     wanted = [statement for statement in added if not statements.excused(statement, unreached)]

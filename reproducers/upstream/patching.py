@@ -74,10 +74,20 @@ def _apply(tree: Path, patch: Path, strip: int, *flags: str) -> tuple[bool, str]
     return done.returncode == 0 and not offsets, "\n".join(offsets) or done.stderr.strip()
 
 
-def classify(tree: Path, patch: Path, strip: int) -> Applicability:
-    """CLEAN, ALREADY_APPLIED (the reverse applies: fixed tree or reversed patch) or CONFLICT (also for an offset)."""
+def classify(tree: Path, patch: Path, strip: int, source_root: str = ".") -> Applicability:
+    """CLEAN, ALREADY_APPLIED (the reverse applies: fixed tree or reversed patch) or CONFLICT (also for an offset).
+
+    Raises PatchlaneError if the patch adds a module or package beside the tree's own, which would shadow a library.
+    """
+    for path in _beside(tree, patch, strip, import_root(tree, source_root)):
+        raise PatchlaneError(
+            f"{patch}: {path} would be importable under a new name, as a library is",
+            "add the file inside a package that upstream has",
+        )
     if not files(patch):
         return Applicability(ApplyClass.CLEAN, "the patch changes nothing")
+    if (read := _as_git_reads(tree, patch, strip)) is not None and read != _as_watched(patch, strip):
+        raise PatchlaneError(f"{patch}: git reads other changes in it than are watched", "regenerate it with git diff")
     clean, message = _apply(tree, patch, strip, "--check")
     if clean:
         return Applicability(ApplyClass.CLEAN, "applies with zero fuzz and zero offset")
@@ -100,9 +110,37 @@ def apply(tree: Path, patch: Path, strip: int) -> None:
             raise PatchlaneError(f"{patch.name}: {message}", "run again; the tree changed under the patch")
 
 
-def patched_tree(store: Store, tree: Tree, patch: Path, strip: int, number: int) -> Tree:
+def _as_git_reads(tree: Path, patch: Path, strip: int) -> dict[str, tuple[str, str]] | None:
+    """{path: (lines added, lines removed)} of the patch by git; None if git cannot read it, and so cannot apply it."""
+    flags = ("--numstat", "-z", f"-p{strip}", "--whitespace=nowarn")
+    done = git("apply", *flags, str(patch.resolve()), cwd=tree, above=tree.resolve().parent)
+    rows = [row.split("\t", 2) for row in done.stdout.split("\0") if row]
+    return None if done.returncode else {path: (added, removed) for added, removed, path in rows}
+
+
+def _as_watched(patch: Path, strip: int) -> dict[str, tuple[str, str]]:
+    """The same of the patch as it is watched."""
+    rows = {}
+    for file in files(patch):
+        name = file.source_file if file.target_file == "/dev/null" else file.target_file
+        rows["/".join(Path(name).parts[strip:])] = (str(file.added), str(file.removed))
+    return rows
+
+
+def _beside(tree: Path, patch: Path, strip: int, root: Path) -> list[str]:
+    """The patch's files at the top of the import path, or of the tree, under a name that is not there yet."""
+    names = []
+    for file in files(patch):
+        path = tree.joinpath(*Path(file.target_file).parts[strip:])
+        top = root if path.is_relative_to(root) else tree
+        if file.target_file != "/dev/null" and not (top / path.relative_to(top).parts[0]).exists():
+            names.append(str(file.path))
+    return names
+
+
+def patched_tree(store: Store, tree: Tree, patch: Path, strip: int, number: int, source_root: str = ".") -> Tree:
     """A copy of ``tree`` with the patch of pack ``number``. Raises PatchlaneError unless the patch is CLEAN."""
-    fit = classify(tree.path, patch, strip)
+    fit = classify(tree.path, patch, strip, source_root)
     if fit.kind is not ApplyClass.CLEAN:
         raise PatchlaneError(f"{patch.name}: {fit.kind.value}: {fit.message}", fit.remedy)
     key = hashlib.sha256(f"{tree.digest}\0{strip}\0".encode() + patch.read_bytes()).hexdigest()
