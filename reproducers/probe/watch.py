@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from reproducers.probe.codehash import code_sha256, file_functions, headers, nested
+from reproducers.probe.codehash import code_sha256, file_functions, headers, module_hashes, nested
 
 Ranges = dict[str, list[list[int]]]
 _TOOL = 4  # a sys.monitoring tool id that neither debuggers, coverage nor profilers claim
@@ -36,6 +36,7 @@ class Watch:
         self.hits: dict[str, set[int]] = {name: set() for name in self.ranges}
         self.pending = {(name, first, last) for name, spans in self.ranges.items() for first, last in spans}
         self.functions: dict[tuple[str, str], set[str]] = {}
+        self.modules = {name: module_hashes(Path(name)) for name in self.ranges}
         self.origins: dict[CodeType, CodeType] = {}  # {rewritten code that runs: its original}
         self.sources: dict[tuple[str, int], dict[str, Any]] = {}
         self.place: str | None = None
@@ -107,6 +108,14 @@ class Watch:
             if self.pending or self.place or sys.version_info >= (3, 12):
                 self.resume()
 
+    def ours(self) -> bool:
+        """Whether nothing took the watch's place; True where it sees nothing by its own will."""
+        if not self._watching:
+            return True
+        if sys.version_info >= (3, 12):
+            return sys.monitoring.get_tool(_TOOL) == "patchlane"
+        return sys.gettrace() == self._on_call
+
     def stop(self) -> None:
         if not self.ranges:
             return
@@ -132,10 +141,14 @@ class Watch:
         self._known[id(code), line] = code
         name = code.co_filename
         code = self.origins.get(code, code)
-        if code.co_flags & inspect.CO_NEWLOCALS:  # a function: its call runs its whole header
+        if (
+            code.co_flags & inspect.CO_NEWLOCALS and code.co_qualname != "<module>"
+        ):  # a function: its call runs its whole header
             lines = set(self.headers[name].get(line, ())) if line == code.co_firstlineno else {line}
-        else:
+        elif code_sha256(code) in self.modules[name]:  # not code that another file compiled under this one's name
             lines = {line} - self.at_import[name]
+        else:
+            lines = set()
         lines = {n for n in lines if any(first <= n <= last for first, last in self.ranges[name])}
         if lines:
             self.hits[name] |= lines

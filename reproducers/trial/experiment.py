@@ -21,10 +21,10 @@ from reproducers.probe.stamp import gpus
 from reproducers.probe.watch import Ranges
 from reproducers.record.receipt import ArmName, Executed
 from reproducers.record.schema import Lane, Pack, Pin
-from reproducers.trial import rulings
+from reproducers.trial import rulings, statements
 from reproducers.trial.arms import ArmResult, ArmSpec, run_arm
 from reproducers.trial.rulings import Ruling
-from reproducers.upstream import fitting, patching, pins, statements
+from reproducers.upstream import fitting, patching, pins
 from reproducers.upstream.patching import Applicability, ApplyClass
 from reproducers.upstream.store import Seal, Store, Tree
 
@@ -260,7 +260,7 @@ def _patched(run: Run, bench: Bench, strip: int, seed: int) -> Ruling:
     run.patched.append(arm)
     wrong = statements.at_odds(added, unreached, arm.executed)
     for name in wrong.values():
-        bench.tell("patched", f"not seen executing: {name}")
+        bench.tell("verdict", f"not seen executing: {name}")
     missing = [*patching.unexecuted(after, arm.executed), *wrong.values()]
     for hunk in after:
         ran = hunk.name not in missing and not any(hunk.holds(statement) for statement in wrong)

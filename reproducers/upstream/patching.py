@@ -22,6 +22,12 @@ from reproducers.upstream.git import git
 from reproducers.upstream.store import Store, Tree
 
 COMPILED = {".pyc", ".pyo", ".pyd", ".so"}
+# what a fix has no use for, and code that means to find the probe, to deceive it or to end its process has
+SUSPECT = re.compile(
+    r"\b_getframe\b|\bgc\.get_|\binspect\.stack\b|\bcurrentframe\b|__main__|\batexit\b|\b_exit\b"
+    r"|\bset(?:trace|profile)\b|\bsys\.monitoring\b|\bctypes\b|(?<![\w.])(?:exec|compile)\(|\breproducers\b|patchlane",
+    re.IGNORECASE,
+)
 
 
 class ApplyClass(str, Enum):
@@ -192,6 +198,12 @@ def files(patch: Path) -> PatchSet:
     for file in entries:
         if kind := _unwatchable(file):
             raise PatchlaneError(f"{patch}: {file.path} is {kind}", "leave it out: only changed lines are seen to run")
+        for line in (line for hunk in file for line in hunk if line.is_added):
+            if word := SUSPECT.search(line.value):
+                raise PatchlaneError(
+                    f"{patch}: {file.path}:{line.target_line_no} names {word[0]}, by which code can deceive the probe",
+                    "write the fix without it",
+                )
     return entries
 
 

@@ -2,7 +2,7 @@
 
 import textwrap
 
-from reproducers.upstream.statements import could_run
+from reproducers.trial.statements import could_run
 
 TEXT = '''
     """Text."""
