@@ -72,7 +72,7 @@ class ArmSpec:
 
 @dataclass
 class ArmResult:
-    """The child's own record, if it printed one, and how it ended."""
+    """The record of what the child sent, if it sent all, and how it ended."""
 
     outcome: Outcome
     reason: str

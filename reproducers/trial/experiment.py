@@ -290,8 +290,8 @@ def _arm(run: Run, bench: Bench, hunks: Sequence[patching.Hunk], name: str, seed
     seal = Seal({bench.tree, run.tree or bench.tree, *bench.needs})
     result = run_arm(spec, lambda line: bench.tell(name, line))
     if broken := seal.broken():
-        result.outcome, result.reason = "cannot_test", f"the {name} arm changed the store's tree of {broken.origin}"
-        result.sentinel, result.remedy = None, "find what writes there; the next run has the tree anew"
+        result.outcome, result.sentinel, result.remedy = "different", None, ""
+        result.reason = f"the {name} arm changed {seal.file} in the store's tree of {broken.origin}"
     result.executed = _outside(result.executed, pack, tree)
     cost = f"{result.seconds:.1f} s, peak {result.peak_gib:.2f} GiB"
     bench.tell(name, f"-> {result.outcome} in {cost}: {result.reason}")

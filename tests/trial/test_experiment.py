@@ -283,7 +283,9 @@ ELSEWHERE = (
 def test_an_arm_that_writes_into_the_store_proves_nothing(toy, where):
     pack = toy.pack(toy.patch(edited(TOTAL)), body(WRITES.format(where=where)))
     run = toy.run(pack)
-    assert (run.ruling.verdict, run.sentinels) == (Verdict.UNTESTABLE, [] if where == HERE else ["BUG_REPRODUCED"])
+    word = Verdict.DIFFERENT_FAILURE
+    assert (run.ruling.verdict, run.sentinels) == (word, [] if where == HERE else ["BUG_REPRODUCED"]), run.ruling
+    assert "changed toyup/core.py in the store's tree of toyup 1.0" in run.ruling.reason
     assert tree_digest(run.tree.path) != run.tree.digest
     honest = toy.run(toy.pack(toy.patch(edited(TOTAL, FIRST))))
     assert honest.ruling.verdict is Verdict.REPRODUCED_AND_FIXED, honest.ruling

@@ -215,3 +215,39 @@ def test_a_file_that_git_and_the_watch_name_differently_is_refused(tmp_path):
     (tmp_path / "fix.patch").write_text(diff(tmp_path, SOURCE, {**FIXED, "toyup/\u00e9.py": "X = 1\n"}))
     with pytest.raises(PatchlaneError, match="other changes"):
         classify(write_tree(tmp_path / "tree", SOURCE), tmp_path / "fix.patch", 1)
+
+
+SUSPECTS = [
+    *("frame = sys._getframe(1)", "from sys import _getframe", "gc.get_objects()", "inspect.stack()", "_exit(0)"),
+    *(
+        "inspect.currentframe()",
+        "import __main__",
+        "import atexit",
+        "os._exit(0)",
+        "sys.settrace(None)",
+        "import ctypes",
+    ),
+    *(
+        "sys.monitoring.set_events(4, 0)",
+        "exec(text)",
+        "code = compile(text, '', '')",
+        "import reproducers",
+        "PATCHLANE",
+    ),
+]
+INNOCENT = ["model.compile(x)", "re.compile('x')", "torch.compile(f)", "executor(x)", "model.exec(x)", "gc.collect()"]
+
+
+@pytest.mark.parametrize("line", SUSPECTS)
+def test_a_patch_that_looks_for_the_probe_is_refused(tmp_path, line):
+    (tmp_path / "fix.patch").write_text(diff(tmp_path, SOURCE, {**FIXED, "toyup/plus.py": f"{line}\n"}))
+    with pytest.raises(PatchlaneError, match=r"toyup/plus\.py:1 names"):
+        hunks(tmp_path / "fix.patch", 1, after=True)
+    (tmp_path / "fix.patch").write_text(diff(tmp_path, {**SOURCE, "toyup/plus.py": f"{line}\n"}, FIXED))
+    assert hunks(tmp_path / "fix.patch", 1, after=True)
+
+
+def test_a_patch_may_name_their_neighbours(tmp_path):
+    new = {**FIXED, "toyup/plus.py": "".join(f"{line}\n" for line in INNOCENT)}
+    (tmp_path / "fix.patch").write_text(diff(tmp_path, SOURCE, new))
+    assert hunks(tmp_path / "fix.patch", 1, after=True)

@@ -7,6 +7,7 @@ measuring uses; at the end each name must still be the same object with the same
 from __future__ import annotations
 
 import builtins
+import contextlib
 import sys
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
@@ -17,6 +18,7 @@ from reproducers.probe.watch import Watch
 
 PROBE = "reproducers.probe"
 USED = ("abs", "all", "any", "bool", "float", "int", "isinstance", "len", "max", "min", "print", "sorted", "str", "sum")
+WRAPPER = contextlib.contextmanager(iter).__code__  # type: ignore[attr-defined]
 Seen = tuple[object, CodeType | None]
 
 
@@ -26,39 +28,34 @@ class Integrity:
     def __init__(self, probe: object) -> None:
         self.probe = probe
         self.before: dict[str, Seen] = {}
-        for owner, names in _owners().items():
+        self.owners = _owners()
+        for owner, names in self.owners.items():
             self.before |= {f"{owner}.{name}": _seen(value) for name, value in names.items()}
         self.modules = set(_probe_modules())
 
     def changed(self, watch: Watch | None, *, rank: bool = False) -> list[str]:
         """The names that are not as they were, or not as their file has them. A rank's probe collects its checks."""
-        now, names = _owners(), list[str]()
+        names, now = set[str](), _owners()
         for owner, held in now.items():
-            found = {f"{owner}.{name}": _seen(value) for name, value in held.items()}
-            names += [
-                name for name, value in found.items() if name in self.before and not _same(value, self.before[name])
-            ]
-            names += [name for name in found if name not in self.before and self._foreign(owner, held, name)]
-        there = {f"{owner}.{name}" for owner, held in now.items() for name in held}
-        names += [name for name in self.before if name not in there]
-        own = {"_add"} if rank else set()
-        names += [
-            f"probe.{name}"
-            for name in vars(self.probe)
-            if callable(getattr(type(self.probe), name, None)) and name not in own
-        ]
-        for name in _probe_modules().keys() - self.modules:
-            names += _unlike_file(name, sys.modules[name])
+            for name, value in held.items():
+                before = self.before.get(f"{owner}.{name}")
+                new = before is None and owner in self.owners and self._shadows(owner, name, value)
+                if new or (before is not None and not _same(_seen(value), before)):
+                    names.add(f"{owner}.{name}")
+        names |= self.before.keys() - {f"{owner}.{name}" for owner, held in now.items() for name in held}
+        bound = {name for name in vars(self.probe) if callable(getattr(type(self.probe), name, None))}
+        names |= {f"probe.{name}" for name in bound - ({"_add"} if rank else set())}
+        for module in _probe_modules().keys() - self.modules:
+            names.update(_unlike_file(module, sys.modules[module]))
         if watch is not None and not watch.ours():
-            names.append("sys.settrace or sys.monitoring")
+            names.add("sys.settrace or sys.monitoring")
         return sorted(names)
 
-    def _foreign(self, owner: str, held: dict[str, Any], name: str) -> bool:
-        """Whether a name that is new in an old owner shadows something."""
-        short = name.removeprefix(f"{owner}.")
-        if owner in self.modules:
-            return not isinstance(held[short], ModuleType) and short != "__warningregistry__"
-        return owner.rpartition(".")[0] in self.modules or (owner == "__main__" and hasattr(builtins, short))
+    def _shadows(self, owner: str, name: str, value: object) -> bool:
+        """Whether a new name can change what the code of its owner does; a package gets its modules as names."""
+        if owner == "__main__":
+            return hasattr(builtins, name)
+        return owner not in self.modules or not (isinstance(value, ModuleType) or name == "__warningregistry__")
 
 
 def _probe_modules() -> dict[str, ModuleType]:
@@ -97,5 +94,12 @@ def _unlike_file(name: str, module: ModuleType) -> list[str]:
     return [
         f"{name}.{value.__qualname__}"
         for value in vars(module).values()
-        if isinstance(value, FunctionType) and value.__module__ == name and code_sha256(value.__code__) not in known
+        if isinstance(value, FunctionType) and value.__module__ == name and code_sha256(_code(value)) not in known
     ]
+
+
+def _code(function: FunctionType) -> CodeType:
+    """The function's own code, also where contextlib has wrapped it."""
+    wrapped = getattr(function, "__wrapped__", None)
+    inner = wrapped if function.__code__ is WRAPPER and isinstance(wrapped, FunctionType) else function
+    return inner.__code__
