@@ -429,7 +429,7 @@ def _result(code: int, stop: Stop | None, seconds: float, peak: float, output: l
     stamp = stamp_of(output[0]) if output else None
     record = record_of(output[-1]) if output else None
     outcome: Outcome = record.outcome if record else "different"
-    reason, remedy, sentinel = (record.reason, record.remedy, record.sentinel) if record else ("", "", None)
+    reason, remedy = (record.reason, record.remedy) if record else ("", "")
     if code < 0:
         outcome, reason = "different", f"died of signal {_signal_name(-code)}"
     elif fault:
@@ -441,6 +441,7 @@ def _result(code: int, stop: Stop | None, seconds: float, peak: float, output: l
     if stop is None and outcome == "different" and any(word in line for line in output for word in NO_ROOM):
         stop = Stop(f"no space left on a disk of this host: {reason}", f"{disk.STORE_REMEDY}; {disk.SCRATCH_REMEDY}")
     if stop:  # a limit or this host stopped it: no verdict on the code under test
-        outcome, reason, remedy, sentinel = "cannot_test", stop.reason, stop.remedy, None
+        outcome, reason, remedy = "cannot_test", stop.reason, stop.remedy
+    sentinel = record.sentinel if record and record.outcome == outcome else None
     observed = (record.checks, record.executed) if record else ([], {})
     return ArmResult(outcome, reason, code, seconds, peak, output, stamp, remedy, sentinel, *observed)

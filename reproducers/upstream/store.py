@@ -237,7 +237,8 @@ class Seal:
 
 def _stats(root: Path) -> dict[str, tuple[int, ...]]:
     """{relative path: size, times, inode, mode} of all under ``root``: cheap, and different after any change."""
-    stats, start = {}, len(f"{root}/")
+    stats: dict[str, tuple[int, ...]] = {}
+    start = len(f"{root}/")
     for folder, folders, files in os.walk(root):
         for name in [*folders, *files]:
             try:
