@@ -256,19 +256,23 @@ def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
         with disk.writing(spec.cache, disk.STORE_REMEDY):
             environment = _environment(spec, scratch)
         started, inbox = time.monotonic(), Inbox()
-        with disk.writing(scratch, "end other processes, or run again later"):
-            child = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(KEEPER), str(scratch), *_command(spec, watch, inbox)],
-                cwd=scratch,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                start_new_session=True,
-                pass_fds=inbox.passed,
-            )
+        try:
+            with disk.writing(scratch, "end other processes, or run again later"):
+                child = subprocess.Popen(
+                    [sys.executable, "-I", "-S", str(KEEPER), str(scratch), *_command(spec, watch, inbox)],
+                    cwd=scratch,
+                    env=environment,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    errors="replace",
+                    start_new_session=True,
+                    pass_fds=inbox.passed,
+                )
+        except BaseException:
+            inbox.drop()
+            raise
         inbox.listen()
         meter = Meter(psutil.Process(child.pid), spec)
         with _children_lock:

@@ -44,6 +44,11 @@ class Inbox:
             os.close(number)
         self._reader.start()
 
+    def drop(self) -> None:
+        """Give everything back where no child was started."""
+        for number in (self._in, *self.passed):
+            os.close(number)
+
     def close(self) -> None:
         """Wait for the last message; call after the arm's end."""
         self._reader.join(timeout=10)
@@ -63,8 +68,12 @@ class Inbox:
         if not hmac.compare_digest(code, due):
             self.fault = FORGED
             return
-        number, kind, body = json.loads(text)
         before = self._messages[-1][0] if self._messages else ""
+        try:
+            number, kind, body = json.loads(text)
+        except (ValueError, TypeError) as error:
+            self.fault = f"{FORGED}: {error}"
+            return
         if number != len(self._messages) or kind not in FOLLOWS[before]:
             self.fault = f"{FORGED}: {kind} number {number} after {before or 'none'}"
             return
