@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType
@@ -35,6 +36,17 @@ def file_functions(path: Path) -> dict[str, list[str]]:
 
     walk(compile(path.read_bytes(), str(path), "exec", dont_inherit=True))
     return hashes
+
+
+def module_hashes(path: Path) -> set[str]:
+    """Code hashes of a source file's own code and of its classes' bodies; none of a file that does not compile."""
+    if path.suffix != ".py" or not path.exists():
+        return set()
+    try:
+        whole = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return set()
+    return {code_sha256(code) for code in nested(whole) if not code.co_flags & inspect.CO_NEWLOCALS}
 
 
 def headers(path: Path) -> dict[int, range]:

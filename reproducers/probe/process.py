@@ -28,7 +28,7 @@ def main(
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minimal", action="store_true", help="run minimal() alone; it raises where the bug is")
     if "--watch" in sys.argv:  # an arm of the runner
-        from reproducers.probe.watched import WatchedProbe
+        from reproducers.probe.arm.watched import WatchedProbe
 
         kind = WatchedProbe
         kind.options(parser, pack)

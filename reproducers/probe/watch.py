@@ -11,12 +11,12 @@ import hashlib
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from reproducers.probe.codehash import code_sha256, file_functions, headers, nested
+from reproducers.probe.codehash import code_sha256, file_functions, headers, module_hashes, nested
 
 Ranges = dict[str, list[list[int]]]
 _TOOL = 4  # a sys.monitoring tool id that neither debuggers, coverage nor profilers claim
@@ -36,6 +36,7 @@ class Watch:
         self.hits: dict[str, set[int]] = {name: set() for name in self.ranges}
         self.pending = {(name, first, last) for name, spans in self.ranges.items() for first, last in spans}
         self.functions: dict[tuple[str, str], set[str]] = {}
+        self.modules = {name: module_hashes(Path(name)) for name in self.ranges}
         self.origins: dict[CodeType, CodeType] = {}  # {rewritten code that runs: its original}
         self.sources: dict[tuple[str, int], dict[str, Any]] = {}
         self.place: str | None = None
@@ -107,6 +108,14 @@ class Watch:
             if self.pending or self.place or sys.version_info >= (3, 12):
                 self.resume()
 
+    def ours(self) -> bool:
+        """Whether nothing took the watch's place; True where it sees nothing by its own will."""
+        if not self._watching:
+            return True
+        if sys.version_info >= (3, 12):
+            return sys.monitoring.get_tool(_TOOL) == "patchlane"
+        return sys.gettrace() == self._on_call
+
     def stop(self) -> None:
         if not self.ranges:
             return
@@ -132,19 +141,27 @@ class Watch:
         self._known[id(code), line] = code
         name = code.co_filename
         code = self.origins.get(code, code)
-        if code.co_flags & inspect.CO_NEWLOCALS:  # a function: its call runs its whole header
+        if (
+            code.co_flags & inspect.CO_NEWLOCALS and code.co_qualname != "<module>"
+        ):  # a function: its call runs its whole header
             lines = set(self.headers[name].get(line, ())) if line == code.co_firstlineno else {line}
-        else:
+        elif code_sha256(code) in self.modules[name]:  # not code that another file compiled under this one's name
             lines = {line} - self.at_import[name]
+        else:
+            lines = set()
         lines = {n for n in lines if any(first <= n <= last for first, last in self.ranges[name])}
         if lines:
             self.hits[name] |= lines
             if self.place:
                 self.places.setdefault(self.place, {}).setdefault(name, set()).update(lines)
             self.functions.setdefault((name, code.co_qualname), set()).add(code_sha256(code))
-            self.pending = {(n, a, b) for n, a, b in self.pending if n != name or not any(a <= x <= b for x in lines)}
-            if not self.pending and not self.place and sys.version_info < (3, 12):
-                self.pause()
+            self._answered(name, lines)
+
+    def _answered(self, name: str, lines: Iterable[int]) -> None:
+        """These lines ran or were compiled."""
+        self.pending = {(n, a, b) for n, a, b in self.pending if n != name or not any(a <= x <= b for x in lines)}
+        if not self.pending and not self.place and sys.version_info < (3, 12):
+            self.pause()
 
     def _on_start(self, code: CodeType, offset: int) -> object:
         if sys.version_info >= (3, 12) and code.co_filename in self.ranges:
@@ -260,6 +277,7 @@ class Watch:
         last = first + len(text.splitlines()) - 1
         sha = hashlib.sha256(text.encode()).hexdigest()
         self.sources[name, first] = {"first": first, "last": last, "sha256": sha, "compiler": compiler}
+        self._answered(name, range(first, last + 1))
         if self.place:
             self.places.setdefault(self.place, {}).setdefault(name, set()).add(first)
 

@@ -118,10 +118,18 @@ class Pin(Model):
         return same and not tree.dirty and tree.stacked_on == tuple(self.stacked_on)
 
 
+class Unreached(Model):
+    """A line that the pack's patch adds and that a lane's hosts cannot run: its text, stripped, and why."""
+
+    line: Annotated[str, StringConstraints(pattern=r"^\S(.*\S)?$")]
+    reason: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+
 class Lane(Model):
     """A kind of host that can run the pack. ``requires`` are importable modules; the limits are for each arm.
 
-    The pack needs ``gpus`` GPUs. It uses as many as ``up_to_gpus`` if the host has them, and then runs alone.
+    The pack needs ``gpus`` GPUs. It uses as many as ``up_to_gpus`` if the host has them, and then runs alone. Every
+    other line that a patch adds must run, ``unreached`` ones must not.
     """
 
     requires: list[str] = []
@@ -131,6 +139,7 @@ class Lane(Model):
     timeout_s: int = 600
     memory_gib: float = 8.0
     max_age_days: int = 180
+    unreached: list[Unreached] = []
 
 
 class Upstream(Model):

@@ -34,6 +34,7 @@ from reproducers.probe.checks import Outcome
 from reproducers.probe.watch import Ranges
 from reproducers.record.receipt import Arm, Check, Executed, Stamp, record_of, stamp_of
 from reproducers.record.schema import ROOT
+from reproducers.trial.observed import Inbox
 from reproducers.upstream.store import INTERPRETER
 
 KEPT_ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "LANG", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CC")
@@ -71,7 +72,7 @@ class ArmSpec:
 
 @dataclass
 class ArmResult:
-    """The child's own record, if it printed one, and how it ended."""
+    """The record of what the child sent, if it sent all, and how it ended."""
 
     outcome: Outcome
     reason: str
@@ -231,13 +232,14 @@ def _bytecode(spec: ArmSpec) -> Path:
     return folder
 
 
-def _command(spec: ArmSpec, watch: Path) -> list[str]:
+def _command(spec: ArmSpec, watch: Path, inbox: Inbox) -> list[str]:
     command = [sys.executable, "-s", "-P", str(spec.reproducer), "--tree", str(spec.tree)]
     for need in spec.needs:
         command += ["--needs", str(need)]
     return [
         *command,
         *("--lane", spec.lane, "--seed", str(spec.seed), "--label", spec.label, "--watch", str(watch)),
+        *("--channel", *map(str, inbox.passed)),
     ]
 
 
@@ -253,19 +255,25 @@ def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
             watch.write_text(json.dumps(spec.watch))
         with disk.writing(spec.cache, disk.STORE_REMEDY):
             environment = _environment(spec, scratch)
-        started = time.monotonic()
-        with disk.writing(scratch, "end other processes, or run again later"):
-            child = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(KEEPER), str(scratch), *_command(spec, watch)],
-                cwd=scratch,
-                env=environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                start_new_session=True,
-            )
+        started, inbox = time.monotonic(), Inbox()
+        try:
+            with disk.writing(scratch, "end other processes, or run again later"):
+                child = subprocess.Popen(
+                    [sys.executable, "-I", "-S", str(KEEPER), str(scratch), *_command(spec, watch, inbox)],
+                    cwd=scratch,
+                    env=environment,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                    errors="replace",
+                    start_new_session=True,
+                    pass_fds=inbox.passed,
+                )
+        except BaseException:
+            inbox.drop()
+            raise
+        inbox.listen()
         meter = Meter(psutil.Process(child.pid), spec)
         with _children_lock:
             _children.add(child)
@@ -273,11 +281,12 @@ def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
                 _close(child)
         try:
             output: list[str] = []
-            reader = threading.Thread(target=_read, args=(child, output, sink), daemon=True)
+            reader = threading.Thread(target=_read, args=(child, inbox, output, sink), daemon=True)
             reader.start()
             stop = meter.watch(child)
             _end(child, scratch)
             reader.join(timeout=10)
+            inbox.close()
         finally:
             _end(child, scratch)
             meter.remove_shared_memory()
@@ -285,14 +294,32 @@ def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
                 _children.discard(child)
     if _stopped.is_set():
         raise KeyboardInterrupt
-    return _result(child.returncode, stop, time.monotonic() - started, meter.peak_gib, output)
+    observed = inbox.observed()
+    if observed:
+        output.append(observed.line)
+        sink(observed.line)
+    fault = inbox.fault or (observed.fault if observed else "")
+    return _result(child.returncode, stop, time.monotonic() - started, meter.peak_gib, output, fault)
 
 
-def _read(child: subprocess.Popen[str], output: list[str], sink: Sink) -> None:
+def _read(child: subprocess.Popen[str], inbox: Inbox, output: list[str], sink: Sink) -> None:
+    """Pass the child's output on, the stamp first. What it prints is no record, even if it looks like one."""
     assert child.stdout is not None
+    early = list[str]()
     for line in child.stdout:
-        output.append(line.rstrip("\n"))
-        sink(output[-1])
+        text = line.rstrip("\n")
+        early.append(f"printed: {text}" if '"patchlane"' in text else text)
+        if inbox.stamped.is_set():
+            _pass_on(early, inbox, output, sink)
+    inbox.stamped.wait(timeout=10)
+    _pass_on(early, inbox, output, sink)
+
+
+def _pass_on(early: list[str], inbox: Inbox, output: list[str], sink: Sink) -> None:
+    for line in ([inbox.stamp] if inbox.stamp and not output else []) + early:
+        output.append(line)
+        sink(line)
+    early.clear()
 
 
 class Meter:
@@ -401,14 +428,16 @@ def _signal_name(number: int) -> str:
         return str(number)
 
 
-def _result(code: int, stop: Stop | None, seconds: float, peak: float, output: list[str]) -> ArmResult:
-    """The arm's result. A record counts only if it is the last line and agrees with the exit status."""
+def _result(code: int, stop: Stop | None, seconds: float, peak: float, output: list[str], fault: str = "") -> ArmResult:
+    """The arm's result. A record counts only without a fault, and if it agrees with the exit status."""
     stamp = stamp_of(output[0]) if output else None
     record = record_of(output[-1]) if output else None
     outcome: Outcome = record.outcome if record else "different"
-    reason, remedy, sentinel = (record.reason, record.remedy, record.sentinel) if record else ("", "", None)
+    reason, remedy = (record.reason, record.remedy) if record else ("", "")
     if code < 0:
         outcome, reason = "different", f"died of signal {_signal_name(-code)}"
+    elif fault:
+        outcome, reason = "different", fault
     elif not record or not stamp:
         outcome, reason = "different", f"exit status {code} without a {'record' if stamp else 'stamp'}"
     elif EXPECTED_EXIT.get(outcome) != code:
@@ -416,6 +445,7 @@ def _result(code: int, stop: Stop | None, seconds: float, peak: float, output: l
     if stop is None and outcome == "different" and any(word in line for line in output for word in NO_ROOM):
         stop = Stop(f"no space left on a disk of this host: {reason}", f"{disk.STORE_REMEDY}; {disk.SCRATCH_REMEDY}")
     if stop:  # a limit or this host stopped it: no verdict on the code under test
-        outcome, reason, remedy, sentinel = "cannot_test", stop.reason, stop.remedy, None
+        outcome, reason, remedy = "cannot_test", stop.reason, stop.remedy
+    sentinel = record.sentinel if record and record.outcome == outcome else None
     observed = (record.checks, record.executed) if record else ([], {})
     return ArmResult(outcome, reason, code, seconds, peak, output, stamp, remedy, sentinel, *observed)

@@ -8,7 +8,7 @@ import importlib.util
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from reproducers.probe.stamp import gpus
 from reproducers.probe.watch import Ranges
 from reproducers.record.receipt import ArmName, Executed
 from reproducers.record.schema import Lane, Pack, Pin
-from reproducers.trial import rulings
+from reproducers.trial import rulings, statements
 from reproducers.trial.arms import ArmResult, ArmSpec, run_arm
 from reproducers.trial.rulings import Ruling
 from reproducers.upstream import fitting, patching, pins
@@ -248,22 +248,30 @@ def _patched(run: Run, bench: Bench, strip: int, seed: int) -> Ruling:
     patch = run.patch_file
     if patch is None:
         raise CannotTestHere(f"{run.pack.id} has no patch for {run.request.at}", "--arm pristine")
-    run.patch = patching.classify(bench.tree.path, patch, strip)
+    root = run.pack.upstream.source_root
+    run.patch = patching.classify(bench.tree.path, patch, strip, root)
     if run.patch.kind is not ApplyClass.CLEAN:
         return Ruling(Verdict.PATCH_STALE, f"{run.patch.kind.value}: {run.patch.message}", run.patch.remedy)
-    fixed = patching.patched_tree(bench.store, bench.tree, patch, strip, run.pack.number)
+    fixed = patching.patched_tree(bench.store, bench.tree, patch, strip, run.pack.number, root)
     after = patching.hunks(patch, strip, after=True)
-    arm = _arm(run, dataclasses.replace(bench, tree=fixed), after, "patched", seed)
+    added, unreached = statements.added(fixed.path, patch, strip), bench.lane.unreached
+    wanted = [statement for statement in added if not statements.excused(statement, unreached)]
+    arm = _arm(run, dataclasses.replace(bench, tree=fixed), [*after, *wanted], "patched", seed)
     run.patched.append(arm)
-    missing = patching.unexecuted(after, arm.executed)
-    run.hunks = {hunk.name: run.hunks.get(hunk.name, True) and hunk.name not in missing for hunk in after}
+    wrong = statements.at_odds(added, unreached, arm.executed)
+    for name in wrong.values():
+        bench.tell("verdict", f"not seen executing: {name}")
+    missing = [*patching.unexecuted(after, arm.executed), *wrong.values()]
+    for hunk in after:
+        ran = hunk.name not in missing and not any(hunk.holds(statement) for statement in wrong)
+        run.hunks[hunk.name] = run.hunks.get(hunk.name, True) and ran
     if run.request.arm == "patched":
         word = Verdict.FIX_INEFFECTIVE if arm.outcome == "bug" else Verdict.INCONCLUSIVE
         return Ruling(word, f"patched arm alone: {arm.outcome}: {arm.reason}", "run both arms")
     return rulings.rule(run.pristine[-1].arm(), arm.arm(), missing, run.pack.kind)
 
 
-def _arm(run: Run, bench: Bench, hunks: list[patching.Hunk], name: str, seed: int) -> ArmResult:
+def _arm(run: Run, bench: Bench, hunks: Sequence[patching.Hunk], name: str, seed: int) -> ArmResult:
     pack, tree, lane = run.pack, bench.tree, bench.lane
     spec = ArmSpec(
         reproducer=pack.reproducer,
@@ -282,8 +290,8 @@ def _arm(run: Run, bench: Bench, hunks: list[patching.Hunk], name: str, seed: in
     seal = Seal({bench.tree, run.tree or bench.tree, *bench.needs})
     result = run_arm(spec, lambda line: bench.tell(name, line))
     if broken := seal.broken():
-        result.outcome, result.reason = "cannot_test", f"the {name} arm changed the store's tree of {broken.origin}"
-        result.sentinel, result.remedy = None, "find what writes there; the next run has the tree anew"
+        result.outcome, result.sentinel, result.remedy = "different", None, ""
+        result.reason = f"the {name} arm changed {seal.file} in the store's tree of {broken.origin}"
     result.executed = _outside(result.executed, pack, tree)
     cost = f"{result.seconds:.1f} s, peak {result.peak_gib:.2f} GiB"
     bench.tell(name, f"-> {result.outcome} in {cost}: {result.reason}")

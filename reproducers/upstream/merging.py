@@ -47,7 +47,7 @@ def image(tree: Path, name: str) -> str:
 def apply_alone(store: Store, pristine: Tree, pack: Pack) -> Applied:
     """``pack``'s fix.patch on the pristine tree. Raises PatchlaneError unless it applies clean."""
     strip = patching.strip_for(pristine.path, pack.upstream.source_root)
-    tree = patching.patched_tree(store, pristine, pack.patch, strip, pack.number)
+    tree = patching.patched_tree(store, pristine, pack.patch, strip, pack.number, pack.upstream.source_root)
     names = sorted({hunk.path for hunk in patching.hunks(pack.patch, strip, after=True)})
     return Applied(pack, tree, {name: (image(pristine.path, name), image(tree.path, name)) for name in names})
 

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import re
 import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -21,6 +22,12 @@ from reproducers.upstream.git import git
 from reproducers.upstream.store import Store, Tree
 
 COMPILED = {".pyc", ".pyo", ".pyd", ".so"}
+# what a fix has no use for, and code that means to find the probe, to deceive it or to end its process has
+SUSPECT = re.compile(
+    r"\b_getframe\b|\bgc\.get_|\binspect\.stack\b|\bcurrentframe\b|__main__|\batexit\b|\b_exit\b"
+    r"|\bset(?:trace|profile)\b|\bsys\.monitoring\b|\bctypes\b|(?<![\w.])(?:exec|compile)\(|\breproducers\b|patchlane",
+    re.IGNORECASE,
+)
 
 
 class ApplyClass(str, Enum):
@@ -47,6 +54,10 @@ class Hunk:
     first: int
     last: int
 
+    def holds(self, other: Hunk) -> bool:
+        """Whether the other's lines touch this one's."""
+        return self.path == other.path and self.first <= other.last and other.first <= self.last
+
 
 def strip_for(tree: Path, source_root: str) -> int:
     """git's ``-p`` for a patch in repository layout: wheels lack the repository's source root (``src/``)."""
@@ -69,10 +80,20 @@ def _apply(tree: Path, patch: Path, strip: int, *flags: str) -> tuple[bool, str]
     return done.returncode == 0 and not offsets, "\n".join(offsets) or done.stderr.strip()
 
 
-def classify(tree: Path, patch: Path, strip: int) -> Applicability:
-    """CLEAN, ALREADY_APPLIED (the reverse applies: fixed tree or reversed patch) or CONFLICT (also for an offset)."""
+def classify(tree: Path, patch: Path, strip: int, source_root: str = ".") -> Applicability:
+    """CLEAN, ALREADY_APPLIED (the reverse applies: fixed tree or reversed patch) or CONFLICT (also for an offset).
+
+    Raises PatchlaneError if the patch adds a module or package beside the tree's own, which would shadow a library.
+    """
+    for path in _beside(tree, patch, strip, import_root(tree, source_root)):
+        raise PatchlaneError(
+            f"{patch}: {path} would be importable under a new name, as a library is",
+            "add the file inside a package that upstream has",
+        )
     if not files(patch):
         return Applicability(ApplyClass.CLEAN, "the patch changes nothing")
+    if (read := _as_git_reads(tree, patch, strip)) is not None and read != _as_watched(patch, strip):
+        raise PatchlaneError(f"{patch}: git reads other changes in it than are watched", "regenerate it with git diff")
     clean, message = _apply(tree, patch, strip, "--check")
     if clean:
         return Applicability(ApplyClass.CLEAN, "applies with zero fuzz and zero offset")
@@ -95,9 +116,37 @@ def apply(tree: Path, patch: Path, strip: int) -> None:
             raise PatchlaneError(f"{patch.name}: {message}", "run again; the tree changed under the patch")
 
 
-def patched_tree(store: Store, tree: Tree, patch: Path, strip: int, number: int) -> Tree:
+def _as_git_reads(tree: Path, patch: Path, strip: int) -> dict[str, tuple[str, str]] | None:
+    """{path: (lines added, lines removed)} of the patch by git; None if git cannot read it, and so cannot apply it."""
+    flags = ("--numstat", "-z", f"-p{strip}", "--whitespace=nowarn")
+    done = git("apply", *flags, str(patch.resolve()), cwd=tree, above=tree.resolve().parent)
+    rows = [row.split("\t", 2) for row in done.stdout.split("\0") if row]
+    return None if done.returncode else {path: (added, removed) for added, removed, path in rows}
+
+
+def _as_watched(patch: Path, strip: int) -> dict[str, tuple[str, str]]:
+    """The same of the patch as it is watched."""
+    rows = {}
+    for file in files(patch):
+        name = file.source_file if file.target_file == "/dev/null" else file.target_file
+        rows["/".join(Path(name).parts[strip:])] = (str(file.added), str(file.removed))
+    return rows
+
+
+def _beside(tree: Path, patch: Path, strip: int, root: Path) -> list[str]:
+    """The patch's files at the top of the import path, or of the tree, under a name that is not there yet."""
+    names = []
+    for file in files(patch):
+        path = tree.joinpath(*Path(file.target_file).parts[strip:])
+        top = root if path.is_relative_to(root) else tree
+        if file.target_file != "/dev/null" and not (top / path.relative_to(top).parts[0]).exists():
+            names.append(str(file.path))
+    return names
+
+
+def patched_tree(store: Store, tree: Tree, patch: Path, strip: int, number: int, source_root: str = ".") -> Tree:
     """A copy of ``tree`` with the patch of pack ``number``. Raises PatchlaneError unless the patch is CLEAN."""
-    fit = classify(tree.path, patch, strip)
+    fit = classify(tree.path, patch, strip, source_root)
     if fit.kind is not ApplyClass.CLEAN:
         raise PatchlaneError(f"{patch.name}: {fit.kind.value}: {fit.message}", fit.remedy)
     key = hashlib.sha256(f"{tree.digest}\0{strip}\0".encode() + patch.read_bytes()).hexdigest()
@@ -127,6 +176,16 @@ def hunks(patch: Path, strip: int, *, after: bool) -> list[Hunk]:
     return ranged
 
 
+def added_lines(patch: Path, strip: int) -> dict[str, dict[int, str]]:
+    """{path in the patched tree: {line number: text}} of the lines that the patch adds."""
+    return {
+        "/".join(Path(file.target_file).parts[strip:]): {
+            int(line.target_line_no): str(line.value) for hunk in file for line in hunk if line.is_added
+        }
+        for file in files(patch)
+    }
+
+
 def files(patch: Path) -> PatchSet:
     """The patch's files.
 
@@ -139,6 +198,12 @@ def files(patch: Path) -> PatchSet:
     for file in entries:
         if kind := _unwatchable(file):
             raise PatchlaneError(f"{patch}: {file.path} is {kind}", "leave it out: only changed lines are seen to run")
+        for line in (line for hunk in file for line in hunk if line.is_added):
+            if word := SUSPECT.search(line.value):
+                raise PatchlaneError(
+                    f"{patch}: {file.path}:{line.target_line_no} names {word[0]}, by which code can deceive the probe",
+                    "write the fix without it",
+                )
     return entries
 
 
@@ -169,7 +234,7 @@ def _neighbours(hunk: Any, after: bool) -> list[int]:
     return numbers
 
 
-def ranges(watched: list[Hunk]) -> Ranges:
+def ranges(watched: Iterable[Hunk]) -> Ranges:
     """{path: [[first, last], ...]} of the hunks, for the arm's watch."""
     result: Ranges = {}
     for hunk in watched:
@@ -179,13 +244,13 @@ def ranges(watched: list[Hunk]) -> Ranges:
 
 def unexecuted(watched: list[Hunk], executed: dict[str, Executed]) -> list[str]:
     """Hunks of which no line ran or was compiled, and functions whose running code is not the tree's."""
-    missing = [hunk.name for hunk in watched if not _ran(hunk, executed.get(hunk.path))]
+    missing = [hunk.name for hunk in watched if not ran(hunk, executed.get(hunk.path))]
     for path, file in executed.items():
         missing += [f"{path}:{name} (the running code is not the tree's)" for name in file.foreign]
     return missing
 
 
-def _ran(hunk: Hunk, file: Executed | None) -> bool:
+def ran(hunk: Hunk, file: Executed | None) -> bool:
     """Whether a line of the hunk ran or was compiled."""
     return file is not None and (
         any(hunk.first <= line <= hunk.last for line in file.lines)

@@ -284,7 +284,7 @@ def pin_tree(store: Store, pack: Pack, pin: Pin, options: dict[str, Any]) -> Tre
         patch = next(pack.folder.parent.glob(f"{number:02d}_*/fix.patch"), None)
         if patch is None:
             raise PatchlaneError(f"{pack.id} is stacked on pack {number:02d}, which has none", "git status")
-        tree = patching.patched_tree(store, tree, patch, strip, number)
+        tree = patching.patched_tree(store, tree, patch, strip, number, pack.upstream.source_root)
     return tree
 
 

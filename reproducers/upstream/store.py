@@ -213,35 +213,40 @@ class Seal:
     """Trees as they are now, to tell later whether a process has changed one."""
 
     def __init__(self, trees: Iterable[Tree]) -> None:
-        self.trees = {tree: _signature(tree.path) for tree in trees}
+        self.trees = {tree: _stats(tree.path) for tree in trees}
+        self.file = ""  # the first changed file of a broken tree, or folder where it has no file
 
     def broken(self) -> Tree | None:
-        """A changed tree, None if there is none. Its next use makes it anew; its bytecode is removed."""
-        for tree, signature in self.trees.items():
-            if _signature(tree.path) != signature and not (
-                tree.path.is_dir() and tree_digest(tree.path) == tree.digest
-            ):
-                _record_file(tree.path).unlink(missing_ok=True)
-                for folder in tree.path.parents[1].glob("cache/bytecode/*"):
-                    shutil.rmtree(folder, ignore_errors=True)
+        """A changed tree, None if there is none. Its next use makes it anew; its bytecode is removed.
+
+        Contents are read only where a size, time, mode or inode differs.
+        """
+        for tree, before in self.trees.items():
+            now = _stats(tree.path)
+            if now != before and not (tree.path.is_dir() and tree_digest(tree.path) == tree.digest):
+                changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+                files = [name for name in changed if not (tree.path / name).is_dir()]
+                self.file = next(iter([*files, *changed]))
+                if record(tree.path):
+                    _record_file(tree.path).unlink(missing_ok=True)
+                    for folder in tree.path.parents[1].glob("cache/bytecode/*"):
+                        shutil.rmtree(folder, ignore_errors=True)
                 return tree
         return None
 
 
-def _signature(root: Path) -> str:
-    """A digest of the names, sizes, times and inodes under ``root``: cheap, and different after any change."""
-    digest = hashlib.sha256()
+def _stats(root: Path) -> dict[str, tuple[int, ...]]:
+    """{relative path: size, times, inode, mode} of all under ``root``: cheap, and different after any change."""
+    stats: dict[str, tuple[int, ...]] = {}
+    start = len(f"{root}/")
     for folder, folders, files in os.walk(root):
-        folders.sort()
-        for name in sorted([*folders, *files]):
+        for name in [*folders, *files]:
             try:
-                stat = os.lstat(f"{folder}/{name}")
+                stat = os.lstat(path := f"{folder}/{name}")
             except FileNotFoundError:  # another process makes the tree anew
                 continue
-            digest.update(
-                f"{folder}/{name} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino}\n".encode()
-            )
-    return digest.hexdigest()
+            stats[path[start:]] = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_mode)
+    return stats
 
 
 def _record_file(tree: Path) -> Path:

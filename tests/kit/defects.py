@@ -201,6 +201,7 @@ PLANTED = [
     noted("pack-unwritten", "Limits: <write each limit with its reason>"),
     Edit("pack-mutants", MUTANT, "Why: ", "Because: "),
     Edit("pack-mutants", MUTANT, "Caught-By: rank ?: refuses", "Caught-By: rank ?: accepts"),
+    Edit("pack-unreached", RECORD, "  cpu:\n", "  cpu:\n    unreached: [{line: no such line, reason: none}]\n"),
     Edit("private-path", MUTANT, "Why: ", "Why: (as in /home/someone/packs) "),
     exempted("exemption", "{rule: gfm-fence, pack: pack01, match: fence, reason: none}"),
     exempted("exemption", "{rule: no-such, pack: pack01, match: fence, reason: none}"),

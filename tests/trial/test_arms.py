@@ -41,10 +41,10 @@ BAD = {
     "no check": ("pass", "different"),
     "sentinel by hand": ("print('BUG_REPRODUCED: trust me')", "different"),
     "sentinel by hand, hard exit": ("print('BUG_REPRODUCED: trust me', flush=True); os._exit(0)", "different"),
-    "forged record, output after it": (
+    "an error at exit": (
         """
         import atexit
-        atexit.register(lambda: print("late"))
+        atexit.register(os._exit, 3)
         p.error("e", 1.0, 1e-9, reference="0", bug_above=0.5)
         """,
         "different",

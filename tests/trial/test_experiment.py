@@ -44,6 +44,43 @@ def test_unexecuted_hunk_is_named(toy):
     assert run.hunks["toyup/core.py hunk 2"] is False
 
 
+SUM = "        result += value\n    return result\n"
+DEAD = "        result += value\n    if len(values) > 1000:\n        result = -1.0\n    return result\n"
+UNREACHED = "    memory_gib: 2\n    unreached: [{{line: {line}, reason: a toy has no long lists}}]\n"
+
+
+def listing(line):
+    """The toy's record with a line that its lane cannot run."""
+    return RECORD.replace("    memory_gib: 2\n", UNREACHED.format(line=line))
+
+
+def test_a_dead_half_within_one_hunk(toy):
+    run = toy.run(toy.pack(toy.patch(edited(TOTAL, FIRST, (SUM, DEAD)))))
+    assert run.ruling.verdict is Verdict.INCONCLUSIVE, run.ruling
+    assert "toyup/core.py:10 result = -1.0" in run.ruling.reason
+    assert run.hunks == {"toyup/core.py hunk 1": False, "toyup/core.py hunk 2": True}
+
+
+def test_a_dead_line_that_the_lane_lists(toy):
+    run = toy.run(toy.pack(toy.patch(edited(TOTAL, FIRST, (SUM, DEAD))), record=listing("result = -1.0")))
+    assert run.ruling.verdict is Verdict.REPRODUCED_AND_FIXED, run.ruling
+
+
+def test_a_listed_line_that_runs(toy):
+    run = toy.run(toy.pack(record=listing("return None")))
+    assert run.ruling.verdict is Verdict.INCONCLUSIVE, run.ruling
+    assert "return None is unreached by pack.yaml, yet it ran" in run.ruling.reason
+
+
+def test_a_statement_over_several_lines_counts_once(toy):
+    long = (
+        SUM,
+        SUM.replace("value\n", "(\n            value\n            if value\n            else 0\n        )\n"),
+    )
+    run = toy.run(toy.pack(toy.patch(edited(TOTAL, FIRST, long))))
+    assert run.ruling.verdict is Verdict.REPRODUCED_AND_FIXED, run.ruling
+
+
 def test_reversed_patch_is_stale(toy):
     run = toy.run(toy.pack(diff(toy.root, edited(TOTAL, FIRST), SOURCE)))
     assert run.ruling.verdict is Verdict.PATCH_STALE
@@ -246,7 +283,9 @@ ELSEWHERE = (
 def test_an_arm_that_writes_into_the_store_proves_nothing(toy, where):
     pack = toy.pack(toy.patch(edited(TOTAL)), body(WRITES.format(where=where)))
     run = toy.run(pack)
-    assert (run.ruling.verdict, run.sentinels) == (Verdict.UNTESTABLE, [] if where == HERE else ["BUG_REPRODUCED"])
+    word = Verdict.DIFFERENT_FAILURE
+    assert (run.ruling.verdict, run.sentinels) == (word, [] if where == HERE else ["BUG_REPRODUCED"]), run.ruling
+    assert "changed toyup/core.py in the store's tree of toyup 1.0" in run.ruling.reason
     assert tree_digest(run.tree.path) != run.tree.digest
     honest = toy.run(toy.pack(toy.patch(edited(TOTAL, FIRST))))
     assert honest.ruling.verdict is Verdict.REPRODUCED_AND_FIXED, honest.ruling

@@ -187,3 +187,67 @@ def test_unexecuted(tmp_path):
     foreign = {"total": Function(process=["a"], tree=["b"])}
     (named_code,) = unexecuted([first], {"toyup/core.py": ran.model_copy(update={"functions": foreign})})
     assert named_code.startswith("toyup/core.py:total ")
+
+
+@pytest.mark.parametrize("root", [".", "src"])
+@pytest.mark.parametrize("name", ["toyfix.py", "toyfix/__init__.py", "sitecustomize.py"])
+def test_a_new_top_level_module_is_refused(tmp_path, name, root):
+    """It would shadow a library, and the probe's own modules too."""
+    inside = "" if root == "." else f"{root}/"
+    old = {f"{inside}{path}": text for path, text in SOURCE.items()}
+    patch, tree = tmp_path / "fix.patch", write_tree(tmp_path / "tree", old)
+    patch.write_text(diff(tmp_path, old, {**old, f"{inside}{name}": "X = 1\n"}))
+    with pytest.raises(PatchlaneError, match=name):
+        classify(tree, patch, 1, root)
+    patch.write_text(diff(tmp_path, old, {**old, f"{inside}toyup/more/{name}": "X = 1\n"}))
+    assert classify(tree, patch, 1, root).kind is ApplyClass.CLEAN
+
+
+def test_a_rename_to_a_new_top_level_module_is_refused(tmp_path):
+    moved = {"toyup/__init__.py": "", "toyfix.py": FIXED["toyup/core.py"]}
+    (tmp_path / "fix.patch").write_text(diff(tmp_path, SOURCE, moved))
+    with pytest.raises(PatchlaneError, match=r"toyfix\.py"):
+        classify(write_tree(tmp_path / "tree", SOURCE), tmp_path / "fix.patch", 1)
+
+
+def test_a_file_that_git_and_the_watch_name_differently_is_refused(tmp_path):
+    """git writes this name in quotes and escapes: the watch would look for a file that there is not."""
+    (tmp_path / "fix.patch").write_text(diff(tmp_path, SOURCE, {**FIXED, "toyup/\u00e9.py": "X = 1\n"}))
+    with pytest.raises(PatchlaneError, match="other changes"):
+        classify(write_tree(tmp_path / "tree", SOURCE), tmp_path / "fix.patch", 1)
+
+
+SUSPECTS = [
+    *("frame = sys._getframe(1)", "from sys import _getframe", "gc.get_objects()", "inspect.stack()", "_exit(0)"),
+    *(
+        "inspect.currentframe()",
+        "import __main__",
+        "import atexit",
+        "os._exit(0)",
+        "sys.settrace(None)",
+        "import ctypes",
+    ),
+    *(
+        "sys.monitoring.set_events(4, 0)",
+        "exec(text)",
+        "code = compile(text, '', '')",
+        "import reproducers",
+        "PATCHLANE",
+    ),
+]
+INNOCENT = ["model.compile(x)", "re.compile('x')", "torch.compile(f)", "executor(x)", "model.exec(x)", "gc.collect()"]
+
+
+@pytest.mark.parametrize("line", SUSPECTS)
+def test_a_patch_that_looks_for_the_probe_is_refused(tmp_path, line):
+    (tmp_path / "fix.patch").write_text(diff(tmp_path, SOURCE, {**FIXED, "toyup/plus.py": f"{line}\n"}))
+    with pytest.raises(PatchlaneError, match=r"toyup/plus\.py:1 names"):
+        hunks(tmp_path / "fix.patch", 1, after=True)
+    (tmp_path / "fix.patch").write_text(diff(tmp_path, {**SOURCE, "toyup/plus.py": f"{line}\n"}, FIXED))
+    assert hunks(tmp_path / "fix.patch", 1, after=True)
+
+
+def test_a_patch_may_name_their_neighbours(tmp_path):
+    new = {**FIXED, "toyup/plus.py": "".join(f"{line}\n" for line in INNOCENT)}
+    (tmp_path / "fix.patch").write_text(diff(tmp_path, SOURCE, new))
+    assert hunks(tmp_path / "fix.patch", 1, after=True)

@@ -229,7 +229,7 @@ def test_a_seal_names_a_tree_that_was_changed(tmp_path):
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     record = tree.path.with_name("x.json")
     record.write_text(json.dumps({"digest": tree_digest(tree.path), "label": "toy"}))
-    assert seal.broken() == tree
+    assert (seal.broken(), seal.file) == (tree, "toyup/core.py")
     assert store.tree("trees", "x", named("toy"), lambda target: write_tree(target, SOURCE) and None) == tree
     assert tree_digest(tree.path) == tree.digest
 

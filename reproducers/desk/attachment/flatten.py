@@ -23,7 +23,7 @@ ENGINE = Path(__file__).resolve().parents[2] / "probe"
 LANES = ("lanes/triton", "lanes/megatron", "lanes/transformer_engine", "lanes/tilelang")
 MODULES = ("checks", "ranks", "stamp", "measuring", *LANES, "api")
 PROBE = "process"
-STAYS = "reproducers.probe.watched"  # an `if` that imports it is left out whole
+STAYS = "reproducers.probe.arm.watched"  # an `if` that imports it is left out whole
 ON_CPU = ("device == 'cpu'", "lane == 'cpu'")  # code under these tests serves that lane only
 RULER = f"# {'-' * 20} what it reports through {'-' * 20}\n"
 WIDTH = 120

@@ -9,6 +9,8 @@ from reproducers.desk.rules.case import Case
 from reproducers.desk.rules.registry import Breach, Skip, rule
 from reproducers.desk.start import mutants, skeleton
 from reproducers.evidence.receipts import read
+from reproducers.record.schema import line_of
+from reproducers.upstream import patching
 
 
 @rule("pack-unwritten", "no file of the pack still has a mark where a person has to write")
@@ -34,6 +36,23 @@ def mutated(case: Case) -> Iterator[Breach | Skip]:
         if names and not mutant.catching(names):
             what = f"Caught-By: the newest cpu receipt has no check {mutant.caught_by!r}"
             yield Breach(path, 1, what, "name a check as the receipt does, or take a new receipt")
+
+
+@rule("pack-unreached", "a line that a lane lists as unreached is one that a patch of the pack adds")
+def unreached(case: Case) -> Iterator[Breach | Skip]:
+    pack = case.pack
+    added = {
+        text.strip()
+        for patch in pack.folder.glob("*.patch")
+        for lines in patching.added_lines(patch, 1).values()
+        for text in lines.values()
+    }
+    for name, lane in pack.lanes.items():
+        for place, entry in enumerate(lane.unreached):
+            if entry.line not in added:
+                path = pack.folder / "pack.yaml"
+                line = line_of(path.read_text(encoding="utf-8"), ("lanes", name, "unreached", place))
+                yield Breach(path, line, f"no patch adds the line {entry.line!r}", "take the entry out")
 
 
 def _checks(case: Case) -> Iterator[str]:

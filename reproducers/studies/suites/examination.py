@@ -103,7 +103,7 @@ class Examiner:
         options = {} if pin.release or asked.upstream is None else {"upstream": asked.upstream}
         tree = pins.pin_tree(self.store, pack, pin, options)
         strip = patching.strip_for(tree.path, pack.upstream.source_root)
-        patched = patching.patched_tree(self.store, tree, patch, strip, pack.number)
+        patched = patching.patched_tree(self.store, tree, patch, strip, pack.number, pack.upstream.source_root)
         needs = pins.need_trees(self.store, pack, pin, asked.lane)
         files = _files(pack, asked, tests, patch)
         return Examination(pack, asked, at, pin, tree, patched, patch, tests, needs, files)

@@ -1,7 +1,4 @@
-"""The probe of the runner's arms: it watches the tree's executed lines and prints stamp and record as JSON.
-
-It is not part of an exported file.
-"""
+"""The probe of the runner's arms: it watches the tree's executed lines and sends the runner what it measures."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import contextlib
 import json
 import math
 import sys
+import traceback
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +15,8 @@ from typing import Any
 
 from reproducers.base.files import file_sha256
 from reproducers.probe.api import Probe, locate
+from reproducers.probe.arm.channel import Channel
+from reproducers.probe.arm.integrity import Integrity
 from reproducers.probe.checks import Check, Signature
 from reproducers.probe.lanes import kept
 from reproducers.probe.stamp import capability, versions
@@ -24,21 +24,24 @@ from reproducers.probe.watch import Watch
 
 
 class WatchedProbe(Probe):
-    """A probe that records the tree's executed lines; its stamp and record are lines of JSON."""
+    """A probe that records the tree's executed lines. The runner judges what it sends."""
 
     @staticmethod
     def options(parser: ArgumentParser, pack: int) -> None:
         """Add the options that only the runner gives."""
         parser.add_argument("--label", default="", help="release or SHA of the tree, for the stamp")
         parser.add_argument("--watch", type=Path, help="JSON: {path in tree: [[first, last line], ...]}")
+        parser.add_argument("--channel", type=int, nargs=2, help="descriptors: the run's secret, and its record")
         parser.set_defaults(pack=pack)
 
     def __init__(self, package: str, args: Namespace) -> None:
         super().__init__(package, args)
         self.watch: Watch | None = None
+        self.channel = Channel(*args.channel)
+        self.integrity = Integrity(self)
 
     def open(self) -> None:
-        """Print the stamp, even if the tree lacks the package, and begin to watch."""
+        """Send the stamp, even if the tree lacks the package, and begin to watch."""
         tree = None
         try:
             self.tree = tree = locate(self.package, self.args.tree, "--tree")
@@ -48,12 +51,13 @@ class WatchedProbe(Probe):
         self.watch.start()
 
     def close(self, outcome: str, reason: str, remedy: str) -> None:
-        """Print the record; its remedy names options of the verb that started this arm."""
+        """Send the record's end; its remedy names options of the verb that started this arm."""
         super().close(outcome, reason, remedy)
         distributed = sys.modules.get("torch.distributed")
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             distributed.destroy_process_group()  # NCCL complains at exit otherwise, after the record
         executed: dict[str, Any] = {}
+        changed = self.integrity.changed(self.watch)
         if self.watch is not None:
             self.watch.stop()
             executed = self.watch.report()
@@ -61,15 +65,17 @@ class WatchedProbe(Probe):
             remedy = f"python -m reproducers.run pack{self.args.pack:02} --upstream DIR that holds {self.package}/"
         elif "--needs DIR" in remedy or "header lists" in remedy:
             remedy = "python -m reproducers.doctor"
-        record = {
-            "outcome": outcome,
-            "reason": reason,
-            "remedy": remedy,
-            "sentinel": "BUG_REPRODUCED" if outcome == "bug" else None,
-            "checks": [_fields(check) for check in self.checks],
-            "executed": executed,
-        }
-        _emit("record", record)
+        self.channel.send("executed", executed)
+        end = {"outcome": outcome, "reason": reason, "remedy": remedy, "changed": changed}
+        self.channel.send("end", end)
+
+    def _call(self, name: str, call: Callable[[], Any], role: str, limit: str, bug: Any) -> Any:
+        exception, message, frame = bug or ("", "", "")
+        return super()._call(name, call, role, limit, Raised(exception, message, frame, role))
+
+    def _add(self, check: Check) -> None:
+        super()._add(check)
+        self.channel.send("check", _fields(check))
 
     def upstream(self, name: str) -> ModuleType:
         """As ``Probe.upstream``; kernels that are compiled from now on are watched too."""
@@ -93,7 +99,11 @@ class WatchedProbe(Probe):
         """As ``Probe.ranks``; the records of a rank's watch join this one's."""
 
         def watched(rank: int) -> tuple[Any, Any]:
-            return work(rank), self._watch.seen()
+            self.channel.leave()
+            value = work(rank)
+            if changed := self.integrity.changed(self.watch, rank=True):
+                raise RuntimeError(f"code under test changed {', '.join(changed)}")
+            return value, self._watch.seen()
 
         results = super().ranks(world, watched)
         for _, records in results:
@@ -117,14 +127,36 @@ class WatchedProbe(Probe):
             "host": capability(),
             "versions": versions(),
         }
-        _emit("stamp", stamp)
+        self.channel.send("stamp", stamp)
 
 
-def _emit(kind: str, body: dict[str, Any]) -> None:
-    print(json.dumps({"patchlane": kind, **body}, sort_keys=True), flush=True)
+class Raised(Signature):
+    """A signature that keeps what was raised, for the runner to compare; without a pattern in a guard."""
+
+    raised: dict[str, Any] | None
+    role: str
+
+    def __new__(cls, exception: str, message: str, frame: str, role: str = "") -> Raised:
+        made = super().__new__(cls, exception, message, frame)
+        made.raised, made.role = None, role
+        return made
+
+    def matches(self, error: BaseException) -> bool:
+        """As ``Signature.matches``; of no error in a guard."""
+        self.raised = {
+            "types": [cls.__name__ for cls in type(error).__mro__],
+            "message": str(error),
+            "files": [Path(frame.filename).as_posix() for frame in traceback.extract_tb(error.__traceback__)],
+        }
+        return self.role == "bug" and super().matches(error)
 
 
 def _fields(check: Check) -> dict[str, Any]:
-    above = None if check.bug_above == math.inf else check.bug_above
-    signature = check.signature and dict(zip(Signature._fields, check.signature, strict=True))
-    return check._asdict() | {"bug_above": above, "signature": signature}
+    """A check without its state, and with what its call raised."""
+    fields = check._asdict() | {"bug_above": None if check.bug_above == math.inf else check.bug_above}
+    del fields["state"]
+    if isinstance(check.signature, Raised):
+        fields["raised"] = check.signature.raised
+        named = dict(zip(Signature._fields, check.signature, strict=True))
+        fields["signature"] = named if check.role == "bug" else None
+    return fields

@@ -1,0 +1,96 @@
+"""The statements that a patch adds and that could run. An arm must be seen to run each of them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from reproducers.probe.codehash import nested
+from reproducers.record.receipt import Executed
+from reproducers.record.schema import Unreached
+from reproducers.upstream import patching
+from reproducers.upstream.patching import Hunk
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Statement(Hunk):
+    """A statement of which the patch adds lines; ``texts`` are those that have code."""
+
+    texts: tuple[str, ...]
+
+
+def added(tree: Path, patch: Path, strip: int) -> list[Statement]:
+    """The statements that the patch adds to ``tree``, which it is applied to. Lines of one statement are one."""
+    found = []
+    for path, lines in patching.added_lines(patch, strip).items():
+        able = could_run(tree / path)
+        spans: dict[Span, list[int]] = {}
+        for number in sorted(lines.keys() & able.keys()):
+            spans.setdefault(able[number], []).append(number)
+        for (first, last), numbers in spans.items():
+            texts = tuple(lines[number].strip() for number in numbers)
+            found.append(Statement(f"{path}:{numbers[0]} {texts[0]}", path, first, last, texts))
+    return found
+
+
+def could_run(path: Path) -> dict[int, Span]:
+    """{line: (first, last) line of its statement} of the lines of a Python file that have code.
+
+    A statement with a body ends before the body. A file that does not compile has none.
+    """
+    if path.suffix != ".py" or not path.is_file():
+        return {}
+    source = path.read_bytes()
+    try:
+        tree, code = ast.parse(source), compile(source, str(path), "exec", dont_inherit=True)
+    except (SyntaxError, ValueError):
+        return {}
+    numbers = {number for part in nested(code) for _, _, number in part.co_lines() if number}
+    spans: dict[int, Span] = {}
+    for node in ast.walk(tree):  # from the outside in: the innermost statement of a line is the last to claim it
+        for first, last in _spans(node):
+            spans |= dict.fromkeys(range(first, last + 1), (first, last))
+    return {number: spans.get(number, (number, number)) for number in sorted(numbers)}
+
+
+def _spans(node: ast.AST) -> Iterable[Span]:
+    """The lines of a statement without those of its body; a decorator stands alone."""
+    for decorator in getattr(node, "decorator_list", []):
+        yield decorator.lineno, decorator.end_lineno
+    if isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
+        place = node.pattern if isinstance(node, ast.match_case) else node
+        body = [part for name in ("body", "cases") for part in getattr(node, name, [])]
+        inner = min((_first(part) for part in body), default=0)
+        last = max(place.lineno, inner - 1) if body else place.end_lineno
+        yield place.lineno, last or place.lineno
+
+
+def _first(node: ast.AST) -> int:
+    lines = [place.lineno for place in getattr(node, "decorator_list", [])]
+    start = node.pattern.lineno if isinstance(node, ast.match_case) else getattr(node, "lineno", 0)
+    return int(min([start, *lines]))
+
+
+def excused(statement: Statement, unreached: list[Unreached]) -> bool:
+    """Whether a lane's list names the statement."""
+    return any(entry.line in statement.texts for entry in unreached)
+
+
+def at_odds(added: list[Statement], unreached: list[Unreached], executed: dict[str, Executed]) -> dict[Statement, str]:
+    """{statement: what is wrong} of those that were not seen to run, and of those that ran though the list has them.
+
+    An entry of the list is for every statement with its text; it is out of date once all of these run.
+    """
+    wrong = {}
+    idle = [statement for statement in added if not patching.ran(statement, executed.get(statement.path))]
+    for statement in added:
+        if not excused(statement, unreached):
+            if statement in idle:
+                wrong[statement] = statement.name
+        elif not any(set(statement.texts) & set(other.texts) for other in idle):
+            wrong[statement] = f"{statement.name} is unreached by pack.yaml, yet it ran"
+    return wrong

@@ -1,0 +1,59 @@
+"""Which lines could run, and of which statement they are."""
+
+import textwrap
+
+from reproducers.trial.statements import could_run
+
+TEXT = '''
+    """Text."""
+    import os
+    # a comment
+
+
+    @len
+    def call(
+        first,
+        second=None,
+    ):
+        """Text."""
+        global seen
+        if (
+            first
+            and second
+        ):
+            return sum(
+                first,
+            )
+        else:
+            try:
+                pass
+            except (
+                ValueError,
+            ):
+                raise
+        match first:
+            case 1 | (
+                2
+            ):
+                seen = lambda: (
+                    1
+                )
+'''
+
+
+def test_could_run(tmp_path):
+    path = tmp_path / "mod.py"
+    path.write_text(textwrap.dedent(TEXT).lstrip("\n"))
+    spans = could_run(path)
+    for line, span in {1: (1, 1), 2: (2, 2), 6: (6, 6), 7: (7, 10), 9: (7, 10), 14: (13, 16), 17: (17, 19)}.items():
+        assert spans[line] == span
+    for line, span in {22: (22, 22), 23: (23, 25), 26: (26, 26), 27: (27, 27), 28: (28, 30), 31: (31, 33)}.items():
+        assert spans[line] == span
+    assert not {3, 5, 11, 12, 20} & spans.keys()
+
+
+def test_what_does_not_compile_and_what_is_not_python(tmp_path):
+    for name, text in (("mod.py", "def f(:\n"), ("notes.md", "x = 1\n")):
+        (tmp_path / name).write_text(text)
+        assert could_run(tmp_path / name) == {}
+    assert could_run(tmp_path / "absent.py") == {}
