@@ -210,11 +210,14 @@ def check_empty(p: probe.Probe) -> None:
                 reference="fp64 rotation of each token", bug_above=1e-2)  # fmt: skip
 
 
-def check_work(p: probe.Probe) -> None:
-    """A forward and backward of MANY sequences against one: the same tokens, and a table longer than any sequence."""
+def check_work(p: probe.Probe) -> int:
+    """A forward and backward of MANY sequences against one: the same tokens, and a table longer than any sequence.
+
+    Returns how many waits were seen.
+    """
     tokens, work = 256, []
     make = partial(Input, p, dtype=torch.bfloat16, shape=(8, 64, 64))
-    errors = []
+    errors, waits = [], 0
     for count in (1, MANY):
         given = make([tokens // count] * count, tokens + 1)
         errors.append(compared(given)[0])
@@ -228,6 +231,7 @@ def check_work(p: probe.Probe) -> None:
         given, kind = make([tokens // MANY] * MANY, rows, group=ranks(size, size - 1)), kind + ", CP=2" * (size - 1)
         errors.append(compared(given)[0])
         places = p.waits(given.rotated)
+        waits += places.total()
         p.error(f"waits in a call, {kind}", places.total(), 0,
                 reference="none needed: the host knows all shapes", bug_above=1)  # fmt: skip
         p.note(f"places of these waits, {kind}", str(places))
@@ -241,6 +245,16 @@ def check_work(p: probe.Probe) -> None:
     p.error(f"elements written for {MANY} sequences over those for one", many.written / one.written, 1.05,
             # equal but for a few elements a sequence
             reference="tokens are rotated independently of each other", bug_above=1.5)  # fmt: skip
+    return waits
+
+
+def check_without_values(p: probe.Probe) -> None:
+    """A tensor on "meta" has a shape and no values: what no count has seen raises there, or ends the process."""
+    given = Input(p, [6, 0, 7], 13)
+    for name in ("t", "grad", "freqs", "cu"):
+        setattr(given, name, getattr(given, name).to("meta"))
+    signature = probe.Signature("RuntimeError", "meta tensor", ROPE.replace(".", "/") + ".py")
+    p.attempt("tensors without values", given.rotated, signature)
 
 
 def check_taken(p: probe.Probe) -> None:
@@ -305,7 +319,8 @@ def reproduce(p: probe.Probe) -> None:
     check_drawn(p, torch.bfloat16, 2**-7)
     check_shapes(p)
     check_empty(p)
-    check_work(p)
+    if not check_work(p):
+        check_without_values(p)
     check_taken(p)
     if p.lane == "cuda":
         check_times(p)
