@@ -2,7 +2,7 @@
 # requires-python = ">=3.12"
 # dependencies = [
 #     "megatron-core==0.19.0", "torch>=2.8", "triton==3.6.0", "numpy<2.4", "einops", "tilelang==0.1.8",
-#     "apache-tvm-ffi==0.1.9",
+#     "apache-tvm-ffi==0.1.9", "hypothesis",
 # ]
 # ///
 """Float16Module casts parameters to bf16 that are kept in fp32 by contract: MambaMixer's ``A_log`` and ``D``.
@@ -58,7 +58,7 @@ def relative(measured: Tensor, reference: Tensor) -> float:
     return ((measured.double() - reference) / reference).abs().max().item()
 
 
-def config(p: probe.Probe, dtype: torch.dtype) -> Any:
+def config(p: probe.Probe, dtype: torch.dtype, heads: int = HEADS) -> Any:
     return p.upstream("megatron.core.transformer.transformer_config").TransformerConfig(
         num_layers=1,
         hidden_size=HIDDEN,
@@ -68,7 +68,7 @@ def config(p: probe.Probe, dtype: torch.dtype) -> Any:
         use_mamba_mem_eff_path=False,  # the other path needs causal_conv1d; both read A_log and D alike
         mamba_state_dim=N,
         mamba_head_dim=P,
-        mamba_num_heads=HEADS,
+        mamba_num_heads=heads,
         mamba_num_groups=2,
         params_dtype=dtype,
         bf16=dtype == torch.bfloat16,
@@ -87,7 +87,7 @@ def mixer(p: probe.Probe, cfg: Any) -> Any:
     torch.manual_seed(p.seed)
     built = mamba.MambaMixer(cfg, projections, d_model=HIDDEN, layer_number=1, pg_collection=groups)
     with torch.no_grad():
-        built.D.add_(torch.randn(HEADS).to(built.D) / 8)
+        built.D.add_(torch.randn(len(built.D)).to(built.D) / 8)
     return built.to(torch.cuda.current_device())
 
 
@@ -142,6 +142,86 @@ def check_neighbours(p: probe.Probe) -> None:
     p.guard("buffers or shared parameters treated otherwise", sum(wrong), 0, reference="nn.Module.bfloat16")
 
 
+def check_nested(p: probe.Probe) -> None:
+    """A mixer of any number of heads, as deep in a model as layers are."""
+    from hypothesis import strategies as st
+
+    def measure(heads: int, depth: int, dtype: torch.dtype) -> float:
+        cfg = config(p, dtype, 2 * heads)
+        module = model = mixer(p, cfg)
+        A, D = module.A_log.detach().double().exp(), module.D.detach().double()
+        for _ in range(depth):
+            model = nn.ModuleList([nn.Linear(2, 2), model])
+        wrap(p, cfg, model)
+        return max(relative(module.A_log.detach().double().exp(), A), relative(module.D, D))
+
+    space = {
+        "heads": st.integers(1, 20),
+        "depth": st.integers(0, 4),
+        "dtype": st.sampled_from([torch.bfloat16, torch.float16]),
+    }
+    p.drawn("A and D of a mixer in a model, drawn", measure, FP32, space=space, count=8,
+            reference="before the wrap", bug_above=LOSES[torch.float16])  # fmt: skip
+
+
+# kind, shape, dtype, mark (None: no attribute), how many modules lie above
+Value = tuple[str, list[int], torch.dtype, bool | None, int]
+
+
+def check_marks(p: probe.Probe) -> None:
+    """Parameters and buffers of any shape and dtype, marked or not: what is marked keeps fp32, all else is cast."""
+    from hypothesis import strategies as st
+
+    def wrapped(values: list[Value], dtype: torch.dtype) -> list[tuple[Tensor, Tensor, bool, bool]]:
+        """(value before, after, whether it is marked, whether the object is the same) for each of them."""
+        torch.manual_seed(p.seed)
+        levels, made = [nn.Module()], list[tuple[nn.Module, str, Tensor, Tensor, bool]]()
+        for _ in range(3):
+            levels[-1].below = nn.Module()
+            levels.append(levels[-1].below)
+        for at, (kind, shape, given, flag, depth) in enumerate(values):
+            tensor = (8 * torch.randn(shape)).to(torch.cuda.current_device(), given)
+            value = tensor if kind == "buffer" else nn.Parameter(tensor, kind == "parameter" and given != torch.int64)
+            marked = flag is True and given == torch.float32 and kind != "buffer"
+            if marked:
+                mark(p, value)
+            elif flag is False:  # a mark that says no
+                value._keep_fp32 = False  # type: ignore[attr-defined]
+            holder = levels[depth]
+            (holder.register_buffer if kind == "buffer" else holder.register_parameter)(f"v{at}", value)
+            made.append((holder, f"v{at}", value, tensor.clone(), marked))
+        wrap(p, config(p, dtype), levels[0])
+        after = [getattr(holder, name) for holder, name, *_ in made]
+        return [(old, new.detach(), marked, new is value or not isinstance(value, nn.Parameter))
+                for (_, _, value, old, marked), new in zip(made, after, strict=True)]  # fmt: skip
+
+    def lost(values: list[Value], dtype: torch.dtype) -> float:
+        return max((relative(new, old.double()) for old, new, marked, _ in wrapped(values, dtype) if marked), default=0)
+
+    def wrong(values: list[Value], dtype: torch.dtype) -> float:
+        bad = 0
+        for old, new, marked, same in wrapped(values, dtype):
+            true = old.to(dtype) if old.is_floating_point() else old
+            bad += not same or (not marked and (new.dtype != true.dtype or not torch.equal(new, true)))
+        return bad
+
+    value = st.tuples(
+        st.sampled_from(["parameter", "frozen", "buffer"]),
+        st.lists(st.integers(1, 40), max_size=3),
+        st.sampled_from([torch.float32, torch.float64, torch.int64]),
+        st.sampled_from([True, False, None]),
+        st.integers(0, 3),
+    )
+    space = {
+        "values": st.lists(value, min_size=1, max_size=8),
+        "dtype": st.sampled_from([torch.bfloat16, torch.float16]),
+    }
+    p.drawn("marked parameters, drawn", lost, FP32, space=space, count=24,
+            reference="before the wrap", bug_above=LOSES[torch.float16])  # fmt: skip
+    p.drawn("values without a mark that are not cast as ever, drawn", wrong, 0, space=space, count=24,
+            reference="before the wrap, Tensor.to")  # fmt: skip
+
+
 def scan(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> Tensor:
     """The SSD recurrence in closed form: y_t = sum_s<=t (C_t.B_s) exp(A (c_t - c_s)) dt_s x_s + D x_t, c = cumsum dt.
 
@@ -193,13 +273,16 @@ def check_forward(p: probe.Probe, wrapped: Any, module: Any, A: Tensor, D: Tenso
     p.guard("gradients missing, not finite or not in their parameter's dtype", bad, 0, reference="none")
 
 
-def check_optimizer(p: probe.Probe, wrapped: Any) -> None:
+def check_optimizer(p: probe.Probe, wrapped: Any, dtype: torch.dtype) -> None:
     """DDP and the distributed optimizer, whose checkpoints find a main copy by its place in a group."""
+    name = str(dtype).removeprefix("torch.")
     ddp, optim = p.upstream("megatron.core.distributed"), p.upstream("megatron.core.optimizer")
     options = ddp.DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=True)
     chunk = ddp.DistributedDataParallel(wrapped.config, options, wrapped)
-    settings = optim.OptimizerConfig(lr=1e-3, bf16=True, params_dtype=torch.bfloat16, use_distributed_optimizer=True)
-    chained = p.guard_attempt("distributed optimizer is built", lambda: optim.get_megatron_optimizer(settings, [chunk]))
+    half = {"fp16": dtype == torch.float16, "bf16": dtype == torch.bfloat16, "params_dtype": dtype}
+    settings = optim.OptimizerConfig(lr=1e-3, use_distributed_optimizer=True, loss_scale=1.0, **half)
+    chained = p.guard_attempt(f"distributed optimizer is built, {name}",
+                              lambda: optim.get_megatron_optimizer(settings, [chunk]))  # fmt: skip
     if chained is None:
         return
     (inner,) = chained.chained_optimizers
@@ -207,7 +290,7 @@ def check_optimizer(p: probe.Probe, wrapped: Any) -> None:
     for value in wrapped.parameters():
         main = inner._get_main_param_and_optimizer_states(value)["param"]
         wrong += not torch.equal(main, value.detach().float().flatten())
-    p.guard("main copies that belong to another parameter", wrong, 0, reference="each parameter in fp32")
+    p.guard(f"main copies that belong to another parameter, {name}", wrong, 0, reference="each parameter in fp32")
 
 
 def check_decay_kernel(p: probe.Probe, module: Any, A: Tensor) -> None:
@@ -289,12 +372,15 @@ def reproduce(p: probe.Probe) -> None:
     p.megatron_cpu()
     p.namespace("mamba_ssm")  # its __init__ wants compiled extensions that nothing here uses
     bf16 = check_cast(p, torch.bfloat16)
-    check_cast(p, torch.float16)
+    fp16 = check_cast(p, torch.float16)
     check_neighbours(p)
+    check_nested(p)
+    check_marks(p)
     check_forward(p, *bf16)
     if p.lane == "cuda":
         check_decay_kernel(p, bf16[1], bf16[2])
-    check_optimizer(p, bf16[0])
+    check_optimizer(p, bf16[0], torch.bfloat16)
+    check_optimizer(p, fp16[0], torch.float16)
     for mimo in (False, True):
         check_mamba3(p, mimo)
 

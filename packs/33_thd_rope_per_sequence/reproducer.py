@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.12"
-# dependencies = ["megatron-core==0.19.0", "torch>=2.8", "triton==3.6.0", "numpy", "packaging"]
+# dependencies = ["megatron-core==0.19.0", "torch>=2.8", "triton==3.6.0", "numpy", "packaging", "hypothesis"]
 # ///
 """Unfused RoPE of packed sequences makes the host wait for the GPU in every call, so it cannot be captured in a graph.
 
@@ -13,6 +13,7 @@ reads and operators are counted. CUDA lane: PyTorch's own count of synchronising
 from __future__ import annotations
 
 import itertools
+import math
 from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
@@ -60,18 +61,18 @@ class Input:
 
     def __init__(
         self, p: probe.Probe, lengths: list[int], rows: int, dtype: torch.dtype = torch.float32, *, seed: int = 0,
-        group: SimpleNamespace = ALONE, shape: tuple[int, int, int] = (3, 24, 16),
+        group: SimpleNamespace = ALONE, shape: tuple[int, ...] = (3, 24, 16), bounds: torch.dtype = torch.int32,
     ) -> None:  # fmt: skip
-        heads, d, rotated = shape
+        *heads, d, rotated = shape
         generator = torch.Generator().manual_seed(p.seed + seed)
         self.apply, self.config = p.upstream(ROPE).apply_rotary_pos_emb, partial(config, p)
         self.lengths, self.group, device = lengths, group, torch.cuda.current_device()
         tokens = sum(lengths) // group.size()
         normal = partial(torch.randn, generator=generator)
-        self.t = normal(tokens, heads, 8 + d).to(device, dtype)[..., 8:]  # a part of each head, as in MLA
-        self.grad = normal(tokens, heads, d).to(device, dtype)
-        self.freqs = (8 * normal(rows, 1, 1, rotated)).to(device)  # any angles: no two positions are alike
-        self.cu = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32).to(device)
+        self.t = normal(tokens, *heads, 8 + d).to(device, dtype)[..., 8:]  # a part of each head, as in MLA
+        self.grad = normal(tokens, *heads, d).to(device, dtype)
+        self.freqs = 8 * normal(rows, 1, *[1 for _ in heads], rotated).to(device)  # any angles: no two rows are alike
+        self.cu = torch.tensor([0, *itertools.accumulate(lengths)], dtype=bounds).to(device)
 
     def rotated(self, style: str = "MLA", mscale: float = 1.0) -> tuple[Tensor, Tensor]:
         """Upstream's result and the gradient of t."""
@@ -89,9 +90,13 @@ def config(p: probe.Probe, pairs: bool) -> Any:
     return configs.TransformerConfig(num_layers=1, hidden_size=64, num_attention_heads=4, rotary_interleaved=pairs)
 
 
-def positions(given: Input, packed: bool) -> list[int]:
-    """Row of the frequencies for each token, one by one: from 0 in each sequence, or from its place in the batch."""
+def positions(given: Input) -> list[int]:
+    """Row of the frequencies for each token, one by one: from 0 in each sequence, or from its place in the batch.
+
+    The latter where the table has as many rows as the batch has tokens, not where it has more.
+    """
     size, rank, rows, start = given.group.size(), given.group.rank(), list[int](), 0
+    packed = given.freqs.shape[0] == sum(given.lengths)
     for length in given.lengths:
         part = length // (2 * size)  # of 2 * size parts of a sequence, rank r has the r-th and the r-th from the end
         mine = [*range(rank * part, (rank + 1) * part), *range(length - (rank + 1) * part, length - rank * part)]
@@ -100,10 +105,10 @@ def positions(given: Input, packed: bool) -> list[int]:
     return rows
 
 
-def exact(given: Input, packed: bool, style: str, mscale: float) -> tuple[Tensor, Tensor]:
+def exact(given: Input, style: str, mscale: float) -> tuple[Tensor, Tensor]:
     """The same in fp64: y = R x, and the gradient R^T g, channels by pairs (a, b) that turn by an angle each."""
     pairs, mla = STYLES[style]
-    angle = given.freqs.double()[positions(given, packed), 0]  # [tokens, 1, rotated]
+    angle = given.freqs.double()[positions(given), 0]  # [tokens, 1, rotated]
     cos, sin, n = mscale * angle.cos(), mscale * angle.sin(), angle.shape[-1]
     channels = torch.arange(n, device=angle.device)
     source = torch.cat([channels[::2], channels[1::2]]) if mla else channels  # MLA: even channels first
@@ -119,6 +124,15 @@ def exact(given: Input, packed: bool, style: str, mscale: float) -> tuple[Tensor
     return torch.cat([y, given.t.double()[rest]], -1), torch.cat([turned, g[rest]], -1)
 
 
+def compared(given: Input, style: str = "MLA", mscale: float = 1.0) -> tuple[float, tuple[Tensor, Tensor]]:
+    """The larger error of output and gradient against fp64, infinite if dtype or shape changed; and both."""
+    worst, made = 0.0, given.rotated(style, mscale)
+    for found, true in zip(made, exact(given, style, mscale), strict=True):
+        alike = found.dtype == given.t.dtype and found.shape == true.shape
+        worst = max(worst, ((found.double() - true).norm() / true.norm()).item() if alike else math.inf)
+    return worst, made
+
+
 def check_values(p: probe.Probe, dtype: torch.dtype, limit: float) -> None:
     """Both kinds of frequencies, all styles, ranks of CP, partly rotated heads: right, and as ever bit by bit."""
     name = str(dtype).removeprefix("torch.")
@@ -128,13 +142,61 @@ def check_values(p: probe.Probe, dtype: torch.dtype, limit: float) -> None:
             mscale = 1.25 if style == "MLA" else 1.0
             lengths = [n for n in lengths if n or style != "pairs"]  # these are a case of their own
             rows = sum(lengths) if packed else max(lengths) + 3
-            given = Input(p, lengths, rows, dtype, group=ranks(size, rank))
-            measured = given.rotated(style, mscale)
-            kept += measured
-            for found, true in zip(measured, exact(given, packed, style, mscale), strict=True):
-                worst = max(worst, ((found.double() - true).norm() / true.norm()).item())
+            error, made = compared(Input(p, lengths, rows, dtype, group=ranks(size, rank)), style, mscale)
+            worst, kept = max(worst, error), [*kept, *made]
         p.guard(f"output and gradient, {name}, CP={size}", worst, limit, reference="fp64 rotation of each token")
         p.digest(f"{name}, CP={size}: outputs and gradients", *kept)
+
+
+def check_drawn(p: probe.Probe, dtype: torch.dtype, limit: float) -> None:
+    """Shapes, sizes of CP and tables that nobody can foresee, each with a second batch in the same tensors."""
+    from hypothesis import strategies as st
+
+    name, kept = str(dtype).removeprefix("torch."), list[Tensor]()
+
+    def measure(
+        size: int, rank: int, parts: list[int], table: str, style: str, heads: int, channels: tuple[int, int],
+        mscale: float, bounds: torch.dtype,
+    ) -> float:  # fmt: skip
+        parts = [n for n in parts if n or style != "pairs"]
+        lengths = [n if size == 1 else 2 * size * n for n in parts]
+        rows = {"whole batch": sum(lengths), "longer": sum(lengths) + 5, "longest sequence": max(lengths)}[table]
+        shape = (heads, 2 * channels[0] + channels[1], 2 * channels[0])  # rotated in part where channels[1] is not 0
+        given = Input(p, lengths, rows, dtype, group=ranks(size, rank % size), shape=shape, bounds=bounds)
+        first, made = compared(given, style, mscale)
+        given.lengths = lengths[::-1]
+        given.cu.copy_(torch.tensor([0, *itertools.accumulate(given.lengths)]))
+        second, again = compared(given, style, mscale)
+        kept.extend((*made, *again))
+        return max(first, second)
+
+    space = {
+        "size": st.integers(1, 4),
+        "rank": st.integers(0, 11),
+        "parts": st.lists(st.integers(0, 5), max_size=20).filter(any),
+        "table": st.sampled_from(["whole batch", "longer", "longest sequence"]),
+        "style": st.sampled_from(list(STYLES)),
+        "heads": st.integers(1, 3),
+        "channels": st.tuples(st.integers(1, 5), st.integers(0, 3)),
+        "mscale": st.sampled_from([1.0, 0.5, 1.25]),
+        "bounds": st.sampled_from([torch.int32, torch.int64]),
+    }
+    p.drawn(f"output and gradient, {name}, drawn", measure, limit, space=space, count=24,
+            reference="fp64 rotation of each token")  # fmt: skip
+    p.digest(f"{name}, drawn: outputs and gradients", *kept)
+
+
+def check_shapes(p: probe.Probe) -> None:
+    """Streams beyond 16-bit positions, and tokens of fewer and of more dimensions than heads and channels."""
+    for what, lengths, size, shape in (
+        ("70,000 tokens", [40000, 1, 0, 29999], 1, (1, 2, 2)),
+        ("70,000 tokens, CP=2", [40000, 4, 0, 29996], 2, (1, 2, 2)),
+        ("no heads", [3, 1, 5], 1, (6, 4)),
+        ("heads in groups", [3, 1, 5], 1, (2, 3, 6, 4)),
+    ):
+        errors = [compared(Input(p, lengths, rows, group=ranks(size, size - 1), shape=shape))[0]
+                  for rows in (sum(lengths), max(lengths))]  # fmt: skip
+        p.guard(f"output and gradient, {what}", max(errors), 1e-6, reference="fp64 rotation of each token")
 
 
 def check_empty(p: probe.Probe) -> None:
@@ -143,25 +205,39 @@ def check_empty(p: probe.Probe) -> None:
     signature = probe.Signature("RuntimeError", "cannot reshape tensor of 0 elements", ROPE.replace(".", "/") + ".py")
     done = p.attempt("an empty sequence, pairs of neighbours", partial(given.rotated, "pairs"), signature)
     if done is not None:
-        off = (done[0].double() - exact(given, False, "pairs", 1.0)[0]).norm() / given.t.double().norm()
+        off = (done[0].double() - exact(given, "pairs", 1.0)[0]).norm() / given.t.double().norm()
         p.error("output beside an empty sequence, pairs of neighbours", off.item(), 1e-6,
                 reference="fp64 rotation of each token", bug_above=1e-2)  # fmt: skip
 
 
-def check_work(p: probe.Probe) -> None:
-    """A forward and backward of MANY sequences against one: the same tokens, and a table longer than any sequence."""
+def check_work(p: probe.Probe) -> int:
+    """A forward and backward of MANY sequences against one: the same tokens, and a table longer than any sequence.
+
+    Returns how many waits were seen.
+    """
     tokens, work = 256, []
     make = partial(Input, p, dtype=torch.bfloat16, shape=(8, 64, 64))
+    errors, waits = [], 0
     for count in (1, MANY):
         given = make([tokens // count] * count, tokens + 1)
-        given.rotated()
+        errors.append(compared(given)[0])
         work.append(p.operators(given.rotated))
         p.note(f"operators dispatched, sequences: {count}", work[-1].count)
-    for kind, rows in (("one for the longest sequence", tokens + 1), ("one for the whole batch", tokens)):
-        places = p.waits(make([tokens // MANY] * MANY, rows).rotated)
-        p.error(f"waits in a call, frequency table: {kind}", places.total(), 0,
+    tables = {
+        "frequency table: one for the longest sequence": tokens + 1,
+        "frequency table: one for the whole batch": tokens,
+    }
+    for (kind, rows), size in itertools.product(tables.items(), (1, 2)):
+        given, kind = make([tokens // MANY] * MANY, rows, group=ranks(size, size - 1)), kind + ", CP=2" * (size - 1)
+        errors.append(compared(given)[0])
+        places = p.waits(given.rotated)
+        waits += places.total()
+        p.error(f"waits in a call, {kind}", places.total(), 0,
                 reference="none needed: the host knows all shapes", bug_above=1)  # fmt: skip
-        p.note(f"places of these waits, frequency table: {kind}", str(places))
+        p.note(f"places of these waits, {kind}", str(places))
+    # bf16 rounds as in check_values; a call that does less than its work has no operators either
+    p.guard("output and gradient where operators and waits are counted", max(errors), 2**-7,
+            reference="fp64 rotation of each token")  # fmt: skip
     one, many = work
     p.error(f"operators for {MANY} sequences over those for one", many.count / one.count, 1.2,
             # equal but for a way that treats one sequence apart
@@ -169,6 +245,16 @@ def check_work(p: probe.Probe) -> None:
     p.error(f"elements written for {MANY} sequences over those for one", many.written / one.written, 1.05,
             # equal but for a few elements a sequence
             reference="tokens are rotated independently of each other", bug_above=1.5)  # fmt: skip
+    return waits
+
+
+def check_without_values(p: probe.Probe) -> None:
+    """A tensor on "meta" has a shape and no values: what no count has seen raises there, or ends the process."""
+    given = Input(p, [6, 0, 7], 13)
+    for name in ("t", "grad", "freqs", "cu"):
+        setattr(given, name, getattr(given, name).to("meta"))
+    signature = probe.Signature("RuntimeError", "meta tensor", ROPE.replace(".", "/") + ".py")
+    p.attempt("tensors without values", given.rotated, signature)
 
 
 def check_taken(p: probe.Probe) -> None:
@@ -225,11 +311,16 @@ def check_capture(p: probe.Probe) -> None:
 
 def reproduce(p: probe.Probe) -> None:
     p.megatron_cpu()
-    # fp32 rounds products and the sum; bf16 rounds cosine, sine, both products and the sum to 2**-9
+    # fp32 rounds products and the sum. bf16 rounds cosine, sine, both products and the sum to 2**-9; the two terms of a
+    # pair of channels have at most sqrt(2) of its norm, so that (2 sqrt(2) + 1) 2**-9 is all that can be lost
     check_values(p, torch.float32, 1e-6)
     check_values(p, torch.bfloat16, 2**-7)
+    check_drawn(p, torch.float32, 1e-6)
+    check_drawn(p, torch.bfloat16, 2**-7)
+    check_shapes(p)
     check_empty(p)
-    check_work(p)
+    if not check_work(p):
+        check_without_values(p)
     check_taken(p)
     if p.lane == "cuda":
         check_times(p)

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.12"
-# dependencies = ["megatron-core==0.19.0", "torch>=2.8", "triton==3.6.0", "numpy", "packaging"]
+# dependencies = ["megatron-core==0.19.0", "torch>=2.8", "triton==3.6.0", "numpy", "packaging", "hypothesis"]
 # ///
 """MTP's roll of packed sequences makes the host wait for the GPU four times a sequence, so no CUDA graph can hold it.
 
@@ -39,8 +39,9 @@ def minimal():
 
 MTP = "megatron.core.transformer.multi_token_prediction"
 FEW, MANY = 4, 64  # sequences
-# from, below: whole numbers, so that sums are exact, in int64 too big for any float; 0 only where it must be one of two
-KINDS = {torch.int64: (1, 2**55), torch.float32: (1, 2**16), torch.bool: (0, 2)}
+# from, below: whole numbers, so that sums of a thousand are exact, in int64 too big for any float; 0 only where it must
+# be one of two
+KINDS = {torch.int64: (1, 2**55), torch.float32: (1, 2**14), torch.bool: (0, 2)}
 ALONE = SimpleNamespace(size=lambda: 1, rank=lambda: 0)  # all that is asked of a context parallel group
 # (lengths, tokens, dimensions before the tokens): empty sequences first, within and last, as those that pad cu_seqlens;
 # tokens after the last sequence; bounds beyond the tokens
@@ -94,20 +95,63 @@ def wrong(found: Tensor, given: Tensor, lengths: list[int]) -> int:
     return sum(repr(a) != repr(b) for a, b in pairs)
 
 
+def faults(given: Input, lengths: list[int], **options: Any) -> tuple[int, tuple[Tensor, Tensor]]:
+    """What is wrong in a call: elements, dtype, shape, sum, or an input that changed; and the call's values."""
+    before = given.tensor.clone()
+    made, total = given.rolled(**options)
+    off = total.item() - sum(map(sum, exact(before, lengths)))
+    bad = wrong(made, before, lengths) + (off % 2**64 != 0)  # int64 sums as all integers of 64 bits
+    bad += (made.dtype, made.shape) != (before.dtype, before.shape) or not torch.equal(given.tensor, before)
+    return bad, (made, total)
+
+
 def check_values(p: probe.Probe) -> None:
     """All layouts, dtypes of values and of bounds: each element, dtype, shape, sum, and the input untouched."""
     for dtype in KINDS:
         name, bad, kept = str(dtype).removeprefix("torch."), 0, list[Tensor]()
         for (lengths, tokens, lead), bounds in itertools.product(LAYOUTS, (torch.int32, torch.int64)):
             given = Input(p, lengths, tokens, lead, dtype, seed=tokens, bounds=bounds)
-            before, sum_ = given.tensor.clone(), sum(map(sum, exact(given.tensor, lengths)))
             for options in ({}, {"cp_group": ALONE, "dims": given.tensor.dim() - 1}):
-                made, total = given.rolled(**options)
-                bad += wrong(made, before, lengths) + (total.item() != sum_)
-                bad += (made.dtype, made.shape) != (dtype, before.shape) or not torch.equal(given.tensor, before)
-                kept += [made, total]
+                more, made = faults(given, lengths, **options)
+                bad, kept = bad + more, [*kept, *made]
         p.guard(f"wrong elements, {name}", bad, 0, reference="token by token in Python")
         p.digest(f"{name}: tensors and sums", *kept)
+
+
+def check_drawn(p: probe.Probe) -> None:
+    """Lengths, shapes and dtypes that nobody can foresee, each with a second batch in the same tensors."""
+    from hypothesis import strategies as st
+
+    kept = list[Tensor]()
+
+    def measure(
+        lengths: list[int], beyond: int, lead: list[int], dtype: torch.dtype, bounds: torch.dtype, host: bool,
+        strided: bool, alone: bool,
+    ) -> float:  # fmt: skip
+        tokens = max(1, sum(lengths) + beyond)  # after the last sequence, or fewer than the bounds say
+        given = Input(p, lengths, tokens * (1 + strided), tuple(lead), dtype, bounds=bounds)
+        given.tensor = given.tensor[..., :: 1 + strided]
+        if host:  # they may be anywhere
+            given.packed.cu_seqlens_q = given.cu = given.cu.cpu()
+        options = {"cp_group": ALONE, "dims": given.tensor.dim() - 1} if alone else {}
+        first, made = faults(given, lengths, **options)
+        given.cu.copy_(torch.tensor([0, *itertools.accumulate(lengths[::-1])]))
+        second, again = faults(given, lengths[::-1], **options)
+        kept.extend(torch.empty(t.shape, dtype=t.dtype).copy_(t) for t in (*made, *again))  # strides are not compared
+        return first + second
+
+    space = {
+        "lengths": st.lists(st.integers(0, 5), max_size=24),
+        "beyond": st.integers(-6, 6),
+        "lead": st.lists(st.integers(1, 2), max_size=3),
+        "dtype": st.sampled_from(list(KINDS)),
+        "bounds": st.sampled_from([torch.int32, torch.int64]),
+        "host": st.booleans(),
+        "strided": st.booleans(),
+        "alone": st.booleans(),
+    }
+    p.drawn("wrong elements, drawn", measure, 0, space=space, count=60, reference="token by token in Python")
+    p.digest("drawn: tensors and sums", *kept)
 
 
 def check_floats(p: probe.Probe) -> None:
@@ -133,19 +177,21 @@ def check_floats(p: probe.Probe) -> None:
     p.digest("NaN, infinities and signed zeros; a gradient", made, back)
 
 
-def check_growth(p: probe.Probe) -> None:
-    """The same tokens in FEW and in MANY sequences, and padded by empty ones."""
+def check_growth(p: probe.Probe) -> int:
+    """The same tokens in FEW and in MANY sequences, and padded by empty ones. Returns how many waits were seen."""
     tokens, none = 4096, "none needed: the host knows all shapes"
     layouts = {f"sequences: {n}": [tokens // n] * n for n in (1, FEW, MANY)}
     layouts[f"sequences: {FEW}, empty ones: {MANY - FEW}"] = [tokens // FEW] * FEW + [0] * (MANY - FEW)
-    operators, waits = [], []
+    operators, waits, bad = [], [], 0
     for what, lengths in layouts.items():
-        call = Input(p, lengths, tokens).rolled
-        call()
-        operators.append(p.operators(call).count)
-        waits.append(p.waits(call))
+        given = Input(p, lengths, tokens)
+        bad += faults(given, lengths)[0]
+        operators.append(p.operators(given.rolled).count)
+        waits.append(p.waits(given.rolled))
         p.note(f"operators dispatched in a call, {what}", operators[-1])
         p.note(f"waits in a call, {what}", waits[-1].total())
+    # a call that does less than its work has no operators and waits either
+    p.guard("wrong elements where operators and waits are counted", bad, 0, reference="token by token in Python")
     p.note(f"places of these waits, sequences: {MANY}", str(waits[2]))
     # four of each: two bounds a sequence, in two slices
     p.error(f"waits of {FEW} sequences, a sequence", waits[1].total() / FEW, 0, reference=none, bug_above=4)
@@ -154,6 +200,32 @@ def check_growth(p: probe.Probe) -> None:
         p.error(f"waits for each further {name}", more, 0, reference=none, bug_above=4)
         p.error(f"operators for each further {name}", (operators[i] - operators[1]) / (MANY - FEW), 0, bug_above=8,
                 reference="each token's next one is found alike")  # fmt: skip
+    return sum(places.total() for places in waits)
+
+
+def check_without_values(p: probe.Probe) -> None:
+    """A tensor on "meta" has a shape and no values: what no count has seen raises there, or ends the process."""
+    given = Input(p, [3, 0, 4], 9)
+    given.tensor = given.tensor.to("meta")
+    given.packed.cu_seqlens_q = given.cu.to("meta")
+    p.attempt("tensors without values", given.rolled,
+              probe.Signature("RuntimeError", "meta tensor", MTP.replace(".", "/") + ".py"))  # fmt: skip
+
+
+def check_refused(p: probe.Probe) -> None:
+    """What packed sequences cannot be asked for is refused by the same errors."""
+    said = []
+    for what, options in (("shift to the right", {"shifts": 1}), ("other axis", {"dims": 0}), ("no bounds", {})):
+        given = Input(p, [3, 4], 7, (2,))
+        if what == "no bounds":
+            given.packed.cu_seqlens_q = None
+        try:
+            given.rolled(**options)
+            said.append(f"{what}: taken")
+        except Exception as error:
+            said.append(f"{what}: {type(error).__name__}")
+    p.note("requests", "; ".join(said))
+    p.digest("requests: what is taken and refused", "; ".join(said).encode())
 
 
 def check_times(p: probe.Probe) -> None:
@@ -190,8 +262,11 @@ def check_capture(p: probe.Probe) -> None:
 def reproduce(p: probe.Probe) -> None:
     p.megatron_cpu()
     check_values(p)
+    check_drawn(p)
     check_floats(p)
-    check_growth(p)
+    if not check_growth(p):
+        check_without_values(p)
+    check_refused(p)
     if p.lane == "cuda":
         check_times(p)
         check_capture(p)

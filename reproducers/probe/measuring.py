@@ -5,7 +5,9 @@ Imports torch; the probe's methods of these names import this module when they a
 
 from __future__ import annotations
 
+import sys
 import traceback
+import types
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -23,9 +25,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 # a GPU
 _READING = (
     "_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_consecutive", "equal", "repeat_interleave",
-    "lift_fresh",
+    "lift_fresh", "unique_dim", "bincount",
 )  # fmt: skip
-_FETCHES = ("tolist", "cpu", "numpy")  # no operator where the tensor is on the CPU already
+# no operator where the tensor is on the CPU already; asarray and its like call __array__
+_FETCHES = ("tolist", "cpu", "numpy", "__array__", "__repr__")
+# hand the memory itself to whoever calls them, so that what is read there can no longer be seen
+_HANDED = (
+    "data_ptr", "const_data_ptr", "_data_address", "__dlpack__", "_to_dlpack", "_to_dlpack_versioned", "__reduce_ex__",
+)  # fmt: skip
 
 
 class Places(Counter[str]):
@@ -52,7 +59,10 @@ def host_waits(call: Callable[[], Any], tree: Path, lane: str) -> Places:
 
 
 def _reads(call: Callable[[], Any], tree: str) -> Places:
-    """The places where code under ``tree`` would make the host wait for a GPU, masks as indices included."""
+    """The places where code under ``tree`` would make the host wait for a GPU, masks as indices included.
+
+    A tensor's memory in the hands of such code counts as read: its address, a capsule of it, its bytes in a pickle.
+    """
     places = Places()
 
     def read(made_from_number: bool = False) -> None:
@@ -72,12 +82,27 @@ def _reads(call: Callable[[], Any], tree: str) -> Places:
 
     class Called(TorchFunctionMode):
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if getattr(func, "__name__", "") in _FETCHES:
+            name, kwargs = getattr(func, "__name__", ""), kwargs or {}
+            to_host = name == "to" and "cpu" in [a for a in (*args, *kwargs.values()) if isinstance(a, str)]
+            printed = name == "__format__" and args[0].dim() > 0  # for a scalar an operator reads
+            if to_host or printed or name in _FETCHES:
                 read()
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
 
-    with Called(), Dispatched():
-        call()
+    def handed(frame: types.FrameType, event: str, function: Any) -> None:
+        """A profile function, as calls in C ask no mode; libraries that launch kernels may have addresses."""
+        called = event in ("call", "c_call")
+        by, name = (frame, function.__name__) if event == "c_call" else (frame.f_back, frame.f_code.co_name)
+        if called and name in _HANDED and by and by.f_code.co_filename.startswith(tree):
+            read()
+
+    before = sys.getprofile()
+    sys.setprofile(handed)
+    try:
+        with Called(), Dispatched():
+            call()
+    finally:
+        sys.setprofile(before)
     return places
 
 
