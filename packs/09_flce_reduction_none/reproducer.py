@@ -96,7 +96,7 @@ def reference(case: Case, **options: Any) -> tuple[torch.Tensor, Grads]:
     smoothing = options.get("label_smoothing", 0.0)
     for start in range(0, len(x), 1024):
         rows, t = x[start : start + 1024], case.target[start : start + 1024, None]
-        valid, t = t != ignore, t.clamp(min=0)  # [rows, 1]
+        valid, t = t != ignore, t.clamp(0, len(case.w) - 1)  # [rows, 1]
         z = F.linear(rows, w, b)  # [rows, V]
         z = cap * torch.tanh(z / cap) if cap else z
         lse = z.logsumexp(-1, keepdim=True)  # [rows, 1]
@@ -212,10 +212,17 @@ def options(p: probe.Probe, function: Any, case: Case, limit: float) -> None:
     grid["all options"] = every = merged(grid.values())
     for name, chosen in grid.items():
         check(name, grads(function, case, **chosen), reference(case, **chosen)[1])
-    odd = {"no bias": replace(case, b=None), "strided": case.strided()}
-    every = {**every, "ce_weight": spread(classes)}
-    for name, c in odd.items():
-        check(name, grads(function, c, **every), reference(c, **every)[1])
+    spaced = {**every, "ce_weight": spread(classes)}
+    nineteen = Case.make((5, 3, 19), case.go.device.type, case.x.dtype)
+    odd: dict[str, tuple[Case, dict[str, Any]]] = {
+        "no bias": (replace(case, b=None), every),
+        "strided": (case.strided(), spaced),
+        "19 classes": (nineteen, {"label_smoothing": 0.1, "use_token_scaling": True}),
+    }
+    for name, (c, o) in odd.items():
+        made = p.guard_attempt(f"ignored tokens, {name}: backward", partial(grads, function, c, **o))
+        if made is not None:
+            check(name, made, reference(c, **o)[1])
     renamed = {"ignore_index": 3}  # a class
     other = replace(case, target=case.target.masked_fill(case.target == IGNORE, 3))
     check("another ignore_index", grads(function, other, **renamed), reference(other, **renamed)[1])
@@ -258,7 +265,7 @@ def drawn(p: probe.Probe, function: Any, device: str) -> None:
         case = case.strided() if strided else case
         return worst(grads(function, case, **o), reference(case, **o)[1])
 
-    numbers = {"tokens": st.integers(1, 7), "hidden": st.integers(1, 9), "vocab": st.integers(2, 40)}
+    numbers = {"tokens": st.integers(1, 7), "hidden": st.integers(1, 9), "vocab": st.integers(1, 40)}
     flags = {"bias": st.booleans(), "strided": st.booleans(), "ignore": st.sampled_from([IGNORE, 1])}
     chosen = st.lists(st.sampled_from(sorted(choices(torch.empty(0)))), unique=True)
     space = {**numbers, **flags, "chosen": chosen, "seed": st.integers(0, 9999)}
@@ -269,9 +276,9 @@ def drawn(p: probe.Probe, function: Any, device: str) -> None:
 def accumulation(p: probe.Probe, function: Any, device: str) -> None:
     """A gradient W, three of order 1 and -W, each in a chunk of its own: only a wider running sum keeps the three.
 
-    W is 4 / eps of the operands: half a unit in the last place of W is 2 and more. The wider one is exact for +W - W,
-    so that what is left is a few roundings of the operands' dtype, of half an eps each, in logits, their gradient and
-    two products: 8 eps.
+    W is 4 / eps of the operands, so half a unit in the last place of W times a gradient is that gradient or more: a sum
+    in their own dtype loses the three. The wider one adds and takes away W exactly. What is left are roundings of half
+    an eps, in logits, their gradient and two products, of numbers up to 4 times the result: 8 eps.
     """
     for dtype, wider in (
         (torch.float16, torch.float32),
@@ -309,8 +316,9 @@ def chunks(p: probe.Probe, function: Any, device: str, limit: float) -> None:
     """The backward keeps to the chunks of the forward: it makes neither all logits nor a chunk a token."""
     case = Case.make((16, 4, 16), device, torch.float32)  # 4 chunks of 4 tokens
     # a chunk has the logits twice, in forward and backward, and one product for each gradient that is wanted
-    for name, needs, products in (("chunks", ALL, 5), ("chunks, frozen bias", (True, True, False), 4)):
-        leaves = case.leaves(needs)
+    frozen = {"frozen bias": (True, True, False), "frozen weight": (True, False, True)}
+    for name, needs in {"chunks": ALL, **{f"chunks, {name}": needs for name, needs in frozen.items()}}.items():
+        products, leaves = 2 + sum(needs), case.leaves(needs)
         with Made() as made:
             got = backward(function, liger(function, leaves, case.target)[0], leaves, case.go)
         want = [r if n else None for r, n in zip(reference(case)[1], needs, strict=True)]
