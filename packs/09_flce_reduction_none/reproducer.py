@@ -213,12 +213,14 @@ def options(p: probe.Probe, function: Any, case: Case, limit: float) -> None:
     for name, chosen in grid.items():
         check(name, grads(function, case, **chosen), reference(case, **chosen)[1])
     spaced = {**every, "ce_weight": spread(classes)}
-    nineteen = Case.make((5, 3, 19), case.go.device.type, case.x.dtype)
     odd: dict[str, tuple[Case, dict[str, Any]]] = {
         "no bias": (replace(case, b=None), every),
         "strided": (case.strided(), spaced),
-        "19 classes": (nineteen, {"label_smoothing": 0.1, "use_token_scaling": True}),
     }
+    for vocab in (1, 19):
+        c = Case.make((5, 3, vocab), case.go.device.type, torch.float32)
+        c.target[1::2], c.go[0] = IGNORE, 0.0
+        odd[f"vocabulary of {vocab}"] = (c, {"lse_square_scale": 1.0, "use_token_scaling": True})
     for name, (c, o) in odd.items():
         made = p.guard_attempt(f"ignored tokens, {name}: backward", partial(grads, function, c, **o))
         if made is not None:
