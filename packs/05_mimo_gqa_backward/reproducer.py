@@ -286,20 +286,20 @@ LEAVES = ("q", "k", "v", "q_bias", "k_bias")
 BF16 = ("q", "k", "v", "z", "trap")  # as in training; the rest is fp32
 
 
-def problem(groups, batch, seed):
+def problem(groups, batch, seed, heads=HEADS, length=LENGTH):
     """fp64 tensors on the GPU whose values bf16 holds (adt: fp32), so that both sides see the same inputs."""
     generator = torch.Generator().manual_seed(seed)
 
     def random(*shape):
         return torch.randn(shape, generator=generator).bfloat16().double().cuda()
 
-    x = {name: random(batch, LENGTH, RANK, groups, STATE) for name in ("q", "k")}  # [B, S, R, G, N]
-    x |= {name: random(HEADS, RANK, STATE) for name in ("q_bias", "k_bias")}  # [H, R, N]
-    x |= {name: random(batch, LENGTH, HEADS, WIDTH) for name in ("v", "z", "dout")}  # [B, S, H, P]
-    x |= {name: random(HEADS, RANK, WIDTH) / RANK for name in ("mimo_v", "mimo_z", "mimo_o")}  # [H, R, P]
-    x |= {"trap": random(batch, HEADS, LENGTH), "d": random(HEADS), "angles": random(batch, LENGTH, HEADS, STATE // 4)}
-    x["dt"] = softplus(random(batch, HEADS, LENGTH) - 3).bfloat16().double()  # [B, H, S], about 0.05
-    x["adt"] = (-x["dt"] * random(batch, HEADS, LENGTH).sigmoid()).float().double()
+    x = {name: random(batch, length, RANK, groups, STATE) for name in ("q", "k")}  # [B, S, R, G, N]
+    x |= {name: random(heads, RANK, STATE) for name in ("q_bias", "k_bias")}  # [H, R, N]
+    x |= {name: random(batch, length, heads, WIDTH) for name in ("v", "z", "dout")}  # [B, S, H, P]
+    x |= {name: random(heads, RANK, WIDTH) / RANK for name in ("mimo_v", "mimo_z", "mimo_o")}  # [H, R, P]
+    x |= {"trap": random(batch, heads, length), "d": random(heads), "angles": random(batch, length, heads, STATE // 4)}
+    x["dt"] = softplus(random(batch, heads, length) - 3).bfloat16().double()  # [B, H, S], about 0.05
+    x["adt"] = (-x["dt"] * random(batch, heads, length).sigmoid()).float().double()
     return x
 
 
@@ -327,7 +327,10 @@ def quadratic(cuts, x):
 
 def sequence(x, at):
     """[B, T, H, P] output of the sequence made of tokens ``at``; T, U are steps, R, I ranks (out, in)."""
-    q, k = (x[n][:, at].repeat_interleave(HEADS // x[n].shape[3], 3) + x[n + "_bias"].transpose(0, 1) for n in "qk")
+    q, k = (
+        x[n][:, at].repeat_interleave(x["v"].shape[2] // x[n].shape[3], 3) + x[n + "_bias"].transpose(0, 1)
+        for n in "qk"
+    )
     v, z = (x[n][:, at, None] * x["mimo_" + n].transpose(0, 1) for n in "vz")  # [B, T, R, H, P]; q, k: [B, T, R, H, N]
     dt, trap, adt = (x[n][:, :, at] for n in ("dt", "trap", "adt"))  # [B, H, T]
     theta = (math.pi * x["angles"][:, at].tanh() * dt.transpose(1, 2)[..., None]).cumsum(1)[:, :, None]  # [B,T,1,H,N/4]
@@ -345,6 +348,27 @@ def sequence(x, at):
     same = torch.einsum("btrhn,btihn->bhtri", q, k) * gamma[..., None, None]
     y = torch.einsum("bhtrui,buihp->btrhp", past, v) + torch.einsum("bhtri,btihp->btrhp", same, v)
     return ((y + x["d"][:, None] * v) * silu(z) * x["mimo_o"].transpose(0, 1)).sum(2)
+
+
+def drawn_kernels(p, mamba3_mimo, layout):
+    """The real kernels at head counts, groups and lengths that no tree can foresee; one compilation serves them all."""
+
+    def expanded(groups, share, batch, lengths):
+        cuts = [0, *itertools.accumulate(lengths)]
+        bounds = None if layout == "dense" else torch.tensor(cuts, dtype=torch.int32, device="cuda")
+        x = problem(groups, batch if bounds is None else 1, p.seed, groups * share, cuts[-1])
+        try:
+            got = gradients(partial(kernels, mamba3_mimo, bounds, 1), x)
+        except ValueError as error:
+            return 1 if signature(layout).matches(error) else math.inf  # a gradient that is missing is wholly off
+        return worst(got, gradients(partial(kernels, mamba3_mimo, bounds, share), x))[0]
+
+    space = GROUPED | {"batch": st.integers(1, 2), "lengths": st.lists(st.integers(17, 40), min_size=1, max_size=3)}
+    name, reference = (
+        f"{layout} drawn, 1 < G < H bf16: worst of 5 gradients, expanded",
+        "same kernels at G = H, fp64 sum",
+    )
+    p.drawn(name, expanded, 2**-8, space=space, count=4, bug_above=1, reference=reference)
 
 
 def cuda_lane(p):
@@ -369,6 +393,8 @@ def cuda_lane(p):
         error, text = worst(got, gradients(partial(quadratic, cuts), x))
         record(f"{case}: worst of 5 gradients, quadratic", error, 5e-2, reference="quadratic form in fp64")
         p.note(f"{case}: errors, quadratic", text)
+    for layout in FILES:
+        drawn_kernels(p, mamba3_mimo, layout)
 
 
 def prepare(p):
