@@ -92,8 +92,14 @@ class Kernel:
                 tensor.normal_(generator=generator)
         launched.kernels.append(self)
 
+    def fixed(self):
+        """Whether it is of fixed shape."""
+        return self.arguments is not None and isinstance(self.arguments["B"], int)
+
     def unlike(self, call):
-        """How many of its arguments are neither the call's nor left open."""
+        """How many of its arguments are neither the call's nor left open; all, if it was made of an earlier trace."""
+        if self.arguments is None:
+            return len(call)
         mine = {name: value for name, value in self.arguments.items() if isinstance(value, (int, str))}
         return sum(mine.get(name, value) != value for name, value in call.items())
 
@@ -298,9 +304,9 @@ def lookups(p, layouts):
         last = call(module, rank=2 + fixed)  # the switch is off again
         found += [*calls, last]
         for launches in zip(*(kernels for _, kernels, _ in calls), last[1], strict=True):  # of one factory
-            shapes = [isinstance(kernel.arguments["B"], int) for kernel in {id(one): one for one in launches}.values()]
+            shapes = [kernel.fixed() for kernel in {id(one): one for one in launches}.values()]
             off += abs(sum(shapes) - fixed) + abs(len(shapes) - sum(shapes) - 1)
-            off += isinstance(launches[-1].arguments["B"], int)
+            off += launches[-1].fixed()
     # in a tree that does not know the switch each of 6 factories makes 21 open kernels, none fixed: 1 or 2 and 20 off
     name = "kernels of 6 factories for 10 shapes: more or fewer than 1 or 2 fixed and 1 open"
     p.error(name, off, 0, bug_above=6 * (21 + 22), reference="the first shapes' own, and 1 for all others")
