@@ -2,6 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = [
 #     "torch>=2.11", "triton==3.6.0", "numpy<2.4", "einops", "tilelang==0.1.8", "apache-tvm-ffi==0.1.9",
+#     "hypothesis",
 # ]
 # ///
 """Mamba-3 MIMO backward refuses grouped B/C heads (1 < G < H) that its kernels already support.
@@ -9,20 +10,24 @@
 ``mamba_mimo_bwd_combined`` and its varlen twin launch both backward kernels, then raise ValueError "G value of N is
 not currently supported!": only the sum of the per-value-head dQ and dK over a group's heads is missing. CPU lane: the
 real functions with their two compiled launches replaced by ones that write random per-head gradients, which makes the
-reduction the only thing tested. CUDA lane: the public autograd entry with the real kernels, against the same kernels
-on q, k expanded to G = H, and against a quadratic fp64 formulation.
+reduction the only thing tested, at fixed and at drawn shapes, dtypes and options. CUDA lane: the public autograd entry
+with the real kernels, against the same kernels on q, k expanded to G = H, and against a quadratic fp64 formulation.
 
 Upstream is a checkout: ``git clone -b v2.3.2.post1 https://github.com/state-spaces/mamba``, then ``--tree mamba``.
 """
 
 import ast
+import contextlib
 import itertools
 import math
-from functools import partial
+import traceback
+from functools import lru_cache, partial
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import torch
+from hypothesis import strategies as st
 from torch.nn.functional import pad, silu, softplus
 from torch.overrides import TorchFunctionMode
 
@@ -46,11 +51,15 @@ FOLDER = "mamba_ssm.ops.tilelang.mamba3."
 FILES = {"dense": "mamba3_mimo_bwd", "varlen": "mamba3_mimo_bwd_varlen"}
 
 
+def signature(layout):
+    """How the bug looks in the layout's file."""
+    frame = FOLDER.replace(".", "/") + FILES[layout] + ".py"
+    return probe.Signature("ValueError", r"^G value of \d+ is not currently supported!$", frame)
+
+
 def runner(p, guard, layout):
     """(attempt, record): as guards where every tree supports G, else as bug checks with the file's signature."""
-    frame = FOLDER.replace(".", "/") + FILES[layout] + ".py"
-    bug = probe.Signature("ValueError", r"^G value of \d+ is not currently supported!$", frame)
-    return (p.guard_attempt, p.guard) if guard else (partial(p.attempt, signature=bug), p.error)
+    return (p.guard_attempt, p.guard) if guard else (partial(p.attempt, signature=signature(layout)), p.error)
 
 
 def worst(got, want):
@@ -96,43 +105,76 @@ class Launches:
     def launch(self, names, *tensors):
         self.count += 1
         for name, tensor in zip(names, tensors, strict=True):
-            if name in WRITTEN:
-                self.written[name] = tensor.normal_(generator=self.generator).double()
+            if name in WRITTEN:  # absent where its input is
+                self.written[name] = None if tensor is None else tensor.normal_(generator=self.generator).double()
 
-    def expected(self, groups, heads):
-        """fp64: a bias belongs to one value head, dQ and dK to the group that upstream's kernel reads for the head."""
+    def expected(self, groups, heads, change=lambda written: written):
+        """fp64: a bias belongs to one value head, dQ and dK to the group that upstream's kernel reads for the head.
+
+        ``change`` is made of what was written before it is summed; None stands for a gradient of an absent input.
+        """
         group = [eval(self.group_expression, {"i_h": head, "H": heads, "G": groups}) for head in range(heads)]
-        want = {"dv": self.written["DV"]}  # [B, S, H, P]
+        written = {name: None if tensor is None else change(tensor) for name, tensor in self.written.items()}
+        want = {"dv": written["DV"]}  # [B, S, H, P]
         for name in ("dq", "dk"):
-            per_head = self.written[name.upper()].unflatten(1, (want["dv"].shape[1], -1))  # [B, S, R, H, N]
+            per_head = written[name.upper()].unflatten(1, (want["dv"].shape[1], -1))  # [B, S, R, H, N]
             shape = [*per_head.shape[:3], groups, per_head.shape[4]]
             want[name] = per_head.new_zeros(shape).index_add_(3, torch.tensor(group), per_head)
             want[name + "_bias"] = per_head.sum(dim=(0, 1)).transpose(0, 1)  # [H, R, N]
         for name in ("dmimo_v", "dmimo_z", "dmimo_o"):  # [B, H, R, P] or [B, H, sequences, R, P]
-            want[name] = self.written[name.upper()].transpose(0, 1).flatten(1, -3).sum(1)
-        want["dD"] = self.written["DD"].transpose(0, 1).flatten(1).sum(1)  # [B, H] or [B, H, sequences]
-        return want
+            per_batch = written[name.upper()]
+            want[name] = None if per_batch is None else per_batch.transpose(0, 1).flatten(1, -3).sum(1)
+        skip, gate = written["DD"], written["DZ"]  # [B, H] or [B, H, sequences]; [B, S, H, P]
+        return want | {"dD": None if skip is None else skip.transpose(0, 1).flatten(1).sum(1), "dz": gate}
+
+    def misrounded(self, got, groups, heads):
+        """The share of all gradients' elements that one rounding of a sum in fp32 does not explain.
+
+        Summing n terms x in fp32 is off by at most n * 2**-24 * sum |x|, twice that is allowed; then the result is
+        rounded to its own dtype, by at most its eps (half of it on a GPU; Triton's interpreter cuts bf16 off). A sum
+        kept in bf16 rounds after each head, and is over this where heads cancel. Infinite where a gradient has the
+        wrong shape, or is there for an input that is absent.
+        """
+        wrong = elements = 0
+        terms, total = (self.expected(groups, heads, change) for change in (torch.ones_like, torch.abs))
+        for name, right in self.expected(groups, heads).items():
+            if right is None or got[name] is None or got[name].shape != right.shape:
+                if right is not None or got[name] is not None:
+                    return math.inf
+                continue
+            bound = torch.finfo(got[name].dtype).eps * right.abs() + terms[name] * 2**-23 * total[name]
+            wrong += (~((got[name].double() - right).abs() <= bound)).sum().item()
+            elements += right.numel()
+        return wrong / elements
 
 
-def combined(module, layout, groups, heads, dtype, generator):
-    """Call upstream's combined backward on small random tensors; {gradient name: tensor}."""
-    batch, length, rank, n, width, chunk = ((2 if layout == "dense" else 1), 16, 2, 8, 4, 8)
-    varlen = {"cu_seqlens": torch.tensor([0, 10, length], dtype=torch.int32)} if layout == "varlen" else {}
-    chunks = length // chunk + 2 * len(varlen)
+def combined(module, layout, groups, heads, dtype, generator, *, batch=2, lengths=(10, 6), rank=2, n=8, width=4,
+             gate=True, skip=True, project=True):  # fmt: skip
+    """Call upstream's combined backward on small random tensors; {gradient name: tensor}.
+
+    ``lengths`` are the packed sequences; dense, a batch has as many tokens as they. ``gate``, ``skip`` and ``project``:
+    whether there are z, D and mimo_o.
+    """
+    length, chunk, cuts = sum(lengths), 8, [0, *itertools.accumulate(lengths)]
+    varlen = {"cu_seqlens": torch.tensor(cuts, dtype=torch.int32)} if layout == "varlen" else {}
+    batch, chunks = (1, length // chunk + len(lengths)) if varlen else (batch, -(-length // chunk))
 
     def random(*shape, dtype=torch.float32):
         return torch.randn(shape, generator=generator).to(dtype)
 
     q, k = (random(batch, length, rank, groups, n, dtype=dtype) for _ in range(2))  # [B, S, R, G, N]
-    v, z, dout = (random(batch, length, heads, width, dtype=dtype) for _ in range(3))  # [B, S, H, P]
+    v, z = (random(batch, length, heads, width, dtype=dtype) for _ in range(2))  # [B, S, H, P]
+    dout = random(batch, length, *[rank][project:], heads, width, dtype=dtype)  # [B, S, H, P]; all R if not projected
     q_bias, k_bias = random(heads, rank, n), random(heads, rank, n)  # [H, R, N]
     mimo_v, mimo_o, mimo_z = (random(heads, rank, width) for _ in range(3))  # [H, R, P]
     angles, segsum = (random(batch, length, heads, n // 4), -random(batch, heads, chunks, chunk, chunk).abs())
     decay, decay_rev, dt, trap = (-random(batch, heads, length).abs() for _ in range(4))  # [B, H, S]
+    d, mimo_o = random(heads) if skip else None, mimo_o if project else None
+    z, mimo_z = (z, mimo_z) if gate else (None, None)
     function = getattr(module, "mamba_mimo_bwd_combined" + ("_varlen" if varlen else ""))
     args = (dout, q, k, v, q_bias, k_bias, mimo_v, mimo_o, z, mimo_z, angles, decay, decay_rev, -dt, trap)
     return dict(
-        zip(RETURNS, function(*args, random(heads), segsum, chunk, 4, dtype, **varlen), strict=False)
+        zip(RETURNS, function(*args, d, segsum, chunk, 4, dtype, **varlen), strict=False)
     )  # later releases return more
 
 
@@ -145,8 +187,74 @@ def refused(call):
     raise AssertionError("a head count that is not a multiple of G was accepted")
 
 
+# {argument: strategy}; heads per group and groups go beside it
+SPACE = {"dtype": st.sampled_from([torch.float32, torch.bfloat16, torch.float16]), "batch": st.integers(1, 3)}
+SPACE |= {"lengths": st.lists(st.integers(1, 12), min_size=1, max_size=3), "rank": st.integers(1, 3)}
+SPACE |= {"n": st.sampled_from([4, 8, 12]), "width": st.integers(1, 6)}
+SPACE |= dict.fromkeys(("gate", "skip", "project"), st.booleans())
+GROUPED = {"groups": st.integers(2, 5), "share": st.integers(2, 5)}  # share: heads of a group
+INDIVISIBLE = st.tuples(st.integers(2, 9), st.integers(1, 12)).filter(lambda pair: pair[1] % pair[0])
+
+
+def without_tails(module):
+    """In this ``with`` dA, dt and the trapezoid are not computed: interpreted they take long, and fold no heads."""
+    tails = {name: lambda dssda, segsum, dda, *_: dda for name in vars(module) if name.startswith("bwd_dadt_fused")}
+    tails |= {name: lambda trap, dt, *_: (dt, trap) for name in vars(module) if name.startswith("bwd_dtrap_ddt")}
+    return mock.patch.multiple(module, **tails)
+
+
+def drawn_lane(p, module, layout, launches):
+    """Shapes, dtypes and options that no tree can foresee."""
+
+    def call(groups, heads, **options):
+        launches.generator.manual_seed(p.seed)
+        return combined(module, layout, groups, heads, generator=launches.generator, **options)
+
+    @lru_cache
+    def at_every_head(dtype):
+        return call(2, 2, dtype=dtype)
+
+    def misrounded(groups, share, **options):
+        try:
+            got = call(groups, groups * share, **options)
+            share_wrong = launches.misrounded(got, groups, groups * share)
+        except Exception as error:
+            if signature(layout).matches(error):
+                return 1  # not one gradient comes back
+            print(f"{layout} G={groups} H={groups * share} {options}: {error!r}")
+            return math.inf
+        like = at_every_head(options["dtype"])
+        same = all(got[name] is None or got[name].dtype == right.dtype for name, right in like.items())
+        return share_wrong if same else math.inf
+
+    def launched(pair, **options):
+        """Launches before the function itself refuses. Where something below it refuses, after the launches, this
+        sees nothing: main does so, and only the released file's order is in question here."""
+        before = launches.count
+        try:
+            call(*pair, **options)
+        except ValueError as error:
+            own = traceback.extract_tb(error.__traceback__)[-1].filename == module.__file__
+            return launches.count - before if own else 0
+        except Exception as error:
+            print(f"{layout} G, H = {pair}: {error!r}")
+        return math.inf
+
+    def supported(pair, **options):
+        return misrounded(*pair, **options)
+
+    told = {"unit": "of all elements", "reference": "fp64 sum of the per-head gradients; dtypes as at G = H"}
+    pairs = {"pair": st.tuples(st.just(1), st.integers(1, 6)) | st.tuples(st.integers(1, 6), st.just(1))}
+    with without_tails(module):
+        name = f"{layout} drawn, 1 < G < H: misrounded"
+        p.drawn(name, misrounded, 0, space=GROUPED | SPACE, count=16, bug_above=1, **told)
+        p.drawn(f"{layout} drawn, G = 1 or G = H: misrounded", supported, 0, space=pairs | SPACE, count=8, **told)
+        name, pairs = f"{layout} drawn, H no multiple of G: launches before its refusal", {"pair": INDIVISIBLE}
+        p.drawn(name, launched, 0, space=pairs | SPACE, count=8, bug_above=1, reference="refused first")
+
+
 def cpu_lane(p):
-    """Every (G, H) in both layouts; fp32, and bf16 where the reduction also rounds."""
+    """Fixed (G, H) in both layouts, in fp32, and bf16 where the reduction also rounds; then drawn ones."""
     p.triton_interpreter()
     generator = torch.Generator().manual_seed(p.seed)
     grid = [(1, 4), (4, 4), (2, 4), (2, 8), (4, 8), (3, 6)]
@@ -158,17 +266,17 @@ def cpu_lane(p):
             case = f"{layout} G={groups} H={heads} {str(dtype)[6:]}"
             attempt, record = runner(p, groups in (1, heads), layout)
             generator.manual_seed(p.seed)
-            got = attempt(f"{case}: runs", partial(combined, module, layout, groups, heads, dtype, generator))
+            with contextlib.nullcontext() if heads == 4 else without_tails(module):
+                got = attempt(f"{case}: runs", partial(combined, module, layout, groups, heads, dtype, generator))
             if got is not None:
-                # fp32 sums of at most 32 terms; in bf16 one rounding (2**-9) ends an fp32 accumulation
+                # fp32 sums of at most 32 terms; in bf16 one rounding (2**-8 of an element at most) ends an fp32 sum
                 limit = 1e-6 if dtype == torch.float32 else 2**-8
                 error, _ = worst(got, launches.expected(groups, heads))
-                record(f"{case}: worst of 9 gradients", error, limit, reference="fp64 sum of the per-head gradients")
+                record(f"{case}: worst of 10 gradients", error, limit, reference="fp64 sum of the per-head gradients")
         for groups, heads in ((4, 6), (3, 8)):
-            case, before = f"{layout} G={groups} H={heads}", launches.count
             call = partial(combined, module, layout, groups, heads, torch.float32, generator)
-            p.guard_attempt(f"{case}: ValueError", partial(refused, call))
-            p.note(f"{case}: launches before refusing", launches.count - before)
+            p.guard_attempt(f"{layout} G={groups} H={heads}: ValueError", partial(refused, call))
+        drawn_lane(p, module, layout, launches)
 
 
 # ---- CUDA lane: the real kernels ----
@@ -178,20 +286,20 @@ LEAVES = ("q", "k", "v", "q_bias", "k_bias")
 BF16 = ("q", "k", "v", "z", "trap")  # as in training; the rest is fp32
 
 
-def problem(groups, batch, seed):
+def problem(groups, batch, seed, heads=HEADS, length=LENGTH):
     """fp64 tensors on the GPU whose values bf16 holds (adt: fp32), so that both sides see the same inputs."""
     generator = torch.Generator().manual_seed(seed)
 
     def random(*shape):
         return torch.randn(shape, generator=generator).bfloat16().double().cuda()
 
-    x = {name: random(batch, LENGTH, RANK, groups, STATE) for name in ("q", "k")}  # [B, S, R, G, N]
-    x |= {name: random(HEADS, RANK, STATE) for name in ("q_bias", "k_bias")}  # [H, R, N]
-    x |= {name: random(batch, LENGTH, HEADS, WIDTH) for name in ("v", "z", "dout")}  # [B, S, H, P]
-    x |= {name: random(HEADS, RANK, WIDTH) / RANK for name in ("mimo_v", "mimo_z", "mimo_o")}  # [H, R, P]
-    x |= {"trap": random(batch, HEADS, LENGTH), "d": random(HEADS), "angles": random(batch, LENGTH, HEADS, STATE // 4)}
-    x["dt"] = softplus(random(batch, HEADS, LENGTH) - 3).bfloat16().double()  # [B, H, S], about 0.05
-    x["adt"] = (-x["dt"] * random(batch, HEADS, LENGTH).sigmoid()).float().double()
+    x = {name: random(batch, length, RANK, groups, STATE) for name in ("q", "k")}  # [B, S, R, G, N]
+    x |= {name: random(heads, RANK, STATE) for name in ("q_bias", "k_bias")}  # [H, R, N]
+    x |= {name: random(batch, length, heads, WIDTH) for name in ("v", "z", "dout")}  # [B, S, H, P]
+    x |= {name: random(heads, RANK, WIDTH) / RANK for name in ("mimo_v", "mimo_z", "mimo_o")}  # [H, R, P]
+    x |= {"trap": random(batch, heads, length), "d": random(heads), "angles": random(batch, length, heads, STATE // 4)}
+    x["dt"] = softplus(random(batch, heads, length) - 3).bfloat16().double()  # [B, H, S], about 0.05
+    x["adt"] = (-x["dt"] * random(batch, heads, length).sigmoid()).float().double()
     return x
 
 
@@ -219,7 +327,10 @@ def quadratic(cuts, x):
 
 def sequence(x, at):
     """[B, T, H, P] output of the sequence made of tokens ``at``; T, U are steps, R, I ranks (out, in)."""
-    q, k = (x[n][:, at].repeat_interleave(HEADS // x[n].shape[3], 3) + x[n + "_bias"].transpose(0, 1) for n in "qk")
+    q, k = (
+        x[n][:, at].repeat_interleave(x["v"].shape[2] // x[n].shape[3], 3) + x[n + "_bias"].transpose(0, 1)
+        for n in "qk"
+    )
     v, z = (x[n][:, at, None] * x["mimo_" + n].transpose(0, 1) for n in "vz")  # [B, T, R, H, P]; q, k: [B, T, R, H, N]
     dt, trap, adt = (x[n][:, :, at] for n in ("dt", "trap", "adt"))  # [B, H, T]
     theta = (math.pi * x["angles"][:, at].tanh() * dt.transpose(1, 2)[..., None]).cumsum(1)[:, :, None]  # [B,T,1,H,N/4]
@@ -237,6 +348,27 @@ def sequence(x, at):
     same = torch.einsum("btrhn,btihn->bhtri", q, k) * gamma[..., None, None]
     y = torch.einsum("bhtrui,buihp->btrhp", past, v) + torch.einsum("bhtri,btihp->btrhp", same, v)
     return ((y + x["d"][:, None] * v) * silu(z) * x["mimo_o"].transpose(0, 1)).sum(2)
+
+
+def drawn_kernels(p, mamba3_mimo, layout):
+    """The real kernels at head counts, groups and lengths that no tree can foresee; one compilation serves them all."""
+
+    def expanded(groups, share, batch, lengths):
+        cuts = [0, *itertools.accumulate(lengths)]
+        bounds = None if layout == "dense" else torch.tensor(cuts, dtype=torch.int32, device="cuda")
+        x = problem(groups, batch if bounds is None else 1, p.seed, groups * share, cuts[-1])
+        try:
+            got = gradients(partial(kernels, mamba3_mimo, bounds, 1), x)
+        except ValueError as error:
+            return 1 if signature(layout).matches(error) else math.inf  # a gradient that is missing is wholly off
+        return worst(got, gradients(partial(kernels, mamba3_mimo, bounds, share), x))[0]
+
+    space = GROUPED | {"batch": st.integers(1, 2), "lengths": st.lists(st.integers(17, 40), min_size=1, max_size=3)}
+    name, reference = (
+        f"{layout} drawn, 1 < G < H bf16: worst of 5 gradients, expanded",
+        "same kernels at G = H, fp64 sum",
+    )
+    p.drawn(name, expanded, 2**-8, space=space, count=4, bug_above=1, reference=reference)
 
 
 def cuda_lane(p):
@@ -261,6 +393,8 @@ def cuda_lane(p):
         error, text = worst(got, gradients(partial(quadratic, cuts), x))
         record(f"{case}: worst of 5 gradients, quadratic", error, 5e-2, reference="quadratic form in fp64")
         p.note(f"{case}: errors, quadratic", text)
+    for layout in FILES:
+        drawn_kernels(p, mamba3_mimo, layout)
 
 
 def prepare(p):

@@ -2,6 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = [
 #     "torch>=2.11", "triton==3.6.0", "numpy<2.4", "einops", "tilelang==0.1.8", "apache-tvm-ffi==0.1.9",
+#     "hypothesis",
 # ]
 # ///
 """Mamba-3 MIMO traces each of its TileLang kernels anew at every call and keeps every trace.
@@ -14,6 +15,7 @@ Upstream is a checkout: ``git clone -b v2.3.2.post1 https://github.com/state-spa
 """
 
 import contextlib
+import copy
 import itertools
 import os
 import statistics
@@ -23,8 +25,10 @@ import weakref
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import torch
+from hypothesis import strategies as st
 from torch.overrides import TorchFunctionMode
 
 from reproducers import probe
@@ -53,13 +57,13 @@ SPECIALIZE = "MAMBA3_MIMO_SPECIALIZE"  # the fix's switch: how many shapes get k
 @contextlib.contextmanager
 def specialising(shapes):
     """The fix's switch, on; other trees do not know it."""
-    os.environ[SPECIALIZE] = str(shapes)
-    yield
-    del os.environ[SPECIALIZE]
+    with mock.patch.dict(os.environ, {SPECIALIZE: str(shapes)}):
+        yield
 
 
 # ---- CPU lane: the real wrappers, factories and traces; no compiler and no launch ----
 
+NAMES = ("mamba_mimo_fwd", "mamba_mimo_bwd_fwd", "mamba_mimo_bwd_bwd")  # of factories
 WRITTEN = ("O", "DMIMO_O", "DZ", "DMIMO_Z", "DK", "DV", "DMIMO_V", "DQ", "DD")  # by the kernels, and returned
 launched = threading.local()  # .kernels: this thread's, in order
 
@@ -75,10 +79,10 @@ class OnCpu(TorchFunctionMode):
 class Kernel:
     """A compiled kernel's stand-in, made of a trace or of its factory's arguments alone."""
 
-    def __init__(self, func=None, arguments=None, **_):
+    def __init__(self, func=None, arguments=None, edition=None, **_):
         self.text = func.script(show_meta=True).encode() if func else b""
         self.names = [func.buffer_map[param].name for param in func.params] if func else []
-        self.arguments = arguments
+        self.arguments, self.edition = arguments, edition
 
     def __call__(self, *tensors):
         """A launch writes seeded random numbers where the real kernel writes results."""
@@ -88,22 +92,32 @@ class Kernel:
                 tensor.normal_(generator=generator)
         launched.kernels.append(self)
 
+    def fixed(self):
+        """Whether it is of fixed shape."""
+        return self.arguments is not None and isinstance(self.arguments["B"], int)
+
     def unlike(self, call):
-        """How many of its arguments are neither the call's nor left open."""
+        """How many of its arguments are neither the call's nor left open; all, if it was made of an earlier trace."""
+        if self.arguments is None:
+            return len(call)
         mine = {name: value for name, value in self.arguments.items() if isinstance(value, (int, str))}
         return sum(mine.get(name, value) != value for name, value in call.items())
 
 
 def call(module, batch=1, length=16, heads=2, *, rank=2, n=16, width=8, chunk=8, dtype=torch.float32, rotary=4,
-         gate=True, skip=True, reduce=True, place=torch.Tensor, **options):  # fmt: skip
-    """The module's forward or backward wrapper on small random tensors: (results, kernels, what they are made of)."""
+         own=False, sequences=2, gate=True, skip=True, reduce=True, place=torch.Tensor, **options):  # fmt: skip
+    """The module's forward or backward wrapper on small random tensors: (results, kernels, what each is made of).
+
+    ``own``: heads have B and C of their own. ``options`` are the wrapper's: state, threads, stages.
+    """
     kind, varlen = ("forward" if "_fwd" in module.__name__ else "bwd_combined"), module.__name__.endswith("varlen")
-    chunks, generator = length // chunk + 2 * varlen, torch.Generator().manual_seed(0)
+    chunks, generator = length // chunk + sequences * varlen, torch.Generator().manual_seed(0)
+    groups = heads if own else 1
 
     def random(*shape, dtype=torch.float32):
         return torch.randn(shape, generator=generator).to(dtype)
 
-    q, k = (random(batch, length, rank, 1, n, dtype=dtype).as_subclass(place) for _ in range(2))  # [B, S, R, G, N]
+    q, k = (random(batch, length, rank, groups, n, dtype=dtype).as_subclass(place) for _ in range(2))  # [B, S, R, G, N]
     v, z, dout = (random(batch, length, heads, width, dtype=dtype) for _ in range(3))  # [B, S, H, P]
     bias = [random(heads, rank, n) for _ in range(2)]  # [H, R, N]
     mimo_v, mimo_o, mimo_z = (random(heads, rank, width) for _ in range(3))  # [H, R, P]
@@ -112,16 +126,27 @@ def call(module, batch=1, length=16, heads=2, *, rank=2, n=16, width=8, chunk=8,
     mimo_o, z, d = mimo_o if reduce else None, z if gate else None, random(heads) if skip else None
     if kind == "forward":
         args = (q, k, v, *bias, mimo_v, mimo_o, z, d, mimo_z, angles, *steps, segsum, chunk, rotary, dtype)
+        tuned = [("", 128)]
     else:
         args = (dout, q, k, v, *bias, mimo_v, mimo_o, z, mimo_z, angles, *steps, d, segsum, chunk, rotary, dtype)
-    packed = {"cu_seqlens": torch.tensor([0, length // 2, length], dtype=torch.int32)} if varlen else {}
+        tuned = [("bf_", 128), ("bb_", 256)]
+    cuts = [length * number // sequences for number in range(sequences + 1)]
+    packed = {"cu_seqlens": torch.tensor(cuts, dtype=torch.int32)} if varlen else {}
     launched.kernels = []
     with OnCpu():
         results = getattr(module, f"mamba_mimo_{kind}" + "_varlen" * varlen)(*args, **packed, **options)
-    names = "B S H G NS N P R hasZ hasD reduceO chunk_size rotary_dim_divisor dtype return_final_state"
-    made = (batch, length, heads, 1, 2, n, width, rank, gate, skip, reduce, chunk, rotary, str(dtype)[6:])
-    made = dict(zip(names.split(), (*made, options.get("return_state", False)), strict=True))
-    return results, launched.kernels, made | options
+    names = "B S H G NS N P R hasZ hasD reduceO isVarlen chunk_size rotary_dim_divisor dtype return_final_state"
+    made = (batch, length, heads, groups, sequences, n, width, rank, gate, skip, reduce, varlen, chunk, rotary)
+    made = dict(zip(names.split(), (*made, str(dtype)[6:], options.get("return_state", False)), strict=True))
+    default = {prefix: {"threads": threads, "num_stages": 0} for prefix, threads in tuned}
+    tuned = [{name: options.get(pre + name, value) for name, value in default[pre].items()} for pre in default]
+    return results, launched.kernels, [made | more for more in tuned]
+
+
+def unlike(found):
+    """How many arguments of the kernels that ``found`` calls launched are neither the call's nor left open."""
+    pairs = [pair for _, kernels, made in found for pair in zip(kernels, made, strict=True)]
+    return sum(kernel.unlike(made) for kernel, made in pairs)
 
 
 def without_compiler():
@@ -134,7 +159,7 @@ def without_compiler():
 
 
 def traces(p, layouts):
-    """Two calls of every wrapper with different batch, length and heads: the second needs no new trace."""
+    """Two calls of every wrapper that differ in each open dimension: the second needs no new trace."""
     from tilelang.jit import JITImpl
 
     without_compiler()
@@ -143,21 +168,50 @@ def traces(p, layouts):
     for layout, (fwd, bwd) in layouts.items():
         factories = {"fwd": fwd.mamba_mimo_fwd, "bwd_fwd": bwd.mamba_mimo_bwd_fwd, "bwd_bwd": bwd.mamba_mimo_bwd_bwd}
         kept = []
-        for number, shape in enumerate([(1, 16, 2), (2 if layout == "dense" else 1, 24, 1)], 1):
+        other = {"batch": 2 if layout == "dense" else 1, "length": 24, "heads": 3, "own": True, "sequences": 3}
+        for number, shape in enumerate([{}, other], 1):
             traced.clear()
             start = time.perf_counter()
-            found = [call(module, *shape, rank=1) for module in (fwd, bwd)]
+            found = [call(module, **shape, rank=1) for module in (fwd, bwd)]
             p.note(f"{layout} call {number}: host time", (time.perf_counter() - start) * 1e3, unit="ms")
             p.digest(f"{layout} call {number}: results", *(t for f in found for t in f[0] if t is not None))
             p.digest(f"{layout} call {number}: kernels launched", *(kernel.text for f in found for kernel in f[1]))
             kept.append(sum(len(f._kernel_cache) + len(f.func.p1_cache) for f in factories.values()))
         for name, factory in factories.items():
-            # the kernel of call 1 leaves batch, length and heads open
+            # the kernel of call 1 leaves batch, length, heads, groups and sequences open
             count = traced.count(id(factory))
             p.error(f"{layout} {name}: traces in call 2", count, 0, bug_above=1, reference="call 1's kernel serves it")
         # one kernel looked up anew leaves its trace and itself
         p.error(f"{layout}: traces and kernels kept by call 2", kept[1] - kept[0], 0, bug_above=2, reference="none new")
     JITImpl.get_tir = real
+
+
+def replaced(module, names, editions):
+    """Launches of a kernel that a factory no longer there has made. Each edition's factories are new objects, as after
+    a reload; of many, one is taken whose id an earlier one had, if there is such a one."""
+    wrong, ids, real = 0, set(), {name: getattr(module, name) for name in names}
+    for edition in range(editions):
+        made = {}
+        for name in names:
+            spares = [copy.copy(real[name]) for _ in range(100)]
+            made[name] = next((factory for factory in spares if id(factory) in ids), spares[0])
+            made[name]._kernel_cache, made[name].edition = {}, edition
+            ids.add(id(made[name]))
+        with mock.patch.multiple(module, **made):
+            wrong += sum(kernel.edition != edition for kernel in call(module)[1])
+        del made, spares
+    return wrong
+
+
+# {argument of ``call``: strategy}
+SPACE = {"batch": st.integers(1, 3), "length": st.integers(8, 24), "heads": st.integers(1, 4), "own": st.booleans()}
+SPACE |= {"sequences": st.integers(1, 4), "rank": st.integers(1, 4), "width": st.sampled_from([8, 16, 24])}
+SPACE |= {"n": st.sampled_from([16, 32]), "chunk": st.sampled_from([8, 16]), "rotary": st.sampled_from([2, 4])}
+SPACE |= {"dtype": st.sampled_from([torch.float32, torch.bfloat16, torch.float16])}
+SPACE |= dict.fromkeys(("gate", "skip", "reduce"), st.booleans())
+STAGES, THREADS = st.integers(0, 2), st.sampled_from([64, 128, 256])
+TUNED = {"forward": {"threads": THREADS, "num_stages": STAGES, "return_state": st.booleans()}}
+TUNED["backward"] = {"bf_threads": THREADS, "bf_num_stages": STAGES, "bb_threads": THREADS, "bb_num_stages": STAGES}
 
 
 class Compiler:
@@ -171,7 +225,7 @@ class Compiler:
         bound.apply_defaults()
         self.built.append(bound.arguments["num_stages"])
         self.meanwhile()
-        kernel = Kernel(arguments=dict(bound.arguments))
+        kernel = Kernel(arguments=dict(bound.arguments), edition=getattr(factory, "edition", None))
         self.held.add(kernel)
         return kernel
 
@@ -193,17 +247,39 @@ def lookups(p, layouts):
 
     compiler = Compiler()
     JITImpl.compile = lambda factory, *a, **k: compiler.compile(factory, *a, **k)
-    both = [{}, {"chunk": 16}, {"dtype": torch.bfloat16}, {"gate": False, "heads": 1}]
+    for _, bwd in layouts.values():  # interpreted, the Triton tails take long, and no kernel is looked up in them
+        for name in [name for name in vars(bwd) if name.startswith("bwd_dadt_fused_triton")]:
+            setattr(bwd, name, lambda dssda, segsum, dda, *_: dda)
+        for name in [name for name in vars(bwd) if name.startswith("bwd_dtrap_ddt_triton")]:
+            setattr(bwd, name, lambda trap, dt, *_: (dt, trap))
+    wrappers = [module for pair in layouts.values() for module in pair]
+    both = [{}, {"chunk": 16}, {"dtype": torch.bfloat16}, {"gate": False, "heads": 1}, {"heads": 3, "sequences": 3}]
     more = [{"rank": 4}, {"n": 32}, {"width": 16}, {"heads": 4}, {"length": 32}, {"batch": 3}, {"rotary": 2}]
     more += [{"threads": 64}, {"num_stages": 1}, {"skip": False}, {"reduce": False}, {"return_state": True}, {}]
     found = [call(fwd, **change) for fwd, _ in layouts.values() for change in both + more]
     found += [call(bwd, **change) for _, bwd in layouts.values() for change in both]
-    unlike = [kernel.unlike(made) for _, kernels, made in found for kernel in kernels]
-    p.guard(f"{len(unlike)} launches: arguments unlike the call's", sum(unlike), 0, reference="the call's own")
+    p.guard("launches: arguments unlike the call's", unlike(found), 0, reference="the call's own")
+    with specialising(9):
+        found = [call(module, **change) for module in wrappers for change in both]
+    p.guard("launches of fixed shape: arguments unlike the call's", unlike(found), 0, reference="the call's own")
+
+    def drawn(wrapper, switch, calls):
+        with specialising(switch):
+            return unlike([call(layouts[wrapper[0]][wrapper[1] == "backward"], **change) for change in calls])
+
+    for wrapper in itertools.product(layouts, TUNED):
+        change = st.fixed_dictionaries({}, optional=SPACE | TUNED[wrapper[1]])
+        space = {"switch": st.integers(0, 3), "calls": st.lists(change, min_size=2, max_size=4)}
+        name = f"{' '.join(wrapper)}, drawn calls: arguments unlike the call's"
+        p.drawn(name, partial(drawn, wrapper), 0, space=space, count=10, reference="the call's own")
     fwd = layouts["dense"][0]
     places = [type("OnGpu", (torch.Tensor,), {"device": torch.device("cuda", index)}) for index in (0, 1)]
-    shared = len(places) - len({id(kernel): kernel for place in places for kernel in call(fwd, place=place)[1]})
+    found = [call(module, place=place) for module in wrappers for place in places]
+    kernels = [kernel for _, launches, _ in found for kernel in launches]
+    shared = len(kernels) - len({id(kernel) for kernel in kernels})
     p.guard("kernels shared by two GPUs", shared, 0, reference="one for each")
+    wrong = sum(replaced(module, [name for name in vars(module) if name in NAMES], 16) for module in wrappers)
+    p.guard("kernels of a factory that is gone", wrong, 0, reference="its own factory's")
     # a build lasts long enough for every thread to ask meanwhile
     built = compiler.threads(partial(time.sleep, 0.2), fwd, [10 + number % 4 for number in range(32)])
     p.error("kernels built by 32 threads that ask for 4", built, 4, bug_above=32, reference="one build each")
@@ -216,18 +292,25 @@ def lookups(p, layouts):
     compiler.built.clear()
     for number in range(100, 1100):
         call(fwd, num_stages=number)
-        if number % 10 == 0:
+        if number > 300 and number % 8 == 0:  # the cache is full by then
             call(fwd, num_stages=7)
     p.error("kernels held after 1000 configurations", len(compiler.held), 256, bug_above=1000, reference="a bound")
     p.error("builds of one used 100 times between", compiler.built.count(7), 1, bug_above=100, reference="one build")
     compiler.built.clear()
-    with specialising(2):
-        found = [call(fwd, batch=1 + number % 50, num_stages=8) for number in range(100)]
-    p.error("kernels built for 50 shapes", len(compiler.built), 3, bug_above=50, reference="2 of them and 1 open")
-    unlike = [kernel.unlike(made) for _, kernels, made in found for kernel in kernels]
-    p.guard("100 launches: arguments unlike the call's", sum(unlike), 0, reference="the call's own")
-    fixed = {id(kernel) for _, (kernel,), _ in found if isinstance(kernel.arguments["B"], int)}
-    p.note("kernels of fixed shape among them", len(fixed))
+    found, off = [], 0
+    for module, fixed in itertools.product(wrappers, (1, 2)):
+        with specialising(fixed):
+            calls = [call(module, batch=1 + number % 10, rank=2 + fixed) for number in range(20)]
+        last = call(module, rank=2 + fixed)  # the switch is off again
+        found += [*calls, last]
+        for launches in zip(*(kernels for _, kernels, _ in calls), last[1], strict=True):  # of one factory
+            shapes = [kernel.fixed() for kernel in {id(one): one for one in launches}.values()]
+            off += abs(sum(shapes) - fixed) + abs(len(shapes) - sum(shapes) - 1)
+            off += launches[-1].fixed()
+    # in a tree that does not know the switch each of 6 factories makes 21 open kernels, none fixed: 1 or 2 and 20 off
+    name = "kernels of 6 factories for 10 shapes: more or fewer than 1 or 2 fixed and 1 open"
+    p.error(name, off, 0, bug_above=6 * (21 + 22), reference="the first shapes' own, and 1 for all others")
+    p.guard("their launches: arguments unlike the call's", unlike(found), 0, reference="the call's own")
 
 
 def cpu_lane(p):
