@@ -1,6 +1,7 @@
 # /// script
 # requires-python = ">=3.12"
-# dependencies = ["megatron-core==0.19.0", "torch>=2.8", "triton==3.6.0", "tilelang==0.1.8", "apache-tvm-ffi==0.1.9"]
+# dependencies = ["megatron-core==0.19.0", "torch>=2.8", "triton==3.6.0", "tilelang==0.1.8", "apache-tvm-ffi==0.1.9",
+#   "hypothesis"]
 # ///
 """Megatron-Core's TileLang sparse MLA silently declines every shape but 576/512 channels and 2^n heads.
 
@@ -22,6 +23,7 @@ from typing import Any, ClassVar, NamedTuple
 from unittest import mock
 
 import torch
+from hypothesis import strategies as st
 from torch import Tensor
 
 from reproducers import probe
@@ -54,7 +56,7 @@ BUILDERS = {"sparse_mla_fwd": "fwd", "bwd": "bwd", "preprocess": "bwd", "postpro
 NAM56R = (128, 64, 28)  # channels, of them value, heads: one model that trains with DSA
 BUCKET = "MCORE_DSA_TILELANG_SEQ_BUCKET"  # upstream's own setting: rows are padded to 256, which is slow in fp64
 TOPK = {"cpu": 64, "cuda": 256}
-RELEASED = [(576, 512, 16), (576, 512, 12)]  # the release serves these, 12 heads padded to 16
+RELEASED = [(576, 512, 16), (576, 512, 12), (576, 512, 5)]  # the release serves these, 12 and 5 heads padded to 16
 DECLINED = [NAM56R, (192, 128, 32), (320, 256, 16), (576, 512, 28)]  # and declines these
 PADDED = (576, 512, 96)  # 96 heads become 128
 WITHOUT_KERNEL = {  # channels, of them value, heads, top-k, dtype
@@ -63,8 +65,12 @@ WITHOUT_KERNEL = {  # channels, of them value, heads, top-k, dtype
     "value 64, no tail": (64, 64, 16, 64, torch.bfloat16),
     "value 512 + tail 128": (640, 512, 16, 64, torch.bfloat16),  # more shared memory than a block may have
     "top-k 48": (576, 512, 16, 48, torch.bfloat16),
+    "value 32 + tail 64": (96, 32, 16, 64, torch.bfloat16),  # the forward does not lower: 4 columns a warp
+    "value 64 + tail 96": (160, 64, 16, 64, torch.bfloat16),  # the forward asserts a power of two
     "fp32": (576, 512, 16, 64, torch.float32),
 }
+# channels of the value and others: powers of two, as many as leave each warp 8 columns and are no more than 512 + 64
+SERVED = [(v, t) for v in (64, 128, 256, 512) for t in (32, 64, 128, 256, 512) if v + t <= 576]
 LIMIT = 1e-2  # relative Frobenius; bf16 P, dP, output (also inside delta) and result cost about 2e-3 each
 
 
@@ -76,14 +82,18 @@ class Kernel:
     build: Any
     args: tuple[Any, ...]
     options: dict[str, Any]
-    launches: list[str]
+    launches: "Launches"
     compiled: Any = None
+    kept: ClassVar[bool] = True
     empty: ClassVar[Any] = staticmethod(lambda *size, **kinds: torch.full(size, torch.nan, **kinds))
 
     def __call__(self, *tensors: Tensor) -> Any:
-        self.launches.append(self.name)
+        if self.kept:
+            self.launches.append((self, tensors[0]))
         if not tensors[0].is_cuda:
             return getattr(self, self.name)(*tensors)
+        if self.compiled is None:
+            self.compile()
         with mock.patch.object(torch, "empty", self.empty):  # tilelang allocates outputs with it: unwritten is NaN
             return self.compiled(*tensors)
 
@@ -124,7 +134,20 @@ class Kernel:
         return dkv.to(torch.bfloat16)
 
 
-def record_kernels(p: probe.Probe, launches: list[str]) -> tuple[dict[str, Kernel], dict[str, Any]]:
+Launches = list[tuple[Kernel, Tensor]]  # kernels and what each is given first: q, of those that take it
+
+
+def wrong_rows(launches: Launches, heads: int) -> int:
+    """Kernels for more heads than have to be, or with rows beyond the real ones that are not 0.
+
+    Scores of such rows are 0 then, whatever the keys hold: they cannot overflow and spoil the keys' gradients.
+    """
+    least = max(16, 1 << (heads - 1).bit_length())
+    with_q = [(kernel.args[0], q) for kernel, q in launches if kernel.name in ("sparse_mla_fwd", "bwd")]
+    return sum(size != least or bool(q[..., heads:, :].any()) for size, q in with_q)
+
+
+def record_kernels(p: probe.Probe, launches: Launches) -> tuple[dict[str, Kernel], dict[str, Any]]:
     """Let kernels be asked for without compiling them: (those asked for, upstream's real builders)."""
     asked: dict[str, Kernel] = {}
     real: dict[str, Any] = {}
@@ -189,28 +212,68 @@ def exact(x: Inputs) -> list[Tensor]:
     return [out.detach(), *torch.autograd.grad(out, (q, k), x.grad.double())]
 
 
+def distance(value: Tensor, true: Tensor) -> float:
+    return ((value.double() - true).norm() / true.norm()).item()
+
+
 def compare(p: probe.Probe, name: str, got: list[Tensor] | None, want: list[Tensor]) -> None:
     for part, value, true in zip(("output", "dq", "dk"), got or (), want, strict=False):
-        error = ((value.double() - true).norm() / true.norm()).item()
-        p.guard(f"{name}: {part}", error, LIMIT, reference="dense fp64 attention over the chosen keys")
+        p.guard(f"{name}: {part}", distance(value, true), LIMIT, reference="dense fp64 attention over the chosen keys")
 
 
-def check_shapes(p: probe.Probe, launches: list[str], s: int, device: str) -> None:
+def unlaunched(launches: Launches) -> int:  # of forward, backward and their two helpers
+    return len(BUILDERS.keys() - {kernel.name for kernel, _ in launches})
+
+
+def check_shapes(p: probe.Probe, launches: Launches, s: int, device: str) -> None:
     """Does a shape reach the kernels, and is the layer right either way?"""
     for shape in [*RELEASED, *DECLINED, *([PADDED] if p.lane == "cpu" else [])]:
         launches.clear()
         x = draw(shape, s, 2, TOPK[p.lane], device)
         name = f"{shape[0]}/{shape[1]} channels, {shape[2]} heads"
         got = p.guard_attempt(f"{name}: forward and backward return", layer(p, x))
-        missing = sum(kernel not in launches for kernel in BUILDERS)  # forward, backward and their two helpers
+        missing = unlaunched(launches)
         if shape in RELEASED:
             p.guard(f"{name}: kernels not launched", missing, 0, reference="all four")
         else:  # all or nothing
             p.error(f"{name}: kernels not launched", missing, 0, reference="all four", bug_above=len(BUILDERS))
+        p.guard(f"{name}: kernels with wrong rows", wrong_rows(launches, shape[2]), 0,
+                reference="the next power of two, filled with zeros")  # fmt: skip
         compare(p, name, got, exact(x))
 
 
-def check_declines(p: probe.Probe, launches: list[str]) -> None:
+def check_drawn(p: probe.Probe, launches: Launches, s: int, device: str) -> None:
+    """The same of channels, heads, rows and sequences that nobody chose; and of channels without a kernel."""
+    cpu = p.lane == "cpu"
+
+    def error(channels: tuple[int, int], heads: int, b: int, topk: int, fewer: int) -> float:
+        launches.clear()
+        x = draw((sum(channels), channels[0], heads), s - fewer, b, topk, device)
+        got, true = layer(p, x)(), exact(x)
+        if any(a.shape != t.shape or a.dtype != torch.bfloat16 for a, t in zip(got, true, strict=True)):
+            return math.inf
+        return max(map(distance, got, true))
+
+    def missing(heads: int, **case: Any) -> float:
+        wrong = error(heads=heads, **case) > LIMIT or wrong_rows(launches, heads)
+        return math.inf if wrong else unlaunched(launches)
+
+    def declined(**case: Any) -> float:
+        return math.inf if (wrong := error(**case) / LIMIT) > 1 or launches else wrong
+
+    space = {"heads": st.integers(1, 100 if cpu else 64), "b": st.integers(1, 2), "fewer": st.integers(0, s // 2),
+             "topk": st.sampled_from((64, 128)) if cpu else st.just(TOPK["cuda"])}  # fmt: skip
+    p.drawn("drawn shapes: kernels not launched", missing, 0, space={"channels": st.sampled_from(SERVED)} | space,
+            # each shape takes a minute to compile
+            count=10 if cpu else 3, reference="all four, and right results", bug_above=len(BUILDERS))  # fmt: skip
+    eights = st.tuples(st.integers(1, 80), st.integers(0, 80)).map(lambda pair: (8 * pair[0], 8 * pair[1]))
+    twos = st.tuples(*[st.sampled_from([2**n for n in range(3, 11)])] * 2)
+    other = st.one_of(eights, twos).filter(lambda pair: pair not in SERVED)
+    p.drawn("drawn channels without a kernel: error over its limit", declined, 1, space={"channels": other} | space,
+            count=6, reference="dense, no kernel is launched")  # fmt: skip
+
+
+def check_declines(p: probe.Probe, launches: Launches) -> None:
     """Shapes without a kernel stay with PyTorch, the user is told once; the functions below refuse them as well."""
     said: list[logging.LogRecord] = []
     handler = logging.Handler(logging.WARNING)
@@ -226,16 +289,21 @@ def check_declines(p: probe.Probe, launches: list[str]) -> None:
             p.error(f"{name}: warnings of two declined calls, off by", abs(len(said) - before - 1), 0,
                     reference="one warning", bug_above=1)  # fmt: skip
     p.guard("kernels launched for shapes without one", len(launches), 0, reference="none")
-    mla, fwd = (p.upstream(f"{VARIANT}.ops.{name}") for name in ("sparse_mla", "tilelang_sparse_mla_fwd"))
+    files = "sparse_mla", "tilelang_sparse_mla_fwd", "tilelang_sparse_mla_bwd"
+    mla, fwd, bwd = (p.upstream(f"{VARIANT}.ops.{name}") for name in files)
     q, kv, chosen = x.q.bfloat16().transpose(0, 1), x.k.bfloat16().transpose(0, 1), x.chosen.unsqueeze(2).int()
     p.guard_attempt("SparseMLA.apply without d_v returns, and its backward",
                     lambda: mla.SparseMLA.apply(q, kv, chosen, x.scale)[0].sum().backward())  # fmt: skip
-    accepted = 0
-    for d_v in (96, 576, 0):
+    accepted, (q, kv) = 0, (t[..., :128].contiguous() for t in (q, kv))
+    none = torch.zeros(q.shape[:3])
+    for d_v in (96, 128, 0):
         with suppress(AssertionError):
-            fwd.sparse_mla_fwd_interface(q[..., :128].contiguous(), kv[..., :128].contiguous(), chosen, x.scale, d_v)
+            fwd.sparse_mla_fwd_interface(q, kv, chosen, x.scale, d_v)
             accepted += 1
-    p.guard("unsupported channels that the forward interface accepts", accepted, 0, reference="AssertionError")
+        with suppress(AssertionError):
+            bwd.sparse_mla_bwd(q, kv, None, q[..., :d_v].contiguous(), chosen, none, x.scale, none)
+            accepted += 1
+    p.guard("unsupported channels that the interfaces accept", accepted, 0, reference="AssertionError")
 
 
 def check_lowering(p: probe.Probe, asked: dict[str, Kernel], real: dict[str, Any]) -> None:
@@ -263,7 +331,7 @@ def check_cost(p: probe.Probe) -> None:
     """NAM56R's layer at 4,096 tokens: right, and cheaper than dense scores."""
     x, peak = draw(NAM56R, 4096, 1, TOPK["cuda"], "cuda"), {}
     compare(p, "4,096 tokens", p.guard_attempt("4,096 tokens: forward and backward return", layer(p, x)), exact(x))
-    Kernel.empty = staticmethod(torch.empty)
+    Kernel.empty, Kernel.kept = staticmethod(torch.empty), False
     for backend in ("tilelang", "none"):
         (run := layer(p, x, backend))()
         torch.cuda.reset_peak_memory_stats()
@@ -284,13 +352,14 @@ def reproduce(p: probe.Probe) -> None:
     if p.lane == "cuda" and not torch.cuda.is_available():
         raise probe.CannotTest("no CUDA device")
     torch.manual_seed(p.seed)
-    launches: list[str] = []
+    launches: Launches = []
     asked, real = record_kernels(p, launches)
     os.environ[BUCKET] = "32"
     if p.lane == "cpu":
         check_shapes(p, launches, 72, "cpu")
         check_declines(p, launches)
         check_lowering(p, asked, real)
+        check_drawn(p, launches, 40, "cpu")  # last: a shape's warning comes once, and other kernels are asked for
         return p.skip("peak memory and time at 4,096 tokens", "needs a GPU")
     for shape in [*RELEASED, *DECLINED]:  # small CPU tensors tell which kernels this tree asks for
         layer(p, draw(shape, 72, 1, TOPK["cuda"], "cpu"))()
@@ -299,6 +368,7 @@ def reproduce(p: probe.Probe) -> None:
     check_declines(p, launches)
     del os.environ[BUCKET]
     check_shapes(p, launches, 400, "cuda")
+    check_drawn(p, launches, 400, "cuda")
     return check_cost(p)
 
 

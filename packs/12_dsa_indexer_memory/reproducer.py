@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.12"
-# dependencies = ["megatron-core==0.19.0", "torch>=2.8", "triton==3.6.0", "numpy<2.4", "einops"]
+# dependencies = ["megatron-core==0.19.0", "torch>=2.8", "triton==3.6.0", "numpy<2.4", "einops", "hypothesis"]
 # ///
 """DSA's indexer top-k and KL loss materialise [seq, batch, heads, seq] fp32 scores, several copies of them at a time.
 
@@ -18,9 +18,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -48,16 +49,18 @@ def minimal():
 
 
 GIB = 2.0**30
-COEFF, GRAD = 0.1, 3.0  # loss coefficient; gradient of the loss, as if scaled: not a power of two
+GRAD = 3.0  # gradient of the loss, as if scaled: not a power of two
 FP32 = 1e-4  # of gradients, a tenth for the loss: fp32 sums of up to 4096 terms of either sign, products of 3 x tf32
 BF16 = 4e-3  # gradients are rounded to bf16 before they are scaled and after: 2 x 2^-9 at most
+FP16 = 1e-3  # rounded once, and what is under fp16's normal range is lost: 2^-11 and as much again
+LIMITS = {torch.float32: FP32, torch.bfloat16: BF16, torch.float16: FP16}
 VARIANT = "megatron.core.transformer.experimental_attention_variant."
 DSA = VARIANT + "dsa"
 
 
 @dataclass(frozen=True)
 class Case:
-    """One call of the indexer; ``rows`` leaves some query rows out of the loss, ``mqa`` shares one key head."""
+    """One call of the indexer; ``mqa`` shares one key head."""
 
     sq: int = 80
     sk: int = 80
@@ -67,31 +70,63 @@ class Case:
     np: int = 3
     hn: int = 24
     topk: int = 8
-    bounds: str = "packed"  # or "causal" (DSAttention's bounds), "mask" (additive), "none" (defaults)
+    bounds: str = "packed"  # or another of BOUNDS
     sparse: bool = False
     relu: bool = True
-    rows: bool = False
+    rows: int = 0  # query rows left out of the loss: none, the same in the batch, others in each sequence
     per_token: bool = False
     mqa: bool = True
     dtype: torch.dtype = torch.float32
+    layout: str = ""  # or another of LAYOUTS
+    frozen: int = 3  # that of q, w, k which needs no gradient; 3 is none
+    coeff: float = 0.1  # of the loss
+    grad: float = GRAD
+    common: float = 0.0  # what all keys of the indexer share
 
 
+# two documents; DSAttention's bounds; any [first, last) of keys in any order; none at all; an additive mask of 0 and
+# -inf, in each sequence another or the same; and one with finite values
+BOUNDS = ("packed", "causal", "windows", "none", "mask", "shared mask", "finite mask")
+# contiguous; a query and key without a batch where that is 1; another order in memory, "reversed" without a stride of 1
+LAYOUTS = ("", "packed", "batch first", "reversed")
 NAM56R = Case(sq=4096, sk=4096, b=8, heads=32, d=64, np=32, hn=128, topk=256, bounds="causal", dtype=torch.bfloat16)
 SMALL = {
     "packed": Case(),
-    "packed, sparse, rows left out, per token": Case(sk=130, sparse=True, rows=True, per_token=True),
-    "causal, rows left out, no ReLU": Case(bounds="causal", rows=True, relu=False, mqa=False),
+    "packed, sparse, rows left out, per token": Case(sk=130, sparse=True, rows=2, per_token=True),
+    "causal, rows left out, no ReLU": Case(bounds="causal", rows=1, relu=False, mqa=False),
     "default bounds, sparse": Case(bounds="none", sparse=True, topk=30),
     "additive mask": Case(bounds="mask", mqa=False),
-    "additive mask, sparse, rows left out": Case(bounds="mask", sparse=True, rows=True),
+    "additive mask, sparse, rows left out": Case(bounds="mask", sparse=True, rows=2),
+    "finite additive mask": Case(bounds="finite mask", rows=2),
 }
-# b * sq * sk is over 2**24, so that the rows of queries do not fit one block of 64 MiB of fp32 scores
-LONG = {"several blocks": Case(sq=3000, sk=3000, heads=2, np=2, topk=64, sparse=True)}
+# b * sk is over 2**17: the rows of queries do not fit one block of 64 MiB of fp32 scores
+MANY = Case(sq=66, sk=72, b=1824, heads=1, d=8, np=2, hn=8, sparse=True, rows=2)
+LONG = {
+    "several blocks": MANY,
+    "several blocks, additive mask": replace(MANY, bounds="mask", sparse=False),
+}
 WIDE = {"packed, 192 wide": Case(sk=144, hn=192, heads=5)}
 TRITON = WIDE | {
-    "causal, sparse, rows left out": Case(bounds="causal", sk=144, sparse=True, rows=True, mqa=False),
+    "causal, sparse, rows left out": Case(bounds="causal", sk=144, sparse=True, rows=2, mqa=False),
     "packed, no ReLU": Case(relu=False, per_token=True),
+    # the last key that the last row may see is the first of its tile, whether that has 64 or 128 keys
+    "causal, one key in the last tile": Case(bounds="causal", sq=129, sk=129, b=1),
+    "sparse, other keys in each sequence": Case(
+        bounds="windows", sq=1, sk=900, b=4, heads=1, np=1, topk=2, sparse=True
+    ),
 }
+# Gradients of scores sum to zero in a row, so what all keys have in common cancels in the gradient of q, unless they
+# are rounded to bf16 before: then the error is some 2^-9 of what cancels, 16 times what is left.
+HALF = {
+    "bf16, keys with much in common": Case(relu=False, sq=20, common=16.0, dtype=torch.bfloat16),
+    # before the loss is scaled its gradients are under fp16's least number, 6e-8
+    "fp16, scaled loss": Case(per_token=True, dtype=torch.float16, coeff=1e-7, grad=2.0**20),
+}
+SPACE = {name: st.sampled_from(values) for name, values in {
+    "b": (1, 2, 3), "heads": (1, 2, 5), "d": (1, 8, 24), "np": (1, 2, 5), "hn": (1, 24, 40), "topk": (1, 3, 8, 40),
+    "bounds": BOUNDS, "sparse": (False, True), "relu": (True, False), "rows": (0, 1, 2), "per_token": (False, True),
+    "mqa": (True, False), "dtype": tuple(LIMITS), "layout": LAYOUTS, "frozen": (0, 1, 2, 3),
+}.items()}  # fmt: skip
 
 
 class LiveBytes(TorchDispatchMode):
@@ -125,27 +160,43 @@ class Call:
         self.groups: Any = SimpleNamespace(tp=SimpleNamespace(size=lambda: 1))  # all that is asked of them
         sq, sk, b, h = case.sq, case.sk, case.b, case.heads
         self.q, self.w, self.k = self.make(sq, b, h, case.d), self.make(sq, b, h) / h, self.make(sk, b, case.d)
+        self.k += case.common
         self.query = self.make(sq, b, case.np, case.hn)
         self.key = self.make(sk, b, 1 if case.mqa else case.np, case.hn).expand(-1, -1, case.np, -1)
         row, column = torch.arange(sq, device=device)[:, None], torch.arange(sk, device=device)
         first = torch.where(row < sq // 3, 0, sq // 3) * (case.bounds == "packed")  # two documents
         self.valid = (column >= first) & (column <= row)  # [sq, sk], or [b, sq, sk]
-        self.bounds: tuple[Tensor | None, ...] = (None, first[:, 0], (row[:, 0] + 1).clamp(max=sk))
+        self.bounds: tuple[Tensor | None, ...] = (None, first[:, 0], (row[:, 0] + 1).clamp(max=sk), None)
+        self.bias = torch.zeros((), device=device)
         if case.bounds == "none":
-            self.bounds = (None, None, None)
-        elif case.bounds == "mask":
-            self.valid = torch.rand(b, sq, sk, generator=self.random, device=device) < 0.6
-            self.valid[:, 5] = False  # a row without any key
-            self.bounds = (torch.zeros(b, sq, sk, device=device).masked_fill(~self.valid, -math.inf), None, None)
-        self.kept = torch.rand(b, sq, generator=self.random, device=device) < 0.7 if case.rows else None
+            self.bounds = (None, None, None, None)
+        elif case.bounds == "windows":
+            first, last = (torch.rand(2, sq, 1, generator=self.random, device=device).sort(0).values * (sk + 1)).int()
+            place = torch.randperm(sk, generator=self.random, device=device)
+            self.valid = (place >= first) & (place < last)
+            self.bounds = (None, first[:, 0], last[:, 0], place)
+        elif case.bounds.endswith("mask"):
+            shape = (b, sq, sk) if case.bounds == "mask" else (sq, sk)
+            self.valid = torch.rand(shape, generator=self.random, device=device) < 0.6
+            self.valid[..., 5:6, :] = False  # a row without any key
+            if case.bounds == "finite mask":
+                self.bias = self.make(*shape).float()
+            mask = self.bias.expand(shape).masked_fill(~self.valid, -math.inf)
+            self.bounds = (mask, None, None, None)
+        self.kept: Tensor | None = None
+        if case.rows:
+            self.kept = torch.rand((b, sq)[2 - case.rows :], generator=self.random, device=device) < 0.7
 
     def make(self, *shape: int) -> Tensor:
         """Normal, or small whole numbers: then fp32 sums are exact in any order, and scores have ties."""
         if self.device == "meta":
             return torch.empty(*shape, dtype=self.case.dtype, device="meta")
+        axes = list(range(len(shape)))
+        order = {"batch first": [1, 0, *axes[2:]], "reversed": axes[::-1]}.get(self.case.layout, axes)
+        size = [shape[axis] for axis in order]
         options: Any = {"generator": self.random, "device": self.device}
-        made = torch.randint(-2, 3, shape, **options) if self.whole else torch.randn(*shape, **options)
-        return made.to(self.case.dtype)
+        made = torch.randint(-2, 3, size, **options) if self.whole else torch.randn(size, **options)
+        return made.to(self.case.dtype).permute(order)  # each order is its own inverse
 
     def topk(self) -> tuple[Tensor, Tensor]:
         """Scores [b, sq, sk] and indices [b, sq, topk], as DSAttention asks for them without the loss."""
@@ -155,45 +206,49 @@ class Call:
     def loss(self) -> tuple[Tensor, Tensor]:
         """Indices and loss, as DSAttention asks for them in training."""
         case, (mask, *bounds) = self.case, self.bounds
-        for tensor in (self.q, self.w, self.k):
-            tensor.requires_grad_().grad = None
+        for place, tensor in enumerate((self.q, self.w, self.k)):
+            tensor.requires_grad_(place != case.frozen).grad = None
+        query, key = self.query, self.key
+        if case.layout == "packed" and case.b == 1:
+            query, key = query.squeeze(1), key.squeeze(1)
         return self.dsa.FusedDSAIndexerLoss.apply(  # type: ignore[no-any-return]
-            self.q, self.w, self.k, self.query, self.key, case.hn**-0.5, case.topk, COEFF, mask, case.sparse,
-            self.groups, *bounds, None, self.kept, case.per_token, case.relu,
+            self.q, self.w, self.k, query, key, case.hn**-0.5, case.topk, case.coeff, mask, case.sparse,
+            self.groups, *bounds, self.kept, case.per_token, case.relu,
         )  # fmt: skip
 
     def run(self) -> tuple[Tensor, list[Tensor]]:
         """Forward and backward: indices, and the loss with the gradients of q, w and k."""
         indices, loss = self.loss()
-        (GRAD * loss).backward()  # type: ignore[no-untyped-call]
+        (self.case.grad * loss).backward()  # type: ignore[no-untyped-call]
         return indices, [loss, *(t.grad for t in (self.q, self.w, self.k) if t.grad is not None)]
 
 
-def exact_scores(call: Call) -> tuple[tuple[Tensor, ...], Tensor]:
-    """(q, w, k) in fp64, and the scores [b, sq, sk] that autograd derives from them."""
-    q, w, k = leaves = tuple(t.detach().double().requires_grad_() for t in (call.q, call.w, call.k))
+def exact_scores(call: Call) -> tuple[list[Tensor], Tensor]:
+    """(those of q, w, k that need a gradient) in fp64, and the scores [b, sq, sk] that autograd derives from them."""
+    q, w, k = every = [t.detach().double() for t in (call.q, call.w, call.k)]
+    leaves = [t.requires_grad_() for place, t in enumerate(every) if place != call.case.frozen]
     dots = torch.einsum("tbhd,sbd->bths", q, k)
-    return leaves, ((dots.relu() if call.case.relu else dots) * w.transpose(0, 1).unsqueeze(-1)).sum(2)
+    return leaves, ((dots.relu() if call.case.relu else dots) * w.transpose(0, 1).unsqueeze(-1)).sum(2) + call.bias
 
 
 def reference(call: Call, indices: Tensor) -> tuple[Tensor, list[Tensor]]:
     """fp64 scores [b, sq, sk], and the loss with its gradients by autograd; ``indices`` are a sparse loss's support."""
-    leaves, scores = exact_scores(call)
+    case, (leaves, scores) = call.case, exact_scores(call)
     support = call.valid.expand(scores.shape)
-    if call.case.sparse:
+    if case.sparse:
         support = support & times_chosen(indices, scores).bool()
     live = support.any(-1)  # rows without a key have no loss
     least = torch.finfo(torch.float64).min
     log_r = scores.masked_fill(~support, least).log_softmax(-1).masked_fill(~support, 0)
     p = torch.zeros_like(scores)
     for query, key in zip(call.query.detach().unbind(2), call.key.detach().unbind(2), strict=True):
-        dot = torch.einsum("tbd,sbd->bts", query.double(), key.double()) * call.case.hn**-0.5
+        dot = torch.einsum("tbd,sbd->bts", query.double(), key.double()) * case.hn**-0.5 + call.bias
         p = p + dot.masked_fill(~support, least).softmax(-1).masked_fill(~support, 0)
     p = (p / p.sum(-1, keepdim=True).clamp_min(1e-300)).detach()
-    kept = torch.ones_like(live) if call.kept is None else call.kept
+    kept = torch.ones_like(live) if call.kept is None else call.kept.expand(live.shape)
     rows = ((p * (p.clamp_min(1e-300).log() - log_r)).sum(-1) * live * kept).sum()
-    loss = COEFF * rows / (1 if call.case.per_token else kept.sum())
-    return scores.detach(), [loss, *torch.autograd.grad(GRAD * loss, leaves)]
+    loss = case.coeff * rows / (1 if case.per_token else kept.sum().clamp_min(1))
+    return scores.detach(), [loss, *torch.autograd.grad(case.grad * loss, leaves)]
 
 
 def times_chosen(indices: Tensor, scores: Tensor) -> Tensor:
@@ -204,9 +259,14 @@ def times_chosen(indices: Tensor, scores: Tensor) -> Tensor:
     return times.scatter_add(-1, slots, torch.ones_like(slots))[..., :-1]
 
 
-def distance(measured: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
-    """Largest relative norm of the differences of two lists of tensors."""
-    return max(float((a.detach().double() - b).norm() / b.norm()) for a, b in zip(measured, exact, strict=True))
+def distance(measured: Sequence[Tensor], exact: Sequence[Tensor], least: Any = ()) -> float:
+    """Largest relative norm of the differences of two lists of tensors; an exact one counts for ``least`` at least."""
+    pairs = zip(measured, exact, strict=True)
+    norms = [(float((a.double() - b).detach().norm()), float(b.detach().norm())) for a, b in pairs]
+    return max(
+        error / max(size, float(few))
+        for (error, size), few in zip(norms, [*least] or [1e-30] * len(norms), strict=True)
+    )
 
 
 def wrong_keys(indices: Tensor, scores: Tensor, valid: Tensor) -> int:
@@ -219,30 +279,95 @@ def wrong_keys(indices: Tensor, scores: Tensor, valid: Tensor) -> int:
     return int((times > 1).sum() + worse.sum() + few.sum())
 
 
-def check_numbers(p: probe.Probe, name: str, call: Call, limit: float) -> None:
-    """Loss, gradients and top-k sets against fp64; ``limit`` is a relative norm."""
-    done = p.guard_attempt(f"{name}: loss and backward return", call.run)
+class Found(NamedTuple):
+    """Relative errors of a case: the loss, its gradients, the scores of the call without it; and wrong keys."""
+
+    loss: float
+    gradients: float
+    scores: float
+    keys: int
+
+    def over(self, limit: float) -> float:
+        return max(
+            self.loss / limit * 10, self.gradients / limit, self.scores / FP32 * 10, math.inf if self.keys else 0
+        )
+
+
+def compare(call: Call, found: tuple[Tensor, list[Tensor]]) -> Found:
+    """What ``call.run`` found, and what the top-k call finds, against fp64."""
+    indices, (loss, *grads), case = *found, call.case
+    scores, (true, *exact) = reference(call, indices)
+    # with no bounds at all the loss is causal, but the top-k is not masked
+    seen = (torch.ones_like(call.valid) if case.bounds == "none" else call.valid).expand(scores.shape)
+    with torch.no_grad():
+        given, chosen = call.topk()
+    size, shape = min(case.topk, case.sk), (case.b, case.sq)
+    form = [loss.shape, *(t.shape for t in (indices, chosen, given))] != [(), *2 * [(*shape, size)], (*shape, case.sk)]
+    form |= [t.dtype for t in (loss, given, indices, chosen)] != 2 * [torch.float32] + 2 * [torch.int64]
+    if form or not torch.equal(given == -math.inf, ~seen):
+        return Found(*3 * [math.inf], 1)
+    # a mean loss of 0.01 is one that fp32 does not hold to five digits; gradients of a row or two can vanish by chance
+    few = case.coeff * torch.tensor([1e-2, *len(exact) * [1e-3 / case.b / case.sq]])
+    # finite values of a mask are added to the index scores twice in the released loss, once in its gradients
+    off = 0.0 if case.bounds == "finite mask" else distance([loss], [true], few[:1])
+    wrong = sum(wrong_keys(keys, scores, seen) for keys in (indices, chosen))
+    return Found(off, distance(grads, exact, few[1:]), distance([given.where(seen, 0)], [scores.where(seen, 0)]), wrong)
+
+
+def check_numbers(p: probe.Probe, name: str, call: Call) -> None:
+    """Loss, gradients and top-k sets of both calls against fp64."""
+    limit, done = LIMITS[call.case.dtype], p.guard_attempt(f"{name}: loss and backward return", call.run)
     if done is None:
         return
-    indices, found = done
-    scores, exact = reference(call, indices)
-    # with no bounds at all the loss is causal, but the top-k is not masked
-    seen = torch.ones_like(call.valid) if call.case.bounds == "none" else call.valid
-    p.guard(f"{name}: loss", distance(found[:1], exact[:1]), limit / 10, reference="fp64")
-    p.guard(f"{name}: gradients of q, weights and k", distance(found[1:], exact[1:]), limit, reference="fp64 autograd")
-    p.guard(f"{name}: wrong top-k keys", wrong_keys(indices, scores, seen), 0, reference="fp64, ties within 1e-5")
+    found = compare(call, done)
+    if call.case.bounds != "finite mask":
+        p.guard(f"{name}: loss", found.loss, limit / 10, reference="fp64")
+    p.guard(f"{name}: gradients of q, weights and k", found.gradients, limit, reference="fp64 autograd")
+    p.guard(f"{name}: scores of the top-k call", found.scores, FP32 / 10, reference="fp64")
+    p.guard(f"{name}: wrong top-k keys", found.keys, 0, reference="fp64, ties within 1e-5")
+
+
+def check_drawn(p: probe.Probe, name: str, device: str, most: int, count: int, **fixed: Any) -> None:
+    """The same of shapes, bounds, layouts and options that nobody chose."""
+    sizes = {name: st.integers(1, most) for name in ("sq", "sk")}
+
+    def over(**drawn: Any) -> float:
+        call = Call(p, Case(**drawn), device)
+        return compare(call, call.run()).over(LIMITS[call.case.dtype])
+
+    space = sizes | SPACE | {key: st.sampled_from(values) for key, values in fixed.items()}
+    p.drawn(f"{name}: errors over their limits", over, 1, space=space, count=count, reference="fp64")
 
 
 def check_neighbours(p: probe.Probe, device: str) -> None:
-    """What else the two calls promise: no gradient for the attention, differentiable scores, top-k to the bit."""
+    """What else the two calls promise: who gets gradients and how often, what is refused, top-k to the bit."""
     call = Call(p, Case(), device)
     call.query.requires_grad_()
-    call.run()
+    loss = call.loss()[1]
+    for _ in range(2):
+        (GRAD * loss).backward(retain_graph=True)  # type: ignore[no-untyped-call]
     p.guard("gradients that reach the attention's query", float(call.query.grad is not None), 0, reference="detached")
+    twice = [t.grad for t in (call.q, call.w, call.k) if t.grad is not None]
+    indices, (true, *once) = call.run()
+    p.guard("gradients after two backward passes", distance(twice, [2 * t.double() for t in once]), FP32 / 10,
+            reference="twice those of one")  # fmt: skip
+    with torch.no_grad():
+        (others, alone), (_, nothing) = call.loss(), Call(p, Case(topk=0), device).topk()
+    p.guard("loss without gradients", distance([alone], [true.double()]), FP32 / 10, reference="with them")
+    wrong = int((others != indices).sum()) + (tuple(nothing.shape) != (2, 80, 0)) + (nothing.dtype != torch.int64)
+    p.guard("top-k of the loss without gradients, top-k of none: wrong", wrong, 0, reference="the same; [b, sq, 0]")
     (leaves, exact), weight = exact_scores(call), torch.randn(call.valid.shape, device=device)
     true = torch.autograd.grad((exact.where(call.valid, 0) * weight.double()).sum(), leaves)
     got = torch.autograd.grad((call.topk()[0].where(call.valid, 0) * weight).sum(), (call.q, call.w, call.k))
     p.guard("gradients through the scores of the top-k call", distance(got, true), FP32, reference="fp64 autograd")
+    accepted, masked = 0, Call(p, SMALL["additive mask"], device)
+    for mask, error in ((masked.bounds[0].half(), AssertionError), (masked.bounds[0], ValueError)):  # type: ignore
+        masked.bounds = (mask, *(call.bounds[1:] if error is ValueError else masked.bounds[1:]))
+        for ask in (masked.topk, masked.loss):
+            with contextlib.suppress(error):
+                ask()
+                accepted += 1
+    p.guard("masks of half precision, or beside bounds, that are accepted", accepted, 0, reference="refused")
     if p.lane == "cuda":  # whose top-k chooses an algorithm, and so among ties, by the number of rows
         return
     for name, case in SMALL.items():
@@ -257,11 +382,15 @@ def check_ranks(p: probe.Probe) -> None:
     def work(rank: int) -> None:
         p.megatron_cpu(tensor_model_parallel_size=2)
         groups = p.upstream("megatron.core.process_groups_config").ProcessGroupCollection.use_mpu_process_groups(["tp"])
-        call, share = (Call(p, Case(np=4, mqa=False, sparse=True), "cpu") for _ in range(2))
-        share.groups, share.query, share.key = groups, *(t.chunk(2, 2)[rank] for t in (call.query, call.key))
-        indices, found = share.run()
-        p.guard(f"tensor-parallel rank {rank}: loss and gradients", distance(found, reference(call, indices)[1]), FP32,
-                reference="fp64, all heads")  # fmt: skip
+        for name, case in {
+            "": Case(np=4, mqa=False, sparse=True),
+            ", several blocks": replace(MANY, mqa=False),
+        }.items():
+            call, share = (Call(p, case, "cpu") for _ in range(2))
+            share.groups, share.query, share.key = groups, *(t.chunk(2, 2)[rank] for t in (call.query, call.key))
+            indices, found = share.run()
+            p.guard(f"tensor-parallel rank {rank}{name}: loss and gradients",
+                    distance(found, reference(call, indices)[1]), FP32, reference="fp64, all heads")  # fmt: skip
 
     p.ranks(2, work)
 
@@ -384,32 +513,52 @@ def check_layer(p: probe.Probe) -> None:
     return p.error(name, took[1] / took[0], 3, reference="the same layer with the loss off", bug_above=8)
 
 
+def dots_of_bf16() -> None:
+    """Triton's interpreter keeps bf16 as bits and multiplies those; widen them before a product, which is exact."""
+    from triton import language
+    from triton.runtime.interpreter import InterpreterBuilder
+
+    create_dot = InterpreterBuilder.create_dot
+
+    def widened(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        a, b = (self.cast_impl(x, language.float32) if x.dtype.scalar == language.bfloat16 else x for x in (a, b))
+        return create_dot(self, a, b, *rest)
+
+    InterpreterBuilder.create_dot = widened
+
+
 def reproduce(p: probe.Probe) -> None:
     if p.lane == "cpu":
         check_ranks(p)
         p.triton_interpreter()
+        dots_of_bf16()
         p.megatron_cpu()
         pretended, torch.Tensor.is_cuda = torch.Tensor.is_cuda, property(lambda self: False)  # type: ignore
         check_memory(p, "meta")
-        for name, case in (SMALL | LONG).items():
-            check_numbers(p, name, Call(p, case, "cpu"), FP32)
+        for name, case in (SMALL | LONG | HALF).items():
+            check_numbers(p, name, Call(p, case, "cpu"))
+        check_drawn(p, "drawn", "cpu", 90, 40)
         check_neighbours(p, "cpu")
         small = layer(p, "cpu", 40, 2, hidden_size=96, num_attention_heads=3, dsa_indexer_n_heads=4, dsa_indexer_topk=8)
         for coefficient in (0.0, 1e-3):
             check_learning(p, "small DSA layer", small, coefficient)
         torch.Tensor.is_cuda = pretended  # type: ignore[method-assign]
-        for name, case in TRITON.items():
-            check_numbers(p, f"as on a GPU, {name}", Call(p, case, "cpu"), FP32)
+        for name, case in (TRITON | HALF).items():
+            check_numbers(p, f"as on a GPU, {name}", Call(p, case, "cpu"))
+        check_drawn(p, "drawn, as on a GPU", "cpu", 200, 12)
         return
     p.megatron_cpu()
     check_memory(p, "cuda")
     torch.cuda.empty_cache()
     for name, case in (SMALL | LONG | TRITON).items():
-        check_numbers(p, f"{name}, bf16", Call(p, replace(case, dtype=torch.bfloat16), "cuda"), BF16)
+        check_numbers(p, f"{name}, bf16", Call(p, replace(case, dtype=torch.bfloat16), "cuda"))
     for name, case in (WIDE | {"additive mask": SMALL["additive mask"]}).items():
-        check_numbers(p, f"{name}, fp32", Call(p, case, "cuda"), FP32)
+        check_numbers(p, f"{name}, fp32", Call(p, case, "cuda"))
+    for name, case in HALF.items():
+        check_numbers(p, name, Call(p, case, "cuda"))
+    check_drawn(p, "drawn", "cuda", 200, 40)
     check_neighbours(p, "cuda")
-    check_numbers(p, "S 4096, bf16", Call(p, replace(NAM56R, b=2), "cuda"), BF16)
+    check_numbers(p, "S 4096, bf16", Call(p, replace(NAM56R, b=2), "cuda"))
     torch.cuda.empty_cache()
     check_time(p)
     with p.unwatched():
