@@ -21,6 +21,7 @@ from model.patched import lock, overlay, seams
 from model.patched.overlay import Overlay
 from model.patched.proof import watching
 from model.patched.proof.watching import Coverage
+from model.patched.stacks import Stack
 from reproducers.base.errors import PatchlaneError
 from reproducers.upstream.store import Store
 
@@ -61,8 +62,11 @@ def _quiet(place: World) -> None:
     logging.getLogger("model").setLevel(logging.INFO if place.first else logging.WARNING)
 
 
-def train(recipe: Recipe, run: Run, patches: str, data: Path | None, **plan: Any) -> None:
-    """Run one rank; ``plan``: further fields of ``TrainingPlan``. Raises PatchlaneError for refused settings."""
+def train(
+    recipe: Recipe, run: Run, patches: str, data: Path | None, of: Stack, clone: Path | None = None, **plan: Any
+) -> None:
+    """Run one rank on the stack ``of``, whose commit may come from ``clone``; ``plan``: further fields of
+    ``TrainingPlan``. Raises PatchlaneError for refused settings."""
     place = launch.world()
     _quiet(place)
     size, given = named(recipe.size), Dataset(data) if data else None
@@ -73,7 +77,7 @@ def train(recipe: Recipe, run: Run, patches: str, data: Path | None, **plan: Any
     refusals.overlaps(run)
     _make(plan["folder"])
     checkpoints = recipe.save_every > 0 or (plan["folder"] / "checkpoints").is_dir()
-    stack = overlay.build(Store(), overlay.chosen(patches, checkpoints), launch.device())
+    stack = overlay.build(Store(), overlay.chosen(patches, checkpoints, of), launch.device(), of, clone)
     lock.verify(stack)
     seams.check(run_record.choices(chosen, run), [stack.root(name) for name in stack.trees])
     if stack.device == "cuda":
