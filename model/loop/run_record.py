@@ -58,7 +58,7 @@ def of(
         "ranks": ranks,
         "paths": {kind: dataclasses.asdict(path) for kind, path in chosen.items()},
         "patches": lock.as_record(built),
-        "seams": seams.as_record(choices(chosen, run)),
+        "seams": seams.as_record(choices(chosen, run), [built.root(name) for name in built.trees]),
         "stack": built.stack.name,
         "needs": built.stack.needs[built.device],
         "dataset": {"digest": data.record.digest, **data.record.corpus.model_dump(mode="json")},

@@ -17,7 +17,7 @@ from model.layers.captured import graphs
 from model.layers.common import paths
 from model.loop import compile_mamba3, launch, refusals, run_record
 from model.loop.launch import World
-from model.patched import lock, overlay, seams
+from model.patched import lock, offers, overlay, seams
 from model.patched.overlay import Overlay
 from model.patched.proof import watching
 from model.patched.proof.watching import Coverage
@@ -73,13 +73,15 @@ def train(
     launch.data_parallel(place, run)
     refusals.stages(size, run.pipeline_parallel)
     refusals.graphs(run)
-    chosen = paths.choose(size, run)
+    paths.choose(size, run)  # what cannot run here is refused before upstream's code is fetched
     refusals.overlaps(run)
     _make(plan["folder"])
     checkpoints = recipe.save_every > 0 or (plan["folder"] / "checkpoints").is_dir()
     stack = overlay.build(Store(), overlay.chosen(patches, checkpoints, of), launch.device(), of, clone)
     lock.verify(stack)
-    seams.check(run_record.choices(chosen, run), [stack.root(name) for name in stack.trees])
+    roots = [stack.root(name) for name in stack.trees]
+    chosen = paths.choose(size, run, offers.lacking(roots))
+    seams.check(run_record.choices(chosen, run), roots)
     if stack.device == "cuda":
         _compile(size, chosen["mamba3"].name, (recipe.micro_batch, run.row), patches, stack, place)
     watch = Coverage(stack, graphs.WATCHED if run.cuda_graphs else watching.STEPS)

@@ -1,7 +1,7 @@
 """Every place where ``model/`` changes upstream at run time, outside packs: what, why, and on which code it rests.
 
 A seam is called as its ``apply``. Before it acts for the first time, the source of the upstream function that it rests
-on is compared with the digest here, which is that of the pinned release; no pack changes any of these functions. What
+on is compared with the digests here, which are those of the stacks' code; no pack changes any of these functions. What
 a run applies is in its ``run.json``.
 """
 
@@ -14,7 +14,7 @@ import hashlib
 import queue
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,8 @@ class Seam:
     """One change of upstream at run time.
 
     ``upstream``: "module:qualified name" of the function or class that it rests on, or "module" for a whole file.
-    ``sha256``: of that source at the pinned release. ``owner``: "ours", or the pack that carries the change.
+    ``sha256``: of that source in the default stack; ``also``: in other stacks, where it was read too.
+    ``owner``: "ours", or the pack that carries the change.
     ``paths``: {kind: paths} that need it; empty: every run does.
     """
 
@@ -45,6 +46,7 @@ class Seam:
     apply: Callable[..., Any]
     owner: str = "ours"
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    also: tuple[str, ...] = ()
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """``apply``, once the code that it rests on is known. PatchlaneError where that is other code."""
@@ -55,13 +57,17 @@ class Seam:
 
     def check(self, roots: Iterable[str | Path]) -> None:
         """PatchlaneError unless the first of ``roots`` that has the module has the code that the seam rests on."""
-        text = source(self.upstream, roots)
-        if text is None:
+        digest = self.digest(roots)
+        if digest is None:
             raise PatchlaneError(f"seam {self.name}: {self.upstream} is not in the tree", REMEDY)
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        if digest != self.sha256:
+        if digest not in (self.sha256, *self.also):
             what = f"seam {self.name}: {self.upstream} is other code than the seam was written for"
             raise PatchlaneError(f"{what} (sha256 {digest}, not {self.sha256})", REMEDY)
+
+    def digest(self, roots: Iterable[str | Path]) -> str | None:
+        """sha256 of the code that it rests on in the first of ``roots`` that has the module; None where it is not."""
+        text = source(self.upstream, roots)
+        return None if text is None else hashlib.sha256(text.encode()).hexdigest()
 
     def needed(self, chosen: Mapping[str, str]) -> bool:
         """Whether a run of the paths ``chosen``, {kind: name}, applies it."""
@@ -104,10 +110,15 @@ def check(chosen: Mapping[str, str], roots: Iterable[str | Path]) -> None:
             seam.check(places)
 
 
-def as_record(chosen: Mapping[str, str]) -> list[dict[str, str]]:
-    """The seams of a run with the paths ``chosen``, {kind: name}, as run.json has them."""
+def as_record(chosen: Mapping[str, str], roots: Sequence[str | Path] = ()) -> list[dict[str, str]]:
+    """The seams of a run with the paths ``chosen``, {kind: name}, as run.json has them: with the code in ``roots``."""
     return [
-        {"name": seam.name, "upstream": seam.upstream, "sha256": seam.sha256, "owner": seam.owner}
+        {
+            "name": seam.name,
+            "upstream": seam.upstream,
+            "sha256": seam.digest(roots) or seam.sha256,
+            "owner": seam.owner,
+        }
         for seam in SEAMS
         if seam.needed(chosen)
     ]
@@ -224,6 +235,7 @@ NO_PEFT = Seam(
     sha256="350213e934db56ba5251006ee84d728fe51c8dee7a2c90f1a5e7b55bab3cba2b",
     reason="liger-kernel imports peft only to know whether it is there, and it transformers and sklearn: 7 s",
     apply=_hide,
+    also=("b0f0f16daa0d9a5c3c903d6e3eddd311ec3f0a3b26d1d46fd9a9d6debaa3d027",),
 )
 BARE_MAMBA = Seam(
     "bare_mamba",

@@ -24,10 +24,14 @@ DEFAULT = "released"
 
 
 class Stack(Model):
-    """The release or commit of each distribution to train on, and the needs beside them on each device."""
+    """The release or commit of each distribution to train on, and the needs beside them on each device.
+
+    ``absent``: {pack: why the code that it is about is not there}.
+    """
 
     name: str = Field(exclude=True)
     about: str
+    absent: dict[int, str] = Field(default={})
     code: dict[str, Pin]
     needs: dict[str, list[str]]
 
@@ -82,6 +86,7 @@ class Worth(str, Enum):
 
     NEEDED = "needed"
     GONE = "gone"
+    ABSENT = "absent"
     CONFLICTING = "conflicting"
     UNTRIED = "untried"
     HELD = "held"
@@ -116,7 +121,7 @@ def _healthy(stack: Stack, pack: Pack) -> bool:
 
 
 def standing(stack: Stack, pack: Pack, entry: Entry | None, pristine: Tree) -> Standing:
-    """What ``pack`` is worth on ``stack``, by its receipts, ``entry``, and whether its patch applies to ``pristine``."""
+    """What ``pack`` is worth on ``stack``: by its receipts, ``entry``, and whether a patch applies to ``pristine``."""
     name, label = stack.pin_name(pack), stack.label(pack.upstream.distribution)
     verdict = None if entry is None else entry.tried.get(label)
     if _healthy(stack, pack):
@@ -130,6 +135,8 @@ def standing(stack: Stack, pack: Pack, entry: Entry | None, pristine: Tree) -> S
     if fit.kind is ApplyClass.ALREADY_APPLIED:
         return Standing(pack, Worth.GONE, f"the tree holds what {patch.name} adds")
     live = "the bug is live" if verdict in (Verdict.REPRODUCED, Verdict.REPRODUCED_AND_FIXED) else "not tried there"
+    if fit.kind is not ApplyClass.CLEAN and verdict is None and pack.number in stack.absent:
+        return Standing(pack, Worth.ABSENT, stack.absent[pack.number])
     if fit.kind is not ApplyClass.CLEAN:
         return Standing(pack, Worth.CONFLICTING, f"{patch.name} does not apply; {live}")
     if pack.filing.decision == "hold":

@@ -13,8 +13,9 @@ edit.
 
 `model.train`, `model.lock` and `make train STACK=NAME` take a whole stack of upstream code. A pack is **needed** where
 its receipt finds the bug and its patch mends it, and a run applies it. It is **gone** where the bug is not there any
-more, **conflicting** where no patch of the pack applies, **untried** where one applies and no receipt tells, and
-**held** where it is held back from filing. A run applies the needed ones only.
+more, **absent** where the code that it is about never was, **conflicting** where no patch of the pack applies,
+**untried** where one applies and no receipt tells, and **held** where it is held back from filing. A run applies the
+needed ones only.
 """
 
 

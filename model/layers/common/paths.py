@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from model.definition.run import Run
@@ -19,6 +19,7 @@ from reproducers.base.errors import CannotTestHere, PatchlaneError
 logger = logging.getLogger("model.paths")
 AUTO = "auto"  # what is asked for unless a path is named
 Need = Callable[[Size, Run], str | None]
+NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -134,23 +135,29 @@ def asked(pairs: Iterable[str]) -> dict[str, str]:
     return named
 
 
-def able(size: Size, run: Run) -> dict[str, list[tuple[str, str | None]]]:
-    """{kind: [(path, what it lacks here)]}, best first; None: it lacks nothing."""
+def able(size: Size, run: Run, gone: Mapping[str, str] = NOTHING) -> dict[str, list[tuple[str, str | None]]]:
+    """{kind: [(path, what it lacks here)]}, best first; None: it lacks nothing.
+
+    ``gone``: {"kind=path": why upstream's code cannot run it}.
+    """
     lacks = {
-        kind: [(path, [need(size, run) for need in needs]) for path, needs in of.paths.items()]
+        kind: [
+            (path, [gone.get(f"{kind}={path}"), *(need(size, run) for need in needs)])
+            for path, needs in of.paths.items()
+        ]
         for kind, of in KINDS.items()
     }
     return {kind: [(path, next(filter(None, said), None)) for path, said in of] for kind, of in lacks.items()}
 
 
-def choose(size: Size, run: Run) -> dict[str, Path]:
-    """Every kind's path: the one that ``run`` asks for, else the first that lacks nothing.
+def choose(size: Size, run: Run, gone: Mapping[str, str] = NOTHING) -> dict[str, Path]:
+    """Every kind's path: the one that ``run`` asks for, else the first that lacks nothing; ``gone`` as ``able`` has it.
 
     PatchlaneError for a kind or path that there is not, CannotTestHere for one that is asked for and cannot run here.
     """
     for kind, path in run.paths.items():
         _known(kind, path)
-    return {kind: _choose(kind, run.paths.get(kind, AUTO), paths) for kind, paths in able(size, run).items()}
+    return {kind: _choose(kind, run.paths.get(kind, AUTO), paths) for kind, paths in able(size, run, gone).items()}
 
 
 def _known(kind: str, path: str) -> None:
