@@ -79,7 +79,7 @@ def main(
     run = Run(
         expert_parallel=recipe.expert_parallel, pipeline_parallel=recipe.pipeline_parallel, bf16=recipe.bf16,
         deterministic=deterministic, recompute=recompute, cuda_graphs=cuda_graphs, on_cpu=launch.device() == "cpu",
-        row=recipe.sequence or named(recipe.size).sequence, paths=paths.asked(path or []),
+        row=recipe.sequence or named(recipe.size).sequence, paths=stacks.named(stack).paths | paths.asked(path or []),
         late_reads=late_unasked if late_reads is None else late_reads,
         overlap_grads=overlap_grads, overlap_weights=overlap_weights, bucket=bucket,
     )  # fmt: skip

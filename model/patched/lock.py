@@ -66,9 +66,9 @@ def verify(overlay: Overlay, path: Path | None = None) -> None:
 def _tampered(overlay: Overlay, distribution: str) -> list[str]:
     """Files of a merged tree that differ from the pristine tree with the packs' patches."""
     pristine, applied = overlay.pristine[distribution], overlay.applied.get(distribution, [])
-    wanted = {name: file_sha256(path) for name, path in tree_files(pristine.path)}
+    wanted = {name: _content(path) for name, path in tree_files(pristine.path)}
     wanted |= merging.merged_images(pristine, applied)
-    here = {name: file_sha256(path) for name, path in tree_files(overlay.trees[distribution].path)}
+    here = {name: _content(path) for name, path in tree_files(overlay.trees[distribution].path)}
     rows = []
     for name in sorted(set(wanted) | set(here)):
         digest, merged = here.get(name, merging.ABSENT), wanted.get(name, merging.ABSENT)
@@ -76,6 +76,11 @@ def _tampered(overlay: Overlay, distribution: str) -> list[str]:
             packs = ", ".join(patch.pack.id for patch in applied if name in patch.images) or "no pack"
             rows.append(f"{distribution} {name} ({packs}): is {digest}, merging gives {merged}")
     return rows
+
+
+def _content(path: Path) -> str:
+    """sha256 of a file; a link, of which a commit's tree has some, by where it leads."""
+    return f"link to {path.readlink()}" if path.is_symlink() else file_sha256(path)
 
 
 def _imported_elsewhere(overlay: Overlay) -> list[str]:

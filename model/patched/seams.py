@@ -212,6 +212,19 @@ def _keep_router_state(model: Any) -> None:
             buffer._keep_fp32 = True
 
 
+def _platform() -> None:
+    import torch
+    from megatron.core.fusions import fused_linear_cross_entropy as fusion
+
+    if torch.cuda.is_available():
+        return
+    with (
+        _set(torch.cuda, "is_available", lambda: True),
+        _set(torch.cuda, "get_device_capability", lambda device=None: (9, 0)),
+    ):
+        fusion._get_platform()  # it is asked for once a process
+
+
 def _thread_queue() -> None:
     from megatron.core.dist_checkpointing.strategies import filesystem_async
 
@@ -250,6 +263,7 @@ FINAL_NORM = Seam(
     sha256="8f31e2dfaa3491fa9849cbf2825c9d42f089a49293ea832819c38290ca0db1e3",
     reason="the stack's final norm is Transformer Engine's whatever the spec says, which names every other norm",
     apply=_final_norm,
+    also=("e790a46ba8d5f4456ae9348c1bc4bf088ee2e7646dc5706ab065fab6d9e54013",),
 )
 HEAD = Seam(
     "head",
@@ -257,6 +271,16 @@ HEAD = Seam(
     sha256="dac5d6cfeaa44ba64dddce0408a797439050439c0010b5fa3d5d25e8eff43a08",
     reason="the output layer hands hidden states to the loss, so that logits are never held whole",
     apply=_recast,
+    paths={"loss": ("liger_unread", "liger", "torch")},
+    also=("8de69f2acd5f7e9bbb7fedc0e4546777b85e59587ee5af3e65d279cf025e8dca",),
+)
+LINEAR_LOSS = Seam(
+    "linear_loss",
+    upstream="megatron.core.fusions.fused_linear_cross_entropy:_get_platform",
+    sha256="8150ea4d340c0a0d49b13133022e020337c892489bdf852676fa69a8c625b4a4",
+    reason="on a CPU pack 10's PyTorch operations compute Megatron's own loss: its dispatch takes GPUs alone",
+    apply=_platform,
+    paths={"loss": ("linear",)},
 )
 INDEXER_ROWS = Seam(
     "indexer_rows",
@@ -282,6 +306,7 @@ APEX_WGRAD = Seam(
     reason="Transformer Engine's product adds weight gradients to the fp32 ones, in the place of Apex's extension",
     apply=_apex,
     paths={"wgrad": ("fused",)},
+    also=("7bc42ef6c3ffe8f056f37f485e5d4a43024732370b80f21deb69014918de4dee",),
 )
 MAMBA3_WGRAD = Seam(
     "mamba3_wgrad",
@@ -321,6 +346,7 @@ ROUTER_STATE = Seam(
     sha256="be11ddf7927d90f7eeed8da065d807e9dfcf88e2d56ddaa1ee3fd15e6718a12e",
     reason="the bias is made fp32 again at the next forward, the counts never are: a bf16 count of 1,300 reads 1,240",
     apply=_keep_router_state,
+    also=("3ec187c1f959958161f52a138424778c53349fb5026f57ccecc4d28c55339242",),
 )
 CHECKPOINT_QUEUE = Seam(
     "checkpoint_queue",
@@ -338,6 +364,6 @@ LATE_CLIP = Seam(
     paths={"reads": ("late",)},
 )
 SEAMS = (
-    NO_PEFT, BARE_MAMBA, FINAL_NORM, HEAD, INDEXER_ROWS, WEIGHTED_EXPERTS, APEX_WGRAD, MAMBA3_WGRAD,
+    NO_PEFT, BARE_MAMBA, FINAL_NORM, HEAD, LINEAR_LOSS, INDEXER_ROWS, WEIGHTED_EXPERTS, APEX_WGRAD, MAMBA3_WGRAD,
     MAMBA3_TORCH, MAMBA3_NORM, MAMBA3_ROWS, ROUTER_STATE, CHECKPOINT_QUEUE, LATE_CLIP,
 )  # fmt: skip

@@ -26,12 +26,13 @@ DEFAULT = "released"
 class Stack(Model):
     """The release or commit of each distribution to train on, and the needs beside them on each device.
 
-    ``absent``: {pack: why the code that it is about is not there}.
+    ``absent``: {pack: why the code that it is about is not there}. ``paths``: those asked for where a run names none.
     """
 
     name: str = Field(exclude=True)
     about: str
     absent: dict[int, str] = Field(default={})
+    paths: dict[str, str] = Field(default={})
     code: dict[str, Pin]
     needs: dict[str, list[str]]
 
@@ -134,7 +135,7 @@ def standing(stack: Stack, pack: Pack, entry: Entry | None, pristine: Tree) -> S
     fit = patching.classify(pristine.path, patch, patching.strip_for(pristine.path, pack.upstream.source_root))
     if fit.kind is ApplyClass.ALREADY_APPLIED:
         return Standing(pack, Worth.GONE, f"the tree holds what {patch.name} adds")
-    live = "the bug is live" if verdict in (Verdict.REPRODUCED, Verdict.REPRODUCED_AND_FIXED) else "not tried there"
+    live = _said(verdict)
     if fit.kind is not ApplyClass.CLEAN and verdict is None and pack.number in stack.absent:
         return Standing(pack, Worth.ABSENT, stack.absent[pack.number])
     if fit.kind is not ApplyClass.CLEAN:
@@ -145,6 +146,13 @@ def standing(stack: Stack, pack: Pack, entry: Entry | None, pristine: Tree) -> S
         return Standing(pack, Worth.NEEDED, f"{patch.name}; {live}", patch)
     remedy = f"python -m reproducers.run {pack.id} --at {label}"
     return Standing(pack, Worth.UNTRIED, f"{patch.name} applies; {remedy} tells whether it is needed")
+
+
+def _said(verdict: Verdict | None) -> str:
+    """What a receipt of the stack's tree says of the bug."""
+    if verdict in (Verdict.REPRODUCED, Verdict.REPRODUCED_AND_FIXED):
+        return "the bug is live"
+    return "not tried there" if verdict is None else f"its reproducer ends with {verdict.value} there"
 
 
 @functools.cache

@@ -122,7 +122,7 @@ KINDS = {
         },
     ),
     "shared": Kind("shared experts", {"beside": (_gpu, _experts_elsewhere), "after": ()}),
-    "loss": Kind("cross entropy", {"liger_unread": (_gpu,), "liger": (_gpu,), "torch": ()}),
+    "loss": Kind("cross entropy", {"liger_unread": (_gpu,), "liger": (_gpu,), "torch": (), "linear": ()}),
     "wgrad": Kind("weight gradients", {"fused": (_gpu, _bf16), "added": ()}),
 }
 
