@@ -50,6 +50,14 @@ def _rows(size: Size, run: Run) -> str | None:
     return "the stream is not rows of one length" if run.row is None else None
 
 
+def _mimo(size: Size, run: Run) -> str | None:
+    return None if size.mamba.mimo else "Mamba-3 is SISO"
+
+
+def _siso(size: Size, run: Run) -> str | None:
+    return "Mamba-3 is MIMO" if size.mamba.mimo else None
+
+
 def _whole_chunks(size: Size, run: Run) -> str | None:
     chunk = size.mamba.chunk
     return (
@@ -102,10 +110,11 @@ KINDS = {
     "mamba3": Kind(
         "Mamba-3",
         {
-            "tilelang_rows": (_gpu, _rows, _whole_chunks),
-            "tilelang": (_gpu,),
+            "tilelang_rows": (_gpu, _mimo, _rows, _whole_chunks),
+            "tilelang": (_gpu, _mimo),
+            "triton": (_siso, _gpu),
             "torch": (),
-            "torch_rows": (_rows, _whole_chunks),
+            "torch_rows": (_mimo, _rows, _whole_chunks),
         },
     ),
     "m2rnn": Kind("M²RNN", {"triton": (_triton, _gpu_or_interpreter), "torch": ()}),
