@@ -7,8 +7,8 @@ from dataclasses import dataclass
 PERIOD = "AEMEAEMEAEMR"
 # Megatron's symbols: "+" MLA, "D" sparse attention, "E" MoE, "M" Mamba. The M²RNN takes the slot of "G": Megatron-Core
 # builds any spec given for it, and NAM56R does not need it otherwise.
-SYMBOLS = {"mla": "+", "dsa": "D", "moe": "E", "mamba3": "M", "m2rnn": "G", "mlp": "-"}
-MTP_LAYERS = ("mla", "mlp")  # one MTP depth: dense MLA, dense MLP
+SYMBOLS = {"mla": "+", "dsa": "D", "moe": "E", "mamba3": "M", "m2rnn": "G"}
+MTP_PATTERN = "+-"  # one MTP depth: dense MLA, dense MLP
 KIND_OF_LETTER = {"E": "moe", "M": "mamba3", "R": "m2rnn"}
 MLA_EVERY = 4  # the first of each four attention layers is full MLA, the other three are sparse
 
@@ -48,9 +48,8 @@ def megatron_pattern(
 
     ``mla``: the symbol of MLA's place, where Megatron has another.
     """
-    symbols = SYMBOLS | {"mla": mla}
-    main = "".join(symbols[layer.kind] + ("|" if layer.number in cuts else "") for layer in stack)
-    return main + f"/{''.join(symbols[kind] for kind in MTP_LAYERS)}" * mtp_depths
+    main = "".join(SYMBOLS[layer.kind] + ("|" if layer.number in cuts else "") for layer in stack)
+    return (main + f"/{MTP_PATTERN}" * mtp_depths).replace(SYMBOLS["mla"], mla)
 
 
 def index_sharing(stack: tuple[Layer, ...]) -> tuple[int, int]:
