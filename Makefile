@@ -3,7 +3,8 @@ PYTHON ?= python3.11
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PACKS  ?= pack05 pack09 pack16
-RUN    ?= build/train
+STACK  ?= released
+RUN    ?= build/train$(if $(filter-out released,$(STACK)),_$(STACK))
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 comma  := ,
 
@@ -33,9 +34,9 @@ reproduce: setup
 	$(BIN)/python -m reproducers.run $(PACKS)
 
 # On the CPU wherever it is; on one core, for tensors are small and threads wait for each other longer than they work.
-# A run that RUN holds already is resumed; one that had ended only draws and reports again.
+# A run that RUN holds already is resumed; one that had ended only draws and reports again. STACK: one of model/stacks.yaml.
 train: $(VENV)/.train
-	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m model.train cpu_tiny --out $(RUN)
+	CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 $(BIN)/python -m model.train cpu_tiny --stack $(STACK) --out $(RUN)
 	$(BIN)/python -m model.report $(RUN)
 
 # Minutes: all but what tests/kit/tiers.py marks as the rest.

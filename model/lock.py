@@ -1,41 +1,65 @@
-"""Write or check model/patches.lock: the patches and trees that a run may train on, by digest.
+"""Write, check or explain the lock of a stack (model/stacks.yaml): the patches and trees that a run may train on.
 
-``python -m model.lock write`` makes the lock anew from packs and manifest, ``check`` compares it with them.
+``python -m model.lock write`` makes the lock anew from packs and manifest, ``check`` compares it with them, ``table``
+prints what each pack is worth on the stack, and ``page`` writes docs/stacks.md with the tables of all.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
-from model.patched import lock_file
-from model.patched.lock_file import WRITE
+from model.patched import lock_file, overlay, stacks
+from model.reports import worth
 from reproducers.base.files import write_atomic
 from reproducers.base.verdicts import Exit
+from reproducers.record import schema
 from reproducers.upstream.store import Store
 
 app = typer.Typer(add_completion=False, help=__doc__)
+Named = Annotated[str, typer.Option("--stack", help="a stack of model/stacks.yaml")]
+Clone = Annotated[Path | None, typer.Option("--upstream", help="the clone to take a stack's commit from")]
 
 
 @app.command()
-def write() -> None:
-    """Make model/patches.lock anew from the validated packs."""
-    text = lock_file.render(lock_file.current(Store()))
-    same = lock_file.LOCK.is_file() and lock_file.LOCK.read_text() == text
-    write_atomic(lock_file.LOCK, text.encode())
-    typer.echo(f"{lock_file.LOCK.name} " + ("is current" if same else "rewritten"))
+def write(name: Named = stacks.DEFAULT, upstream: Clone = None) -> None:
+    """Make the stack's lock anew from the validated packs."""
+    stack = stacks.named(name)
+    text = lock_file.render(lock_file.current(Store(), stack, upstream), stack)
+    same = stack.lock.is_file() and stack.lock.read_text() == text
+    write_atomic(stack.lock, text.encode())
+    typer.echo(f"{stack.lock.name} " + ("is current" if same else "rewritten"))
 
 
 @app.command()
-def check() -> None:
-    """Exit 1 if model/patches.lock differs from packs and manifest."""
-    current = lock_file.current(Store())
-    rows = lock_file.differences(lock_file.read(), current)
-    if not rows and lock_file.LOCK.read_text() != lock_file.render(current):
+def check(name: Named = stacks.DEFAULT, upstream: Clone = None) -> None:
+    """Exit 1 if the stack's lock differs from packs and manifest."""
+    stack = stacks.named(name)
+    current = lock_file.current(Store(), stack, upstream)
+    rows = lock_file.differences(lock_file.read(stack), current)
+    if not rows and stack.lock.read_text() != lock_file.render(current, stack):
         rows = ["titles or layout differ"]
     for row in rows:
         typer.echo(f"(lock, packs) {row}")
-    typer.echo("lock check: " + (f"{len(rows)} differences; fix: {WRITE}" if rows else "clean"))
+    remedy = lock_file.write_command(stack)
+    typer.echo("lock check: " + (f"{len(rows)} differences; fix: {remedy}" if rows else "clean"))
     raise typer.Exit(Exit.CONTRADICTED if rows else Exit.OK)
+
+
+@app.command()
+def table(name: Named = stacks.DEFAULT, upstream: Clone = None) -> None:
+    """Print each pack's worth on the stack: needed, gone, conflicting, untried or held."""
+    typer.echo(worth.table(overlay.standings(Store(), stacks.named(name), upstream)))
+
+
+@app.command()
+def page(upstream: Clone = None) -> None:
+    """Write docs/stacks.md: every stack with its table."""
+    store = Store()
+    tables = [(stack, overlay.standings(store, stack, upstream)) for stack in stacks.load().values()]
+    write_atomic(schema.ROOT / "docs" / "stacks.md", worth.page(tables).encode())
 
 
 if __name__ == "__main__":

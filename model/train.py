@@ -13,6 +13,7 @@ from model.definition.sizes import named
 from model.layers.common import paths
 from model.loop import launch
 from model.loop.session import steps_window, train
+from model.patched import stacks
 from reproducers.base.cli import guarded
 
 app = typer.Typer(add_completion=False)
@@ -36,6 +37,8 @@ def main(
     out: Annotated[Path, typer.Option(help="run directory; a run in it is resumed")] = Path("build/train"),
     data: Annotated[Path | None, typer.Option(help="dataset folder; default: the standard library's sources")] = None,
     patches: Annotated[str, typer.Option(help="none, all, or packs: 12,16,17")] = "all",
+    stack: Annotated[str, typer.Option(help="a stack of model/stacks.yaml: whose upstream code")] = stacks.DEFAULT,
+    upstream: Annotated[Path | None, typer.Option(help="the clone to take a stack's commit from")] = None,
     steps: Annotated[int | None, typer.Option(min=1)] = None,
     micro_batch: Annotated[int | None, typer.Option(min=1, help="rows of a micro-batch")] = None,
     accumulate: Annotated[int | None, typer.Option(min=1, help="micro-batches of a rank in a step")] = None,
@@ -76,13 +79,13 @@ def main(
     run = Run(
         expert_parallel=recipe.expert_parallel, pipeline_parallel=recipe.pipeline_parallel, bf16=recipe.bf16,
         deterministic=deterministic, recompute=recompute, cuda_graphs=cuda_graphs, on_cpu=launch.device() == "cpu",
-        row=recipe.sequence or named(recipe.size).sequence, paths=paths.asked(path or []),
+        row=recipe.sequence or named(recipe.size).sequence, paths=stacks.named(stack).paths | paths.asked(path or []),
         late_reads=late_unasked if late_reads is None else late_reads,
         overlap_grads=overlap_grads, overlap_weights=overlap_weights, bucket=bucket,
     )  # fmt: skip
     train(
-        recipe, run, patches, data, folder=out, seed=seed, resume=resume, patches_changed_ok=patches_changed_ok,
-        profile=steps_window(profile), wandb=wandb, waits=waits,
+        recipe, run, patches, data, stacks.named(stack), upstream, folder=out, seed=seed, resume=resume,
+        patches_changed_ok=patches_changed_ok, profile=steps_window(profile), wandb=wandb, waits=waits,
     )  # fmt: skip
     if launch.world().first:
         from model.records import history

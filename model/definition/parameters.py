@@ -12,13 +12,14 @@ from model.definition.sizes import Size
 
 
 def mamba3(size: Size) -> int:
-    """in_proj, out_proj, B and C biases and norms, D and dt biases, MIMO projections, the layer's norm."""
+    """in_proj, out_proj, B and C biases and norms, D and dt biases, the projections of MIMO, the layer's norm."""
     m, h, heads = size.mamba, size.hidden, size.mamba_heads
     inner = h * m.expand
     angles = int(m.state * m.rope_fraction) // 2
     in_proj = h * (2 * inner + 2 * m.state * m.groups * m.rank + 3 * heads + angles)
     biases = 2 * heads * m.rank * m.state
-    return in_proj + inner * h + biases + 2 * m.state + 2 * heads + 3 * heads * m.rank * m.head_dim + h
+    projections = 3 * heads * m.rank * m.head_dim if m.mimo else 0
+    return in_proj + inner * h + biases + 2 * m.state + 2 * heads + projections + h
 
 
 def mla(size: Size) -> int:

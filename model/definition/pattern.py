@@ -41,10 +41,15 @@ def layers(count: int, period: str = PERIOD) -> tuple[Layer, ...]:
     return tuple(stack)
 
 
-def megatron_pattern(stack: tuple[Layer, ...], mtp_depths: int, cuts: tuple[int, ...] = ()) -> str:
-    """``stack`` in Megatron's symbols: "|" after each layer number in ``cuts``, "/+-" for each MTP depth."""
+def megatron_pattern(
+    stack: tuple[Layer, ...], mtp_depths: int, cuts: tuple[int, ...] = (), mla: str = SYMBOLS["mla"]
+) -> str:
+    """``stack`` in Megatron's symbols: "|" after each layer number in ``cuts``, "/+-" for each MTP depth.
+
+    ``mla``: the symbol of MLA's place, where Megatron has another.
+    """
     main = "".join(SYMBOLS[layer.kind] + ("|" if layer.number in cuts else "") for layer in stack)
-    return main + f"/{MTP_PATTERN}" * mtp_depths
+    return (main + f"/{MTP_PATTERN}" * mtp_depths).replace(SYMBOLS["mla"], mla)
 
 
 def index_sharing(stack: tuple[Layer, ...]) -> tuple[int, int]:

@@ -49,7 +49,7 @@ class Experts(Frozen):
 
 
 class Mamba(Frozen):
-    """Mamba-3 MIMO mixer, as mamba_ssm.modules.mamba3.Mamba3 names its arguments."""
+    """Mamba-3 mixer, as mamba_ssm.modules.mamba3.Mamba3 names its arguments; of rank 1 it is SISO, else MIMO."""
 
     expand: int = 2
     head_dim: int = 64
@@ -61,6 +61,10 @@ class Mamba(Frozen):
     dt_min: float = 0.001
     dt_max: float = 0.1
     A_floor: float = 1e-4
+
+    @property
+    def mimo(self) -> bool:
+        return self.rank > 1
 
 
 class M2rnn(Frozen):
@@ -138,6 +142,22 @@ def _wide(hidden: int) -> M2rnn:
 
 
 NAM56R = Size(name="nam56r", hidden=3584, heads=28, ffn=18_944, m2rnn=_wide(3584))
+TINY = Size(
+    name="nam56r_tiny",
+    hidden=128,
+    heads=4,
+    ffn=256,
+    layer_count=12,
+    vocab=320,  # 256 bytes and EOD, rounded up to a multiple of 64
+    sequence=256,
+    attention=Attention(q_lora_rank=32, kv_lora_rank=32, qk_nope_dim=16, qk_rope_dim=16, v_dim=16),
+    indexer=Indexer(heads=4, head_dim=16, topk=32),
+    experts=Experts(count=8, topk=2, ffn=64, shared_ffn=64),
+    mamba=Mamba(head_dim=32, groups=2, state=32),
+    m2rnn=M2rnn(heads=4, k_dim=16, v_dim=8),
+    ngram=Ngram(rows=2_000),
+    structure=Structure(bottleneck=16),
+)
 SIZES: dict[str, Size] = {
     size.name: size
     for size in (
@@ -145,21 +165,10 @@ SIZES: dict[str, Size] = {
         Size(name="nam56r_wide", hidden=4096, heads=32, ffn=21_504, mtp_depths=2, m2rnn=_wide(4096)),
         # a quarter of the layers at full width: every layer kind and the index sharing, on one GPU
         NAM56R.model_copy(update={"name": "nam56r_quarter", "layer_count": 13}),
-        Size(
-            name="nam56r_tiny",
-            hidden=128,
-            heads=4,
-            ffn=256,
-            layer_count=12,
-            vocab=320,  # 256 bytes and EOD, rounded up to a multiple of 64
-            sequence=256,
-            attention=Attention(q_lora_rank=32, kv_lora_rank=32, qk_nope_dim=16, qk_rope_dim=16, v_dim=16),
-            indexer=Indexer(heads=4, head_dim=16, topk=32),
-            experts=Experts(count=8, topk=2, ffn=64, shared_ffn=64),
-            mamba=Mamba(head_dim=32, groups=2, state=32),
-            m2rnn=M2rnn(heads=4, k_dim=16, v_dim=8),
-            ngram=Ngram(rows=2_000),
-            structure=Structure(bottleneck=16),
+        TINY,
+        # Mamba-3 SISO, which upstream has other kernels for: with it pack 04 is in a run
+        TINY.model_copy(
+            update={"name": "nam56r_siso", "mamba": TINY.mamba.model_copy(update={"rank": 1, "chunk": 64})}
         ),
     )
 }

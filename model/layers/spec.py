@@ -34,7 +34,7 @@ from model.layers.common.norm import LayerNorm, RMSNorm
 from model.layers.experts.grouped import GroupedExperts, LocalExperts
 from model.layers.experts.wgrad import Linear
 from model.layers.mixer import M2rnnLayer, Mamba3Layer
-from model.patched import seams
+from model.patched import dialect, seams
 
 CAUSAL = {"attn_mask_type": AttnMaskType.causal}
 
@@ -134,7 +134,7 @@ def hybrid_stack(size: Size, moe: str, on_cpu: bool) -> ModuleSpec:
     experts' counts from the device.
     """
     seams.FINAL_NORM(RMSNorm)
-    parts = hybrid_block.HybridStackSubmodules(
+    parts = dialect.hybrid_submodules(
         mamba_layer=ModuleSpec(module=Mamba3Layer), gdn_layer=ModuleSpec(module=M2rnnLayer), mla_layer=_mla(),
         dsa_layer=_dsa(), moe_layer=_moe(size, moe, on_cpu), mlp_layer=_mlp(), mtp_block_spec=_mtp(),
     )  # fmt: skip

@@ -18,8 +18,9 @@ from typing import Annotated
 import typer
 
 from model.definition.sizes import Size, named
-from model.patched import overlay
+from model.patched import overlay, stacks
 from model.patched.overlay import Overlay
+from model.patched.stacks import Stack
 from reproducers.base.cli import guarded
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import write_atomic
@@ -78,13 +79,14 @@ def compile_once(size: Size, patches: str, fixed: tuple[int, int] | None, stack:
     """Call ``compile_all``, unless it has run for the same code, shapes and kind of GPU."""
     done = marker(size, fixed, stack)
     if not done.exists():
-        compile_all(size, patches, fixed)
+        compile_all(size, patches, fixed, stack.stack)
         write_atomic(done, b"")
 
 
-def compile_all(size: Size, patches: str, fixed: tuple[int, int] | None = None) -> None:
+def compile_all(size: Size, patches: str, fixed: tuple[int, int] | None = None, stack: Stack | None = None) -> None:
     """Compile all kernels at once, a process each. Raises PatchlaneError with the end of the compiler's output."""
     command = [sys.executable, "-m", "model.loop.compile_mamba3", size.name, "--patches", patches]
+    command += ["--stack", stack.name] if stack else []
     command += ["--rows", str(fixed[0]), "--length", str(fixed[1])] if fixed else []
     command += ["--kernel"]
     root = Path(__file__).resolve().parents[2]
@@ -105,12 +107,14 @@ def main(
     patches: Annotated[str, typer.Option(help="as for model.train")] = "all",
     rows: Annotated[int | None, typer.Option(min=1, help="with --length: kernels for rows of that shape")] = None,
     length: Annotated[int | None, typer.Option(min=1)] = None,
+    of: Annotated[str, typer.Option("--stack", help="as for model.train")] = stacks.DEFAULT,
 ) -> None:
     """Compile a size's Mamba-3 kernels into TileLang's cache; on a GPU host only."""
     fixed = (rows, length) if rows and length else None
     if kernel not in (None, *KERNELS):
         raise PatchlaneError(f"no kernel is named {kernel!r}", f"choose one of: {', '.join(KERNELS)}")
-    stack = overlay.build(Store(), overlay.chosen(patches), "cuda")
+    upstream = stacks.named(of)
+    stack = overlay.build(Store(), overlay.chosen(patches, stack=upstream), "cuda", upstream)
     if kernel is None:
         compile_once(named(size), patches, fixed, stack)
         return

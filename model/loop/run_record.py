@@ -13,7 +13,7 @@ from model.definition.recipes import Recipe
 from model.definition.run import Run
 from model.definition.sizes import Size
 from model.layers.common.paths import Path
-from model.patched import lock, overlay, seams
+from model.patched import lock, seams
 from model.patched.overlay import Overlay
 from reproducers.base.errors import CannotTestHere
 from reproducers.probe import stamp
@@ -58,8 +58,9 @@ def of(
         "ranks": ranks,
         "paths": {kind: dataclasses.asdict(path) for kind, path in chosen.items()},
         "patches": lock.as_record(built),
-        "seams": seams.as_record(choices(chosen, run)),
-        "needs": list(overlay.NEEDS[built.device]),
+        "seams": seams.as_record(choices(chosen, run), [built.root(name) for name in built.trees]),
+        "stack": built.stack.name,
+        "needs": built.stack.needs[built.device],
         "dataset": {"digest": data.record.digest, **data.record.corpus.model_dump(mode="json")},
         "host": {"alias": os.environ.get("PATCHLANE_HOST", "local"), **stamp.capability()},
         "versions": stamp.versions(),

@@ -17,10 +17,11 @@ from model.layers.captured import graphs
 from model.layers.common import paths
 from model.loop import compile_mamba3, launch, refusals, run_record
 from model.loop.launch import World
-from model.patched import lock, overlay, seams
+from model.patched import lock, offers, overlay, seams
 from model.patched.overlay import Overlay
 from model.patched.proof import watching
 from model.patched.proof.watching import Coverage
+from model.patched.stacks import Stack
 from reproducers.base.errors import PatchlaneError
 from reproducers.upstream.store import Store
 
@@ -61,24 +62,31 @@ def _quiet(place: World) -> None:
     logging.getLogger("model").setLevel(logging.INFO if place.first else logging.WARNING)
 
 
-def train(recipe: Recipe, run: Run, patches: str, data: Path | None, **plan: Any) -> None:
-    """Run one rank; ``plan``: further fields of ``TrainingPlan``. Raises PatchlaneError for refused settings."""
+def train(
+    recipe: Recipe, run: Run, patches: str, data: Path | None, of: Stack, clone: Path | None = None, **plan: Any
+) -> None:
+    """Run one rank on the stack ``of``, whose commit may come from ``clone``; ``plan``: further fields of
+    ``TrainingPlan``. Raises PatchlaneError for refused settings."""
     place = launch.world()
     _quiet(place)
     size, given = named(recipe.size), Dataset(data) if data else None
     launch.data_parallel(place, run)
     refusals.stages(size, run.pipeline_parallel)
     refusals.graphs(run)
-    chosen = paths.choose(size, run)
+    paths.choose(size, run)  # what cannot run here is refused before upstream's code is fetched
     refusals.overlaps(run)
     _make(plan["folder"])
     checkpoints = recipe.save_every > 0 or (plan["folder"] / "checkpoints").is_dir()
-    stack = overlay.build(Store(), overlay.chosen(patches, checkpoints), launch.device())
+    stack = overlay.build(Store(), overlay.chosen(patches, checkpoints, of), launch.device(), of, clone)
     lock.verify(stack)
-    seams.check(run_record.choices(chosen, run), [stack.root(name) for name in stack.trees])
+    roots = [stack.root(name) for name in stack.trees]
+    chosen = paths.choose(size, run, offers.lacking(roots))
+    seams.check(run_record.choices(chosen, run), roots)
     if stack.device == "cuda":
         _compile(size, chosen["mamba3"].name, (recipe.micro_batch, run.row), patches, stack, place)
-    watch = Coverage(stack, graphs.WATCHED if run.cuda_graphs else watching.STEPS)
+    watch = Coverage(
+        stack, graphs.WATCHED if run.cuda_graphs else watching.STEPS, run_record.choices(chosen, run)
+    )  # fmt: skip
     with watch.building():
         launch.start(place, stack, run, seed=1234)
         engine, trainer = _modules(size, recipe, run, launch.data_parallel(place, run))

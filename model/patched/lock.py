@@ -1,4 +1,4 @@
-"""Compare a run's code with model/patches.lock before its first step and with its checkpoint when it resumes."""
+"""Compare a run's code with its stack's lock before its first step and with its checkpoint when it resumes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from model.patched import lock_file
-from model.patched.lock_file import WRITE, Image, Lock
+from model.patched.lock_file import Image, Lock
 from model.patched.overlay import Overlay
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import file_sha256
@@ -40,14 +40,15 @@ def verify(overlay: Overlay, path: Path | None = None) -> None:
     Raises PatchlaneError that names pack, file and both digests. Every file of a merged tree is compared, patched or
     not, and every upstream module that is already imported must come from these trees.
     """
-    locked, current = lock_file.read(path), lock_file.of(overlay)
+    stack = overlay.stack
+    locked, current = lock_file.read(stack, path), lock_file.of(overlay)
     expected = Lock(stack=locked.stack, packs={k: v for k, v in locked.packs.items() if k in current.packs})
     rows = lock_file.differences(expected, current)
     if rows:
         listed = "\n  ".join(rows)
         raise PatchlaneError(
-            f"code differs from {lock_file.LOCK.name} (there, here):\n  {listed}",
-            f"{CHECK}; if this is intended: {WRITE}",
+            f"code differs from {stack.lock.name} (there, here):\n  {listed}",
+            f"{CHECK}{stack.option}; if this is intended: {lock_file.write_command(stack)}",
         )
     rows = [row for name in overlay.trees for row in _tampered(overlay, name)]
     if rows:
@@ -65,9 +66,9 @@ def verify(overlay: Overlay, path: Path | None = None) -> None:
 def _tampered(overlay: Overlay, distribution: str) -> list[str]:
     """Files of a merged tree that differ from the pristine tree with the packs' patches."""
     pristine, applied = overlay.pristine[distribution], overlay.applied.get(distribution, [])
-    wanted = {name: file_sha256(path) for name, path in tree_files(pristine.path)}
+    wanted = {name: _content(path) for name, path in tree_files(pristine.path)}
     wanted |= merging.merged_images(pristine, applied)
-    here = {name: file_sha256(path) for name, path in tree_files(overlay.trees[distribution].path)}
+    here = {name: _content(path) for name, path in tree_files(overlay.trees[distribution].path)}
     rows = []
     for name in sorted(set(wanted) | set(here)):
         digest, merged = here.get(name, merging.ABSENT), wanted.get(name, merging.ABSENT)
@@ -75,6 +76,11 @@ def _tampered(overlay: Overlay, distribution: str) -> list[str]:
             packs = ", ".join(patch.pack.id for patch in applied if name in patch.images) or "no pack"
             rows.append(f"{distribution} {name} ({packs}): is {digest}, merging gives {merged}")
     return rows
+
+
+def _content(path: Path) -> str:
+    """sha256 of a file; a link, of which a commit's tree has some, by where it leads."""
+    return f"link to {path.readlink()}" if path.is_symlink() else file_sha256(path)
 
 
 def _imported_elsewhere(overlay: Overlay) -> list[str]:

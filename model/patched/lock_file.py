@@ -1,4 +1,4 @@
-"""model/patches.lock: the upstream files that the training patches change, with digests before and after."""
+"""A stack's lock, model/patches.lock for one: the upstream files that its patches change, with digests of both."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from pydantic import StringConstraints, ValidationError
 
 from model.patched import overlay
 from model.patched.overlay import Overlay
+from model.patched.stacks import Stack
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import file_sha256
 from reproducers.record import schema
-from reproducers.record.schema import Model, Sha256
+from reproducers.record.schema import GitSha, Model, Sha256
 from reproducers.upstream import merging
 from reproducers.upstream.merging import Applied
 from reproducers.upstream.store import Store, Tree, tree_files
 
-LOCK = Path(__file__).parents[1] / "patches.lock"
-HEADER = "# Generated from packs/ and manifest.yaml by `python -m model.lock write`. Never edit.\n"
-WRITE = "python -m model.lock write"
+HEADER = "# Generated from packs/ and manifest.yaml by `{}`. Never edit.\n"
 Image = Annotated[str, StringConstraints(pattern=r"^([0-9a-f]{64}|absent)$")]
 
 
 class Release(Model):
-    """A pinned upstream release. ``sources`` digests its .py files, the same in the wheels of every Python."""
+    """A release or commit of upstream. ``sources`` digests its .py files, the same in the wheels of every Python."""
 
-    release: str
+    release: str | None = None
+    sha: GitSha | None = None
     sources: Sha256
 
 
@@ -40,7 +40,7 @@ class FileImages(Model):
 
 
 class LockedPack(Model):
-    """A pack's part: its fix.patch, and each file before and after it."""
+    """A pack's part: its patch for the stack, and each file before and after it."""
 
     title: str
     distribution: str
@@ -69,37 +69,42 @@ def locked(applied: Applied) -> LockedPack:
         for name, (before, _) in applied.images.items()
     }
     upstream = applied.pack.upstream.distribution
-    return LockedPack(
-        title=applied.pack.title, distribution=upstream, patch=file_sha256(applied.pack.patch), files=files
-    )
+    return LockedPack(title=applied.pack.title, distribution=upstream, patch=file_sha256(applied.patch), files=files)
 
 
 def of(built: Overlay) -> Lock:
     """The lock that an overlay's stack and packs give."""
+    code = built.stack.code
     stack = {
-        name: Release(release=overlay.STACK[name], sources=sources_digest(tree))
+        name: Release(release=code[name].release, sha=code[name].sha, sources=sources_digest(tree))
         for name, tree in built.pristine.items()
     }
     return Lock(stack=stack, packs={applied.pack.id: locked(applied) for applied in built.packs})
 
 
-def current(store: Store) -> Lock:
+def current(store: Store, stack: Stack, clone: Path | None = None) -> Lock:
     """The lock of the packs that ``--patches all`` takes. Raises PatchlaneError if one of them is not validated."""
-    return of(overlay.build(store, overlay.chosen("all"), "cpu"))
+    return of(overlay.build(store, overlay.chosen("all", stack=stack), "cpu", stack, clone))
 
 
-def render(lock: Lock) -> str:
-    return HEADER + yaml.safe_dump(lock.model_dump(mode="json"), sort_keys=False, width=120)
+def write_command(stack: Stack) -> str:
+    """The command that makes the stack's lock anew."""
+    return f"python -m model.lock write{stack.option}"
 
 
-def read(path: Path | None = None) -> Lock:
-    """The committed lock, or the lock at ``path``. Raises PatchlaneError, naming file, line and field, if it is bad."""
-    path = path or LOCK
+def render(lock: Lock, stack: Stack) -> str:
+    content = lock.model_dump(mode="json", exclude_none=True)
+    return HEADER.format(write_command(stack)) + yaml.safe_dump(content, sort_keys=False, width=120)
+
+
+def read(stack: Stack, path: Path | None = None) -> Lock:
+    """The stack's committed lock, or the one at ``path``. PatchlaneError, naming file, line and field, if it is bad."""
+    path = path or stack.lock
     text, data = schema.read_yaml(path)
     try:
         return Lock.model_validate(data)
     except ValidationError as error:
-        raise PatchlaneError(str(schema.explain(path, text, error).what), WRITE) from error
+        raise PatchlaneError(str(schema.explain(path, text, error).what), write_command(stack)) from error
 
 
 def differences(old: Lock, new: Lock) -> list[str]:
@@ -111,7 +116,7 @@ def differences(old: Lock, new: Lock) -> list[str]:
 
 
 def _flat(lock: Lock) -> dict[str, str]:
-    rows = {f"{name} {field}": str(value) for name, entry in lock.stack.items() for field, value in entry}
+    rows = {f"{name} {field}": str(value) for name, entry in lock.stack.items() for field, value in entry if value}
     for name, pack in lock.packs.items():
         rows[f"{name} fix.patch"] = pack.patch
         for file, images in pack.files.items():

@@ -1,4 +1,4 @@
-"""The import path of a training run: the pinned upstream releases with the validated packs' patches in them.
+"""The import path of a training run: a stack's upstream code with the validated packs' patches in it.
 
 Nothing falls back: a patch that does not apply, or a pack that is not validated, stops the run.
 """
@@ -13,19 +13,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from model.patched import seams
+from model.patched import seams, stacks
+from model.patched.stacks import Stack, Standing
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.probe.lanes import megatron, transformer_engine
 from reproducers.record import entry, schema
+from reproducers.record.entry import Entry
 from reproducers.record.schema import Pack
 from reproducers.upstream import merging, patching, pins
 from reproducers.upstream.merging import Applied
 from reproducers.upstream.store import Store, Tree
 
 logger = logging.getLogger("model.patched.overlay")
-# The stack to train on: the releases that packs are pinned to, and the sets of needs on each device.
-STACK = {"megatron-core": "0.19.0", "mamba-ssm": "2.3.2.post1", "liger-kernel": "0.7.0"}
-NEEDS = {"cpu": (), "cuda": ("tilelang-0.1.8", "transformer-engine-2.13.0", "pydantic-2.14.3")}
 # Without pack 36 torch's AdamW does not resume, without pack 37 masters and moments beyond a padded bucket are lost.
 CHECKPOINTS = (36, 37)
 
@@ -39,6 +38,7 @@ class Overlay:
     pristine: dict[str, Tree]
     needs: list[Tree]
     applied: dict[str, list[Applied]] = field(default_factory=dict)
+    stack: Stack = field(default_factory=stacks.named)
 
     @property
     def packs(self) -> list[Applied]:
@@ -50,48 +50,72 @@ class Overlay:
         return patching.import_root(self.trees[distribution].path, _source_root(distribution))
 
 
-def _live(distribution: str, packs: Iterable[Pack]) -> Pack:
-    """A pack whose live pin is the stack's release of the distribution; it names artefacts and source root."""
-    release = STACK[distribution]
-    return next(p for p in packs if p.upstream.distribution == distribution and p.pins["live"].release == release)
+def _upstream(distribution: str) -> Pack:
+    """A pack of the distribution; it names repository and source root."""
+    return next(pack for pack in schema.load_packs() if pack.upstream.distribution == distribution)
 
 
 def _source_root(distribution: str) -> str:
-    return _live(distribution, schema.load_packs()).upstream.source_root
+    return _upstream(distribution).upstream.source_root
 
 
-def candidates(packs: Iterable[Pack]) -> list[Pack]:
-    """Packs with a patch for a release of the stack, except those held back from filing."""
-    return [
-        pack
-        for pack in packs
-        if pack.patch.is_file()
-        and STACK.get(pack.upstream.distribution) == pack.pins["live"].release
-        and pack.filing.decision != "hold"
-    ]
+def pristine(store: Store, stack: Stack, clone: Path | None = None) -> dict[str, Tree]:
+    """The stack's upstream trees as published; a commit's from ``clone`` where one is given."""
+
+    def tree(name: str) -> Tree:
+        pin = stack.code[name]
+        return pins.base_tree(store, _upstream(name), pin, {"upstream": clone if pin.release is None else None})
+
+    return {name: tree(name) for name in stack.code}
+
+
+def candidates(packs: Iterable[Pack], stack: Stack | None = None) -> list[Pack]:
+    """Packs whose bug the stack's code has and whose patch mends it there, except those held back from filing.
+
+    Of the pack's own live pin its state says so; of any other tree a receipt has to.
+    """
+    stack = stack or stacks.named()
+    ours = [pack for pack in packs if pack.upstream.distribution in stack.code and pack.filing.decision != "hold"]
+    ours = [pack for pack in ours if stacks.patch_of(stack, pack)]
+    if all(stack.pin_name(pack) == "live" for pack in ours):
+        return ours
+    known = _entries()
+    return [pack for pack in ours if stacks.mended(stack, pack, known.get(pack.id))]
+
+
+def standings(store: Store, stack: Stack, clone: Path | None = None) -> list[Standing]:
+    """What each pack of the stack's distributions with a patch is worth on the stack."""
+    trees, known = pristine(store, stack, clone), _entries()
+    packs = [pack for pack in schema.load_packs() if pack.upstream.distribution in trees and pack.patch.is_file()]
+    return [stacks.standing(stack, pack, known.get(pack.id), trees[pack.upstream.distribution]) for pack in packs]
 
 
 def states() -> dict[str, str]:
     """{pack: state} from the manifest. Raises PatchlaneError in an installed wheel, which has no packs."""
+    return {name: pack.state for name, pack in _entries().items()}
+
+
+def _entries() -> dict[str, Entry]:
     manifest = schema.ROOT / "manifest.yaml"
     if not manifest.is_file():
         raise PatchlaneError(
             f"no packs beside {schema.ROOT / 'model'}", "train from a clone: pip install -e '.[cpu,train]'"
         )
-    return {name: pack.state for name, pack in entry.read(manifest).packs.items()}
+    return entry.read(manifest).packs
 
 
-def chosen(patches: str, checkpoints: bool = False) -> list[Pack]:
+def chosen(patches: str, checkpoints: bool = False, stack: Stack | None = None) -> list[Pack]:
     """The packs meant by ``--patches``: "none", "all" validated ones, or ids. ``checkpoints`` adds those that a
-    checkpoint needs.
+    checkpoint needs. ``stack``: default: the default one.
 
     Raises PatchlaneError if a wanted pack is not validated or its receipt is stale, which proves other code. "all"
     leaves out a pack that was never validated, and logs this.
     """
+    stack = stack or stacks.named()
     if patches == "none" and not checkpoints:
         return []
     packs, known = schema.load_packs(), states()
-    able = candidates(packs)
+    able = candidates(packs, stack)
     if patches == "none":
         wanted = []
     elif patches == "all":
@@ -103,8 +127,8 @@ def chosen(patches: str, checkpoints: bool = False) -> list[Pack]:
         wanted = schema.select(patches.split(","), packs)
         for pack in wanted:
             if pack not in able:
-                stack = ", ".join(f"{name} {release}" for name, release in STACK.items())
-                raise PatchlaneError(f"{pack.id} has no patch for the stack ({stack})", "--patches all")
+                remedy = f"--patches all; python -m model.lock table{stack.option} says why"
+                raise PatchlaneError(f"{pack.id} has no patch for the stack {stack.name} ({stack})", remedy)
     if checkpoints:
         added = [pack for pack in able if pack.number in CHECKPOINTS and pack not in wanted]
         for pack in added:
@@ -119,24 +143,30 @@ def chosen(patches: str, checkpoints: bool = False) -> list[Pack]:
     return wanted
 
 
-def build(store: Store, packs: list[Pack], device: str) -> Overlay:
-    """Trees of the stack with the packs' patches merged in; fetched, unpacked and cached by content."""
-    known, pristine, trees, applied = schema.load_packs(), dict[str, Tree](), dict[str, Tree](), {}
-    for distribution in STACK:
-        live = _live(distribution, known)
-        pristine[distribution] = pins.base_tree(store, live, live.pins["live"], {})
+def build(
+    store: Store, packs: list[Pack], device: str, stack: Stack | None = None, clone: Path | None = None
+) -> Overlay:
+    """Trees of the stack with the packs' patches merged in; fetched, unpacked and cached by content.
+
+    ``clone``: what a commit is taken from if the store lacks it; default: the upstream's repository.
+    """
+    stack = stack or stacks.named()
+    published, trees, applied = pristine(store, stack, clone), dict[str, Tree](), {}
+    for distribution, tree in published.items():
         own = [pack for pack in packs if pack.upstream.distribution == distribution]
-        applied[distribution] = [merging.apply_alone(store, pristine[distribution], pack) for pack in own]
-        trees[distribution] = merging.merge(store, pristine[distribution], applied[distribution])
-    needs = [tree for name in NEEDS[device] for tree in _needs(store, name, device, known)]
-    return Overlay(device, trees, pristine, needs, applied)
+        alone = [merging.apply_alone(store, tree, pack, stacks.patch_of(stack, pack)) for pack in own]
+        applied[distribution] = alone
+        trees[distribution] = merging.merge(store, tree, alone)
+    names = stack.needs[device]
+    needs = [tree for name in names for tree in _needs(store, name, device)]
+    return Overlay(device, trees, published, needs, applied, stack)
 
 
-def _needs(store: Store, name: str, device: str, packs: Iterable[Pack]) -> list[Tree]:
+def _needs(store: Store, name: str, device: str) -> list[Tree]:
     """The trees of one set of needs, found through a pack that names it."""
-    pack = next(p for p in packs if name in p.pins["live"].needs)
-    pin = pack.pins["live"].model_copy(update={"needs": [name]})
-    return pins.need_trees(store, pack, pin, device)
+    pinned = ((pack, pin) for pack in schema.load_packs() for pin in pack.pins.values())
+    pack, pin = next((pack, pin) for pack, pin in pinned if name in pin.needs)
+    return pins.need_trees(store, pack, pin.model_copy(update={"needs": [name]}), device)
 
 
 def activate(overlay: Overlay) -> None:

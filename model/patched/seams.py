@@ -1,7 +1,7 @@
 """Every place where ``model/`` changes upstream at run time, outside packs: what, why, and on which code it rests.
 
 A seam is called as its ``apply``. Before it acts for the first time, the source of the upstream function that it rests
-on is compared with the digest here, which is that of the pinned release; no pack changes any of these functions. What
+on is compared with the digests here, which are those of the stacks' code; no pack changes any of these functions. What
 a run applies is in its ``run.json``.
 """
 
@@ -14,7 +14,7 @@ import hashlib
 import queue
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,8 @@ class Seam:
     """One change of upstream at run time.
 
     ``upstream``: "module:qualified name" of the function or class that it rests on, or "module" for a whole file.
-    ``sha256``: of that source at the pinned release. ``owner``: "ours", or the pack that carries the change.
+    ``sha256``: of that source in the default stack; ``also``: in other stacks, where it was read too.
+    ``owner``: "ours", or the pack that carries the change.
     ``paths``: {kind: paths} that need it; empty: every run does.
     """
 
@@ -45,6 +46,7 @@ class Seam:
     apply: Callable[..., Any]
     owner: str = "ours"
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    also: tuple[str, ...] = ()
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """``apply``, once the code that it rests on is known. PatchlaneError where that is other code."""
@@ -55,13 +57,17 @@ class Seam:
 
     def check(self, roots: Iterable[str | Path]) -> None:
         """PatchlaneError unless the first of ``roots`` that has the module has the code that the seam rests on."""
-        text = source(self.upstream, roots)
-        if text is None:
+        digest = self.digest(roots)
+        if digest is None:
             raise PatchlaneError(f"seam {self.name}: {self.upstream} is not in the tree", REMEDY)
-        digest = hashlib.sha256(text.encode()).hexdigest()
-        if digest != self.sha256:
+        if digest not in (self.sha256, *self.also):
             what = f"seam {self.name}: {self.upstream} is other code than the seam was written for"
             raise PatchlaneError(f"{what} (sha256 {digest}, not {self.sha256})", REMEDY)
+
+    def digest(self, roots: Iterable[str | Path]) -> str | None:
+        """sha256 of the code that it rests on in the first of ``roots`` that has the module; None where it is not."""
+        text = source(self.upstream, roots)
+        return None if text is None else hashlib.sha256(text.encode()).hexdigest()
 
     def needed(self, chosen: Mapping[str, str]) -> bool:
         """Whether a run of the paths ``chosen``, {kind: name}, applies it."""
@@ -104,10 +110,15 @@ def check(chosen: Mapping[str, str], roots: Iterable[str | Path]) -> None:
             seam.check(places)
 
 
-def as_record(chosen: Mapping[str, str]) -> list[dict[str, str]]:
-    """The seams of a run with the paths ``chosen``, {kind: name}, as run.json has them."""
+def as_record(chosen: Mapping[str, str], roots: Sequence[str | Path] = ()) -> list[dict[str, str]]:
+    """The seams of a run with the paths ``chosen``, {kind: name}, as run.json has them: with the code in ``roots``."""
     return [
-        {"name": seam.name, "upstream": seam.upstream, "sha256": seam.sha256, "owner": seam.owner}
+        {
+            "name": seam.name,
+            "upstream": seam.upstream,
+            "sha256": seam.digest(roots) or seam.sha256,
+            "owner": seam.owner,
+        }
         for seam in SEAMS
         if seam.needed(chosen)
     ]
@@ -201,6 +212,19 @@ def _keep_router_state(model: Any) -> None:
             buffer._keep_fp32 = True
 
 
+def _platform() -> None:
+    import torch
+    from megatron.core.fusions import fused_linear_cross_entropy as fusion
+
+    if torch.cuda.is_available():
+        return
+    with (
+        _set(torch.cuda, "is_available", lambda: True),
+        _set(torch.cuda, "get_device_capability", lambda device=None: (9, 0)),
+    ):
+        fusion._get_platform()  # it is asked for once a process
+
+
 def _thread_queue() -> None:
     from megatron.core.dist_checkpointing.strategies import filesystem_async
 
@@ -224,6 +248,7 @@ NO_PEFT = Seam(
     sha256="350213e934db56ba5251006ee84d728fe51c8dee7a2c90f1a5e7b55bab3cba2b",
     reason="liger-kernel imports peft only to know whether it is there, and it transformers and sklearn: 7 s",
     apply=_hide,
+    also=("b0f0f16daa0d9a5c3c903d6e3eddd311ec3f0a3b26d1d46fd9a9d6debaa3d027",),
 )
 BARE_MAMBA = Seam(
     "bare_mamba",
@@ -238,6 +263,7 @@ FINAL_NORM = Seam(
     sha256="8f31e2dfaa3491fa9849cbf2825c9d42f089a49293ea832819c38290ca0db1e3",
     reason="the stack's final norm is Transformer Engine's whatever the spec says, which names every other norm",
     apply=_final_norm,
+    also=("e790a46ba8d5f4456ae9348c1bc4bf088ee2e7646dc5706ab065fab6d9e54013",),
 )
 HEAD = Seam(
     "head",
@@ -245,6 +271,16 @@ HEAD = Seam(
     sha256="dac5d6cfeaa44ba64dddce0408a797439050439c0010b5fa3d5d25e8eff43a08",
     reason="the output layer hands hidden states to the loss, so that logits are never held whole",
     apply=_recast,
+    paths={"loss": ("liger_unread", "liger", "torch")},
+    also=("8de69f2acd5f7e9bbb7fedc0e4546777b85e59587ee5af3e65d279cf025e8dca",),
+)
+LINEAR_LOSS = Seam(
+    "linear_loss",
+    upstream="megatron.core.fusions.fused_linear_cross_entropy:_get_platform",
+    sha256="8150ea4d340c0a0d49b13133022e020337c892489bdf852676fa69a8c625b4a4",
+    reason="on a CPU pack 10's PyTorch operations compute Megatron's own loss: its dispatch takes GPUs alone",
+    apply=_platform,
+    paths={"loss": ("linear",)},
 )
 INDEXER_ROWS = Seam(
     "indexer_rows",
@@ -270,6 +306,7 @@ APEX_WGRAD = Seam(
     reason="Transformer Engine's product adds weight gradients to the fp32 ones, in the place of Apex's extension",
     apply=_apex,
     paths={"wgrad": ("fused",)},
+    also=("7bc42ef6c3ffe8f056f37f485e5d4a43024732370b80f21deb69014918de4dee",),
 )
 MAMBA3_WGRAD = Seam(
     "mamba3_wgrad",
@@ -309,6 +346,7 @@ ROUTER_STATE = Seam(
     sha256="be11ddf7927d90f7eeed8da065d807e9dfcf88e2d56ddaa1ee3fd15e6718a12e",
     reason="the bias is made fp32 again at the next forward, the counts never are: a bf16 count of 1,300 reads 1,240",
     apply=_keep_router_state,
+    also=("3ec187c1f959958161f52a138424778c53349fb5026f57ccecc4d28c55339242",),
 )
 CHECKPOINT_QUEUE = Seam(
     "checkpoint_queue",
@@ -326,6 +364,6 @@ LATE_CLIP = Seam(
     paths={"reads": ("late",)},
 )
 SEAMS = (
-    NO_PEFT, BARE_MAMBA, FINAL_NORM, HEAD, INDEXER_ROWS, WEIGHTED_EXPERTS, APEX_WGRAD, MAMBA3_WGRAD,
+    NO_PEFT, BARE_MAMBA, FINAL_NORM, HEAD, LINEAR_LOSS, INDEXER_ROWS, WEIGHTED_EXPERTS, APEX_WGRAD, MAMBA3_WGRAD,
     MAMBA3_TORCH, MAMBA3_NORM, MAMBA3_ROWS, ROUTER_STATE, CHECKPOINT_QUEUE, LATE_CLIP,
 )  # fmt: skip

@@ -31,6 +31,7 @@ def megatron_config(size: Size, run: Run, chosen: dict[str, Path]) -> Any:
         params_dtype=torch.bfloat16 if run.bf16 else torch.float32,
         pipeline_dtype=torch.bfloat16 if run.bf16 else torch.float32,
         activation_func=torch.nn.functional.gelu,
+        **_loss(chosen["loss"].name),
     )  # fmt: skip
     config.nam56r_size, config.nam56r_row, config.nam56r_paths = size, run.row, chosen
     return config
@@ -80,6 +81,11 @@ def _attention(size: Size) -> dict[str, Any]:
         # an orthogonal rotation of q and k for 8-bit quantization; scores are the same without it
         "dsa_indexer_rotate_activation": False,
     }
+
+
+def _loss(path: str) -> dict[str, Any]:
+    """Megatron's own loss under the path "linear"; all others are ours, which it does not know of."""
+    return {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "linear"} if path == "linear" else {}
 
 
 def _experts(size: Size, run: Run) -> dict[str, Any]:

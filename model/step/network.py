@@ -18,7 +18,7 @@ from model.layers.entrance.ngram import NgramHashEmbedding
 from model.layers.entrance.structure import StructureEmbedding
 from model.layers.experts import wgrad
 from model.layers.spec import hybrid_stack
-from model.patched import seams
+from model.patched import dialect, seams
 from model.step import megatron
 from reproducers.base.errors import PatchlaneError
 
@@ -40,7 +40,7 @@ class Nam56r(HybridModel):
                 config=config, hybrid_stack_spec=hybrid_stack(size, chosen["moe"].name, run.on_cpu),
                 vocab_size=size.vocab, max_sequence_length=size.sequence,
                 pre_process=pre_process, post_process=post_process,
-                hybrid_layer_pattern=pattern.megatron_pattern(size.layers, size.mtp_depths, cuts),
+                hybrid_layer_pattern=pattern.megatron_pattern(size.layers, size.mtp_depths, cuts, dialect.MLA_SYMBOL),
             )  # fmt: skip
         except PatchlaneError as error:
             raise _first(error) from None
@@ -48,8 +48,11 @@ class Nam56r(HybridModel):
             n, s = size.ngram, size.structure
             self.ngram = NgramHashEmbedding(size.hidden, size.vocab, n.rows, n.orders, n.heads, n.dim)
             self.structure = StructureEmbedding(size.hidden, s.fields, s.bottleneck)
-        if post_process:
+        self.own_head = chosen["loss"].name != "linear"
+        if post_process and self.own_head:
             seams.HEAD(self.output_layer, head.Head)
+        elif post_process:
+            seams.LINEAR_LOSS()
         if fused:
             wgrad.enable(self)
         seams.ROUTER_STATE(self)
@@ -84,7 +87,7 @@ class Nam56r(HybridModel):
             tokens, positions, None, decoder_input=entrance, labels=labels, loss_mask=loss_mask,
             packed_seq_params=packed_seq_params,
         )  # fmt: skip
-        return self.output_layer.logits(output) if self.post_process and labels is None else output
+        return self.output_layer.logits(output) if self.post_process and labels is None and self.own_head else output
 
     def _entrance(self, tokens: Tensor, positions: Tensor, fields: Mapping[str, Tensor] | None) -> Tensor:
         """[T, 1, h]: word embedding, n-gram hash embedding and, where the batch has fields, the structure's."""

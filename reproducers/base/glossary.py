@@ -127,7 +127,7 @@ TERMS = {
     "stamp": Word("the first line of an arm: pack, tree, host and versions"),
     "host alias": Word("the name that a machine has in receipts: chosen, never its network name; PATCHLANE_HOST"),
     "manifest": Word("manifest.yaml, generated from packs and receipts: which pack is validated, and on which host"),
-    "lock": Word("model/patches.lock: the patches that training uses, by digest"),
+    "lock": Word("model/patches.lock, one for each stack: the patches that training uses, by digest"),
     "path": Word("an implementation of a kind of layer; a run says which each layer takes, --path asks for one"),
     "recipe": Word("all options of a training run under one name, for one kind of host; model/definition/recipes.py"),
     "coverage": Word("the patched lines that the first steps of a training run executed, by layer; coverage.json"),

@@ -29,13 +29,14 @@ class Applied:
     """One pack's patch on the pristine tree, with the digests of each touched file before and after it."""
 
     pack: Pack
+    patch: Path
     tree: Tree
     images: dict[str, tuple[str, str]]  # path: sha256 before, after
 
     def hunks(self, merged: Path) -> list[Hunk]:
         """The pack's changed lines as they lie in the merged tree."""
         strip = patching.strip_for(merged, self.pack.upstream.source_root)
-        return [_moved(hunk, self.tree.path, merged) for hunk in patching.hunks(self.pack.patch, strip, after=True)]
+        return [_moved(hunk, self.tree.path, merged) for hunk in patching.hunks(self.patch, strip, after=True)]
 
 
 def image(tree: Path, name: str) -> str:
@@ -44,12 +45,13 @@ def image(tree: Path, name: str) -> str:
     return file_sha256(path) if path.is_file() else ABSENT
 
 
-def apply_alone(store: Store, pristine: Tree, pack: Pack) -> Applied:
-    """``pack``'s fix.patch on the pristine tree. Raises PatchlaneError unless it applies clean."""
+def apply_alone(store: Store, pristine: Tree, pack: Pack, patch: Path | None = None) -> Applied:
+    """``patch`` of ``pack``, its fix.patch by default, on the pristine tree. PatchlaneError unless it applies clean."""
+    patch = patch or pack.patch
     strip = patching.strip_for(pristine.path, pack.upstream.source_root)
-    tree = patching.patched_tree(store, pristine, pack.patch, strip, pack.number, pack.upstream.source_root)
-    names = sorted({hunk.path for hunk in patching.hunks(pack.patch, strip, after=True)})
-    return Applied(pack, tree, {name: (image(pristine.path, name), image(tree.path, name)) for name in names})
+    tree = patching.patched_tree(store, pristine, patch, strip, pack.number, pack.upstream.source_root)
+    names = sorted({hunk.path for hunk in patching.hunks(patch, strip, after=True)})
+    return Applied(pack, patch, tree, {name: (image(pristine.path, name), image(tree.path, name)) for name in names})
 
 
 def merge(store: Store, pristine: Tree, applied: Sequence[Applied]) -> Tree:

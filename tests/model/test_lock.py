@@ -12,7 +12,7 @@ from packaging.tags import cpython_tags
 from typer.testing import CliRunner
 
 import model.lock as lock_verb
-from model.patched import lock, lock_file, overlay
+from model.patched import lock, lock_file, overlay, stacks
 from reproducers.base.errors import PatchlaneError
 from reproducers.record import schema
 from reproducers.upstream import pins
@@ -22,6 +22,7 @@ pytestmark = pytest.mark.upstream
 DSA = "megatron/core/transformer/experimental_attention_variant/dsa.py"  # packs 01 and 12 change it
 UNTOUCHED = "megatron/core/transformer/mlp.py"
 OTHER = "f" * 64
+RELEASED = stacks.named()
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def altered(tmp_path):
     """The committed lock with (old, new) replaced once, in a file of its own."""
 
     def write(old, new):
-        text = lock_file.LOCK.read_text()
+        text = RELEASED.lock.read_text()
         assert old in text
         path = tmp_path / "patches.lock"
         path.write_text(text.replace(old, new, 1))
@@ -75,8 +76,8 @@ def refusal(call, *args, **kwargs):
 
 
 def test_the_committed_lock_is_what_the_packs_give(everything):
-    assert lock_file.LOCK.read_text() == lock_file.render(lock_file.of(everything))
-    assert set(lock_file.read().packs) == {pack.id for pack in overlay.chosen("all")}
+    assert RELEASED.lock.read_text() == lock_file.render(lock_file.of(everything), RELEASED)
+    assert set(lock_file.read(RELEASED).packs) == {pack.id for pack in overlay.chosen("all")}
 
 
 def test_every_wheel_of_a_release_gives_the_same_lock(everything):
@@ -86,7 +87,7 @@ def test_every_wheel_of_a_release_gives_the_same_lock(everything):
         tags = list(cpython_tags((3, minor), platforms=["manylinux_2_28_x86_64"]))
         trees.append(pins.base_tree(Store(), live, live.pins["live"], {"tags": tags}))
     assert trees[0].digest != trees[1].digest  # two wheels indeed
-    locked = lock_file.read().stack["megatron-core"].sources
+    locked = lock_file.read(RELEASED).stack["megatron-core"].sources
     assert [lock_file.sources_digest(tree) for tree in trees] == [locked, locked]
 
 
@@ -118,7 +119,7 @@ def test_a_file_of_no_pack(tampered, change):
 
 
 def test_another_patch_than_the_locks(everything, altered):
-    pack12 = lock_file.read().packs["pack12"]
+    pack12 = lock_file.read(RELEASED).packs["pack12"]
     said, remedy = refusal(lock.verify, everything, altered(pack12.patch, OTHER))
     assert f"pack12 fix.patch: {OTHER} and {pack12.patch}" in said
     assert remedy.startswith("python -m model.lock check;") and remedy.endswith(": python -m model.lock write")
@@ -135,10 +136,10 @@ def test_another_release_or_an_unlocked_pack(everything, altered):
 
 
 def test_a_lock_that_is_none(tmp_path, altered):
-    said, remedy = refusal(lock_file.read, altered("schema_version: 1", "schema_version: 2"))
+    said, remedy = refusal(lock_file.read, RELEASED, altered("schema_version: 1", "schema_version: 2"))
     assert "patches.lock:2: schema_version: " in said
     assert remedy == "python -m model.lock write"
-    refusal(lock_file.read, tmp_path / "gone.lock")
+    refusal(lock_file.read, RELEASED, tmp_path / "gone.lock")
 
 
 def test_upstream_imported_from_elsewhere(everything, monkeypatch, tmp_path):
@@ -162,7 +163,7 @@ def test_resuming_on_others(everything, caplog):
     record = lock.as_record(everything)
     fewer = overlay.build(Store(), overlay.chosen("1,2,4,5,9,16,17"), "cpu")
     said, remedy = refusal(lock.compare, record, fewer)
-    assert f"pack12 fix.patch: {lock_file.read().packs['pack12'].patch} and nothing" in said
+    assert f"pack12 fix.patch: {lock_file.read(RELEASED).packs['pack12'].patch} and nothing" in said
     assert f"megatron-core {DSA} merged: " in said
     assert "--patches-changed-ok" in remedy
     assert not caplog.records
@@ -184,8 +185,8 @@ def test_resuming_on_a_changed_record(everything, where):
 
 def test_the_verbs(monkeypatch, tmp_path, altered):
     path = altered("release: 0.7.0", "release: 0.7.1")
-    committed = lock_file.LOCK.read_text()
-    monkeypatch.setattr(lock_file, "LOCK", path)
+    committed = RELEASED.lock.read_text()
+    monkeypatch.setattr(stacks.Stack, "lock", path)
     result = CliRunner().invoke(lock_verb.app, ["check"])
     assert (result.exit_code, result.output.splitlines()[0]) == (
         1,

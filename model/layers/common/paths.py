@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from model.definition.run import Run
@@ -19,6 +19,7 @@ from reproducers.base.errors import CannotTestHere, PatchlaneError
 logger = logging.getLogger("model.paths")
 AUTO = "auto"  # what is asked for unless a path is named
 Need = Callable[[Size, Run], str | None]
+NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,14 @@ def _bf16(size: Size, run: Run) -> str | None:
 
 def _rows(size: Size, run: Run) -> str | None:
     return "the stream is not rows of one length" if run.row is None else None
+
+
+def _mimo(size: Size, run: Run) -> str | None:
+    return None if size.mamba.mimo else "Mamba-3 is SISO"
+
+
+def _siso(size: Size, run: Run) -> str | None:
+    return "Mamba-3 is MIMO" if size.mamba.mimo else None
 
 
 def _whole_chunks(size: Size, run: Run) -> str | None:
@@ -101,10 +110,11 @@ KINDS = {
     "mamba3": Kind(
         "Mamba-3",
         {
-            "tilelang_rows": (_gpu, _rows, _whole_chunks),
-            "tilelang": (_gpu,),
+            "tilelang_rows": (_gpu, _mimo, _rows, _whole_chunks),
+            "tilelang": (_gpu, _mimo),
+            "triton": (_siso, _gpu),
             "torch": (),
-            "torch_rows": (_rows, _whole_chunks),
+            "torch_rows": (_mimo, _rows, _whole_chunks),
         },
     ),
     "m2rnn": Kind("M²RNN", {"triton": (_triton, _gpu_or_interpreter), "torch": ()}),
@@ -121,7 +131,7 @@ KINDS = {
         },
     ),
     "shared": Kind("shared experts", {"beside": (_gpu, _experts_elsewhere), "after": ()}),
-    "loss": Kind("cross entropy", {"liger_unread": (_gpu,), "liger": (_gpu,), "torch": ()}),
+    "loss": Kind("cross entropy", {"liger_unread": (_gpu,), "liger": (_gpu,), "torch": (), "linear": ()}),
     "wgrad": Kind("weight gradients", {"fused": (_gpu, _bf16), "added": ()}),
 }
 
@@ -134,23 +144,29 @@ def asked(pairs: Iterable[str]) -> dict[str, str]:
     return named
 
 
-def able(size: Size, run: Run) -> dict[str, list[tuple[str, str | None]]]:
-    """{kind: [(path, what it lacks here)]}, best first; None: it lacks nothing."""
+def able(size: Size, run: Run, gone: Mapping[str, str] = NOTHING) -> dict[str, list[tuple[str, str | None]]]:
+    """{kind: [(path, what it lacks here)]}, best first; None: it lacks nothing.
+
+    ``gone``: {"kind=path": why upstream's code cannot run it}.
+    """
     lacks = {
-        kind: [(path, [need(size, run) for need in needs]) for path, needs in of.paths.items()]
+        kind: [
+            (path, [gone.get(f"{kind}={path}"), *(need(size, run) for need in needs)])
+            for path, needs in of.paths.items()
+        ]
         for kind, of in KINDS.items()
     }
     return {kind: [(path, next(filter(None, said), None)) for path, said in of] for kind, of in lacks.items()}
 
 
-def choose(size: Size, run: Run) -> dict[str, Path]:
-    """Every kind's path: the one that ``run`` asks for, else the first that lacks nothing.
+def choose(size: Size, run: Run, gone: Mapping[str, str] = NOTHING) -> dict[str, Path]:
+    """Every kind's path: the one that ``run`` asks for, else the first that lacks nothing; ``gone`` as ``able`` has it.
 
     PatchlaneError for a kind or path that there is not, CannotTestHere for one that is asked for and cannot run here.
     """
     for kind, path in run.paths.items():
         _known(kind, path)
-    return {kind: _choose(kind, run.paths.get(kind, AUTO), paths) for kind, paths in able(size, run).items()}
+    return {kind: _choose(kind, run.paths.get(kind, AUTO), paths) for kind, paths in able(size, run, gone).items()}
 
 
 def _known(kind: str, path: str) -> None:

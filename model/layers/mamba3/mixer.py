@@ -1,4 +1,4 @@
-"""The Mamba-3 MIMO mixer: mamba-ssm's own ``Mamba3`` on one flat stream of tokens.
+"""The Mamba-3 mixer: mamba-ssm's own ``Mamba3`` on one flat stream of tokens.
 
 On CUDA its TileLang kernels run, elsewhere ``mamba3_mimo_reference`` takes their place in the same module. The kernels
 of 2.3.2.post1 have these demands, all met here without reading ``cu_seqlens`` on the host:
@@ -11,6 +11,8 @@ of 2.3.2.post1 have these demands, all met here without reading ``cu_seqlens`` o
 Their set-up does read the bounds on the host, per document (mamba3_mimo_utils.py:659-665 and 1292-1303), and compiles a
 kernel for each number of documents (:384), so pad ``cu_seqlens`` with empty documents to a fixed length. Their backward
 refuses group counts between 1 and that of the heads (mamba3_mimo_bwd_varlen.py:1390) unless pack 05 is applied.
+
+Of rank 1 it is SISO: its Triton kernels take a stream, packed or of one document, as it is.
 Source: mamba_ssm/modules/mamba3.py @ a14b1dff0454a3bc27d9eb31355dc01e4b2490ec.
 """
 
@@ -37,7 +39,8 @@ class Mamba3Mixer(nn.Module):  # type: ignore[misc]
         """``row``: tokens of a row, for the paths that take the stream as rows (``model.layers.mamba3.rows``)."""
         super().__init__()
         self.mamba, self.path, self.row = mamba, path, row
-        for name in FP32:
+        self.fp32 = [name for name in FP32 if hasattr(mamba, name)]  # SISO has no projections
+        for name in self.fp32:
             getattr(mamba, name)._keep_fp32 = True
 
     def forward(self, hidden: Tensor, cu_seqlens: Tensor) -> Tensor:
@@ -47,7 +50,7 @@ class Mamba3Mixer(nn.Module):  # type: ignore[misc]
         parameter that the kernels read as fp32.
         """
         _check_bounds(hidden, cu_seqlens)
-        if self.path.startswith("tilelang"):
+        if not self.path.startswith("torch"):
             self._check_fp32()
         if self.path.endswith("_rows"):
             assert self.row is not None
@@ -57,7 +60,7 @@ class Mamba3Mixer(nn.Module):  # type: ignore[misc]
         return out.squeeze(0)
 
     def _check_fp32(self) -> None:
-        cast = [name for name in FP32 if getattr(self.mamba, name).dtype != torch.float32]
+        cast = [name for name in self.fp32 if getattr(self.mamba, name).dtype != torch.float32]
         if cast:
             raise TypeError(
                 f"Mamba-3's kernels read {', '.join(cast)} as float32, but a cast changed the dtype"
@@ -85,11 +88,11 @@ def build_mamba3(
             f"Mamba-3: {expand} x {hidden} channels make no whole number of heads of {headdim} in {ngroups} groups"
         )
     module, plain = upstream.import_mamba3(), path.startswith("torch")
-    if not plain and (missing := upstream.kernels_missing(module, device)):
+    if path.startswith("tilelang") and (missing := upstream.kernels_missing(module, device)):
         raise CannotTestHere(f"--path mamba3={path}: {missing}", "--path mamba3=torch")
     mamba = (upstream.torch_class(module.Mamba3) if plain else module.Mamba3)(
         hidden, d_state=d_state, expand=expand, headdim=headdim, ngroups=ngroups, rope_fraction=rope_fraction,
-        dt_min=dt_min, dt_max=dt_max, A_floor=A_floor, is_mimo=True, mimo_rank=rank, chunk_size=chunk,
+        dt_min=dt_min, dt_max=dt_max, A_floor=A_floor, is_mimo=rank > 1, mimo_rank=rank, chunk_size=chunk,
         dtype=dtype, device=device,
     )  # fmt: skip
     if plain:

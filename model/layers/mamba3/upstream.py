@@ -13,9 +13,11 @@ import torch
 from torch import nn
 
 from model.layers.mamba3.reference import mamba3_mimo_reference
+from model.layers.mamba3.siso import mamba3_siso_reference
 from model.patched import seams
 
 KERNEL = "mamba3_mimo_combined"  # Mamba3's global name of its kernels; its value is None without tilelang
+SISO = "mamba3_siso_combined"  # and of those for SISO, in Triton
 INSTALL = "pip install mamba-ssm==2.3.2.post1 --no-build-isolation (or put its unpacked tree on PYTHONPATH)"
 
 
@@ -40,12 +42,13 @@ def import_mamba3() -> ModuleType:
 
 @functools.cache
 def torch_class(mamba3: type[nn.Module]) -> type[nn.Module]:
-    """A subclass of ``mamba3`` that runs its own code with ``mamba3_mimo_reference`` in the kernels' place.
+    """A subclass of ``mamba3`` that runs its own code with the references in the kernels' place.
 
     ``mamba3``'s module stays unchanged, so both classes can live in one process.
     """
-    names = {KERNEL: mamba3_mimo_reference}
-    methods = {method: seams.MAMBA3_TORCH(getattr(mamba3, method), names) for method in ("__init__", "forward")}
+    kernel, both = {KERNEL: mamba3_mimo_reference}, {KERNEL: mamba3_mimo_reference, SISO: mamba3_siso_reference}
+    names = {"__init__": kernel, "forward": both}
+    methods = {method: seams.MAMBA3_TORCH(getattr(mamba3, method), of) for method, of in names.items()}
     return type(f"{mamba3.__name__}Torch", (mamba3,), {**methods, "__module__": __name__})
 
 

@@ -12,7 +12,7 @@ import itertools
 import os
 import platform
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from model.patched.proof.places import PlaceHooks
 
+NOTHING: Mapping[str, str] = {}
 STEPS = 2  # the first compiles; the second shows the cost of watching
 
 
@@ -40,8 +41,9 @@ class Coverage:
     every step to ``with coverage.step():``, from its forward to its optimizer.
     """
 
-    def __init__(self, overlay: Overlay, steps: int = STEPS) -> None:
-        self._overlay, self._steps = overlay, steps
+    def __init__(self, overlay: Overlay, steps: int = STEPS, paths: Mapping[str, str] = NOTHING) -> None:
+        """``paths``: the run's {kind: path}; a consumer that is one only under a path counts where it was chosen."""
+        self._overlay, self._steps, self._paths = overlay, steps, {f"{kind}={name}" for kind, name in paths.items()}
         self._tree = Path(os.path.commonpath([tree.path.resolve() for tree in overlay.trees.values()]))
         self._hunks = {
             applied.pack.id: [_placed(hunk, tree, self._tree) for hunk in applied.hunks(tree.path)]
@@ -122,7 +124,7 @@ class Coverage:
         packs = {
             applied.pack.id: PackCoverage(
                 title=applied.pack.title,
-                consumed_by=applied.pack.consumed_by,
+                consumed_by=[entry for entry in applied.pack.consumed_by if self._holds(entry)],
                 hunks=[self._hunk(hunk, report) for hunk in self._hunks[applied.pack.id]],
             )
             for applied in self._overlay.packs
@@ -137,6 +139,11 @@ class Coverage:
             device=self._overlay.device, python=platform.python_version(), packs=packs, foreign=foreign,
             seconds_building=self.seconds_building, seconds_watched=self.seconds_watched,
         )  # fmt: skip
+
+    def _holds(self, consumer: str) -> bool:
+        """Whether "LANE MODULE KIND=PATH: what" has no path or the run's."""
+        path = consumer.partition(":")[0].split()[2:]
+        return not path or path[0] in self._paths
 
     def _short(self, file: str) -> str:
         """A watched file's path inside its own tree."""

@@ -55,7 +55,8 @@ def test_the_accounting_is_what_is_built(megatron, name):
 def test_totals():
     totals = {name: parameters.total(SIZES[name]) for name in SIZES}
     assert totals == {
-        "nam56r": 4_727_618_912, "nam56r_wide": 5_815_688_056, "nam56r_quarter": 1_681_607_000, "nam56r_tiny": 2_135_816
+        "nam56r": 4_727_618_912, "nam56r_wide": 5_815_688_056, "nam56r_quarter": 1_681_607_000,
+        "nam56r_tiny": 2_135_816, "nam56r_siso": 1_974_536,
     }  # fmt: skip
 
 

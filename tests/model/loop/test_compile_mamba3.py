@@ -38,7 +38,9 @@ def compiled(tmp_path, monkeypatch):
     monkeypatch.setenv("TILELANG_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     done = []
-    monkeypatch.setattr(compile_mamba3, "compile_all", lambda size, patches, fixed: done.append((size.name, fixed)))
+    monkeypatch.setattr(
+        compile_mamba3, "compile_all", lambda size, patches, fixed, stack: done.append((size.name, fixed))
+    )
     return done
 
 

@@ -71,7 +71,23 @@ def test_every_path_can_be_asked_for_where_nothing_lacks():
     for kind, of in KINDS.items():
         for path in of.paths:
             run = {**ON_GPU, "expert_parallel": 1 if path == "grouped_mm" else 4, "row": 4096}
-            assert paths.choose(SIZE, Run(**run, paths={kind: path}))[kind] == Path(path, "asked for")
+            size = SIZES["nam56r_siso"] if path == "triton" and kind == "mamba3" else SIZE
+            assert paths.choose(size, Run(**run, paths={kind: path}))[kind] == Path(path, "asked for")
+
+
+def test_siso_has_its_own_kernels():
+    size, run = SIZES["nam56r_siso"], {**ON_GPU, "row": 4096}
+    assert paths.choose(size, Run(**run))["mamba3"].name == "triton"
+    assert paths.choose(size, Run())["mamba3"].name == "torch"
+    with pytest.raises(CannotTestHere, match="SISO"):
+        paths.choose(size, Run(**run, paths={"mamba3": "tilelang"}))
+
+
+def test_what_the_stacks_code_cannot_run_is_not_taken():
+    gone = {"loss=liger_unread": "pack 09 is not in it"}
+    assert paths.choose(SIZE, Run(**ON_GPU), gone)["loss"] == Path("liger", "liger_unread: pack 09 is not in it")
+    with pytest.raises(CannotTestHere, match="pack 09 is not in it"):
+        paths.choose(SIZE, Run(**ON_GPU, paths={"loss": "liger_unread"}), gone)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,0 +1,26 @@
+"""Paths that only some stacks' code can run, by the code of upstream, or of a pack, that each rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from model.patched import seams
+
+# {"kind=path": ("module:qualified name", a word in its code)}: pack 09's function, and what pack 11 gives HybridModel
+NEEDED = {
+    "loss=liger_unread": (
+        "liger_kernel.ops.fused_linear_cross_entropy:fused_linear_cross_entropy_per_token_backward", "grad"
+    ),
+    "loss=linear": ("megatron.core.models.hybrid.hybrid_model:HybridModel.__init__", "LinearCrossEntropyModule"),
+}  # fmt: skip
+
+
+def lacking(roots: Iterable[str | Path]) -> dict[str, str]:
+    """{"kind=path": why it cannot run} for the code in ``roots``, which is not imported."""
+    places = list(roots)
+    return {
+        path: f"with its patches the stack's {name.partition('.')[0]} has no {name.partition(':')[2]} with {word}"
+        for path, (name, word) in NEEDED.items()
+        if word not in (seams.source(name, places) or "")
+    }
