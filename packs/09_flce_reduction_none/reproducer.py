@@ -246,7 +246,7 @@ def options(p: probe.Probe, function: Any, case: Case, limit: float) -> None:
     full = replace(case, x=case.x.float(), w=case.w.float(), b=None if case.b is None else case.b.float())
     with torch.autocast(case.go.device.type, torch.bfloat16):
         got = grads(function, full)
-    # bf16, as below for the cuda lane
+    # autocast computes in bf16 on either lane
     p.error("ignored tokens, autocast", worst(got, want), BF16, reference="eager fp64", bug_above=BUG)
 
 
