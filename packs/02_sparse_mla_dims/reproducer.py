@@ -249,7 +249,10 @@ def check_drawn(p: probe.Probe, launches: Launches, s: int, device: str) -> None
     def error(channels: tuple[int, int], heads: int, b: int, topk: int, fewer: int) -> float:
         launches.clear()
         x = draw((sum(channels), channels[0], heads), s - fewer, b, topk, device)
-        got, true = layer(p, x)(), exact(x)
+        try:
+            got, true = layer(p, x)(), exact(x)
+        except Exception:  # then this check fails, and tells the simplest shape that does it
+            return math.inf
         if any(a.shape != t.shape or a.dtype != torch.bfloat16 for a, t in zip(got, true, strict=True)):
             return math.inf
         return max(map(distance, got, true))

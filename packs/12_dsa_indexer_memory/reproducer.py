@@ -333,7 +333,10 @@ def check_drawn(p: probe.Probe, name: str, device: str, most: int, count: int, *
 
     def over(**drawn: Any) -> float:
         call = Call(p, Case(**drawn), device)
-        return compare(call, call.run()).over(LIMITS[call.case.dtype])
+        try:
+            return compare(call, call.run()).over(LIMITS[call.case.dtype])
+        except Exception:  # then this check fails, and tells the simplest case that does it
+            return math.inf
 
     space = sizes | SPACE | {key: st.sampled_from(values) for key, values in fixed.items()}
     p.drawn(f"{name}: errors over their limits", over, 1, space=space, count=count, reference="fp64")
@@ -537,7 +540,7 @@ def reproduce(p: probe.Probe) -> None:
         check_memory(p, "meta")
         for name, case in (SMALL | LONG | HALF).items():
             check_numbers(p, name, Call(p, case, "cpu"))
-        check_drawn(p, "drawn", "cpu", 90, 40)
+        check_drawn(p, "drawn", "cpu", 80, 30)
         check_neighbours(p, "cpu")
         small = layer(p, "cpu", 40, 2, hidden_size=96, num_attention_heads=3, dsa_indexer_n_heads=4, dsa_indexer_topk=8)
         for coefficient in (0.0, 1e-3):
@@ -545,7 +548,7 @@ def reproduce(p: probe.Probe) -> None:
         torch.Tensor.is_cuda = pretended  # type: ignore[method-assign]
         for name, case in (TRITON | HALF).items():
             check_numbers(p, f"as on a GPU, {name}", Call(p, case, "cpu"))
-        check_drawn(p, "drawn, as on a GPU", "cpu", 200, 12)
+        check_drawn(p, "drawn, as on a GPU", "cpu", 200, 8)
         return
     p.megatron_cpu()
     check_memory(p, "cuda")
