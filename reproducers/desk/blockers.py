@@ -33,9 +33,14 @@ def fixes(pack: Pack) -> list[str]:
 
 
 def _later(pack: Pack, name: str) -> bool:
-    """Whether the pin is a later release than the live one, or a commit; releases before a regression have no bug."""
+    """Whether the pin is a later release than the live one, or a commit; releases before a regression have no bug.
+
+    A pin beside other needs than the live one's says nothing: it may be they that mend the bug.
+    """
     from packaging.version import Version
 
+    if name != "fixed" and set(pack.pins[name].needs) != set(pack.pins["live"].needs):
+        return False
     live, other = pack.pins["live"].release, pack.pins[name].release
     return live is None or other is None or Version(other) > Version(live)
 

@@ -90,6 +90,8 @@ def test_an_earlier_release_without_the_bug_is_no_fix(pack):
         "before": Pin(release="0.9", artifacts=artifacts, expect="healthy"),
     }
     assert rules(pack.model_copy(update={"pins": pins})) == []
+    pins["beside"] = Pin(release="1.1", artifacts=artifacts, needs=["other-2"], expect="healthy")  # which may mend it
+    assert rules(pack.model_copy(update={"pins": pins})) == []
     pins["after"] = Pin(release="1.1", artifacts=artifacts, expect="healthy")
     assert rules(pack.model_copy(update={"pins": pins})) == ["fixed upstream"]
 
