@@ -1,4 +1,4 @@
-"""Write, check or explain the lock of a stack (model/stacks.yaml): the patches and trees that a run may train on.
+"""Write, check or explain the lock of a stack: the patches and trees that a run may train on, by digest.
 
 ``python -m model.lock write`` makes the lock anew from packs and manifest, ``check`` compares it with them, ``table``
 prints what each pack is worth on the stack, and ``page`` writes docs/stacks.md with the tables of all.
