@@ -256,7 +256,9 @@ class Watch:
         done.add(id(fn))
         code = fn.fn.__code__
         if code.co_filename in self.ranges:
-            self._compiled(code.co_filename, fn.starting_line_number, fn.src, "triton")
+            # the compiler gets the text without its decorators, which the first line counts from
+            decorators = len(inspect.getsourcelines(fn.fn)[0]) - len(fn.src.splitlines())
+            self._compiled(code.co_filename, fn.starting_line_number, fn.src, "triton", decorators)
         for name in code.co_names:
             self._triton_function(fn.fn.__globals__.get(name), done)
 
@@ -273,8 +275,8 @@ class Watch:
             self.functions.setdefault(key, set()).update(shas)
         self.sources |= sources
 
-    def _compiled(self, name: str, first: int, text: str, compiler: str) -> None:
-        last = first + len(text.splitlines()) - 1
+    def _compiled(self, name: str, first: int, text: str, compiler: str, decorators: int = 0) -> None:
+        last = first + decorators + len(text.splitlines()) - 1
         sha = hashlib.sha256(text.encode()).hexdigest()
         self.sources[name, first] = {"first": first, "last": last, "sha256": sha, "compiler": compiler}
         self._answered(name, range(first, last + 1))
