@@ -281,3 +281,16 @@ def test_hash_is_of_meaning_not_of_place(tmp_path):
     assert file_functions(here / "m.py") == file_functions(below / "m.py")
     codes = [compile(f"def f(): return {value}", "x", "exec") for value in (1, 2)]
     assert len({code_sha256(code) for code in codes}) == 2
+
+
+def test_a_compiled_kernel_reaches_to_its_last_line_under_decorators(tmp_path):
+    text = "def jit(function):\n    return function\n\n\n@jit\ndef kernel(x):\n    y = x\n    return y\n"
+    path = write_tree(tmp_path, {"kernels.py": text}) / "kernels.py"
+    names: dict = {}
+    exec(compile(text, str(path), "exec"), names)
+    function = names["kernel"]
+    compiled = types.SimpleNamespace(fn=function, src=text[text.index("def kernel") :], starting_line_number=5)
+    watch = Watch(tmp_path, {"kernels.py": [[8, 8]]})
+    watch._triton_function(compiled, set())
+    (source,) = watch.report()["kernels.py"]["compiled"]
+    assert (source["first"], source["last"]) == (5, 8)
