@@ -67,14 +67,18 @@ def short_sha(case: Case) -> Iterator[Breach | Skip]:
             yield Breach(*case.locate(sha), f"{sha} is a short SHA", SHA_MEND)
 
 
-@rule("link-known", "every commit and thread that is linked is a pin or a thread of the pack's record")
+@rule(
+    "link-known",
+    "every commit and thread that is linked is a pin or a thread of the pack's record, or was tried by a receipt",
+)
 def known(case: Case) -> Iterator[Breach | Skip]:
     remedy = f"look it up and record it in {case.pack.folder.name}/pack.yaml, upstream_state.threads"
     for link, path in _links(case):
         blob, thread = BLOB.match(path), THREAD.match(path)
         if DIFF.match(path):
             continue
-        if blob and FULL.fullmatch(blob[2]) and not (_concerns(case, blob[1]) and blob[2] in case.record_text):
+        named = blob and (blob[2] in case.record_text or blob[2] in case.entry.tried)
+        if blob and FULL.fullmatch(blob[2]) and not (_concerns(case, blob[1]) and named):
             yield Breach(*case.locate(link), f"{link}: the pack's record does not name {blob[2]}", remedy)
         if thread and not any(f"/{thread[1]}/".lower() in t.lower() for t in _threads(case, thread[2])):
             yield Breach(*case.locate(link), f"{link} is no thread of the pack's record", remedy)
