@@ -155,7 +155,7 @@ def test_a_full_disk_is_told_with_the_remedy(parts, tmp_path, monkeypatch, capsy
 def test_unknown_pins_are_refused_with_the_known_ones(tmp_path, pins):
     with pytest.raises(PatchlaneError) as caught:
         bundle.collect(Store(tmp_path / "store", offline=True), ["pack05", "pack16"], pins, "cp312-linux-x86_64")
-    assert caught.value.remedy == "--pins live,fixed,main"
+    assert caught.value.remedy == "--pins live,fixed,main,dev"
 
 
 def test_a_pack_without_any_of_the_pins_is_refused(tmp_path):

@@ -48,7 +48,7 @@ def verify(overlay: Overlay, path: Path | None = None) -> None:
         listed = "\n  ".join(rows)
         raise PatchlaneError(
             f"code differs from {stack.lock.name} (there, here):\n  {listed}",
-            f"{CHECK}{stack.option}; if this is intended: {lock_file.write_command(stack)}",
+            f"{f'{CHECK} {stack.option}'.strip()}; if this is intended: {lock_file.write_command(stack)}",
         )
     rows = [row for name in overlay.trees for row in _tampered(overlay, name)]
     if rows:

@@ -89,7 +89,7 @@ def current(store: Store, stack: Stack, clone: Path | None = None) -> Lock:
 
 def write_command(stack: Stack) -> str:
     """The command that makes the stack's lock anew."""
-    return f"python -m model.lock write{stack.option}"
+    return f"python -m model.lock write {stack.option}".strip()
 
 
 def render(lock: Lock, stack: Stack) -> str:

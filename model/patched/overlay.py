@@ -127,7 +127,7 @@ def chosen(patches: str, checkpoints: bool = False, stack: Stack | None = None) 
         wanted = schema.select(patches.split(","), packs)
         for pack in wanted:
             if pack not in able:
-                remedy = f"--patches all; python -m model.lock table{stack.option} says why"
+                remedy = f"--patches all; python -m model.lock table --stack {stack.name} says why"
                 raise PatchlaneError(f"{pack.id} has no patch for the stack {stack.name} ({stack})", remedy)
     if checkpoints:
         added = [pack for pack in able if pack.number in CHECKPOINTS and pack not in wanted]

@@ -57,7 +57,7 @@ class Stack(Model):
     @property
     def option(self) -> str:
         """What a command needs to mean this stack."""
-        return "" if self.name == DEFAULT else f" --stack {self.name}"
+        return "" if self.name == DEFAULT else f"--stack {self.name}"
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {self.label(name)}" for name in self.code)

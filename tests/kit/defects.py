@@ -11,6 +11,7 @@ MILES = "https://github.com/radixark/miles/pull/975"  # a thread of pack 16
 LIVE = "5be9626709af2722333bf54797c954c09edeada3"
 HERE = "capture ends with a `RuntimeError` in `dsa.py`."
 FULL = "+            # A fill; torch.tensor makes the host wait for its copy and cannot be captured.\n"
+ADDED = "uniform = torch.all(all_lens == sq)"  # by pack 01's patch
 
 
 @dataclass
@@ -208,6 +209,7 @@ PLANTED = [
     exempted("exemption", "{rule: gfm-fence, pack: pack99, match: fence, reason: none}"),
 ]
 HARMLESS = [
+    Edit("pack-unreached", RECORD, "  cpu:\n", f"  cpu:\n    unreached: [{{line: {ADDED!r}, reason: none}}]\n"),
     paragraph("gfm-fence", "````\n```\n````"),
     paragraph("gfm-table", "| a | b |\n|---|---|\n| c \\| d | e |"),
     paragraph("gfm-link", f"[one]({UPSTREAM}/pull/5246), and `[not](a link)`"),
@@ -242,7 +244,7 @@ HARMLESS = [
     Edit("patch-minimal", PATCH, BOTH, BOTH.replace("+    if H % G != 0:\n", "+\n"), base=5),
     commented("patch-leftover", "# blueprint(x) is not a print"),
     Edit("header-grammar", PATCH, "Upstream-Status: Pending", "Upstream-Status: Submitted"),
-    Edit("header-export", RECORD, "review_by: 2027-02-21", "review_by: 2026-11-23"),
+    Edit("header-export", RECORD, "review_by: 2027-02-21", "review_by: 2026-12-31"),
     commented("format-upstream", "# cp_size = {  'a':1 }"),
     thread("filing-fixed", f"{UPSTREAM}/pull/7001", "merged", "neighbour"),
     thread("filing-overlap", f"{UPSTREAM}/pull/7001", "closed", "overlaps"),
