@@ -49,13 +49,16 @@ def _apply(case: Case, name: str, tree: Path) -> PatchedFiles:
     with tempfile.TemporaryDirectory(prefix="patchlane-lint-") as scratch:
         copy = Path(scratch)
         for path in paths:
+            (copy / path).parent.mkdir(parents=True, exist_ok=True)  # a new file's place is patch-scope's to judge
             if (tree / path).is_file():
-                (copy / path).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(tree / path, copy / path)
         for base in below:
             patching.apply(copy, base, strip)
         before = _read(copy, touched(sets[-1], strip))
-        fit = patching.classify(copy, patch, strip)
+        try:
+            fit = patching.classify(copy, patch, strip)
+        except PatchlaneError as error:
+            return PatchedFiles(ApplyClass.CONFLICT, error.what, before)
         if fit.kind is not ApplyClass.CLEAN:
             return PatchedFiles(fit.kind, fit.message, before)
         patching.apply(copy, patch, strip)
