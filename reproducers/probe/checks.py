@@ -140,6 +140,6 @@ def bits_sha256(values: tuple[Any, ...]) -> str:
             digest.update(f"{type(value).__name__} {len(data)}\0".encode() + data)
         else:
             digest.update(f"{value.dtype} {tuple(value.shape)}\0".encode())
-            flat = value.detach().cpu().contiguous().reshape(-1)
+            flat = value.detach().cpu().clone(memory_format=sys.modules["torch"].contiguous_format).reshape(-1)
             digest.update(flat.view(sys.modules["torch"].uint8).numpy().data)
     return digest.hexdigest()

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from toy import edited
 
 from reproducers.base.verdicts import Verdict
-from reproducers.probe.checks import worst_drawn
+from reproducers.probe.checks import bits_sha256, worst_drawn
 
 SPACE = {"size": st.integers(1, 40), "dtype": st.sampled_from(["fp32", "bf16"])}
 DRAWN = """
@@ -79,3 +79,11 @@ def test_a_fix_for_some_cases_is_refused(toy, line, verdict):
     assert check is not None
     assert check.name == "drawn total"
     assert ("simplest bad: size 7" in check.detail) == (verdict is Verdict.DIFFERENT_FAILURE)
+
+
+def test_bits_do_not_depend_on_strides():
+    torch = pytest.importorskip("torch")
+    for values in (torch.arange(12).view(3, 4), torch.arange(3.0), torch.arange(1)):
+        spread = values.repeat_interleave(2, dim=0)[::2]
+        assert bits_sha256((spread,)) == bits_sha256((values,))
+    assert bits_sha256((torch.arange(1),)) != bits_sha256((torch.arange(1, 2),))
