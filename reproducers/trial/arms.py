@@ -12,6 +12,7 @@ import errno
 import fcntl
 import functools
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
@@ -39,6 +40,7 @@ from reproducers.upstream.store import INTERPRETER
 
 KEPT_ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "LANG", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CC")
 KEEPER = Path(__file__).with_name("keeper.py")
+DRAWING = ("hypothesis", "_hypothesis_globals", "sortedcontainers")  # what a reproducer that draws cases imports
 MARK = "ARM_OF_PATCHLANE"  # variable with the arm's scratch folder, in the environment of all its processes
 PREFIX, LOCK = "patchlane-arm-", ".lock"
 POLL_S = 0.1
@@ -200,7 +202,7 @@ def _environment(spec: ArmSpec, scratch: Path) -> dict[str, str]:
         **({"LD_LIBRARY_PATH": ":".join([*folders, *inherited])} if folders else {}),
         MARK: str(scratch),
         "TMPDIR": str(scratch),
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *_drawing(scratch, sys.prefix)))),
         "PYTHONHASHSEED": "0",
         "PYTHONUNBUFFERED": "1",
         "PYTHONPYCACHEPREFIX": str(_bytecode(spec)),
@@ -211,6 +213,23 @@ def _environment(spec: ArmSpec, scratch: Path) -> dict[str, str]:
         **({"CUDA_VISIBLE_DEVICES": spec.gpu} if spec.gpu else {}),
         "PYTHONFAULTHANDLER": "1",
     }
+
+
+def _drawing(scratch: Path, prefix: str) -> list[Path]:
+    """A folder of links to the library that draws cases, where the interpreter under ``prefix`` has it from elsewhere.
+
+    Beside a bundle it is among the engine's requirements, of which an arm must see nothing else.
+    """
+    found = [importlib.util.find_spec(name) for name in DRAWING]
+    origins = [Path(spec.origin) for spec in found if spec and spec.origin]
+    if all(path.is_relative_to(prefix) for path in origins):
+        return []
+    folder = scratch / "drawing"
+    folder.mkdir()
+    for path in origins:
+        part = path.parent if path.name == "__init__.py" else path
+        (folder / part.name).symlink_to(part)
+    return [folder]
 
 
 def _bytecode(spec: ArmSpec) -> Path:

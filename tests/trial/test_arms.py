@@ -6,6 +6,7 @@ import fcntl
 import os
 import signal
 import subprocess
+import sys
 import sysconfig
 import tempfile
 import time
@@ -21,8 +22,9 @@ from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Verdict
 from reproducers.probe import Probe
 from reproducers.probe.checks import Check, Signature, judge, judge_error
+from reproducers.record.schema import load_packs
 from reproducers.trial import arms
-from reproducers.trial.arms import ArmSpec, _environment
+from reproducers.trial.arms import ArmSpec, _drawing, _environment
 
 SHORT = "    timeout_s: 2\n    memory_gib: 0.3\n"
 BAD = {
@@ -422,6 +424,24 @@ def test_libraries_of_needs_are_found(tmp_path, monkeypatch):
     need = write_tree(tmp_path, {"z3/lib/libz3.so.4.15": "", "z3/share/x.so": "", "torch/lib/readme": ""})
     spec = ArmSpec(need, need, [need], "cpu", 0, "", {}, 1, 1, need)
     assert _environment(spec, tmp_path)["LD_LIBRARY_PATH"] == f"{need}/z3/lib:/host/lib"
+
+
+def test_an_arm_beside_a_bundle_can_draw_cases_and_sees_nothing_else_of_the_engines(tmp_path):
+    assert _drawing(tmp_path, sys.prefix) == []
+    (folder,) = _drawing(tmp_path, "/elsewhere")
+    code = "import hypothesis, sys; from hypothesis import strategies, find; print(find(strategies.integers(), bool))"
+    environment = {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([sys.executable, "-S", "-c", code], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    assert {path.name for path in folder.iterdir()} <= {"hypothesis", "_hypothesis_globals.py", "sortedcontainers"}
+
+
+DRAWS = [pack for pack in load_packs() if "hypothesis" in pack.reproducer.read_text()]
+
+
+@pytest.mark.parametrize("pack", DRAWS, ids=lambda pack: pack.id)
+def test_a_host_without_the_library_that_draws_cannot_test(pack):
+    assert all("hypothesis" in lane.requires for lane in pack.lanes.values())
 
 
 def test_judge_error():
