@@ -50,7 +50,7 @@ def check(name: Named = stacks.DEFAULT, upstream: Clone = None) -> None:
 
 @app.command()
 def table(name: Named = stacks.DEFAULT, upstream: Clone = None) -> None:
-    """Print each pack's worth on the stack: needed, gone, conflicting, untried or held."""
+    """Print each pack's worth on the stack: needed, gone, absent, conflicting, untried or held."""
     typer.echo(worth.table(overlay.standings(Store(), stacks.named(name), upstream)))
 
 

@@ -84,9 +84,8 @@ def train(
     seams.check(run_record.choices(chosen, run), roots)
     if stack.device == "cuda":
         _compile(size, chosen["mamba3"].name, (recipe.micro_batch, run.row), patches, stack, place)
-    watch = Coverage(
-        stack, graphs.WATCHED if run.cuda_graphs else watching.STEPS, run_record.choices(chosen, run)
-    )  # fmt: skip
+    steps = graphs.WATCHED if run.cuda_graphs else watching.STEPS
+    watch = Coverage(stack, steps, run_record.choices(chosen, run))
     with watch.building():
         launch.start(place, stack, run, seed=1234)
         engine, trainer = _modules(size, recipe, run, launch.data_parallel(place, run))

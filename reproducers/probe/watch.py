@@ -141,9 +141,8 @@ class Watch:
         self._known[id(code), line] = code
         name = code.co_filename
         code = self.origins.get(code, code)
-        if (
-            code.co_flags & inspect.CO_NEWLOCALS and code.co_qualname != "<module>"
-        ):  # a function: its call runs its whole header
+        function = code.co_flags & inspect.CO_NEWLOCALS and code.co_qualname != "<module>"
+        if function:  # its call runs its whole header
             lines = set(self.headers[name].get(line, ())) if line == code.co_firstlineno else {line}
         elif code_sha256(code) in self.modules[name]:  # not code that another file compiled under this one's name
             lines = {line} - self.at_import[name]
