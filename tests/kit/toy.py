@@ -70,6 +70,9 @@ def first(values):
 SOURCE = {"toyup/__init__.py": "", "toyup/core.py": CORE}
 TOTAL = ("values[1:]:", "values:")
 FIRST = ('raise ValueError("empty is not supported")', "return None")
+SUM = "        result += value\n    return result\n"
+DEAD = "        result += value\n    if len(values) > 1000:\n        result = -1.0\n    return result\n"
+UNREACHED = "    memory_gib: 2\n    unreached: [{{line: {line}, reason: a toy has no long lists}}]\n"
 
 REPRODUCER = '''"""Toy claim: total() forgets the first value and first() refuses an empty list."""
 
@@ -144,6 +147,11 @@ def write_tree(root: Path, files: dict[str, str]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return root
+
+
+def listing(line: str) -> str:
+    """The toy's record with a line that its lane cannot run."""
+    return RECORD.replace("    memory_gib: 2\n", UNREACHED.format(line=line))
 
 
 def edited(*changes: tuple[str, str], core: str = CORE) -> dict[str, str]:

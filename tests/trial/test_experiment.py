@@ -2,7 +2,7 @@
 
 import pytest
 from seeded import SEEDED
-from toy import CORE, FIRST, RECORD, SOURCE, TOTAL, body, diff, edited, git, write_tree
+from toy import CORE, DEAD, FIRST, RECORD, SOURCE, SUM, TOTAL, body, diff, edited, git, listing, write_tree
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Verdict
@@ -42,16 +42,6 @@ def test_unexecuted_hunk_is_named(toy):
     run = toy.run(toy.pack(toy.patch(PATCHES["unexecuted hunk"][0])))
     assert "toyup/core.py hunk 2" in run.ruling.reason
     assert run.hunks["toyup/core.py hunk 2"] is False
-
-
-SUM = "        result += value\n    return result\n"
-DEAD = "        result += value\n    if len(values) > 1000:\n        result = -1.0\n    return result\n"
-UNREACHED = "    memory_gib: 2\n    unreached: [{{line: {line}, reason: a toy has no long lists}}]\n"
-
-
-def listing(line):
-    """The toy's record with a line that its lane cannot run."""
-    return RECORD.replace("    memory_gib: 2\n", UNREACHED.format(line=line))
 
 
 def test_a_dead_half_within_one_hunk(toy):

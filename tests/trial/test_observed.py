@@ -4,7 +4,7 @@ import json
 import os
 
 import pytest
-from toy import FIRST, TOTAL, body, edited
+from toy import DEAD, FIRST, SUM, TOTAL, body, edited
 
 from reproducers.base.verdicts import Verdict
 from reproducers.probe.arm.channel import Channel
@@ -57,8 +57,6 @@ def test_a_hostile_patch(toy, name):
     assert words in run.ruling.reason
 
 
-SUM = "        result += value\n    return result\n"
-DEAD = "        result += value\n    if len(values) > 1000:\n        result = -1.0\n    return result\n"
 LINE = '("\\n" * {above} + "{text}", __file__, "ex" + "ec")'
 MAKE = 'import builtins\nmake, run = getattr(builtins, "comp" + "ile"), getattr(builtins, "ex" + "ec")\n'
 FAKES = {

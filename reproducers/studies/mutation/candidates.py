@@ -65,4 +65,4 @@ def _candidate(root: Path, mutant: Generated) -> Candidate:
     path.write_bytes(mutant.after.encode())
     text = hand.difference(root)
     path.write_bytes(mutant.before.encode())
-    return Candidate(mutant.name, "generated", mutant.where, text)
+    return Candidate(mutant.name, "generated", mutant.where, text, *mutant.exchanged)

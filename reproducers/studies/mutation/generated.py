@@ -43,6 +43,12 @@ class Generated:
         rows = difflib.unified_diff(old, new, f"patched {self.path}", "mutant", n=1)
         return "".join(row if row.endswith("\n") else row + "\n" for row in rows)
 
+    @property
+    def exchanged(self) -> tuple[frozenset[str], frozenset[str]]:
+        """The lines that the mistake takes away and those that it puts in their place, stripped."""
+        rows = self.diff.splitlines()[3:]
+        return tuple(frozenset(row[1:].strip() for row in rows if row[0] == sign) for sign in "-+")  # type: ignore[return-value]
+
 
 def added_lines(patch: Path) -> dict[str, frozenset[int]]:
     """{Python file, as the patch names it: the numbers of the lines that the patch adds}."""

@@ -23,7 +23,7 @@ from reproducers.base.verdicts import Exit, Verdict
 from reproducers.desk.start import mutants as hand
 from reproducers.record import engine
 from reproducers.record.mutation import How, Tried
-from reproducers.record.schema import Model, Pack
+from reproducers.record.schema import Lane, Model, Pack
 from reproducers.trial.ablation import with_patch
 from reproducers.trial.arms import kill_children
 from reproducers.trial.experiment import Bench, Request, Run, bench_of, execute, with_patch_of
@@ -36,12 +36,17 @@ Ended = Callable[[int, Tried, float], None]
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A mutant to try: the ``text`` of the whole patch with the mistake in it."""
+    """A mutant to try: the ``text`` of the whole patch with the mistake in it.
+
+    ``lost`` and ``made``: the lines that the mistake takes away and those that stand in their place, stripped.
+    """
 
     name: str
     how: How
     where: str
     text: str
+    lost: frozenset[str] = frozenset()
+    made: frozenset[str] = frozenset()
 
     @property
     def sha256(self) -> str:
@@ -108,16 +113,29 @@ def prepare(pack: Pack, request: Request, tell: Callable[[str], None] = lambda l
     return Ground(run, bench, key)
 
 
-def attempt(ground: Ground, text: str) -> Run:
-    """A run of the pack with another patch, its patched arm in a store that is gone afterwards."""
+def excusing(lane: Lane, candidate: Candidate) -> Lane:
+    """The lane with what a mistake makes of its unreached lines in their place, where it changes no others.
+
+    Such a line still cannot run, and that it does not is no check's merit.
+    """
+    rows = [entry for entry in lane.unreached if entry.line in candidate.lost]
+    if not rows or candidate.lost != {entry.line for entry in rows}:
+        return lane
+    more = [entry.model_copy(update={"line": line}) for entry in rows for line in sorted(candidate.made)]
+    kept = [entry for entry in lane.unreached if entry not in rows]
+    return lane.model_copy(update={"unreached": [*kept, *more]})
+
+
+def attempt(ground: Ground, candidate: Candidate) -> Run:
+    """A run of the pack with a mutant's patch, its patched arm in a store that is gone afterwards."""
     real = ground.bench.store.root
     with scratch_folder(real / "mutants") as root, tempfile.TemporaryDirectory(prefix="patchlane-") as scratch:
         for name in COMPILERS:
             (real / "cache" / name).mkdir(parents=True, exist_ok=True)
             (root / "cache" / name).parent.mkdir(parents=True, exist_ok=True)
             (root / "cache" / name).symlink_to(real / "cache" / name)
-        bench = dataclasses.replace(ground.bench, store=Store(root))
-        return with_patch_of(with_patch(ground.run.pack, text, Path(scratch)), ground.run, bench)
+        bench = dataclasses.replace(ground.bench, store=Store(root), lane=excusing(ground.bench.lane, candidate))
+        return with_patch_of(with_patch(ground.run.pack, candidate.text, Path(scratch)), ground.run, bench)
 
 
 def outcome(ground: Ground, candidate: Candidate) -> Outcome:
@@ -125,7 +143,7 @@ def outcome(ground: Ground, candidate: Candidate) -> Outcome:
     path = ground.bench.store.root / "cache" / "mutants" / f"{json_sha256([ground.key, candidate.sha256])}.json"
     with contextlib.suppress(OSError, ValidationError):
         return Outcome.model_validate_json(path.read_bytes())
-    run = attempt(ground, candidate.text)
+    run = attempt(ground, candidate)
     made = [check.name for arm in run.patched[-1:] for check in arm.checks if check.state != "skipped"]
     result = Outcome(
         verdict=run.ruling.verdict, reason=run.ruling.reason, caught_by=_once(hand.caught(run)), checks=made

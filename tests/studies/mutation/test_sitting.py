@@ -4,7 +4,7 @@ import json
 
 import pytest
 from ready import MEAN, MUTANT
-from toy import FIRST, SOURCE, edited, write_tree
+from toy import DEAD, FIRST, SOURCE, SUM, TOTAL, edited, listing, write_tree
 from typer.testing import CliRunner
 
 from reproducers import mutate
@@ -132,6 +132,20 @@ def test_a_hand_written_mutant_has_to_be_caught_by_what_it_names(toy, pack):
     assert code == Exit.CONTRADICTED and "not caught by total, which it names, but by mean" in said
 
 
+def test_a_mistake_in_a_line_that_the_lane_cannot_run_survives(toy, monkeypatch):
+    """No check sees it, and that nothing ran it is known before."""
+    monkeypatch.setenv("PATCHLANE_STORE", str(toy.root / "store"))
+    monkeypatch.setenv("PATCHLANE_OFFLINE", "1")
+    made = toy.pack(toy.patch(edited(TOTAL, FIRST, (SUM, DEAD))), record=listing("result = -1.0"))
+    toy.publish()
+    monkeypatch.setattr(mutate, "load_named", lambda names: [made])
+    code, _, score = verb(toy)
+    dead = {m.name for m, _ in chosen(made, Asked()).generated if "-        result" in m.diff and "-1.0" in m.diff}
+    found = {tried.name: tried.verdict for tried in score.mutants if tried.name in dead}
+    assert found and set(found.values()) == {Verdict.REPRODUCED_AND_FIXED}
+    assert code == Exit.CONTRADICTED and dead <= set(score.generated.survivors)
+
+
 def test_a_pack_that_does_not_hold_is_no_ground(toy, pack, arms):
     pack.patch.write_text(toy.patch(edited(LOOSE)))
     code, _, score = verb(toy)
@@ -141,8 +155,8 @@ def test_a_pack_that_does_not_hold_is_no_ground(toy, pack, arms):
 def test_what_could_not_be_tested_is_neither_killed_nor_kept(toy, pack, monkeypatch):
     real = trying.attempt
 
-    def attempt(ground, text):
-        run = real(ground, text)
+    def attempt(ground, candidate):
+        run = real(ground, candidate)
         run.ruling = Ruling(Verdict.UNTESTABLE, "no space left")
         return run
 
@@ -240,8 +254,8 @@ def test_a_kept_score_is_evidence_and_no_statement(toy, pack, monkeypatch):
 def test_only_checks_that_ran_are_named(toy, pack, monkeypatch):
     real = trying.attempt
 
-    def attempt(ground, text):
-        run = real(ground, text)
+    def attempt(ground, candidate):
+        run = real(ground, candidate)
         run.patched[-1].checks.append(Check(name="on a GPU", role="guard", state="skipped"))
         return run
 
