@@ -25,7 +25,7 @@ def pytest_collection_modifyitems(items):
         pack = given.params.get("pack") if given else None
         if tiers.rests({mark.name for mark in item.iter_markers()}, pack, item.path.name):
             item.add_marker("rest")
-        if pack is not None and item.get_closest_marker("pack") and "cpu" in pack.lanes and tiers.covered(pack):
+        if pack is not None and item.get_closest_marker("pack") and "cpu" in pack.lanes and tiers.proved(pack):
             item.add_marker("proved")
     items.sort(key=lambda item: item.path.name != "test_packs.py")
 

@@ -10,10 +10,13 @@ import time
 
 import psutil
 import pytest
+import ready
 import tiers
 import yaml
 from toy import RECORD, REPRODUCER, TOTAL, edited, heed_interrupts
+from typer.testing import CliRunner
 
+from reproducers import mutate
 from reproducers.evidence.receipts import write
 from reproducers.record.schema import ROOT, load_packs
 from reproducers.upstream.bundle import install
@@ -199,6 +202,22 @@ def test_a_pack_whose_fix_its_receipt_refutes_is_not_covered(toy):
     pack, folder = toy.pack(toy.patch(edited(TOTAL))), toy.root / "receipts"
     write(toy.run(pack), folder, "toy", [], {})
     assert not tiers.covered(pack, folder)
+
+
+def test_a_score_holds_until_patch_reproducer_or_mutants_change(toy, monkeypatch):
+    monkeypatch.setenv("PATCHLANE_STORE", str(toy.root / "store"))
+    monkeypatch.setenv("PATCHLANE_OFFLINE", "1")
+    pack, folder = ready.write_pack(toy), toy.root / "scores"
+    assert not tiers.scored(pack, folder)
+    monkeypatch.setattr(mutate, "load_named", lambda names: [pack])
+    CliRunner().invoke(mutate.app, ["pack07", "--only", "hand", "--receipts", str(folder)])
+    assert tiers.scored(pack, folder)
+    more = pack.folder / "mutants" / "more.patch"
+    more.write_bytes((pack.folder / "mutants" / "mean.patch").read_bytes())
+    assert not tiers.scored(pack, folder)
+    more.unlink()
+    pack.reproducer.write_text(pack.reproducer.read_text() + "\n# changed\n")
+    assert not tiers.scored(pack, folder)
 
 
 def test_what_make_test_leaves_out(monkeypatch):

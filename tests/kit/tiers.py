@@ -5,8 +5,10 @@ engine would make all packs run. Instead a sample of packs runs each time, and t
 """
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.desk.start import mutants
 from reproducers.evidence import receipts
 from reproducers.evidence.manifest import changed_since
+from reproducers.record import mutation
 from reproducers.record.schema import ROOT
 from reproducers.trial.experiment import Request, expected
 
@@ -17,7 +19,7 @@ BEYOND = {"test_examination.py", "test_sitting.py", "test_bisect.py", "test_swee
 
 
 def covered(pack, folder=ROOT / "receipts"):
-    """Whether a CPU receipt in ``folder`` has the expected verdict, and reproducer, patch and pin are still its own."""
+    """Whether a CPU receipt in ``folder`` has the expected verdict, with reproducer, patch and pin as they are."""
     try:
         path = receipts.newest(pack, "cpu", folder)
         return (
@@ -27,6 +29,21 @@ def covered(pack, folder=ROOT / "receipts"):
         )
     except PatchlaneError:  # altered or broken off
         return False
+
+
+def scored(pack, folder=ROOT / "receipts"):
+    """Whether a kept score has all mutants in the pack's folder, with its patch and reproducer as they are."""
+    try:
+        score = mutation.newest(pack, folder)
+        named = {one.name for one in score.mutants if one.how == "hand" and one.tested} if score else set()
+        return named == {path.stem for path in mutants.paths(pack)} != set()
+    except PatchlaneError:  # altered
+        return False
+
+
+def proved(pack):
+    """Whether what is kept of the pack holds: its receipt, and the score of its mutants where it has a patch."""
+    return covered(pack) and (scored(pack) or not pack.patch.is_file())
 
 
 def rests(marks, pack, file):
