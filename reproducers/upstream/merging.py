@@ -19,7 +19,7 @@ from reproducers.base.files import file_sha256
 from reproducers.record.schema import Pack
 from reproducers.upstream import git, patching
 from reproducers.upstream.patching import Hunk
-from reproducers.upstream.store import Store, Tree
+from reproducers.upstream.store import Store, Tree, writable
 
 ABSENT = "absent"  # the image of a file that is not there
 
@@ -61,7 +61,7 @@ def merge(store: Store, pristine: Tree, applied: Sequence[Applied]) -> Tree:
     key = hashlib.sha256("\n".join([pristine.digest, *(patch.tree.digest for patch in applied)]).encode()).hexdigest()
 
     def fill(target: Path) -> None:
-        shutil.copytree(pristine.path, target, symlinks=True, dirs_exist_ok=True)
+        shutil.copytree(pristine.path, target, symlinks=True, copy_function=writable, dirs_exist_ok=True)
         _merge_files(target, pristine, applied)
 
     numbers = tuple(patch.pack.number for patch in applied)

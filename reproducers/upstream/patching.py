@@ -19,7 +19,7 @@ from reproducers.base.errors import PatchlaneError
 from reproducers.probe.watch import Ranges
 from reproducers.record.receipt import Executed
 from reproducers.upstream.git import git
-from reproducers.upstream.store import Store, Tree
+from reproducers.upstream.store import Store, Tree, writable
 
 COMPILED = {".pyc", ".pyo", ".pyd", ".so"}
 # what a fix has no use for, and code that means to find the probe, to deceive it or to end its process has
@@ -152,7 +152,7 @@ def patched_tree(store: Store, tree: Tree, patch: Path, strip: int, number: int,
     key = hashlib.sha256(f"{tree.digest}\0{strip}\0".encode() + patch.read_bytes()).hexdigest()
 
     def fill(target: Path) -> None:
-        shutil.copytree(tree.path, target, symlinks=True, dirs_exist_ok=True)
+        shutil.copytree(tree.path, target, symlinks=True, copy_function=writable, dirs_exist_ok=True)
         apply(target, patch, strip)
 
     return store.tree("patched", key, tree.origin.on(number), fill)

@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -37,6 +38,7 @@ LOCK_TIMEOUT_S = 900
 KEPT_DAYS = 30
 INTERPRETER = "interpreter"  # the folder of bytecode that all trees share
 SKIPPED = {".git", "__pycache__"}
+WRITE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 Fill = Callable[[Path], object]
 
 
@@ -87,6 +89,21 @@ def tree_files(root: Path) -> list[tuple[str, Path]]:
 
 def no_progress(name: str, done: int, size: int) -> None:
     """The default progress sink: it shows nothing."""
+
+
+def writable(source: str, target: str) -> None:
+    """``shutil.copytree``'s copy of a file that the owner may write, as those of the store are not."""
+    shutil.copy2(source, target)
+    path = Path(target)
+    path.chmod(path.stat().st_mode | stat.S_IWUSR)
+
+
+def _protect(root: Path) -> None:
+    """Take the write bits of a tree's files, so that an arm that writes into one fails there. Root may write still."""
+    for _, path in tree_files(root):
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        if mode & WRITE and not path.is_symlink():
+            path.chmod(mode & ~WRITE)
 
 
 class Store:
@@ -202,6 +219,7 @@ class Store:
                 inner = scratch / "tree"
                 inner.mkdir()
                 proof = fill(inner)
+                _protect(inner)
                 digest = tree_digest(inner)
                 kept = {**(proof if isinstance(proof, dict) else {}), "digest": digest, "label": str(origin)}
                 write_atomic(note, json.dumps(kept).encode())
@@ -242,10 +260,10 @@ def _stats(root: Path) -> dict[str, tuple[int, ...]]:
     for folder, folders, files in os.walk(root):
         for name in [*folders, *files]:
             try:
-                stat = os.lstat(path := f"{folder}/{name}")
+                seen = os.lstat(path := f"{folder}/{name}")
             except FileNotFoundError:  # another process makes the tree anew
                 continue
-            stats[path[start:]] = (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, stat.st_mode)
+            stats[path[start:]] = (seen.st_size, seen.st_mtime_ns, seen.st_ctime_ns, seen.st_ino, seen.st_mode)
     return stats
 
 

@@ -6,7 +6,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from toy import SOURCE, git, write_tree
+from toy import SOURCE, git, overwrite, write_tree
 
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.base.verdicts import Exit
@@ -94,7 +94,7 @@ def test_a_damaged_object_is_refused(clone, store):
 def test_a_tree_changed_together_with_its_record_is_made_anew(clone, store):
     sha = head(clone)
     tree = gittree.commit_tree(store, str(clone), sha, "toy")
-    (tree.path / "toyup/core.py").write_text("changed\n")
+    overwrite(tree.path / "toyup/core.py", "changed\n")
     record = tree.path.with_name(f"{sha}.json")
     record.write_text(json.dumps({**json.loads(record.read_text()), "digest": tree_digest(tree.path)}))
     assert gittree.commit_tree(store, str(clone), sha, "toy") == tree

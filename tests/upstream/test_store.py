@@ -18,13 +18,13 @@ from pathlib import Path
 import pytest
 from archives import make_tar, make_zip
 from filelock import FileLock
-from toy import SOURCE, named, write_tree
+from toy import SOURCE, named, overwrite, write_tree
 
 from reproducers.base.errors import CannotTestHere, PatchlaneError, StoreError
 from reproducers.base.files import file_sha256
 from reproducers.upstream import index
 from reproducers.upstream import store as stores
-from reproducers.upstream.store import Seal, Store, tree_digest, tree_files
+from reproducers.upstream.store import Seal, Store, tree_digest, tree_files, writable
 
 NAME = "toyup-1.0-py3-none-any.whl"
 
@@ -85,7 +85,7 @@ def test_offline(tmp_path, wheel, served, monkeypatch):
 
 
 def change(path):
-    (path / "toyup/m0.py").write_bytes(b"tampered")
+    overwrite(path / "toyup/m0.py", "tampered")
 
 
 def add(path):
@@ -125,7 +125,7 @@ def test_a_tree_changed_together_with_its_record_is_made_anew(tmp_path, monkeypa
     store, sha = Store(tmp_path / "s", offline=False), file_sha256(source)
     good = store.release_tree("toyup", "1.0", name, sha)
     (code,) = good.path.rglob("core.py")
-    code.write_bytes(b"x = 2\n")
+    overwrite(code, "x = 2\n")
     record = good.path.with_name(f"{sha}.json")
     record.write_text(json.dumps({"digest": tree_digest(good.path), "label": str(good.origin)}))
     assert store.release_tree("toyup", "1.0", name, sha) == good
@@ -216,6 +216,24 @@ def test_a_lock_that_another_process_keeps(tmp_path, monkeypatch):
     assert caught.value.remedy
 
 
+def test_a_trees_files_are_read_only_and_a_copy_of_one_is_not(tmp_path):
+    """A link is left alone: what it points at is not the tree's."""
+    outside = tmp_path / "outside"
+    outside.write_text("1")
+
+    def fill(target):
+        write_tree(target, SOURCE)
+        (target / "toyup/core.py").chmod(0o755)
+        (target / "link").symlink_to(outside)
+
+    tree = Store(tmp_path / "s", offline=True).tree("trees", "x", named("toy"), fill)
+    modes = {name: path.stat().st_mode & 0o777 for name, path in tree_files(tree.path)}
+    assert modes.pop("link") & 0o200 and modes.pop("toyup/core.py") == 0o555 and set(modes.values()) == {0o444}
+    copy = shutil.copytree(tree.path, tmp_path / "copy", symlinks=True, copy_function=writable)
+    assert all(path.stat().st_mode & 0o200 for _, path in tree_files(copy))
+    assert tree_digest(copy) == tree.digest
+
+
 def test_a_seal_names_a_tree_that_was_changed(tmp_path):
     store = Store(tmp_path / "s", offline=True)
     tree = store.tree("trees", "x", named("toy"), lambda target: write_tree(target, SOURCE) and None)
@@ -225,7 +243,7 @@ def test_a_seal_names_a_tree_that_was_changed(tmp_path):
     assert seal.broken() is None
     path = tree.path / "toyup/core.py"
     before = path.stat()
-    path.write_text(path.read_text().replace("0.0", "1.0", 1))
+    overwrite(path, path.read_text().replace("0.0", "1.0", 1))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     record = tree.path.with_name("x.json")
     record.write_text(json.dumps({"digest": tree_digest(tree.path), "label": "toy"}))

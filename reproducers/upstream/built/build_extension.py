@@ -21,7 +21,7 @@ from typing import Any
 from reproducers.base.errors import CannotTestHere
 from reproducers.record.origin import Origin
 from reproducers.record.schema import ROOT, Build
-from reproducers.upstream.store import Store, Tree
+from reproducers.upstream.store import Store, Tree, writable
 
 TIMEOUT_S = 840  # under the store's own lock timeout
 ASK = "import json, torch; from reproducers.upstream.built import build_extension as b; print(json.dumps(b.of_torch()))"
@@ -84,7 +84,7 @@ def ensure(store: Store, name: str, build: Build, source: Tree, sha256: str) -> 
         log.unlink(missing_ok=True)
         with tempfile.TemporaryDirectory(prefix="patchlane-build-") as scratch:
             work = Path(scratch) / "source"
-            shutil.copytree(source.path, work)
+            shutil.copytree(source.path, work, copy_function=writable)
             command = [sys.executable, "setup.py", "build_ext", "--build-lib", str(target)]
             _run([*command, "--build-temp", f"{scratch}/objects"], work, _environment(build, facts), name, log)
             if not list(target.rglob("*.so")):
