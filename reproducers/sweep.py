@@ -50,7 +50,7 @@ def main(
     from reproducers.evidence import saving, shelf
     from reproducers.studies.versions import asking, sweeping
     from reproducers.studies.versions import releases as published
-    from reproducers.studies.versions.answers import affected
+    from reproducers.studies.versions.answers import affected, listed
     from reproducers.studies.versions.commits import named
     from reproducers.trial import screen
     from reproducers.upstream.store import Store
@@ -66,7 +66,7 @@ def main(
             trees = [*taken, *trees]
             out.print(f"{pack.id}: {len(trees)} trees; left out: {len(left)}", highlight=False)
             for reason in sorted(set(left.values())):
-                out.print(f"[dim]  {reason}: {escape(', '.join(name for name in left if left[name] == reason))}[/]")
+                out.print(f"[dim]  {reason}: {escape(listed([name for name in left if left[name] == reason]))}[/]")
         asker = asking.Asker(
             pack, lane, store, recorder, [shelf.COMMITTED, receipts], upstream, again, timeout, os.cpu_count() or 1,
             lambda answer: sweeping.line(answer, out),

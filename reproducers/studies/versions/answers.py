@@ -168,5 +168,9 @@ def _range(bugs: list[Answer], doubted: list[Answer], before: Edge, after: Edge)
 
 
 def _names(answers: list[Answer]) -> str:
-    names = [short(answer.tree) for answer in answers]
+    return listed([short(answer.tree) for answer in answers])
+
+
+def listed(names: list[str]) -> str:
+    """Names one by one, or where there are many the first and the last."""
     return ", ".join(names) if len(names) <= NAMED else f"{names[0]} to {names[-1]} ({len(names)} of them)"
