@@ -149,9 +149,17 @@ def test_only_the_whole_patch_is_validated(pack, tmp_path, monkeypatch, needs_on
         assert tried("null", null_patch(pack, tree, tmp_path)).ruling.verdict is Verdict.FIX_INEFFECTIVE
     stale = tried("reversed", reversed_patch(pack, tmp_path)).ruling
     assert stale.verdict is Verdict.PATCH_STALE and "ALREADY_APPLIED" in stale.reason
-    if pack.number in ABLATED:
-        dropped = {name: tried(name, text).ruling for name, text in ablation.ablations(pack)}
-        assert dropped and all(r.verdict in WEAK for r in dropped.values()), dropped
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("pack", [pack for pack in PACKS if pack.number in ABLATED], ids=lambda pack: pack.id)
+def test_a_patch_without_one_of_its_hunks_is_refused(pack, tmp_path, monkeypatch, needs_once):
+    seen, _ = first_run(pack)
+    dropped = {
+        name: with_text(pack, seen, text, tmp_path / name.replace("/", "_"), monkeypatch).ruling
+        for name, text in ablation.ablations(pack)
+    }
+    assert dropped and all(ruling.verdict in WEAK for ruling in dropped.values()), dropped
 
 
 @pytest.mark.parametrize("pack", PACKS, ids=lambda pack: pack.id)
