@@ -128,6 +128,28 @@ def _engine(data: str, size: Any, options: dict[str, Any] | None = None, **chang
     )
 
 
+def first_weights(data: str, options: dict[str, Any], as_on_gpu: bool = False) -> dict[str, str]:
+    """{name: digest} of this rank's parameters before the first step, but for constants.
+
+    ``as_on_gpu``: by the initialisation that Megatron takes on GPUs.
+    """
+    from model.definition.sizes import SIZES
+    from model.layers import mixer
+    from model.step import megatron
+
+    mixer.device = lambda config: None
+    whole = megatron.megatron_config
+
+    def config(*given: Any) -> Any:
+        found = whole(*given)
+        found.use_cpu_initialization = not as_on_gpu
+        return found
+
+    megatron.megatron_config = config
+    engine, _ = _engine(data, SIZES["nam56r_tiny"], options, bf16=False)
+    return {name: _digest(p) for name, p in engine.inner.named_parameters() if len(p.unique()) > 2}
+
+
 def _small() -> Any:
     """Two layers, attention and experts, with MTP."""
     from model.definition.sizes import SIZES, Ngram
