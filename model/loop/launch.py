@@ -16,6 +16,10 @@ from reproducers.base.errors import PatchlaneError
 from reproducers.probe.lanes import megatron
 from reproducers.probe.ranks import Rank
 
+# Between the seeds of two pipeline stages. Megatron-LM takes 100, which is also Megatron-Core's step between the seeds
+# of expert-parallel ranks: a stage's experts would be those of the stage before, one rank on.
+STAGE_SEEDS = 100_000
+
 
 @dataclass(frozen=True)
 class World:
@@ -54,6 +58,17 @@ def data_parallel(place: World, run: Run) -> int:
     return place.size // run.pipeline_parallel
 
 
+def first_seed(seed: int, place: World, run: Run) -> int:
+    """The seed of this rank's first weights: ``seed`` on rank 0, another on each pipeline stage.
+
+    Where weights are initialised on the host each expert-parallel rank has its own too: Megatron's generators for
+    experts are of GPUs alone. All else a stage then broadcasts from its first rank. Megatron numbers the ranks of a
+    stage one after the other (``parallel_state``, order "tp-cp-ep-dp-pp" @ core_v0.19.0).
+    """
+    stage, rank = divmod(place.rank, data_parallel(place, run))
+    return seed + STAGE_SEEDS * stage + (rank % run.expert_parallel if run.on_cpu else 0)
+
+
 def stop() -> None:
     """Free NCCL's communicators in order, so that no other rank fails at its end."""
     import torch.distributed as dist
@@ -62,7 +77,10 @@ def stop() -> None:
 
 
 def start(place: World, overlay: Overlay, run: Run, seed: int) -> None:
-    """Start this rank, once a process, before Megatron is imported. Ranks meet through torchrun's rendezvous."""
+    """Start this rank, once a process, before Megatron is imported. Ranks meet through torchrun's rendezvous.
+
+    ``seed``: of the first weights (``first_seed``).
+    """
     data_parallel(place, run)
     if overlay.device == "cpu":
         os.environ["TORCHDYNAMO_DISABLE"] = "1"  # Megatron's small fusions compile for 20 s there and gain nothing
@@ -80,6 +98,7 @@ def start(place: World, overlay: Overlay, run: Run, seed: int) -> None:
         "gloo" if overlay.device == "cpu" else "cpu:gloo,cuda:nccl", init_method=meeting, rank=place.rank,
         world_size=place.size,
     )  # fmt: skip
+    seed = first_seed(seed, place, run)
     megatron.start_megatron(
         importlib.import_module, seed, Rank(place.rank, place.size),
         expert_model_parallel_size=run.expert_parallel, pipeline_model_parallel_size=run.pipeline_parallel,

@@ -13,7 +13,12 @@ from typing import Any
 import torch
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, finalize_model_grads
-from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer import (
+    OptimizerConfig,
+    ParamKey,
+    get_megatron_optimizer,
+    get_standard_config_overrides,
+)
 from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from megatron.core.transformer.module import Float16Module
@@ -31,6 +36,8 @@ from model.step import losses as parts
 from model.step.balance import Load
 from model.step.clock import Clock
 from model.step.network import Nam56r
+
+SPARED = "_no_weight_decay"  # the attribute of a parameter that is not decayed
 
 
 @dataclass(frozen=True)
@@ -67,7 +74,8 @@ class Engine:
         if run.late_reads:
             late.stand_in()
         self.counts_waits = False  # of each step, between its data and what is read of it
-        self.optimizer = get_megatron_optimizer(_adamw(recipe, run), [self.model])
+        adamw = _adamw(recipe, run)
+        self.optimizer = get_megatron_optimizer(adamw, [self.model], _overrides(adamw))
         self.schedule = _schedule(self.optimizer, recipe)
         self.config.finalize_model_grads_func = self._finalize
         self.config.grad_scale_func = self.optimizer.scale_loss
@@ -157,6 +165,12 @@ def _adamw(recipe: Recipe, run: Run) -> OptimizerConfig:
         clip_grad=recipe.clip, bf16=run.bf16, use_distributed_optimizer=True, overlap_param_gather=run.overlap_weights,
         params_dtype=torch.bfloat16 if run.bf16 else torch.float32,
     )  # fmt: skip
+
+
+def _overrides(adamw: OptimizerConfig) -> dict[ParamKey, dict[str, float]]:
+    """Megatron's, which spare parameters of one dimension from decay; it does not read ``SPARED`` of its own accord."""
+    overrides: dict[ParamKey, dict[str, float]] = get_standard_config_overrides(adamw)
+    return overrides | {ParamKey(attr=SPARED): {"wd_mult": 0.0}}
 
 
 def _schedule(optimizer: Any, recipe: Recipe) -> OptimizerParamScheduler:

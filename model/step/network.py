@@ -44,6 +44,8 @@ class Nam56r(HybridModel):
             )  # fmt: skip
         except PatchlaneError as error:
             raise _first(error) from None
+        if hasattr(self, "embedding"):  # of the first stage, and the last one's copy for MTP
+            self.embedding.word_embeddings.weight._no_weight_decay = True
         if pre_process:
             n, s = size.ngram, size.structure
             self.ngram = NgramHashEmbedding(size.hidden, size.vocab, n.rows, n.orders, n.heads, n.dim)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -126,6 +127,67 @@ def _engine(data: str, size: Any, options: dict[str, Any] | None = None, **chang
     return Engine(size, run, recipe, paths.choose(size, run)), Loader(
         Dataset(Path(data)), "train", 64, 1, structure=tuple(size.structure.fields)
     )
+
+
+def first_weights(data: str, options: dict[str, Any], as_on_gpu: bool = False) -> dict[str, str]:
+    """{name: digest} of this rank's parameters before the first step, but for constants.
+
+    ``as_on_gpu``: by the initialisation that Megatron takes on GPUs.
+    """
+    from model.definition.sizes import SIZES
+    from model.layers import mixer
+    from model.step import megatron
+
+    mixer.device = lambda config: None
+    whole = megatron.megatron_config
+
+    def config(*given: Any) -> Any:
+        found = whole(*given)
+        found.use_cpu_initialization = not as_on_gpu
+        return found
+
+    megatron.megatron_config = config
+    engine, _ = _engine(data, SIZES["nam56r_tiny"], options, bf16=False)
+    return {name: _digest(p) for name, p in engine.inner.named_parameters() if len(p.unique()) > 2}
+
+
+def _groups(engine: Any) -> Iterator[tuple[str, dict[str, Any], Any]]:
+    """(name, the optimizer's group, its state) of each parameter."""
+    names = {id(p): name for name, p in engine.inner.named_parameters()}
+    for chained in getattr(engine.optimizer, "chained_optimizers", [engine.optimizer]):
+        inner = chained.optimizer
+        for parameter, (group, at) in chained.model_param_group_index_map.items():
+            yield names[id(parameter)], inner.param_groups[group], inner.state[inner.param_groups[group]["params"][at]]
+
+
+def decays(data: str, bf16: bool) -> dict[str, float]:
+    """{name: the weight decay that AdamW takes of it}, of nam56r_tiny after a step with a decay of 0.1."""
+    from model.definition.sizes import SIZES
+
+    engine, batches = _engine(data, SIZES["nam56r_tiny"], weight_decay=0.1, bf16=bf16)
+    engine.step([next(batches)])
+    return {name: group["weight_decay"] for name, group, _ in _groups(engine)}
+
+
+def other_groups(data: str, folder: str, marked: bool) -> dict[str, Any]:
+    """Save if nothing is marked as spared from decay, else load what that saved: by name, group and moments."""
+    from model.definition.sizes import SIZES
+    from model.loop import checkpoint
+    from model.step import engine as engines
+
+    if not marked:
+        engines.SPARED = "nothing has this attribute"
+    engine, batches = _engine(data, SIZES["nam56r_tiny"], bf16=False)
+    if marked:
+        checkpoint.load(engine, Path(folder) / checkpoint.name(1))
+    else:
+        engine.step([next(batches)])
+        checkpoint.save(engine, Path(folder), 1, {})
+    found = {}
+    for name, group, state in _groups(engine):
+        moments = [_digest(state[moment]) for moment in ("exp_avg", "exp_avg_sq")]
+        found[name] = {"decay": group["weight_decay"], "moments": moments, "step": float(state["step"])}
+    return found
 
 
 def _small() -> Any:

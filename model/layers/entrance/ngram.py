@@ -61,7 +61,7 @@ class NgramHashEmbedding(nn.Module):  # type: ignore[misc]
 
     ``len(orders) * heads`` tables of prime sizes near ``rows`` × ``dim``, one flat ``nn.Embedding``; a token's rows of
     all tables, side by side, go through a projection without bias. Only the projection starts at 0: it learns from the
-    first step, the tables from the second.
+    first step, the tables from the second. The tables are not decayed (``_no_weight_decay``).
     """
 
     def __init__(
@@ -75,6 +75,7 @@ class NgramHashEmbedding(nn.Module):  # type: ignore[misc]
         self.orders, self.heads, self.pad = tuple(orders), heads, vocab
         self.sizes = prime_sizes(rows, len(orders) * heads)
         self.table = nn.Embedding(sum(self.sizes), dim)
+        self.table.weight._no_weight_decay = True
         self.projection = nn.Linear(len(self.sizes) * dim, hidden, bias=False)
         self.reset_parameters()
 

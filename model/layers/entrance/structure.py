@@ -11,7 +11,7 @@ class StructureEmbedding(nn.Module):  # type: ignore[misc]
     """Fields of a token, each embedded ``bottleneck`` wide, summed, projected to ``hidden`` without bias.
 
     Only the projection starts at 0: it learns from the first step, the embeddings from the second. If both started at
-    0, each would keep the other's gradient at 0.
+    0, each would keep the other's gradient at 0. The embeddings are not decayed (``_no_weight_decay``).
     """
 
     def __init__(self, hidden: int, factors: Mapping[str, int], bottleneck: int = 64) -> None:
@@ -19,6 +19,8 @@ class StructureEmbedding(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.factors = dict(factors)
         self.embeddings = nn.ModuleDict({name: nn.Embedding(n, bottleneck) for name, n in self.factors.items()})
+        for embedding in self.embeddings.values():
+            embedding.weight._no_weight_decay = True
         self.projection = nn.Linear(bottleneck, hidden, bias=False)
         self.reset_parameters()
 

@@ -15,9 +15,9 @@ from model.layers.m2rnn.reference import log_forget, m2rnn_reference
 class M2RNN(nn.Module):  # type: ignore[misc]
     """hidden [T, h] → [T, h]; documents do not see one another.
 
-    A_log and dt_bias [heads] and D [heads, V] are fp32 by contract (``_keep_fp32``) and not decayed
-    (``_no_weight_decay``): a cast of the model must leave them so. Initial values: W identity, D one, exp(A_log)
-    uniform in 1 to 16, softplus(dt_bias) log-uniform in 0.001 to 0.1 (the last two as Mamba-2, arXiv 2405.21060).
+    A_log and dt_bias [heads] and D [heads, V] are fp32 by contract (``_keep_fp32``): a cast of the model must leave
+    them so. They and W are not decayed (``_no_weight_decay``). Initial values: W identity, D one, exp(A_log) uniform in
+    1 to 16, softplus(dt_bias) log-uniform in 0.001 to 0.1 (the last two as Mamba-2, arXiv 2405.21060).
     """
 
     def __init__(
@@ -34,6 +34,7 @@ class M2RNN(nn.Module):  # type: ignore[misc]
         self.conv_weight = nn.Parameter(torch.empty(mixed, conv))
         self.conv_bias = nn.Parameter(torch.empty(mixed))
         self.W = nn.Parameter(torch.empty(heads, head_dim_v, head_dim_v))
+        self.W._no_weight_decay = True
         self.A_log = _kept(heads)
         self.dt_bias = _kept(heads)
         self.D = _kept(heads, head_dim_v)

@@ -32,7 +32,8 @@ FP32 = ("dt_bias", "D", "B_bias", "C_bias", "mimo_x", "mimo_z", "mimo_o")
 class Mamba3Mixer(nn.Module):  # type: ignore[misc]
     """``mamba``, a Mamba3, on a flat stream. ``path`` says which code computes its scan.
 
-    The parameters of ``FP32`` carry ``_keep_fp32 = True``: a cast of the model must leave them fp32.
+    The parameters of ``FP32`` carry ``_keep_fp32 = True``: a cast of the model must leave them fp32; and
+    ``_no_weight_decay = True``: they start at one or a quarter, or are steps and rates, and decay would pull them to 0.
     """
 
     def __init__(self, mamba: nn.Module, path: str, row: int | None = None) -> None:
@@ -41,7 +42,8 @@ class Mamba3Mixer(nn.Module):  # type: ignore[misc]
         self.mamba, self.path, self.row = mamba, path, row
         self.fp32 = [name for name in FP32 if hasattr(mamba, name)]  # SISO has no projections
         for name in self.fp32:
-            getattr(mamba, name)._keep_fp32 = True
+            parameter = getattr(mamba, name)
+            parameter._keep_fp32 = parameter._no_weight_decay = True
 
     def forward(self, hidden: Tensor, cu_seqlens: Tensor) -> Tensor:
         """[T, h], in ``hidden``'s dtype, of ``hidden`` [T, h] and ``cu_seqlens`` int32 [documents + 1] from 0 to T.
