@@ -22,6 +22,7 @@ from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.core import CheckpointingException
 
 from model.loop import sharded
+from model.loop.ranks import agreement
 from model.patched import seams
 from model.step.engine import Engine
 from reproducers.base.errors import PatchlaneError
@@ -104,22 +105,17 @@ def supersede(folder: Path) -> None:
 
 def verify(path: Path) -> None:
     """Compare every file with its digest, on rank 0. All ranks call it; PatchlaneError on all when one is damaged."""
-    said: list[str | None] = [None]
-    if dist.get_rank() == 0:
-        try:
-            _compare(path)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            said = [str(_damaged(path, error).what)]
-    dist.broadcast_object_list(said, src=0)
-    if said[0] is not None:
-        raise PatchlaneError(said[0], _remedy(path))
+    agreement.first(lambda: _compare(path))
 
 
 def _compare(path: Path) -> None:
-    """ValueError, KeyError, TypeError or AttributeError where integrity.json is not what Megatron writes."""
-    for file, digest in json.loads((path / "integrity.json").read_bytes())["files"].items():
-        if file_sha256(path / file) != digest:
-            raise ValueError(f"{file} is not what was written")
+    try:
+        for file, digest in json.loads((path / "integrity.json").read_bytes())["files"].items():
+            if file_sha256(path / file) != digest:
+                raise ValueError(f"{file} is not what was written")
+    # all but OSError: integrity.json is not what Megatron writes
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damaged(path, error) from error
 
 
 def progress(path: Path) -> dict[str, Any]:

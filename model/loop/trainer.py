@@ -23,6 +23,7 @@ from model.layers.captured import graphs
 from model.loop import checkpoint, refusals, run_record
 from model.loop.launch import World
 from model.loop.progress import ProgressLine
+from model.loop.ranks import agreement
 from model.patched import lock
 from model.patched.overlay import Overlay
 from model.patched.proof import record as coverage_record
@@ -30,6 +31,7 @@ from model.patched.proof import watching
 from model.patched.proof.watching import Coverage
 from model.profile import memory_snapshot
 from model.profile.profiling import Window
+from model.records import metrics
 from model.records.metrics import MetricsLog
 from model.records.records import Phases, Train, Valid
 from model.records.sinks import open_sinks
@@ -111,6 +113,7 @@ class Trainer:
     def run(self) -> None:
         """Take all steps that are left. SIGTERM ends the run after the step in flight, with a checkpoint."""
         signal.signal(signal.SIGTERM, lambda *_: setattr(self, "stopping", True))
+        held = agreement.first(lambda: metrics.claim(self.plan.folder))  # before anything in it is moved
         self.resume()
         layout = f"micro-batch {self.plan.recipe.micro_batch} x {self.sequence}"
         with memory_snapshot.guard(self.plan.folder, layout, self.place.rank):
@@ -118,7 +121,7 @@ class Trainer:
                 self._steps(None, None)
                 return
             sinks = open_sinks(self.plan.folder, self.step, self.plan.wandb)
-            with MetricsLog(self.plan.folder, self.step, sinks) as log, self._line() as line:
+            with MetricsLog(self.plan.folder, self.step, sinks, held) as log, self._line() as line:
                 self._opening(log)
                 self._steps(log, line)
 

@@ -24,24 +24,36 @@ SUPERSEDED = "metrics.superseded.jsonl"
 logger = logging.getLogger("model.records.metrics")
 
 
+def claim(run_dir: Path) -> FileLock:
+    """The lock of a run's folder, held: who has it may write and move what is in there.
+
+    Raises PatchlaneError if another process holds it or if the folder cannot be written.
+    """
+    lock = FileLock(run_dir / ".metrics.lock", timeout=0)
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        remedy = "wait for it, end it, or choose another run directory"
+        raise PatchlaneError(f"{run_dir / history.NAME} is being written by another process", remedy) from None
+    except OSError as error:
+        remedy = "choose another run directory"
+        raise PatchlaneError(f"{run_dir} cannot be written: {error.strerror}", remedy) from error
+    return lock
+
+
 class MetricsLog:
     """The open file of one run; for rank 0 only. ``resume_step`` 0 moves all earlier records aside.
 
-    Raises PatchlaneError if another process has the file open, a whole line is no record, or it cannot be written.
+    ``held``: what ``claim`` gave; without it the folder is claimed here. Closing gives it back. Raises PatchlaneError
+    if another process has the file open, a whole line is no record, or it cannot be written.
     """
 
-    def __init__(self, run_dir: Path, resume_step: int = 0, sinks: Sequence[Sink] = ()) -> None:
+    def __init__(
+        self, run_dir: Path, resume_step: int = 0, sinks: Sequence[Sink] = (), held: FileLock | None = None
+    ) -> None:
         self.path, self.sinks = run_dir / history.NAME, sinks
-        try:
-            run_dir.mkdir(parents=True, exist_ok=True)
-            self._lock = FileLock(run_dir / ".metrics.lock", timeout=0)
-            self._lock.acquire()
-        except Timeout:
-            remedy = "wait for it, end it, or choose another run directory"
-            raise PatchlaneError(f"{self.path} is being written by another process", remedy) from None
-        except OSError as error:
-            remedy = "choose another run directory"
-            raise PatchlaneError(f"{run_dir} cannot be written: {error.strerror}", remedy) from error
+        self._lock = held or claim(run_dir)
         try:
             _mend(self.path)
             _supersede(self.path, resume_step)
