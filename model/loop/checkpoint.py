@@ -29,7 +29,7 @@ from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import file_sha256
 
 logger = logging.getLogger("model.loop.checkpoint")
-PARTIAL = ".partial-"
+PARTIAL, DAMAGED = ".partial-", ".damaged-"
 
 
 def name(step: int) -> str:
@@ -116,6 +116,49 @@ def _compare(path: Path) -> None:
     # all but OSError: integrity.json is not what Megatron writes
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damaged(path, error) from error
+
+
+def newest(folder: Path) -> tuple[Path | None, dict[Path, PatchlaneError]]:
+    """(the newest checkpoint that is whole, None without any; {a damaged one that is newer: what is wrong with it}).
+
+    All ranks call it. Raises PatchlaneError if all are damaged.
+    """
+    damaged: dict[Path, PatchlaneError] = {}
+    for path in reversed(complete(folder)):
+        try:
+            verify(path)
+        except PatchlaneError as error:
+            damaged[path] = error
+            continue
+        return path, damaged
+    if damaged:
+        what = next(iter(damaged.values())).what
+        raise PatchlaneError(
+            f"{what}; no checkpoint of the run is whole", "--fresh starts anew, or choose another --out"
+        )
+    return None, damaged
+
+
+def set_aside(damaged: dict[Path, PatchlaneError]) -> dict[str, str]:
+    """Rename damaged checkpoints, so that none is resumed from or counted again; {new name: what is wrong}.
+
+    All ranks call it.
+    """
+    names = {}
+    for path, error in damaged.items():
+        aside = path.with_name(DAMAGED + path.name)
+        names[aside.name] = error.what
+        if dist.get_rank() == 0:
+            shutil.rmtree(aside, ignore_errors=True)  # of an earlier time: the run came here again from before it
+            path.rename(aside)
+            logger.warning("%s; it is now %s, and the run goes on from the one before", error.what, aside.name)
+    dist.barrier()
+    return names
+
+
+def gib(path: Path) -> float:
+    """Size of a checkpoint's files in GiB."""
+    return sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 2**30
 
 
 def progress(path: Path) -> dict[str, Any]:

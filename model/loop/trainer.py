@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import signal
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -24,6 +23,7 @@ from model.loop import checkpoint, refusals, run_record
 from model.loop.launch import World
 from model.loop.progress import ProgressLine
 from model.loop.ranks import agreement
+from model.loop.ranks.stopping import Stop
 from model.patched import lock
 from model.patched.overlay import Overlay
 from model.patched.proof import record as coverage_record
@@ -70,7 +70,8 @@ class Trainer:
         self.step = 0
         self.dataset = dataset
         self.loader, self.held_out = self._loader("train"), self._loader("valid")
-        self.stopping = self.covered = False
+        self.covered = False
+        self.passed_over: dict[str, str] = {}  # damaged checkpoints that are newer than the one resumed: why
         self.gpu = torch.cuda.get_device_name() if overlay.device == "cuda" else None
 
     def _loader(self, split: Any) -> Loader:
@@ -95,25 +96,29 @@ class Trainer:
         }
 
     def resume(self) -> None:
-        """Resume the newest checkpoint, if the plan allows. Raises PatchlaneError if it is of another size or code."""
+        """Resume the newest whole checkpoint, if the plan allows; newer damaged ones are set aside.
+
+        Raises PatchlaneError if it is of another size or code, or if all are damaged.
+        """
         if not self.plan.resume:
             checkpoint.supersede(self.checkpoints)
-        saved = checkpoint.complete(self.checkpoints)
-        if not saved:
+        saved, damaged = checkpoint.newest(self.checkpoints)
+        if saved is None:
             return
-        checkpoint.verify(saved[-1])
-        before = checkpoint.progress(saved[-1])
+        before = checkpoint.progress(saved)
         if before["size"] != self.engine.size.model_dump(mode="json"):
-            raise PatchlaneError(f"{saved[-1].name} is of another model", "choose another --out, or the model's size")
+            raise PatchlaneError(f"{saved.name} is of another model", "choose another --out, or the model's size")
         lock.compare(before["patches"], self.overlay, self.plan.patches_changed_ok)
-        checkpoint.load(self.engine, saved[-1])
+        checkpoint.load(self.engine, saved)
+        self.passed_over = checkpoint.set_aside(damaged)
         self.loader.load_state_dict(before["loader"])
         self.step = before["step"]
 
     def run(self) -> None:
-        """Take all steps that are left. SIGTERM ends the run after the step in flight, with a checkpoint."""
-        signal.signal(signal.SIGTERM, lambda *_: setattr(self, "stopping", True))
+        """Take all steps that are left. A stop that is asked for ends the run after the step in flight, saved."""
+        self.stop = Stop(self.plan.folder, self.place.first)
         held = agreement.first(lambda: metrics.claim(self.plan.folder))  # before anything in it is moved
+        self.stop.forget()
         self.resume()
         layout = f"micro-batch {self.plan.recipe.micro_batch} x {self.sequence}"
         with memory_snapshot.guard(self.plan.folder, layout, self.place.rank):
@@ -132,6 +137,8 @@ class Trainer:
         name = run_record.FILE
         if self.step:
             log.event(self.step, "resumed")
+            for damaged, why in self.passed_over.items():
+                log.event(self.step, "damaged checkpoint", folder=damaged, why=why)
             name = f"run.from_{self.step}.json"
         statement = run_record.of(
             self.engine.size, self.plan.recipe, self.engine.run, self.place.size, self.dataset, self.overlay,
@@ -166,6 +173,11 @@ class Trainer:
                 line.update(record)
             refusals.loss(outcome.losses["loss"], self.step)
             self._after(log, line)
+        if self.step < recipe.steps and log is not None:
+            log.event(self.step, "stopped")
+            logger.info(
+                "stopped after step %d of %d, as it was asked; the same command goes on", self.step, recipe.steps
+            )
         saved = map(checkpoint.step_of, checkpoint.complete(self.checkpoints))
         if self.step and recipe.save_every and self.step not in saved:
             self._save(log)
@@ -195,10 +207,7 @@ class Trainer:
             self._save(log)
 
     def _stop_agreed(self) -> bool:
-        """Whether any rank was told to stop, since all must end after the same step."""
-        flag = torch.tensor([float(self.stopping)], device=torch.cuda.current_device())
-        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
-        return bool(flag.item())
+        return self.stop.agreed()
 
     def _evaluate(self, log: MetricsLog | None, line: ProgressLine | None) -> None:
         """Held-out loss over the same rows each time."""
@@ -216,7 +225,8 @@ class Trainer:
         began = time.perf_counter()
         path = checkpoint.save(self.engine, self.checkpoints, self.step, self.progress())
         if log is not None:
-            log.event(self.step, "checkpoint", folder=path.name, seconds=time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+            log.event(self.step, "checkpoint", folder=path.name, seconds=seconds, gib=checkpoint.gib(path))
 
     def _coverage(self, log: MetricsLog | None) -> None:
         """Once the watched steps are over, stop the run if a patch that the model needs executed on no rank."""

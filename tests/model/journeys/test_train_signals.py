@@ -1,4 +1,4 @@
-"""SIGTERM ends a run after the step in flight, with a checkpoint, on every rank; the same command goes on."""
+"""A stop asked for by SIGTERM, SIGUSR1 or a file ends a run after the step in flight, saved, on every rank."""
 
 import signal
 import subprocess
@@ -43,6 +43,25 @@ def test_one_rank_told_to_stop_ends_all_after_the_same_step(world, stack, text, 
     last = saved_where_it_ended(tmp_path)
     good(train(stack, tmp_path, text, world=world, stop_after=last + 1, **layout, **COMMON))
     assert [step for step, *_ in measured(tmp_path)] == list(range(1, last + 2))
+
+
+@pytest.mark.parametrize("way", ["SIGUSR1", "the file"])
+def test_other_ways_to_ask_for_a_stop(way, stack, text, tmp_path):
+    """A file that an earlier run was asked by is none of this one's."""
+    (tmp_path / "stop").touch()
+    child = stack.start("trained:cli", options(tmp_path, text, **COMMON))
+    running(tmp_path, lambda: False)
+    if way == "SIGUSR1":
+        child.kill(signal.SIGUSR1)
+    else:
+        (tmp_path / "stop").touch()
+    good([child.wait()])
+    last = saved_where_it_ended(tmp_path)
+    records = history.read(tmp_path)
+    assert [event.step for event in history.events(records, "stopped")] == [last]
+    [saved] = history.events(records, "checkpoint")
+    files = (tmp_path / "checkpoints" / f"step_{last:07d}").rglob("*")
+    assert saved.detail["gib"] == pytest.approx(sum(file.stat().st_size for file in files) / 2**30)
 
 
 def test_under_torchrun(stack, text, tmp_path):
