@@ -8,11 +8,9 @@ or pipeline layout can load it.
 from __future__ import annotations
 
 import itertools
-import json
 import logging
 import os
 import pickle
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -24,25 +22,12 @@ from megatron.core.dist_checkpointing.core import CheckpointingException
 from model.loop import sharded
 from model.loop.ranks import agreement
 from model.patched import seams
+from model.saved.reading import complete, damage, name
 from model.step.engine import Engine
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256
 
 logger = logging.getLogger("model.loop.checkpoint")
 PARTIAL, DAMAGED = ".partial-", ".damaged-"
-
-
-def name(step: int) -> str:
-    return f"step_{step:07d}"
-
-
-def step_of(path: Path) -> int:
-    return int(path.name.removeprefix("step_"))
-
-
-def complete(folder: Path) -> list[Path]:
-    """Finished checkpoints of a run, oldest first."""
-    return sorted(path for path in folder.glob("step_*") if re.fullmatch(r"step_\d{7,}", path.name) and path.is_dir())
 
 
 def save(engine: Engine, folder: Path, step: int, progress: dict[str, Any], keep: int = 2) -> Path:
@@ -109,12 +94,7 @@ def verify(path: Path) -> None:
 
 
 def _compare(path: Path) -> None:
-    try:
-        for file, digest in json.loads((path / "integrity.json").read_bytes())["files"].items():
-            if file_sha256(path / file) != digest:
-                raise ValueError(f"{file} is not what was written")
-    # all but OSError: integrity.json is not what Megatron writes
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    if (error := damage(path)) is not None:
         raise _damaged(path, error) from error
 
 
@@ -180,6 +160,20 @@ def load(engine: Engine, path: Path) -> None:
     except (CheckpointingException, OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise _damaged(path, error) from error
     sharded.restore(engine, mine, loaded)
+
+
+def load_weights(engine: Engine, path: Path) -> None:
+    """Put the weights of a checkpoint that holds nothing else into the model, and into the optimizer's fp32 masters.
+
+    Raises PatchlaneError where the model wants others.
+    """
+    wanted = sharded.weights(engine)
+    try:
+        loaded = dist_checkpointing.load({"model": wanted}, str(path))
+    except (CheckpointingException, OSError, RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:
+        raise _damaged(path, error) from error
+    engine.inner.load_state_dict(loaded["model"], strict=False)  # all but the states that are no tensors
+    engine.optimizer.reload_model_params()
 
 
 def _damaged(path: Path, error: Exception) -> PatchlaneError:

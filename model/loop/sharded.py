@@ -26,6 +26,12 @@ def state(engine: Engine, loading: bool) -> dict[str, Any]:
     return content if loading else content | {"updates": _updates(engine)}
 
 
+def weights(engine: Engine) -> dict[str, Any]:
+    """The model's tensors alone, to be loaded into: not what modules keep beside them, such as FP8 scales."""
+    model = engine.inner.sharded_state_dict(metadata=CONTENT)
+    return {key: held for key, held in model.items() if not key.endswith("_extra_state")}
+
+
 def _updates(engine: Engine) -> int:
     """AdamW steps taken, as its bias correction counts them."""
     inner = _optimizers(engine)[0].optimizer

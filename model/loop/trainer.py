@@ -35,6 +35,7 @@ from model.records import metrics
 from model.records.metrics import MetricsLog
 from model.records.records import Phases, Train, Valid
 from model.records.sinks import open_sinks
+from model.saved import reading
 from model.step import waits
 from model.step.engine import Engine, Outcome
 from reproducers.base.errors import PatchlaneError
@@ -72,6 +73,7 @@ class Trainer:
         self.loader, self.held_out = self._loader("train"), self._loader("valid")
         self.covered = False
         self.passed_over: dict[str, str] = {}  # damaged checkpoints that are newer than the one resumed: why
+        self.brought = False  # whether the first weights are those of model.weights import
         self.gpu = torch.cuda.get_device_name() if overlay.device == "cuda" else None
 
     def _loader(self, split: Any) -> Loader:
@@ -108,6 +110,10 @@ class Trainer:
         before = checkpoint.progress(saved)
         if before["size"] != self.engine.size.model_dump(mode="json"):
             raise PatchlaneError(f"{saved.name} is of another model", "choose another --out, or the model's size")
+        if before.get("weights_only"):
+            checkpoint.load_weights(self.engine, saved)
+            self.passed_over, self.brought = checkpoint.set_aside(damaged), True
+            return
         lock.compare(before["patches"], self.overlay, self.plan.patches_changed_ok)
         checkpoint.load(self.engine, saved)
         self.passed_over = checkpoint.set_aside(damaged)
@@ -137,9 +143,11 @@ class Trainer:
         name = run_record.FILE
         if self.step:
             log.event(self.step, "resumed")
-            for damaged, why in self.passed_over.items():
-                log.event(self.step, "damaged checkpoint", folder=damaged, why=why)
             name = f"run.from_{self.step}.json"
+        elif self.brought:
+            log.event(self.step, "imported weights")
+        for damaged, why in self.passed_over.items():
+            log.event(self.step, "damaged checkpoint", folder=damaged, why=why)
         statement = run_record.of(
             self.engine.size, self.plan.recipe, self.engine.run, self.place.size, self.dataset, self.overlay,
             self.engine.config.nam56r_paths,
@@ -178,7 +186,7 @@ class Trainer:
             logger.info(
                 "stopped after step %d of %d, as it was asked; the same command goes on", self.step, recipe.steps
             )
-        saved = map(checkpoint.step_of, checkpoint.complete(self.checkpoints))
+        saved = map(reading.step_of, reading.complete(self.checkpoints))
         if self.step and recipe.save_every and self.step not in saved:
             self._save(log)
 

@@ -173,13 +173,14 @@ def other_groups(data: str, folder: str, marked: bool) -> dict[str, Any]:
     """Save if nothing is marked as spared from decay, else load what that saved: by name, group and moments."""
     from model.definition.sizes import SIZES
     from model.loop import checkpoint
+    from model.saved import reading
     from model.step import engine as engines
 
     if not marked:
         engines.SPARED = "nothing has this attribute"
     engine, batches = _engine(data, SIZES["nam56r_tiny"], bf16=False)
     if marked:
-        checkpoint.load(engine, Path(folder) / checkpoint.name(1))
+        checkpoint.load(engine, Path(folder) / reading.name(1))
     else:
         engine.step([next(batches)])
         checkpoint.save(engine, Path(folder), 1, {})
@@ -258,16 +259,17 @@ def saving(folder: str, data: str, saves: int) -> None:
     import torch
 
     from model.loop import checkpoint
+    from model.saved import reading
 
     engine, at = started(data), 0
     numbers = _numbers(engine)
-    found = checkpoint.complete(Path(folder))
+    found = reading.complete(Path(folder))
     if found:
         checkpoint.verify(found[-1])
         at = checkpoint.progress(found[-1])["step"]
         checkpoint.load(engine, found[-1])
         wrong = [value for value in numbers if not (value == at).all()]
-        assert (len(wrong), found[-1].name) == (0, checkpoint.name(at)), f"{len(wrong)} tensors are not of step {at}"
+        assert (len(wrong), found[-1].name) == (0, reading.name(at)), f"{len(wrong)} tensors are not of step {at}"
     print(f"loaded {at}", flush=True)
     for step in range(at + 1, at + 1 + saves):
         with torch.no_grad():

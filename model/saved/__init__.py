@@ -1,0 +1,1 @@
+"""Checkpoints as torch alone reads and writes them, and weights as safetensors."""

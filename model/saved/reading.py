@@ -1,0 +1,83 @@
+"""A run's checkpoints without Megatron: which there are, whether one is whole, and whole tensors of what it holds.
+
+Whatever layout wrote a tensor, torch puts it together from the parts.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint import FileSystemReader, load
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from reproducers.base.files import file_sha256
+
+COMMON = "common_state/shard_0_1"  # what is no tensor, by core_v0.19.0 (dist_checkpointing/serialization.py)
+
+
+def name(step: int) -> str:
+    """The folder's name of a checkpoint."""
+    return f"step_{step:07d}"
+
+
+def step_of(path: Path) -> int:
+    """The step of a checkpoint's folder."""
+    return int(path.name.removeprefix("step_"))
+
+
+def complete(folder: Path) -> list[Path]:
+    """Finished checkpoints of a run, oldest first."""
+    return sorted(path for path in folder.glob("step_*") if re.fullmatch(r"step_\d{7,}", path.name) and path.is_dir())
+
+
+def damage(path: Path) -> Exception | None:
+    """What is wrong with the files of a checkpoint by the digests that Megatron wrote, None where nothing is."""
+    try:
+        for file, digest in json.loads((path / "integrity.json").read_bytes())["files"].items():
+            if file_sha256(path / file) != digest:
+                raise ValueError(f"{file} is not what was written")
+    # all but OSError: integrity.json is not what Megatron writes
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return error
+    return None
+
+
+def shapes(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """{key: (shape, dtype)} of the model's tensors, in the order of their keys; the optimizer's are left out."""
+    known = FileSystemReader(path).read_metadata().state_dict_metadata
+    return {
+        key: (kept.size, kept.properties.dtype)
+        for key, kept in sorted(known.items())
+        if isinstance(kept, TensorStorageMetadata) and not key.startswith("optimizer.")
+    }
+
+
+def read(path: Path, wanted: dict[str, tuple[torch.Size, torch.dtype]]) -> dict[str, Tensor]:
+    """These tensors of a checkpoint, whole, in host memory."""
+    tensors: dict[str, Any] = {key: torch.empty(shape, dtype=dtype) for key, (shape, dtype) in wanted.items()}
+    _load(tensors, path)
+    return tensors
+
+
+def progress(path: Path) -> dict[str, Any]:
+    """What the run said of itself when it saved: its step, its size."""
+    held: dict[str, Any] = {COMMON: io.BytesIO()}
+    _load(held, path)
+    common = held[COMMON]
+    if isinstance(common, io.BytesIO):
+        common.seek(0)
+        common = torch.load(common, weights_only=True)
+    found: dict[str, Any] = common[0]["progress"]
+    return found
+
+
+def _load(state: dict[str, Any], path: Path) -> None:
+    with warnings.catch_warnings(action="ignore"):  # that no process group is there
+        load(state, storage_reader=FileSystemReader(path), no_dist=True)

@@ -1,0 +1,92 @@
+"""A folder of safetensors: weights in files of a few GB, an index, and ``config.json``, as Hugging Face lays it out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from torch import Tensor
+
+from model.definition.sizes import Size
+from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import write_atomic
+from reproducers.base.optional import load
+
+INDEX, CONFIG = "model.safetensors.index.json", "config.json"
+
+
+class Config(BaseModel):
+    """What the weights are of. ``step``: updates of the run that they come from, 0 where unknown."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    model_type: str = "nam56r"
+    size: Size
+    step: int = 0
+
+
+class Index(BaseModel):
+    """Hugging Face's index: {tensor: its file}."""
+
+    metadata: dict[str, Any] = {}
+    weight_map: dict[str, str]
+
+
+def file_name(number: int, of: int) -> str:
+    """Hugging Face's name of file ``number``, from 1 on."""
+    return f"model-{number:05d}-of-{of:05d}.safetensors"
+
+
+def write(path: Path, tensors: dict[str, Tensor]) -> None:
+    """One file of tensors in host memory. Raises PatchlaneError where it cannot be written."""
+    files, failures = _library()
+    try:
+        files.save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, {"format": "pt"})
+    except (OSError, failures) as error:
+        raise PatchlaneError(f"{path} cannot be written: {error}", "choose a folder with room for it") from error
+
+
+def close(folder: Path, config: Config, files: dict[str, str], size: int) -> None:
+    """Write ``config.json`` and then the index of {tensor: file}: with it the folder is whole. ``size``: bytes."""
+    write_atomic(folder / CONFIG, (config.model_dump_json(indent=2) + "\n").encode())
+    index = Index(metadata={"total_size": size}, weight_map=files)
+    write_atomic(folder / INDEX, (json.dumps(index.model_dump(), indent=2, sort_keys=True) + "\n").encode())
+
+
+def config(folder: Path) -> Config:
+    """The folder's config. Raises PatchlaneError where it is none of NAM56R."""
+    try:
+        return Config.model_validate_json((folder / CONFIG).read_bytes())
+    except (OSError, ValidationError) as error:
+        raise _refused(folder / CONFIG, error) from error
+
+
+def tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    """(name, tensor) of all in the folder, a file at a time. Raises PatchlaneError where one is not whole."""
+    files, failures = _library()
+    try:
+        index = Index.model_validate_json((folder / INDEX).read_bytes())
+    except (OSError, ValidationError) as error:
+        raise _refused(folder / INDEX, error) from error
+    for file in sorted(set(index.weight_map.values())):
+        try:
+            held: dict[str, Tensor] = files.load_file(folder / Path(file).name)
+        except (OSError, failures) as error:
+            raise _refused(folder / file, error) from error
+        names = {name for name, place in index.weight_map.items() if place == file}
+        if missing := sorted(names - held.keys()):
+            raise _refused(folder / file, ValueError(f"{missing[0]} is not in it"))
+        yield from ((name, held[name]) for name in sorted(names))
+
+
+def _library() -> tuple[Any, Any]:
+    """(safetensors for torch, what it raises)."""
+    return load("safetensors.torch", "safetensors"), load("safetensors", "safetensors").SafetensorError
+
+
+def _refused(path: Path, error: Exception) -> PatchlaneError:
+    said = f"{error.strerror}" if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
+    return PatchlaneError(f"{path}: {said}", "name a folder that python -m model.weights export made")

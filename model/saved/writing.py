@@ -1,0 +1,51 @@
+"""A checkpoint of weights alone, in the format that Megatron's distributed checkpoints have."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint import FileSystemWriter, save
+
+from model.saved import reading
+from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import file_sha256
+
+# of core_v0.19.0: dist_checkpointing/core.py and, for the digests, serialization.py
+METADATA = {"sharded_backend": "torch_dist", "sharded_backend_version": 1}
+
+
+def _packed(value: Any) -> io.BytesIO:
+    """What is no tensor, as bytes that ``torch.load`` takes with ``weights_only``."""
+    held = io.BytesIO()
+    torch.save(value, held)
+    held.seek(0)
+    return held
+
+
+def write(path: Path, tensors: dict[str, Tensor], progress: dict[str, Any]) -> Path:
+    """Write a checkpoint of these whole tensors; it appears by rename. Raises PatchlaneError where there is no room."""
+    partial = path.with_name(f".partial-{path.name}")
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        partial.mkdir(parents=True)
+        with warnings.catch_warnings(action="ignore"):  # that no process group is there
+            save(
+                {**tensors, reading.COMMON: _packed([{"progress": progress}])},
+                storage_writer=FileSystemWriter(partial),
+                no_dist=True,
+            )
+        (partial / "metadata.json").write_text(json.dumps(METADATA))
+        digests = {file.name: file_sha256(file) for file in sorted(partial.iterdir())}
+        (partial / "integrity.json").write_text(json.dumps({"algorithm": "sha256", "files": digests}))
+        partial.rename(path)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise PatchlaneError(f"{path}: {error.strerror}", "choose a folder with room for it") from error
+    return path

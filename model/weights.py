@@ -1,0 +1,39 @@
+"""Weights to and from safetensors: ``python -m model.weights export build/train weights``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from reproducers.base.cli import guarded
+
+app = typer.Typer(add_completion=False, help=__doc__, pretty_exceptions_enable=False)
+
+
+@app.command()
+def export(
+    source: Annotated[Path, typer.Argument(help="a run's folder, of which the newest checkpoint is taken, or one")],
+    target: Annotated[Path, typer.Argument(help="a new folder")],
+) -> None:
+    """Write weights as safetensors with an index and config.json, bit for bit, from whatever layout saved them."""
+    from model.saved import weights
+
+    config = weights.export(source, target, tell=typer.echo)
+    typer.echo(f"{target}: {config.size.name} after {config.step} steps")
+
+
+@app.command("import")
+def bring(
+    source: Annotated[Path, typer.Argument(help="a folder that export made")],
+    run: Annotated[Path, typer.Argument(help="a new run's folder, to be given to model.train as --out")],
+) -> None:
+    """Make weights the step 0 of a new run, which trains from them in any layout."""
+    from model.saved import weights
+
+    typer.echo(weights.bring(source, run))
+
+
+if __name__ == "__main__":
+    guarded(app)
