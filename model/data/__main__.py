@@ -2,6 +2,7 @@
 
 python -m model.data build                     (the running Python's standard library, by bytes)
 python -m model.data build --source text --split '\\s*' --out DIR PATH...
+python -m model.data build --source parquet-text --tokenizer hf:FILE --eod TOKEN PATH...
 python -m model.data show DIR --verify
 """
 
@@ -16,8 +17,12 @@ if TYPE_CHECKING:
     from model.data.source.corpus import Corpus
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, no_args_is_help=True, help=__doc__)
-Sources = Literal["stdlib", "text", "jsonl", "parquet"]
-APPLIES = {"--key": ("jsonl", "parquet"), "--split": ("text",), "--language": ("jsonl",)}
+Sources = Literal["stdlib", "text", "jsonl", "parquet", "parquet-text"]
+APPLIES = {
+    "--key": ("jsonl", "parquet", "parquet-text"),
+    "--split": ("text",),
+    "--language": ("jsonl", "parquet-text"),
+}
 
 
 @app.command()
@@ -32,9 +37,13 @@ def build(
         bool | None, typer.Option(help="per-token side columns; default: yes, except for parquet, which has no text")
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="processes; the dataset does not depend on their number")] = 1,
-    key: Annotated[str | None, typer.Option(help="jsonl: field of the text (text); parquet: column (tokens)")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="field or column of the text (text); parquet: of the tokens (tokens)")
+    ] = None,
     split: Annotated[str | None, typer.Option(help=r"text: regex of separating lines, '\s*' for blank ones")] = None,
-    language: Annotated[Literal["python", "text"] | None, typer.Option(help="jsonl: of the texts (text)")] = None,
+    language: Annotated[
+        Literal["python", "text"] | None, typer.Option(help="jsonl, parquet-text: of the texts (text)")
+    ] = None,
 ) -> None:
     """Write train and valid splits as Megatron indexed datasets, or reuse a dataset of the same inputs."""
     from model.data.build import build as run
@@ -65,8 +74,9 @@ def _corpus(source: Sources, paths: list[Path], key: str | None, split: str | No
 
     if source == "text":
         return readers.TextFiles(paths, split)
-    if source == "jsonl":
-        return readers.JsonLines(paths, key or "text", "python" if language == "python" else "text")
+    if source in ("jsonl", "parquet-text"):
+        reader = readers.JsonLines if source == "jsonl" else readers.ParquetText
+        return reader(paths, key or "text", "python" if language == "python" else "text")
     if source == "parquet":
         return readers.ParquetTokens(paths, key or "tokens")
     if paths:

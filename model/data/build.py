@@ -17,13 +17,14 @@ from model.data.columns.structure import FIELDS
 from model.data.encode import EncodedDocument, EncoderOptions, encode_all
 from model.data.errors import DataError
 from model.data.source import tokenizers
-from model.data.source.corpus import Corpus, digest_files
+from model.data.source.corpus import Corpus, Source, digest_files
 from model.data.source.tokenizers import TokenizerDescription
 from model.data.stored.dataset import RECORD, SPLITS, DatasetRecord, FileRecord, Split, SplitRecord, prefix, read_record
 from model.data.stored.indexed import IndexedWriter, token_dtype
 from reproducers.base.files import file_sha256, json_sha256, scratch_folder
 
-FORMAT = 1  # raise it when the same inputs begin to give other files
+# raised for the sources of which the same inputs begin to give other files; 1 for all others
+FORMATS: dict[Source, int] = {"parquet": 2}
 Progress = Callable[[int], None]
 
 
@@ -50,7 +51,7 @@ def build(
     if not 0 <= options.valid_percent < 100:
         raise DataError(f"--valid-percent {options.valid_percent:g}", "--valid-percent 2 (from 0 to below 100)")
     tokenizer = tokenizers.load(options.tokenizer, options.eod_token).description
-    key = _build_digest(corpus, options, tokenizer)
+    key = build_digest(corpus, options, tokenizer)
     folder = out or _default_folder(corpus, tokenizer, key)
     if (existing := _existing(folder, key)) is not None:
         return Built(folder, existing, reused=True)
@@ -68,11 +69,18 @@ def build(
     return Built(folder, record, reused=False)
 
 
-def _build_digest(corpus: Corpus, options: EncoderOptions, tokenizer: TokenizerDescription) -> str:
+def build_digest(corpus: Corpus, options: EncoderOptions, tokenizer: TokenizerDescription) -> str:
     """sha256 of everything that determines the dataset's content; the files' location does not."""
     chosen = {k: v for k, v in asdict(options).items() if k in ("valid_percent", "structure")}
     described = corpus.description.model_dump(mode="json")
-    return json_sha256({"format": FORMAT, "corpus": described, "tokenizer": tokenizer.model_dump(), **chosen})
+    return json_sha256(
+        {
+            "format": FORMATS.get(corpus.description.source, 1),
+            "corpus": described,
+            "tokenizer": tokenizer.model_dump(),
+            **chosen,
+        }
+    )
 
 
 def _default_folder(corpus: Corpus, tokenizer: TokenizerDescription, key: str) -> Path:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import multiprocessing
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -41,8 +43,8 @@ class EncoderOptions:
 
 
 class Encoder:
-    """Tokenizes, annotates and assigns a split. The split depends on the document's content alone, not on order or on
-    other documents, so all copies of a document are in one split.
+    """Tokenizes, annotates and assigns a split. The split depends on the document's content alone, without its EOD, not
+    on order or on other documents, so all copies of a document are in one split.
     """
 
     def __init__(self, options: EncoderOptions) -> None:
@@ -50,35 +52,48 @@ class Encoder:
         self._tokenizer = tokenizers.load(options.tokenizer, options.eod_token)
         self._description = self._tokenizer.description
 
-    def __call__(self, document: Document) -> EncodedDocument | None:
-        """None for an empty document. Raises DataError if an id is outside the vocabulary."""
-        columns: dict[str, NDArray[Any]] = {}
+    def __call__(self, document: Document) -> list[EncodedDocument]:
+        """One for a text, one for each EOD-ended part of a row of tokens; none of them empty.
+
+        Raises DataError that names the document if an id is outside the vocabulary or a text is not UTF-8.
+        """
         if document.tokens is not None:
-            ids = self._given(document.name, document.tokens)
-        else:
+            return [self._closed(ids, ids.astype("<i8").tobytes()) for ids in self._parts(document)]
+        try:
             encoded = self._tokenizer.encode(document.text)
-            ids = encoded.ids
-            if self.options.structure:
-                columns = token_columns(document.text, encoded.ends, document.language)
-        if not ids.size:
-            return None
-        closed = np.append(ids, self._description.eod).astype(token_dtype(self._description.vocab_size))
+        except DataError as error:
+            raise DataError(f"{document.name}: {error.what}", error.remedy) from error
+        if not encoded.ids.size:
+            return []
+        columns: dict[str, NDArray[Any]] = {}
+        if self.options.structure:
+            columns = token_columns(document.text, encoded.ends, document.language)
+        return [self._closed(encoded.ids, document.text, columns, len(document.text))]
+
+    def _closed(
+        self, ids: NDArray[Any], content: bytes, columns: dict[str, NDArray[Any]] | None = None, size: int = 0
+    ) -> EncodedDocument:
+        """``ids`` with their EOD; ``content`` decides the split."""
         return EncodedDocument(
-            split=split_of(document.sha256, self.options.valid_percent),
-            ids=closed,
-            columns={name: np.append(values, np.uint8(0)) for name, values in columns.items()},
-            size=len(document.text),
+            split=split_of(hashlib.sha256(content).digest(), self.options.valid_percent),
+            ids=np.append(ids, self._description.eod).astype(token_dtype(self._description.vocab_size)),
+            columns={name: np.append(values, np.uint8(0)) for name, values in (columns or {}).items()},
+            size=size,
         )
 
-    def _given(self, name: str, ids: NDArray[Any]) -> NDArray[Any]:
-        """The corpus's own ``ids`` without a final EOD. Raises DataError if one is outside the vocabulary."""
+    def _parts(self, document: Document) -> list[NDArray[Any]]:
+        """The documents of a row of the corpus's own ids, without their EODs; none of them empty."""
+        assert document.tokens is not None
+        ids, name = document.tokens, document.name
         size = self._description.vocab_size
         if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < size:
             raise DataError(
                 f"{name}: ids from {ids.min()} to {ids.max()}, the tokenizer has 0 to {size - 1}",
                 "name the tokenizer that made the shards: --tokenizer hf:FILE --eod TOKEN",
             )
-        return ids[:-1] if ids.size and ids[-1] == self._description.eod else ids
+        ends = np.flatnonzero(ids == self._description.eod)
+        parts = (part[part != self._description.eod] for part in np.split(ids, ends))
+        return [part for part in parts if part.size]
 
 
 def split_of(sha256: bytes, valid_percent: float) -> Split:
@@ -89,15 +104,15 @@ def split_of(sha256: bytes, valid_percent: float) -> Split:
 def encode_all(documents: Iterable[Document], options: EncoderOptions, workers: int) -> Iterator[EncodedDocument]:
     """Every document that is not empty, encoded, in order. Holds a bounded number of documents."""
     encoded = map(Encoder(options), documents) if workers <= 1 else _in_processes(documents, options, workers)
-    return (document for document in encoded if document is not None)
+    return itertools.chain.from_iterable(encoded)
 
 
 def _in_processes(
     documents: Iterable[Document], options: EncoderOptions, workers: int
-) -> Iterator[EncodedDocument | None]:
+) -> Iterator[list[EncodedDocument]]:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(options,)) as pool:
-        waiting: deque[Future[EncodedDocument | None]] = deque()
+        waiting: deque[Future[list[EncodedDocument]]] = deque()
         for document in documents:
             waiting.append(pool.submit(_work, document))
             if len(waiting) >= workers * IN_FLIGHT:
@@ -114,6 +129,6 @@ def _start_worker(options: EncoderOptions) -> None:
     _ENCODER = Encoder(options)
 
 
-def _work(document: Document) -> EncodedDocument | None:
+def _work(document: Document) -> list[EncodedDocument]:
     assert _ENCODER is not None
     return _ENCODER(document)

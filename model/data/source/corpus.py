@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from model.data.columns.structure import Language
 from model.data.errors import DataError
 
-Source = Literal["stdlib", "text", "jsonl", "parquet"]
+Source = Literal["stdlib", "text", "jsonl", "parquet", "parquet-text"]
 
 
 class CorpusDescription(BaseModel):
@@ -37,16 +37,13 @@ class CorpusDescription(BaseModel):
 
 @dataclass(frozen=True)
 class Document:
-    """One document: UTF-8 ``text``, or ``tokens`` int64 [n] where the corpus is tokenized already (text is empty)."""
+    """One document of UTF-8 ``text``; or, where the corpus is tokenized already, a row of ``tokens`` int64 [n] (text is
+    empty), in which an EOD ends a document."""
 
     name: str
     text: bytes
     language: Language = "text"
     tokens: NDArray[Any] | None = None
-
-    @property
-    def sha256(self) -> bytes:
-        return hashlib.sha256(self.text if self.tokens is None else self.tokens.astype("<i8").tobytes()).digest()
 
 
 class Corpus(Protocol):

@@ -1,5 +1,6 @@
 """Building: split, end of document, alignment, cache by content, all or nothing; and the command line."""
 
+import gzip
 import json
 import math
 import os
@@ -11,13 +12,15 @@ from dataclasses import replace
 import pytest
 from data_kit import BYTES, documents, make_dataset, write_corpus
 
-from model.data.build import build
+from model.data.build import build, build_digest
 from model.data.columns.lexer import KEYWORD
 from model.data.encode import split_of
 from model.data.errors import DataError
 from model.data.source.corpus import StandardLibrary
-from model.data.source.readers import JsonLines, ParquetTokens, TextFiles
+from model.data.source.readers import JsonLines, ParquetText, ParquetTokens, TextFiles
+from model.data.source.tokenizers import load
 from model.data.stored.dataset import RECORD, Dataset, damaged
+from reproducers.base.files import json_sha256
 from reproducers.record.schema import ROOT
 
 EOD = 256
@@ -178,6 +181,62 @@ def test_parquet_tokens_get_one_eod_and_the_vocabulary_is_checked(tmp_path):
         with pytest.raises(DataError, match=r"x\.parquet:1: .*\b257\b.*\b256\b") as caught:
             build(ParquetTokens([path]), options, tmp_path / "other", workers=workers)
         assert "--tokenizer hf:FILE" in caught.value.remedy
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """Builds a dataset of a Parquet shard with these rows of ids."""
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install -e .[data]")
+    parquet = pytest.importorskip("pyarrow.parquet")
+
+    def built(rows, percent):
+        parquet.write_table(pa.table({"tokens": rows}), tmp_path / "x.parquet")
+        options = replace(BYTES, structure=False, valid_percent=percent)
+        return Dataset(build(ParquetTokens([tmp_path / "x.parquet"]), options, tmp_path / "out").folder)
+
+    return built
+
+
+def test_a_row_with_its_eod_and_one_without_are_in_the_same_split(rows):
+    bare = [[number, number // 7, 3] for number in range(1, 200)]
+    dataset = rows([*bare, *([*row, EOD] for row in bare)], 40)
+    found = [Counter(map(tuple, documents(dataset, split))) for split in ("train", "valid")]
+    assert set(found[0]).isdisjoint(found[1]) and all(set(counts.values()) == {2} for counts in found)
+
+
+def test_an_eod_inside_a_row_ends_a_document(rows):
+    dataset = rows([[1, 2, EOD, 3, 4, EOD], [EOD, EOD, 5], [EOD]], 0)
+    assert documents(dataset, "train") == [[1, 2, EOD], [3, 4, EOD], [5, EOD]]
+
+
+def test_only_rows_of_tokens_are_built_by_a_newer_rule(tmp_path):
+    """A dataset of another source that was built before keeps its digest, and so the runs on it."""
+    made = [kind([tmp_path], "text") for kind in (JsonLines, ParquetText, ParquetTokens)]
+    (tmp_path / "x.jsonl").write_text('{"text": "a"}\n')
+    (tmp_path / "x.parquet").write_bytes(b"")
+    tokenizer = load("byte").description
+    options = {"valid_percent": BYTES.valid_percent, "structure": BYTES.structure}
+    for corpus, version in zip(made, (1, 1, 2), strict=True):
+        described = {"corpus": corpus.description.model_dump(mode="json"), "tokenizer": tokenizer.model_dump()}
+        assert build_digest(corpus, BYTES, tokenizer) == json_sha256({"format": version, **described, **options})
+
+
+def test_the_same_texts_give_the_same_documents_from_each_source(tmp_path):
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install -e .[data]")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    texts = [path.read_text() for path in sorted(write_corpus(tmp_path / "c").iterdir())]
+    raw = "".join(json.dumps({"text": text}) + "\n" for text in texts).encode()
+    (tmp_path / "x.jsonl").write_bytes(raw)
+    (tmp_path / "x.jsonl.gz").write_bytes(gzip.compress(raw))
+    (tmp_path / "x.jsonl.zst").write_bytes(pa.compress(raw, codec="zstd", asbytes=True))
+    parquet.write_table(pa.table({"text": texts}), tmp_path / "x.parquet")
+    found = []
+    for number, path in enumerate(sorted(tmp_path.glob("x.*"))):
+        corpus = (ParquetText if path.suffix == ".parquet" else JsonLines)([path])
+        dataset = Dataset(build(corpus, BYTES, tmp_path / f"out{number}").folder)
+        columns = [dataset.column("train", field).tokens.tolist() for field in dataset.record.fields]
+        found.append((documents(dataset, "train"), documents(dataset, "valid"), columns))
+    assert len(found) == 4 and found[1:] == found[:1] * 3
 
 
 @pytest.mark.parametrize("percent", [-1, 100])

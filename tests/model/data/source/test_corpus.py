@@ -1,5 +1,6 @@
 """Corpora: what they read, in what order, what they record, and how bad input is refused."""
 
+import gzip
 import hashlib
 import json
 import platform
@@ -8,7 +9,7 @@ import pytest
 
 from model.data.errors import DataError
 from model.data.source.corpus import StandardLibrary
-from model.data.source.readers import BLANK_LINE, JsonLines, ParquetTokens, TextFiles
+from model.data.source.readers import BLANK_LINE, JsonLines, ParquetText, ParquetTokens, TextFiles
 
 
 def texts(corpus):
@@ -136,3 +137,60 @@ def test_no_or_absent_paths_are_refused(tmp_path):
     for path in (tmp_path / "absent", tmp_path):
         with pytest.raises(DataError, match=str(path)):
             _ = TextFiles([path]).description
+
+
+def packed(path, raw):
+    """``raw`` compressed as the path's suffix says."""
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(raw))
+    else:
+        pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install -e .[data]")
+        path.write_bytes(pa.compress(raw, codec="zstd", asbytes=True))
+    return path
+
+
+@pytest.mark.parametrize("name", ["x.jsonl.gz", "x.jsonl.zst", "x.json.zst"])
+def test_compressed_json_lines_are_read_alone_and_in_folders(tmp_path, name):
+    packed(tmp_path / name, '{"text": "é"}\n{"text": "b"}\n'.encode())
+    (tmp_path / "other.gz").write_bytes(b"no lines")
+    for corpus in (JsonLines([tmp_path]), JsonLines([tmp_path / name])):
+        assert texts(corpus) == ["é", "b"] and corpus.description.skipped == 0
+
+
+@pytest.mark.parametrize("name", ["x.jsonl.gz", "x.jsonl.zst"])
+@pytest.mark.parametrize("damage", [lambda raw: raw[: len(raw) // 2], lambda raw: b"plain" + raw, lambda raw: b"{}"])
+def test_a_broken_compressed_file_is_refused_by_name(tmp_path, name, damage):
+    path = packed(tmp_path / name, b'{"text": "a"}\n' * 5 + hashlib.sha512(b"").hexdigest().encode())
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(DataError, match=name) as caught:
+        list(JsonLines([path]))
+    assert caught.value.remedy
+
+
+def test_parquet_text(tmp_path):
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install -e .[data]")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = ["a", "", "日本\0"] * 1000
+    for kind in (pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())):
+        parquet.write_table(pa.table({"body": pa.array(rows, kind)}), tmp_path / "x.parquet")
+        corpus = ParquetText([tmp_path], "body", "python")
+        assert texts(corpus) == rows
+        assert next(iter(corpus)).language == "python"
+    with pytest.raises(DataError, match=r"'text'.*\['body'\]"):
+        list(ParquetText([tmp_path]))
+    parquet.write_table(pa.table({"text": ["a", None]}), tmp_path / "x.parquet")
+    with pytest.raises(DataError, match=r"x\.parquet: row 2") as caught:
+        list(ParquetText([tmp_path]))
+    assert "--source parquet " in caught.value.remedy
+    with pytest.raises(DataError, match=r"x\.parquet: row 1") as caught:
+        list(ParquetTokens([tmp_path], "text"))
+    assert "--source parquet-text " in caught.value.remedy
+
+
+def test_a_parquet_file_whose_pages_are_damaged_is_refused_by_name(tmp_path):
+    path = shard(tmp_path / "x.parquet", [[number] for number in range(5000)])
+    raw = bytearray(path.read_bytes())
+    raw[4:2000] = bytes(1996)
+    path.write_bytes(raw)
+    with pytest.raises(DataError, match=r"x\.parquet: "):
+        list(ParquetTokens([path]))
