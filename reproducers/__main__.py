@@ -22,7 +22,18 @@ GROUPS = {  # the title of each group and the modules of its verbs
     ],
     "Training": [
         "model." + name
-        for name in ("train", "report", "compare", "pictures", "coverage", "describe", "data", "receipt", "lock")
+        for name in (
+            "train",
+            "report",
+            "compare",
+            "pictures",
+            "coverage",
+            "describe",
+            "data",
+            "weights",
+            "receipt",
+            "lock",
+        )
     ],
 }
 RENAMED = {  # train-: beside the receipts and locks of packs
