@@ -7,6 +7,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from packaging.version import InvalidVersion, Version
+
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import file_sha256
 from reproducers.base.verdicts import Verdict
@@ -77,19 +79,27 @@ def lane_entry(pack: Pack, lane: str, root: Path) -> LaneEntry | None:
 
 
 def affected(pack: Pack, receipts: list[Path]) -> dict[str, Verdict]:
-    """{release or SHA: newest verdict} of every pin whose tree a receipt tried."""
+    """{release or SHA: newest verdict} of every pin whose tree a receipt tried, releases in their order."""
     tried: dict[str, Verdict] = {}
     for path in receipts:
         details = read(path)
         if details.pin is None or not booking.counts(details) or booking.mismatch(pack, statement_of(path)):
             continue
         key, shown = details.pin.origin.key, SHOWS.get(details.verdict)
-        if details.arm == "pristine" and shown and key in tried and shown == SHOWS.get(tried[key]):
-            continue  # it says nothing new of the tree, and nothing of the patch that both arms were tried with
+        if details.arm == "pristine" and key in tried and shown in (None, SHOWS.get(tried[key])):
+            continue  # it decides nothing, or nothing new, of the tree, and says nothing of the patch
         tried[key] = details.verdict
         if "REGRESSION_GUARD_PASSED" in details.sentinels and details.fixed_pin:
             tried[details.fixed_pin.origin.key] = Verdict.FIXED_UPSTREAM
-    return dict(sorted(tried.items()))
+    return dict(sorted(tried.items(), key=lambda item: _place(item[0])))
+
+
+def _place(tree: str) -> tuple[int, Version, str]:
+    """Releases by their version, then commits; a stacked tree stands behind the one that it is stacked on."""
+    try:
+        return 0, Version(tree.split()[0]), tree
+    except InvalidVersion:
+        return 1, Version("0"), tree
 
 
 def state(pack: Pack, lanes: dict[str, LaneEntry]) -> str:

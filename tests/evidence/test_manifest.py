@@ -2,15 +2,25 @@
 
 from toy import FIRST, TOTAL, edited
 
+from reproducers.base.verdicts import Verdict
 from reproducers.evidence import receipts
-from reproducers.evidence.manifest import affected
+from reproducers.evidence.manifest import _place, affected
 
 
 def test_the_pristine_arm_takes_nothing_from_the_patch(toy, monkeypatch):
     monkeypatch.setenv("PATCHLANE_STORE", str(toy.root / "store"))
     pack = toy.pack()
-    runs = [toy.run(pack), toy.run(pack, arm="pristine"), toy.run(pack, edited(TOTAL, FIRST), arm="pristine")]
+    broken = edited(("def total(values):", "def total(values, raises=len()):"))
+    trees = [None, edited(TOTAL, FIRST), broken]
+    runs = [toy.run(pack), *(toy.run(pack, *([tree] if tree else []), arm="pristine") for tree in trees)]
+    assert runs[-1].ruling.verdict is Verdict.DIFFERENT_FAILURE, runs[-1].ruling
     paths = [receipts.write(run, toy.root / "out", "toy", [], {}) for run in runs]
-    words = [[word.value for word in affected(pack, paths[: count + 1]).values()] for count in range(3)]
-    assert words == [["REPRODUCED_AND_FIXED"], ["REPRODUCED_AND_FIXED"], ["FIXED_UPSTREAM"]]
+    words = [[word.value for word in affected(pack, paths[: count + 1]).values()] for count in range(4)]
+    assert words[:2] == [["REPRODUCED_AND_FIXED"]] * 2 and words[2:] == [["FIXED_UPSTREAM"]] * 2
     assert [*affected(pack, paths[1:2]).values()] == ["REPRODUCED"]
+    assert [*affected(pack, paths[3:]).values()] == ["DIFFERENT_FAILURE"], "where nothing else is known"
+
+
+def test_releases_stand_in_their_order():
+    trees = ["0.9.0", "0.10.0", "0.10.0 + 02", "0.10.0.post1", "0.10.1", "027fa4aabac5", "d98e8a64ddf3"]
+    assert sorted(sorted(trees), key=_place) == trees
