@@ -25,15 +25,20 @@ class Recipe(BaseModel):
     bf16: bool = True
     sequence: int | None = None
     learning_rate: float = 1e-4
-    warmup: int = 100
+    warmup: int = 100  # steps; the last one's rate is the peak
     floor: float = 0.1
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.1
     clip: float = 1.0
     evaluate_every: int = 50
-    evaluate_batches: int = 4
+    evaluate_rows: int = 64  # held-out rows, the same in every layout
     save_every: int = 100  # steps; 0: no checkpoint at all, not at the end either
     verified: str = ""
+
+    @property
+    def warmup_taken(self) -> int:
+        """Steps of warm-up that a run takes: at least its last step is not of it."""
+        return min(self.warmup, self.steps - 1)
 
     def changed(self, **values: object) -> Recipe:
         """With the values that are not None in place of the recipe's."""
@@ -53,7 +58,7 @@ RECIPES = {
             learning_rate=2.5e-3,
             warmup=16,
             evaluate_every=64,
-            evaluate_batches=32,
+            evaluate_rows=32,
             save_every=96,
             verified="make train on two CPU cores: held-out loss 2.19",
         ),

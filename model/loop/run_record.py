@@ -23,6 +23,21 @@ from reproducers.upstream import git
 FILE = "run.json"
 
 
+@dataclasses.dataclass(frozen=True)
+class Batching:
+    """How a step's rows are computed: may change on resume, and changes losses by rounding or the step's size."""
+
+    micro_batch: int
+    accumulate: int
+    ranks: int  # data-parallel ones
+    bf16: bool
+
+    def changes(self, before: dict[str, Any]) -> dict[str, tuple[int, int]]:
+        """{field: (before, now)} of what differs from ``before``, another's ``asdict``; empty for an empty one."""
+        now = dataclasses.asdict(self)
+        return {name: (before[name], value) for name, value in now.items() if before.get(name, value) != value}
+
+
 def commit() -> dict[str, Any] | None:
     """This project's commit and whether files differ from it; None outside a clone."""
     head = _git("rev-parse", "HEAD")

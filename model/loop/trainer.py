@@ -6,7 +6,7 @@ import gc
 import logging
 import time
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 
-from model.data.rows.loader import Batch, Loader
+from model.data.rows.loader import Loader
 from model.data.stored.dataset import Dataset
 from model.definition import memory, rates
 from model.definition.recipes import Recipe
@@ -69,6 +69,8 @@ class Trainer:
         self.sequence = recipe.sequence or engine.size.sequence
         self.ranks = parallel_state.get_data_parallel_world_size()
         self.step = 0
+        self.batching = run_record.Batching(recipe.micro_batch, recipe.accumulate, self.ranks, recipe.bf16)
+        self.changed: dict[str, tuple[int, int]] = {}  # of the batching since the checkpoint, by field
         self.dataset = dataset
         self.loader, self.held_out = self._loader("train"), self._loader("valid")
         self.covered = False
@@ -95,6 +97,7 @@ class Trainer:
             "size": self.engine.size.model_dump(mode="json"),
             "loader": self.loader.state_dict(),
             "patches": lock.as_record(self.overlay),
+            "batching": asdict(self.batching),
         }
 
     def resume(self) -> None:
@@ -118,7 +121,7 @@ class Trainer:
         checkpoint.load(self.engine, saved)
         self.passed_over = checkpoint.set_aside(damaged)
         self.loader.load_state_dict(before["loader"])
-        self.step = before["step"]
+        self.step, self.changed = before["step"], self.batching.changes(before.get("batching", {}))
 
     def run(self) -> None:
         """Take all steps that are left. A stop that is asked for ends the run after the step in flight, saved."""
@@ -148,6 +151,7 @@ class Trainer:
             log.event(self.step, "imported weights")
         for damaged, why in self.passed_over.items():
             log.event(self.step, "damaged checkpoint", folder=damaged, why=why)
+        self._differences(log)
         statement = run_record.of(
             self.engine.size, self.plan.recipe, self.engine.run, self.place.size, self.dataset, self.overlay,
             self.engine.config.nam56r_paths,
@@ -159,6 +163,16 @@ class Trainer:
         log.event(self.step, "dataset", digest=self.dataset.record.digest, unigram_entropy=entropy)
         packs = ",".join(applied.pack.id for applied in self.overlay.packs) or "none"
         log.event(self.step, "patches", packs=packs)
+
+    def _differences(self, log: MetricsLog) -> None:
+        """Say, and record as events, what the run does otherwise than before, or than its recipe asks."""
+        for what, (before, now) in self.changed.items():
+            logger.warning("resumed with another %s: %s, it was %s", what.replace("_", "-"), now, before)
+            log.event(self.step, "changed", what=what, before=before, now=now)
+        asked, taken = self.plan.recipe.warmup, self.plan.recipe.warmup_taken
+        if taken < asked and self.step < self.plan.recipe.steps:
+            logger.warning("a warm-up of %d steps does not fit a run of %d: it takes %d", asked, taken + 1, taken)
+            log.event(self.step, "warmup_cut", asked=asked, taken=taken)
 
     def _steps(self, log: MetricsLog | None, line: ProgressLine | None) -> None:
         recipe, window = self.plan.recipe, self._window()
@@ -218,13 +232,10 @@ class Trainer:
         return self.stop.agreed()
 
     def _evaluate(self, log: MetricsLog | None, line: ProgressLine | None) -> None:
-        """Held-out loss over the same rows each time."""
-        began, recipe = time.perf_counter(), self.plan.recipe
-        self.held_out.consumed = 0
-        batches: list[Batch] = [next(self.held_out) for _ in range(recipe.evaluate_batches)]
-        loss = self.engine.evaluate(batches)
+        """Held-out loss over the same rows each time, in every layout."""
+        began = time.perf_counter()
+        loss, tokens = self.engine.evaluate(self.held_out.first(self.plan.recipe.evaluate_rows))
         if log is not None and line is not None:
-            tokens = int(sum(float(batch.loss_mask.sum()) for batch in batches)) * self.ranks
             record = Valid(step=self.step, tokens=tokens, loss=loss, seconds=time.perf_counter() - began)
             log.write(record)
             line.valid(record)
@@ -256,8 +267,9 @@ class Trainer:
         cuda = self.gpu is not None
         losses = outcome.losses
         return Train(
-            step=self.step, tokens=self.step * tokens, loss=losses["loss"], mtp_loss=losses["mtp_loss"],
-            aux_loss=losses["aux_loss"], indexer_loss=losses["indexer_loss"], grad_norm=outcome.grad_norm,
+            step=self.step, tokens=self.loader.consumed * self.sequence,
+            loss=losses["loss"], mtp_loss=losses["mtp_loss"], aux_loss=losses["aux_loss"],
+            indexer_loss=losses["indexer_loss"], grad_norm=outcome.grad_norm,
             learning_rate=outcome.learning_rate, skipped=outcome.skipped,
             expert_load=outcome.load.expert, rank_load=outcome.load.rank,
             peak_gib=max(outcome.peaks_gib, default=None), peaks_gib=outcome.peaks_gib or None,

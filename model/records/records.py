@@ -42,7 +42,7 @@ class Train(_Record):
     """One optimizer step. ``loss`` is the main language-model loss, the mean over masked-in tokens of all ranks."""
 
     kind: Literal["train"] = "train"
-    tokens: int = Field(ge=0)  # seen since step 0, by all ranks
+    tokens: int = Field(ge=0)  # seen since step 0, by all ranks; in the oldest runs as if every step had been like this
     loss: float
     mtp_loss: float | None = None
     aux_loss: float | None = None  # MoE load balancing

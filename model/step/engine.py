@@ -81,18 +81,24 @@ class Engine:
         self.config.grad_scale_func = self.optimizer.scale_loss
         self.config.no_sync_func = self.model.no_sync
 
-    def _pass(self, batches: list[Batch], forward_only: bool) -> list[dict[str, Tensor]]:
-        """Megatron's schedule over the micro-batches of this rank; per-micro-batch losses on the last stage."""
+    def _pass(self, batches: list[Batch], forward_only: bool) -> tuple[list[dict[str, Tensor]], Tensor]:
+        """Megatron's schedule over the micro-batches of this rank; per-micro-batch losses on the last stage.
+
+        Also the tokens [1 + MTP depths] that count, of all ranks.
+        """
+        counts, device = parts.counts(batches, self.size.mtp_depths), torch.cuda.current_device()
+        counts = counts.pin_memory().to(device, non_blocking=True) if self.run.late_reads else counts.to(device)
+        shares, tokens = parts.shares(counts)
         losses: list[dict[str, Tensor]] = get_forward_backward_func()(
-            forward_step_func=self._forward, data_iterator=iter(batches), model=[self.model],
+            forward_step_func=self._forward, data_iterator=iter(zip(batches, shares, strict=True)), model=[self.model],
             num_microbatches=len(batches), seq_length=len(batches[0].tokens), micro_batch_size=1,
             forward_only=forward_only,
         )  # fmt: skip
-        return losses
+        return losses, tokens
 
-    def _forward(self, batches: Iterator[Batch], model: Any) -> tuple[Tensor, Any]:
-        """Megatron's forward_step_func over one micro-batch."""
-        batch, device = next(batches), torch.cuda.current_device()
+    def _forward(self, batches: Iterator[tuple[Batch, Tensor]], model: Any) -> tuple[Tensor, Any]:
+        """Megatron's forward_step_func over one micro-batch and its shares of the losses."""
+        (batch, shares), device = next(batches), torch.cuda.current_device()
         batch = batch.pin_memory().to(device, non_blocking=True) if self.run.late_reads else batch.to(device)
         names, columns = self.size.structure.fields, batch.structure
         fields = None if columns is None else {name: columns[:, at] for at, name in enumerate(names)}
@@ -100,7 +106,7 @@ class Engine:
         with graphs.paused(several):
             output = model(
                 batch.tokens[None], batch.positions[None], packed(batch.cu_seqlens, self.longest),
-                labels=batch.labels[None], loss_mask=batch.loss_mask[None], fields=fields,
+                labels=batch.labels[None], loss_mask=batch.loss_mask[None], fields=fields, shares=shares,
             )  # fmt: skip
         return output, partial(_masked_mean, batch.loss_mask)
 
@@ -110,7 +116,7 @@ class Engine:
         finalize_model_grads(*args, **kwargs)
 
     def step(self, batches: list[Batch]) -> Outcome:
-        """One optimizer step over this rank's micro-batches. Losses are means over micro-batches and ranks.
+        """One optimizer step over this rank's micro-batches. Losses are means over all ranks' tokens that count.
 
         They are read last: the optimizer takes milliseconds to look its parameters over while the GPU has work. With
         ``late_reads`` nothing is read before; a step whose gradients are not finite has been taken by then.
@@ -120,11 +126,11 @@ class Engine:
             clock.mark()
             self.model.zero_grad_buffer()
             self.optimizer.zero_grad()
-            micro_losses = self._pass(batches, forward_only=False)
+            micro_losses, _ = self._pass(batches, forward_only=False)
             clock.mark()
+            self.schedule.step(increment=1)  # before the update: the first one's rate is not zero
             updated, grad_norm, _ = self.optimizer.step()
             learning_rate = self.optimizer.param_groups[0]["lr"]
-            self.schedule.step(increment=1)
             clock.mark()
             measured = [parts.mean(micro_losses), parts.auxiliary(self.config, len(batches))]
             measured += [balance.sums(self._routed, self.run.expert_parallel), peaks.gathered()]
@@ -146,16 +152,20 @@ class Engine:
         overlap.gather(self.model)
 
     @torch.no_grad()
-    def evaluate(self, batches: list[Batch]) -> float:
-        """Held-out loss in nats a token over this rank's micro-batches and all ranks; MTP and auxiliaries left out."""
+    def evaluate(self, batches: list[Batch]) -> tuple[float, int]:
+        """Held-out loss in nats a token, and the tokens that count, over this rank's micro-batches and all ranks.
+
+        MTP and auxiliaries are left out.
+        """
         self.model.eval()
         try:
             with graphs.paused():
-                loss = float(parts.mean(self._pass(batches, forward_only=True)))
+                micro_losses, tokens = self._pass(batches, forward_only=True)
+                loss = float(parts.mean(micro_losses))
         finally:
             self.model.train()
             parts.clear()
-        return loss
+        return loss, int(tokens[0])
 
 
 def _adamw(recipe: Recipe, run: Run) -> OptimizerConfig:
@@ -177,7 +187,7 @@ def _schedule(optimizer: Any, recipe: Recipe) -> OptimizerParamScheduler:
     """Counted in steps. A resumed run follows its own recipe; by default the checkpoint's would win without a word."""
     return OptimizerParamScheduler(
         optimizer, init_lr=0.0, max_lr=recipe.learning_rate, min_lr=recipe.floor * recipe.learning_rate,
-        lr_warmup_steps=min(recipe.warmup, recipe.steps - 1), lr_decay_steps=recipe.steps, lr_decay_style="cosine",
+        lr_warmup_steps=recipe.warmup_taken, lr_decay_steps=recipe.steps, lr_decay_style="cosine",
         start_wd=recipe.weight_decay, end_wd=recipe.weight_decay, wd_incr_steps=0, wd_incr_style="constant",
         use_checkpoint_opt_param_scheduler=False, override_opt_param_scheduler=True,
     )  # fmt: skip
@@ -189,6 +199,6 @@ def barrier() -> None:
 
 
 def _masked_mean(mask: Tensor, losses: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """mask [T], losses [1, T] -> mean over the tokens that count, and what is reported of it."""
+    """mask [T], losses [1, T] -> mean over the micro-batch's tokens that count, and what is reported of it."""
     loss = (losses[0] * mask).sum() / mask.sum().clamp(min=1)
     return loss, {"loss": loss.detach().clone()}  # the schedule scales the loss itself in place

@@ -1,4 +1,10 @@
-"""The parts of a step's loss: the main one from the schedule, the others from Megatron's process-global trackers."""
+"""The parts of a step's loss: the main one from the schedule, the others from Megatron's process-global trackers.
+
+Main and MTP losses are means over the tokens that count in all micro-batches of all ranks. Megatron means over a
+micro-batch's tokens, then over micro-batches and ranks, so each micro-batch's losses are multiplied by its ``shares``.
+Its ``calculate_per_token_loss`` weights a micro-batch's MTP loss by the tokens of the main loss, cannot average in
+NCCL's collectives, and takes the routers' and the indexer's losses, which are of all tokens, by those that count.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +18,40 @@ from megatron.core.transformer.moe.moe_logging import get_moe_metrics_tracker
 from megatron.core.transformer.multi_token_prediction import MTPLossLoggingHelper
 from torch import Tensor
 
+from model.data.rows.loader import Batch
+from model.patched import dialect
+
 NAMES = ("mtp_loss", "aux_loss", "indexer_loss")  # the values of ``auxiliary``, in order
 
 
+def counts(batches: list[Batch], depths: int) -> Tensor:
+    """[micro-batches, 1 + depths] fp64: tokens that count in the main loss and at each MTP depth, of this rank.
+
+    At depth d a token's label is the next token's d further on, if that is in its document.
+    """
+    return torch.stack([
+        torch.stack([(batch.loss_mask * (batch.positions >= depth)).sum() for depth in range(1 + depths)])
+        for batch in batches
+    ]).double()  # fmt: skip
+
+
+def shares(counts: Tensor) -> tuple[Tensor, Tensor]:
+    """``counts`` on the device -> each over its mean over micro-batches and data-parallel ranks, and the sums [1 + d].
+
+    The shares are fp32. All ranks call it with as many micro-batches.
+    """
+    total = counts.sum(0)
+    group = parallel_state.get_data_parallel_group()
+    dist.all_reduce(total, group=group)
+    mean = total.clamp(min=1) / (len(counts) * group.size())
+    return (counts / mean).float(), total
+
+
 def mean(micro_batches: list[dict[str, Tensor]]) -> Tensor:
-    """[1] fp32, on the device: the mean over micro-batches and data-parallel ranks, known to every stage."""
+    """[1] fp32, on the device: the mean over micro-batches and data-parallel ranks, known to every stage.
+
+    Of losses multiplied by ``shares`` it is the mean over all tokens that count.
+    """
     device = torch.cuda.current_device()
     losses = [micro_batch["loss"] for micro_batch in micro_batches]
     value = torch.stack(losses).mean() if losses else torch.zeros((), device=device)
@@ -27,10 +62,13 @@ def mean(micro_batches: list[dict[str, Tensor]]) -> Tensor:
 
 
 def auxiliary(config: Any, micro_batches: int) -> Tensor:
-    """The step's ``NAMES`` [3] fp32, on the device: summed over layers, means over micro-batches and ranks."""
+    """The step's ``NAMES`` [3] fp32, on the device: summed over layers, means over micro-batches and ranks.
+
+    MTP's is the mean over depths, each over its tokens that count: ``shares`` are in what Megatron tracked.
+    """
     depths, layers = config.mtp_num_layers, config.num_layers
     values = torch.zeros(3, device=torch.cuda.current_device())
-    mtp = MTPLossLoggingHelper.tracker.get("loss_values")
+    mtp = MTPLossLoggingHelper.tracker.get(dialect.MTP_LOSSES)
     if mtp is not None:
         values[0] = mtp.sum() / depths
     for entry in get_moe_metrics_tracker().metrics.values():
@@ -48,6 +86,6 @@ def auxiliary(config: Any, micro_batches: int) -> Tensor:
 
 def clear() -> None:
     """Empty Megatron's trackers."""
-    MTPLossLoggingHelper.clean_metrics_in_tracker()
+    dialect.clear_mtp_losses()
     DSAIndexerLossLoggingHelper.clean_loss_in_tracker()
     get_moe_metrics_tracker().clear()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from megatron.core.models.hybrid.hybrid_model import HybridModel
 from megatron.core.packed_seq_params import PackedSeqParams
@@ -55,6 +57,8 @@ class Nam56r(HybridModel):
             seams.HEAD(self.output_layer, head.Head)
         elif post_process:
             seams.LINEAR_LOSS()
+            self.output_layer.register_forward_hook(self._shared)
+        self._shares: Iterator[Any] = itertools.repeat(1.0)
         if fused:
             wgrad.enable(self)
         seams.ROUTER_STATE(self)
@@ -78,12 +82,15 @@ class Nam56r(HybridModel):
         labels: Tensor | None = None,
         loss_mask: Tensor | None = None,
         fields: Mapping[str, Tensor] | None = None,
+        shares: Tensor | None = None,
     ) -> Tensor:
-        """tokens, positions, labels, loss_mask [1, T]; fields [T] each.
+        """tokens, positions, labels, loss_mask [1, T]; fields [T] each; ``losses.shares`` [1 + depths], ones for None.
 
-        Loss of each token [1, T] fp32 on the last stage given labels, logits [1, T, vocab] without; else the hidden
-        states [T, 1, h] for the next stage.
+        Loss of each token [1, T] fp32, times the main loss's share, on the last stage given labels, logits
+        [1, T, vocab] without; else the hidden states [T, 1, h] for the next stage.
         """
+        # Megatron computes the losses of MTP's depths, then the main one
+        self._shares = itertools.repeat(1.0) if shares is None else iter([*shares[1:], shares[0]])
         entrance = self._entrance(tokens, positions, fields) if self.pre_process else None
         output: Tensor = super().forward(
             tokens, positions, None, decoder_input=entrance, labels=labels, loss_mask=loss_mask,
@@ -100,8 +107,13 @@ class Nam56r(HybridModel):
         return words + added[:, None].to(words.dtype)
 
     def compute_language_model_loss(self, labels: Tensor, logits: Tensor) -> Tensor:
-        """labels [1, T], ``logits`` the hidden states [T, 1, h] of our head -> [1, T] fp32."""
-        return head.loss(self.config.nam56r_paths["loss"], logits, self.output_layer.weight, labels)
+        """labels [1, T], ``logits`` the hidden states [T, 1, h] of our head -> [1, T] fp32, times the next share."""
+        losses = head.loss(self.config.nam56r_paths["loss"], logits, self.output_layer.weight, labels)
+        return losses * next(self._shares)
+
+    def _shared(self, _layer: Any, _given: Any, output: Any) -> Any:
+        """Megatron's output layer computes losses [1, T] itself, or logits, in a tuple, where there are no labels."""
+        return output * next(self._shares) if isinstance(output, Tensor) else output
 
 
 def _first(error: BaseException) -> BaseException:

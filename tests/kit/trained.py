@@ -112,7 +112,7 @@ def _digest(tensor: Any) -> str:
 
 
 def _engine(data: str, size: Any, options: dict[str, Any] | None = None, **changed: Any) -> tuple[Any, Any]:
-    """An engine in this process and its batches: rows of 64 tokens. ``options`` are Run's."""
+    """An engine in this process and its batches: rows of 64 tokens. ``options`` are Run's, ``changed`` the recipe's."""
     from model.data.rows.loader import Loader
     from model.data.stored.dataset import Dataset
     from model.definition.recipes import Recipe
@@ -124,9 +124,32 @@ def _engine(data: str, size: Any, options: dict[str, Any] | None = None, **chang
     recipe = Recipe(name="", size=size.name, **changed)
     run = Run(bf16=recipe.bf16, **(options or {}))
     launch.start(launch.world(), SimpleNamespace(device="cpu"), run, seed=0)  # type: ignore[arg-type]
+    place = launch.world()
     return Engine(size, run, recipe, paths.choose(size, run)), Loader(
-        Dataset(Path(data)), "train", 64, 1, structure=tuple(size.structure.fields)
-    )
+        Dataset(Path(data)), "train", 64, recipe.micro_batch, place.rank, place.size,
+        structure=tuple(size.structure.fields),
+    )  # fmt: skip
+
+
+def gradients(data: str, micro_batch: int, accumulate: int, to: str = "") -> dict[str, float]:
+    """Losses and gradient norm of the first step of a size with two MTP depths and no loss of the routers.
+
+    Sparse attention takes every key: of keys with equal scores it would take others in another layout. ``to``: a file
+    for {name: gradient}, of a single rank.
+    """
+    import torch
+
+    from model.definition.sizes import SIZES
+
+    tiny = SIZES["nam56r_tiny"]
+    experts = tiny.experts.model_copy(update={"aux_loss_coeff": 0.0})
+    indexer = tiny.indexer.model_copy(update={"topk": 64})
+    size = tiny.model_copy(update={"experts": experts, "indexer": indexer, "mtp_depths": 2})
+    engine, batches = _engine(data, size, bf16=False, clip=1e9, micro_batch=micro_batch)
+    outcome = engine.step([next(batches) for _ in range(accumulate)])
+    if to:
+        torch.save({name: p.main_grad.clone() for name, p in engine.inner.named_parameters()}, to)
+    return outcome.losses | {"grad_norm": outcome.grad_norm}
 
 
 def first_weights(data: str, options: dict[str, Any], as_on_gpu: bool = False) -> dict[str, str]:

@@ -105,6 +105,20 @@ class Loader:
         self.consumed += self.micro_batch * self.world
         return batch
 
+    def first(self, rows: int) -> list[Batch]:
+        """This rank's batches of the first ``rows`` samples of all ranks, or of an epoch's where it has fewer.
+
+        Every rank has as many batches, of one shape: samples past the last one are there, and none of their tokens
+        counts. The iterator goes on after them.
+        """
+        rows, found, self.consumed = min(rows, self.rows), [], 0
+        while (began := self.consumed) < rows:
+            batch = next(self)
+            past = began + self.rank + torch.arange(self.micro_batch) * self.world >= rows  # [micro_batch]
+            batch.loss_mask.view(self.micro_batch, -1)[past] = 0
+            found.append(batch)
+        return found
+
     def state_dict(self) -> dict[str, Any]:
         """State for ``load_state_dict``, in plain JSON values, the same on every rank."""
         return {"version": STATE_VERSION, "consumed": self.consumed, **self._identity()}

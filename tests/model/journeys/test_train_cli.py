@@ -129,7 +129,7 @@ def test_what_no_option_changes_is_the_recipes(unpatched):
     """cpu_tiny's rate, and no bf16: this run's parameters can be resumed as fp32 below."""
     records = steps(unpatched[0])
     assert len(records) == 4
-    assert records[1].learning_rate == recipes.RECIPES["cpu_tiny"].learning_rate
+    assert records[0].learning_rate == recipes.RECIPES["cpu_tiny"].learning_rate
 
 
 def test_a_run_says_its_paths_and_its_loss_and_draws_both(unpatched):

@@ -190,3 +190,21 @@ def test_to_and_pin_keep_every_field(dataset):
     same(batch, batch.to("cpu"))
     moved = batch.to("meta", non_blocking=True)
     assert moved.structure.is_meta and moved.cu_seqlens.is_meta and moved.max_seqlen == batch.max_seqlen
+
+
+@pytest.mark.parametrize(("micro_batch", "world"), [(1, 1), (3, 1), (1, 2), (2, 3), (4, 4)])
+@pytest.mark.parametrize("wanted", [1, 7, 10_000])
+def test_the_first_rows_are_the_same_whatever_the_layout(dataset, wanted, micro_batch, world):
+    """Rows of the last step that were not asked for are there, and nothing of them counts."""
+    whole = Loader(dataset, "train", S, 1)
+    wanted_rows = rows(take(whole, min(wanted, whole.rows)))
+    ranks = [Loader(dataset, "train", S, micro_batch, rank, world) for rank in range(world)]
+    for again in range(2):
+        found = [rank.first(wanted) for rank in ranks]
+        assert len({tuple(batch.tokens.shape for batch in batches) for batches in found}) == 1, again
+        in_order = torch.stack([rows([batch]) for step in zip(*found, strict=True) for batch in step])
+        masks = torch.stack([b.loss_mask.view(-1, S) for step in zip(*found, strict=True) for b in step])
+        in_order, masks = (t.unflatten(0, (-1, world)).transpose(1, 2).flatten(0, 2) for t in (in_order, masks))
+        assert torch.equal(in_order[: len(wanted_rows)], wanted_rows)
+        assert bool(masks[: len(wanted_rows)].any(1).all()) and not masks[len(wanted_rows) :].any()
+        assert len(in_order) - len(wanted_rows) < micro_batch * world

@@ -1,0 +1,59 @@
+"""Losses and gradients are of the tokens that count, however rows are spread over micro-batches and ranks."""
+
+import pytest
+import torch
+from data_kit import BYTES
+
+from model.data.build import build
+from model.data.rows.loader import Loader
+from model.data.source.readers import TextFiles
+from model.data.stored.dataset import Dataset
+
+pytestmark = pytest.mark.upstream
+ROUNDING = 2e-6  # sums of fp32 in another order
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory):
+    """A dataset half of whose rows are documents of two bytes, in which a third of the tokens do not count."""
+    folder = tmp_path_factory.mktemp("uneven")
+    for number in range(380):
+        (folder / f"short_{number:03d}.py").write_text(f"{number % 10}+")
+    for number in range(3):
+        (folder / f"very_long_{number}.py").write_text("".join(f"x{n} = {n * number}\n" for n in range(40)))
+    found = build(TextFiles([folder]), BYTES, folder.parent / "uneven-set").folder
+    rows = Loader(Dataset(found), "train", 64, 1)
+    assert [int(next(rows).loss_mask.sum()) for _ in range(4)] == [43, 64, 52, 43]
+    return found
+
+
+@pytest.fixture(scope="module")
+def first_step(stack, uneven, tmp_path_factory):
+    """(micro-batch, micro-batches, ranks) -> what ``trained.gradients`` gives on rank 0, and the gradients of one."""
+
+    def measure(rows, accumulate, world=1):
+        file = tmp_path_factory.mktemp("gradients") / "named.pt" if world == 1 else ""
+        ended = [c.wait() for c in stack.ranks(world, "trained:gradients", str(uneven), rows, accumulate, str(file))]
+        assert [one.code for one in ended] == [0] * world, "\n".join(one.said for one in ended)
+        return ended[0].value, torch.load(file) if file else None
+
+    return measure
+
+
+@pytest.fixture(scope="module")
+def whole(first_step):
+    """Four rows as one micro-batch."""
+    return first_step(4, 1)
+
+
+def test_four_micro_batches_of_a_row_are_one_of_four(first_step, whole):
+    (want, one), (got, four) = whole, first_step(1, 4)
+    assert got == pytest.approx(want, rel=ROUNDING, abs=1e-8)
+    errors = {name: float((four[name] - one[name]).norm() / (one[name].norm() + 1e-12)) for name in one}
+    assert max(errors.values()) < 2e-5, max(errors.items(), key=lambda item: item[1])
+
+
+@pytest.mark.parametrize(("rows", "accumulate"), [(2, 1), (1, 2)])
+def test_two_ranks_are_one(first_step, whole, rows, accumulate):
+    got, _ = first_step(rows, accumulate, 2)
+    assert got == pytest.approx(whole[0], rel=ROUNDING, abs=1e-8)
