@@ -74,6 +74,11 @@ def activation_bytes(size: Size, kind: str) -> float:
     return BF16 * (2 * h + 4 * inner + 4 * r.k_dim) + FP32 * r.heads * (1 + r.k_dim * r.v_dim / 64)
 
 
+def checkpoint_gib(size: Size) -> float:
+    """GiB of a checkpoint of bf16 training in any layout: weights, fp32 masters and two AdamW moments."""
+    return (BF16 + 3 * FP32) * parameters.total(size) / GIB
+
+
 def workspace_bytes(size: Size) -> float:
     """Bytes a token that one layer's backward pass takes and gives back: Mamba-3's state before every chunk.
 

@@ -52,7 +52,7 @@ def flops_table(size: Size) -> Table:
 def memory_table(size: Size, layout: Layout) -> Table:
     table = Table(
         title=f"Estimated GiB of a rank: data {layout.data}, expert {layout.expert}, pipeline {layout.pipeline}, "
-        f"micro-batch {layout.micro_batch} x {size.sequence}"
+        f"micro-batch {layout.micro_batch} x {size.sequence}; a checkpoint has {memory.checkpoint_gib(size):.1f}"
     )
     for column in ("stage", "layers", "weights", "gradients", "optimizer", "activations", "total"):
         table.add_column(column, justify="right")

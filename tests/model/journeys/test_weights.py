@@ -8,6 +8,8 @@ from train_kit import checkpoints, copy, good, measured, steps, train
 from typer.testing import CliRunner
 
 from model import weights as verb
+from model.definition.memory import checkpoint_gib
+from model.definition.sizes import SIZES
 from model.records import history
 from model.saved import reading, tensor_files, weights
 from reproducers.base.errors import PatchlaneError
@@ -63,6 +65,13 @@ def test_names_shapes_and_files_are_as_hugging_face_has_them(exported):
     assert sorted(set(index["weight_map"].values())) == [file.name for file in files] and len(files) > 3
     single = max(value.nbytes for value in tensors.values())  # a tensor is not cut in two
     assert all(file.stat().st_size < max(LIMIT, single) + 2**16 for file in files)
+
+
+def test_a_checkpoint_is_as_large_as_described(run):
+    [saved] = history.events(history.read(run / "run"), "checkpoint")
+    assert saved.detail["gib"] == pytest.approx(
+        checkpoint_gib(SIZES["nam56r_tiny"]), rel=0.1
+    )  # headers of small tensors
 
 
 def test_a_new_run_begins_with_them(run, exported, stack, text, tmp_path):
