@@ -22,9 +22,9 @@ def every(work: Callable[[], T]) -> T:
         met = error
     of_all: list[PatchlaneError | None] = [None] * dist.get_world_size()
     dist.all_gather_object(of_all, met)
-    for error in of_all:
-        if error is not None:
-            raise error from met
+    refused = next((error for error in of_all if error is not None), None)
+    if refused is not None:
+        raise refused from met
     return done[0]
 
 
