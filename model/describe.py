@@ -22,10 +22,10 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def main(
     size: Annotated[str, typer.Argument(help=f"one of {', '.join(SIZES)}")],
-    dp: Annotated[int, typer.Option(help="data-parallel ranks")] = 1,
-    ep: Annotated[int, typer.Option(help="expert-parallel ranks, a divisor of --dp")] = 1,
-    pp: Annotated[int, typer.Option(help="pipeline stages")] = 1,
-    micro_batch: Annotated[int, typer.Option(help="rows of a micro-batch")] = 1,
+    dp: Annotated[int, typer.Option(min=1, help="data-parallel ranks")] = 1,
+    ep: Annotated[int, typer.Option(min=1, help="expert-parallel ranks, a divisor of --dp")] = 1,
+    pp: Annotated[int, typer.Option(min=1, help="pipeline stages")] = 1,
+    micro_batch: Annotated[int, typer.Option(min=1, help="rows of a micro-batch")] = 1,
     markdown: Annotated[bool, typer.Option("--markdown", help="print Markdown: docs/nam56r.md")] = False,
 ) -> None:
     """Print all that follows from a size's definition, for the options' layout or for that of the recipe named SIZE."""

@@ -43,7 +43,7 @@ def main(
     micro_batch: Annotated[int | None, typer.Option(min=1, help="rows of a micro-batch")] = None,
     accumulate: Annotated[int | None, typer.Option(min=1, help="micro-batches of a rank in a step")] = None,
     sequence: Annotated[int | None, typer.Option(min=16, help="tokens of a row")] = None,
-    learning_rate: Annotated[float | None, typer.Option(min=0)] = None,
+    learning_rate: Annotated[float | None, typer.Option(min=0, max=1)] = None,
     warmup: Annotated[int | None, typer.Option(min=0)] = None,
     evaluate_every: Annotated[int | None, typer.Option(min=1)] = None,
     save_every: Annotated[int | None, typer.Option(min=0, help="steps; 0: never")] = None,
@@ -62,10 +62,11 @@ def main(
     overlap_grads: Annotated[bool, typer.Option("--overlap-grads", help="reduce beside the backward pass")] = False,
     overlap_weights: Annotated[bool, typer.Option("--overlap-weights", help="gather beside the forward pass")] = False,
     bucket: Annotated[int | None, typer.Option(min=1, help="parameters reduced or gathered at a time")] = None,
+    wait_limit: Annotated[float, typer.Option(min=1, help="seconds to wait for a rank that does not come")] = 1200,
     waits: Annotated[int | None, typer.Option(min=1, help="the step to count the host's waits for the GPU in")] = None,
     profile: Annotated[str | None, typer.Option(help="FIRST:LAST, steps under torch.profiler")] = None,
     wandb: Annotated[bool | None, typer.Option("--wandb/--no-wandb")] = None,
-    seed: Annotated[int, typer.Option(help="seed of the rows' order")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="seed of the rows' order")] = 0,
 ) -> None:
     """Train SIZE by its recipe, or by the recipe of this name; options change the recipe."""
     recipe = recipes.RECIPES.get(size) or recipes.for_size(named(size).name)
@@ -81,7 +82,7 @@ def main(
         deterministic=deterministic, recompute=recompute, cuda_graphs=cuda_graphs, on_cpu=launch.device() == "cpu",
         row=recipe.sequence or named(recipe.size).sequence, paths=stacks.named(stack).paths | paths.asked(path or []),
         late_reads=late_unasked if late_reads is None else late_reads,
-        overlap_grads=overlap_grads, overlap_weights=overlap_weights, bucket=bucket,
+        overlap_grads=overlap_grads, overlap_weights=overlap_weights, bucket=bucket, wait_limit=wait_limit,
     )  # fmt: skip
     train(
         recipe, run, patches, data, stacks.named(stack), upstream, folder=out, seed=seed, resume=resume,

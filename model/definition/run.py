@@ -20,5 +20,8 @@ class Run:
     overlap_grads: bool = False  # gradients are reduced beside the backward pass
     overlap_weights: bool = False  # weights are gathered beside the forward pass
     bucket: int | None = None  # parameters reduced or gathered at a time under overlap; None: Megatron's default
+    wait_limit: float = (
+        1200.0  # seconds that a collective waits for a rank: the first step compiles, saving takes minutes
+    )
     row: int | None = None  # tokens of a row if every micro-batch is whole rows and no document spans two
     paths: dict[str, str] = field(default_factory=dict)

@@ -7,17 +7,20 @@ or pipeline layout can load it.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
 import pickle
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.core import CheckpointingException
+from torch.distributed.checkpoint import CheckpointException
 
 from model.loop import sharded
 from model.loop.ranks import agreement
@@ -33,30 +36,66 @@ PARTIAL, DAMAGED = ".partial-", ".damaged-"
 def save(engine: Engine, folder: Path, step: int, progress: dict[str, Any], keep: int = 2) -> Path:
     """Write step ``step`` with ``progress`` (plain values, equal on all ranks); all but the newest ``keep`` go.
 
-    All ranks call it. A kill at any moment leaves the older checkpoints and at most one partial folder.
+    All ranks call it. A kill at any moment leaves the older checkpoints and at most one partial folder. Where a rank
+    cannot write (a full disk), PatchlaneError on every rank; the older checkpoints stay, the partial folder goes.
     """
-    first, partial, final = dist.get_rank() == 0, folder / (PARTIAL + name(step)), folder / name(step)
-    if first:
-        for stale in folder.glob(PARTIAL + "*"):
-            shutil.rmtree(stale)
-        partial.mkdir(parents=True)
-    dist.barrier()
+    partial, final = folder / (PARTIAL + name(step)), folder / name(step)
+    agreement.first(lambda: _begin(partial))
     engine.gather()
     state = sharded.state(engine, loading=False) | {"progress": progress}
     seams.CHECKPOINT_QUEUE()
-    dist_checkpointing.save(state, str(partial), content_metadata=sharded.CONTENT, verify_integrity=True)
-    dist.barrier()
-    if first:
+    with _refused(partial):
+        dist_checkpointing.save(state, str(partial), content_metadata=sharded.CONTENT, verify_integrity=True)
+    agreement.first(lambda: _finish(partial, final, keep))
+    return final
+
+
+def _begin(partial: Path) -> None:
+    with _refused(partial):
+        for stale in partial.parent.glob(PARTIAL + "*"):
+            shutil.rmtree(stale)
+        partial.mkdir(parents=True)
+
+
+def _finish(partial: Path, final: Path, keep: int) -> None:
+    """Give a written checkpoint its name, and let the oldest go."""
+    folder = final.parent
+    with _refused(partial):
         _sync(partial)
         if final.exists():  # an earlier run got this far and resumed from before it
-            final.replace(folder / (PARTIAL + "superseded-" + name(step)))
+            final.replace(folder / (PARTIAL + "superseded-" + final.name))
         partial.replace(final)
         _sync_folder(folder)
         for old in complete(folder)[:-keep]:
             going = old.rename(folder / (PARTIAL + old.name))  # never half a checkpoint under a whole one's name
             shutil.rmtree(going)
-    dist.barrier()
-    return final
+
+
+@contextlib.contextmanager
+def _refused(partial: Path) -> Iterator[None]:
+    """Turn a refusal to write into a PatchlaneError, and remove what was written by then.
+
+    Megatron hands what any rank met while it wrote tensors to rank 0 and raises CheckpointException on all; what rank 0
+    meets alone (indices and digests, written last) is an OSError there, and the others learn of it as it ends.
+    """
+    try:
+        yield
+    except (OSError, CheckpointException) as error:
+        if dist.get_rank() == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+        remedy = f"make room in {partial.parent}, then the same command goes on from the last checkpoint"
+        raise PatchlaneError(
+            f"{partial.name.removeprefix(PARTIAL)} cannot be written: {_cause(error)}", remedy
+        ) from error
+
+
+def _cause(error: OSError | CheckpointException) -> str:
+    """One line; of a failure on several ranks the first. Only rank 0 is told what it was."""
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    failures = error.failures
+    said = [f"rank {rank}: {str(failure).splitlines()[0]}" for rank, (failure, _) in sorted(failures.items())]
+    return said[0] if said else "rank 0 says on which rank and why"
 
 
 def _sync(folder: Path) -> None:

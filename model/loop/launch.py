@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import os
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
+from datetime import timedelta
+from typing import Any
 
 from model.definition.run import Run
 from model.layers.captured import graphs
+from model.loop.ranks import meeting
 from model.patched import overlay as overlays
 from model.patched.overlay import Overlay
 from reproducers.base.errors import PatchlaneError
@@ -77,7 +78,8 @@ def stop() -> None:
 
 
 def start(place: World, overlay: Overlay, run: Run, seed: int) -> None:
-    """Start this rank, once a process, before Megatron is imported. Ranks meet through torchrun's rendezvous.
+    """Start this rank, once a process, before Megatron is imported. Ranks meet through torchrun's rendezvous, and no
+    collective of theirs waits for longer than ``run.wait_limit``.
 
     ``seed``: of the first weights (``first_seed``).
     """
@@ -93,15 +95,16 @@ def start(place: World, overlay: Overlay, run: Run, seed: int) -> None:
         torch.use_deterministic_algorithms(True, warn_only=True)
     if overlay.device == "cuda":
         torch.cuda.set_device(place.local_rank)
-    meeting = None if place.size > 1 else (Path(tempfile.mkdtemp(prefix="nam56r-")) / "rendezvous").as_uri()
     dist.init_process_group(
-        "gloo" if overlay.device == "cpu" else "cpu:gloo,cuda:nccl", init_method=meeting, rank=place.rank,
-        world_size=place.size,
+        "gloo" if overlay.device == "cpu" else "cpu:gloo,cuda:nccl",
+        store=meeting.store(place.rank, place.size, run.wait_limit), rank=place.rank, world_size=place.size,
+        timeout=timedelta(seconds=run.wait_limit),
     )  # fmt: skip
     seed = first_seed(seed, place, run)
+    limit: dict[str, Any] = {"distributed_timeout_minutes": run.wait_limit / 60}  # Megatron makes a timedelta of it
     megatron.start_megatron(
         importlib.import_module, seed, Rank(place.rank, place.size),
-        expert_model_parallel_size=run.expert_parallel, pipeline_model_parallel_size=run.pipeline_parallel,
+        expert_model_parallel_size=run.expert_parallel, pipeline_model_parallel_size=run.pipeline_parallel, **limit,
     )  # fmt: skip
     if run.cuda_graphs:
         graphs.seed(seed + 1234)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import re
 from collections.abc import Collection, Iterator
@@ -10,13 +11,13 @@ from collections.abc import Collection, Iterator
 from model.definition import memory, pattern
 from model.definition.memory import Layout
 from model.definition.run import Run
-from model.definition.sizes import Size
+from model.definition.sizes import SIZES, Size
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 
 # Shared memory of Mamba-3's MIMO backward (bwd_bwd, packed), bytes a block, at state 128, head 64, rank 4, chunk 16,
 # bf16: the launch argument that tilelang 0.1.8 gives for sm_90a
 MIMO_SHARED = 223_904
-RESUME = "the same command resumes from the last checkpoint"
+logger = logging.getLogger("model.loop.refusals")
 LOWER = "the same command with a lower --learning-rate resumes from the last checkpoint"
 
 
@@ -34,15 +35,10 @@ def norm(value: float, step: int) -> None:
 
 @contextlib.contextmanager
 def within(step: int) -> Iterator[None]:
-    """Turn two RuntimeErrors of a step into PatchlaneErrors: Megatron's check of gradients before their reduction, and
-    the end of another rank."""
-    import torch.distributed as dist
-
+    """Turn the RuntimeError of Megatron's check of gradients before their reduction into a PatchlaneError."""
     try:
         yield
     except RuntimeError as error:
-        if isinstance(error, dist.DistBackendError) or "gloo" in str(error):
-            raise PatchlaneError(f"step {step}: another rank ended", f"read its output; {RESUME}") from error
         if "in local grad norm" not in str(error):
             raise
         # around the message stands an iteration number that only Megatron's own loop counts
@@ -56,6 +52,24 @@ def stages(size: Size, pipeline: int) -> None:
         pattern.even_cuts(size.layers, pipeline)
     except ValueError as error:
         raise PatchlaneError(str(error), f"--pp {len(pattern.possible_cuts(size.layers)) + 1} or fewer") from error
+
+
+def experts(size: Size, parallel: int) -> None:
+    """Raise PatchlaneError if the expert-parallel ranks cannot hold the same number of experts each."""
+    count = size.experts.count
+    if count % parallel:
+        divisors = ", ".join(str(number) for number in range(1, count + 1) if count % number == 0)
+        raise PatchlaneError(f"{count} experts cannot be shared by --ep {parallel} ranks", f"--ep one of {divisors}")
+
+
+def vocabulary(size: Size, ids: int) -> None:
+    """Raise PatchlaneError for a dataset of ``ids`` token ids of which the model has no row for the last ones."""
+    if ids > size.vocab:
+        larger = ", ".join(name for name, other in SIZES.items() if other.vocab >= ids)
+        raise PatchlaneError(
+            f"the dataset's tokenizer has {ids} ids, {size.name} has a vocabulary of {size.vocab}",
+            (f"train {larger}, or " if larger else "") + f"python -m model.data build by a tokenizer of {size.vocab}",
+        )
 
 
 def gpu(size: Size) -> None:
@@ -110,8 +124,11 @@ def overlaps(run: Run) -> None:
 
 
 def fields(size: Size, run: Run, given: Collection[str]) -> None:
-    """Raise PatchlaneError for --overlap-grads without structure: its gradients would never be reduced."""
+    """Raise PatchlaneError for --overlap-grads without structure: its gradients would never be reduced. Without the
+    option say that the structure's embedding stays as it is."""
     missing = sorted(size.structure.fields.keys() - set(given))
+    if missing and not run.overlap_grads:
+        logger.info("the dataset has no field %s: the structure embedding adds nothing", ", ".join(missing))
     if run.overlap_grads and missing:
         raise PatchlaneError(
             f"the dataset has no field {', '.join(missing)}, so --overlap-grads waits for its gradient",

@@ -17,6 +17,7 @@ from model.layers.captured import graphs
 from model.layers.common import paths
 from model.loop import compile_mamba3, launch, refusals, run_record
 from model.loop.launch import World
+from model.loop.ranks import meeting
 from model.patched import lock, offers, overlay, seams
 from model.patched.overlay import Overlay
 from model.patched.proof import watching
@@ -72,9 +73,13 @@ def train(
     size, given = named(recipe.size), Dataset(data) if data else None
     launch.data_parallel(place, run)
     refusals.stages(size, run.pipeline_parallel)
+    refusals.experts(size, run.expert_parallel)
     refusals.graphs(run)
     paths.choose(size, run)  # what cannot run here is refused before upstream's code is fetched
     refusals.overlaps(run)
+    if given is not None:  # the default one has bytes and structure, which every size takes
+        refusals.vocabulary(size, given.record.tokenizer.vocab_size)
+        refusals.fields(size, run, given.record.fields)
     _make(plan["folder"])
     checkpoints = recipe.save_every > 0 or (plan["folder"] / "checkpoints").is_dir()
     stack = overlay.build(Store(), overlay.chosen(patches, checkpoints, of), launch.device(), of, clone)
@@ -86,15 +91,20 @@ def train(
         _compile(size, chosen["mamba3"].name, (recipe.micro_batch, run.row), patches, stack, place)
     steps = graphs.WATCHED if run.cuda_graphs else watching.STEPS
     watch = Coverage(stack, steps, run_record.choices(chosen, run))
-    with watch.building():
-        launch.start(place, stack, run, seed=1234)
-        engine, trainer = _modules(size, recipe, run, launch.data_parallel(place, run))
-        training = engine.Engine(size, run, recipe, chosen)
-    text = given or (default_dataset() if place.first else None)
-    engine.barrier()  # the first rank may build it
+    # where NCCL waits too long torch's flight recorder writes each rank's collectives; torchfrtrace compares them
+    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+    os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(plan["folder"].resolve() / "nccl_trace_rank_"))
+    with meeting.kept(run.wait_limit):
+        with watch.building():
+            launch.start(place, stack, run, seed=1234)
+            engine, trainer = _modules(size, recipe, run, launch.data_parallel(place, run))
+            training = engine.Engine(size, run, recipe, chosen)
+        text = given or (default_dataset() if place.first else None)
+        engine.barrier()  # the first rank may build it
     text = text or default_dataset()
-    refusals.fields(size, run, text.record.fields)
-    trainer.Trainer(trainer.TrainingPlan(recipe, **plan), training, text, stack, place, watch).run()
+    loop = trainer.Trainer(trainer.TrainingPlan(recipe, **plan), training, text, stack, place, watch)
+    with meeting.kept(run.wait_limit, lambda: loop.step + 1):
+        loop.run()
     launch.stop()
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
+import resource
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,13 +21,18 @@ def cli(
     weights: str = "",
     poison: tuple[int, str] | None = None,
     size: dict[str, Any] | None = None,
+    largest_file: tuple[int, int] | None = None,
+    no_digests: bool = False,
+    asleep: tuple[int, int] | None = None,
 ) -> None:
     """``python -m model.train ARGUMENTS``; leaves by SystemExit.
 
     ``stop_after``: as if SIGTERM came in that step. ``rows``: a file for the digests of each step's rows. ``weights``:
     a file for the digests of parameters, masters and moments at the end. ``poison``: (step, "weight" or "gradient"; of
     all ranks, or "gradient of rank 1").
-    ``size``: what to change of the tiny size's definition.
+    ``size``: what to change of the tiny size's definition. ``largest_file``: (rank, bytes that a file of it may have).
+    ``no_digests``: the disk is full when a checkpoint's digests are written, on rank 0. ``asleep``: (step, rank that
+    never takes it).
     """
     from model import train
     from model.definition.sizes import SIZES
@@ -31,6 +40,11 @@ def cli(
     from reproducers.base.cli import guarded
 
     SIZES["nam56r_tiny"] = SIZES["nam56r_tiny"].model_copy(update=size or {})
+
+    if largest_file and largest_file[0] == int(os.environ.get("RANK", "0")):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file[1], largest_file[1]))
+    if no_digests:
+        _fill_disk()
 
     class Watched(trainer.Trainer):
         def _stop_agreed(self) -> bool:
@@ -42,6 +56,8 @@ def cli(
             def step(batches: list[Any]) -> Any:
                 if poison and poison[0] == self.step + 1:
                     _poison(self.engine, poison[1])
+                if asleep and [*asleep] == [self.step + 1, self.place.rank]:
+                    time.sleep(3600)
                 if rows:
                     _note(Path(rows), self.step + 1, batches)
                 return taken(batches)
@@ -55,6 +71,15 @@ def cli(
     trainer.Trainer = Watched  # type: ignore[misc]
     sys.argv = ["model.train", *arguments]
     guarded(train.app)
+
+
+def _fill_disk() -> None:
+    from megatron.core.dist_checkpointing import serialization
+
+    def full(_: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    serialization.save_integrity_manifest = full
 
 
 def on_other_code(arguments: list[str]) -> None:

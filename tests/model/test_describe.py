@@ -45,3 +45,10 @@ def test_bad_input_is_told_how_to_mend(args):
     done = describe(*args)
     assert done.returncode not in (0, 1)
     assert "fix:" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--dp", "--ep", "--pp", "--micro-batch"])
+@pytest.mark.parametrize("value", ["0", "-3"])
+def test_less_than_one_is_refused(option, value):
+    done = describe("nam56r_tiny", option, value)
+    assert done.returncode == 2 and option in done.stderr and "Traceback" not in done.stderr

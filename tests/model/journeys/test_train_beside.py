@@ -17,7 +17,7 @@ def test_a_fresh_run_beside_a_running_one_touches_nothing(world, stack, text, tm
     out = tmp_path / "run"
     running = stack.start("trained:cli", options(out, text, **COMMON))
     ends = time.monotonic() + 300
-    while not checkpoints(out):
+    while "step_0000002" not in checkpoints(out):
         assert time.monotonic() < ends, running.said()
         time.sleep(0.02)
     refused = train(stack, out, text, world=world, fresh=True, **COMMON)

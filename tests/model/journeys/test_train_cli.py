@@ -4,8 +4,10 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
+from data_kit import BYTES, make_dataset
 from forked import ENVIRONMENT
 from train_kit import checkpoints, copy, good, options, steps, train
 
@@ -43,6 +45,8 @@ def refused(run, code, *words):
         ({"steps": 0}, ["--steps"]),
         ({"ep": 0}, ["--ep"]),
         ({"learning_rate": -1}, ["--learning-rate"]),
+        ({"learning_rate": "inf"}, ["--learning-rate"]),
+        ({"seed": -1}, ["--seed"]),
     ],
 )
 def test_bad_options_are_refused(changed, words, stack, text, tmp_path):
@@ -68,6 +72,31 @@ def test_a_world_that_does_not_divide_is_refused(stack, text, tmp_path):
     three = {"WORLD_SIZE": "3", "RANK": "0", "LOCAL_RANK": "0"}
     run = ended(stack, options(tmp_path, text, ep=2), **three)
     refused(run, 2, "error: 3 ranks ", "fix: torchrun --nproc-per-node")
+
+
+def test_ranks_that_cannot_share_the_experts_are_refused(stack, text, tmp_path):
+    places = {"WORLD_SIZE": "3", "RANK": "0", "LOCAL_RANK": "0"}
+    refused(ended(stack, options(tmp_path, text, ep=3), **places), 2, "8 experts", "fix: --ep one of 1, 2, 4, 8")
+
+
+def test_a_dataset_of_more_ids_than_the_model_has_is_refused_at_once(stack, text, tmp_path):
+    """Before anything is made or fetched; by both numbers."""
+    copied, out = copy(text, tmp_path / "data"), tmp_path / "run"
+    record = json.loads((copied / "dataset.json").read_text())
+    record["tokenizer"]["vocab_size"] = 703
+    (copied / "dataset.json").write_text(json.dumps(record))
+    refused(ended(stack, options(out, copied)), 2, " 703 ids", " 320", "fix: train nam56r, nam56r_wide")
+    assert not out.exists()
+
+
+def test_a_dataset_without_structure_is_trained_on_with_a_line_that_says_so(stack, tmp_path):
+    plain = make_dataset(tmp_path, options=replace(BYTES, structure=False)).folder
+    run = ended(stack, options(tmp_path / "run", plain, steps=2, save_every=0, fp32=True))
+    assert run.code == 0, run.said
+    assert "no field dep_level, structure" in run.said
+    assert len(steps(tmp_path / "run")) == 2
+    refused(ended(stack, options(tmp_path / "over", plain, overlap_grads=True)), 2, "dep_level", "fix: train without")
+    assert not (tmp_path / "over").exists()
 
 
 def test_a_pipeline_longer_than_the_stack_has_cuts_is_refused(stack, text, tmp_path):
