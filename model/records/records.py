@@ -79,7 +79,7 @@ class Valid(_Record):
 
 
 class Event(_Record):
-    """A named event: "checkpoint", "resumed", "dataset", "coverage", "path", …"""
+    """A named event: "checkpoint", "resumed", "changed", "dataset", "coverage", …"""
 
     kind: Literal["event"] = "event"
     name: str
