@@ -83,10 +83,10 @@ def _refused(partial: Path) -> Iterator[None]:
     except (OSError, CheckpointException) as error:
         if dist.get_rank() == 0:
             shutil.rmtree(partial, ignore_errors=True)
+        free = shutil.disk_usage(partial.parents[1]).free >> 20
+        said = f"{partial.name.removeprefix(PARTIAL)} cannot be written, {free} MiB are free: {_cause(error)}"
         remedy = f"make room in {partial.parent}, then the same command goes on from the last checkpoint"
-        raise PatchlaneError(
-            f"{partial.name.removeprefix(PARTIAL)} cannot be written: {_cause(error)}", remedy
-        ) from error
+        raise PatchlaneError(said, remedy) from error
 
 
 def _cause(error: OSError | CheckpointException) -> str:

@@ -33,7 +33,8 @@ def store(rank: int, size: int, limit_s: float) -> dist.Store:
     _store = dist.HashStore()
     if size > 1:
         shared, *_ = next(dist.rendezvous("env://", rank, size, timeout=timedelta(seconds=limit_s)))
-        _store = dist.PrefixStore(f"attempt{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", shared)
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        _store = dist.PrefixStore(f"attempt{attempt}", shared)
     return _store
 
 
