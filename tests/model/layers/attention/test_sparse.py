@@ -100,6 +100,7 @@ def test_what_is_not_whole_rows_of_packed_documents_is_refused(megatron):
 
 def test_training_by_rows_is_training_on_the_stream(stack, text, tmp_path):
     common = {"steps": 3, "micro_batch": 3, "evaluate_every": 9, "save_every": 0, "fp32": True, "deterministic": True}
+    common["learning_rate"] = 1e-6  # an update takes the sign of a gradient that is rounding, and routing follows
     for path in ("rows", "stream"):
         good(train(stack, tmp_path / path, text, path=f"indexer={path}", **common))
     ours, theirs = measured(tmp_path / "rows"), measured(tmp_path / "stream")
