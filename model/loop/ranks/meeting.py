@@ -59,7 +59,7 @@ def kept(limit_s: float, step: Callable[[], int] = lambda: 0) -> Iterator[None]:
         named = ", ".join(map(str, missing))
         raise PatchlaneError(
             f"{at}: rank {named} did not arrive within {limit_s:g} s",
-            f"py-spy dump --pid of that rank says where it is; {RESUME}, a higher --wait-limit waits longer",
+            f"see where that rank is, with py-spy for instance; {RESUME}, a higher --wait-limit waits longer",
         ) from error
 
 
