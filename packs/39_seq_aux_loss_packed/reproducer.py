@@ -276,7 +276,7 @@ def check_drawn(p: probe.Probe) -> None:
 
 
 def check_neighbours(p: probe.Probe) -> None:
-    """What holds in both arms: one sequence; and bit by bit one length, no packing, other losses, evaluation."""
+    """What holds in both arms: one sequence; and bit by bit the others."""
     reference = "mean over sequences in fp64"
     layer, hidden, kept = Layer(p, Options()), tokens(p, 24, 6), list[Tensor]()
     p.guard("one sequence: loss and gradient", error(layer, hidden, params(p, cumulative([24])), spans([24])), FP32,
@@ -300,12 +300,29 @@ def check_neighbours(p: probe.Probe) -> None:
             kept += other.passed(hidden, params(p, cumulative([10, 14])))
         else:
             kept.append(other.layer(hidden_states=hidden, packed_seq_params=params(p, cumulative([10, 14])))[0])
+    kept.append(
+        dense(p, layer.layer.config)(hidden_states=hidden, packed_seq_params=params(p, cumulative([10, 14])))[0]
+    )
     layer.layer.eval()
     tracker = upstream(p, "megatron.core.transformer.moe.moe_logging").get_moe_metrics_tracker()
     tracker.metrics.clear()
     kept.append(layer.layer(hidden_states=hidden, packed_seq_params=params(p, cumulative([10, 14])))[0])
     p.guard("losses in evaluation", len(tracker.metrics), 0, reference="none")
-    p.digest("one length, no packing, other losses, evaluation", *kept)
+    p.digest("one length, no packing, other losses, evaluation, no experts", *kept)
+
+
+def dense(p: probe.Probe, config: Any) -> Any:
+    """A layer without experts, as those between them."""
+    torch.manual_seed(p.seed)
+    layers, linear = upstream(p, LAYER), upstream(p, "megatron.core.tensor_parallel.layers")
+    mlp, spec = (
+        upstream(p, "megatron.core.transformer.mlp"),
+        upstream(p, "megatron.core.transformer.spec_utils").ModuleSpec,
+    )
+    inner = mlp.MLPSubmodules(linear_fc1=linear.ColumnParallelLinear, linear_fc2=linear.RowParallelLinear)
+    dropout = upstream(p, "megatron.core.fusions.fused_bias_dropout").get_bias_dropout_add
+    parts = layers.TransformerLayerSubmodules(mlp=spec(module=mlp.MLP, submodules=inner), mlp_bda=dropout)
+    return layers.TransformerLayer(config, parts).to(torch.cuda.current_device())
 
 
 def check_waits(p: probe.Probe) -> None:
