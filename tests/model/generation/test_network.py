@@ -1,0 +1,102 @@
+"""The decoder gives the training forward's logits, however the tokens are passed, and needs every part of its state."""
+
+import itertools
+
+import decoding
+import pytest
+import torch
+
+from model.generation import loading
+
+pytestmark = pytest.mark.upstream
+ROUNDING = 1e-9  # of fp64, relative to the largest logit
+LOST = 1e-4
+SIZES = ["nam56r_tiny", "nam56r_siso"]
+DOCUMENTS = [*itertools.pairwise(decoding.CUTS)]
+PROMPT = 20
+
+
+@pytest.fixture(scope="module")
+def references(stack, tmp_path_factory):
+    """{size: what the training forward gave, and the decoder of the same weights}."""
+    found, folder = {}, tmp_path_factory.mktemp("references")
+    for name in SIZES:
+        ended = stack.run("decoding:reference", name, str(folder / name))
+        assert ended.code == 0, ended.said
+        made = torch.load(folder / name)
+        decoder = loading.filled(decoding.size(name), made["tensors"].items(), None, torch.device("cpu"))
+        found[name] = made | {"decoder": decoder}
+    return found
+
+
+def error(made, document, passes, spoil=None):
+    """Largest difference of a document's logits from the training forward's, over its largest logit, with the tokens in
+    passes of so many; ``spoil`` changes the state after each."""
+    (low, high), decoder, found = document, made["decoder"], []
+    state = decoder.begin(high - low)
+    with torch.inference_mode():
+        for taken in passes:
+            part = slice(low + state.read, low + state.read + taken)
+            fields = {name: values[part] for name, values in made["fields"].items()}
+            found.append(decoder.logits(decoder(made["tokens"][part], fields, state)))
+            if spoil is not None:
+                spoil(state)
+    got, want = torch.cat(found), made["logits"][low:high]
+    assert got.dtype is want.dtype is torch.float64 and got.shape == want.shape
+    return float((got - want).abs().max() / want.abs().max())
+
+
+def passes(way, count):
+    ways = {
+        "one by one": [1] * count,
+        "at once": [count],
+        "a prompt, then one by one": [PROMPT, *[1] * (count - PROMPT)],
+        "by threes": [3] * (count // 3) + [count % 3] * (count % 3 > 0),
+    }
+    return ways[way]
+
+
+def losing(kind, part):
+    """What sets a part of the state of the first layer of a kind to what it is ahead of a document, or its newest row
+    where it is a cache."""
+
+    def spoil(state):
+        held = state.layers[decoding.size(SIZES[0]).numbers(kind)[0] - 1]
+        rows = getattr(held, part)
+        if isinstance(rows, torch.Tensor):
+            setattr(held, part, torch.zeros_like(rows))
+        else:
+            rows.held[rows.count - 1] = 0
+
+    return spoil
+
+
+def other_tokens(state):
+    state.last = state.last + 1
+
+
+PARTS = {"last tokens": other_tokens} | {
+    f"{kind} {part}": losing(kind, part)
+    for kind, parts in {
+        "mla": ["latents"], "dsa": ["latents", "index"], "mamba3": ["h", "angle", "key", "value"],
+        "m2rnn": ["h", "window"],
+    }.items()
+    for part in parts
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=str)
+@pytest.mark.parametrize("way", ["one by one", "at once", "a prompt, then one by one", "by threes"])
+@pytest.mark.parametrize("name", SIZES)
+def test_it_is_the_training_forward_token_by_token(references, name, way, document):
+    count = document[1] - document[0]
+    assert count > decoding.TOPK
+    assert error(references[name], document, passes(way, count)) < ROUNDING
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("name", SIZES)
+def test_every_part_of_the_state_is_needed(references, name, part):
+    document = DOCUMENTS[1]
+    count = document[1] - document[0]
+    assert error(references[name], document, passes("one by one", count), PARTS[part]) > LOST
