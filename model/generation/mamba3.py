@@ -57,8 +57,7 @@ class Mamba3(nn.Module):  # type: ignore[misc]
     def begin(self, capacity: int) -> Mamba3State:
         """The state ahead of a document."""
         work = torch.promote_types(self.in_proj.weight.dtype, torch.float32)
-        device, H, R, N = self.in_proj.weight.device, *self.B_bias.shape
-        P = self.parts[0] // H
+        device, (H, R, N), P = self.in_proj.weight.device, self.B_bias.shape, self.parts[0] // self.heads
         shapes = ((H, N, P), (H, self.angles), (H, R, N), (H, R, P))
         dtypes = (work, torch.float64, work, work)
         return Mamba3State(*(torch.zeros(s, dtype=d, device=device) for s, d in zip(shapes, dtypes, strict=True)))

@@ -63,7 +63,7 @@ class Columns:
         if self.language == "text":
             return {name: annotate(text, "text")[name] for name in DEFAULT_FIELDS}
         known, source = len(self._last), self._last + text
-        columns = np.zeros((2, len(source)), np.uint8)  # class and depth
+        columns: NDArray[Any] = np.zeros((2, len(source)), np.uint8)  # class and depth
         after = self._ahead
         for match in SCAN.finditer(source):
             self._ahead, self._last = after, match[0]

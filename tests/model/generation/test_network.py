@@ -1,12 +1,15 @@
 """The decoder gives the training forward's logits, however the tokens are passed, and needs every part of its state."""
 
+import copy
 import itertools
 
 import decoding
 import pytest
 import torch
 
+from model.definition import sizes
 from model.generation import loading
+from model.generation.network import Decoder
 
 pytestmark = pytest.mark.upstream
 ROUNDING = 1e-9  # of fp64, relative to the largest logit
@@ -14,6 +17,8 @@ LOST = 1e-4
 SIZES = ["nam56r_tiny", "nam56r_siso"]
 DOCUMENTS = [*itertools.pairwise(decoding.CUTS)]
 PROMPT = 20
+FEW = 12  # so few tokens that the sparse layers choose all: no near equals to choose from
+FP32 = 1e-4  # twelve layers of fp32
 
 
 @pytest.fixture(scope="module")
@@ -100,3 +105,30 @@ def test_every_part_of_the_state_is_needed(references, name, part):
     document = DOCUMENTS[1]
     count = document[1] - document[0]
     assert error(references[name], document, passes("one by one", count), PARTS[part]) > LOST
+
+
+def drawn(name):
+    """A decoder of a size as it is, of drawn weights."""
+    decoder, generator = Decoder(sizes.SIZES[name]), torch.Generator().manual_seed(0)
+    for held in (*decoder.parameters(), *decoder.buffers()):
+        wide = held.shape[-1] ** -0.5 if held.dim() > 1 else 0.1
+        held.copy_(torch.randn(held.shape, generator=generator) * wide + (held.dim() == 1))
+    return decoder
+
+
+def both(decoder, device):
+    """Logits [TOKENS, vocab] on a device, at once and then one by one."""
+    tokens, decoder = torch.arange(2 * FEW, device=device) * 7 % 256, copy.deepcopy(decoder).to(device)
+    with torch.inference_mode():
+        state = decoder.begin(len(tokens))
+        parts = [tokens[:FEW], *tokens[FEW:].split(1)]
+        return torch.cat([decoder.logits(decoder(part, None, state)) for part in parts]).cpu()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", SIZES)
+def test_a_gpu_gives_the_host_s_logits(name):
+    decoder = drawn(name)
+    got, want = both(decoder, "cuda"), both(decoder, "cpu")
+    assert (got - want).norm() / want.norm() < FP32
