@@ -49,8 +49,8 @@ def opened(source: Path) -> Opened:
         encoding = Encoding.model_validate(said["encoding"]) if "encoding" in said else None
         size = Size.model_validate(said["size"])
     except ValidationError as other:
-        said = other.errors()[0]["msg"]
-        raise PatchlaneError(f"{path} is of another version: {said}", "use the version that wrote it") from other
+        why = other.errors()[0]["msg"]
+        raise PatchlaneError(f"{path} is of another version: {why}", "use the version that wrote it") from other
 
     def tensors() -> Iterator[tuple[str, Tensor]]:
         for group in weights.groups(kept, AT_ONCE):
