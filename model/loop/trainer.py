@@ -16,6 +16,7 @@ from megatron.core import parallel_state
 
 from model.data.rows.loader import Loader
 from model.data.stored.dataset import Dataset
+from model.data.stored.encoding import Encoding
 from model.definition import memory, rates
 from model.definition.recipes import Recipe
 from model.layers.captured import graphs
@@ -96,6 +97,7 @@ class Trainer:
             "step": self.step,
             "size": self.engine.size.model_dump(mode="json"),
             "loader": self.loader.state_dict(),
+            "encoding": Encoding.of(self.dataset.record).model_dump(mode="json"),
             "patches": lock.as_record(self.overlay),
             "batching": asdict(self.batching),
         }

@@ -10,14 +10,14 @@ import json
 import re
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-from torch.distributed.checkpoint import FileSystemReader, load
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-
+from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import file_sha256
+
+if TYPE_CHECKING:  # 4 s, which a command that has no checkpoint need not take
+    import torch
+    from torch import Tensor
 
 COMMON = "common_state/shard_0_1"  # what is no tensor, by core_v0.19.0 (dist_checkpointing/serialization.py)
 
@@ -37,6 +37,16 @@ def complete(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("step_*") if re.fullmatch(r"step_\d{7,}", path.name) and path.is_dir())
 
 
+def checkpoint(source: Path) -> Path:
+    """``source`` if it is a checkpoint, the newest of a run's. Raises PatchlaneError where there is none."""
+    if (source / "metadata.json").is_file():
+        return source
+    found = complete(source / "checkpoints")
+    if not found:
+        raise PatchlaneError(f"{source} is no checkpoint, and no run with one", "name RUN or RUN/checkpoints/step_N")
+    return found[-1]
+
+
 def damage(path: Path) -> Exception | None:
     """What is wrong with the files of a checkpoint by the digests that Megatron wrote, None where nothing is."""
     try:
@@ -51,6 +61,9 @@ def damage(path: Path) -> Exception | None:
 
 def shapes(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
     """{key: (shape, dtype)} of the model's tensors, in the order of their keys; the optimizer's are left out."""
+    from torch.distributed.checkpoint import FileSystemReader
+    from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
     known = FileSystemReader(path).read_metadata().state_dict_metadata
     return {
         key: (kept.size, kept.properties.dtype)
@@ -61,6 +74,8 @@ def shapes(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
 
 def read(path: Path, wanted: dict[str, tuple[torch.Size, torch.dtype]]) -> dict[str, Tensor]:
     """These tensors of a checkpoint, whole, in host memory."""
+    import torch
+
     tensors: dict[str, Any] = {key: torch.empty(shape, dtype=dtype) for key, (shape, dtype) in wanted.items()}
     _load(tensors, path)
     return tensors
@@ -68,6 +83,8 @@ def read(path: Path, wanted: dict[str, tuple[torch.Size, torch.dtype]]) -> dict[
 
 def progress(path: Path) -> dict[str, Any]:
     """What the run said of itself when it saved: its step, its size."""
+    import torch
+
     held: dict[str, Any] = {COMMON: io.BytesIO()}
     _load(held, path)
     common = held[COMMON]
@@ -79,5 +96,7 @@ def progress(path: Path) -> dict[str, Any]:
 
 
 def _load(state: dict[str, Any], path: Path) -> None:
+    from torch.distributed.checkpoint import FileSystemReader, load
+
     with warnings.catch_warnings(action="ignore"):  # that no process group is there
         load(state, storage_reader=FileSystemReader(path), no_dist=True)

@@ -5,27 +5,32 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
-from torch import Tensor
 
+from model.data.stored.encoding import Encoding
 from model.definition.sizes import Size
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import write_atomic
 from reproducers.base.optional import load
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 INDEX, CONFIG = "model.safetensors.index.json", "config.json"
 
 
 class Config(BaseModel):
-    """What the weights are of. ``step``: updates of the run that they come from, 0 where unknown."""
+    """What the weights are of. ``step``: updates of the run that they come from, 0 where unknown. ``encoding``: how the
+    text was encoded that the run trained on, None where it did not say."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     model_type: str = "nam56r"
     size: Size
     step: int = 0
+    encoding: Encoding | None = None
 
 
 class Index(BaseModel):
@@ -67,10 +72,7 @@ def config(folder: Path) -> Config:
 def tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
     """(name, tensor) of all in the folder, a file at a time. Raises PatchlaneError where one is not whole."""
     files, failures = _library()
-    try:
-        index = Index.model_validate_json((folder / INDEX).read_bytes())
-    except (OSError, ValidationError) as error:
-        raise _refused(folder / INDEX, error) from error
+    index = _index(folder)
     for file in sorted(set(index.weight_map.values())):
         try:
             held: dict[str, Tensor] = files.load_file(folder / Path(file).name)
@@ -80,6 +82,18 @@ def tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
         if missing := sorted(names - held.keys()):
             raise _refused(folder / file, ValueError(f"{missing[0]} is not in it"))
         yield from ((name, held[name]) for name in sorted(names))
+
+
+def size_of(folder: Path) -> int:
+    """Bytes of all tensors in the folder, as its index has them; 0 where it has not."""
+    return int(_index(folder).metadata.get("total_size", 0))
+
+
+def _index(folder: Path) -> Index:
+    try:
+        return Index.model_validate_json((folder / INDEX).read_bytes())
+    except (OSError, ValidationError) as error:
+        raise _refused(folder / INDEX, error) from error
 
 
 def _library() -> tuple[Any, Any]:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from model.definition.sizes import Size
-from model.saved import names, reading, tensor_files, writing
+from model.saved import names, reading, tensor_files
 from model.saved.tensor_files import Config
 from reproducers.base.errors import PatchlaneError
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    Kept = tuple[torch.Size, torch.dtype]
 LIMIT = 4 * 2**30  # bytes of a file, and so of host memory that an export takes
 Tell = Callable[[str], None]
-Kept = tuple[torch.Size, torch.dtype]
 
 
 def export(source: Path, target: Path, limit: int = LIMIT, tell: Tell = lambda line: None) -> Config:
@@ -23,23 +25,23 @@ def export(source: Path, target: Path, limit: int = LIMIT, tell: Tell = lambda l
 
     Raises PatchlaneError where there is no checkpoint, where it is damaged, or where the folder holds weights already.
     """
-    path = _checkpoint(source)
+    path = reading.checkpoint(source)
     if (error := reading.damage(path)) is not None:
         raise PatchlaneError(f"{path} is damaged: {error}", "name another checkpoint of the run")
     if (target / tensor_files.INDEX).exists():
         raise PatchlaneError(f"{target} holds weights already", "name a new folder")
     kept, said = reading.shapes(path), reading.progress(path)
-    groups = [*_groups(kept, limit)]
+    together = [*groups(kept, limit)]
     target.mkdir(parents=True, exist_ok=True)
     files = dict[str, str]()
-    for number, group in enumerate(groups, 1):
-        file = tensor_files.file_name(number, len(groups))
+    for number, group in enumerate(together, 1):
+        file = tensor_files.file_name(number, len(together))
         tensors = dict(_named(reading.read(path, group)))
         tensor_files.write(target / file, tensors)
         files |= dict.fromkeys(tensors, file)
         tell(f"{file}: {len(tensors)} tensors")
-    config = Config(size=Size.model_validate(said["size"]), step=said["step"])
-    tensor_files.close(target, config, files, sum(map(_bytes, kept.values())))
+    config = Config(size=Size.model_validate(said["size"]), step=said["step"], encoding=said.get("encoding"))
+    tensor_files.close(target, config, files, sum(map(size_of, kept.values())))
     return config
 
 
@@ -48,47 +50,57 @@ def bring(source: Path, run: Path) -> Path:
 
     Raises PatchlaneError where the run has checkpoints already, or a file is not whole.
     """
+    from model.saved import writing
+
     checkpoints = run / "checkpoints"
     if reading.complete(checkpoints):
         raise PatchlaneError(f"{run} has checkpoints already", "name a new run's folder")
-    config, tensors, experts = tensor_files.config(source), dict[str, Tensor](), dict[str, dict[int, Tensor]]()
-    for name, tensor in tensor_files.tensors(source):
-        key, number = names.imported(name)
-        if number is None:
-            tensors[key] = tensor
-        else:
-            experts.setdefault(key, {})[number] = tensor
-    for key, parts in experts.items():
-        if [*sorted(parts)] != [*range(len(parts))]:
-            raise PatchlaneError(f"{source}: experts of {key} are missing", "export the weights again")
-        tensors[key] = torch.stack([parts[number] for number in range(len(parts))])
+    config = tensor_files.config(source)
+    tensors = dict(brought(source, config.size))
     progress = {"step": 0, "size": config.size.model_dump(mode="json"), "weights_only": True}
+    if config.encoding is not None:
+        progress["encoding"] = config.encoding.model_dump(mode="json")
     return writing.write(checkpoints / reading.name(0), tensors, progress)
 
 
-def _checkpoint(source: Path) -> Path:
-    if (source / "metadata.json").is_file():
-        return source
-    found = reading.complete(source / "checkpoints")
-    if not found:
-        raise PatchlaneError(f"{source} is no checkpoint, and no run with one", "name RUN or RUN/checkpoints/step_N")
-    return found[-1]
+def brought(source: Path, size: Size) -> Iterator[tuple[str, Tensor]]:
+    """(a checkpoint's key, tensor) of a folder of safetensors, a layer's experts as one as soon as all have been read.
+
+    Raises PatchlaneError where a file is not whole or an expert missing.
+    """
+    import torch
+
+    experts: dict[str, dict[int, Tensor]] = {}
+    for name, tensor in tensor_files.tensors(source):
+        key, number = names.imported(name)
+        if number is None:
+            yield key, tensor
+            continue
+        parts = experts.setdefault(key, {})
+        parts[number] = tensor
+        if len(parts) == size.experts.count:
+            del experts[key]
+            yield key, torch.stack([parts[number] for number in sorted(parts)])
+    for key in experts:
+        raise PatchlaneError(f"{source}: experts of {key} are missing", "export the weights again")
 
 
-def _groups(kept: dict[str, Kept], limit: int) -> Iterator[dict[str, Kept]]:
+def groups(kept: dict[str, Kept], limit: int) -> Iterator[dict[str, Kept]]:
     """The tensors in their order, in groups of no more than ``limit`` bytes where one tensor alone is not more."""
-    group, size = dict[str, Kept](), 0
+    group: dict[str, Kept] = {}
+    size = 0
     for key, one in kept.items():
-        if group and size + _bytes(one) > limit:
+        if group and size + size_of(one) > limit:
             yield group
             group, size = {}, 0
         group[key] = one
-        size += _bytes(one)
+        size += size_of(one)
     if group:
         yield group
 
 
-def _bytes(one: Kept) -> int:
+def size_of(one: Kept) -> int:
+    """Bytes of a tensor."""
     shape, dtype = one
     count: int = shape.numel()
     size: int = dtype.itemsize

@@ -39,9 +39,9 @@ _TOKENS = (
     ("continuation", r"\\(?:\r\n?|\n)", OTHER),
     ("other", r".", OTHER),
 )
-_GROUP = {name: number for number, (name, _, _) in enumerate(_TOKENS, start=1)}
-_CLASS_OF = np.array([0, *(kind for _, _, kind in _TOKENS)], np.uint8)  # [groups + 1]
-_SCAN = re.compile("|".join(f"({pattern})" for _, pattern, _ in _TOKENS).encode("latin-1"), re.DOTALL)
+GROUP = {name: number for number, (name, _, _) in enumerate(_TOKENS, start=1)}
+CLASS_OF = np.array([0, *(kind for _, _, kind in _TOKENS)], np.uint8)  # [groups + 1]
+SCAN = re.compile("|".join(f"({pattern})" for _, pattern, _ in _TOKENS).encode("latin-1"), re.DOTALL)
 
 
 def lex(source: bytes) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -50,12 +50,12 @@ def lex(source: bytes) -> tuple[NDArray[Any], NDArray[Any]]:
     class: index into CLASSES. depth: open blocks plus open brackets, at most DEPTHS - 1; a line's indentation counts
     from its first byte that is not white space on.
     """
-    tokens = [(match.end(), match.lastindex) for match in _SCAN.finditer(source)]
+    tokens = [(match.end(), match.lastindex) for match in SCAN.finditer(source)]
     if not tokens:
         return np.zeros(0, np.uint8), np.zeros(0, np.uint8)
     ends, groups = np.array(tokens, dtype=np.int64).T  # [tokens] each
     lengths = np.diff(ends, prepend=0)
-    classes: NDArray[Any] = np.repeat(_CLASS_OF[groups], lengths)  # [n]
+    classes: NDArray[Any] = np.repeat(CLASS_OF[groups], lengths)  # [n]
     for words in _keyword_layers():
         stops = np.fromiter((match.end() - 1 for match in words.finditer(source)), np.int64)
         classes[stops[classes[stops] == NAME]] = KEYWORD
@@ -76,18 +76,18 @@ def _keyword_layers() -> list[re.Pattern[bytes]]:
 
 def _open_brackets(groups: NDArray[Any]) -> NDArray[Any]:
     """Brackets open around each token, int64 [tokens]; a bracket itself counts as outside, a stray close as nothing."""
-    opened, closed = groups == _GROUP["open"], groups == _GROUP["close"]
+    opened, closed = groups == GROUP["open"], groups == GROUP["close"]
     count = np.cumsum(opened.astype(np.int64) - closed)
     return count - np.minimum(np.minimum.accumulate(count), 0) - opened
 
 
 def _open_blocks(source: bytes, ends: NDArray[Any], groups: NDArray[Any], brackets: NDArray[Any]) -> NDArray[Any]:
     """Indented blocks open at each token, int64 [tokens], from a stack of the logical lines' indentations."""
-    newline, space = _GROUP["newline"], _GROUP["space"]
+    newline, space = GROUP["newline"], GROUP["space"]
     begins = np.concatenate(([True], (groups[:-1] == newline) & (brackets[:-1] == 0)))
     indented = begins & (groups == space)
     firsts = np.flatnonzero((begins & ~indented) | np.concatenate(([False], indented[:-1])))
-    firsts = firsts[~np.isin(groups[firsts], (newline, space, _GROUP["comment"]))]
+    firsts = firsts[~np.isin(groups[firsts], (newline, space, GROUP["comment"]))]
     stack, heights = [0], []
     for first, has_indent in zip(firsts.tolist(), indented[firsts - 1].tolist(), strict=True):
         column = 0

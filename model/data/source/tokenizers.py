@@ -6,6 +6,7 @@ annotations into per-token ones. Only the builder appends end-of-document (EOD) 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -48,6 +49,11 @@ class Tokenizer(Protocol):
 
     def encode(self, text: bytes) -> Encoded: ...
 
+    def writer(self, ids: list[int]) -> Callable[[int], bytes]:
+        """What gives the bytes of one more token at a time after the text of ``ids``. A token that ends inside a
+        character has none; they come with the one that ends the character."""
+        ...
+
 
 class ByteTokenizer:
     """Ids 0..255 are bytes, 256 is EOD."""
@@ -56,6 +62,9 @@ class ByteTokenizer:
 
     def encode(self, text: bytes) -> Encoded:
         return Encoded(np.frombuffer(text, np.uint8).astype(np.int64), np.arange(len(text), dtype=np.int64))
+
+    def writer(self, ids: list[int]) -> Callable[[int], bytes]:
+        return lambda token: bytes([token])
 
 
 class HFTokenizer:
@@ -97,6 +106,11 @@ class HFTokenizer:
         lead = np.flatnonzero((np.frombuffer(text, np.uint8) & 0xC0) != 0x80)  # [characters]
         last = np.append(lead[1:], len(text)) - 1  # [characters], last byte of each
         return Encoded(ids, last[np.maximum(stops, 1) - 1])
+
+    def writer(self, ids: list[int]) -> Callable[[int], bytes]:
+        library = optional.load("tokenizers.decoders", "tokenizers", DataError)
+        stream = library.DecodeStream(ids=ids, skip_special_tokens=False)
+        return lambda token: (stream.step(self._tokenizer, token) or "").encode()
 
 
 def load(spec: str, eod_token: str | None = None) -> Tokenizer:

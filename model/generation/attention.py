@@ -1,0 +1,155 @@
+"""Multi-latent attention over a cache of latents, dense or over the keys that the indexer chooses.
+
+The cache has a token's compressed key-value row and its rotated rope key; keys and values of the heads are never made:
+their projection is absorbed into queries and outputs, as ``absorbed_mla.py`` of megatron-core 0.19.0 does it. In exact
+arithmetic that is what the dense layers' expanded attention gives.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from model.definition.pattern import Layer
+from model.definition.sizes import Size
+
+Linear = functools.partial(nn.Linear, bias=False)
+
+
+class Rows:
+    """One row for each token of a document so far; ``capacity`` of them have room."""
+
+    def __init__(self, capacity: int, width: int, like: Tensor) -> None:
+        self.held, self.count = like.new_empty(capacity, width), 0
+
+    def append(self, rows: Tensor) -> Tensor:
+        """Add ``rows`` [S, width]; all rows so far [T, width]."""
+        self.held[self.count : self.count + len(rows)] = rows
+        self.count += len(rows)
+        return self.held[: self.count]
+
+
+@dataclass
+class Step:
+    """What the layers of one pass over S tokens share. ``chosen``: [S, k] int64 keys by indexing layer, -1 for none."""
+
+    positions: Tensor  # [S] int64, within the document
+    rotary: tuple[Tensor, Tensor]  # cos, sin [S, 1, rope channels] fp32
+    chosen: dict[int, Tensor] = field(default_factory=dict)
+
+    def future(self, keys: int) -> Tensor:
+        """[S, keys] bool: the keys that a token does not see."""
+        at = torch.arange(keys, device=self.positions.device)
+        return at > self.positions[:, None]
+
+
+def rotary(positions: Tensor, width: int, base: int) -> tuple[Tensor, Tensor]:
+    """cos, sin [S, 1, width] fp32, by the arithmetic of megatron-core's RotaryEmbedding (rotary_pos_embedding.py)."""
+    frequency = 1.0 / (base ** (torch.arange(0, width, 2, dtype=torch.float32, device=positions.device) / width))
+    angle = torch.outer(positions.to(torch.float32), frequency).repeat(1, 2).unsqueeze(1)
+    return angle.cos(), angle.sin()
+
+
+def turned(x: Tensor, by: tuple[Tensor, Tensor]) -> Tensor:
+    """x [S, n, d], whose channels i and i + d/2 are a pair, rotated; its dtype."""
+    cos, sin = (part.to(x.dtype) for part in by)
+    a, b = x.chunk(2, dim=-1)
+    return x * cos + torch.cat((-b, a), dim=-1) * sin
+
+
+def _paired(x: Tensor) -> Tensor:
+    """Channels 2i and 2i + 1, which MLA rotates together, to i and i + d/2."""
+    return torch.cat((x[..., 0::2], x[..., 1::2]), dim=-1)
+
+
+class Indexer(nn.Module):  # type: ignore[misc]
+    """DSA's lightning indexer with a cache of its keys."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        i = size.indexer
+        self.heads, self.topk, self.scale = i.heads, i.topk, i.head_dim**-0.5
+        self.linear_wq_b = Linear(size.attention.q_lora_rank, i.heads * i.head_dim)
+        self.linear_wk = Linear(size.hidden, i.head_dim)
+        self.k_norm = nn.LayerNorm(i.head_dim, eps=1e-5)
+        self.linear_weights_proj = Linear(size.hidden, i.heads)
+
+    def _turned(self, x: Tensor, step: Step) -> Tensor:
+        """x [S, n, d] with its first channels rotated."""
+        wide = step.rotary[0].shape[-1]
+        return torch.cat((turned(x[..., :wide], step.rotary), x[..., wide:]), dim=-1)
+
+    def forward(self, x: Tensor, compressed: Tensor, cache: Rows, step: Step) -> Tensor:
+        """x [S, h], compressed queries [S, rank] -> the best keys of each token, [S, k] int64; -1 where there is none.
+
+        Of keys with equal scores it takes those that torch's topk takes, as the training forward does.
+        """
+        query = self._turned(self.linear_wq_b(compressed).unflatten(-1, (self.heads, -1)), step)  # [S, H, d]
+        keys = cache.append(self._turned(self.k_norm(self.linear_wk(x)).unsqueeze(1), step)[:, 0])  # [T, d]
+        weights = self.linear_weights_proj(x) * (self.heads**-0.5) * self.scale  # [S, H]
+        work = torch.promote_types(x.dtype, torch.float32)
+        scores = torch.einsum("shd,td->sht", query.to(work), keys.to(work)).relu()
+        scores = torch.einsum("sht,sh->st", scores, weights.to(work)).masked_fill(step.future(len(keys)), -torch.inf)
+        best, chosen = scores.topk(min(self.topk, len(keys)), dim=-1)
+        return chosen.masked_fill(best == -torch.inf, -1)
+
+
+@dataclass
+class AttentionState:
+    """``latents`` [T, rank + rope channels]; ``index`` [T, d] where the layer has an indexer."""
+
+    latents: Rows
+    index: Rows | None
+
+
+class Attention(nn.Module):  # type: ignore[misc]
+    """MLA; of a sparse layer over its own or an earlier layer's choice of keys."""
+
+    def __init__(self, size: Size, layer: Layer) -> None:
+        super().__init__()
+        a, self.number, self.source = size.attention, layer.number, layer.indices_from
+        self.heads, self.nope, self.rank, self.scale = size.heads, a.qk_nope_dim, a.kv_lora_rank, a.qk_dim**-0.5
+        self.linear_q_down_proj = Linear(size.hidden, a.q_lora_rank)
+        self.linear_q_up_proj = Linear(a.q_lora_rank, size.heads * a.qk_dim)
+        self.linear_kv_down_proj = Linear(size.hidden, a.kv_lora_rank + a.qk_rope_dim)
+        self.linear_kv_up_proj = Linear(a.kv_lora_rank, size.heads * (a.qk_nope_dim + a.v_dim))
+        self.linear_proj = Linear(size.heads * a.v_dim, size.hidden)
+        self.indexer = Indexer(size) if self.source == self.number else None
+
+    def begin(self, capacity: int) -> AttentionState:
+        """The state ahead of a document of at most ``capacity`` tokens."""
+        like = self.linear_kv_down_proj.weight
+        index = Rows(capacity, len(self.indexer.linear_wk.weight), like) if self.indexer else None
+        return AttentionState(Rows(capacity, len(like), like), index)
+
+    def forward(self, x: Tensor, state: AttentionState, step: Step) -> Tensor:
+        """x [S, h] -> [S, h]."""
+        compressed = self.linear_q_down_proj(x)
+        if self.indexer is not None:
+            assert state.index is not None
+            step.chosen[self.number] = self.indexer(x, compressed, state.index, step)
+        up_key, up_value = self.linear_kv_up_proj.weight.unflatten(0, (self.heads, -1)).tensor_split([self.nope], dim=1)
+        plain, rope = (
+            self.linear_q_up_proj(compressed).unflatten(-1, (self.heads, -1)).tensor_split([self.nope], dim=-1)
+        )
+        query = torch.cat((torch.einsum("snd,ndk->snk", plain, up_key), turned(_paired(rope), step.rotary)), dim=-1)
+        latent, key = self.linear_kv_down_proj(x).tensor_split([self.rank], dim=-1)
+        key = turned(_paired(key.unsqueeze(1)), step.rotary)[:, 0]
+        rows = state.latents.append(torch.cat((latent, key), dim=-1))  # [T, rank + rope]
+        mixed = self._attend(query, rows, step)  # [S, n, rank]
+        return self.linear_proj(torch.einsum("snk,ndk->snd", mixed, up_value).flatten(1))
+
+    def _attend(self, query: Tensor, rows: Tensor, step: Step) -> Tensor:
+        """query [S, n, d], rows [T, d] -> the latents that each head sees, [S, n, rank], in the query's dtype."""
+        work = torch.promote_types(query.dtype, torch.float32)
+        if self.source is None:
+            keys, hidden = rows.to(work).expand(len(query), -1, -1), step.future(len(rows))
+        else:
+            chosen = step.chosen[self.source]
+            keys, hidden = rows[chosen.clamp_min(0)].to(work), chosen < 0
+        scores = torch.einsum("snd,skd->snk", query.to(work), keys) * self.scale
+        share = scores.masked_fill(hidden.unsqueeze(1), -torch.inf).softmax(-1)
+        return torch.einsum("snk,skd->snd", share, keys[..., : self.rank]).to(query.dtype)

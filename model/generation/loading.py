@@ -1,0 +1,82 @@
+"""A decoder from weights wherever they are kept, and how its text is encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+from model.data.stored.dataset import DatasetRecord
+from model.data.stored.encoding import Encoding
+from model.definition.sizes import Size
+from model.generation.network import Decoder
+from model.saved.opened import Opened
+from reproducers.base.errors import PatchlaneError
+
+# parts of a checkpoint's keys that stand for modules which the decoder does without
+PARTS = {".mixer.mamba.": ".mixer.", ".core_attention.indexer.": ".indexer.", ".experts.experts.": ".experts."}
+TRAINED_ONLY = "mtp."  # the beginning of keys
+
+
+def encoding(found: Opened, data: DatasetRecord | None) -> Encoding:
+    """How the model's text is encoded: as its weights say, or, for those that do not, as its dataset ``data`` does.
+
+    Raises PatchlaneError where neither does, or for a dataset that it was not trained on.
+    """
+    given, known = Encoding.of(data) if data else found.encoding, found.encoding
+    if given is None:
+        raise PatchlaneError(f"{found.path} does not say how its text is encoded", "--data DIR, its run's dataset")
+    if data is not None and known is not None:
+        same = (given.tokenizer, given.fields) == (known.tokenizer, known.fields)
+    else:
+        same = data is None or found.dataset in (None, data.digest)
+    if not same:
+        raise PatchlaneError("--data is not of the data that the model was trained on", "--data DIR, its run's dataset")
+    if given.tokenizer.vocab_size > found.size.vocab:
+        raise PatchlaneError(
+            f"the dataset's tokenizer has {given.tokenizer.vocab_size} ids, {found.size.name} has a vocabulary of "
+            f"{found.size.vocab}", "--data DIR, its run's dataset",
+        )  # fmt: skip
+    return given
+
+
+def decoder(found: Opened, bf16: bool | None, advance: Callable[[int], None] = lambda read: None) -> Decoder:
+    """The model, on a GPU where there is one; ``bf16``: None for the dtypes that are kept. ``advance`` is called with
+    the bytes of each tensor."""
+    dtype = None if bf16 is None else torch.bfloat16 if bf16 else torch.float32
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+    def tensors() -> Iterable[tuple[str, Tensor]]:
+        for key, tensor in found.tensors():
+            yield key, tensor
+            advance(tensor.nbytes)
+
+    return filled(found.size, tensors(), dtype, device)
+
+
+def filled(
+    size: Size, tensors: Iterable[tuple[str, Tensor]], dtype: torch.dtype | None, device: torch.device
+) -> Decoder:
+    """A decoder with these tensors, by a checkpoint's keys. ``dtype``: of all that training does not keep in fp32; None
+    leaves what is there. Raises PatchlaneError for tensors that are not the size's."""
+    with torch.device("meta"):
+        made = Decoder(size)
+    kept = {name for name, p in made.named_parameters() if hasattr(p, "_keep_fp32")}
+    kept |= {name for name, _ in made.named_buffers()}
+    state = dict[str, Tensor]()
+    for key, tensor in tensors:
+        if key.startswith(TRAINED_ONLY):
+            continue
+        for part, short in PARTS.items():
+            key = key.replace(part, short)
+        state[key] = tensor.to(device=device, dtype=None if key in kept and dtype == torch.bfloat16 else dtype)
+    try:
+        made.load_state_dict(state, assign=True)
+    except RuntimeError as error:
+        said = str(error).splitlines()
+        raise PatchlaneError(
+            f"the weights are not those of {size.name}: {' '.join(said[1:2]).strip()}", "name another checkpoint"
+        ) from error
+    made.requires_grad_(False)
+    return made
