@@ -140,40 +140,45 @@ def _alike(one: Dataset, other: Dataset) -> None:
 
 
 class Turns:
-    """The datasets' turns from row 0 on. ``drawn``: rows that each has had; assign it to go on from there."""
+    """The datasets' turns: ``at`` is a function of the row's number alone.
+
+    Weights as whole numbers sum to W. After W rows each dataset has had as many as its weight is, so the turns repeat;
+    a jump backwards, or to another place, costs as many steps as lie before it in its W rows.
+    """
 
     def __init__(self, shares: Sequence[Fraction]) -> None:
         common = math.lcm(*(share.denominator for share in shares))
         self._weights = [int(share * common) for share in shares]
         self._total, self._slack = sum(self._weights), max(2 * len(shares) - 2, 1)
-        self.drawn = [0] * len(shares)
+        self._begin()
 
-    @property
-    def drawn(self) -> list[int]:
-        return list(self._drawn)
+    def at(self, number: int) -> tuple[int, int]:
+        """(dataset, its row) of global row ``number``, from 0 on."""
+        if len(self._weights) == 1:
+            return 0, number
+        before, place = divmod(number, self._total)
+        if place < self._taken:
+            self._begin()
+        while self._taken <= place:
+            self._step()
+        return self._last, before * self._weights[self._last] + self._drawn[self._last] - 1
 
-    @drawn.setter
-    def drawn(self, counts: Sequence[int]) -> None:
-        self._drawn = list(counts)
+    def _begin(self) -> None:
+        """To the first of W rows."""
+        self._taken, self._last, self._drawn = 0, -1, [0] * len(self._weights)
         self._due = [self._deadline(at) for at in range(len(self._weights))]
 
-    @property
-    def taken(self) -> int:
-        """Rows that all have had."""
-        return sum(self._drawn)
-
-    def next(self) -> tuple[int, int]:
-        """(dataset, its row) of the next global row."""
-        chosen = 0 if len(self._drawn) == 1 else min(self._ready(), key=self._due.__getitem__)
-        row = self._drawn[chosen]
+    def _step(self) -> None:
+        """Give the next row to a dataset."""
+        self._taken += 1
+        chosen = self._last = min(self._ready(), key=self._due.__getitem__)
         self._drawn[chosen] += 1
         self._due[chosen] = self._deadline(chosen)
-        return chosen, row
 
     def _ready(self) -> list[int]:
-        """The datasets that are behind their share of the rows up to the next by 1 / (2k - 2) of a row or more."""
-        n = self.taken + 1
-        behind = (weight * n - had * self._total for weight, had in zip(self._weights, self._drawn, strict=True))
+        """The datasets that are behind their share of the rows, the next one too, by 1 / (2k - 2) of a row or more."""
+        had = zip(self._weights, self._drawn, strict=True)
+        behind = (weight * self._taken - drawn * self._total for weight, drawn in had)
         return [at for at, short in enumerate(behind) if self._slack * short >= self._total]
 
     def _deadline(self, at: int) -> Fraction:

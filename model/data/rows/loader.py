@@ -58,7 +58,7 @@ class Batch:
 
 
 class Loader:
-    """An endless iterator of this rank's batches of a dataset or a blend of several.
+    """An endless iterator of this rank's batches of a dataset or a blend. ``consumed`` counts the samples of all ranks.
 
     ``structure``: side columns to carry; None for the causal ones if the dataset has them, () for none. Fields that
     are not causal tell a token about the text after it (structure.CAUSAL): with them the loss is not a likelihood.
@@ -94,23 +94,21 @@ class Loader:
             for part in self.blend.parts
         ]
         self._turns = Turns(self.blend.shares)
+        self.consumed = 0
 
     @property
     def rows(self) -> int:
         """Global samples in an epoch; of a blend those before a dataset repeats."""
         return self._before_a_repeat(sum(source.rows for source in self._sources))
 
-    @property
-    def consumed(self) -> int:
-        """Samples that all ranks have had."""
-        return self._turns.taken
-
     def __iter__(self) -> Iterator[Batch]:
         return self
 
     def __next__(self) -> Batch:
-        samples = [self._turns.next() for _ in range(self.micro_batch * self.world)]
-        return self._batch([self._sources[at].row(sample) for at, sample in samples[self.rank :: self.world]])
+        samples = range(self.consumed + self.rank, self.consumed + self.micro_batch * self.world, self.world)
+        batch = self._batch([self._row(sample) for sample in samples])
+        self.consumed += self.micro_batch * self.world
+        return batch
 
     def first(self, rows: int) -> list[Batch]:
         """This rank's batches of the first ``rows`` samples of all ranks, or of an epoch's where it has fewer.
@@ -118,8 +116,7 @@ class Loader:
         Every rank has as many batches, of one shape: samples past the last one are there, and none of their tokens
         counts. The iterator goes on after them.
         """
-        rows, found = self._before_a_repeat(rows), []
-        self._turns = Turns(self.blend.shares)
+        rows, found, self.consumed = self._before_a_repeat(rows), [], 0
         while (began := self.consumed) < rows:
             batch = next(self)
             past = began + self.rank + torch.arange(self.micro_batch) * self.world >= rows  # [micro_batch]
@@ -129,14 +126,17 @@ class Loader:
 
     def _before_a_repeat(self, most: int) -> int:
         """Samples before one that a dataset has given already, counted to ``most``."""
-        turns = Turns(self.blend.shares)
-        repeats = (sample >= self._sources[at].rows for at, sample in (turns.next() for _ in range(most)))
-        return next((number for number, again in enumerate(repeats) if again), most)
+        places = ((number, *self._turns.at(number)) for number in range(most))
+        return next((number for number, at, sample in places if sample >= self._sources[at].rows), most)
+
+    def _row(self, sample: int) -> _Row:
+        """Global sample ``sample``."""
+        at, own = self._turns.at(sample)
+        return self._sources[at].row(own)
 
     def state_dict(self) -> dict[str, Any]:
         """State for ``load_state_dict``, in plain JSON values, the same on every rank."""
-        several = {"drawn": self._turns.drawn} if len(self._sources) > 1 else {}
-        return {"version": STATE_VERSION, "consumed": self.consumed, **several, **self._identity()}
+        return {"version": STATE_VERSION, "consumed": self.consumed, **self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where ``state`` was taken; rank, world and micro-batch may differ.
@@ -152,10 +152,7 @@ class Loader:
                 )
         if not isinstance(state.get("consumed"), int) or state["consumed"] < 0:
             raise DataError(f"loader state: consumed is {state.get('consumed')!r}, not a count of samples")
-        drawn = state.get("drawn", [state["consumed"]])
-        if len(drawn) != len(self._sources) or sum(drawn) != state["consumed"]:
-            raise DataError(f"loader state: {drawn} samples of each dataset are not {state['consumed']} of all")
-        self._turns.drawn = drawn
+        self.consumed = state["consumed"]
 
     def _identity(self) -> dict[str, Any]:
         weights = {"weights": [str(share) for share in self.blend.shares]} if len(self._sources) > 1 else {}

@@ -70,18 +70,18 @@ def _less_than_a_row(weights, count):
     turns, wanted, had = Turns(shares(weights)), shares(weights), [0] * len(weights)
     bound = 1 - Fraction(1, max(2 * len(weights) - 2, 1)) if len(weights) > 1 else 0
     for number in range(1, count + 1):
-        at, row = turns.next()
+        at, row = turns.at(number - 1)
         assert row == had[at]
         had[at] += 1
         assert max(abs(number * share - rows) for share, rows in zip(wanted, had, strict=True)) <= bound
-    assert turns.drawn == had and turns.taken == count
 
 
-def test_turns_go_on_from_counts():
-    whole, later = Turns(shares([5, 3, 1])), Turns(shares([5, 3, 1]))
-    [whole.next() for _ in range(1234)]
-    later.drawn = whole.drawn
-    assert [later.next() for _ in range(200)] == [whole.next() for _ in range(200)]
+@pytest.mark.parametrize("weights", [[5, 3, 1], [0.55, 0.3, 0.15], [1, 1], [7]])
+def test_a_turn_is_a_function_of_the_rows_number(weights):
+    inorder, anyhow = Turns(shares(weights)), Turns(shares(weights))
+    wanted = [inorder.at(number) for number in range(500)]
+    numbers = random.Random(1).choices(range(500), k=200)
+    assert [anyhow.at(number) for number in numbers] == [wanted[number] for number in numbers]
 
 
 @pytest.mark.parametrize(("micro_batch", "world"), [(8, 1), (4, 2), (2, 4), (1, 8), (24, 1), (3, 8)])
@@ -99,8 +99,8 @@ def test_a_row_is_the_datasets_own_next_one_and_each_repeats_by_its_own_epochs(b
     """The blend's rows of a dataset, in order, are that dataset's rows alone under its seed."""
     loader, turns = Loader(blend, "train", S, 1, seed=4), Turns(blend.shares)
     given = {at: [] for at in range(3)}
-    for batch in take(loader, 300):
-        given[turns.next()[0]].append(batch.tokens)
+    for number, batch in enumerate(take(loader, 300)):
+        given[turns.at(number)[0]].append(batch.tokens)
     small = Loader(Dataset(folders["small"]), "train", S, 1, seed=loader._sources[2]._packing.seed)
     assert len(given[2]) > 2 * small.rows > 0
     assert torch.equal(torch.stack(given[2]), rows(take(small, len(given[2]))))
@@ -115,7 +115,7 @@ def test_resume_in_the_middle_goes_on_as_if_never_interrupted_on_other_ranks_too
     first = Loader(blend, "train", S, 2, seed=3)
     take(first, 75)
     state = first.state_dict()
-    assert state["consumed"] == 150 == sum(state["drawn"])
+    assert state["consumed"] == 150
     second = Loader(blend, "train", S, 5, seed=3)
     second.load_state_dict(state)
     assert torch.equal(rows(take(second, 34)), whole[150:])
@@ -140,9 +140,6 @@ def test_another_blends_state_is_refused(blend, folders):
         assert loader.consumed == 0
     same = of([part(f"{w}:{folders[name]}") for w, name in zip((11, 6, 3), names, strict=True)])
     Loader(same, "train", S, 2).load_state_dict(state)
-    for drawn in ([0, 0], [1, 0, 0], [5]):
-        with pytest.raises(DataError, match="loader state"):
-            Loader(blend, "train", S, 2).load_state_dict(state | {"drawn": drawn})
 
 
 @pytest.mark.parametrize(("micro_batch", "world"), [(1, 1), (3, 1), (2, 3)])
@@ -151,10 +148,8 @@ def test_held_out_rows_end_before_a_dataset_repeats(blend, micro_batch, world):
     counted = [[int((batch.loss_mask.view(-1, S).sum(1) > 0).sum()) for batch in each.first(10**6)] for each in loaders]
     whole = Loader(blend, "valid", S, 1)
     assert sum(map(sum, counted)) == whole.rows < sum(source.rows for source in whole._sources)
-    take(whole, whole.rows)
-    had = whole._turns.drawn
-    at, row = whole._turns.next()
-    assert row == had[at] == whole._sources[at].rows
+    at, row = whole._turns.at(whole.rows)
+    assert row == whole._sources[at].rows
     assert [len(each.first(5)) for each in loaders] == [-(-5 // (micro_batch * world))] * world
 
 
