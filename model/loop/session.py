@@ -61,7 +61,7 @@ def _default(held_out: list[Part]) -> Blend:
     return blend.of([Part(dataset.folder.name, dataset)], held_out)
 
 
-def _quiet(place: World) -> None:
+def quiet(place: World) -> None:
     """Log this project's messages on rank 0 only, and upstream's errors only."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", force=True)
     for upstream in ("megatron", "tilelang"):
@@ -86,7 +86,7 @@ def train(
     ``TrainingPlan``. ``data`` and ``held_out`` name datasets as ``blend.part`` reads them; no data: the default one.
     Raises PatchlaneError for refused settings."""
     place = launch.world()
-    _quiet(place)
+    quiet(place)
     size, sets = named(recipe.size), [blend.part(one) for one in held_out]
     given = blend.of([blend.part(one) for one in data], sets) if data else None
     launch.data_parallel(place, run)

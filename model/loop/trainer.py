@@ -97,6 +97,7 @@ class Trainer:
             "step": self.step,
             "size": self.engine.size.model_dump(mode="json"),
             "loader": self.loader.state_dict(),
+            "encoding": self.data.encoding.model_dump(mode="json"),
             "patches": lock.as_record(self.overlay),
             "batching": asdict(self.batching),
         }

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from model.data.errors import DataError
 from model.data.stored.dataset import Dataset, DatasetRecord
+from model.data.stored.encoding import Encoding
 from reproducers.base.files import json_sha256
 
 SOURCE = re.compile(r"(?:(?P<weight>[^:=/]+):)?(?:(?P<name>[^:=/]+)=)?(?P<folder>.+)", re.S)
@@ -59,6 +60,13 @@ class Blend:
         if len(self.parts) == 1:
             return self.record.digest
         return json_sha256([[part.dataset.record.digest, str(share)] for part, share in self._shared()])
+
+    @property
+    def encoding(self) -> Encoding:
+        """How the text of all became tokens; its language is "text" where theirs are not one."""
+        every = [Encoding.of(part.dataset.record) for part in self.parts]
+        language = every[0].language if len({one.language for one in every}) == 1 else "text"
+        return every[0].model_copy(update={"dataset": self.digest, "language": language})
 
     @property
     def unigram_entropy(self) -> float | None:

@@ -1,0 +1,49 @@
+"""How a dataset's text became token ids: all that a model trained on it needs to read and to write text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from model.data.columns.structure import Language
+from model.data.errors import DataError
+from model.data.source import tokenizers
+from model.data.source.tokenizers import Tokenizer, TokenizerDescription
+from model.data.stored.dataset import DatasetRecord
+
+
+class Encoding(BaseModel):
+    """``dataset``: the record's digest. ``fields``: its side columns. ``language``: of its texts, by which the fields
+    were made; where a dataset has both, as a folder of files may, it is "text"."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    dataset: str
+    tokenizer: TokenizerDescription
+    fields: tuple[str, ...]
+    language: Language
+
+    @classmethod
+    def of(cls, record: DatasetRecord) -> Encoding:
+        """The encoding of a dataset."""
+        corpus = record.corpus
+        python = corpus.source == "stdlib" or corpus.options.get("language") == "python"
+        return cls(
+            dataset=record.digest, tokenizer=record.tokenizer, fields=record.fields,
+            language="python" if python else "text",
+        )  # fmt: skip
+
+    def open(self, file: Path | None = None) -> Tokenizer:
+        """The tokenizer, from ``file`` where it is one; DataError without the file, or with another one."""
+        made = self.tokenizer
+        if made.kind == "byte":
+            if file is not None:
+                raise DataError(f"{file}: the model reads bytes", "leave --tokenizer out")
+            return tokenizers.load("byte")
+        if file is None:
+            raise DataError(f"the model reads tokens of a file {made.file}", f"--tokenizer FOLDER/{made.file}")
+        found = tokenizers.load(f"hf:{file}", made.eod_token)
+        if found.description.sha256 != made.sha256:
+            raise DataError(f"{file} is not the tokenizer of the model", f"--tokenizer FILE of sha256 {made.sha256}")
+        return found
