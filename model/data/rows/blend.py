@@ -66,7 +66,7 @@ class Blend:
         """How the text of all became tokens; its language is "text" where theirs are not one."""
         every = [Encoding.of(part.dataset.record) for part in self.parts]
         language = every[0].language if len({one.language for one in every}) == 1 else "text"
-        return every[0].model_copy(update={"dataset": self.digest, "language": language})
+        return every[0].model_copy(update={"language": language})
 
     @property
     def unigram_entropy(self) -> float | None:

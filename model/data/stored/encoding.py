@@ -14,12 +14,11 @@ from model.data.stored.dataset import DatasetRecord
 
 
 class Encoding(BaseModel):
-    """``dataset``: the record's digest. ``fields``: its side columns. ``language``: of its texts, by which the fields
-    were made; where a dataset has both, as a folder of files may, it is "text"."""
+    """``fields``: the dataset's side columns. ``language``: of its texts, by which they were made; "text" for a folder
+    of files, which may be of both."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    dataset: str
     tokenizer: TokenizerDescription
     fields: tuple[str, ...]
     language: Language
@@ -29,10 +28,7 @@ class Encoding(BaseModel):
         """The encoding of a dataset."""
         corpus = record.corpus
         python = corpus.source == "stdlib" or corpus.options.get("language") == "python"
-        return cls(
-            dataset=record.digest, tokenizer=record.tokenizer, fields=record.fields,
-            language="python" if python else "text",
-        )  # fmt: skip
+        return cls(tokenizer=record.tokenizer, fields=record.fields, language="python" if python else "text")
 
     def open(self, file: Path | None = None) -> Tokenizer:
         """The tokenizer, from ``file`` where it is one; DataError without the file, or with another one."""

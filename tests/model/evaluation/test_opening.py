@@ -6,18 +6,17 @@ import pytest
 from data_kit import make_dataset
 from train_kit import copy, good, train
 
+from model.saved import weights
+
 pytestmark = pytest.mark.upstream
+COMMON = {"steps": 1, "save_every": 1, "fp32": True}
 
 
 @pytest.fixture(scope="module")
-def run(stack, text, other_text, tmp_path_factory):
-    """Two steps on two datasets."""
+def run(stack, text, tmp_path_factory):
+    """A run of one step."""
     out = tmp_path_factory.mktemp("opened") / "run"
-    data, common = (
-        [f"3:one={text}", f"1:two={other_text}"],
-        {"steps": 2, "evaluate_every": 100, "save_every": 2, "fp32": True},
-    )
-    good(train(stack, out, data, weights=out.with_suffix(".txt"), **common))
+    good(train(stack, out, text, weights=out.with_suffix(".txt"), **COMMON))
     return out
 
 
@@ -32,9 +31,18 @@ def test_its_weights_are_those_that_the_run_ended_with(stack, run):
     assert sorted(ended.value) == sorted(line for line in lines if not line.split()[0].isdigit())
 
 
+def test_a_checkpoint_of_two_ranks_opens_as_its_exported_weights_do(stack, text, tmp_path):
+    good(train(stack, tmp_path / "two", text, world=2, ep=2, **COMMON))
+    weights.export(tmp_path / "two", tmp_path / "exported")
+    weights.bring(tmp_path / "exported", tmp_path / "one")
+    two, one = (opened(stack, tmp_path / name, data=text) for name in ("two", "one"))
+    assert two.code == one.code == 0, two.said + one.said
+    assert two.value == one.value
+
+
 def test_no_checkpoint_a_damaged_one_and_another_tokenizer_are_refused(stack, run, text, tmp_path):
     damaged = copy(run, tmp_path / "damaged")
-    next((damaged / "checkpoints" / "step_0000002").glob("*.distcp")).write_bytes(b"")
+    next((damaged / "checkpoints" / "step_0000001").glob("*.distcp")).write_bytes(b"")
     for source, named in [(tmp_path, {}), (damaged, {}), (run, {"tokenizer": text / "dataset.json"})]:
         ended = opened(stack, source, **named)
         assert (ended.code == 1 and "PatchlaneError: " in ended.said) or "DataError: " in ended.said

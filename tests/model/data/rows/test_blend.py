@@ -190,6 +190,16 @@ def test_no_part(folders, text):
         part(text.format(folders["large"]))
 
 
+def test_the_language_of_a_blend_is_text_where_its_parts_have_two(folders):
+    texts = Dataset(folders["large"])
+    code = Dataset(folders["small"])
+    corpus = code.record.corpus.model_copy(update={"options": {"language": "python"}})
+    code.record = code.record.model_copy(update={"corpus": corpus})
+    mixed = of([Part("a", code, Fraction(1)), Part("b", texts, Fraction(1))])
+    assert (of([Part("a", code)]).encoding.language, mixed.encoding.language) == ("python", "text")
+    assert mixed.encoding.tokenizer == texts.record.tokenizer and mixed.encoding.fields == texts.record.fields
+
+
 def test_other_tokenizers_and_fields_are_refused(folders, tmp_path):
     plain = make_dataset(tmp_path, "plain", replace(BYTES, structure=False), documents=10, seed=7)
     with pytest.raises(DataError, match="another field"):
