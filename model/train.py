@@ -35,7 +35,11 @@ def main(
         bool, typer.Option("--list", callback=_list, is_eager=True, help="list the recipes: name, size, ranks, steps")
     ] = False,
     out: Annotated[Path, typer.Option(help="run directory; a run in it is resumed")] = Path("build/train"),
-    data: Annotated[Path | None, typer.Option(help="dataset folder; default: the standard library's sources")] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="dataset folder, several as WEIGHT:[NAME=]FOLDER; default: the standard library's sources"),
+    ] = None,
+    held_out: Annotated[list[str] | None, typer.Option(help="NAME=FOLDER, a set to evaluate on only")] = None,
     patches: Annotated[str, typer.Option(help="none, all, or packs: 12,16,17")] = "all",
     stack: Annotated[str, typer.Option(help="a stack of model/stacks.yaml: whose upstream code")] = stacks.DEFAULT,
     upstream: Annotated[Path | None, typer.Option(help="the clone to take a stack's commit from")] = None,
@@ -85,7 +89,8 @@ def main(
         overlap_grads=overlap_grads, overlap_weights=overlap_weights, bucket=bucket, wait_limit=wait_limit,
     )  # fmt: skip
     train(
-        recipe, run, patches, data, stacks.named(stack), upstream, folder=out, seed=seed, resume=resume,
+        recipe, run, patches, data or [], stacks.named(stack), upstream, held_out=held_out or [], folder=out,
+        seed=seed, resume=resume,
         patches_changed_ok=patches_changed_ok, profile=steps_window(profile), wandb=wandb, waits=waits,
     )  # fmt: skip
     if launch.world().first:

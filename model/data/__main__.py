@@ -32,11 +32,14 @@ def build(
     source: Annotated[Sources, typer.Option(help="kind of PATHS")] = "stdlib",
     tokenizer: Annotated[str, typer.Option(help="byte, or hf:FILE for a tokenizers JSON file")] = "byte",
     eod: Annotated[str | None, typer.Option(help="with hf: the token that ends a document")] = None,
-    valid_percent: Annotated[float, typer.Option(help="share of documents held out, by content hash")] = 2.0,
+    valid_percent: Annotated[
+        float, typer.Option(help="share of documents held out, by content hash; 100: a set to evaluate on")
+    ] = 2.0,
     structure: Annotated[
         bool | None, typer.Option(help="per-token side columns; default: yes, except for parquet, which has no text")
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="processes; the dataset does not depend on their number")] = 1,
+    shard_gib: Annotated[float | None, typer.Option(help="GiB of tokens in a file; default: one file a split")] = None,
     key: Annotated[
         str | None, typer.Option(help="field or column of the text (text); parquet: of the tokens (tokens)")
     ] = None,
@@ -57,10 +60,13 @@ def build(
     if structure and source == "parquet":
         raise DataError("--structure needs text, --source parquet has token ids only", "leave --structure out")
     corpus = _corpus(source, paths or [], key, split, language)
+    if shard_gib is not None and shard_gib <= 0:
+        raise DataError(f"--shard-gib {shard_gib:g}", "--shard-gib 4 (above 0)")
+    shard = None if shard_gib is None else max(int(shard_gib * 2**30), 1)
     options = EncoderOptions(tokenizer, eod, valid_percent, source != "parquet" if structure is None else structure)
     try:
         with Bar(corpus) as bar:
-            built = run(corpus, options, out, workers=workers, progress=bar.advance)
+            built = run(corpus, options, out, workers=workers, shard_bytes=shard, progress=bar.advance)
     except OSError as error:
         raise DataError(f"{error.filename or 'the dataset'}: {error.strerror or error}") from error
     typer.echo(f"{'reused, same inputs' if built.reused else 'built'}: {built.folder}")

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from platformdirs import user_cache_path
 
 from model.data.columns.structure import FIELDS
-from model.data.encode import EncodedDocument, EncoderOptions, encode_all
+from model.data.encode import EncoderOptions, encode_all
 from model.data.errors import DataError
 from model.data.source import tokenizers
 from model.data.source.corpus import Corpus, Source, digest_files
 from model.data.source.tokenizers import TokenizerDescription
-from model.data.stored.dataset import RECORD, SPLITS, DatasetRecord, FileRecord, Split, SplitRecord, prefix, read_record
-from model.data.stored.indexed import IndexedWriter, token_dtype
+from model.data.stored.dataset import RECORD, SPLITS, DatasetRecord, FileRecord, SplitRecord, read_record
+from model.data.stored.indexed import token_dtype
+from model.data.stored.shards import SplitWriter
 from reproducers.base.files import file_sha256, json_sha256, scratch_folder
 
 # raised for the sources of which the same inputs begin to give other files; 1 for all others
@@ -41,24 +42,26 @@ def build(
     out: Path | None = None,
     *,
     workers: int = 1,
+    shard_bytes: int | None = None,
     progress: Progress = lambda size: None,
 ) -> Built:
     """Build into ``out``, or reuse it if it holds this dataset. Default: a folder in the cache, named by content.
 
+    ``shard_bytes``: of tokens in a file at most, by which alone nothing that is read changes; None: one file a split.
     ``progress`` is called with the bytes of each document. Raises DataError if ``out`` holds anything else, if the
     corpus is empty or changes during the build, and if a reader refuses a file; ``out`` then stays as it was.
     """
-    if not 0 <= options.valid_percent < 100:
-        raise DataError(f"--valid-percent {options.valid_percent:g}", "--valid-percent 2 (from 0 to below 100)")
+    if not 0 <= options.valid_percent <= 100:
+        raise DataError(f"--valid-percent {options.valid_percent:g}", "--valid-percent 2 (from 0 to 100)")
     tokenizer = tokenizers.load(options.tokenizer, options.eod_token).description
-    key = build_digest(corpus, options, tokenizer)
+    key = build_digest(corpus, options, tokenizer, shard_bytes)
     folder = out or _default_folder(corpus, tokenizer, key)
     if (existing := _existing(folder, key)) is not None:
         return Built(folder, existing, reused=True)
     with scratch_folder(folder.parent, "data-") as scratch:
         inner = scratch / "dataset"
         inner.mkdir()
-        record = _fill(inner, corpus, options, tokenizer, key, workers, progress)
+        record = _fill(inner, corpus, options, tokenizer, key, workers, shard_bytes, progress)
         (inner / RECORD).write_text(record.model_dump_json(indent=1) + "\n")
         try:
             inner.replace(folder)
@@ -69,8 +72,10 @@ def build(
     return Built(folder, record, reused=False)
 
 
-def build_digest(corpus: Corpus, options: EncoderOptions, tokenizer: TokenizerDescription) -> str:
-    """sha256 of everything that determines the dataset's content; the files' location does not."""
+def build_digest(
+    corpus: Corpus, options: EncoderOptions, tokenizer: TokenizerDescription, shard_bytes: int | None = None
+) -> str:
+    """sha256 of everything that determines the dataset's files; where they are does not."""
     chosen = {k: v for k, v in asdict(options).items() if k in ("valid_percent", "structure")}
     described = corpus.description.model_dump(mode="json")
     return json_sha256(
@@ -79,6 +84,7 @@ def build_digest(corpus: Corpus, options: EncoderOptions, tokenizer: TokenizerDe
             "corpus": described,
             "tokenizer": tokenizer.model_dump(),
             **chosen,
+            **({} if shard_bytes is None else {"shard_bytes": shard_bytes}),
         }
     )
 
@@ -128,24 +134,24 @@ def _fill(
     tokenizer: TokenizerDescription,
     key: str,
     workers: int,
+    shard_bytes: int | None,
     progress: Progress,
 ) -> DatasetRecord:
     """Write the indexed datasets into ``folder`` and describe them."""
     fields = tuple(FIELDS) if options.structure else ()
     tallies = {split: _Tally(tokenizer.vocab_size) for split in SPLITS}
     with contextlib.ExitStack() as stack:
-        writers: dict[tuple[Split, str | None], IndexedWriter] = {}
-        for split in SPLITS:
-            for field in (None, *fields):
-                dtype = np.dtype(np.uint8) if field else token_dtype(tokenizer.vocab_size)
-                writers[split, field] = stack.enter_context(IndexedWriter(prefix(folder, split, field), dtype))
+        dtype = token_dtype(tokenizer.vocab_size)
+        writers = {
+            split: stack.enter_context(SplitWriter(folder, split, dtype, fields, shard_bytes)) for split in SPLITS
+        }
         for document in encode_all(corpus, options, workers):
-            _write(document, writers, fields)
+            writers[document.split].append(document.ids, document.columns)
             tallies[document.split].add(document.ids)
             progress(document.size)
     if digest_files(corpus.files)[0] != corpus.description.sha256:
         raise DataError("the corpus changed while it was read", "run the build again")
-    if not tallies["train"].documents:
+    if not tallies["valid" if options.valid_percent == 100 else "train"].documents:
         raise DataError("the training split has no document", "give more text, or a lower --valid-percent")
     return DatasetRecord(
         build_sha256=key,
@@ -156,11 +162,3 @@ def _fill(
         splits={split: tally.record() for split, tally in tallies.items()},
         files={p.name: FileRecord(bytes=p.stat().st_size, sha256=file_sha256(p)) for p in sorted(folder.iterdir())},
     )
-
-
-def _write(
-    document: EncodedDocument, writers: dict[tuple[Split, str | None], IndexedWriter], fields: tuple[str, ...]
-) -> None:
-    writers[document.split, None].append(document.ids)
-    for field in fields:
-        writers[document.split, field].append(document.columns[field])

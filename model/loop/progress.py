@@ -54,7 +54,8 @@ class ProgressLine:
         """Print the held-out loss on a line of its own."""
         mtp = "" if record.mtp_loss is None else f"  MTP {record.mtp_loss:.4f}"
         took = f"({record.tokens:,} tokens, {record.seconds:.1f} s)"
-        self._print(f"step {record.step:,}/{self.total:,}  held-out loss {record.loss:.4f}{mtp}  {took}")
+        of = "" if record.name is None else f" of {record.name}"
+        self._print(f"step {record.step:,}/{self.total:,}  held-out loss{of} {record.loss:.4f}{mtp}  {took}")
 
     def _print(self, text: str) -> None:
         self.console.print(text, soft_wrap=True, markup=False, highlight=False)

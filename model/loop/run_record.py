@@ -8,7 +8,7 @@ import json
 import os
 from typing import Any
 
-from model.data.stored.dataset import Dataset
+from model.data.rows.blend import Blend
 from model.definition.recipes import Recipe
 from model.definition.run import Run
 from model.definition.sizes import Size
@@ -60,7 +60,7 @@ def choices(chosen: dict[str, Path], run: Run) -> dict[str, str]:
 
 
 def of(
-    size: Size, recipe: Recipe, run: Run, ranks: int, data: Dataset, built: Overlay, chosen: dict[str, Path]
+    size: Size, recipe: Recipe, run: Run, ranks: int, data: Blend, built: Overlay, chosen: dict[str, Path]
 ) -> dict[str, Any]:
     """The content of run.json; it names the host's capabilities, never the host."""
     return {
@@ -76,10 +76,30 @@ def of(
         "seams": seams.as_record(choices(chosen, run), [built.root(name) for name in built.trees]),
         "stack": built.stack.name,
         "needs": built.stack.needs[built.device],
-        "dataset": {"digest": data.record.digest, **data.record.corpus.model_dump(mode="json")},
+        **_data(data),
         "host": {"alias": os.environ.get("PATCHLANE_HOST", "local"), **stamp.capability()},
         "versions": stamp.versions(),
     }
+
+
+def _data(blend: Blend) -> dict[str, Any]:
+    """The dataset; of a blend its digest and each dataset with name and weight. Further held-out sets, if any."""
+    every = [
+        {**said, **part.dataset.record.corpus.model_dump(mode="json")}
+        for said, part in zip(blend.described(), blend.parts, strict=True)
+    ]
+    found: dict[str, Any] = {"dataset": {"digest": blend.digest}}
+    if len(every) > 1:
+        found["datasets"] = every
+    else:
+        found["dataset"] |= blend.record.corpus.model_dump(mode="json")
+    if blend.held_out:
+        held = ({"name": part.name, "digest": part.dataset.record.digest} for part in blend.held_out)
+        found["held_out"] = [
+            said | part.dataset.record.corpus.model_dump(mode="json")
+            for said, part in zip(held, blend.held_out, strict=True)
+        ]
+    return found
 
 
 def text(statement: dict[str, Any]) -> bytes:

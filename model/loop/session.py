@@ -8,6 +8,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from model.data.rows import blend
+from model.data.rows.blend import Blend, Part
 from model.data.stored.dataset import Dataset
 from model.definition.memory import Layout
 from model.definition.recipes import Recipe
@@ -53,7 +55,13 @@ def default_dataset() -> Dataset:
     return Dataset(made.folder)
 
 
-def _quiet(place: World) -> None:
+def _default(held_out: list[Part]) -> Blend:
+    """The default dataset, to train on alone."""
+    dataset = default_dataset()
+    return blend.of([Part(dataset.folder.name, dataset)], held_out)
+
+
+def quiet(place: World) -> None:
     """Log this project's messages on rank 0 only, and upstream's errors only."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", force=True)
     for upstream in ("megatron", "tilelang"):
@@ -64,13 +72,23 @@ def _quiet(place: World) -> None:
 
 
 def train(
-    recipe: Recipe, run: Run, patches: str, data: Path | None, of: Stack, clone: Path | None = None, **plan: Any
+    recipe: Recipe,
+    run: Run,
+    patches: str,
+    data: list[str],
+    of: Stack,
+    clone: Path | None = None,
+    *,
+    held_out: list[str],
+    **plan: Any,
 ) -> None:
     """Run one rank on the stack ``of``, whose commit may come from ``clone``; ``plan``: further fields of
-    ``TrainingPlan``. Raises PatchlaneError for refused settings."""
+    ``TrainingPlan``. ``data`` and ``held_out`` name datasets as ``blend.part`` reads them; no data: the default one.
+    Raises PatchlaneError for refused settings."""
     place = launch.world()
-    _quiet(place)
-    size, given = named(recipe.size), Dataset(data) if data else None
+    quiet(place)
+    size, sets = named(recipe.size), [blend.part(one) for one in held_out]
+    given = blend.of([blend.part(one) for one in data], sets) if data else None
     launch.data_parallel(place, run)
     refusals.stages(size, run.pipeline_parallel)
     refusals.experts(size, run.expert_parallel)
@@ -99,9 +117,9 @@ def train(
             launch.start(place, stack, run, seed=1234)
             engine, trainer = _modules(size, recipe, run, launch.data_parallel(place, run))
             training = engine.Engine(size, run, recipe, chosen)
-        text = given or (default_dataset() if place.first else None)
+        text = given or (_default(sets) if place.first else None)
         engine.barrier()  # the first rank may build it
-    text = text or default_dataset()
+    text = text or _default(sets)
     loop = trainer.Trainer(trainer.TrainingPlan(recipe, **plan), training, text, stack, place, watch)
     with meeting.kept(run.wait_limit, lambda: loop.step + 1):
         loop.run()

@@ -14,9 +14,8 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 
+from model.data.rows.blend import Blend
 from model.data.rows.loader import Loader
-from model.data.stored.dataset import Dataset
-from model.data.stored.encoding import Encoding
 from model.definition import memory, rates
 from model.definition.recipes import Recipe
 from model.layers.captured import graphs
@@ -63,7 +62,7 @@ class Trainer:
     """One rank of a run; rank 0 alone writes records."""
 
     def __init__(
-        self, plan: TrainingPlan, engine: Engine, dataset: Dataset, overlay: Overlay, place: World, watch: Coverage
+        self, plan: TrainingPlan, engine: Engine, data: Blend, overlay: Overlay, place: World, watch: Coverage
     ) -> None:
         self.plan, self.engine, self.overlay, self.place, self.watch = plan, engine, overlay, place, watch
         recipe = plan.recipe
@@ -72,18 +71,19 @@ class Trainer:
         self.step = 0
         self.batching = run_record.Batching(recipe.micro_batch, recipe.accumulate, self.ranks, recipe.bf16)
         self.changed: dict[str, tuple[int, int]] = {}  # of the batching since the checkpoint, by field
-        self.dataset = dataset
-        self.loader, self.held_out = self._loader("train"), self._loader("valid")
+        self.data = data
+        self.loader = self._loader(data, "train")
+        self.held_out = {name: self._loader(held, "valid") for name, held in data.evaluated().items()}
         self.covered = False
         self.passed_over: dict[str, str] = {}  # damaged checkpoints that are newer than the one resumed: why
         self.brought = False  # whether the first weights are those of model.weights import
         self.gpu = torch.cuda.get_device_name() if overlay.device == "cuda" else None
 
-    def _loader(self, split: Any) -> Loader:
+    def _loader(self, data: Blend, split: Any) -> Loader:
         return Loader(
-            self.dataset, split, self.sequence, self.plan.recipe.micro_batch,
+            data, split, self.sequence, self.plan.recipe.micro_batch,
             parallel_state.get_data_parallel_rank(), self.ranks, self.plan.seed,
-            structure=tuple(self.engine.size.structure.fields) if self.dataset.record.fields else (),
+            structure=tuple(self.engine.size.structure.fields) if data.record.fields else (),
             document_multiple=graphs.documents(self.plan.recipe.micro_batch) if self.engine.run.cuda_graphs else 1,
         )  # fmt: skip
 
@@ -97,7 +97,7 @@ class Trainer:
             "step": self.step,
             "size": self.engine.size.model_dump(mode="json"),
             "loader": self.loader.state_dict(),
-            "encoding": Encoding.of(self.dataset.record).model_dump(mode="json"),
+            "encoding": self.data.encoding.model_dump(mode="json"),
             "patches": lock.as_record(self.overlay),
             "batching": asdict(self.batching),
         }
@@ -155,14 +155,15 @@ class Trainer:
             log.event(self.step, "damaged checkpoint", folder=damaged, why=why)
         self._differences(log)
         statement = run_record.of(
-            self.engine.size, self.plan.recipe, self.engine.run, self.place.size, self.dataset, self.overlay,
+            self.engine.size, self.plan.recipe, self.engine.run, self.place.size, self.data, self.overlay,
             self.engine.config.nam56r_paths,
         )  # fmt: skip
         write_atomic(self.plan.folder / name, run_record.text(statement))
         if self.step >= self.plan.recipe.steps:
             logger.info("the run of %d steps had ended; a higher --steps goes on, --fresh starts anew", self.step)
-        entropy = self.dataset.record.splits["train"].unigram_entropy
-        log.event(self.step, "dataset", digest=self.dataset.record.digest, unigram_entropy=entropy)
+        log.event(self.step, "dataset", digest=self.data.digest, unigram_entropy=self.data.unigram_entropy)
+        for dataset in self.data.described() if len(self.data.parts) > 1 else []:
+            log.event(self.step, "blended", dataset=dataset.pop("name"), **dataset)
         packs = ",".join(applied.pack.id for applied in self.overlay.packs) or "none"
         log.event(self.step, "patches", packs=packs)
 
@@ -234,13 +235,15 @@ class Trainer:
         return self.stop.agreed()
 
     def _evaluate(self, log: MetricsLog | None, line: ProgressLine | None) -> None:
-        """Held-out loss over the same rows each time, in every layout."""
-        began = time.perf_counter()
-        loss, tokens = self.engine.evaluate(self.held_out.first(self.plan.recipe.evaluate_rows))
-        if log is not None and line is not None:
-            record = Valid(step=self.step, tokens=tokens, loss=loss, seconds=time.perf_counter() - began)
-            log.write(record)
-            line.valid(record)
+        """Held-out loss of each set over the same rows each time, in every layout."""
+        for name, loader in self.held_out.items():
+            began = time.perf_counter()
+            loss, tokens = self.engine.evaluate(loader.first(self.plan.recipe.evaluate_rows))
+            if log is not None and line is not None:
+                seconds = time.perf_counter() - began
+                record = Valid(step=self.step, name=name, tokens=tokens, loss=loss, seconds=seconds)
+                log.write(record)
+                line.valid(record)
 
     def _save(self, log: MetricsLog | None) -> None:
         began = time.perf_counter()

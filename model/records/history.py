@@ -53,9 +53,15 @@ def train(records: Iterable[Record]) -> list[Train]:
     return [record for _, record in sorted({r.step: r for r in records if isinstance(r, Train)}.items())]
 
 
-def valid(records: Iterable[Record]) -> list[Valid]:
-    """The held-out losses in order; the later record of a step that was evaluated twice."""
-    return [record for _, record in sorted({r.step: r for r in records if isinstance(r, Valid)}.items())]
+def valid(records: Iterable[Record], name: str | None = None) -> list[Valid]:
+    """The held-out losses in order, of the whole or of the set called ``name``; of a step evaluated twice the later."""
+    found = {r.step: r for r in records if isinstance(r, Valid) and r.name == name}
+    return [record for _, record in sorted(found.items())]
+
+
+def held_out_names(records: Iterable[Record]) -> list[str]:
+    """The names of the held-out sets, in the order in which they were first evaluated."""
+    return list(dict.fromkeys(r.name for r in records if isinstance(r, Valid) and r.name is not None))
 
 
 def events(records: Iterable[Record], name: str) -> list[Event]:

@@ -69,9 +69,13 @@ class Train(_Record):
 
 
 class Valid(_Record):
-    """Held-out loss after ``step`` steps, over ``tokens`` masked-in tokens."""
+    """Held-out loss after ``step`` steps, over ``tokens`` masked-in tokens.
+
+    ``name``: of one dataset of a blend, or of a further held-out set; None for the run's data as a whole.
+    """
 
     kind: Literal["valid"] = "valid"
+    name: str | None = None
     tokens: int = Field(ge=0)
     loss: float
     mtp_loss: float | None = None
@@ -79,7 +83,7 @@ class Valid(_Record):
 
 
 class Event(_Record):
-    """A named event: "checkpoint", "resumed", "changed", "dataset", "coverage", …"""
+    """A named event: "checkpoint", "resumed", "changed", "dataset", "blended", "coverage", …"""
 
     kind: Literal["event"] = "event"
     name: str

@@ -9,13 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from model.records.records import Event, Record
+from model.records.records import Event, Record, Valid
 from reproducers.base.errors import CannotTestHere
 from reproducers.base.optional import load
 
 logger = logging.getLogger("model.records.sinks")
 T = TypeVar("T")
-IGNORED = {"schema_version", "time", "step"}
+IGNORED = {"schema_version", "time", "step", "name"}
 
 
 class Sink(Protocol):
@@ -27,8 +27,11 @@ class Sink(Protocol):
 
 
 def numbers(record: Record) -> dict[str, float]:
-    """{"train/loss": 3.2, "train/seconds/data": 0.01, …} of a record; an event's numbers are named by the event."""
+    """{"train/loss": 3.2, "train/seconds/data": 0.01, …} of a record; an event's numbers are named by the event, those
+    of a held-out set by its name."""
     prefix = f"event/{record.name}" if isinstance(record, Event) else record.kind
+    if isinstance(record, Valid) and record.name is not None:
+        prefix = f"valid/{record.name}"
     values = record.detail if isinstance(record, Event) else record.model_dump(exclude=IGNORED)
     flat: dict[str, Any] = {}
     for name, value in values.items():

@@ -11,9 +11,10 @@ from typing import Any
 from model.records import history
 from model.records.records import Phases, Record, Train
 from model.reports import plotting
-from model.reports.plotting import BLUE, GREEN, GREY, ORANGE, RED
+from model.reports.plotting import BLUE, GREEN, GREY, MORE, ORANGE, RED
 from reproducers.base.errors import PatchlaneError
 
+MARKERS = "osD^vPX"  # of held-out sets
 PHASES = {"forward_backward": BLUE, "optimizer": ORANGE, "data": GREEN, "other": GREY}
 
 
@@ -35,10 +36,7 @@ def _loss(run_dir: Path, name: str, records: list[Record], steps: list[Train], l
     width = plotting.window(len(x))
     panel.plot(x, plotting.smoothed(y, width), color=BLUE, label=f"training (median of {width} steps)")
     _mtp(panel, good)
-    held = [r for r in history.valid(records) if math.isfinite(r.loss)]
-    if held:
-        style = {"color": ORANGE, "marker": "o", "markersize": 4, "zorder": 3}
-        panel.plot([r.step for r in held], [r.loss for r in held], label=f"held out, last {held[-1].loss:.3f}", **style)
+    _held_out(panel, records)
     entropy = history.entropy(records)
     if entropy is not None:
         label = f"unigram entropy {entropy:.2f}"
@@ -61,6 +59,20 @@ def _mtp(panel: Any, good: Sequence[Train]) -> None:
         width = plotting.window(len(points))
         curve = plotting.smoothed([loss for _, loss in points], width)
         panel.plot([step for step, _ in points], curve, color=GREEN, linewidth=1.1, label="multi-token prediction")
+
+
+def _held_out(panel: Any, records: list[Record]) -> None:
+    """The held-out loss of the whole, and a thinner curve for each set that has a name."""
+    for at, name in enumerate([None, *history.held_out_names(records)]):
+        held = [r for r in history.valid(records, name) if math.isfinite(r.loss)]
+        if not held:
+            continue
+        color, width = (ORANGE, 1.5) if name is None else (MORE[(at - 1) % len(MORE)], 1.0)
+        label = f"held out{'' if name is None else f', {name}'}, last {held[-1].loss:.3f}"
+        panel.plot(
+            [r.step for r in held], [r.loss for r in held], label=label, color=color, linewidth=width,
+            marker=MARKERS[at % len(MARKERS)], markersize=4, zorder=3,
+        )  # fmt: skip
 
 
 def _tokens_axis(panel: Any, steps: Sequence[Train]) -> None:

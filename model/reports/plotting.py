@@ -11,6 +11,7 @@ from reproducers.base.files import replacing
 from reproducers.base.optional import load
 
 BLUE, ORANGE, GREEN, RED, GREY = "#1f5fa8", "#d9730d", "#2b8a57", "#c0392b", "#8a8f98"
+MORE = ("#7b4fb0", "#b8860b", "#17889b", "#c2569b", "#5c4033", "#4d6b8a")  # of curves beside these
 
 
 def figure(rows: int, title: str, height: float) -> tuple[Any, list[Any]]:

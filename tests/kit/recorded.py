@@ -13,5 +13,5 @@ def step(number, **changed):
     return Train(**(values | changed))
 
 
-def held_out(number, loss):
-    return Valid(step=number, tokens=500, loss=loss, seconds=1.0, time=1e9 + number + 0.5)
+def held_out(number, loss, name=None):
+    return Valid(step=number, name=name, tokens=500, loss=loss, seconds=1.0, time=1e9 + number + 0.5)

@@ -73,6 +73,94 @@ def cli(
     guarded(train.app)
 
 
+def evaluate(arguments: list[str]) -> None:
+    """``python -m model.evaluate ARGUMENTS``; leaves by SystemExit."""
+    from model import evaluate as verb
+    from reproducers.base.cli import guarded
+
+    sys.argv = ["model.evaluate", *arguments]
+    guarded(verb.app)
+
+
+def opened_weights(source: str, data: str = "", tokenizer: str = "", silent: str = "") -> list[str]:
+    """The digests of parameters and buffers of a checkpoint that is opened for evaluation.
+
+    ``silent``: it says nothing of its text's encoding, as those of before did.
+    """
+    from model.evaluation import opening
+    from model.patched import stacks
+    from model.saved import reading
+
+    said = reading.progress
+    if silent:
+        reading.progress = lambda path: {key: one for key, one in said(path).items() if key != "encoding"}
+    given = [Path(one) if one else None for one in (data, tokenizer)]
+    opened = opening.opened(Path(source), stacks.named(), None, *given)
+    held = opened.network.state_dict()
+    return [f"{name} {_digest(value)}" for name, value in held.items() if hasattr(value, "cpu")]
+
+
+def likelihoods(source: str, cases: list[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Of each (context, continuation), by a checkpoint: the adapter's answers, and by hand from the training forward.
+
+    By hand a text is a document of its own, in training mode, and its tokens' losses are added up.
+    """
+    import torch
+    from lm_eval.api.instance import Instance
+
+    from model.evaluation import adapter, opening
+    from model.patched import stacks
+
+    opened = opening.opened(Path(source), stacks.named())
+    model = adapter.Checkpoint(opened)
+    ask = [Instance(request_type="loglikelihood", doc={}, arguments=tuple(case), idx=0) for case in cases]
+    roll = [Instance(request_type="loglikelihood_rolling", doc={}, arguments=(whole,), idx=0) for _, whole in cases]
+    answers, rolled = model.loglikelihood(ask, disable_tqdm=True), model.loglikelihood_rolling(roll)
+    found = []
+    for (context, continuation), (total, greedy), rolling in zip(cases, answers, rolled, strict=True):
+        kept = context.rstrip()  # the harness counts white space between the two to the continuation
+        wanted, likeliest = _by_hand(opened, kept, context[len(kept) :] + continuation)
+        after_eod, _ = _by_hand(opened, "", continuation)
+        found.append({
+            "asked": total, "by_hand": wanted, "greedy": greedy, "likeliest": likeliest, "rolling": rolling,
+            "after_eod": after_eod,
+        })  # fmt: skip
+    assert not opened.network.training and not torch.is_inference_mode_enabled()
+    return found
+
+
+def _by_hand(opened: Any, context: str, continuation: str) -> tuple[float, bool]:
+    """(log-likelihood, whether each token is the likeliest) of one text, in a row with zeros for another document."""
+    import torch
+
+    from model.data.columns.structure import token_columns
+    from model.layers.common.packed import packed
+
+    text = (context + continuation).encode()
+    columns = token_columns(text, torch.arange(len(text)).numpy(), opened.encoding.language)
+    ids, fields = list(text), {name: columns[name].tolist() for name in opened.size.structure.fields}
+    if not context:
+        ids, fields = [256, *ids], {name: [0, *values] for name, values in fields.items()}
+    size, count = len(ids) - 1, len(continuation.encode())
+    rest = [0] * (opened.sequence - size)
+    given = {
+        "tokens": torch.tensor([ids[:-1] + rest]),
+        "positions": torch.cat([torch.arange(size), torch.arange(len(rest))])[None],
+        "fields": {name: torch.tensor(values[:-1] + rest) for name, values in fields.items()},
+    }
+    labels, bounds = torch.tensor([ids[1:] + rest]), torch.tensor([0, size, opened.sequence], dtype=torch.int32)
+    those = slice(size - count, size)
+    opened.network.train()
+    losses = opened.network(
+        packed_seq_params=packed(bounds, opened.sequence + 1), labels=labels,
+        loss_mask=torch.ones(labels.shape), **given,
+    )[0, those]  # fmt: skip
+    opened.network.eval()
+    with torch.no_grad():
+        logits = opened.network(packed_seq_params=packed(bounds, opened.sequence + 1), **given)[0, those]
+    return -float(losses.double().sum()), bool((logits.argmax(-1) == labels[0, those]).all())
+
+
 def _fill_disk() -> None:
     from megatron.core.dist_checkpointing import serialization
 

@@ -69,6 +69,18 @@ def test_the_loss_has_all_its_lines(run, drawn):
     assert above.get_xlim()[1] == pytest.approx(panel.get_xlim()[1] / 1000)
 
 
+def test_each_held_out_set_is_a_curve_of_its_own(run, drawn):
+    with MetricsLog(run, 40) as log:
+        for at, name in enumerate(("code", "prose", "maths")):
+            log.write(held_out(20, 2.0 + at, name))
+            log.write(held_out(40, 1.0 + at, name))
+    pictures.draw(run)
+    (panel,) = drawn["loss.png"].axes
+    curves = [curve(panel, f"held out{name}") for name in (", last", ", code", ", prose", ", maths")]
+    assert [list(c.get_ydata()) for c in curves] == [[0.75], [2.0, 1.0], [3.0, 2.0], [4.0, 3.0]]
+    assert len({c.get_color() for c in curves}) == len({c.get_marker() for c in curves}) == 4
+
+
 @pytest.mark.parametrize(("log", "scale"), [(False, "linear"), (True, "log")])
 def test_the_loss_axis_is_as_asked_for(run, drawn, log, scale):
     pictures.draw(run, log)

@@ -43,6 +43,16 @@ def test_what_it_sums_up(run):
     assert dict(rows(report))["all steps finite"] == "NO: 1 not (7)"
 
 
+def test_held_out_sets_have_rows_of_their_own(run):
+    with MetricsLog(run, 10) as log:
+        for name, loss in (("code", 2.0), (None, 1.5), ("prose", 3.0), ("code", 1.75)):
+            log.write(held_out(10, loss, name))
+    report = summarise(run)
+    assert (report.valid_loss, report.valid_losses) == (1.5, {"code": 1.75, "prose": 3.0})
+    named = [row for row in rows(report) if row[0].startswith("held-out")]
+    assert named[1:] == [("held-out loss of code", "1.7500"), ("held-out loss of prose", "3.0000")]
+
+
 def test_memory_and_load_of_each_rank(tmp_path):
     with MetricsLog(tmp_path) as log:
         log.write(step(1, peak_gib=9.0, peaks_gib=[9.0]))  # as one rank, before it went on on two

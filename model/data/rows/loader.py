@@ -1,15 +1,16 @@
 """Batches of packed rows for one data-parallel rank, resumable on any number of ranks.
 
-Global sample g is row g mod R of epoch g div R (R rows an epoch). A step takes the next micro_batch × world samples;
-its sample i goes to rank i mod world. So at a fixed number of samples a step, all ranks together see the same rows
-whatever the world.
+Of one dataset, global sample g is row g mod R of epoch g div R (R rows an epoch). Of several, g is the next sample of
+the dataset whose turn it is (blend.py), which so repeats by epochs of its own. A step takes the next micro_batch ×
+world samples; its sample i goes to rank i mod world. So at a fixed number of samples a step, all ranks together see the
+same rows whatever the world.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from model.data.columns.structure import DEFAULT_FIELDS
 from model.data.errors import DataError
+from model.data.rows.blend import Blend, Part, Turns
 from model.data.rows.packing import Packing, Spans
 from model.data.stored.dataset import Dataset, Split
 
@@ -56,7 +58,7 @@ class Batch:
 
 
 class Loader:
-    """An endless iterator of this rank's batches. ``consumed`` counts the samples of all ranks.
+    """An endless iterator of this rank's batches of a dataset or a blend. ``consumed`` counts the samples of all ranks.
 
     ``structure``: side columns to carry; None for the causal ones if the dataset has them, () for none. Fields that
     are not causal tell a token about the text after it (structure.CAUSAL): with them the loss is not a likelihood.
@@ -67,7 +69,7 @@ class Loader:
 
     def __init__(
         self,
-        dataset: Dataset,
+        data: Dataset | Blend,
         split: Split,
         sequence_length: int,
         micro_batch: int,
@@ -82,26 +84,29 @@ class Loader:
             raise DataError(f"rank {rank} of a world of {world}", "0 <= rank < world")
         if micro_batch < 1 or document_multiple < 1:
             raise DataError(f"micro-batch {micro_batch}, document multiple {document_multiple}", "1 or more of each")
-        self.dataset, self.split, self.sequence_length = dataset, split, sequence_length
+        self.blend = data if isinstance(data, Blend) else Blend((Part(data.folder.name, data),))
+        self.split, self.sequence_length, self.seed = split, sequence_length, seed
         self.micro_batch, self.rank, self.world, self.document_multiple = micro_batch, rank, world, document_multiple
-        self.fields = _fields(dataset, structure)
-        source = dataset.tokens(split)
-        self._tokens = source.tokens
-        self._columns = [dataset.column(split, name).tokens for name in self.fields]
-        self._packing = Packing(source.bounds, sequence_length, seed)
+        self.fields = _fields(self.blend, structure)
+        several = len(self.blend.parts) > 1
+        self._sources = [
+            _Source(part, split, sequence_length, _seed(seed, part) if several else seed, self.fields)
+            for part in self.blend.parts
+        ]
+        self._turns = Turns(self.blend.shares)
         self.consumed = 0
 
     @property
     def rows(self) -> int:
-        """Global samples in an epoch."""
-        return self._packing.rows
+        """Global samples in an epoch; of a blend those before a dataset repeats."""
+        return self._before_a_repeat(sum(source.rows for source in self._sources))
 
     def __iter__(self) -> Iterator[Batch]:
         return self
 
     def __next__(self) -> Batch:
         samples = range(self.consumed + self.rank, self.consumed + self.micro_batch * self.world, self.world)
-        batch = self._batch([self._packing.row(*divmod(sample, self.rows)) for sample in samples])
+        batch = self._batch([self._row(sample) for sample in samples])
         self.consumed += self.micro_batch * self.world
         return batch
 
@@ -111,13 +116,23 @@ class Loader:
         Every rank has as many batches, of one shape: samples past the last one are there, and none of their tokens
         counts. The iterator goes on after them.
         """
-        rows, found, self.consumed = min(rows, self.rows), [], 0
+        rows, found, self.consumed = self._before_a_repeat(rows), [], 0
         while (began := self.consumed) < rows:
             batch = next(self)
             past = began + self.rank + torch.arange(self.micro_batch) * self.world >= rows  # [micro_batch]
             batch.loss_mask.view(self.micro_batch, -1)[past] = 0
             found.append(batch)
         return found
+
+    def _before_a_repeat(self, most: int) -> int:
+        """Samples before one that a dataset has given already, counted to ``most``."""
+        places = ((number, *self._turns.at(number)) for number in range(most))
+        return next((number for number, at, sample in places if sample >= self._sources[at].rows), most)
+
+    def _row(self, sample: int) -> _Row:
+        """Global sample ``sample``."""
+        at, own = self._turns.at(sample)
+        return self._sources[at].row(own)
 
     def state_dict(self) -> dict[str, Any]:
         """State for ``load_state_dict``, in plain JSON values, the same on every rank."""
@@ -126,7 +141,7 @@ class Loader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where ``state`` was taken; rank, world and micro-batch may differ.
 
-        Raises DataError if it belongs to another dataset, split, sequence length or seed.
+        Raises DataError if it belongs to other datasets or weights, another split, sequence length or seed.
         """
         expected = {"version": STATE_VERSION, **self._identity()}
         for name, value in expected.items():
@@ -140,17 +155,19 @@ class Loader:
         self.consumed = state["consumed"]
 
     def _identity(self) -> dict[str, Any]:
+        weights = {"weights": [str(share) for share in self.blend.shares]} if len(self._sources) > 1 else {}
         return {
-            "dataset": self.dataset.record.digest,
+            **weights,
+            "dataset": self.blend.digest,
             "split": self.split,
             "sequence_length": self.sequence_length,
-            "seed": self._packing.seed,
+            "seed": self.seed,
         }
 
-    def _batch(self, rows: list[Spans]) -> Batch:
+    def _batch(self, rows: list[_Row]) -> Batch:
         length = self.sequence_length
-        tokens = np.stack([row.gather(self._tokens) for row in rows]).astype(np.int64)  # [rows, S + 1]
-        begins = [row.begins() for row in rows]  # [k] each
+        tokens = np.stack([row.tokens for row in rows]).astype(np.int64)  # [rows, S + 1]
+        begins = [row.begins for row in rows]  # [k] each
         mask: NDArray[Any] = np.ones((len(rows), length), np.float32)
         for at, places in enumerate(begins):
             mask[at, places[1:] - 1] = 0.0
@@ -158,7 +175,7 @@ class Loader:
         total = len(rows) * length
         sizes = np.diff(starts, append=total)  # [D]
         padding = -len(starts) % self.document_multiple
-        columns = [np.concatenate([row.gather(column)[:-1] for row in rows]) for column in self._columns]  # [T] each
+        columns = [np.concatenate([row.columns[at][:-1] for row in rows]) for at in range(len(self.fields))]  # [T] each
         return Batch(
             tokens=torch.from_numpy(tokens[:, :-1].reshape(-1)),
             labels=torch.from_numpy(tokens[:, 1:].reshape(-1)),
@@ -170,8 +187,40 @@ class Loader:
         )
 
 
-def _fields(dataset: Dataset, chosen: Sequence[str] | None) -> tuple[str, ...]:
+class _Row(NamedTuple):
+    """``tokens`` [S + 1]; ``columns`` [S + 1] each; ``begins`` int64 [k]: where the row's k documents begin in it."""
+
+    tokens: NDArray[Any]
+    columns: list[NDArray[Any]]
+    begins: NDArray[Any]
+
+
+class _Source:
+    """A split of one dataset, packed."""
+
+    def __init__(self, part: Part, split: Split, sequence_length: int, seed: int, fields: Sequence[str]) -> None:
+        source = part.dataset.tokens(split)
+        self._tokens = source.tokens
+        self._columns = [part.dataset.column(split, name).tokens for name in fields]
+        try:
+            self._packing = Packing(source.bounds, sequence_length, seed)
+        except DataError as error:
+            raise DataError(f"{part.name}, {split}: {error.what}", error.remedy) from error
+        self.rows = self._packing.rows
+
+    def row(self, sample: int) -> _Row:
+        """This dataset's sample number ``sample``, counted over epochs."""
+        spans: Spans = self._packing.row(*divmod(sample, self.rows))
+        return _Row(spans.gather(self._tokens), [spans.gather(column) for column in self._columns], spans.begins())
+
+
+def _seed(seed: int, part: Part) -> int:
+    """Of a dataset among several: two with as many documents are not to be shuffled alike."""
+    return seed ^ (int(part.dataset.record.digest[:16], 16) >> 1)
+
+
+def _fields(blend: Blend, chosen: Sequence[str] | None) -> tuple[str, ...]:
     """The side columns to carry; a dataset without any has none by default."""
     if chosen is not None:
         return tuple(chosen)
-    return DEFAULT_FIELDS if dataset.record.fields else ()
+    return DEFAULT_FIELDS if blend.record.fields else ()

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from model.data.errors import DataError
+from model.data.stored.shards import JoinedTokens
 
 
 class Spans(NamedTuple):
@@ -24,7 +25,7 @@ class Spans(NamedTuple):
     starts: NDArray[Any]
     stops: NDArray[Any]
 
-    def gather(self, values: NDArray[Any]) -> NDArray[Any]:
+    def gather(self, values: NDArray[Any] | JoinedTokens) -> NDArray[Any]:
         """The row's part of a flat column ``values`` [N]: [S + 1]."""
         return np.concatenate([values[a:b] for a, b in zip(self.starts.tolist(), self.stops.tolist(), strict=True)])
 

@@ -1,4 +1,4 @@
-"""A built dataset: ``dataset.json``, and per split one indexed dataset of tokens and one per side column."""
+"""A built dataset: ``dataset.json``, and per split tokens and side columns as indexed datasets (``shards``)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from model.data.errors import DataError
 from model.data.source.corpus import CorpusDescription
 from model.data.source.tokenizers import TokenizerDescription
 from model.data.stored.indexed import REBUILD, IndexedDataset
+from model.data.stored.shards import Joined, opened
 from reproducers.base.files import file_sha256, json_sha256
 
 RECORD = "dataset.json"
@@ -55,11 +56,6 @@ class DatasetRecord(BaseModel):
         return json_sha256(self.model_dump(mode="json"))
 
 
-def prefix(folder: Path, split: Split, field: str | None = None) -> Path:
-    """Path without ``.bin``/``.idx`` of a split's tokens, or of one of its side columns."""
-    return folder / (split if field is None else f"{split}.{field}")
-
-
 def read_record(folder: Path) -> DatasetRecord:
     """The folder's record. Raises DataError if it is absent or invalid, or if a file is missing or of another size."""
     path = folder / RECORD
@@ -90,13 +86,13 @@ class Dataset:
     def __init__(self, folder: Path) -> None:
         self.folder, self.record = folder, read_record(folder)
 
-    def tokens(self, split: Split) -> IndexedDataset:
+    def tokens(self, split: Split) -> IndexedDataset | Joined:
         """Tokens, one document each with its EOD. Raises DataError if a file is not a whole indexed dataset."""
-        return IndexedDataset(prefix(self.folder, split))
+        return opened(self.folder, split, None, self.record.files)
 
-    def column(self, split: Split, field: str) -> IndexedDataset:
+    def column(self, split: Split, field: str) -> IndexedDataset | Joined:
         """A side column, uint8 and aligned with the tokens. Raises DataError if the dataset lacks it."""
         if field not in self.record.fields:
             have = ", ".join(self.record.fields) or "none"
             raise DataError(f"{self.folder} has no column {field!r} (it has: {have})", f"{REBUILD} --structure")
-        return IndexedDataset(prefix(self.folder, split, field))
+        return opened(self.folder, split, field, self.record.files)

@@ -239,7 +239,7 @@ def test_the_same_texts_give_the_same_documents_from_each_source(tmp_path):
     assert len(found) == 4 and found[1:] == found[:1] * 3
 
 
-@pytest.mark.parametrize("percent", [-1, 100])
+@pytest.mark.parametrize("percent", [-1, 100.5])
 def test_a_senseless_share_is_refused(tmp_path, percent):
     with pytest.raises(DataError, match="--valid-percent"):
         build(TextFiles([write_corpus(tmp_path / "c")]), replace(BYTES, valid_percent=percent), tmp_path / "out")

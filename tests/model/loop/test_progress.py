@@ -49,6 +49,10 @@ def test_a_bad_step_and_the_held_out_loss_are_always_printed(terminal):
     assert "NOT FINITE, skipped" in said and "held-out loss 2.1250" in said
 
 
+def test_a_held_out_set_is_named():
+    assert shown([held_out(7, 2.125, "code")], total=25).split("held-out ")[1].startswith("loss of code 2.1250")
+
+
 def test_a_terminal_gets_one_live_line():
     said = shown([step(n) for n in range(1, 26)], total=25, terminal=True)
     assert "step 25/25" in said and "\x1b[" in said

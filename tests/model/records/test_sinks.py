@@ -52,6 +52,7 @@ def test_numbers_are_flat_and_only_numbers():
     flat = sinks.numbers(step(2, gpu="NVIDIA H200", skipped=True))
     assert flat["train/loss"] == 5.0 and flat["train/seconds/data"] == 0.1 and flat["train/skipped"] == 1.0
     assert not {"train/gpu", "train/mfu", "train/step", "train/kind", "train/time"} & set(flat)
+    assert sinks.numbers(held_out(1, 2.0, "code"))["valid/code/loss"] == 2.0
     assert sinks.numbers(held_out(1, 2.0)) == {"valid/tokens": 500, "valid/loss": 2.0, "valid/seconds": 1.0}
     assert sinks.numbers(Event(step=1, name="x", detail={"a": 1, "b": "no"})) == {"event/x/a": 1}
 

@@ -1,0 +1,1 @@
+"""Likelihoods of a checkpoint, and the tasks of lm-evaluation-harness."""

@@ -1,0 +1,133 @@
+"""Run tasks of lm-evaluation-harness on a checkpoint and keep what they gave beside its run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from model.evaluation.opening import Opened
+from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import write_atomic
+from reproducers.base.optional import load
+
+HARNESS = "lm-eval"
+
+
+class TaskResult(BaseModel):
+    """``metrics``: as the harness names them, "acc,none" and "acc_stderr,none"; "N/A" stays a text."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+    metrics: dict[str, float | str]
+    version: str | None = None
+    shots: int | None = None
+    samples: int | None = None
+
+
+class Evaluation(BaseModel):
+    """What is known of one checkpoint. ``sequence``: the most tokens that it read at a time."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: int = 1
+    checkpoint: str
+    step: int
+    size: str
+    sequence: int
+    harness: str  # its version, of the newest results
+    tasks: dict[str, TaskResult]
+
+
+def require() -> None:
+    """Raise CannotTestHere with the pip command where the harness is not installed."""
+    load("lm_eval", HARNESS)
+
+
+def run(opened: Opened, names: Sequence[str], include: Sequence[Path]) -> Evaluation:
+    """The results of tasks and groups, each by its name or by its YAML file; ``include``: folders of further ones.
+
+    Raises PatchlaneError for a task that there is not, that cannot be read, or that has text generated.
+    """
+    evaluator, adapter = load("lm_eval.evaluator", HARNESS), load("model.evaluation.adapter", HARNESS)
+    manager = _manager(names, [str(folder) for folder in include])
+    tasks = [one for name in names for one in _loaded(manager, name)]
+    results = evaluator.simple_evaluate(
+        model=adapter.Checkpoint(opened), tasks=tasks, task_manager=manager, log_samples=False
+    )
+    version: str = load("lm_eval", HARNESS).__version__
+    return Evaluation(
+        checkpoint=opened.path.name, step=opened.step, size=opened.size.name, sequence=opened.sequence,
+        harness=version, tasks={name: _result(results, name) for name in results["results"]},
+    )  # fmt: skip
+
+
+def _manager(names: Sequence[str], include: list[str]) -> Any:
+    """The harness's tasks; without its own 14,000, which take 5 s to look through, where none of them is asked for."""
+    made = load("lm_eval.tasks", HARNESS).TaskManager
+    found = made(include_path=include, include_defaults=False)
+    if all(name in found.all_tasks or Path(name).is_file() for name in names):
+        return found
+    return made(include_path=include)
+
+
+def _loaded(manager: Any, name: str) -> list[Any]:
+    """The harness's task or group called ``name``, or each task of a tag."""
+    try:
+        found = manager.load([name])
+    except Exception as error:  # of YAML, of Python in it, of data sets that are not there: all are the task's
+        said = str(error).strip().splitlines() or [type(error).__name__]
+        raise PatchlaneError(
+            f"--tasks {name}: {said[0]}", "a task of lm-eval, a YAML file of one, or --include-path with its folder"
+        ) from error
+    return list(found["groups"].values())[:1] or list(found["tasks"].values())
+
+
+def _result(results: dict[str, Any], name: str) -> TaskResult:
+    kept = {key: value for key, value in results["results"][name].items() if isinstance(value, int | float | str)}
+    kept = {key: value for key, value in kept.items() if "," in key}  # a metric and its filter
+    version = results.get("versions", {}).get(name)
+    return TaskResult(
+        metrics=kept, version=None if version is None else str(version), shots=results.get("n-shot", {}).get(name),
+        samples=results.get("n-samples", {}).get(name, {}).get("effective"),
+    )  # fmt: skip
+
+
+def keep(path: Path, evaluation: Evaluation) -> Path:
+    """Write ``evaluation`` of the checkpoint ``path`` beside its run; results of other tasks stay. The file.
+
+    It is ``RUN/evaluation/STEP.json``, or beside a checkpoint that no run holds. Raises PatchlaneError where the file
+    is none of this kind.
+    """
+    inside = path.resolve().parent
+    folder = (inside.parent if inside.name == "checkpoints" else inside) / "evaluation"
+    file = folder / f"{path.name}.json"
+    if file.exists():
+        try:
+            before = Evaluation.model_validate_json(file.read_bytes())
+        except ValidationError as error:
+            raise PatchlaneError(f"{file} holds no results of model.evaluate", "move it elsewhere") from error
+        evaluation = evaluation.model_copy(update={"tasks": {**before.tasks, **evaluation.tasks}})
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomic(file, (evaluation.model_dump_json(indent=1) + "\n").encode())
+    return file
+
+
+def rows(evaluation: Evaluation) -> list[tuple[str, str, str, str]]:
+    """(task, metric, value, its standard error) of each metric."""
+    found = []
+    for task, result in evaluation.tasks.items():
+        for key, value in result.metrics.items():
+            metric, _, filtered = key.partition(",")
+            if metric.endswith("_stderr"):
+                continue
+            error = result.metrics.get(f"{metric}_stderr,{filtered}", "")
+            named = metric if filtered == "none" else f"{metric}, {filtered}"
+            found.append((task, named, _shown(value), _shown(error)))
+    return found
+
+
+def _shown(value: float | str) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else str(value)
