@@ -12,7 +12,7 @@ from model.data.stored.dataset import Dataset
 from model.definition.memory import Layout
 from model.definition.recipes import Recipe
 from model.definition.run import Run
-from model.definition.sizes import Size, named
+from model.definition.sizes import Size
 from model.layers.captured import graphs
 from model.layers.common import paths
 from model.loop import compile_mamba3, launch, refusals, run_record
@@ -70,7 +70,7 @@ def train(
     ``TrainingPlan``. Raises PatchlaneError for refused settings."""
     place = launch.world()
     _quiet(place)
-    size, given = named(recipe.size), Dataset(data) if data else None
+    size, given = recipe.sized(), Dataset(data) if data else None
     launch.data_parallel(place, run)
     refusals.stages(size, run.pipeline_parallel)
     refusals.experts(size, run.expert_parallel)
@@ -96,7 +96,7 @@ def train(
     os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(plan["folder"].resolve() / "nccl_trace_rank_"))
     with meeting.kept(run.wait_limit):
         with watch.building():
-            launch.start(place, stack, run, seed=1234)
+            launch.start(place, stack, run, seed=recipe.init_seed)
             engine, trainer = _modules(size, recipe, run, launch.data_parallel(place, run))
             training = engine.Engine(size, run, recipe, chosen)
         text = given or (default_dataset() if place.first else None)

@@ -50,7 +50,6 @@ class TrainingPlan:
 
     recipe: Recipe
     folder: Path
-    seed: int = 0
     resume: bool = True
     patches_changed_ok: bool = False
     profile: tuple[int, int] | None = None
@@ -70,7 +69,7 @@ class Trainer:
         self.ranks = parallel_state.get_data_parallel_world_size()
         self.step = 0
         self.batching = run_record.Batching(recipe.micro_batch, recipe.accumulate, self.ranks, recipe.bf16)
-        self.changed: dict[str, tuple[int, int]] = {}  # of the batching since the checkpoint, by field
+        self.changed: dict[str, tuple[Any, Any]] = {}  # of batching and recipe since the checkpoint, by field
         self.dataset = dataset
         self.loader, self.held_out = self._loader("train"), self._loader("valid")
         self.covered = False
@@ -81,7 +80,7 @@ class Trainer:
     def _loader(self, split: Any) -> Loader:
         return Loader(
             self.dataset, split, self.sequence, self.plan.recipe.micro_batch,
-            parallel_state.get_data_parallel_rank(), self.ranks, self.plan.seed,
+            parallel_state.get_data_parallel_rank(), self.ranks, self.plan.recipe.seed,
             structure=tuple(self.engine.size.structure.fields) if self.dataset.record.fields else (),
             document_multiple=graphs.documents(self.plan.recipe.micro_batch) if self.engine.run.cuda_graphs else 1,
         )  # fmt: skip
@@ -98,6 +97,7 @@ class Trainer:
             "loader": self.loader.state_dict(),
             "patches": lock.as_record(self.overlay),
             "batching": asdict(self.batching),
+            "hyperparameters": self.plan.recipe.hyperparameters(),
         }
 
     def resume(self) -> None:
@@ -111,7 +111,7 @@ class Trainer:
         if saved is None:
             return
         before = checkpoint.progress(saved)
-        if before["size"] != self.engine.size.model_dump(mode="json"):
+        if not self.engine.size.same_model(before["size"]):
             raise PatchlaneError(f"{saved.name} is of another model", "choose another --out, or the model's size")
         if before.get("weights_only"):
             checkpoint.load_weights(self.engine, saved)
@@ -121,7 +121,10 @@ class Trainer:
         checkpoint.load(self.engine, saved)
         self.passed_over = checkpoint.set_aside(damaged)
         self.loader.load_state_dict(before["loader"])
-        self.step, self.changed = before["step"], self.batching.changes(before.get("batching", {}))
+        self.step = before["step"]
+        self.changed = self.batching.changes(before.get("batching", {})) | run_record.changes(
+            self.plan.recipe.hyperparameters(), before.get("hyperparameters")
+        )
 
     def run(self) -> None:
         """Take all steps that are left. A stop that is asked for ends the run after the step in flight, saved."""

@@ -172,7 +172,8 @@ def _adamw(recipe: Recipe, run: Run) -> OptimizerConfig:
     return OptimizerConfig(
         optimizer="adam", lr=recipe.learning_rate, min_lr=recipe.floor * recipe.learning_rate,
         weight_decay=recipe.weight_decay, adam_beta1=recipe.betas[0], adam_beta2=recipe.betas[1],
-        clip_grad=recipe.clip, bf16=run.bf16, use_distributed_optimizer=True, overlap_param_gather=run.overlap_weights,
+        adam_eps=recipe.epsilon, clip_grad=recipe.clip, bf16=run.bf16, use_distributed_optimizer=True,
+        overlap_param_gather=run.overlap_weights,
         params_dtype=torch.bfloat16 if run.bf16 else torch.float32,
     )  # fmt: skip
 
@@ -187,7 +188,8 @@ def _schedule(optimizer: Any, recipe: Recipe) -> OptimizerParamScheduler:
     """Counted in steps. A resumed run follows its own recipe; by default the checkpoint's would win without a word."""
     return OptimizerParamScheduler(
         optimizer, init_lr=0.0, max_lr=recipe.learning_rate, min_lr=recipe.floor * recipe.learning_rate,
-        lr_warmup_steps=recipe.warmup_taken, lr_decay_steps=recipe.steps, lr_decay_style="cosine",
+        lr_warmup_steps=recipe.warmup_taken, lr_decay_steps=recipe.steps, lr_decay_style=recipe.schedule,
+        wsd_decay_steps=recipe.decay_steps, lr_wsd_decay_style="minus_sqrt",  # as in arXiv 2405.18392
         start_wd=recipe.weight_decay, end_wd=recipe.weight_decay, wd_incr_steps=0, wd_incr_style="constant",
         use_checkpoint_opt_param_scheduler=False, override_opt_param_scheduler=True,
     )  # fmt: skip

@@ -129,7 +129,7 @@ TERMS = {
     "manifest": Word("manifest.yaml, generated from packs and receipts: which pack is validated, and on which host"),
     "lock": Word("model/patches.lock, one for each stack: the patches that training uses, by digest"),
     "path": Word("an implementation of a kind of layer; a run says which each layer takes, --path asks for one"),
-    "recipe": Word("all options of a training run under one name, for one kind of host; model/definition/recipes.py"),
+    "recipe": Word("all hyperparameters of a training run, by name or in a YAML file; model/definition/recipes.py"),
     "coverage": Word("the patched lines that the first steps of a training run executed, by layer; coverage.json"),
     "verb": Word("a command of this project: python -m reproducers.VERB or python -m model.VERB"),
     "room": Word("a folder of modules that imports only rooms below it; docs/architecture.md"),

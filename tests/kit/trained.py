@@ -366,3 +366,22 @@ def masters(data: str, steps: int) -> dict[str, Any]:
             moved = bool((parameter != before[name]).any())
             high[name] = moved and master.data_ptr() == parameter.data_ptr() and str(master.dtype) == "torch.float32"
     return {"bf16": low, "fp32": high, "losses": losses}
+
+
+def settings(data: str, **fields: Any) -> dict[str, Any]:
+    """Of an engine by a recipe with ``fields``: AdamW's settings, coefficients of losses, the rate of each step."""
+    from model.definition.recipes import Recipe
+
+    size = Recipe(size="nam56r_tiny", **fields).sized()
+    engine, _ = _engine(data, size, **fields)
+    rates = []
+    for _ in range(fields["steps"]):
+        engine.schedule.step(increment=1)
+        rates.append(engine.optimizer.param_groups[0]["lr"])
+    group = engine.optimizer.param_groups[0]
+    config, coefficients = engine.config, ("mtp_loss_scaling_factor", "moe_aux_loss_coeff", "dsa_indexer_loss_coeff")
+    return {
+        "rates": rates, "eps": group["eps"], "betas": list(group["betas"]), "clip": engine.optimizer.config.clip_grad,
+        "decays": sorted({group["weight_decay"] for group in engine.optimizer.param_groups}),
+        "coefficients": [getattr(config, name) for name in (*coefficients, "moe_router_bias_update_rate")],
+    }  # fmt: skip
