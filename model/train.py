@@ -64,6 +64,7 @@ def main(
     overlap_grads: Annotated[bool, typer.Option("--overlap-grads", help="reduce beside the backward pass")] = False,
     overlap_weights: Annotated[bool, typer.Option("--overlap-weights", help="gather beside the forward pass")] = False,
     bucket: Annotated[int | None, typer.Option(min=1, help="parameters reduced or gathered at a time")] = None,
+    on_spike: Annotated[str | None, typer.Option(help="stop, skip or rewind: at a loss that spikes or is NaN")] = None,
     wait_limit: Annotated[float, typer.Option(min=1, help="seconds to wait for a rank that does not come")] = 1200,
     waits: Annotated[int | None, typer.Option(min=1, help="the step to count the host's waits for the GPU in")] = None,
     profile: Annotated[str | None, typer.Option(help="FIRST:LAST, steps under torch.profiler")] = None,
@@ -75,7 +76,8 @@ def main(
         size, file, field or [],
         {"steps": steps, "micro_batch": micro_batch, "accumulate": accumulate, "sequence": sequence,
          "learning_rate": learning_rate, "warmup": warmup, "evaluate_every": evaluate_every, "save_every": save_every,
-         "expert_parallel": ep, "pipeline_parallel": pp, "bf16": bf16, "seed": seed},
+         "expert_parallel": ep, "pipeline_parallel": pp, "bf16": bf16, "seed": seed,
+         "on_spike": on_spike},
     )  # fmt: skip
     if show:
         print(recipe_file.as_yaml(recipe), end="")

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 
+from model.data.rows import left_out
 from model.data.rows.loader import Loader
 from model.data.stored.dataset import Dataset
 from model.definition import memory, rates
@@ -22,7 +23,7 @@ from model.layers.captured import graphs
 from model.loop import checkpoint, refusals, run_record
 from model.loop.launch import World
 from model.loop.progress import ProgressLine
-from model.loop.ranks import agreement
+from model.loop.ranks import agreement, spikes
 from model.loop.ranks.stopping import Stop
 from model.patched import lock
 from model.patched.overlay import Overlay
@@ -72,6 +73,9 @@ class Trainer:
         self.changed: dict[str, tuple[Any, Any]] = {}  # of batching and recipe since the checkpoint, by field
         self.dataset = dataset
         self.loader, self.held_out = self._loader("train"), self._loader("valid")
+        self.spikes = spikes.Spikes(recipe)
+        if recipe.on_spike == "skip":
+            engine.refuses = self.spikes.refuses
         self.covered = False
         self.passed_over: dict[str, str] = {}  # damaged checkpoints that are newer than the one resumed: why
         self.brought = False  # whether the first weights are those of model.weights import
@@ -86,6 +90,12 @@ class Trainer:
         )  # fmt: skip
 
     @property
+    def _rows(self) -> int:
+        """Rows of a step, of all ranks."""
+        ranks: int = self.ranks
+        return self.plan.recipe.micro_batch * self.plan.recipe.accumulate * ranks
+
+    @property
     def checkpoints(self) -> Path:
         return self.plan.folder / "checkpoints"
 
@@ -97,6 +107,7 @@ class Trainer:
             "loader": self.loader.state_dict(),
             "patches": lock.as_record(self.overlay),
             "batching": asdict(self.batching),
+            "spikes": self.spikes.state_dict(),
             "hyperparameters": self.plan.recipe.hyperparameters(),
         }
 
@@ -120,8 +131,11 @@ class Trainer:
         lock.compare(before["patches"], self.overlay, self.plan.patches_changed_ok)
         checkpoint.load(self.engine, saved)
         self.passed_over = checkpoint.set_aside(damaged)
-        self.loader.load_state_dict(before["loader"])
         self.step = before["step"]
+        self.loader.load_state_dict(before["loader"])
+        known = self.spikes.left_out(self.plan.folder, self.step)
+        self.loader.left_out = left_out.merged([*self.loader.left_out, *known])
+        self.spikes.load_state_dict(before.get("spikes", {}))
         self.changed = self.batching.changes(before.get("batching", {})) | run_record.changes(
             self.plan.recipe.hyperparameters(), before.get("hyperparameters")
         )
@@ -187,7 +201,8 @@ class Trainer:
             self.engine.counts_waits = self.step + 1 == self.plan.waits
             with refusals.within(self.step + 1), self._profiled(window), self.watch.step():
                 outcome = self.engine.step(batches)
-            if self.engine.run.late_reads:
+            spike = self.spikes.after(self.step + 1, outcome.losses["loss"], outcome.grad_norm)
+            if self.engine.run.late_reads and spike is None:
                 refusals.norm(outcome.grad_norm, self.step + 1)
             self.step += 1
             if log is not None and outcome.waits is not None:
@@ -196,7 +211,13 @@ class Trainer:
                 record = self._record(outcome, loaded, time.perf_counter() - began)
                 log.write(record)
                 line.update(record)
-            refusals.loss(outcome.losses["loss"], self.step)
+            if spike is None:
+                refusals.loss(outcome.losses["loss"], self.step)
+            elif recipe.on_spike == spikes.REWIND:
+                self._go_back(spike, log)
+                continue
+            elif log is not None:
+                log.event(self.step, "skip", **asdict(spike), rows=self._rows)
             self._after(log, line)
         if self.step < recipe.steps and log is not None:
             log.event(self.step, "stopped")
@@ -206,6 +227,31 @@ class Trainer:
         saved = map(reading.step_of, reading.complete(self.checkpoints))
         if self.step and recipe.save_every and self.step not in saved:
             self._save(log)
+
+    def _go_back(self, spike: spikes.Spike, log: MetricsLog | None) -> None:
+        """To the newest whole checkpoint, without the samples taken since. PatchlaneError where there is none."""
+        met, began = self.step, time.perf_counter()
+        saved, damaged = checkpoint.newest(self.checkpoints)
+        before: dict[str, Any] = checkpoint.progress(saved) if saved is not None else {"weights_only": True}
+        if saved is None or before.get("weights_only"):
+            raise PatchlaneError(
+                f"step {met}: {spike.kind}, and no checkpoint to go back to",
+                "the same command with a lower --save-every or --learning-rate",
+            )
+        checkpoint.set_aside(damaged)
+        self.engine.gather()
+        checkpoint.load(self.engine, saved)
+        first, last = self.loader.leave_out(before["loader"]["consumed"])
+        self.step = before["step"]
+        self.spikes.load_state_dict(before.get("spikes", {}))
+        self.spikes.rewinds += 1
+        logger.warning("step %d: %s; back to %s, without %d rows", met, spike.kind, saved.name, last - first)
+        if log is not None:
+            log.back_to(self.step, open_sinks(self.plan.folder, self.step, self.plan.wandb))
+            log.event(
+                self.step, spikes.REWIND, **asdict(spike), at=met, folder=saved.name, first_sample=first,
+                last_sample=last, rows=last - first, seconds=time.perf_counter() - began,
+            )  # fmt: skip
 
     def _window(self) -> Window | None:
         if not self.plan.profile:
@@ -264,9 +310,7 @@ class Trainer:
         watching.require(record, self.overlay, self.overlay.device)
 
     def _record(self, outcome: Outcome, loaded: float, total: float) -> Train:
-        recipe = self.plan.recipe
-        rows = recipe.micro_batch * recipe.accumulate * self.ranks
-        tokens = rows * self.sequence
+        tokens = self._rows * self.sequence
         cuda = self.gpu is not None
         losses = outcome.losses
         return Train(

@@ -60,7 +60,7 @@ class Train(_Record):
     expert_load: float | None = None  # tokens of a layer's fullest expert over the mean, mean over layers
     rank_load: float | None = None  # tokens of a layer's fullest expert-parallel rank over the mean, mean over layers
     seconds: Phases
-    skipped: bool = False  # no update was made: a loss or gradient was not finite
+    skipped: bool = False  # no update was made: a loss or gradient was not finite or, with --on-spike skip, spiked
 
     @property
     def finite(self) -> bool:
@@ -79,7 +79,7 @@ class Valid(_Record):
 
 
 class Event(_Record):
-    """A named event: "checkpoint", "resumed", "changed", "dataset", "coverage", …"""
+    """A named event: "checkpoint", "resumed", "changed", "dataset", "coverage", "skip", "rewind", …"""
 
     kind: Literal["event"] = "event"
     name: str

@@ -45,6 +45,7 @@ def _loss(run_dir: Path, name: str, records: list[Record], steps: list[Train], l
         panel.axhline(entropy, color=GREY, linestyle="--", linewidth=1.2, label=label)
     plotting.mark(panel, [e.step for e in history.events(records, "resumed")], "resumed", GREY)
     plotting.mark(panel, [r.step for r in steps if not r.finite], "not finite", RED)
+    plotting.mark(panel, [e.step for e in history.events(records, "rewind")], "went back here", ORANGE)
     panel.set_ylabel("loss (nats per token)")
     panel.set_xlabel("optimizer step")
     if log:

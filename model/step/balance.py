@@ -21,6 +21,11 @@ class Load:
     rank: float
 
 
+def biases(model: nn.Module) -> list[Tensor]:
+    """The routers' selection biases, which Megatron changes with the gradients' reduction, before the update."""
+    return [bias for name, bias in model.named_buffers() if name.endswith("router.expert_bias")]
+
+
 def routed(model: nn.Module) -> Tensor:
     """Tokens that this rank sent to each expert since Megatron reset its counts, [layers of this stage, experts]."""
     counts = [m.local_tokens_per_expert for m in model.modules() if hasattr(m, "local_tokens_per_expert")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -68,11 +68,14 @@ class Engine:
         self.config = inner.config
         wrapped = Float16Module(self.config, inner) if run.bf16 else inner
         self.inner: Nam56r = inner
-        self.model = DistributedDataParallel(self.config, overlap.config(run), wrapped)
+        self.model = DistributedDataParallel(
+            self.config, overlap.config(run, check=recipe.on_spike == "stop"), wrapped
+        )  # fmt: skip
         self.model.broadcast_params()
         overlap.wait_for_all(self.model)
         if run.late_reads:
             late.stand_in()
+        self.refuses: Callable[[float, float], bool] | None = None  # of loss and norm: no update is made
         self.counts_waits = False  # of each step, between its data and what is read of it
         adamw = _adamw(recipe, run)
         self.optimizer = get_megatron_optimizer(adamw, [self.model], _overrides(adamw))
@@ -124,12 +127,13 @@ class Engine:
         clock = Clock()
         with waits.counted() if self.counts_waits else contextlib.nullcontext() as waited:
             clock.mark()
+            biases = [bias.clone() for bias in balance.biases(self.inner)] if self.refuses else []
             self.model.zero_grad_buffer()
             self.optimizer.zero_grad()
             micro_losses, _ = self._pass(batches, forward_only=False)
             clock.mark()
             self.schedule.step(increment=1)  # before the update: the first one's rate is not zero
-            updated, grad_norm, _ = self.optimizer.step()
+            updated, grad_norm = self._update(micro_losses, biases)
             learning_rate = self.optimizer.param_groups[0]["lr"]
             clock.mark()
             measured = [parts.mean(micro_losses), parts.auxiliary(self.config, len(batches))]
@@ -146,6 +150,21 @@ class Engine:
         return Outcome(
             losses, float(grad_norm), learning_rate, skipped, (passed, optimized), load, gib, waits=waited
         )  # fmt: skip
+
+    def _update(self, micro_losses: list[dict[str, Tensor]], biases: list[Tensor]) -> tuple[bool, Any]:
+        """Megatron's update: whether it was made, and the norm. ``refuses`` is asked before it, which waits for both.
+
+        Where it refuses, parameters and moments stay, and the routers' biases are ``biases`` again.
+        """
+        if self.refuses is not None:
+            self.optimizer.prepare_grads()
+            norm = float(self.optimizer.get_grad_norm())
+            if self.refuses(float(parts.mean(micro_losses)), norm):
+                for bias, before in zip(balance.biases(self.inner), biases, strict=True):
+                    bias.copy_(before)
+                return False, norm
+        updated, norm, _ = self.optimizer.step()
+        return updated, norm
 
     def gather(self) -> None:
         """Have every weight whole and as the last step left it; all ranks call it before weights are read."""

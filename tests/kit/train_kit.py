@@ -16,9 +16,11 @@ def options(out, data, first="nam56r_tiny", **changed):
     return found
 
 
-def train(stack, out, data, *, world=1, stop_after=None, rows="", weights="", poison=None, size=None, **changed):
+def train(stack, out, data, *, world=1, stop_after=None, rows="", weights="", poison=None, size=None, bad=None,
+          left_out=None, **changed):  # fmt: skip
     """A run of ``world`` ranks to its end; how each rank ended."""
-    named = {"stop_after": stop_after, "rows": str(rows), "weights": str(weights), "poison": poison, "size": size}
+    named = {"stop_after": stop_after, "rows": str(rows), "weights": str(weights), "poison": poison, "size": size,
+             "bad": bad, "left_out": left_out}  # fmt: skip
     given = options(out, data, **changed)
     if world == 1:
         return [stack.run("trained:cli", given, **named)]

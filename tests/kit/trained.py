@@ -24,6 +24,8 @@ def cli(
     largest_file: tuple[int, int] | None = None,
     no_digests: bool = False,
     asleep: tuple[int, int] | None = None,
+    bad: tuple[int, str] | None = None,
+    left_out: list[tuple[int, int]] | None = None,
 ) -> None:
     """``python -m model.train ARGUMENTS``; leaves by SystemExit.
 
@@ -32,7 +34,8 @@ def cli(
     all ranks, or "gradient of rank 1").
     ``size``: what to change of the tiny size's definition. ``largest_file``: (rank, bytes that a file of it may have).
     ``no_digests``: the disk is full when a checkpoint's digests are written, on rank 0. ``asleep``: (step, rank that
-    never takes it).
+    never takes it). ``bad``: the rows that this step took first make it "nan" or a "spike" of the loss, or a "gradient"
+    of rank 1 that is NaN, whenever they are taken. ``left_out``: spans of samples that the run never takes.
     """
     from model import train
     from model.definition.sizes import SIZES
@@ -52,6 +55,9 @@ def cli(
 
         def _steps(self, log: Any, line: Any) -> None:
             taken = self.engine.step
+            if bad:
+                taken = _bad_rows(self, *bad)
+            self.loader.left_out += [tuple(span) for span in left_out or []]
 
             def step(batches: list[Any]) -> Any:
                 if poison and poison[0] == self.step + 1:
@@ -98,6 +104,32 @@ def _note(path: Path, step: int, batches: list[Any]) -> None:
         content = hashlib.sha256(batch.tokens.numpy().tobytes() + batch.labels.numpy().tobytes()).hexdigest()
         with path.open("a") as file:
             file.write(f"{step} {content}\n")
+
+
+def _bad_rows(trainer: Any, bad_step: int, what: str) -> Any:
+    """The engine's step, in which the rows that step ``bad_step`` takes first do what ``what`` says."""
+    import torch
+
+    from model.step import engine as engines
+
+    taken, mean, bad_rows = trainer.engine.step, engines._masked_mean, set[bytes]()
+    factor = {"now": 1.0}
+    weight = next(p for name, p in trainer.engine.inner.named_parameters() if name.endswith("mlp.router.weight"))
+    if what == "gradient":
+        weight.register_hook(lambda gradient: gradient * factor["now"])
+    else:
+        engines._masked_mean = lambda mask, losses: mean(mask, losses * factor["now"])
+    value = {"nan": torch.nan, "gradient": torch.nan, "spike": 2.0}[what]
+
+    def step(batches: list[Any]) -> Any:
+        rows = batches[0].tokens.numpy().tobytes()
+        if trainer.step + 1 == bad_step and not bad_rows:
+            bad_rows.add(rows)
+        mine = what != "gradient" or trainer.place.rank == 1
+        factor["now"] = value if rows in bad_rows and mine else 1.0
+        return taken(batches)
+
+    return step
 
 
 def _poison(engine: Any, what: str) -> None:
