@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import statistics
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
@@ -32,13 +33,15 @@ from model.patched.proof import watching
 from model.patched.proof.watching import Coverage
 from model.profile import memory_snapshot
 from model.profile.profiling import Window
-from model.records import metrics
+from model.records import metrics, records
 from model.records.metrics import MetricsLog
 from model.records.records import Phases, Train, Valid
 from model.records.sinks import open_sinks
 from model.saved import reading
 from model.step import waits
 from model.step.engine import Engine, Outcome
+from model.step.measured import pace
+from model.step.measured.diagnosis import Diagnosis
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import write_atomic
 
@@ -76,6 +79,7 @@ class Trainer:
         self.spikes = spikes.Spikes(recipe)
         if recipe.on_spike == "skip":
             engine.refuses = self.spikes.refuses
+        self.slow = pace.Slow()
         self.covered = False
         self.passed_over: dict[str, str] = {}  # damaged checkpoints that are newer than the one resumed: why
         self.brought = False  # whether the first weights are those of model.weights import
@@ -198,6 +202,7 @@ class Trainer:
             began = time.perf_counter()
             batches = [next(self.loader) for _ in range(recipe.accumulate)]
             loaded = time.perf_counter() - began
+            self.engine.diagnoses.begin(self.step + 1, loaded)
             self.engine.counts_waits = self.step + 1 == self.plan.waits
             with refusals.within(self.step + 1), self._profiled(window), self.watch.step():
                 outcome = self.engine.step(batches)
@@ -211,6 +216,8 @@ class Trainer:
                 record = self._record(outcome, loaded, time.perf_counter() - began)
                 log.write(record)
                 line.update(record)
+                if outcome.diagnosis is not None:
+                    self._diagnosed(outcome.diagnosis, log)
             if spike is None:
                 refusals.loss(outcome.losses["loss"], self.step)
             elif recipe.on_spike == spikes.REWIND:
@@ -227,6 +234,15 @@ class Trainer:
         saved = map(reading.step_of, reading.complete(self.checkpoints))
         if self.step and recipe.save_every and self.step not in saved:
             self._save(log)
+
+    def _diagnosed(self, found: Diagnosis, log: MetricsLog) -> None:
+        """Write what a step was diagnosed with, and say which rank is slow time after time."""
+        record = records.Diagnosis(step=self.step, **vars(found))
+        log.write(record)
+        for rank in self.slow.after(record.rank_seconds):
+            seconds, median = record.rank_seconds[rank], statistics.median_low(record.rank_seconds)
+            logger.warning("rank %d is slow: %.3g s of a step are its own, the median is %.3g s", rank, seconds, median)
+            log.event(self.step, "straggler", rank=rank, seconds=seconds, median=median)
 
     def _go_back(self, spike: spikes.Spike, log: MetricsLog | None) -> None:
         """To the newest whole checkpoint, without the samples taken since. PatchlaneError where there is none."""

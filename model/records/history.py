@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from model.records.records import ENTROPY, Event, Record, Train, Valid, from_line
+from model.records.records import ENTROPY, Diagnosis, Event, Record, Train, Valid, from_line
 from reproducers.base.errors import PatchlaneError
 
 NAME = "metrics.jsonl"
@@ -56,6 +56,11 @@ def train(records: Iterable[Record]) -> list[Train]:
 def valid(records: Iterable[Record]) -> list[Valid]:
     """The held-out losses in order; the later record of a step that was evaluated twice."""
     return [record for _, record in sorted({r.step: r for r in records if isinstance(r, Valid)}.items())]
+
+
+def diagnoses(records: Iterable[Record]) -> list[Diagnosis]:
+    """The diagnosed steps in order; the later record of a step that was diagnosed twice."""
+    return [record for _, record in sorted({r.step: r for r in records if isinstance(r, Diagnosis)}.items())]
 
 
 def events(records: Iterable[Record], name: str) -> list[Event]:

@@ -31,10 +31,12 @@ from model.definition.sizes import Size
 from model.layers.captured import graphs
 from model.layers.common.packed import packed
 from model.layers.common.paths import Path
-from model.step import balance, late, overlap, peaks, waits
+from model.step import late, overlap, waits
 from model.step import losses as parts
-from model.step.balance import Load
 from model.step.clock import Clock
+from model.step.measured import balance, peaks
+from model.step.measured.balance import Load
+from model.step.measured.diagnosis import Diagnoses, Diagnosis
 from model.step.network import Nam56r
 
 SPARED = "_no_weight_decay"  # the attribute of a parameter that is not decayed
@@ -51,6 +53,7 @@ class Outcome:
     seconds: tuple[float, float]  # forward and backward with the gradients' reduction; optimizer
     load: Load
     peaks_gib: list[float]  # of each rank; empty without a GPU
+    diagnosis: Diagnosis | None = None  # None in most steps
     waits: collections.Counter[str] | None = None  # of the host for the GPU, by place; None where not counted
 
 
@@ -80,6 +83,10 @@ class Engine:
         adamw = _adamw(recipe, run)
         self.optimizer = get_megatron_optimizer(adamw, [self.model], _overrides(adamw))
         self.schedule = _schedule(self.optimizer, recipe)
+        self.diagnoses = Diagnoses(
+            size, inner, self.optimizer, recipe.clip, recipe.diagnose_every, logits=not run.cuda_graphs
+        )  # fmt: skip
+        self._clock: Clock | None = None
         self.config.finalize_model_grads_func = self._finalize
         self.config.grad_scale_func = self.optimizer.scale_loss
         self.config.no_sync_func = self.model.no_sync
@@ -92,6 +99,7 @@ class Engine:
         counts, device = parts.counts(batches, self.size.mtp_depths), torch.cuda.current_device()
         counts = counts.pin_memory().to(device, non_blocking=True) if self.run.late_reads else counts.to(device)
         shares, tokens = parts.shares(counts)
+        self._mark()
         losses: list[dict[str, Tensor]] = get_forward_backward_func()(
             forward_step_func=self._forward, data_iterator=iter(zip(batches, shares, strict=True)), model=[self.model],
             num_microbatches=len(batches), seq_length=len(batches[0].tokens), micro_batch_size=1,
@@ -115,8 +123,14 @@ class Engine:
 
     def _finalize(self, *args: Any, **kwargs: Any) -> None:
         """Megatron's, which sets the routers' counts back: they are read before."""
+        self._mark()
         self._routed = balance.routed(self.inner)
         finalize_model_grads(*args, **kwargs)
+
+    def _mark(self) -> None:
+        """Mark the time in a step, none in an evaluation."""
+        if self._clock is not None:
+            self._clock.mark()
 
     def step(self, batches: list[Batch]) -> Outcome:
         """One optimizer step over this rank's micro-batches. Losses are means over all ranks' tokens that count.
@@ -124,7 +138,7 @@ class Engine:
         They are read last: the optimizer takes milliseconds to look its parameters over while the GPU has work. With
         ``late_reads`` nothing is read before; a step whose gradients are not finite has been taken by then.
         """
-        clock = Clock()
+        clock = self._clock = Clock()
         with waits.counted() if self.counts_waits else contextlib.nullcontext() as waited:
             clock.mark()
             biases = [bias.clone() for bias in balance.biases(self.inner)] if self.refuses else []
@@ -138,17 +152,23 @@ class Engine:
             clock.mark()
             measured = [parts.mean(micro_losses), parts.auxiliary(self.config, len(batches))]
             measured += [balance.sums(self._routed, self.run.expert_parallel), peaks.gathered()]
+            diagnosed = [self.diagnoses.measured(self._routed)] if self.diagnoses.due else []
             if isinstance(grad_norm, Tensor):
                 measured.append(grad_norm.reshape(1))
-            together = torch.cat(measured)
+            together = torch.cat([*measured, *diagnosed])
+        self._clock = None
         read: list[float] = together.tolist()
+        values = [read.pop() for _ in range(sum(map(len, diagnosed)))][::-1]
         if isinstance(grad_norm, Tensor):
             grad_norm = read.pop()
         losses, load, gib = dict(zip(("loss", *parts.NAMES), read, strict=False)), balance.load(read[4:7]), read[7:]
         skipped = not updated or not math.isfinite(grad_norm)
-        passed, optimized = clock.seconds()
+        began, alone, reduced, optimized = clock.seconds()
+        self.diagnoses.pace.add(self.diagnoses.data_seconds, alone)
+        diagnosis = self.diagnoses.read(values, float(grad_norm), updated) if values else None
         return Outcome(
-            losses, float(grad_norm), learning_rate, skipped, (passed, optimized), load, gib, waits=waited
+            losses, float(grad_norm), learning_rate, skipped, (began + alone + reduced, optimized), load, gib,
+            diagnosis, waited,
         )  # fmt: skip
 
     def _update(self, micro_losses: list[dict[str, Tensor]], biases: list[Tensor]) -> tuple[bool, Any]:

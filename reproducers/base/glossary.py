@@ -131,6 +131,7 @@ TERMS = {
     "path": Word("an implementation of a kind of layer; a run says which each layer takes, --path asks for one"),
     "recipe": Word("all hyperparameters of a training run, by name or in a YAML file; model/definition/recipes.py"),
     "coverage": Word("the patched lines that the first steps of a training run executed, by layer; coverage.json"),
+    "diagnosis": Word("what some steps of a run measure by layer, kind of parameter and rank; diagnosis.png"),
     "verb": Word("a command of this project: python -m reproducers.VERB or python -m model.VERB"),
     "room": Word("a folder of modules that imports only rooms below it; docs/architecture.md"),
     "overlay": Word("the upstream trees with all locked patches applied, from which training imports"),

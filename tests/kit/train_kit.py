@@ -16,11 +16,13 @@ def options(out, data, first="nam56r_tiny", **changed):
     return found
 
 
-def train(stack, out, data, *, world=1, stop_after=None, rows="", weights="", poison=None, size=None, bad=None,
-          left_out=None, **changed):  # fmt: skip
-    """A run of ``world`` ranks to its end; how each rank ended."""
-    named = {"stop_after": stop_after, "rows": str(rows), "weights": str(weights), "poison": poison, "size": size,
-             "bad": bad, "left_out": left_out}  # fmt: skip
+DISTURBED = ("stop_after", "rows", "weights", "poison", "size", "bad", "left_out", "slow")  # of ``trained.cli``
+
+
+def train(stack, out, data, *, world=1, **changed):
+    """A run of ``world`` ranks to its end, disturbed by what ``trained.cli`` takes; how each rank ended."""
+    taken = {name: changed.pop(name) for name in DISTURBED if name in changed}
+    named = {name: str(value) if name in ("rows", "weights") else value for name, value in taken.items()}
     given = options(out, data, **changed)
     if world == 1:
         return [stack.run("trained:cli", given, **named)]

@@ -26,6 +26,7 @@ def cli(
     asleep: tuple[int, int] | None = None,
     bad: tuple[int, str] | None = None,
     left_out: list[tuple[int, int]] | None = None,
+    slow: tuple[int, float] | None = None,
 ) -> None:
     """``python -m model.train ARGUMENTS``; leaves by SystemExit.
 
@@ -36,6 +37,7 @@ def cli(
     ``no_digests``: the disk is full when a checkpoint's digests are written, on rank 0. ``asleep``: (step, rank that
     never takes it). ``bad``: the rows that this step took first make it "nan" or a "spike" of the loss, or a "gradient"
     of rank 1 that is NaN, whenever they are taken. ``left_out``: spans of samples that the run never takes.
+    ``slow``: (rank, seconds that each of its forward passes takes longer).
     """
     from model import train
     from model.definition.sizes import SIZES
@@ -55,6 +57,9 @@ def cli(
 
         def _steps(self, log: Any, line: Any) -> None:
             taken = self.engine.step
+            if slow and slow[0] == self.place.rank:
+                forward = self.engine._forward
+                self.engine._forward = lambda *given: time.sleep(slow[1]) or forward(*given)
             if bad:
                 taken = _bad_rows(self, *bad)
             self.loader.left_out += [tuple(span) for span in left_out or []]
@@ -285,7 +290,7 @@ def started(data: str) -> Any:
     return engine
 
 
-def reads(data: str, options: dict[str, Any]) -> dict[str, int]:
+def reads(data: str, options: dict[str, Any], diagnosed: bool = False) -> dict[str, int]:
     """{folder/file: values of tensors that its code read} in the second step of a small engine."""
     from collections import Counter
 
@@ -305,6 +310,8 @@ def reads(data: str, options: dict[str, Any]) -> dict[str, int]:
 
     engine, batches = _engine(data, _small(), options, bf16=False)
     engine.step([next(batches)])
+    if diagnosed:
+        engine.diagnoses.begin(engine.recipe.diagnose_every, 0.0)
     with Reads():
         engine.step([next(batches)])
     return dict(seen)

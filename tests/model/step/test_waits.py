@@ -57,6 +57,13 @@ def test_the_machinery_reads_nothing_of_a_step_that_reads_late(stack, text):
     assert not MACHINERY & late.value.keys(), late.value
 
 
+@pytest.mark.upstream
+def test_a_diagnosed_step_reads_no_more_often_than_another(stack, text):
+    plain, diagnosed = (stack.run("trained:reads", str(text), LATE, diagnosed=which) for which in (False, True))
+    assert (plain.code, diagnosed.code) == (0, 0), plain.said + diagnosed.said
+    assert diagnosed.value == plain.value
+
+
 @pytest.mark.gpu
 @pytest.mark.upstream
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
