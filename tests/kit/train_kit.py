@@ -1,6 +1,9 @@
 """Runs of nam56r_tiny on short rows: their options, and reading what they wrote."""
 
+import math
 import shutil
+
+import pytest
 
 from model.records import history
 
@@ -45,6 +48,14 @@ def measured(out, first=1):
     """From step ``first`` on, all that a step's arithmetic gives."""
     names = ("step", "tokens", "loss", "mtp_loss", "aux_loss", "indexer_loss", "grad_norm", "learning_rate")
     return [tuple(getattr(record, name) for name in names) for record in steps(out) if record.step >= first]
+
+
+def kinds_sum_to_the_norm(out):
+    """The diagnosed steps, in each of which the norms by kind are parts of the whole one."""
+    whole, found = {record.step: record.grad_norm for record in steps(out)}, history.diagnoses(history.read(out))
+    for record in found:
+        assert math.hypot(*record.gradient_norms.values()) == pytest.approx(whole[record.step], rel=1e-5)
+    return [record.step for record in found]
 
 
 def held_out(out):

@@ -1,9 +1,7 @@
 """Diagnosed steps: their figures are the step's own, the same in each layout, and a slow rank is named."""
 
-import math
-
 import pytest
-from train_kit import good, steps, train
+from train_kit import good, kinds_sum_to_the_norm, steps, train
 
 from model.definition.sizes import SIZES
 from model.records import history
@@ -21,7 +19,6 @@ def diagnosed(out):
 
 LAYOUTS = {
     "one": {"accumulate": 2, "steps": 1},
-    "ep": {"world": 2, "ep": 2, "accumulate": 1, "steps": 1},
     "pp": {"world": 2, "pp": 2, "accumulate": 2, "steps": 1},
     # data parallel, and each forward pass of the second rank takes a second longer
     "slow": {"world": 2, "accumulate": 1, "slow": (1, 1.0), "late_reads": True},
@@ -39,10 +36,9 @@ def runs(stack, text, tmp_path_factory):
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_kinds_sum_to_the_norm_and_layers_to_the_load(runs, name):
     records = diagnosed(runs / name)
-    assert [record.step for record in records] == [*range(1, 1 + LAYOUTS[name].get("steps", 4))]
+    assert kinds_sum_to_the_norm(runs / name) == [*range(1, 1 + LAYOUTS[name].get("steps", 4))]
     for record, step in zip(records, steps(runs / name), strict=True):
         assert tuple(record.gradient_norms) == KINDS
-        assert math.hypot(*record.gradient_norms.values()) == pytest.approx(step.grad_norm, rel=1e-5)
         assert min(record.gradient_norms.values()) > 0
         assert [*map(int, record.router_load)] == TINY.numbers("moe")
         mean = sum(record.router_load.values()) / len(record.router_load)

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from train_kit import good, held_out, measured, steps, train
+from train_kit import good, held_out, kinds_sum_to_the_norm, measured, steps, train
 
 from model.records import history
 
@@ -50,7 +50,8 @@ def test_a_gradient_on_one_rank_takes_both_back_and_a_resumed_run_leaves_the_row
     for one in ended:
         assert one.code == 2 and "gone back 1 times" in one.said and "--learning-rate" in one.said, one.said
     assert [event.detail["kind"] for event in events(out, "rewind")] == ["norm not finite"]
-    good(train(stack, out, text, rows=tmp_path / "rows.txt", **common))
+    good(train(stack, out, text, rows=tmp_path / "rows.txt", set="diagnose_every=2", **common))
+    assert kinds_sum_to_the_norm(out) == [4, 6]  # of ranks that hold other experts
     later = {line for line in lines(never / "rows.txt") if line.split()[0] in "456"}
     assert {*lines(tmp_path / "rows.txt")} == later
     assert len(events(out, "rewind")) == 1
