@@ -18,7 +18,7 @@ def main(
     run: Annotated[Path, typer.Argument(help="the run's directory")],
     log: Annotated[bool, typer.Option("--log", help="logarithmic loss axis")] = False,
 ) -> None:
-    """Draw loss.png and throughput.png into the run's directory."""
+    """Draw loss.png, throughput.png and, of diagnosed steps, diagnosis.png into the run's directory."""
     for path in draw(run, log):
         print(path)
 

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from model.definition import recipes
+from model.definition import recipe_file, recipes
 from model.definition.run import Run
-from model.definition.sizes import named
 from model.layers.common import paths
 from model.loop import launch
 from model.loop.session import steps_window, train
@@ -30,7 +29,10 @@ def _list(asked: bool) -> None:
 
 @app.command()
 def main(
-    size: Annotated[str, typer.Argument(help="a size, or a recipe's name")],
+    size: Annotated[str | None, typer.Argument(help="a size, or a recipe's name")] = None,
+    file: Annotated[Path | None, typer.Option("--recipe", help="YAML of a recipe's fields, over SIZE's")] = None,
+    field: Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE of the recipe, over the file's")] = None,
+    show: Annotated[bool, typer.Option("--show-recipe", help="print the recipe as YAML for --recipe, and end")] = False,
     listing: Annotated[
         bool, typer.Option("--list", callback=_list, is_eager=True, help="list the recipes: name, size, ranks, steps")
     ] = False,
@@ -66,31 +68,36 @@ def main(
     overlap_grads: Annotated[bool, typer.Option("--overlap-grads", help="reduce beside the backward pass")] = False,
     overlap_weights: Annotated[bool, typer.Option("--overlap-weights", help="gather beside the forward pass")] = False,
     bucket: Annotated[int | None, typer.Option(min=1, help="parameters reduced or gathered at a time")] = None,
+    on_spike: Annotated[str | None, typer.Option(help="stop, skip or rewind: at a loss that spikes or is NaN")] = None,
     wait_limit: Annotated[float, typer.Option(min=1, help="seconds to wait for a rank that does not come")] = 1200,
     waits: Annotated[int | None, typer.Option(min=1, help="the step to count the host's waits for the GPU in")] = None,
     profile: Annotated[str | None, typer.Option(help="FIRST:LAST, steps under torch.profiler")] = None,
     wandb: Annotated[bool | None, typer.Option("--wandb/--no-wandb")] = None,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="seed of the rows' order")] = 0,
+    seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="seed of the rows' order")] = None,
 ) -> None:
-    """Train SIZE by its recipe, or by the recipe of this name; options change the recipe."""
-    recipe = recipes.RECIPES.get(size) or recipes.for_size(named(size).name)
-    recipe = recipe.changed(
-        steps=steps, micro_batch=micro_batch, accumulate=accumulate, sequence=sequence, learning_rate=learning_rate,
-        warmup=warmup, evaluate_every=evaluate_every, save_every=save_every, expert_parallel=ep, pipeline_parallel=pp,
-        bf16=bf16,
+    """Train SIZE by its recipe, or by the recipe of this name; --recipe changes it, --set that, other options that."""
+    recipe = recipe_file.asked(
+        size, file, field or [],
+        {"steps": steps, "micro_batch": micro_batch, "accumulate": accumulate, "sequence": sequence,
+         "learning_rate": learning_rate, "warmup": warmup, "evaluate_every": evaluate_every, "save_every": save_every,
+         "expert_parallel": ep, "pipeline_parallel": pp, "bf16": bf16, "seed": seed,
+         "on_spike": on_spike},
     )  # fmt: skip
+    if show:
+        print(recipe_file.as_yaml(recipe), end="")
+        raise typer.Exit()
     # measured with one stage and without graphs only
     late_unasked = launch.device() == "cuda" and recipe.pipeline_parallel == 1 and not cuda_graphs
     run = Run(
         expert_parallel=recipe.expert_parallel, pipeline_parallel=recipe.pipeline_parallel, bf16=recipe.bf16,
         deterministic=deterministic, recompute=recompute, cuda_graphs=cuda_graphs, on_cpu=launch.device() == "cpu",
-        row=recipe.sequence or named(recipe.size).sequence, paths=stacks.named(stack).paths | paths.asked(path or []),
+        row=recipe.sequence, paths=stacks.named(stack).paths | paths.asked(path or []),
         late_reads=late_unasked if late_reads is None else late_reads,
         overlap_grads=overlap_grads, overlap_weights=overlap_weights, bucket=bucket, wait_limit=wait_limit,
     )  # fmt: skip
     train(
         recipe, run, patches, data or [], stacks.named(stack), upstream, held_out=held_out or [], folder=out,
-        seed=seed, resume=resume,
+        resume=resume,
         patches_changed_ok=patches_changed_ok, profile=steps_window(profile), wandb=wandb, waits=waits,
     )  # fmt: skip
     if launch.world().first:

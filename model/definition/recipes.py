@@ -2,43 +2,108 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from model.definition.sizes import Size, named
+
+Count = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+# A checkpoint's content does not depend on these, nor do losses: they may differ on resume without a word. What
+# ``run_record.Batching`` compares, and the size, are not here either.
+SILENT = ("name", "verified", "ranks", "evaluate_every", "evaluate_rows", "save_every", "diagnose_every")
+COMPARED_ELSEWHERE = ("size", "micro_batch", "accumulate", "bf16", "expert_parallel", "pipeline_parallel", "sequence")
 
 
 class Recipe(BaseModel):
-    """All that a run needs beside its size's definition. Rows are of the size's sequence length unless ``sequence``.
+    """All that a run needs beside its size's definition: every hyperparameter, with its bounds.
 
-    AdamW with betas and decoupled weight decay, linear warm-up then cosine to ``floor`` of the peak, clipping by the
-    global gradient norm.
+    AdamW with betas and decoupled weight decay, linear warm-up then ``schedule`` to ``floor`` of the peak, clipping by
+    the global gradient norm. A field that is None is the size's (``whole``).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    name: str
+    name: str = ""
     size: str
-    ranks: int = 1
-    steps: int = 100
-    micro_batch: int = 1  # rows a rank holds at a time
-    accumulate: int = 1  # micro-batches of a rank in a step
-    expert_parallel: int = 1
-    pipeline_parallel: int = 1
+    ranks: Count = 1
+    steps: Count = 100
+    micro_batch: Count = 1  # rows a rank holds at a time
+    accumulate: Count = 1  # micro-batches of a rank in a step
+    expert_parallel: Count = 1
+    pipeline_parallel: Count = 1
     bf16: bool = True
-    sequence: int | None = None
-    learning_rate: float = 1e-4
-    warmup: int = 100  # steps; the last one's rate is the peak
-    floor: float = 0.1
-    betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: float = 0.1
-    clip: float = 1.0
-    evaluate_every: int = 50
-    evaluate_rows: int = 64  # held-out rows, the same in every layout
-    save_every: int = 100  # steps; 0: no checkpoint at all, not at the end either
+    sequence: Annotated[int, Field(ge=16)] | None = None
+    seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0  # of the rows' order
+    init_seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1234  # of the first weights
+    learning_rate: Annotated[float, Field(ge=0, le=1)] = 1e-4
+    warmup: Annotated[int, Field(ge=0)] = 100  # steps; the last one's rate is the peak
+    schedule: Literal["cosine", "linear", "constant", "inverse-square-root", "WSD"] = "cosine"  # Megatron's names
+    decay_steps: Count | None = None  # of "WSD" alone: the last steps, in which the rate falls
+    floor: Annotated[float, Field(ge=0, le=1)] = 0.1
+    betas: tuple[Share, Share] = (0.9, 0.95)
+    epsilon: Positive = 1e-8
+    weight_decay: NotNegative = 0.1
+    clip: Positive = 1.0
+    mtp_loss_coeff: NotNegative | None = None
+    aux_loss_coeff: NotNegative | None = None  # of the routers' load balancing
+    bias_update_rate: NotNegative | None = None  # of the routers' selection bias
+    indexer_loss_coeff: Positive | None = None  # the loss that is reported is divided by it
+    evaluate_every: Count = 50
+    evaluate_rows: Count = 64  # held-out rows, the same in every layout
+    diagnose_every: Annotated[int, Field(ge=0)] = 10  # steps; 0: never. It waits for nothing that a step does not
+    save_every: Annotated[int, Field(ge=0)] = 100  # steps; 0: no checkpoint at all, not at the end either
+    on_spike: Literal["stop", "skip", "rewind"] = "stop"  # what a loss or norm does that spikes or is not finite
+    # Of 2,818 losses of the longer runs of nam56r_quarter and nam56r_wide (receipts/train) none is more than 5.3 median
+    # absolute deviations above the median of the 64 before it; over 16 before it one is 19.
+    spike_window: Annotated[int, Field(ge=4)] = 64  # losses whose median and deviation are taken
+    spike_factor: Positive = 10.0  # deviations above the median: 6.7 standard deviations of a normal distribution
+    max_rewinds: Count = 3  # in a run
+    max_skips: Count = 10  # one after the other
     verified: str = ""
+
+    @model_validator(mode="after")
+    def _goes_back(self) -> Recipe:
+        if self.on_spike == "rewind" and not self.save_every:
+            raise ValueError("on_spike: rewind goes back to a checkpoint, and save_every is 0")
+        return self
+
+    @model_validator(mode="after")
+    def _schedules(self) -> Recipe:
+        if (self.schedule == "WSD") != (self.decay_steps is not None):
+            raise ValueError("decay_steps: of schedule WSD, which needs them, and of no other")
+        if self.decay_steps is not None and self.decay_steps > self.steps - self.warmup_taken:
+            raise ValueError("decay_steps: more than the steps after the warm-up")
+        return self
 
     @property
     def warmup_taken(self) -> int:
         """Steps of warm-up that a run takes: at least its last step is not of it."""
         return min(self.warmup, self.steps - 1)
+
+    def sized(self) -> Size:
+        """The definition of its size, with the recipe's coefficients in place of the size's."""
+        return named(self.size).with_coefficients(
+            self.mtp_loss_coeff, self.aux_loss_coeff, self.bias_update_rate, self.indexer_loss_coeff
+        )
+
+    def whole(self) -> Recipe:
+        """The recipe that a run takes: what it leaves to its size is written out."""
+        size = self.sized()
+        return self.changed(
+            sequence=self.sequence or size.sequence, mtp_loss_coeff=size.mtp_loss_coeff,
+            aux_loss_coeff=size.experts.aux_loss_coeff, bias_update_rate=size.experts.bias_update_rate,
+            indexer_loss_coeff=size.indexer.loss_coeff,
+        )  # fmt: skip
+
+    def hyperparameters(self) -> dict[str, str | int | float]:
+        """{field: value} of all that decides what a step learns, None left out; a pair is text."""
+        left_out = {*SILENT, *COMPARED_ELSEWHERE}
+        values = self.model_dump(mode="json", exclude=left_out, exclude_none=True)
+        return {name: ", ".join(map(str, v)) if isinstance(v, list) else v for name, v in values.items()}
 
     def changed(self, **values: object) -> Recipe:
         """With the values that are not None in place of the recipe's."""

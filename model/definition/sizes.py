@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from model.definition import pattern
@@ -119,6 +121,28 @@ class Size(Frozen):
         if self.mamba_heads % self.mamba.groups:
             raise ValueError(f"{self.name}: {self.mamba.groups} groups do not divide {self.mamba_heads} mamba heads")
         return self
+
+    def with_coefficients(
+        self, mtp: float | None, aux: float | None, bias_rate: float | None, indexer: float | None
+    ) -> Size:
+        """With these coefficients of losses, and rate of the routers' bias, in place of its own; None: its own."""
+        changed = self.model_dump()
+        for part, name, value in (
+            (changed, "mtp_loss_coeff", mtp),
+            (changed["experts"], "aux_loss_coeff", aux),
+            (changed["experts"], "bias_update_rate", bias_rate),
+            (changed["indexer"], "loss_coeff", indexer),
+        ):
+            part[name] = part[name] if value is None else value
+        return self.model_validate(changed)
+
+    def same_model(self, other: dict[str, Any]) -> bool:
+        """Whether ``other``, a ``model_dump(mode="json")``, has the same layers: coefficients may differ."""
+        own = (self.mtp_loss_coeff, self.experts.aux_loss_coeff, self.experts.bias_update_rate, self.indexer.loss_coeff)
+        try:
+            return Size.model_validate(other).with_coefficients(*own) == self
+        except ValueError:
+            return False
 
     @property
     def layers(self) -> tuple[Layer, ...]:

@@ -38,6 +38,13 @@ class Batching:
         return {name: (before[name], value) for name, value in now.items() if before.get(name, value) != value}
 
 
+def changes(now: dict[str, Any], before: dict[str, Any] | None) -> dict[str, tuple[Any, Any]]:
+    """{field: (before, now)} of hyperparameters that differ, None where one is not set; empty without ``before``."""
+    fields = [] if before is None else [*now, *(field for field in before if field not in now)]
+    both = {field: ((before or {}).get(field), now.get(field)) for field in fields}
+    return {field: pair for field, pair in both.items() if pair[0] != pair[1]}
+
+
 def commit() -> dict[str, Any] | None:
     """This project's commit and whether files differ from it; None outside a clone."""
     head = _git("rev-parse", "HEAD")

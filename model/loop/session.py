@@ -14,7 +14,7 @@ from model.data.stored.dataset import Dataset
 from model.definition.memory import Layout
 from model.definition.recipes import Recipe
 from model.definition.run import Run
-from model.definition.sizes import Size, named
+from model.definition.sizes import Size
 from model.layers.captured import graphs
 from model.layers.common import paths
 from model.loop import compile_mamba3, launch, refusals, run_record
@@ -87,7 +87,7 @@ def train(
     Raises PatchlaneError for refused settings."""
     place = launch.world()
     quiet(place)
-    size, sets = named(recipe.size), [blend.part(one) for one in held_out]
+    size, sets = recipe.sized(), [blend.part(one) for one in held_out]
     given = blend.of([blend.part(one) for one in data], sets) if data else None
     launch.data_parallel(place, run)
     refusals.stages(size, run.pipeline_parallel)
@@ -114,7 +114,7 @@ def train(
     os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(plan["folder"].resolve() / "nccl_trace_rank_"))
     with meeting.kept(run.wait_limit):
         with watch.building():
-            launch.start(place, stack, run, seed=1234)
+            launch.start(place, stack, run, seed=recipe.init_seed)
             engine, trainer = _modules(size, recipe, run, launch.data_parallel(place, run))
             training = engine.Engine(size, run, recipe, chosen)
         text = given or (_default(sets) if place.first else None)

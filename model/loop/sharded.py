@@ -68,4 +68,5 @@ def restore(engine: Engine, mine: list[dict[str, Any]], loaded: dict[str, Any]) 
             group["step"] = loaded["updates"]
         optimizer.load_state_dict(plain)
         optimizer.load_parameter_state_from_fully_reshardable(held["param_state"])
+    engine.schedule.num_steps = 0  # Megatron adds what it loads to the steps that were taken
     engine.schedule.load_state_dict(loaded["schedule"])

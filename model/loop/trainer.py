@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import statistics
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
@@ -14,6 +15,7 @@ import torch
 import torch.distributed as dist
 from megatron.core import parallel_state
 
+from model.data.rows import left_out
 from model.data.rows.blend import Blend
 from model.data.rows.loader import Loader
 from model.definition import memory, rates
@@ -22,7 +24,7 @@ from model.layers.captured import graphs
 from model.loop import checkpoint, refusals, run_record
 from model.loop.launch import World
 from model.loop.progress import ProgressLine
-from model.loop.ranks import agreement
+from model.loop.ranks import agreement, spikes
 from model.loop.ranks.stopping import Stop
 from model.patched import lock
 from model.patched.overlay import Overlay
@@ -31,13 +33,15 @@ from model.patched.proof import watching
 from model.patched.proof.watching import Coverage
 from model.profile import memory_snapshot
 from model.profile.profiling import Window
-from model.records import metrics
+from model.records import metrics, records
 from model.records.metrics import MetricsLog
 from model.records.records import Phases, Train, Valid
 from model.records.sinks import open_sinks
 from model.saved import reading
 from model.step import waits
 from model.step.engine import Engine, Outcome
+from model.step.measured import pace
+from model.step.measured.diagnosis import Diagnosis
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import write_atomic
 
@@ -50,7 +54,6 @@ class TrainingPlan:
 
     recipe: Recipe
     folder: Path
-    seed: int = 0
     resume: bool = True
     patches_changed_ok: bool = False
     profile: tuple[int, int] | None = None
@@ -70,10 +73,14 @@ class Trainer:
         self.ranks = parallel_state.get_data_parallel_world_size()
         self.step = 0
         self.batching = run_record.Batching(recipe.micro_batch, recipe.accumulate, self.ranks, recipe.bf16)
-        self.changed: dict[str, tuple[int, int]] = {}  # of the batching since the checkpoint, by field
+        self.changed: dict[str, tuple[Any, Any]] = {}  # of batching and recipe since the checkpoint, by field
         self.data = data
         self.loader = self._loader(data, "train")
         self.held_out = {name: self._loader(held, "valid") for name, held in data.evaluated().items()}
+        self.spikes = spikes.Spikes(recipe)
+        if recipe.on_spike == "skip":
+            engine.refuses = self.spikes.refuses
+        self.slow = pace.Slow()
         self.covered = False
         self.passed_over: dict[str, str] = {}  # damaged checkpoints that are newer than the one resumed: why
         self.brought = False  # whether the first weights are those of model.weights import
@@ -82,10 +89,16 @@ class Trainer:
     def _loader(self, data: Blend, split: Any) -> Loader:
         return Loader(
             data, split, self.sequence, self.plan.recipe.micro_batch,
-            parallel_state.get_data_parallel_rank(), self.ranks, self.plan.seed,
+            parallel_state.get_data_parallel_rank(), self.ranks, self.plan.recipe.seed,
             structure=tuple(self.engine.size.structure.fields) if data.record.fields else (),
             document_multiple=graphs.documents(self.plan.recipe.micro_batch) if self.engine.run.cuda_graphs else 1,
         )  # fmt: skip
+
+    @property
+    def _rows(self) -> int:
+        """Rows of a step, of all ranks."""
+        ranks: int = self.ranks
+        return self.plan.recipe.micro_batch * self.plan.recipe.accumulate * ranks
 
     @property
     def checkpoints(self) -> Path:
@@ -100,6 +113,8 @@ class Trainer:
             "encoding": self.data.encoding.model_dump(mode="json"),
             "patches": lock.as_record(self.overlay),
             "batching": asdict(self.batching),
+            "spikes": self.spikes.state_dict(),
+            "hyperparameters": self.plan.recipe.hyperparameters(),
         }
 
     def resume(self) -> None:
@@ -113,7 +128,7 @@ class Trainer:
         if saved is None:
             return
         before = checkpoint.progress(saved)
-        if before["size"] != self.engine.size.model_dump(mode="json"):
+        if not self.engine.size.same_model(before["size"]):
             raise PatchlaneError(f"{saved.name} is of another model", "choose another --out, or the model's size")
         if before.get("weights_only"):
             checkpoint.load_weights(self.engine, saved)
@@ -122,8 +137,14 @@ class Trainer:
         lock.compare(before["patches"], self.overlay, self.plan.patches_changed_ok)
         checkpoint.load(self.engine, saved)
         self.passed_over = checkpoint.set_aside(damaged)
+        self.step = before["step"]
         self.loader.load_state_dict(before["loader"])
-        self.step, self.changed = before["step"], self.batching.changes(before.get("batching", {}))
+        known = self.spikes.left_out(self.plan.folder, self.step)
+        self.loader.left_out = left_out.merged([*self.loader.left_out, *known])
+        self.spikes.load_state_dict(before.get("spikes", {}))
+        self.changed = self.batching.changes(before.get("batching", {})) | run_record.changes(
+            self.plan.recipe.hyperparameters(), before.get("hyperparameters")
+        )
 
     def run(self) -> None:
         """Take all steps that are left. A stop that is asked for ends the run after the step in flight, saved."""
@@ -184,10 +205,12 @@ class Trainer:
             began = time.perf_counter()
             batches = [next(self.loader) for _ in range(recipe.accumulate)]
             loaded = time.perf_counter() - began
+            self.engine.diagnoses.begin(self.step + 1, loaded)
             self.engine.counts_waits = self.step + 1 == self.plan.waits
             with refusals.within(self.step + 1), self._profiled(window), self.watch.step():
                 outcome = self.engine.step(batches)
-            if self.engine.run.late_reads:
+            spike = self.spikes.after(self.step + 1, outcome.losses["loss"], outcome.grad_norm)
+            if self.engine.run.late_reads and spike is None:
                 refusals.norm(outcome.grad_norm, self.step + 1)
             self.step += 1
             if log is not None and outcome.waits is not None:
@@ -196,7 +219,15 @@ class Trainer:
                 record = self._record(outcome, loaded, time.perf_counter() - began)
                 log.write(record)
                 line.update(record)
-            refusals.loss(outcome.losses["loss"], self.step)
+                if outcome.diagnosis is not None:
+                    self._diagnosed(outcome.diagnosis, log)
+            if spike is None:
+                refusals.loss(outcome.losses["loss"], self.step)
+            elif recipe.on_spike == spikes.REWIND:
+                self._go_back(spike, log)
+                continue
+            elif log is not None:
+                log.event(self.step, "skip", **asdict(spike), rows=self._rows)
             self._after(log, line)
         if self.step < recipe.steps and log is not None:
             log.event(self.step, "stopped")
@@ -206,6 +237,40 @@ class Trainer:
         saved = map(reading.step_of, reading.complete(self.checkpoints))
         if self.step and recipe.save_every and self.step not in saved:
             self._save(log)
+
+    def _diagnosed(self, found: Diagnosis, log: MetricsLog) -> None:
+        """Write what a step was diagnosed with, and say which rank is slow time after time."""
+        record = records.Diagnosis(step=self.step, **vars(found))
+        log.write(record)
+        for rank in self.slow.after(record.rank_seconds):
+            seconds, median = record.rank_seconds[rank], statistics.median_low(record.rank_seconds)
+            logger.warning("rank %d is slow: %.3g s of a step are its own, the median is %.3g s", rank, seconds, median)
+            log.event(self.step, "straggler", rank=rank, seconds=seconds, median=median)
+
+    def _go_back(self, spike: spikes.Spike, log: MetricsLog | None) -> None:
+        """To the newest whole checkpoint, without the samples taken since. PatchlaneError where there is none."""
+        met, began = self.step, time.perf_counter()
+        saved, damaged = checkpoint.newest(self.checkpoints)
+        before: dict[str, Any] = checkpoint.progress(saved) if saved is not None else {"weights_only": True}
+        if saved is None or before.get("weights_only"):
+            raise PatchlaneError(
+                f"step {met}: {spike.kind}, and no checkpoint to go back to",
+                "the same command with a lower --save-every or --learning-rate",
+            )
+        checkpoint.set_aside(damaged)
+        self.engine.gather()
+        checkpoint.load(self.engine, saved)
+        first, last = self.loader.leave_out(before["loader"]["consumed"])
+        self.step = before["step"]
+        self.spikes.load_state_dict(before.get("spikes", {}))
+        self.spikes.rewinds += 1
+        logger.warning("step %d: %s; back to %s, without %d rows", met, spike.kind, saved.name, last - first)
+        if log is not None:
+            log.back_to(self.step, open_sinks(self.plan.folder, self.step, self.plan.wandb))
+            log.event(
+                self.step, spikes.REWIND, **asdict(spike), at=met, folder=saved.name, first_sample=first,
+                last_sample=last, rows=last - first, seconds=time.perf_counter() - began,
+            )  # fmt: skip
 
     def _window(self) -> Window | None:
         if not self.plan.profile:
@@ -266,9 +331,7 @@ class Trainer:
         watching.require(record, self.overlay, self.overlay.device)
 
     def _record(self, outcome: Outcome, loaded: float, total: float) -> Train:
-        recipe = self.plan.recipe
-        rows = recipe.micro_batch * recipe.accumulate * self.ranks
-        tokens = rows * self.sequence
+        tokens = self._rows * self.sequence
         cuda = self.gpu is not None
         losses = outcome.losses
         return Train(

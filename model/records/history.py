@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from model.records.records import ENTROPY, Event, Record, Train, Valid, from_line
+from model.records.records import ENTROPY, Diagnosis, Event, Record, Train, Valid, from_line
 from reproducers.base.errors import PatchlaneError
 
 NAME = "metrics.jsonl"
@@ -62,6 +62,11 @@ def valid(records: Iterable[Record], name: str | None = None) -> list[Valid]:
 def held_out_names(records: Iterable[Record]) -> list[str]:
     """The names of the held-out sets, in the order in which they were first evaluated."""
     return list(dict.fromkeys(r.name for r in records if isinstance(r, Valid) and r.name is not None))
+
+
+def diagnoses(records: Iterable[Record]) -> list[Diagnosis]:
+    """The diagnosed steps in order; the later record of a step that was diagnosed twice."""
+    return [record for _, record in sorted({r.step: r for r in records if isinstance(r, Diagnosis)}.items())]
 
 
 def events(records: Iterable[Record], name: str) -> list[Event]:

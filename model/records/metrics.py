@@ -79,6 +79,14 @@ class MetricsLog:
         """Append an event."""
         self.write(Event(step=step, name=name, detail=detail))
 
+    def back_to(self, step: int, sinks: Sequence[Sink] = ()) -> None:
+        """Go on after ``step``, as a run that is resumed there does; ``sinks`` take the place of the old ones."""
+        for sink in self.sinks:
+            sink.close()
+        self._file.close()
+        _supersede(self.path, step)
+        self._file, self.sinks = self.path.open("ab", buffering=0), sinks
+
     def close(self) -> None:
         for sink in self.sinks:
             sink.close()

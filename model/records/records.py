@@ -60,7 +60,7 @@ class Train(_Record):
     expert_load: float | None = None  # tokens of a layer's fullest expert over the mean, mean over layers
     rank_load: float | None = None  # tokens of a layer's fullest expert-parallel rank over the mean, mean over layers
     seconds: Phases
-    skipped: bool = False  # no update was made: a loss or gradient was not finite
+    skipped: bool = False  # no update was made: a loss or gradient was not finite or, with --on-spike skip, spiked
 
     @property
     def finite(self) -> bool:
@@ -82,15 +82,30 @@ class Valid(_Record):
     seconds: float = Field(ge=0)
 
 
+class Diagnosis(_Record):
+    """What every ``diagnose_every``-th step measures, over all ranks. Layers by number, depths of MTP as "MTP-1"."""
+
+    kind: Literal["diagnosis"] = "diagnosis"
+    router_load: dict[str, float]  # of an MoE layer: tokens of its fullest expert over the mean
+    attention_logits: dict[str, float]  # of an attention layer: the largest, scaled; DSA's choice may leave its key out
+    gradient_norms: dict[str, float]  # by kind of parameter, before clipping
+    rank_seconds: list[float] = []  # each rank's own seconds a step, up to where it waits, since the diagnosis before
+
+    @property
+    def slowest(self) -> int | None:
+        """The rank with the most seconds of its own; None where there are none."""
+        return max(range(len(self.rank_seconds)), key=self.rank_seconds.__getitem__) if self.rank_seconds else None
+
+
 class Event(_Record):
-    """A named event: "checkpoint", "resumed", "changed", "dataset", "blended", "coverage", …"""
+    """A named event: "checkpoint", "resumed", "changed", "dataset", "blended", "skip", "rewind", "straggler", …"""
 
     kind: Literal["event"] = "event"
     name: str
     detail: dict[str, Value] = Field(default_factory=dict)
 
 
-Record = Train | Valid | Event
+Record = Train | Valid | Diagnosis | Event
 _any: TypeAdapter[Record] = TypeAdapter(Annotated[Record, Field(discriminator="kind")])
 
 

@@ -21,6 +21,7 @@ RECEIPT = "receipt.json"
 NEEDED = (history.NAME,)
 WANTED = (run_record.FILE, COVERAGE, "profile.md", "profile.json", "loss.png", "throughput.png")
 RESUMED = "run.from_*.json"  # the run.json of each resume, by the step that it resumed from
+DIAGNOSED = "diagnosis.png"  # of runs that diagnose steps, which the oldest ones did not
 
 
 def summary(folder: Path) -> dict[str, Any]:
@@ -44,7 +45,7 @@ def keep(run: Path, name: str, kept: Path = KEPT) -> Path:
         raise PatchlaneError(f"{run} has no {', '.join(missing)}", "python -m model.train SIZE --out RUN")
     target.mkdir(parents=True)
     files = [file for file in (*NEEDED, *WANTED) if (run / file).is_file()]
-    files += sorted(path.name for path in run.glob(RESUMED))
+    files += sorted(path.name for pattern in (RESUMED, DIAGNOSED) for path in run.glob(pattern))
     for file in files:
         shutil.copyfile(run / file, target / file)
     content = {

@@ -1,4 +1,4 @@
-"""loss.png and throughput.png of a run, from its metrics.jsonl alone."""
+"""loss.png, throughput.png and diagnosis.png of a run, from its metrics.jsonl alone."""
 
 from __future__ import annotations
 
@@ -9,23 +9,52 @@ from pathlib import Path
 from typing import Any
 
 from model.records import history
-from model.records.records import Phases, Record, Train
+from model.records.records import Diagnosis, Phases, Record, Train
 from model.reports import plotting
 from model.reports.plotting import BLUE, GREEN, GREY, MORE, ORANGE, RED
 from reproducers.base.errors import PatchlaneError
 
 MARKERS = "osD^vPX"  # of held-out sets
+LEGIBLE = 32  # lines that a legend names
 PHASES = {"forward_backward": BLUE, "optimizer": ORANGE, "data": GREEN, "other": GREY}
 
 
 def draw(run_dir: Path, log: bool = False) -> list[Path]:
-    """Draw both pictures into ``run_dir``; ``log``: logarithmic loss axis. Raises PatchlaneError without a step."""
+    """Draw the pictures into ``run_dir``; ``log``: logarithmic loss axis. Raises PatchlaneError without a step.
+
+    There is a ``diagnosis.png`` if a step was diagnosed.
+    """
     records = history.read(run_dir)
     steps = history.train(records)
     if not steps:
         raise PatchlaneError(f"{run_dir / history.NAME} has no training step yet", "wait for the first step")
     name = run_dir.resolve().name
-    return [_loss(run_dir, name, records, steps, log), _throughput(run_dir, name, records, steps)]
+    drawn = [_loss(run_dir, name, records, steps, log), _throughput(run_dir, name, records, steps)]
+    diagnosed = history.diagnoses(records)
+    return [*drawn, _diagnosis(run_dir, name, diagnosed)] if diagnosed else drawn
+
+
+def _diagnosis(run_dir: Path, name: str, diagnosed: list[Diagnosis]) -> Path:
+    """A line a layer, a kind of parameter or a rank."""
+    figure, panels = plotting.figure(4, f"{name}: by layer, kind and rank", 12.5)
+    x = [record.step for record in diagnosed]
+    shown: dict[str, list[dict[str, float]]] = {
+        "fullest expert\n(of the mean)": [record.router_load for record in diagnosed],
+        "largest attention logit": [record.attention_logits for record in diagnosed],
+        "gradient norm": [record.gradient_norms for record in diagnosed],
+        "a rank's own seconds": [{f"{n}": s for n, s in enumerate(record.rank_seconds)} for record in diagnosed],
+    }
+    for panel, (label, values) in zip(panels, shown.items(), strict=True):
+        lines = list(dict.fromkeys(key for one in values for key in one))
+        for line, color in zip(lines, plotting.colors(len(lines)), strict=True):
+            y = [one.get(line, math.nan) for one in values]
+            panel.plot(x, y, color=color, linewidth=1.1, marker=".", markersize=3, label=line)
+        panel.set_ylabel(label)
+        if lines and len(lines) <= LEGIBLE:
+            panel.legend(loc="center left", bbox_to_anchor=(1, 0.5), ncols=-(-len(lines) // 16), frameon=False)
+    panels[2].set_yscale("log")
+    panels[-1].set_xlabel("optimizer step")
+    return plotting.save(figure, run_dir / "diagnosis.png")
 
 
 def _loss(run_dir: Path, name: str, records: list[Record], steps: list[Train], log: bool) -> Path:
@@ -43,6 +72,7 @@ def _loss(run_dir: Path, name: str, records: list[Record], steps: list[Train], l
         panel.axhline(entropy, color=GREY, linestyle="--", linewidth=1.2, label=label)
     plotting.mark(panel, [e.step for e in history.events(records, "resumed")], "resumed", GREY)
     plotting.mark(panel, [r.step for r in steps if not r.finite], "not finite", RED)
+    plotting.mark(panel, [e.step for e in history.events(records, "rewind")], "went back here", ORANGE)
     panel.set_ylabel("loss (nats per token)")
     panel.set_xlabel("optimizer step")
     if log:

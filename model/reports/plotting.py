@@ -57,6 +57,12 @@ def legend(panel: Any, columns: int = 1) -> None:
     panel.legend(loc="upper right", ncols=columns, framealpha=0.92, edgecolor="none")
 
 
+def colors(count: int) -> list[Any]:
+    """``count`` colours: different ones up to ten, of more a scale from dark to bright."""
+    maps = load("matplotlib", "matplotlib").colormaps
+    return list(maps["tab10"].colors[:count] if count <= 10 else maps["viridis"].resampled(count).colors)
+
+
 def mark(panel: Any, steps: Sequence[int], label: str, color: str) -> None:
     """A vertical line at each step, named once."""
     for nth, step in enumerate(steps):

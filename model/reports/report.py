@@ -13,7 +13,13 @@ from model.records import history
 from model.records.records import Phases, Train
 from reproducers.base.errors import PatchlaneError
 
-LATER = ("peaks_gib", "expert_load", "rank_load")  # fields that the oldest receipts do not have
+LATER = (
+    "peaks_gib",
+    "expert_load",
+    "rank_load",
+    "skipped_at",
+    "went_back_to",
+)  # fields that the oldest receipts do not have
 NONE = "–"
 
 
@@ -48,6 +54,8 @@ class RunReport(BaseModel):
     expert_load: float | None = None
     rank_load: float | None = None
     resumed_at: list[int]
+    skipped_at: list[int] | None = None  # with --on-spike skip; None for never
+    went_back_to: list[int] | None = None  # with --on-spike rewind
 
 
 def _median(values: Iterable[float | None]) -> float | None:
@@ -103,6 +111,8 @@ def summarise(run_dir: Path, warmup: int = 10) -> RunReport:
         expert_load=_median(r.expert_load for r in steady),
         rank_load=_median(r.rank_load for r in steady),
         resumed_at=[e.step for e in history.events(records, "resumed")],
+        skipped_at=[e.step for e in history.events(records, "skip")] or None,
+        went_back_to=[e.step for e in history.events(records, "rewind")] or None,
     )
 
 
@@ -122,6 +132,10 @@ def _load(report: RunReport) -> str:
     return f"{report.expert_load:.2f}, {report.rank_load:.2f} of the mean"
 
 
+def _spikes(report: RunReport) -> list[tuple[str, list[int]]]:
+    return [("skipped at step", report.skipped_at or []), ("went back to step", report.went_back_to or [])]
+
+
 def rows(report: RunReport) -> list[tuple[str, str]]:
     """(quantity, value) of each row of the table."""
     bad, seconds = report.not_finite_steps, report.step_seconds
@@ -131,6 +145,7 @@ def rows(report: RunReport) -> list[tuple[str, str]]:
         ("ran on", report.gpu or "CPU"),
         ("steps, tokens", f"{report.steps:,}, {report.tokens:,}"),
         ("resumed at step", ", ".join(map(str, report.resumed_at)) or "never"),
+        *[(f"spikes, {what}", ", ".join(map(str, steps))) for what, steps in _spikes(report) if steps],
         ("steady steps", f"{report.steady_steps:,} (after {report.warmup} of warm-up; medians are over these)"),
         ("tokens/s/" + ("GPU" if report.gpu else "CPU rank"), number(report.tokens_per_s_per_gpu, ",.0f")),
         ("TFLOP/s, Megatron's formula", number(report.tflops_megatron, ".4g")),

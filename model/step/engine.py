@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -31,10 +31,12 @@ from model.definition.sizes import Size
 from model.layers.captured import graphs
 from model.layers.common.packed import packed
 from model.layers.common.paths import Path
-from model.step import balance, late, overlap, peaks, waits
+from model.step import late, overlap, waits
 from model.step import losses as parts
-from model.step.balance import Load
 from model.step.clock import Clock
+from model.step.measured import balance, peaks
+from model.step.measured.balance import Load
+from model.step.measured.diagnosis import Diagnoses, Diagnosis
 from model.step.network import Nam56r
 
 SPARED = "_no_weight_decay"  # the attribute of a parameter that is not decayed
@@ -51,6 +53,7 @@ class Outcome:
     seconds: tuple[float, float]  # forward and backward with the gradients' reduction; optimizer
     load: Load
     peaks_gib: list[float]  # of each rank; empty without a GPU
+    diagnosis: Diagnosis | None = None  # None in most steps
     waits: collections.Counter[str] | None = None  # of the host for the GPU, by place; None where not counted
 
 
@@ -68,15 +71,22 @@ class Engine:
         self.config = inner.config
         wrapped = Float16Module(self.config, inner) if run.bf16 else inner
         self.inner: Nam56r = inner
-        self.model = DistributedDataParallel(self.config, overlap.config(run), wrapped)
+        self.model = DistributedDataParallel(
+            self.config, overlap.config(run, check=recipe.on_spike == "stop"), wrapped
+        )  # fmt: skip
         self.model.broadcast_params()
         overlap.wait_for_all(self.model)
         if run.late_reads:
             late.stand_in()
+        self.refuses: Callable[[float, float], bool] | None = None  # of loss and norm: no update is made
         self.counts_waits = False  # of each step, between its data and what is read of it
         adamw = _adamw(recipe, run)
         self.optimizer = get_megatron_optimizer(adamw, [self.model], _overrides(adamw))
         self.schedule = _schedule(self.optimizer, recipe)
+        self.diagnoses = Diagnoses(
+            size, inner, self.optimizer, recipe.clip, recipe.diagnose_every, logits=not run.cuda_graphs
+        )  # fmt: skip
+        self._clock: Clock | None = None
         self.config.finalize_model_grads_func = self._finalize
         self.config.grad_scale_func = self.optimizer.scale_loss
         self.config.no_sync_func = self.model.no_sync
@@ -89,6 +99,7 @@ class Engine:
         counts, device = parts.counts(batches, self.size.mtp_depths), torch.cuda.current_device()
         counts = counts.pin_memory().to(device, non_blocking=True) if self.run.late_reads else counts.to(device)
         shares, tokens = parts.shares(counts)
+        self._mark()
         losses: list[dict[str, Tensor]] = get_forward_backward_func()(
             forward_step_func=self._forward, data_iterator=iter(zip(batches, shares, strict=True)), model=[self.model],
             num_microbatches=len(batches), seq_length=len(batches[0].tokens), micro_batch_size=1,
@@ -112,8 +123,14 @@ class Engine:
 
     def _finalize(self, *args: Any, **kwargs: Any) -> None:
         """Megatron's, which sets the routers' counts back: they are read before."""
+        self._mark()
         self._routed = balance.routed(self.inner)
         finalize_model_grads(*args, **kwargs)
+
+    def _mark(self) -> None:
+        """Mark the time in a step, none in an evaluation."""
+        if self._clock is not None:
+            self._clock.mark()
 
     def step(self, batches: list[Batch]) -> Outcome:
         """One optimizer step over this rank's micro-batches. Losses are means over all ranks' tokens that count.
@@ -121,31 +138,53 @@ class Engine:
         They are read last: the optimizer takes milliseconds to look its parameters over while the GPU has work. With
         ``late_reads`` nothing is read before; a step whose gradients are not finite has been taken by then.
         """
-        clock = Clock()
+        clock = self._clock = Clock()
         with waits.counted() if self.counts_waits else contextlib.nullcontext() as waited:
             clock.mark()
+            biases = [bias.clone() for bias in balance.biases(self.inner)] if self.refuses else []
             self.model.zero_grad_buffer()
             self.optimizer.zero_grad()
             micro_losses, _ = self._pass(batches, forward_only=False)
             clock.mark()
             self.schedule.step(increment=1)  # before the update: the first one's rate is not zero
-            updated, grad_norm, _ = self.optimizer.step()
+            updated, grad_norm = self._update(micro_losses, biases)
             learning_rate = self.optimizer.param_groups[0]["lr"]
             clock.mark()
             measured = [parts.mean(micro_losses), parts.auxiliary(self.config, len(batches))]
             measured += [balance.sums(self._routed, self.run.expert_parallel), peaks.gathered()]
+            diagnosed = [self.diagnoses.measured(self._routed)] if self.diagnoses.due else []
             if isinstance(grad_norm, Tensor):
                 measured.append(grad_norm.reshape(1))
-            together = torch.cat(measured)
+            together = torch.cat([*measured, *diagnosed])
+        self._clock = None
         read: list[float] = together.tolist()
+        values = [read.pop() for _ in range(sum(map(len, diagnosed)))][::-1]
         if isinstance(grad_norm, Tensor):
             grad_norm = read.pop()
         losses, load, gib = dict(zip(("loss", *parts.NAMES), read, strict=False)), balance.load(read[4:7]), read[7:]
         skipped = not updated or not math.isfinite(grad_norm)
-        passed, optimized = clock.seconds()
+        began, alone, reduced, optimized = clock.seconds()
+        self.diagnoses.pace.add(self.diagnoses.data_seconds, alone)
+        diagnosis = self.diagnoses.read(values, float(grad_norm), updated) if values else None
         return Outcome(
-            losses, float(grad_norm), learning_rate, skipped, (passed, optimized), load, gib, waits=waited
+            losses, float(grad_norm), learning_rate, skipped, (began + alone + reduced, optimized), load, gib,
+            diagnosis, waited,
         )  # fmt: skip
+
+    def _update(self, micro_losses: list[dict[str, Tensor]], biases: list[Tensor]) -> tuple[bool, Any]:
+        """Megatron's update: whether it was made, and the norm. ``refuses`` is asked before it, which waits for both.
+
+        Where it refuses, parameters and moments stay, and the routers' biases are ``biases`` again.
+        """
+        if self.refuses is not None:
+            self.optimizer.prepare_grads()
+            norm = float(self.optimizer.get_grad_norm())
+            if self.refuses(float(parts.mean(micro_losses)), norm):
+                for bias, before in zip(balance.biases(self.inner), biases, strict=True):
+                    bias.copy_(before)
+                return False, norm
+        updated, norm, _ = self.optimizer.step()
+        return updated, norm
 
     def gather(self) -> None:
         """Have every weight whole and as the last step left it; all ranks call it before weights are read."""
@@ -172,7 +211,8 @@ def _adamw(recipe: Recipe, run: Run) -> OptimizerConfig:
     return OptimizerConfig(
         optimizer="adam", lr=recipe.learning_rate, min_lr=recipe.floor * recipe.learning_rate,
         weight_decay=recipe.weight_decay, adam_beta1=recipe.betas[0], adam_beta2=recipe.betas[1],
-        clip_grad=recipe.clip, bf16=run.bf16, use_distributed_optimizer=True, overlap_param_gather=run.overlap_weights,
+        adam_eps=recipe.epsilon, clip_grad=recipe.clip, bf16=run.bf16, use_distributed_optimizer=True,
+        overlap_param_gather=run.overlap_weights,
         params_dtype=torch.bfloat16 if run.bf16 else torch.float32,
     )  # fmt: skip
 
@@ -187,7 +227,8 @@ def _schedule(optimizer: Any, recipe: Recipe) -> OptimizerParamScheduler:
     """Counted in steps. A resumed run follows its own recipe; by default the checkpoint's would win without a word."""
     return OptimizerParamScheduler(
         optimizer, init_lr=0.0, max_lr=recipe.learning_rate, min_lr=recipe.floor * recipe.learning_rate,
-        lr_warmup_steps=recipe.warmup_taken, lr_decay_steps=recipe.steps, lr_decay_style="cosine",
+        lr_warmup_steps=recipe.warmup_taken, lr_decay_steps=recipe.steps, lr_decay_style=recipe.schedule,
+        wsd_decay_steps=recipe.decay_steps, lr_wsd_decay_style="minus_sqrt",  # as in arXiv 2405.18392
         start_wd=recipe.weight_decay, end_wd=recipe.weight_decay, wd_incr_steps=0, wd_incr_style="constant",
         use_checkpoint_opt_param_scheduler=False, override_opt_param_scheduler=True,
     )  # fmt: skip

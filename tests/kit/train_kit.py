@@ -1,6 +1,9 @@
 """Runs of nam56r_tiny on short rows: their options, and reading what they wrote."""
 
+import math
 import shutil
+
+import pytest
 
 from model.records import history
 
@@ -16,9 +19,13 @@ def options(out, data, first="nam56r_tiny", **changed):
     return found
 
 
-def train(stack, out, data, *, world=1, stop_after=None, rows="", weights="", poison=None, size=None, **changed):
-    """A run of ``world`` ranks to its end; how each rank ended."""
-    named = {"stop_after": stop_after, "rows": str(rows), "weights": str(weights), "poison": poison, "size": size}
+DISTURBED = ("stop_after", "rows", "weights", "poison", "size", "bad", "left_out", "slow")  # of ``trained.cli``
+
+
+def train(stack, out, data, *, world=1, **changed):
+    """A run of ``world`` ranks to its end, disturbed by what ``trained.cli`` takes; how each rank ended."""
+    taken = {name: changed.pop(name) for name in DISTURBED if name in changed}
+    named = {name: str(value) if name in ("rows", "weights") else value for name, value in taken.items()}
     given = options(out, data, **changed)
     if world == 1:
         return [stack.run("trained:cli", given, **named)]
@@ -41,6 +48,14 @@ def measured(out, first=1):
     """From step ``first`` on, all that a step's arithmetic gives."""
     names = ("step", "tokens", "loss", "mtp_loss", "aux_loss", "indexer_loss", "grad_norm", "learning_rate")
     return [tuple(getattr(record, name) for name in names) for record in steps(out) if record.step >= first]
+
+
+def kinds_sum_to_the_norm(out):
+    """The diagnosed steps, in each of which the norms by kind are parts of the whole one."""
+    whole, found = {record.step: record.grad_norm for record in steps(out)}, history.diagnoses(history.read(out))
+    for record in found:
+        assert math.hypot(*record.gradient_norms.values()) == pytest.approx(whole[record.step], rel=1e-5)
+    return [record.step for record in found]
 
 
 def held_out(out):

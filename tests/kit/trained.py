@@ -24,6 +24,9 @@ def cli(
     largest_file: tuple[int, int] | None = None,
     no_digests: bool = False,
     asleep: tuple[int, int] | None = None,
+    bad: tuple[int, str] | None = None,
+    left_out: list[tuple[int, int]] | None = None,
+    slow: tuple[int, float] | None = None,
 ) -> None:
     """``python -m model.train ARGUMENTS``; leaves by SystemExit.
 
@@ -32,7 +35,9 @@ def cli(
     all ranks, or "gradient of rank 1").
     ``size``: what to change of the tiny size's definition. ``largest_file``: (rank, bytes that a file of it may have).
     ``no_digests``: the disk is full when a checkpoint's digests are written, on rank 0. ``asleep``: (step, rank that
-    never takes it).
+    never takes it). ``bad``: the rows that this step took first make it "nan" or a "spike" of the loss, or a "gradient"
+    of rank 1 that is NaN, whenever they are taken. ``left_out``: spans of samples that the run never takes.
+    ``slow``: (rank, seconds that each of its forward passes takes longer).
     """
     from model import train
     from model.definition.sizes import SIZES
@@ -52,6 +57,12 @@ def cli(
 
         def _steps(self, log: Any, line: Any) -> None:
             taken = self.engine.step
+            if slow and slow[0] == self.place.rank:
+                forward = self.engine._forward
+                self.engine._forward = lambda *given: time.sleep(slow[1]) or forward(*given)
+            if bad:
+                taken = _bad_rows(self, *bad)
+            self.loader.left_out += [tuple(span) for span in left_out or []]
 
             def step(batches: list[Any]) -> Any:
                 if poison and poison[0] == self.step + 1:
@@ -186,6 +197,32 @@ def _note(path: Path, step: int, batches: list[Any]) -> None:
         content = hashlib.sha256(batch.tokens.numpy().tobytes() + batch.labels.numpy().tobytes()).hexdigest()
         with path.open("a") as file:
             file.write(f"{step} {content}\n")
+
+
+def _bad_rows(trainer: Any, bad_step: int, what: str) -> Any:
+    """The engine's step, in which the rows that step ``bad_step`` takes first do what ``what`` says."""
+    import torch
+
+    from model.step import engine as engines
+
+    taken, mean, bad_rows = trainer.engine.step, engines._masked_mean, set[bytes]()
+    factor = {"now": 1.0}
+    weight = next(p for name, p in trainer.engine.inner.named_parameters() if name.endswith("mlp.router.weight"))
+    if what == "gradient":
+        weight.register_hook(lambda gradient: gradient * factor["now"])
+    else:
+        engines._masked_mean = lambda mask, losses: mean(mask, losses * factor["now"])
+    value = {"nan": torch.nan, "gradient": torch.nan, "spike": 2.0}[what]
+
+    def step(batches: list[Any]) -> Any:
+        rows = batches[0].tokens.numpy().tobytes()
+        if trainer.step + 1 == bad_step and not bad_rows:
+            bad_rows.add(rows)
+        mine = what != "gradient" or trainer.place.rank == 1
+        factor["now"] = value if rows in bad_rows and mine else 1.0
+        return taken(batches)
+
+    return step
 
 
 def _poison(engine: Any, what: str) -> None:
@@ -341,7 +378,7 @@ def started(data: str) -> Any:
     return engine
 
 
-def reads(data: str, options: dict[str, Any]) -> dict[str, int]:
+def reads(data: str, options: dict[str, Any], diagnosed: bool = False) -> dict[str, int]:
     """{folder/file: values of tensors that its code read} in the second step of a small engine."""
     from collections import Counter
 
@@ -361,6 +398,8 @@ def reads(data: str, options: dict[str, Any]) -> dict[str, int]:
 
     engine, batches = _engine(data, _small(), options, bf16=False)
     engine.step([next(batches)])
+    if diagnosed:
+        engine.diagnoses.begin(engine.recipe.diagnose_every, 0.0)
     with Reads():
         engine.step([next(batches)])
     return dict(seen)
@@ -454,3 +493,22 @@ def masters(data: str, steps: int) -> dict[str, Any]:
             moved = bool((parameter != before[name]).any())
             high[name] = moved and master.data_ptr() == parameter.data_ptr() and str(master.dtype) == "torch.float32"
     return {"bf16": low, "fp32": high, "losses": losses}
+
+
+def settings(data: str, **fields: Any) -> dict[str, Any]:
+    """Of an engine by a recipe with ``fields``: AdamW's settings, coefficients of losses, the rate of each step."""
+    from model.definition.recipes import Recipe
+
+    size = Recipe(size="nam56r_tiny", **fields).sized()
+    engine, _ = _engine(data, size, **fields)
+    rates = []
+    for _ in range(fields["steps"]):
+        engine.schedule.step(increment=1)
+        rates.append(engine.optimizer.param_groups[0]["lr"])
+    group = engine.optimizer.param_groups[0]
+    config, coefficients = engine.config, ("mtp_loss_scaling_factor", "moe_aux_loss_coeff", "dsa_indexer_loss_coeff")
+    return {
+        "rates": rates, "eps": group["eps"], "betas": list(group["betas"]), "clip": engine.optimizer.config.clip_grad,
+        "decays": sorted({group["weight_decay"] for group in engine.optimizer.param_groups}),
+        "coefficients": [getattr(config, name) for name in (*coefficients, "moe_router_bias_update_rate")],
+    }  # fmt: skip

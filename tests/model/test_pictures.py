@@ -9,6 +9,7 @@ import pytest
 from recorded import held_out, step
 
 from model.records.metrics import MetricsLog
+from model.records.records import Diagnosis
 from model.reports import pictures, plotting
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.record.schema import ROOT
@@ -123,3 +124,18 @@ def test_no_steps_and_no_matplotlib_are_said(tmp_path, run, monkeypatch):
 def test_the_command(run):
     done = subprocess.run([sys.executable, "-m", "model.pictures", run], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout.split() == [str(run / "loss.png"), str(run / "throughput.png")], done.stderr
+
+
+def test_diagnosed_steps_have_a_picture_of_their_own(run, drawn):
+    with MetricsLog(run, resume_step=40) as log:
+        for at in (10, 20):
+            log.write(
+                Diagnosis(
+                    step=at, router_load={"2": 1.5, "4": 2.0}, attention_logits={"1": 3.0}, rank_seconds=[1.0, 1.5],
+                    gradient_norms={"mla": 0.1 * at, "router": math.nan},
+                )
+            )  # fmt: skip
+    assert [path.name for path in pictures.draw(run)] == ["loss.png", "throughput.png", "diagnosis.png"]
+    panels = drawn["diagnosis.png"].axes
+    assert [legend(panel) for panel in panels] == [["2", "4"], ["1"], ["mla", "router"], ["0", "1"]]
+    assert list(curve(panels[2], "mla").get_ydata()) == [1.0, 2.0]

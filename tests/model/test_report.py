@@ -25,6 +25,7 @@ def run(tmp_path):
         log.write(held_out(5, 2.5))
         log.write(held_out(10, 1.25))
         log.event(6, "resumed")
+        log.event(7, "skip", kind="loss not finite")
         for entropy in (3.25, 3.5, None):  # a resumed run may have another text
             log.event(6, "dataset", unigram_entropy=entropy)
     return tmp_path / "[run]"
@@ -38,6 +39,8 @@ def test_what_it_sums_up(run):
     assert (report.valid_loss, report.valid_step) == (1.25, 10)
     assert report.not_finite_steps == [7] and report.worst_grad_norm == math.inf
     assert report.peak_gib == 70.0 and report.mfu == 0.2 and report.resumed_at == [6]
+    assert (report.skipped_at, report.went_back_to) == ([7], None)
+    assert dict(rows(report))["spikes, skipped at step"] == "7"
     assert report.unigram_entropy == 3.5 and ("unigram entropy of the text", "3.5000") in rows(report)
     assert report.step_seconds.total == pytest.approx(0.5)
     assert dict(rows(report))["all steps finite"] == "NO: 1 not (7)"

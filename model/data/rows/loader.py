@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from model.data.columns.structure import DEFAULT_FIELDS
 from model.data.errors import DataError
+from model.data.rows import left_out
 from model.data.rows.blend import Blend, Part, Turns
 from model.data.rows.packing import Packing, Spans
 from model.data.stored.dataset import Dataset, Split
@@ -95,6 +96,7 @@ class Loader:
         ]
         self._turns = Turns(self.blend.shares)
         self.consumed = 0
+        self.left_out: left_out.Spans = []  # samples that are never taken, and not counted in ``consumed``
 
     @property
     def rows(self) -> int:
@@ -106,7 +108,7 @@ class Loader:
 
     def __next__(self) -> Batch:
         samples = range(self.consumed + self.rank, self.consumed + self.micro_batch * self.world, self.world)
-        batch = self._batch([self._row(sample) for sample in samples])
+        batch = self._batch([self._row(left_out.place(sample, self.left_out)) for sample in samples])
         self.consumed += self.micro_batch * self.world
         return batch
 
@@ -124,6 +126,12 @@ class Loader:
             found.append(batch)
         return found
 
+    def leave_out(self, consumed: int) -> tuple[int, int]:
+        """Go back to ``consumed`` and never take again what was taken since: [first, behind the last) by number."""
+        span = left_out.place(consumed, self.left_out), left_out.place(self.consumed, self.left_out)
+        self.consumed, self.left_out = consumed, left_out.merged([*self.left_out, span])
+        return span
+
     def _before_a_repeat(self, most: int) -> int:
         """Samples before one that a dataset has given already, counted to ``most``."""
         places = ((number, *self._turns.at(number)) for number in range(most))
@@ -136,7 +144,8 @@ class Loader:
 
     def state_dict(self) -> dict[str, Any]:
         """State for ``load_state_dict``, in plain JSON values, the same on every rank."""
-        return {"version": STATE_VERSION, "consumed": self.consumed, **self._identity()}
+        spans = {"left_out": [[*span] for span in self.left_out]} if self.left_out else {}
+        return {"version": STATE_VERSION, "consumed": self.consumed, **spans, **self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where ``state`` was taken; rank, world and micro-batch may differ.
@@ -153,6 +162,7 @@ class Loader:
         if not isinstance(state.get("consumed"), int) or state["consumed"] < 0:
             raise DataError(f"loader state: consumed is {state.get('consumed')!r}, not a count of samples")
         self.consumed = state["consumed"]
+        self.left_out = [(first, last) for first, last in state.get("left_out", [])]
 
     def _identity(self) -> dict[str, Any]:
         weights = {"weights": [str(share) for share in self.blend.shares]} if len(self._sources) > 1 else {}

@@ -9,15 +9,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
 from megatron.core.transformer.module import MegatronModule
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-
-def document_of(cu_seqlens: Tensor, tokens: int) -> Tensor:
-    """The number of each token's document, [T] int64."""
-    return torch.bucketize(torch.arange(tokens, device=cu_seqlens.device), cu_seqlens[1:].long(), right=True)
+from model.layers.attention import logits
+from model.layers.attention.logits import document_of
 
 
 def masked_attention(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, scale: float) -> Tensor:
@@ -67,6 +64,7 @@ class PackedAttention(MegatronModule):
         **_: Any,
     ) -> Tensor:
         """query, key [T, n, d], value [T, n, dv] -> [T, n, dv]."""
+        logits.note(self, self.config, query, key, packed_seq_params, self.scale)
         bounds = packed_seq_params.cu_seqlens_q
         if self.path == "flash":
             return flash_attention(query, key, value, bounds, packed_seq_params.max_seqlen_q, self.scale)

@@ -13,6 +13,7 @@ import torch
 from megatron.core.transformer.experimental_attention_variant import dsa
 from torch import Tensor
 
+from model.layers.attention import logits
 from model.patched import seams
 
 
@@ -54,7 +55,8 @@ class SparseAttention(dsa.DSAttention):
     """Upstream's sparse attention; under the path "rows" ``RowLoss`` computes its indexer's loss."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Upstream's forward, with its arguments and result."""
+        """Upstream's forward, with its arguments and result: query [T, 1, heads, D], key [T, 1, 1, D], …"""
+        logits.note(self, self.config, args[0], args[1], kwargs["packed_seq_params"], self.softmax_scale)
         if self.config.nam56r_paths["indexer"].name != "rows":
             return super().forward(*args, **kwargs)
         with seams.INDEXER_ROWS(lambda whole: RowLoss(whole, self.config.nam56r_row)):

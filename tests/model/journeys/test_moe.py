@@ -141,7 +141,7 @@ def loads():
     """expert and rank load that is found for counts which say what they must be."""
     import torch
 
-    from model.step import balance
+    from model.step.measured import balance
 
     moe = tiny.layer(NUMBER).mlp
 

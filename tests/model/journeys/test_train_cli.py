@@ -47,6 +47,7 @@ def refused(run, code, *words):
         ({"learning_rate": -1}, ["--learning-rate"]),
         ({"learning_rate": "inf"}, ["--learning-rate"]),
         ({"seed": -1}, ["--seed"]),
+        ({"set": "clip=-1"}, ["--set clip", "--show-recipe"]),
     ],
 )
 def test_bad_options_are_refused(changed, words, stack, text, tmp_path):

@@ -1,5 +1,7 @@
 """What a run's records count, and what they say of a run that goes on otherwise than it began."""
 
+import json
+
 import pytest
 from train_kit import copy, good, held_out, steps, train
 
@@ -49,6 +51,22 @@ def test_a_changed_batch_or_precision_is_an_event(stack, text, begun, other):
     assert [record.tokens for record in steps(ranks)] == [record.tokens for record in steps(same)]
     assert held_out(ranks)[-1][:2] == held_out(same)[-1][:2]
     assert held_out(ranks)[-1][2] == pytest.approx(held_out(same)[-1][2], rel=2e-6)
+
+
+def test_a_changed_hyperparameter_is_an_event_and_the_recipe_is_recorded(stack, text, begun):
+    out = copy(begun, begun.with_name("recipe"))
+    asked = ["weight_decay=0.05", "betas=[0.8, 0.9]", "aux_loss_coeff=0.01", "evaluate_rows=8", "schedule=constant"]
+    good(train(stack, out, text, accumulate=2, set=asked, **COMMON))
+    assert changes(out) == [
+        (2, "schedule", "cosine", "constant"),
+        (2, "betas", "0.9, 0.95", "0.8, 0.9"),
+        (2, "weight_decay", 0.1, 0.05),
+        (2, "aux_loss_coeff", 1e-4, 0.01),
+    ]
+    assert [record.learning_rate for record in steps(out)][2:] == [1e-3, 1e-3]
+    record = json.loads((out / "run.from_2.json").read_text())
+    assert record["recipe"]["betas"] == [0.8, 0.9] and record["recipe"]["indexer_loss_coeff"] == 1e-3
+    assert record["size"]["experts"]["aux_loss_coeff"] == 0.01
 
 
 def test_held_out_rows_are_the_same_in_every_layout(text, begun, other):

@@ -55,6 +55,8 @@ def test_the_machinery_reads_nothing_of_a_step_that_reads_late(stack, text):
     assert (early.code, late.code) == (0, 0), early.said + late.said
     assert {"optimizer/clip_grads.py", "core/rerun_state_machine.py"} <= early.value.keys()
     assert not MACHINERY & late.value.keys(), late.value
+    diagnosed = stack.run("trained:reads", str(text), LATE, diagnosed=True)
+    assert diagnosed.value == late.value
 
 
 @pytest.mark.gpu

@@ -221,3 +221,19 @@ def test_the_first_rows_are_the_same_whatever_the_layout(dataset, wanted, micro_
         assert torch.equal(in_order[: len(wanted_rows)], wanted_rows)
         assert bool(masks[: len(wanted_rows)].any(1).all()) and not masks[len(wanted_rows) :].any()
         assert len(in_order) - len(wanted_rows) < micro_batch * world
+
+
+def test_rows_left_out_are_never_taken_on_any_number_of_ranks(dataset):
+    """The rows of two batches are gone back over; what follows is what a loader without them gives, and resumes."""
+    plain = [rows([batch]).tolist() for batch in take(Loader(dataset, "train", S, 2), 8)]
+    loader = Loader(dataset, "train", S, 2)
+    take(loader, 5)
+    assert loader.leave_out(6) == (6, 10)
+    assert [rows([batch]).tolist() for batch in take(loader, 2)] == plain[5:7]
+    assert loader.leave_out(4) == (4, 14)
+    assert rows([next(loader)]).tolist() == plain[7]
+    ranks = [Loader(dataset, "train", S, 1, rank, 2) for rank in range(2)]
+    for one in ranks:
+        one.load_state_dict({**loader.state_dict(), "consumed": 4})
+    assert torch.cat([rows([next(one)]) for one in ranks]).tolist() == plain[7]
+    assert "left_out" not in Loader(dataset, "train", S, 2).state_dict()

@@ -21,6 +21,11 @@ class Load:
     rank: float
 
 
+def biases(model: nn.Module) -> list[Tensor]:
+    """The routers' selection biases, which Megatron changes with the gradients' reduction, before the update."""
+    return [bias for name, bias in model.named_buffers() if name.endswith("router.expert_bias")]
+
+
 def routed(model: nn.Module) -> Tensor:
     """Tokens that this rank sent to each expert since Megatron reset its counts, [layers of this stage, experts]."""
     counts = [m.local_tokens_per_expert for m in model.modules() if hasattr(m, "local_tokens_per_expert")]
@@ -34,7 +39,7 @@ def sums(counts: Tensor, expert_parallel: int) -> Tensor:
     """
     dist.all_reduce(counts, group=parallel_state.get_data_parallel_group())
     layers = counts.new_full((), len(counts))
-    totals = torch.stack([_over_mean(counts).sum(), _over_mean(by_rank(counts, expert_parallel)).sum(), layers])
+    totals = torch.stack([over_mean(counts).sum(), over_mean(by_rank(counts, expert_parallel)).sum(), layers])
     dist.all_reduce(totals, group=parallel_state.get_pipeline_model_parallel_group())
     return totals
 
@@ -50,7 +55,7 @@ def by_rank(counts: Tensor, expert_parallel: int) -> Tensor:
     return counts.unflatten(1, (expert_parallel, -1)).sum(2) if len(counts) else counts
 
 
-def _over_mean(counts: Tensor) -> Tensor:
+def over_mean(counts: Tensor) -> Tensor:
     """[layers, n] -> [layers], the largest over the mean; 1.0 for a layer without tokens."""
     mean = counts.mean(1)
     return torch.where(mean > 0, counts.amax(1) / mean.clamp(min=1e-9), 1.0)

@@ -1,0 +1,87 @@
+"""A recipe from its name or its size, a YAML file and options, each over what stands before it, and back as YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from model.definition.recipes import RECIPES, Recipe, for_size
+from model.definition.sizes import named
+from reproducers.base.errors import PatchlaneError
+from reproducers.record.schema import line_of, read_yaml
+
+SHOW = "python -m model.train SIZE --show-recipe prints a recipe with all its fields"
+
+
+def asked(
+    name: str | None, file: Path | None, assignments: Sequence[str] = (), options: Mapping[str, Any] | None = None
+) -> Recipe:
+    """The recipe, whole: of ``name`` (a recipe's or a size's), then ``file``'s fields, then ``assignments``
+    ("FIELD=VALUE"), then ``options`` that are not None.
+
+    A file needs no name beside it if it says its size. Raises PatchlaneError with a line for each fault, which names
+    the file and line, or the option, and the field.
+    """
+    text, given = _read(file) if file else ("", {})
+    set_by_hand = dict(_assigned(one) for one in assignments)
+    size = (given | set_by_hand).get("size")
+    if name is None and not isinstance(size, str):
+        raise PatchlaneError(
+            f"{file}: it has no size" if file else "neither a size nor a recipe is named",
+            "python -m model.train SIZE --recipe FILE" if file else "python -m model.train --list names recipes",
+        )
+    base = _named(name if name is not None else str(size))
+    if name is not None and size is not None and size != base.size:
+        raise PatchlaneError(f"size {size!r} is not that of {name}, {base.size}", "name only one of the two")
+    spoken = {field: value for field, value in (options or {}).items() if value is not None}
+    values = base.model_dump() | given | set_by_hand | spoken
+    try:
+        return Recipe.model_validate(values).whole()
+    except ValidationError as error:
+        rows = []
+        for fault in error.errors():
+            place, field = "", str(next(iter(fault["loc"]), ""))
+            if field in spoken:
+                place = f"--{field.replace('_', '-')}: "
+            elif field in set_by_hand:
+                place = "--set "
+            elif field in given:
+                place = f"{file}:{line_of(text, (field,))}: "
+            elif not field and file:  # fields that do not go together
+                place = f"{file}: "
+            message = fault["msg"].removeprefix("Value error, ")
+            rows.append(place + ": ".join(filter(None, [".".join(map(str, fault["loc"])), message])))
+        raise PatchlaneError("\n".join(rows), SHOW) from error
+
+
+def as_yaml(recipe: Recipe) -> str:
+    """The recipe as a file that ``asked`` reads back to the same one."""
+    return yaml.safe_dump(recipe.model_dump(mode="json", exclude_none=True), sort_keys=False, default_flow_style=None)
+
+
+def _named(name: str) -> Recipe:
+    return RECIPES.get(name) or for_size(named(name).name)
+
+
+def _read(file: Path) -> tuple[str, dict[str, Any]]:
+    if not file.is_file():
+        raise PatchlaneError(f"{file}: there is no such file", SHOW)
+    text, given = read_yaml(file)
+    if not isinstance(given, dict) or not all(isinstance(field, str) for field in given):
+        raise PatchlaneError(f"{file}:1: not fields of a recipe, FIELD: VALUE", SHOW)
+    return text, given
+
+
+def _assigned(text: str) -> tuple[str, Any]:
+    """ "weight_decay=0.05" as its field and value, which is YAML. Raises PatchlaneError for other text."""
+    field, equals, value = text.partition("=")
+    try:
+        if not (field and equals):
+            raise ValueError("no value")
+        return field, yaml.safe_load(value)
+    except (ValueError, yaml.YAMLError) as error:
+        raise PatchlaneError(f"--set {text}", "--set FIELD=VALUE, for instance --set weight_decay=0.05") from error

@@ -1,0 +1,73 @@
+"""A recipe from a file and options: which wins, what is refused and by which place, and YAML that comes back."""
+
+import pytest
+
+from model.definition.recipe_file import as_yaml, asked
+from model.definition.recipes import RECIPES
+from reproducers.base.errors import PatchlaneError
+
+
+def written(tmp_path, text):
+    path = tmp_path / "my.yaml"
+    path.write_text(text)
+    return path
+
+
+def faults(*given):
+    with pytest.raises(PatchlaneError) as refused:
+        asked(*given)
+    assert refused.value.remedy
+    return refused.value.what.splitlines()
+
+
+def test_a_file_changes_the_recipe_set_the_file_and_options_both(tmp_path):
+    file = written(tmp_path, "size: nam56r_tiny\nweight_decay: 1e-2\nclip: 2\nsteps: 50\nbetas: [0.8, 0.9]\n")
+    recipe = asked(None, file, ["clip=3", "epsilon=1e-6"], {"steps": 60, "warmup": None})
+    assert (recipe.weight_decay, recipe.clip, recipe.steps, recipe.betas) == (0.01, 3, 60, (0.8, 0.9))
+    assert (recipe.epsilon, recipe.warmup, recipe.learning_rate) == (1e-6, 16, 2.5e-3)  # the rest is cpu_tiny's
+    assert asked("1xh200_quarter", written(tmp_path, "clip: 2\n")).clip == 2
+
+
+@pytest.mark.parametrize("name", [*RECIPES, "nam56r_siso"])
+def test_what_is_shown_comes_back_equal(name, tmp_path):
+    recipe = asked(name, None, ["epsilon=1e-15", "betas=[0.1, 0.2]", "mtp_loss_coeff=0.7"])
+    assert asked(None, written(tmp_path, as_yaml(recipe))) == recipe
+
+
+def test_each_fault_is_a_line_with_file_line_and_field(tmp_path):
+    file = written(tmp_path, "size: nam56r_tiny\n# a mistake\nweight_decy: 0.1\nclip: none\nbetas: [0.9]\n")
+    lines = faults(None, file)
+    assert [line.split(": ")[:2] for line in lines] == [
+        [f"{file}:5", "betas.1"],
+        [f"{file}:4", "clip"],
+        [f"{file}:3", "weight_decy"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "begins"),
+    [
+        (("nam56r_tiny", None, ["clip=-1"]), "--set clip: "),
+        (("nam56r_tiny", None, ["nothing=1"]), "--set nothing: "),
+        (("nam56r_tiny", None, ["clip"]), "--set clip"),
+        (("nam56r_tiny", None, ["clip=[1"]), "--set clip=[1"),
+        (("nam56r_tiny", None, ["size=nam56r"]), "size 'nam56r' "),
+        (("nam56r_tiny", None, [], {"micro_batch": 0}), "--micro-batch: micro_batch: "),
+        (("nam56r_tiny", None, ["schedule=WSD"]), "decay_steps: "),
+        ((None, None), "neither a size nor a recipe"),
+        (("nam57r", None), "no size is named 'nam57r'"),
+    ],
+)
+def test_options_that_are_no_recipe_are_refused(given, begins):
+    [line] = faults(*given)
+    assert line.startswith(begins)
+
+
+@pytest.mark.parametrize("text", ["clip: 2\n", "- 1\n", "clip: [\n", "", "1: 2\n", "size: nam57r\n"])
+def test_files_that_are_no_recipe_are_refused(text, tmp_path):
+    assert len(faults(None, written(tmp_path, text))) == 1
+
+
+def test_a_file_of_another_size_or_none_at_all_is_refused(tmp_path):
+    assert "nam56r_quarter" in faults("nam56r_tiny", written(tmp_path, "size: nam56r_quarter\n"))[0]
+    assert "none.yaml" in faults("nam56r_tiny", tmp_path / "none.yaml")[0]
