@@ -31,6 +31,7 @@ GROUPS = {  # the title of each group and the modules of its verbs
             "describe",
             "data",
             "weights",
+            "generate",
             "evaluate",
             "receipt",
             "lock",

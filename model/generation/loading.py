@@ -16,7 +16,7 @@ from reproducers.base.errors import PatchlaneError
 
 # parts of a checkpoint's keys that stand for modules which the decoder does without
 PARTS = {".mixer.mamba.": ".mixer.", ".core_attention.indexer.": ".indexer.", ".experts.experts.": ".experts."}
-TRAINED_ONLY = "mtp."  # the beginning of keys
+NOT_READ = "mtp.", "_extra_state"  # how keys begin, or end, of what only training uses
 
 
 def encoding(found: Opened, data: DatasetRecord | None) -> Encoding:
@@ -66,7 +66,7 @@ def filled(
     kept |= {name for name, _ in made.named_buffers()}
     state = dict[str, Tensor]()
     for key, tensor in tensors:
-        if key.startswith(TRAINED_ONLY):
+        if key.startswith(NOT_READ[0]) or key.endswith(NOT_READ[1]):
             continue
         for part, short in PARTS.items():
             key = key.replace(part, short)
