@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
 from torch import Tensor
 
 from model.data.source.tokenizers import Tokenizer
@@ -68,8 +69,11 @@ def opened(
     logging.getLogger("model").setLevel(logging.WARNING)  # not each layer's path
     path = _checkpoint(source)
     said = reading.progress(path)
-    size = Size.model_validate(said["size"])
-    encoding = _encoding(path, said, data)
+    try:
+        size, encoding = Size.model_validate(said["size"]), _encoding(path, said, data)
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"]))
+        raise PatchlaneError(f"{path} is of another version: {where}", "use the version that wrote it") from error
     text = encoding.open(tokenizer)
     sequence = said.get("loader", {}).get("sequence_length", size.sequence)
     cpu = launch.device() == "cpu"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -54,9 +55,14 @@ def run(opened: Opened, names: Sequence[str], include: Sequence[Path]) -> Evalua
     evaluator, adapter = load("lm_eval.evaluator", HARNESS), load("model.evaluation.adapter", HARNESS)
     manager = _manager(names, [str(folder) for folder in include])
     tasks = [one for name in names for one in _loaded(manager, name)]
-    results = evaluator.simple_evaluate(
-        model=adapter.Checkpoint(opened), tasks=tasks, task_manager=manager, log_samples=False
-    )
+    model = adapter.Checkpoint(opened)
+    try:
+        results = evaluator.simple_evaluate(model=model, tasks=tasks, task_manager=manager, log_samples=False)
+    except Exception as error:
+        if isinstance(error, PatchlaneError) or _ours(error, adapter.__file__):
+            raise
+        said = f"{type(error).__name__}: {_first_line(error)}"
+        raise PatchlaneError(f"the tasks fail in lm-eval: {said}", "mend their YAML or their data") from error
     version: str = load("lm_eval", HARNESS).__version__
     return Evaluation(
         checkpoint=opened.path.name, step=opened.step, size=opened.size.name, sequence=opened.sequence,
@@ -78,11 +84,20 @@ def _loaded(manager: Any, name: str) -> list[Any]:
     try:
         found = manager.load([name])
     except Exception as error:  # of YAML, of Python in it, of data sets that are not there: all are the task's
-        said = str(error).strip().splitlines() or [type(error).__name__]
         raise PatchlaneError(
-            f"--tasks {name}: {said[0]}", "a task of lm-eval, a YAML file of one, or --include-path with its folder"
+            f"--tasks {name}: {_first_line(error)}",
+            "a task of lm-eval, a YAML file of one, or --include-path with its folder",
         ) from error
     return list(found["groups"].values())[:1] or list(found["tasks"].values())
+
+
+def _ours(error: Exception, adapter: str) -> bool:
+    """Whether the harness had called the adapter when it failed: then the task is not to blame."""
+    return any(frame.filename == adapter for frame in traceback.extract_tb(error.__traceback__))
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _result(results: dict[str, Any], name: str) -> TaskResult:

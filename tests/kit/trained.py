@@ -93,10 +93,10 @@ def evaluate(arguments: list[str]) -> None:
     guarded(verb.app)
 
 
-def opened_weights(source: str, data: str = "", tokenizer: str = "", silent: str = "") -> list[str]:
+def opened_weights(source: str, data: str = "", tokenizer: str = "", silent: str = "", odd: str = "") -> list[str]:
     """The digests of parameters and buffers of a checkpoint that is opened for evaluation.
 
-    ``silent``: it says nothing of its text's encoding, as those of before did.
+    ``silent``: it says nothing of its text's encoding, as those of before did. ``odd``: it says it in another way.
     """
     from model.evaluation import opening
     from model.patched import stacks
@@ -105,6 +105,8 @@ def opened_weights(source: str, data: str = "", tokenizer: str = "", silent: str
     said = reading.progress
     if silent:
         reading.progress = lambda path: {key: one for key, one in said(path).items() if key != "encoding"}
+    if odd:
+        reading.progress = lambda path: said(path) | {"encoding": {"unknown": 1}}
     given = [Path(one) if one else None for one in (data, tokenizer)]
     opened = opening.opened(Path(source), stacks.named(), None, *given)
     held = opened.network.state_dict()

@@ -99,11 +99,15 @@ def test_tasks_of_local_files_give_the_results_that_their_likelihoods_say(stack,
     assert "choose" in ended.said and "byte_perplexity" in ended.said
 
 
-@pytest.mark.parametrize("name", ["write", "no_such_task", "broken", "elsewhere"])
+@pytest.mark.parametrize("name", ["write", "no_such_task", "broken", "elsewhere", "wrong"])
 def test_tasks_that_cannot_be_run_are_refused_in_a_line(run, tasks, evaluate, tmp_path, name):
     folder = tmp_path / "tasks"
     shutil.copytree(tasks, folder)
     (folder / "broken.yaml").write_text("task: broken\noutput_type: [")
+    lines = (folder / "data.jsonl").read_text()  # the harness tries a task's first question as it loads it
+    (folder / "worse.jsonl").write_text(lines + json.dumps({"question": "", "choices": [], "answer": 5}) + "\n")
+    wrong = (folder / "choose.yaml").read_text().replace("task: choose", "task: wrong")
+    (folder / "wrong.yaml").write_text(wrong.replace(f"{tasks}/data.jsonl", f"{folder}/worse.jsonl"))
     away = (
         (folder / "roll.yaml").read_text().replace("data.jsonl", "gone.jsonl").replace("task: roll", "task: elsewhere")
     )

@@ -57,3 +57,7 @@ def test_a_dataset_says_it_for_a_checkpoint_that_does_not(stack, run, text, tmp_
     assert "PatchlaneError: " in opened(stack, run, data=other).said
     assert "PatchlaneError: " in opened(stack, run, silent="yes").said
     assert opened(stack, run, silent="yes", data=text).code == 0
+
+
+def test_a_checkpoint_of_another_version_is_refused(stack, run):
+    assert "PatchlaneError: " in opened(stack, run, odd="yes").said
