@@ -119,7 +119,7 @@ def chosen(patches: str, checkpoints: bool = False, stack: Stack | None = None) 
     if patches == "none":
         wanted = []
     elif patches == "all":
-        new = [pack for pack in able if known.get(pack.id) in ("draft", "reproduced")]
+        new = [pack for pack in able if known.get(pack.id) in stacks.UNPROVED]
         for pack in new:
             logger.info("%s is not validated yet (%s): left out", pack.id, known[pack.id])
         wanted = [pack for pack in able if pack not in new]

@@ -14,6 +14,7 @@ from model.records.records import Phases, Train
 from reproducers.base.errors import PatchlaneError
 
 LATER = (
+    "valid_losses",
     "peaks_gib",
     "expert_load",
     "rank_load",
@@ -45,7 +46,7 @@ class RunReport(BaseModel):
     min_loss: float
     valid_loss: float | None
     valid_step: int | None
-    valid_losses: dict[str, float] = {}  # the last of each held-out set that has a name
+    valid_losses: dict[str, float] | None = None  # the last of each held-out set that has a name; None without any
     unigram_entropy: float | None  # of the training text: the least loss of a model without context
     worst_grad_norm: float
     not_finite_steps: list[int]
@@ -102,7 +103,7 @@ def summarise(run_dir: Path, warmup: int = 10) -> RunReport:
         min_loss=min((x for x in losses if math.isfinite(x)), default=math.nan),
         valid_loss=held[-1].loss if held else None,
         valid_step=held[-1].step if held else None,
-        valid_losses={name: history.valid(records, name)[-1].loss for name in history.held_out_names(records)},
+        valid_losses={name: history.valid(records, name)[-1].loss for name in history.held_out_names(records)} or None,
         unigram_entropy=history.entropy(records),
         worst_grad_norm=max((r.grad_norm for r in steps), key=lambda x: math.inf if math.isnan(x) else x),
         not_finite_steps=[r.step for r in steps if not r.finite],
@@ -154,7 +155,7 @@ def rows(report: RunReport) -> list[tuple[str, str]]:
         *[(f"seconds: {name.replace('_', ' + ')}", f"{value:.4g}") for name, value in (seconds or ())],
         ("loss: first, last, least", f"{report.first_loss:.4f}, {report.last_loss:.4f}, {report.min_loss:.4f}"),
         ("held-out loss", held),
-        *[(f"held-out loss of {name}", f"{loss:.4f}") for name, loss in report.valid_losses.items()],
+        *[(f"held-out loss of {name}", f"{loss:.4f}") for name, loss in (report.valid_losses or {}).items()],
         ("unigram entropy of the text", number(report.unigram_entropy, ".4f")),
         ("largest gradient norm", f"{report.worst_grad_norm:.4g}"),
         ("all steps finite", f"NO: {len(bad)} not ({shown})" if bad else "yes"),
