@@ -12,7 +12,7 @@ import typer
 from model.data.stored.dataset import read_record
 from model.generation.sampling import Sampling
 from model.generation.shown import stage
-from model.saved.opened import opened
+from model.saved import opened as saved
 from reproducers.base.cli import guarded
 from reproducers.base.errors import PatchlaneError
 
@@ -44,12 +44,12 @@ def main(
         raise PatchlaneError("the prompt is empty", "--prompt TEXT, with which the document begins")
     record = read_record(data) if data else None
     with stage("comparing digests"):
-        found = opened(source)
+        found = saved.opened(source)
     from model.generation import loading  # torch, which what is refused until here need not wait for
     from model.generation.loop import Writer
     from model.generation.text import Text
 
-    encoding = loading.encoding(found, record)
+    encoding = saved.encoding(found.path, found.size, found.encoding, found.dataset, record)
     text = Text(
         os.fsencode(prompt), encoding.open(tokenizer), found.size, encoding.fields, language or encoding.language
     )

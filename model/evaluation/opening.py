@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
 from torch import Tensor
 
 from model.data.source.tokenizers import Tokenizer
@@ -19,6 +18,7 @@ from model.layers.common import paths
 from model.loop import launch, run_record, session
 from model.patched import lock, offers, overlay, seams
 from model.patched.stacks import Stack
+from model.saved import opened as saved
 from model.saved import reading
 from reproducers.base.errors import PatchlaneError
 from reproducers.upstream.store import Store
@@ -67,15 +67,13 @@ def opened(
         raise PatchlaneError(f"{place.size} ranks: a checkpoint is evaluated by one", "python -m model.evaluate")
     session.quiet(place)
     logging.getLogger("model").setLevel(logging.WARNING)  # not each layer's path
-    path = _checkpoint(source)
+    path = reading.whole(source)
     said = reading.progress(path)
-    try:
-        size, encoding = Size.model_validate(said["size"]), _encoding(path, said, data)
-    except ValidationError as error:
-        where = ".".join(map(str, error.errors()[0]["loc"]))
-        raise PatchlaneError(f"{path} is of another version: {where}", "use the version that wrote it") from error
+    size, known = saved.described(path, said)
+    record, loader = read_record(data) if data else None, said.get("loader", {})
+    encoding = saved.encoding(path, size, known, loader.get("dataset"), record)
     text = encoding.open(tokenizer)
-    sequence = said.get("loader", {}).get("sequence_length", size.sequence)
+    sequence = loader.get("sequence_length", size.sequence)
     cpu = launch.device() == "cpu"
     run = Run(bf16=not cpu, on_cpu=cpu, row=sequence, paths=of.paths)
     paths.choose(size, run)  # what cannot run here is refused before upstream's code is fetched
@@ -88,29 +86,6 @@ def opened(
     seams.check(run_record.choices(chosen, run), roots)
     launch.start(place, stack, run, seed=1234)
     return Opened(path, _network(path, size, run, chosen), size, sequence, said["step"], encoding, text)
-
-
-def _checkpoint(source: Path) -> Path:
-    """``source`` or its newest checkpoint, whole by its digests."""
-    found = [source] if (source / "metadata.json").is_file() else reading.complete(source / "checkpoints")
-    if not found:
-        raise PatchlaneError(f"{source} is no checkpoint, and no run with one", "name RUN or RUN/checkpoints/step_N")
-    if (error := reading.damage(found[-1])) is not None:
-        raise PatchlaneError(f"{found[-1]} is damaged: {error}", "name another checkpoint of the run")
-    return found[-1]
-
-
-def _encoding(path: Path, said: dict[str, Any], data: Path | None) -> Encoding:
-    """What the checkpoint says, or the dataset where it says nothing."""
-    given = Encoding.of(read_record(data)) if data is not None else None
-    if "encoding" not in said:
-        if given is None:
-            raise PatchlaneError(f"{path.name} does not say how its text became tokens", "--data a dataset of its run")
-        return given
-    own = Encoding.model_validate(said["encoding"])
-    if given is not None and (given.tokenizer, given.fields) != (own.tokenizer, own.fields):
-        raise PatchlaneError(f"{data} has another tokenizer or other columns than {path.name}", "leave --data out")
-    return own
 
 
 def _network(path: Path, size: Size, run: Run, chosen: dict[str, paths.Path]) -> Any:

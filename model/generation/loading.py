@@ -1,4 +1,4 @@
-"""A decoder from weights wherever they are kept, and how its text is encoded."""
+"""A decoder from weights wherever they are kept."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from model.data.stored.dataset import DatasetRecord
-from model.data.stored.encoding import Encoding
 from model.definition.sizes import Size
 from model.generation.network import Decoder
 from model.saved.opened import Opened
@@ -17,28 +15,6 @@ from reproducers.base.errors import PatchlaneError
 # parts of a checkpoint's keys that stand for modules which the decoder does without
 PARTS = {".mixer.mamba.": ".mixer.", ".core_attention.indexer.": ".indexer.", ".experts.experts.": ".experts."}
 NOT_READ = "mtp.", "_extra_state"  # how keys begin, or end, of what only training uses
-
-
-def encoding(found: Opened, data: DatasetRecord | None) -> Encoding:
-    """How the model's text is encoded: as its weights say, or, for those that do not, as its dataset ``data`` does.
-
-    Raises PatchlaneError where neither does, or for a dataset that it was not trained on.
-    """
-    given, known = Encoding.of(data) if data else found.encoding, found.encoding
-    if given is None:
-        raise PatchlaneError(f"{found.path} does not say how its text is encoded", "--data DIR, its run's dataset")
-    if data is not None and known is not None:
-        same = (given.tokenizer, given.fields) == (known.tokenizer, known.fields)
-    else:
-        same = data is None or found.dataset in (None, data.digest)
-    if not same:
-        raise PatchlaneError("--data is not of the data that the model was trained on", "--data DIR, its run's dataset")
-    if given.tokenizer.vocab_size > found.size.vocab:
-        raise PatchlaneError(
-            f"the dataset's tokenizer has {given.tokenizer.vocab_size} ids, {found.size.name} has a vocabulary of "
-            f"{found.size.vocab}", "--data DIR, its run's dataset",
-        )  # fmt: skip
-    return given
 
 
 def decoder(found: Opened, bf16: bool | None, advance: Callable[[int], None] = lambda read: None) -> Decoder:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
+from model.data.stored.dataset import DatasetRecord
 from model.data.stored.encoding import Encoding
 from model.definition.sizes import Size
 from model.saved import reading, tensor_files, weights
@@ -41,23 +42,54 @@ def opened(source: Path) -> Opened:
     """
     if (source / tensor_files.INDEX).is_file():
         return _of_tensor_files(source)
-    path = reading.checkpoint(source)
-    if (error := reading.damage(path)) is not None:
-        raise PatchlaneError(f"{path} is damaged: {error}", "name another checkpoint of the run")
+    path = reading.whole(source)
     kept, said = reading.shapes(path), reading.progress(path)
-    try:
-        encoding = Encoding.model_validate(said["encoding"]) if "encoding" in said else None
-        size = Size.model_validate(said["size"])
-    except ValidationError as other:
-        why = other.errors()[0]["msg"]
-        raise PatchlaneError(f"{path} is of another version: {why}", "use the version that wrote it") from other
+    size, known = described(path, said)
 
     def tensors() -> Iterator[tuple[str, Tensor]]:
         for group in weights.groups(kept, AT_ONCE):
             yield from reading.read(path, group).items()
 
     dataset = said.get("loader", {}).get("dataset")
-    return Opened(path, size, said["step"], encoding, dataset, sum(map(weights.size_of, kept.values())), tensors)
+    return Opened(path, size, said["step"], known, dataset, sum(map(weights.size_of, kept.values())), tensors)
+
+
+def described(path: Path, said: dict[str, Any]) -> tuple[Size, Encoding | None]:
+    """Size and encoding of the checkpoint ``path``, whose progress is ``said``. Raises PatchlaneError for another
+    version's."""
+    try:
+        known = Encoding.model_validate(said["encoding"]) if "encoding" in said else None
+        return Size.model_validate(said["size"]), known
+    except ValidationError as error:
+        where, why = ".".join(map(str, error.errors()[0]["loc"])), error.errors()[0]["msg"]
+        raise PatchlaneError(
+            f"{path} is of another version: {where}: {why}", "use the version that wrote it"
+        ) from error
+
+
+def encoding(
+    path: Path, size: Size, known: Encoding | None, dataset: str | None, data: DatasetRecord | None
+) -> Encoding:
+    """How text is encoded for the weights at ``path``: as they say (``known``), or else as the dataset ``data`` does.
+
+    ``dataset``: the digest of the data that they were trained on, None where that is not known. Raises PatchlaneError
+    where neither says it, or for a dataset that they were not trained on.
+    """
+    given = Encoding.of(data) if data else known
+    if given is None:
+        raise PatchlaneError(f"{path} does not say how its text is encoded", "--data DIR, its run's dataset")
+    if data is not None and known is not None:
+        same = (given.tokenizer, given.fields) == (known.tokenizer, known.fields)
+    else:
+        same = data is None or dataset in (None, data.digest)
+    if not same:
+        raise PatchlaneError("--data is not of the data that the model was trained on", "--data DIR, its run's dataset")
+    if given.tokenizer.vocab_size > size.vocab:
+        raise PatchlaneError(
+            f"the dataset's tokenizer has {given.tokenizer.vocab_size} ids, {size.name} a vocabulary of {size.vocab}",
+            "--data DIR, its run's dataset",
+        )
+    return given
 
 
 def _of_tensor_files(folder: Path) -> Opened:

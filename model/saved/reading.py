@@ -47,6 +47,14 @@ def checkpoint(source: Path) -> Path:
     return found[-1]
 
 
+def whole(source: Path) -> Path:
+    """``checkpoint`` whose files are by their digests what was written. Raises PatchlaneError where they are not."""
+    path = checkpoint(source)
+    if (error := damage(path)) is not None:
+        raise PatchlaneError(f"{path} is damaged: {error}", "name another checkpoint of the run")
+    return path
+
+
 def damage(path: Path) -> Exception | None:
     """What is wrong with the files of a checkpoint by the digests that Megatron wrote, None where nothing is."""
     try:
