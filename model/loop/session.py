@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from model.layers.captured import graphs
 from model.layers.common import paths
 from model.loop import compile_mamba3, launch, refusals, run_record
 from model.loop.launch import World
-from model.loop.ranks import meeting
+from model.loop.ranks import hosts, meeting
 from model.patched import lock, offers, overlay, seams
 from model.patched.overlay import Overlay
 from model.patched.proof import watching
@@ -53,6 +54,16 @@ def default_dataset() -> Dataset:
     return Dataset(made.folder)
 
 
+def _built(place: World, barrier: Callable[[], None]) -> Dataset:
+    """The default dataset: rank 0 builds it, then the first rank of each host that has a store of its own."""
+    found: Dataset | None = None
+    for turn in (place.first, place.local_rank == 0):
+        if turn and found is None:
+            found = default_dataset()
+        barrier()
+    return found or default_dataset()
+
+
 def _quiet(place: World) -> None:
     """Log this project's messages on rank 0 only, and upstream's errors only."""
     logging.basicConfig(level=logging.WARNING, format="%(message)s", force=True)
@@ -71,7 +82,7 @@ def train(
     place = launch.world()
     _quiet(place)
     size, given = named(recipe.size), Dataset(data) if data else None
-    launch.data_parallel(place, run)
+    ranks = launch.data_parallel(place, run)
     refusals.stages(size, run.pipeline_parallel)
     refusals.experts(size, run.expert_parallel)
     refusals.graphs(run)
@@ -97,11 +108,11 @@ def train(
     with meeting.kept(run.wait_limit):
         with watch.building():
             launch.start(place, stack, run, seed=1234)
-            engine, trainer = _modules(size, recipe, run, launch.data_parallel(place, run))
+            hosts.shared(plan["folder"])
+            engine, trainer = _modules(size, recipe, run, ranks)
             training = engine.Engine(size, run, recipe, chosen)
-        text = given or (default_dataset() if place.first else None)
-        engine.barrier()  # the first rank may build it
-    text = text or default_dataset()
+        text = given or _built(place, engine.barrier)
+        hosts.alike({"recipe": recipe, "option": run, "dataset": text.record.digest, "patch": lock.as_record(stack)})
     loop = trainer.Trainer(trainer.TrainingPlan(recipe, **plan), training, text, stack, place, watch)
     with meeting.kept(run.wait_limit, lambda: loop.step + 1):
         loop.run()
