@@ -91,6 +91,7 @@ def train(
     if given is not None:  # the default one has bytes and structure, which every size takes
         refusals.vocabulary(size, given.record.tokenizer.vocab_size)
         refusals.fields(size, run, given.record.fields)
+        refusals.rows(given.record, recipe, ranks, run.row)
     _make(plan["folder"])
     checkpoints = recipe.save_every > 0 or (plan["folder"] / "checkpoints").is_dir()
     stack = overlay.build(Store(), overlay.chosen(patches, checkpoints, of), launch.device(), of, clone)
@@ -113,6 +114,7 @@ def train(
             training = engine.Engine(size, run, recipe, chosen)
         text = given or _built(place, engine.barrier)
         hosts.alike({"recipe": recipe, "option": run, "dataset": text.record.digest, "patch": lock.as_record(stack)})
+        refusals.rows(text.record, recipe, ranks, run.row)
     loop = trainer.Trainer(trainer.TrainingPlan(recipe, **plan), training, text, stack, place, watch)
     with meeting.kept(run.wait_limit, lambda: loop.step + 1):
         loop.run()

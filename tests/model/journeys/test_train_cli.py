@@ -47,6 +47,8 @@ def refused(run, code, *words):
         ({"learning_rate": -1}, ["--learning-rate"]),
         ({"learning_rate": "inf"}, ["--learning-rate"]),
         ({"seed": -1}, ["--seed"]),
+        ({"micro_batch": 1_000_000}, ["error: a step of 2000000 rows", "fix: a smaller --micro-batch"]),
+        ({"accumulate": 1_000_000}, ["error: a step of 1000000 rows", "fix: a smaller --micro-batch"]),
     ],
 )
 def test_bad_options_are_refused(changed, words, stack, text, tmp_path):
