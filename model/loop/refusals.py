@@ -79,12 +79,13 @@ def rows(data: DatasetRecord, recipe: Recipe, ranks: int, row: int | None) -> No
 
     ``ranks``: data-parallel ones. ``row``: tokens of a row, by which the stream is cut (``data.rows.packing``).
     """
-    held = (data.splits["train"].tokens - 1) // (row or named(recipe.size).sequence)
+    length = row or named(recipe.size).sequence
+    held = max(0, data.splits["train"].tokens - 1) // length
     step = recipe.micro_batch * recipe.accumulate * ranks
-    if 0 < held < step:
+    if held < step:
         raise PatchlaneError(
             f"a step of {step} rows ({recipe.micro_batch} x {recipe.accumulate} micro-batches x {ranks} ranks), "
-            f"the dataset has {held}",
+            f"the dataset has {held} of {length} tokens",
             "a smaller --micro-batch, --accumulate or --sequence, fewer ranks, or a larger dataset",
         )
 

@@ -48,6 +48,7 @@ def refused(run, code, *words):
         ({"learning_rate": "inf"}, ["--learning-rate"]),
         ({"seed": -1}, ["--seed"]),
         ({"micro_batch": 1_000_000}, ["error: a step of 2000000 rows", "fix: a smaller --micro-batch"]),
+        ({"sequence": 10_000_000}, ["error: a step of 2 rows", "the dataset has 0 of 10000000 tokens"]),
         ({"accumulate": 1_000_000}, ["error: a step of 1000000 rows", "fix: a smaller --micro-batch"]),
     ],
 )
