@@ -1,4 +1,5 @@
-"""``python -m model.describe nam56r``: layer map, parameters by part, FLOPs by both formulas, memory of each rank."""
+"""``python -m model.describe nam56r``: layer map, parameters by part, FLOPs by both formulas, memory and traffic of
+each rank."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from model.definition.memory import Layout
 from model.definition.recipes import RECIPES
 from model.definition.sizes import SIZES, named
 from model.reports import page
-from model.reports.description import flops_table, layer_map, memory_table, parameter_table
+from model.reports.description import flops_table, layer_map, memory_table, parameter_table, traffic_table
 from reproducers.base.cli import guarded
 from reproducers.base.errors import PatchlaneError
 
@@ -39,7 +40,7 @@ def main(
     try:
         layout = Layout(dp, ep, pp, micro_batch)
         tables = [layer_map(chosen), parameter_table(chosen), flops_table(chosen)]
-        tables.append(memory_table(chosen, layout, sequence))
+        tables += [memory_table(chosen, layout, sequence), traffic_table(chosen, layout, sequence)]
     except ValueError as error:
         raise PatchlaneError(str(error), "python -m model.describe SIZE --dp N --ep DIVISOR --pp STAGES") from error
     if markdown:
