@@ -1,4 +1,5 @@
-"""``python -m model.describe nam56r``: layer map, parameters by part, FLOPs by both formulas, memory of each rank."""
+"""``python -m model.describe nam56r``: layer map, parameters by part, FLOPs by both formulas, memory and traffic of
+each rank."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from model.definition.memory import Layout
 from model.definition.recipes import RECIPES
 from model.definition.sizes import SIZES, named
 from model.reports import page
-from model.reports.description import flops_table, layer_map, memory_table, parameter_table
+from model.reports.description import flops_table, layer_map, memory_table, parameter_table, traffic_table
 from reproducers.base.cli import guarded
 from reproducers.base.errors import PatchlaneError
 
@@ -26,6 +27,7 @@ def main(
     ep: Annotated[int, typer.Option(min=1, help="expert-parallel ranks, a divisor of --dp")] = 1,
     pp: Annotated[int, typer.Option(min=1, help="pipeline stages")] = 1,
     micro_batch: Annotated[int, typer.Option(min=1, help="rows of a micro-batch")] = 1,
+    sequence: Annotated[int | None, typer.Option(min=16, help="tokens of a row, for the memory")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="print Markdown: docs/nam56r.md")] = False,
 ) -> None:
     """Print all that follows from a size's definition, for the options' layout or for that of the recipe named SIZE."""
@@ -37,13 +39,15 @@ def main(
     chosen = named(size)
     try:
         layout = Layout(dp, ep, pp, micro_batch)
-        tables = [layer_map(chosen), parameter_table(chosen), flops_table(chosen), memory_table(chosen, layout)]
+        tables = [layer_map(chosen), parameter_table(chosen), flops_table(chosen)]
+        tables += [memory_table(chosen, layout, sequence), traffic_table(chosen, layout, sequence)]
     except ValueError as error:
         raise PatchlaneError(str(error), "python -m model.describe SIZE --dp N --ep DIVISOR --pp STAGES") from error
     if markdown:
         command = (
             f"python -m model.describe {size} --dp {dp} --ep {ep} --pp {pp} --micro-batch {micro_batch} --markdown"
         )
+        command += f" --sequence {sequence}" if sequence else ""
         print(page.page(command, tables), end="")
         return
     for table in tables:

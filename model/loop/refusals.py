@@ -8,10 +8,12 @@ import math
 import re
 from collections.abc import Collection, Iterator
 
+from model.data.rows.blend import Blend
 from model.definition import memory, pattern
 from model.definition.memory import Layout
+from model.definition.recipes import Recipe
 from model.definition.run import Run
-from model.definition.sizes import SIZES, Size
+from model.definition.sizes import SIZES, Size, named
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 
 # Shared memory of Mamba-3's MIMO backward (bwd_bwd, packed), bytes a block, at state 128, head 64, rank 4, chunk 16,
@@ -69,6 +71,23 @@ def vocabulary(size: Size, ids: int) -> None:
         raise PatchlaneError(
             f"the dataset's tokenizer has {ids} ids, {size.name} has a vocabulary of {size.vocab}",
             (f"train {larger}, or " if larger else "") + f"python -m model.data build by a tokenizer of {size.vocab}",
+        )
+
+
+def rows(data: Blend, recipe: Recipe, ranks: int, row: int | None) -> None:
+    """Raise PatchlaneError for a step of more rows than all datasets have, before any of them is gathered.
+
+    ``ranks``: data-parallel ones. ``row``: tokens of a row, by which the stream is cut (``data.rows.packing``).
+    """
+    length = row or named(recipe.size).sequence
+    tokens = [part.dataset.record.splits["train"].tokens for part in data.parts]
+    held = sum(max(0, count - 1) // length for count in tokens)
+    step = recipe.micro_batch * recipe.accumulate * ranks
+    if held < step:
+        raise PatchlaneError(
+            f"a step of {step} rows ({recipe.micro_batch} x {recipe.accumulate} micro-batches x {ranks} ranks), "
+            f"the dataset has {held} of {length} tokens",
+            "a smaller --micro-batch, --accumulate or --sequence, fewer ranks, or a larger dataset",
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from model.layers.captured import graphs
 from model.layers.common import paths
 from model.loop import compile_mamba3, launch, refusals, run_record
 from model.loop.launch import World
-from model.loop.ranks import meeting
+from model.loop.ranks import hosts, meeting
 from model.patched import lock, offers, overlay, seams
 from model.patched.overlay import Overlay
 from model.patched.proof import watching
@@ -55,10 +56,15 @@ def default_dataset() -> Dataset:
     return Dataset(made.folder)
 
 
-def _default(held_out: list[Part]) -> Blend:
-    """The default dataset, to train on alone."""
-    dataset = default_dataset()
-    return blend.of([Part(dataset.folder.name, dataset)], held_out)
+def _default(place: World, barrier: Callable[[], None], held_out: list[Part]) -> Blend:
+    """The default dataset, to train on alone: rank 0 builds it, then the first rank of each host with its own store."""
+    found: Dataset | None = None
+    for turn in (place.first, place.local_rank == 0):
+        if turn and found is None:
+            found = default_dataset()
+        barrier()
+    found = found or default_dataset()
+    return blend.of([Part(found.folder.name, found)], held_out)
 
 
 def quiet(place: World) -> None:
@@ -89,7 +95,7 @@ def train(
     quiet(place)
     size, sets = recipe.sized(), [blend.part(one) for one in held_out]
     given = blend.of([blend.part(one) for one in data], sets) if data else None
-    launch.data_parallel(place, run)
+    ranks = launch.data_parallel(place, run)
     refusals.stages(size, run.pipeline_parallel)
     refusals.experts(size, run.expert_parallel)
     refusals.graphs(run)
@@ -98,6 +104,7 @@ def train(
     if given is not None:  # the default one has bytes and structure, which every size takes
         refusals.vocabulary(size, given.record.tokenizer.vocab_size)
         refusals.fields(size, run, given.record.fields)
+        refusals.rows(given, recipe, ranks, run.row)
     _make(plan["folder"])
     checkpoints = recipe.save_every > 0 or (plan["folder"] / "checkpoints").is_dir()
     stack = overlay.build(Store(), overlay.chosen(patches, checkpoints, of), launch.device(), of, clone)
@@ -115,11 +122,12 @@ def train(
     with meeting.kept(run.wait_limit):
         with watch.building():
             launch.start(place, stack, run, seed=recipe.init_seed)
-            engine, trainer = _modules(size, recipe, run, launch.data_parallel(place, run))
+            hosts.shared(plan["folder"])
+            engine, trainer = _modules(size, recipe, run, ranks)
             training = engine.Engine(size, run, recipe, chosen)
-        text = given or (_default(sets) if place.first else None)
-        engine.barrier()  # the first rank may build it
-    text = text or _default(sets)
+        text = given or _default(place, engine.barrier, sets)
+        hosts.alike({"recipe": recipe, "option": run, "dataset": text.digest, "patch": lock.as_record(stack)})
+        refusals.rows(text, recipe, ranks, run.row)
     loop = trainer.Trainer(trainer.TrainingPlan(recipe, **plan), training, text, stack, place, watch)
     with meeting.kept(run.wait_limit, lambda: loop.step + 1):
         loop.run()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from model.definition import flops, memory, parameters, pattern
+from model.definition import flops, memory, parameters, pattern, traffic
 from model.definition.memory import Layout
 from model.definition.sizes import Size
 
@@ -49,15 +49,28 @@ def flops_table(size: Size) -> Table:
     return table
 
 
-def memory_table(size: Size, layout: Layout) -> Table:
+def memory_table(size: Size, layout: Layout, sequence: int | None = None) -> Table:
+    """GiB of a rank of each stage. ``sequence``: tokens of a row, the size's for None."""
     table = Table(
         title=f"Estimated GiB of a rank: data {layout.data}, expert {layout.expert}, pipeline {layout.pipeline}, "
-        f"micro-batch {layout.micro_batch} x {size.sequence}; a checkpoint has {memory.checkpoint_gib(size):.1f}"
+        f"micro-batch {layout.micro_batch} x {sequence or size.sequence}; "
+        f"a checkpoint has {memory.checkpoint_gib(size):.1f}"
     )
     for column in ("stage", "layers", "weights", "gradients", "optimizer", "activations", "total"):
         table.add_column(column, justify="right")
     for stage, layers in enumerate(memory.stages(size, layout)):
-        parts = memory.estimate(size, layout, stage)
+        parts = memory.estimate(size, layout, stage, sequence)
         cells = [f"{value:.1f}" for value in (*parts.values(), sum(parts.values()))]
         table.add_row(str(stage), f"{layers[0].number}–{layers[-1].number}", *cells)
+    return table
+
+
+def traffic_table(size: Size, layout: Layout, sequence: int | None = None) -> Table:
+    """GB (1e9 bytes) that a rank of each stage sends in a step of one micro-batch."""
+    table = Table(title="GB that a rank sends in a step of one micro-batch, by stage")
+    stages = [traffic.volumes(size, layout, stage, sequence) for stage in range(layout.pipeline)]
+    for column in ("collective", *map(str, range(layout.pipeline))):
+        table.add_column(column, justify="left" if column == "collective" else "right")
+    for name in stages[0]:
+        table.add_row(name, *(f"{volumes[name] / traffic.GB:.2f}" for volumes in stages))
     return table

@@ -52,3 +52,15 @@ def test_bad_input_is_told_how_to_mend(args):
 def test_less_than_one_is_refused(option, value):
     done = describe("nam56r_tiny", option, value)
     assert done.returncode == 2 and option in done.stderr and "Traceback" not in done.stderr
+
+
+def test_memory_grows_with_the_rows_length():
+    """Activations alone, by as much as the row."""
+    found = {}
+    for sequence in ("4096", "16384"):
+        done = describe("nam56r_wide", "--dp", "8", "--micro-batch", "4", "--sequence", sequence)
+        assert done.returncode == 0, done.stderr
+        (row,) = [line.split("│") for line in done.stdout.splitlines() if "1–52" in line and line.count("│") == 8]
+        found[sequence] = [float(cell) for cell in row[3:7]]
+    assert found["4096"][:3] == found["16384"][:3]
+    assert found["16384"][3] == pytest.approx(4 * found["4096"][3], abs=0.3)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import json
 import re
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -32,10 +33,43 @@ def store(rank: int, size: int, limit_s: float) -> dist.Store:
     global _store
     _store = dist.HashStore()
     if size > 1:
-        shared, *_ = next(dist.rendezvous("env://", rank, size, timeout=timedelta(seconds=limit_s)))
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        _store = dist.PrefixStore(f"attempt{attempt}", shared)
+        limit = timedelta(seconds=limit_s)
+        shared, *_ = next(dist.rendezvous("env://", rank, size, timeout=limit))
+        _store = dist.PrefixStore(attempt(shared, rank, size, limit_s), shared)
+        _store.set_timeout(limit)
     return _store
+
+
+def attempt(shared: dist.Store, rank: int, size: int, limit_s: float) -> str:
+    """A name for this attempt, the same on all its ranks and on no other attempt's.
+
+    TORCHELASTIC_RESTART_COUNT is none: an agent counts only what failed on its own host, so that after a restart the
+    hosts' numbers differ (``SimpleElasticAgent._invoke_run`` @ torch 2.13: changes of membership do not count). Each
+    rank leaves a word of its own; rank 0 writes down the words that it finds, under its own as a name, until every
+    rank has found its word there. Raises PatchlaneError after ``limit_s`` seconds, with the ranks that did not come.
+    """
+    own, ends = uuid.uuid4().hex, time.monotonic() + limit_s
+    shared.set(f"word/{rank}", own)
+    others = range(1, size)
+    while time.monotonic() < ends:
+        if rank == 0:
+            words = {str(other): _word(shared, f"word/{other}") for other in others}
+            shared.set("roster", json.dumps({"name": own, "words": words}))
+            if all(shared.check([f"{own}/{other}/{word}"]) for other, word in words.items()):
+                return own
+        elif (text := _word(shared, "roster")) and (roster := json.loads(text))["words"].get(str(rank)) == own:
+            shared.set(f"{roster['name']}/{rank}/{own}", "")
+            return str(roster["name"])
+        time.sleep(0.02)
+    late = [other for other in others if not shared.check([f"word/{other}"])] if rank == 0 else [0]
+    named = f"rank {', '.join(map(str, late))}" if late else "a rank"
+    raise PatchlaneError(
+        f"start: {named} did not arrive within {limit_s:g} s", "its output; a higher --wait-limit waits longer"
+    )
+
+
+def _word(shared: dist.Store, key: str) -> str:
+    return str(shared.get(key).decode()) if shared.check([key]) else ""
 
 
 @contextlib.contextmanager

@@ -48,6 +48,9 @@ def refused(run, code, *words):
         ({"learning_rate": "inf"}, ["--learning-rate"]),
         ({"seed": -1}, ["--seed"]),
         ({"set": "clip=-1"}, ["--set clip", "--show-recipe"]),
+        ({"micro_batch": 1_000_000}, ["error: a step of 2000000 rows", "fix: a smaller --micro-batch"]),
+        ({"sequence": 10_000_000}, ["error: a step of 2 rows", "the dataset has 0 of 10000000 tokens"]),
+        ({"accumulate": 1_000_000}, ["error: a step of 1000000 rows", "fix: a smaller --micro-batch"]),
     ],
 )
 def test_bad_options_are_refused(changed, words, stack, text, tmp_path):

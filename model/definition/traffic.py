@@ -1,0 +1,36 @@
+"""Bytes that a rank sends in a step, by collective; of Megatron-Core 0.19.0's distributed optimizer and all-to-all."""
+
+from __future__ import annotations
+
+from model.definition.memory import BF16, FP32, Layout, stage_parameters, stages
+from model.definition.sizes import Size
+
+GB = 1e9
+
+
+def volumes(
+    size: Size, layout: Layout, stage: int = 0, sequence: int | None = None, accumulate: int = 1
+) -> dict[str, float]:
+    """{collective: bytes that a rank of ``stage`` sends to others in a step}, of ``accumulate`` micro-batches.
+
+    A ring of n ranks sends (n - 1) / n of what is reduced or gathered. Gradients travel in fp32 once a step, weights in
+    bf16. A token goes to its top experts and back, in the forward and in the backward pass; experts are taken as evenly
+    chosen. Counts, losses and norms are left out, as are the copies of tied embeddings' gradients between stages.
+    """
+    dense, experts = stage_parameters(size, layout, stage)
+    tokens = layout.micro_batch * accumulate * (sequence or size.sequence)
+    parameters = dense * _others(layout.data) + experts * _others(layout.data // layout.expert)
+    routers = sum(layer.kind == "moe" for layer in stages(size, layout)[stage])
+    each = tokens * size.experts.topk * size.hidden * BF16 * _others(layout.expert) * routers
+    neighbours = (stage > 0) + (stage < layout.pipeline - 1)  # gradients to the one before, activations to the next
+    return {
+        "gradients, reduce-scatter": FP32 * parameters,
+        "weights, all-gather": BF16 * parameters,
+        "tokens to experts, all-to-all": 2 * each,
+        "tokens from experts, all-to-all": 2 * each,
+        "pipeline, send": BF16 * tokens * size.hidden * neighbours,
+    }
+
+
+def _others(ranks: int) -> float:
+    return (ranks - 1) / ranks
