@@ -7,7 +7,8 @@ activations.
 
 from __future__ import annotations
 
-from model.definition.primes import prime_sizes
+from itertools import count, islice
+
 from model.definition.sizes import Size
 
 
@@ -92,3 +93,12 @@ def active(size: Size) -> int:
     """Parameters that one token meets: all but the experts that its router leaves out."""
     idle = (size.experts.count - size.experts.topk) * 2 * size.hidden * size.experts.ffn * size.count("moe")
     return total(size) - idle
+
+
+def prime_sizes(rows: int, tables: int) -> tuple[int, ...]:
+    """The first ``tables`` primes from 0.04% below ``rows`` on: 16 from 499,801 to 500,041 have 7,998,862 in all."""
+    return tuple(islice((n for n in count(max(2, rows - rows // 2500)) if _is_prime(n)), tables))
+
+
+def _is_prime(n: int) -> bool:
+    return n > 1 and all(n % d for d in range(2, int(n**0.5) + 1))

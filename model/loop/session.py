@@ -20,7 +20,7 @@ from model.layers.captured import graphs
 from model.layers.common import paths
 from model.loop import compile_mamba3, launch, refusals, run_record
 from model.loop.launch import World
-from model.loop.ranks import hosts, meeting
+from model.loop.ranks import meeting
 from model.patched import lock, offers, overlay, seams
 from model.patched.overlay import Overlay
 from model.patched.proof import watching
@@ -122,6 +122,8 @@ def train(
     with meeting.kept(run.wait_limit):
         with watch.building():
             launch.start(place, stack, run, seed=recipe.init_seed)
+            from model.loop.ranks import hosts  # torch, which what is refused until here need not wait for
+
             hosts.shared(plan["folder"])
             engine, trainer = _modules(size, recipe, run, ranks)
             training = engine.Engine(size, run, recipe, chosen)

@@ -128,7 +128,7 @@ def test_no_dataset_and_no_room_for_the_run_are_refused(stack, text, tmp_path):
 
 
 def test_a_dataset_without_held_out_rows_is_refused_before_the_first_step(stack, text, tmp_path):
-    run = ended(stack, options(tmp_path, text, sequence=8192))
+    run = ended(stack, options(tmp_path, text, sequence=8192, accumulate=1))
     refused(run, 2, "valid", "fix: ")
     assert not (tmp_path / history.NAME).exists()
 
