@@ -224,8 +224,11 @@ def test_interrupt(toy, args):
     merged = toy.verb(repo, "run", "7", "--upstream", str(toy.upstream), *args, stderr=subprocess.STDOUT)
     line = next(line for line in merged.stdout if "PID" in line)
     arm = psutil.Process(int(line.split()[-1]))
-    while not arm.children():
-        time.sleep(0.01)
+    try:
+        while not arm.children():
+            time.sleep(0.01)
+    except psutil.NoSuchProcess:
+        pytest.fail(f"the arm ended by itself: {merged.communicate(timeout=300)[0]}")
     family = [arm, *arm.children(recursive=True)]
     assert len(family) == 2
     merged.send_signal(signal.SIGINT)

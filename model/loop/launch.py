@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -77,11 +78,12 @@ def stop() -> None:
     dist.destroy_process_group()
 
 
-def start(place: World, overlay: Overlay, run: Run, seed: int) -> None:
+def start(place: World, overlay: Overlay, run: Run, seed: int, own: Mapping[str, object] | None = None) -> None:
     """Start this rank, once a process, before Megatron is imported. Ranks meet through torchrun's rendezvous, and no
     collective of theirs waits for longer than ``run.wait_limit``.
 
-    ``seed``: of the first weights (``first_seed``).
+    ``seed``: of the first weights (``first_seed``). ``own``: what ``hosts.alike`` compares before Megatron makes its
+    groups, in which ranks of another layout would wait for each other. Raises PatchlaneError where it differs.
     """
     data_parallel(place, run)
     if overlay.device == "cpu":
@@ -89,6 +91,8 @@ def start(place: World, overlay: Overlay, run: Run, seed: int) -> None:
     overlays.activate(overlay)
     import torch
     import torch.distributed as dist
+
+    from model.loop.ranks import hosts  # it imports torch
 
     if run.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -100,6 +104,7 @@ def start(place: World, overlay: Overlay, run: Run, seed: int) -> None:
         store=meeting.store(place.rank, place.size, run.wait_limit), rank=place.rank, world_size=place.size,
         timeout=timedelta(seconds=run.wait_limit),
     )  # fmt: skip
+    hosts.alike(own or {})
     seed = first_seed(seed, place, run)
     limit: dict[str, Any] = {"distributed_timeout_minutes": run.wait_limit / 60}  # Megatron makes a timedelta of it
     megatron.start_megatron(

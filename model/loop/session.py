@@ -121,14 +121,15 @@ def train(
     os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(plan["folder"].resolve() / "nccl_trace_rank_"))
     with meeting.kept(run.wait_limit):
         with watch.building():
-            launch.start(place, stack, run, seed=recipe.init_seed)
+            own = {"recipe": recipe, "option": run, "patch": lock.as_record(stack)}
+            launch.start(place, stack, run, seed=recipe.init_seed, own=own)
             from model.loop.ranks import hosts  # torch, which what is refused until here need not wait for
 
             hosts.shared(plan["folder"])
             engine, trainer = _modules(size, recipe, run, ranks)
             training = engine.Engine(size, run, recipe, chosen)
         text = given or _default(place, engine.barrier, sets)
-        hosts.alike({"recipe": recipe, "option": run, "dataset": text.digest, "patch": lock.as_record(stack)})
+        hosts.alike({"dataset": text.digest})
         refusals.rows(text, recipe, ranks, run.row)
     loop = trainer.Trainer(trainer.TrainingPlan(recipe, **plan), training, text, stack, place, watch)
     with meeting.kept(run.wait_limit, lambda: loop.step + 1):

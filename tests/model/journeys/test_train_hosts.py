@@ -69,7 +69,9 @@ def test_a_run_folder_that_is_not_shared_is_refused(stack, text, tmp_path):
     assert not list(tmp_path.glob("*/metrics.jsonl")) and not list(tmp_path.glob("*/.shared-*"))
 
 
-@pytest.mark.parametrize(("changed", "what"), [({"accumulate": 3}, "recipe"), ({"path": "mamba3=torch"}, "option")])
+@pytest.mark.parametrize(
+    ("changed", "what"), [({"accumulate": 3}, "recipe"), ({"path": "mamba3=torch"}, "option"), ({"ep": 2}, "recipe")]
+)
 def test_hosts_started_otherwise_are_refused(changed, what, stack, text, tmp_path):
     given = [options(tmp_path, text, **COMMON), options(tmp_path, text, **COMMON | changed)]
     for ended in hosts(stack, given):
