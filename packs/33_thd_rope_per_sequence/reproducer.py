@@ -44,8 +44,12 @@ def minimal():
 ROPE = "megatron.core.models.common.embeddings.rope_utils"
 MANY = 16  # sequences
 STYLES = {"halves": (False, False), "pairs": (True, False), "MLA": (False, True)}  # rotary_, mla_rotary_interleaved
+FULL = [5 * i % 7 for i in range(24)]  # as a full row has: 24 sequences, four of them empty
 # with a sequence of one token and an empty one, as those that pad cu_seqlens; under CP multiples of 2 * cp_size
-LENGTHS: dict[int, list[list[int]]] = {1: [[1, 5, 0, 12, 1, 21, 0], [9]], 2: [[4, 8, 0, 20, 12, 0], [8]]}
+LENGTHS: dict[int, list[list[int]]] = {
+    1: [[1, 5, 0, 12, 1, 21, 0], [9], FULL],
+    2: [[4, 8, 0, 20, 12, 0], [8], [4 * n for n in FULL]],
+}
 
 
 def ranks(size: int, rank: int) -> SimpleNamespace:
@@ -173,7 +177,7 @@ def check_drawn(p: probe.Probe, dtype: torch.dtype, limit: float) -> None:
     space = {
         "size": st.integers(1, 4),
         "rank": st.integers(0, 11),
-        "parts": st.lists(st.integers(0, 5), max_size=20).filter(any),
+        "parts": st.one_of(*(st.lists(st.integers(0, 5), min_size=n, max_size=n + 6) for n in (0, 18))).filter(any),
         "table": st.sampled_from(["whole batch", "longer", "longest sequence"]),
         "style": st.sampled_from(list(STYLES)),
         "heads": st.integers(1, 3),
