@@ -142,9 +142,12 @@ def liger(
 
 
 def backward(function: Any, loss: torch.Tensor, leaves: Sequence[torch.Tensor | None], go: torch.Tensor) -> Grads:
-    """What the backward of ``function`` itself returns for x, w and b; autograd would cast it."""
+    """What the backward of ``function`` itself returns for x, w and b; autograd would cast it.
+
+    None where it leaves a gradient out, as 0.8.0 does beside a frozen input: no error here, and for ``error`` zeros.
+    """
     wanted = [t for t in leaves if t is not None and t.requires_grad]
-    torch.autograd.grad(loss, wanted, go if loss.ndim else None, retain_graph=True)
+    torch.autograd.grad(loss, wanted, go if loss.ndim else None, retain_graph=True, allow_unused=True)
     x, w, _, b = function.returned[:4]
     return x, w, b
 
