@@ -14,7 +14,7 @@ Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 # A checkpoint's content does not depend on these, nor do losses: they may differ on resume without a word. What
 # ``run_record.Batching`` compares, and the size, are not here either.
-SILENT = ("name", "verified", "ranks", "evaluate_every", "evaluate_rows", "save_every", "diagnose_every")
+SILENT = ("name", "verified", "ranks", "evaluate_every", "evaluate_rows", "save_every", "keep", "diagnose_every")
 COMPARED_ELSEWHERE = ("size", "micro_batch", "accumulate", "bf16", "expert_parallel", "pipeline_parallel", "sequence")
 
 
@@ -56,6 +56,7 @@ class Recipe(BaseModel):
     evaluate_rows: Count = 64  # held-out rows, the same in every layout
     diagnose_every: Annotated[int, Field(ge=0)] = 10  # steps; 0: never. It waits for nothing that a step does not
     save_every: Annotated[int, Field(ge=0)] = 100  # steps; 0: no checkpoint at all, not at the end either
+    keep: Count = 2  # newest checkpoints that stay; while one is written there is one more
     on_spike: Literal["stop", "skip", "rewind"] = "stop"  # what a loss or norm does that spikes or is not finite
     # Of 2,818 losses of the longer runs of nam56r_quarter and nam56r_wide (receipts/train) none is more than 5.3 median
     # absolute deviations above the median of the 64 before it; over 16 before it one is 19.

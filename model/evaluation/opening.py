@@ -94,12 +94,12 @@ def _network(path: Path, size: Size, run: Run, chosen: dict[str, paths.Path]) ->
     from megatron.core import dist_checkpointing
     from megatron.core.transformer.module import Float16Module
 
-    from model.loop import sharded
+    from model.loop.saving import sharded
     from model.step.network import Nam56r
 
     inner = Nam56r(size, run, chosen).to(torch.cuda.current_device())
     network = Float16Module(inner.config, inner) if run.bf16 else inner
-    held = inner.sharded_state_dict(metadata=sharded.CONTENT)
+    held = inner.sharded_state_dict(metadata={**sharded.CONTENT})
     wanted = {key: tensor for key, tensor in held.items() if not key.endswith("_extra_state")}
     loaded = dist_checkpointing.load({"model": wanted}, str(path))
     inner.load_state_dict(loaded["model"], strict=False)  # all but the states that are no tensors

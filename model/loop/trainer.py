@@ -21,11 +21,12 @@ from model.data.rows.loader import Loader
 from model.definition import memory, rates
 from model.definition.recipes import Recipe
 from model.layers.captured import graphs
-from model.loop import checkpoint, refusals, run_record
+from model.loop import refusals, run_record
 from model.loop.launch import World
 from model.loop.progress import ProgressLine
 from model.loop.ranks import agreement, spikes
 from model.loop.ranks.stopping import Stop
+from model.loop.saving import checkpoint
 from model.patched import lock
 from model.patched.overlay import Overlay
 from model.patched.proof import record as coverage_record
@@ -80,6 +81,7 @@ class Trainer:
         self.spikes = spikes.Spikes(recipe)
         if recipe.on_spike == "skip":
             engine.refuses = self.spikes.refuses
+        self.saver = checkpoint.Saver(self.checkpoints, recipe.keep)
         self.slow = pace.Slow()
         self.covered = False
         self.passed_over: dict[str, str] = {}  # damaged checkpoints that are newer than the one resumed: why
@@ -201,7 +203,7 @@ class Trainer:
     def _steps(self, log: MetricsLog | None, line: ProgressLine | None) -> None:
         recipe, window = self.plan.recipe, self._window()
         self.watch.attach(self.engine.model)
-        while self.step < recipe.steps and not self._stop_agreed():
+        while self.step < recipe.steps and not self._stop_agreed(log):
             began = time.perf_counter()
             batches = [next(self.loader) for _ in range(recipe.accumulate)]
             loaded = time.perf_counter() - began
@@ -234,9 +236,11 @@ class Trainer:
             logger.info(
                 "stopped after step %d of %d, as it was asked; the same command goes on", self.step, recipe.steps
             )
+        self._saved(log)
         saved = map(reading.step_of, reading.complete(self.checkpoints))
         if self.step and recipe.save_every and self.step not in saved:
             self._save(log)
+            self._saved(log)
 
     def _diagnosed(self, found: Diagnosis, log: MetricsLog) -> None:
         """Write what a step was diagnosed with, and say which rank is slow time after time."""
@@ -250,6 +254,7 @@ class Trainer:
     def _go_back(self, spike: spikes.Spike, log: MetricsLog | None) -> None:
         """To the newest whole checkpoint, without the samples taken since. PatchlaneError where there is none."""
         met, began = self.step, time.perf_counter()
+        self._saved(log)
         saved, damaged = checkpoint.newest(self.checkpoints)
         before: dict[str, Any] = checkpoint.progress(saved) if saved is not None else {"weights_only": True}
         if saved is None or before.get("weights_only"):
@@ -296,8 +301,12 @@ class Trainer:
         if recipe.save_every and self.step % recipe.save_every == 0 and self.step < recipe.steps:
             self._save(log)
 
-    def _stop_agreed(self) -> bool:
-        return self.stop.agreed()
+    def _stop_agreed(self, log: MetricsLog | None) -> bool:
+        """Whether any rank was asked to stop. A checkpoint that all ranks have written by now gets its name."""
+        asked, writing = agreement.anywhere(self.stop.asked(), self.saver.busy)
+        if not writing:
+            self._saved(log)
+        return asked
 
     def _evaluate(self, log: MetricsLog | None, line: ProgressLine | None) -> None:
         """Held-out loss of each set over the same rows each time, in every layout."""
@@ -311,11 +320,20 @@ class Trainer:
                 line.valid(record)
 
     def _save(self, log: MetricsLog | None) -> None:
-        began = time.perf_counter()
-        path = checkpoint.save(self.engine, self.checkpoints, self.step, self.progress())
+        """Begin a checkpoint, which is written beside the steps that follow."""
+        self._saved(log)
+        self.saver.begin(self.engine, self.step, self.progress())
+
+    def _saved(self, log: MetricsLog | None) -> None:
+        """Wait for a checkpoint that was begun; it has its name then."""
+        if not self.saver.pending:
+            return
+        saved = self.saver.finish()
         if log is not None:
-            seconds = time.perf_counter() - began
-            log.event(self.step, "checkpoint", folder=path.name, seconds=seconds, gib=checkpoint.gib(path))
+            log.event(
+                saved.step, "checkpoint", folder=saved.path.name, seconds=saved.seconds, blocked=saved.blocked,
+                written=saved.written, gib=checkpoint.gib(saved.path),
+            )  # fmt: skip
 
     def _coverage(self, log: MetricsLog | None) -> None:
         """Once the watched steps are over, stop the run if a patch that the model needs executed on no rank."""

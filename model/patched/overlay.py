@@ -25,8 +25,7 @@ from reproducers.upstream.merging import Applied
 from reproducers.upstream.store import Store, Tree
 
 logger = logging.getLogger("model.patched.overlay")
-# Without pack 36 torch's AdamW does not resume, without pack 37 masters and moments beyond a padded bucket are lost.
-CHECKPOINTS = (36, 37)
+CHECKPOINTS = (36,)  # without it torch's AdamW does not resume
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import io
 import json
 import re
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:  # 4 s, which a command that has no checkpoint need not take
     import torch
     from torch import Tensor
 
+DIGESTS = "integrity.json"  # in a checkpoint's folder
+READERS = 4  # files that are compared at a time
 COMMON = "common_state/shard_0_1"  # what is no tensor, by core_v0.19.0 (dist_checkpointing/serialization.py)
 
 
@@ -55,13 +58,21 @@ def whole(source: Path) -> Path:
     return path
 
 
-def damage(path: Path) -> Exception | None:
-    """What is wrong with the files of a checkpoint by the digests that Megatron wrote, None where nothing is."""
+def damage(path: Path, rank: int = 0, ranks: int = 1) -> Exception | None:
+    """What is wrong with the files of a checkpoint by their digests, None where nothing is.
+
+    Of ``ranks`` that share the work, the one that is ``rank`` looks at its share alone.
+    """
+
+    def compare(file: str, digest: str) -> None:
+        if file_sha256(path / file) != digest:
+            raise ValueError(f"{file} is not what was written")
+
     try:
-        for file, digest in json.loads((path / "integrity.json").read_bytes())["files"].items():
-            if file_sha256(path / file) != digest:
-                raise ValueError(f"{file} is not what was written")
-    # all but OSError: integrity.json is not what Megatron writes
+        kept = sorted(json.loads((path / DIGESTS).read_bytes())["files"].items())[rank::ranks]
+        with ThreadPoolExecutor(READERS) as pool:
+            list(pool.map(compare, *zip(*kept, strict=True)))
+    # all but OSError: the file is not what Megatron writes
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return error
     return None

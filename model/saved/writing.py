@@ -29,6 +29,11 @@ def _packed(value: Any) -> io.BytesIO:
     return held
 
 
+def write_digests(path: Path, digests: dict[str, str]) -> None:
+    """Write {file: SHA-256} of a checkpoint as Megatron does (dist_checkpointing/validation.py @ core_v0.19.0)."""
+    (path / reading.DIGESTS).write_text(json.dumps({"algorithm": "sha256", "files": digests}, indent=2))
+
+
 def write(path: Path, tensors: dict[str, Tensor], progress: dict[str, Any]) -> Path:
     """Write a checkpoint of these whole tensors; it appears by rename. Raises PatchlaneError where there is no room."""
     partial = path.with_name(f".partial-{path.name}")
@@ -42,8 +47,7 @@ def write(path: Path, tensors: dict[str, Tensor], progress: dict[str, Any]) -> P
                 no_dist=True,
             )
         (partial / "metadata.json").write_text(json.dumps(METADATA))
-        digests = {file.name: file_sha256(file) for file in sorted(partial.iterdir())}
-        (partial / "integrity.json").write_text(json.dumps({"algorithm": "sha256", "files": digests}))
+        write_digests(partial, {file.name: file_sha256(file) for file in sorted(partial.iterdir())})
         partial.rename(path)
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)

@@ -52,8 +52,8 @@ def cli(
         _fill_disk()
 
     class Watched(trainer.Trainer):
-        def _stop_agreed(self) -> bool:
-            return self.step == stop_after or super()._stop_agreed()
+        def _stop_agreed(self, log: Any) -> bool:
+            return self.step == stop_after or super()._stop_agreed(log)
 
         def _steps(self, log: Any, line: Any) -> None:
             taken = self.engine.step
@@ -175,12 +175,12 @@ def _by_hand(opened: Any, context: str, continuation: str) -> tuple[float, bool]
 
 
 def _fill_disk() -> None:
-    from megatron.core.dist_checkpointing import serialization
+    from model.saved import writing
 
-    def full(_: Any) -> None:
+    def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    serialization.save_integrity_manifest = full
+    writing.write_digests = full
 
 
 def on_other_code(arguments: list[str]) -> None:
@@ -347,7 +347,7 @@ def decays(data: str, bf16: bool) -> dict[str, float]:
 def other_groups(data: str, folder: str, marked: bool) -> dict[str, Any]:
     """Save if nothing is marked as spared from decay, else load what that saved: by name, group and moments."""
     from model.definition.sizes import SIZES
-    from model.loop import checkpoint
+    from model.loop.saving import checkpoint
     from model.saved import reading
     from model.step import engine as engines
 
@@ -358,7 +358,7 @@ def other_groups(data: str, folder: str, marked: bool) -> dict[str, Any]:
         checkpoint.load(engine, Path(folder) / reading.name(1))
     else:
         engine.step([next(batches)])
-        checkpoint.save(engine, Path(folder), 1, {})
+        checkpoint.Saver(Path(folder)).save(engine, 1, {})
     found = {}
     for name, group, state in _groups(engine):
         moments = [_digest(state[moment]) for moment in ("exp_avg", "exp_avg_sq")]
@@ -435,7 +435,7 @@ def saving(folder: str, data: str, saves: int) -> None:
     """Load the newest checkpoint, then save ``saves`` times: of step s every trained number is s. Says what it does."""
     import torch
 
-    from model.loop import checkpoint
+    from model.loop.saving import checkpoint
     from model.saved import reading
 
     engine, at = started(data), 0
@@ -448,17 +448,43 @@ def saving(folder: str, data: str, saves: int) -> None:
         wrong = [value for value in numbers if not (value == at).all()]
         assert (len(wrong), found[-1].name) == (0, reading.name(at)), f"{len(wrong)} tensors are not of step {at}"
     print(f"loaded {at}", flush=True)
+    saver = checkpoint.Saver(Path(folder))
     for step in range(at + 1, at + 1 + saves):
         with torch.no_grad():
             for value in numbers:
                 value.fill_(step)
-        checkpoint.save(engine, Path(folder), step, {"step": step})
+        saver.save(engine, step, {"step": step})
         print(f"saved {step}", flush=True)
+
+
+def begun(folder: str, data: str) -> dict[str, Any]:
+    """Begin a checkpoint of numbers that are all 1, make them 2, and finish it; what loading it gives, and its files."""
+    import torch
+    import torch.distributed as dist
+
+    from model.loop.saving import checkpoint
+
+    engine, saver = started(data), checkpoint.Saver(Path(folder))
+    numbers = _numbers(engine)
+    for value in (1, 2):
+        with torch.no_grad():
+            for number in numbers:
+                number.fill_(value)
+        if value == 1:
+            saver.begin(engine, 1, {"step": 1})
+            pending = saver.pending
+    saved = saver.finish()
+    checkpoint.load(engine, saved.path)
+    of_ranks = [sum(f.stat().st_size for f in saved.path.glob(f"__{rank}_*")) for rank in range(dist.get_world_size())]
+    return {
+        "pending": (pending, saver.pending), "step": saved.step, "bytes": of_ranks, "tensors": len(numbers),
+        "others": sum(not (number == 1).all() for number in numbers),
+    }  # fmt: skip
 
 
 def refused(folders: list[str], data: str) -> list[str]:
     """What is said on resuming from each checkpoint, in turn; "" where it is loaded."""
-    from model.loop import checkpoint
+    from model.loop.saving import checkpoint
     from reproducers.base.errors import PatchlaneError
 
     engine, found = started(data), []

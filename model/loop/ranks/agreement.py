@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+import torch
 import torch.distributed as dist
 
 from reproducers.base.errors import PatchlaneError
@@ -31,3 +32,10 @@ def every(work: Callable[[], T]) -> T:
 def first(work: Callable[[], T]) -> T | None:
     """``work()`` on rank 0, None elsewhere; all ranks call it. Its PatchlaneError is raised on all."""
     return every(work if dist.get_rank() == 0 else lambda: None)
+
+
+def anywhere(*flags: bool) -> list[bool]:
+    """Of each flag whether it is set on any rank. All ranks call it."""
+    raised = torch.tensor(flags, dtype=torch.float32, device=torch.cuda.current_device())
+    dist.all_reduce(raised, op=dist.ReduceOp.MAX)
+    return [bool(flag) for flag in raised.tolist()]

@@ -6,9 +6,6 @@ import signal
 from pathlib import Path
 from types import FrameType
 
-import torch
-import torch.distributed as dist
-
 FILE = "stop"  # in the run's folder; rank 0 looks for it after each step
 # SIGUSR1 is what schedulers send ahead of their time limit; torchrun kills its ranks 30 s after it hands on a SIGTERM,
 # which is less than a checkpoint of a large model takes.
@@ -20,21 +17,18 @@ class Stop:
 
     def __init__(self, folder: Path, first: bool) -> None:
         self.file = folder / FILE if first else None
-        self.asked = False
+        self.heard = False
         for number in SIGNALS:
             signal.signal(number, self._heard)
 
     def _heard(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
+        self.heard = True
 
     def forget(self) -> None:
         """Remove the file of a stop that an earlier run was asked for. Call it with the folder's lock held."""
         if self.file is not None:
             self.file.unlink(missing_ok=True)
 
-    def agreed(self) -> bool:
-        """Whether any rank was asked. All ranks call it after the same step, since all must end after it."""
-        asked = self.asked or (self.file is not None and self.file.exists())
-        flag = torch.tensor([float(asked)], device=torch.cuda.current_device())
-        dist.all_reduce(flag, op=dist.ReduceOp.MAX)
-        return bool(flag.item())
+    def asked(self) -> bool:
+        """Whether this rank was asked to stop."""
+        return self.heard or (self.file is not None and self.file.exists())

@@ -1,8 +1,8 @@
-"""Megatron's distributed checkpoints, made crash-safe: a folder appears by rename, whole or not at all.
+"""Megatron's distributed checkpoints, written beside the steps: a folder appears by rename, whole or not at all.
 
-``RUN/checkpoints/step_0000100/`` holds model, optimizer, schedule and, in its common part, the run's progress. Megatron
-hashes every file when it saves; the hashes are checked before any file is read, as some are pickles. Any data, expert
-or pipeline layout can load it.
+``RUN/checkpoints/step_0000100/`` holds model, optimizer, schedule and, in its common part, the run's progress. Each
+rank writes its share, by Megatron's fully parallel strategy, and hashes it; the hashes are checked before any file is
+read, as some are pickles. Any data, expert or pipeline layout can load it.
 """
 
 from __future__ import annotations
@@ -13,41 +13,105 @@ import logging
 import os
 import pickle
 import shutil
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from megatron.core import dist_checkpointing
+from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.core import CheckpointingException
+from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
+from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 from torch.distributed.checkpoint import CheckpointException
 
-from model.loop import sharded
 from model.loop.ranks import agreement
+from model.loop.saving import sharded
+from model.loop.saving.writing import THREADS, Writing
 from model.patched import seams
+from model.saved import reading, writing
 from model.saved.reading import complete, damage, name
 from model.step.engine import Engine
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import file_sha256
 
-logger = logging.getLogger("model.loop.checkpoint")
+logger = logging.getLogger("model.loop.saving.checkpoint")
 PARTIAL, DAMAGED = ".partial-", ".damaged-"
 
 
-def save(engine: Engine, folder: Path, step: int, progress: dict[str, Any], keep: int = 2) -> Path:
-    """Write step ``step`` with ``progress`` (plain values, equal on all ranks); all but the newest ``keep`` go.
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that has its name, and what it cost."""
 
-    All ranks call it. A kill at any moment leaves the older checkpoints and at most one partial folder. Where a rank
-    cannot write (a full disk), PatchlaneError on every rank; the older checkpoints stay, the partial folder goes.
+    path: Path
+    step: int
+    blocked: float  # seconds that the steps waited for its tensors to be in host memory
+    written: float  # seconds from its begin until this rank's files and digests were written
+    seconds: float  # from its begin until it had its name
+
+
+class Saver:
+    """Writes a run's checkpoints, one at a time, beside its steps. All ranks make one and call its methods.
+
+    A kill at any moment leaves the older checkpoints and at most one partial folder. Where a rank cannot write (a full
+    disk), ``begin`` or ``finish`` raises PatchlaneError on every rank; the older checkpoints stay, the partial folder
+    goes.
     """
-    partial, final = folder / (PARTIAL + name(step)), folder / name(step)
-    agreement.first(lambda: _begin(partial))
-    engine.gather()
-    state = sharded.state(engine, loading=False) | {"progress": progress}
-    seams.CHECKPOINT_QUEUE()
-    with _refused(partial):
-        dist_checkpointing.save(state, str(partial), content_metadata=sharded.CONTENT, verify_integrity=True)
-    agreement.first(lambda: _finish(partial, final, keep))
-    return final
+
+    def __init__(self, folder: Path, keep: int = 2) -> None:
+        """``keep``: all but so many of the newest go when a checkpoint has its name."""
+        self.folder, self.keep = folder, keep
+        self._strategy: FullyParallelSaveStrategyWrapper | None = None
+        self._writing: tuple[Writing, Path, int, float, float] | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether a checkpoint has been begun and not finished."""
+        return self._writing is not None
+
+    @property
+    def busy(self) -> bool:
+        """Whether this rank still writes."""
+        return self._writing is not None and self._writing[0].busy
+
+    def begin(self, engine: Engine, step: int, progress: dict[str, Any]) -> None:
+        """Copy step ``step`` with ``progress`` (plain values, equal on all ranks) to host memory; begin to write it."""
+        began = time.perf_counter()
+        partial = self.folder / (PARTIAL + name(step))
+        agreement.first(lambda: _begin(partial))
+        engine.gather()
+        seams.CHECKPOINT_QUEUE()
+        if self._strategy is None:
+            files = TorchDistSaveShardedStrategy(thread_count=THREADS)
+            self._strategy = FullyParallelSaveStrategyWrapper(files, parallel_state.get_data_parallel_group(), True)
+        state = sharded.state(engine) | {"progress": progress}
+        with _refused(partial):
+            request = dist_checkpointing.save(
+                state, str(partial), self._strategy, async_sharded_save=True, async_strategy="mcore",
+                content_metadata={**sharded.CONTENT},
+            )  # fmt: skip
+            begun = Writing(request, copies=engine.run.on_cpu)
+        self._writing = begun, partial, step, began, time.perf_counter() - began
+
+    def finish(self) -> Saved:
+        """Wait until all ranks have written, and give the checkpoint its name."""
+        assert self._writing is not None
+        (begun, partial, step, began, blocked), self._writing = self._writing, None
+        final, digests = self.folder / name(step), dict[str, str]()
+        with _refused(partial):
+            mine = begun.finish()
+        every: list[dict[str, str]] = [{}] * dist.get_world_size()
+        dist.all_gather_object(every, mine)
+        for of_rank in every:
+            digests |= of_rank
+        agreement.first(lambda: _finish(partial, final, self.keep, digests))
+        return Saved(final, step, blocked, begun.seconds, time.perf_counter() - began)
+
+    def save(self, engine: Engine, step: int, progress: dict[str, Any]) -> Saved:
+        """``begin`` and ``finish``."""
+        self.begin(engine, step, progress)
+        return self.finish()
 
 
 def _begin(partial: Path) -> None:
@@ -57,11 +121,16 @@ def _begin(partial: Path) -> None:
         partial.mkdir(parents=True)
 
 
-def _finish(partial: Path, final: Path, keep: int) -> None:
-    """Give a written checkpoint its name, and let the oldest go."""
+def _finish(partial: Path, final: Path, keep: int, digests: dict[str, str]) -> None:
+    """Give a written checkpoint its digests and its name, and let the oldest go.
+
+    ``digests``: of the ranks' files, which the ranks have synchronised; indices are written by now, and small.
+    """
     folder = final.parent
     with _refused(partial):
-        _sync(partial)
+        others = [path for path in partial.iterdir() if path.name not in digests]
+        writing.write_digests(partial, digests | {path.name: file_sha256(path) for path in others})
+        _sync(partial, [*others, partial / reading.DIGESTS])
         if final.exists():  # an earlier run got this far and resumed from before it
             final.replace(folder / (PARTIAL + "superseded-" + final.name))
         partial.replace(final)
@@ -98,12 +167,11 @@ def _cause(error: OSError | CheckpointException) -> str:
     return said[0] if said else "rank 0 says on which rank and why"
 
 
-def _sync(folder: Path) -> None:
+def _sync(folder: Path, paths: list[Path]) -> None:
     """Bytes on disk before the name is."""
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+    for path in paths:
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
     _sync_folder(folder)
 
 
@@ -128,12 +196,15 @@ def supersede(folder: Path) -> None:
 
 
 def verify(path: Path) -> None:
-    """Compare every file with its digest, on rank 0. All ranks call it; PatchlaneError on all when one is damaged."""
-    agreement.first(lambda: _compare(path))
+    """Compare every file with its digest, each rank some of them.
+
+    All ranks call it. Raises PatchlaneError on all when one is damaged.
+    """
+    agreement.every(lambda: _compare(path, dist.get_rank(), dist.get_world_size()))
 
 
-def _compare(path: Path) -> None:
-    if (error := damage(path)) is not None:
+def _compare(path: Path, rank: int, ranks: int) -> None:
+    if (error := damage(path, rank, ranks)) is not None:
         raise _damaged(path, error) from error
 
 
@@ -191,14 +262,22 @@ def progress(path: Path) -> dict[str, Any]:
 
 
 def load(engine: Engine, path: Path) -> None:
-    """Restore model, optimizer and schedule from what ``verify`` accepts. PatchlaneError when it cannot be read."""
-    wanted = sharded.state(engine, loading=True)
-    mine = sharded.settings(engine, wanted)
+    """Restore model, optimizer and schedule from what ``verify`` accepts.
+
+    Raises PatchlaneError when it cannot be read, or holds its optimizer in the format of before.
+    """
+    if dist_checkpointing.load_content_metadata(str(path)) != sharded.CONTENT:
+        raise PatchlaneError(
+            f"{path} holds its optimizer as an earlier version of this project wrote it",
+            f"python -m model.weights export {path} WEIGHTS, then python -m model.weights import WEIGHTS OUT: a run "
+            "with --out OUT begins with its weights",
+        )
+    wanted = sharded.wanted(engine)
     try:
         loaded = dist_checkpointing.load(wanted, str(path))
     except (CheckpointingException, OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise _damaged(path, error) from error
-    sharded.restore(engine, mine, loaded)
+    sharded.restore(engine, loaded)
 
 
 def load_weights(engine: Engine, path: Path) -> None:
