@@ -6,7 +6,7 @@ import collections
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -39,12 +39,13 @@ from model.step.measured.balance import Load
 from model.step.measured.diagnosis import Diagnoses, Diagnosis
 from model.step.network import Nam56r
 
+PHASES = ("before the first forward", "forward and backward", "gradients' reduction", "optimizer")
 SPARED = "_no_weight_decay"  # the attribute of a parameter that is not decayed
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a step measured, the same on every rank: losses in nats a token, gradient norm before clipping."""
+    """What a step measured, of all ranks but for ``phases``: losses in nats a token, gradient norm before clipping."""
 
     losses: dict[str, float]
     grad_norm: float
@@ -55,6 +56,7 @@ class Outcome:
     peaks_gib: list[float]  # of each rank; empty without a GPU
     diagnosis: Diagnosis | None = None  # None in most steps
     waits: collections.Counter[str] | None = None  # of the host for the GPU, by place; None where not counted
+    phases: dict[str, tuple[float, float | None]] = field(default_factory=dict)  # of this rank: host, and GPU if any
 
 
 class Engine:
@@ -163,12 +165,14 @@ class Engine:
             grad_norm = read.pop()
         losses, load, gib = dict(zip(("loss", *parts.NAMES), read, strict=False)), balance.load(read[4:7]), read[7:]
         skipped = not updated or not math.isfinite(grad_norm)
-        began, alone, reduced, optimized = clock.seconds()
+        on_device = clock.seconds()
+        began, alone, reduced, optimized = on_device
+        device = on_device if torch.cuda.is_available() else [None] * len(PHASES)
         self.diagnoses.pace.add(self.diagnoses.data_seconds, alone)
         diagnosis = self.diagnoses.read(values, float(grad_norm), updated) if values else None
         return Outcome(
             losses, float(grad_norm), learning_rate, skipped, (began + alone + reduced, optimized), load, gib,
-            diagnosis, waited,
+            diagnosis, waited, dict(zip(PHASES, zip(clock.host_seconds(), device, strict=True), strict=True)),
         )  # fmt: skip
 
     def _update(self, micro_losses: list[dict[str, Tensor]], biases: list[Tensor]) -> tuple[bool, Any]:
