@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+PHASES = ("before the first forward", "forward and backward", "gradients' reduction", "optimizer")  # of the engine
+
 
 class Clock:
     """``mark`` the points in order, then ask for ``seconds`` and ``host_seconds``."""

@@ -33,13 +33,12 @@ from model.layers.common.packed import packed
 from model.layers.common.paths import Path
 from model.step import late, overlap, waits
 from model.step import losses as parts
-from model.step.clock import Clock
+from model.step.clock import PHASES, Clock
 from model.step.measured import balance, peaks
 from model.step.measured.balance import Load
 from model.step.measured.diagnosis import Diagnoses, Diagnosis
 from model.step.network import Nam56r
 
-PHASES = ("before the first forward", "forward and backward", "gradients' reduction", "optimizer")
 SPARED = "_no_weight_decay"  # the attribute of a parameter that is not decayed
 
 
