@@ -83,15 +83,16 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def measure(
-    device: str = "cuda", timed: Callable[[Callable[[], object]], float] = seconds,
+    device: str | None = None, timed: Callable[[Callable[[], object]], float] = seconds,
     sizes: tuple[tuple[int, int, int], ...] = SIZES, copied: tuple[int, ...] = COPIED,
 ) -> Ceilings:  # fmt: skip
-    """Measure both; a size that memory has no room for is left out. It draws no number from the run's own generators.
+    """Measure both, on this process's GPU; a size that memory has no room for is left out.
 
-    The allocator keeps what it was given, as it keeps activations: the next step uses it again.
+    It draws no number from the run's own generators. The allocator keeps what it was given, for the next step.
     """
     import torch
 
+    device = device or f"cuda:{torch.cuda.current_device()}"
     products: list[Product] = []
     for rows, inner, columns in sizes:
         try:

@@ -83,3 +83,13 @@ def test_a_median_by_the_gpus_clock(monkeypatch):
     monkeypatch.setattr(ceilings, "REPEATS", 3)
     assert ceilings.seconds(run) == 0.003  # of 2, 3 and 4 ms: those before are warm-up
     assert ran == [0, 1, 2, 3, 4, "synchronized"]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_on_a_gpu():
+    state, held = torch.cuda.get_rng_state(), torch.cuda.memory_allocated()
+    found = measure()
+    assert found.skipped is None and len(found.products) == len(ceilings.SIZES)
+    assert found.copied.size == ceilings.COPIED[0] and min(found.flops_per_second, found.bytes_per_second) > 0
+    assert torch.equal(torch.cuda.get_rng_state(), state) and torch.cuda.memory_allocated() == held

@@ -57,6 +57,8 @@ def test_what_recompute_adds():
     added = again["matrix products"].flops - plain["matrix products"].flops
     ends = flops.mtp_projections(size) + flops.entrance(size) + 4 * size.hidden * size.vocab
     assert added == pytest.approx(plain["matrix products"].flops / 3 - 4096 * ends)
+    channels = size.layer_count * size.hidden + size.count("mamba3") * 2 * 128 * 8 * 4
+    assert again["norm"].moved - plain["norm"].moved == 4096 * channels * 2 * 2
     assert again["routing, sorting and indexing"].moved == 1.5 * plain["routing, sorting and indexing"].moved
 
 
