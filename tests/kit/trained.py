@@ -458,7 +458,7 @@ def saving(folder: str, data: str, saves: int) -> None:
 
 
 def begun(folder: str, data: str) -> dict[str, Any]:
-    """Begin a checkpoint of numbers that are all 1, make them 2, and finish it; what loading it gives, and its files."""
+    """Begin a checkpoint of numbers that are all 1, make them 2, finish it; what loading it gives, and its files."""
     import torch
     import torch.distributed as dist
 
