@@ -27,7 +27,7 @@ def minimal():
     """Two sequences, each for two experts of four: each is unbalanced (2), and both together are balanced (1)."""
     import torch
     from megatron.core import packed_seq_params, parallel_state
-    from megatron.core.models.gpt.moe_module_specs import get_moe_module_spec
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.transformer import TransformerConfig, transformer_layer
     from megatron.core.transformer.moe.moe_logging import get_moe_metrics_tracker
 
@@ -35,8 +35,8 @@ def minimal():
     parallel_state.initialize_model_parallel()
     sizes = {"num_layers": 1, "hidden_size": 2, "num_attention_heads": 1, "num_moe_experts": 4}
     loss = {"moe_router_load_balancing_type": "seq_aux_loss", "moe_aux_loss_coeff": 1.0}
-    parts = transformer_layer.TransformerLayerSubmodules(mlp=get_moe_module_spec(False, 4))
-    layer = transformer_layer.TransformerLayer(TransformerConfig(**sizes, **loss), parts).cuda()
+    config = TransformerConfig(**sizes, **loss, add_bias_linear=False)
+    layer = transformer_layer.TransformerLayer(config, get_gpt_layer_local_spec(4).submodules).cuda()
     layer.mlp.router.weight.data = 9 * torch.eye(2).repeat_interleave(2, 0).cuda()
     packed = packed_seq_params.PackedSeqParams("thd", *2 * [torch.tensor([0, 3, 6]).cuda()])
     layer._forward_mlp(torch.eye(2).cuda()[3 * [0] + 3 * [1], None], packed_seq_params=packed)
