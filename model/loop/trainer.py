@@ -34,6 +34,7 @@ from model.patched.proof import watching
 from model.patched.proof.watching import Coverage
 from model.profile import memory_snapshot
 from model.profile.profiling import Window
+from model.profile.work import Share
 from model.records import metrics, records
 from model.records.metrics import MetricsLog
 from model.records.records import Phases, Train, Valid
@@ -211,6 +212,8 @@ class Trainer:
             self.engine.counts_waits = self.step + 1 == self.plan.waits
             with refusals.within(self.step + 1), self._profiled(window), self.watch.step():
                 outcome = self.engine.step(batches)
+                if window is not None:
+                    window.took(loaded, outcome.phases, (batch.cu_seqlens.tolist() for batch in batches))
             spike = self.spikes.after(self.step + 1, outcome.losses["loss"], outcome.grad_norm)
             if self.engine.run.late_reads and spike is None:
                 refusals.norm(outcome.grad_norm, self.step + 1)
@@ -281,7 +284,19 @@ class Trainer:
         if not self.plan.profile:
             return None
         gather = self._gathered if self.place.size > 1 else None
-        return Window(*self.plan.profile, self.plan.folder, gather=gather, writes=self.place.first)
+        return Window(*self.plan.profile, self.plan.folder, gather=gather, writes=self.place.first, share=self._share())
+
+    def _share(self) -> Share | None:
+        """What this rank computes; None in fp32, whose products have other ceilings."""
+        recipe = self.plan.recipe
+        if not self.engine.run.bf16:
+            return None
+        layout = memory.Layout(
+            data=self.ranks, expert=recipe.expert_parallel, pipeline=recipe.pipeline_parallel,
+            micro_batch=recipe.micro_batch,
+        )  # fmt: skip
+        stage = parallel_state.get_pipeline_model_parallel_rank()
+        return Share(self.engine.size, layout, stage, self.engine.run.recompute)
 
     def _gathered(self, own: Any) -> list[Any]:
         """Every rank's ``own``, in rank order."""

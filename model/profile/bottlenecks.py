@@ -10,7 +10,10 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
 
+from model.profile import limits
+from model.profile.ceilings import Ceilings
 from model.profile.kernel_kinds import COMMUNICATION
+from model.profile.limits import Limit
 
 TOP = 30
 
@@ -36,17 +39,34 @@ class Cost(BaseModel):
     share: float
 
 
-class RankTime(BaseModel):
-    """Seconds of a step on one rank's GPU: in kernels that compute, in communication alone, in neither.
+class PhaseTime(BaseModel):
+    """Seconds a step of one phase on one rank: on the host, and from its first to its last work by the GPU's clock.
 
-    The rank that computes longest communicates least: the others wait for it in communication.
+    On a GPU the host only launches: it waits in the phase that reads what the GPU computed.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    computing: float
-    communicating: float
-    idle: float
+    name: str
+    host: float
+    device: float | None = None  # None without a GPU, and for what is the host's alone
+
+
+class RankTime(BaseModel):
+    """Seconds of a step on one rank's GPU: in kernels that compute, in communication alone, in neither.
+
+    The rank that computes longest communicates least: the others wait for it in communication. Its phases, its GPU's
+    ceilings and what each kind of work took against them are not in the oldest kept profiles.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    computing: float | None = None  # these three: None without a GPU
+    communicating: float | None = None
+    idle: float | None = None
+    phases: list[PhaseTime] = []
+    ceilings: Ceilings | None = None
+    limits: list[Limit] = []
 
 
 class Profile(BaseModel):
@@ -71,7 +91,7 @@ class Profile(BaseModel):
     idle: float | None = None
     longest_gap: float | None = None
     exposed_communication: float | None = None  # NCCL kernels while nothing else ran
-    ranks: list[RankTime] = []  # of each rank, in rank order, if there are several
+    ranks: list[RankTime] = []  # of each rank, in rank order; in older profiles only if there are several
 
     @property
     def own(self) -> RankTime | None:
@@ -160,7 +180,9 @@ def markdown(profile: Profile) -> str:
         lines.append(f"- GPU busy {p.busy * ms:.2f} ms ({p.busy / p.step_seconds:.1%}), idle {p.idle * ms:.2f} ms")
         lines.append(f"- longest gap between kernels: {(p.longest_gap or 0) * ms:.3f} ms")
         lines.append(f"- communication with nothing beside it: {(p.exposed_communication or 0) * ms:.2f} ms a step")
-    lines += _ranks(p.ranks)
+    lines += [*_ranks(p.ranks), *_phases(p.ranks), *_ceilings(p.ranks)]
+    if p.ranks and p.ranks[0].ceilings is not None:
+        lines += limits.markdown(p.ranks[0].limits, p.ranks[0].ceilings)
     lines += ["", "Shares are of the whole step; what overlaps counts twice.", ""]
     if p.busy is None:
         lines += [f"The {len(p.top)} costliest operators, each without those it calls:", "", *_table("operator", p.top)]
@@ -174,12 +196,62 @@ def _ranks(ranks: Sequence[RankTime]) -> list[str]:
     """A table of several ranks' times; nothing for a single rank."""
     if len(ranks) < 2:
         return []
-    lines = ["", "| rank | ms a step computing | in communication alone | idle |", "|---:|---:|---:|---:|"]
+    lines = []
+    if ranks[0].computing is not None:
+        lines += ["", "| rank | ms a step computing | in communication alone | idle |", "|---:|---:|---:|---:|"]
+    for number, rank in enumerate(ranks if lines else ()):
+        times = (rank.computing, rank.communicating, rank.idle)
+        lines.append(f"| {number} | " + " | ".join(f"{(time or 0.0) * 1e3:.1f}" for time in times) + " |")
+    return [*lines, "", "All else here is of rank 0, but for tables with a column of ranks."]
+
+
+def phase_rows(ranks: Sequence[RankTime]) -> list[tuple[str, ...]]:
+    """("rank", each phase), then a row a rank of "host, GPU" ms, or of the host's alone; empty without phases."""
+    if not ranks or not ranks[0].phases:
+        return []
+    rows: list[tuple[str, ...]] = [("rank", *(phase.name for phase in ranks[0].phases))]
     for number, rank in enumerate(ranks):
-        lines.append(
-            f"| {number} | {rank.computing * 1e3:.1f} | {rank.communicating * 1e3:.1f} | {rank.idle * 1e3:.1f} |"
+        cells = (
+            f"{phase.host * 1e3:.1f}" + ("" if phase.device is None else f", {phase.device * 1e3:.1f}")
+            for phase in rank.phases
         )
-    return [*lines, "", "All else here is of rank 0."]
+        rows.append((str(number), *cells))
+    return rows
+
+
+def ceiling_rows(ranks: Sequence[RankTime]) -> list[tuple[str, ...]]:
+    """A heading, then a row a rank: its ceilings, and what is counted of its work against the least time."""
+    if not any(rank.limits for rank in ranks):
+        return []
+    rows: list[tuple[str, ...]] = [("rank", "products, TFLOP/s", "copy, TB/s", "ms counted", "least ms", "ratio")]
+    for number, rank in enumerate(ranks):
+        ceilings, whole = rank.ceilings or Ceilings(), limits.total(rank.limits)
+        cells = [(ceilings.flops_per_second, 1e-12, ".1f"), (ceilings.bytes_per_second, 1e-12, ".2f")]
+        if whole is not None:
+            cells += [(whole.seconds, 1e3, ".1f"), (whole.least, 1e3, ".1f"), (whole.ratio, 1.0, ".2f")]
+        cells += [(None, 1.0, "")] * (len(rows[0]) - 1 - len(cells))
+        shown = (limits.NONE if value is None else f"{value * unit:{form}}" for value, unit, form in cells)
+        rows.append((str(number), *shown))
+    return rows
+
+
+PHASES = "Ms a step by phase, on the host and, after a comma, by the GPU's clock:"
+
+
+def _phases(ranks: Sequence[RankTime]) -> list[str]:
+    return _lines(phase_rows(ranks), ["", PHASES, ""])
+
+
+def _ceilings(ranks: Sequence[RankTime]) -> list[str]:
+    return _lines(ceiling_rows(ranks), [""]) if len(ranks) > 1 else []
+
+
+def _lines(rows: Sequence[Sequence[str]], before: list[str]) -> list[str]:
+    """A table whose first row is its heading, after ``before``; nothing without rows."""
+    if not rows:
+        return []
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return [*before, lines[0], "|" + "---:|" * len(rows[0]), *lines[1:]]
 
 
 def _overhead(profile: Profile) -> str:

@@ -3,7 +3,7 @@
 ``trace.json.gz`` opens at https://ui.perfetto.dev; ``profile.md`` and ``profile.json`` say where the time of a step
 goes: on CUDA by the kinds of its kernels, on a CPU by operator. A step outside the window costs one clock reading; the
 report compares a step inside with the steps before. Keep the window to a few steps: a trace grows by some 100,000
-events a step at full size.
+events a step at full size. After its last step each rank measures its GPU's ceilings, all at the same time.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ import contextlib
 import gc
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from model.profile import kernel_kinds
-from model.profile.bottlenecks import Profile, RankTime, Span, analyse, markdown
+from model.profile import ceilings, kernel_kinds, limits, work
+from model.profile.bottlenecks import PhaseTime, Profile, RankTime, Span, analyse, markdown
+from model.profile.ceilings import Ceilings
+from model.profile.work import Seen, Share
 from reproducers.base.files import replacing, write_atomic
 
+DATA, REST = "data", "all else"  # phases beside the engine's
 BETWEEN = "Python and all that is no operator"
 logger = logging.getLogger("model.profile.profiling")
 
@@ -29,17 +32,20 @@ class Window:
     """Steps ``first`` to ``last``, both included; wrap every step of the run in ``with window.step(number):``.
 
     ``result`` is the Profile once the window is over. Every rank has a window; ``gather`` gives it all ranks' times and
-    only the first rank ``writes``. Raises ValueError for an empty window.
+    only the first rank ``writes``. ``share``: what the rank computes; None for a run in fp32, for which the ceilings
+    are none. Raises ValueError for an empty window.
     """
 
     def __init__(
         self, first: int, last: int, run_dir: Path, cuda: bool | None = None,
-        gather: Callable[[RankTime], list[RankTime]] | None = None, writes: bool = True,
+        gather: Callable[[Any], list[Any]] | None = None, writes: bool = True, share: Share | None = None,
     ) -> None:  # fmt: skip
         if not 1 <= first <= last:
             raise ValueError(f"a window from step {first} to {last} holds no step")
         self.first, self.last, self.run_dir, self._cuda = first, last, run_dir, cuda
-        self._gather, self._writes = gather, writes
+        self._gather, self._writes, self._share = gather, writes, share
+        self._phases: dict[str, list[tuple[float, float | None]]] = {}  # of each step inside
+        self._seen = Seen()
         self.result: Profile | None = None
         self._before: collections.deque[float] = collections.deque(maxlen=10)
         self._ended: float | None = None
@@ -66,6 +72,19 @@ class Window:
             self._finish(number)
             gc.collect()  # events hold each other: later, each rank would drop them at its own step and all would wait
 
+    def took(
+        self, data: float, phases: Mapping[str, tuple[float, float | None]], documents: Iterable[Sequence[int]]
+    ) -> None:
+        """Within a step, at its end: the host's seconds for its data, each phase's on the host and on the GPU, and the
+        bounds of the documents in each micro-batch's stream. Nothing outside the window."""
+        if self._profiler is None:
+            return
+        for name, seconds in {DATA: (data, None), **phases}.items():
+            self._phases.setdefault(name, []).append(seconds)
+        for bounds in documents if self._share is not None else ():
+            assert self._share is not None
+            self._seen += self._share.seen(bounds)
+
     def _named(self, number: int) -> contextlib.AbstractContextManager[Any]:
         if self._profiler is None:
             return contextlib.nullcontext()
@@ -91,19 +110,55 @@ class Window:
         seconds = time.perf_counter() - self._began
         profiler, self._profiler = self._profiler, None
         profiler.stop()
+        reached = self._ceilings()  # at once, as warm as the steps left the GPU
         spans = gpu_spans(profiler.events()) if self._cuda else operator_spans(profiler.events())
         self.result = analyse(
             spans, kernel_kinds.kind if self._cuda else str, device=self._device(), first_step=self._entered,
             steps=number - self._entered + 1, seconds=seconds, before=list(self._before), timeline=bool(self._cuda),
         )  # fmt: skip
-        if self._gather is not None and self.result.own is not None:
-            self.result = self.result.model_copy(update={"ranks": self._gather(self.result.own)})
+        own = self._own(self.result, reached)
+        self.result = self.result.model_copy(update={"ranks": self._gather(own) if self._gather is not None else [own]})
         if not self._writes:
             return
         try:
             self._write(profiler, self.result)
         except OSError as error:  # a full disk must not end the run for a by-product
             logger.warning("the profile could not be written to %s: %s", self.run_dir, error)
+
+    def _ceilings(self) -> Ceilings:
+        """This GPU's, measured while all ranks measure theirs."""
+        if not self._cuda:
+            return Ceilings(skipped=ceilings.NO_GPU)
+        if self._share is None:
+            return Ceilings(skipped="the run is not of bf16")
+        if self._gather is not None:
+            self._gather(None)  # all meet
+        return ceilings.measure()
+
+    def _own(self, result: Profile, reached: Ceilings) -> RankTime:
+        """This rank's times, and what it did against its GPU's ceilings."""
+        own = (result.own or RankTime()).model_copy(
+            update={"phases": self._mean_phases(result.step_seconds, result.steps), "ceilings": reached}
+        )
+        if self._share is None or (reached.flops_per_second is None and reached.bytes_per_second is None):
+            return own
+        works = work.of(self._share, self._seen.over(result.steps))
+        took = {cost.name: cost.seconds for cost in result.kinds}
+        return own.model_copy(update={"limits": limits.limits(took, works, reached)})
+
+    def _mean_phases(self, step_seconds: float, steps: int) -> list[PhaseTime]:
+        """Means a step; all else is what the window took beyond them, without the first step's data, read before it."""
+        if not self._phases:
+            return []
+        means, host = [], 0.0
+        for name, seconds in self._phases.items():
+            on_device = [device for _, device in seconds if device is not None]
+            device = sum(on_device) / steps if on_device else None
+            means.append(PhaseTime(name=name, host=sum(took for took, _ in seconds) / steps, device=device))
+            host += sum(took for took, _ in (seconds[1:] if name == DATA else seconds)) / steps
+        devices = [phase.device for phase in means if phase.device is not None]
+        rest = max(0.0, step_seconds - sum(devices)) if devices else None
+        return [*means, PhaseTime(name=REST, host=max(0.0, step_seconds - host), device=rest)]
 
     def _write(self, profiler: Any, result: Profile) -> None:
         with replacing(self.run_dir / "trace.json.gz") as scratch:

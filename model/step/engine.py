@@ -6,7 +6,7 @@ import collections
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -33,7 +33,7 @@ from model.layers.common.packed import packed
 from model.layers.common.paths import Path
 from model.step import late, overlap, waits
 from model.step import losses as parts
-from model.step.clock import Clock
+from model.step.clock import PHASES, Clock
 from model.step.measured import balance, peaks
 from model.step.measured.balance import Load
 from model.step.measured.diagnosis import Diagnoses, Diagnosis
@@ -44,7 +44,7 @@ SPARED = "_no_weight_decay"  # the attribute of a parameter that is not decayed
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a step measured, the same on every rank: losses in nats a token, gradient norm before clipping."""
+    """What a step measured, of all ranks but for ``phases``: losses in nats a token, gradient norm before clipping."""
 
     losses: dict[str, float]
     grad_norm: float
@@ -55,6 +55,7 @@ class Outcome:
     peaks_gib: list[float]  # of each rank; empty without a GPU
     diagnosis: Diagnosis | None = None  # None in most steps
     waits: collections.Counter[str] | None = None  # of the host for the GPU, by place; None where not counted
+    phases: dict[str, tuple[float, float | None]] = field(default_factory=dict)  # of this rank: host, and GPU if any
 
 
 class Engine:
@@ -163,12 +164,14 @@ class Engine:
             grad_norm = read.pop()
         losses, load, gib = dict(zip(("loss", *parts.NAMES), read, strict=False)), balance.load(read[4:7]), read[7:]
         skipped = not updated or not math.isfinite(grad_norm)
-        began, alone, reduced, optimized = clock.seconds()
+        on_device = clock.seconds()
+        began, alone, reduced, optimized = on_device
+        device = on_device if torch.cuda.is_available() else [None] * len(PHASES)
         self.diagnoses.pace.add(self.diagnoses.data_seconds, alone)
         diagnosis = self.diagnoses.read(values, float(grad_norm), updated) if values else None
         return Outcome(
             losses, float(grad_norm), learning_rate, skipped, (began + alone + reduced, optimized), load, gib,
-            diagnosis, waited,
+            diagnosis, waited, dict(zip(PHASES, zip(clock.host_seconds(), device, strict=True), strict=True)),
         )  # fmt: skip
 
     def _update(self, micro_losses: list[dict[str, Tensor]], biases: list[Tensor]) -> tuple[bool, Any]:

@@ -13,6 +13,8 @@ from model.reports.report import rows, summarise
 from reproducers.base.errors import PatchlaneError
 from reproducers.record.schema import ROOT
 
+KEPT = ROOT / "receipts" / "train" / "1xh200_quarter_20261121"
+
 
 @pytest.fixture
 def run(tmp_path):
@@ -98,5 +100,8 @@ def test_the_command(run, tmp_path):
     assert table.returncode == 0 and "2,003" in table.stdout and "[run]" in table.stdout
     report = json.loads(call(run, "--warmup", 2, "--json").stdout, parse_constant=pytest.fail)
     assert report["tokens_per_s_per_gpu"] == 2003.0 and report["worst_grad_norm"] == "Infinity"
+    assert "limit" not in report
+    (run / "profile.json").write_bytes((KEPT / "profile.json").read_bytes())
+    assert "ceilings" in call(run).stdout and "limit" not in json.loads(call(run, "--json").stdout)
     lost = call(tmp_path / "nowhere")
     assert lost.returncode == 2 and "metrics.jsonl" in lost.stderr and "Traceback" not in lost.stderr

@@ -15,7 +15,10 @@ from model.definition import recipes
 from model.layers.common import paths
 from model.patched import seams
 from model.profile.bottlenecks import Profile
+from model.profile.ceilings import NO_GPU
+from model.profile.profiling import DATA, REST
 from model.records import history
+from model.step.clock import PHASES
 from reproducers.record.schema import ROOT
 
 pytestmark = [pytest.mark.upstream, pytest.mark.train]
@@ -181,6 +184,9 @@ def test_a_window_of_steps_is_profiled(unpatched):
     profile = Profile.model_validate_json((out / "profile.json").read_text())
     assert (profile.first_step, profile.steps) == (3, 2)
     assert profile.device == "CPU"
+    assert [phase.name for phase in profile.ranks[0].phases] == [DATA, *PHASES, REST]
+    assert all(phase.host > 0 and phase.device is None for phase in profile.ranks[0].phases)
+    assert (profile.ranks[0].ceilings.skipped, profile.ranks[0].limits) == (NO_GPU, [])
     assert "aten::" in (out / "profile.md").read_text()
     assert (out / "trace.json.gz").stat().st_size > 100_000
 

@@ -11,10 +11,14 @@ import pytest
 import torch
 from torch.autograd.profiler_util import FunctionEvent
 
+from model.definition.memory import Layout
+from model.definition.sizes import SIZES
 from model.profile import profiling
 from model.profile.bottlenecks import Profile, RankTime, Span, analyse, markdown
+from model.profile.ceilings import Ceilings, Copy, Product
 from model.profile.kernel_kinds import RULES, kind
-from model.profile.profiling import BETWEEN, Window, gpu_spans
+from model.profile.profiling import BETWEEN, DATA, REST, Window, gpu_spans
+from model.profile.work import Share, of
 
 NAMES = {
     "Mamba-3 MIMO fwd": "mamba_mimo_fwd_kernel_kernel",
@@ -201,15 +205,67 @@ def test_a_rank_that_is_not_the_first_measures_and_writes_nothing(tmp_path, trai
     assert window.result.steps == 2 and not (tmp_path / "run").exists()
 
 
-def test_ranks_times_are_gathered(tmp_path, monkeypatch):
+CEILINGS = Ceilings(
+    products=[Product(rows=1000, inner=1000, columns=1000, seconds=2e-6)], copied=Copy(size=2**30, seconds=0.0005)
+)
+TINY = Share(SIZES["nam56r_tiny"], Layout(data=2))
+
+
+@pytest.fixture
+def a_gpu(monkeypatch):
+    """A GPU whose kernels and ceilings are planted."""
     monkeypatch.setattr(profiling, "gpu_spans", lambda _: two_steps())
+    monkeypatch.setattr(profiling.ceilings, "measure", lambda: CEILINGS)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
-    window = Window(1, 1, tmp_path, cuda=True, gather=lambda own: [own, own])
+
+
+def test_ranks_times_are_gathered(tmp_path, a_gpu):
+    met = []
+
+    def gather(own):
+        met.append(own)
+        return [own, own]
+
+    window = Window(1, 2, tmp_path, cuda=True, gather=gather, share=TINY)
+    for number in (1, 2):
+        with window.step(number):
+            window.took(0.25, {"forward": (0.001, 0.5), "update": (0.002, 0.25)}, [[0, 5, 105]])
+    rank, again = window.result.ranks
+    assert met == [None, rank] and again == rank  # ranks meet before they measure, then tell
+    assert rank.computing == window.result.own.computing and rank.ceilings == CEILINGS
+    assert [(p.name, p.host, p.device) for p in rank.phases[:3]] == [
+        (DATA, 0.25, None), ("forward", 0.001, 0.5), ("update", 0.002, 0.25),
+    ]  # fmt: skip
+    (gemm,) = [limit for limit in rank.limits if limit.name == "matrix products"]
+    (counted,) = [work for work in of(TINY, TINY.seen([0, 5, 105])) if work.name == "matrix products"]
+    assert gemm.seconds == pytest.approx(40e-6) and gemm.least == pytest.approx(counted.flops / 1e15)
+    kept = Profile.model_validate_json((tmp_path / "profile.json").read_bytes())
+    assert kept.ranks == window.result.ranks
+    text = (tmp_path / "profile.md").read_text()
+    assert "| rank |" in text and "| 1.0, 500.0 |" in text and "| 1000.0 |" in text and "| matrix products |" in text
+
+
+def test_a_run_that_is_not_of_bf16_has_no_limits(tmp_path, a_gpu):
+    window = Window(1, 1, tmp_path, cuda=True)
     with window.step(1):
-        torch.ones(2)
-    assert window.result.ranks == [window.result.own] * 2
-    assert "| rank |" in (tmp_path / "profile.md").read_text()
+        window.took(0.5, {}, [[0, 5]])
+    (rank,) = window.result.ranks
+    assert rank.computing is not None and rank.ceilings.skipped and not rank.ceilings.products and not rank.limits
+    assert "matrix products" not in (tmp_path / "profile.md").read_text()
+
+
+def test_phases_of_a_rank(tmp_path):
+    """All else is what the window took beyond its phases; data of the first step are read before it."""
+    window = Window(2, 3, tmp_path)
+    for number in (1, 2, 3):
+        with window.step(number):
+            window.took(100.0 if number < 3 else 0.5, {"forward": (float(number), None)}, [])
+    data, forward, rest = window._mean_phases(step_seconds=5.0, steps=2)
+    assert (data.host, forward.host, rest.name, rest.host) == (50.25, 2.5, REST, 5.0 - 2.5 - 0.25)
+    assert window.result.ranks[0].phases[1] == forward and rest.device is None
+    window._phases["forward"] = [(1.0, 3.0), (1.0, 4.0)]
+    assert [phase.device for phase in window._mean_phases(5.0, 2)] == [None, 3.5, 1.5]
 
 
 def test_no_event_outlives_the_window(tmp_path, train):

@@ -35,4 +35,13 @@ def test_a_gpus_seconds_are_those_of_its_work():
 def test_one_mark_is_no_span():
     clock = Clock()
     clock.mark()
-    assert clock.seconds() == []
+    assert clock.seconds() == clock.host_seconds() == []
+
+
+def test_the_hosts_seconds_are_its_own(monkeypatch):
+    times = iter([1.0, 1.5, 3.5])
+    monkeypatch.setattr(time, "perf_counter", lambda: next(times))
+    clock = Clock()
+    for _ in range(3):
+        clock.mark()
+    assert clock.host_seconds() == [0.5, 2.0]
