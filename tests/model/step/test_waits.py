@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 import torch
+from data_kit import make_dataset
 
 from model.records import history
 from model.step import waits
@@ -62,8 +63,9 @@ def test_the_machinery_reads_nothing_of_a_step_that_reads_late(stack, text):
 @pytest.mark.gpu
 @pytest.mark.upstream
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_no_wait_between_a_steps_data_and_its_metrics(text, tmp_path):
-    command = [sys.executable, "-m", "model.train", *GPU.split(), "--data", str(text), "--out", str(tmp_path)]
+def test_no_wait_between_a_steps_data_and_its_metrics(tmp_path):
+    data = make_dataset(tmp_path, documents=80, longest=2000).folder  # more than the four rows of a step
+    command = [sys.executable, "-m", "model.train", *GPU.split(), "--data", str(data), "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode == 77:
         pytest.skip(done.stderr)
