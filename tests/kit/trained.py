@@ -283,18 +283,18 @@ def _engine(data: str, size: Any, options: dict[str, Any] | None = None, **chang
     )  # fmt: skip
 
 
-def gradients(data: str, micro_batch: int, accumulate: int, to: str = "") -> dict[str, float]:
-    """Losses and gradient norm of the first step of a size with two MTP depths and no loss of the routers.
+def gradients(data: str, micro_batch: int, accumulate: int, to: str = "", routers: float = 0.0) -> dict[str, float]:
+    """Losses and gradient norm of the first step of a size with two MTP depths.
 
     Sparse attention takes every key: of keys with equal scores it would take others in another layout. ``to``: a file
-    for {name: gradient}, of a single rank.
+    for {name: gradient}, of a single rank. ``routers``: the weight of the routers' loss.
     """
     import torch
 
     from model.definition.sizes import SIZES
 
     tiny = SIZES["nam56r_tiny"]
-    experts = tiny.experts.model_copy(update={"aux_loss_coeff": 0.0})
+    experts = tiny.experts.model_copy(update={"aux_loss_coeff": routers})
     indexer = tiny.indexer.model_copy(update={"topk": 64})
     size = tiny.model_copy(update={"experts": experts, "indexer": indexer, "mtp_depths": 2})
     engine, batches = _engine(data, size, bf16=False, clip=1e9, micro_batch=micro_batch)

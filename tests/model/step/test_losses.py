@@ -28,12 +28,22 @@ def uneven(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def even(tmp_path_factory):
+    """A dataset whose rows of 64 tokens are four documents of sixteen each."""
+    folder = tmp_path_factory.mktemp("even")
+    for number in range(80):
+        (folder / f"{number:02d}.py").write_text(f"x{number:02d} = {number * 7919 % 100:02d} + {number % 7}\n"[:15])
+    return build(TextFiles([folder]), BYTES, folder.parent / "even-set").folder
+
+
+@pytest.fixture(scope="module")
 def first_step(stack, uneven, tmp_path_factory):
     """(micro-batch, micro-batches, ranks) -> what ``trained.gradients`` gives on rank 0, and the gradients of one."""
 
-    def measure(rows, accumulate, world=1):
+    def measure(rows, accumulate, world=1, data=uneven, routers=0.0):
         file = tmp_path_factory.mktemp("gradients") / "named.pt" if world == 1 else ""
-        ended = [c.wait() for c in stack.ranks(world, "trained:gradients", str(uneven), rows, accumulate, str(file))]
+        given = (str(data), rows, accumulate, str(file), routers)
+        ended = [c.wait() for c in stack.ranks(world, "trained:gradients", *given)]
         assert [one.code for one in ended] == [0] * world, "\n".join(one.said for one in ended)
         return ended[0].value, torch.load(file) if file else None
 
@@ -46,11 +56,20 @@ def whole(first_step):
     return first_step(4, 1)
 
 
-def test_four_micro_batches_of_a_row_are_one_of_four(first_step, whole):
-    (want, one), (got, four) = whole, first_step(1, 4)
+def alike(first, second):
+    (want, one), (got, four) = first, second
     assert got == pytest.approx(want, rel=ROUNDING, abs=1e-8)
     errors = {name: float((four[name] - one[name]).norm() / (one[name].norm() + 1e-12)) for name in one}
     assert max(errors.values()) < 2e-5, max(errors.items(), key=lambda item: item[1])
+
+
+def test_four_micro_batches_of_a_row_are_one_of_four(first_step, whole):
+    alike(whole, first_step(1, 4))
+
+
+def test_the_routers_loss_is_of_documents_in_any_micro_batch(first_step, even):
+    """Rows have as many documents each; of the micro-batch as a whole the loss would be another."""
+    alike(first_step(4, 1, data=even, routers=1.0), first_step(1, 4, data=even, routers=1.0))
 
 
 @pytest.mark.parametrize(("rows", "accumulate"), [(2, 1), (1, 2)])
