@@ -8,6 +8,7 @@ from model.data.build import build
 from model.data.rows.loader import Loader
 from model.data.source.readers import TextFiles
 from model.data.stored.dataset import Dataset
+from model.patched import overlay, stacks
 
 pytestmark = pytest.mark.upstream
 ROUNDING = 2e-6  # sums of fp32 in another order
@@ -69,6 +70,8 @@ def test_four_micro_batches_of_a_row_are_one_of_four(first_step, whole):
 
 def test_the_routers_loss_is_of_documents_in_any_micro_batch(first_step, even):
     """Rows have as many documents each; of the micro-batch as a whole the loss would be another."""
+    if overlay.states()["pack39"] in stacks.UNPROVED:
+        pytest.skip("training leaves pack 39 out until its cuda lane has a receipt")
     alike(first_step(4, 1, data=even, routers=1.0), first_step(1, 4, data=even, routers=1.0))
 
 
