@@ -136,8 +136,8 @@ off on one to four GPUs stands before it.
 One run is scaled: `{SOURCE}`, two H200s. From its profile come the seconds of
 each kind of kernel on one rank; its own step comes back by construction. `model/plans/step.py` says how each kind is
 scaled to another size, layout and number of rows, and `model/plans/links.py` how communication is added: the volumes of
-`python -m model.describe` over rates of links. One rule, that M²RNN takes no longer with more rows, was chosen with the
-four-GPU profiles in view; none of the others was.
+`python -m model.describe` over rates of links. That M²RNN takes no longer with more rows was chosen
+with the four-GPU profiles in view; the other rules follow from the work that is counted.
 
 **Left out**, and all of it makes a step longer: the wait for the slowest rank and for the one with the fullest experts,
 beyond what the measured rates hold; gathers of token counts; a micro-batch so small that the host launches more slowly

@@ -75,6 +75,12 @@ def test_another_size_scales_each_kind_by_its_own_work(source):
     assert found["GEMM"] / 0.4 == pytest.approx(found["grouped GEMM"] / 0.08)
 
 
+def test_mambas_small_kernels_go_by_its_layers_and_heads(tmp_path):
+    source = measured.read(keep(tmp_path / "b", profiled=profile(KINDS | {"Mamba-3 other": 0.020}, links=LINKS)))
+    found = predicted(source, size=SIZES["nam56r_quarter"]).kinds["Mamba-3 other"]
+    assert found == pytest.approx(0.020 * (3 * 112) / (13 * 128))
+
+
 def test_overlap_hides_what_it_can(source):
     grads = predicted(source, overlap_grads=True)
     assert (grads.parts[GRADIENTS], grads.hidden[GRADIENTS]) == (0, pytest.approx(0.04))
