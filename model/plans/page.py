@@ -144,10 +144,10 @@ beyond what the measured rates hold; gathers of token counts; a micro-batch so s
 than the GPU works; kernels that communication beside them slows down; latency of rings over many ranks; traffic of
 others on the network; data, file system, checkpoints, evaluation.
 
-A prediction of any layout from any profiled run, a second one for the rates that the first one lacks:
+A prediction of any layout from any profiled run, with a second one for the rates that the first one lacks; options
+`--link-between-hosts`, `--gpus-per-host`, `--accumulate`, `--overlap-grads` and `--overlap-weights` change it:
 
-    python -m model.describe nam56r_wide --dp 64 --ep 8 --micro-batch 4 --overlap-grads --link-between-hosts 40 \\
-        --plan {SOURCE} --plan {TOKENS_OF_FOUR}
+    python -m model.describe nam56r_wide --dp 64 --ep 8 --micro-batch 4 --plan {SOURCE} --plan {TOKENS_OF_FOUR}
 """
 
 
