@@ -1,9 +1,10 @@
 """``python -m model.describe nam56r``: layer map, parameters by part, FLOPs by both formulas, memory and traffic of
-each rank."""
+each rank; with ``--plan`` a step's time, predicted from a kept run."""
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,6 +13,9 @@ from rich.console import Console
 from model.definition.memory import Layout
 from model.definition.recipes import RECIPES
 from model.definition.sizes import SIZES, named
+from model.definition.traffic import GB
+from model.plans import tables as plans
+from model.plans.links import NAMEPLATE, Hosts
 from model.reports import page
 from model.reports.description import flops_table, layer_map, memory_table, parameter_table, traffic_table
 from reproducers.base.cli import guarded
@@ -28,19 +32,36 @@ def main(
     pp: Annotated[int, typer.Option(min=1, help="pipeline stages")] = 1,
     micro_batch: Annotated[int, typer.Option(min=1, help="rows of a micro-batch")] = 1,
     sequence: Annotated[int | None, typer.Option(min=16, help="tokens of a row, for the memory")] = None,
+    accumulate: Annotated[int, typer.Option(min=1, help="micro-batches a step, for --plan")] = 1,
+    plan: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="predict a step's time from this profiled run, a folder or a name in receipts/train; again: "
+            "another one for rates that the first one lacks"
+        ),
+    ] = None,
+    link_between_hosts: Annotated[
+        float, typer.Option(min=0.001, help="GB/s that a GPU sends to other hosts; the default is a nameplate's")
+    ] = NAMEPLATE,
+    gpus_per_host: Annotated[int, typer.Option(min=1, help="for --plan")] = 8,
+    overlap_grads: Annotated[bool, typer.Option("--overlap-grads", help="as model.train's, for --plan")] = False,
+    overlap_weights: Annotated[bool, typer.Option("--overlap-weights", help="as model.train's, for --plan")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="print Markdown: docs/nam56r.md")] = False,
 ) -> None:
     """Print all that follows from a size's definition, for the options' layout or for that of the recipe named SIZE."""
     recipe, console = RECIPES.get(size), Console(width=None if sys.stdout.isatty() else 160)
     if recipe is not None:
         size, ep, pp, micro_batch = recipe.size, recipe.expert_parallel, recipe.pipeline_parallel, recipe.micro_batch
-        dp = recipe.ranks // pp
+        dp, accumulate = recipe.ranks // pp, recipe.accumulate
         console.print(f"recipe {recipe.name}: {recipe.verified or 'planned; no run of it is claimed'}")
     chosen = named(size)
     try:
         layout = Layout(dp, ep, pp, micro_batch)
         tables = [layer_map(chosen), parameter_table(chosen), flops_table(chosen)]
         tables += [memory_table(chosen, layout, sequence), traffic_table(chosen, layout, sequence)]
+        if plan:
+            hosts, overlap = Hosts(gpus_per_host, link_between_hosts * GB), (overlap_grads, overlap_weights)
+            tables.append(plans.planned(plan, chosen, layout, hosts, sequence, accumulate, *overlap))
     except ValueError as error:
         raise PatchlaneError(str(error), "python -m model.describe SIZE --dp N --ep DIVISOR --pp STAGES") from error
     if markdown:
@@ -48,6 +69,12 @@ def main(
             f"python -m model.describe {size} --dp {dp} --ep {ep} --pp {pp} --micro-batch {micro_batch} --markdown"
         )
         command += f" --sequence {sequence}" if sequence else ""
+        for run in plan or ():
+            command += f" --plan {run}"
+        if plan:
+            command += f" --accumulate {accumulate} --link-between-hosts {link_between_hosts:g}"
+            command += f" --gpus-per-host {gpus_per_host}" + " --overlap-grads" * overlap_grads
+            command += " --overlap-weights" * overlap_weights
         print(page.page(command, tables), end="")
         return
     for table in tables:

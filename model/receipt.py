@@ -1,7 +1,7 @@
 """``python -m model.receipt keep RUN NAME``: keep a training run's files under ``receipts/train/NAME`` with digests.
 
 ``check`` compares every kept run with its digests, and its summary with its records. ``table`` prints all runs as the
-page ``docs/benchmarks.md``.
+page ``docs/benchmarks.md``; ``plan`` predictions beside them, and the plan for more GPUs, as ``docs/plan.md``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from model.plans import page
 from model.reports import benchmarks
 from model.reports.kept import KEPT, faults, keep
 from reproducers.base.cli import guarded
@@ -42,6 +43,12 @@ def check() -> None:
 def table() -> None:
     """Print docs/benchmarks.md: a row of figures for every kept run."""
     print(benchmarks.page(KEPT), end="")
+
+
+@app.command()
+def plan() -> None:
+    """Print docs/plan.md: steps predicted from one kept run, beside those of the others, and for 64 and 512 GPUs."""
+    print(page.page(KEPT), end="")
 
 
 if __name__ == "__main__":

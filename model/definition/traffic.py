@@ -17,9 +17,8 @@ def volumes(
     bf16. A token goes to its top experts and back, in the forward and in the backward pass; experts are taken as evenly
     chosen. Counts, losses and norms are left out, as are the copies of tied embeddings' gradients between stages.
     """
-    dense, experts = stage_parameters(size, layout, stage)
     tokens = layout.micro_batch * accumulate * (sequence or size.sequence)
-    parameters = dense * _others(layout.data) + experts * _others(layout.data // layout.expert)
+    parameters = sum(shared(size, layout, stage))
     routers = sum(layer.kind == "moe" for layer in stages(size, layout)[stage])
     each = tokens * size.experts.topk * size.hidden * BF16 * _others(layout.expert) * routers
     neighbours = (stage > 0) + (stage < layout.pipeline - 1)  # gradients to the one before, activations to the next
@@ -30,6 +29,12 @@ def volumes(
         "tokens from experts, all-to-all": 2 * each,
         "pipeline, send": BF16 * tokens * size.hidden * neighbours,
     }
+
+
+def shared(size: Size, layout: Layout, stage: int = 0) -> tuple[float, float]:
+    """(dense, routed-expert) parameters whose gradients a rank sends: experts are shared by fewer ranks."""
+    dense, experts = stage_parameters(size, layout, stage)
+    return dense * _others(layout.data), experts * _others(layout.data // layout.expert)
 
 
 def _others(ranks: int) -> float:

@@ -1,0 +1,1 @@
+"""Steps of layouts that nobody ran, predicted from kept runs."""
