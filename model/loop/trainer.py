@@ -82,7 +82,7 @@ class Trainer:
         self.spikes = spikes.Spikes(recipe)
         if recipe.on_spike == "skip":
             engine.refuses = self.spikes.refuses
-        self.saver = checkpoint.Saver(self.checkpoints, recipe.keep)
+        self.saver = checkpoint.Saver(self.checkpoints, recipe.keep, engine.run.wait_limit)
         self.slow = pace.Slow()
         self.covered = False
         self.passed_over: dict[str, str] = {}  # damaged checkpoints that are newer than the one resumed: why
@@ -158,12 +158,20 @@ class Trainer:
         layout = f"micro-batch {self.plan.recipe.micro_batch} x {self.sequence}"
         with memory_snapshot.guard(self.plan.folder, layout, self.place.rank):
             if not self.place.first:
-                self._steps(None, None)
+                self._ended(None, None)
                 return
             sinks = open_sinks(self.plan.folder, self.step, self.plan.wandb)
             with MetricsLog(self.plan.folder, self.step, sinks, held) as log, self._line() as line:
                 self._opening(log)
-                self._steps(log, line)
+                self._ended(log, line)
+
+    def _ended(self, log: MetricsLog | None, line: ProgressLine | None) -> None:
+        """Take the steps; a checkpoint that is being written as one of them fails is finished first."""
+        try:
+            self._steps(log, line)
+        except Exception:
+            self.saver.wait()
+            raise
 
     def _line(self) -> ProgressLine:
         return ProgressLine(self.plan.recipe.steps)

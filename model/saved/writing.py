@@ -17,7 +17,6 @@ from model.saved import reading
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import file_sha256
 
-# of core_v0.19.0: dist_checkpointing/core.py and, for the digests, serialization.py
 METADATA = {"sharded_backend": "torch_dist", "sharded_backend_version": 1}
 
 
@@ -27,6 +26,11 @@ def _packed(value: Any) -> io.BytesIO:
     torch.save(value, held)
     held.seek(0)
     return held
+
+
+def write_metadata(path: Path) -> None:
+    """Write which format a checkpoint has, as Megatron does (dist_checkpointing/core.py @ core_v0.19.0)."""
+    (path / "metadata.json").write_text(json.dumps(METADATA))
 
 
 def write_digests(path: Path, digests: dict[str, str]) -> None:
@@ -46,7 +50,7 @@ def write(path: Path, tensors: dict[str, Tensor], progress: dict[str, Any]) -> P
                 storage_writer=FileSystemWriter(partial),
                 no_dist=True,
             )
-        (partial / "metadata.json").write_text(json.dumps(METADATA))
+        write_metadata(partial)
         write_digests(partial, {file.name: file_sha256(file) for file in sorted(partial.iterdir())})
         partial.rename(path)
     except OSError as error:

@@ -72,6 +72,35 @@ def _word(shared: dist.Store, key: str) -> str:
     return str(shared.get(key).decode()) if shared.check([key]) else ""
 
 
+def tell(key: str, value: bytes) -> None:
+    """Leave ``value`` for another rank. Raises PatchlaneError if the process that holds the keys has ended."""
+    import torch.distributed as dist
+
+    assert _store is not None
+    try:
+        _store.set(key, value)
+    except dist.DistError as error:
+        raise PatchlaneError("another rank ended", f"read its output; {RESUME}") from error
+
+
+def told(key: str, rank: int, limit_s: float) -> bytes:
+    """What ``rank`` told under ``key``, once. Raises PatchlaneError where it has not within ``limit_s`` seconds."""
+    import torch.distributed as dist
+
+    assert _store is not None
+    ends = time.monotonic() + limit_s
+    try:
+        while not _store.check([key]):
+            if time.monotonic() > ends:
+                raise PatchlaneError(f"rank {rank} told nothing within {limit_s:g} s", f"read its output; {RESUME}")
+            time.sleep(0.05)
+        value: bytes = _store.get(key)
+        _store.delete_key(key)
+    except dist.DistError as error:
+        raise PatchlaneError("another rank ended", f"read its output; {RESUME}") from error
+    return value
+
+
 @contextlib.contextmanager
 def kept(limit_s: float, step: Callable[[], int] = lambda: 0) -> Iterator[None]:
     """Turn what a rank meets when another is not there into PatchlaneErrors.

@@ -13,6 +13,7 @@ import logging
 import os
 import pickle
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,14 +24,13 @@ import torch.distributed as dist
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.core import CheckpointingException
 from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
-from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
-from torch.distributed.checkpoint import CheckpointException
 
-from model.loop.ranks import agreement
-from model.loop.saving import sharded
-from model.loop.saving.writing import THREADS, Writing
+from model.loop.ranks import agreement, meeting
+from model.loop.saving import sharded, writing
+from model.loop.saving.writing import Files
 from model.patched import seams
-from model.saved import reading, writing
+from model.saved import reading
+from model.saved import writing as on_disk
 from model.saved.reading import complete, damage, name
 from model.step.engine import Engine
 from reproducers.base.errors import PatchlaneError
@@ -38,6 +38,7 @@ from reproducers.base.files import file_sha256
 
 logger = logging.getLogger("model.loop.saving.checkpoint")
 PARTIAL, DAMAGED = ".partial-", ".damaged-"
+FAILED = 120.0  # seconds that a run whose steps have failed waits for the checkpoint that is being written
 
 
 @dataclass(frozen=True)
@@ -54,26 +55,29 @@ class Saved:
 class Saver:
     """Writes a run's checkpoints, one at a time, beside its steps. All ranks make one and call its methods.
 
-    A kill at any moment leaves the older checkpoints and at most one partial folder. Where a rank cannot write (a full
-    disk), ``begin`` or ``finish`` raises PatchlaneError on every rank; the older checkpoints stay, the partial folder
-    goes.
+    Ranks tell each other by the store that they met through, so that a checkpoint gets its name whatever the steps do,
+    as long as the processes live. A kill at any moment leaves the older checkpoints and at most one partial folder.
+    Where a rank cannot write (a full disk), ``begin`` or ``finish`` raises PatchlaneError on every rank; the older
+    checkpoints stay, the partial folder goes.
     """
 
-    def __init__(self, folder: Path, keep: int = 2) -> None:
-        """``keep``: all but so many of the newest go when a checkpoint has its name."""
-        self.folder, self.keep = folder, keep
+    def __init__(self, folder: Path, keep: int = 2, wait_limit: float = 1200.0) -> None:
+        """``keep``: all but so many of the newest go when a checkpoint has its name. ``wait_limit``: seconds that
+        rank 0 waits for another one's share."""
+        self.folder, self.keep, self.wait_limit = folder, keep, wait_limit
         self._strategy: FullyParallelSaveStrategyWrapper | None = None
-        self._writing: tuple[Writing, Path, int, float, float] | None = None
+        self._number = 0
+        self._job: _Job | None = None
 
     @property
     def pending(self) -> bool:
         """Whether a checkpoint has been begun and not finished."""
-        return self._writing is not None
+        return self._job is not None
 
     @property
     def busy(self) -> bool:
-        """Whether this rank still writes."""
-        return self._writing is not None and self._writing[0].busy
+        """Whether this rank still writes or, on rank 0, waits for the others' shares."""
+        return self._job is not None and self._job.thread is not None and self._job.thread.is_alive()
 
     def begin(self, engine: Engine, step: int, progress: dict[str, Any]) -> None:
         """Copy step ``step`` with ``progress`` (plain values, equal on all ranks) to host memory; begin to write it."""
@@ -83,35 +87,89 @@ class Saver:
         engine.gather()
         seams.CHECKPOINT_QUEUE()
         if self._strategy is None:
-            files = TorchDistSaveShardedStrategy(thread_count=THREADS)
-            self._strategy = FullyParallelSaveStrategyWrapper(files, parallel_state.get_data_parallel_group(), True)
+            self._strategy = FullyParallelSaveStrategyWrapper(Files(), parallel_state.get_data_parallel_group(), True)
         state = sharded.state(engine) | {"progress": progress}
-        with _refused(partial):
-            request = dist_checkpointing.save(
-                state, str(partial), self._strategy, async_sharded_save=True, async_strategy="mcore",
-                content_metadata={**sharded.CONTENT},
-            )  # fmt: skip
-            begun = Writing(request, copies=engine.run.on_cpu)
-        self._writing = begun, partial, step, began, time.perf_counter() - began
+        request = dist_checkpointing.save(
+            state, str(partial), self._strategy, async_sharded_save=True, async_strategy="mcore",
+            content_metadata={**sharded.CONTENT},
+        )  # fmt: skip
+        buckets, files = writing.staged(request, copies=engine.run.on_cpu), self._strategy.base_strategy
+        self._number += 1
+        job = _Job(partial, self.folder / name(step), step, self._number, began, files.writer, files.metadata)
+        job.blocked = time.perf_counter() - began
+        job.thread = threading.Thread(target=self._write, args=(job, request, buckets), name="checkpoint", daemon=True)
+        self._job = job
+        job.thread.start()
+
+    def _write(self, job: _Job, request: Any, buckets: list[Any]) -> None:
+        part = writing.written(request, job.writer, buckets)
+        job.written = time.perf_counter() - job.began
+        try:
+            meeting.tell(f"{job.key}/{dist.get_rank()}", pickle.dumps(part))
+            if dist.get_rank() == 0:
+                self._name(job)
+        except PatchlaneError as refusal:
+            job.refusal = refusal
+        job.seconds = time.perf_counter() - job.began
+
+    def _name(self, job: _Job) -> None:
+        """On rank 0: once every rank has told of its share, write the indices and give the checkpoint its name."""
+        parts = [
+            pickle.loads(meeting.told(f"{job.key}/{rank}", rank, self.wait_limit))
+            for rank in range(dist.get_world_size())
+        ]
+        with _refused(job.partial):
+            for rank, part in enumerate(parts):
+                if part.failure:
+                    raise OSError(f"rank {rank}: {part.failure}")
+            job.writer.finish(job.metadata, [part.results for part in parts])
+            on_disk.write_metadata(job.partial)
+            _finish(job.partial, job.final, self.keep, {k: v for part in parts for k, v in part.digests.items()})
+
+    def wait(self) -> None:
+        """Where the steps have failed: let this rank end its share and, on rank 0, name the checkpoint if all can."""
+        if self._job is not None and self._job.thread is not None:
+            self._job.thread.join(FAILED)
 
     def finish(self) -> Saved:
-        """Wait until all ranks have written, and give the checkpoint its name."""
-        assert self._writing is not None
-        (begun, partial, step, began, blocked), self._writing = self._writing, None
-        final, digests = self.folder / name(step), dict[str, str]()
-        with _refused(partial):
-            mine = begun.finish()
-        every: list[dict[str, str]] = [{}] * dist.get_world_size()
-        dist.all_gather_object(every, mine)
-        for of_rank in every:
-            digests |= of_rank
-        agreement.first(lambda: _finish(partial, final, self.keep, digests))
-        return Saved(final, step, blocked, begun.seconds, time.perf_counter() - began)
+        """Wait until the checkpoint has its name."""
+        job, self._job = self._job, None
+        assert job is not None and job.thread is not None
+        job.thread.join()
+        agreement.every(job.check)
+        return Saved(job.final, job.step, job.blocked, job.written, job.seconds)
 
     def save(self, engine: Engine, step: int, progress: dict[str, Any]) -> Saved:
         """``begin`` and ``finish``."""
         self.begin(engine, step, progress)
         return self.finish()
+
+
+@dataclass
+class _Job:
+    """A checkpoint that is being written. ``metadata``: on rank 0, of all ranks' pieces."""
+
+    partial: Path
+    final: Path
+    step: int
+    number: int  # of this run's saves: it may come to a step again
+    began: float
+    writer: Any
+    metadata: Any
+    thread: threading.Thread | None = None
+    blocked: float = 0.0
+    written: float = 0.0
+    seconds: float = 0.0
+    refusal: PatchlaneError | None = None
+
+    @property
+    def key(self) -> str:
+        """Of what ranks tell each other."""
+        return f"checkpoint/{self.number}"
+
+    def check(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
 
 
 def _begin(partial: Path) -> None:
@@ -129,7 +187,7 @@ def _finish(partial: Path, final: Path, keep: int, digests: dict[str, str]) -> N
     folder = final.parent
     with _refused(partial):
         others = [path for path in partial.iterdir() if path.name not in digests]
-        writing.write_digests(partial, digests | {path.name: file_sha256(path) for path in others})
+        on_disk.write_digests(partial, digests | {path.name: file_sha256(path) for path in others})
         _sync(partial, [*others, partial / reading.DIGESTS])
         if final.exists():  # an earlier run got this far and resumed from before it
             final.replace(folder / (PARTIAL + "superseded-" + final.name))
@@ -142,29 +200,16 @@ def _finish(partial: Path, final: Path, keep: int, digests: dict[str, str]) -> N
 
 @contextlib.contextmanager
 def _refused(partial: Path) -> Iterator[None]:
-    """Turn a refusal to write into a PatchlaneError, and remove what was written by then.
-
-    Megatron hands what any rank met while it wrote tensors to rank 0 and raises CheckpointException on all; what rank 0
-    meets alone (indices and digests, written last) is an OSError there, and the others learn of it as it ends.
-    """
+    """Turn a refusal to write into a PatchlaneError, and remove what was written by then. On rank 0."""
     try:
         yield
-    except (OSError, CheckpointException) as error:
-        if dist.get_rank() == 0:
-            shutil.rmtree(partial, ignore_errors=True)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
         free = shutil.disk_usage(partial.parents[1]).free >> 20
-        said = f"{partial.name.removeprefix(PARTIAL)} cannot be written, {free} MiB are free: {_cause(error)}"
+        cause = error.strerror or str(error)
+        said = f"{partial.name.removeprefix(PARTIAL)} cannot be written, {free} MiB are free: {cause}"
         remedy = f"make room in {partial.parent}, then the same command goes on from the last checkpoint"
         raise PatchlaneError(said, remedy) from error
-
-
-def _cause(error: OSError | CheckpointException) -> str:
-    """One line; of a failure on several ranks the first. Only rank 0 is told what it was."""
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
-    failures = error.failures
-    said = [f"rank {rank}: {str(failure).splitlines()[0]}" for rank, (failure, _) in sorted(failures.items())]
-    return said[0] if said else "rank 0 says on which rank and why"
 
 
 def _sync(folder: Path, paths: list[Path]) -> None:

@@ -1,74 +1,75 @@
-"""Megatron's checkpoint writer beside the steps: tensors are copied to host memory, then a thread writes the files.
+"""A rank's share of a checkpoint, written in a thread beside the steps.
 
 Megatron has two callers for what ``dist_checkpointing.save`` leaves to be done (strategies/async_utils.py @
 core_v0.19.0): one forks a process that holds the GPU and NCCL's threads, the other hands GPU memory to a process of its
-own. Writing and digests leave Python's lock, so a thread is enough, and it ends with its rank.
+own; and both leave indices and names to collectives of the training threads, which a run that fails does not reach.
+Writing and digests leave Python's lock, so a thread is enough, and it ends with its rank.
 """
 
 from __future__ import annotations
 
-import threading
-import time
+import itertools
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from megatron.core.dist_checkpointing.strategies.async_utils import AsyncRequest
+from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
 
 from reproducers.base.files import file_sha256
 
 THREADS = 4  # files of a rank, each with a thread that writes it; processors are the steps' too
 
 
-class Writing:
-    """What this rank writes of one checkpoint, from the moment on that it is made."""
+class Files(TorchDistSaveShardedStrategy):  # type: ignore[misc]
+    """Megatron's strategy, which keeps what the indices are made of: its writer, and on rank 0 the global metadata."""
 
-    def __init__(self, request: AsyncRequest, copies: bool) -> None:
-        """``copies``: the tensors are in host memory as they are, and have to be copied before a step changes them."""
-        self._request, self._began = request, time.perf_counter()
-        self._digests: dict[str, str] = {}
-        self._failure: Exception | None = None
-        self.seconds = 0.0
-        staged = request.preload_fn() if request.preload_fn else []  # None where this rank has nothing to write
-        staged = _copied(staged) if copies else staged
-        self._thread = threading.Thread(target=self._write, args=(staged,), name="checkpoint", daemon=True)
-        self._thread.start()
+    def __init__(self) -> None:
+        super().__init__(thread_count=THREADS)
+        self.writer: Any = None
+        self.metadata: Any = None
 
-    def _write(self, staged: list[Any]) -> None:
-        try:
-            if staged:
-                rank, _, results = self._request.async_fn_args
-                self._request.async_fn(rank, staged, results)
-            paths = [Path(path) for path, *_ in staged]
-            with ThreadPoolExecutor(THREADS) as pool:
-                self._digests = dict(zip((path.name for path in paths), pool.map(file_sha256, paths), strict=True))
-        except Exception as error:  # raised where all ranks hear of it
-            self._failure = error
-        self.seconds = time.perf_counter() - self._began
-
-    @property
-    def busy(self) -> bool:
-        return self._thread.is_alive()
-
-    def finish(self) -> dict[str, str]:
-        """Wait for the files, and write the indices over all ranks; {file of this rank: its SHA-256}.
-
-        All ranks call it. Raises CheckpointException on all where one failed.
-        """
-        self._thread.join()
-        if self._failure is not None:
-            *_, results = self._request.async_fn_args
-            while not results.empty():
-                results.get_nowait()
-            results.put(self._failure)  # Megatron takes it from there to rank 0
-        for finalize in self._request.finalize_fns:
-            finalize()
-        return self._digests
+    def _get_save_and_finalize_callbacks(self, writer: Any, planned: Any, async_strategy: str) -> Any:
+        self.writer, (_, self.metadata, _) = writer, planned
+        return super()._get_save_and_finalize_callbacks(writer, planned, async_strategy)
 
 
-def _copied(buckets: list[Any]) -> list[Any]:
-    """Megatron's lists of what goes into each file, with copies of the tensors."""
+@dataclass(frozen=True)
+class Part:
+    """What a rank wrote: where each piece lies, by torch's ``WriteResult``, and {file: SHA-256}; or why it did not."""
+
+    results: list[Any] = field(default_factory=list)
+    digests: dict[str, str] = field(default_factory=dict)
+    failure: str = ""
+
+
+def staged(request: Any, copies: bool) -> list[Any]:
+    """Megatron's lists of what goes into each file, tensors in host memory where no step changes them.
+
+    ``copies``: they are in host memory as they are, and are copied. A rank with nothing to write has no list.
+    """
+    buckets: list[Any] = request.preload_fn() if request.preload_fn else []
+    if not copies:
+        return buckets
     return [
         (path, key, (plain, [(item, tensor.clone()) for item, tensor in tensors]))
         for path, key, (plain, tensors) in buckets
     ]
+
+
+def written(request: Any, writer: Any, buckets: list[Any]) -> Part:
+    """Write the files of ``buckets``, each synchronised with the disk, and hash them."""
+    if not buckets:
+        return Part()
+    try:
+        rank, _, results = request.async_fn_args
+        request.async_fn(rank, buckets, results)
+        found = writer.retrieve_write_results()
+        if not isinstance(found, list):  # torch's way to hand on an exception: it, and its traceback's summary
+            raise found[0]
+        paths = [Path(path) for path, *_ in buckets]
+        with ThreadPoolExecutor(THREADS) as pool:
+            digests = dict(zip((path.name for path in paths), pool.map(file_sha256, paths), strict=True))
+    except Exception as error:  # Megatron's writer asserts, and what it met is among its messages
+        return Part(failure=next(itertools.chain(str(error).splitlines(), [type(error).__name__])))
+    return Part(found, digests)
