@@ -74,6 +74,10 @@ def activation_bytes(size: Size, kind: str) -> float:
     return BF16 * (2 * h + 4 * inner + 4 * r.k_dim) + FP32 * r.heads * (1 + r.k_dim * r.v_dim / 64)
 
 
+# What one host's local disk took from two ranks, digests with it: receipts/train/2xh200_nam56r_saved_20261123.
+WRITTEN_GIB_PER_S = 0.70
+
+
 def checkpoint_gib(size: Size) -> float:
     """GiB of a checkpoint of bf16 training in any layout: weights, fp32 masters and two AdamW moments."""
     return (BF16 + 3 * FP32) * parameters.total(size) / GIB

@@ -51,10 +51,12 @@ def flops_table(size: Size) -> Table:
 
 def memory_table(size: Size, layout: Layout, sequence: int | None = None) -> Table:
     """GiB of a rank of each stage. ``sequence``: tokens of a row, the size's for None."""
+    checkpoint = memory.checkpoint_gib(size)
     table = Table(
         title=f"Estimated GiB of a rank: data {layout.data}, expert {layout.expert}, pipeline {layout.pipeline}, "
         f"micro-batch {layout.micro_batch} x {sequence or size.sequence}; "
-        f"a checkpoint has {memory.checkpoint_gib(size):.1f}"
+        f"a checkpoint has {checkpoint:.1f}, written in {checkpoint / memory.WRITTEN_GIB_PER_S:.0f} s beside the steps "
+        f"where the disk takes {memory.WRITTEN_GIB_PER_S:.2f} GiB/s"
     )
     for column in ("stage", "layers", "weights", "gradients", "optimizer", "activations", "total"):
         table.add_column(column, justify="right")
