@@ -457,13 +457,23 @@ def saving(folder: str, data: str, saves: int) -> None:
         print(f"saved {step}", flush=True)
 
 
-def begun(folder: str, data: str) -> dict[str, Any]:
-    """Begin a checkpoint of numbers that are all 1, make them 2, finish it; what loading it gives, and its files."""
+def begun(folder: str, data: str, fault: bool = False) -> dict[str, Any]:
+    """Begin a checkpoint of numbers that are all 1, make them 2, finish it; what loading it gives, and its files.
+
+    ``fault``: what names it fails by no fault of the disk's; what is then said.
+    """
     import torch
     import torch.distributed as dist
 
     from model.loop.saving import checkpoint
+    from model.saved import writing
+    from reproducers.base.errors import PatchlaneError
 
+    def fail(path: Path) -> None:
+        raise ValueError("planted")
+
+    if fault:
+        writing.write_metadata = fail
     engine, saver = started(data), checkpoint.Saver(Path(folder))
     numbers = _numbers(engine)
     for value in (1, 2):
@@ -473,7 +483,10 @@ def begun(folder: str, data: str) -> dict[str, Any]:
         if value == 1:
             saver.begin(engine, 1, {"step": 1})
             pending = saver.pending
-    saved = saver.finish()
+    try:
+        saved = saver.finish()
+    except PatchlaneError as refused:
+        return {"refused": refused.what}
     checkpoint.load(engine, saved.path)
     of_ranks = [sum(f.stat().st_size for f in saved.path.glob(f"__{rank}_*")) for rank in range(dist.get_world_size())]
     return {

@@ -110,6 +110,10 @@ class Saver:
                 self._name(job)
         except PatchlaneError as refusal:
             job.refusal = refusal
+        except Exception as error:  # a thread that ended by it would look like one that has done its work
+            logger.warning("%s could not be finished", job.final.name, exc_info=True)
+            said = f"{job.final.name} could not be finished: {type(error).__name__}: {error}"
+            job.refusal = PatchlaneError(said, "the same command goes on from the last checkpoint")
         job.seconds = time.perf_counter() - job.began
 
     def _name(self, job: _Job) -> None:
@@ -185,17 +189,16 @@ def _finish(partial: Path, final: Path, keep: int, digests: dict[str, str]) -> N
     ``digests``: of the ranks' files, which the ranks have synchronised; indices are written by now, and small.
     """
     folder = final.parent
-    with _refused(partial):
-        others = [path for path in partial.iterdir() if path.name not in digests]
-        on_disk.write_digests(partial, digests | {path.name: file_sha256(path) for path in others})
-        _sync(partial, [*others, partial / reading.DIGESTS])
-        if final.exists():  # an earlier run got this far and resumed from before it
-            final.replace(folder / (PARTIAL + "superseded-" + final.name))
-        partial.replace(final)
-        _sync_folder(folder)
-        for old in complete(folder)[:-keep]:
-            going = old.rename(folder / (PARTIAL + old.name))  # never half a checkpoint under a whole one's name
-            shutil.rmtree(going)
+    others = [path for path in partial.iterdir() if path.name not in digests]
+    on_disk.write_digests(partial, digests | {path.name: file_sha256(path) for path in others})
+    _sync(partial, [*others, partial / reading.DIGESTS])
+    if final.exists():  # an earlier run got this far and resumed from before it
+        final.replace(folder / (PARTIAL + "superseded-" + final.name))
+    partial.replace(final)
+    _sync_folder(folder)
+    for old in complete(folder)[:-keep]:
+        going = old.rename(folder / (PARTIAL + old.name))  # never half a checkpoint under a whole one's name
+        shutil.rmtree(going)
 
 
 @contextlib.contextmanager
