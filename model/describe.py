@@ -1,5 +1,7 @@
-"""``python -m model.describe nam56r``: layer map, parameters by part, FLOPs by both formulas, memory and traffic of
-each rank; with ``--plan`` a step's time, predicted from a kept run."""
+"""``python -m model.describe nam56r``: layer map, parameters, FLOPs, memory and traffic of each rank.
+
+A step's time is predicted from a kept run: ``--plan RUN``.
+"""
 
 from __future__ import annotations
 
