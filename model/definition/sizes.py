@@ -36,7 +36,7 @@ class Indexer(Frozen):
     heads: int = 32
     head_dim: int = 64
     topk: int = 256
-    loss_coeff: float = 1.0  # with 1e-3 AdamW's epsilon stands in for its gradients; docs/log.md has both
+    loss_coeff: float = 1.0  # with 1e-3 its gradients are below AdamW's epsilon: docs/log.md
 
 
 class Experts(Frozen):

@@ -65,7 +65,7 @@ def test_a_changed_hyperparameter_is_an_event_and_the_recipe_is_recorded(stack, 
     ]
     assert [record.learning_rate for record in steps(out)][2:] == [1e-3, 1e-3]
     record = json.loads((out / "run.from_2.json").read_text())
-    assert record["recipe"]["betas"] == [0.8, 0.9] and record["recipe"]["indexer_loss_coeff"] == 1e-3
+    assert record["recipe"]["betas"] == [0.8, 0.9] and record["recipe"]["indexer_loss_coeff"] == 1.0
     assert record["size"]["experts"]["aux_loss_coeff"] == 0.01
 
 
