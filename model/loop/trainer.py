@@ -325,7 +325,7 @@ class Trainer:
             self._save(log)
 
     def _stop_agreed(self, log: MetricsLog | None) -> bool:
-        """Whether any rank was asked to stop. A checkpoint that all ranks have written by now gets its name."""
+        """Whether any rank was asked to stop. A checkpoint that has its name by now is recorded."""
         asked, writing = agreement.anywhere(self.stop.asked(), self.saver.busy)
         if not writing:
             self._saved(log)
@@ -348,7 +348,7 @@ class Trainer:
         self.saver.begin(self.engine, self.step, self.progress())
 
     def _saved(self, log: MetricsLog | None) -> None:
-        """Wait for a checkpoint that was begun; it has its name then."""
+        """Wait until a checkpoint that was begun has its name, and record it. Raises PatchlaneError where it cannot."""
         if not self.saver.pending:
             return
         saved = self.saver.finish()

@@ -457,23 +457,26 @@ def saving(folder: str, data: str, saves: int) -> None:
         print(f"saved {step}", flush=True)
 
 
-def begun(folder: str, data: str, fault: bool = False) -> dict[str, Any]:
+def begun(folder: str, data: str, fault: str = "") -> dict[str, Any]:
     """Begin a checkpoint of numbers that are all 1, make them 2, finish it; what loading it gives, and its files.
 
-    ``fault``: what names it fails by no fault of the disk's; what is then said.
+    ``fault``: "name", what names it fails by no fault of the disk's; "memory", rank 1 has none. What is then said.
     """
     import torch
     import torch.distributed as dist
 
     from model.loop.saving import checkpoint
+    from model.loop.saving import writing as shares
     from model.saved import writing
     from reproducers.base.errors import PatchlaneError
 
-    def fail(path: Path) -> None:
-        raise ValueError("planted")
+    def fail(*_: Any) -> Any:
+        raise ValueError("planted") if fault == "name" else MemoryError
 
-    if fault:
+    if fault == "name":
         writing.write_metadata = fail
+    if fault == "memory" and os.environ["RANK"] == "1":
+        shares.staged = fail
     engine, saver = started(data), checkpoint.Saver(Path(folder))
     numbers = _numbers(engine)
     for value in (1, 2):
@@ -481,7 +484,10 @@ def begun(folder: str, data: str, fault: bool = False) -> dict[str, Any]:
             for number in numbers:
                 number.fill_(value)
         if value == 1:
-            saver.begin(engine, 1, {"step": 1})
+            try:
+                saver.begin(engine, 1, {"step": 1})
+            except PatchlaneError as refused:
+                return {"refused": refused.what}
             pending = saver.pending
     try:
         saved = saver.finish()

@@ -93,7 +93,10 @@ class Saver:
             state, str(partial), self._strategy, async_sharded_save=True, async_strategy="mcore",
             content_metadata={**sharded.CONTENT},
         )  # fmt: skip
-        buckets, files = writing.staged(request, copies=engine.run.on_cpu), self._strategy.base_strategy
+        buckets, files = (
+            agreement.every(lambda: _staged(request, step, engine.run.on_cpu)),
+            self._strategy.base_strategy,
+        )
         self._number += 1
         job = _Job(partial, self.folder / name(step), step, self._number, began, files.writer, files.metadata)
         job.blocked = time.perf_counter() - began
@@ -174,6 +177,18 @@ class _Job:
     def check(self) -> None:
         if self.refusal is not None:
             raise self.refusal
+
+
+def _staged(request: Any, step: int, copies: bool) -> list[Any]:
+    """``writing.staged``. Raises PatchlaneError where the host's memory has no room for this rank's share."""
+    try:
+        return writing.staged(request, copies)
+    except (MemoryError, RuntimeError) as error:  # torch's own, for pinned memory too
+        why = next(iter(str(error).splitlines()), type(error).__name__)
+        raise PatchlaneError(
+            f"{name(step)}: host memory has no room for rank {dist.get_rank()}'s share: {why}",
+            "more memory on the host, or --save-every 0; the same command goes on from the last checkpoint",
+        ) from error
 
 
 def _begin(partial: Path) -> None:
@@ -333,7 +348,7 @@ def load_weights(engine: Engine, path: Path) -> None:
 
     Raises PatchlaneError where the model wants others.
     """
-    wanted = sharded.weights(engine)
+    wanted = sharded.weights(engine.inner)
     try:
         loaded = dist_checkpointing.load({"model": wanted}, str(path))
     except (CheckpointingException, OSError, RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from megatron.core.dist_checkpointing.dict_utils import nested_values
 from megatron.core.dist_checkpointing.mapping import ShardedTensor
+from megatron.core.transformer.module import MegatronModule
 from torch.nn import Parameter
 
 from model.step.engine import Engine
@@ -53,10 +54,10 @@ def _state(engine: Engine) -> dict[str, Any]:
     return {"model": model, "optimizer": stretches, "schedule": engine.schedule.state_dict()}
 
 
-def weights(engine: Engine) -> dict[str, Any]:
+def weights(inner: MegatronModule) -> dict[str, Any]:
     """The model's tensors alone, to be loaded into: not what modules keep beside them, such as FP8 scales."""
-    model = engine.inner.sharded_state_dict(metadata={**CONTENT})
-    return {key: held for key, held in model.items() if not key.endswith("_extra_state")}
+    held: dict[str, Any] = inner.sharded_state_dict(metadata={**CONTENT})
+    return {key: tensor for key, tensor in held.items() if not key.endswith("_extra_state")}
 
 
 def _updated(engine: Engine) -> Iterator[tuple[Any, Parameter]]:

@@ -75,3 +75,10 @@ def test_measured_peaks_are_near(receipt, size, layout):
 def test_expert_parallelism_divides_data_parallelism():
     with pytest.raises(ValueError, match=r"\b3\b.*\b8\b"):
         Layout(8, 3)
+
+
+def test_the_rate_of_the_disk_is_a_kept_runs():
+    lines = (ROOT / "receipts/train/2xh200_nam56r_saved_20261123/metrics.jsonl").read_text().splitlines()
+    [saved] = [line["detail"] for line in map(json.loads, lines) if line.get("name") == "checkpoint"]
+    assert round(saved["gib"] / saved["written"], 2) == memory.WRITTEN_GIB_PER_S
+    assert memory.checkpoint_gib(SIZES["nam56r"]) == pytest.approx(saved["gib"], rel=0.01)

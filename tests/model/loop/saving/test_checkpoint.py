@@ -22,7 +22,10 @@ def test_it_holds_what_was_there_when_it_was_begun(world, stack, text, tmp_path)
         assert min(found["bytes"]) > 0.9 * max(found["bytes"])
 
 
-def test_one_that_could_not_be_named_is_said_on_every_rank(stack, text, tmp_path):
-    found = begun(stack, 2, tmp_path, text, fault=True)
-    assert ["ValueError: planted" in one["refused"] for one in found] == [True, True]
+@pytest.mark.parametrize(
+    ("fault", "cause"), [("name", "ValueError: planted"), ("memory", "rank 1's share: MemoryError")]
+)
+def test_one_that_could_not_be_made_is_said_on_every_rank(fault, cause, stack, text, tmp_path):
+    found = begun(stack, 2, tmp_path, text, fault=fault)
+    assert [cause in one["refused"] for one in found] == [True, True]
     assert [path.name for path in tmp_path.glob("step_*")] == []
