@@ -89,23 +89,21 @@ class Saver:
         if self._strategy is None:
             self._strategy = FullyParallelSaveStrategyWrapper(Files(), parallel_state.get_data_parallel_group(), True)
         state = sharded.state(engine) | {"progress": progress}
-        request = dist_checkpointing.save(
+        dist_checkpointing.save(  # what it returns would write; ``writing`` does
             state, str(partial), self._strategy, async_sharded_save=True, async_strategy="mcore",
             content_metadata={**sharded.CONTENT},
         )  # fmt: skip
-        buckets, files = (
-            agreement.every(lambda: _staged(request, step, engine.run.on_cpu)),
-            self._strategy.base_strategy,
-        )
+        files = self._strategy.base_strategy
+        buckets = agreement.every(lambda: _staged(files.writer, step, engine.run.on_cpu))
         self._number += 1
         job = _Job(partial, self.folder / name(step), step, self._number, began, files.writer, files.metadata)
         job.blocked = time.perf_counter() - began
-        job.thread = threading.Thread(target=self._write, args=(job, request, buckets), name="checkpoint", daemon=True)
+        job.thread = threading.Thread(target=self._write, args=(job, buckets), name="checkpoint", daemon=True)
         self._job = job
         job.thread.start()
 
-    def _write(self, job: _Job, request: Any, buckets: list[Any]) -> None:
-        part = writing.written(request, job.writer, buckets)
+    def _write(self, job: _Job, buckets: list[Any]) -> None:
+        part = writing.written(job.writer, buckets)
         job.written = time.perf_counter() - job.began
         try:
             meeting.tell(f"{job.key}/{dist.get_rank()}", pickle.dumps(part))
@@ -179,10 +177,10 @@ class _Job:
             raise self.refusal
 
 
-def _staged(request: Any, step: int, copies: bool) -> list[Any]:
+def _staged(writer: Any, step: int, copies: bool) -> list[Any]:
     """``writing.staged``. Raises PatchlaneError where the host's memory has no room for this rank's share."""
     try:
-        return writing.staged(request, copies)
+        return writing.staged(writer, copies)
     except (MemoryError, RuntimeError) as error:  # torch's own, for pinned memory too
         why = next(iter(str(error).splitlines()), type(error).__name__)
         raise PatchlaneError(

@@ -43,12 +43,12 @@ class Part:
     failure: str = ""
 
 
-def staged(request: Any, copies: bool) -> list[Any]:
+def staged(writer: Any, copies: bool) -> list[Any]:
     """Megatron's lists of what goes into each file, tensors in host memory where no step changes them.
 
     ``copies``: they are in host memory as they are, and are copied. A rank with nothing to write has no list.
     """
-    buckets: list[Any] = request.preload_fn() if request.preload_fn else []
+    buckets: list[Any] = writer.preload_tensors(writer.write_buckets)
     if not copies:
         return buckets
     return [
@@ -57,19 +57,20 @@ def staged(request: Any, copies: bool) -> list[Any]:
     ]
 
 
-def written(request: Any, writer: Any, buckets: list[Any]) -> Part:
+def written(writer: Any, buckets: list[Any]) -> Part:
     """Write the files of ``buckets``, each synchronised with the disk, and hash them."""
-    if not buckets:
-        return Part()
+    transforms = [writer.transforms] if hasattr(writer, "transforms") else []  # of torch 2.7 and later
+
+    def write(bucket: Any) -> tuple[list[Any], Path, str]:
+        _, results = writer.write_preloaded_data(transforms, 0, bucket, None, None, use_fsync=True)
+        if isinstance(results, Exception):
+            raise results
+        return results, Path(bucket[0]), file_sha256(Path(bucket[0]))
+
     try:
-        rank, _, results = request.async_fn_args
-        request.async_fn(rank, buckets, results)
-        found = writer.retrieve_write_results()
-        if not isinstance(found, list):  # torch's way to hand on an exception: it, and its traceback's summary
-            raise found[0]
-        paths = [Path(path) for path, *_ in buckets]
         with ThreadPoolExecutor(THREADS) as pool:
-            digests = dict(zip((path.name for path in paths), pool.map(file_sha256, paths), strict=True))
-    except Exception as error:  # Megatron's writer asserts, and what it met is among its messages
+            files = list(pool.map(write, buckets))
+    except Exception as error:  # an OSError, or torch's RuntimeError where a file could not be written to its end
         return Part(failure=next(itertools.chain(str(error).splitlines(), [type(error).__name__])))
-    return Part(found, digests)
+    results = [result for of_file, _, _ in files for result in of_file]
+    return Part(results, {path.name: digest for _, path, digest in files})
