@@ -122,8 +122,10 @@ def closed(process):
     return process.wait(timeout=60), errors
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("args", [["--list"], ["7"]])
-def test_a_closed_pipe_is_an_interrupt(toy, repo, args):
+def test_a_closed_pipe_is_an_interrupt(toy, repo, args, unbuffered, monkeypatch):
+    monkeypatch.setenv("PYTHONUNBUFFERED", unbuffered)
     toy.publish()
     code, errors = closed(toy.verb(repo, "run", *args))
     assert (code, "Traceback" in errors, "Exception" in errors) == (130, False, False), errors

@@ -36,8 +36,8 @@ def guarded(app: Any) -> None:
         raise SystemExit(int(Exit.INTERRUPTED)) from None
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # typer and rich end with 1, a verdict's code
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # buffered output has no reader
-            raise SystemExit(int(Exit.INTERRUPTED)) from None
+            _unread()
+        _flush()
         raise
     except OSError as error:
         if isinstance(error, BrokenPipeError) or not disk.of_host(error):
@@ -49,6 +49,30 @@ def guarded(app: Any) -> None:
             print(message, file=sys.stderr)
             raise SystemExit(int(Exit.CANNOT_TEST)) from None
         _fault(error)
+
+
+def _flush() -> None:
+    """What is still buffered meets a closed pipe or a full disk here, not at Python's own end, which has a code of its
+    own for it, 120."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _unread()
+    except OSError as error:
+        _drop()
+        print(f"error: {disk.described(error)}", file=sys.stderr)
+        raise SystemExit(int(Exit.USAGE)) from None
+
+
+def _unread() -> NoReturn:
+    """Nobody reads what is printed: an interrupt."""
+    _drop()
+    raise SystemExit(int(Exit.INTERRUPTED)) from None
+
+
+def _drop() -> None:
+    """Let buffered output go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _fault(error: Exception) -> NoReturn:
