@@ -99,6 +99,7 @@ def _network(path: Path, size: Size, run: Run, chosen: dict[str, paths.Path]) ->
 
     inner = Nam56r(size, run, chosen).to(torch.cuda.current_device())
     network = Float16Module(inner.config, inner) if run.bf16 else inner
-    loaded = dist_checkpointing.load({"model": sharded.weights(inner)}, str(path))
+    with reading.staying(path):
+        loaded = dist_checkpointing.load({"model": sharded.weights(inner)}, str(path))
     inner.load_state_dict(loaded["model"], strict=False)  # all but the states that are no tensors
     return network.eval()

@@ -5,10 +5,12 @@ Whatever layout wrote a tensor, torch puts it together from the parts.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import re
 import warnings
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,9 +55,24 @@ def checkpoint(source: Path) -> Path:
 def whole(source: Path) -> Path:
     """``checkpoint`` whose files are by their digests what was written. Raises PatchlaneError where they are not."""
     path = checkpoint(source)
-    if (error := damage(path)) is not None:
-        raise PatchlaneError(f"{path} is damaged: {error}", "name another checkpoint of the run")
+    with staying(path):
+        if (error := damage(path)) is not None:
+            raise PatchlaneError(f"{path} is damaged: {error}", "name another checkpoint of the run")
     return path
+
+
+@contextlib.contextmanager
+def staying(path: Path) -> Iterator[None]:
+    """Raise PatchlaneError where the checkpoint ``path`` goes while it is read: a run that goes on keeps the newest."""
+    try:
+        yield
+    except BaseException as error:  # torch's CheckpointException is no Exception
+        if path.is_dir() or isinstance(error, (KeyboardInterrupt, GeneratorExit)):
+            raise
+        raise PatchlaneError(
+            f"{path} went while it was read: its run goes on and has newer ones",
+            "run this again with the run's folder, which takes the newest; a run with --set keep=N keeps N",
+        ) from error
 
 
 def damage(path: Path, rank: int = 0, ranks: int = 1) -> Exception | None:
@@ -83,7 +100,8 @@ def shapes(path: Path) -> dict[str, tuple[torch.Size, torch.dtype]]:
     from torch.distributed.checkpoint import FileSystemReader
     from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-    known = FileSystemReader(path).read_metadata().state_dict_metadata
+    with staying(path):
+        known = FileSystemReader(path).read_metadata().state_dict_metadata
     return {
         key: (kept.size, kept.properties.dtype)
         for key, kept in sorted(known.items())
@@ -117,5 +135,5 @@ def progress(path: Path) -> dict[str, Any]:
 def _load(state: dict[str, Any], path: Path) -> None:
     from torch.distributed.checkpoint import FileSystemReader, load
 
-    with warnings.catch_warnings(action="ignore"):  # that no process group is there
+    with staying(path), warnings.catch_warnings(action="ignore"):  # that no process group is there
         load(state, storage_reader=FileSystemReader(path), no_dist=True)

@@ -106,7 +106,8 @@ def kept(limit_s: float, step: Callable[[], int] = lambda: 0) -> Iterator[None]:
     """Turn what a rank meets when another is not there into PatchlaneErrors.
 
     A collective that waited for ``limit_s`` seconds names the ranks that did not arrive in it, and the ``step``. Under
-    NCCL torch's own watchdog ends the process instead, and its flight recorder has the ranks.
+    NCCL torch's own watchdog ends the process instead, and its flight recorder has the ranks; what else NCCL meets, a
+    full GPU for instance, is told in its words.
     """
     import torch.distributed as dist
 
@@ -116,6 +117,12 @@ def kept(limit_s: float, step: Callable[[], int] = lambda: 0) -> Iterator[None]:
         if not isinstance(error, dist.DistError) and "gloo" not in str(error):
             raise
         at = f"step {step()}"
+        if "NCCL" in str(error):
+            said = [line for line in str(error).splitlines() if line.strip()][-1].strip()
+            raise PatchlaneError(
+                f"{at}: NCCL: {said}", f"read all ranks' output; a GPU without memory wants other processes off it or "
+                f"a smaller --micro-batch; {RESUME}",
+            ) from error  # fmt: skip
         missing = absent(limit_s) if TIMED_OUT.search(str(error)) else []
         if not missing:
             raise PatchlaneError(f"{at}: another rank ended", f"read its output; {RESUME}") from error

@@ -28,3 +28,16 @@ def test_ranks_that_do_not_come_are_named(rank, missing):
     with pytest.raises(PatchlaneError) as refused:
         meeting.attempt(dist.HashStore(), rank, 3, 0.2)
     assert missing in refused.value.what
+
+
+def test_what_nccl_meets_is_told_in_its_words():
+    said = "NCCL error in: NCCLUtils.cpp:77, unhandled cuda error\nLast error:\nCuda failure 2 'out of memory'\n"
+    with pytest.raises(PatchlaneError) as refused, meeting.kept(0.1, lambda: 3):
+        raise dist.DistBackendError(said)
+    assert refused.value.what == "step 3: NCCL: Cuda failure 2 'out of memory'"
+
+
+def test_a_connection_that_another_rank_closed_is_its_end():
+    with pytest.raises(PatchlaneError) as refused, meeting.kept(0.1, lambda: 3):
+        raise dist.DistNetworkError("Connection reset by peer")
+    assert refused.value.what == "step 3: another rank ended"
