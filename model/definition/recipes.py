@@ -12,6 +12,7 @@ Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
+Optimizer = Literal["adamw", "muon"]
 # A checkpoint's content does not depend on these, nor do losses: they may differ on resume without a word. What
 # ``run_record.Batching`` compares, and the size, are not here either.
 SILENT = ("name", "verified", "ranks", "evaluate_every", "evaluate_rows", "save_every", "keep", "diagnose_every")
@@ -44,7 +45,7 @@ class Recipe(BaseModel):
     schedule: Literal["cosine", "linear", "constant", "inverse-square-root", "WSD"] = "cosine"  # Megatron's names
     decay_steps: Count | None = None  # of "WSD" alone: the last steps, in which the rate falls
     floor: Annotated[float, Field(ge=0, le=1)] = 0.1
-    optimizer: Literal["adamw", "muon"] = "adamw"  # Muon takes the matrices of hidden layers, AdamW all else
+    optimizer: Optimizer = "adamw"  # Muon takes the matrices of hidden layers, AdamW all else
     muon_momentum: Share = 0.95
     muon_steps: Annotated[int, Field(ge=1, lt=100)] = 5  # of Newton-Schulz, which makes a matrix orthogonal
     betas: tuple[Share, Share] = (0.9, 0.95)

@@ -34,7 +34,7 @@ MATRICES = {
 def mark(model: nn.Module) -> None:
     """Set ``MARK`` on the parameters that Muon takes. Transformer Engine names experts' matrices weight0 and on."""
     for name, parameter in model.named_parameters():
-        if parameter.ndim == 2 and name.split(".")[-2:-1] and name.split(".")[-2] in MATRICES:
+        if parameter.ndim == 2 and f".{name}".split(".")[-2] in MATRICES:
             setattr(parameter, MARK, True)
 
 
@@ -55,7 +55,7 @@ class _Matrix:
     @property
     def cut(self) -> bool:
         """Whether other ranks update the rest."""
-        return self.flat.numel() < self.shape.numel()
+        return bool(self.flat.numel() < self.shape.numel())
 
 
 class Muon(torch.optim.Optimizer):  # type: ignore[misc]

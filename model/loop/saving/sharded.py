@@ -23,9 +23,14 @@ from model.step import muon
 from model.step.engine import Engine
 from reproducers.base.errors import PatchlaneError
 
-CONTENT = {"optimizer": "stretches of flat parameters"}  # told by the checkpoint; Megatron adds to what it is given
+CONTENT = {"optimizer": "stretches of flat parameters"}  # of AdamW; Megatron adds to what it is given
 STATES = ("param", "exp_avg", "exp_avg_sq")  # fp32 weights and AdamW's moments, as the distributed optimizer calls them
 OF_MUON = ("param", muon.MOMENTUM)
+
+
+def content(optimizer: str) -> dict[str, str]:
+    """What a checkpoint tells of the state that it holds of the recipe's ``optimizer``."""
+    return CONTENT if optimizer == "adamw" else {"optimizer": f"{CONTENT['optimizer']}, of {optimizer} and AdamW"}
 
 
 def _optimizers(engine: Engine) -> list[Any]:
