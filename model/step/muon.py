@@ -21,13 +21,13 @@ from model.definition.recipes import Recipe
 
 MARK = "takes_muon"  # the attribute of a parameter, and the entry of its group in Megatron
 MOMENTUM = "momentum_buffer"  # as torch calls it
-# The modules whose two-dimensional weights Muon takes, by the last part of their names: every projection, experts' and
-# routers' as well, for which 2502.16982 sees the largest gain (section 3.4); embeddings and head are AdamW's there too.
-# One that holds several projections, like Mamba-3's in_proj, is one matrix, as for Megatron all but attention's QKV.
+# The modules whose two-dimensional weights Muon takes, by the last part of their names: all projections, and routers,
+# whose spectra 2502.16982 finds to gain most (section 3.4); embeddings and head are AdamW's there as well. One weight
+# that holds several projections, like Mamba-3's in_proj, is one matrix, as in Megatron all but attention's QKV.
 MATRICES = {
-    "linear_q_proj", "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj",
-    "linear_proj", "linear_wq_b", "linear_wk", "linear_weights_proj", "linear_fc1", "linear_fc2", "router", "in_proj",
-    "out_proj", "forget_proj", "eh_proj", "projection",
+    "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj", "linear_proj", "linear_wq_b",
+    "linear_wk", "linear_weights_proj", "linear_fc1", "linear_fc2", "router", "in_proj", "out_proj", "forget_proj",
+    "eh_proj", "projection",
 }  # fmt: skip
 
 

@@ -4,7 +4,10 @@ import pytest
 import torch
 from train_kit import good
 
+from model.definition import memory
+from model.definition.memory import Layout
 from model.definition.recipes import Recipe
+from model.definition.sizes import SIZES
 
 pytestmark = pytest.mark.upstream
 # What AdamW keeps of two dimensions: lookup tables, head, and M²RNN's convolution and rates. All others are Muon's.
@@ -37,6 +40,24 @@ def marked_names():
     layer.bias0, model.experts.table = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(2, 3))
     muon.mark(model)
     return [name for name, parameter in model.named_parameters() if getattr(parameter, muon.MARK, False)]
+
+
+@pytest.mark.parametrize("name", ["nam56r_quarter", "nam56r"])
+def test_the_estimate_counts_the_matrices_within_a_percent(name, megatron):
+    adamw, muon = (memory.estimate(SIZES[name], Layout(), optimizer=one)["optimizer"] for one in ("adamw", "muon"))
+    assert megatron.call(numbers_in_matrices, name) * 4 / memory.GIB == pytest.approx(adamw - muon, rel=0.01)
+
+
+def numbers_in_matrices(name):
+    from model.definition.run import Run
+    from model.layers.common import paths
+    from model.step import muon
+    from model.step.network import Nam56r
+
+    with torch.device("meta"):
+        model = Nam56r(SIZES[name], Run(), paths.choose(SIZES[name], Run()))
+    muon.mark(model)
+    return sum(parameter.numel() for parameter in model.parameters() if getattr(parameter, muon.MARK, False))
 
 
 @pytest.mark.parametrize(
