@@ -107,8 +107,8 @@ class Recipe(BaseModel):
     def hyperparameters(self) -> dict[str, str | int | float]:
         """{field: value} of all that decides what a step learns, None left out; a pair is text."""
         left_out = {*SILENT, *COMPARED_ELSEWHERE}
-        if self.optimizer != "muon":
-            left_out |= {"muon_momentum", "muon_steps"}
+        if self.optimizer == "adamw":  # as before there was another
+            left_out |= {"optimizer", "muon_momentum", "muon_steps"}
         values = self.model_dump(mode="json", exclude=left_out, exclude_none=True)
         return {name: ", ".join(map(str, v)) if isinstance(v, list) else v for name, v in values.items()}
 

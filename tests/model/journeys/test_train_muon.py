@@ -12,7 +12,7 @@ pytestmark = pytest.mark.upstream
 # otherwise: gradients are off by up to 2e-4, and a few steps later sparse attention chooses another key.
 LOSSES, LATER, ABSOLUTE, NORMS = 2e-6, 2e-5, 1e-7, 1e-3
 MUON = {"set": ["optimizer=muon", "diagnose_every=2"], "learning_rate": 1e-3}
-COMMON = {"steps": 6, "evaluate_every": 6, "save_every": 6, "deterministic": True, "fp32": True, **MUON}
+COMMON = {"steps": 5, "evaluate_every": 5, "save_every": 5, "deterministic": True, "fp32": True, **MUON}
 LAYOUTS = {
     "dp": {"world": 2, "overlap_grads": True, "overlap_weights": True, "bucket": 50_000, "accumulate": 1},
     "ep": {"world": 2, "ep": 2, "accumulate": 1},
@@ -32,7 +32,7 @@ def runs(stack, text, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(("name", "count"), [("dp", 2), ("ep", 2), ("dp one", 4)])
+@pytest.mark.parametrize(("name", "count"), [("dp", 2), ("ep", 2), ("dp one", 3)])
 def test_losses_are_those_of_one_rank(name, count, runs):
     want, got = measured(runs / "one", first=3), measured(runs / name, first=3)
     assert len(got) == count

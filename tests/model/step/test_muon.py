@@ -74,7 +74,6 @@ def test_an_update_is_that_of_torch(world, options, stack, text):
         assert (one.value["cut"] > 0) == (world > 1)
 
 
-def test_hyperparameters_of_muon_are_of_runs_that_take_it():
+def test_a_checkpoint_tells_of_muon_where_it_is_taken():
     adamw, muon = (Recipe(size="nam56r_tiny", optimizer=name).hyperparameters() for name in ("adamw", "muon"))
-    assert muon.keys() - adamw.keys() == {"muon_momentum", "muon_steps"}
-    assert (adamw["optimizer"], muon["optimizer"]) == ("adamw", "muon")
+    assert muon == adamw | {"optimizer": "muon", "muon_momentum": 0.95, "muon_steps": 5}
