@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from model.definition.memory import Layout
-from model.definition.recipes import RECIPES
+from model.definition.recipes import RECIPES, Optimizer
 from model.definition.sizes import SIZES, named
 from model.definition.traffic import GB
 from model.plans import tables as plans
@@ -48,10 +48,12 @@ def main(
     gpus_per_host: Annotated[int, typer.Option(min=1, help="for --plan")] = 8,
     overlap_grads: Annotated[bool, typer.Option("--overlap-grads", help="as model.train's, for --plan")] = False,
     overlap_weights: Annotated[bool, typer.Option("--overlap-weights", help="as model.train's, for --plan")] = False,
+    optimizer: Annotated[Optimizer | None, typer.Option(help="for the memory; the recipe's, or adamw")] = None,
     markdown: Annotated[bool, typer.Option("--markdown", help="print Markdown: docs/nam56r.md")] = False,
 ) -> None:
     """Print all that follows from a size's definition, for the options' layout or for that of the recipe named SIZE."""
     recipe, console = RECIPES.get(size), Console(width=None if sys.stdout.isatty() else 160)
+    optimizer = optimizer or (recipe.optimizer if recipe else "adamw")
     if recipe is not None:
         size, ep, pp, micro_batch = recipe.size, recipe.expert_parallel, recipe.pipeline_parallel, recipe.micro_batch
         dp, accumulate = recipe.ranks // pp, recipe.accumulate
@@ -60,7 +62,7 @@ def main(
     try:
         layout = Layout(dp, ep, pp, micro_batch)
         tables = [layer_map(chosen), parameter_table(chosen), flops_table(chosen)]
-        tables += [memory_table(chosen, layout, sequence), traffic_table(chosen, layout, sequence)]
+        tables += [memory_table(chosen, layout, sequence, optimizer), traffic_table(chosen, layout, sequence)]
         if plan:
             hosts, overlap = Hosts(gpus_per_host, link_between_hosts * GB), (overlap_grads, overlap_weights)
             tables.append(plans.planned(plan, chosen, layout, hosts, sequence, accumulate, *overlap))
@@ -71,6 +73,7 @@ def main(
             f"python -m model.describe {size} --dp {dp} --ep {ep} --pp {pp} --micro-batch {micro_batch} --markdown"
         )
         command += f" --sequence {sequence}" if sequence else ""
+        command += f" --optimizer {optimizer}" if optimizer != "adamw" else ""
         for run in plan or ():
             command += f" --plan {run}"
         if plan:

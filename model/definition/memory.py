@@ -45,15 +45,21 @@ def stage_parameters(size: Size, layout: Layout, stage: int) -> tuple[int, int]:
     layers = stages(size, layout)[stage]
     dense = sum(each[layer.kind] for layer in layers)
     dense += parameters.indexer(size) * sum(layer.indices_from == layer.number for layer in layers)
-    part = parameters.by_part(size)
+    dense += _ends(size, layout, stage) + parameters.by_part(size)["MTP"] * (stage == layout.pipeline - 1)
+    return dense, sum(layer.kind == "moe" for layer in layers) * experts_of_layer // layout.expert
+
+
+def _ends(size: Size, layout: Layout, stage: int) -> int:
+    """Parameters of embeddings and head that a rank of ``stage`` holds."""
+    part, count = parameters.by_part(size), 0
     first, last = stage == 0, stage == layout.pipeline - 1
     if first or (last and size.mtp_depths):  # MTP embeds its tokens itself
-        dense += part["embedding"]
+        count += part["embedding"]
     if first:
-        dense += part["n-gram hash embedding"] + part["structure embedding"]
+        count += part["n-gram hash embedding"] + part["structure embedding"]
     if last:
-        dense += part["head"] + part["final norm"] + part["MTP"]
-    return dense, sum(layer.kind == "moe" for layer in layers) * experts_of_layer // layout.expert
+        count += part["head"] + part["final norm"]
+    return count
 
 
 def activation_bytes(size: Size, kind: str) -> float:
@@ -78,9 +84,18 @@ def activation_bytes(size: Size, kind: str) -> float:
 WRITTEN_GIB_PER_S = 0.70
 
 
-def checkpoint_gib(size: Size) -> float:
-    """GiB of a checkpoint of bf16 training in any layout: weights, fp32 masters and two AdamW moments."""
-    return (BF16 + 3 * FP32) * parameters.total(size) / GIB
+def checkpoint_gib(size: Size, optimizer: str = "adamw") -> float:
+    """GiB of a checkpoint of bf16 training in any layout: weights, fp32 masters and the optimizer's moments."""
+    return (BF16 * parameters.total(size) + _optimizer_bytes(size, Layout(), 0, optimizer)) / GIB
+
+
+def _optimizer_bytes(size: Size, layout: Layout, stage: int, optimizer: str) -> float:
+    """fp32 masters and moments, shared over the ranks that hold the same parameters: two moments, and one of a matrix
+    for Muon. For it layers count as matrices, with the less than 1% of their parameters that are none."""
+    dense, experts = stage_parameters(size, layout, stage)
+    replicas = layout.data // layout.expert
+    once = (dense - _ends(size, layout, stage)) / layout.data + experts / replicas if optimizer == "muon" else 0
+    return FP32 * (3 * (dense / layout.data + experts / replicas) - once)
 
 
 def workspace_bytes(size: Size) -> float:
@@ -92,8 +107,10 @@ def workspace_bytes(size: Size) -> float:
     return BF16 * size.mamba_heads * m.head_dim * m.state / m.chunk if size.count("mamba3") else 0.0
 
 
-def estimate(size: Size, layout: Layout, stage: int = 0, sequence: int | None = None) -> dict[str, float]:
-    """GiB of one rank of ``stage`` by part: bf16 weights, fp32 gradients, fp32 masters and two AdamW moments.
+def estimate(
+    size: Size, layout: Layout, stage: int = 0, sequence: int | None = None, optimizer: str = "adamw"
+) -> dict[str, float]:
+    """GiB of one rank of ``stage`` by part: bf16 weights, fp32 gradients, fp32 masters and the optimizer's moments.
 
     The distributed optimizer shares masters and moments over the ranks that hold the same parameters. Activations
     count as many micro-batches in flight as the stage has under 1F1B, and one layer's workspace; logits are never held
@@ -101,7 +118,6 @@ def estimate(size: Size, layout: Layout, stage: int = 0, sequence: int | None = 
     """
     tokens = layout.micro_batch * (sequence or size.sequence)
     dense, experts = stage_parameters(size, layout, stage)
-    replicas = layout.data // layout.expert
     flight = layout.pipeline - stage
     kept = sum(activation_bytes(size, layer.kind) for layer in stages(size, layout)[stage])
     if stage == layout.pipeline - 1:
@@ -109,7 +125,7 @@ def estimate(size: Size, layout: Layout, stage: int = 0, sequence: int | None = 
     parts = {
         "weights": BF16 * (dense + experts),
         "gradients": FP32 * (dense + experts),
-        "optimizer": 3 * FP32 * (dense / layout.data + experts / replicas),
+        "optimizer": _optimizer_bytes(size, layout, stage, optimizer),
         "activations": tokens * (kept * flight + workspace_bytes(size)),
     }
     return {name: value / GIB for name, value in parts.items()}

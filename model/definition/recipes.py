@@ -12,6 +12,7 @@ Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
+Optimizer = Literal["adamw", "muon"]
 # A checkpoint's content does not depend on these, nor do losses: they may differ on resume without a word. What
 # ``run_record.Batching`` compares, and the size, are not here either.
 SILENT = ("name", "verified", "ranks", "evaluate_every", "evaluate_rows", "save_every", "keep", "diagnose_every")
@@ -21,8 +22,8 @@ COMPARED_ELSEWHERE = ("size", "micro_batch", "accumulate", "bf16", "expert_paral
 class Recipe(BaseModel):
     """All that a run needs beside its size's definition: every hyperparameter, with its bounds.
 
-    AdamW with betas and decoupled weight decay, linear warm-up then ``schedule`` to ``floor`` of the peak, clipping by
-    the global gradient norm. A field that is None is the size's (``whole``).
+    AdamW with betas and decoupled weight decay, or Muon beside it, linear warm-up then ``schedule`` to ``floor`` of the
+    peak, clipping by the global gradient norm. A field that is None is the size's (``whole``).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -44,6 +45,9 @@ class Recipe(BaseModel):
     schedule: Literal["cosine", "linear", "constant", "inverse-square-root", "WSD"] = "cosine"  # Megatron's names
     decay_steps: Count | None = None  # of "WSD" alone: the last steps, in which the rate falls
     floor: Annotated[float, Field(ge=0, le=1)] = 0.1
+    optimizer: Optimizer = "adamw"  # Muon takes the matrices of hidden layers, AdamW all else
+    muon_momentum: Share = 0.95
+    muon_steps: Annotated[int, Field(ge=1, lt=100)] = 5  # of Newton-Schulz, which makes a matrix orthogonal
     betas: tuple[Share, Share] = (0.9, 0.95)
     epsilon: Positive = 1e-8
     weight_decay: NotNegative = 0.1
@@ -103,6 +107,8 @@ class Recipe(BaseModel):
     def hyperparameters(self) -> dict[str, str | int | float]:
         """{field: value} of all that decides what a step learns, None left out; a pair is text."""
         left_out = {*SILENT, *COMPARED_ELSEWHERE}
+        if self.optimizer == "adamw":  # as before there was another
+            left_out |= {"optimizer", "muon_momentum", "muon_steps"}
         values = self.model_dump(mode="json", exclude=left_out, exclude_none=True)
         return {name: ", ".join(map(str, v)) if isinstance(v, list) else v for name, v in values.items()}
 

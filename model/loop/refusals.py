@@ -155,18 +155,21 @@ def fields(size: Size, run: Run, given: Collection[str]) -> None:
         )
 
 
-def fits(size: Size, layout: Layout, free_gib: float, sequence: int, graphs: bool = False) -> None:
+def fits(
+    size: Size, layout: Layout, free_gib: float, sequence: int, graphs: bool = False, optimizer: str = "adamw"
+) -> None:
     """Raise PatchlaneError if a rank keeps more through a step than its free memory.
 
     It keeps weights, gradients and optimizer; with ``graphs`` activations too, because their pool never frees them.
     """
     for stage in range(layout.pipeline):
-        parts = memory.estimate(size, layout, stage, sequence)
+        parts = memory.estimate(size, layout, stage, sequence, optimizer)
         fixed = sum(value for name, value in parts.items() if graphs or name != "activations")
         if fixed > free_gib:
             kept = "with the activations that CUDA graphs hold" if graphs else "before any activation"
             instead = "without --cuda-graphs, or " if graphs else ""
             raise PatchlaneError(
                 f"stage {stage} needs {fixed:.1f} GiB {kept}, {free_gib:.1f} GiB are free",
-                f"{instead}python -m model.describe {size.name} --dp N --ep N shows what other layouts need",
+                f"{instead}python -m model.describe {size.name} --dp N --ep N --optimizer {optimizer} shows what other "
+                "layouts need",
             )

@@ -168,5 +168,6 @@ def _modules(size: Size, recipe: Recipe, run: Run, data_parallel: int) -> tuple[
     if launch.device() == "cuda":
         refusals.gpu(size)
         layout = Layout(data_parallel, recipe.expert_parallel, recipe.pipeline_parallel, recipe.micro_batch)
-        refusals.fits(size, layout, refusals.free_gib(), recipe.sequence or size.sequence, run.cuda_graphs)
+        row = recipe.sequence or size.sequence
+        refusals.fits(size, layout, refusals.free_gib(), row, run.cuda_graphs, recipe.optimizer)
     return engine, trainer

@@ -196,6 +196,8 @@ class Trainer:
         log.event(self.step, "dataset", digest=self.data.digest, unigram_entropy=self.data.unigram_entropy)
         for dataset in self.data.described() if len(self.data.parts) > 1 else []:
             log.event(self.step, "blended", dataset=dataset.pop("name"), **dataset)
+        if self.plan.recipe.optimizer != "adamw":
+            log.event(self.step, "optimizer", matrices=self.plan.recipe.optimizer)
         packs = ",".join(applied.pack.id for applied in self.overlay.packs) or "none"
         log.event(self.step, "patches", packs=packs)
 

@@ -49,19 +49,19 @@ def flops_table(size: Size) -> Table:
     return table
 
 
-def memory_table(size: Size, layout: Layout, sequence: int | None = None) -> Table:
+def memory_table(size: Size, layout: Layout, sequence: int | None = None, optimizer: str = "adamw") -> Table:
     """GiB of a rank of each stage. ``sequence``: tokens of a row, the size's for None."""
-    checkpoint = memory.checkpoint_gib(size)
+    checkpoint = memory.checkpoint_gib(size, optimizer)
     table = Table(
         title=f"Estimated GiB of a rank: data {layout.data}, expert {layout.expert}, pipeline {layout.pipeline}, "
-        f"micro-batch {layout.micro_batch} x {sequence or size.sequence}; "
+        f"micro-batch {layout.micro_batch} x {sequence or size.sequence}{', Muon' * (optimizer == 'muon')}; "
         f"a checkpoint has {checkpoint:.1f}, written in {checkpoint / memory.WRITTEN_GIB_PER_S:.0f} s beside the steps "
         f"where the disk takes {memory.WRITTEN_GIB_PER_S:.2f} GiB/s"
     )
     for column in ("stage", "layers", "weights", "gradients", "optimizer", "activations", "total"):
         table.add_column(column, justify="right")
     for stage, layers in enumerate(memory.stages(size, layout)):
-        parts = memory.estimate(size, layout, stage, sequence)
+        parts = memory.estimate(size, layout, stage, sequence, optimizer)
         cells = [f"{value:.1f}" for value in (*parts.values(), sum(parts.values()))]
         table.add_row(str(stage), f"{layers[0].number}–{layers[-1].number}", *cells)
     return table

@@ -20,6 +20,7 @@ LATER = (
     "rank_load",
     "skipped_at",
     "went_back_to",
+    "optimizer",
 )  # fields that the oldest receipts do not have
 NONE = "–"
 
@@ -57,6 +58,7 @@ class RunReport(BaseModel):
     resumed_at: list[int]
     skipped_at: list[int] | None = None  # with --on-spike skip; None for never
     went_back_to: list[int] | None = None  # with --on-spike rewind
+    optimizer: str | None = None  # of the matrices of hidden layers; None for AdamW
 
 
 def _median(values: Iterable[float | None]) -> float | None:
@@ -114,6 +116,7 @@ def summarise(run_dir: Path, warmup: int = 10) -> RunReport:
         resumed_at=[e.step for e in history.events(records, "resumed")],
         skipped_at=[e.step for e in history.events(records, "skip")] or None,
         went_back_to=[e.step for e in history.events(records, "rewind")] or None,
+        optimizer=next((str(e.detail["matrices"]) for e in history.events(records, "optimizer")), None),
     )
 
 
@@ -145,6 +148,7 @@ def rows(report: RunReport) -> list[tuple[str, str]]:
     return [
         ("ran on", report.gpu or "CPU"),
         ("steps, tokens", f"{report.steps:,}, {report.tokens:,}"),
+        *([("optimizer", f"{report.optimizer} and AdamW")] if report.optimizer else []),
         ("resumed at step", ", ".join(map(str, report.resumed_at)) or "never"),
         *[(f"spikes, {what}", ", ".join(map(str, steps))) for what, steps in _spikes(report) if steps],
         ("steady steps", f"{report.steady_steps:,} (after {report.warmup} of warm-up; medians are over these)"),

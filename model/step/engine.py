@@ -31,7 +31,7 @@ from model.definition.sizes import Size
 from model.layers.captured import graphs
 from model.layers.common.packed import packed
 from model.layers.common.paths import Path
-from model.step import late, overlap, waits
+from model.step import late, muon, overlap, waits
 from model.step import losses as parts
 from model.step.clock import PHASES, Clock
 from model.step.measured import balance, peaks
@@ -82,7 +82,11 @@ class Engine:
         self.refuses: Callable[[float, float], bool] | None = None  # of loss and norm: no update is made
         self.counts_waits = False  # of each step, between its data and what is read of it
         adamw = _adamw(recipe, run)
+        if recipe.optimizer == "muon":
+            muon.mark(inner)
         self.optimizer = get_megatron_optimizer(adamw, [self.model], _overrides(adamw))
+        if recipe.optimizer == "muon":
+            muon.beside_adamw(self.optimizer, recipe)
         self.schedule = _schedule(self.optimizer, recipe)
         self.diagnoses = Diagnoses(
             size, inner, self.optimizer, recipe.clip, recipe.diagnose_every, logits=not run.cuda_graphs
@@ -221,9 +225,12 @@ def _adamw(recipe: Recipe, run: Run) -> OptimizerConfig:
 
 
 def _overrides(adamw: OptimizerConfig) -> dict[ParamKey, dict[str, float]]:
-    """Megatron's, which spare parameters of one dimension from decay; it does not read ``SPARED`` of its own accord."""
+    """Megatron's, which spare parameters of one dimension from decay; it does not read ``SPARED`` of its own accord.
+
+    Matrices for Muon have a group of their own, with AdamW's rate and decay.
+    """
     overrides: dict[ParamKey, dict[str, float]] = get_standard_config_overrides(adamw)
-    return overrides | {ParamKey(attr=SPARED): {"wd_mult": 0.0}}
+    return overrides | {ParamKey(attr=SPARED): {"wd_mult": 0.0}, ParamKey(attr=muon.MARK): {muon.MARK: True}}
 
 
 def _schedule(optimizer: Any, recipe: Recipe) -> OptimizerParamScheduler:

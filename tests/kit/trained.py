@@ -251,8 +251,9 @@ def _digests(engine: Any) -> list[str]:
     """One line a tensor: parameters, buffers, fp32 masters and moments of this rank."""
     found = [f"{name} {_digest(value)}" for name, value in engine.inner.state_dict().items() if hasattr(value, "cpu")]
     for chained in getattr(engine.optimizer, "chained_optimizers", [engine.optimizer]):
-        for number, (parameter, state) in enumerate(chained.optimizer.state.items()):
-            values = {"master": parameter, **dict(sorted(state.items()))}
+        parameters = [parameter for group in chained.optimizer.param_groups for parameter in group["params"]]
+        for number, parameter in enumerate(parameters):  # in this order, not that of states, which loading changes
+            values = {"master": parameter, **dict(sorted(chained.optimizer.state[parameter].items()))}
             found += [f"{number} {name} {_digest(value)}" for name, value in values.items()]
     return found
 
@@ -344,6 +345,71 @@ def decays(data: str, bf16: bool) -> dict[str, float]:
     return {name: group["weight_decay"] for name, group, _ in _groups(engine)}
 
 
+def routed(data: str) -> dict[str, tuple[int, bool]]:
+    """{name: (dimensions, whether Muon takes it)} of nam56r_tiny by Muon, by the state that a step makes."""
+    from model.definition.sizes import SIZES
+
+    engine, batches = _engine(data, SIZES["nam56r_tiny"], optimizer="muon", bf16=False)
+    engine.step([next(batches)])
+    sides = {name: p.ndim for name, p in engine.inner.named_parameters()}
+    return {name: (sides[name], {"momentum_buffer", "step"} == state.keys()) for name, _, state in _groups(engine)}
+
+
+def updates(data: str, options: dict[str, Any], **changed: Any) -> dict[str, Any]:
+    """Two steps of a small engine by Muon beside torch's own optimizers, which get the same whole gradients.
+
+    The largest difference of Muon's parameters and of AdamW's, over their largest change, and how many matrices more
+    than one rank updates a part of.
+    """
+    import torch
+    import torch.distributed as dist
+
+    engine, batches = _engine(data, _small(), options, optimizer="muon", bf16=False, warmup=0, **changed)
+    recipe, held = engine.recipe, dict(engine.inner.named_parameters())
+    first = {name: p.detach().clone() for name, p in held.items()}
+    others = {name: p.clone().requires_grad_() for name, p in first.items()}
+    names = {id(p): name for name, p in held.items()}
+    taken = {name for name, group, _ in _groups(engine) if group.get("takes_muon")}
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, taken)
+    taken = set().union(*every)
+    decay = {n: 0.0 if p.ndim == 1 or getattr(held[n], "_no_weight_decay", False) else 0.1 for n, p in others.items()}
+    muon = torch.optim.Muon(
+        [others[name] for name in sorted(taken)], weight_decay=0.1, momentum=recipe.muon_momentum,
+        ns_steps=recipe.muon_steps, adjust_lr_fn="match_rms_adamw",
+    )  # fmt: skip
+    groups = [{"params": [others[name]], "weight_decay": decay[name]} for name in others if name not in taken]
+    adamw, cut = torch.optim.AdamW(groups, betas=recipe.betas, eps=recipe.epsilon), 0
+    for _ in range(2):
+        rate = engine.step([next(batches)]).learning_rate
+        engine.gather()
+        ours = []
+        for chained in engine.optimizer.chained_optimizers:
+            for p, (group, at) in chained.model_param_group_index_map.items():
+                part = chained._get_model_param_range_map(p)["param"]
+                ours.append(
+                    (names[id(p)], part.start, part.end, chained.optimizer.param_groups[group]["params"][at].grad)
+                )
+        dist.all_gather_object(every, [(name, a, b, grad.clone()) for name, a, b, grad in ours])
+        for pieces in every:
+            for name, start, end, grad in pieces:
+                if others[name].grad is None:
+                    others[name].grad = torch.zeros_like(others[name])
+                others[name].grad.view(-1)[start:end] = grad
+        found = [name for pieces in every for name, *_ in pieces]
+        cut = sum(found.count(name) > 1 for name in taken)
+        for optimizer in (muon, adamw):
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.step()
+            optimizer.zero_grad()
+
+    def off(some: Any) -> float:
+        return max(float((held[n] - others[n]).abs().max() / (others[n] - first[n]).abs().max()) for n in some)
+
+    return {"muon": off(taken), "adamw": off(held.keys() - taken), "cut": cut, "matrices": len(taken)}
+
+
 def other_groups(data: str, folder: str, marked: bool) -> dict[str, Any]:
     """Save if nothing is marked as spared from decay, else load what that saved: by name, group and moments."""
     from model.definition.sizes import SIZES
@@ -380,7 +446,7 @@ def started(data: str) -> Any:
     return engine
 
 
-def reads(data: str, options: dict[str, Any], diagnosed: bool = False) -> dict[str, int]:
+def reads(data: str, options: dict[str, Any], diagnosed: bool = False, **changed: Any) -> dict[str, int]:
     """{folder/file: values of tensors that its code read} in the second step of a small engine."""
     from collections import Counter
 
@@ -398,7 +464,7 @@ def reads(data: str, options: dict[str, Any], diagnosed: bool = False) -> dict[s
                 seen["/".join(reader.parts[-2:])] += 1
             return function(*args, **(kwargs or {}))
 
-    engine, batches = _engine(data, _small(), options, bf16=False)
+    engine, batches = _engine(data, _small(), options, bf16=False, **changed)
     engine.step([next(batches)])
     if diagnosed:
         engine.diagnoses.begin(engine.recipe.diagnose_every, 0.0)

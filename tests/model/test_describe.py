@@ -40,6 +40,14 @@ def test_a_layout_has_a_row_for_each_stage():
         assert layers in done.stdout
 
 
+def test_memory_and_a_checkpoint_are_of_the_optimizer():
+    found = [describe("nam56r_quarter", *given).stdout for given in ((), ("--optimizer", "muon"))]
+    assert ["a checkpoint has 21.9" in one for one in found] == [True, False]
+    assert ["Muon; a checkpoint has 17.9" in one for one in found] == [False, True]
+    page = describe("nam56r_quarter", "--optimizer", "muon", "--markdown").stdout
+    assert "--optimizer muon --markdown`" in page or "--markdown --optimizer muon`" in page
+
+
 @pytest.mark.parametrize("args", [("nam57",), ("nam56r", "--dp", "8", "--ep", "3"), ("nam56r", "--pp", "40")])
 def test_bad_input_is_told_how_to_mend(args):
     done = describe(*args)

@@ -33,6 +33,13 @@ def run(tmp_path):
     return tmp_path / "[run]"
 
 
+def test_a_run_by_another_optimizer_says_so(run):
+    assert "optimizer" not in dict(rows(summarise(run)))
+    with MetricsLog(run, 10) as log:
+        log.event(10, "optimizer", matrices="muon")
+    assert dict(rows(summarise(run)))["optimizer"] == "muon and AdamW"
+
+
 def test_what_it_sums_up(run):
     report = summarise(run, warmup=2)
     assert (report.steps, report.tokens, report.steady_steps) == (10, 10_000, 7)

@@ -18,13 +18,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch.distributed as dist
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.core import CheckpointingException
 from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
 
+from model.definition.recipes import Optimizer
 from model.loop.ranks import agreement, meeting
 from model.loop.saving import sharded, writing
 from model.loop.saving.writing import Files
@@ -91,7 +92,7 @@ class Saver:
         state = sharded.state(engine) | {"progress": progress}
         dist_checkpointing.save(  # what it returns would write; ``writing`` does
             state, str(partial), self._strategy, async_sharded_save=True, async_strategy="mcore",
-            content_metadata={**sharded.CONTENT},
+            content_metadata={**sharded.content(engine.recipe.optimizer)},
         )  # fmt: skip
         files = self._strategy.base_strategy
         buckets = agreement.every(lambda: _staged(files.writer, step, engine.run.on_cpu))
@@ -325,13 +326,21 @@ def progress(path: Path) -> dict[str, Any]:
 def load(engine: Engine, path: Path) -> None:
     """Restore model, optimizer and schedule from what ``verify`` accepts.
 
-    Raises PatchlaneError when it cannot be read, or holds its optimizer in the format of before.
+    Raises PatchlaneError when it cannot be read, or holds another optimizer, or one in the format of before.
     """
-    if dist_checkpointing.load_content_metadata(str(path)) != sharded.CONTENT:
+    held, ours = dist_checkpointing.load_content_metadata(str(path)), engine.recipe.optimizer
+    if held != sharded.content(ours):
+        cause, remedy = f"{path} holds its optimizer as an earlier version of this project wrote it", ""
+        for other in get_args(Optimizer):
+            if held == sharded.content(other):
+                cause, remedy = (
+                    f"{path} holds moments of {other}, this run is of {ours}",
+                    f"--set optimizer={other}; or ",
+                )
         raise PatchlaneError(
-            f"{path} holds its optimizer as an earlier version of this project wrote it",
-            f"python -m model.weights export {path} WEIGHTS, then python -m model.weights import WEIGHTS OUT: a run "
-            "with --out OUT begins with its weights",
+            cause,
+            f"{remedy}python -m model.weights export {path} WEIGHTS, then python -m model.weights import WEIGHTS OUT: "
+            "a run with --out OUT begins with its weights",
         )
     wanted = sharded.wanted(engine)
     try:

@@ -19,11 +19,18 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensor
 from megatron.core.transformer.module import MegatronModule
 from torch.nn import Parameter
 
+from model.step import muon
 from model.step.engine import Engine
 from reproducers.base.errors import PatchlaneError
 
-CONTENT = {"optimizer": "stretches of flat parameters"}  # told by the checkpoint; Megatron adds to what it is given
+CONTENT = {"optimizer": "stretches of flat parameters"}  # of AdamW; Megatron adds to what it is given
 STATES = ("param", "exp_avg", "exp_avg_sq")  # fp32 weights and AdamW's moments, as the distributed optimizer calls them
+OF_MUON = ("param", muon.MOMENTUM)
+
+
+def content(optimizer: str) -> dict[str, str]:
+    """What a checkpoint tells of the state that it holds of the recipe's ``optimizer``."""
+    return CONTENT if optimizer == "adamw" else {"optimizer": f"{CONTENT['optimizer']}, of {optimizer} and AdamW"}
 
 
 def _optimizers(engine: Engine) -> list[Any]:
@@ -78,7 +85,8 @@ def _stretches(optimizer: Any, parameter: Parameter, whole: ShardedTensor) -> di
     first = before * parameter.numel() + optimizer._get_model_param_range_map(parameter)["param"].start
     size = (math.prod(whole.global_shape),)
     held = optimizer._get_main_param_and_optimizer_states(parameter)
-    parts = {name: held[name].detach() for name in STATES}
+    names = OF_MUON if getattr(parameter, muon.MARK, False) else STATES
+    parts = {name: held[name].detach() for name in names}
     return {
         name: ShardedTensor(f"optimizer.{name}.{whole.key}", part, part.dtype, tuple(part.shape), size, (first,), None)
         for name, part in parts.items()

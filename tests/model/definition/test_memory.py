@@ -10,6 +10,7 @@ from model.definition.sizes import SIZES
 from reproducers.record.schema import ROOT
 
 WIDE = SIZES["nam56r_wide"]
+EXPERTS = 16 * 2 * 4096 * 896  # numbers in a layer's
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -37,6 +38,21 @@ def test_weights_and_gradients_and_optimizer_are_bytes_of_parameters():
     shared = memory.estimate(WIDE, Layout(data=8))
     assert shared["optimizer"] == pytest.approx(parts["optimizer"] / 8)
     assert shared["activations"] == parts["activations"]
+
+
+def test_muon_keeps_one_moment_of_what_is_not_embedding_or_head():
+    part, layouts = parameters.by_part(WIDE), (Layout(), Layout(8, 4), Layout(2, pipeline=2))
+    ends = sum(part[end] for end in ("embedding", "n-gram hash embedding", "structure embedding", "head", "final norm"))
+    for layout, replicas in zip(layouts, (1, 2, 2), strict=True):
+        both = [
+            sum(memory.estimate(WIDE, layout, stage, optimizer=one)["optimizer"] for stage in range(layout.pipeline))
+            for one in ("adamw", "muon")
+        ]
+        experts = sum(memory.stage_parameters(WIDE, layout, stage)[1] for stage in range(layout.pipeline)) / replicas
+        dense = (sum(memory.stage_parameters(WIDE, Layout(), 0)) - WIDE.count("moe") * EXPERTS - ends) / layout.data
+        assert (both[0] - both[1]) * memory.GIB / 4 == pytest.approx(dense + experts)
+    saved = [memory.checkpoint_gib(WIDE, one) * memory.GIB for one in ("adamw", "muon")]
+    assert saved[0] - saved[1] == pytest.approx(4 * (parameters.total(WIDE) - ends))
 
 
 def test_activations_grow_with_the_tokens_in_flight():

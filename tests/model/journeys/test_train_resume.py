@@ -3,16 +3,19 @@
 import pytest
 from train_kit import checkpoints, good, held_out, measured, steps, train
 
+from model.definition.memory import checkpoint_gib
+from model.definition.sizes import SIZES
 from model.records import history
 
 pytestmark = pytest.mark.upstream
 
 
-@pytest.fixture(scope="module", params=["fp32", "bf16"])
+@pytest.fixture(scope="module", params=["fp32", "bf16", "muon"])
 def runs(request, stack, text, tmp_path_factory):
     """(one of six steps, one ended in its fourth and resumed), held-out losses after the second, fourth and sixth."""
     folder = tmp_path_factory.mktemp(request.param)
-    common = {"steps": 6, "evaluate_every": 2, "save_every": 3, "deterministic": True, request.param: True}
+    precision = {"set": "optimizer=muon", "bf16": True} if request.param == "muon" else {request.param: True}
+    common = {"steps": 6, "evaluate_every": 2, "save_every": 3, "deterministic": True, **precision}
     good(train(stack, folder / "whole", text, weights=folder / "whole.txt", **common))
     good(train(stack, folder / "parts", text, stop_after=4, **common))
     good(train(stack, folder / "parts", text, weights=folder / "parts.txt", **common))
@@ -30,7 +33,18 @@ def test_every_step_measures_the_same(runs):
 def test_weights_masters_and_moments_end_the_same(runs):
     whole, parts = (run.with_suffix(".txt").read_text().splitlines() for run in runs)
     assert parts == whole
-    assert {"master", "exp_avg", "exp_avg_sq", "step"} <= {line.split()[-2] for line in whole}
+    kept = {"master", "exp_avg", "exp_avg_sq", "step"} | (
+        {"momentum_buffer"} if "muon" in runs[0].parent.name else set()
+    )
+    assert kept == {line.split()[-2] for line in whole if line.split()[0].isdigit()}
+
+
+def test_a_checkpoint_is_as_large_as_described(runs):
+    """All but headers of small tensors. In fp32 training a weight is its own master, and kept twice."""
+    optimizer = "muon" if "muon" in runs[0].parent.name else "adamw"
+    if "fp32" not in runs[0].parent.name:
+        saved = history.events(history.read(runs[0]), "checkpoint")[-1]
+        assert saved.detail["gib"] == pytest.approx(checkpoint_gib(SIZES["nam56r_tiny"], optimizer), rel=0.1)
 
 
 def test_the_record_reads_as_one_run(runs):

@@ -58,6 +58,8 @@ def test_the_machinery_reads_nothing_of_a_step_that_reads_late(stack, text):
     assert not MACHINERY & late.value.keys(), late.value
     diagnosed = stack.run("trained:reads", str(text), LATE, diagnosed=True)
     assert diagnosed.value == late.value
+    by_muon = stack.run("trained:reads", str(text), LATE, diagnosed=True, optimizer="muon")
+    assert by_muon.value.keys() <= late.value.keys(), by_muon.said
 
 
 @pytest.mark.gpu
