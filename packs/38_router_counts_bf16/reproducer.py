@@ -48,7 +48,7 @@ BF16 = 2.0**-6  # a gradient is a sum of bf16 products, rounded to bf16: 0.006 m
 class Routed:
     """A router under Float16Module whose experts are chosen by the tokens: expert i is fed by channel i."""
 
-    def __init__(self, p: probe.Probe, dtype: torch.dtype, kind: str = "none") -> None:
+    def __init__(self, p: probe.Probe, dtype: torch.dtype, kind: str = "none", rate: float = RATE) -> None:
         transformer = p.upstream("megatron.core.transformer")
         router = p.upstream("megatron.core.transformer.moe.router")
         groups = p.upstream("megatron.core.process_groups_config").ProcessGroupCollection.use_mpu_process_groups()
@@ -56,7 +56,7 @@ class Routed:
             num_layers=1, hidden_size=EXPERTS, num_attention_heads=1, num_moe_experts=EXPERTS, moe_router_topk=TOPK,
             moe_router_score_function="sigmoid", moe_router_dtype="fp32", moe_router_load_balancing_type=kind,
             moe_aux_loss_coeff=COEFFICIENT if kind != "none" else 0.0, moe_router_enable_expert_bias=kind == "none",
-            moe_router_bias_update_rate=RATE, bf16=dtype == torch.bfloat16, fp16=dtype == torch.float16,
+            moe_router_bias_update_rate=rate, bf16=dtype == torch.bfloat16, fp16=dtype == torch.float16,
             params_dtype=dtype,
         )  # fmt: skip
         self.router = router.TopKRouter(self.config, groups).to(torch.cuda.current_device())
@@ -122,6 +122,22 @@ def check_bias(p: probe.Probe, name: str, routed: Routed, batches: list[list[int
             reference="sign of the mean less the count", bug_above=1)  # fmt: skip
     p.guard(f"{name}: counts that are not set back", int(routed.router.local_tokens_per_expert.count_nonzero()), 0,
             reference="0 after the update")  # fmt: skip
+
+
+def check_rate(p: probe.Probe) -> None:
+    """By a rate that neither bf16 nor fp32 has, the bias moves to the last bit as without Float16Module."""
+    generator, biases = torch.Generator().manual_seed(p.seed), list[Tensor]()
+    start = torch.randn(EXPERTS, generator=generator) / 1000
+    for dtype in (torch.bfloat16, torch.float32):
+        routed = Routed(p, dtype, rate=1e-3)
+        for batch in range(6):
+            routed.forward(drawn(p.seed + batch, 64, 85))
+            if batch == 0:  # fp32 in both from here on
+                routed.router.expert_bias.copy_(start)
+            routed.finalize(p)
+        biases.append(routed.router.expert_bias.clone())
+    p.error("bf16, rate of 0.001: biases unlike those without Float16Module", int((biases[0] != biases[1]).sum()), 0,
+            reference="the same updates of the router alone", bug_above=1)  # fmt: skip
 
 
 def check_global(p: probe.Probe, name: str, dtype: torch.dtype, counts: list[int], batches: int) -> None:
@@ -216,6 +232,7 @@ def reproduce(p: probe.Probe) -> None:
     check_bias(p, "bf16, one micro-batch", Routed(p, torch.bfloat16), [near(p.seed, 600)])
     check_bias(p, "fp16, one micro-batch", Routed(p, torch.float16), [near(p.seed + 1, 3000)])
     check_bias(p, "bf16, 300 micro-batches", Routed(p, torch.bfloat16), [[1, 1, 2, 2, 3, 3, 2, 2]] * 300)
+    check_rate(p)
     check_global(p, "bf16, 300 micro-batches", torch.bfloat16, [1, 1, 2, 2, 3, 3, 2, 2], 300)
     check_global(p, "bf16, drawn, 200 micro-batches", torch.bfloat16, drawn(p.seed + 2, 5, 14), 200)
     check_neighbours(p)

@@ -227,9 +227,16 @@ def check_layouts(p: probe.Probe) -> None:
     for name, options in (("loss", Options()), ("loss by tokens", Options(per_token=True))):
         found = error(Layer(p, options), tokens(p, 32, 3), packed, spans(room, mask), mask)
         p.error(f"padded sequences: {name} and gradient", found, FP32, reference=reference, bug_above=0.05)
-    p.error("tokens after the last sequence: loss and gradient",
-            error(layer, tokens(p, 30, 4), params(p, cumulative([7, 9])), spans([7, 9])), FP32,
-            reference=reference, bug_above=0.05)  # fmt: skip
+    for name, lengths in (("tokens after the last sequence", [7, 9]), ("no token in any sequence", [0, 0])):
+        p.error(f"{name}: loss and gradient",
+                error(layer, tokens(p, 30, 4), params(p, cumulative(lengths)), spans(lengths)), FP32,
+                reference=reference, bug_above=0.05)  # fmt: skip
+    lengths = [256, 1, 2, 1, 3, 1, 1, 5, 1]  # bf16 has no odd number after 256
+    hidden, packed = tokens(p, sum(lengths), 9), params(p, cumulative(lengths))
+    torch.set_default_dtype(torch.bfloat16)
+    found = error(layer, hidden, packed, spans(lengths))  # it logs the loss in bf16, which rounds by 2^-8 at most
+    torch.set_default_dtype(torch.float32)
+    p.error("default dtype bf16: loss and gradient", found, 2.0**-7, reference=reference, bug_above=0.05)
     both = Layer(p, Options(kind=["aux_loss", "seq_aux_loss"], coefficient=[COEFFICIENT, 2 * COEFFICIENT]))
     hidden = tokens(p, sum(BATCH), 5)
     _, logged, gradient = both.passed(hidden, params(p, cumulative(BATCH)))
@@ -298,6 +305,11 @@ def check_neighbours(p: probe.Probe) -> None:
             kept += other.passed(hidden, params(p, cumulative([10, 14])))
         else:
             kept.append(other.layer(hidden_states=hidden, packed_seq_params=params(p, cumulative([10, 14])))[0])
+    other, given = Layer(p, Options(kind="aux_loss")), list[int]()
+    forward = other.router.forward
+    other.router.forward = lambda *args, **more: (given.append(len(args) + len(more)), forward(*args, **more))[1]
+    kept += other.passed(hidden, params(p, cumulative([10, 14])))
+    p.guard("another loss: what its router is given", max(given), 2, reference="tokens and mask, as any router takes")
     without = dense(p, layer.layer.config)
     kept.append(without(hidden_states=hidden, packed_seq_params=params(p, cumulative([10, 14])))[0])
     layer.layer.eval()
