@@ -84,7 +84,8 @@ def pairs(kept: Path, source: Measured, tokens: Measured) -> tuple[list[Pair], l
         run = benchmarks.read(path.parent)
         job, speed = measured.job(run), run.report.tokens_per_s_per_gpu
         same = job is not None and (run.report.gpu, job.row) == (source.run.report.gpu, source.job.row)
-        if job is None or not same or not speed or run.report.steady_steps < TIMED:
+        counted = run.report.optimizer is None  # ``predict`` has AdamW's bytes and no Newton-Schulz
+        if job is None or not same or not speed or run.report.steady_steps < TIMED or not counted:
             others.append(run.name)
             continue
         seconds = job.tokens / speed / job.layout.pipeline

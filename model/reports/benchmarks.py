@@ -106,8 +106,8 @@ side, and `profile.md` in a run's folder says where a step's time goes. [Log](lo
   on eight H200s with expert parallelism {RECORD_EP}. For `{RECORD_SIZE}` this is {speed:,.0f} tokens/s a GPU. Runs of
   this size with the same expert parallelism show their ratio to it.
 - Layout: expert parallelism (EP), pipeline stages (PP), rows of a micro-batch, micro-batches a step where there are
-  several, and the paths asked for by `--path`. A {NONE} means that the run was kept without its `run.json`, "resumed"
-  that it was kept without the `run.json` of its resume.
+  several, the optimizer where it is not AdamW, and the paths asked for by `--path`. A {NONE} means that the run was
+  kept without its `run.json`, "resumed" that it was kept without the `run.json` of its resume.
 - A single figure of peak memory is rank 0's; a list has every rank's. It covers the steps before a resume as well.
 - Held-out loss is in nats a token. It shows {NONE} for a run that ended before its evaluation.
 - † marks a run from a checkout with local changes.
@@ -159,6 +159,7 @@ def layout_and_paths(run: KeptRun) -> str:
     parts += [f"PP {options['pipeline_parallel']}"] if options["pipeline_parallel"] > 1 else []
     parts += [f"{rows} row{'' if rows == 1 else 's'}" + (f" × {several}" if several > 1 else "")]
     flags = [name.replace("_", "-") for name in ("recompute", "cuda_graphs", "deterministic") if options.get(name)]
+    flags += [f"optimizer={run.report.optimizer}"] if run.report.optimizer else []
     paths = [f"{kind}={path}" for kind, path in options["paths"].items()]
     return ", ".join([*parts, *(f"`{text}`" for text in (*flags, *paths))])
 

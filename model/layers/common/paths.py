@@ -110,16 +110,16 @@ KINDS = {
     "mamba3": Kind(
         "Mamba-3",
         {
-            "tilelang_rows": (_gpu, _mimo, _rows, _whole_chunks),
-            "tilelang": (_gpu, _mimo),
+            "tilelang_rows": (_gpu, _bf16, _mimo, _rows, _whole_chunks),
+            "tilelang": (_gpu, _bf16, _mimo),
             "triton": (_siso, _gpu),
             "torch": (),
             "torch_rows": (_mimo, _rows, _whole_chunks),
         },
     ),
     "m2rnn": Kind("M²RNN", {"triton": (_triton, _gpu_or_interpreter), "torch": ()}),
-    "mla": Kind("MLA", {"flash": (_gpu, _varlen), "torch": ()}),
-    "dsa": Kind("DSA", {"tilelang": (_gpu,), "megatron": ()}),
+    "mla": Kind("MLA", {"flash": (_gpu, _bf16, _varlen), "torch": ()}),
+    "dsa": Kind("DSA", {"tilelang": (_gpu, _bf16), "megatron": ()}),
     "indexer": Kind("indexer's loss", {"rows": (_rows,), "stream": ()}),
     "moe": Kind(
         "MoE",

@@ -38,10 +38,10 @@ def names(**run):
         ({}, {}),
         ({"expert_parallel": 4}, {"shared": "beside", "moe": "grouped_fused"}),
         ({"cuda_graphs": True}, {"moe": "grouped_fused"}),
-        (
+        (  # flash attention and TileLang's kernels are for bf16; the product adds gradients of bf16 weights only
             {"bf16": False},
-            {"wgrad": "added", "moe": "grouped_fused"},
-        ),  # the product adds gradients of bf16 weights only
+            {"mamba3": "torch", "mla": "torch", "dsa": "megatron", "wgrad": "added", "moe": "grouped_fused"},
+        ),
         ({"row": 4096}, {"indexer": "rows", "mamba3": "tilelang_rows"}),
         ({"row": 4097}, {"indexer": "rows"}),  # no whole chunks
     ],
