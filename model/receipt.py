@@ -47,7 +47,7 @@ def table() -> None:
 
 @app.command()
 def plan() -> None:
-    """Print docs/plan.md: steps predicted from one kept run, beside those of the others, and for 64 and 512 GPUs."""
+    """Print docs/plan.md: steps predicted from one kept run, beside those of the others, and for 8 to 512 GPUs."""
     print(page.page(KEPT), end="")
 
 

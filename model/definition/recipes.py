@@ -176,6 +176,7 @@ RECIPES = {
             expert_parallel=4,
             verified="four NVIDIA H200: receipts/train/4xh200_wide_230_20261122",
         ),
+        Recipe(name="8xh200_wide", size="nam56r_wide", ranks=8, steps=50, micro_batch=3),
         Recipe(name="8xh200_bf16", size="nam56r", ranks=8, steps=50, micro_batch=4, expert_parallel=8),
     )
 }

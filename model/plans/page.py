@@ -38,6 +38,29 @@ PLANNED = {
     "EP 8, 4 rows, `overlap-grads`": (8, 4, 1, True),
     "EP 8, 4 rows × 2": (8, 4, 2, False),
 }
+UNRUN = """## Runs on four and eight GPUs that are still to be made
+    torchrun --nproc-per-node 8 -m model.train 8xh200_wide --profile 40:41 --out build/wide_ep1
+    torchrun --nproc-per-node 8 -m model.train 8xh200_wide --ep 8 --micro-batch 4 --profile 40:41 --out build/wide_ep8
+    torchrun --nproc-per-node 8 -m model.train 8xh200_bf16 --profile 40:41 --out build/nam56r_ep8
+    torchrun --nproc-per-node 8 -m model.train 8xh200_bf16 --ep 1 --micro-batch 3 --profile 40:41 --out build/nam56r_ep1
+
+300 steps that begin on eight ranks, are killed and go on on four:
+
+    torchrun --nproc-per-node 8 -m model.train 8xh200_wide --steps 300 --save-every 100 --out build/moved
+    pkill -9 -f 'out build/moved'                # after step 150
+    torchrun --nproc-per-node 4 -m model.train 8xh200_wide --steps 300 --accumulate 2 --out build/moved
+
+On four, for the ratio to the public record and to `4xh200_wide_230_20261122`, and layouts from one checkpoint:
+
+    torchrun --nproc-per-node 4 -m model.train 4xh200_wide --profile 40:41 --out build/four_ep4
+    torchrun --nproc-per-node 4 -m model.train 4xh200_wide --ep 1 --micro-batch 3 --profile 40:41 --out build/four_ep1
+    torchrun --nproc-per-node 4 -m model.train 4xh200_bf16 --steps 20 --save-every 10 --set keep=9 --out build/ep4
+    for layout in dp4 pp2; do cp -r build/ep4 build/$layout; rm -r build/$layout/checkpoints/step_0000020; done
+    torchrun --nproc-per-node 4 -m model.train 4xh200_bf16 --steps 20 --ep 1 --out build/dp4
+    torchrun --nproc-per-node 4 -m model.train 4xh200_bf16 --steps 20 --pp 2 --ep 2 --accumulate 2 --out build/pp2
+    python -m model.compare build/ep4 build/dp4 build/pp2 --first 11 --tolerance 0.01
+    python -m reproducers.run pack01 --lane cuda
+"""
 
 
 @dataclass(frozen=True)
@@ -254,11 +277,11 @@ def _plan(source: Measured, four: Measured) -> str:
                 "efficiency": 1, f"at {SLOW:g} GB/s": 1, "efficiency there": 1, "GiB": 1,
             }
         )  # fmt: skip
-        for gpus in (64, 512):
+        for gpus in (8, 64, 512):
             for layout in PLANNED:
                 table.add_row(*_planned(source, four, name, gpus, layout))
         tables.append(f"### {name}: planned, not run\n{markdown(table)}")
-    return f"""## Plan for 64 and 512 GPUs: nobody has run this
+    return f"""## Plan for 8, 64 and 512 GPUs: nobody has run this
 Hosts of eight GPUs, data parallel over all, experts on the GPUs of one host (EP 8) or whole on each GPU (EP 1), rows of
 {source.job.row:,} tokens. Between hosts each GPU sends {NAMEPLATE:g} GB/s, the **nameplate** of a 400 Gbit/s adapter,
 which no run here ever reached or tried; the columns to the right show a tenth of it. Inside a host rates are measured
@@ -271,7 +294,8 @@ predicted for the same size in the scaled run's own layout (two GPUs, EP 1, 3 ro
 share the optimizer's work and overlap hides what two GPUs waited for. GiB are estimated. The errors above and all that
 is left out apply, and grow with the ranks that wait for each other: take speeds for upper bounds.
 
-{chr(10).join(tables)}"""
+{chr(10).join(tables)}
+{UNRUN}"""
 
 
 def _planned(source: Measured, four: Measured, name: str, gpus: int, layout: str) -> list[str]:

@@ -4,6 +4,8 @@ import pytest
 from planned import keep, profile
 
 from model.plans import measured, page
+from model.records.records import Event, to_line
+from model.reports import benchmarks
 from reproducers.base.errors import PatchlaneError
 
 LINKS = {"NCCL reduce-scatter": 0.04, "NCCL all-gather": 0.02}
@@ -57,6 +59,14 @@ def test_runs_that_cannot_be_compared_are_named(kept, unlike):
     assert "`unlike`" in page.page(kept)
 
 
+def test_runs_of_another_optimizer_are_not_compared(kept):
+    records = keep(kept / "muon") / "metrics.jsonl"
+    records.write_bytes(to_line(Event(step=0, name="optimizer", detail={"matrices": "muon"})) + records.read_bytes())
+    found, others = pairs(kept)
+    assert others == ["muon"] and "muon" not in found
+    assert "`optimizer=muon`" in benchmarks.layout_and_paths(benchmarks.read(kept / "muon"))
+
+
 def test_runs_of_other_paths_stand_apart(kept):
     keep(kept / "same", speed=OWN_SPEED)
     own, _, rest = page.page(kept).partition("### Other paths")
@@ -64,10 +74,10 @@ def test_runs_of_other_paths_stand_apart(kept):
 
 
 def test_the_plan_has_every_layout_for_both_sizes_and_both_numbers(kept):
-    _, _, plan = page.page(kept).partition("## Plan for 64 and 512 GPUs: nobody has run this")
-    rows = [line.split("|")[1:3] for line in plan.splitlines() if line.startswith(("| 64 ", "| 512 "))]
+    _, _, plan = page.page(kept).partition("## Plan for 8, 64 and 512 GPUs: nobody has run this")
+    rows = [line.split("|")[1:3] for line in plan.splitlines() if line.startswith(("| 8 ", "| 64 ", "| 512 "))]
     assert [(n.strip(), layout.strip()) for n, layout in rows] == 2 * [
-        (n, layout) for n in ("64", "512") for layout in page.PLANNED
+        (n, layout) for n in ("8", "64", "512") for layout in page.PLANNED
     ]
     assert "nameplate" in plan and plan.count("planned, not run") == 2
 
