@@ -8,9 +8,9 @@ from model.reports import report
 from model.saved import weights
 
 pytestmark = pytest.mark.upstream
-# Losses as for AdamW (test_train_layouts.py) with the weights that were loaded. Newton-Schulz is in bf16, where a sum of
-# fp32 in another order may round otherwise: after an update gradients are off by up to 2e-4, and a token whose experts
-# or keys have nearly equal scores may take others.
+# Losses as for AdamW (test_train_layouts.py) with the weights that were loaded. Newton-Schulz is in bf16, where a sum
+# of fp32 in another order may round otherwise: after an update gradients are off by up to 2e-4, and a token whose
+# experts or keys have nearly equal scores may take others.
 LOSSES, LATER, ABSOLUTE, NORMS = 2e-6, 5e-4, 1e-6, 1e-2
 MUON = {"set": ["optimizer=muon", "diagnose_every=2"], "learning_rate": 1e-3}
 COMMON = {"steps": 5, "evaluate_every": 5, "save_every": 5, "deterministic": True, "fp32": True, **MUON}
