@@ -31,6 +31,9 @@ def main(
     timeout: Annotated[
         float | None, typer.Option(min=1, help="processor seconds an arm may use, for the lane's timeout_s")
     ] = None,
+    within: Annotated[
+        float | None, typer.Option(min=1, help="seconds after which no mutant is begun: the tried ones are the sample")
+    ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="write the record to receipts/ too, as evidence")] = False,
     host: Annotated[str, typer.Option(envvar="PATCHLANE_HOST", help="this host's alias")] = "local",
     receipts: Annotated[Path, typer.Option(help="where records go")] = Path("build/receipts"),
@@ -48,7 +51,7 @@ def main(
     from reproducers.studies.mutation import score
     from reproducers.studies.mutation.sitting import Asked, chosen, sit
 
-    asked, ends = Asked(only, sample, seed, lane, jobs, timeout), []  # type: ignore[arg-type]
+    asked, ends = Asked(only, sample, seed, lane, jobs, timeout, within), []  # type: ignore[arg-type]
     alias(host)
     if not listing:
         disk.usable_folder(receipts, "--receipts DIR names another folder")
@@ -58,7 +61,7 @@ def main(
             continue
         sitting = sit(pack, asked, lambda line: typer.echo(line, err=True))
         typer.echo("\n".join(score.lines(sitting)))
-        record = score.record(sitting, host, sys.argv[1:], (sample, seed))
+        record = score.record(sitting, host, sys.argv[1:], seed)
         for root in (receipts, shelf.COMMITTED) if keep else (receipts,):
             typer.echo(f"record {score.write(record, root, score.roles(sitting.ground))}")
         ends.append(sitting.exit_code())

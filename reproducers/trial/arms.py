@@ -44,7 +44,8 @@ DRAWING = ("hypothesis", "_hypothesis_globals", "sortedcontainers")  # what a re
 MARK = "ARM_OF_PATCHLANE"  # variable with the arm's scratch folder, in the environment of all its processes
 PREFIX, LOCK = "patchlane-arm-", ".lock"
 POLL_S = 0.1
-IDLE_SHARE = 0.01  # of one core: an arm that uses less, and never waits for a core or a disk, is idle
+IDLE_SHARE = 0.1  # of one core: an arm that uses less and waits less for a core or a disk is idle; two ranks that wait
+# for each other over gloo use 0.034 of a core
 WALL_FACTOR = 20
 PATIENCE_S = 15.0
 SHM = "/dev/shm/"
@@ -70,11 +71,15 @@ class ArmSpec:
     cache: Path
     threads: int = 1
     gpu: str | None = None  # the only GPU that it sees; None: every GPU of the runner
+    until: Callable[[Check], bool] | None = None  # the arm is ended at the first check of which this holds
 
 
 @dataclass
 class ArmResult:
-    """The record of what the child sent, if it sent all, and how it ended."""
+    """The record of what the child sent, if it sent all, and how it ended.
+
+    ``ended_at``: the check at which the arm was ended, of which ``ArmSpec.until`` held; then there is no record.
+    """
 
     outcome: Outcome
     reason: str
@@ -87,6 +92,7 @@ class ArmResult:
     sentinel: str | None = None
     checks: list[Check] = field(default_factory=list)
     executed: dict[str, Executed] = field(default_factory=dict)
+    ended_at: Check | None = None
 
     def arm(self) -> Arm:
         """The arm in the form of a receipt."""
@@ -274,7 +280,7 @@ def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
             watch.write_text(json.dumps(spec.watch))
         with disk.writing(spec.cache, disk.STORE_REMEDY):
             environment = _environment(spec, scratch)
-        started, inbox = time.monotonic(), Inbox()
+        started, inbox = time.monotonic(), Inbox(spec.until)
         try:
             with disk.writing(scratch, "end other processes, or run again later"):
                 child = subprocess.Popen(
@@ -302,7 +308,7 @@ def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
             output: list[str] = []
             reader = threading.Thread(target=_read, args=(child, inbox, output, sink), daemon=True)
             reader.start()
-            stop = meter.watch(child)
+            stop = meter.watch(child, inbox.enough)
             _end(child, scratch)
             reader.join(timeout=10)
             inbox.close()
@@ -313,6 +319,8 @@ def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
                 _children.discard(child)
     if _stopped.is_set():
         raise KeyboardInterrupt
+    if inbox.ended_at:
+        return _cut(child.returncode, inbox.ended_at, time.monotonic() - started, meter.peak_gib, output)
     observed = inbox.observed()
     if observed:
         output.append(observed.line)
@@ -344,22 +352,23 @@ def _pass_on(early: list[str], inbox: Inbox, output: list[str], sink: Sink) -> N
 class Meter:
     """An arm's use of processor time, memory and files in /dev/shm, held to the limits of its spec.
 
-    A busy machine never stops an arm: time counts only while the arm computes, and an arm that waits for a core or a
-    disk is not idle.
+    A busy machine never stops an arm: time counts only while the arm computes, and an arm that spends its time waiting
+    for a core or a disk is not idle.
     """
 
     def __init__(self, keeper: psutil.Process, spec: ArmSpec) -> None:
         self.keeper, self.spec = keeper, spec
         self.started = self.last = self.quiet_since = time.monotonic()
         self.processor = self.quiet_processor = 0.0  # seconds, over all cores
+        self.waited = 0.0  # seconds since ``quiet_since`` in which it ran or waited for a core or a disk
         self.spent = 0.0  # seconds in which it computed, on any number of cores
         self.peak_gib = 0.0
         self.shared: set[str] = set()  # files in /dev/shm that it opened, without those there before
         self.there_before = set(_shared_files())
 
-    def watch(self, child: subprocess.Popen[str]) -> Stop | None:
-        """Wait for the child's end: None if it ended by itself, otherwise why it must be stopped."""
-        while child.poll() is None:
+    def watch(self, child: subprocess.Popen[str], enough: threading.Event) -> Stop | None:
+        """Wait for the child's end: None if it ended by itself or ``enough`` is set, else why it must be stopped."""
+        while child.poll() is None and not enough.is_set():
             with contextlib.suppress(psutil.Error):
                 self.sample()
             if stop := self.stop():
@@ -383,9 +392,10 @@ class Meter:
         self.peak_gib = max(self.peak_gib, (resident + sum(map(_size, self.shared))) / 2**30)
         gained = max(0.0, processor - self.processor)
         self.spent += min(gained, now - self.last)
+        self.waited += (now - self.last) * waiting
         self.processor, self.last = max(processor, self.processor), now
-        if waiting or self.processor - self.quiet_processor > IDLE_SHARE * (now - self.quiet_since):
-            self.quiet_since, self.quiet_processor = now, self.processor
+        if max(self.processor - self.quiet_processor, self.waited) > IDLE_SHARE * (now - self.quiet_since):
+            self.quiet_since, self.quiet_processor, self.waited = now, self.processor, 0.0
 
     def stop(self) -> Stop | None:
         """Why the last sample requires a stop; None if the arm may go on."""
@@ -445,6 +455,14 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:  # the real-time signals have no names
         return str(number)
+
+
+def _cut(code: int, check: Check, seconds: float, peak: float, output: list[str]) -> ArmResult:
+    """The result of an arm that was ended at a check: this check alone."""
+    reason = f"ended at its first failing check: {check.name}"
+    outcome: Outcome = "bug" if check.shows_bug else "different"
+    stamp = stamp_of(output[0]) if output else None
+    return ArmResult(outcome, reason, code, seconds, peak, output, stamp, checks=[check], ended_at=check)
 
 
 def _result(code: int, stop: Stop | None, seconds: float, peak: float, output: list[str], fault: str = "") -> ArmResult:

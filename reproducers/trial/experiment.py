@@ -19,7 +19,7 @@ from reproducers.base.verdicts import Verdict
 from reproducers.host.facts import getting
 from reproducers.probe.stamp import gpus
 from reproducers.probe.watch import Ranges
-from reproducers.record.receipt import ArmName, Executed
+from reproducers.record.receipt import ArmName, Check, Executed
 from reproducers.record.schema import Lane, Pack, Pin
 from reproducers.trial import rulings, statements
 from reproducers.trial.arms import ArmResult, ArmSpec, run_arm
@@ -131,6 +131,7 @@ class Bench:
     needs: list[Tree]
     store: Store
     tell: Say
+    until: Callable[[Check], bool] | None = None  # patched arms are ended at the first check of which this holds
 
 
 def execute(pack: Pack, request: Request, store: Store, say: Say) -> Run:
@@ -258,6 +259,8 @@ def _patched(run: Run, bench: Bench, strip: int, seed: int) -> Ruling:
     wanted = [statement for statement in added if not statements.excused(statement, unreached)]
     arm = _arm(run, dataclasses.replace(bench, tree=fixed), [*after, *wanted], "patched", seed)
     run.patched.append(arm)
+    if arm.ended_at:
+        return rulings.rule_ended(arm.ended_at)
     wrong = statements.at_odds(added, unreached, arm.executed)
     for name in wrong.values():
         bench.tell("verdict", f"not seen executing: {name}")
@@ -286,6 +289,7 @@ def _arm(run: Run, bench: Bench, hunks: Sequence[patching.Hunk], name: str, seed
         cache=bench.store.root / "cache",
         threads=run.request.threads,
         gpu=run.request.gpu,
+        until=bench.until if name == "patched" else None,
     )
     seal = Seal({bench.tree, run.tree or bench.tree, *bench.needs})
     result = run_arm(spec, lambda line: bench.tell(name, line))

@@ -6,26 +6,36 @@ printed counts, and a message too many or out of order is an error of the arm.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import json
 import os
 import re
 import secrets
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 from typing import Any
 
+from pydantic import ValidationError
+
 from reproducers.probe.arm.channel import SECRET_BYTES
 from reproducers.probe.checks import Check, judge, judge_error
+from reproducers.record import receipt
 
 FORGED = "a message on the record's channel that the probe did not write"
 
 
 class Inbox:
-    """The runner's end of one arm's channel. ``passed`` are the descriptors for the child."""
+    """The runner's end of one arm's channel. ``passed`` are the descriptors for the child.
 
-    def __init__(self) -> None:
+    At the first check of which ``until`` holds ``enough`` is set, and ``ended_at`` is that check.
+    """
+
+    def __init__(self, until: Callable[[receipt.Check], bool] | None = None) -> None:
+        self._until, self.enough = until, threading.Event()
+        self.ended_at: receipt.Check | None = None
         self._secret = secrets.token_bytes(SECRET_BYTES)
         self._in, out = os.pipe()
         told, tell = os.pipe()
@@ -81,6 +91,16 @@ class Inbox:
         if kind == "stamp":
             self.stamp = _line("stamp", body)
             self.stamped.set()
+        elif kind == "check" and self._until and not self.ended_at:
+            self._consider(body, self._until)
+
+    def _consider(self, body: Any, until: Callable[[receipt.Check], bool]) -> None:
+        """A check that cannot be judged is left to ``observed``, which names the fault."""
+        with contextlib.suppress(LookupError, TypeError, ValueError, re.error, ValidationError):
+            check = receipt.Check.model_validate(_check(body))
+            if until(check):
+                self.ended_at = check
+                self.enough.set()
 
     def observed(self) -> Observed | None:
         """The judged record; None if the arm did not end its messages."""

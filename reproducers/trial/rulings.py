@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from reproducers.base.verdicts import VERDICT_REMEDY, Verdict
-from reproducers.record.receipt import Arm, ArmName, is_number
+from reproducers.record.receipt import Arm, ArmName, Check, is_number
 
 BYTES = ("bytes", "GiB", "MiB")
 
@@ -96,6 +96,15 @@ def rule(pristine: Arm, patched: Arm, unexecuted: list[str], kind: str = "bug") 
     if owed := _unproved_kind(kind, pristine, patched):
         return Ruling(Verdict.INCONCLUSIVE, owed)
     return Ruling(Verdict.REPRODUCED_AND_FIXED, f"{pristine.reason}; healthy with the patch")
+
+
+def rule_ended(check: Check) -> Ruling:
+    """The verdict of a patched arm that was ended at this check, which is not as it should be."""
+    if check.role == "bug":
+        if check.state == "bug":
+            return Ruling(Verdict.FIX_INEFFECTIVE, f"patched tree still shows: {check.name}")
+        return Ruling(Verdict.DIFFERENT_FAILURE, f"patched: {check.name}", VERDICT_REMEDY[Verdict.DIFFERENT_FAILURE])
+    return Ruling(Verdict.FIX_REGRESSES, f"guards broken by the patch: {check.name}")
 
 
 def rule_guard(broken: Arm, fixed: Arm) -> Ruling:

@@ -1,6 +1,7 @@
 """A reproducer that lies, dies or gets the wrong tree never passes for the bug."""
 
 import contextlib
+import dataclasses
 import errno
 import fcntl
 import os
@@ -23,7 +24,7 @@ from reproducers.base.verdicts import Verdict
 from reproducers.probe import Probe
 from reproducers.probe.checks import Check, Signature, judge, judge_error
 from reproducers.record.schema import load_packs
-from reproducers.trial import arms
+from reproducers.trial import arms, experiment
 from reproducers.trial.arms import ArmSpec, _drawing, _environment
 
 SHORT = "    timeout_s: 2\n    memory_gib: 0.3\n"
@@ -346,6 +347,8 @@ def metered(monkeypatch, tmp_path, share, status, started=True):
         (0.0625, psutil.STATUS_RUNNING, 1601, ["over 100 s", "processor"]),
         (0.0001, psutil.STATUS_RUNNING, 2001, ["over 2000 s", "wall"]),
         (0, psutil.STATUS_SLEEPING, 101, ["hung", "100 s"]),
+        (0.05, psutil.STATUS_SLEEPING, 101, ["hung", "100 s"]),  # ranks that wait for each other
+        (0.5, psutil.STATUS_SLEEPING, 201, ["over 100 s", "processor"]),
         (0, psutil.STATUS_DISK_SLEEP, 2001, ["over 2000 s", "wall"]),
     ],
 )
@@ -358,6 +361,24 @@ def test_a_busy_machine_does_not_decide(monkeypatch, tmp_path, share, status, en
 def test_an_arm_that_the_keeper_has_not_started_is_not_idle(monkeypatch, tmp_path):
     seconds, stop = metered(monkeypatch, tmp_path, 0, psutil.STATUS_SLEEPING, started=False)
     assert seconds == pytest.approx(2001, abs=10) and "wall" in stop.reason
+
+
+def test_an_arm_is_ended_at_the_check_that_is_asked_for(toy, monkeypatch):
+    code = """
+    p.guard("first", 0, 1, reference="0")
+    p.guard("second", 2, 1, reference="0")
+    p.guard("third", 2, 1, reference="0")
+    time.sleep(60)
+    """
+    pack, real = limited(toy, code), arms.run_arm
+    monkeypatch.setattr(experiment, "run_arm", lambda spec, sink: real(dataclasses.replace(spec, until=fails), sink))
+    arm = toy.run(pack).pristine[0]
+    assert (arm.outcome, [check.name for check in arm.checks]) == ("different", ["second"])
+    assert arm.ended_at and arm.ended_at.name == "second"
+
+
+def fails(check):
+    return check.state == "failed"
 
 
 def test_a_longer_time_can_be_given(toy):

@@ -9,14 +9,16 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.desk.patches import short_header
+from reproducers.record.receipt import Check
 from reproducers.record.schema import Pack
+from reproducers.trial.arms import ArmResult
 from reproducers.trial.experiment import Run
 from reproducers.upstream import patching
 from reproducers.upstream.git import git
@@ -104,16 +106,28 @@ def difference(root: Path) -> str:
     return git("diff", cwd=root).stdout
 
 
+def failing(pristine: ArmResult) -> Callable[[Check], bool]:
+    """Whether a check of a patched arm, beside this pristine one, shows by itself that the arm is wrong."""
+    bits = {check.name: check.measured for check in pristine.checks if check.role == "digest"}
+
+    def wrong(check: Check) -> bool:
+        changed = check.role == "digest" and check.name in bits and check.measured != bits[check.name]
+        return check.state in WRONG or changed
+
+    return wrong
+
+
 def caught(run: Run) -> list[str]:
     """The names of the checks by which a run shows that its patched arm is wrong; none if an arm did not run.
 
-    They are checks that fail there, guards that it did not reach, and tensors that changed in any bit.
+    They are checks that fail there, guards that it did not reach, and tensors that changed in any bit; of an arm that
+    was ended at a check this one alone.
     """
     if not (run.pristine and run.patched):
         return []
+    if ended_at := run.patched[-1].ended_at:
+        return [ended_at.name]
     before, after = (arms[-1].checks for arms in (run.pristine, run.patched))
-    now, old = ({check.name: check for check in checks} for checks in (after, before))
+    now, wrong = {check.name for check in after}, failing(run.pristine[-1])
     gone = [check.name for check in before if check.role == "guard" and check.name not in now]
-    digests = [check for check in after if check.role == "digest" and check.name in old]
-    changed = [check.name for check in digests if check.measured != old[check.name].measured]
-    return [check.name for check in after if check.state in WRONG] + changed + gone
+    return [check.name for check in after if wrong(check)] + gone

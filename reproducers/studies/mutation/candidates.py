@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,10 @@ Only = Literal["hand", "generated"]
 
 @dataclass(frozen=True)
 class Chosen:
-    """The mutants to try; ``known`` is how many generated ones there are, ``names`` those of all, chosen or not."""
+    """The mutants to try, generated ones in the order in which they were drawn.
+
+    ``known`` is how many generated ones there are, ``names`` those of all mutants, chosen or not.
+    """
 
     hand: list[tuple[hand.Mutant, Candidate]]
     generated: list[tuple[Generated, Candidate]]
@@ -36,10 +40,19 @@ class Chosen:
         written = {c.name: m.path.read_text().partition("\n\n")[2] for m, c in self.hand}
         return written | {candidate.name: mutant.diff for mutant, candidate in self.generated}
 
+    def among(self, tried: set[str]) -> Chosen:
+        """Those of the mutants that were tried."""
+        return dataclasses.replace(
+            self,
+            hand=[(mutant, candidate) for mutant, candidate in self.hand if candidate.name in tried],
+            generated=[(mutant, candidate) for mutant, candidate in self.generated if candidate.name in tried],
+        )
+
     def listing(self) -> Iterator[str]:
         """A line a mutant: its name, its place, and its mistake."""
         yield from (f"{candidate.name}  {candidate.where}  {mutant.why}" for mutant, candidate in self.hand)
-        yield from generated.listing([mutant for mutant, _ in self.generated])
+        mutants = [mutant for mutant, _ in self.generated]
+        yield from generated.listing(sorted(mutants, key=lambda mutant: (mutant.path, mutant.line)))
 
 
 def choose(pack: Pack, tree: Tree, only: Only | None, sample: int | None, seed: int) -> Chosen:

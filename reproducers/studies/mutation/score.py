@@ -100,16 +100,13 @@ def told(tally: Tally) -> str:
     return said + (f", {tally.untested} not tested" if tally.untested else "")
 
 
-def record(sitting: Sitting, host: str, command: list[str], drawn: tuple[int | None, int]) -> MutationScore:
-    """The record of what was tried; a reason stands where no check's name does.
-
-    ``drawn`` is the size of the sample, None for all, and its seed.
-    """
-    run, bench, (size, seed) = sitting.ground.run, sitting.ground.bench, drawn
+def record(sitting: Sitting, host: str, command: list[str], seed: int) -> MutationScore:
+    """The record of what was tried; a reason stands where no check's name does. ``seed`` drew the sample, if one."""
+    run, bench = sitting.ground.run, sitting.ground.bench
     stamp = run.pristine[-1].stamp
     alias = receipts.alias(host)
-    whole = len(sitting.chosen.generated) == sitting.chosen.known
-    sampled = None if size is None or whole or not sitting.chosen.generated else len(sitting.chosen.generated)
+    drawn = len(sitting.chosen.generated)
+    sampled = drawn if 0 < drawn < sitting.chosen.known else None
     by_kind = {how: [tried for tried in sitting.tried if tried.how == how] for how in ("hand", "generated")}
     return MutationScore(
         schema_version=1,

@@ -21,7 +21,10 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Asked:
-    """What the command line asks of every pack. ``sample`` None: all generated mutants; ``jobs`` 0: as many as fit."""
+    """What the command line asks of every pack. ``sample`` None: all generated mutants; ``jobs`` 0: as many as fit.
+
+    ``within_s``: no mutant is begun after so many seconds; those tried by then are the sample.
+    """
 
     only: Only | None = None
     sample: int | None = None
@@ -29,6 +32,7 @@ class Asked:
     lane: str = "cpu"
     jobs: int = 0
     timeout_s: float | None = None
+    within_s: float | None = None
 
 
 def chosen(pack: Pack, asked: Asked) -> Chosen:
@@ -52,8 +56,8 @@ def sit(pack: Pack, asked: Asked, say: Say) -> Sitting:
         left = seconds / number * (total - number)
         say(f"[{number}/{total}] {word(tried):10} {tried.name}  {tried.where}  (about {left:.0f} s left)")
 
-    results = trying.try_all(ground, picked.candidates, workers, explained, ended)
-    return Sitting(ground, picked, results, explained)
+    results = trying.try_all(ground, picked.candidates, workers, explained, ended, asked.within_s)
+    return Sitting(ground, picked.among({tried.name for tried, _ in results}), results, explained)
 
 
 def word(tried: Tried) -> str:

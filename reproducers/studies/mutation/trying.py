@@ -127,14 +127,20 @@ def excusing(lane: Lane, candidate: Candidate) -> Lane:
 
 
 def attempt(ground: Ground, candidate: Candidate) -> Run:
-    """A run of the pack with a mutant's patch, its patched arm in a store that is gone afterwards."""
+    """A run of the pack with a mutant's patch, its patched arm in a store that is gone afterwards.
+
+    The arm of a generated mutant is ended at its first failing check.
+    """
     real = ground.bench.store.root
     with scratch_folder(real / "mutants") as root, tempfile.TemporaryDirectory(prefix="patchlane-") as scratch:
         for name in COMPILERS:
             (real / "cache" / name).mkdir(parents=True, exist_ok=True)
             (root / "cache" / name).parent.mkdir(parents=True, exist_ok=True)
             (root / "cache" / name).symlink_to(real / "cache" / name)
-        bench = dataclasses.replace(ground.bench, store=Store(root), lane=excusing(ground.bench.lane, candidate))
+        # a hand-written mutant names the check that must see it, which need not be the first that does
+        until = hand.failing(ground.run.pristine[-1]) if candidate.how == "generated" else None
+        lane = excusing(ground.bench.lane, candidate)
+        bench = dataclasses.replace(ground.bench, store=Store(root), lane=lane, until=until)
         return with_patch_of(with_patch(ground.run.pack, candidate.text, Path(scratch)), ground.run, bench)
 
 
@@ -158,15 +164,23 @@ def _once(names: list[str]) -> list[str]:
 
 
 def try_all(
-    ground: Ground, candidates: list[Candidate], workers: int, explained: dict[str, str], ended: Ended
+    ground: Ground,
+    candidates: list[Candidate],
+    workers: int,
+    explained: dict[str, str],
+    ended: Ended,
+    within_s: float | None = None,
 ) -> list[tuple[Tried, Outcome]]:
     """Each mutant's result, in order; ``ended(number so far, result, seconds since the start)`` as they come.
 
-    An interrupt ends every arm before it propagates.
+    None is begun once ``within_s`` seconds are over, so that the results are those of the first ones. An interrupt ends
+    every arm before it propagates.
     """
     started = time.monotonic()
 
-    def attempted(candidate: Candidate) -> tuple[Tried, Outcome]:
+    def attempted(candidate: Candidate) -> tuple[Tried, Outcome] | None:
+        if within_s is not None and time.monotonic() - started > within_s:
+            return None
         result = outcome(ground, candidate)
         tried = Tried(
             name=candidate.name,
@@ -184,8 +198,9 @@ def try_all(
     try:
         futures = [pool.submit(attempted, candidate) for candidate in candidates]
         for number, future in enumerate(concurrent.futures.as_completed(futures), 1):
-            ended(number, future.result()[0], time.monotonic() - started)
-        return [future.result() for future in futures]
+            if result := future.result():
+                ended(number, result[0], time.monotonic() - started)
+        return [result for future in futures if (result := future.result())]
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         kill_children()

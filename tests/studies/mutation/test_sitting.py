@@ -1,6 +1,9 @@
 """The toy's mutants tried: who is killed, who survives, what is kept, and how the verb ends."""
 
+import dataclasses
+import itertools
 import json
+from types import SimpleNamespace
 
 import pytest
 from ready import MEAN, MUTANT
@@ -183,7 +186,34 @@ def test_a_sample_is_the_same_for_a_seed_and_grows(pack):
     assert len(set(whole)) == len(whole) and names(sample=len(whole)) == whole
     assert names(sample=4, seed=3) == names(sample=4, seed=3) != names(sample=4, seed=4)
     assert set(names(sample=4, seed=3)) < set(names(sample=5, seed=3)) < set(whole)
-    assert names(sample=4, seed=3) == [name for name in whole if name in names(sample=4, seed=3)]
+    assert names(sample=4, seed=3) == names(seed=3)[:4]
+
+
+def test_none_is_begun_when_the_time_is_over(toy, pack, monkeypatch):
+    hand_written(toy, pack)
+    clock = itertools.count()  # a second passes from one look to the next: 0 is the start
+    monkeypatch.setattr(trying, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(trying, "outcome", lambda ground, candidate: trying.Outcome(
+        verdict=Verdict.FIX_REGRESSES, reason="", caught_by=["mean"], checks=[]))  # fmt: skip
+    code, _, score = verb(toy, "--within", "6", "--jobs", "1", "--seed", "3")
+    names = [one.name for one in chosen(pack, Asked(seed=3)).candidates]
+    assert code == Exit.OK and [one.name for one in score.mutants] == names[: len(score.mutants)]
+    assert (score.sample, score.seed, score.hand.all) == (score.generated.all, 3, 1)
+    assert 0 < score.generated.all < score.known
+
+
+def test_an_arm_that_ends_at_its_first_failing_check_kills_the_same_mutants(pack, monkeypatch):
+    early = {one.name: one for one in sit(pack, Asked(), lambda line: None).tried}
+    real = trying.with_patch_of
+    whole = lambda pack, run, bench: real(pack, run, dataclasses.replace(bench, until=None))  # noqa: E731
+    monkeypatch.setattr(trying, "with_patch_of", whole)
+    monkeypatch.setattr(trying, "file_sha256", lambda path: path.name)  # another key than that of what is kept
+    late = {one.name: one for one in sit(pack, Asked(), lambda line: None).tried}
+    assert any(len(one.caught_by) > 1 for one in late.values())
+    for name, one in early.items():
+        assert one.killed == late[name].killed, name
+        assert one.caught_by in (late[name].caught_by, late[name].caught_by[:1]), name
+    assert any(len(one.caught_by) < len(late[name].caught_by) for name, one in early.items())
 
 
 def test_list_tries_none(toy, pack, arms):
