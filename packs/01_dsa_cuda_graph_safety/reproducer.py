@@ -284,7 +284,9 @@ def check_refusals(p: probe.Probe, split: Any, rank: int, lengths: list[int], ne
     """
     given = [t[: S // WORLD].reshape(lengths[rank], -1, *t.shape[2:]) for t in inputs(p.seed)]
     which = " and ".join(map(str, lengths))
-    p.guard_attempt(f"rank {rank}: refuses lengths {which}", lambda: refused(lambda: step(p, split, given), str(lengths) * new))
+    p.guard_attempt(
+        f"rank {rank}: refuses lengths {which}", lambda: refused(lambda: step(p, split, given), str(lengths) * new)
+    )
 
 
 def check_without_record(p: probe.Probe, rank: int) -> None:
