@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = [
 #     "megatron-core @ git+https://github.com/NVIDIA/Megatron-LM@d48bd6be0a85cc0d6d3cc71e8750cf357cc6bdb1",
-#     "torch>=2.8", "triton==3.6.0", "numpy", "einops",
+#     "torch>=2.8", "triton==3.6.0", "numpy", "einops", "hypothesis",
 # ]
 # ///
 """Megatron's fused linear cross entropy refuses every GPU whose compute capability is not 10.x.
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import logging
 import math
 import os
 import statistics
@@ -51,9 +52,12 @@ FUSION = "megatron.core.fusions.fused_linear_cross_entropy"
 BLACKWELL = "megatron.core.fusions.linear_cross_entropy.blackwell.entry"
 SOURCE = "megatron/core/fusions/fused_linear_cross_entropy.py"
 OTHERS = ((7, 5), (8, 0), (8, 6), (8, 9), (11, 0), (12, 0), (12, 1))  # Turing to Blackwell's smaller chips
-# fp32: sums of a few thousand terms; bf16: every element is rounded (2**-9) as d_logits and again as the gradient
-LIMIT = {torch.float32: 1e-5, torch.bfloat16: 2**-8}
+# fp32: sums of a few thousand terms; bf16: every element is rounded (2**-9) as d_logits and again as the gradient;
+# fp16 has three bits more, of which one is left for sums that a GPU may round between its parts
+LIMIT = {torch.float32: 1e-5, torch.bfloat16: 2**-8, torch.float16: 2**-10}
 BF16_LOSS = 1e-5  # exact inputs, fp32 logits; one rounding of a logit to bf16 would lose 3e-4
+FP64 = "torch cross entropy in fp64"
+SPLIT = 4096  # how many entries of the vocabulary the fix takes at a time: cases lie at its ends, whatever it is
 
 
 def refused() -> probe.Signature:
@@ -86,6 +90,19 @@ def on_capability(p: probe.Probe, version: tuple[int, int]) -> Iterator[None]:
             fusion._get_platform.cache_clear()
 
 
+@contextlib.contextmanager
+def warnings_of(version: tuple[int, int]) -> Iterator[list[str]]:
+    """The warnings that name a compute capability, as loggers hand them on."""
+    said: list[str] = []
+
+    def handle(logger: logging.Logger, record: logging.LogRecord) -> None:
+        if record.levelno == logging.WARNING and f"{version[0]}.{version[1]}" in record.getMessage():
+            said.append(logger.name)
+
+    with mock.patch.object(logging.Logger, "handle", handle):
+        yield said
+
+
 def problem(tokens: int, width: int, vocab: int, dtype: torch.dtype, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     """hidden [tokens, width] and weight [vocab, width] of logits with variance 4, labels [tokens] (some -100)."""
     generator = torch.Generator().manual_seed(seed)
@@ -116,7 +133,7 @@ def fused(p: probe.Probe, hidden: Tensor, weight: Tensor, labels: Tensor, reduct
     """[loss, d_hidden, d_weight] by Megatron's public function."""
     h, w = (t.detach().requires_grad_() for t in (hidden, weight))
     loss = p.upstream(FUSION).linear_cross_entropy(h, w, labels, group, reduction, ignore, sequence_parallel)
-    grads = torch.autograd.grad(loss, [h, w], upstream_gradient(reduction, len(labels), loss))
+    grads = torch.autograd.grad(loss, [h, w], upstream_gradient(reduction, labels.numel(), loss))
     return [loss.detach(), *grads]
 
 
@@ -124,7 +141,7 @@ def compare(p: probe.Probe, case: str, got: list[Tensor], want: list[Tensor], sc
     """Check the relative errors of [loss, d_hidden, d_weight]; an error of a logit grows with its ``scale``."""
     for name, mine, true in zip(("loss", "d_hidden", "d_weight"), got, want, strict=True):
         limit = BF16_LOSS if name == "loss" else LIMIT[mine.dtype] * scale
-        p.error(f"{case}: {name}", relative(mine, true), limit, reference="torch cross entropy in fp64")
+        p.error(f"{case}: {name}", relative(mine, true), limit, reference=FP64)
 
 
 def check_dispatch(p: probe.Probe) -> None:
@@ -136,18 +153,26 @@ def check_dispatch(p: probe.Probe) -> None:
         if version[0] == 10 and cutlass:
             p.skip(case, "cutlass is installed here, and its kernels need the real GPU")
             continue
-        with on_capability(p, version):
+        with on_capability(p, version), warnings_of(version) as warned:
             signature = no_cutlass() if version[0] == 10 else refused()
             got = p.attempt(case, partial(fused, p, h, w, y, "none", -100), signature)
+            if got is not None:
+                fused(p, h, w, y, "none", -100)
+                p.error(f"{case}: warnings amiss", abs(len(warned) - 1), 0, reference="one of two steps that names it")
         if got is not None:
             worst = max(map(relative, got, reference(h, w, y, "none", -100)))
-            p.error(f"{case}: largest error", worst, LIMIT[torch.float32], reference="torch cross entropy in fp64")
+            p.error(f"{case}: largest error", worst, LIMIT[torch.float32], reference=FP64)
     entry: Any = p.upstream(BLACKWELL)
     kernels = (mock.sentinel.forward, mock.sentinel.backward)  # in place of the two compiled kernels
-    with mock.patch.multiple(entry, create=True, forward=kernels[0], backward=kernels[1]), on_capability(p, (10, 0)):
+    with (
+        mock.patch.multiple(entry, create=True, forward=kernels[0], backward=kernels[1]),
+        on_capability(p, (10, 0)),
+        warnings_of((10, 0)) as warned,
+    ):
         platform = p.upstream(FUSION)._get_platform()
         taken = (platform.forward_func, platform.backward_func)
     p.guard("capability 10.0 with its kernels there takes others", taken != kernels, 0, reference="blackwell.entry")
+    p.guard("capability 10.0 with its kernels there: warnings", len(warned), 0, reference="none")
     accepted = False
     with mock.patch.object(torch.cuda, "is_available", lambda: False), contextlib.suppress(AssertionError):
         accepted = bool(p.upstream(FUSION).Platform())
@@ -173,31 +198,183 @@ def check_contract(p: probe.Probe) -> None:
         p.error(f"{case}: wrong dtypes", sum(changed), 0, reference="fp32 loss, gradients as their inputs")
 
 
+def floors(h: Tensor, w: Tensor, y: Tensor, reduction: str, ignore: int) -> list[float]:
+    """What [loss, d_hidden, d_weight] are of where no label is likely: true values far below are rounding errors."""
+    gradient = upstream_gradient(reduction, len(y), h).expand(len(y))[y != ignore].norm().item()
+    gradient /= (y != ignore).sum().item() if reduction == "mean" else 1
+    rows = [t.double().norm().item() / len(t) ** 0.5 for t in (w, h)]  # of these a token's gradients are made
+    return [len(y) ** {"none": 0.5, "sum": 1.0, "mean": 0.0}[reduction], *(max(gradient * row, 1e-3) for row in rows)]
+
+
+def measure(p: probe.Probe, tokens: int = 6, batch: int = 0, width: int = 8, vocab: int = 9, dtype: str = "float32",
+            reduction: str = "none", ignore: int = -100, every: int = 4, shift: float = 0.0) -> float:  # fmt: skip
+    """The largest error of loss and gradients over its limit; inf for another shape or dtype.
+
+    Hidden states are [tokens, batch, width] where ``batch`` is not 0; each ``every``-th label is ignored; ``shift`` is
+    added to all logits. Labels begin with those at the ends of the vocabulary and of its first split.
+    """
+    count = tokens * (batch or 1)
+    every = every or count + 1
+    h, w, y = problem(count, width, vocab, getattr(torch, dtype), p.seed)
+    ends = [e for e in (SPLIT - 1, SPLIT, vocab - 1, 0) if e < vocab][:count]
+    y.clamp_min_(0)[: len(ends)] = torch.tensor(ends, device=y.device)
+    y[every - 1 :: every] = ignore
+    if shift:
+        h[:, 0], w[:, 0] = shift, 1  # both exact in bf16
+    reduction = "sum" if reduction == "mean" and not (y != ignore).any() else reduction  # the mean of nothing is NaN
+    want, least = reference(h, w, y, reduction, ignore), floors(h, w, y, reduction, ignore)
+    shaped = (h.view(tokens, batch, width), y.view(tokens, batch)) if batch else (h, y)
+    got = fused(p, shaped[0], w, shaped[1], reduction, ignore)
+    right = [(torch.float32, want[0].shape), (h.dtype, shaped[0].shape), (w.dtype, w.shape)]
+    if [(t.dtype, t.shape) for t in got] != right:
+        return math.inf
+    parts = zip(got, want, least, strict=True)
+    errors = [(mine.flatten() - true.flatten()).norm() / true.norm().clamp_min(floor) for mine, true, floor in parts]
+    return max(float(e) / limit for e, limit in zip(errors, (BF16_LOSS, *2 * [LIMIT[h.dtype]]), strict=True))
+
+
+EDGES: dict[str, dict[str, Any]] = {
+    "1 token, width 1, vocabulary 1": {"tokens": 1, "width": 1, "vocab": 1, "every": 0},
+    "vocabulary of one split": {"vocab": SPLIT},
+    "one entry behind two splits": {"vocab": 2 * SPLIT + 1, "reduction": "sum"},
+    "batch of 3": {"batch": 3, "vocab": 5000},
+    "all labels ignored": {"every": 1},
+    "ignore -1": {"ignore": -1, "vocab": 5000},
+    "ignore 4096": {"ignore": SPLIT, "vocab": 5000, "reduction": "mean"},
+    "logits near -120": {"shift": -120.0, "dtype": "bfloat16", "vocab": 5000},  # fp32 has no exp of these
+    "float16": {"dtype": "float16", "vocab": 5000, "tokens": 24, "width": 64},
+    "bfloat16 sum, batch of 2": {"dtype": "bfloat16", "batch": 2, "width": 16, "vocab": 4097, "reduction": "sum"},
+}
+
+
+def check_edges(p: probe.Probe) -> None:
+    """Where loops, masks and shapes end; then what nobody can foresee, one case after the other in one process."""
+    from hypothesis import strategies as st
+
+    with on_capability(p, (9, 0)):
+        for name, case in EDGES.items():
+            off = p.attempt(f"{name}: runs", partial(measure, p, **case), refused())
+            if off is not None:
+                p.error(f"{name}: largest error over its limit", off, 1, reference=FP64)
+        vocabularies = st.one_of(st.integers(1, 64), st.integers(SPLIT - 2, SPLIT + 2), st.integers(65, 9000))
+        space = {"tokens": st.integers(1, 24), "batch": st.integers(0, 3), "width": st.integers(1, 40),
+                 "vocab": vocabularies, "dtype": st.sampled_from(["float32", "bfloat16", "float16"]),
+                 "reduction": st.sampled_from(["none", "sum", "mean"]), "every": st.integers(0, 5),
+                 "ignore": st.sampled_from([-100, -1, 0, 7, SPLIT - 1])}  # fmt: skip
+        if off is not None:
+            p.drawn("drawn: largest error over its limit", partial(measure, p), 1, space=space, count=60,
+                    reference=FP64, bug_above=1e3)  # fmt: skip
+
+
+def check_entries(p: probe.Probe, name: str = "") -> None:
+    """The dispatcher's two functions: what they return, refuse and default to, as Blackwell's do."""
+    h, w, y = problem(24, 64, 9000, torch.float32, p.seed + 10 + p.rank.number)
+    refusals = {"labels of another number": (AssertionError, "", partial(fused, p, h, w, y[:-1], "none", -100)),
+                "another reduction": (ValueError, "Invalid", partial(fused, p, h, w, y, "max", -100))}  # fmt: skip
+    with on_capability(p, (9, 0)):
+        found = p.attempt(f"entry points{name}: found", p.upstream(FUSION)._get_platform, refused())
+        for case, refusal in refusals.items():
+            p.attempt(f"{case} refused{name}", partial(must_refuse, *refusal), refused())
+    if found is None:
+        return
+    loss, maximum, total, valid, rank, size, hidden = found.forward_func(h, w, y)
+    wrong = [(rank, size) != (0, 1), (valid.dtype, valid.shape) != (torch.int64, ()), int(valid) != (y != -100).sum(),
+             hidden.data_ptr() != h.data_ptr(), {maximum.dtype, total.dtype} != {torch.float32}]  # fmt: skip
+    p.error(f"entry points{name}: wrong beside the loss", sum(wrong), 0, reference="blackwell.entry")
+    for case in ("defaults", "backward again"):
+        grads = found.backward_func(upstream_gradient("mean", len(y), h), hidden, w, y, maximum, total, valid)
+        compare(p, f"entry points{name}, {case}", [loss, *grads], reference(h, w, y, "mean", -100))
+
+
+def must_refuse(kind: type[Exception], said: str, call: Any) -> bool:
+    """True where ``call`` raises as Blackwell's entry does; any other error is for whoever asked."""
+    try:
+        call()
+    except kind as error:
+        if said not in str(error):
+            raise
+        return True
+    raise RuntimeError("it was accepted")
+
+
+def check_sums(p: probe.Probe) -> None:
+    """bf16 where each of 8 splits adds some 0.2 to a d_hidden that ends near 0.1: sums in bf16 would lose 2**-5."""
+    h, w, y = problem(4, 16, 8 * SPLIT, torch.bfloat16, p.seed)
+    steps = (
+        torch.randint(32, (8, 16), generator=torch.Generator().manual_seed(p.seed)) / 64
+    )  # exact in bf16, as 1.25 is
+    w.copy_((1 + steps).repeat_interleave(SPLIT, 0))
+    w[y.clamp_min_(0)] = 1.25
+    w[:, 0], h[:, 0], h[:, 1:] = 0.5, 1, 0  # all logits are 0.5: every probability is a power of two, exact in bf16
+    with on_capability(p, (9, 0)):
+        got = p.attempt("bf16 sums over 8 splits: runs", partial(fused, p, h, w, y, "sum", -100), refused())
+    if got is not None:
+        compare(p, "bf16 sums over 8 splits", got, reference(h, w, y, "sum", -100))
+
+
 def check_rank(p: probe.Probe, rank: int) -> None:
-    """One of two tensor-parallel ranks: half the vocabulary each, with sequence parallel half the tokens as well."""
+    """One of two ranks: half the vocabulary each, with sequence parallel half the tokens. Each two have a batch."""
     p.megatron_cpu(tensor_model_parallel_size=2)
     group = p.upstream("megatron.core.parallel_state").get_tensor_model_parallel_group()
-    h, w, y = problem(24, 64, 9000, torch.float32, p.seed)
-    for reduction, split_tokens in (("none", False), ("mean", False), ("none", True)):
-        case = f"tensor{' and sequence' if split_tokens else ''} parallel {reduction}, rank {rank} of 2"
-        mine = h.chunk(2)[rank] if split_tokens else h
-        with on_capability(p, (9, 0)):
-            call = partial(fused, p, mine, w.chunk(2)[rank], y, reduction, -100, group, split_tokens)
+    half = group.rank()
+    cases = (("none", False, 1.0, -100, 0), ("mean", False, 1.0, -100, 0), ("none", True, 1.0, -100, 0),
+             ("none", False, 100.0, -100, 0), ("sum", True, 1.0, 4499, 2), ("mean", True, 1.0, 4500, 2))  # fmt: skip
+    for number, (reduction, split_tokens, scale, ignore, batch) in enumerate(cases):
+        h, w, y = problem(24, 64, 9000, torch.float32, p.seed + rank // 2)
+        w, y = w * scale, y.masked_fill(y == -100, ignore)
+        ends = [0, 4499, 4500, 8999, SPLIT - 1, SPLIT, 4499 + SPLIT, 4500 + SPLIT]  # of ranks, and of their splits
+        y[1:9] = torch.tensor(ends, device=y.device)
+        y = y.where(y < 0, y % 4500) if number == 1 else y  # then rank 1 has no label
+        kind = "tensor and sequence" if split_tokens else "tensor"
+        case = f"{kind} parallel {reduction}{f' {number}' if number > 2 else ''}, rank {rank} of {p.rank.world}"
+        mine, labels = (h.view(12, 2, 64), y.view(12, 2)) if batch else (h, y)
+        mine = mine.chunk(2)[half] if split_tokens else mine
+        with on_capability(p, (9, 0)), warnings_of((9, 0)) as warned:
+            call = partial(fused, p, mine, w.chunk(2)[half], labels, reduction, ignore, group, split_tokens)
             got = p.attempt(f"{case}: runs", call, refused())
-        if got is not None:
-            loss, dh, dw = reference(h, w, y, reduction, -100)
-            compare(p, case, got, [loss, dh.chunk(2)[rank] if split_tokens else dh, dw.chunk(2)[rank]])
+        if got is None:
+            continue
+        loss, dh, dw = reference(h, w, y, reduction, ignore)
+        got[1] = got[1].flatten(0, -2)
+        compare(p, case, got, [loss, dh.chunk(2)[half] if split_tokens else dh, dw.chunk(2)[half]], scale)
+        p.error(f"{case}: warnings amiss", abs(len(warned) - (rank == 0)), 0, reference="one, of rank 0")
+    check_alone(p, f"rank {rank} of {p.rank.world}", group)
+
+
+def check_alone(p: probe.Probe, name: str, group: Any) -> None:
+    """Without a group each rank is for itself, whatever it is told of sequences; and what the entries default to."""
+    check_entries(p, f", {name}")
+    h, w, y = problem(24, 64, 9000, torch.float32, p.seed + 10 + p.rank.number)
+    case = f"without a group, sequence parallel, {name}"
+    with on_capability(p, (9, 0)):
+        got = p.attempt(f"{case}: runs", partial(fused, p, h, w, y, "mean", -100, None, True), refused())
+        if got is None:
+            return
+        compare(p, case, got, reference(h, w, y, "mean", -100))
+        found = p.upstream(FUSION)._get_platform()
+    h, w, y = problem(24, 64, 9000, torch.float32, p.seed + p.rank.number // 2)
+    (loss, dh, dw), part = reference(h, w, y, "mean", -100), w.chunk(2)[group.rank()]
+    made, maximum, total, valid, rank, size, hidden = found.forward_func(h, part, y, group)
+    gradient = upstream_gradient("mean", len(y), h)
+    grads = found.backward_func(gradient, hidden, part, y, maximum, total, valid, "mean", -100, group, rank, size)
+    compare(p, f"entry points of a group, defaults, {name}", [made, *grads], [loss, dh, dw.chunk(2)[group.rank()]])
 
 
 class Largest(TorchDispatchMode):
-    """The most elements that any single tensor made under it has."""
+    """The most elements that any single tensor made under it has; and how many tensors should not be there.
 
-    elements = 0
+    ``strays``: in fp64, or on another device than the GPU, where there is one; ``widened``: fp32 products.
+    """
+
+    elements = strays = widened = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = function(*args, **(kwargs or {}))
-        sizes = [t.numel() for t in torch.utils._pytree.tree_leaves(made) if isinstance(t, Tensor)]
-        self.elements = max(self.elements, *sizes, 0)
+        tensors = [t for t in torch.utils._pytree.tree_leaves(made) if isinstance(t, Tensor)]
+        self.elements = max(self.elements, *(t.numel() for t in tensors), 0)
+        home = "cuda" if torch.cuda.device_count() else "cpu"
+        self.strays += sum(t.dtype == torch.float64 or t.device.type != home for t in tensors)
+        self.widened += str(function).startswith("aten.mm.") and args[0].dtype == torch.float32
         return made
 
 
@@ -237,14 +414,24 @@ def check_module(p: probe.Probe, tokens: int, width: int, vocab: int) -> None:
     native = partial(run_module, p, "native", *args)
     # native's logits are rounded to bf16 (2**-9 of up to 8) before the loss
     for name, mine, true in zip(("loss", "d_hidden", "d_weight"), native(), want, strict=True):
-        p.guard(f"native {name}", relative(mine, true), 1e-2, reference="torch cross entropy in fp64")
+        p.guard(f"native {name}", relative(mine, true), 1e-2, reference=FP64)
     call = partial(run_module, p, "linear", *args)
     with on_capability(p, (9, 0)) if p.lane == "cpu" else contextlib.nullcontext():  # a GPU speaks for itself
         got = p.attempt("fused loss of the output layer: runs", call, refused())
         if got is None:
             return
         compare(p, "fused output layer", got, want)
-        cost_on_gpu(p, call, native, layer, hidden) if p.lane == "cuda" else cost_on_cpu(p, call, native, layer, hidden)
+        with Largest() as seen:
+            call()
+        p.error("fused: tensors in fp64 or on another device", seen.strays, 0, reference="none, as on Blackwell")
+        if p.lane == "cuda":
+            p.error(
+                "fused: products of fp32 copies", seen.widened, 0, reference="bf16 inputs, as tensor cores take them"
+            )
+            cost_on_gpu(p, call, native, layer, hidden)
+        else:
+            p.skip("fused: products of fp32 copies", "on a CPU torch has no product of bf16 that it returns in fp32")
+            cost_on_cpu(p, call, native, layer, hidden)
 
 
 def cost_on_cpu(p: probe.Probe, call: Any, native: Any, layer: Any, hidden: Tensor) -> None:
@@ -295,14 +482,17 @@ def prepare(p: probe.Probe) -> None:
 def reproduce(p: probe.Probe) -> None:
     if p.lane == "cpu":
         os.environ["TORCHDYNAMO_DISABLE"] = "1"  # native's elementwise functions: compiling them takes longer
-        p.upstream(FUSION)  # once, for both ranks
-    if p.lane == "cpu" or torch.cuda.device_count() > 1:
-        p.ranks(2, partial(check_rank, p))
+        p.upstream(FUSION)  # once, for all ranks
+    if p.lane == "cpu" or torch.cuda.device_count() > 1:  # of four, a group of two is not the default one
+        p.ranks(4 if p.lane == "cpu" else 2, partial(check_rank, p))
     else:
         p.skip("tensor parallel", "needs two GPUs")
     p.megatron_cpu()
     check_dispatch(p)
     check_contract(p)
+    check_edges(p)
+    check_entries(p)
+    check_sums(p)
     check_module(p, *((4096, 3584, 65536) if p.lane == "cuda" else (64, 16, 16384)))
 
 
