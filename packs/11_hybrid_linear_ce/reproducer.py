@@ -2,7 +2,7 @@
 # requires-python = ">=3.11"
 # dependencies = [
 #     "megatron-core @ git+https://github.com/NVIDIA/Megatron-LM@d48bd6be0a85cc0d6d3cc71e8750cf357cc6bdb1",
-#     "torch>=2.8", "triton==3.6.0", "numpy", "einops",
+#     "torch>=2.8", "triton==3.6.0", "numpy", "einops", "hypothesis",
 # ]
 # ///
 """HybridModel crashes on its first loss under ``cross_entropy_fusion_impl="linear"``.
@@ -113,7 +113,7 @@ class Norm(nn.RMSNorm):
 def settings(p: probe.Probe, pattern: str, impl: str, **options: Any) -> Any:
     """``impl`` "unfused" is Megatron's plain vocabulary-parallel cross entropy."""
     fused = {} if impl == "unfused" else {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": impl}
-    mtp = {"mtp_num_layers": 1, "mtp_loss_scaling_factor": 0.5} if "/" in pattern else {}
+    mtp = {"mtp_num_layers": pattern.count("/"), "mtp_loss_scaling_factor": 0.5} if "/" in pattern else {}
     mup = {"use_mup": True, "mup_base_hidden_size": 24} if options.pop("mup", False) else {}  # logits x 0.375
     return p.upstream("megatron.core.transformer.transformer_config").TransformerConfig(
         num_layers=len(pattern.split("/")[0]), hidden_size=64, num_attention_heads=4,
@@ -156,13 +156,16 @@ def stack(p: probe.Probe, pattern: str) -> Any:
     return spec(module=block.HybridStack, submodules=block.HybridStackSubmodules(**parts))
 
 
-def hybrid(p: probe.Probe, pattern: str, impl: str, tied: bool = False, **options: Any) -> Any:
+def hybrid(p: probe.Probe, pattern: str, impl: str, tied: bool = False, evaluation: bool = False,
+           **options: Any) -> Any:  # fmt: skip
     torch.manual_seed(p.seed)
+    # Megatron's log of MTP losses keeps the number of heads of the first model in a process
+    p.upstream("megatron.core.transformer.multi_token_prediction").MTPLossLoggingHelper.tracker.clear()
     model = p.upstream("megatron.core.models.hybrid.hybrid_model").HybridModel(
         config=settings(p, pattern, impl, **options), hybrid_stack_spec=stack(p, pattern), vocab_size=VOCAB,
         max_sequence_length=SEQUENCE, hybrid_layer_pattern=pattern,
         share_embeddings_and_output_weights=tied)  # fmt: skip
-    return model.to(torch.cuda.current_device())
+    return model.to(torch.cuda.current_device()).train(not evaluation)
 
 
 def gpt(p: probe.Probe, impl: str) -> Any:
@@ -174,18 +177,19 @@ def gpt(p: probe.Probe, impl: str) -> Any:
     return model.to(torch.cuda.current_device())
 
 
-def batch() -> dict[str, Tensor]:
+def batch(count: int = BATCH, length: int = SEQUENCE) -> dict[str, Tensor]:
     """Token ids and positions [b, s], and the causal mask."""
     device, generator = torch.cuda.current_device(), torch.Generator().manual_seed(1)
-    ids = torch.randint(VOCAB, (BATCH, SEQUENCE + 1), generator=generator).to(device)
-    positions = torch.arange(SEQUENCE, device=device).expand(BATCH, SEQUENCE)
-    mask = torch.ones(1, 1, SEQUENCE, SEQUENCE, dtype=torch.bool, device=device).triu(1)
+    ids = torch.randint(VOCAB, (count, length + 1), generator=generator).to(device)
+    positions = torch.arange(length, device=device).expand(count, length)
+    mask = torch.ones(1, 1, length, length, dtype=torch.bool, device=device).triu(1)
     return {"input_ids": ids[:, :-1], "position_ids": positions, "attention_mask": mask, "labels": ids[:, 1:]}
 
 
-def train(model: Any) -> dict[str, Tensor]:
+def train(model: Any, **size: int) -> dict[str, Tensor]:
     """{"loss" [b, s]: …, parameter: gradient} under a different weight for every token, as a loss mask has it."""
-    loss = model(**batch())
+    model.zero_grad()
+    loss = model(**batch(**size))
     loss.backward(torch.linspace(0.5, 1.5, loss.numel(), device=loss.device).view_as(loss))
     return {"loss": loss.detach(), **{name: value.grad for name, value in model.named_parameters()}}
 
@@ -223,6 +227,24 @@ def check_linear(p: probe.Probe, kernels: Kernels, name: str, pattern: str, **op
     p.error(f"{name}: kernel calls missing, too many or with other arguments", wrong, 0, reference=f"{heads} calls")
     made = sum(shape[-1] == VOCAB // ranks for shape in seen)
     p.error(f"{name}: times the output layer made logits", made, 0, reference="never")
+
+
+def check_drawn(p: probe.Probe) -> None:
+    """Stacks, options and shapes that nobody can foresee, each with a second batch of another shape."""
+    from hypothesis import strategies as st
+
+    def measure(pattern: str, count: int, length: int, **options: bool) -> float:
+        fused, plain = hybrid(p, pattern, "linear", **options), hybrid(p, pattern, "unfused", **options)
+        sizes = ({"count": count, "length": length}, {"count": 1, "length": length + 1})
+        return max(float(worst(train(fused, **size), train(plain, **size))) for size in sizes)
+
+    names = ("tied", "evaluation", "mup", "calculate_per_token_loss", "mtp_detach_heads")
+    space = {"pattern": st.sampled_from(["-", "*-", "-/-", "*-/*-", "*/-/-", "-/*/*/*"]), "count": st.integers(1, 3),
+             "length": st.integers(4, 12), **{name: st.booleans() for name in names}}  # fmt: skip
+    first = partial(measure, "-", 1, 4, **dict.fromkeys(names, False))
+    if p.attempt("drawn: runs", first, no_branch()) is not None:
+        p.drawn("drawn: worst of loss and gradients", measure, FP32, space=space, count=8,
+                reference="the same model, unfused loss", bug_above=5e-3)  # fmt: skip
 
 
 def check_unknown(p: probe.Probe) -> None:
@@ -312,6 +334,9 @@ def reproduce(p: probe.Probe) -> None:
     check_linear(p, kernels, "MuP", "*-", mup=True)
     check_linear(p, kernels, "MTP", "*-/*-")
     check_linear(p, kernels, "MTP and MuP", "*-/*-", mup=True)
+    check_linear(p, kernels, "two MTP heads", "*-/*-/*-")
+    check_linear(p, kernels, "evaluation", "*-", evaluation=True)
+    check_drawn(p)
     if p.lane == "cuda":
         check_linear(p, kernels, "Mamba, attention and MLP", "M*-")
     else:
