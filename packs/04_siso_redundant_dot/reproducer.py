@@ -143,15 +143,34 @@ def arguments(case: Case, x: dict[str, Tensor], saved: dict[str, Tensor]) -> tup
     return (*inputs, None, x["d"], case.chunk, True, bounds)
 
 
-def check(p: probe.Probe, siso: Any, case: Case, dtype: torch.dtype, device: str, limit: float) -> None:
+def check(p: probe.Probe, siso: Any, case: Case, dtype: torch.dtype, device: str, limit: float, kind: str = "") -> None:
     """One case: hash every gradient, and hold it to fp64 so that equal hashes cannot be equally wrong."""
     x = problem(case, dtype, p.seed, device)
     want, saved = exact(case, x)
     got = dict(zip(OUTPUTS, siso.compute_dqkv(*arguments(case, x, saved)), strict=True))
     errors = {name: ((got[name] - want[name]).norm() / want[name].norm()).item() for name in OUTPUTS}
     worst = math.nan if any(map(math.isnan, errors.values())) else max(errors.values())
-    p.guard(f"{case.name(dtype)}: worst of 7 gradients", worst, limit, reference="fp64 autograd of the recurrence")
-    p.digest(f"{case.name(dtype)}: {', '.join(OUTPUTS)}", *got.values())
+    p.guard(
+        f"{kind}{case.name(dtype)}: worst of 7 gradients", worst, limit, reference="fp64 autograd of the recurrence"
+    )
+    p.digest(f"{kind}{case.name(dtype)}: {', '.join(OUTPUTS)}", *got.values())
+
+
+def recomputed(p: probe.Probe, siso: Any, case: Case, dtype: torch.dtype, device: str, limit: float) -> None:
+    """The kernel's other way to mask, which compute_dqkv switches off; and decays that grow, of which it makes 1."""
+    kernel = getattr(siso, KERNEL)
+
+    class Switched:
+        def __getitem__(self, grid: Any) -> Callable[..., None]:
+            return lambda *args, **named: kernel[grid](*args, **named | {"RECOMPUTE_MASK": True})
+
+    setattr(siso, KERNEL, Switched())
+    check(p, siso, case, dtype, device, limit, "mask recomputed, ")
+    x = problem(case, dtype, p.seed, device)
+    x["adt"][..., ::3] *= -1
+    got = siso.compute_dqkv(*arguments(case, x, exact(case, x)[1]))
+    p.digest(f"mask recomputed, growing decays, {case.name(dtype)}", *got)
+    setattr(siso, KERNEL, kernel)
 
 
 def written(p: probe.Probe, siso: Any) -> None:
@@ -183,6 +202,7 @@ def interpreted(p: probe.Probe) -> None:
         p.error(f"{case.name(dtype)}: V dO^T products a chunk", shapes.count(product) / ran, 1,
                 reference="one for each head and chunk", bug_above=2)  # fmt: skip
         shapes.clear()
+    recomputed(p, siso, SMALL[1], torch.float32, "cpu", 1e-5)
 
 
 def compiled(p: probe.Probe, device: str) -> None:
@@ -266,6 +286,7 @@ def cuda_lane(p: probe.Probe) -> None:
     tuner = p.upstream("triton.runtime.autotuner").Autotuner
     for value in [value for module in modules for value in vars(module).values() if isinstance(value, tuner)]:
         value.configs = [next(c for c in value.configs if c.num_warps == 4)]  # arms must not tune differently
+    recomputed(p, siso, LARGE[0], torch.bfloat16, "cuda", 2e-2)
     for case in LARGE:
         # bf16 rounds by 2**-9 a handful of times in a row: states, masked products, outputs
         check(p, siso, case, torch.bfloat16, "cuda", 2e-2)
