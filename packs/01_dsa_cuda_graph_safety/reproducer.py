@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.12"
-# dependencies = ["megatron-core==0.19.0", "torch>=2.8", "triton==3.6.0", "numpy", "packaging"]
+# dependencies = ["megatron-core==0.19.0", "torch>=2.8", "triton==3.6.0", "numpy", "packaging", "hypothesis"]
 # ///
 """A DSA layer makes the host wait for the GPU in every step, so CUDA graph capture of it fails.
 
@@ -8,17 +8,20 @@ The backward of its indexer loss copies a constant from pageable memory; under c
 sequence length and reads the lengths of all ranks back. An earlier state of main read six more values in every step.
 CPU lane: two gloo ranks, and a dispatch mode that counts the calls which would wait for a GPU. CUDA lane: two ranks, a
 GPU each, NCCL; PyTorch's own count of synchronising calls, then real capture, and replay against eager. With one GPU
-that is done without context parallelism only, and the rest as on the CPU lane.
+that is done without context parallelism only, and the rest as on the CPU lane. What is counted is also right: against
+fp64 or, under context parallelism, against one rank.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from reproducers import probe
 
@@ -114,7 +117,7 @@ def step(p: probe.Probe, model: Any, given: list[Tensor], backward: bool = True)
 
 
 def check_waits(p: probe.Probe, model: Any, cp: int, rank: int) -> None:
-    """Count in the second step: what is read once and kept does not matter."""
+    """Count in the second step: what is read once and kept does not matter. What it computes is checked as well."""
     mine = [share(t, rank) for t in inputs(p.seed)] if cp > 1 else inputs(p.seed)
     step(p, model, mine)
     places = p.waits(partial(step, p, model, mine))
@@ -122,40 +125,211 @@ def check_waits(p: probe.Probe, model: Any, cp: int, rank: int) -> None:
         p.error(f"CP={cp}: waits in a later forward and backward", places.total(), 0,
                 reference="none needed: the host knows all shapes", bug_above=1)  # fmt: skip
         p.note(f"CP={cp}: places of these waits", str(places))
+    if cp > 1:
+        short = [t[: len(t) // 2] for t in mine]
+        step(p, model, short)
+        both = p.waits(lambda: (step(p, model, mine), step(p, model, short)))
+        if rank == 0:
+            p.error(f"CP={cp}: waits where two known lengths alternate", both.total(), 0,
+                    reference="none needed: the host knows all shapes", bug_above=1)  # fmt: skip
 
 
 def norm_off(measured: Tensor, reference: Tensor) -> float:
     return ((measured.double() - reference.double()).norm() / reference.double().norm()).item()
 
 
-def check_result(p: probe.Probe, alone: Any, split: Any, rank: int) -> None:
-    """Two ranks compute what one computes."""
-    whole = step(p, alone, inputs(p.seed))[0]
-    mine = step(p, split, [share(t, rank) for t in inputs(p.seed)])
+def check_alone(p: probe.Probe, alone: Any) -> None:
+    """What one rank computes where its waits are counted; the first TOPK tokens attend to all before them."""
+    given = inputs(p.seed)
+    made = step(p, alone, given)
     if p.lane == "cpu":  # a GPU sums gradients in any order
-        p.digest(f"rank {rank}: CP=2 output and gradients", *mine)
-    p.guard(f"rank {rank}: CP=2 output", norm_off(mine[0], share(whole, rank)), 2**-6,  # bf16, and a few tied tokens
-            reference="the same tokens with CP=1")  # fmt: skip
+        p.digest("CP=1 output and gradients", *made)
+    query, key, value = (t.detach()[:TOPK].double() for t in given[:3])
+    score = torch.einsum("sbhd,tbhd->bhst", query.requires_grad_(), key) * QK**-0.5
+    future = torch.ones(TOPK, TOPK, dtype=torch.bool, device=score.device).triu(1)
+    out = torch.einsum("bhst,tbhd->sbhd", score.masked_fill(future, float("-inf")).softmax(-1), value).flatten(2)
+    (grad,) = torch.autograd.grad(out.square().sum(), query)
+    for name, t, true in (("output", made[0], out.detach()), ("gradient of query", made[1], grad)):
+        # bf16 rounds probabilities and results to 2**-9, and the gradient what it starts from
+        p.guard(f"CP=1 {name}, first {TOPK} tokens", norm_off(t[:TOPK], true), 2**-6, reference="fp64 attention")
 
 
-def refused(call: Callable[[], Any]) -> None:
+def check_result(p: probe.Probe, alone: Any, split: Any, rank: int) -> None:
+    """Two ranks compute what one computes, at either length that they know: output, and gradients of all it takes."""
+    for length in (S, S // 2):
+        given, name = [t[:length] for t in inputs(p.seed)], f"rank {rank}: CP=2" + ", half as long" * (length < S)
+        whole = step(p, alone, given)
+        mine = step(p, split, [share(t, rank) for t in given])
+        if p.lane == "cpu":  # a GPU sums gradients in any order
+            p.digest(f"{name} output and gradients", *mine)
+        p.guard(f"{name} output", norm_off(mine[0], share(whole[0], rank)), 2**-6,  # bf16, and a few tied tokens
+                reference="the same tokens with CP=1")  # fmt: skip
+        off = [norm_off(t, share(true, rank)) for t, true in zip(mine[1:4], whole[1:4], strict=True)]
+        for t, true in zip(mine[4:], whole[4:], strict=True):  # the indexer's loss is a mean over a rank's own tokens
+            total = t.float()
+            torch.distributed.all_reduce(total)
+            off.append(norm_off(total / WORLD, true))
+        p.guard(f"{name} gradients", max(off), 2**-5,  # two sums of bf16 gradients, and a few tied tokens
+                reference="the same tokens with CP=1; weights: the mean over ranks")  # fmt: skip
+
+
+def agreed(good: bool) -> bool:
+    """Whether it went well on all ranks; where it did not, one may have missed a collective and all had better end."""
+    bad = torch.full((), float(not good), device=torch.cuda.current_device())
+    torch.distributed.all_reduce(bad)
+    return not bad.item()
+
+
+def refused(call: Callable[[], Any]) -> bool:
     """``call`` must say that the lengths differ."""
     try:
         call()
     except RuntimeError as error:
         assert "uniform per-rank sequence lengths" in str(error), error
-    else:
-        raise AssertionError("not refused")
+        return True
+    raise AssertionError("not refused")
 
 
-def check_refusals(p: probe.Probe, split: Any, rank: int, lengths: list[int]) -> None:
+def refuses(p: probe.Probe, split: Any, rank: int, lengths: list[int], what: str = "") -> bool:
     """Ranks of different lengths must all notice before the keys are gathered; each may have seen its own before.
 
     Shorter sequences come in larger batches, so that sizes in bytes agree and no collective notices on its own.
     """
     given = [t[: S // WORLD].reshape(lengths[rank], -1, *t.shape[2:]) for t in inputs(p.seed)]
-    which = " and ".join(map(str, lengths))
-    p.guard_attempt(f"rank {rank}: refuses lengths {which}", lambda: refused(lambda: step(p, split, given)))
+    name = f"rank {rank}: refuses lengths {' and '.join(map(str, lengths))}{what}"
+    return agreed(bool(p.guard_attempt(name, lambda: refused(lambda: step(p, split, given)))))
+
+
+def check_lengths(p: probe.Probe, alone: Any, split: Any, rank: int) -> None:
+    """Every way in which ranks can differ; ``split`` knows S // 2 and S // 4. On a GPU only the first is survived."""
+    if not refuses(p, layer(p, WORLD), rank, [S // 2, S // 4]):
+        return
+    compare = p.upstream(VARIANT + "dsa")._validate_nonpacked_cp_uniform_length
+    group = p.upstream("megatron.core.parallel_state").get_context_parallel_group()
+    ask = partial(compare, cp_size=WORLD, device=torch.cuda.current_device())
+    taken = (("each alike", S, group), ("all keys", WORLD * S, group), ("no group", S, None))
+    for what, skv, given in taken:
+        call = partial(ask, sq=S, skv=skv, cp_group=given)  # as before the fix: without what has been seen
+        p.guard_attempt(f"rank {rank}: takes lengths, {what}", lambda call=call: (call(), call()))
+    for what, given in (("", group), (", no group", None)):
+        call = partial(ask, sq=S, skv=S + 1, cp_group=given)
+        p.guard_attempt(f"rank {rank}: refuses keys of another length{what}", lambda call=call: refused(call))
+    if p.lane == "cpu":  # on a GPU the device refuses, which ends the process
+        done = refuses(p, split, rank, [S // 2, S // 4], ", each known")
+        # rank 0 has checked its length before, rank 1 has not
+        done = done and refuses(p, split, rank, [S // 2, S // 8])
+        if done and refuses(p, split, rank, [S // 8, S // 2]):
+            check_drawn_lengths(p, alone, rank)
+
+
+def check_drawn_lengths(p: probe.Probe, alone: Any, rank: int) -> None:
+    """Lengths of both ranks, one pair after the other through one layer: taken where they agree, else refused."""
+    from hypothesis import strategies as st
+
+    def measure(pairs: list[tuple[int, int]]) -> float:
+        model, wrong = layer(p, WORLD), torch.zeros(())
+        for lengths in pairs:
+            whole = [t.reshape(WORLD * lengths[rank], -1, *t.shape[2:]) for t in inputs(p.seed)]
+            call = partial(step, p, model, [share(t, rank) for t in whole], backward=False)
+            if lengths[0] != lengths[1]:
+                refused(call)
+            else:
+                true = share(step(p, alone, whole, backward=False)[0], rank)
+                wrong += not norm_off(call()[0], true) <= 2**-6  # as in check_result
+        torch.distributed.all_reduce(wrong)  # ranks that judge alike draw alike
+        return wrong.item()
+
+    length = st.sampled_from([S // 2, S // 4, S // 8])
+    alike = length.map(lambda n: (n, n))
+    space = {"pairs": st.lists(alike | st.tuples(length, length), min_size=2, max_size=4)}
+    p.drawn(f"rank {rank}: lengths judged or used wrongly, drawn", measure, 0, space=space, count=4,
+            reference="taken where they agree, and as with CP=1")  # fmt: skip
+
+
+class Elsewhere(TorchFunctionMode):
+    """What is made without a device has no values, as if the default device were another than that of the inputs."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = getattr(func, "__name__", "") in ("full", "tensor", "zeros", "ones", "empty", "arange")
+        return func(*args, **({"device": "meta"} if made else {}) | (kwargs or {}))
+
+
+def check_devices(p: probe.Probe, split: Any, rank: int) -> bool:
+    """Every tensor is made on the inputs' device, in a first and in a later step."""
+    mine, model = [share(t, rank) for t in inputs(p.seed)], layer(p, WORLD)
+
+    def elsewhere() -> list[Tensor]:
+        with Elsewhere():
+            step(p, model, mine)
+            return step(p, model, mine)
+
+    made = p.guard_attempt(f"rank {rank}: CP=2, no default device", elsewhere)
+    if not agreed(made is not None):
+        return False
+    unlike = sum(not torch.equal(t, true) for t, true in zip(made or [], step(p, split, mine), strict=True))
+    p.guard(f"rank {rank}: CP=2, no default device: tensors that differ", unlike, 0, reference="the same step without")
+    return True
+
+
+def check_loss(p: probe.Probe) -> None:
+    """The backward of the indexer's loss at drawn shapes, dtypes and options: right, and without a wait."""
+    from hypothesis import strategies as st
+
+    fused, device = p.upstream(VARIANT + "dsa").FusedDSAIndexerLoss, torch.cuda.current_device()
+    groups, waited = SimpleNamespace(tp=SimpleNamespace(size=lambda: 1)), [0]
+
+    def measure(
+        sizes: tuple[int, int, int], heads: tuple[int, int], topk: int, sparse: bool, relu: bool, per_token: bool,
+        dtype: torch.dtype, default: torch.dtype,
+    ) -> float:  # fmt: skip
+        (b, sq, more), (indexing, n), generator = sizes, heads, torch.Generator().manual_seed(p.seed)
+        sk, d = sq + more, 8
+        random = partial(torch.randn, generator=generator)
+        leaves = [random(sq, b, indexing, d), random(sq, b, indexing), random(sk, b, d)]  # q, weights, k of the indexer
+        leaves = [t.to(device, dtype).requires_grad_() for t in leaves]
+        query, key = (random(s, b, n, d).to(device, dtype) for s in (sq, sk))
+        mask = torch.full((sq, sk), float("-inf"), device=device).triu(1 + more)
+        chosen, loss = fused.apply(*leaves, query, key, d**-0.5, min(topk, sk), 0.25, mask, sparse, groups,
+                                   None, None, None, None, per_token, relu)  # fmt: skip
+        found = list[Tensor]()
+        torch.set_default_dtype(default)
+        try:
+            places = p.waits(lambda: found.extend(torch.autograd.grad(loss, leaves)))
+        finally:
+            torch.set_default_dtype(torch.float32)
+        waited[0] += places.total()
+        exact = [t.detach().double().requires_grad_() for t in leaves]
+        score = torch.einsum("sbhd,tbd->bsht", exact[0], exact[2])
+        score = ((score.relu() if relu else score) * exact[1].transpose(0, 1)[..., None]).sum(2)  # [b, sq, sk]
+        open_ = (mask == 0).expand(b, sq, sk)
+        if sparse:
+            kept = torch.zeros(b, sq, sk + 1, dtype=torch.bool, device=device)
+            kept.scatter_(2, chosen.long().where(chosen >= 0, sk), True)
+            open_ = open_ & kept[..., :sk]
+        attention = torch.einsum("sbhd,tbhd->bhst", query.double(), key.double()) * d**-0.5
+        target = attention.masked_fill(~open_[:, None], float("-inf")).softmax(-1).mean(1)
+        rest = score.masked_fill(~open_, float("-inf")).log_softmax(-1).masked_fill(~open_, 0)
+        total = -0.25 * (target * rest).sum() / (1 if per_token else b * sq)  # KL, but for what has no gradient
+        true = torch.autograd.grad(total, exact)
+        off = sum((t.double() - grad).square().sum() for t, grad in zip(found, true, strict=True)) ** 0.5
+        size = sum(grad.square().sum() for grad in true) ** 0.5  # 0 where one key is open or ReLU lets nothing pass
+        return (off / (size + 0.25 / (1 if per_token else b * sq))).item()
+
+    for dtype, limit in ((torch.float32, 1e-4), (torch.bfloat16, 2**-7)):
+        space = {
+            "sizes": st.tuples(st.integers(1, 3), st.integers(2, 19) | st.integers(257, 270), st.integers(0, 3)),
+            "heads": st.tuples(st.integers(1, 3), st.integers(1, 3)),
+            "topk": st.integers(2, 8),
+            "sparse": st.booleans(),
+            "relu": st.booleans(),
+            "per_token": st.booleans(),
+            "dtype": st.just(dtype),
+            "default": st.sampled_from([torch.float32, torch.bfloat16, torch.float64]),
+        }
+        p.drawn(f"gradients of the indexer's loss, {str(dtype)[6:]}, drawn", measure, limit, space=space, count=12,
+                reference="fp64 autograd of the loss")  # fmt: skip
+    p.error("waits in the backward of the indexer's loss, drawn", waited[0], 0,
+            reference="none needed: the host knows all shapes", bug_above=1)  # fmt: skip
 
 
 def check_masks(p: probe.Probe) -> None:
@@ -217,8 +391,12 @@ def check_capture(p: probe.Probe, model: Any, cp: int, rank: int) -> None:
 
 
 def work(p: probe.Probe, parts: str, rank: int) -> None:
-    """What one rank does; ``parts`` are those that may share a process."""
-    p.megatron_cpu(context_parallel_size=p.rank.world)
+    """What one rank does; ``parts`` are those that may share a process.
+
+    What both ranks take part in comes first, so that neither waits long for the other: a collective that the other has
+    left out fails after a minute, not after Megatron's 30.
+    """
+    p.megatron_cpu(context_parallel_size=p.rank.world, distributed_timeout_minutes=1)
     alone = layer(p, 1)
     split = layer(p, WORLD) if p.rank.world == WORLD else None
     if "2" in parts:
@@ -226,15 +404,17 @@ def work(p: probe.Probe, parts: str, rank: int) -> None:
         check_result(p, alone, split, rank)
         if p.lane == "cuda":
             check_capture(p, split, WORLD, rank)
+        elif not check_devices(p, split, rank):  # of code that both lanes share
+            return
+    if "r" in parts:
+        check_lengths(p, alone, split, rank)
     if "1" in parts and rank == 0:
         check_waits(p, alone, 1, rank)
+        check_alone(p, alone)
+        check_loss(p)
         check_masks(p)
         if p.lane == "cuda":
             check_capture(p, alone, 1, rank)
-    if "r" in parts:
-        check_refusals(p, layer(p, WORLD), rank, [S // 2, S // 4])
-        if p.lane == "cpu":  # rank 0 has checked its length before, rank 1 has not
-            check_refusals(p, split, rank, [S // 2, S // 8])
 
 
 def work_on_cpu(p: probe.Probe, parts: str, rank: int) -> None:
@@ -245,7 +425,7 @@ def work_on_cpu(p: probe.Probe, parts: str, rank: int) -> None:
 
 def reproduce(p: probe.Probe) -> None:
     if p.lane == "cpu":
-        return p.ranks(WORLD, partial(work, p, "21r"))
+        return p.ranks(WORLD, partial(work, p, "2r1"))
     if torch.cuda.device_count() < WORLD:  # counted without touching one
         p.skip("capture with CP=2", "needs two GPUs; its waits are counted on the CPU")
         p.ranks(WORLD, partial(work_on_cpu, p, "2r"))
