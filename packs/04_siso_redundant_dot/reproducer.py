@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.11"
-# dependencies = ["torch>=2.11", "triton==3.6.0", "numpy<2.4", "einops"]
+# dependencies = ["torch>=2.11", "triton==3.6.0", "numpy<2.4", "einops", "hypothesis"]
 # ///
 """Mamba-3's SISO backward kernel writes the same masked product V dO^T three times; once is bit for bit enough.
 
@@ -15,11 +15,12 @@ Upstream is a checkout: ``git clone -b v2.3.2.post1 https://github.com/state-spa
 from __future__ import annotations
 
 import ast
+import contextlib
 import itertools
 import math
 import os
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -156,8 +157,9 @@ def check(p: probe.Probe, siso: Any, case: Case, dtype: torch.dtype, device: str
     p.digest(f"{kind}{case.name(dtype)}: {', '.join(OUTPUTS)}", *got.values())
 
 
-def recomputed(p: probe.Probe, siso: Any, case: Case, dtype: torch.dtype, device: str, limit: float) -> None:
-    """The kernel's other way to mask, which compute_dqkv switches off; and decays that grow, of which it makes 1."""
+@contextlib.contextmanager
+def masked_anew(siso: Any) -> Iterator[None]:
+    """The kernel's other way to mask, which compute_dqkv switches off."""
     kernel = getattr(siso, KERNEL)
 
     class Switched:
@@ -165,12 +167,72 @@ def recomputed(p: probe.Probe, siso: Any, case: Case, dtype: torch.dtype, device
             return lambda *args, **named: kernel[grid](*args, **named | {"RECOMPUTE_MASK": True})
 
     setattr(siso, KERNEL, Switched())
-    check(p, siso, case, dtype, device, limit, "mask recomputed, ")
-    x = problem(case, dtype, p.seed, device)
-    x["adt"][..., ::3] *= -1
-    got = siso.compute_dqkv(*arguments(case, x, exact(case, x)[1]))
-    p.digest(f"mask recomputed, growing decays, {case.name(dtype)}", *got)
-    setattr(siso, KERNEL, kernel)
+    try:
+        yield
+    finally:
+        setattr(siso, KERNEL, kernel)
+
+
+def recomputed(p: probe.Probe, siso: Any, case: Case, dtype: torch.dtype, device: str, limit: float) -> None:
+    """The other way to mask; and decays that grow, of which it makes 1."""
+    with masked_anew(siso):
+        check(p, siso, case, dtype, device, limit, "mask recomputed, ")
+        x = problem(case, dtype, p.seed, device)
+        x["adt"][..., ::3] *= -1
+        got = siso.compute_dqkv(*arguments(case, x, exact(case, x)[1]))
+        p.digest(f"mask recomputed, growing decays, {case.name(dtype)}", *got)
+
+
+def check_drawn(
+    p: probe.Probe, siso: Any, dtype: torch.dtype, device: str, limit: float, widths: list[tuple[int, int, int]],
+    count: int, after: Callable[[Case], None] = lambda case: None,
+) -> None:  # fmt: skip
+    """Sizes and options that nobody can foresee, either way to mask; ``widths``: (N, P, chunk); ``after`` a launch."""
+    from hypothesis import strategies as st
+
+    kept = list[Tensor]()
+
+    def measure(
+        sizes: tuple[int, int, int], lengths: list[int], packed: bool, batch: int, groups: int, share: int,
+        absent: set[str], anew: bool, strided: bool,
+    ) -> float:  # fmt: skip
+        cuts = tuple(itertools.accumulate(lengths, initial=0)) if packed else ()
+        case = Case(1 if packed else batch, sum(lengths), groups, groups * share, *sizes, cuts)
+        x = problem(case, dtype, p.seed, device)
+        if strided:  # as a part of a fused projection; the rest is never to be read
+            for name in ("q", "k", "v", "do"):
+                x[name] = torch.cat([x[name], torch.full_like(x[name], math.nan)], -1)[..., : x[name].shape[-1]]
+        x |= {name: torch.zeros_like(x[name]) for name in absent & {"d", "dlast"}}
+        want, saved = exact(case, x)
+        given = list(arguments(case, x, saved))
+        for at, name in ((8, "dlast"), (10, "d")):
+            given[at] = None if name in absent else given[at]
+        given[12] = "d_state" not in absent
+        with masked_anew(siso) if anew else contextlib.nullcontext():
+            got = dict(zip(OUTPUTS, siso.compute_dqkv(*given), strict=True))
+        after(case)
+        missing = {"d": "dD", "d_state": "d_state"}
+        left = [name for name in OUTPUTS if name not in [missing.get(option) for option in absent]]
+        kept.extend(got[name] for name in left)
+        # large terms may leave little of each other, a single token's dADT above all: not by its own norm alone
+        least = max(want[name].norm() for name in left) / 8
+        off = [(got[name] - want[name]).norm() / want[name].norm().clamp(min=least) for name in left]
+        return math.nan if any(t is not None for name, t in got.items() if name not in left) else torch.stack(off).max()
+
+    space = {
+        "sizes": st.sampled_from(widths),
+        "lengths": st.lists(st.integers(1, 3 * widths[0][2] - 1), min_size=1, max_size=3),
+        "packed": st.booleans(),
+        "batch": st.integers(1, 2),
+        "groups": st.integers(1, 2),
+        "share": st.integers(1, 3),
+        "absent": st.sets(st.sampled_from(["d", "dlast", "d_state"])),
+        "anew": st.booleans(),
+        "strided": st.booleans(),
+    }
+    p.drawn(f"{str(dtype)[6:]}, drawn: worst of 7 gradients", measure, limit, space=space, count=count,
+            reference="fp64 autograd of the recurrence")  # fmt: skip
+    p.digest(f"{str(dtype)[6:]}, drawn: {', '.join(OUTPUTS)}", *kept)
 
 
 def written(p: probe.Probe, siso: Any) -> None:
@@ -203,6 +265,19 @@ def interpreted(p: probe.Probe) -> None:
                 reference="one for each head and chunk", bug_above=2)  # fmt: skip
         shapes.clear()
     recomputed(p, siso, SMALL[1], torch.float32, "cpu", 1e-5)
+    shapes.clear()
+    most = list[float]()
+
+    def count(case: Case) -> None:
+        product = ((case.chunk, case.p), (case.p, case.chunk))
+        ran = sum(-(-(at.stop - at.start) // case.chunk) for _, at, _ in case.sequences()) * case.heads
+        most.append(abs(shapes.count(product) / ran - 1) + 1)
+        shapes.clear()
+
+    for dtype in (torch.float32, torch.float16):
+        limit = 1e-5 if dtype == torch.float32 else 2**-9
+        check_drawn(p, siso, dtype, "cpu", limit, [(16, 32, 8), (32, 16, 8), (64, 32, 16)], 10, count)
+    p.error("drawn: V dO^T products a chunk", max(most), 1, reference="one for each head and chunk", bug_above=2)
 
 
 def compiled(p: probe.Probe, device: str) -> None:
@@ -287,6 +362,7 @@ def cuda_lane(p: probe.Probe) -> None:
     for value in [value for module in modules for value in vars(module).values() if isinstance(value, tuner)]:
         value.configs = [next(c for c in value.configs if c.num_warps == 4)]  # arms must not tune differently
     recomputed(p, siso, LARGE[0], torch.bfloat16, "cuda", 2e-2)
+    check_drawn(p, siso, torch.bfloat16, "cuda", 2e-2, [(128, 64, 64)], 4)  # each may have to compile
     for case in LARGE:
         # bf16 rounds by 2**-9 a handful of times in a row: states, masked products, outputs
         check(p, siso, case, torch.bfloat16, "cuda", 2e-2)
