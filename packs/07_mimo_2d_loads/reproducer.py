@@ -1,7 +1,7 @@
 # /// script
 # requires-python = ">=3.11"
 # dependencies = [
-#     "torch>=2.11", "triton==3.6.0", "numpy<2.4", "einops", "tilelang==0.1.8", "apache-tvm-ffi==0.1.9",
+#     "torch>=2.11", "triton==3.6.0", "numpy<2.4", "einops", "tilelang==0.1.8", "apache-tvm-ffi==0.1.9", "hypothesis",
 # ]
 # ///
 """Mamba-3's MIMO backward kernels load Q and K through rank-3 shared-memory views, so TMA cannot be enabled for them.
@@ -131,6 +131,16 @@ class Launches:
         wanted = [tuple(eval(str(size), {}, sizes) for size in shape) for shape in shapes]
         return sum(tuple(t.shape) != shape for t, shape in zip(self.passed[name], wanted, strict=True))
 
+    def strangers(self, name: str, x: dict[str, Tensor]) -> list[str]:
+        """Tensors of the kernel that are named as one of the caller's and do not hold the same; shapes may be alike."""
+        declared = [self.traced[name].buffer_map[parameter].name for parameter in self.traced[name].params]
+        named = {given.lower(): t for given, t in x.items()}
+        pairs = [
+            (n, t, named[n.lower()]) for n, t in zip(declared, self.passed[name], strict=True) if n.lower() in named
+        ]
+        assert {"Q", "K", "V", "Q_BIAS", "K_BIAS", "MIMO_V", "MIMO_O"} <= {n for n, _, _ in pairs}
+        return [n for n, t, true in pairs if not torch.equal(t.flatten(), true.flatten())]
+
 
 def loads(traced: Any, names: dict[str, int]) -> Iterator[tuple[str, bool, Tensor]]:
     """Each load of Q and K: (name, is it a copy into a 2-D buffer, per element of that buffer its offset in Q or K).
@@ -171,10 +181,28 @@ def loads(traced: Any, names: dict[str, int]) -> Iterator[tuple[str, bool, Tenso
             yield name, False, found[(row * (column.max() + 1) + column).flatten().argsort()]
 
 
+def misloaded(
+    launches: Launches, n: int, batch: int, tokens: int, groups: int, share: int, head: int, start: float
+) -> float:
+    """Elements of Q and K that either kernel loads from elsewhere than where the last batch entry has them."""
+    heads, first = groups * share, int(start * tokens)
+    head, at, wrong = head % heads, batch - 1, 0.0
+    names = {"B": batch, "S": tokens, "H": heads, "G": groups, "NS": batch, "bx": head, "by": at, "bz": at}
+    token = torch.arange(first, first + CHUNK)[:, None, None]
+    row = (at * tokens + token) * RANK + torch.arange(RANK)[:, None]
+    offset = (row * groups + head // share) * n + torch.arange(n)  # [chunk, R, N]
+    true = torch.where(token < tokens, offset, -1).flatten()
+    for name in KERNELS:
+        for _, _, found in loads(launches.traced[name], names | {"chunk_start": first}):
+            wrong += int((found != true).sum()) if found.shape == true.shape else math.inf
+    return wrong
+
+
 def traced(p: probe.Probe, case: Case, device: str, dtype: torch.dtype) -> Launches | None:
     """Let the host code trace and "launch" both kernels, and check what it asks for and hands over."""
     launches = Launches(p.upstream(TILELANG + FILES[case.layout]))
-    call = partial(combined, p, case, problem(p, case, device, dtype))
+    x = problem(p, case, device, dtype)
+    call = partial(combined, p, case, x)
     if p.guard_attempt(f"{case.layout}: both kernels traced", call) is None:
         return None
     sizes = {"B": case.batch, "S": case.cuts[-1], "H": case.heads, "G": 1, "NS": len(case.cuts) - 1}
@@ -182,6 +210,9 @@ def traced(p: probe.Probe, case: Case, device: str, dtype: torch.dtype) -> Launc
         label = f"{case.layout} {name}"
         p.guard(f"{label}: tensors that do not fit the kernel", launches.misfits(name, sizes), 0,
                 reference="shapes that the traced kernel declares")  # fmt: skip
+        strangers = launches.strangers(name, x)
+        p.guard(f"{label}: tensors that are not the caller's", len(strangers), 0,
+                reference=f"what the backward was given, by name {strangers}")  # fmt: skip
         # two groups of two heads, the last head of the last batch entry; 24 tokens are a chunk and a ragged one
         some = {"B": 2, "S": 24, "H": 4, "G": 2, "NS": 2, "bx": 3, "by": 1, "bz": 1}
         found = [sorted(loads(launches.traced[name], some | {"chunk_start": start})) for start in (0, 16)]
@@ -190,6 +221,18 @@ def traced(p: probe.Probe, case: Case, device: str, dtype: torch.dtype) -> Launc
         p.digest(f"{label}: Q and K as passed", *(tensor.flatten() for tensor in launches.passed[name][1:3]))
         p.error(f"{label}: loads of Q and K that TMA cannot take", sum(not load[1] for load in found[0]), 0,
                 reference="copies into a 2-D buffer", bug_above=1)  # fmt: skip
+    from hypothesis import strategies as st
+
+    space = {
+        "batch": st.integers(1, 3),
+        "tokens": st.integers(1, 70),
+        "groups": st.integers(1, 3),
+        "share": st.integers(1, 3),
+        "head": st.integers(0, 8),
+        "start": st.floats(0, 0.99),  # any token: packed sequences start anywhere
+    }
+    p.drawn(f"{case.layout} drawn: elements of Q and K loaded from elsewhere", partial(misloaded, launches, case.state),
+            0, space=space, count=6, reference="row-major [B, S, R, G, N], -1 past the end")  # fmt: skip
     return launches
 
 
