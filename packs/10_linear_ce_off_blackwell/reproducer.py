@@ -342,6 +342,12 @@ def check_rank(p: probe.Probe, rank: int) -> None:
     check_alone(p, f"rank {rank} of {p.rank.world}", group)
 
 
+def rank_on_cpu(p: probe.Probe, rank: int) -> None:
+    """The same in this rank's process alone, as on the CPU lane."""
+    p.lane = "cpu"
+    check_rank(p, rank)
+
+
 def check_alone(p: probe.Probe, name: str, group: Any) -> None:
     """Without a group each rank is for itself, whatever it is told of sequences; and what the entries default to."""
     check_entries(p, f", {name}")
@@ -482,10 +488,12 @@ def reproduce(p: probe.Probe) -> None:
     if p.lane == "cpu":
         os.environ["TORCHDYNAMO_DISABLE"] = "1"  # native's elementwise functions: compiling them takes longer
         p.upstream(FUSION)  # once, for all ranks
-    if p.lane == "cpu" or torch.cuda.device_count() > 1:  # of four, a group of two is not the default one
-        p.ranks(4 if p.lane == "cpu" else 2, partial(check_rank, p))
+        p.ranks(4, partial(check_rank, p))  # of four, a group of two is not the default one
+    elif torch.cuda.device_count() > 1:
+        p.ranks(2, partial(check_rank, p))
     else:
-        p.skip("tensor parallel", "needs two GPUs")
+        p.skip("tensor parallel on GPUs", "needs two; ranks run as on the CPU lane")
+        p.ranks(4, partial(rank_on_cpu, p))
     p.megatron_cpu()
     check_dispatch(p)
     check_contract(p)
