@@ -16,6 +16,7 @@ sequence parallel, both gradients, and no tensor as large as the logits.
 from __future__ import annotations
 
 import contextlib
+import datetime
 import importlib.util
 import logging
 import math
@@ -236,7 +237,6 @@ def measure(p: probe.Probe, tokens: int = 6, batch: int = 0, width: int = 8, voc
 
 EDGES: dict[str, dict[str, Any]] = {
     "1 token, width 1, vocabulary 1": {"tokens": 1, "width": 1, "vocab": 1, "every": 0},
-    "vocabulary of one split": {"vocab": SPLIT},
     "one entry behind two splits": {"vocab": 2 * SPLIT + 1, "reduction": "sum"},
     "batch of 3": {"batch": 3, "vocab": 5000},
     "all labels ignored": {"every": 1},
@@ -244,7 +244,6 @@ EDGES: dict[str, dict[str, Any]] = {
     "ignore 4096": {"ignore": SPLIT, "vocab": 5000, "reduction": "mean"},
     "logits near -120": {"shift": -120.0, "dtype": "bfloat16", "vocab": 5000},  # fp32 has no exp of these
     "float16": {"dtype": "float16", "vocab": 5000, "tokens": 24, "width": 64},
-    "bfloat16 sum, batch of 2": {"dtype": "bfloat16", "batch": 2, "width": 16, "vocab": 4097, "reduction": "sum"},
 }
 
 
@@ -316,8 +315,9 @@ def check_sums(p: probe.Probe) -> None:
 def check_rank(p: probe.Probe, rank: int) -> None:
     """One of two ranks: half the vocabulary each, with sequence parallel half the tokens. Each two have a batch."""
     p.megatron_cpu(tensor_model_parallel_size=2)
-    group = p.upstream("megatron.core.parallel_state").get_tensor_model_parallel_group()
-    half = group.rank()
+    group, half = p.upstream("megatron.core.parallel_state").get_tensor_model_parallel_group(), rank % 2
+    if p.lane == "cpu":  # where one rank fails, the others must not wait for it for as long as gloo does
+        torch.distributed.distributed_c10d._set_pg_timeout(datetime.timedelta(minutes=1), group)
     cases = (("none", False, 1.0, -100, 0), ("mean", False, 1.0, -100, 0), ("none", True, 1.0, -100, 0),
              ("none", False, 100.0, -100, 0), ("sum", True, 1.0, 4499, 2), ("mean", True, 1.0, 4500, 2))  # fmt: skip
     for number, (reduction, split_tokens, scale, ignore, batch) in enumerate(cases):
