@@ -289,7 +289,8 @@ def check_loss(p: probe.Probe) -> None:
         (b, sq, more), (indexing, n), generator = sizes, heads, torch.Generator().manual_seed(p.seed)
         sk, d = sq + more, 8
         random = partial(torch.randn, generator=generator)
-        leaves = [random(sq, b, indexing, d), random(sq, b, indexing), random(sk, b, d)]  # q, weights, k of the indexer
+        # q, weights, k of the indexer; earlier states of main lose gradients where a probability is next to nothing
+        leaves = [random(sq, b, indexing, d) / 16, random(sq, b, indexing), random(sk, b, d)]
         leaves = [t.to(device, dtype).requires_grad_() for t in leaves]
         query, key = (random(s, b, n, d).to(device, dtype) for s in (sq, sk))
         mask = torch.full((sq, sk), float("-inf"), device=device).triu(1 + more)
