@@ -14,16 +14,25 @@ def readable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+class File(BaseModel):
+    """A file by its digest."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    sha256: str
+
+
 class Built(BaseModel):
     """How a commit's tree was built: a command that ran in a copy of it and only added files.
 
-    ``files``: {file that the command names: its sha256}. ``source``: the digest of the commit's own tree.
+    ``files``: those that the command names. ``source``: the digest of the commit's own tree.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     command: str
-    files: dict[str, str] = {}
+    files: tuple[File, ...] = ()
     source: str
 
 

@@ -70,8 +70,9 @@ class Asker:
         """How receipts describe a built tree of this commit, but for its source; None where it is not built."""
         if self.build is None or self._clone(tree) is None:
             return None
-        files = {self.told(path): sha256 for path, sha256 in build_commit.named_files(self.build).items()}
-        return Built(command=self.told(self.build), files=files, source="")
+        files = build_commit.named_files(self.build)
+        told = tuple(file.model_copy(update={"name": self.told(file.name)}) for file in files)
+        return Built(command=self.told(self.build), files=told, source="")
 
     def _clone(self, tree: str) -> Path | None:
         return self.clone if len(tree) == 40 and self.clone else None

@@ -19,15 +19,15 @@ from pathlib import Path
 
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.base.files import file_sha256
-from reproducers.record.origin import Built
+from reproducers.record.origin import Built, File
 from reproducers.upstream.store import SKIPPED, Store, Tree, tree_files, writable
 
 COMMIT = "PATCHLANE_COMMIT"
 SHOWN = 200  # characters of the log's last line in a reason
 
 
-def named_files(command: str) -> dict[str, str]:
-    """{absolute path that the command names: sha256 of that file}: a script that changes makes another build."""
+def named_files(command: str) -> tuple[File, ...]:
+    """The files that the command names by an absolute path: a script that changes makes another build."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -35,7 +35,9 @@ def named_files(command: str) -> dict[str, str]:
             f"--build {command!r}: {error}", "quote it as one argument: --build 'sh /path/build.sh'"
         ) from error
     paths = [Path(word) for word in words]
-    return {str(path): file_sha256(path) for path in paths if path.is_absolute() and path.is_file()}
+    return tuple(
+        File(name=str(path), sha256=file_sha256(path)) for path in paths if path.is_absolute() and path.is_file()
+    )
 
 
 def ensure(store: Store, tree: Tree, command: str) -> Tree:
