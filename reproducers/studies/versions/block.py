@@ -61,6 +61,6 @@ def _commands(asker: Asker, boundary: Boundary, command: list[str]) -> list[str]
     known = {str(asker.clone): "CLONE"} if asker.clone else {}
     known |= {asker.build: "COMMAND"} if asker.build else {}
     return [
-        "python -m reproducers." + shlex.join(known.get(word, word) for word in words)
+        "python -m reproducers." + shlex.join(known.get(word) or asker.told(word) for word in words)
         for words in (["bisect", *command], *runs)
     ]
