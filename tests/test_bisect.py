@@ -16,6 +16,8 @@ from reproducers.record import schema
 from reproducers.record.schema import load_pack
 from reproducers.studies.versions import asking
 from reproducers.studies.versions.answers import Word
+from reproducers.trial.experiment import Request, execute
+from reproducers.upstream.store import Store
 
 
 def bisected(*args):
@@ -119,6 +121,13 @@ def test_a_build_that_changes_sources_is_no_end(clone):
     ends = ["--git", str(folder), "--bad", shas[0], "--good", shas[7]]
     with pytest.raises(CannotTestHere, match="changed README, which is the commit's own"):
         bisected("--for", "fixed", *ends, "--build", "echo >> README")
+
+
+def test_a_built_commit_has_no_patched_arm(clone):
+    folder, shas = clone
+    pack = load_pack(next(schema.ROOT.glob("packs/07_*")))
+    with pytest.raises(PatchlaneError, match="no patched arm"):
+        execute(pack, Request(shas[0], upstream=folder, build="true"), Store(), lambda arm, line: None)
 
 
 def test_one_check_of_a_pack_whose_other_bugs_stay(released, clone):
