@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Exit
 from reproducers.record import choice
 from reproducers.record.goal import Goal
@@ -29,6 +30,13 @@ def main(
     good: Annotated[str | None, typer.Option(help="a pin, release, tag or SHA without the bug")] = None,
     bad: Annotated[str | None, typer.Option(help="one with the bug (default: the live pin)")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="how often each side of the boundary runs")] = 3,
+    build: Annotated[
+        str | None,
+        typer.Option(help="build each commit by this command, run in a copy of its tree, to which it may add"),
+    ] = None,
+    check: Annotated[
+        str | None, typer.Option(help="follow one bug check alone, by its name, or those of a shell pattern")
+    ] = None,
     lane: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     timeout: Annotated[
         float | None, typer.Option(min=1, help="processor seconds an arm may use, for the lane's timeout_s")
@@ -39,6 +47,8 @@ def main(
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="show all that the arms print")] = False,
 ) -> None:
     """Exit 1 when the boundary answers otherwise the next time, 2 when an end is the wrong one, 77 when untestable."""
+    if build and clone is None:
+        raise PatchlaneError("--build builds commits, and releases are searched", "--git CLONE")
     (chosen,) = choice.chosen([pack], False, lane, "pristine")
     from reproducers.base import disk
     from reproducers.evidence import saving, shelf
@@ -53,6 +63,7 @@ def main(
         chosen, lane, Store(progress=screen.Announcer(out)), recorder, [shelf.COMMITTED, receipts], clone, again,
         timeout, os.cpu_count() or 1, lambda answer: sweeping.line(answer, out),
         (lambda arm, text: out.print(escape(f"[{arm}] {text}"))) if verbose else (lambda arm, text: None),
+        build=build, check=check,
     )  # fmt: skip
     history, old, new = ends.of(chosen, goal, good, bad, clone)
     boundary = bisecting.search(asker, history, goal, old, new, repeats)

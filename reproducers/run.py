@@ -30,6 +30,9 @@ def main(
         Path | None,
         typer.Option(help="a checkout or unpacked package to test as it stands; with --at: the clone to take it from"),
     ] = None,
+    build: Annotated[
+        str | None, typer.Option(help="build the commit by this command first; with --arm pristine")
+    ] = None,
     allow_dirty: Annotated[bool, typer.Option(help="test a checkout with local changes; the receipt says so")] = False,
     arm: Annotated[str, typer.Option(help="both, pristine or patched")] = "both",
     repeats: Annotated[int, typer.Option("-n", min=1, help="repeats, each with its own seed; all must agree")] = 1,
@@ -69,7 +72,7 @@ def main(
     if bisect:
         tree = UPSTREAM if at is None else at
         checkout = upstream or Path.cwd()
-        request = Request(tree, lane, "pristine", upstream=checkout, allow_dirty=True, timeout_s=timeout)
+        request = Request(tree, lane, "pristine", upstream=checkout, allow_dirty=True, timeout_s=timeout, build=build)
         from reproducers.trial.bisect import answer
 
         raise answer(chosen[0], request)
@@ -92,7 +95,7 @@ def main(
         disk.usable_file(junitxml, "--junitxml FILE names another file")
     workers = jobs or (1 if lane == "cuda" else min(len(chosen), os.cpu_count() or 1))
     threads = max(1, (os.cpu_count() or 1) // workers)
-    request = Request(tree, lane, arm, repeats, upstream, allow_dirty, threads, timeout)
+    request = Request(tree, lane, arm, repeats, upstream, allow_dirty, threads, timeout, build=build)
     console = screen.console(as_json)
     recorder = saving.Recorder(receipts, host, sys.argv[1:])
     runs = session.run_packs(chosen, request, workers, console, verbose, recorder.write)

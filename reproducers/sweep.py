@@ -32,6 +32,8 @@ def main(
     newest: Annotated[int | None, typer.Option(min=1, help="no more than so many releases, the newest")] = None,
     commits: Annotated[str | None, typer.Option(help="commits or tags of --upstream, comma between them")] = None,
     upstream: Annotated[Path | None, typer.Option(help="a clone that has the commits")] = None,
+    build: Annotated[str | None, typer.Option(help="build each commit by this command; see bisect --help")] = None,
+    check: Annotated[str | None, typer.Option(help="the answer is this bug check's alone; see bisect --help")] = None,
     lane: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
     timeout: Annotated[
         float | None, typer.Option(min=1, help="processor seconds an arm may use, for the lane's timeout_s")
@@ -46,6 +48,8 @@ def main(
     chosen = choice.chosen(packs or [], run_all, lane, "pristine")
     if commits and (upstream is None or len(chosen) > 1 or run_all):
         raise PatchlaneError("--commits are of one pack and a clone", "sweep pack05 --commits SHA --upstream CLONE")
+    if build and not commits:
+        raise PatchlaneError("--build builds commits", "--commits SHA --upstream CLONE")
     from reproducers.base import disk
     from reproducers.evidence import saving, shelf
     from reproducers.studies.versions import asking, sweeping
@@ -71,10 +75,12 @@ def main(
             pack, lane, store, recorder, [shelf.COMMITTED, receipts], upstream, again, timeout, os.cpu_count() or 1,
             lambda answer: sweeping.line(answer, out),
             (lambda arm, text: out.print(escape(f"[{arm}] {text}"))) if verbose else (lambda arm, text: None),
+            build=build, check=check,
         )  # fmt: skip
         answers = [asker.ask(tree) for tree in trees]
-        contradicted = sweeping.contradictions(pack, lane, answers)
-        proposed = sweeping.proposals(pack, answers)
+        # pack.yaml claims something of all checks together, not of one
+        contradicted = [] if check else sweeping.contradictions(pack, lane, answers)
+        proposed = [] if check else sweeping.proposals(pack, answers)
         sweeping.table(pack, answers, out)
         for text in [*(f"contradicted: {row}" for row in contradicted), *(f"proposed: {row}" for row in proposed)]:
             out.print(escape(text))

@@ -1,6 +1,7 @@
 """The boundary between two ends: over the toy's releases and over commits, both ways, and what must be refused."""
 
 import re
+from pathlib import Path
 
 import many_releases
 import pytest
@@ -10,9 +11,13 @@ from typer.testing import CliRunner
 from reproducers import bisect
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.base.verdicts import Exit
-from reproducers.evidence import verification
+from reproducers.evidence import manifest, receipts, verification
+from reproducers.record import schema
+from reproducers.record.schema import load_pack
 from reproducers.studies.versions import asking
 from reproducers.studies.versions.answers import Word
+from reproducers.trial.experiment import Request, execute
+from reproducers.upstream.store import Store
 
 
 def bisected(*args):
@@ -88,6 +93,62 @@ def test_commits_both_ways(clone):
     assert f"**Introduced in `{shas[8][:12]}`**" in block and f"- last good: `{shas[7]}`" in block
 
 
+def test_commits_that_are_built_first(clone):
+    """Where its build fails a commit is straddled; receipts say what was built, and answer for no other tree."""
+    folder, shas = clone
+    command = f'test "$PATCHLANE_COMMIT" != {shas[4]} && touch toyup/lib.so'
+    ends = ["--for", "fixed", "--git", str(folder), "--repeats", "2", "--bad", shas[0], "--good", "side"]
+    block, said = bisected(*ends, "--build", command)
+    assert f"**Fixed after `{shas[2][:12]}`, at the latest in `{shas[5][:12]}`**" in block
+    assert f"not testable: `{shas[4]}` (" in block and "--build ended with 1" in block
+    assert "--upstream CLONE --build COMMAND" in block and f"by a command that only added files: `{command}`" in block
+    paths = [Path("build/receipts", name) for name in re.findall(r"^- `(07/\S+\.json)`$", block, re.M)]
+    trees = [tree for path in paths if (tree := receipts.statement_of(path).tree.annotations)]
+    assert len(trees) >= 5 and all(tree.built.command == command and str(tree).endswith(" (built)") for tree in trees)
+    assert verification.verify_all(Path("build/receipts")) == {}
+    pack = load_pack(next(schema.ROOT.glob("packs/07_*")))
+    tried = manifest.affected(pack, sorted(paths))
+    assert tried[f"{shas[5]} (built)"] == "FIXED_UPSTREAM" and shas[5] not in tried
+    assert len(manifest.importable([pack], Path("build/receipts"), folder / "none")[0]) >= 5
+    again, said = bisected(*ends, "--build", command)
+    assert "a receipt says so" in said and again.split("Receipts:")[0] == block.split("Receipts:")[0]
+    plain, _ = bisected(*ends)
+    assert f"**Fixed in `{shas[5][:12]}`**" in plain
+
+
+def test_a_build_that_changes_sources_is_no_end(clone):
+    folder, shas = clone
+    ends = ["--git", str(folder), "--bad", shas[0], "--good", shas[7]]
+    with pytest.raises(CannotTestHere, match="changed README, which is the commit's own"):
+        bisected("--for", "fixed", *ends, "--build", "echo >> README")
+
+
+def test_a_built_commit_has_no_patched_arm(clone):
+    folder, shas = clone
+    pack = load_pack(next(schema.ROOT.glob("packs/07_*")))
+    with pytest.raises(PatchlaneError, match="no patched arm"):
+        execute(pack, Request(shas[0], upstream=folder, build="true"), Store(), lambda arm, line: None)
+
+
+def test_one_check_of_a_pack_whose_other_bugs_stay(released, clone):
+    """total is mended at 4 and first never: the pack as a whole is not fixed, its check is."""
+    folder, shas = clone
+    git("checkout", "-q", shas[4], cwd=folder)
+    for number, files in enumerate((edited(TOTAL), {"other": "x"})):
+        write_tree(folder, files)
+        git("add", "-A", cwd=folder)
+        git("commit", "-qm", f"more {number}", cwd=folder)
+    ends = ["--git", str(folder), "--bad", shas[2], "--repeats", "2"]
+    first, last = (git("rev-parse", name, cwd=folder).strip() for name in ("HEAD~1", "HEAD"))
+    with pytest.raises(PatchlaneError):
+        bisected("--for", "fixed", *ends, "--good", last)
+    block, _ = bisected("--for", "fixed", *ends, "--good", last, "--check", "total")
+    assert f"**Fixed in `{first[:12]}`** (toy/toyup), by the check `total` alone" in block
+    assert "): bug: total: 1.0" in block and "): healthy: total: 0.0" in block
+    with pytest.raises(CannotTestHere, match="it made no bug check 'mean'"):
+        bisected("--for", "fixed", *ends, "--good", last, "--check", "mean")
+
+
 def test_ends_that_are_wrong(released, clone):
     folder, shas = clone
     for args in (
@@ -99,6 +160,7 @@ def test_ends_that_are_wrong(released, clone):
         ["fixed", "--git", str(released.root / "index"), "--bad", "main"],
         ["fixed", "--git", str(folder), "--bad", "no-such"],
         ["fixed", "--bad", shas[0]],
+        ["fixed", "--build", "true"],
     ):
         with pytest.raises(PatchlaneError) as refused:
             bisected("--for", *args)

@@ -260,6 +260,7 @@ def test_no_path_of_this_machine(toy, monkeypatch, home):
 
 def test_redact_longest_first():
     assert redact("/a/b/c /a/x", {"/a": "<one>", "/a/b": "<two>"}) == "<two>/c <one>/x"
+    assert redact("/a/bc /a/b-2 /a/b.", {"/a": "<one>", "/a/b": "<two>"}) == "<one>/bc <one>/b-2 <two>."
 
 
 def test_host_alias_is_checked(toy):

@@ -85,7 +85,7 @@ def affected(pack: Pack, receipts: list[Path]) -> dict[str, Verdict]:
         details = read(path)
         if details.pin is None or not booking.counts(details) or booking.mismatch(pack, statement_of(path)):
             continue
-        key, shown = details.pin.origin.key, SHOWS.get(details.verdict)
+        key, shown = booking.key(statement_of(path)), SHOWS.get(details.verdict)
         if details.arm == "pristine" and key in tried and shown in (None, SHOWS.get(tried[key])):
             continue  # it decides nothing, or nothing new, of the tree, and says nothing of the patch
         tried[key] = details.verdict

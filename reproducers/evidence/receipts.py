@@ -37,10 +37,13 @@ def alias(name: str) -> str:
 
 
 def redact(line: str, places: dict[str, str]) -> str:
-    """The line without paths of this machine: each known folder, longest first, becomes its role."""
+    """The line without paths of this machine: each known folder, longest first, becomes its role.
+
+    A folder whose name only begins like a known one is another folder.
+    """
     for path in sorted(places, key=len, reverse=True):
         for text in {path, json.dumps(path)[1:-1]}:  # JSON escapes characters outside ASCII
-            line = line.replace(text, places[path])
+            line = re.sub(re.escape(text) + r"(?![\w-])", places[path], line)
     return line
 
 

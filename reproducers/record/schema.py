@@ -116,7 +116,7 @@ class Pin(Model):
             same = tree.release == self.release and tree.distribution == distribution
         else:
             same = tree.kind == "commit" and tree.sha == self.sha and tree.distribution in (None, distribution)
-        return same and not tree.dirty and tree.stacked_on == tuple(self.stacked_on)
+        return same and not tree.dirty and tree.built is None and tree.stacked_on == tuple(self.stacked_on)
 
 
 class Unreached(Model):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
-from reproducers.base.errors import CannotTestHere
+from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.base.verdicts import Verdict
 from reproducers.host.facts import getting
 from reproducers.probe.stamp import gpus
@@ -52,6 +52,7 @@ class Request:
     threads: int = 1
     timeout_s: float | None = None  # processor seconds an arm may use; None: the lane's
     gpu: str | None = None  # the only GPU that arms see; None: every GPU of the runner
+    build: str | None = None  # the command that builds the commit under test; None: it is tested as it is
 
 
 @dataclass
@@ -168,7 +169,10 @@ def execute(pack: Pack, request: Request, store: Store, say: Say) -> Run:
 
 def _subject(run: Run, store: Store) -> Tree:
     """The requested tree; sets the run's tree, pin and ``at`` to it."""
-    options = {"upstream": run.request.upstream, "allow_dirty": run.request.allow_dirty}
+    asked = run.request
+    if asked.build and asked.arm != "pristine":
+        raise PatchlaneError("--build has no patched arm: what a patch changes was built before", "--arm pristine")
+    options = {"upstream": asked.upstream, "allow_dirty": asked.allow_dirty, "build": asked.build}
     at, run.pin, tree, run.artifact = pins.subject(store, run.pack, run.request.at, options)
     run.request, run.tree = dataclasses.replace(run.request, at=at), tree
     return tree

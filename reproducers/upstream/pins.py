@@ -22,7 +22,7 @@ from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.record.origin import Origin
 from reproducers.record.schema import Need, Pack, Pin, load_needs
 from reproducers.upstream import archive, git, index, patching
-from reproducers.upstream.built import build_extension, trim_fatbin
+from reproducers.upstream.built import build_commit, build_extension, trim_fatbin
 from reproducers.upstream.store import Store, Tree
 
 UPSTREAM = "upstream"  # the folder of --upstream as it stands; in a receipt: a tree without pin, release or SHA
@@ -114,8 +114,14 @@ def subject(store: Store, pack: Pack, at: str, options: dict[str, Any]) -> Subje
     """The tree that the settled ``at`` names; ``options`` as in base_tree.
 
     A clean checkout counts as its commit. Any other folder counts as the pin whose tree in the store has the same
-    digest, else as ``upstream``.
+    digest, else as ``upstream``. With ``build`` in the options, a command, it is the commit as that builds it, which no
+    pin names.
     """
+    if command := options.get("build"):
+        plain = subject(store, pack, at, {**options, "build": None})
+        built = build_commit.ensure(store, plain.tree, command)
+        commit = str(built.origin.sha)
+        return Subject(commit, Pin(sha=commit, needs=pack.pins["live"].needs), built)
     if at != UPSTREAM:
         pin = resolve(store, pack, at)
         unpacked = pin.release is not None and options.get("upstream") is None

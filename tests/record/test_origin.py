@@ -2,12 +2,13 @@
 
 import pytest
 
-from reproducers.record.origin import Origin
+from reproducers.record.origin import Built, Origin
 from reproducers.record.schema import Pin
 
 SHA = "a" * 40
 RELEASE = Origin(kind="release", distribution="toyup", release="1.0")
 COMMIT = Origin(kind="commit", sha=SHA)
+BUILT = COMMIT.built_by(Built(command="make", source="c" * 64))
 
 
 @pytest.mark.parametrize(
@@ -18,6 +19,7 @@ COMMIT = Origin(kind="commit", sha=SHA)
         (COMMIT, f"git {SHA}", SHA),
         (COMMIT.of("toyup"), f"toyup git {SHA}", SHA),
         (COMMIT.model_copy(update={"dirty": True}), f"git {SHA} (dirty)", SHA),
+        (BUILT.of("toyup"), f"toyup git {SHA} (built)", f"{SHA} (built)"),
         (Origin(kind="folder", name="clone"), "folder clone", "clone"),
         (Origin(kind="made", name="needs tilelang"), "needs tilelang", "needs tilelang"),
     ],
@@ -38,6 +40,8 @@ def test_spelled(origin, spelled, key):
         (COMMIT, {"release": "1.0", "sha": SHA}, True),  # the commit that the release was cut from
         (COMMIT.of("other"), {"sha": SHA}, False),
         (COMMIT.model_copy(update={"dirty": True}), {"sha": SHA}, False),
+        (BUILT, {"sha": SHA}, False),  # more than the commit
+        (BUILT.unbuilt, {"sha": SHA}, True),
         (Origin(kind="folder", name="1.0"), {"release": "1.0"}, False),
     ],
 )

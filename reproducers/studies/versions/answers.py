@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,9 +15,10 @@ from reproducers.base.verdicts import Verdict
 from reproducers.base.wording import short
 from reproducers.evidence import receipts, shelf
 from reproducers.record import engine
-from reproducers.record.receipt import Arm, Statement
+from reproducers.record.origin import Built
+from reproducers.record.receipt import Arm, Check, Statement
 from reproducers.record.schema import Pack
-from reproducers.trial.rulings import Ruling, rule_pristine
+from reproducers.trial.rulings import Ruling, failed_guards, rule_pristine
 
 NO_MODULE = re.compile(r"this tree has no module [\w.]+")  # what the probe says of a tree without the module asked for
 
@@ -66,16 +68,49 @@ class Answer(NamedTuple):
         }
 
 
-def of_arms(arms: Sequence[Arm], ruling: Ruling) -> tuple[Word, str]:
-    """(answer, why) of pristine arms; of a run without one, whose ``ruling`` says why."""
+def of_arms(arms: Sequence[Arm], ruling: Ruling, check: str | None = None) -> tuple[Word, str]:
+    """(answer, why) of pristine arms; of a run without one, whose ``ruling`` says why.
+
+    ``check``: the name of a bug check, or a shell pattern of such names. The answer is then theirs alone, whatever
+    other bug checks show.
+    """
     if not arms:
         return Word.CANNOT, _with(ruling)
-    ruled = [rule_pristine(arm) for arm in arms]
-    words = {_word(arm, one) for arm, one in zip(arms, ruled, strict=True)}
-    if len(words) > 1:
-        return Word.CANNOT, f"repeats disagree: {', '.join(sorted(words))}"
-    word = words.pop()
-    return word, arms[0].reason if word is not Word.CANNOT else _with(ruled[0])
+    each = [_of_arm(arm) if check is None else _of_checks(arm, check) for arm in arms]
+    words = {word for word, _ in each}
+    return each[0] if len(words) == 1 else (Word.CANNOT, f"repeats disagree: {', '.join(sorted(words))}")
+
+
+def _of_arm(arm: Arm) -> tuple[Word, str]:
+    ruling = rule_pristine(arm)
+    word = _word(arm, ruling)
+    return word, arm.reason if word is not Word.CANNOT else _with(ruling)
+
+
+def _of_checks(arm: Arm, pattern: str) -> tuple[Word, str]:
+    """What the bug checks that a pattern names show; other ones may fail, but guards must hold."""
+    word, why = _of_arm(arm)
+    if arm.outcome == "cannot_test":
+        return word, why
+    bugs = [check for check in arm.checks if check.role == "bug"]
+    asked = [check for check in bugs if check.name == pattern] or [c for c in bugs if fnmatchcase(c.name, pattern)]
+    differing = "; ".join(check.name for check in bugs if check.state == "different")
+    if arm.outcome == "different" and arm.reason != differing:
+        return Word.CANNOT, why  # the arm itself failed: it was killed, say, or changed its tree
+    if failed := failed_guards(arm):
+        return Word.CANNOT, f"guards fail: {', '.join(failed)}"
+    if not asked:
+        known = ", ".join(repr(check.name) for check in bugs) or "none"
+        return Word.CANNOT, f"it made no bug check {pattern!r}; its bug checks: {known}"
+    for state, found in (("bug", Word.BUG), ("healthy", Word.HEALTHY)):
+        shown = [check for check in asked if check.state == state]
+        if shown and (found is Word.BUG or shown == asked):
+            return found, "; ".join(map(_told, shown))
+    return Word.CANNOT, "; ".join(f"{_told(check)} ({check.state})" for check in asked if check.state != "healthy")
+
+
+def _told(check: Check) -> str:
+    return f"{check.name}: {check.measured}"
 
 
 def _word(arm: Arm, ruling: Ruling) -> Word:
@@ -89,7 +124,19 @@ def _with(ruling: Ruling) -> str:
     return ruling.reason if ruling.verdict is Verdict.UNTESTABLE else f"{ruling.verdict}: {ruling.reason}"
 
 
-def kept(pack: Pack, lane: str, tree: str, folders: Iterable[Path], repeats: int = 1) -> Answer | None:
+class Asked(NamedTuple):
+    """What is asked of each tree: the checks of this name or pattern alone, the tree as this build left it."""
+
+    check: str | None = None
+    built: Built | None = None
+
+
+ALL_CHECKS = Asked()
+
+
+def kept(
+    pack: Pack, lane: str, tree: str, folders: Iterable[Path], repeats: int = 1, asked: Asked = ALL_CHECKS
+) -> Answer | None:
     """What the newest receipt of this reproducer on this tree says, None where no folder has one with enough repeats.
 
     A receipt that could not test holds only for the engine that took it, and only where an arm ran. One that is not
@@ -103,7 +150,7 @@ def kept(pack: Pack, lane: str, tree: str, folders: Iterable[Path], repeats: int
             continue
         if body.details.lane != lane or body.digests.get("reproducer.py") != file_sha256(pack.reproducer):
             continue
-        answer = _of_receipt(body, tree, path)
+        answer = _of_receipt(body, tree, path, asked)
         if answer is None or answer.repeats < repeats:
             continue
         if answer.word is not Word.CANNOT or body.digests.get("engine") == engine.digest():
@@ -111,7 +158,7 @@ def kept(pack: Pack, lane: str, tree: str, folders: Iterable[Path], repeats: int
     return None
 
 
-def _of_receipt(body: Statement, tree: str, path: Path) -> Answer | None:
+def _of_receipt(body: Statement, tree: str, path: Path, asked: Asked) -> Answer | None:
     """What a receipt says of a tree: by its pristine arm, or a guard's by the arm of the fixed release."""
     seen = body.details
     for place, arms in enumerate((seen.pristine, seen.fixed)):
@@ -119,10 +166,17 @@ def _of_receipt(body: Statement, tree: str, path: Path) -> Answer | None:
         named = (
             origin is not None and not origin.dirty and not origin.stacked_on and tree in (origin.release, origin.sha)
         )
-        if named and arms:
-            word, why = of_arms(arms, Ruling(seen.verdict, seen.reason))
+        if named and arms and origin is not None and _same(origin.built, asked.built):
+            word, why = of_arms(arms, Ruling(seen.verdict, seen.reason), asked.check)
             return Answer(tree, word, why, path, True, len(arms))
     return None
+
+
+def _same(built: Built | None, wanted: Built | None) -> bool:
+    """Whether a tree was built by the same command; of the tree that it would be built from its SHA tells already."""
+    if built is None or wanted is None:
+        return built is wanted
+    return built.model_copy(update={"source": wanted.source}) == wanted
 
 
 def affected(answers: Sequence[Answer]) -> list[str]:

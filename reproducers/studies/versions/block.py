@@ -29,7 +29,8 @@ def markdown(asker: Asker, boundary: Boundary, command: list[str]) -> str:
     lines = [
         f"### {pack.id}: {pack.title}",
         "",
-        f"**{boundary.goal.capitalize()} {place}** ({pack.upstream.repo})",
+        f"**{boundary.goal.capitalize()} {place}** ({pack.upstream.repo})"
+        + (f", by the check `{asker.check}` alone" if asker.check else ""),
         "",
         f"- {after}{'' if sure else ' that can be tested'}: {_tree(pack, clone, boundary.new)}",
         f"- {before}: {_tree(pack, clone, boundary.old)}",
@@ -40,6 +41,8 @@ def markdown(asker: Asker, boundary: Boundary, command: list[str]) -> str:
         lines.append(f"- after it, tried: {_tree(pack, clone, boundary.beyond)}")
     agreed = min(boundary.old.repeats, boundary.new.repeats)
     tried = f"{count(len(boundary.tried), 'tree')} tried, both ends first"
+    if asker.build:
+        lines.append(f"- each commit was built first, by a command that only added files: `{asker.told(asker.build)}`")
     lines += [f"- {tried}; each side of the boundary ran {count(agreed, 'time')}, with the same answer", ""]
     lines += ["Commands:", "", *(f"    {line}" for line in _commands(asker, boundary, command)), "", "Receipts:", ""]
     names = dict.fromkeys(a.receipt_name for a in (boundary.old, boundary.new, *boundary.tried) if a.receipt)
@@ -53,10 +56,11 @@ def _tree(pack: Pack, clone: Path | None, answer: Answer) -> str:
 
 
 def _commands(asker: Asker, boundary: Boundary, command: list[str]) -> list[str]:
-    """The bisection itself and the two runs of the boundary, a clone as CLONE."""
+    """The bisection itself and the two runs of the boundary, a clone as CLONE, what builds it as COMMAND."""
     runs = [["run", *asker.command(answer.tree, answer.repeats)] for answer in (boundary.old, boundary.new)]
-    known = {str(asker.clone)} if asker.clone else set()
+    known = {str(asker.clone): "CLONE"} if asker.clone else {}
+    known |= {asker.build: "COMMAND"} if asker.build else {}
     return [
-        "python -m reproducers." + shlex.join("CLONE" if word in known else word for word in words)
+        "python -m reproducers." + shlex.join(known.get(word) or asker.told(word) for word in words)
         for words in (["bisect", *command], *runs)
     ]

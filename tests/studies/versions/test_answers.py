@@ -4,6 +4,7 @@ import pytest
 from toy import REPRODUCER, SOURCE, TOTAL, edited, write_tree
 
 from reproducers.evidence import receipts
+from reproducers.probe.checks import judge
 from reproducers.record import engine
 from reproducers.record.schema import load_pack
 from reproducers.studies.versions import answers
@@ -78,6 +79,37 @@ def test_what_could_not_be_tested_is_asked_again_by_another_engine(out, monkeypa
 
 def test_a_folder_as_it_stands_answers_for_no_release(toy, out):
     assert out(edited(TOTAL), upstream=toy.upstream) is None
+
+
+CHECKS = {  # {(name or pattern, states of total and first, state of a guard): the answer}
+    ("total", "bug", "healthy", "passed"): Word.BUG,
+    ("first", "bug", "healthy", "passed"): Word.HEALTHY,
+    ("first", "different", "healthy", "passed"): Word.HEALTHY,
+    ("first", "healthy", "different", "passed"): Word.CANNOT,
+    ("first", "healthy", "skipped", "passed"): Word.CANNOT,
+    ("*t*", "bug", "healthy", "passed"): Word.BUG,
+    ("*t*", "healthy", "healthy", "passed"): Word.HEALTHY,
+    ("*t*", "healthy", "skipped", "passed"): Word.CANNOT,
+    ("first", "bug", "healthy", "failed"): Word.CANNOT,
+    ("mean", "bug", "healthy", "passed"): Word.CANNOT,  # a guard
+    ("tot", "bug", "healthy", "passed"): Word.CANNOT,
+}
+
+
+@pytest.mark.parametrize(("case", "word"), CHECKS.items(), ids=str)
+def test_one_check_alone(out, case, word):
+    (arm,) = receipts.statement_of(out(SOURCE, arm="pristine").receipt).details.pristine
+    pattern, *states = case
+    names = dict(zip(("total", "first", "mean"), states, strict=True))
+    checks = [check.model_copy(update={"state": names.get(check.name, check.state)}) for check in arm.checks]
+    outcome, reason = judge([check for check in checks if check.role == "bug"])
+    arm = arm.model_copy(update={"checks": checks, "outcome": outcome, "reason": reason})
+    found, why = answers.of_arms([arm], None, pattern)
+    assert found is word and why
+    if pattern == "tot":
+        assert "'total', 'first'" in why
+    killed = arm.model_copy(update={"outcome": "different", "reason": "the pristine arm changed a file"})
+    assert answers.of_arms([killed], None, pattern)[0] is Word.CANNOT
 
 
 def test_repeats_that_disagree_are_no_answer(out):
