@@ -13,6 +13,7 @@ from reproducers.record.schema import Model, Pin, Sha256, explain, read_yaml
 
 LISTED = "upstream_tests.yaml"
 PREFIX = "upstream-tests_"  # of a record's file name, which has the form of a receipt's otherwise
+ModuleName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_]\w*$")]
 TestPath = Annotated[str, StringConstraints(pattern=r"^(\w[\w.-]*/)*\w[\w.-]*\.py$")]
 LaneName = Literal["cpu", "cuda"]
 Seen = Literal["passed", "failed", "error", "skipped", "timed out", "crashed", "not run"]
@@ -23,13 +24,15 @@ Ended = Literal["finished", "timed out", "crashed", "another tree"]
 class Listed(Model):
     """A test file of upstream's repository, by its path there, and the lanes in which it says something.
 
-    ``environment``: variables that are set for it. ``select``: which of its tests, as pytest's ``-k``.
+    ``environment``: variables that are set for it. ``select``: which of its tests, as pytest's ``-k``. ``stand_ins``:
+    compiled modules that the package imports and these tests do not call; where this Python has none, an empty one.
     """
 
     path: TestPath
     lanes: list[LaneName] = Field(default=["cpu", "cuda"], min_length=1)
     environment: dict[str, str] = Field(default={})
     select: str = ""
+    stand_ins: list[ModuleName] = Field(default=[])
     note: str = ""
 
 
@@ -54,11 +57,13 @@ class FileRun(Model):
     """One test file in one process: how that ended, wall seconds, and which of the patch's files it imported.
 
     ``ended`` "another tree": code of the package under test came from elsewhere, so that nothing it says counts.
+    ``stand_ins``: the listed modules that this Python did not have and an empty one stood in for.
     """
 
     path: TestPath
     environment: dict[str, str] = Field(default={})
     select: str = ""
+    stand_ins: list[ModuleName] = Field(default=[])
     arm: Literal["pristine", "patched"]
     tests: int
     ended: Ended

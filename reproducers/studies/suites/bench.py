@@ -47,6 +47,7 @@ class Told:
     sides: dict[str, Side] = field(default_factory=dict)
     whole: Side | None = None
     imported: list[str] = field(default_factory=list)
+    stand_ins: list[str] = field(default_factory=list)
 
     def side(self, test: str) -> Side:
         """What it says of a test; of all tests of a file that could not be collected, why."""
@@ -78,6 +79,7 @@ def run_file(bench: Bench, listed: Listed, tests: list[str] | None = None) -> To
             "modules": regular,
             "patched": bench.patched,
             "environment": listed.environment,
+            "stand_ins": listed.stand_ins,
         }
         spec = ArmSpec(
             reproducer=CHILD,
@@ -110,6 +112,7 @@ def _told(arm: ArmResult, rows: list[dict[str, Any]]) -> Told:
     last = next((row for row in rows if "finished" in row), None)
     ended, reason = _ended(arm, last)
     told = Told(ended, reason, arm.seconds, arm.peak_gib, arm.output, imported=last["imported"] if last else [])
+    told.stand_ins = [name for row in rows for name in row.get("stood_in", [])]
     collected = [test for row in rows for test in row.get("collected", [])]
     for test in collected:
         told.sides[test] = _side(test, rows, told)

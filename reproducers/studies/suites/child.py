@@ -5,6 +5,7 @@ can come from that tree only. The environment is that of one rank under torchrun
 """
 
 import argparse
+import importlib.machinery
 import json
 import os
 import shutil
@@ -19,6 +20,14 @@ def _free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return int(sock.getsockname()[1])
+
+
+def _stand_in(name: str, path: list[str], folder: Path) -> bool:
+    """Write an empty module of that name into ``folder`` where none is on ``path`` or installed; whether it did."""
+    if importlib.machinery.PathFinder.find_spec(name, [*path, *sys.path]):
+        return False
+    (folder / f"{name}.py").write_text(f'"""Stands in for {name}, which this host lacks: it has nothing."""\n')
+    return True
 
 
 def main() -> None:
@@ -40,9 +49,10 @@ def main() -> None:
         folder.mkdir()
     shutil.copyfile(HERE / "outcomes.py", beside / "patchlane_outcomes.py")
     shutil.copyfile(HERE / "offline.py", beside / "sitecustomize.py")
-    settings = (
-        beside / "pytest.ini"
-    )  # upstream's own holds options of its CI: reports, and to stop at the first failure
+    stood_in = [name for name in task["stand_ins"] if _stand_in(name, [given.tree, *given.needs, str(copy)], beside)]
+    with Path(task["rows"]).open("a", encoding="utf-8") as rows:
+        rows.write(json.dumps({"stood_in": stood_in}) + "\n")
+    settings = beside / "pytest.ini"  # upstream's own has options of its CI: reports, a stop at the first failure
     settings.write_text("[pytest]\n")
     environment = {
         **os.environ,

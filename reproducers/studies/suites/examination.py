@@ -147,6 +147,7 @@ class Examiner:
                 "ended": told.ended,
                 "reason": told.reason,
                 "imported": told.imported,
+                "stand_ins": told.stand_ins,
                 "seconds": round(told.seconds, 2),
                 "peak_gib": round(told.peak_gib, 3),
             }
@@ -185,7 +186,8 @@ def _told(told: Told) -> str:
     counts = ", ".join(f"{sides.count(word)} {word}" for word in dict.fromkeys(sides))
     whole = f"{told.whole.outcome}: {told.whole.error}" if told.whole and not sides else ""
     stopped = f"; {told.ended}: {told.reason}" if told.ended != "finished" else ""
-    return (counts or whole or "no tests") + stopped
+    empty = f"; empty modules stand in for {', '.join(told.stand_ins)}" if told.stand_ins else ""
+    return (counts or whole or "no tests") + stopped + empty
 
 
 def _tests(file: Listed, before: Told, after: Told) -> list[str]:

@@ -215,6 +215,17 @@ def test_tests_that_import_nothing_of_the_patch_say_nothing(toy):
     assert verdict is Verdict.UNTESTABLE and "imported code of the patch" in reason
 
 
+def test_an_empty_module_stands_in_for_what_is_listed_and_absent_only(toy):
+    pack, test = toy.pack(), "import absent_ext, json\n\n\ndef test_json():\n    assert json.loads('1') == 1\n"
+    toy.publish()
+    publish_tests(toy, {"tests/test_core.py": ONE.replace("\n", "\n" + test, 1)})
+    assert {row.compared for row in examined(toy, pack).outcomes} == {"failed both"}
+    (toy.packs / "upstream_tests.yaml").write_text("7:\n- {path: tests/test_core.py, stand_ins: [absent_ext, json]}\n")
+    found = examined(toy, pack)
+    assert {row.compared for row in found.outcomes} == {"passed both"}
+    assert [run.stand_ins for run in found.runs] == [["absent_ext"]] * 2
+
+
 def test_a_commit_that_is_out_of_reach_says_how_to_get_it(toy):
     with pytest.raises(CannotTestHere, match="--upstream CLONE"):
         examined(toy, toy.pack())
