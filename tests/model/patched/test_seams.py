@@ -9,7 +9,7 @@ import toy
 from model.definition.run import Run
 from model.definition.sizes import SIZES
 from model.layers.common import paths
-from model.patched import overlay, seams, stacks
+from model.patched import offers, overlay, seams, stacks
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.upstream.store import Store
 
@@ -61,7 +61,7 @@ def test_it_rests_on_each_stacks_code_whatever_packs_change(stack, each):
     fits = each.digest(roots) in (each.sha256, *(each.also if name != "released" else ()))
     assert fits != ((name, each.name) in UNFIT), f"{each.upstream}: {each.digest(roots)}"
     if not fits:
-        assert each.paths
+        assert {f"{kind}={path}" for kind, of in each.paths.items() for path in of} <= set(offers.lacking(roots))
         with pytest.raises(PatchlaneError, match=f"seam {each.name}"):
             each.check(roots)
 

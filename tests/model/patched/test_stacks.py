@@ -2,6 +2,7 @@
 
 import pytest
 
+from model.layers.common.paths import KINDS
 from model.patched import lock_file, overlay, stacks
 from model.patched.stacks import FILE, Worth
 from reproducers.base.errors import PatchlaneError
@@ -81,6 +82,14 @@ def test_every_validated_patch_is_consumed_by_a_stack_or_says_why_not():
     packs = [pack.model_copy(update={"consumed_by": [], "unwatched": None}) for pack in load_packs()]
     assert "pack12" in unconsumed(packs, states, locks)  # it can fail
     assert "pack10" in unconsumed(load_packs(), states, locks[:2])  # no release has its code
+
+
+def test_a_pack_is_wanted_of_paths_that_there_are_and_kernels_only_of_theirs():
+    paths = {f"{kind}={path}" for kind, of in KINDS.items() for path in of.paths}
+    named = {pack.id: [e.partition(":")[0].split()[2:] for e in pack.consumed_by] for pack in load_packs()}
+    assert {path for entries in named.values() for entry in entries for path in entry} <= paths
+    for pack in ("pack02", "pack04", "pack05", "pack17"):  # in fp32, or with SISO, a run has none of their kernels
+        assert all(named[pack]), pack
 
 
 def at(number):
