@@ -15,7 +15,7 @@ from typing import Annotated
 if sys.argv[1:2] != ["install"]:  # install runs on a host with nothing but Python
     import typer
 
-from reproducers.upstream.bundle.parts import collect, engine_requirements, part_size, write
+from reproducers.upstream.bundle.parts import collect, engine_requirements, part_size, target_tags, write
 
 
 def main() -> None:
@@ -57,7 +57,7 @@ def create(
     out = screen.console(False)
     store, size = Store(progress=screen.Announcer(out)), part_size(split)
     trees = collect(store, packs, pins.split(","), target)
-    trees |= bundled(store, load_named(packs), pins.split(",")) if tests else {}
+    trees |= bundled(store, load_named(packs), pins.split(","), target_tags(target)) if tests else {}
     engine = engine_requirements(store, target)
     stem = output / f"patchlane-{target}"
     _remove_parts(stem)

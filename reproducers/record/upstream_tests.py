@@ -26,6 +26,7 @@ class Listed(Model):
 
     ``environment``: variables that are set for it. ``select``: which of its tests, as pytest's ``-k``. ``stand_ins``:
     compiled modules that the package imports and these tests do not call; where this Python has none, an empty one.
+    ``cuda_needs``: sets of needs.yaml that it has beside those of the pin on the cuda lane.
     """
 
     path: TestPath
@@ -33,6 +34,7 @@ class Listed(Model):
     environment: dict[str, str] = Field(default={})
     select: str = ""
     stand_ins: list[ModuleName] = Field(default=[])
+    cuda_needs: list[str] = Field(default=[])
     note: str = ""
 
 
@@ -57,13 +59,15 @@ class FileRun(Model):
     """One test file in one process: how that ended, wall seconds, and which of the patch's files it imported.
 
     ``ended`` "another tree": code of the package under test came from elsewhere, so that nothing it says counts.
-    ``stand_ins``: the listed modules that this Python did not have and an empty one stood in for.
+    ``stand_ins``: the listed modules that this Python did not have and an empty one stood in for. ``needs``: sets of
+    needs.yaml beside those of the pin.
     """
 
     path: TestPath
     environment: dict[str, str] = Field(default={})
     select: str = ""
     stand_ins: list[ModuleName] = Field(default=[])
+    needs: list[str] = Field(default=[])
     arm: Literal["pristine", "patched"]
     tests: int
     ended: Ended

@@ -69,13 +69,27 @@ def _real(package: Path) -> types.ModuleType:
     if not list(package.glob("wheel_lib/transformer_engine_torch*.so")):
         remedy = "pip install --no-build-isolation 'transformer-engine[pytorch]'"
         raise CannotTest("transformer_engine_torch does not lie beside transformer_engine", remedy)
-    shim = package.parent / SHIM
-    if shim.is_file() and not _cublas_has(ABSENT, torch.version.cuda):
+    if shim := preloaded(package.parent):
         ctypes.CDLL(str(shim), mode=ctypes.RTLD_GLOBAL)
-    home = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"))
-    if (home / "include" / "cuda_runtime.h").is_file():
-        os.environ.setdefault("NVTE_CUDA_INCLUDE_DIR", str(home / "include"))  # for kernels that it compiles as it runs
+    for name, value in includes().items():
+        os.environ.setdefault(name, value)
     return importlib.import_module("transformer_engine.pytorch")
+
+
+def preloaded(need: Path) -> Path | None:
+    """The shared object that a process has to load before the core library in ``need``, if torch's cuBLAS wants it."""
+    shim = need / SHIM
+    if not shim.is_file():
+        return None
+    import torch
+
+    return None if _cublas_has(ABSENT, torch.version.cuda) else shim
+
+
+def includes() -> dict[str, str]:
+    """Where kernels that are compiled as it runs find CUDA's headers, as a variable; none where there are none."""
+    headers = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "include")
+    return {"NVTE_CUDA_INCLUDE_DIR": str(headers)} if (headers / "cuda_runtime.h").is_file() else {}
 
 
 def _cublas_has(symbol: str, cuda: str | None) -> bool:

@@ -1,4 +1,4 @@
-"""What the engine starts as an arm: upstream's pytest on one file, beside one tree. Standard library only.
+"""What the engine starts as an arm: upstream's pytest on one file, beside one tree.
 
 The tests are copied into the arm's scratch folder, without the packages of the tree under test, so that code under test
 can come from that tree only. The environment is that of one rank under torchrun.
@@ -12,6 +12,8 @@ import shutil
 import socket
 import sys
 from pathlib import Path
+
+from reproducers.probe.lanes import transformer_engine
 
 HERE = Path(__file__).parent
 
@@ -54,8 +56,11 @@ def main() -> None:
         rows.write(json.dumps({"stood_in": stood_in}) + "\n")
     settings = beside / "pytest.ini"  # upstream's own has options of its CI: reports, a stop at the first failure
     settings.write_text("[pytest]\n")
+    shims = [str(shim) for need in given.needs if (shim := transformer_engine.preloaded(Path(need)))]
     environment = {
+        **transformer_engine.includes(),
         **os.environ,
+        **({"LD_PRELOAD": os.pathsep.join(shims)} if shims else {}),
         **task["environment"],
         "PYTHONPATH": os.pathsep.join([given.tree, *given.needs, str(copy), str(beside)]),
         "UPSTREAM_TESTS_TASK": json.dumps({**task, "tree": given.tree, "copy": str(copy)}),

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.base.verdicts import Verdict
 from reproducers.host.facts import getting, gpus
-from reproducers.record.schema import Lane, Pack, Pin
+from reproducers.record.schema import Lane, Need, Pack, Pin, load_needs
 from reproducers.record.upstream_tests import LISTED, Compare, FileRun, Listed, listed
 from reproducers.studies.suites.bench import Bench, Told, run_file
 from reproducers.studies.suites.comparing import compared, differs, ruling
@@ -50,6 +50,7 @@ class Examination:
     tests: Tree
     needs: list[Tree]
     files: list[Listed]
+    beside: dict[str, Tree] = field(default_factory=dict)  # {set of needs.yaml: its tree}, those that files list
     runs: list[FileRun] = field(default_factory=list)
     outcomes: list[Compare] = field(default_factory=list)
     started: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
@@ -71,19 +72,21 @@ class Examiner:
         _require(self.asked.lane)
         seen = self._prepared(pack)
         strip = patching.strip_for(seen.tree.path, pack.upstream.source_root)
-        seal = Seal({seen.tree, seen.patched, seen.tests, *seen.needs})
+        seal = Seal({seen.tree, seen.patched, seen.tests, *seen.needs, *seen.beside.values()})
         pristine = self._bench(seen, seen.tree, patching.hunks(seen.patch, strip, after=False))
         patched = self._bench(seen, seen.patched, patching.hunks(seen.patch, strip, after=True))
         for file in seen.files:
-            before = self._pristine(seen, pristine, file)
+            more = [seen.beside[name] for name in self._needs(file)]
+            of, to = (dataclasses.replace(bench, needs=[*bench.needs, *more]) for bench in (pristine, patched))
+            before = self._pristine(seen, of, file)
             self._note(seen, file, "pristine", before)
-            after = run_file(patched, file)
+            after = run_file(to, file)
             self._note(seen, file, "patched", after)
             for test in _tests(file, before, after):
                 sides = before.side(test), after.side(test)
                 word = compared(*sides)
                 seen.outcomes.append(Compare(test=test, pristine=sides[0], patched=sides[1], compared=word))
-            self._repeat(seen, file, pristine, patched)
+            self._repeat(seen, file, of, to)
             if broken := seal.broken():
                 raise CannotTestHere(f"{file.path} changed the store's tree of {broken.origin}", "run again")
         return seen
@@ -106,7 +109,16 @@ class Examiner:
         patched = patching.patched_tree(self.store, tree, patch, strip, pack.number, pack.upstream.source_root)
         needs = pins.need_trees(self.store, pack, pin, asked.lane)
         files = _files(pack, asked, tests, patch)
-        return Examination(pack, asked, at, pin, tree, patched, patch, tests, needs, files)
+        sets = {name: _set(pack, name) for file in files for name in self._needs(file)}
+        beside = {
+            name: pins.need_trees(self.store, pack, pin, asked.lane, {name: members})[0]
+            for name, members in sets.items()
+        }
+        return Examination(pack, asked, at, pin, tree, patched, patch, tests, needs, files, beside)
+
+    def _needs(self, file: Listed) -> list[str]:
+        """The sets that the file has beside those of the pin."""
+        return file.cuda_needs if self.asked.lane == "cuda" else []
 
     def _bench(self, seen: Examination, tree: Tree, hunks: list[patching.Hunk]) -> Bench:
         pack, lane = seen.pack, self.asked.lane
@@ -131,7 +143,7 @@ class Examiner:
 
     def _pristine(self, seen: Examination, bench: Bench, file: Listed) -> Told:
         """The file on the pristine tree, from an earlier pack's run where all that decides is the same."""
-        needs = "\n".join(need.digest for need in seen.needs)
+        needs = "\n".join(need.digest for need in bench.needs)
         key = (seen.tree.digest, seen.tests.digest, needs, file.model_dump_json())
         if key not in self.known or self.known[key].ended != "finished":  # else with another pack's limits
             self.known[key] = run_file(dataclasses.replace(bench, patched=_every(bench)), file)
@@ -148,6 +160,7 @@ class Examiner:
                 "reason": told.reason,
                 "imported": told.imported,
                 "stand_ins": told.stand_ins,
+                "needs": self._needs(file),
                 "seconds": round(told.seconds, 2),
                 "peak_gib": round(told.peak_gib, 3),
             }
@@ -174,6 +187,13 @@ class Examiner:
                 seen.outcomes[place] = row.model_copy(update={"again": again, "compared": word})
                 said = f"pristine {again[0].outcome}, patched {again[1].outcome}"
                 self.say(f"{seen.pack.id} again, alone: {row.test}: {said}: {word}")
+
+
+def _set(pack: Pack, name: str) -> list[Need]:
+    known = load_needs(pack.folder.parent)
+    if name not in known:
+        raise PatchlaneError(f"{LISTED}: needs.yaml has no set {name}", f"correct packs/{LISTED}")
+    return known[name]
 
 
 def _every(bench: Bench) -> list[str]:

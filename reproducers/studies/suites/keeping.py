@@ -56,7 +56,7 @@ def record(seen: Examination, host: str, command: list[str]) -> UpstreamTests:
         "patch": Resource(name=seen.patch.name, digest=Digest(sha256=file_sha256(seen.patch))),
         "tests": _of(seen.tests),
         "files": files,
-        "needs": [_of(need) for need in seen.needs],
+        "needs": [_of(need) for need in (*seen.needs, *seen.beside.values())],
         "engine": engine.digest(),
         "command": [readable(argument) for argument in command],
         "started": seen.started.strftime("%Y-%m-%dT%H:%M:%SZ"),

@@ -11,9 +11,13 @@ import shutil
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from packaging.tags import Tag
+
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.record.origin import Origin
 from reproducers.record.schema import Pack
+from reproducers.record.upstream_tests import listed
+from reproducers.upstream import pins
 from reproducers.upstream.git import commit_tree, git_bytes
 from reproducers.upstream.store import Store, Tree
 
@@ -41,10 +45,20 @@ def tests_tree(store: Store, pack: Pack, sha: str, clone: Path | None = None) ->
     return store.tree("trees", f"tests-{sha}", origin, fill)
 
 
-def bundled(store: Store, packs: list[Pack], pin_names: list[str]) -> dict[str, Tree]:
-    """{store key: tree} of upstream's files at every pin of these names that says its commit."""
-    shas = [(pack, pack.pins[name].sha) for pack in packs for name in pin_names if name in pack.pins]
-    trees = [tests_tree(store, pack, sha) for pack, sha in shas if sha]
+def bundled(store: Store, packs: list[Pack], pin_names: list[str], tags: list[Tag]) -> dict[str, Tree]:
+    """{store key: tree} of upstream's files at every pin of these names that says its commit, with what they need.
+
+    ``tags``: of the interpreter that will run them.
+    """
+    trees = []
+    for pack in packs:
+        named = [pack.pins[name] for name in pin_names if name in pack.pins]
+        trees += [tests_tree(store, pack, pin.sha) for pin in named if pin.sha]
+        needs = dict.fromkeys(
+            name for file in listed(pack.folder.parent).get(pack.number, []) for name in file.cuda_needs
+        )
+        for pin in named if needs else []:
+            trees += pins.need_parts(store, pack, pin.model_copy(update={"needs": list(needs)}), tags)
     return {tree.path.name: tree for tree in trees}
 
 

@@ -7,8 +7,10 @@ from toy import Toy
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.base.verdicts import Verdict
 from reproducers.evidence import shelf
-from reproducers.studies.suites import examination
+from reproducers.record.schema import load_needs
+from reproducers.studies.suites import examination, keeping
 from reproducers.studies.suites.examination import Asked, Examiner
+from reproducers.upstream import pins
 from reproducers.upstream.store import tree_digest
 
 CORE = """
@@ -224,6 +226,39 @@ def test_an_empty_module_stands_in_for_what_is_listed_and_absent_only(toy):
     found = examined(toy, pack)
     assert {row.compared for row in found.outcomes} == {"passed both"}
     assert [run.stand_ins for run in found.runs] == [["absent_ext"]] * 2
+
+
+DEP = "dep: [{distribution: dep, release: '1.0', artifacts: {dep-1.0-py3-none-any.whl: " + "c" * 64 + "}}]\n"
+NEEDING = """import os
+from dep import ANSWER
+from toyup import core
+
+
+def test_both():
+    assert core.mean([ANSWER]) == 42
+    assert os.environ["LD_PRELOAD"].endswith("libcublaslt_shim.so")
+"""
+
+
+def test_a_file_has_what_it_lists_beside_the_pins_needs_and_the_shim_in_it_first(toy, monkeypatch):
+    pack = toy.pack()
+    (toy.packs / "needs.yaml").write_text(DEP)
+    load_needs.cache_clear()
+    toy.publish()
+    toy.publish({"dep.py": "ANSWER = 42\n", "libcublaslt_shim.so": ""}, pins.need_set_key(load_needs(toy.packs)["dep"]))
+    publish_tests(toy, {"tests/test_core.py": NEEDING})
+    assert {row.compared for row in examined(toy, pack).outcomes} == {"failed both"}
+    page = toy.packs / "upstream_tests.yaml"
+    page.write_text("7:\n- {path: tests/test_core.py, cuda_needs: [dep]}\n")
+    assert {row.compared for row in examined(toy, pack).outcomes} == {"failed both"}  # on the cpu lane
+    monkeypatch.setattr(Examiner, "_needs", lambda self, file: file.cuda_needs)
+    found = examined(toy, pack, timeout_s=60)
+    assert {row.compared for row in found.outcomes} == {"passed both"}, found.outcomes
+    assert [run.needs for run in found.runs] == [["dep"]] * 2
+    assert len(keeping.record(found, "toy-1", []).needs) == 1
+    page.write_text("7:\n- {path: tests/test_core.py, cuda_needs: [gone]}\n")
+    with pytest.raises(PatchlaneError, match=r"needs.yaml has no set gone"):
+        examined(toy, pack)
 
 
 def test_a_commit_that_is_out_of_reach_says_how_to_get_it(toy):

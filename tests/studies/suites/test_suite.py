@@ -85,4 +85,4 @@ def test_a_bundle_has_them_by_the_key_that_a_host_asks_for(toy, clone):
     live = pack.pins["live"].model_copy(update={"sha": sha})
     pack = pack.model_copy(update={"pins": {"live": live, "bare": live.model_copy(update={"sha": None})}})
     tree = suite.tests_tree(toy.store, pack, sha, repo)
-    assert suite.bundled(toy.store, [pack], ["live", "bare", "fixed"]) == {f"tests-{sha}": tree}
+    assert suite.bundled(toy.store, [pack], ["live", "bare", "fixed"], []) == {f"tests-{sha}": tree}
