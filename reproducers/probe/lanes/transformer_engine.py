@@ -71,7 +71,7 @@ def _real(package: Path) -> types.ModuleType:
         raise CannotTest("transformer_engine_torch does not lie beside transformer_engine", remedy)
     if shim := preloaded(package.parent):
         ctypes.CDLL(str(shim), mode=ctypes.RTLD_GLOBAL)
-    for name, value in includes().items():
+    for name, value in cuda_headers().items():
         os.environ.setdefault(name, value)
     return importlib.import_module("transformer_engine.pytorch")
 
@@ -86,7 +86,7 @@ def preloaded(need: Path) -> Path | None:
     return None if _cublas_has(ABSENT, torch.version.cuda) else shim
 
 
-def includes() -> dict[str, str]:
+def cuda_headers() -> dict[str, str]:
     """Where kernels that are compiled as it runs find CUDA's headers, as a variable; none where there are none."""
     headers = Path(os.environ.get("CUDA_HOME", "/usr/local/cuda"), "include")
     return {"NVTE_CUDA_INCLUDE_DIR": str(headers)} if (headers / "cuda_runtime.h").is_file() else {}

@@ -58,7 +58,7 @@ def main() -> None:
     settings.write_text("[pytest]\n")
     shims = [str(shim) for need in given.needs if (shim := transformer_engine.preloaded(Path(need)))]
     environment = {
-        **transformer_engine.includes(),
+        **transformer_engine.cuda_headers(),
         **os.environ,
         **({"LD_PRELOAD": os.pathsep.join(shims)} if shims else {}),
         **task["environment"],
