@@ -62,11 +62,13 @@ def slopes(whose, halved=None):
             way, start = torch.randn(held.shape, generator=generator, dtype=dtype), held.data
             held.data = start + step * way
             there = float(loss()[1])
-            held.data = start - step * way
-            back = float(loss()[1]) if indexer else 2 * here - there
+            span, back = step, here
+            if indexer:
+                held.data = start - step * way
+                span, back = 2 * step, float(loss()[1])
             held.data = start
             slope = float((held.grad * way).sum()) * (0.5 if halved and name.endswith(halved) else 1)
-            found[name] = float(held.grad.norm()), slope, (there - back) / 2 / step
+            found[name] = float(held.grad.norm()), slope, (there - back) / span
     return found
 
 
