@@ -154,10 +154,10 @@ def _end(child: subprocess.Popen[str], scratch: Path) -> None:
 def _kill_marked(scratch: Path) -> None:
     """Kill every process whose environment names this scratch folder."""
     mark = f"{MARK}={scratch}".encode()
-    for entry in Path("/proc").glob("[0-9]*/environ"):
+    for pid in psutil.pids():
         with contextlib.suppress(OSError):
-            if mark in entry.read_bytes().split(b"\0"):
-                os.kill(int(entry.parent.name), signal.SIGKILL)
+            if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                os.kill(pid, signal.SIGKILL)
 
 
 @contextlib.contextmanager

@@ -49,9 +49,10 @@ def _start(command: list[str]) -> int:
 def parents() -> dict[int, int]:
     """{process: its parent} of every process on this host; empty without /proc."""
     above = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
+    # Not glob: it asks for each file's status, and fails when a process ends between the two.
+    for folder in Path("/proc").iterdir() if LINUX else ():
         with contextlib.suppress(OSError, IndexError, ValueError):
-            above[int(entry.parent.name)] = int(entry.read_text(errors="replace").rsplit(")", 1)[1].split()[1])
+            above[int(folder.name)] = int((folder / "stat").read_text(errors="replace").rsplit(")", 1)[1].split()[1])
     return above
 
 

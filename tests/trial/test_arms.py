@@ -24,7 +24,7 @@ from reproducers.base.verdicts import Verdict
 from reproducers.probe import Probe
 from reproducers.probe.checks import Check, Signature, judge, judge_error
 from reproducers.record.schema import load_packs
-from reproducers.trial import arms, experiment
+from reproducers.trial import arms, experiment, keeper
 from reproducers.trial.arms import ArmSpec, _drawing, _environment
 
 SHORT = "    timeout_s: 2\n    memory_gib: 0.3\n"
@@ -289,6 +289,21 @@ def test_shared_memory_files_are_counted_and_removed(toy):
     arm = toy.run(limited(toy, code)).pristine[0]
     assert (arm.outcome, arm.peak_gib > 0.3) == ("cannot_test", True)
     assert set(Path("/dev/shm").iterdir()) <= before
+
+
+def test_a_process_that_ends_while_all_are_listed_does_no_harm(monkeypatch, tmp_path):
+    asked = os.stat
+
+    def status(path, *rest, **options):
+        if str(path).startswith("/proc/"):
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), str(path))
+        return asked(path, *rest, **options)
+
+    other = subprocess.Popen(["sleep", "60"], env={arms.MARK: str(tmp_path)})
+    monkeypatch.setattr(os, "stat", status)
+    assert keeper.parents()[other.pid] == os.getpid()
+    arms._kill_marked(tmp_path)
+    assert other.wait(10) == -signal.SIGKILL
 
 
 ENDLESS = {
