@@ -82,13 +82,15 @@ class Subject(Model):
 class Tried(Model):
     """One mutant and the verdict with it. ``caught_by``: the checks that told it from the fix, by name.
 
-    ``patch`` is the digest of the whole patch with the mistake in it, ``where`` the line of the patched file.
+    ``patch`` is the digest of the whole patch with the mistake in it, ``where`` the line of the patched file or the
+    file of a hand-written mutant, and ``source`` that file's digest, which older records have not.
     """
 
     name: str
     how: How
     where: str
     patch: Sha256
+    source: Sha256 | None = None
     verdict: Verdict
     reason: str
     caught_by: list[str]
@@ -165,9 +167,12 @@ class MutationScore(Model):
         return self
 
     def of(self, pack: Pack) -> bool:
-        """Whether it speaks for the patch and the reproducer as they are."""
+        """Whether it speaks for the patch, the reproducer and the hand-written mutants that it names, as they are."""
         now = (pack.number, file_sha256(pack.patch), file_sha256(pack.reproducer)) if pack.patch.is_file() else None
-        return (self.subject.pack, self.subject.patch, self.subject.reproducer) == now
+        if (self.subject.pack, self.subject.patch, self.subject.reproducer) != now:
+            return False
+        sources = {pack.folder / one.where: one.source for one in self.mutants if one.source}
+        return all(path.is_file() and file_sha256(path) == source for path, source in sources.items())
 
     @property
     def whole(self) -> bool:

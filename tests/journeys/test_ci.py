@@ -216,6 +216,11 @@ def test_a_score_holds_until_patch_reproducer_or_mutants_change(toy, monkeypatch
     more.write_bytes((pack.folder / "mutants" / "mean.patch").read_bytes())
     assert not tiers.scored(pack, folder)
     more.unlink()
+    assert tiers.scored(pack, folder)
+    mutant = pack.folder / "mutants" / "mean.patch"
+    mutant.write_text(mutant.read_text().replace("Why: ", "Why: still "))
+    assert not tiers.scored(pack, folder)
+    mutant.write_text(mutant.read_text().replace("Why: still ", "Why: "))
     pack.reproducer.write_text(pack.reproducer.read_text() + "\n# changed\n")
     assert not tiers.scored(pack, folder)
 

@@ -9,6 +9,7 @@ functions go.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import sys
 from collections.abc import Collection, Iterator
@@ -59,9 +60,9 @@ class Module:
     kept: set[ast.stmt] = field(default_factory=set)
 
     @classmethod
-    def read(cls, name: str, lanes: Collection[str]) -> Module:
-        """Read it from its file, without code that only the engine or a lane not among ``lanes`` needs."""
-        text, leave = (ENGINE / f"{name}.py").read_text(encoding="utf-8"), _LeaveOut(lanes)
+    def of(cls, name: str, text: str, lanes: Collection[str]) -> Module:
+        """That of a file with this text, without code that only the engine or a lane not among ``lanes`` needs."""
+        leave = _LeaveOut(lanes)
         body = [node for node in ast.parse(text).body if leave.visit(node)]
         return cls(name, text.splitlines(keepends=True), body, leave.out)
 
@@ -235,11 +236,17 @@ def join(source: str, where: str, lanes: Collection[str]) -> tuple[str, str]:
     Its ``probe.NAME`` becomes NAME. Constants that it makes of the probe, as a Signature, and its last ``if __name__``
     come after the probe. Raises PatchlaneError, with ``where``, for code that cannot be ordered so.
     """
+    texts = tuple((name, (ENGINE / f"{name}.py").read_text(encoding="utf-8")) for name in (*MODULES, PROBE))
+    return _join(source, where, frozenset(lanes), texts)
+
+
+@functools.lru_cache(maxsize=128)
+def _join(source: str, where: str, lanes: frozenset[str], probe: tuple[tuple[str, str], ...]) -> tuple[str, str]:
     body = ast.parse(source).body
     asked = [n for node in body for n in ast.walk(node) if isinstance(n, ast.Attribute)]
     uses = Uses(names={n.attr for n in asked if _of_probe(n)})
     uses.attributes = {n.attr for n in asked if ast.unparse(n.value) != "self"}  # which is never the probe
-    modules = [Module.read(name, lanes) for name in (*MODULES, PROBE)]
+    modules = [Module.of(name, text, lanes) for name, text in probe]
     while any([module.keep(uses) for module in modules]):
         pass
     own = {name for node in body for name in _defined(node)}

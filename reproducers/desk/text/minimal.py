@@ -1,6 +1,7 @@
 """The minimal() of a reproducer as a script of its own: bodies quote it, and the exported file begins with it."""
 
 import ast
+import functools
 from pathlib import Path
 
 
@@ -9,8 +10,12 @@ def code(reproducer: Path) -> str | None:
 
     None if the reproducer has no such function, or only a docstring in it. SyntaxError if it is no Python.
     """
-    source = reproducer.read_text(encoding="utf-8")
-    for node in ast.parse(source, str(reproducer)).body:
+    return _code(reproducer.read_text(encoding="utf-8"), str(reproducer))
+
+
+@functools.lru_cache(maxsize=128)  # a body asks for it many times
+def _code(source: str, name: str) -> str | None:
+    for node in ast.parse(source, name).body:
         if isinstance(node, ast.FunctionDef) and node.name == "minimal":
             statements = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
             if not statements:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from reproducers.base.files import file_sha256
 from reproducers.desk.start import mutants as hand
 from reproducers.record.schema import Pack
 from reproducers.studies.mutation import generated
@@ -70,7 +71,8 @@ def by_hand(pack: Pack, tree: Tree) -> Iterator[tuple[hand.Mutant, Candidate]]:
     """The pack's hand-written mutants, each with its whole patch."""
     for path in hand.paths(pack):
         mutant = hand.read(path)
-        yield mutant, Candidate(path.stem, "hand", f"mutants/{path.name}", hand.whole(pack, tree, mutant))
+        text = hand.whole(pack, tree, mutant)
+        yield mutant, Candidate(path.stem, "hand", f"mutants/{path.name}", text, source=file_sha256(path))
 
 
 def _candidate(root: Path, mutant: Generated) -> Candidate:

@@ -39,6 +39,7 @@ class Candidate:
     """A mutant to try: the ``text`` of the whole patch with the mistake in it.
 
     ``lost`` and ``made``: the lines that the mistake takes away and those that stand in their place, stripped.
+    ``source``: the digest of a hand-written one's file.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Candidate:
     text: str
     lost: frozenset[str] = frozenset()
     made: frozenset[str] = frozenset()
+    source: str | None = None
 
     @property
     def sha256(self) -> str:
@@ -187,6 +189,7 @@ def try_all(
             how=candidate.how,
             where=candidate.where,
             patch=candidate.sha256,
+            source=candidate.source,
             verdict=result.verdict,
             reason=result.reason,
             caught_by=result.caught_by,
