@@ -228,6 +228,7 @@ def test_command_line(tmp_path):
 
 @pytest.mark.upstream
 @pytest.mark.pack
+@pytest.mark.long
 def test_pack09_alone_says_what_it_says_in_the_suite(tmp_path):
     for module in ("torch", "triton", "numpy"):
         if importlib.util.find_spec(module) is None:

@@ -313,7 +313,7 @@ def test_another_engine_is_told_and_nothing_is_stale(toy, repo):
     assert (verb(toy, repo, "refresh")[0], entry(repo)["state"]) == (0, "validated")
 
 
-@pytest.mark.rest
+@pytest.mark.long
 def test_sigkill_at_random_moments(toy, repo):
     """50 kills while two states of the manifest alternate: it is always one of them, and receipts always verify."""
     target, chance = repo / "manifest.yaml", random.Random(3)

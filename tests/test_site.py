@@ -392,6 +392,7 @@ def test_a_folder_that_it_did_not_make_is_left_alone(tmp_path, kind):
 
 
 @pytest.mark.site
+@pytest.mark.long
 def test_the_verb_writes_the_same_site_without_a_network_client(real, tmp_path):
     """A fresh process, with another hash seed, writes the same bytes and has imported nothing that can post."""
     program = (

@@ -177,7 +177,7 @@ def test_the_workflow_calls_the_script_and_keys_its_caches_by_content():
 
 def test_the_two_halves_of_the_suite_are_all_of_it_and_disjoint():
     commands = re.findall(r"\$\(PYTEST\) (.*)", (ROOT / "Makefile").read_text())
-    assert commands == ["-m 'not rest'", "-m rest", "-m 'rest and not proved'"]
+    assert commands == ["-m 'not rest'", "-m rest", "-m 'rest and not proved and not long'"]
     assert "make test-ci" in (ROOT / "ci" / "cpu").read_text()
 
 
@@ -231,6 +231,7 @@ def test_what_make_test_leaves_out(monkeypatch):
     assert not any(tiers.rests({"upstream", "pack"}, packs[number], "test_packs.py") for number in tiers.SAMPLE)
     assert not tiers.rests({"pack"}, packs[5], "test_packs.py")
     assert tiers.rests({"pack"}, packs[4], "test_packs.py") and tiers.rests({"pack"}, None, "test_packs.py")
-    assert tiers.rests({"site"}, None, "test_site.py") and tiers.rests({"train"}, None, "test_train_cli.py")
+    assert tiers.rests({"long"}, None, "test_store.py") and tiers.rests({"site"}, None, "test_site.py")
+    assert tiers.rests({"train"}, None, "test_train_cli.py")
     assert not tiers.rests({"train"}, None, tiers.TRAINED) and not tiers.rests({"upstream"}, None, "test_lock.py")
     assert list(ROOT.glob(f"tests/**/{tiers.TRAINED}"))

@@ -50,4 +50,4 @@ def rests(marks, pack, file):
     """Whether ``make test`` leaves out a test with these markers, of this pack (or None), in the file of this name."""
     if "pack" in marks:
         return pack is None or not (pack.number in SAMPLE or ("cpu" in pack.lanes and not covered(pack)))
-    return "site" in marks or file in BEYOND or ("train" in marks and file != TRAINED)
+    return not marks.isdisjoint({"site", "long"}) or file in BEYOND or ("train" in marks and file != TRAINED)

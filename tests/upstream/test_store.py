@@ -333,7 +333,7 @@ def test_twenty_processes_fill_one_store(tmp_path, wheel):
     assert len(list((tmp_path / "s/artifacts").rglob("*.whl"))) == 1
 
 
-@pytest.mark.rest
+@pytest.mark.long
 def test_sigkill_at_random_moments(tmp_path, wheel):
     """50 kills during fetch and unpacking: what the store then shows is whole, and the next run needs no help."""
     root, chance = tmp_path / "s", random.Random(5)

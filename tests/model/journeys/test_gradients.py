@@ -77,6 +77,7 @@ def wrong(whose, found):
     return {name: (a, b) for name, (norm, a, b) in found.items() if not abs(a - b) < TERMS[whose][1] * norm}
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("whose", TERMS)
 def test_gradients_are_differences_of_the_loss(megatron, whose):
     found = megatron.call(slopes, whose)

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.upstream
 COMMON = {"steps": 1000, "save_every": 2, "evaluate_every": 1000, "fp32": True}
 
 
-@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("world", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_fresh_run_beside_a_running_one_touches_nothing(world, stack, text, tmp_path):
     out = tmp_path / "run"
     running = stack.start("trained:cli", options(out, text, **COMMON))

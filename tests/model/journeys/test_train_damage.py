@@ -63,7 +63,7 @@ def test_every_damage_is_refused_with_the_remedy(saved, stack, text, tmp_path):
         assert not refusal or (refusal.startswith(whole.name) and f"fix: mv {path} elsewhere" in refusal)
 
 
-@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("world", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_the_run_goes_on_from_the_one_before(world, saved, stack, text, tmp_path):
     run = copy(saved[0], tmp_path / "run")
     flip(run / "checkpoints" / "step_0000005" / "__0_0.distcp", 1_000_000)

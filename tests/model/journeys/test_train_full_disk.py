@@ -7,7 +7,7 @@ pytestmark = pytest.mark.upstream
 COMMON = {"steps": 6, "save_every": 2, "evaluate_every": 100, "fp32": True}
 
 
-@pytest.mark.parametrize(("world", "full"), [(1, 0), (2, 1)])
+@pytest.mark.parametrize(("world", "full"), [pytest.param(1, 0, marks=pytest.mark.long), (2, 1)])
 def test_a_full_disk_ends_the_run_with_the_older_checkpoint(world, full, stack, text, tmp_path):
     """Rank ``full`` may write no file of more than 100 KB: a tenth of its part."""
     good(train(stack, tmp_path, text, world=world, ep=world, stop_after=2, **COMMON))

@@ -19,7 +19,7 @@ COMMON = {"steps": 16, "save_every": 2, "evaluate_every": 100, "fp32": True, "ep
 LIMIT_S = 20  # a step takes less, on a busy machine too
 
 
-@pytest.mark.parametrize("asleep", [0, 1])
+@pytest.mark.parametrize("asleep", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_a_rank_that_sleeps_is_named(asleep, stack, text, tmp_path):
     given = options(tmp_path, text, wait_limit=LIMIT_S, **COMMON)
     children = stack.ranks(2, "trained:cli", given, asleep=(4, asleep))
@@ -32,6 +32,7 @@ def test_a_rank_that_sleeps_is_named(asleep, stack, text, tmp_path):
     assert checkpoints(tmp_path) == ["step_0000002"]
 
 
+@pytest.mark.long
 def test_torchrun_starts_a_killed_rank_again(text, tmp_path):
     """Rank 1 is killed once, after a checkpoint; the second attempt goes on from it to the end."""
     out = tmp_path / "run"

@@ -29,6 +29,7 @@ def hosts(stack, given, **changed):
     return [child.wait() for child in children]
 
 
+@pytest.mark.long
 def test_two_agents_train_and_save_and_one_goes_on(stack, text, tmp_path):
     """The agents meet by c10d's rendezvous; the run goes on on one host with the same rows."""
     out = tmp_path / "run"

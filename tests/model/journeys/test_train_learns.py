@@ -12,7 +12,7 @@ from model.data.stored.dataset import Dataset
 from model.records import history
 from reproducers.record.schema import ROOT
 
-pytestmark = pytest.mark.upstream
+pytestmark = [pytest.mark.upstream, pytest.mark.long]
 STEPS = 60
 BELOW = 0.1  # nats; 0.4 was seen in the text that is learned, 0.2 in that held out
 

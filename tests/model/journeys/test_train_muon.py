@@ -7,7 +7,7 @@ from model.records import history
 from model.reports import report
 from model.saved import weights
 
-pytestmark = pytest.mark.upstream
+pytestmark = [pytest.mark.upstream, pytest.mark.long]
 # Losses as for AdamW (test_train_layouts.py) with the weights that were loaded. Newton-Schulz is in bf16, where a sum
 # of fp32 in another order may round otherwise: after an update gradients are off by up to 2e-4, and a token whose
 # experts or keys have nearly equal scores may take others.

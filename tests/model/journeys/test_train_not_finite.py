@@ -13,7 +13,7 @@ def remedy(process):
     return re.search(r"^  fix: (.*)", process.said, re.MULTILINE)[1]
 
 
-@pytest.mark.parametrize(("what", "world"), [("weight", 1), ("gradient", 2)])
+@pytest.mark.parametrize(("what", "world"), [pytest.param("weight", 1, marks=pytest.mark.long), ("gradient", 2)])
 def test_the_run_stops_in_that_step(what, world, stack, text, tmp_path):
     layout = {"world": world, "ep": world}
     ended = train(stack, tmp_path, text, poison=(3, what), **layout, **COMMON)

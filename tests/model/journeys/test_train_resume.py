@@ -10,7 +10,9 @@ from model.records import history
 pytestmark = pytest.mark.upstream
 
 
-@pytest.fixture(scope="module", params=["fp32", "bf16", "muon"])
+@pytest.fixture(
+    scope="module", params=[*(pytest.param(name, marks=pytest.mark.long) for name in ("fp32", "muon")), "bf16"]
+)
 def runs(request, stack, text, tmp_path_factory):
     """(one of six steps, one ended in its fourth and resumed), held-out losses after the second, fourth and sixth."""
     folder = tmp_path_factory.mktemp(request.param)

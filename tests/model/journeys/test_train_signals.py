@@ -33,7 +33,7 @@ def saved_where_it_ended(out):
     return last
 
 
-@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("world", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_one_rank_told_to_stop_ends_all_after_the_same_step(world, stack, text, tmp_path):
     layout = {"ep": world}
     children = stack.ranks(world, "trained:cli", options(tmp_path, text, **layout, **COMMON))
@@ -64,6 +64,7 @@ def test_other_ways_to_ask_for_a_stop(way, stack, text, tmp_path):
     assert saved.detail["gib"] == pytest.approx(sum(file.stat().st_size for file in files) / 2**30)
 
 
+@pytest.mark.long
 def test_under_torchrun(stack, text, tmp_path):
     """It hands the signal on, waits for its ranks and says itself that it was told to stop. Two patches are named."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

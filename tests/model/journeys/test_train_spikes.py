@@ -28,6 +28,7 @@ def never(stack, text, tmp_path_factory):
     return folder
 
 
+@pytest.mark.long
 def test_after_going_back_the_run_is_one_that_never_took_these_rows(never, stack, text, tmp_path):
     """Where losses are read late, the weights are NaN by then."""
     out, weights = tmp_path / "run", tmp_path / "weights.txt"
@@ -42,6 +43,7 @@ def test_after_going_back_the_run_is_one_that_never_took_these_rows(never, stack
     assert [line["step"] for line in superseded if line["kind"] == "train"] == [4, 5]
 
 
+@pytest.mark.long
 def test_a_gradient_on_one_rank_takes_both_back_and_a_resumed_run_leaves_the_rows_out(never, stack, text, tmp_path):
     """It ended after it went back, before the next checkpoint."""
     out = tmp_path / "run"

@@ -112,6 +112,7 @@ def test_weights_and_gradients_are_used_where_they_lie(stack, text):
     assert found.value == [True] * 4
 
 
+@pytest.mark.long
 def test_a_run_is_that_of_megatrons_experts(stack, text, tmp_path):
     """Losses and norms, and a checkpoint of either goes on as the other."""
     good(train(stack, tmp_path / "one", text, **COMMON))
