@@ -25,7 +25,7 @@ def publish_tests(toy: Toy, files: dict[str, str]) -> None:
     folder.with_name(f"{folder.name}.json").write_text(f'{{"digest": "{digest}"}}')
 
 
-def examined(toy: Toy, pack: Pack, *tests: str, timeout_s: float = 4.0, said: list[str] | None = None) -> Examination:
+def examined(toy: Toy, pack: Pack, *tests: str, timeout_s: float = 10.0, said: list[str] | None = None) -> Examination:
     """The files named, or those that the pack has, on both trees; ``said`` gets the lines of progress."""
     lines = said if said is not None else []
     asked = Asked(tests=tests, timeout_s=timeout_s)
