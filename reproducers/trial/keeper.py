@@ -50,9 +50,11 @@ def parents() -> dict[int, int]:
     """{process: its parent} of every process on this host; empty without /proc."""
     above = {}
     # Not glob: it asks for each file's status, and fails when a process ends between the two.
-    for folder in Path("/proc").iterdir() if LINUX else ():
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            above[int(folder.name)] = int((folder / "stat").read_text(errors="replace").rsplit(")", 1)[1].split()[1])
+    with contextlib.suppress(FileNotFoundError):
+        for folder in Path("/proc").iterdir():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                stat = (folder / "stat").read_text(errors="replace")
+                above[int(folder.name)] = int(stat.rsplit(")", 1)[1].split()[1])
     return above
 
 

@@ -306,6 +306,11 @@ def test_a_process_that_ends_while_all_are_listed_does_no_harm(monkeypatch, tmp_
     assert other.wait(10) == -signal.SIGKILL
 
 
+def test_a_host_without_proc_lists_no_process(monkeypatch, tmp_path):
+    monkeypatch.setattr(keeper, "Path", lambda name: tmp_path / name.lstrip("/"))
+    assert keeper.parents() == {}
+
+
 ENDLESS = {
     "in ended children": "while True: subprocess.run([sys.executable, '-S', '-c', 'sum(range(10**7))'])",
     "in a daemon": "if os.fork() == 0:\n    while os.fork(): os._exit(0)\n    while True: pass\ntime.sleep(60)",
