@@ -46,9 +46,9 @@ test: $(VENV)/.train
 test-all: test
 	$(PYTEST) -m rest
 
-# For twenty minutes on two cores: of the rest, packs only whose receipts do not hold any more, and nothing long.
+# Of the rest, packs only whose receipts do not hold any more.
 test-ci: test
-	$(PYTEST) -m 'rest and not proved and not long'
+	$(PYTEST) -m 'rest and not proved'
 
 lint: setup
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy

@@ -17,7 +17,7 @@ from reproducers.record.receipt import Statement
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` looks at the markers
 def pytest_collection_modifyitems(items):
-    """Marks what trains and what `make test` leaves out; the packs come first, or one would run alone at the end."""
+    """Marks what trains and what `make test` leaves out, and puts all in order."""
     for item in items:
         if "stack" in item.fixturenames:
             item.add_marker("train")
@@ -27,7 +27,13 @@ def pytest_collection_modifyitems(items):
             item.add_marker("rest")
         if pack is not None and item.get_closest_marker("pack") and "cpu" in pack.lanes and tiers.proved(pack):
             item.add_marker("proved")
-    items.sort(key=lambda item: item.path.name != "test_packs.py")
+    # packs first, or one would run alone at the end; what is long last, for it is skipped first when time is over
+    items.sort(key=lambda item: (item.path.name != "test_packs.py", item.get_closest_marker("long") is not None))
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("rest") and tiers.over():
+        pytest.skip("the time of PATCHLANE_TESTS_END is over: make test-all runs it")
 
 
 @pytest.fixture

@@ -177,7 +177,7 @@ def test_the_workflow_calls_the_script_and_keys_its_caches_by_content():
 
 def test_the_two_halves_of_the_suite_are_all_of_it_and_disjoint():
     commands = re.findall(r"\$\(PYTEST\) (.*)", (ROOT / "Makefile").read_text())
-    assert commands == ["-m 'not rest'", "-m rest", "-m 'rest and not proved and not long'"]
+    assert commands == ["-m 'not rest'", "-m rest", "-m 'rest and not proved'"]
     assert "make test-ci" in (ROOT / "ci" / "cpu").read_text()
 
 
@@ -223,6 +223,16 @@ def test_a_score_holds_until_patch_reproducer_or_mutants_change(toy, monkeypatch
     mutant.write_text(mutant.read_text().replace("Why: still ", "Why: "))
     pack.reproducer.write_text(pack.reproducer.read_text() + "\n# changed\n")
     assert not tiers.scored(pack, folder)
+
+
+@pytest.mark.parametrize(("end", "skipped"), [(None, False), ("1", True), ("99999999999", False)])
+def test_when_its_time_is_over_the_rest_is_skipped_with_the_reason(end, skipped, monkeypatch):
+    monkeypatch.delenv("PATCHLANE_TESTS_END", raising=False)
+    if end:
+        monkeypatch.setenv("PATCHLANE_TESTS_END", end)
+    chosen = ["--setup-plan", "-p", "no:cacheprovider", "-m", "long", "tests/upstream/test_store.py"]
+    done = subprocess.run([sys.executable, "-m", "pytest", *chosen], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and ("make test-all" in done.stdout) == skipped, done.stdout
 
 
 def test_what_make_test_leaves_out(monkeypatch):

@@ -4,6 +4,9 @@ Each test is in exactly one of the two. Engine, Python and torch are every pack'
 engine would make all packs run. Instead a sample of packs runs each time, and the toys try the engine.
 """
 
+import os
+import time
+
 from reproducers.base.errors import PatchlaneError
 from reproducers.desk.start import mutants
 from reproducers.evidence import receipts
@@ -44,6 +47,11 @@ def scored(pack, folder=ROOT / "receipts"):
 def proved(pack):
     """Whether what is kept of the pack holds: its receipt, and the score of its mutants where it has a patch."""
     return covered(pack) and (scored(pack) or not pack.patch.is_file())
+
+
+def over():
+    """Whether the time by which no test of the rest may begin any more has come; never where none is set."""
+    return time.time() > float(os.environ.get("PATCHLANE_TESTS_END", "inf"))
 
 
 def rests(marks, pack, file):
