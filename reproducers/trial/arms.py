@@ -281,7 +281,8 @@ def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
             watch.write_text(json.dumps(spec.watch))
         with disk.writing(spec.cache, disk.STORE_REMEDY):
             environment = _environment(spec, scratch)
-        started, inbox = time.monotonic(), Inbox(spec.until)
+        transcript = Transcript(sink)
+        started, inbox = time.monotonic(), Inbox(transcript.begin, spec.until)
         try:
             with disk.writing(scratch, "end other processes, or run again later"):
                 child = subprocess.Popen(
@@ -306,13 +307,13 @@ def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
             if _stopped.is_set():
                 _close(child)
         try:
-            output: list[str] = []
-            reader = threading.Thread(target=_read, args=(child, inbox, output, sink), daemon=True)
+            reader = threading.Thread(target=transcript.read, args=(child,), daemon=True)
             reader.start()
             stop = meter.watch(child, inbox.enough)
             _end(child, scratch)
             reader.join(timeout=10)
             inbox.close()
+            transcript.begin("")
         finally:
             _end(child, scratch)
             meter.remove_shared_memory()
@@ -320,6 +321,7 @@ def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
                 _children.discard(child)
     if _stopped.is_set():
         raise KeyboardInterrupt
+    output = transcript.lines
     if inbox.ended_at:
         return _cut(child.returncode, inbox.ended_at, time.monotonic() - started, meter.peak_gib, output)
     observed = inbox.observed()
@@ -330,24 +332,40 @@ def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
     return _result(child.returncode, stop, time.monotonic() - started, meter.peak_gib, output, fault)
 
 
-def _read(child: subprocess.Popen[str], inbox: Inbox, output: list[str], sink: Sink) -> None:
-    """Pass the child's output on, the stamp first. What it prints is no record, even if it looks like one."""
-    assert child.stdout is not None
-    early = list[str]()
-    for line in child.stdout:
-        text = line.rstrip("\n")
-        early.append(f"printed: {text}" if '"patchlane"' in text else text)
-        if inbox.stamped.is_set():
-            _pass_on(early, inbox, output, sink)
-    inbox.stamped.wait(timeout=10)
-    _pass_on(early, inbox, output, sink)
+class Transcript:
+    """What an arm printed, its stamp first: lines that come before the stamp wait for it, and for nothing else.
 
+    What the arm prints is no record, even if it looks like one.
+    """
 
-def _pass_on(early: list[str], inbox: Inbox, output: list[str], sink: Sink) -> None:
-    for line in ([inbox.stamp] if inbox.stamp and not output else []) + early:
-        output.append(line)
-        sink(line)
-    early.clear()
+    def __init__(self, sink: Sink) -> None:
+        self.lines: list[str] = []
+        self._sink, self._early, self._begun = sink, list[str](), False
+        self._lock = threading.Lock()  # the stamp comes in another thread than the lines
+
+    def read(self, child: subprocess.Popen[str]) -> None:
+        """Take the child's lines until its output ends."""
+        assert child.stdout is not None
+        for line in child.stdout:
+            text = line.rstrip("\n")
+            with self._lock:
+                self._early.append(f"printed: {text}" if '"patchlane"' in text else text)
+                if self._begun:
+                    self._pass_on()
+
+    def begin(self, stamp: str) -> None:
+        """Pass the stamp on, then all that waits for it. Only the first call has an effect; without a stamp: ""."""
+        with self._lock:
+            if not self._begun:
+                self._begun = True
+                self._early[:0] = [stamp] if stamp else []
+                self._pass_on()
+
+    def _pass_on(self) -> None:
+        for line in self._early:
+            self.lines.append(line)
+            self._sink(line)
+        self._early.clear()
 
 
 class Meter:

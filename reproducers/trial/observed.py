@@ -30,11 +30,12 @@ FORGED = "a message on the record's channel that the probe did not write"
 class Inbox:
     """The runner's end of one arm's channel. ``passed`` are the descriptors for the child.
 
-    At the first check of which ``until`` holds ``enough`` is set, and ``ended_at`` is that check.
+    ``begin`` gets the stamp, the first line of the arm's log, as it comes. At the first check of which ``until`` holds
+    ``enough`` is set, and ``ended_at`` is that check.
     """
 
-    def __init__(self, until: Callable[[receipt.Check], bool] | None = None) -> None:
-        self._until, self.enough = until, threading.Event()
+    def __init__(self, begin: Callable[[str], None], until: Callable[[receipt.Check], bool] | None = None) -> None:
+        self._begin, self._until, self.enough = begin, until, threading.Event()
         self.ended_at: receipt.Check | None = None
         self._secret = secrets.token_bytes(SECRET_BYTES)
         self._in, out = os.pipe()
@@ -42,8 +43,6 @@ class Inbox:
         os.write(tell, self._secret)
         os.close(tell)
         self.passed = (told, out)
-        self.stamp = ""  # the arm's first line in the log
-        self.stamped = threading.Event()  # set by the stamp, or by the channel's end
         self.fault = ""
         self._messages: list[tuple[str, Any]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -64,13 +63,10 @@ class Inbox:
         self._reader.join(timeout=10)
 
     def _read(self) -> None:
-        try:
-            with os.fdopen(self._in, "rb") as source:
-                for line in source:
-                    if not self.fault:
-                        self._take(line)
-        finally:
-            self.stamped.set()
+        with os.fdopen(self._in, "rb") as source:
+            for line in source:
+                if not self.fault:
+                    self._take(line)
 
     def _take(self, line: bytes) -> None:
         code, _, text = line.rstrip(b"\n").partition(b" ")
@@ -89,8 +85,7 @@ class Inbox:
             return
         self._messages.append((kind, body))
         if kind == "stamp":
-            self.stamp = _line("stamp", body)
-            self.stamped.set()
+            self._begin(_line("stamp", body))
         elif kind == "check" and self._until and not self.ended_at:
             self._consider(body, self._until)
 

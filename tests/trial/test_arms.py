@@ -311,6 +311,18 @@ def test_a_host_without_proc_lists_no_process(monkeypatch, tmp_path):
     assert keeper.parents() == {}
 
 
+def test_a_line_before_the_stamp_waits_for_it_and_not_for_the_next_line():
+    """The stamp comes over a channel of its own: a line that came first was held until the arm printed again."""
+    seen = list[str]()
+    transcript = arms.Transcript(seen.append)
+    child = subprocess.Popen(["echo", "PID 1"], stdout=subprocess.PIPE, text=True)
+    transcript.read(child)
+    assert child.wait(10) == 0 and seen == []
+    transcript.begin("stamp")
+    transcript.begin("another")
+    assert seen == transcript.lines == ["stamp", "PID 1"]
+
+
 ENDLESS = {
     "in ended children": "while True: subprocess.run([sys.executable, '-S', '-c', 'sum(range(10**7))'])",
     "in a daemon": "if os.fork() == 0:\n    while os.fork(): os._exit(0)\n    while True: pass\ntime.sleep(60)",

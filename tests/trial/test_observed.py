@@ -94,20 +94,21 @@ def test_what_looks_like_a_record_is_kept_as_print(toy):
 
 
 def spoken(say):
-    """The inbox of an arm that spoke by ``say(channel, descriptor)``."""
-    inbox = Inbox()
+    """The inbox of an arm that spoke by ``say(channel, descriptor)``, and the stamps that it passed on."""
+    stamps = list[str]()
+    inbox = Inbox(stamps.append)
     secret, out = (os.dup(number) for number in inbox.passed)
     inbox.listen()
     say(Channel(secret, out), out)
     os.close(out)
     inbox.close()
-    return inbox
+    return inbox, stamps
 
 
 @pytest.mark.parametrize("line", [b"\n", b"x\n", b'0 [0, "stamp", {}]\n', b"\xff\xfe\n"])
 def test_a_message_without_the_code(line):
-    inbox = spoken(lambda channel, out: os.write(out, line))
-    assert inbox.fault == FORGED and inbox.observed() is None and inbox.stamp == ""
+    inbox, stamps = spoken(lambda channel, out: os.write(out, line))
+    assert inbox.fault == FORGED and inbox.observed() is None and stamps == []
 
 
 CHECK = {"name": "e", "role": "bug", "measured": 1.0, "limit": 1e-9, "bug_above": 0.5, "reference": "0", "unit": ""}
@@ -117,7 +118,7 @@ TRUE = [("stamp", {}), ("check", CHECK), ("executed", {}), ("end", END)]
 
 
 def tell(*messages):
-    return spoken(lambda channel, out: [channel.send(*message) for message in messages])
+    return spoken(lambda channel, out: [channel.send(*message) for message in messages])[0]
 
 
 def test_a_record_in_order():
@@ -158,7 +159,7 @@ def test_a_message_sent_again():
         os.write(out, line)
         os.write(out, line)
 
-    assert spoken(twice).fault.startswith(FORGED)
+    assert spoken(twice)[0].fault.startswith(FORGED)
 
 
 def test_no_end_is_no_record():
