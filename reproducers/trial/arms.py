@@ -46,7 +46,6 @@ PREFIX, LOCK = "patchlane-arm-", ".lock"
 POLL_S = 0.1
 IDLE_SHARE = 0.1  # of one core: an arm that uses less and waits less for a core or a disk is idle; two ranks that wait
 # for each other over gloo use 0.034 of a core
-STALL_S = 15.0  # between two samples: this process, so most likely the whole host, stood still
 WALL_FACTOR = 20
 PATIENCE_S = 15.0
 SHM = "/dev/shm/"
@@ -409,8 +408,6 @@ class Meter:
                 waiting |= process.status() in (psutil.STATUS_RUNNING, psutil.STATUS_DISK_SLEEP)
             self.shared |= _opened(process.pid) - self.there_before
         self.peak_gib = max(self.peak_gib, (resident + sum(map(_size, self.shared))) / 2**30)
-        if (stood := now - self.last) > STALL_S:  # as a suspended virtual machine does: no time of the arm's
-            self.started, self.quiet_since, self.last = (s + stood for s in (self.started, self.quiet_since, self.last))
         gained = max(0.0, processor - self.processor)
         self.spent += min(gained, now - self.last)
         self.waited += (now - self.last) * waiting

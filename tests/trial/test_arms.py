@@ -371,20 +371,6 @@ def metered(monkeypatch, tmp_path, share, status, started=True):
     return clock[0], stop
 
 
-def test_time_in_which_the_host_stood_still_is_not_the_arms(monkeypatch, tmp_path):
-    clock, process = [0.0], Keeper()
-    monkeypatch.setattr(arms.time, "monotonic", lambda: clock[0])
-    meter = arms.Meter(process, ArmSpec(tmp_path / "p/reproducer.py", tmp_path, [], "cpu", 0, "", {}, 100, 1, tmp_path))
-    for seconds in (10, 4000):  # more than both limits allow
-        clock[0] += seconds
-        meter.sample()
-    assert meter.stop() is None
-    for _ in range(10):
-        clock[0] += 10
-        meter.sample()
-    assert "hung" in meter.stop().reason
-
-
 @pytest.mark.parametrize(
     ("share", "status", "end", "words"),
     [
