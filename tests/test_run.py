@@ -1,5 +1,6 @@
 """The runner's command line: exit codes, formats, bisection, interrupts."""
 
+import errno
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import processor
 import psutil
@@ -242,6 +244,18 @@ def test_interrupt(toy, args):
     assert "Traceback" not in out and "DIFFERENT_FAILURE" not in out
     _, alive = psutil.wait_procs(family, timeout=60)
     assert not alive
+    assert not list(repo.glob("build/receipts/*/*.json"))
+
+
+def test_a_full_disk_under_the_output(toy):
+    """Code 2 in one line, no thread's traceback, and no receipt of an arm whose messages nobody read."""
+    write_tree(toy.upstream, SOURCE)
+    repo = toy.repository(toy.pack())
+    with Path("/dev/full").open("w") as full:
+        done = toy.verb(repo, "run", "7", "-v", "--upstream", str(toy.upstream), stdout=full)
+        _, err = done.communicate(timeout=300)
+    assert done.returncode == 2, err
+    assert os.strerror(errno.ENOSPC) in err and "Traceback" not in err
     assert not list(repo.glob("build/receipts/*/*.json"))
 
 

@@ -271,7 +271,8 @@ def _command(spec: ArmSpec, watch: Path, inbox: Inbox) -> list[str]:
 def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
     """Run the arm; ``sink`` gets each line as it comes. Every failure of the child becomes an outcome.
 
-    Raises PatchlaneError if this host refuses a scratch folder, KeyboardInterrupt after ``kill_children``.
+    Raises PatchlaneError if this host refuses a scratch folder, KeyboardInterrupt after ``kill_children``, and what
+    ``sink`` raised, once the arm has ended.
     """
     remove_leftovers(Path(tempfile.gettempdir()))
     with _scratch_folder() as scratch:
@@ -320,6 +321,8 @@ def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
                 _children.discard(child)
     if _stopped.is_set():
         raise KeyboardInterrupt
+    if transcript.error:
+        raise transcript.error
     output = transcript.lines
     if inbox.ended_at:
         return _cut(child.returncode, inbox.ended_at, time.monotonic() - started, meter.peak_gib, output)
@@ -334,11 +337,13 @@ def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
 class Transcript:
     """What an arm printed, its stamp first: lines that come before the stamp wait for it, and for nothing else.
 
-    What the arm prints is no record, even if it looks like one.
+    What the arm prints is no record, even if it looks like one. ``error`` is the sink's, which gets nothing more: both
+    threads that call it have to read on, or the arm's record were lost.
     """
 
     def __init__(self, sink: Sink) -> None:
         self.lines: list[str] = []
+        self.error: Exception | None = None
         self._sink, self._early, self._begun = sink, list[str](), False
         self._lock = threading.Lock()  # the stamp comes in another thread than the lines
 
@@ -361,9 +366,12 @@ class Transcript:
                 self._pass_on()
 
     def _pass_on(self) -> None:
-        for line in self._early:
-            self.lines.append(line)
-            self._sink(line)
+        self.lines += self._early
+        try:
+            for line in self._early if self.error is None else ():
+                self._sink(line)
+        except Exception as error:
+            self.error = error
         self._early.clear()
 
 

@@ -323,6 +323,28 @@ def test_a_line_before_the_stamp_waits_for_it_and_not_for_the_next_line():
     assert seen == transcript.lines == ["stamp", "PID 1"]
 
 
+def test_what_an_arm_printed_is_shown_if_it_ends_before_its_stamp(toy):
+    run = toy.run(toy.pack(reproducer="print('a word before the end')\nraise SystemExit(3)\n"), arm="pristine")
+    assert run.ruling.verdict is Verdict.DIFFERENT_FAILURE
+    assert "[pristine] a word before the end" in run.log
+
+
+def test_lines_are_taken_on_where_they_can_no_longer_be_shown():
+    """A thread that ended with the error left the arm's messages unread, and its verdict wrong."""
+    shown = list[str]()
+
+    def sink(line):
+        shown.append(line)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    transcript = arms.Transcript(sink)
+    transcript.begin("stamp")
+    child = subprocess.Popen(["printf", "a\\nb\\n"], stdout=subprocess.PIPE, text=True)
+    transcript.read(child)
+    assert child.wait(10) == 0 and transcript.lines == ["stamp", "a", "b"]
+    assert shown == ["stamp"] and transcript.error.errno == errno.ENOSPC
+
+
 ENDLESS = {
     "in ended children": "while True: subprocess.run([sys.executable, '-S', '-c', 'sum(range(10**7))'])",
     "in a daemon": "if os.fork() == 0:\n    while os.fork(): os._exit(0)\n    while True: pass\ntime.sleep(60)",
