@@ -2,7 +2,7 @@
 # requires-python = ">=3.12"
 # dependencies = [
 #     "megatron-core==0.19.0", "transformer-engine==2.13.0", "torch>=2.8", "triton==3.6.0", "tilelang==0.1.8",
-#     "numpy", "einops", "packaging", "pydantic",
+#     "numpy", "einops", "packaging", "pydantic", "hypothesis",
 # ]
 # ///
 """Megatron's TileLang DSA hooks take a Float8Tensor for bf16, and two of three hand kernels its NULL pointer.
@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import importlib
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -48,6 +49,8 @@ def minimal():
 S, B, HEADS, D, D_V = 256, 2, 16, 576, 512  # absorbed MLA; 256 rows are a whole bucket, so that nothing is padded
 INDEX_HEADS, INDEX_D, TOPK = 64, 128, 64
 SCALE = 16.0  # a power of two: the scale itself rounds nothing
+FORMATS = {"e4m3": ("kFloat8E4M3", torch.float8_e4m3fn), "e5m2": ("kFloat8E5M2", torch.float8_e5m2)}
+HOOKS = {"top-k": ("q", "k"), "loss": ("q", "k", "query", "key")}  # and the arguments that may be wrapped
 OPS = "megatron.core.transformer.experimental_attention_variant.ops."
 WRAPPED, PLAIN = "stays wrapped, NULL", "plain, real pointer"
 CONTRACT: dict[str, tuple[Callable[[Any], Any], str]] = {
@@ -79,24 +82,30 @@ OTHERS: dict[str, Callable[[Any], Any]] = {
 class Inputs:
     """One set of the hooks' arguments; ``plain`` is what the Float8Tensors hold, computed here in torch alone."""
 
-    def __init__(self, te: types.ModuleType, tex: Any, device: torch.device) -> None:
+    def __init__(
+        self, te: types.ModuleType, tex: Any, device: torch.device,
+        rows: int = S, batch: int = B, scale: float = SCALE, format: str = "e4m3",
+    ) -> None:  # fmt: skip
+        held, cast = FORMATS[format]
+
         def pair(*shape: int) -> tuple[Tensor, Tensor]:
-            """(Float8Tensor, its bf16 values): E4M3 keeps 4 significant bits, which bf16 holds exactly."""
+            """(Float8Tensor, its bf16 values): E4M3 keeps 4 significant bits, E5M2 3, which bf16 holds exactly."""
             source = torch.randn(*shape, device=device).clamp(-4, 4).bfloat16()
-            scale = torch.full((1,), SCALE, device=device)
-            quantizer = te.Float8Quantizer(scale=scale, amax=torch.zeros_like(scale), fp8_dtype=tex.DType.kFloat8E4M3)
-            values = (source.float() * SCALE).to(torch.float8_e4m3fn).float() / SCALE
+            by = torch.full((1,), scale, device=device)
+            quantizer = te.Float8Quantizer(scale=by, amax=torch.zeros_like(by), fp8_dtype=getattr(tex.DType, held))
+            values = (source.float() * scale).to(cast).float() / scale
             return quantizer(source), values.bfloat16()
 
-        shapes = {"query": (S, B, HEADS, D), "key": (S, B, 1, D)}
-        shapes |= {"q": (S, B, INDEX_HEADS, INDEX_D), "k": (S, B, INDEX_D)}
+        shapes = {"query": (rows, batch, HEADS, D), "key": (rows, batch, 1, D)}
+        shapes |= {"q": (rows, batch, INDEX_HEADS, INDEX_D), "k": (rows, batch, INDEX_D)}
         both = {name: pair(*shape) for name, shape in shapes.items()}
         self.quantized = {name: value[0] for name, value in both.items()}
         self.plain = {name: value[1] for name, value in both.items()}
-        self.weights = torch.rand(S, B, INDEX_HEADS, device=device, dtype=torch.bfloat16)
-        self.starts = torch.zeros(S, dtype=torch.int32, device=device)
-        self.ends = torch.arange(1, S + 1, dtype=torch.int32, device=device)  # causal
-        self.topk = torch.arange(TOPK, device=device).expand(B, S, TOPK).contiguous()
+        self.rows = rows
+        self.weights = torch.rand(rows, batch, INDEX_HEADS, device=device, dtype=torch.bfloat16)
+        self.starts = torch.zeros(rows, dtype=torch.int32, device=device)
+        self.ends = torch.arange(1, rows + 1, dtype=torch.int32, device=device)  # causal
+        self.topk = torch.arange(TOPK, device=device).expand(batch, rows, TOPK).contiguous()
 
     def kernel_sees(self, kernel: str, b: int) -> tuple[Tensor, Tensor]:
         """The two arguments that a kernel should be handed for batch entry ``b``."""
@@ -210,7 +219,7 @@ def run(p: probe.Probe, hook: str, x: Inputs, given: dict[str, Any]) -> Any:
     query, key = given["query"].detach(), given["key"].detach()  # as dsa.py detaches them for the loss
     if hook == "attention":
         return dsa.run_fused_absorbed_sparse_attention(query, key, x.topk, D**-0.5, D_V)
-    index = (given["q"], given["k"], x.weights, TOPK, x.starts, x.ends, S)
+    index = (given["q"], given["k"], x.weights, TOPK, x.starts, x.ends, x.rows)
     if hook == "top-k":
         found = dsa.run_fused_qk_topk(*index)
         return found if found is None else found.sort(-1)[0]  # the hook leaves them unsorted
@@ -219,12 +228,11 @@ def run(p: probe.Probe, hook: str, x: Inputs, given: dict[str, Any]) -> Any:
     return both if both is None else both[1]
 
 
-def check_hook(p: probe.Probe, boundary: Boundary, x: Inputs, hook: str, kernel: str, names: tuple[str, str]) -> None:
-    """Quantize two arguments of a hook and look at what its kernel is given for them."""
-    title, made, answer = f"{hook} hook, {kernel} kernel", None, ""
-    # The permute of the attention hook dequantizes, so that must hold in both arms.
-    exact: Callable[..., None] = p.guard if hook == "attention" else p.error
-    bug = {} if hook == "attention" else {"bug_above": 2}
+def handed(
+    p: probe.Probe, boundary: Boundary, x: Inputs, hook: str, kernel: str, names: Iterable[str]
+) -> tuple[Any, str, int, int]:
+    """Quantize arguments of a hook: its result, TileLang's answer, its calls of the kernel, arguments not plain."""
+    made, answer = None, ""
     boundary.calls.clear()
     try:
         made = run(p, hook, x, x.plain | {name: x.quantized[name] for name in names})
@@ -236,8 +244,18 @@ def check_hook(p: probe.Probe, boundary: Boundary, x: Inputs, hook: str, kernel:
         wanted = x.kernel_sees(kernel, call)
         for t, w in zip(pair, wanted, strict=True):
             bad += type(t) is not Tensor or not t.data_ptr() or not torch.equal(t, w)
-    exact(f"{title}: not plain, of {' and '.join(names)}", bad if given else float("nan"), 0,
-          reference=f"type, pointer and bits in {len(given)} calls", **bug)  # fmt: skip
+    return made, answer, len(given), bad
+
+
+def check_hook(p: probe.Probe, boundary: Boundary, x: Inputs, hook: str, kernel: str, names: tuple[str, str]) -> None:
+    """Quantize two arguments of a hook and look at what its kernel is given for them."""
+    title = f"{hook} hook, {kernel} kernel"
+    # The permute of the attention hook dequantizes, so that must hold in both arms.
+    exact: Callable[..., None] = p.guard if hook == "attention" else p.error
+    bug = {} if hook == "attention" else {"bug_above": 2}
+    made, answer, calls, bad = handed(p, boundary, x, hook, kernel, names)
+    exact(f"{title}: not plain, of {' and '.join(names)}", bad if calls else float("nan"), 0,
+          reference=f"type, pointer and bits in {calls} calls", **bug)  # fmt: skip
     truth = run(p, hook, x, x.plain)
     p.guard(f"{title}: declines plain bf16", truth is None, 0, reference="serves it")
     wide = {name: value.float() for name, value in x.plain.items()}
@@ -261,6 +279,27 @@ def check_gradient(p: probe.Probe, boundary: Boundary, x: Inputs) -> None:
                 reference="requires_grad")  # fmt: skip
 
 
+def check_drawn(p: probe.Probe, boundary: Boundary, new: Callable[..., Inputs]) -> None:
+    """Any of a hook's arguments quantized, by any scale, in either format: its result is that of plain tensors."""
+    from hypothesis import strategies as st
+
+    def measure(hook: str, names: set[str], rows: int, batch: int, power: int, format: str, seed: int) -> float:
+        torch.manual_seed(seed)
+        x = new(rows, batch, 2.0**power, format)
+        made, _, calls, bad = handed(p, boundary, x, hook, "indexer", names & set(HOOKS[hook]))
+        if made is None or not calls:
+            return 1.0
+        return float(bad or not torch.equal(made, run(p, hook, x, x.plain)))
+
+    space = {
+        "hook": st.sampled_from(sorted(HOOKS)), "names": st.sampled_from([{"q"}, {"k"}, {"q", "k", "query", "key"}]),
+        "rows": st.sampled_from([S, 2 * S]), "batch": st.integers(1, 2), "power": st.integers(-1, 6),
+        "format": st.sampled_from(sorted(FORMATS)), "seed": st.integers(0, 9999),
+    }  # fmt: skip
+    p.drawn("drawn hooks, arguments and scales: not as with plain tensors", measure, 0, space=space, count=5,
+            reference="type, pointer and bits of what the kernel is handed, and the result", bug_above=0.5)  # fmt: skip
+
+
 def reproduce(p: probe.Probe) -> None:
     te = p.transformer_engine()
     dsa = p.upstream(OPS + "tilelang_dsa")
@@ -268,7 +307,8 @@ def reproduce(p: probe.Probe) -> None:
         raise probe.CannotTest("tilelang cannot be imported", "pass --needs DIR with its package")
     device = torch.device("cuda" if p.lane == "cuda" else "cpu")
     torch.manual_seed(p.seed)
-    x = Inputs(te, importlib.import_module("transformer_engine_torch"), device)
+    new = partial(Inputs, te, importlib.import_module("transformer_engine_torch"), device)
+    x = new()
     check_contract(p, x.quantized["query"], x.plain["query"])
     if p.lane == "cpu":  # the loss takes its kernel for tensors on a GPU only
         torch.Tensor.is_cuda = property(lambda self: True)  # type: ignore[assignment,misc,method-assign]
@@ -278,6 +318,7 @@ def reproduce(p: probe.Probe) -> None:
         check_hook(p, boundary, x, "loss", "indexer", ("q", "k"))
         check_hook(p, boundary, x, "loss", "loss target", ("query", "key"))
         check_hook(p, boundary, x, "attention", "sparse attention", ("query", "key"))
+        check_drawn(p, boundary, new)
     check_gradient(p, boundary, x)
 
 

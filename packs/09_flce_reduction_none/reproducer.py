@@ -366,6 +366,10 @@ def guards(p: probe.Probe, function: Any, case: Case, limit: float) -> None:
         check(f"reduction {reduction}, no bias", worst(grads(function, bare, reduction=reduction, **o), wanted))
         frozen = grads(function, bare, needs, reduction=reduction, **o)
         check(f"reduction {reduction}, frozen weight", worst(frozen, [wanted[0], None, None]))
+        leaves = ignored.leaves()
+        loss = 2.5 * liger(function, leaves, ignored.target, reduction=reduction, **o)[0]
+        wanted = reference(replace(ignored, go=2.5 * ignored.go * scale), **o)[1]
+        check(f"reduction {reduction}, times 2.5", worst(backward(function, loss, leaves, ignored.go), wanted))
         p.digest(f"reduction {reduction}: bits of the gradients", *got)
     losses, z_losses, accuracy = liger(function, case.leaves(), case.target, extras=True, **o)[:3]
     want = reference(case, **o)[0]

@@ -203,11 +203,11 @@ class Call:
         call = self.dsa.fused_qk_topk_naive
         return call(self.q, self.k, self.w, self.case.topk, *self.bounds, use_relu=self.case.relu)  # type: ignore
 
-    def loss(self) -> tuple[Tensor, Tensor]:
-        """Indices and loss, as DSAttention asks for them in training."""
+    def loss(self, wanted: bool = True) -> tuple[Tensor, Tensor]:
+        """Indices and loss, as DSAttention asks for them in training; ``wanted``: with gradients."""
         case, (mask, *bounds) = self.case, self.bounds
         for place, tensor in enumerate((self.q, self.w, self.k)):
-            tensor.requires_grad_(place != case.frozen).grad = None
+            tensor.requires_grad_(wanted and place != case.frozen).grad = None
         query, key = self.query, self.key
         if case.layout == "packed" and case.b == 1:
             query, key = query.squeeze(1), key.squeeze(1)
@@ -398,8 +398,8 @@ def check_ranks(p: probe.Probe) -> None:
     p.ranks(2, work)
 
 
-def peaks(p: probe.Probe, case: Case, device: str) -> tuple[float, float, float]:
-    """Peak GiB beyond the inputs: of the top-k, of the loss's forward, of its forward and backward."""
+def peaks(p: probe.Probe, case: Case, device: str) -> tuple[float, float, float, float]:
+    """Peak GiB beyond the inputs: of the top-k, the loss without gradients, its forward, its forward and backward."""
     call = Call(p, case, device)
     inputs = call.q, call.w, call.k, call.query, call.key
     mode: Any = LiveBytes(*inputs) if device == "meta" else contextlib.nullcontext()
@@ -418,10 +418,12 @@ def peaks(p: probe.Probe, case: Case, device: str) -> tuple[float, float, float]
         with torch.no_grad():
             call.topk()
         topk = restart()
+        call.loss(wanted=False)
+        alone = restart()
         loss = call.loss()[1]
         forward = restart()
         (GRAD * loss).backward()  # type: ignore[no-untyped-call]
-        return topk, forward, max(forward, restart())
+        return topk, alone, forward, max(forward, restart())
 
 
 def check_memory(p: probe.Probe, device: str) -> None:
@@ -431,9 +433,11 @@ def check_memory(p: probe.Probe, device: str) -> None:
     sums, chosen = one / case.heads, case.b * case.sq * case.topk * 8 / GIB  # [b, sq, sk] 0.5, indices 0.06
     grad = case.sq * case.b * case.heads * case.d * 2 / GIB  # 0.125 for q, saved, and once more when it is scaled
     blocks = 1.0
-    topk, forward, both = peaks(p, case, device)
+    topk, alone, forward, both = peaks(p, case, device)
     p.error("top-k peak", topk, sums + chosen + blocks, reference=model, bug_above=one, unit="GiB")
     p.error("loss forward peak", forward, chosen + grad + blocks, reference=model, bug_above=2 * one, unit="GiB")
+    p.error("loss without gradients: peak over that of forward less a gradient of q", alone + grad - forward,
+            grad / 2, reference="no gradient is made", bug_above=0.9 * grad, unit="GiB")  # fmt: skip
     p.error("loss forward and backward peak", both, chosen + 2 * grad + blocks, reference=model, bug_above=2 * one,
             unit="GiB")  # fmt: skip
 

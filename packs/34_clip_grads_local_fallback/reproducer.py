@@ -2,6 +2,7 @@
 # requires-python = ">=3.12"
 # dependencies = [
 #     "megatron-core==0.19.0", "transformer-engine[pytorch]==2.13.0", "torch>=2.8", "triton==3.6.0", "numpy", "einops",
+#     "hypothesis",
 # ]
 # ///
 """Beside a Transformer Engine before 2.14, Megatron clips gradients one by one and waits for the GPU at each of them.
@@ -19,7 +20,7 @@ import importlib.util
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
@@ -55,11 +56,13 @@ FP32 = 1e-5
 
 
 class Gradients:
-    """``count`` parameters with seeded gradients."""
+    """``count`` parameters, whose sizes are taken in turn, with seeded gradients."""
 
-    def __init__(self, p: probe.Probe, count: int, dtype: torch.dtype = torch.float32) -> None:
-        generator = torch.Generator("cuda").manual_seed(p.seed)
-        sizes = [SIZES[i % len(SIZES)] for i in range(count)]
+    def __init__(
+        self, p: probe.Probe, count: int, dtype: torch.dtype = torch.float32, of: Sequence[int] = SIZES, seed: int = 0
+    ) -> None:
+        generator = torch.Generator("cuda").manual_seed(p.seed + seed)
+        sizes = [of[i % len(of)] for i in range(count)]
         self.before = [torch.randn(n, generator=generator, device="cuda").to(dtype) for n in sizes]
         self.params = [torch.nn.Parameter(torch.zeros_like(g)) for g in self.before]
         self.attribute = "grad" if dtype == torch.float32 else "decoupled_grad"  # as the precision-aware optimizer has
@@ -83,9 +86,9 @@ class Gradients:
         """What an optimizer does between backward and its step."""
         self.clip(MAX_NORM, norm(self.upstream, self.grads))
 
-    def wrong(self) -> float:
-        """Worst relative error of a clipped gradient."""
-        scale = min(1.0, MAX_NORM / (self.exact + 1e-6))  # Megatron's coefficient
+    def wrong(self, limit: float = MAX_NORM) -> float:
+        """Worst relative error of a gradient that was clipped to ``limit``."""
+        scale = min(1.0, limit / (self.exact + 1e-6))  # Megatron's coefficient
         exact = [g.double() * scale for g in self.before]
         pairs = zip(self.grads, exact, strict=True)
         return max(((found.double() - true).norm() / true.norm()).item() for found, true in pairs)
@@ -130,6 +133,28 @@ def check_bf16(p: probe.Probe, upstream: Any) -> None:
     total = float(norm(upstream, [ones] * MANY))
     p.error(f"norm of {MANY} bf16 gradients", abs(total / math.sqrt(MANY * ones.numel()) - 1), FP32,
             reference="fp64 norm", bug_above=1e-3)  # fmt: skip
+
+
+def check_drawn(p: probe.Probe, upstream: Any) -> None:
+    """Any number of gradients of any sizes, clipped to any part of their norm."""
+    from hypothesis import strategies as st
+
+    def values(sizes: list[int], part: float, seed: int) -> float:
+        given = Gradients(p, len(sizes), of=sizes, seed=seed)
+        total = norm(upstream, given.grads)
+        given.clip(part * given.exact, total)
+        return max(abs(float(total) / given.exact - 1), given.wrong(part * given.exact))
+
+    def halves(sizes: list[int], seed: int) -> float:
+        given = Gradients(p, len(sizes), torch.bfloat16, sizes, seed)
+        return abs(float(norm(upstream, given.grads)) / given.exact - 1)
+
+    sizes, seed = st.lists(st.integers(1, 2**17), min_size=1, max_size=120), st.integers(0, 9999)
+    space = {"sizes": sizes, "part": st.sampled_from([2.0**-10, 0.3, 0.99, 3.0]), "seed": seed}
+    p.drawn("drawn fp32 gradients: norm and clipped", values, FP32, space=space, count=24, reference="fp64")
+    # half a unit of bf16 is up to 2**-8 of the norm; of two dozen norms one is off by a tenth of that, or more
+    p.drawn("norm of drawn bf16 gradients", halves, FP32, space={"sizes": sizes, "seed": seed}, count=24,
+            reference="fp64 norm", bug_above=2**-12)  # fmt: skip
 
 
 def fresh(given: Gradients, measure: Callable[[Callable[[], None]], Any]) -> Any:
@@ -210,6 +235,7 @@ def reproduce(p: probe.Probe) -> None:
     p.note("warning of the import", "; ".join(own) or "none")
     check_values(p, upstream)
     check_bf16(p, upstream)
+    check_drawn(p, upstream)
     check_work(p)
     check_times(p)
 
