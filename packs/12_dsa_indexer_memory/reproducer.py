@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.functional import pad
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -87,8 +88,9 @@ class Case:
 # two documents; DSAttention's bounds; any [first, last) of keys in any order; none at all; an additive mask of 0 and
 # -inf, in each sequence another or the same; and one with finite values
 BOUNDS = ("packed", "causal", "windows", "none", "mask", "shared mask", "finite mask")
-# contiguous; a query and key without a batch where that is 1; another order in memory, "reversed" without a stride of 1
-LAYOUTS = ("", "packed", "batch first", "reversed")
+# contiguous; a query and key without a batch where that is 1; another order in memory, "reversed" without a stride of
+# 1; parts of larger tensors that are NaN everywhere else
+LAYOUTS = ("", "packed", "batch first", "reversed", "amid NaN")
 NAM56R = Case(sq=4096, sk=4096, b=8, heads=32, d=64, np=32, hn=128, topk=256, bounds="causal", dtype=torch.bfloat16)
 SMALL = {
     "packed": Case(),
@@ -109,6 +111,7 @@ WIDE = {"packed, 192 wide": Case(sk=144, hn=192, heads=5)}
 TRITON = WIDE | {
     "causal, sparse, rows left out": Case(bounds="causal", sk=144, sparse=True, rows=2, mqa=False),
     "packed, no ReLU": Case(relu=False, per_token=True),
+    "amid NaN, 24 and 40 wide": Case(sk=130, d=24, hn=40, layout="amid NaN"),
     # the last key that the last row may see is the first of its tile, whether that has 64 or 128 keys
     "causal, one key in the last tile": Case(bounds="causal", sq=129, sk=129, b=1),
     "sparse, other keys in each sequence": Case(
@@ -196,7 +199,10 @@ class Call:
         size = [shape[axis] for axis in order]
         options: Any = {"generator": self.random, "device": self.device}
         made = torch.randint(-2, 3, size, **options) if self.whole else torch.randn(size, **options)
-        return made.to(self.case.dtype).permute(order)  # each order is its own inverse
+        made = made.to(self.case.dtype)
+        if self.case.layout == "amid NaN":
+            made = pad(made, (0, 8) * len(size), value=math.nan)[tuple(map(slice, size))]
+        return made.permute(order)  # each order is its own inverse
 
     def topk(self) -> tuple[Tensor, Tensor]:
         """Scores [b, sq, sk] and indices [b, sq, topk], as DSAttention asks for them without the loss."""
