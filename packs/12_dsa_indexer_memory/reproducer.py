@@ -377,6 +377,12 @@ def check_neighbours(p: probe.Probe, device: str) -> None:
                 ask()
                 accepted += 1
     p.guard("masks of half precision, or beside bounds, that are accepted", accepted, 0, reference="refused")
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        check_numbers(p, "torch's default dtype fp64", Call(p, Case(sparse=True), device))
+    finally:
+        torch.set_default_dtype(usual)
     if p.lane == "cuda":  # whose top-k chooses an algorithm, and so among ties, by the number of rows
         return
     for name, case in SMALL.items():
