@@ -53,6 +53,22 @@ def liger_loss(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
     return losses
 
 
+def _cross_entropy(logits: Tensor, labels: Tensor, losses: Tensor, gradients: bool) -> None:
+    """losses [T] fp32 of logits [T, vocab], by Liger-Kernel's kernel; ``gradients``: theirs are written over logits."""
+    import triton
+    from liger_kernel.ops import fused_linear_cross_entropy as fused
+
+    vocab = logits.shape[1]
+    fused.liger_cross_entropy_kernel[(len(logits),)](
+        X_ptr=logits, X_stride=logits.stride(-2), Y_ptr=labels, Y_stride=1, weight_ptr=None, loss_ptr=losses,
+        z_loss_ptr=None, loss_stride=1, token_accuracy_ptr=None, token_accuracy_stride=0, n_cols=vocab,
+        n_non_ignore=len(logits), sum_non_ignore_weight=len(logits), weight_sum=0.0, ignore_index=IGNORED,
+        lse_square_scale=0.0, label_smoothing=0.0, reduction="none", softcap=None, RETURN_Z_LOSS=False,
+        RETURN_TOKEN_ACCURACY=False, HAS_WEIGHT=False, HAS_SOFTCAPPING=False, HAS_GRADIENTS=gradients,
+        BLOCK_SIZE=min(fused.MAX_FUSED_SIZE, triton.next_power_of_2(vocab)), num_warps=32,
+    )  # fmt: skip
+
+
 class _Unread(torch.autograd.Function):  # type: ignore[misc]
     """Liger-Kernel's loss of each token without its count of labels, which "none" ignores and the host waits for.
 
@@ -62,22 +78,14 @@ class _Unread(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
         import triton
-        from liger_kernel.ops import fused_linear_cross_entropy as fused
 
         ctx.save_for_backward(hidden, weight, labels)
         tokens, vocab = len(hidden), len(weight)
         losses = hidden.new_zeros(tokens, dtype=torch.float32)
         chunk = triton.next_power_of_2(triton.cdiv(tokens, triton.cdiv(vocab, hidden.shape[1])))
         for at in range(0, tokens, chunk):
-            logits = hidden[at : at + chunk] @ weight.t()
-            fused.liger_cross_entropy_kernel[(len(logits),)](
-                X_ptr=logits, X_stride=logits.stride(-2), Y_ptr=labels[at : at + chunk], Y_stride=1, weight_ptr=None,
-                loss_ptr=losses[at : at + chunk], z_loss_ptr=None, loss_stride=1, token_accuracy_ptr=None,
-                token_accuracy_stride=0, n_cols=vocab, n_non_ignore=tokens, sum_non_ignore_weight=tokens,
-                weight_sum=0.0, ignore_index=IGNORED, lse_square_scale=0.0, label_smoothing=0.0, reduction="none",
-                softcap=None, RETURN_Z_LOSS=False, RETURN_TOKEN_ACCURACY=False, HAS_WEIGHT=False, HAS_SOFTCAPPING=False,
-                HAS_GRADIENTS=False, BLOCK_SIZE=min(fused.MAX_FUSED_SIZE, triton.next_power_of_2(vocab)), num_warps=32,
-            )  # fmt: skip
+            rows = slice(at, at + chunk)
+            _cross_entropy(hidden[rows] @ weight.t(), labels[rows], losses[rows], gradients=False)
         return losses
 
     @staticmethod
@@ -93,16 +101,64 @@ class _Unread(torch.autograd.Function):  # type: ignore[misc]
         return inputs, weights, None
 
 
+class _Once(torch.autograd.Function):  # type: ignore[misc]
+    """Loss of each token whose gradients are made beside it, for losses that will all be weighted alike or not at all.
+
+    The backward pass multiplies them by that weight: no logits are computed again. What the weight is need not be known
+    before; which tokens count must be, for the gradient of ``weight`` sums over them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, counted: Tensor) -> Tensor:
+        losses = hidden.new_zeros(len(hidden), dtype=torch.float32)
+        inputs, weights = torch.empty_like(hidden), torch.zeros_like(weight)
+        kept = hidden * counted[:, None].to(hidden.dtype)
+        for at in range(0, len(hidden), CHUNK):
+            rows = slice(at, at + CHUNK)
+            logits = hidden[rows] @ weight.t()
+            _cross_entropy(logits, labels[rows], losses[rows], gradients=True)
+            torch.mm(logits, weight, out=inputs[rows])
+            weights.addmm_(logits.t(), kept[rows])
+        ctx.save_for_backward(inputs, weights, counted)
+        return losses
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        """NaN for all of ``weight`` where ``grad`` is not one number for the tokens that count and zero elsewhere."""
+        inputs, weights, counted = ctx.saved_tensors
+        alike = grad.sum() / counted.sum().clamp(min=1)
+        differs = (grad - alike * counted).abs().max() > 1e-4 * alike.abs()
+        scale = alike.masked_fill(differs, float("nan"))
+        return (inputs * grad[:, None]).to(inputs.dtype), (weights * scale).to(weights.dtype), None, None
+
+
 def unread_loss(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
     """``liger_loss`` by the same kernels, without a wait of the host."""
     losses: Tensor = _Unread.apply(hidden.contiguous(), weight, labels.contiguous())
     return losses
 
 
+def once_loss(hidden: Tensor, weight: Tensor, labels: Tensor, counted: Tensor | None = None) -> Tensor:
+    """``unread_loss`` in three products instead of four, for losses that are multiplied by ``counted`` and one number.
+
+    counted [T] fp32 of zeros and ones; None: all count. Gradients are made with the losses, and the one of ``weight``
+    is held until the backward pass. It is NaN if the losses were weighted otherwise.
+    """
+    if not torch.is_grad_enabled():
+        return unread_loss(hidden, weight, labels)
+    counted = hidden.new_ones(len(hidden), dtype=torch.float32) if counted is None else counted
+    losses: Tensor = _Once.apply(hidden.contiguous(), weight, labels.contiguous(), counted)
+    return losses
+
+
 LOSSES = {"liger": liger_loss, "liger_unread": unread_loss, "torch": chunked_loss}
 
 
-def loss(path: paths.Path, hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-    """hidden [s, b, h], weight [vocab, h], labels [b, s] -> [b, s] fp32."""
+def loss(path: paths.Path, hidden: Tensor, weight: Tensor, labels: Tensor, counted: Tensor | None = None) -> Tensor:
+    """hidden [s, b, h], weight [vocab, h], labels [b, s] -> [b, s] fp32; counted [b, s] as ``once_loss`` has it."""
     flat = hidden.transpose(0, 1).flatten(0, 1)  # [b s, h]
+    if path.name == "liger_once":
+        return once_loss(flat, weight, labels.flatten(), counted if counted is None else counted.flatten()).view_as(
+            labels
+        )
     return LOSSES[path.name](flat, weight, labels.flatten()).view_as(labels)

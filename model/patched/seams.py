@@ -271,7 +271,7 @@ HEAD = Seam(
     sha256="dac5d6cfeaa44ba64dddce0408a797439050439c0010b5fa3d5d25e8eff43a08",
     reason="the output layer hands hidden states to the loss, so that logits are never held whole",
     apply=_recast,
-    paths={"loss": ("liger_unread", "liger", "torch")},
+    paths={"loss": ("liger_unread", "liger_once", "liger", "torch")},
     also=("8de69f2acd5f7e9bbb7fedc0e4546777b85e59587ee5af3e65d279cf025e8dca",),
 )
 LINEAR_LOSS = Seam(
@@ -328,9 +328,9 @@ MAMBA3_NORM = Seam(
     "mamba3_norm",
     upstream="mamba_ssm.ops.triton.layernorm_gated:RMSNorm",
     sha256="fc8da4ade556216a39c8392eee5cbc9a002489cd69ac01df1b83b63930b38c76",
-    reason="torch's RMSNorm with the same weight: mamba-ssm's is a Triton kernel",
+    reason="torch's or Liger's RMSNorm with the same weight: mamba-ssm's Triton kernel takes row after row",
     apply=_replace,
-    paths={"mamba3": ("torch", "torch_rows")},
+    paths={"bc_norm": ("torch", "liger")},
 )
 MAMBA3_ROWS = Seam(
     "mamba3_rows",

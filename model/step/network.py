@@ -8,6 +8,7 @@ from typing import Any
 
 from megatron.core.models.hybrid.hybrid_model import HybridModel
 from megatron.core.packed_seq_params import PackedSeqParams
+from megatron.core.transformer.multi_token_prediction import roll_tensor
 from torch import Tensor
 
 from model.definition import pattern
@@ -59,6 +60,7 @@ class Nam56r(HybridModel):
             seams.LINEAR_LOSS()
             self.output_layer.register_forward_hook(self._shared)
         self._shares: Iterator[Any] = itertools.repeat(1.0)
+        self._counted: Iterator[Tensor | None] = itertools.repeat(None)
         if fused:
             wgrad.enable(self)
         seams.ROUTER_STATE(self)
@@ -71,7 +73,7 @@ class Nam56r(HybridModel):
         if self.post_process:
             depths = len(self.mtp.layers) if self.mtp_process else 0
             layers += [*((f"MTP-{depth}", "mla") for depth in range(1, depths + 1)), ("head", "loss")]
-        for layer, kind in [*layers, *(("all", kind) for kind in ("indexer", "shared", "wgrad"))]:
+        for layer, kind in [*layers, *(("all", kind) for kind in ("bc_norm", "indexer", "shared", "wgrad"))]:
             yield layer, paths.KINDS[kind].label, self.config.nam56r_paths[kind]
 
     def forward(  # type: ignore[override]
@@ -91,6 +93,7 @@ class Nam56r(HybridModel):
         """
         # Megatron computes the losses of MTP's depths, then the main one
         self._shares = itertools.repeat(1.0) if shares is None else iter([*shares[1:], shares[0]])
+        self._counted = self._rolled(loss_mask, packed_seq_params)
         entrance = self._entrance(tokens, positions, fields) if self.pre_process else None
         output: Tensor = super().forward(
             tokens, positions, None, decoder_input=entrance, labels=labels, loss_mask=loss_mask,
@@ -106,10 +109,19 @@ class Nam56r(HybridModel):
             added = added + self.structure(fields)
         return words + added[:, None].to(words.dtype)
 
+    def _rolled(self, loss_mask: Tensor | None, packed_seq_params: PackedSeqParams) -> Iterator[Tensor | None]:
+        """Which tokens count [1, T] in each depth's loss, then in the main one; Nones where the loss does not ask."""
+        if loss_mask is None or self.config.nam56r_paths["loss"].name != "liger_once":
+            return itertools.repeat(None)
+        masks = [loss_mask]
+        for _ in range(self.config.mtp_num_layers if self.mtp_process else 0):
+            masks.append(roll_tensor(masks[-1], cp_group=self.pg_collection.cp, packed_seq_params=packed_seq_params)[0])
+        return iter([*masks[1:], masks[0]])
+
     def compute_language_model_loss(self, labels: Tensor, logits: Tensor) -> Tensor:
         """labels [1, T], ``logits`` the hidden states [T, 1, h] of our head -> [1, T] fp32, times the next share."""
-        losses = head.loss(self.config.nam56r_paths["loss"], logits, self.output_layer.weight, labels)
-        return losses * next(self._shares)
+        path, counted = self.config.nam56r_paths["loss"], next(self._counted)
+        return head.loss(path, logits, self.output_layer.weight, labels, counted) * next(self._shares)
 
     def _shared(self, _layer: Any, _given: Any, output: Any) -> Any:
         """Megatron's output layer computes losses [1, T] itself, or logits, in a tuple, where there are no labels."""

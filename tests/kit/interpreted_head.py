@@ -1,7 +1,8 @@
 """Run by test_head in a process of its own: Liger-Kernel's losses under Triton's interpreter against fp64.
 
-Prints one JSON object: {path: [relative errors of the losses and of the gradients of hidden states and weight]}; exits
-77 where something is missing.
+Prints one JSON object: {path: [relative errors of the losses and of the gradients of hidden states and weight]}, and
+for the path that makes gradients with the losses whether weight's is NaN where its condition does not hold. Exits 77
+where something is missing.
 """
 
 import json
@@ -41,4 +42,37 @@ def errors(path: str) -> list[float]:
     return [tiny.error(loss, ideal), tiny.error(hidden.grad, h.grad), tiny.error(weight.grad, w.grad)]
 
 
-print(json.dumps({path: errors(path) for path in ("liger", "liger_unread")}))
+def once(tokens: int, hidden: int, vocab: int, chunk: int, share: float) -> list[float]:
+    """Errors of the path that makes gradients with the losses, ``share`` of the tokens counted, all by one weight."""
+    torch.manual_seed(tokens)
+    head.CHUNK = chunk
+    x, weight = torch.randn(tokens, hidden, requires_grad=True), torch.randn(vocab, hidden, requires_grad=True)
+    labels, counted = torch.randint(vocab, (tokens,)), (torch.rand(tokens) < share).float()
+    labels[-1] = head.IGNORED
+    loss = head.once_loss(x, weight, labels, counted)
+    (loss * counted * 0.37).sum().backward()
+    h, w = (x.detach().double().requires_grad_() for x in (x, weight))
+    ideal = cross_entropy(h @ w.T, labels, reduction="none")
+    (ideal * counted * 0.37).sum().backward()
+    return [tiny.error(loss, ideal), tiny.error(x.grad, h.grad), tiny.error(weight.grad, w.grad)]
+
+
+def unlike(change: float) -> bool:
+    """Whether weight's gradient is NaN if one token that counts weighs otherwise than the others."""
+    x, weight = torch.randn(9, 8, requires_grad=True), torch.randn(11, 8, requires_grad=True)
+    scale = torch.ones(9)
+    scale[4] += change
+    (head.once_loss(x, weight, torch.arange(9)) * scale).sum().backward()
+    return bool(weight.grad.isnan().all()) and bool(x.grad.isfinite().all())
+
+
+cases = [(50, 24, 70, 16, 0.7), (1, 8, 5, 4, 1.0), (33, 16, 65, 32, 0.5), (7, 8, 9, 4, 0.0)]
+print(
+    json.dumps(
+        {
+            **{path: errors(path) for path in ("liger", "liger_unread")},
+            "once": [max(once(*case)) for case in cases],
+            "unlike": [unlike(change) for change in (0.0, 0.01, -1.0)],
+        }
+    )
+)

@@ -6,6 +6,7 @@ Takes the place that Transformer Engine's DotProductAttention has in Megatron's 
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -37,6 +38,31 @@ def flash_attention(
     return result[..., : value.shape[-1]]
 
 
+@functools.cache
+def _fused(heads: int, widths: tuple[int, int], scale: float) -> Any:
+    """Transformer Engine's attention. It has no parameters, and as a layer's own it would add state to checkpoints."""
+    from transformer_engine.pytorch import DotProductAttention
+
+    return DotProductAttention(
+        heads, widths, attention_dropout=0.0, qkv_format="thd", attn_mask_type="padding_causal", softmax_scale=scale
+    )
+
+
+def cudnn_attention(
+    query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, longest: int, scale: float
+) -> Tensor:
+    """``masked_attention`` by cuDNN through Transformer Engine: CUDA, bf16 or fp16; values keep their own width."""
+    heads, width = value.shape[1:]
+    result: Tensor = _fused(heads, (query.shape[-1], width), scale)(
+        query, key, value, cu_seqlens_q=cu_seqlens, cu_seqlens_kv=cu_seqlens, max_seqlen_q=longest,
+        max_seqlen_kv=longest, pad_between_seqs=False,
+    )  # fmt: skip
+    return result.view(-1, heads, width)
+
+
+KERNELS = {"flash": flash_attention, "cudnn": cudnn_attention}
+
+
 class PackedAttention(MegatronModule):
     """Causal attention within each packed document; ``config.nam56r_paths["mla"]`` says by which kernel."""
 
@@ -66,6 +92,6 @@ class PackedAttention(MegatronModule):
         """query, key [T, n, d], value [T, n, dv] -> [T, n, dv]."""
         logits.note(self, self.config, query, key, packed_seq_params, self.scale)
         bounds = packed_seq_params.cu_seqlens_q
-        if self.path == "flash":
-            return flash_attention(query, key, value, bounds, packed_seq_params.max_seqlen_q, self.scale)
+        if self.path in KERNELS:
+            return KERNELS[self.path](query, key, value, bounds, packed_seq_params.max_seqlen_q, self.scale)
         return masked_attention(query, key, value, bounds, self.scale)

@@ -117,8 +117,9 @@ KINDS = {
             "torch_rows": (_mimo, _rows, _whole_chunks),
         },
     ),
+    "bc_norm": Kind("Mamba-3's norms of B and C", {"mamba": (_gpu,), "torch": (), "liger": (_gpu_or_interpreter,)}),
     "m2rnn": Kind("M²RNN", {"triton": (_triton, _gpu_or_interpreter), "torch": ()}),
-    "mla": Kind("MLA", {"flash": (_gpu, _bf16, _varlen), "torch": ()}),
+    "mla": Kind("MLA", {"flash": (_gpu, _bf16, _varlen), "torch": (), "cudnn": (_gpu, _bf16)}),
     "dsa": Kind("DSA", {"tilelang": (_gpu, _bf16), "megatron": ()}),
     "indexer": Kind("indexer's loss", {"rows": (_rows,), "stream": ()}),
     "moe": Kind(
@@ -131,7 +132,9 @@ KINDS = {
         },
     ),
     "shared": Kind("shared experts", {"beside": (_gpu, _experts_elsewhere), "after": ()}),
-    "loss": Kind("cross entropy", {"liger_unread": (_gpu,), "liger": (_gpu,), "torch": (), "linear": ()}),
+    "loss": Kind(
+        "cross entropy", {"liger_unread": (_gpu,), "liger": (_gpu,), "liger_once": (_gpu,), "torch": (), "linear": ()}
+    ),
     "wgrad": Kind("weight gradients", {"fused": (_gpu, _bf16), "added": ()}),
 }
 

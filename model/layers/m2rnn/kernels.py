@@ -125,6 +125,23 @@ def _replay(
     return h
 
 
+@triton.jit  # type: ignore[untyped-decorator]
+def _kept(
+    kept: tl.tensor, q: tl.tensor, k: tl.tensor, v: tl.tensor, f: tl.tensor, i: tl.tensor, dy: tl.tensor,
+    t: tl.tensor, first: tl.tensor, live: tl.tensor, head: tl.tensor, rows: tl.tensor, cols: tl.tensor,
+    tile: tl.tensor, tile_t: tl.tensor,
+    N: tl.constexpr, K: tl.constexpr, V: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """What the step back through token t reads: state before it [R, C] and [C, R], candidate, ``_token``, dy [C]."""
+    saved = kept + (t - first) * 2 * R * C
+    h_prev = tl.load(saved + tile, mask=live & (tile >= 0), other=0.0)
+    h_prev_t = tl.load(saved + tile_t, mask=live & (tile_t >= 0), other=0.0)
+    c = tl.load(saved + R * C + tile, mask=live & (tile >= 0), other=0.0)
+    q_t, k_t, v_t, f_t, i_t = _token(q, k, v, f, i, t, live, head, rows, cols, N, K, V)
+    dy_t = tl.load(dy + (t.to(tl.int64) * N + head) * V + cols, mask=live & (cols < V), other=0.0).to(tl.float32)
+    return h_prev, h_prev_t, c, q_t, k_t, v_t, f_t, i_t, dy_t
+
+
 @triton.jit(do_not_specialize=("documents", "tokens"))  # type: ignore[untyped-decorator]
 def m2rnn_backward(
     q: tl.tensor, k: tl.tensor, v: tl.tensor, f: tl.tensor, i: tl.tensor, w: tl.tensor,
@@ -161,13 +178,16 @@ def m2rnn_backward(
             tl.debug_barrier()  # the chunk before has been read, by whichever thread
             h = _replay(h, q, k, v, f, i, w_head, first, last, head, rows, cols, tile, kept, N, K, V, R, C, HALF)
             tl.debug_barrier()  # and this one has been written
+            h_prev, h_prev_t, c, q_t, k_t, v_t, f_t, i_t, dy_t = _kept(
+                kept, q, k, v, f, i, dy, last - 1, first, first < last, head, rows, cols, tile, tile_t, N, K, V, R, C
+            )
             for step in range(0, last - first):
                 t = last - 1 - step
-                saved = kept + (t - first) * 2 * R * C
-                h_prev, h_prev_t, c = tl.load(saved + tile), tl.load(saved + tile_t), tl.load(saved + R * C + tile)
-                q_t, k_t, v_t, f_t, i_t = _token(q, k, v, f, i, t, t < last, head, rows, cols, N, K, V)
+                # the loads of the token before are under way while this one is worked on
+                earlier = _kept(
+                    kept, q, k, v, f, i, dy, t - 1, first, t > first, head, rows, cols, tile, tile_t, N, K, V, R, C
+                )
                 at = t.to(tl.int64)
-                dy_t = tl.load(dy + (at * N + head) * V + cols, mask=cols < V, other=0.0).to(tl.float32)
                 g += q_t[:, None] * dy_t[None, :]
                 dz = g * i_t * (1 - c * c)
                 own = (head * tokens + at) * K + rows
@@ -179,5 +199,6 @@ def m2rnn_backward(
                 dw_head = tl.dot(h_prev_t, dz, dw_head, input_precision=PRECISION)
                 g = tl.dot(dz, w_t, f_t * g, input_precision=PRECISION)
                 h = h_prev
+                h_prev, h_prev_t, c, q_t, k_t, v_t, f_t, i_t, dy_t = earlier
     a, b = cols[:, None], cols[None, :]
     tl.store(dw + (((lane * S + part) * N + head) * V + a) * V + b, dw_head, mask=(a < V) & (b < V))

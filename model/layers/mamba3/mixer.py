@@ -77,11 +77,12 @@ def build_mamba3(
     hidden: int, d_state: int = 128, expand: int = 2, headdim: int = 64, ngroups: int = 8, rank: int = 4,
     chunk: int = 16, rope_fraction: float = 0.5, dt_min: float = 0.001, dt_max: float = 0.1, A_floor: float = 1e-4,
     dtype: torch.dtype | None = None, device: torch.device | str | None = None, path: str = "torch",
-    row: int | None = None,
+    row: int | None = None, norm: str = "mamba",
 ) -> Mamba3Mixer:  # fmt: skip
     """A mixer of width ``hidden`` with upstream's initial values; projections and norms in ``dtype``, the rest fp32.
 
-    ``path``: one of ``paths.KINDS["mamba3"]``. Raises ValueError if the dimensions do not fit, ImportError without
+    ``path``, ``norm``: one of ``paths.KINDS["mamba3"]`` and of "bc_norm"; where the scan is torch's, so is mamba's own
+    norm. Raises ValueError if the dimensions do not fit, ImportError without
     mamba-ssm, CannotTestHere if its kernels are wanted and cannot run.
     """
     device = torch.device(device) if device is not None else torch.get_default_device()
@@ -97,8 +98,9 @@ def build_mamba3(
         dt_min=dt_min, dt_max=dt_max, A_floor=A_floor, is_mimo=rank > 1, mimo_rank=rank, chunk_size=chunk,
         dtype=dtype, device=device,
     )  # fmt: skip
-    if plain:
-        seams.MAMBA3_NORM(mamba, ("B_norm", "C_norm"), upstream.torch_norm)
+    norm = "torch" if plain and norm == "mamba" else norm
+    if norm != "mamba":
+        seams.MAMBA3_NORM(mamba, ("B_norm", "C_norm"), upstream.NORMS[norm])
     return Mamba3Mixer(mamba, path, row)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from model.layers.mamba3.reference import mamba3_mimo_reference
 from model.layers.mamba3.siso import mamba3_siso_reference
@@ -57,6 +57,29 @@ def torch_norm(norm: nn.Module) -> nn.Module:
     replaced = nn.RMSNorm(norm.weight.shape, eps=norm.eps, device="meta")
     replaced.weight = norm.weight
     return replaced
+
+
+class LigerNorm(nn.Module):  # type: ignore[misc]
+    """Liger-Kernel's RMSNorm, in fp32 within, with the weight (the same Parameter) and epsilon of ``norm``.
+
+    Many rows at a time: mamba-ssm's kernel takes one row of 128 numbers after the other.
+    """
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.weight, self.eps = norm.weight, norm.eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., n] -> [..., n], in ``x``'s dtype. The gradient takes the place of what comes from above."""
+        importlib.import_module("torch.distributed.tensor")  # Liger names it without importing it
+        from liger_kernel.ops.rms_norm import LigerRMSNormFunction
+
+        # (X, W, eps, offset, casting_mode, in_place)
+        y: Tensor = LigerRMSNormFunction.apply(x, self.weight, self.eps, 0.0, "gemma", True)
+        return y
+
+
+NORMS = {"torch": torch_norm, "liger": LigerNorm}
 
 
 def kernels_missing(mamba3: ModuleType, device: torch.device) -> str:

@@ -10,14 +10,14 @@ ROW = 1024
 HALF = 2e-2  # a few bf16 roundings in a row, 2**-9 each; a wrong term is of order 1
 
 
-def flash():
-    """Dense MLA's kernel: 28 heads, 128 channels of queries and keys, 64 of values."""
+def dense(kernel):
+    """Dense MLA's kernels: 28 heads, 128 channels of queries and keys, 64 of values."""
     from model.layers.attention import attention
 
     bounds = torch.tensor(CUTS, dtype=torch.int32, device="cuda")
     leaves = [random(CUTS[-1], 28, width, seed=seed) for seed, width in enumerate((128, 128, 64))]
     return differences(
-        lambda q, k, v: attention.flash_attention(q, k, v, bounds, CUTS[-1], 128**-0.5),
+        lambda q, k, v: attention.KERNELS[kernel](q, k, v, bounds, CUTS[-1], 128**-0.5),
         lambda q, k, v: attention.masked_attention(q, k, v, bounds, 128**-0.5),
         leaves,
     )
@@ -35,6 +35,38 @@ def heads(path):
         lambda hidden, weight: function(hidden, weight, labels),
         lambda hidden, weight: cross_entropy(hidden @ weight.t(), labels, reduction="none"),
         [random(3000, 512), random(65_536, 512, seed=1) / 16],
+    )
+
+
+def once():
+    """The mean loss over two thirds of the tokens, its gradients made with the losses."""
+    from torch.nn.functional import cross_entropy
+
+    from model.layers import head
+
+    labels = torch.arange(5000, device="cuda") % 65_536
+    counted = (torch.arange(5000, device="cuda") % 3 > 0).float()
+    return differences(
+        lambda hidden, weight: (head.once_loss(hidden, weight, labels, counted) * counted).sum()[None] / counted.sum(),
+        lambda hidden, weight: cross_entropy((hidden @ weight.t())[counted > 0], labels[counted > 0])[None],
+        [random(5000, 512), random(65_536, 512, seed=1) / 16],
+    )
+
+
+def norms(kind):
+    """Mamba-3's norm of B and C, [T, rank, groups, 128]."""
+    from torch.nn.functional import rms_norm
+
+    from model.layers.mamba3 import upstream
+
+    module = upstream.import_mamba3()
+    norm = module.RMSNormGated(128, eps=1e-5, device="cuda", dtype=torch.bfloat16)
+    run = upstream.NORMS.get(kind, lambda norm: norm)(norm)
+
+    return differences(
+        lambda x, weight: torch.func.functional_call(run, {"weight": weight}, (x,)),
+        lambda x, weight: rms_norm(x, (128,), weight, 1e-5),
+        [random(2048, 4, 8, 128), random(128, seed=1)],
     )
 
 
@@ -124,13 +156,23 @@ def test_products_add_weight_gradients_in_fp32(gpu):
     assert weights < 1e-5  # products of bf16 are exact in fp32, a bf16 gradient would be off by 2e-3
 
 
-def test_flash_attention(gpu):
-    assert max(gpu.call(flash)) < HALF
+@pytest.mark.parametrize("kernel", ["flash", "cudnn"])
+def test_dense_attention(gpu, kernel):
+    assert max(gpu.call(dense, kernel)) < HALF
 
 
 @pytest.mark.parametrize("path", ["liger", "liger_unread", "torch"])
 def test_the_loss_of_each_token(gpu, path):
     assert max(gpu.call(heads, path)) < HALF
+
+
+def test_the_loss_with_its_gradients(gpu):
+    assert max(gpu.call(once)) < HALF
+
+
+@pytest.mark.parametrize("kind", ["mamba", "liger", "torch"])
+def test_the_norms_of_b_and_c(gpu, kind):
+    assert max(gpu.call(norms, kind)) < HALF
 
 
 def test_mamba_on_rows_is_mamba_on_the_packed_stream(gpu):

@@ -114,3 +114,34 @@ def test_every_parameter_learns_by_the_second_step(megatron):
     behind_zero = {"ngram.table.weight"} | {f"structure.embeddings.{f}.weight" for f in tiny.SIZE.structure.fields}
     assert set(first) == behind_zero
     assert second == []
+
+
+def counted():
+    """Which tokens count at each MTP depth and in the main loss: as the loss gets it, and by positions."""
+    import torch
+
+    from model.layers import head
+    from model.layers.common.paths import Path
+
+    model, batch, seen = tiny.fresh(), tiny.batch(), []
+    batch["loss_mask"][0, [3, 50]] = 0
+    model.config.nam56r_paths["loss"] = Path("liger_once", "")
+    kept = head.loss
+    head.loss = lambda path, hidden, weight, labels, counted: (
+        seen.append(counted),
+        kept(Path("torch", ""), hidden, weight, labels),
+    )[1]
+    try:
+        with torch.no_grad():
+            model(packed_seq_params=tiny.packed(), **batch)
+    finally:
+        head.loss = kept
+    mask = batch["loss_mask"][0].tolist()
+    ends = {at: high for low, high in tiny.SPANS for at in range(low, high)}
+    due = [[mask[at + depth] if at + depth < ends[at] else 0.0 for at in range(tiny.TOKENS)] for depth in (1, 2, 0)]
+    return [one[0].tolist() for one in seen], due
+
+
+def test_each_loss_gets_the_tokens_that_count_in_it(megatron):
+    got, due = megatron.call(counted)
+    assert got == due
