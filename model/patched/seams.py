@@ -312,9 +312,9 @@ MAMBA3_WGRAD = Seam(
     "mamba3_wgrad",
     upstream=MAMBA3,
     sha256=MAMBA3_SHA256,
-    reason="torch's linear layers, Mamba3's and ours, add their weight gradients to Megatron's fp32 ones",
+    reason="torch's linear layers, Mamba3's and ours, add weight gradients to Megatron's fp32 ones, or multiply in FP8",
     apply=_recast,
-    paths={"wgrad": ("fused",)},
+    paths={"wgrad": ("fused",), "mamba_proj": ("fp8",)},
 )
 MAMBA3_TORCH = Seam(
     "mamba3_torch",

@@ -19,7 +19,8 @@ from model.layers.common import paths
 from model.layers.common.paths import Path
 from model.layers.entrance.ngram import NgramHashEmbedding
 from model.layers.entrance.structure import StructureEmbedding
-from model.layers.experts import wgrad
+from model.layers.experts import fp8, wgrad
+from model.layers.mamba3.mixer import Mamba3Mixer
 from model.layers.spec import hybrid_stack
 from model.patched import dialect, seams
 from model.step import megatron
@@ -63,6 +64,8 @@ class Nam56r(HybridModel):
         self._counted: Iterator[Tensor | None] = itertools.repeat(None)
         if fused:
             wgrad.enable(self)
+        for mixer in (module for module in self.modules() if isinstance(module, Mamba3Mixer)):
+            fp8.enable(chosen["mamba_proj"], mixer.mamba)
         seams.ROUTER_STATE(self)
         paths.announce(self._paths())
 
@@ -73,7 +76,10 @@ class Nam56r(HybridModel):
         if self.post_process:
             depths = len(self.mtp.layers) if self.mtp_process else 0
             layers += [*((f"MTP-{depth}", "mla") for depth in range(1, depths + 1)), ("head", "loss")]
-        for layer, kind in [*layers, *(("all", kind) for kind in ("bc_norm", "indexer", "shared", "wgrad"))]:
+        for layer, kind in [
+            *layers,
+            *(("all", kind) for kind in ("mamba_proj", "bc_norm", "indexer", "shared", "wgrad")),
+        ]:
             yield layer, paths.KINDS[kind].label, self.config.nam56r_paths[kind]
 
     def forward(  # type: ignore[override]

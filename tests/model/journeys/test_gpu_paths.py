@@ -53,6 +53,16 @@ def once():
     )
 
 
+def eight(exact):
+    """A layer whose products are in FP8, all but the last outputs."""
+    from model.layers.experts import fp8
+
+    def run(x, weight):
+        return fp8._Product.apply(x, weight, exact)
+
+    return differences(run, lambda x, weight: x @ weight.t(), [random(2048, 512), random(1040, 512, seed=1)])
+
+
 def norms(kind):
     """Mamba-3's norm of B and C, [T, rank, groups, 128]."""
     from torch.nn.functional import rms_norm
@@ -168,6 +178,13 @@ def test_the_loss_of_each_token(gpu, path):
 
 def test_the_loss_with_its_gradients(gpu):
     assert max(gpu.call(once)) < HALF
+
+
+@pytest.mark.parametrize("exact", [0, 16])
+def test_products_in_fp8(gpu, exact):
+    found = gpu.call(eight, exact)
+    assert max(found) < 0.08  # three bits after the first in what goes in, two in what comes from above
+    assert min(found) > 2**-8
 
 
 @pytest.mark.parametrize("kind", ["mamba", "liger", "torch"])

@@ -1,0 +1,103 @@
+"""Linear layers with products in FP8, by Transformer Engine with one scale a tensor, from its own largest entry.
+
+Inputs and weights in E4M3, what comes from above in E5M2, sums in fp32: the recipe Float8CurrentScaling of Transformer
+Engine 2.13 (transformer_engine/common/recipe/__init__.py @ v2.13), whose tensor cores on sm_90 multiply at twice the
+rate of bf16. A layer's last outputs can stay in bf16, products and gradients.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from model.layers.common import paths
+from model.layers.experts import wgrad
+from model.patched import seams
+
+ALIGNED = 16  # rows and columns of what an FP8 product takes come in sixteens
+
+
+def quantized(x: Tensor, kind: str) -> Any:
+    """``x`` [rows, columns] bf16 in FP8 "E4M3" or "E5M2", as it is and transposed, with its scale; needs CUDA."""
+    import transformer_engine_torch as tex  # type: ignore[import-not-found]
+    from transformer_engine.pytorch.tensor.float8_tensor import Float8CurrentScalingQuantizer
+
+    return Float8CurrentScalingQuantizer(getattr(tex.DType, f"kFloat8{kind}"), x.device)(x)
+
+
+def product(a: Any, b: Any, layout: str, out: Tensor | None = None) -> Tensor:
+    """``b aᵀ`` for layout TN, ``b a`` for NN, both bf16; for NT ``bᵀ a``, added to ``out`` fp32 if it is given."""
+    from transformer_engine.pytorch.cpp_extensions import general_gemm
+
+    dtype = torch.bfloat16 if out is None else out.dtype
+    result: Tensor = general_gemm(
+        a, b, out_dtype=dtype, layout=layout, out=out, accumulate=out is not None, grad=layout != "TN",
+        use_split_accumulator=layout != "TN",
+    )[0]  # fmt: skip
+    return result
+
+
+class _Product(torch.autograd.Function):  # type: ignore[misc]
+    """x [T, in], weight [out, in] -> [T, out], the last ``exact`` outputs in bf16."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, exact: int) -> Tensor:
+        low, eight = quantized(x, "E4M3"), quantized(weight, "E4M3")
+        y = product(eight, low, "TN")
+        if exact:
+            torch.mm(x, weight[-exact:].t(), out=y[:, -exact:])
+        ctx.low, ctx.eight, ctx.exact, ctx.weight = low, eight, exact, weight
+        ctx.save_for_backward(x if exact else None)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        (x,), weight, exact = ctx.saved_tensors, ctx.weight, ctx.exact
+        above = above.contiguous()
+        if exact:  # the bf16 part is cut out, so that it neither goes through FP8 nor sets the scale
+            last = above[:, -exact:].contiguous()
+            above = above.clone()
+            above[:, -exact:] = 0
+        high = quantized(above, "E5M2")
+        inputs = product(ctx.eight, high, "NN")
+        if exact:
+            inputs.addmm_(last, weight[-exact:])
+        added = hasattr(weight, "main_grad")
+        into = weight.main_grad if added else weight.new_zeros(weight.shape, dtype=torch.float32)
+        product(ctx.low, high, "NT", out=into)
+        if exact:
+            wgrad.accumulate(x, last, into[-exact:])
+        ctx.low = ctx.eight = None
+        return inputs, _left(weight) if added else into.to(weight.dtype), None
+
+
+def _left(weight: Tensor) -> Tensor | None:
+    """What autograd gets for a weight whose gradient is in Megatron's: as Megatron's own linear layers have it."""
+    if not hasattr(weight, "grad_added_to_main_grad"):
+        return None
+    weight.grad_added_to_main_grad = True
+    return torch.empty_like(weight)
+
+
+class Linear(wgrad.Linear):
+    """The layer without a bias; ``exact`` of its last outputs are computed in bf16."""
+
+    exact = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [..., in] -> [..., out]; in bf16 where sizes are no sixteens."""
+        rows = x.numel() // x.shape[-1]
+        if x.dtype != torch.bfloat16 or any(size % ALIGNED for size in (rows, *self.weight.shape)):
+            return super().forward(x)
+        y: Tensor = _Product.apply(x.reshape(rows, -1), self.weight, self.exact)
+        return y.view(*x.shape[:-1], -1)
+
+
+def enable(path: paths.Path, mamba: Any) -> None:
+    """Have Mamba3's projections multiply in FP8 if the path says so; step sizes, decays and angles stay in bf16."""
+    if path.name == "fp8":
+        for layer in (mamba.in_proj, mamba.out_proj):
+            seams.MAMBA3_WGRAD(layer, Linear)
+        mamba.in_proj.exact = 3 * mamba.nheads + mamba.num_rope_angles  # dt, A, trapezoid's share, angles

@@ -1,0 +1,147 @@
+"""FP8 layers: which part goes through FP8 and where gradients end, with torch's casts in Transformer Engine's place.
+
+Its own products are tested on a GPU, in tests/model/journeys/test_gpu_paths.py.
+"""
+
+import functools
+from unittest import mock
+
+import pytest
+
+pytestmark = pytest.mark.upstream
+BF16, FP8 = 2**-8, 0.08  # E4M3 has three bits after the first, E5M2 two; errors of a sum's terms average out
+
+
+def torchs(function):
+    """Within ``function`` torch's FP8 casts and fp32 products stand in place of Transformer Engine's."""
+
+    @functools.wraps(function)
+    def run(*args):
+        import torch
+
+        from model.layers.experts import fp8, wgrad
+
+        kinds = {"E4M3": torch.float8_e4m3fn, "E5M2": torch.float8_e5m2}
+
+        def cast(x, kind):
+            scale = torch.finfo(kinds[kind]).max / x.abs().amax().float().clamp(min=1e-30)
+            return (x.float() * scale).to(kinds[kind]).float() / scale
+
+        def multiplied(a, b, layout, out=None):
+            y = b @ a.t() if layout == "TN" else b @ a if layout == "NN" else b.t() @ a
+            return y.bfloat16() if out is None else out.add_(y)
+
+        def accumulated(x, dy, into):
+            into.add_(dy.float().t() @ x.float())
+
+        with (
+            mock.patch.multiple(fp8, quantized=cast, product=multiplied),
+            mock.patch.object(wgrad, "accumulate", accumulated),
+        ):
+            return function(*args)
+
+    return run
+
+
+def layer(columns, exact):
+    import torch
+
+    from model.layers.experts import fp8
+
+    torch.manual_seed(0)
+    made = torch.nn.Linear(columns, 64, bias=False, dtype=torch.bfloat16)
+    made.__class__ = fp8.Linear
+    made.exact = exact
+    return made
+
+
+def error(got, want):
+    return ((got.double() - want).norm() / want.norm().clamp(min=1e-30)).item()
+
+
+@torchs
+def errors(shape, exact, last=1.0):
+    """Of what went through FP8 (output, the input's gradient, the weight's), and of the exact output and gradient.
+
+    ``last``: how many times larger what comes from above is for the exact part.
+    """
+    import torch
+
+    made, cut = layer(48, exact), 64 - exact
+    x, above = torch.randn(*shape, 48, dtype=torch.bfloat16), torch.randn(*shape, 64, dtype=torch.bfloat16)
+    above[..., cut:] *= last
+    leaf = x.clone().requires_grad_()
+    y = made(leaf)
+    inputs, weight = torch.autograd.grad(y, (leaf, made.weight), above)
+    xs, ws, up = x.double(), made.weight.detach().double(), above.double()
+    due = up.flatten(0, -2).t() @ xs.flatten(0, -2)
+    low = [error(y[..., :cut], (xs @ ws.t())[..., :cut]), error(inputs, up @ ws), error(weight[:cut], due[:cut])]
+    return low, [error(y[..., cut:], (xs @ ws.t())[..., cut:]), error(weight[cut:], due[cut:])]
+
+
+@torchs
+def unaligned(rows, columns):
+    import torch
+
+    made, x = layer(columns, 0), torch.randn(rows, columns, dtype=torch.bfloat16)
+    return torch.equal(made(x), torch.nn.functional.linear(x, made.weight))
+
+
+@torchs
+def accumulated(flagged):
+    """Error of Megatron's gradient after two passes, and what autograd and Megatron's hook are told."""
+    import torch
+
+    made, x = layer(48, 16), torch.randn(32, 48, dtype=torch.bfloat16)
+    above = torch.randn(32, 64, dtype=torch.bfloat16)
+    made.weight.main_grad = torch.ones(64, 48)
+    if flagged:
+        made.weight.grad_added_to_main_grad = False
+    for _ in range(2):
+        made(x).backward(above)
+    told = made.weight.grad is not None, getattr(made.weight, "grad_added_to_main_grad", False)
+    return error(made.weight.main_grad - 1, 2 * above.double().t() @ x.double()), told
+
+
+def enabled(path):
+    import torch
+
+    from model.layers.common.paths import Path
+    from model.layers.experts import fp8
+    from model.layers.mamba3.mixer import build_mamba3
+
+    mamba = build_mamba3(32, d_state=16, headdim=8, ngroups=2, device="cpu").mamba
+    fp8.enable(Path(path, ""), mamba)
+    last = 3 * mamba.nheads + mamba.num_rope_angles
+    return type(mamba.in_proj) is torch.nn.Linear, getattr(mamba.in_proj, "exact", 0) == last
+
+
+@pytest.mark.parametrize("exact", [0, 16, 5])
+@pytest.mark.parametrize("shape", [(32,), (2, 16), (1, 3, 16)])
+def test_values_and_gradients(megatron, shape, exact):
+    low, rest = megatron.call(errors, shape, exact)
+    assert max(low) < FP8
+    assert min(low) > BF16  # they did go through FP8
+    assert not exact or max(rest) < BF16
+
+
+def test_the_exact_parts_gradient_does_not_set_the_scale(megatron):
+    low, rest = megatron.call(errors, (32,), 16, 2.0**20)
+    assert max(low[0], low[2], *rest) < FP8
+
+
+@pytest.mark.parametrize("sizes", [(33, 48), (32, 40)])
+def test_sizes_that_are_no_sixteens_stay_bf16(megatron, sizes):
+    assert megatron.call(unaligned, *sizes)
+
+
+@pytest.mark.parametrize("flagged", [False, True])
+def test_megatrons_gradient_takes_the_weights(megatron, flagged):
+    off, told = megatron.call(accumulated, flagged)
+    assert off < FP8
+    assert told == (flagged, flagged)
+
+
+def test_only_the_path_that_asks_for_it(megatron):
+    assert megatron.call(enabled, "bf16") == (True, False)
+    assert megatron.call(enabled, "fp8") == (False, True)
