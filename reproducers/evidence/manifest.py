@@ -79,13 +79,16 @@ def lane_entry(pack: Pack, lane: str, root: Path) -> LaneEntry | None:
 
 
 def affected(pack: Pack, receipts: list[Path]) -> dict[str, Verdict]:
-    """{release or SHA: newest verdict} of every pin whose tree a receipt tried, releases in their order."""
+    """{release or SHA: newest verdict} of every pin whose tree a receipt tried, releases in their order.
+
+    A tree beside other needs than the live pin's is one of its own: "0.19.0 beside transformer-engine-2.20.2".
+    """
     tried: dict[str, Verdict] = {}
     for path in receipts:
         details = read(path)
         if details.pin is None or not booking.counts(details) or booking.mismatch(pack, statement_of(path)):
             continue
-        key, shown = booking.key(statement_of(path)), SHOWS.get(details.verdict)
+        key, shown = _beside(pack, details.at, booking.key(statement_of(path))), SHOWS.get(details.verdict)
         if details.arm == "pristine" and key in tried and shown in (None, SHOWS.get(tried[key])):
             continue  # it decides nothing, or nothing new, of the tree, and says nothing of the patch
         tried[key] = details.verdict
@@ -94,8 +97,15 @@ def affected(pack: Pack, receipts: list[Path]) -> dict[str, Verdict]:
     return dict(sorted(tried.items(), key=lambda item: _place(item[0])))
 
 
+def _beside(pack: Pack, at: str, key: str) -> str:
+    """The key of a receipt's tree: another pin's of the live pin's tree names the needs that the live one has not."""
+    pin, live = pack.pins.get(at), pack.pins["live"]
+    other = [need for need in pin.needs if need not in live.needs] if pin and pin.origin == live.origin else []
+    return f"{key} beside {' '.join(other)}" if other else key
+
+
 def _place(tree: str) -> tuple[int, Version, str]:
-    """Releases by their version, then commits; a stacked tree stands behind the one that it is stacked on."""
+    """Releases by their version, then commits; a stacked tree, or one beside other needs, behind the one alone."""
     try:
         return 0, Version(tree.split()[0]), tree
     except InvalidVersion:

@@ -1,5 +1,7 @@
 """What the manifest says of a release after its pristine arm alone was run again."""
 
+import dataclasses
+
 from toy import FIRST, TOTAL, edited
 
 from reproducers.base.verdicts import Verdict
@@ -21,6 +23,20 @@ def test_the_pristine_arm_takes_nothing_from_the_patch(toy, monkeypatch):
     assert [*affected(pack, paths[3:]).values()] == ["DIFFERENT_FAILURE"], "where nothing else is known"
 
 
+def test_a_tree_beside_other_needs_is_one_of_its_own(toy, monkeypatch):
+    monkeypatch.setenv("PATCHLANE_STORE", str(toy.root / "store"))
+    pack = toy.pack()
+    pins = {**pack.pins, "newest": pack.pins["live"].model_copy(update={"needs": ["engine-2.0"]})}
+    pack = pack.model_copy(update={"pins": pins})
+    fixed = edited(TOTAL, FIRST)
+    runs = [toy.run(pack), toy.run(pack, fixed, arm="pristine")]
+    runs[1].request = dataclasses.replace(runs[1].request, at="newest")
+    paths = [receipts.write(run, toy.root / "out", "toy", [], {}) for run in runs]
+    (alone, word), (beside, other) = affected(pack, paths).items()
+    assert beside == f"{alone} beside engine-2.0"
+    assert (word, other) == (Verdict.REPRODUCED_AND_FIXED, Verdict.FIXED_UPSTREAM)
+
+
 def test_releases_stand_in_their_order():
-    trees = ["0.9.0", "0.10.0", "0.10.0 + 02", "0.10.0.post1", "0.10.1", "027fa4aabac5", "d98e8a64ddf3"]
+    trees = ["0.9.0", "0.10.0", "0.10.0 + 02", "0.10.0 beside engine-2.0", "0.10.0.post1", "0.10.1", "027fa4aabac5", "d98e8a64ddf3"]
     assert sorted(sorted(trees), key=_place) == trees
