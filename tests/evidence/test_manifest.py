@@ -38,5 +38,14 @@ def test_a_tree_beside_other_needs_is_one_of_its_own(toy, monkeypatch):
 
 
 def test_releases_stand_in_their_order():
-    trees = ["0.9.0", "0.10.0", "0.10.0 + 02", "0.10.0 beside engine-2.0", "0.10.0.post1", "0.10.1", "027fa4aabac5", "d98e8a64ddf3"]
+    trees = [
+        "0.9.0",
+        "0.10.0",
+        "0.10.0 + 02",
+        "0.10.0 beside engine-2.0",
+        "0.10.0.post1",
+        "0.10.1",
+        "027fa4aabac5",
+        "d98e8a64ddf3",
+    ]
     assert sorted(sorted(trees), key=_place) == trees
