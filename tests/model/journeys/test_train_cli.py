@@ -39,7 +39,7 @@ def refused(run, code, *words):
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"path": "attention=flash"}, ["--path attention=flash", "mamba3, m2rnn"]),
+        ({"path": "attention=flash"}, ["--path attention=flash", f"KIND one of {', '.join(paths.KINDS)}"]),
         ({"path": "mamba3=tilelang_row"}, ["--path mamba3=tilelang_row", "tilelang_rows"]),
         ({"profile": "3"}, ["--profile 3", "fix: --profile FIRST:LAST"]),
         ({"profile": "3:2"}, ["--profile 3:2"]),
