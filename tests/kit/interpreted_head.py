@@ -5,22 +5,14 @@ for the path that makes gradients with the losses whether weight's is NaN where 
 where something is missing.
 """
 
+# ruff: noqa: E402 - what follows imports triton
+
 import json
 
+import interpreted
 import torch
 
-from model.patched import overlay
-from reproducers.base.errors import CannotTestHere
-from reproducers.probe.checks import CannotTest
-from reproducers.probe.lanes import triton
-from reproducers.upstream.store import Store
-
-try:
-    triton.interpret_triton()
-    overlay.activate(overlay.build(Store(), overlay.chosen("all"), "cpu"))
-except (CannotTest, CannotTestHere) as error:
-    print(error)
-    raise SystemExit(77) from None
+interpreted.begin(patched=True)
 
 import tiny
 from torch.nn.functional import cross_entropy

@@ -3,18 +3,14 @@
 Prints one JSON object: {case: {tensor: error relative to the largest entry}}; exits 77 where there is no interpreter.
 """
 
+# ruff: noqa: E402 - what follows imports triton
+
 import json
 
+import interpreted
 import torch
 
-from reproducers.probe.checks import CannotTest
-from reproducers.probe.lanes import triton
-
-try:
-    triton.interpret_triton()
-except CannotTest as error:
-    print(error.reason, error.remedy)
-    raise SystemExit(77) from None
+interpreted.begin()
 
 import m2rnn_cases
 

@@ -4,23 +4,15 @@ Prints one JSON list of relative errors of value, input's and weight's gradients
 takes and for those of the kernel for many; exits 77 where something is missing.
 """
 
+# ruff: noqa: E402 - what follows imports triton
+
 import json
 from types import SimpleNamespace
 
+import interpreted
 import torch
 
-from model.patched import overlay
-from reproducers.base.errors import CannotTestHere
-from reproducers.probe.checks import CannotTest
-from reproducers.probe.lanes import triton
-from reproducers.upstream.store import Store
-
-try:
-    triton.interpret_triton()
-    overlay.activate(overlay.build(Store(), overlay.chosen("all"), "cpu"))
-except (CannotTest, CannotTestHere) as error:
-    print(error)
-    raise SystemExit(77) from None
+interpreted.begin(patched=True)
 
 import tiny
 

@@ -4,18 +4,14 @@ Prints one JSON object: {case: [errors of y, dx and dweights relative to the lar
 no interpreter.
 """
 
+# ruff: noqa: E402 - what follows imports triton
+
 import json
 
+import interpreted
 import torch
 
-from reproducers.probe.checks import CannotTest
-from reproducers.probe.lanes import triton
-
-try:
-    triton.interpret_triton()
-except CannotTest as error:
-    print(error.reason, error.remedy)
-    raise SystemExit(77) from None
+interpreted.begin()
 
 import weighted_gelu_cases
 

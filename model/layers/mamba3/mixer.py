@@ -82,8 +82,8 @@ def build_mamba3(
     """A mixer of width ``hidden`` with upstream's initial values; projections and norms in ``dtype``, the rest fp32.
 
     ``path``, ``norm``: one of ``paths.KINDS["mamba3"]`` and of "bc_norm"; where the scan is torch's, so is mamba's own
-    norm. Raises ValueError if the dimensions do not fit, ImportError without
-    mamba-ssm, CannotTestHere if its kernels are wanted and cannot run.
+    norm. Raises ValueError if the dimensions do not fit, ImportError without mamba-ssm, CannotTestHere if its kernels
+    are wanted and cannot run.
     """
     device = torch.device(device) if device is not None else torch.get_default_device()
     if expand * hidden % headdim or expand * hidden // headdim % ngroups:
