@@ -38,7 +38,7 @@ def one_shape(path: str, rows: int, row: int | None, packs: set[int]) -> tuple[i
 
     None if it takes a packed stream, whose number of documents, a part of the shape, changes at every step.
     """
-    return (rows, row) if path == "tilelang_rows" and row is not None and 17 in packs else None
+    return (rows, row) if path in ("tilelang_rows", "blocks_rows") and row is not None and 17 in packs else None
 
 
 def compile_one(name: str, size: Size, fixed: tuple[int, int] | None) -> None:

@@ -142,7 +142,7 @@ def _compile(size: Size, path: str, rows: tuple[int, int | None], patches: str, 
 
     ``rows``: the rows of a micro-batch and their tokens.
     """
-    if not path.startswith("tilelang") or not size.count("mamba3"):
+    if not path.startswith(("tilelang", "blocks")) or not size.count("mamba3"):
         return
     shape = compile_mamba3.one_shape(path, *rows, {applied.pack.number for applied in stack.packs})
     if shape:

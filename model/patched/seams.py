@@ -338,7 +338,15 @@ MAMBA3_ROWS = Seam(
     sha256=MAMBA3_SHA256,
     reason="the dense kernels on rows of one length: the state is forgotten where a document begins",
     apply=rebound,
-    paths={"mamba3": ("torch_rows", "tilelang_rows")},
+    paths={"mamba3": ("torch_rows", "tilelang_rows", "blocks_rows")},
+)
+MAMBA3_BLOCKS = Seam(
+    "mamba3_blocks",
+    upstream="mamba_ssm.ops.tilelang.mamba3.mamba3_mimo:_Mamba3Function",
+    sha256="f1659b39c326f8c40a1094f9ba53c476d123a08d52a353c0012f63009e05fa7d",
+    reason="a backward pass that takes all chunks side by side: mamba-ssm's goes from chunk to chunk",
+    apply=rebound,
+    paths={"mamba3": ("blocks_rows",)},
 )
 ROUTER_STATE = Seam(
     "router_state",
@@ -365,5 +373,5 @@ LATE_CLIP = Seam(
 )
 SEAMS = (
     NO_PEFT, BARE_MAMBA, FINAL_NORM, HEAD, LINEAR_LOSS, INDEXER_ROWS, WEIGHTED_EXPERTS, APEX_WGRAD, MAMBA3_WGRAD,
-    MAMBA3_TORCH, MAMBA3_NORM, MAMBA3_ROWS, ROUTER_STATE, CHECKPOINT_QUEUE, LATE_CLIP,
+    MAMBA3_TORCH, MAMBA3_NORM, MAMBA3_ROWS, MAMBA3_BLOCKS, ROUTER_STATE, CHECKPOINT_QUEUE, LATE_CLIP,
 )  # fmt: skip

@@ -65,6 +65,18 @@ def _whole_chunks(size: Size, run: Run) -> str | None:
     )
 
 
+def _pairs_of_chunks(size: Size, run: Run) -> str | None:
+    m = size.mamba
+    sizes = {"rank": m.rank, "state": m.state, "head": m.head_dim, "chunk": m.chunk}
+    if odd := [f"{name} {n}" for name, n in sizes.items() if n & (n - 1)]:
+        return f"{', '.join(odd)}: no power of two"
+    if size.mamba_heads % 4 or m.chunk * m.rank < 16:
+        return f"{size.mamba_heads} heads, or {m.chunk * m.rank} rows of a chunk, are too few"
+    return (
+        f"rows of {run.row} tokens are no pairs of chunks of {m.chunk}" if run.row and run.row % (2 * m.chunk) else None
+    )
+
+
 def _experts_elsewhere(size: Size, run: Run) -> str | None:
     return None if run.expert_parallel > 1 else "nothing is sent to other ranks"
 
@@ -111,6 +123,7 @@ KINDS = {
         "Mamba-3",
         {
             "tilelang_rows": (_gpu, _bf16, _mimo, _rows, _whole_chunks),
+            "blocks_rows": (_gpu, _bf16, _mimo, _rows, _pairs_of_chunks),
             "tilelang": (_gpu, _bf16, _mimo),
             "triton": (_siso, _gpu),
             "torch": (),

@@ -56,6 +56,10 @@ class Mamba3Mixer(nn.Module):  # type: ignore[misc]
             self._check_fp32()
         if self.path.endswith("_rows"):
             assert self.row is not None
+            if self.path == "blocks_rows":
+                from model.layers.mamba3 import scan
+
+                return rows.run_rows(self.mamba, hidden, cu_seqlens, self.row, scan.by_blocks)
             return rows.run_rows(self.mamba, hidden, cu_seqlens, self.row)
         whole = len(cu_seqlens) == 2 and len(hidden) % self.mamba.chunk_size == 0
         out: Tensor = self.mamba(hidden.unsqueeze(0), cu_seqlens=None if whole else cu_seqlens)
@@ -91,7 +95,7 @@ def build_mamba3(
             f"Mamba-3: {expand} x {hidden} channels make no whole number of heads of {headdim} in {ngroups} groups"
         )
     module, plain = upstream.import_mamba3(), path.startswith("torch")
-    if path.startswith("tilelang") and (missing := upstream.kernels_missing(module, device)):
+    if not plain and path != "triton" and (missing := upstream.kernels_missing(module, device)):
         raise CannotTestHere(f"--path mamba3={path}: {missing}", "--path mamba3=torch")
     mamba = (upstream.torch_class(module.Mamba3) if plain else module.Mamba3)(
         hidden, d_state=d_state, expand=expand, headdim=headdim, ngroups=ngroups, rope_fraction=rope_fraction,

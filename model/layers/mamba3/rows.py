@@ -31,11 +31,20 @@ def resetting(kernel: Callable[..., Any], first: Tensor) -> Callable[..., Any]:
     return run
 
 
-def run_rows(mamba: nn.Module, hidden: Tensor, cu_seqlens: Tensor, length: int) -> Tensor:
-    """[T, h] of ``hidden`` [T, h]; T is a multiple of ``length`` and a document starts at each row's start."""
+def run_rows(
+    mamba: nn.Module,
+    hidden: Tensor,
+    cu_seqlens: Tensor,
+    length: int,
+    change: Callable[..., Any] = lambda kernel: kernel,
+) -> Tensor:
+    """[T, h] of ``hidden`` [T, h]; T is a multiple of ``length`` and a document starts at each row's start.
+
+    What computes the scan is ``change`` of the kernel that the module has.
+    """
     rows = hidden.shape[0] // length
     first = (documents.positions(cu_seqlens, hidden.shape[0]) == 0).view(rows, length)
     forward = type(mamba).forward
-    bound = seams.MAMBA3_ROWS(forward, {KERNEL: resetting(forward.__globals__[KERNEL], first)})
+    bound = seams.MAMBA3_ROWS(forward, {KERNEL: resetting(change(forward.__globals__[KERNEL]), first)})
     out: Tensor = bound(mamba, hidden.view(rows, length, -1))
     return out.reshape(hidden.shape)

@@ -80,18 +80,18 @@ def norms(kind):
     )
 
 
-def mamba_rows():
-    """The mixer on rows with decay resets against the packed one, both by TileLang's kernels; gradients too."""
+def mamba_rows(path):
+    """The mixer on rows with decay resets, by a path, against the packed one by TileLang's kernels; gradients too."""
     import tiny
 
-    from model.layers.mamba3 import rows as mamba3_rows
-    from model.layers.mamba3.mixer import build_mamba3
+    from model.layers.mamba3.mixer import Mamba3Mixer, build_mamba3
 
     bounds = torch.tensor(CUTS, dtype=torch.int32, device="cuda")
     torch.manual_seed(0)
     mixer = build_mamba3(512, ngroups=2, dtype=torch.bfloat16, device="cuda", path="tilelang")
     hidden, found = random(CUTS[-1], 512), []
-    for run in (lambda x: mixer(x, bounds), lambda x: mamba3_rows.run_rows(mixer.mamba, x, bounds, ROW)):
+    on_rows = Mamba3Mixer(mixer.mamba, path, ROW)
+    for run in (lambda x: mixer(x, bounds), lambda x: on_rows(x, bounds)):
         leaf = hidden.clone().requires_grad_()
         out = run(leaf)
         found.append(
@@ -192,5 +192,6 @@ def test_the_norms_of_b_and_c(gpu, kind):
     assert max(gpu.call(norms, kind)) < HALF
 
 
-def test_mamba_on_rows_is_mamba_on_the_packed_stream(gpu):
-    assert max(gpu.call(mamba_rows)) < 6e-2  # sums over a document of terms of both signs, as in test_mamba3_gpu
+@pytest.mark.parametrize("path", ["tilelang_rows", "blocks_rows"])
+def test_mamba_on_rows_is_mamba_on_the_packed_stream(gpu, path):
+    assert max(gpu.call(mamba_rows, path)) < 6e-2  # sums over a document of terms of both signs, as in test_mamba3_gpu

@@ -17,6 +17,7 @@ from reproducers.upstream.store import Tree
     ("path", "packs", "shape"),
     [
         ("tilelang_rows", {5, 16, 17}, (4, 4096)),
+        ("blocks_rows", {5, 16, 17}, (4, 4096)),
         ("tilelang_rows", {5, 16}, None),  # pack 17 left out
         ("tilelang", {5, 16, 17}, None),  # a packed stream
     ],

@@ -97,6 +97,10 @@ def applied():
     for name, change in (("mamba3_torch", seams.MAMBA3_TORCH), ("mamba3_rows", seams.MAMBA3_ROWS)):
         bound = change(mamba3.Mamba3.forward, {mamba3_upstream.KERNEL: kernel})
         found[name] = bound.__globals__[mamba3_upstream.KERNEL] is kernel is not mamba3.mamba3_mimo_combined
+    scope = {"torch": torch, "mamba_mimo_bwd_combined": None}  # its module imports TileLang
+    exec("from __future__ import annotations\n" + seams.source(seams.MAMBA3_BLOCKS.upstream, sys.path), scope)
+    bound = seams.MAMBA3_BLOCKS(scope["_Mamba3Function"].backward, {"mamba_mimo_bwd_combined": print})
+    found["mamba3_blocks"] = bound.__globals__["mamba_mimo_bwd_combined"] is print
     whole = dsa.FusedDSAIndexerLoss
     with seams.INDEXER_ROWS(lambda loss: (loss, "rows")):
         inside = dsa.FusedDSAIndexerLoss

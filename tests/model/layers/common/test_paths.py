@@ -102,6 +102,7 @@ def test_some_path_of_each_kind_needs_nothing(kind):
         ("mamba3", "tilelang", {}),
         ("mamba3", "torch_rows", {}),
         ("mamba3", "tilelang_rows", {**ON_GPU, "row": 4097}),
+        ("mamba3", "blocks_rows", {**ON_GPU, "row": 4096 + 16}),
         ("m2rnn", "triton", {}),
         ("mla", "flash", {}),
         ("indexer", "rows", ON_GPU),
