@@ -16,4 +16,8 @@ TYPES = {"cu": "*i32", "order": "*i32", "documents": "i32", "tokens": "i32"}
 half = sys.argv[1] == "16"
 types = TYPES | dict.fromkeys(("q", "k", "v", "w", "dy"), "*bf16" if half else "*fp32")
 each = (kernels.m2rnn_forward, kernels.m2rnn_backward)
-print(json.dumps({kernel.__name__: resources(kernel, types, {**SIZES, "HALF": half}, 1) for kernel in each}))
+print(
+    json.dumps(
+        {kernel.__name__: resources(kernel, types, {**SIZES, "HALF": half}, {"num_warps": 1}) for kernel in each}
+    )
+)

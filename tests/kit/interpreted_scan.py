@@ -4,20 +4,16 @@ Prints one JSON list of {gradient: relative error}, for rows with documents and 
 where something is missing.
 """
 
+# ruff: noqa: E402 - what follows imports triton
+
 import json
 import math
 
+import interpreted
 import torch
 from torch import Tensor
 
-from reproducers.probe.checks import CannotTest
-from reproducers.probe.lanes import triton
-
-try:
-    triton.interpret_triton()
-except CannotTest as error:
-    print(error)
-    raise SystemExit(77) from None
+interpreted.begin()
 
 import tiny
 

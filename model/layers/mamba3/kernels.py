@@ -9,8 +9,8 @@ a the running sum of log decays in the block, i and j tokens, S [N, P] the state
 other but S and the gradient of S', so that they are computed side by side, a program each.
 
 Arguments: q, k [B, S, R, G, N]; turned [B, S, R, H, N] likewise, rotated; x, z, above [B, S, H, P]; v and the gradient
-dy of y [B, S, R, H, P]; bias [H, R, N], up, gate, down [H, R, P], skip [H] fp32; a, own, later [B, H, S] fp32; cos, sin
-[B, S, H, A] fp32; states, slopes (gradients of states) [B, S / (2 T), H, N, P] as q, one for a pair of blocks.
+dy of y [B, S, R, H, P]; biases [H, R, N], up, gate, down [H, R, P], skip [H] fp32; a, own, later [B, H, S] fp32; cos,
+sin [B, S, H, A] fp32; states, slopes (gradients of states) [B, S / (2 T), H, N, P] as q, one for a pair of blocks.
 Component n turns with n + N / 2 by angle n < A.
 """
 
@@ -21,184 +21,108 @@ import triton.language as tl
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _halves(x: tl.tensor, at: tl.tensor, there: tl.tensor, N: tl.constexpr) -> tl.tensor:
-    """What lies at ``at`` and half a row further, fp32; 0 where nothing is ``there``."""
-    low, high = tl.load(x + at, mask=there, other=0.0), tl.load(x + at + N // 2, mask=there, other=0.0)
-    return low.to(tl.float32), high.to(tl.float32)
+def _turned(
+    x: tl.tensor, bias: tl.tensor, cos: tl.tensor, sin: tl.tensor, token: tl.tensor, head: tl.tensor,
+    H: tl.constexpr, G: tl.constexpr, R: tl.constexpr, M: tl.constexpr, N: tl.constexpr, A: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """Both halves [M, N / 2] of q or k of M rows (tokens by ranks) from a token on, rotated, as x."""
+    row, half = tl.arange(0, M)[:, None], tl.arange(0, N // 2)[None, :]
+    at = x + (token * R * G + head // (H // G)) * N
+    away = row * (G * N) + half
+    table = bias + head * R * N + row % R * N + half
+    low = tl.load(at + away).to(tl.float32) + tl.load(table)
+    high = tl.load(at + N // 2 + away).to(tl.float32) + tl.load(table + N // 2)
+    angle = (token * H + head) * A + row // R * (H * A) + half
+    c, s = tl.load(cos + angle, mask=half < A, other=1.0), tl.load(sin + angle, mask=half < A, other=0.0)
+    dtype = x.dtype.element_ty
+    return (c * low - s * high).to(dtype), (s * low + c * high).to(dtype)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def mimo_rotate(
-    x: tl.tensor, bias: tl.tensor, cos: tl.tensor, sin: tl.tensor, turned: tl.tensor,
-    H: tl.constexpr, G: tl.constexpr, R: tl.constexpr, N: tl.constexpr, A: tl.constexpr, TOKENS: tl.constexpr,
-    COLUMNS: tl.constexpr, HEADS: tl.constexpr,
-) -> None:  # fmt: skip
-    """turned [B, S, R, H, N] of x [B, S, R, G, N]: COLUMNS of one rank of one group's heads, TOKENS tokens.
-
-    HEADS is the number of a group's heads, rounded up to a power of two. One warp a program, since several would wait
-    for each other's sums; many programs hide the memory.
-    """
-    group, rank = tl.program_id(0) // (N // 2 // COLUMNS), tl.program_id(1)
-    half = tl.program_id(0) % (N // 2 // COLUMNS) * COLUMNS + tl.arange(0, COLUMNS)
-    heads = group * (H // G) + tl.arange(0, HEADS)
-    there = (tl.arange(0, HEADS) < H // G)[:, None] & (half < N)[None, :]
-    low_bias, high_bias = _halves(bias, (heads[:, None] * R + rank) * N + half[None, :], there, N)
-    for step in range(TOKENS):
-        token = tl.program_id(2).to(tl.int64) * TOKENS + step
-        low, high = _halves(x, ((token * R + rank) * G + group) * N + half, half < N, N)
-        low, high = low[None, :] + low_bias, high[None, :] + high_bias
-        at = turned + ((token * R + rank) * H + heads[:, None]) * N + half[None, :]
-        if tl.program_id(0) % (N // 2 // COLUMNS) * COLUMNS < A:
-            angle = (token * H + heads[:, None]) * A + half[None, :]
-            c, s = tl.load(cos + angle, mask=there, other=1.0), tl.load(sin + angle, mask=there, other=0.0)
-            low, high = c * low - s * high, s * low + c * high
-        tl.store(at, low.to(turned.dtype.element_ty), mask=there)
-        tl.store(at + N // 2, high.to(turned.dtype.element_ty), mask=there)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def mimo_fold(
-    x: tl.tensor, bias: tl.tensor, cos: tl.tensor, sin: tl.tensor, d_turned: tl.tensor, d_x: tl.tensor,
-    d_bias: tl.tensor, d_angle: tl.tensor,
-    H: tl.constexpr, G: tl.constexpr, R: tl.constexpr, N: tl.constexpr, A: tl.constexpr, TOKENS: tl.constexpr,
-    COLUMNS: tl.constexpr, HEADS: tl.constexpr,
-) -> None:  # fmt: skip
-    """From d_turned [B, S, R, H, N]: d_x [B, S, R, G, N], parts of d_bias [B S / TOKENS, H, R, N], each rank's part of
-    d_angle [R, B, S, H, A]; programs as those of ``mimo_rotate``.
-
-    The gradient of an angle is the cross product of what turns and its gradient, which rotation does not change.
-    """
-    group, rank = tl.program_id(0) // (N // 2 // COLUMNS), tl.program_id(1)
-    half = tl.program_id(0) % (N // 2 // COLUMNS) * COLUMNS + tl.arange(0, COLUMNS)
-    heads = group * (H // G) + tl.arange(0, HEADS)
-    there = (tl.arange(0, HEADS) < H // G)[:, None] & (half < N)[None, :]
-    biases = (heads[:, None] * R + rank) * N + half[None, :]
-    low_bias, high_bias = _halves(bias, biases, there, N)
-    low_sum, high_sum = tl.zeros_like(low_bias), tl.zeros_like(low_bias)
-    for step in range(TOKENS):
-        token = tl.program_id(2).to(tl.int64) * TOKENS + step
-        first, second = _halves(d_turned, ((token * R + rank) * H + heads[:, None]) * N + half[None, :], there, N)
-        at = ((token * R + rank) * G + group) * N + half
-        if tl.program_id(0) % (N // 2 // COLUMNS) * COLUMNS < A:
-            angle = (token * H + heads[:, None]) * A + half[None, :]
-            c, s = tl.load(cos + angle, mask=there, other=1.0), tl.load(sin + angle, mask=there, other=0.0)
-            first, second = c * first + s * second, c * second - s * first
-            low, high = _halves(x, at, half < N, N)
-            crossed = second * (low[None, :] + low_bias) - first * (high[None, :] + high_bias)
-            places = rank.to(tl.int64) * tl.num_programs(2) * TOKENS * H * A
-            tl.store(d_angle + places + angle, crossed, mask=there)
-        low_sum += first
-        high_sum += second
-        tl.store(d_x + at, tl.sum(first, axis=0).to(d_x.dtype.element_ty))
-        tl.store(d_x + at + N // 2, tl.sum(second, axis=0).to(d_x.dtype.element_ty))
-    part = d_bias + tl.program_id(2).to(tl.int64) * H * R * N + biases
-    tl.store(part, low_sum, mask=there)
-    tl.store(part + N // 2, high_sum, mask=there)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _narrow(x: tl.tensor, token: tl.tensor, head: tl.tensor, H: tl.constexpr, P: tl.constexpr) -> tl.tensor:
-    """A token's x of some heads, [heads, P] fp32."""
-    return tl.load(x + (token * H + head[:, None]) * P + tl.arange(0, P)[None, :]).to(tl.float32)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def mimo_expand(
-    x: tl.tensor, z: tl.tensor, above: tl.tensor, up: tl.tensor, gate: tl.tensor, down: tl.tensor,
-    v: tl.tensor, dy: tl.tensor,
-    H: tl.constexpr, R: tl.constexpr, P: tl.constexpr, TOKENS: tl.constexpr, HEADS: tl.constexpr,
-) -> None:  # fmt: skip
-    """v and the gradient of y, [B, S, R, H, P], of TOKENS tokens and HEADS heads."""
-    head = tl.program_id(0) * HEADS + tl.arange(0, HEADS)
-    for step in range(TOKENS):
-        token = tl.program_id(1).to(tl.int64) * TOKENS + step
-        x_t, z_t = _narrow(x, token, head, H, P), _narrow(z, token, head, H, P)
-        above_t = _narrow(above, token, head, H, P)
-        for rank in tl.static_range(R):
-            table = (head[:, None] * R + rank) * P + tl.arange(0, P)[None, :]
-            g = z_t * tl.load(gate + table)
-            grad = above_t * tl.load(down + table) * g / (1 + tl.exp(-g))
-            at = ((token * R + rank) * H + head[:, None]) * P + tl.arange(0, P)[None, :]
-            tl.store(v + at, (x_t * tl.load(up + table)).to(v.dtype.element_ty))
-            tl.store(dy + at, grad.to(dy.dtype.element_ty))
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def mimo_gates(
-    x: tl.tensor, z: tl.tensor, above: tl.tensor, up: tl.tensor, gate: tl.tensor, down: tl.tensor, skip: tl.tensor,
-    y: tl.tensor, dv: tl.tensor, d_x: tl.tensor, d_z: tl.tensor, d_up: tl.tensor, d_gate: tl.tensor,
-    d_down: tl.tensor, d_skip: tl.tensor,
-    H: tl.constexpr, R: tl.constexpr, P: tl.constexpr, TOKENS: tl.constexpr, HEADS: tl.constexpr,
-) -> None:  # fmt: skip
-    """From y and dv [B, S, R, H, P] without what skips: d_x, d_z [B, S, H, P]; parts of each program's tokens, fp32,
-    d_up, d_gate, d_down [B S / TOKENS, H, R, P], d_skip [B S / TOKENS, H].
-    """
-    head, ranks = tl.program_id(0) * HEADS + tl.arange(0, HEADS), tl.arange(0, R)
-    cols = tl.arange(0, P)[None, None, :]
-    table = (head[:, None, None] * R + ranks[None, :, None]) * P + cols
-    up_h, gate_h, down_h = tl.load(up + table), tl.load(gate + table), tl.load(down + table)
-    skipped = tl.load(skip + head)[:, None, None]
-    up_sum, gate_sum, down_sum = tl.zeros_like(up_h), tl.zeros_like(up_h), tl.zeros_like(up_h)
-    skip_sum = tl.zeros([HEADS, R], tl.float32)
-    for step in range(TOKENS):
-        token = tl.program_id(1).to(tl.int64) * TOKENS + step
-        x_t, z_t = _narrow(x, token, head, H, P)[:, None, :], _narrow(z, token, head, H, P)[:, None, :]
-        above_t = _narrow(above, token, head, H, P)[:, None, :]
-        at = ((token * R + ranks[None, :, None]) * H + head[:, None, None]) * P + cols
-        v_t, g = x_t * up_h, z_t * gate_h
-        s = 1 / (1 + tl.exp(-g))
-        grad = above_t * down_h * g * s
-        skip_sum += tl.sum(grad * v_t, axis=2)
-        y_t = tl.load(y + at).to(tl.float32) + skipped * v_t
-        dv_t = tl.load(dv + at).to(tl.float32) + skipped * grad
-        up_sum += dv_t * x_t
-        down_sum += above_t * y_t * g * s
-        d_g = above_t * down_h * y_t * s * (1 + g * (1 - s))
-        gate_sum += d_g * z_t
-        to = (token * H + head[:, None]) * P + tl.arange(0, P)[None, :]
-        tl.store(d_x + to, tl.sum(dv_t * up_h, axis=1).to(d_x.dtype.element_ty))
-        tl.store(d_z + to, tl.sum(d_g * gate_h, axis=1).to(d_z.dtype.element_ty))
-    part = tl.program_id(1).to(tl.int64) * H
-    tl.store(d_up + part * R * P + table, up_sum)
-    tl.store(d_gate + part * R * P + table, gate_sum)
-    tl.store(d_down + part * R * P + table, down_sum)
-    tl.store(d_skip + part + head, tl.sum(skip_sum, axis=1))
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _rows(
-    x: tl.tensor, first: tl.tensor, head: tl.tensor, H: tl.constexpr, M: tl.constexpr, N: tl.constexpr
+def _tall(
+    x: tl.tensor, token: tl.tensor, head: tl.tensor, H: tl.constexpr, R: tl.constexpr, M: tl.constexpr, P: tl.constexpr
 ) -> tl.tensor:
-    """[M, N] of one head of x [B, S, R, H, N] from its row ``first`` on."""
-    return tl.load(x + (first * H + head) * N + tl.arange(0, M)[:, None] * (H * N) + tl.arange(0, N)[None, :])
+    """x [B, S, H, P] of one head from a token on, each token's R times: [M, P] fp32."""
+    at = x + (token * H + head) * P
+    return tl.load(at + tl.arange(0, M)[:, None] // R * (H * P) + tl.arange(0, P)[None, :]).to(tl.float32)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _table(x: tl.tensor, head: tl.tensor, R: tl.constexpr, M: tl.constexpr, P: tl.constexpr) -> tl.tensor:
+    """One head of a table [H, R, P], for each token again: [M, P]."""
+    return tl.load(x + head * R * P + tl.arange(0, M)[:, None] % R * P + tl.arange(0, P)[None, :])
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _values(
+    x: tl.tensor, up: tl.tensor, token: tl.tensor, head: tl.tensor,
+    H: tl.constexpr, R: tl.constexpr, M: tl.constexpr, P: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """v [M, P], as x."""
+    return (_tall(x, token, head, H, R, M, P) * _table(up, head, R, M, P)).to(x.dtype.element_ty)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _grads(
+    z: tl.tensor, above: tl.tensor, gate: tl.tensor, down: tl.tensor, token: tl.tensor, head: tl.tensor,
+    H: tl.constexpr, R: tl.constexpr, M: tl.constexpr, P: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """The gradient of y [M, P], as z."""
+    g = _tall(z, token, head, H, R, M, P) * _table(gate, head, R, M, P)
+    grad = _tall(above, token, head, H, R, M, P) * _table(down, head, R, M, P) * g / (1 + tl.exp(-g))
+    return grad.to(z.dtype.element_ty)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _put(x: tl.tensor, value: tl.tensor, stride: tl.constexpr, M: tl.constexpr, N: tl.constexpr) -> None:
+    tl.store(x + (tl.arange(0, M)[:, None] * stride + tl.arange(0, N)[None, :]), value.to(x.dtype.element_ty))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def mimo_states(
-    turned_q: tl.tensor, turned_k: tl.tensor, v: tl.tensor, dy: tl.tensor, a: tl.tensor, later: tl.tensor,
+    q: tl.tensor, k: tl.tensor, q_bias: tl.tensor, k_bias: tl.tensor, cos: tl.tensor, sin: tl.tensor,
+    x: tl.tensor, z: tl.tensor, above: tl.tensor, up: tl.tensor, gate: tl.tensor, down: tl.tensor,
+    a: tl.tensor, later: tl.tensor, turned_q: tl.tensor, turned_k: tl.tensor, v: tl.tensor, dy: tl.tensor,
     states: tl.tensor, slopes: tl.tensor,
-    S: tl.constexpr, H: tl.constexpr, R: tl.constexpr, N: tl.constexpr, P: tl.constexpr, T: tl.constexpr,
+    S: tl.constexpr, H: tl.constexpr, G: tl.constexpr, R: tl.constexpr, N: tl.constexpr, P: tl.constexpr,
+    A: tl.constexpr, T: tl.constexpr,
 ) -> None:  # fmt: skip
-    """What two blocks add to the state after them, or (odd programs of axis 2) to the gradient of that before them."""
-    M: tl.constexpr = 2 * T * R
+    """k rotated, v and what two blocks add to the state after them, or (odd programs of axis 2) q rotated, the gradient
+    of y and what they add to the gradient of the state before them.
+    """
+    M: tl.constexpr = T * R
+    L: tl.constexpr = N // 2
     head, pair, line = tl.program_id(0), tl.program_id(1), tl.program_id(2) // 2
     token, heads = (line * S + pair * 2 * T).to(tl.int64), (line * H + head).to(tl.int64) * S + pair * 2 * T
-    at = ((line * (S // (2 * T)) + pair) * H + head).to(tl.int64) * N * P
-    at += tl.arange(0, N)[:, None] * P + tl.arange(0, P)[None, :]
+    forward = tl.program_id(2) % 2 == 0
     row = tl.arange(0, M) // R
-    a_m = tl.load(a + heads + row)
     first_last, last = tl.load(a + heads + T - 1), tl.load(a + heads + 2 * T - 1)
     dtype = states.dtype.element_ty
-    if tl.program_id(2) % 2 == 0:
-        weight = tl.exp(tl.where(row < T, first_last - a_m + last, last - a_m)) * tl.load(later + heads + row)
-        given = (_rows(v, token * R, head, H, M, P) * weight[:, None]).to(dtype)
-        total = tl.dot(tl.trans(_rows(turned_k, token * R, head, H, M, N)), given, input_precision="ieee")
-        tl.store(states + at, total.to(dtype))
-    else:
-        weight = tl.exp(tl.where(row < T, a_m, first_last + a_m))
-        given = (_rows(dy, token * R, head, H, M, P) * weight[:, None]).to(dtype)
-        total = tl.dot(tl.trans(_rows(turned_q, token * R, head, H, M, N)), given, input_precision="ieee")
-        tl.store(slopes + at, total.to(dtype))
+    low_sum, high_sum = tl.zeros([L, P], tl.float32), tl.zeros([L, P], tl.float32)
+    for one in range(2):
+        at, here = token + one * T, heads + one * T
+        a_m = tl.load(a + here + row)
+        if forward:
+            low, high = _turned(k, k_bias, cos, sin, at, head, H, G, R, M, N, A)
+            weight = tl.exp(tl.where(one == 0, first_last + last, last) - a_m) * tl.load(later + here + row)
+            given = _values(x, up, at, head, H, R, M, P)
+            wide, narrow = turned_k, v
+        else:
+            low, high = _turned(q, q_bias, cos, sin, at, head, H, G, R, M, N, A)
+            weight = tl.exp(tl.where(one == 0, 0.0, first_last) + a_m)
+            given = _grads(z, above, gate, down, at, head, H, R, M, P)
+            wide, narrow = turned_q, dy
+        wide += (at * R * H + head) * N
+        _put(wide, low, H * N, M, L)
+        _put(wide + L, high, H * N, M, L)
+        _put(narrow + (at * R * H + head) * P, given, H * P, M, P)
+        given = (given * weight[:, None]).to(dtype)
+        low_sum = tl.dot(tl.trans(low), given, low_sum, input_precision="ieee")
+        high_sum = tl.dot(tl.trans(high), given, high_sum, input_precision="ieee")
+    place = ((line * (S // (2 * T)) + pair) * H + head).to(tl.int64) * N * P
+    to = (states if forward else slopes) + place
+    _put(to, low_sum, P, L, P)
+    _put(to + L * P, high_sum, P, L, P)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -240,6 +164,14 @@ def mimo_carry(
             tl.store(slopes + place, entering.to(slopes.dtype.element_ty))
         else:
             tl.store(states + place, entering.to(states.dtype.element_ty))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _rows(
+    x: tl.tensor, first: tl.tensor, head: tl.tensor, H: tl.constexpr, M: tl.constexpr, N: tl.constexpr
+) -> tl.tensor:
+    """[M, N] of one head of x [B, S, R, H, N] from its row ``first`` on."""
+    return tl.load(x + (first * H + head) * N + tl.arange(0, M)[:, None] * (H * N) + tl.arange(0, N)[None, :])
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -324,3 +256,99 @@ def mimo_backward(
     tl.store(d_turned_q + wide, tl.dot(pairs, k, grad, input_precision="ieee").to(dtype))
     grad = tl.dot((v_m * (left * later_m)[:, None]).to(dtype), tl.trans(slope), input_precision="ieee")
     tl.store(d_turned_k + wide, tl.dot(tl.trans(pairs), q, grad, input_precision="ieee").to(dtype))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _narrow(x: tl.tensor, token: tl.tensor, head: tl.tensor, H: tl.constexpr, P: tl.constexpr) -> tl.tensor:
+    """A token's x of some heads, [heads, P] fp32."""
+    return tl.load(x + (token * H + head[:, None]) * P + tl.arange(0, P)[None, :]).to(tl.float32)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def mimo_gates(
+    x: tl.tensor, z: tl.tensor, above: tl.tensor, up: tl.tensor, gate: tl.tensor, down: tl.tensor, skip: tl.tensor,
+    y: tl.tensor, dv: tl.tensor, d_x: tl.tensor, d_z: tl.tensor, d_up: tl.tensor, d_gate: tl.tensor,
+    d_down: tl.tensor, d_skip: tl.tensor,
+    H: tl.constexpr, R: tl.constexpr, P: tl.constexpr, TOKENS: tl.constexpr, HEADS: tl.constexpr, STAGES: tl.constexpr,
+) -> None:  # fmt: skip
+    """From y and dv [B, S, R, H, P] without what skips: d_x, d_z [B, S, H, P]; parts of each program's tokens, fp32,
+    d_up, d_gate, d_down [B S / TOKENS, H, R, P], d_skip [B S / TOKENS, H].
+    """
+    head, ranks = tl.program_id(0) * HEADS + tl.arange(0, HEADS), tl.arange(0, R)
+    cols = tl.arange(0, P)[None, None, :]
+    table = (head[:, None, None] * R + ranks[None, :, None]) * P + cols
+    up_h, gate_h, down_h = tl.load(up + table), tl.load(gate + table), tl.load(down + table)
+    skipped = tl.load(skip + head)[:, None, None]
+    up_sum, gate_sum, down_sum = tl.zeros_like(up_h), tl.zeros_like(up_h), tl.zeros_like(up_h)
+    skip_sum = tl.zeros([HEADS, R], tl.float32)
+    for step in tl.range(TOKENS, num_stages=STAGES):
+        token = tl.program_id(1).to(tl.int64) * TOKENS + step
+        x_t, z_t = _narrow(x, token, head, H, P)[:, None, :], _narrow(z, token, head, H, P)[:, None, :]
+        above_t = _narrow(above, token, head, H, P)[:, None, :]
+        at = ((token * R + ranks[None, :, None]) * H + head[:, None, None]) * P + cols
+        v_t, g = x_t * up_h, z_t * gate_h
+        s = 1 / (1 + tl.exp(-g))
+        grad = above_t * down_h * g * s
+        skip_sum += tl.sum(grad * v_t, axis=2)
+        y_t = tl.load(y + at).to(tl.float32) + skipped * v_t
+        dv_t = tl.load(dv + at).to(tl.float32) + skipped * grad
+        up_sum += dv_t * x_t
+        down_sum += above_t * y_t * g * s
+        d_g = above_t * down_h * y_t * s * (1 + g * (1 - s))
+        gate_sum += d_g * z_t
+        to = (token * H + head[:, None]) * P + tl.arange(0, P)[None, :]
+        tl.store(d_x + to, tl.sum(dv_t * up_h, axis=1).to(d_x.dtype.element_ty))
+        tl.store(d_z + to, tl.sum(d_g * gate_h, axis=1).to(d_z.dtype.element_ty))
+    part = tl.program_id(1).to(tl.int64) * H
+    tl.store(d_up + part * R * P + table, up_sum)
+    tl.store(d_gate + part * R * P + table, gate_sum)
+    tl.store(d_down + part * R * P + table, down_sum)
+    tl.store(d_skip + part + head, tl.sum(skip_sum, axis=1))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _halves(x: tl.tensor, at: tl.tensor, there: tl.tensor, N: tl.constexpr) -> tl.tensor:
+    """What lies at ``at`` and half a row further, fp32; 0 where nothing is ``there``."""
+    low, high = tl.load(x + at, mask=there, other=0.0), tl.load(x + at + N // 2, mask=there, other=0.0)
+    return low.to(tl.float32), high.to(tl.float32)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def mimo_fold(
+    x: tl.tensor, bias: tl.tensor, cos: tl.tensor, sin: tl.tensor, d_turned: tl.tensor, d_x: tl.tensor,
+    d_bias: tl.tensor, d_angle: tl.tensor,
+    H: tl.constexpr, G: tl.constexpr, R: tl.constexpr, N: tl.constexpr, A: tl.constexpr, TOKENS: tl.constexpr,
+    COLUMNS: tl.constexpr, HEADS: tl.constexpr, STAGES: tl.constexpr,
+) -> None:  # fmt: skip
+    """Of d_turned [B, S, R, H, N]: d_x [B, S, R, G, N], d_angle [B, S, H, A], parts of d_bias [B S / TOKENS, H, R, N].
+
+    A program takes COLUMNS of each half of one group's heads (HEADS: their number, rounded up to a power of two), and
+    TOKENS tokens. One warp a program, since several would wait for each other's sums. The gradient of an angle is the
+    cross product of what turns and its gradient, which rotation does not change.
+    """
+    group = tl.program_id(0) // (N // 2 // COLUMNS)
+    half = tl.program_id(0) % (N // 2 // COLUMNS) * COLUMNS + tl.arange(0, COLUMNS)[None, None, :]
+    heads, rank = group * (H // G) + tl.arange(0, HEADS)[None, :, None], tl.arange(0, R)[:, None, None]
+    there = (tl.arange(0, HEADS) < H // G)[None, :, None] & (half < N)
+    turns = there & (half < A)
+    biases = (heads * R + rank) * N + half
+    low_bias, high_bias = _halves(bias, biases, there, N)
+    low_sum, high_sum = tl.zeros_like(low_bias), tl.zeros_like(low_bias)
+    for step in tl.range(TOKENS, num_stages=STAGES):
+        token = tl.program_id(1).to(tl.int64) * TOKENS + step
+        first, second = _halves(d_turned, token * R * H * N + (rank * H + heads) * N + half, there, N)
+        at = token * R * G * N + (rank * G + group) * N + half
+        if tl.program_id(0) % (N // 2 // COLUMNS) * COLUMNS < A:
+            angle = token * H * A + heads * A + half
+            c, s = tl.load(cos + angle, mask=turns, other=1.0), tl.load(sin + angle, mask=turns, other=0.0)
+            first, second = c * first + s * second, c * second - s * first
+            low, high = _halves(x, at, half < N, N)
+            crossed = second * (low + low_bias) - first * (high + high_bias)
+            tl.store(d_angle + angle, tl.sum(crossed, axis=0, keep_dims=True), mask=turns)
+        low_sum += first
+        high_sum += second
+        tl.store(d_x + at, tl.sum(first, axis=1, keep_dims=True).to(d_x.dtype.element_ty))
+        tl.store(d_x + at + N // 2, tl.sum(second, axis=1, keep_dims=True).to(d_x.dtype.element_ty))
+    part = d_bias + tl.program_id(1).to(tl.int64) * H * R * N + biases
+    tl.store(part, low_sum, mask=there)
+    tl.store(part + N // 2, high_sum, mask=there)
