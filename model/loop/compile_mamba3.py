@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -28,17 +28,28 @@ from reproducers.upstream.store import Store
 
 MODULE = "mamba_ssm.ops.tilelang.mamba3.mamba3_mimo_"
 FACTORIES = {"fwd": "mamba_mimo_fwd", "bwd_fwd": "mamba_mimo_bwd_fwd", "bwd_bwd": "mamba_mimo_bwd_bwd"}
-KERNELS = [f"{kernel}{end}" for end in ("_varlen", "") for kernel in FACTORIES]
+KERNELS = tuple(f"{kernel}{end}" for end in ("_varlen", "") for kernel in FACTORIES)
 SPECIALIZE = "MAMBA3_MIMO_SPECIALIZE"  # pack 17's switch: how many shapes get kernels of their own
 app = typer.Typer(add_completion=False)
 
 
-def one_shape(path: str, rows: int, row: int | None, packs: set[int]) -> tuple[int, int] | None:
-    """(rows, tokens of a row) if the mixer takes the stream as rows and pack 17 makes kernels for their shape.
+class Kernels(NamedTuple):
+    """Names of kernels and, if they are made for rows of one shape, the number of rows and of a row's tokens."""
 
-    None if it takes a packed stream, whose number of documents, a part of the shape, changes at every step.
+    names: tuple[str, ...]
+    fixed: tuple[int, int] | None = None
+
+
+def wanted(path: str, rows: int, row: int | None, packs: set[int]) -> Kernels:
+    """The kernels that a path of the mixer takes, of rows of one shape where pack 17 makes them for it.
+
+    A packed stream has no such shape: its number of documents, a part of it, changes at every step.
     """
-    return (rows, row) if path in ("tilelang_rows", "blocks_rows") and row is not None and 17 in packs else None
+    on_rows = path in ("tilelang_rows", "blocks_rows")
+    fixed = (rows, row) if on_rows and row is not None and 17 in packs else None
+    if path == "blocks_rows":
+        return Kernels(("fwd",), fixed)
+    return Kernels(tuple(FACTORIES) if fixed else KERNELS, fixed)
 
 
 def compile_one(name: str, size: Size, fixed: tuple[int, int] | None) -> None:
@@ -62,7 +73,7 @@ def compile_one(name: str, size: Size, fixed: tuple[int, int] | None) -> None:
     factory(*shape, m.state, m.head_dim, m.rank, True, True, True, **static)
 
 
-def marker(size: Size, fixed: tuple[int, int] | None, stack: Overlay) -> Path:
+def marker(size: Size, kernels: Kernels, stack: Overlay) -> Path:
     """The file among TileLang's kernels that marks these as compiled; emptying the cache removes it too.
 
     Without it each start would look every kernel up in a process of its own, some 20 s with its imports.
@@ -70,29 +81,34 @@ def marker(size: Size, fixed: tuple[int, int] | None, stack: Overlay) -> Path:
     import torch
 
     made_of = [stack.trees["mamba-ssm"].digest, *(tree.digest for tree in stack.needs), size.mamba.model_dump_json()]
-    made_of += [str(size.mamba_heads), repr(fixed), torch.__version__, repr(torch.cuda.get_device_capability())]
+    made_of += [
+        str(size.mamba_heads),
+        repr(tuple(kernels)),
+        torch.__version__,
+        repr(torch.cuda.get_device_capability()),
+    ]
     cache = Path(os.environ.get("TILELANG_CACHE_DIR") or Path.home() / ".tilelang" / "cache")
     return cache / f"nam56r-{hashlib.sha256(chr(10).join(made_of).encode()).hexdigest()[:32]}.compiled"
 
 
-def compile_once(size: Size, patches: str, fixed: tuple[int, int] | None, stack: Overlay) -> None:
+def compile_once(size: Size, patches: str, kernels: Kernels, stack: Overlay) -> None:
     """Call ``compile_all``, unless it has run for the same code, shapes and kind of GPU."""
-    done = marker(size, fixed, stack)
+    done = marker(size, kernels, stack)
     if not done.exists():
-        compile_all(size, patches, fixed, stack.stack)
+        compile_all(size, patches, kernels, stack.stack)
         write_atomic(done, b"")
 
 
-def compile_all(size: Size, patches: str, fixed: tuple[int, int] | None = None, stack: Stack | None = None) -> None:
+def compile_all(size: Size, patches: str, kernels: Kernels, stack: Stack | None = None) -> None:
     """Compile all kernels at once, a process each. Raises PatchlaneError with the end of the compiler's output."""
     command = [sys.executable, "-m", "model.loop.compile_mamba3", size.name, "--patches", patches]
     command += ["--stack", stack.name] if stack else []
-    command += ["--rows", str(fixed[0]), "--length", str(fixed[1])] if fixed else []
+    command += ["--rows", str(kernels.fixed[0]), "--length", str(kernels.fixed[1])] if kernels.fixed else []
     command += ["--kernel"]
     root = Path(__file__).resolve().parents[2]
     running = {
         name: subprocess.Popen([*command, name], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for name in (FACTORIES if fixed else KERNELS)
+        for name in kernels.names
     }
     for name, process in running.items():
         output, _ = process.communicate()
@@ -116,7 +132,7 @@ def main(
     upstream = stacks.named(of)
     stack = overlay.build(Store(), overlay.chosen(patches, stack=upstream), "cuda", upstream)
     if kernel is None:
-        compile_once(named(size), patches, fixed, stack)
+        compile_once(named(size), patches, Kernels(tuple(FACTORIES) if fixed else KERNELS, fixed), stack)
         return
     overlay.activate(stack)
     compile_one(kernel, named(size), fixed)

@@ -144,11 +144,11 @@ def _compile(size: Size, path: str, rows: tuple[int, int | None], patches: str, 
     """
     if not path.startswith(("tilelang", "blocks")) or not size.count("mamba3"):
         return
-    shape = compile_mamba3.one_shape(path, *rows, {applied.pack.number for applied in stack.packs})
-    if shape:
+    kernels = compile_mamba3.wanted(path, *rows, {applied.pack.number for applied in stack.packs})
+    if kernels.fixed:
         os.environ.setdefault(compile_mamba3.SPECIALIZE, "1")
     if place.local_rank == 0:
-        compile_mamba3.compile_once(size, patches, shape, stack)
+        compile_mamba3.compile_once(size, patches, kernels, stack)
 
 
 def _make(folder: Path) -> None:

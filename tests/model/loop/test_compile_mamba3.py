@@ -8,22 +8,24 @@ from toy import named
 
 from model.definition.sizes import SIZES
 from model.loop import compile_mamba3
-from model.loop.compile_mamba3 import marker, one_shape
+from model.loop.compile_mamba3 import KERNELS, Kernels, marker, wanted
 from model.patched.overlay import Overlay
 from reproducers.upstream.store import Tree
 
+ROWS = Kernels(("fwd", "bwd_fwd", "bwd_bwd"), (4, 4096))
+
 
 @pytest.mark.parametrize(
-    ("path", "packs", "shape"),
+    ("path", "packs", "kernels"),
     [
-        ("tilelang_rows", {5, 16, 17}, (4, 4096)),
-        ("blocks_rows", {5, 16, 17}, (4, 4096)),
-        ("tilelang_rows", {5, 16}, None),  # pack 17 left out
-        ("tilelang", {5, 16, 17}, None),  # a packed stream
+        ("tilelang_rows", {5, 16, 17}, ROWS),
+        ("blocks_rows", {5, 16, 17}, Kernels(("fwd",), (4, 4096))),  # its backward pass is no TileLang kernel
+        ("tilelang_rows", {5, 16}, Kernels(KERNELS)),  # pack 17 left out
+        ("tilelang", {5, 16, 17}, Kernels(KERNELS)),  # a packed stream
     ],
 )
-def test_rows_have_one_shape(path, packs, shape):
-    assert one_shape(path, 4, 4096, packs) == shape
+def test_rows_have_one_shape(path, packs, kernels):
+    assert wanted(path, 4, 4096, packs) == kernels
 
 
 def stack(mamba="m", tilelang="t"):
@@ -40,7 +42,7 @@ def compiled(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     done = []
     monkeypatch.setattr(
-        compile_mamba3, "compile_all", lambda size, patches, fixed, stack: done.append((size.name, fixed))
+        compile_mamba3, "compile_all", lambda size, patches, kernels, stack: done.append((size.name, kernels))
     )
     return done
 
@@ -48,10 +50,10 @@ def compiled(tmp_path, monkeypatch):
 def test_the_same_kernels_are_compiled_once(compiled, tmp_path):
     size = SIZES["nam56r_quarter"]
     for _ in range(2):
-        compile_mamba3.compile_once(size, "all", (4, 4096), stack())
-    assert compiled == [("nam56r_quarter", (4, 4096))]
+        compile_mamba3.compile_once(size, "all", ROWS, stack())
+    assert compiled == [("nam56r_quarter", ROWS)]
     (tmp_path / "cache").rename(tmp_path / "gone")
-    compile_mamba3.compile_once(size, "all", (4, 4096), stack())
+    compile_mamba3.compile_once(size, "all", ROWS, stack())
     assert len(compiled) == 2
 
 
@@ -61,15 +63,17 @@ def test_kernels_that_failed_are_compiled_again(compiled, monkeypatch):
 
     monkeypatch.setattr(compile_mamba3, "compile_all", fails)
     with pytest.raises(RuntimeError):
-        compile_mamba3.compile_once(SIZES["nam56r_quarter"], "all", None, stack())
-    assert not marker(SIZES["nam56r_quarter"], None, stack()).exists()
+        compile_mamba3.compile_once(SIZES["nam56r_quarter"], "all", ROWS, stack())
+    assert not marker(SIZES["nam56r_quarter"], ROWS, stack()).exists()
 
 
 def test_what_makes_other_kernels(compiled, monkeypatch):
     small, wide = SIZES["nam56r_quarter"], SIZES["nam56r_wide"]
+    packed = Kernels(KERNELS)
     found = {
-        marker(small, None, stack()), marker(small, (4, 4096), stack()), marker(wide, None, stack()),
-        marker(small, None, stack(mamba="patched")), marker(small, None, stack(tilelang="newer")),
+        marker(small, packed, stack()), marker(small, ROWS, stack()), marker(wide, packed, stack()),
+        marker(small, Kernels(("fwd",), (4, 4096)), stack()), marker(small, packed, stack(mamba="patched")),
+        marker(small, packed, stack(tilelang="newer")),
     }  # fmt: skip
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (10, 0))
-    assert len({*found, marker(small, None, stack())}) == 6
+    assert len({*found, marker(small, packed, stack())}) == 7
