@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from model.definition import memory
 from model.definition.memory import Layout
 from model.definition.recipes import RECIPES, Optimizer
 from model.definition.sizes import SIZES, named
@@ -19,7 +20,14 @@ from model.definition.traffic import GB
 from model.plans import tables as plans
 from model.plans.links import NAMEPLATE, Hosts
 from model.reports import page
-from model.reports.description import flops_table, layer_map, memory_table, parameter_table, traffic_table
+from model.reports.description import (
+    flops_table,
+    largest_table,
+    layer_map,
+    memory_table,
+    parameter_table,
+    traffic_table,
+)
 from reproducers.base.cli import guarded
 from reproducers.base.errors import PatchlaneError
 
@@ -34,6 +42,15 @@ def main(
     pp: Annotated[int, typer.Option(min=1, help="pipeline stages")] = 1,
     micro_batch: Annotated[int, typer.Option(min=1, help="rows of a micro-batch")] = 1,
     sequence: Annotated[int | None, typer.Option(min=16, help="tokens of a row, for the memory")] = None,
+    gpus: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="propose the largest layout of as many GPUs, in place of --dp, --ep, --pp, --micro-batch"
+        ),
+    ] = None,
+    gib: Annotated[
+        float, typer.Option(min=1, help="memory of each of --gpus: 139 of an H200, 78 of an H100 of 80 GB")
+    ] = 139.0,
     accumulate: Annotated[int, typer.Option(min=1, help="micro-batches a step, for --plan")] = 1,
     plan: Annotated[
         list[Path] | None,
@@ -54,14 +71,27 @@ def main(
     """Print all that follows from a size's definition, for the options' layout or for that of the recipe named SIZE."""
     recipe, console = RECIPES.get(size), Console(width=None if sys.stdout.isatty() else 160)
     optimizer = optimizer or (recipe.optimizer if recipe else "adamw")
-    if recipe is not None:
+    if gpus and (dp, ep, pp, micro_batch) != (1, 1, 1, 1):
+        raise PatchlaneError(
+            "--gpus proposes what --dp, --ep, --pp and --micro-batch give", f"python -m model.describe {size} --gpus N"
+        )
+    if recipe is not None and gpus:
+        size = recipe.size
+    elif recipe is not None:
         size, ep, pp, micro_batch = recipe.size, recipe.expert_parallel, recipe.pipeline_parallel, recipe.micro_batch
         dp, accumulate = recipe.ranks // pp, recipe.accumulate
         console.print(f"recipe {recipe.name}: {recipe.verified or 'planned; no run of it is claimed'}")
     chosen = named(size)
     try:
-        layout = Layout(dp, ep, pp, micro_batch)
+        found = memory.largest(chosen, gpus, gib, sequence, optimizer) if gpus else []
+        if gpus and not found:
+            raise PatchlaneError(
+                f"no layout of {gpus} GPUs of {gib:g} GiB holds {size}", f"python -m model.describe {size} --gpus MORE"
+            )
+        layout = found[0][0] if found else Layout(dp, ep, pp, micro_batch)
+        dp, ep, pp, micro_batch = layout.data, layout.expert, layout.pipeline, layout.micro_batch
         tables = [layer_map(chosen), parameter_table(chosen), flops_table(chosen)]
+        tables += [largest_table(found, gib)] if found else []
         tables += [memory_table(chosen, layout, sequence, optimizer), traffic_table(chosen, layout, sequence)]
         if plan:
             hosts, overlap = Hosts(gpus_per_host, link_between_hosts * GB), (overlap_grads, overlap_weights)
@@ -69,9 +99,8 @@ def main(
     except ValueError as error:
         raise PatchlaneError(str(error), "python -m model.describe SIZE --dp N --ep DIVISOR --pp STAGES") from error
     if markdown:
-        command = (
-            f"python -m model.describe {size} --dp {dp} --ep {ep} --pp {pp} --micro-batch {micro_batch} --markdown"
-        )
+        given = f"--gpus {gpus} --gib {gib:g}" if gpus else f"--dp {dp} --ep {ep} --pp {pp} --micro-batch {micro_batch}"
+        command = f"python -m model.describe {size} {given} --markdown"
         command += f" --sequence {sequence}" if sequence else ""
         command += f" --optimizer {optimizer}" if optimizer != "adamw" else ""
         for run in plan or ():

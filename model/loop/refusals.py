@@ -170,6 +170,6 @@ def fits(
             instead = "without --cuda-graphs, or " if graphs else ""
             raise PatchlaneError(
                 f"stage {stage} needs {fixed:.1f} GiB {kept}, {free_gib:.1f} GiB are free",
-                f"{instead}python -m model.describe {size.name} --dp N --ep N --optimizer {optimizer} shows what other "
-                "layouts need",
+                f"{instead}python -m model.describe {size.name} --gpus {layout.data * layout.pipeline} "
+                f"--gib {max(free_gib, 1):.0f} --optimizer {optimizer} proposes another layout or says that none fits",
             )

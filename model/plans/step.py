@@ -131,5 +131,4 @@ def _stage(job: Job, kinds: Mapping[str, float], sent: Mapping[str, float], bubb
 
 def gib(job: Job) -> float:
     """Estimated GiB of the rank that holds most."""
-    stages = range(job.layout.pipeline)
-    return max(sum(memory.estimate(job.size, job.layout, stage, job.row).values()) for stage in stages)
+    return memory.fullest(job.size, job.layout, job.row)

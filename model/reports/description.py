@@ -67,6 +67,21 @@ def memory_table(size: Size, layout: Layout, sequence: int | None = None, optimi
     return table
 
 
+def largest_table(found: list[tuple[Layout, float]], gib: float) -> Table:
+    """What ``memory.largest`` found for GPUs of ``gib``; the first is the one that is proposed."""
+    gpus = found[0][0].data * found[0][0].pipeline
+    table = Table(
+        title=f"Layouts for {gpus} GPUs of {gib:g} GiB, each with the most rows that fit {memory.FILLED:.0%} of it by "
+        "the estimate; those that send least first"
+    )
+    for column in ("data", "expert", "pipeline", "rows of a micro-batch", "GiB of the fullest rank"):
+        table.add_column(column, justify="right")
+    for layout, needed in found:
+        numbers = (layout.data, layout.expert, layout.pipeline, layout.micro_batch)
+        table.add_row(*map(str, numbers), f"{needed:.1f}")
+    return table
+
+
 def traffic_table(size: Size, layout: Layout, sequence: int | None = None) -> Table:
     """GB (1e9 bytes) that a rank of each stage sends in a step of one micro-batch."""
     table = Table(title="GB that a rank sends in a step of one micro-batch, by stage")

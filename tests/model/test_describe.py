@@ -48,7 +48,24 @@ def test_memory_and_a_checkpoint_are_of_the_optimizer():
     assert "--optimizer muon --markdown`" in page or "--markdown --optimizer muon`" in page
 
 
-@pytest.mark.parametrize("args", [("nam57",), ("nam56r", "--dp", "8", "--ep", "3"), ("nam56r", "--pp", "40")])
+def test_the_largest_layout_is_proposed_and_described():
+    done = describe("nam56r_wide", "--gpus", "2", "--markdown")
+    assert done.returncode == 0, done.stderr
+    proposed = done.stdout.index("| 2 | 1 | 1 | 3 | ")
+    assert proposed < done.stdout.index("data 2, expert 1, pipeline 1, micro-batch 3 x 4096")
+    assert "--gpus 2 --gib 139 --markdown`" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("nam57",),
+        ("nam56r", "--gpus", "1", "--gib", "78"),
+        ("nam56r", "--gpus", "2", "--dp", "2"),
+        ("nam56r", "--dp", "8", "--ep", "3"),
+        ("nam56r", "--pp", "40"),
+    ],
+)
 def test_bad_input_is_told_how_to_mend(args):
     done = describe(*args)
     assert done.returncode not in (0, 1)

@@ -98,3 +98,27 @@ def test_the_rate_of_the_disk_is_a_kept_runs():
     [saved] = [line["detail"] for line in map(json.loads, lines) if line.get("name") == "checkpoint"]
     assert round(saved["gib"] / saved["written"], 2) == memory.WRITTEN_GIB_PER_S
     assert memory.checkpoint_gib(SIZES["nam56r"]) == pytest.approx(saved["gib"], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "rows", "receipt"),
+    [(2, 3, "2xh200_wide_blocks_cudnn_liger_fp8_20261125"), (4, 4, "4xh200_wide_20261122")],
+)
+def test_the_largest_layout_of_h200s_is_the_one_that_ran(gpus, rows, receipt):
+    """Data parallelism alone comes first; a run of as many rows fits whatever its options took."""
+    (layout, needed), *others = memory.largest(WIDE, gpus, 139.0)
+    assert layout == Layout(gpus, micro_batch=rows)
+    assert needed == memory.fullest(WIDE, layout) <= memory.FILLED * 139
+    assert memory.fullest(WIDE, Layout(gpus, micro_batch=rows + 1)) > memory.FILLED * 139
+    assert {other.expert for other, _ in others if other.pipeline == 1} == {n for n in (2, 4) if n <= gpus}
+    assert all(other.data * other.pipeline == gpus for other, _ in others)
+    kept = json.loads((ROOT / "receipts" / "train" / receipt / "receipt.json").read_text())
+    assert kept["summary"]["peak_gib"] < 139
+
+
+def test_the_fullest_rank_decides_and_nothing_may_fit():
+    """Of two stages the first holds two micro-batches; nam56r_wide's optimizer alone is more than an H100."""
+    both = [sum(memory.estimate(WIDE, Layout(2, pipeline=2), stage).values()) for stage in range(2)]
+    assert memory.fullest(WIDE, Layout(2, pipeline=2)) == max(both)
+    assert memory.largest(WIDE, 1, 78.0) == []
+    assert [layout.micro_batch for layout, _ in memory.largest(SIZES["nam56r_quarter"], 1, 78.0)] > [3]

@@ -1,5 +1,8 @@
 """What is refused for the GPU's sake, from numbers alone: no GPU needed."""
 
+import subprocess
+import sys
+
 import pytest
 
 from model.definition import memory
@@ -8,6 +11,7 @@ from model.definition.run import Run
 from model.definition.sizes import SIZES
 from model.loop import refusals
 from reproducers.base.errors import PatchlaneError
+from reproducers.record.schema import ROOT
 
 QUARTER = SIZES["nam56r_quarter"]
 LAYOUT = Layout(micro_batch=4)
@@ -17,8 +21,11 @@ def test_what_a_rank_must_keep_has_to_fit():
     parts = memory.estimate(QUARTER, LAYOUT)
     fixed = sum(parts.values()) - parts["activations"]
     refusals.fits(QUARTER, LAYOUT, fixed + 0.1, 4096)
-    with pytest.raises(PatchlaneError, match="before any activation"):
+    with pytest.raises(PatchlaneError, match="before any activation") as refused:
         refusals.fits(QUARTER, LAYOUT, fixed - 0.1, 4096)
+    command = refused.value.remedy.partition(" proposes")[0].split()
+    done = subprocess.run([sys.executable, *command[1:]], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and "--gpus MORE" in done.stderr, done.stderr  # none fits
 
 
 def test_cuda_graphs_keep_activations_as_well():
