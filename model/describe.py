@@ -49,7 +49,7 @@ def main(
         ),
     ] = None,
     gib: Annotated[
-        float, typer.Option(min=1, help="memory of each of --gpus: 139 of an H200, 78 of an H100 of 80 GB")
+        float, typer.Option(min=1, max=10_000, help="memory of each of --gpus: 139 of an H200, 78 of an H100 of 80 GB")
     ] = 139.0,
     accumulate: Annotated[int, typer.Option(min=1, help="micro-batches a step, for --plan")] = 1,
     plan: Annotated[

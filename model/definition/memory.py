@@ -149,15 +149,13 @@ def largest(
     where none fits.
     """
     stages = [n for n in range(1, len(pattern.possible_cuts(size.layers)) + 2) if gpus % n == 0]
-    found = []
+    found = list[tuple[Layout, float]]()
     for pipeline in stages:
         data = gpus // pipeline
         for expert in (n for n in range(1, data + 1) if data % n == 0 and size.experts.count % n == 0):
-            fits: tuple[Layout, float] | None = None
-            for rows in itertools.count(1):
-                layout = Layout(data, expert, pipeline, rows)
-                if (needed := fullest(size, layout, sequence, optimizer)) > FILLED * gib:
-                    break
-                fits = layout, needed
-            found += [fits] if fits else []
+            one = [estimate(size, Layout(data, expert, pipeline), n, sequence, optimizer) for n in range(pipeline)]
+            rows = min(1 + (FILLED * gib - sum(parts.values())) // parts["activations"] for parts in one)
+            if rows >= 1:
+                layout = Layout(data, expert, pipeline, int(rows))
+                found.append((layout, fullest(size, layout, sequence, optimizer)))
     return found
