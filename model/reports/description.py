@@ -72,7 +72,7 @@ def largest_table(found: list[tuple[Layout, float]], gib: float) -> Table:
     gpus = found[0][0].data * found[0][0].pipeline
     table = Table(
         title=f"Layouts for {gpus} GPUs of {gib:g} GiB, each with the most rows that fit {memory.FILLED:.0%} of it by "
-        "the estimate; those that send least first"
+        "the estimate; data parallelism alone first"
     )
     for column in ("data", "expert", "pipeline", "rows of a micro-batch", "GiB of the fullest rank"):
         table.add_column(column, justify="right")
