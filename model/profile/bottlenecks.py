@@ -15,7 +15,7 @@ from model.profile.ceilings import Ceilings
 from model.profile.kernel_kinds import COMMUNICATION
 from model.profile.limits import Limit
 
-TOP = 30
+TOP = 60
 
 
 @dataclass(frozen=True)
