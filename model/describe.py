@@ -86,7 +86,9 @@ def main(
         found = memory.largest(chosen, gpus, gib, sequence, optimizer) if gpus else []
         if gpus and not found:
             raise PatchlaneError(
-                f"no layout of {gpus} GPUs of {gib:g} GiB holds {size}", f"python -m model.describe {size} --gpus MORE"
+                f"no layout of {gpus} GPUs of {gib:g} GiB holds {size}",
+                f"python -m model.describe {size} --gpus {2 * gpus} --gib {gib:g}"
+                + (f" --sequence {sequence}, or shorter rows" if sequence else ""),
             )
         layout = found[0][0] if found else Layout(dp, ep, pp, micro_batch)
         dp, ep, pp, micro_batch = layout.data, layout.expert, layout.pipeline, layout.micro_batch

@@ -171,5 +171,6 @@ def fits(
             raise PatchlaneError(
                 f"stage {stage} needs {fixed:.1f} GiB {kept}, {free_gib:.1f} GiB are free",
                 f"{instead}python -m model.describe {size.name} --gpus {layout.data * layout.pipeline} "
-                f"--gib {max(free_gib, 1):.0f} --optimizer {optimizer} proposes another layout or says that none fits",
+                f"--gib {max(free_gib, 1):.0f} --sequence {sequence} --optimizer {optimizer} "
+                "proposes another layout or says that none fits",
             )

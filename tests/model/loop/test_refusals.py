@@ -25,7 +25,7 @@ def test_what_a_rank_must_keep_has_to_fit():
         refusals.fits(QUARTER, LAYOUT, fixed - 0.1, 4096)
     command = refused.value.remedy.partition(" proposes")[0].split()
     done = subprocess.run([sys.executable, *command[1:]], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 2 and "--gpus MORE" in done.stderr, done.stderr  # none fits
+    assert done.returncode == 2 and "--gpus 2 --gib" in done.stderr, done.stderr  # none fits
 
 
 def test_cuda_graphs_keep_activations_as_well():
