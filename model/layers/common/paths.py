@@ -70,8 +70,10 @@ def _pairs_of_chunks(size: Size, run: Run) -> str | None:
     sizes = {"rank": m.rank, "state": m.state, "head": m.head_dim, "chunk": m.chunk}
     if odd := [f"{name} {n}" for name, n in sizes.items() if n & (n - 1)]:
         return f"{', '.join(odd)}: no power of two"
-    if size.mamba_heads % 4 or m.chunk * m.rank < 16:
-        return f"{size.mamba_heads} heads, or {m.chunk * m.rank} rows of a chunk, are too few"
+    if size.mamba_heads % 2:
+        return f"{size.mamba_heads} heads are no pairs"
+    if min(m.state // 2, m.head_dim, m.chunk * m.rank) < 16:  # a side of tl.dot
+        return f"state {m.state}, head {m.head_dim} or {m.chunk * m.rank} rows of a chunk are too small"
     return (
         f"rows of {run.row} tokens are no pairs of chunks of {m.chunk}" if run.row and run.row % (2 * m.chunk) else None
     )

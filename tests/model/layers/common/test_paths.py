@@ -117,6 +117,20 @@ def test_nothing_else_is_taken_for_what_was_asked(kind, path, run):
 
 
 @pytest.mark.parametrize(
+    ("changed", "refused"), [({}, False), ({"state": 16}, True), ({"head_dim": 8}, True), ({"chunk": 2}, True),
+                             ({"rank": 3}, True), ({"state": 96}, True)]
+)  # fmt: skip
+def test_blocks_want_sizes_that_their_products_have(changed, refused):
+    size = SIZE.model_copy(update={"mamba": SIZE.mamba.model_copy(update=changed)})
+    run = Run(**ON_GPU, row=4096, paths={"mamba3": "blocks_rows"})
+    if refused:
+        with pytest.raises(CannotTestHere, match="mamba3=blocks_rows"):
+            paths.choose(size, run)
+    else:
+        assert paths.choose(size, run)["mamba3"].name == "blocks_rows"
+
+
+@pytest.mark.parametrize(
     ("pair", "choices"),
     [
         ("mamba3=tilelang_row", ["auto", *KINDS["mamba3"].paths]),
