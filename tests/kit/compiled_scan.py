@@ -4,21 +4,17 @@ import json
 
 from compiled import resources
 
-from model.layers.mamba3 import kernels
+from model.layers.mamba3 import kernels, scan
 
-SIZES = {"S": 4096, "H": 112, "G": 8, "R": 4, "N": 128, "P": 64, "A": 32, "T": 16, "TOKENS": 32, "STAGES": 3}
-SIZES |= {"COLUMNS": 16, "SIZE": 8192, "BLOCK": 256, "AHEAD": 2}
+SIZES = {"S": 4096, "H": 112, "G": 8, "R": 4, "N": 128, "P": 64, "A": 32, "T": 16, "TOKENS": 32, "HEADS": 16}
+SIZES |= {"COLUMNS": scan.COLUMNS, "SIZE": 8192, "BLOCK": scan.CARRIED, "AHEAD": 2}
 HALVES = ("q", "k", "x", "z", "above", "turned_q", "turned_k", "v", "dy", "states", "slopes", "y", "dv", "d_x", "d_z")
 HALVES += ("d_turned", "d_turned_q", "d_turned_k")
-LAUNCHES = {
-    "mimo_states": {"num_warps": 8, "maxnreg": 128}, "mimo_carry": {"num_warps": 1}, "mimo_backward": {"num_warps": 4},
-    "mimo_gates": {"num_warps": 1}, "mimo_fold": {"num_warps": 1},
-}  # fmt: skip
-HEADS = {"mimo_fold": 16, "mimo_gates": 2}
 
 found = {}
-for name, options in LAUNCHES.items():
+for name, launched in scan.OPTIONS.items():
     kernel = getattr(kernels, name)
-    sizes = {n: value for n, value in {**SIZES, "HEADS": HEADS.get(name)}.items() if n in kernel.arg_names}
+    sizes = {one: value for one, value in {**SIZES, **launched}.items() if one in kernel.arg_names}
+    options = {one: value for one, value in launched.items() if one not in sizes}
     found[name] = resources(kernel, dict.fromkeys(HALVES, "*bf16"), sizes, options)
 print(json.dumps(found))

@@ -21,13 +21,23 @@ from torch import Tensor
 from model.layers.mamba3 import kernels
 from model.patched import seams
 
+# How each kernel is launched: the fastest on an H200 of those in docs/log.md
+OPTIONS = {
+    "mimo_states": {"num_warps": 8, "maxnreg": 128},
+    "mimo_carry": {"num_warps": 1},
+    "mimo_backward": {"num_warps": 4},
+    "mimo_gates": {"num_warps": 1, "HEADS": 2, "STAGES": 3},
+    "mimo_fold": {"num_warps": 1, "STAGES": 3},
+}
+CARRIED, COLUMNS = 256, 16  # numbers of a state, and of a half of q or k, that a program takes at most
+
 
 def mimo_backward(
     above: Tensor, q: Tensor, k: Tensor, x: Tensor, q_bias: Tensor, k_bias: Tensor, up: Tensor, down: Tensor, z: Tensor,
     gate: Tensor, angles: Tensor, a: Tensor, a_left: Tensor, dt: Tensor, trap: Tensor, skip: Tensor, segments: Tensor,
     chunk: int, divisor: int, dtype: torch.dtype,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Arguments and results of ``mamba_mimo_bwd_combined``.
+    """Arguments, all contiguous, and results of ``mamba_mimo_bwd_combined``.
 
     above, x, z [B, S, H, P]; q, k [B, S, R, G, N]; q_bias, k_bias [H, R, N]; up, down, gate [H, R, P]; skip [H];
     angles, summed, [B, S, H, N / divisor]; a, dt, trap [B, H, S], ``a`` summed in each chunk. S holds an even number of
@@ -51,32 +61,33 @@ def mimo_backward(
     states, slopes = (q.new_empty(rows, pairs, heads, width, channels) for _ in range(2))
     kernels.mimo_states[heads, pairs, 2 * rows](
         q, k, q_bias, k_bias, cos, sin, x, z, above, *tables, a, later, *wide, *narrow, states, slopes,
-        num_warps=8, maxnreg=128, **sizes | turning,
+        **OPTIONS["mimo_states"], **sizes | turning,
     )  # fmt: skip
     size, ahead = width * channels, next(n for n in (2, 1) if pairs % n == 0)
-    block = min(256, size)
+    block = min(CARRIED, size)
     kernels.mimo_carry[size // block, heads, 2 * rows](
-        states, slopes, a, S=length, H=heads, SIZE=size, T=chunk, BLOCK=block, AHEAD=ahead, num_warps=1
+        states, slopes, a, S=length, H=heads, SIZE=size, T=chunk, BLOCK=block, AHEAD=ahead, **OPTIONS["mimo_carry"]
     )
     d_wide, (y, dv) = [torch.empty_like(t) for t in wide], (torch.empty_like(t) for t in narrow)
     d_a, d_own, d_later = (torch.empty_like(a) for _ in range(3))
     kernels.mimo_backward[heads, blocks, rows](
-        *wide, *narrow, a, own.detach(), later.detach(), states, slopes, y, dv, *d_wide, d_a, d_own, d_later, **sizes
-    )
+        *wide, *narrow, a, own.detach(), later.detach(), states, slopes, y, dv, *d_wide, d_a, d_own, d_later,
+        **OPTIONS["mimo_backward"], **sizes,
+    )  # fmt: skip
     d_x, d_z = torch.empty_like(x), torch.empty_like(z)
     sums = [a.new_empty(parts, *t.shape) for t in (*tables, skip)]
-    kernels.mimo_gates[heads // 2, parts](
-        x, z, above, *tables, skip, y, dv, d_x, d_z, *sums, H=heads, R=rank, P=channels, TOKENS=2 * chunk, HEADS=2,
-        STAGES=3, num_warps=1,
+    gates = OPTIONS["mimo_gates"]
+    kernels.mimo_gates[heads // gates["HEADS"], parts](
+        x, z, above, *tables, skip, y, dv, d_x, d_z, *sums, H=heads, R=rank, P=channels, TOKENS=2 * chunk, **gates
     )  # fmt: skip
-    columns = min(16, width // divisor)
+    columns = min(COLUMNS, width // divisor)
     d_angles = angles.new_empty(2, *angles.shape)
     folded = []
     for one, (given, bias, grad) in enumerate(((q, q_bias, d_wide[0]), (k, k_bias, d_wide[1]))):
         d_given, d_bias = torch.empty_like(given), a.new_empty(parts, *bias.shape)
         kernels.mimo_fold[groups * (width // 2 // columns), parts](
             given, bias, cos, sin, grad, d_given, d_bias, d_angles[one], TOKENS=2 * chunk, COLUMNS=columns,
-            HEADS=triton.next_power_of_2(heads // groups), STAGES=3, num_warps=1, **turning,
+            HEADS=triton.next_power_of_2(heads // groups), **OPTIONS["mimo_fold"], **turning,
         )  # fmt: skip
         folded.append((d_given, d_bias.sum(0)))
     (d_q, d_q_bias), (d_k, d_k_bias) = folded
