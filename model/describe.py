@@ -19,15 +19,7 @@ from model.definition.sizes import SIZES, named
 from model.definition.traffic import GB
 from model.plans import tables as plans
 from model.plans.links import NAMEPLATE, Hosts
-from model.reports import page
-from model.reports.description import (
-    flops_table,
-    largest_table,
-    layer_map,
-    memory_table,
-    parameter_table,
-    traffic_table,
-)
+from model.reports import description, page
 from reproducers.base.cli import guarded
 from reproducers.base.errors import PatchlaneError
 
@@ -92,9 +84,12 @@ def main(
             )
         layout = found[0][0] if found else Layout(dp, ep, pp, micro_batch)
         dp, ep, pp, micro_batch = layout.data, layout.expert, layout.pipeline, layout.micro_batch
-        tables = [layer_map(chosen), parameter_table(chosen), flops_table(chosen)]
-        tables += [largest_table(found, gib)] if found else []
-        tables += [memory_table(chosen, layout, sequence, optimizer), traffic_table(chosen, layout, sequence)]
+        tables = [description.layer_map(chosen), description.parameter_table(chosen), description.flops_table(chosen)]
+        tables += [description.largest_table(found, gib)] if found else []
+        tables += [
+            description.memory_table(chosen, layout, sequence, optimizer),
+            description.traffic_table(chosen, layout, sequence),
+        ]
         if plan:
             hosts, overlap = Hosts(gpus_per_host, link_between_hosts * GB), (overlap_grads, overlap_weights)
             tables.append(plans.planned(plan, chosen, layout, hosts, sequence, accumulate, *overlap))
