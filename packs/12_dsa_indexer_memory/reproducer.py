@@ -546,11 +546,35 @@ def dots_of_bf16() -> None:
     InterpreterBuilder.create_dot = widened
 
 
+def reads_outside() -> list[int]:
+    """Of each block that an interpreted kernel asks for from now on: how many numbers lie in none of its tensors."""
+    from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
+
+    take, load, found, ends = GridExecutor._init_args_hst, InterpreterBuilder.create_masked_load, [], []
+
+    def taken(self: Any, *given: Any) -> Any:
+        out = take(self, *given)
+        storages = [t.untyped_storage() for t in tree_leaves(out) if isinstance(t, Tensor)]
+        ends[:] = {(s.data_ptr(), s.data_ptr() + s.nbytes()) for s in storages}
+        return out
+
+    def watched(self: Any, ptrs: Any, mask: Any, *rest: Any) -> Any:
+        asked, size = ptrs.data[mask.data], ptrs.get_element_ty().primitive_bitwidth // 8
+        low, high = (asked.min(), asked.max()) if asked.size else (0, 0)
+        if asked.size and not any(start <= low and high + size <= end for start, end in ends):
+            found.append(sum(not any(start <= a and a + size <= end for start, end in ends) for a in asked.tolist()))
+        return load(self, ptrs, mask, *rest)
+
+    GridExecutor._init_args_hst, InterpreterBuilder.create_masked_load = taken, watched
+    return found
+
+
 def reproduce(p: probe.Probe) -> None:
     if p.lane == "cpu":
         check_ranks(p)
         p.triton_interpreter()
         dots_of_bf16()
+        outside = reads_outside()
         p.megatron_cpu()
         pretended, torch.Tensor.is_cuda = torch.Tensor.is_cuda, property(lambda self: False)  # type: ignore
         check_memory(p, "meta")
@@ -565,6 +589,7 @@ def reproduce(p: probe.Probe) -> None:
         for name, case in (TRITON | HALF).items():
             check_numbers(p, f"as on a GPU, {name}", Call(p, case, "cpu"))
         check_drawn(p, "drawn, as on a GPU", "cpu", 200, 8)
+        p.guard("as on a GPU: numbers read outside of a kernel's tensors", sum(outside), 0, reference="none")
         return
     p.megatron_cpu()
     check_memory(p, "cuda")

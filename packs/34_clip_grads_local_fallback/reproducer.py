@@ -122,6 +122,9 @@ def check_values(p: probe.Probe, upstream: Any) -> None:
     largest = max(g.abs().max().item() for g in few.before)
     p.guard("inf-norm", abs(norm(upstream, few.grads, math.inf) - largest), 0, reference="largest element")
     p.guard("norm of no gradients", float(norm(upstream, [])), 0, reference="0")
+    scaled = hasattr(importlib.import_module("transformer_engine.pytorch.optimizers"), "multi_tensor_scale_tensor")
+    p.guard("kind of the norm", isinstance(norm(upstream, few.grads), Tensor) != scaled, 0,
+            reference="a tensor where Transformer Engine scales by one, else a number")  # fmt: skip
     for value in (math.inf, math.nan):
         few.grads[2][-1] = value
         p.guard(f"norm with one {value} is finite", math.isfinite(norm(upstream, few.grads)), 0, reference="it is not")
