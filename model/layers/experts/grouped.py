@@ -73,17 +73,26 @@ def _weight_gradients(
 ) -> tuple[Tensor, ...]:
     """gradᵀ x of each expert. With ``accumulates``, one kernel adds them to Megatron's fp32 gradients instead."""
     product = torch.nn.functional.grouped_mm(grad.t(), x, offs=ends)  # [E, out, in]
+    sums = stacked([weight.main_grad for weight in weights]) if accumulates else None
+    if sums is not None and product.is_cuda:
+        from model.layers.experts.weight_sums import add_used
+
+        add_used(product, ends, sums)
+        return _added(weights)
     used = torch.diff(ends, prepend=ends.new_zeros(1)) > 0
     product = torch.where(used[:, None, None], product, 0.0)  # the kernel promises no value for an expert without rows
     if not accumulates:
         return tuple(product)
-    sums = [weight.main_grad for weight in weights]
-    whole = stacked(sums)
-    if whole is None:
-        for place, part in zip(sums, product, strict=True):
-            place.add_(part)
+    if sums is None:
+        for weight, part in zip(weights, product, strict=True):
+            weight.main_grad.add_(part)
     else:
-        whole.add_(product)
+        sums.add_(product)
+    return _added(weights)
+
+
+def _added(weights: list[Tensor]) -> tuple[Tensor, ...]:
+    """What autograd gets for weights whose gradients are in Megatron's."""
     for weight in weights:
         weight.grad_added_to_main_grad = True
     return tuple(map(_placeholder, weights))
