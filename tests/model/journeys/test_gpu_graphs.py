@@ -18,7 +18,11 @@ RUN = f"nam56r_tiny --micro-batch 2 --sequence 256 --steps {STEPS} --bf16 --save
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_graphs_train_alike(text, tmp_path):
-    """Eight steps, all but the first replayed; atomic additions differ from run to run."""
+    """Eight steps, all but the first replayed.
+
+    Atomic additions differ from run to run, and training drives two runs apart: on H200s by 5e-4 in six steps, 2.7e-3 in
+    eight. A step lowers the loss by 2 to 7 %, which a layer that is not replayed as it has to be would not.
+    """
     losses = {}
     for asked in ("--no-cuda-graphs", "--cuda-graphs"):
         out = tmp_path / asked.strip("-")
@@ -30,4 +34,5 @@ def test_graphs_train_alike(text, tmp_path):
         losses[asked] = [record.loss for record in history.train(history.read(out))]
     plain, graphs = losses.values()
     assert len(graphs) == STEPS
-    assert graphs == pytest.approx(plain, rel=2e-3)
+    assert graphs[:6] == pytest.approx(plain[:6], rel=2e-3)
+    assert graphs == pytest.approx(plain, rel=1e-2)
