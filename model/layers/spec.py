@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
@@ -31,6 +32,8 @@ from model.layers.attention.attention import PackedAttention
 from model.layers.attention.sparse import SparseAttention
 from model.layers.captured.graphed import AttentionLayer, ExpertsLayer, SparseLayer
 from model.layers.common.norm import LayerNorm, RMSNorm
+from model.layers.common.paths import Path
+from model.layers.experts import fp8
 from model.layers.experts.grouped import GroupedExperts, LocalExperts
 from model.layers.experts.wgrad import Linear
 from model.layers.mixer import M2rnnLayer, Mamba3Layer
@@ -108,17 +111,15 @@ def _moe(size: Size, path: str, on_cpu: bool) -> ModuleSpec:
     return ModuleSpec(module=ExpertsLayer, submodules=parts)
 
 
-def _mlp() -> ModuleSpec:
-    dense = ModuleSpec(
-        module=MLP, submodules=MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
-    )
+def _mlp(column: type, row: type) -> ModuleSpec:
+    dense = ModuleSpec(module=MLP, submodules=MLPSubmodules(linear_fc1=column, linear_fc2=row))
     parts = TransformerLayerSubmodules(pre_mlp_layernorm=RMSNorm, mlp=dense, mlp_bda=get_bias_dropout_add)
     return ModuleSpec(module=MLPLayer, submodules=parts)
 
 
-def _mtp() -> ModuleSpec:
+def _mtp(column: type) -> ModuleSpec:
     layer = MultiTokenPredictionLayerSubmodules(
-        enorm=RMSNorm, hnorm=RMSNorm, eh_proj=ColumnParallelLinear, mtp_model_layer=None, layer_norm=RMSNorm
+        enorm=RMSNorm, hnorm=RMSNorm, eh_proj=column, mtp_model_layer=None, layer_norm=RMSNorm
     )
     depths = [ModuleSpec(module=MultiTokenPredictionLayer, submodules=layer)]
     return ModuleSpec(
@@ -126,16 +127,19 @@ def _mtp() -> ModuleSpec:
     )
 
 
-def hybrid_stack(size: Size, moe: str, on_cpu: bool) -> ModuleSpec:
-    """Spec of the main stack and its MTP depths.
+def hybrid_stack(size: Size, chosen: Mapping[str, Path], on_cpu: bool) -> ModuleSpec:
+    """Spec of the main stack and its MTP depths, which alone have dense MLPs; ``chosen``: every kind's path.
 
-    ``moe``: "sequential" runs experts one after the other; "grouped" is Transformer Engine's grouped product, and
+    Of MoE "sequential" runs experts one after the other; "grouped" is Transformer Engine's grouped product, and
     "grouped_fused" adds one kernel between two products; "grouped_mm" is torch's grouped product, which takes the
     experts' counts from the device.
     """
     seams.FINAL_NORM(RMSNorm)
+    eight = chosen["mtp_proj"].name == "fp8"
+    column, row = (fp8.Column, fp8.Row) if eight else (ColumnParallelLinear, RowParallelLinear)
     parts = dialect.hybrid_submodules(
         mamba_layer=ModuleSpec(module=Mamba3Layer), gdn_layer=ModuleSpec(module=M2rnnLayer), mla_layer=_mla(),
-        dsa_layer=_dsa(), moe_layer=_moe(size, moe, on_cpu), mlp_layer=_mlp(), mtp_block_spec=_mtp(),
+        dsa_layer=_dsa(), moe_layer=_moe(size, chosen["moe"].name, on_cpu), mlp_layer=_mlp(column, row),
+        mtp_block_spec=_mtp(column),
     )  # fmt: skip
     return ModuleSpec(module=hybrid_block.HybridStack, submodules=parts)

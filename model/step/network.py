@@ -41,7 +41,7 @@ class Nam56r(HybridModel):
         cuts = pattern.even_cuts(size.layers, run.pipeline_parallel)
         try:
             super().__init__(
-                config=config, hybrid_stack_spec=hybrid_stack(size, chosen["moe"].name, run.on_cpu),
+                config=config, hybrid_stack_spec=hybrid_stack(size, chosen, run.on_cpu),
                 vocab_size=size.vocab, max_sequence_length=size.sequence,
                 pre_process=pre_process, post_process=post_process,
                 hybrid_layer_pattern=pattern.megatron_pattern(size.layers, size.mtp_depths, cuts, dialect.MLA_SYMBOL),
@@ -78,7 +78,7 @@ class Nam56r(HybridModel):
             layers += [*((f"MTP-{depth}", "mla") for depth in range(1, depths + 1)), ("head", "loss")]
         for layer, kind in [
             *layers,
-            *(("all", kind) for kind in ("mamba_proj", "bc_norm", "indexer", "shared", "wgrad")),
+            *(("all", kind) for kind in ("mamba_proj", "mtp_proj", "bc_norm", "indexer", "shared", "wgrad")),
         ]:
             yield layer, paths.KINDS[kind].label, self.config.nam56r_paths[kind]
 

@@ -133,6 +133,7 @@ KINDS = {
         },
     ),
     "mamba_proj": Kind("Mamba-3's projections", {"bf16": (), "fp8": (_gpu, _bf16)}),
+    "mtp_proj": Kind("MTP's MLP and entrance", {"bf16": (), "fp8": (_gpu, _bf16)}),
     "bc_norm": Kind("Mamba-3's norms of B and C", {"mamba": (_gpu,), "torch": (), "liger": (_gpu_or_interpreter,)}),
     "m2rnn": Kind("M²RNN", {"triton": (_triton, _gpu_or_interpreter), "torch": ()}),
     "mla": Kind("MLA", {"flash": (_gpu, _bf16, _varlen), "torch": (), "cudnn": (_gpu, _bf16)}),

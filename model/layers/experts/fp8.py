@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from torch import Tensor
 
 from model.layers.common import paths
@@ -81,6 +82,15 @@ def _left(weight: Tensor) -> Tensor | None:
     return torch.empty_like(weight)
 
 
+def _linear(x: Tensor, weight: Tensor, exact: int = 0) -> Tensor | None:
+    """x [..., in], weight [out, in] -> [..., out]; None if dtype or sizes, which come in sixteens, do not allow it."""
+    rows = x.numel() // x.shape[-1]
+    if x.dtype != torch.bfloat16 or any(size % ALIGNED for size in (rows, *weight.shape)):
+        return None
+    y: Tensor = _Product.apply(x.reshape(rows, -1), weight, exact)
+    return y.view(*x.shape[:-1], -1)
+
+
 class Linear(wgrad.Linear):
     """The layer without a bias; ``exact`` of its last outputs are computed in bf16."""
 
@@ -88,11 +98,25 @@ class Linear(wgrad.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in] -> [..., out]; in bf16 where sizes are no sixteens."""
-        rows = x.numel() // x.shape[-1]
-        if x.dtype != torch.bfloat16 or any(size % ALIGNED for size in (rows, *self.weight.shape)):
-            return super().forward(x)
-        y: Tensor = _Product.apply(x.reshape(rows, -1), self.weight, self.exact)
-        return y.view(*x.shape[:-1], -1)
+        y = _linear(x, self.weight, self.exact)
+        return super().forward(x) if y is None else y
+
+
+class _Parallel:
+    """Megatron's layer on one tensor-parallel rank, with products in FP8 if it has no bias and sizes are sixteens."""
+
+    def _forward_impl(self, input: Tensor, weight: Tensor, *args: Any, **options: Any) -> Tensor:
+        whole = not (args or options.get("bias") is not None or options.get("allreduce_dgrad"))
+        y = _linear(input, weight) if whole and not options.get("sequence_parallel") else None
+        return super()._forward_impl(input, weight, *args, **options) if y is None else y  # type: ignore[misc]
+
+
+class Column(_Parallel, ColumnParallelLinear):  # type: ignore[misc]
+    """Megatron's ColumnParallelLinear with products in FP8."""
+
+
+class Row(_Parallel, RowParallelLinear):  # type: ignore[misc]
+    """Megatron's RowParallelLinear with products in FP8."""
 
 
 def enable(path: paths.Path, mamba: Any) -> None:

@@ -7,6 +7,7 @@ import functools
 from unittest import mock
 
 import pytest
+import tiny
 
 pytestmark = pytest.mark.upstream
 BF16, FP8 = 2**-8, 0.08  # E4M3 has three bits after the first, E5M2 two; errors of a sum's terms average out
@@ -103,6 +104,62 @@ def accumulated(flagged):
     return error(made.weight.main_grad - 1, 2 * above.double().t() @ x.double()), told
 
 
+@torchs
+def parallel(name, sequence, biased):
+    """Errors of the output, the input's gradient and Megatron's of the weight; Megatron's own layers' beside them."""
+    import copy
+
+    import torch
+    from megatron.core import tensor_parallel
+
+    from model.layers.experts import fp8
+
+    config = copy.copy(tiny.model().config)
+    config.params_dtype, config.gradient_accumulation_fusion = torch.bfloat16, False
+    options = {"Column": {"gather_output": False}, "Row": {"input_is_parallel": True}}[name] | {"bias": biased}
+    options |= {"config": config, "init_method": torch.nn.init.normal_, "skip_bias_add": False}
+    found = []
+    for kind in (getattr(fp8, name), getattr(tensor_parallel, f"{name}ParallelLinear")):
+        made = kind(48, 64, **options)
+        torch.manual_seed(0)
+        with torch.no_grad():
+            made.weight.normal_()
+        x, above = torch.randn(sequence, 2, 48).bfloat16(), torch.randn(sequence, 2, 64).bfloat16()
+        leaf = x.clone().requires_grad_()
+        made.weight.main_grad = torch.zeros(64, 48)
+        y, _ = made(leaf)
+        y.backward(above)
+        grad = made.weight.main_grad if made.weight.grad is None else made.weight.grad
+        xs, ws, up = x.double(), made.weight.detach().double(), above.double()
+        due = up.flatten(0, 1).t() @ xs.flatten(0, 1)
+        found.append((error(y, xs @ ws.t()), error(leaf.grad, up @ ws), error(grad, due)))
+    return found
+
+
+def layers_in_fp8(path):
+    """The names, without numbers, of the layers of a whole model whose products are in FP8."""
+    import torch
+    from megatron.core.transformer.spec_utils import ModuleSpec
+
+    from model.layers import spec
+    from model.layers.common import paths
+    from model.layers.experts import fp8
+
+    found = set()
+
+    def look(at, name):
+        if isinstance(at, type) and issubclass(at, fp8._Parallel):
+            found.add(name)
+        parts = at.submodules if isinstance(at, ModuleSpec) else at if hasattr(at, "__dataclass_fields__") else None
+        inner = vars(parts).items() if parts is not None else enumerate(at) if isinstance(at, list) else ()
+        for key, value in inner:
+            look(value, key)
+
+    chosen = dict(tiny.model().config.nam56r_paths) | {"mtp_proj": paths.Path(path, "")}
+    look(spec.hybrid_stack(tiny.SIZE, chosen, not torch.cuda.is_available()), "")
+    return found
+
+
 def enabled(path):
     import torch
 
@@ -140,6 +197,25 @@ def test_megatrons_gradient_takes_the_weights(megatron, flagged):
     off, told = megatron.call(accumulated, flagged)
     assert off < FP8
     assert told == (flagged, flagged)
+
+
+@pytest.mark.parametrize("name", ["Column", "Row"])
+def test_megatrons_layers(megatron, name):
+    ours, theirs = megatron.call(parallel, name, 16, False)
+    assert max(ours) < FP8
+    assert min(ours) > BF16
+    assert max(theirs) < BF16
+
+
+@pytest.mark.parametrize(("sequence", "biased"), [(15, False), (16, True)])
+def test_megatrons_layers_that_cannot_are_as_they_were(megatron, sequence, biased):
+    ours, theirs = megatron.call(parallel, "Column", sequence, biased)
+    assert ours == theirs
+
+
+def test_mtps_layers_alone(megatron):
+    assert megatron.call(layers_in_fp8, "bf16") == set()
+    assert megatron.call(layers_in_fp8, "fp8") == {"linear_fc1", "linear_fc2", "eh_proj"}
 
 
 def test_only_the_path_that_asks_for_it(megatron):
