@@ -135,7 +135,14 @@ KINDS = {
     "mamba_proj": Kind("Mamba-3's projections", {"bf16": (), "fp8": (_gpu, _bf16)}),
     "mtp_proj": Kind("MTP's MLP and entrance", {"bf16": (), "fp8": (_gpu, _bf16)}),
     "bc_norm": Kind("Mamba-3's norms of B and C", {"mamba": (_gpu,), "torch": (), "liger": (_gpu_or_interpreter,)}),
-    "m2rnn": Kind("M²RNN", {"triton": (_triton, _gpu_or_interpreter), "torch": ()}),
+    "m2rnn": Kind(
+        "M²RNN",
+        {
+            "triton": (_triton, _gpu_or_interpreter),
+            "torch": (),
+            "triton_whole": (_triton, _gpu_or_interpreter),
+        },
+    ),
     "mla": Kind("MLA", {"flash": (_gpu, _bf16, _varlen), "torch": (), "cudnn": (_gpu, _bf16)}),
     "dsa": Kind("DSA", {"tilelang": (_gpu, _bf16), "megatron": ()}),
     "indexer": Kind("indexer's loss", {"rows": (_rows,), "stream": ()}),

@@ -23,7 +23,8 @@ class M2RNN(nn.Module):  # type: ignore[misc]
     def __init__(
         self, hidden: int, heads: int, head_dim_k: int = 64, head_dim_v: int = 16, conv: int = 4, path: str = "torch"
     ) -> None:
-        """``path``: "torch", or "triton" for tensors on CUDA or under Triton's interpreter."""
+        """``path``: "torch", or for tensors on CUDA or under Triton's interpreter "triton", the recurrence by Triton's
+        kernels, and "triton_whole", what is around it too."""
         super().__init__()
         self.heads, self.head_dim_k, self.head_dim_v, self.path = heads, head_dim_k, head_dim_v, path
         inner, mixed = heads * head_dim_v, 2 * head_dim_k + heads * head_dim_v
@@ -65,12 +66,26 @@ class M2RNN(nn.Module):  # type: ignore[misc]
         mixed, gate = self.in_proj(hidden).split([2 * K + inner, inner], dim=-1)
         x = self.forget_proj(hidden)  # [T, heads]
         place = documents.positions(cu_seqlens, len(hidden))
-        q, k, v = F.silu(causal_conv(mixed, self.conv_weight, self.conv_bias, place)).split([K, K, inner], dim=-1)
-        v = v.unflatten(-1, (self.heads, self.head_dim_v))  # [T, heads, V]
-        y = self._recurrence(q, k, v, log_forget(x, self.A_log, self.dt_bias), cu_seqlens)
-        y = (y + self.D * v).flatten(1) * F.silu(gate)  # [T, heads V], fp32 for D's sake
-        out: Tensor = self.out_proj(self.norm(y.to(hidden.dtype)))
+        q, k, v = self._convolved(mixed, place).split([K, K, inner], dim=-1)
+        heads = v.unflatten(-1, (self.heads, self.head_dim_v))  # [T, heads, V]
+        y = self._recurrence(q, k, heads, log_forget(x, self.A_log, self.dt_bias), cu_seqlens)
+        out: Tensor = self.out_proj(self.norm(self._gated(y.flatten(1), v, gate).to(hidden.dtype)))
         return out
+
+    def _convolved(self, mixed: Tensor, place: Tensor) -> Tensor:
+        if self.path == "triton_whole":
+            from model.layers.m2rnn.around import conv_silu
+
+            return conv_silu(mixed, self.conv_weight, self.conv_bias, place)
+        return F.silu(causal_conv(mixed, self.conv_weight, self.conv_bias, place))
+
+    def _gated(self, y: Tensor, v: Tensor, gate: Tensor) -> Tensor:
+        """(y + D v) silu(gate), [T, heads V]; fp32 on torch's path, for D's sake."""
+        if self.path == "triton_whole":
+            from model.layers.m2rnn.around import gated
+
+            return gated(y, v, self.D.flatten(), gate)
+        return (y + self.D.flatten() * v) * F.silu(gate)
 
     def _recurrence(self, q: Tensor, k: Tensor, v: Tensor, log_f: Tensor, cu_seqlens: Tensor) -> Tensor:
         if self.path == "torch":
