@@ -130,9 +130,9 @@ def _mtp(column: type) -> ModuleSpec:
 def hybrid_stack(size: Size, chosen: Mapping[str, Path], on_cpu: bool) -> ModuleSpec:
     """Spec of the main stack and its MTP depths, which alone have dense MLPs; ``chosen``: every kind's path.
 
-    Of MoE "sequential" runs experts one after the other; "grouped" is Transformer Engine's grouped product, and
-    "grouped_fused" adds one kernel between two products; "grouped_mm" is torch's grouped product, which takes the
-    experts' counts from the device.
+    Of the paths of MoE, "sequential" runs experts one after the other; "grouped" is Transformer Engine's grouped
+    product, and "grouped_fused" adds one kernel between two products; "grouped_mm" is torch's grouped product, which
+    takes the experts' counts from the device.
     """
     seams.FINAL_NORM(RMSNorm)
     eight = chosen["mtp_proj"].name == "fp8"
