@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -33,5 +34,7 @@ def add_used(product: Tensor, ends: Tensor, sums: Tensor) -> None:
     experts, numbers = len(product), product[0].numel()
     if not product.is_contiguous() or not sums[0].is_contiguous() or sums.shape != product.shape:
         raise ValueError(f"products {list(product.shape)} and sums {list(sums.shape)} are not of one dense shape")
+    if sums.dtype != torch.float32 or ends.dtype != torch.int32 or len(ends) != experts:
+        raise ValueError(f"sums are {sums.dtype}, not fp32, or ends {ends.dtype} [{len(ends)}], not int32 [{experts}]")
     grid = (triton.cdiv(numbers, BLOCK), experts)
     add_used_kernel[grid](product, ends, sums, numbers, sums.stride(0), BLOCK=BLOCK)

@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 TOKENS, COLUMNS = 16, 64  # of a program; with more the backward kernels spill registers
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)  # all is computed in fp32
 WARPS = {"conv_silu_forward": 4, "conv_silu_backward": 8, "gated_forward": 4, "gated_backward": 4}
 
 
@@ -107,8 +108,10 @@ def conv_silu(x: Tensor, weight: Tensor, bias: Tensor, place: Tensor) -> Tensor:
     """silu of a depthwise causal convolution within documents, [T, channels] → the same dtype, rounded once.
 
     x bf16, fp16 or fp32, its rows at any distance; weight [channels, width], its last column on the token itself; bias
-    [channels]; place [T], the token's within its document. Raises ValueError for other shapes.
+    [channels]; place [T], the token's within its document. Raises ValueError for other shapes or dtypes.
     """
+    if x.dtype not in DTYPES:
+        raise ValueError(f"x is {x.dtype}, not bf16, fp16 or fp32")
     if x.stride(-1) != 1 or weight.shape[:1] != x.shape[1:] or bias.shape != x.shape[1:] or place.shape != x.shape[:1]:
         shapes = [list(t.shape) for t in (x, weight, bias, place)]
         raise ValueError(f"x, weight, bias and place are {shapes}, x with strides {x.stride()}")
@@ -186,7 +189,7 @@ def gated(y: Tensor, v: Tensor, skip: Tensor, gate: Tensor) -> Tensor:
 
     y, v, gate bf16, fp16 or fp32, rows of v and gate at any distance; skip [inner] fp32. Raises ValueError for others.
     """
-    same = {t.dtype for t in (y, v, gate)} == {y.dtype} and y.shape == v.shape == gate.shape
+    same = y.dtype in DTYPES and {t.dtype for t in (y, v, gate)} == {y.dtype} and y.shape == v.shape == gate.shape
     if not same or skip.shape != y.shape[1:] or skip.dtype != torch.float32 or {v.stride(1), gate.stride(1)} != {1}:
         found = [f"{t.dtype} {list(t.shape)}" for t in (y, v, skip, gate)]
         raise ValueError(f"y, v, skip and gate are {', '.join(found)}")

@@ -21,7 +21,7 @@ def test_graphs_train_alike(text, tmp_path):
     """Eight steps, all but the first replayed.
 
     Atomic additions differ from run to run, and training drives two runs apart: on H200s by 5e-4 in six steps, 2.7e-3
-    in eight. A step lowers the loss by 2 to 7 %, which a layer that is not replayed as it has to be would not.
+    in eight. A step lowers the loss by 2 to 8 %, which a layer that is not replayed as it has to be would not.
     """
     losses = {}
     for asked in ("--no-cuda-graphs", "--cuda-graphs"):

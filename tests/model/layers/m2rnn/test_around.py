@@ -48,6 +48,17 @@ def test_other_shapes_are_refused(x, weight, place):
 
 
 @needs_triton
+def test_fp64_is_refused():
+    from model.layers.m2rnn import around
+
+    x = torch.ones(4, 3, dtype=torch.float64)
+    with pytest.raises(ValueError, match="float64"):
+        around.conv_silu(x, torch.ones(3, 4), torch.ones(3), torch.arange(4))
+    with pytest.raises(ValueError, match="float64"):
+        around.gated(x, x, torch.ones(3), x)
+
+
+@needs_triton
 @pytest.mark.parametrize("wrong", ["dtype", "shape", "skip", "stride"])
 def test_other_gates_are_refused(wrong):
     from model.layers.m2rnn import around
