@@ -241,6 +241,17 @@ def test_never_overwritten(tmp_path):
     assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("x.json", b"old")]
 
 
+def test_runs_that_end_alike_in_one_second_are_one_receipt(toy):
+    """What does not count is no predecessor, so two such runs of a second have the same bytes."""
+    run, root = toy.run(toy.pack(), lane="cuda"), toy.root / "receipts"
+    one, two = (write(run, root, "toy-host", ["pack07"], places(toy.store)) for _ in range(2))
+    assert one == two and shelf.every(root) == [one] and verify_all(root) == {}
+    one.with_suffix(".log").write_text("altered")
+    with pytest.raises(FileExistsError):
+        write(run, root, "toy-host", ["pack07"], places(toy.store))
+    assert one.with_suffix(".log").read_text() == "altered"
+
+
 @pytest.mark.parametrize("home", ["home", "hôme"])
 def test_no_path_of_this_machine(toy, monkeypatch, home):
     """Home, store, temporary folder, interpreter and checkout leave no trace in statement or log."""

@@ -153,7 +153,11 @@ def newest_of(pack: Pack, root: Path, pin: str = "live") -> dict[str, Path]:
 
 
 def write(run: Run, root: Path, host: str, command: list[str], places: dict[str, str]) -> Path:
-    """Write the run's log and statement under ``root/NN/``; a new name every time, complete or absent."""
+    """Write the run's log and statement under ``root/NN/``, complete or absent; the statement's path.
+
+    The name holds the second and the digest: two runs that end alike in one second, with no receipt between them
+    that counts, are one receipt. Raises OSError where the folder refuses a file.
+    """
     folder, when = root / f"{run.pack.number:02d}", f"{run.started:%Y%m%dT%H%M%SZ}"
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):
@@ -178,10 +182,13 @@ def _earlier(folder: Path, when: str) -> list[Path]:
 
 
 def _create(path: Path, data: bytes) -> None:
-    """Create ``path`` whole; an existing file is never overwritten."""
+    """Create ``path`` whole. An existing file is never overwritten: FileExistsError if it holds anything else."""
     scratch = path.with_name(f".tmp-{os.getpid()}-{path.name}")
     scratch.write_bytes(data)
     try:
         os.link(scratch, path)
+    except FileExistsError:
+        if path.read_bytes() != data:
+            raise
     finally:
         scratch.unlink()
