@@ -19,6 +19,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+COMPILED = tl.constexpr(not triton.knobs.runtime.interpret)  # the interpreter has no inline assembly
+
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _turned(
@@ -101,17 +103,18 @@ def mimo_states(
     low_sum, high_sum = tl.zeros([L, P], tl.float32), tl.zeros([L, P], tl.float32)
     for one in range(2):
         at, here = token + one * T, heads + one * T
-        a_m = tl.load(a + here + row)
         if forward:
             low, high = _turned(k, k_bias, cos, sin, at, head, H, G, R, M, N, A)
-            weight = tl.exp(tl.where(one == 0, first_last + last, last) - a_m) * tl.load(later + here + row)
             given = _values(x, up, at, head, H, R, M, P)
             wide, narrow = turned_k, v
         else:
             low, high = _turned(q, q_bias, cos, sin, at, head, H, G, R, M, N, A)
-            weight = tl.exp(tl.where(one == 0, 0.0, first_last) + a_m)
             given = _grads(z, above, gate, down, at, head, H, R, M, P)
             wide, narrow = turned_q, dy
+        # after the large loads, for these wait: they are read by few threads, which tell the others
+        a_m, later_m = tl.load(a + here + row), tl.load(later + here + row)
+        before, after = tl.where(one == 0, 0.0, first_last), tl.where(one == 0, first_last + last, last)
+        weight = tl.exp(tl.where(forward, after - a_m, before + a_m)) * tl.where(forward, later_m, 1.0)
         wide += (at * R * H + head) * N
         _put(wide, low, H * N, M, L)
         _put(wide + L, high, H * N, M, L)
@@ -175,6 +178,34 @@ def _rows(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _held(one: tl.tensor, two: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
+    """Both bf16 tensors, no sooner than both are loaded: Triton would change the layout of one, which waits for it,
+    before it loads the other."""
+    if COMPILED:
+        return tl.inline_asm_elementwise(  # type: ignore[no-any-return]
+            "mov.b32 $0, $2; mov.b32 $1, $3;", "=r,=r,r,r", [one, two], dtype=(one.dtype, two.dtype), is_pure=False,
+            pack=2,
+        )  # fmt: skip
+    else:
+        return one, two
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _held_five(
+    a: tl.tensor, b: tl.tensor, c: tl.tensor, d: tl.tensor, e: tl.tensor
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
+    """The same of five fp32 tensors."""
+    if COMPILED:
+        return tl.inline_asm_elementwise(  # type: ignore[no-any-return]
+            "mov.b32 $0, $5; mov.b32 $1, $6; mov.b32 $2, $7; mov.b32 $3, $8; mov.b32 $4, $9;",
+            "=r,=r,=r,=r,=r,r,r,r,r,r", [a, b, c, d, e],
+            dtype=(a.dtype, b.dtype, c.dtype, d.dtype, e.dtype), is_pure=False, pack=1,
+        )  # fmt: skip
+    else:
+        return a, b, c, d, e
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def mimo_backward(
     turned_q: tl.tensor, turned_k: tl.tensor, v: tl.tensor, dy: tl.tensor, a: tl.tensor, own: tl.tensor,
     later: tl.tensor, states: tl.tensor, slopes: tl.tensor, y: tl.tensor, dv: tl.tensor,
@@ -194,19 +225,26 @@ def mimo_backward(
     row, step = tl.arange(0, M) // R, tl.arange(0, T)
     at = ((line * (S // (2 * T)) + block // 2) * H + head).to(tl.int64) * N * P
     at += tl.arange(0, N)[:, None] * P + tl.arange(0, P)[None, :]
-    state, slope = tl.load(states + at), tl.load(slopes + at)
-    a_m, own_m, later_m = tl.load(a + heads + row), tl.load(own + heads + row), tl.load(later + heads + row)
-    a_last = tl.load(a + heads + T - 1)
-
-    # the other block of the pair lies between this one and the state, or the gradient of the state, that is there
+    # All loads are issued before anything waits for one of them; in another order they are issued part by part.
+    # The other block of the pair lies between this one and the state, or the gradient of the state, that is there.
     beside, beside_heads = tl.where(odd, token - T, token + T), tl.where(odd, heads - T, heads + T)
-    other, other_last = tl.load(a + beside_heads + row), tl.load(a + beside_heads + T - 1)
     if odd:
-        wide, narrow = _rows(turned_k, beside * R, head, H, M, N), _rows(v, beside * R, head, H, M, P)
-        weight, carried = tl.exp(other_last - other) * tl.load(later + beside_heads + row), state
+        wide_from, narrow_from = turned_k, v
     else:
-        wide, narrow = _rows(turned_q, beside * R, head, H, M, N), _rows(dy, beside * R, head, H, M, P)
-        weight, carried = tl.exp(other), slope
+        wide_from, narrow_from = turned_q, dy
+    wide = _rows(wide_from, beside * R, head, H, M, N)
+    narrow = _rows(narrow_from, beside * R, head, H, M, P)
+    state, slope = tl.load(states + at), tl.load(slopes + at)
+    q, k = _rows(turned_q, token * R, head, H, M, N), _rows(turned_k, token * R, head, H, M, N)
+    v_m, dy_m = _rows(v, token * R, head, H, M, P), _rows(dy, token * R, head, H, M, P)
+    a_m, own_m, later_m = tl.load(a + heads + row), tl.load(own + heads + row), tl.load(later + heads + row)
+    other, beside_later = tl.load(a + beside_heads + row), tl.load(later + beside_heads + row)
+    a_last, other_last = tl.load(a + heads + T - 1), tl.load(a + beside_heads + T - 1)
+    state, slope = _held(state, slope)
+    a_m, own_m, later_m, other, beside_later = _held_five(a_m, own_m, later_m, other, beside_later)
+
+    weight = tl.exp(tl.where(odd, other_last - other, other)) * tl.where(odd, beside_later, 1.0)
+    carried = tl.where(odd, state, slope)
     carried = tl.dot(
         tl.trans(wide), (narrow * weight[:, None]).to(dtype), carried.to(tl.float32) * tl.exp(other_last),
         input_precision="ieee",
@@ -217,9 +255,7 @@ def mimo_backward(
         slope = carried
     carried = tl.sum(tl.sum(state.to(tl.float32) * slope, axis=1), axis=0)
 
-    q, k = _rows(turned_q, token * R, head, H, M, N), _rows(turned_k, token * R, head, H, M, N)
     scores = tl.dot(q, tl.trans(k), input_precision="ieee")
-    v_m, dy_m = _rows(v, token * R, head, H, M, P), _rows(dy, token * R, head, H, M, P)
     pairs = tl.dot(dy_m, tl.trans(v_m), input_precision="ieee")
     past, same = row[:, None] > row[None, :], row[:, None] == row[None, :]
     both = scores * pairs
