@@ -49,3 +49,31 @@ for kind in KINDS:
     med = {k: sorted(v)[len(v)//2] for k, v in times[kind].items()}
     print(kind, "whole %.2f ms" % sum(med.values()), {k: round(v, 3) for k, v in sorted(med.items(), key=lambda x: -x[1])}, flush=True)
 print(torch.cuda.get_device_name())
+
+# forward: ours and TileLang's, the same inputs; then both whole by autograd
+from model.layers.mamba3 import upstream
+scan.kernels = kernels
+f = make(2,256,4,2,8,128,64,4); want = mamba3_mimo_reference(**{n: t.double() for n, t in f.items()}, chunk_size=16, rotary_dim_divisor=4, dtype=torch.float64)
+theirs = getattr(upstream.import_mamba3(), upstream.KERNEL); ours = scan.by_blocks(theirs)
+names_of = dict(chunk_size=16, rotary_dim_divisor=4, dtype=torch.bfloat16, return_state=False, cu_seqlens=None)
+for name, run in {"theirs": theirs, "ours": ours}.items():
+    with torch.no_grad(): print("forward check", name, "%.1e" % err(run(**f, **names_of), want), flush=True)
+d = {n: t.requires_grad_() for n, t in make(3,4096,4,8,128,128,64,4).items()}; above = torch.randn_like(d["V"])
+out = {n: run(**d, **names_of) for n, run in {"theirs": theirs, "ours": ours}.items()}
+print("forward ours against theirs %.1e" % err(out["ours"], out["theirs"])); del out
+for name, run in {"theirs": theirs, "ours": ours, "theirs again": theirs, "ours again": ours}.items():
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as p:
+        for _ in range(5):
+            with torch.no_grad(): run(**d, **names_of)
+        torch.cuda.synchronize()
+    print("forward", name, {e.key[:60]: round(e.self_device_time_total/5e3, 3) for e in sorted(p.key_averages(), key=lambda e: -e.self_device_time_total)[:6]}, flush=True)
+for warps in (4, 8):
+    for regs in (None, 168, 128):
+        scan.OPTIONS["mimo_forward"] = {"num_warps": warps} | ({"maxnreg": regs} if regs else {})
+        try:
+            with torch.no_grad(): ours(**d, **names_of)
+            torch.cuda.synchronize(); a_, b_ = (torch.cuda.Event(enable_timing=True) for _ in range(2)); a_.record()
+            for _ in range(5):
+                with torch.no_grad(): ours(**d, **names_of)
+            b_.record(); torch.cuda.synchronize(); print("forward options", warps, regs, "%.3f ms with what is around" % (a_.elapsed_time(b_)/5), flush=True)
+        except Exception as error: print("forward options", warps, regs, type(error), str(error)[:200], flush=True)

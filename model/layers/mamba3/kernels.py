@@ -23,6 +23,31 @@ COMPILED = tl.constexpr(not triton.knobs.runtime.interpret)  # the interpreter h
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _exp(x: tl.tensor) -> tl.tensor:
+    """exp of fp32 by the GPU's own approximation, good to a bit or two: tl.exp also makes what is below 2^-126."""
+    if COMPILED:
+        return tl.inline_asm_elementwise(  # type: ignore[no-any-return]
+            "{ .reg .f32 e; mul.f32 e, $1, 0f3FB8AA3B; ex2.approx.ftz.f32 $0, e; }",
+            "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        return tl.exp(x)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _sigmoid(x: tl.tensor) -> tl.tensor:
+    """1 / (1 + exp(-x)) of fp32, likewise."""
+    if COMPILED:
+        return tl.inline_asm_elementwise(  # type: ignore[no-any-return]
+            "{ .reg .f32 e; mul.f32 e, $1, 0fBFB8AA3B; ex2.approx.ftz.f32 e, e; add.f32 e, e, 0f3F800000;"
+            " rcp.approx.ftz.f32 $0, e; }",
+            "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        return 1 / (1 + tl.exp(-x))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _turned(
     x: tl.tensor, bias: tl.tensor, cos: tl.tensor, sin: tl.tensor, token: tl.tensor, head: tl.tensor,
     H: tl.constexpr, G: tl.constexpr, R: tl.constexpr, M: tl.constexpr, N: tl.constexpr, A: tl.constexpr,
@@ -71,7 +96,7 @@ def _grads(
 ) -> tl.tensor:  # fmt: skip
     """The gradient of y [M, P], as z."""
     g = _tall(z, token, head, H, R, M, P) * _table(gate, head, R, M, P)
-    grad = _tall(above, token, head, H, R, M, P) * _table(down, head, R, M, P) * g / (1 + tl.exp(-g))
+    grad = _tall(above, token, head, H, R, M, P) * _table(down, head, R, M, P) * g * _sigmoid(g)
     return grad.to(z.dtype.element_ty)
 
 
@@ -114,7 +139,7 @@ def mimo_states(
         # after the large loads, for these wait: they are read by few threads, which tell the others
         a_m, later_m = tl.load(a + here + row), tl.load(later + here + row)
         before, after = tl.where(one == 0, 0.0, first_last), tl.where(one == 0, first_last + last, last)
-        weight = tl.exp(tl.where(forward, after - a_m, before + a_m)) * tl.where(forward, later_m, 1.0)
+        weight = _exp(tl.where(forward, after - a_m, before + a_m)) * tl.where(forward, later_m, 1.0)
         wide += (at * R * H + head) * N
         _put(wide, low, H * N, M, L)
         _put(wide + L, high, H * N, M, L)
@@ -132,7 +157,7 @@ def mimo_states(
 def _decay(a: tl.tensor, heads: tl.tensor, pair: tl.tensor, T: tl.constexpr) -> tl.tensor:
     """Of both blocks of a pair."""
     at = a + heads + pair * 2 * T
-    return tl.exp(tl.load(at + T - 1) + tl.load(at + 2 * T - 1))
+    return _exp(tl.load(at + T - 1) + tl.load(at + 2 * T - 1))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -243,10 +268,10 @@ def mimo_backward(
     state, slope = _held(state, slope)
     a_m, own_m, later_m, other, beside_later = _held_five(a_m, own_m, later_m, other, beside_later)
 
-    weight = tl.exp(tl.where(odd, other_last - other, other)) * tl.where(odd, beside_later, 1.0)
+    weight = _exp(tl.where(odd, other_last - other, other)) * tl.where(odd, beside_later, 1.0)
     carried = tl.where(odd, state, slope)
     carried = tl.dot(
-        tl.trans(wide), (narrow * weight[:, None]).to(dtype), carried.to(tl.float32) * tl.exp(other_last),
+        tl.trans(wide), (narrow * weight[:, None]).to(dtype), carried.to(tl.float32) * _exp(other_last),
         input_precision="ieee",
     ).to(dtype)  # fmt: skip
     if odd:
@@ -260,7 +285,7 @@ def mimo_backward(
     past, same = row[:, None] > row[None, :], row[:, None] == row[None, :]
     both = scores * pairs
     tl.store(d_own + heads + step, tl.sum(tl.reshape(tl.sum(tl.where(same, both, 0.0), axis=1), [T, R]), axis=1))
-    decay = tl.where(past, tl.exp(tl.where(past, a_m[:, None] - a_m[None, :], 0.0)), 0.0)
+    decay = tl.where(past, _exp(tl.where(past, a_m[:, None] - a_m[None, :], 0.0)), 0.0)
     both *= decay
     d_a_m = tl.sum(both * later_m[None, :], axis=1)
     d_later_m = tl.sum(both, axis=0)
@@ -268,13 +293,13 @@ def mimo_backward(
     scores, pairs = (scores * weight).to(dtype), (pairs * weight).to(dtype)
 
     narrow = (token * R * H + head) * P + tl.arange(0, M)[:, None] * (H * P) + tl.arange(0, P)[None, :]
-    e_m = tl.exp(a_m)
+    e_m = _exp(a_m)
     value = tl.dot(q, state, input_precision="ieee") * e_m[:, None]
     d_a_m += tl.sum(value * dy_m, axis=1)
     value = tl.dot(scores, v_m, value, input_precision="ieee")
     tl.store(y + narrow, value.to(dtype))
 
-    left = tl.exp(a_last - a_m)
+    left = _exp(a_last - a_m)
     value = tl.dot(k, slope, input_precision="ieee") * left[:, None]
     out_m = tl.sum(value * v_m, axis=1)
     d_later_m += out_m
@@ -282,7 +307,7 @@ def mimo_backward(
     value = tl.dot(tl.trans(scores), dy_m, value * later_m[:, None], input_precision="ieee")
     tl.store(dv + narrow, value.to(dtype))
 
-    d_last = carried * tl.exp(a_last) + tl.sum(out_m * later_m, axis=0)
+    d_last = carried * _exp(a_last) + tl.sum(out_m * later_m, axis=0)
     d_a_c = tl.sum(tl.reshape(d_a_m, [T, R]), axis=1) + tl.where(step == T - 1, d_last, 0.0)
     tl.store(d_a + heads + step, d_a_c)
     tl.store(d_later + heads + step, tl.sum(tl.reshape(d_later_m, [T, R]), axis=1))
@@ -323,7 +348,7 @@ def mimo_gates(
         above_t = _narrow(above, token, head, H, P)[:, None, :]
         at = ((token * R + ranks[None, :, None]) * H + head[:, None, None]) * P + cols
         v_t, g = x_t * up_h, z_t * gate_h
-        s = 1 / (1 + tl.exp(-g))
+        s = _sigmoid(g)
         grad = above_t * down_h * g * s
         skip_sum += tl.sum(grad * v_t, axis=2)
         y_t = tl.load(y + at).to(tl.float32) + skipped * v_t
@@ -388,3 +413,67 @@ def mimo_fold(
     part = d_bias + tl.program_id(1).to(tl.int64) * H * R * N + biases
     tl.store(part, low_sum, mask=there)
     tl.store(part + N // 2, high_sum, mask=there)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _all_turned(
+    x: tl.tensor, bias: tl.tensor, c: tl.tensor, s: tl.tensor, first: tl.tensor, head: tl.tensor,
+    H: tl.constexpr, G: tl.constexpr, R: tl.constexpr, N: tl.constexpr, A: tl.constexpr, T: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """q or k [T R, N] of T tokens from ``first`` on, rotated, as x; its components in another order, the same always.
+
+    c, s [T, 1, A]. A is N / 2 or N / 4.
+    """
+    token, rank, half = tl.arange(0, T)[:, None, None], tl.arange(0, R)[None, :, None], tl.arange(0, A)[None, None, :]
+    at = x + ((first + token) * R + rank) * (G * N) + head // (H // G) * N + half
+    table = bias + (head * R + rank) * N + half + token * 0  # as many as x, or x takes the layout of few
+    dtype = x.dtype.element_ty
+    low = tl.load(at).to(tl.float32) + tl.load(table)
+    high = tl.load(at + N // 2).to(tl.float32) + tl.load(table + N // 2)
+    both = tl.join((c * low - s * high).to(dtype), (s * low + c * high).to(dtype))
+    if A < N // 2:
+        low = tl.load(at + A).to(tl.float32) + tl.load(table + A)
+        high = tl.load(at + N // 2 + A).to(tl.float32) + tl.load(table + N // 2 + A)
+        both = tl.join(both, tl.join(low.to(dtype), high.to(dtype)))
+    return tl.reshape(both, [T * R, N])
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def mimo_forward(
+    q: tl.tensor, k: tl.tensor, q_bias: tl.tensor, k_bias: tl.tensor, cos: tl.tensor, sin: tl.tensor,
+    x: tl.tensor, z: tl.tensor, up: tl.tensor, gate: tl.tensor, down: tl.tensor, skip: tl.tensor, a: tl.tensor,
+    own: tl.tensor, later: tl.tensor, out: tl.tensor,
+    S: tl.constexpr, H: tl.constexpr, G: tl.constexpr, R: tl.constexpr, N: tl.constexpr, P: tl.constexpr,
+    A: tl.constexpr, T: tl.constexpr,
+) -> None:  # fmt: skip
+    """``out`` [B, S, H, P] of one head of one row, block after block."""
+    M: tl.constexpr = T * R
+    dtype = q.dtype.element_ty
+    head, line = tl.program_id(0), tl.program_id(1)
+    token, rank = tl.arange(0, T)[:, None, None], tl.arange(0, R)[None, :, None]
+    half, col, row = tl.arange(0, A)[None, None, :], tl.arange(0, P)[None, None, :], tl.arange(0, M) // R
+    table = (head * R + rank) * P + col + token * 0  # as many as of v, or v takes the layout of few
+    past, same = row[:, None] > row[None, :], row[:, None] == row[None, :]
+    state = tl.zeros([N, P], tl.float32)
+    for block in tl.range(S // T, num_stages=1):
+        first, here = (line * S + block * T).to(tl.int64), (line * H + head).to(tl.int64) * S + block * T
+        angle = ((first + token) * H + head) * A + half
+        c, s = tl.load(cos + angle), tl.load(sin + angle)
+        q_m = _all_turned(q, q_bias, c, s, first, head, H, G, R, N, A, T)
+        k_m = _all_turned(k, k_bias, c, s, first, head, H, G, R, N, A, T)
+        narrow = ((first + token) * H + head) * P + col
+        v = (tl.load(x + narrow).to(tl.float32) * tl.load(up + table)).to(dtype)
+        v_m = tl.reshape(v, [M, P])
+        a_m, own_m, later_m = tl.load(a + here + row), tl.load(own + here + row), tl.load(later + here + row)
+        last = a + here + T - 1
+        left = _exp(tl.load(last + row * 0) - a_m) * later_m
+        scores = tl.dot(q_m, tl.trans(k_m), input_precision="ieee")
+        decay = tl.where(past, _exp(tl.where(past, a_m[:, None] - a_m[None, :], 0.0)), 0.0)
+        scores *= decay * later_m[None, :] + tl.where(same, own_m[:, None], 0.0)
+        y = tl.dot(q_m, state.to(dtype), input_precision="ieee") * _exp(a_m)[:, None]
+        y = tl.dot(scores.to(dtype), v_m, y, input_precision="ieee")
+        state *= _exp(tl.load(last + tl.arange(0, N) * 0))[:, None]
+        state = tl.dot(tl.trans(k_m), (v_m * left[:, None]).to(dtype), state, input_precision="ieee")
+        g = tl.load(z + narrow).to(tl.float32) * tl.load(gate + table)
+        y_t = (tl.reshape(y, [T, R, P]) + tl.load(skip + head) * v) * (tl.load(down + table) * g * _sigmoid(g))
+        tl.store(out + narrow, tl.sum(y_t, axis=1, keep_dims=True).to(out.dtype.element_ty))

@@ -1,6 +1,6 @@
-"""The backward pass of Mamba-3's MIMO scan over rows of one length, by Triton kernels that take blocks side by side.
+"""Mamba-3's MIMO scan over rows of one length by Triton kernels: forward, and backward with blocks side by side.
 
-Takes the place of mamba-ssm's ``mamba_mimo_bwd_combined`` (ops/tilelang/mamba3/mamba3_mimo_bwd.py @
+The backward pass takes the place of mamba-ssm's ``mamba_mimo_bwd_combined`` (ops/tilelang/mamba3/mamba3_mimo_bwd.py @
 a14b1dff0454a3bc27d9eb31355dc01e4b2490ec), whose two kernels go through a row chunk by chunk. Memory while it runs, in
 bf16 at three rows of 4,096 tokens and 128 heads of 128 by 64 of rank 4: rotated q and k and their gradients, 4 B S R
 H N numbers, 6.4 GB; v, y and their gradients, 4 B S R H P, 3.2 GB; states and their gradients, B (S / T) H N P,
@@ -23,6 +23,7 @@ from model.patched import seams
 
 # How each kernel is launched: the fastest on an H200 of those in docs/log.md
 OPTIONS = {
+    "mimo_forward": {"num_warps": 4},
     "mimo_states": {"num_warps": 8, "maxnreg": 128},
     "mimo_carry": {"num_warps": 1},
     "mimo_backward": {"num_warps": 4},
@@ -30,6 +31,36 @@ OPTIONS = {
     "mimo_fold": {"num_warps": 1, "STAGES": 3},
 }
 CARRIED, COLUMNS = 256, 16  # numbers of a state, and of a half of q or k, that a program takes at most
+
+
+def mimo_forward(
+    q: Tensor, k: Tensor, x: Tensor, q_bias: Tensor, k_bias: Tensor, up: Tensor, down: Tensor, z: Tensor, skip: Tensor,
+    gate: Tensor, angles: Tensor, a: Tensor, a_left: Tensor, dt: Tensor, trap: Tensor, segments: Tensor,
+    return_state: bool, chunk_size: int, rotary_dim_divisor: int, dtype: torch.dtype,
+) -> tuple[Tensor, None, None]:  # fmt: skip
+    """Arguments, all contiguous and as ``mimo_backward``'s, and results of ``mamba_mimo_forward`` without states
+    (ops/tilelang/mamba3/mamba3_mimo_fwd.py @ a14b1dff0454a3bc27d9eb31355dc01e4b2490ec): [B, S, H, P], None, None.
+
+    S holds whole chunks. Raises ValueError if the last states are wanted.
+    """
+    if return_state:
+        raise ValueError("Mamba-3's forward by blocks returns no states\n  fix: --path mamba3=tilelang_rows")
+    rows, length, rank, groups, width = q.shape
+    heads, channels = x.shape[2:]
+    own, later = _weights(dt.float(), trap.float())
+    out = torch.empty_like(x)
+    kernels.mimo_forward[heads, rows](
+        q, k, q_bias, k_bias, angles.cos(), angles.sin(), x, z, up, gate, down, skip, a, own, later, out,
+        S=length, H=heads, G=groups, R=rank, N=width, P=channels, A=width // rotary_dim_divisor, T=chunk_size,
+        **OPTIONS["mimo_forward"],
+    )  # fmt: skip
+    return out, None, None
+
+
+def _weights(dt: Tensor, trap: Tensor) -> tuple[Tensor, Tensor]:
+    """[B, H, S] fp32 each: the weight of a token in its own output and, before decay, in every later one's."""
+    own = dt * trap.sigmoid()
+    return own, own + F.pad((dt * (-trap).sigmoid())[..., 1:], (0, 1))
 
 
 def mimo_backward(
@@ -53,8 +84,7 @@ def mimo_backward(
     sizes = {"S": length, "H": heads, "R": rank, "N": width, "P": channels, "T": chunk}
     with torch.enable_grad():
         leaves = dt.detach().float().requires_grad_(), trap.detach().float().requires_grad_()
-        own = leaves[0] * leaves[1].sigmoid()
-        later = own + F.pad((leaves[0] * (-leaves[1]).sigmoid())[..., 1:], (0, 1))
+        own, later = _weights(*leaves)
     cos, sin, tables = angles.cos(), angles.sin(), (up, gate, down)
     wide = [q.new_empty(rows, length, rank, heads, width) for _ in range(2)]
     narrow = [q.new_empty(rows, length, rank, heads, channels) for _ in range(2)]
@@ -102,10 +132,11 @@ def mimo_backward(
 
 @functools.cache
 def by_blocks(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """``kernel``, mamba-ssm's ``mamba3_mimo``, with this backward pass; upstream's own is as it was."""
+    """``kernel``, mamba-ssm's ``mamba3_mimo``, with these passes; upstream's own is as it was."""
     names = kernel.__globals__
     function = names["_Mamba3Function"]
     backward = seams.MAMBA3_BLOCKS(function.backward, {"mamba_mimo_bwd_combined": mimo_backward})
-    ours = type("Mamba3ByBlocks", (function,), {"backward": staticmethod(backward)})
+    forward = seams.MAMBA3_BLOCKS(function.forward, {"mamba_mimo_forward": mimo_forward})
+    ours = type("Mamba3ByBlocks", (function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)})
     bound: Callable[..., Any] = seams.MAMBA3_BLOCKS(kernel, {"_Mamba3Function": ours})
     return bound
