@@ -16,33 +16,34 @@ def make(B, S, R, G, H, N, P, DIV, low=torch.bfloat16):
 def prepared(d):
     theta = (torch.pi*d["Angles"].tanh()*d["DT"].transpose(1,2).unsqueeze(-1)).cumsum(1)
     return theta, d["ADT"].detach().unflatten(2,(-1,C)).cumsum(-1).flatten(2).contiguous()
-def back(d, theta, a, above):
-    with torch.no_grad(): return scan.mimo_backward(above,d["Q"],d["K"],d["V"],d["Q_bias"],d["K_bias"],d["MIMO_V"],d["MIMO_Out"],d["Z"],d["MIMO_Z"],theta,a,None,d["DT"],d["Trap"],d["D"],None,C,4,torch.bfloat16)
+def back(kind, d, theta, a, above):
+    module, kernels_of = KINDS[kind]; module.kernels = kernels_of
+    with torch.no_grad(): return module.mimo_backward(above,d["Q"],d["K"],d["V"],d["Q_bias"],d["K_bias"],d["MIMO_V"],d["MIMO_Out"],d["Z"],d["MIMO_Z"],theta,a,None,d["DT"],d["Trap"],d["D"],None,C,4,torch.bfloat16)
 names = "Q K V ADT DT Trap Q_bias K_bias MIMO_V MIMO_Z MIMO_Out theta D Z".split()
 err = lambda a, b: ((a.double()-b.double()).norm()/b.double().norm()).item()
-KINDS = {"base": base, "ahead": kernels}
+spec = importlib.util.spec_from_file_location("scan_ahead", "scratch/scan_ahead.py"); before = importlib.util.module_from_spec(spec); spec.loader.exec_module(before)
+before_kernels = importlib.util.spec_from_file_location("k_ahead", "scratch/k_ahead.py"); ahead = importlib.util.module_from_spec(before_kernels); before_kernels.loader.exec_module(ahead)
+KINDS = {"base": (before, base), "ahead": (before, ahead), "here": (scan, kernels)}
 d = {n: t.requires_grad_() for n, t in make(2,256,4,2,8,128,64,4).items()}
 f = {n: t.detach().double().requires_grad_() for n, t in d.items()}
 want = mamba3_mimo_reference(**f, chunk_size=16, rotary_dim_divisor=4, dtype=torch.float64)
 above = torch.randn(want.shape, device=dev).bfloat16()
 gw = dict(zip(f, torch.autograd.grad(want, list(f.values()), above.double())))
 theta, a = prepared(d)
-for kind, module in KINDS.items():
-    scan.kernels = module
-    got = dict(zip(names, back(d, theta.detach(), a, above)))
+for kind in KINDS:
+    got = dict(zip(names, back(kind, d, theta.detach(), a, above)))
     dang, ddt = torch.autograd.grad(theta, (d["Angles"], d["DT"]), got.pop("theta"), retain_graph=True); got["Angles"] = dang; got["DT"] = got["DT"]+ddt
     print("check", kind, *("%s %.1e" % (n, err(g, gw[n])) for n, g in got.items()), flush=True)
 d = make(3,4096,4,8,128,128,64,4); theta, a = prepared(d); above = torch.randn_like(d["V"])
 outs, times = {}, {k: collections.defaultdict(list) for k in KINDS}
-for kind, module in KINDS.items():
-    scan.kernels = module; outs[kind] = back(d, theta, a, above); torch.cuda.synchronize()
-print("ahead against base", *("%s %.1e" % (n, err(x, y)) for n, x, y in zip(names, outs["ahead"], outs["base"])), flush=True)
+for kind in KINDS:
+    outs[kind] = back(kind, d, theta, a, above); torch.cuda.synchronize()
+for kind in ("ahead", "here"): print(kind, "against base", *("%s %.1e" % (n, err(x, y)) for n, x, y in zip(names, outs[kind], outs["base"])), flush=True)
 del outs
 for _ in range(7):
-    for kind, module in KINDS.items():
-        scan.kernels = module
+    for kind in KINDS:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as p:
-            back(d, theta, a, above); torch.cuda.synchronize()
+            back(kind, d, theta, a, above); torch.cuda.synchronize()
         for e in p.key_averages():
             if e.self_device_time_total > 20: times[kind][e.key[:60]].append(e.self_device_time_total/1e3)
 for kind in KINDS:

@@ -9,8 +9,8 @@ a the running sum of log decays in the block, i and j tokens, S [N, P] the state
 other but S and the gradient of S', so that they are computed side by side, a program each.
 
 Arguments: q, k [B, S, R, G, N]; turned [B, S, R, H, N] likewise, rotated; x, z, above [B, S, H, P]; v and the gradient
-dy of y [B, S, R, H, P]; biases [H, R, N], up, gate, down [H, R, P], skip [H] fp32; a, own, later [B, H, S] fp32; cos,
-sin [B, S, H, A] fp32; states, slopes (gradients of states) [B, S / (2 T), H, N, P] as q, one for a pair of blocks.
+dy of y [B, S, R, H, P]; biases [H, R, N], up, gate, down [H, R, P], skip [H] fp32; a, own, later [B, H, S] fp32; angles
+[B, S, H, A] fp32; states, slopes (gradients of states) [B, S / (2 T), H, N, P] as q, one for a pair of blocks.
 Component n turns with n + N / 2 by angle n < A.
 """
 
@@ -48,8 +48,22 @@ def _sigmoid(x: tl.tensor) -> tl.tensor:
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _turns(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
+    """cos and sin of fp32, off by 1e-6 where |x| < 10,000: 2 pi as a number of nine bits and the rest of it."""
+    if COMPILED:
+        times = tl.floor(x * 0.15915494309189535 + 0.5)
+        x = x - times * 6.28125 - times * 0.0019353071795864769
+        return tl.inline_asm_elementwise(  # type: ignore[no-any-return]
+            "cos.approx.ftz.f32 $0, $2; sin.approx.ftz.f32 $1, $2;",
+            "=r,=r,r", [x], dtype=(tl.float32, tl.float32), is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        return tl.cos(x), tl.sin(x)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def _turned(
-    x: tl.tensor, bias: tl.tensor, cos: tl.tensor, sin: tl.tensor, token: tl.tensor, head: tl.tensor,
+    x: tl.tensor, bias: tl.tensor, angles: tl.tensor, token: tl.tensor, head: tl.tensor,
     H: tl.constexpr, G: tl.constexpr, R: tl.constexpr, M: tl.constexpr, N: tl.constexpr, A: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """Both halves [M, N / 2] of q or k of M rows (tokens by ranks) from a token on, rotated, as x."""
@@ -60,7 +74,7 @@ def _turned(
     low = tl.load(at + away).to(tl.float32) + tl.load(table)
     high = tl.load(at + N // 2 + away).to(tl.float32) + tl.load(table + N // 2)
     angle = (token * H + head) * A + row // R * (H * A) + half
-    c, s = tl.load(cos + angle, mask=half < A, other=1.0), tl.load(sin + angle, mask=half < A, other=0.0)
+    c, s = _turns(tl.load(angles + angle, mask=half < A, other=0.0))
     dtype = x.dtype.element_ty
     return (c * low - s * high).to(dtype), (s * low + c * high).to(dtype)
 
@@ -107,7 +121,7 @@ def _put(x: tl.tensor, value: tl.tensor, stride: tl.constexpr, M: tl.constexpr, 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def mimo_states(
-    q: tl.tensor, k: tl.tensor, q_bias: tl.tensor, k_bias: tl.tensor, cos: tl.tensor, sin: tl.tensor,
+    q: tl.tensor, k: tl.tensor, q_bias: tl.tensor, k_bias: tl.tensor, angles: tl.tensor,
     x: tl.tensor, z: tl.tensor, above: tl.tensor, up: tl.tensor, gate: tl.tensor, down: tl.tensor,
     a: tl.tensor, later: tl.tensor, turned_q: tl.tensor, turned_k: tl.tensor, v: tl.tensor, dy: tl.tensor,
     states: tl.tensor, slopes: tl.tensor,
@@ -129,11 +143,11 @@ def mimo_states(
     for one in range(2):
         at, here = token + one * T, heads + one * T
         if forward:
-            low, high = _turned(k, k_bias, cos, sin, at, head, H, G, R, M, N, A)
+            low, high = _turned(k, k_bias, angles, at, head, H, G, R, M, N, A)
             given = _values(x, up, at, head, H, R, M, P)
             wide, narrow = turned_k, v
         else:
-            low, high = _turned(q, q_bias, cos, sin, at, head, H, G, R, M, N, A)
+            low, high = _turned(q, q_bias, angles, at, head, H, G, R, M, N, A)
             given = _grads(z, above, gate, down, at, head, H, R, M, P)
             wide, narrow = turned_q, dy
         # after the large loads, for these wait: they are read by few threads, which tell the others
@@ -376,7 +390,7 @@ def _halves(x: tl.tensor, at: tl.tensor, there: tl.tensor, N: tl.constexpr) -> t
 
 @triton.jit  # type: ignore[untyped-decorator]
 def mimo_fold(
-    x: tl.tensor, bias: tl.tensor, cos: tl.tensor, sin: tl.tensor, d_turned: tl.tensor, d_x: tl.tensor,
+    x: tl.tensor, bias: tl.tensor, angles: tl.tensor, d_turned: tl.tensor, d_x: tl.tensor,
     d_bias: tl.tensor, d_angle: tl.tensor,
     H: tl.constexpr, G: tl.constexpr, R: tl.constexpr, N: tl.constexpr, A: tl.constexpr, TOKENS: tl.constexpr,
     COLUMNS: tl.constexpr, HEADS: tl.constexpr, STAGES: tl.constexpr,
@@ -401,7 +415,7 @@ def mimo_fold(
         at = token * R * G * N + (rank * G + group) * N + half
         if tl.program_id(0) % (N // 2 // COLUMNS) * COLUMNS < A:
             angle = token * H * A + heads * A + half
-            c, s = tl.load(cos + angle, mask=turns, other=1.0), tl.load(sin + angle, mask=turns, other=0.0)
+            c, s = _turns(tl.load(angles + angle, mask=turns, other=0.0))
             first, second = c * first + s * second, c * second - s * first
             low, high = _halves(x, at, half < N, N)
             crossed = second * (low + low_bias) - first * (high + high_bias)
@@ -440,7 +454,7 @@ def _all_turned(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def mimo_forward(
-    q: tl.tensor, k: tl.tensor, q_bias: tl.tensor, k_bias: tl.tensor, cos: tl.tensor, sin: tl.tensor,
+    q: tl.tensor, k: tl.tensor, q_bias: tl.tensor, k_bias: tl.tensor, angles: tl.tensor,
     x: tl.tensor, z: tl.tensor, up: tl.tensor, gate: tl.tensor, down: tl.tensor, skip: tl.tensor, a: tl.tensor,
     own: tl.tensor, later: tl.tensor, out: tl.tensor,
     S: tl.constexpr, H: tl.constexpr, G: tl.constexpr, R: tl.constexpr, N: tl.constexpr, P: tl.constexpr,
@@ -457,8 +471,7 @@ def mimo_forward(
     state = tl.zeros([N, P], tl.float32)
     for block in tl.range(S // T, num_stages=1):
         first, here = (line * S + block * T).to(tl.int64), (line * H + head).to(tl.int64) * S + block * T
-        angle = ((first + token) * H + head) * A + half
-        c, s = tl.load(cos + angle), tl.load(sin + angle)
+        c, s = _turns(tl.load(angles + ((first + token) * H + head) * A + half))
         q_m = _all_turned(q, q_bias, c, s, first, head, H, G, R, N, A, T)
         k_m = _all_turned(k, k_bias, c, s, first, head, H, G, R, N, A, T)
         narrow = ((first + token) * H + head) * P + col

@@ -50,7 +50,7 @@ def mimo_forward(
     own, later = _weights(dt.float(), trap.float())
     out = torch.empty_like(x)
     kernels.mimo_forward[heads, rows](
-        q, k, q_bias, k_bias, angles.cos(), angles.sin(), x, z, up, gate, down, skip, a, own, later, out,
+        q, k, q_bias, k_bias, angles, x, z, up, gate, down, skip, a, own, later, out,
         S=length, H=heads, G=groups, R=rank, N=width, P=channels, A=width // rotary_dim_divisor, T=chunk_size,
         **OPTIONS["mimo_forward"],
     )  # fmt: skip
@@ -85,12 +85,12 @@ def mimo_backward(
     with torch.enable_grad():
         leaves = dt.detach().float().requires_grad_(), trap.detach().float().requires_grad_()
         own, later = _weights(*leaves)
-    cos, sin, tables = angles.cos(), angles.sin(), (up, gate, down)
+    tables = up, gate, down
     wide = [q.new_empty(rows, length, rank, heads, width) for _ in range(2)]
     narrow = [q.new_empty(rows, length, rank, heads, channels) for _ in range(2)]
     states, slopes = (q.new_empty(rows, pairs, heads, width, channels) for _ in range(2))
     kernels.mimo_states[heads, pairs, 2 * rows](
-        q, k, q_bias, k_bias, cos, sin, x, z, above, *tables, a, later, *wide, *narrow, states, slopes,
+        q, k, q_bias, k_bias, angles, x, z, above, *tables, a, later, *wide, *narrow, states, slopes,
         **OPTIONS["mimo_states"], **sizes | turning,
     )  # fmt: skip
     size, ahead = width * channels, next(n for n in (2, 1) if pairs % n == 0)
@@ -116,7 +116,7 @@ def mimo_backward(
     for one, (given, bias, grad) in enumerate(((q, q_bias, d_wide[0]), (k, k_bias, d_wide[1]))):
         d_given, d_bias = torch.empty_like(given), a.new_empty(parts, *bias.shape)
         kernels.mimo_fold[groups * (width // 2 // columns), parts](
-            given, bias, cos, sin, grad, d_given, d_bias, d_angles[one], TOKENS=2 * chunk, COLUMNS=columns,
+            given, bias, angles, grad, d_given, d_bias, d_angles[one], TOKENS=2 * chunk, COLUMNS=columns,
             HEADS=triton.next_power_of_2(heads // groups), **OPTIONS["mimo_fold"], **turning,
         )  # fmt: skip
         folded.append((d_given, d_bias.sum(0)))
