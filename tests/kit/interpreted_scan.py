@@ -54,15 +54,15 @@ def errors(rows: int, heads: int, groups: int, divisor: int) -> dict[str, float]
     angles, dt = given["Angles"].requires_grad_(), given["DT"].requires_grad_()
     summed = (math.pi * angles.tanh() * dt.transpose(1, 2).unsqueeze(-1)).cumsum(1)
     with torch.no_grad():
-        decay = given["ADT"].unflatten(2, (-1, CHUNK)).cumsum(-1).flatten(2)
+        decay, _, _ = scan.decay_sums(given["ADT"], CHUNK)
         found = scan.mimo_backward(
             above, given["Q"], given["K"], given["V"], given["Q_bias"], given["K_bias"], given["MIMO_V"],
-            given["MIMO_Out"], given["Z"], given["MIMO_Z"], summed.detach(), decay, decay, dt, given["Trap"],
-            given["D"], decay, CHUNK, divisor, torch.float32,
+            given["MIMO_Out"], given["Z"], given["MIMO_Z"], summed.detach(), decay, None, dt, given["Trap"],
+            given["D"], None, CHUNK, divisor, torch.float32,
         )  # fmt: skip
         y, _, _ = scan.mimo_forward(
             given["Q"], given["K"], given["V"], given["Q_bias"], given["K_bias"], given["MIMO_V"], given["MIMO_Out"],
-            given["Z"], given["D"], given["MIMO_Z"], summed.detach(), decay, decay, dt, given["Trap"], decay, False,
+            given["Z"], given["D"], given["MIMO_Z"], summed.detach(), decay, None, dt, given["Trap"], None, False,
             CHUNK, divisor, torch.float32,
         )  # fmt: skip
     got = dict(zip(NAMES, found, strict=True))

@@ -35,7 +35,7 @@ CARRIED, COLUMNS = 256, 16  # numbers of a state, and of a half of q or k, that 
 
 def mimo_forward(
     q: Tensor, k: Tensor, x: Tensor, q_bias: Tensor, k_bias: Tensor, up: Tensor, down: Tensor, z: Tensor, skip: Tensor,
-    gate: Tensor, angles: Tensor, a: Tensor, a_left: Tensor, dt: Tensor, trap: Tensor, segments: Tensor,
+    gate: Tensor, angles: Tensor, a: Tensor, a_left: None, dt: Tensor, trap: Tensor, segments: None,
     return_state: bool, chunk_size: int, rotary_dim_divisor: int, dtype: torch.dtype,
 ) -> tuple[Tensor, None, None]:  # fmt: skip
     """Arguments, all contiguous and as ``mimo_backward``'s, and results of ``mamba_mimo_forward`` without states
@@ -57,6 +57,13 @@ def mimo_forward(
     return out, None, None
 
 
+def decay_sums(a: Tensor, chunk: int) -> tuple[Tensor, None, None]:
+    """In place of ``compute_dacs_segsum_triton`` (ops/triton/mamba3/mamba3_mimo_utils.py @ the same): log decays
+    [B, H, S] summed in each chunk. Of its other results, a matrix for each chunk among them, nothing here is made.
+    """
+    return a.unflatten(2, (-1, chunk)).cumsum(-1).flatten(2), None, None
+
+
 def _weights(dt: Tensor, trap: Tensor) -> tuple[Tensor, Tensor]:
     """[B, H, S] fp32 each: the weight of a token in its own output and, before decay, in every later one's."""
     own = dt * trap.sigmoid()
@@ -65,7 +72,7 @@ def _weights(dt: Tensor, trap: Tensor) -> tuple[Tensor, Tensor]:
 
 def mimo_backward(
     above: Tensor, q: Tensor, k: Tensor, x: Tensor, q_bias: Tensor, k_bias: Tensor, up: Tensor, down: Tensor, z: Tensor,
-    gate: Tensor, angles: Tensor, a: Tensor, a_left: Tensor, dt: Tensor, trap: Tensor, skip: Tensor, segments: Tensor,
+    gate: Tensor, angles: Tensor, a: Tensor, a_left: None, dt: Tensor, trap: Tensor, skip: Tensor, segments: None,
     chunk: int, divisor: int, dtype: torch.dtype,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Arguments, all contiguous, and results of ``mamba_mimo_bwd_combined``.
@@ -135,8 +142,9 @@ def by_blocks(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """``kernel``, mamba-ssm's ``mamba3_mimo``, with these passes; upstream's own is as it was."""
     names = kernel.__globals__
     function = names["_Mamba3Function"]
-    backward = seams.MAMBA3_BLOCKS(function.backward, {"mamba_mimo_bwd_combined": mimo_backward})
-    forward = seams.MAMBA3_BLOCKS(function.forward, {"mamba_mimo_forward": mimo_forward})
+    sums = {"compute_dacs_segsum_triton": decay_sums}
+    backward = seams.MAMBA3_BLOCKS(function.backward, {"mamba_mimo_bwd_combined": mimo_backward} | sums)
+    forward = seams.MAMBA3_BLOCKS(function.forward, {"mamba_mimo_forward": mimo_forward} | sums)
     ours = type("Mamba3ByBlocks", (function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)})
     bound: Callable[..., Any] = seams.MAMBA3_BLOCKS(kernel, {"_Mamba3Function": ours})
     return bound
