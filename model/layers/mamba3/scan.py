@@ -31,6 +31,7 @@ OPTIONS = {
     "mimo_fold": {"num_warps": 1, "STAGES": 3},
 }
 CARRIED, COLUMNS = 256, 16  # numbers of a state, and of a half of q or k, that a program takes at most
+ANGLES = 128  # tokens whose angles are summed at a time
 
 
 def mimo_forward(
@@ -137,14 +138,27 @@ def mimo_backward(
     )  # fmt: skip
 
 
+def _by_longer_chunks(sum_angles: Callable[..., Any]) -> Callable[..., Any]:
+    """mamba-ssm's sum of angles, or its gradient, ANGLES tokens at a time: chunks wait for each other, results do not
+    depend on their length."""
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        return sum_angles(*arguments, **{**options, "chunk_size": ANGLES})
+
+    return run
+
+
 @functools.cache
 def by_blocks(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """``kernel``, mamba-ssm's ``mamba3_mimo``, with these passes; upstream's own is as it was."""
     names = kernel.__globals__
-    function = names["_Mamba3Function"]
+    function, bound = names["_Mamba3Function"], seams.MAMBA3_BLOCKS
     sums = {"compute_dacs_segsum_triton": decay_sums}
-    backward = seams.MAMBA3_BLOCKS(function.backward, {"mamba_mimo_bwd_combined": mimo_backward} | sums)
-    forward = seams.MAMBA3_BLOCKS(function.forward, {"mamba_mimo_forward": mimo_forward} | sums)
-    ours = type("Mamba3ByBlocks", (function,), {"forward": staticmethod(forward), "backward": staticmethod(backward)})
-    bound: Callable[..., Any] = seams.MAMBA3_BLOCKS(kernel, {"_Mamba3Function": ours})
-    return bound
+    forward = {"mamba_mimo_forward": mimo_forward, "angle_dt_fwd": _by_longer_chunks(names["angle_dt_fwd"])}
+    backward = {"mamba_mimo_bwd_combined": mimo_backward, "angle_dt_bwd": _by_longer_chunks(names["angle_dt_bwd"])}
+    ways = {
+        "forward": staticmethod(bound(function.forward, forward | sums)),
+        "backward": staticmethod(bound(function.backward, backward | sums)),
+    }
+    ours: Callable[..., Any] = bound(kernel, {"_Mamba3Function": type("Mamba3ByBlocks", (function,), ways)})
+    return ours

@@ -36,7 +36,7 @@ def test_upstreams_function_is_left_alone():
 
     upstream_tree()
     scope = dict.fromkeys(("mamba_mimo_bwd_combined", "mamba_mimo_forward", "compute_dacs_segsum_triton"))
-    scope |= {"torch": torch}  # its module imports TileLang
+    scope |= {"torch": torch, "angle_dt_fwd": dict, "angle_dt_bwd": dict}  # its module imports TileLang
     exec("from __future__ import annotations\n" + source(seams.MAMBA3_BLOCKS.upstream, sys.path), scope)
     exec("def mamba3_mimo(*args):\n    return _Mamba3Function.apply(*args)", scope)
     theirs = scope["_Mamba3Function"]
@@ -45,5 +45,6 @@ def test_upstreams_function_is_left_alone():
     assert issubclass(mine, theirs)
     assert mine.forward.__globals__["mamba_mimo_forward"] is scan.mimo_forward
     assert mine.backward.__globals__["mamba_mimo_bwd_combined"] is scan.mimo_backward
+    assert mine.forward.__globals__["angle_dt_fwd"](chunk_size=16, dt=1) == {"chunk_size": scan.ANGLES, "dt": 1}
     assert theirs.backward.__globals__["mamba_mimo_bwd_combined"] is None
     assert scope["_Mamba3Function"] is theirs
