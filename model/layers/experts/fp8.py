@@ -57,13 +57,13 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, above: Tensor) -> tuple[Tensor, Tensor | None, None]:
         (x,), weight, exact = ctx.saved_tensors, ctx.weight, ctx.exact
         above = above.contiguous()
-        if exact:  # the bf16 part is cut out, so that it neither goes through FP8 nor sets the scale
-            last = above[:, -exact:].contiguous()
-            above = above.clone()
+        if exact:  # the bf16 part is 0 meanwhile, so that it neither goes through FP8 nor sets the scale
+            last = above[:, -exact:].clone()
             above[:, -exact:] = 0
         high = quantized(above, "E5M2")
         inputs = product(ctx.eight, high, "NN")
         if exact:
+            above[:, -exact:] = last
             inputs.addmm_(last, weight[-exact:])
         added = hasattr(weight, "main_grad")
         into = weight.main_grad if added else weight.new_zeros(weight.shape, dtype=torch.float32)
