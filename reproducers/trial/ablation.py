@@ -10,6 +10,7 @@ from unidiff import PatchSet
 
 from reproducers.record.schema import Pack
 from reproducers.trial.experiment import Request, Run, execute
+from reproducers.upstream.patching import NOTHING
 from reproducers.upstream.store import Store
 
 
@@ -32,13 +33,13 @@ def without_hunk(patch: str, dropped: int) -> str:
 
 
 def with_patch(pack: Pack, text: str, folder: Path) -> Pack:
-    """The same pack with another patch, in a folder of its own beside the same ``needs.yaml``."""
+    """The same pack with another patch, which may be empty, in a folder of its own beside the same ``needs.yaml``."""
     copy = folder / pack.folder.name
     copy.mkdir(parents=True)
     for name in ("pack.yaml", "reproducer.py"):
         (copy / name).symlink_to(pack.folder / name)
     (folder / "needs.yaml").symlink_to(pack.folder.parent / "needs.yaml")
-    (copy / "fix.patch").write_text(text)
+    (copy / "fix.patch").write_text(text or NOTHING)
     return pack.model_copy(update={"folder": copy})
 
 

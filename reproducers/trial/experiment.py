@@ -235,6 +235,8 @@ def _guard(run: Run, broken: Bench, fixed: Bench) -> None:
 def _arms(run: Run, bench: Bench) -> None:
     """Fill ``run`` from the requested arms; each repeat has its own seed, and all must agree."""
     request, patch = run.request, run.patch_file
+    if patch:
+        patching.refuse_empty(patch)
     strip = patching.strip_for(bench.tree.path, run.pack.upstream.source_root)
     repeats: list[Ruling] = []
     for seed in range(request.repeats):

@@ -21,6 +21,7 @@ from reproducers.record.receipt import Executed
 from reproducers.upstream.git import git
 from reproducers.upstream.store import Store, Tree, writable
 
+NOTHING = "No hunk is left of the patch.\n"  # what stands in a patch that was emptied on purpose
 COMPILED = {".pyc", ".pyo", ".pyd", ".so"}
 # what a fix has no use for, and code that means to find the probe, to deceive it or to end its process has
 SUSPECT = re.compile(
@@ -184,6 +185,12 @@ def added_lines(patch: Path, strip: int) -> dict[str, dict[int, str]]:
         }
         for file in files(patch)
     }
+
+
+def refuse_empty(patch: Path) -> None:
+    """Raises PatchlaneError if the file has no diff: cut off, it would be a fix that changes nothing."""
+    if not files(patch) and patch.read_text() != NOTHING:
+        raise PatchlaneError(f"{patch}: no diff", f"git checkout -- {patch}, or regenerate it with git diff")
 
 
 def files(patch: Path) -> PatchSet:

@@ -2,12 +2,14 @@
 
 import pytest
 from seeded import SEEDED
-from toy import CORE, DEAD, FIRST, RECORD, SOURCE, SUM, TOTAL, body, diff, edited, git, listing, write_tree
+from toy import CORE, DEAD, FIRST, HEAD, RECORD, SOURCE, SUM, TOTAL, body, diff, edited, git, listing, write_tree
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Verdict
 from reproducers.record.schema import load_pack
+from reproducers.trial import ablation
 from reproducers.trial.experiment import Request, execute, expected
+from reproducers.upstream import patching
 from reproducers.upstream.store import tree_digest
 
 
@@ -77,8 +79,20 @@ def test_reversed_patch_is_stale(toy):
     assert "ALREADY_APPLIED" in run.ruling.reason
 
 
-def test_empty_patch_is_ineffective(toy):
-    assert toy.run(toy.pack("")).ruling.verdict is Verdict.FIX_INEFFECTIVE
+def test_a_patch_that_was_emptied_on_purpose_is_ineffective(toy):
+    assert [text for _, text in ablation.ablations(toy.pack(HEAD + toy.patch(edited(TOTAL))))] == [""]
+    assert toy.run(toy.pack(patching.NOTHING)).ruling.verdict is Verdict.FIX_INEFFECTIVE
+
+
+@pytest.mark.parametrize("left", [0, 20], ids=["nothing", "a piece of its header"])
+@pytest.mark.parametrize("arm", ["both", "patched", "pristine"])
+def test_a_patch_that_was_cut_off_is_no_fix_that_changes_nothing(toy, left, arm):
+    pack = toy.pack()
+    with pack.patch.open("r+") as patch:
+        patch.truncate(left)
+    with pytest.raises(PatchlaneError) as refused:
+        toy.run(pack, arm=arm)
+    assert "no diff" in refused.value.what and refused.value.remedy.startswith(f"git checkout -- {pack.patch}")
 
 
 def test_fixed_tree(toy):
