@@ -205,11 +205,15 @@ def test_what_a_release_no_longer_shows_is_worse(before, after, count):
     assert len(demotions(entries(v1=before), new)) == count
 
 
-def test_a_damaged_manifest_is_made_anew(toy, repo):
+def test_a_damaged_manifest_is_made_anew_only_if_what_it_named_may_be_forgotten(toy, repo):
     verb(toy, repo, "refresh", "build/receipts")
     before = kept(repo)
     (repo / "manifest.yaml").write_text("<<<<<<< ours\n")
-    assert verb(toy, repo, "refresh")[0] == 0
+    for asked in ("check", "refresh"):
+        code, out = verb(toy, repo, asked)
+        assert code in (1, 2) and "git checkout HEAD -- manifest.yaml" in out
+    assert (repo / "manifest.yaml").read_text() == "<<<<<<< ours\n"
+    assert verb(toy, repo, "refresh", "--accept")[0] == 0
     assert kept(repo) == before
 
 

@@ -13,7 +13,7 @@ from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import file_sha256
 from reproducers.base.wording import count
 from reproducers.evidence.shelf import kept
-from reproducers.record.entry import Chain, read_chains
+from reproducers.record.entry import MEND, Chain, read_chains
 
 
 def heads(root: Path) -> dict[str, Chain]:
@@ -30,9 +30,17 @@ def _digest(paths: list[Path]) -> str:
 
 
 def lost(manifest: Path, root: Path, source: Path | None = None) -> list[str]:
-    """A line with its remedy for each folder whose receipts, ``source`` included, are not those of the manifest."""
+    """A line with its remedy for each folder whose receipts, ``source`` included, are not those of the manifest.
+
+    One line for a manifest that does not tell which they were. Where there is no receipt yet it may be missing.
+    """
+    try:
+        chains = read_chains(manifest)
+    except PatchlaneError as error:
+        first = not manifest.exists() and not kept(root)
+        return [] if first else [f"{error.what}; fix: {MEND}"]
     rows = []
-    for folder, entry in read_chains(manifest).items():
+    for folder, entry in chains.items():
         names = [Path(folder, f"{name}.json") for name in entry.names]
         paths = [source / name if source and not (root / name).is_file() else root / name for name in names]
         gone = [path.stem for path in paths if not path.is_file()]

@@ -16,7 +16,7 @@ from reproducers.record.receipt import ArmName, Host, Kind
 from reproducers.record.schema import Model, Sha256, explain, read_yaml
 
 HEADER = "# Generated from packs/*/pack.yaml and receipts/ by `python -m reproducers.manifest refresh`. Never edit.\n"
-MEND = "python -m reproducers.manifest refresh"
+MEND = "git checkout HEAD -- manifest.yaml"
 
 
 class ArmEntry(Model):
@@ -89,8 +89,9 @@ def read(path: Path) -> Manifest:
 
 
 def read_chains(path: Path) -> dict[str, Chain]:
-    """The manifest's chains, even if the rest of it is damaged; empty if the chains are damaged too."""
+    """The manifest's chains, even if the rest of it is damaged. Raises PatchlaneError if they are, or it is missing."""
+    _, data = read_yaml(path)
     try:
-        return TypeAdapter(dict[str, Chain]).validate_python(read_yaml(path)[1]["receipts"])
-    except (PatchlaneError, LookupError, TypeError, ValueError):
-        return {}
+        return TypeAdapter(dict[str, Chain]).validate_python(data["receipts"])
+    except (LookupError, TypeError, ValueError) as error:
+        raise PatchlaneError(f"{path}: its list of receipts cannot be read", MEND) from error

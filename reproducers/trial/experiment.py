@@ -235,8 +235,6 @@ def _guard(run: Run, broken: Bench, fixed: Bench) -> None:
 def _arms(run: Run, bench: Bench) -> None:
     """Fill ``run`` from the requested arms; each repeat has its own seed, and all must agree."""
     request, patch = run.request, run.patch_file
-    if patch:
-        patching.refuse_empty(patch)
     strip = patching.strip_for(bench.tree.path, run.pack.upstream.source_root)
     repeats: list[Ruling] = []
     for seed in range(request.repeats):
@@ -244,10 +242,12 @@ def _arms(run: Run, bench: Bench) -> None:
             before = patching.hunks(patch, strip, after=False) if patch else []
             run.pristine.append(_arm(run, bench, before, "pristine", seed))
             repeats.append(rulings.rule_pristine(run.pristine[-1].arm()))
-        if request.arm == "patched":
-            repeats.append(_patched(run, bench, strip, seed))
-        elif request.arm == "both" and patch and repeats[-1].verdict is Verdict.REPRODUCED:
-            repeats[-1] = _patched(run, bench, strip, seed)
+            if request.arm == "pristine" or not patch or repeats[-1].verdict is not Verdict.REPRODUCED:
+                continue
+            repeats.pop()
+        if patch:
+            patching.refuse_empty(patch)
+        repeats.append(_patched(run, bench, strip, seed))
     run.ruling = _agree(repeats)
 
 

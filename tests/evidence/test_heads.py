@@ -211,11 +211,18 @@ def test_a_further_receipt_is_no_loss(desk, made):
     assert heads.lost(manifest, made / "receipts") == []
 
 
-@pytest.mark.parametrize("text", ["<<<<<<< ours\n", "receipts: 1\n", "[]\n", "receipts: {'07': {}}\n", ""])
-def test_a_damaged_manifest_names_none(tmp_path, text):
-    (tmp_path / "manifest.yaml").write_text(text)
+@pytest.mark.parametrize("text", ["<<<<<<< ours\n", "receipts: 1\n", "[]\n", "receipts: {'07': {}}\n", "", None])
+def test_a_manifest_that_does_not_say_what_there_was_hides_no_loss(desk, text):
+    root, manifest, _ = desk
+    manifest.unlink() if text is None else manifest.write_text(text)
+    (row,) = heads.lost(manifest, root)
+    assert row.endswith("; fix: git checkout HEAD -- manifest.yaml")
+    with pytest.raises(PatchlaneError, match="--accept"):
+        heads.refuse_loss(manifest, root, None)
+
+
+def test_before_the_first_receipt_there_is_no_manifest(tmp_path):
     assert heads.lost(tmp_path / "manifest.yaml", tmp_path) == []
-    assert heads.lost(tmp_path / "none.yaml", tmp_path) == []
 
 
 def altered(path):

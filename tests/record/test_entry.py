@@ -30,6 +30,15 @@ def test_a_damaged_manifest_is_named(tmp_path, text):
         entry.read(tmp_path / "manifest.yaml")
 
 
+@pytest.mark.parametrize(
+    "text", ["", "[]\n", "receipts: 1\n", "packs: {}\n", "receipts: {'07': {}}\n", "<<<<<<< ours\n"]
+)
+def test_damaged_chains_are_named(tmp_path, text):
+    (tmp_path / "manifest.yaml").write_text(text)
+    with pytest.raises(PatchlaneError, match=r"manifest\.yaml"):
+        entry.read_chains(tmp_path / "manifest.yaml")
+
+
 def test_the_chains_are_read_whatever_else_is_damaged(tmp_path):
     (tmp_path / "manifest.yaml").write_text(f"packs: 1\nreceipts:\n  '07': {{sha256: {'a' * 64}, names: [x]}}\n")
     assert entry.read_chains(tmp_path / "manifest.yaml") == {"07": Chain(sha256="a" * 64, names=["x"])}
