@@ -10,16 +10,29 @@ comma  := ,
 
 .PHONY: setup reproduce train test test-all test-ci lint clean
 
-setup: $(VENV)/.ready
+# Asked for by name it looks at what is there, and brings what is missing.
+setup:
+	@$(MAKE) --no-print-directory -W pyproject.toml $(or $(wildcard $(VENV)/.train),$(VENV)/.ready)
+
+# An interpreter that is asked for replaces an environment of another one.
+ASKED := $(if $(filter file default,$(origin PYTHON)),,$(PYTHON))
+ifneq ($(filter-out $(shell cat $(VENV)/.python 2>/dev/null),$(ASKED)),)
+$(VENV)/.ready $(VENV)/.train: another
+endif
+.PHONY: another
+another:
 
 define install
 	@command -v uv >/dev/null 2>&1 || $(PYTHON) -c 'import sys; sys.exit("Python >= 3.11.4 is needed, $(PYTHON) is "\
 	  + sys.version.split()[0] + "; fix: make PYTHON=PATH-TO-IT" if sys.version_info < (3, 11, 4) else 0)'
+	@if [ -f $(VENV)/pyvenv.cfg ] && [ "$(or $(ASKED),$$(cat $(VENV)/.python))" != "$$(cat $(VENV)/.python)" ]; then \
+	  rm -rf $(VENV); fi
 	@if command -v uv >/dev/null 2>&1; then \
 	  uv venv -q --allow-existing --python $(PYTHON) $(VENV) && uv pip install -q --python $(BIN)/python -e '.[$(1)]'; \
 	else \
 	  $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install -q -e '.[$(1)]'; \
 	fi
+	@[ -z "$(ASKED)" ] && [ -f $(VENV)/.python ] || echo $(PYTHON) > $(VENV)/.python
 	@touch $(VENV)/.ready $@
 endef
 
@@ -30,7 +43,7 @@ $(VENV)/.ready: pyproject.toml
 $(VENV)/.train: pyproject.toml
 	$(call install,cpu$(comma)dev$(comma)train$(comma)data$(comma)desk)
 
-reproduce: setup
+reproduce: $(VENV)/.ready
 	$(BIN)/python -m reproducers.run $(PACKS)
 
 # On the CPU wherever it is; on one core, for tensors are small and threads wait for each other longer than they work.
@@ -50,7 +63,7 @@ test-all: test
 test-ci: test
 	$(PYTEST) -m 'rest and not proved'
 
-lint: setup
+lint: $(VENV)/.ready
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
 clean:
