@@ -85,7 +85,9 @@ def main() -> None:
     if not (ROOT / "packs").is_dir():
         start.refuse("patchlane is installed without its packs", "pip install -e CLONE, a clone of the repository")
     if verb in ("", "-h", "--help"):
-        print(listing())
+        from reproducers.base.cli import guarded
+
+        guarded(lambda: print(listing()))
     elif verb in VERBS:
         runpy.run_module(VERBS[verb], run_name="__main__")
     else:

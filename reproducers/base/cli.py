@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 import traceback
+from pathlib import Path
 from typing import Any, NoReturn
 
 from reproducers.base import disk
@@ -23,6 +24,9 @@ def _interrupt(signum: int, frame: object) -> None:
 
 def guarded(app: Any) -> None:
     """Run a typer app and map each of its ends to one of the project's exit codes, without a traceback."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started us: what is printed goes nowhere
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - as long as the process
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # under nohup it is ignored
         signal.signal(signal.SIGHUP, _interrupt)
@@ -42,8 +46,7 @@ def guarded(app: Any) -> None:
     except OSError as error:
         if isinstance(error, BrokenPipeError) or not disk.of_host(error):
             _fault(error)
-        print(f"error: {disk.described(error)}", file=sys.stderr)
-        raise SystemExit(int(Exit.USAGE)) from None
+        _refused(error)
     except Exception as error:
         if message := unimportable(error):
             print(message, file=sys.stderr)
@@ -59,9 +62,17 @@ def _flush() -> None:
     except BrokenPipeError:
         _unread()
     except OSError as error:
+        _refused(error)
+
+
+def _refused(error: OSError) -> NoReturn:
+    """This host refused a file, or what is printed, which then goes nowhere."""
+    try:
+        sys.stdout.flush()
+    except OSError:
         _drop()
-        print(f"error: {disk.described(error)}", file=sys.stderr)
-        raise SystemExit(int(Exit.USAGE)) from None
+    print(f"error: {disk.described(error)}", file=sys.stderr)
+    raise SystemExit(int(Exit.USAGE)) from None
 
 
 def _unread() -> NoReturn:

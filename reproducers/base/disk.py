@@ -14,10 +14,17 @@ from reproducers.base.errors import PatchlaneError
 
 STORE_REMEDY = "make room or another folder for the store: export PATCHLANE_STORE=DIR"
 SCRATCH_REMEDY = "make room or another folder for temporary files: export TMPDIR=DIR"
-HOST_ERRNOS = {
-    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG, errno.EIO),
-    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG),
+FULL = "make room there (df -h), or name another place"
+FORBIDDEN = "ls -ld it, and name a place that you may write"
+TAKEN = "git status, and move away what stands in its place"
+REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO), FULL),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), FORBIDDEN),
+    **dict.fromkeys((errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG), TAKEN),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "ulimit -n 4096"),
+    **dict.fromkeys((errno.ENOMEM, errno.EAGAIN), "run it again when less else runs: free -h"),
 }
+HOST_ERRNOS = set(REMEDIES)
 
 
 def of_host(error: OSError) -> bool:
@@ -26,9 +33,10 @@ def of_host(error: OSError) -> bool:
 
 
 def described(error: OSError, where: str | Path = "") -> PatchlaneError:
-    """The error as a message for the user: the path and the system's reason."""
+    """The error as a message for the user: the path, the system's reason, and what mends it."""
     reason = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror or error
-    return PatchlaneError(f"{error.filename or where or 'this host'}: {reason}")
+    mend = REMEDIES.get(error.errno or errno.ENOSPC, "")  # of many copies that failed most want room
+    return PatchlaneError(f"{error.filename or where or 'what is printed'}: {reason}", mend)
 
 
 @contextlib.contextmanager

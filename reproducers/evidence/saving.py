@@ -51,7 +51,7 @@ class Recorder:
     def tell(self, out: Console) -> bool:
         """Print the paths of receipts and logs. Some in a temporary folder: print the remedy, return False."""
         for error in self.refused:
-            out.print(f"[red]error: {escape(str(disk.described(error, self.root)))}[/]")
+            out.print(f"[red]error: {escape(disk.described(error, self.root).what)}[/]")
             out.print(f"  fix: make room, then: cp -r {escape(str(self.spare))}/. {escape(str(self.root))}/")
         for run, path in self.written:
             out.print(f"[dim]receipt {escape(str(path))}[/]")

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -115,3 +116,36 @@ def test_probing_leaves_nothing(tmp_path):
     assert list((tmp_path / "new").iterdir()) == []
     with pytest.raises(PatchlaneError):
         disk.usable_file(tmp_path / "new", "x")
+
+
+ENDS = [
+    ("reproducers.run", "--list"),
+    ("reproducers.waves", "--json"),
+    ("reproducers.receipts", "verify", "receipts/09"),
+    ("reproducers.run", "--help"),
+    ("reproducers", "--help"),
+]
+
+
+@pytest.mark.parametrize("command", ENDS, ids=" ".join)
+def test_where_what_is_printed_has_no_room(command):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", *command], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert (done.returncode, done.stderr.count("\n"), "  fix: " in done.stderr) == (2, 2, True), done
+
+
+@pytest.mark.parametrize("closed", ["1", "2"])
+@pytest.mark.parametrize("command", ENDS[:2], ids=" ".join)
+def test_closed_output_changes_no_code(command, closed):
+    line = f"{sys.executable} -m {' '.join(command)} {closed}>&-"
+    done = subprocess.run(["sh", "-c", line], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, ""), done
+
+
+def test_a_file_in_a_folders_place(toy, repo):
+    (repo / "build").write_text("")
+    process = toy.verb(repo, "manifest", "refresh")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, "/build: File exists\n  fix: " in err) == (2, True), (out, err)
