@@ -90,10 +90,12 @@ def main(
 ) -> None:
     """Record that a person has read exactly these files; the person types a full name and the digest's beginning."""
     from reproducers.desk.gate import approval
-    from reproducers.desk.gate.checklist import judge
+    from reproducers.desk.gate.checklist import form_of, judge
     from reproducers.desk.text import dossier
-    from reproducers.record.schema import ROOT
+    from reproducers.record.schema import ROOT, load_named
 
+    (named,) = load_named([pack])
+    form_of(named, form)
     at_terminal(f"python -m reproducers.approve {pack} --as {form}")
     checklist = judge(pack, form, today(), clone)
     may_be_approved(checklist)

@@ -145,8 +145,9 @@ def test_one_check_of_a_pack_whose_other_bugs_stay(released, clone):
     block, _ = bisected("--for", "fixed", *ends, "--good", last, "--check", "total")
     assert f"**Fixed in `{first[:12]}`** (toy/toyup), by the check `total` alone" in block
     assert "): bug: total: 1.0" in block and "): healthy: total: 0.0" in block
-    with pytest.raises(CannotTestHere, match="it made no bug check 'mean'"):
+    with pytest.raises(PatchlaneError, match="it made no bug check 'mean'") as refused:
         bisected("--for", "fixed", *ends, "--good", last, "--check", "mean")
+    assert refused.value.exit_code is Exit.USAGE and "--check" in refused.value.remedy
 
 
 def test_ends_that_are_wrong(released, clone):

@@ -302,7 +302,7 @@ def test_a_tampered_receipt_stops_refresh_by_name(toy, repo):
     receipt.write_bytes(receipt.read_bytes()[:100])
     for args, code in ((["check"], 1), (["refresh", "--accept"], 2)):
         ended, out = verb(toy, repo, *args)
-        assert (ended, f"git checkout -- receipts/07/{receipt.name}" in out) == (code, True), out
+        assert (ended, f"{receipt.name}: " in out and "git checkout -- receipts/07" in out) == (code, True), out
 
 
 def test_another_engine_is_told_and_nothing_is_stale(toy, repo):

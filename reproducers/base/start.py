@@ -43,6 +43,10 @@ def check() -> None:
         refuse(outdated(), "make setup PYTHON=python3.12")
 
     def ended(kind: type, error: BaseException, trace: object) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            print("interrupted; nothing half-written", file=sys.stderr)
+            sys.stderr.flush()
+            os._exit(130)
         message = unimportable(error)
         if message:
             print(message, file=sys.stderr)

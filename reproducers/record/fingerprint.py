@@ -13,7 +13,6 @@ from reproducers.record import schema
 from reproducers.record.schema import Model, Pack, PatchName
 
 NAME = "fingerprints.json"
-REMEDY = "python -m reproducers.audit --write"
 Digest16 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
 KnownState = Literal["buggy", "patched", "fixed"]
 
@@ -77,4 +76,4 @@ def load(path: Path) -> Fingerprints:
     except ValidationError as error:
         fault = error.errors()[0]
         where = ".".join(map(str, fault["loc"])) or "(whole file)"
-        raise PatchlaneError(f"{path}: {where}: {fault['msg']}", REMEDY) from error
+        raise PatchlaneError(f"{path}: {where}: {fault['msg']}", f"git checkout -- {path}") from error

@@ -323,15 +323,23 @@ def line_of(text: str, loc: tuple[Any, ...]) -> int:
     return line
 
 
+def text_of(path: Path) -> str:
+    """The text of a UTF-8 file. Raises PatchlaneError if it is in another encoding."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise PatchlaneError(f"{path}: not UTF-8 at byte {error.start}", "save it as UTF-8, or git status") from error
+
+
 def read_yaml(path: Path) -> tuple[str, Any]:
     """(text, value) of a YAML file. Raises PatchlaneError with file and line if it is missing or malformed."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = text_of(path)
         return text, yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     except OSError as error:
         raise PatchlaneError(f"{path}: cannot be read ({error.strerror})", "git status") from error
-    except UnicodeDecodeError as error:
-        raise PatchlaneError(f"{path}: not UTF-8 at byte {error.start}", "save it as UTF-8") from error
+    except ValueError as error:  # of a date that there is not; the loader names no line
+        raise PatchlaneError(f"{path}: {error}", "correct the date in it") from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f":{mark.line + 1}" if mark else ""

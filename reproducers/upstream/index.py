@@ -14,6 +14,8 @@ from reproducers.base.errors import CannotTestHere
 from reproducers.base.verdicts import Exit
 
 Progress = Callable[[str, int, int], None]
+ONLINE = "run without --offline and PATCHLANE_OFFLINE"
+BUNDLED = f"{ONLINE}, or: python -m reproducers.bundle install PART..."
 SHOWN = 8  # releases that a message lists
 
 
@@ -32,7 +34,7 @@ def _client() -> Any:
     if os.environ.get("PATCHLANE_OFFLINE") == "1":
         raise CannotTestHere(
             "the run is offline and asks no package index",
-            "run without --offline and PATCHLANE_OFFLINE, or: python -m reproducers.bundle install PART...",
+            BUNDLED,
         )
     import truststore
     from pypi_simple import PYPI_SIMPLE_ENDPOINT, PyPISimple

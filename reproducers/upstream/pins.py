@@ -106,7 +106,7 @@ def resolve(store: Store, pack: Pack, at: str) -> Pin:
     if SHA.fullmatch(at):
         return Pin(sha=at, needs=needs)
     if store.offline:
-        raise CannotTestHere(f"{pack.id} pins no {at}, and the run is offline", "run without --offline")
+        raise CannotTestHere(f"{pack.id} pins no {at}, and the run is offline", index.ONLINE)
     return Pin(release=at, artifacts=index.release_files(pack.upstream.distribution, at), needs=needs)
 
 

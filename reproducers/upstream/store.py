@@ -163,7 +163,7 @@ class Store:
             if self.offline:
                 raise CannotTestHere(
                     f"{filename} is not in the store and the run is offline",
-                    "run once without --offline, or: python -m reproducers.bundle install PART...",
+                    index.BUNDLED,
                 )
             path.parent.mkdir(parents=True, exist_ok=True)
             with scratch_folder(path.parent) as scratch:

@@ -7,7 +7,17 @@ from toy import RECORD, THREAD, write_tree
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Exit
-from reproducers.record.schema import ROOT, load_each, load_named, load_needs, load_pack, load_packs, select
+from reproducers.record.schema import (
+    ROOT,
+    load_each,
+    load_named,
+    load_needs,
+    load_pack,
+    load_packs,
+    read_yaml,
+    select,
+    text_of,
+)
 
 
 def refusal(toy, record):
@@ -232,3 +242,15 @@ def test_select(toy):
         with pytest.raises(PatchlaneError) as caught:
             select([name], packs)
         assert caught.value.remedy == "python -m reproducers.run --list" and repr(name) in caught.value.what
+
+
+def test_a_date_that_there_is_not(tmp_path):
+    (tmp_path / "x.yaml").write_text("date: 2026-13-45\n")
+    with pytest.raises(PatchlaneError, match=r"x\.yaml: month"):
+        read_yaml(tmp_path / "x.yaml")
+
+
+def test_text_that_is_no_utf8_is_named(tmp_path):
+    (tmp_path / "x.md").write_bytes("ä".encode("latin-1"))
+    with pytest.raises(PatchlaneError, match=r"x\.md: not UTF-8 at byte 0"):
+        text_of(tmp_path / "x.md")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from reproducers.base.errors import PatchlaneError
 from reproducers.desk.attachment import flatten
 from reproducers.probe.api import SOURCES
-from reproducers.record.schema import Need, Pack
+from reproducers.record.schema import Need, Pack, text_of
 from reproducers.upstream import pins
 
 ISSUE_LIMIT = 65_536  # characters that GitHub takes in one issue or comment
@@ -77,7 +77,7 @@ def completed(header: str, needs: list[Need]) -> str:
 
 def render(pack: Pack) -> str:
     """The exported file's text; a pure function of the pack's and the engine's files."""
-    source = pack.reproducer.read_text(encoding="utf-8")
+    source = text_of(pack.reproducer)
     header, docstring, future = split(source)
     header = completed(header, pins.needs_of(pack, pack.pins["live"]))
     imports, code = flatten.join(source, pack.reproducer.name, pack.lanes)

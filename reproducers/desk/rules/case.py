@@ -10,7 +10,7 @@ from typing import Any
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.record.entry import Entry
-from reproducers.record.schema import Pack
+from reproducers.record.schema import Pack, text_of
 
 
 @dataclass
@@ -35,11 +35,11 @@ class Case:
     @cached_property
     def source(self) -> str:
         """The text of ``body.md.j2``, empty where there is none."""
-        return self.body.read_text(encoding="utf-8") if self.body.is_file() else ""
+        return text_of(self.body) if self.body.is_file() else ""
 
     @cached_property
     def record_text(self) -> str:
-        return self.record.read_text(encoding="utf-8")
+        return text_of(self.record)
 
     @cached_property
     def rendered(self) -> dict[str, str] | PatchlaneError:

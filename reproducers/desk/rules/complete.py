@@ -9,7 +9,7 @@ from reproducers.desk.rules.case import Case
 from reproducers.desk.rules.registry import Breach, Skip, rule
 from reproducers.desk.start import mutants, skeleton
 from reproducers.evidence.receipts import read
-from reproducers.record.schema import line_of
+from reproducers.record.schema import line_of, text_of
 from reproducers.upstream import patching
 
 
@@ -52,7 +52,7 @@ def unreached(case: Case) -> Iterator[Breach | Skip]:
         for place, entry in enumerate(lane.unreached):
             if entry.line not in added:
                 path = pack.folder / "pack.yaml"
-                line = line_of(path.read_text(encoding="utf-8"), ("lanes", name, "unreached", place))
+                line = line_of(text_of(path), ("lanes", name, "unreached", place))
                 yield Breach(path, line, f"no patch adds the line {entry.line!r}", "take the entry out")
 
 

@@ -4,13 +4,15 @@ import ast
 import functools
 from pathlib import Path
 
+from reproducers.record.schema import text_of
+
 
 def code(reproducer: Path) -> str | None:
     """The body of the top-level function ``minimal`` without its docstring, dedented, ending in one newline.
 
     None if the reproducer has no such function, or only a docstring in it. SyntaxError if it is no Python.
     """
-    return _code(reproducer.read_text(encoding="utf-8"), str(reproducer))
+    return _code(text_of(reproducer), str(reproducer))
 
 
 @functools.lru_cache(maxsize=128)  # a body asks for it many times

@@ -16,7 +16,7 @@ from reproducers.base.errors import PatchlaneError
 from reproducers.desk.patches import short_header
 from reproducers.desk.text.lookups import Facts, thread
 from reproducers.desk.text.unwrap import unwrap
-from reproducers.record.schema import ROOT, Pack
+from reproducers.record.schema import ROOT, Pack, text_of
 
 FORMS = ("issue", "pr", "comment")
 PLAIN = "plain"
@@ -73,7 +73,7 @@ def render(pack: Pack, receipts: Path, form: str | None = None) -> str:
     }  # fmt: skip
     names = ("measured", "limit", "versions", "host", "label", "measured_at")
     try:
-        body = _environment.from_string((pack.folder / "body.md.j2").read_text(encoding="utf-8"))
+        body = _environment.from_string(text_of(pack.folder / "body.md.j2"))
         text = body.render(**context, **{name: getattr(facts, name) for name in names})
     except (TemplateError, OSError) as error:
         raise PatchlaneError(f"{pack.folder.name}/body.md.j2: {error}", "correct the template") from error

@@ -21,6 +21,7 @@ from reproducers.record.schema import Pack
 from reproducers.trial.rulings import Ruling, failed_guards, rule_pristine
 
 NO_MODULE = re.compile(r"this tree has no module [\w.]+")  # what the probe says of a tree without the module asked for
+UNMADE = "made no bug check"
 
 NAMED = 4  # trees that a line names one by one
 
@@ -101,7 +102,7 @@ def _of_checks(arm: Arm, pattern: str) -> tuple[Word, str]:
         return Word.CANNOT, f"guards fail: {', '.join(failed)}"
     if not asked:
         known = ", ".join(repr(check.name) for check in bugs) or "none"
-        return Word.CANNOT, f"it made no bug check {pattern!r}; its bug checks: {known}"
+        return Word.CANNOT, f"it {UNMADE} {pattern!r}; its bug checks: {known}"
     for state, found in (("bug", Word.BUG), ("healthy", Word.HEALTHY)):
         shown = [check for check in asked if check.state == state]
         if shown and (found is Word.BUG or shown == asked):

@@ -15,7 +15,7 @@ from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.base.verdicts import Exit
 from reproducers.record.goal import Goal
 from reproducers.studies.versions import commits
-from reproducers.studies.versions.answers import Answer, Word
+from reproducers.studies.versions.answers import UNMADE, Answer, Word
 from reproducers.studies.versions.asking import Asker
 
 OLD = {Goal.INTRODUCED: (Word.HEALTHY, Word.ABSENT), Goal.FIXED: (Word.BUG,)}
@@ -113,6 +113,8 @@ def search(asker: Asker, history: History, goal: Goal, old: str, new: str, repea
 
 def _end(asker: Asker, goal: Goal, tree: str, due: tuple[Word, ...], option: str) -> Answer:
     answer = asker.ask(tree)
+    if answer.word is Word.CANNOT and UNMADE in answer.why:
+        raise PatchlaneError(f"{asker.pack.id} at {tree}: {answer.why}", "--check names one of these")
     if answer.word is Word.CANNOT:
         raise CannotTestHere(f"{asker.pack.id} at {tree} cannot be tested: {answer.why}", f"{option} names another end")
     if answer.word not in due:

@@ -20,6 +20,7 @@ from reproducers.desk.rules.case import Case
 from reproducers.desk.rules.registry import RULES, Breach, Skip, rule
 from reproducers.desk.start import mutants
 from reproducers.evidence.receipts import newest_of
+from reproducers.record.schema import text_of
 
 PATHS = re.compile(
     r"(?:(?<![\w.<>/~-])|(?<=file://))(?:/(?:home|root|work|tmp|Users|mnt|scratch|nfs|workspace|data)/[\w.@-][\w./@-]*"
@@ -70,7 +71,7 @@ def _texts(case: Case) -> Iterator[tuple[Path, str]]:
     logs = [receipt.with_suffix(".log") for receipt in receipts]
     for path in [case.record, *dict.fromkeys(case.patches.values()), *mutants.paths(case.pack), notes, *logs]:
         if path.is_file():
-            yield path, path.read_text(encoding="utf-8")
+            yield path, text_of(path)
     yield case.pack.reproducer, _exported(case)
 
 
@@ -78,7 +79,7 @@ def _exported(case: Case) -> str:
     """The single file, or the reproducer alone where it cannot be exported yet."""
     from reproducers.desk.attachment.export import render
 
-    source = case.pack.reproducer.read_text(encoding="utf-8")
+    source = text_of(case.pack.reproducer)
     try:
         return render(case.pack)
     except PatchlaneError:
@@ -110,7 +111,7 @@ def _finds(case: Case, pattern: re.Pattern[str]) -> Iterator[tuple[Path, str, re
 
 
 def _line(path: Path, snippet: str) -> int:
-    text = path.read_text(encoding="utf-8")
+    text = text_of(path)
     return text[: text.index(snippet)].count("\n") + 1 if snippet in text else 1
 
 
