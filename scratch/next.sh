@@ -21,7 +21,7 @@ case $1 in
   [ -d /tmp/w0 ] || { cp -r /tmp/w /tmp/w0; rm -rf /tmp/w0/model; tar xzf scratch/main_model.tgz -C /tmp/w0; }
   wide /tmp/w0 before $FP8; wide /tmp/w here $FP8
   wide /tmp/w all $ALL; wide /tmp/w two $ALL --accumulate 2 --profile 16:17
-  wide /tmp/w overlap $ALL --overlap-grads --overlap-weights --bucket 200000000;;
+  wide /tmp/w overlap $ALL --accumulate 2 --overlap-grads --overlap-weights --bucket 200000000;;
 3)
   if [ ! -e /tmp/begun3 ]; then touch /tmp/begun3
     (quarter 0 base 1; quarter 0 options 2 $OPTIONS; quarter 0 base 3; touch /tmp/done30) > /dev/null 2>&1 &
