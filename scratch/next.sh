@@ -1,13 +1,16 @@
 #!/bin/bash
 # The next GPU host, two GPUs, bundle in /tmp/b: . scratch/env.sh; install; then one call each: bash scratch/next.sh STAGE
 # 1: kernels, tests, upstream's tests; 2: main's code beside this, then options one on top of the other (again goes on);
-# 3 (twice, 590 s each): 500 steps, three seeds. On one GPU stage 1 alone.
+# 3 (twice, 590 s each): 500 steps, three seeds. On one H200: 1 and 2.
 export PATCHLANE_HOST=${HOST_ALIAS:-h200-37x2}
 . scratch/env.sh; cd /tmp/w
 GPUS=$(nvidia-smi -L | wc -l)
 OPTIONS="--path loss=liger_once --path mamba3=blocks_rows --path mla=cudnn --path bc_norm=liger"
 FP8="--path mamba_proj=fp8"; ALL="$FP8 --path mtp_proj=fp8 --path m2rnn=triton_whole"
-wide() { local where=$1 name=$2; shift 2; [ -e /tmp/did_$name ] && return; cd $where; step 400 $name torchrun --nproc-per-node 2 -m model.train 2xh200_wide --ep 1 --micro-batch 3 --steps 18 --evaluate-every 1000 --save-every 0 --out /tmp/runs/$name $OPTIONS "$@"; grep -h "step 1[0-8]/18" $L/$name.log | tail -3; touch /tmp/did_$name; cd /tmp/w; }
+# on one H200 a quarter of the model with its own batch stands in: ratios of paths, no speed of nam56r_wide
+if [ $GPUS = 1 ]; then RUN="python3 -m model.train 1xh200_quarter --steps 40"; LAST="step [34][0-9]/40"
+else RUN="torchrun --nproc-per-node 2 -m model.train 2xh200_wide --ep 1 --micro-batch 3 --steps 18"; LAST="step 1[0-8]/18"; fi
+wide() { local where=$1 name=$2; shift 2; [ -e /tmp/did_$name ] && return; cd $where; step 400 $name $RUN --evaluate-every 1000 --save-every 0 --out /tmp/runs/$name $OPTIONS "$@"; grep -h "$LAST" $L/$name.log | tail -3; touch /tmp/did_$name; cd /tmp/w; }
 quarter() { gpu=$1 name=$2 seed=$3; shift 3; CUDA_VISIBLE_DEVICES=$gpu step 450 ${name}_$seed python3 -m model.train 1xh200_quarter --steps 500 --save-every 0 --evaluate-every 250 --seed $seed --out /tmp/runs/${name}_$seed "$@"; }
 ut() { step 560 ut_$1 python3 -m reproducers.upstream_tests --offline --lane cuda --timeout 400 --receipts /tmp/receipts $1; }
 kernels() { export CUDA_VISIBLE_DEVICES=0
