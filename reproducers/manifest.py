@@ -34,7 +34,7 @@ from reproducers.evidence.shelf import FOLDERS, remedy, sweep
 from reproducers.evidence.verification import verify_all
 from reproducers.record import engine
 from reproducers.record.entry import Entry
-from reproducers.record.schema import ROOT, load_packs, text_of
+from reproducers.record.schema import ROOT, load_packs
 from reproducers.studies.suites import keeping
 
 app = typer.Typer(add_completion=False, help=__doc__)
@@ -87,7 +87,7 @@ def refresh(
                 f"not imported: {count(left, 'receipt')} of runs that could not test or had no release or commit"
             )
         for name, after in generated(packs, content).items():
-            old = text_of(ROOT / name) if (ROOT / name).exists() else ""
+            old = (ROOT / name).read_text(errors="replace") if (ROOT / name).exists() else ""
             write_atomic(ROOT / name, after.encode())
             for line in difflib.unified_diff(old.splitlines(), after.splitlines(), "before", "after", "", "", 1, ""):
                 typer.echo(line)
@@ -106,7 +106,7 @@ def check(
     if not faults:
         content = content_of(packs, root)
         for name, text in generated(packs, content).items():
-            if not (ROOT / name).exists() or text_of(ROOT / name) != text:
+            if not (ROOT / name).exists() or (ROOT / name).read_text(errors="replace") != text:
                 faults.append(f"{name} is not current; fix: python -m reproducers.manifest refresh")
         _tell_engines(content.packs, root, verbose)
     typer.echo("\n".join([*faults, f"manifest check: {count(len(faults), 'fault') if faults else 'clean'}"]))

@@ -217,6 +217,17 @@ def test_a_damaged_manifest_is_made_anew_only_if_what_it_named_may_be_forgotten(
     assert kept(repo) == before
 
 
+def test_a_generated_page_in_another_encoding_is_written_anew(toy, repo):
+    verb(toy, repo, "refresh", "build/receipts")
+    before = kept(repo)
+    with (repo / "packs/README.md").open("ab") as page:
+        page.write(b"\xff")
+    code, out = verb(toy, repo, "check")
+    assert (code, "packs/README.md is not current" in out) == (1, True), out
+    assert verb(toy, repo, "refresh")[0] == 0
+    assert kept(repo) == before
+
+
 def relabelled(run):
     run.tree = dataclasses.replace(run.tree, origin=Origin(kind="commit", sha="c" * 40))
 
