@@ -84,6 +84,8 @@ def main(
             )
         layout = found[0][0] if found else Layout(dp, ep, pp, micro_batch)
         dp, ep, pp, micro_batch = layout.data, layout.expert, layout.pipeline, layout.micro_batch
+        if chosen.experts.count % ep:  # as model.train refuses it
+            raise ValueError(f"{chosen.experts.count} experts cannot be shared by --ep {ep} ranks")
         tables = [description.layer_map(chosen), description.parameter_table(chosen), description.flops_table(chosen)]
         tables += [description.largest_table(found, gib)] if found else []
         tables += [

@@ -60,7 +60,7 @@ def build(
     if structure and source == "parquet":
         raise DataError("--structure needs text, --source parquet has token ids only", "leave --structure out")
     corpus = _corpus(source, paths or [], key, split, language)
-    if shard_gib is not None and shard_gib <= 0:
+    if shard_gib is not None and not 0 < shard_gib < 2**30:  # nor NaN
         raise DataError(f"--shard-gib {shard_gib:g}", "--shard-gib 4 (above 0)")
     shard = None if shard_gib is None else max(int(shard_gib * 2**30), 1)
     options = EncoderOptions(tokenizer, eod, valid_percent, source != "parquet" if structure is None else structure)

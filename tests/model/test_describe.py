@@ -63,6 +63,7 @@ def test_the_largest_layout_is_proposed_and_described():
         ("nam56r", "--gpus", "1", "--gib", "78"),
         ("nam56r", "--gpus", "2", "--dp", "2"),
         ("nam56r", "--dp", "8", "--ep", "3"),
+        ("nam56r_tiny", "--dp", "3", "--ep", "3"),
         ("nam56r", "--pp", "40"),
     ],
 )

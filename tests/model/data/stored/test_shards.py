@@ -104,5 +104,6 @@ def test_the_command_line_takes_gib(corpus, tmp_path):
     given = ["build", "--source", "text", "--out", str(tmp_path / "d"), "--shard-gib", str(LIMIT / 2**30), *source]
     assert CliRunner().invoke(app, given).exit_code == 0
     assert len([*(tmp_path / "d").glob("train-*.bin")]) > 5
-    refused = CliRunner().invoke(app, [*given[:-1], "--shard-gib", "0"])
-    assert isinstance(refused.exception, DataError)
+    for size in ("0", "-1", "nan", "inf"):
+        refused = CliRunner().invoke(app, [*given, "--shard-gib", size])
+        assert isinstance(refused.exception, DataError) and f"--shard-gib {size}" in refused.exception.what
