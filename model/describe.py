@@ -17,6 +17,7 @@ from model.definition.memory import Layout
 from model.definition.recipes import RECIPES, Optimizer
 from model.definition.sizes import SIZES, named
 from model.definition.traffic import GB
+from model.loop import refusals
 from model.plans import tables as plans
 from model.plans.links import NAMEPLATE, Hosts
 from model.reports import description, page
@@ -84,8 +85,7 @@ def main(
             )
         layout = found[0][0] if found else Layout(dp, ep, pp, micro_batch)
         dp, ep, pp, micro_batch = layout.data, layout.expert, layout.pipeline, layout.micro_batch
-        if chosen.experts.count % ep:  # as model.train refuses it
-            raise ValueError(f"{chosen.experts.count} experts cannot be shared by --ep {ep} ranks")
+        refusals.experts(chosen, ep)
         tables = [description.layer_map(chosen), description.parameter_table(chosen), description.flops_table(chosen)]
         tables += [description.largest_table(found, gib)] if found else []
         tables += [

@@ -96,6 +96,12 @@ def test_a_script_cannot_approve(desk, args, monkeypatch):
         assert done.exception.remedy == "in a terminal: python -m reproducers.approve pack07 --as comment"
 
 
+def test_a_form_that_there_is_not_is_told_before_a_terminal_is_wanted(desk, monkeypatch):
+    monkeypatch.setattr(approve, "at_terminal", AT_TERMINAL)
+    done = CliRunner().invoke(approve.app, ["7", "--as", "letter"])
+    assert isinstance(done.exception, PatchlaneError) and done.exception.remedy.startswith("--as ")
+
+
 def test_a_person_at_a_terminal_can(desk, monkeypatch):
     monkeypatch.setattr(approve, "at_terminal", AT_TERMINAL)
     keyboard, terminal = os.openpty()

@@ -58,6 +58,12 @@ def test_what_refuses_an_old_interpreter_parses_on_one(name):
     assert not re.search(r"from __future__|:=|-> .*\|", text)
 
 
+@pytest.mark.parametrize("option", [[], ["--bisect"]])
+def test_an_interrupt_before_the_verb_begins_is_one_and_no_revision_to_skip(option):
+    early = "from reproducers.base import start; start.check(); raise KeyboardInterrupt"
+    assert ended([sys.executable, "-c", early], *option).returncode == 130
+
+
 def test_only_others_modules_are_wanting():
     assert unimportable(ModuleNotFoundError("x", name="typer.core"))
     assert not unimportable(ModuleNotFoundError("x", name="reproducers.absent"))
