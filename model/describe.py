@@ -15,9 +15,8 @@ from rich.console import Console
 from model.definition import memory
 from model.definition.memory import Layout
 from model.definition.recipes import RECIPES, Optimizer
-from model.definition.sizes import SIZES, named
+from model.definition.sizes import SIZES, expert_parallel, named
 from model.definition.traffic import GB
-from model.loop import refusals
 from model.plans import tables as plans
 from model.plans.links import NAMEPLATE, Hosts
 from model.reports import description, page
@@ -85,7 +84,7 @@ def main(
             )
         layout = found[0][0] if found else Layout(dp, ep, pp, micro_batch)
         dp, ep, pp, micro_batch = layout.data, layout.expert, layout.pipeline, layout.micro_batch
-        refusals.experts(chosen, ep)
+        expert_parallel(chosen, ep)
         tables = [description.layer_map(chosen), description.parameter_table(chosen), description.flops_table(chosen)]
         tables += [description.largest_table(found, gib)] if found else []
         tables += [

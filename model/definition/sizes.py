@@ -203,3 +203,11 @@ def named(name: str) -> Size:
     if name not in SIZES:
         raise PatchlaneError(f"no size is named {name!r}", f"choose one of: {', '.join(SIZES)}")
     return SIZES[name]
+
+
+def expert_parallel(size: Size, parallel: int) -> None:
+    """Raise PatchlaneError if the expert-parallel ranks cannot hold the same number of experts each."""
+    count = size.experts.count
+    if count % parallel:
+        divisors = ", ".join(str(number) for number in range(1, count + 1) if count % number == 0)
+        raise PatchlaneError(f"{count} experts cannot be shared by --ep {parallel} ranks", f"--ep one of {divisors}")

@@ -56,14 +56,6 @@ def stages(size: Size, pipeline: int) -> None:
         raise PatchlaneError(str(error), f"--pp {len(pattern.possible_cuts(size.layers)) + 1} or fewer") from error
 
 
-def experts(size: Size, parallel: int) -> None:
-    """Raise PatchlaneError if the expert-parallel ranks cannot hold the same number of experts each."""
-    count = size.experts.count
-    if count % parallel:
-        divisors = ", ".join(str(number) for number in range(1, count + 1) if count % number == 0)
-        raise PatchlaneError(f"{count} experts cannot be shared by --ep {parallel} ranks", f"--ep one of {divisors}")
-
-
 def vocabulary(size: Size, ids: int) -> None:
     """Raise PatchlaneError for a dataset of ``ids`` token ids of which the model has no row for the last ones."""
     if ids > size.vocab:

@@ -15,7 +15,7 @@ from model.data.stored.dataset import Dataset
 from model.definition.memory import Layout
 from model.definition.recipes import Recipe
 from model.definition.run import Run
-from model.definition.sizes import Size
+from model.definition.sizes import Size, expert_parallel
 from model.layers.captured import graphs
 from model.layers.common import paths
 from model.loop import compile_mamba3, launch, refusals, run_record
@@ -97,7 +97,7 @@ def train(
     given = blend.of([blend.part(one) for one in data], sets) if data else None
     ranks = launch.data_parallel(place, run)
     refusals.stages(size, run.pipeline_parallel)
-    refusals.experts(size, run.expert_parallel)
+    expert_parallel(size, run.expert_parallel)
     refusals.graphs(run)
     paths.choose(size, run)  # what cannot run here is refused before upstream's code is fetched
     refusals.overlaps(run)
