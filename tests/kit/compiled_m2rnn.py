@@ -8,16 +8,20 @@ import sys
 
 from compiled import resources
 
-from model.layers.m2rnn import kernels
+from model.layers.m2rnn import kernels, triton
 
-SIZES = {"N": 44, "K": 64, "V": 16, "S": 4, "R": 16, "C": 16, "CHUNK": 32}
+SIZES = {"N": 44, "K": 64, "V": 16, "S": 4, "R": 16, "C": 16}
 TYPES = {"cu": "*i32", "order": "*i32", "documents": "i32", "tokens": "i32"}
 
 half = sys.argv[1] == "16"
-types = TYPES | dict.fromkeys(("q", "k", "v", "w", "dy"), "*bf16" if half else "*fp32")
-each = (kernels.m2rnn_forward, kernels.m2rnn_backward)
-print(
-    json.dumps(
-        {kernel.__name__: resources(kernel, types, {**SIZES, "HALF": half}, {"num_warps": 1}) for kernel in each}
-    )
-)
+types = TYPES | dict.fromkeys(("w", "grads", "y", "dv"), "*bf16" if half else "*fp32")
+types |= dict.fromkeys(("states", "slopes"), "*fp16" if half else "*fp32")
+found = {}
+for name in (*triton.STAGES, "m2rnn_read"):
+    kernel = getattr(kernels, name)
+    sizes = SIZES | {"HALF": half, "TOKENS": triton.TOKENS, "STAGES": triton.STAGES.get(name)}
+    if name == "m2rnn_read":
+        types["q"], sizes["TOKENS"] = types["y"], triton.READ
+    sizes = {one: value for one, value in sizes.items() if one in kernel.arg_names}
+    found[name] = resources(kernel, types, sizes, {"num_warps": 1})
+print(json.dumps(found))

@@ -1,4 +1,4 @@
-"""Run by test_scan in a process of its own: what the kernels of Mamba-3's backward by blocks take of a GPU, as JSON."""
+"""Run by test_scan in a process of its own: what the kernels of Mamba-3's scan by blocks take of a GPU, as JSON."""
 
 import json
 
@@ -8,7 +8,24 @@ from model.layers.mamba3 import kernels, scan
 
 SIZES = {"S": 4096, "H": 112, "G": 8, "R": 4, "N": 128, "P": 64, "A": 32, "T": 16, "TOKENS": 32, "HEADS": 16}
 SIZES |= {"COLUMNS": scan.COLUMNS, "SIZE": 8192, "BLOCK": scan.CARRIED, "AHEAD": 2}
-HALVES = ("q", "k", "x", "z", "above", "turned_q", "turned_k", "v", "dy", "states", "slopes", "y", "dv", "d_x", "d_z")
+HALVES = (
+    "q",
+    "k",
+    "x",
+    "z",
+    "above",
+    "turned_q",
+    "turned_k",
+    "v",
+    "dy",
+    "states",
+    "slopes",
+    "y",
+    "dv",
+    "d_x",
+    "d_z",
+    "out",
+)
 HALVES += ("d_turned", "d_turned_q", "d_turned_k")
 
 found = {}

@@ -17,7 +17,7 @@ import m2rnn_cases
 from model.layers.m2rnn import triton as m2rnn_triton
 
 CASES = {
-    # name: (chunk, lanes, (dtype, lengths, heads, K, V))
+    # name: (tokens, lanes, (dtype, lengths, heads, K, V))
     "fp32": (4, 3, (torch.float32, [5, 1, 11, 8, 0, 1], 2, 32, 16)),
     "fp32, odd sizes, one lane": (4, 1, (torch.float32, [3, 9], 1, 20, 8)),
     "bf16": (4, 2, (torch.bfloat16, [7, 1, 9], 2, 16, 16)),
@@ -35,8 +35,8 @@ def poison(make):
     return empty
 
 
-def case(chunk, lanes, arguments):
-    m2rnn_triton.CHUNK, m2rnn_triton.LANES = chunk, lanes
+def case(tokens, lanes, arguments):
+    m2rnn_triton.TOKENS, m2rnn_triton.LANES = tokens, lanes
     return m2rnn_cases.errors(*arguments)
 
 

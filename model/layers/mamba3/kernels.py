@@ -9,8 +9,8 @@ a the running sum of log decays in the block, i and j tokens, S [N, P] the state
 other but S and the gradient of S', so that they are computed side by side, a program each.
 
 Arguments: q, k [B, S, R, G, N]; turned [B, S, R, H, N] likewise, rotated; x, z, above [B, S, H, P]; v and the gradient
-dy of y [B, S, R, H, P]; biases [H, R, N], up, gate, down [H, R, P], skip [H] fp32; a, own, later [B, H, S] fp32; cos,
-sin [B, S, H, A] fp32; states, slopes (gradients of states) [B, S / (2 T), H, N, P] as q, one for a pair of blocks.
+dy of y [B, S, R, H, P]; biases [H, R, N], up, gate, down [H, R, P], skip [H] fp32; a, own, later [B, H, S] fp32; angles
+[B, S, H, A] fp32; states, slopes (gradients of states) [B, S / (2 T), H, N, P] as q, one for a pair of blocks.
 Component n turns with n + N / 2 by angle n < A.
 """
 
@@ -19,10 +19,51 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+COMPILED = tl.constexpr(not triton.knobs.runtime.interpret)  # the interpreter has no inline assembly
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _exp(x: tl.tensor) -> tl.tensor:
+    """exp of fp32 by the GPU's own approximation, good to a bit or two: tl.exp also makes what is below 2^-126."""
+    if COMPILED:
+        return tl.inline_asm_elementwise(  # type: ignore[no-any-return]
+            "{ .reg .f32 e; mul.f32 e, $1, 0f3FB8AA3B; ex2.approx.ftz.f32 $0, e; }",
+            "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        return tl.exp(x)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _sigmoid(x: tl.tensor) -> tl.tensor:
+    """1 / (1 + exp(-x)) of fp32, likewise."""
+    if COMPILED:
+        return tl.inline_asm_elementwise(  # type: ignore[no-any-return]
+            "{ .reg .f32 e; mul.f32 e, $1, 0fBFB8AA3B; ex2.approx.ftz.f32 e, e; add.f32 e, e, 0f3F800000;"
+            " rcp.approx.ftz.f32 $0, e; }",
+            "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        return 1 / (1 + tl.exp(-x))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _turns(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
+    """cos and sin of fp32, off by 1e-6 where |x| < 10,000: 2 pi as a number of nine bits and the rest of it."""
+    if COMPILED:
+        times = tl.floor(x * 0.15915494309189535 + 0.5)
+        x = x - times * 6.28125 - times * 0.0019353071795864769
+        return tl.inline_asm_elementwise(  # type: ignore[no-any-return]
+            "cos.approx.ftz.f32 $0, $2; sin.approx.ftz.f32 $1, $2;",
+            "=r,=r,r", [x], dtype=(tl.float32, tl.float32), is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        return tl.cos(x), tl.sin(x)
+
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _turned(
-    x: tl.tensor, bias: tl.tensor, cos: tl.tensor, sin: tl.tensor, token: tl.tensor, head: tl.tensor,
+    x: tl.tensor, bias: tl.tensor, angles: tl.tensor, token: tl.tensor, head: tl.tensor,
     H: tl.constexpr, G: tl.constexpr, R: tl.constexpr, M: tl.constexpr, N: tl.constexpr, A: tl.constexpr,
 ) -> tl.tensor:  # fmt: skip
     """Both halves [M, N / 2] of q or k of M rows (tokens by ranks) from a token on, rotated, as x."""
@@ -33,7 +74,7 @@ def _turned(
     low = tl.load(at + away).to(tl.float32) + tl.load(table)
     high = tl.load(at + N // 2 + away).to(tl.float32) + tl.load(table + N // 2)
     angle = (token * H + head) * A + row // R * (H * A) + half
-    c, s = tl.load(cos + angle, mask=half < A, other=1.0), tl.load(sin + angle, mask=half < A, other=0.0)
+    c, s = _turns(tl.load(angles + angle, mask=half < A, other=0.0))
     dtype = x.dtype.element_ty
     return (c * low - s * high).to(dtype), (s * low + c * high).to(dtype)
 
@@ -69,7 +110,7 @@ def _grads(
 ) -> tl.tensor:  # fmt: skip
     """The gradient of y [M, P], as z."""
     g = _tall(z, token, head, H, R, M, P) * _table(gate, head, R, M, P)
-    grad = _tall(above, token, head, H, R, M, P) * _table(down, head, R, M, P) * g / (1 + tl.exp(-g))
+    grad = _tall(above, token, head, H, R, M, P) * _table(down, head, R, M, P) * g * _sigmoid(g)
     return grad.to(z.dtype.element_ty)
 
 
@@ -80,7 +121,7 @@ def _put(x: tl.tensor, value: tl.tensor, stride: tl.constexpr, M: tl.constexpr, 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def mimo_states(
-    q: tl.tensor, k: tl.tensor, q_bias: tl.tensor, k_bias: tl.tensor, cos: tl.tensor, sin: tl.tensor,
+    q: tl.tensor, k: tl.tensor, q_bias: tl.tensor, k_bias: tl.tensor, angles: tl.tensor,
     x: tl.tensor, z: tl.tensor, above: tl.tensor, up: tl.tensor, gate: tl.tensor, down: tl.tensor,
     a: tl.tensor, later: tl.tensor, turned_q: tl.tensor, turned_k: tl.tensor, v: tl.tensor, dy: tl.tensor,
     states: tl.tensor, slopes: tl.tensor,
@@ -101,17 +142,18 @@ def mimo_states(
     low_sum, high_sum = tl.zeros([L, P], tl.float32), tl.zeros([L, P], tl.float32)
     for one in range(2):
         at, here = token + one * T, heads + one * T
-        a_m = tl.load(a + here + row)
         if forward:
-            low, high = _turned(k, k_bias, cos, sin, at, head, H, G, R, M, N, A)
-            weight = tl.exp(tl.where(one == 0, first_last + last, last) - a_m) * tl.load(later + here + row)
+            low, high = _turned(k, k_bias, angles, at, head, H, G, R, M, N, A)
             given = _values(x, up, at, head, H, R, M, P)
             wide, narrow = turned_k, v
         else:
-            low, high = _turned(q, q_bias, cos, sin, at, head, H, G, R, M, N, A)
-            weight = tl.exp(tl.where(one == 0, 0.0, first_last) + a_m)
+            low, high = _turned(q, q_bias, angles, at, head, H, G, R, M, N, A)
             given = _grads(z, above, gate, down, at, head, H, R, M, P)
             wide, narrow = turned_q, dy
+        # after the large loads, for these wait: they are read by few threads, which tell the others
+        a_m, later_m = tl.load(a + here + row), tl.load(later + here + row)
+        before, after = tl.where(one == 0, 0.0, first_last), tl.where(one == 0, first_last + last, last)
+        weight = _exp(tl.where(forward, after - a_m, before + a_m)) * tl.where(forward, later_m, 1.0)
         wide += (at * R * H + head) * N
         _put(wide, low, H * N, M, L)
         _put(wide + L, high, H * N, M, L)
@@ -129,7 +171,7 @@ def mimo_states(
 def _decay(a: tl.tensor, heads: tl.tensor, pair: tl.tensor, T: tl.constexpr) -> tl.tensor:
     """Of both blocks of a pair."""
     at = a + heads + pair * 2 * T
-    return tl.exp(tl.load(at + T - 1) + tl.load(at + 2 * T - 1))
+    return _exp(tl.load(at + T - 1) + tl.load(at + 2 * T - 1))
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -175,6 +217,34 @@ def _rows(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _held(one: tl.tensor, two: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
+    """Both bf16 tensors, no sooner than both are loaded: Triton would change the layout of one, which waits for it,
+    before it loads the other."""
+    if COMPILED:
+        return tl.inline_asm_elementwise(  # type: ignore[no-any-return]
+            "mov.b32 $0, $2; mov.b32 $1, $3;", "=r,=r,r,r", [one, two], dtype=(one.dtype, two.dtype), is_pure=False,
+            pack=2,
+        )  # fmt: skip
+    else:
+        return one, two
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _held_five(
+    a: tl.tensor, b: tl.tensor, c: tl.tensor, d: tl.tensor, e: tl.tensor
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
+    """The same of five fp32 tensors."""
+    if COMPILED:
+        return tl.inline_asm_elementwise(  # type: ignore[no-any-return]
+            "mov.b32 $0, $5; mov.b32 $1, $6; mov.b32 $2, $7; mov.b32 $3, $8; mov.b32 $4, $9;",
+            "=r,=r,=r,=r,=r,r,r,r,r,r", [a, b, c, d, e],
+            dtype=(a.dtype, b.dtype, c.dtype, d.dtype, e.dtype), is_pure=False, pack=1,
+        )  # fmt: skip
+    else:
+        return a, b, c, d, e
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def mimo_backward(
     turned_q: tl.tensor, turned_k: tl.tensor, v: tl.tensor, dy: tl.tensor, a: tl.tensor, own: tl.tensor,
     later: tl.tensor, states: tl.tensor, slopes: tl.tensor, y: tl.tensor, dv: tl.tensor,
@@ -194,21 +264,28 @@ def mimo_backward(
     row, step = tl.arange(0, M) // R, tl.arange(0, T)
     at = ((line * (S // (2 * T)) + block // 2) * H + head).to(tl.int64) * N * P
     at += tl.arange(0, N)[:, None] * P + tl.arange(0, P)[None, :]
-    state, slope = tl.load(states + at), tl.load(slopes + at)
-    a_m, own_m, later_m = tl.load(a + heads + row), tl.load(own + heads + row), tl.load(later + heads + row)
-    a_last = tl.load(a + heads + T - 1)
-
-    # the other block of the pair lies between this one and the state, or the gradient of the state, that is there
+    # All loads are issued before anything waits for one of them; in another order they are issued part by part.
+    # The other block of the pair lies between this one and the state, or the gradient of the state, that is there.
     beside, beside_heads = tl.where(odd, token - T, token + T), tl.where(odd, heads - T, heads + T)
-    other, other_last = tl.load(a + beside_heads + row), tl.load(a + beside_heads + T - 1)
     if odd:
-        wide, narrow = _rows(turned_k, beside * R, head, H, M, N), _rows(v, beside * R, head, H, M, P)
-        weight, carried = tl.exp(other_last - other) * tl.load(later + beside_heads + row), state
+        wide_from, narrow_from = turned_k, v
     else:
-        wide, narrow = _rows(turned_q, beside * R, head, H, M, N), _rows(dy, beside * R, head, H, M, P)
-        weight, carried = tl.exp(other), slope
+        wide_from, narrow_from = turned_q, dy
+    wide = _rows(wide_from, beside * R, head, H, M, N)
+    narrow = _rows(narrow_from, beside * R, head, H, M, P)
+    state, slope = tl.load(states + at), tl.load(slopes + at)
+    q, k = _rows(turned_q, token * R, head, H, M, N), _rows(turned_k, token * R, head, H, M, N)
+    v_m, dy_m = _rows(v, token * R, head, H, M, P), _rows(dy, token * R, head, H, M, P)
+    a_m, own_m, later_m = tl.load(a + heads + row), tl.load(own + heads + row), tl.load(later + heads + row)
+    other, beside_later = tl.load(a + beside_heads + row), tl.load(later + beside_heads + row)
+    a_last, other_last = tl.load(a + heads + T - 1), tl.load(a + beside_heads + T - 1)
+    state, slope = _held(state, slope)
+    a_m, own_m, later_m, other, beside_later = _held_five(a_m, own_m, later_m, other, beside_later)
+
+    weight = _exp(tl.where(odd, other_last - other, other)) * tl.where(odd, beside_later, 1.0)
+    carried = tl.where(odd, state, slope)
     carried = tl.dot(
-        tl.trans(wide), (narrow * weight[:, None]).to(dtype), carried.to(tl.float32) * tl.exp(other_last),
+        tl.trans(wide), (narrow * weight[:, None]).to(dtype), carried.to(tl.float32) * _exp(other_last),
         input_precision="ieee",
     ).to(dtype)  # fmt: skip
     if odd:
@@ -217,14 +294,12 @@ def mimo_backward(
         slope = carried
     carried = tl.sum(tl.sum(state.to(tl.float32) * slope, axis=1), axis=0)
 
-    q, k = _rows(turned_q, token * R, head, H, M, N), _rows(turned_k, token * R, head, H, M, N)
     scores = tl.dot(q, tl.trans(k), input_precision="ieee")
-    v_m, dy_m = _rows(v, token * R, head, H, M, P), _rows(dy, token * R, head, H, M, P)
     pairs = tl.dot(dy_m, tl.trans(v_m), input_precision="ieee")
     past, same = row[:, None] > row[None, :], row[:, None] == row[None, :]
     both = scores * pairs
     tl.store(d_own + heads + step, tl.sum(tl.reshape(tl.sum(tl.where(same, both, 0.0), axis=1), [T, R]), axis=1))
-    decay = tl.where(past, tl.exp(tl.where(past, a_m[:, None] - a_m[None, :], 0.0)), 0.0)
+    decay = tl.where(past, _exp(tl.where(past, a_m[:, None] - a_m[None, :], 0.0)), 0.0)
     both *= decay
     d_a_m = tl.sum(both * later_m[None, :], axis=1)
     d_later_m = tl.sum(both, axis=0)
@@ -232,13 +307,13 @@ def mimo_backward(
     scores, pairs = (scores * weight).to(dtype), (pairs * weight).to(dtype)
 
     narrow = (token * R * H + head) * P + tl.arange(0, M)[:, None] * (H * P) + tl.arange(0, P)[None, :]
-    e_m = tl.exp(a_m)
+    e_m = _exp(a_m)
     value = tl.dot(q, state, input_precision="ieee") * e_m[:, None]
     d_a_m += tl.sum(value * dy_m, axis=1)
     value = tl.dot(scores, v_m, value, input_precision="ieee")
     tl.store(y + narrow, value.to(dtype))
 
-    left = tl.exp(a_last - a_m)
+    left = _exp(a_last - a_m)
     value = tl.dot(k, slope, input_precision="ieee") * left[:, None]
     out_m = tl.sum(value * v_m, axis=1)
     d_later_m += out_m
@@ -246,7 +321,7 @@ def mimo_backward(
     value = tl.dot(tl.trans(scores), dy_m, value * later_m[:, None], input_precision="ieee")
     tl.store(dv + narrow, value.to(dtype))
 
-    d_last = carried * tl.exp(a_last) + tl.sum(out_m * later_m, axis=0)
+    d_last = carried * _exp(a_last) + tl.sum(out_m * later_m, axis=0)
     d_a_c = tl.sum(tl.reshape(d_a_m, [T, R]), axis=1) + tl.where(step == T - 1, d_last, 0.0)
     tl.store(d_a + heads + step, d_a_c)
     tl.store(d_later + heads + step, tl.sum(tl.reshape(d_later_m, [T, R]), axis=1))
@@ -287,7 +362,7 @@ def mimo_gates(
         above_t = _narrow(above, token, head, H, P)[:, None, :]
         at = ((token * R + ranks[None, :, None]) * H + head[:, None, None]) * P + cols
         v_t, g = x_t * up_h, z_t * gate_h
-        s = 1 / (1 + tl.exp(-g))
+        s = _sigmoid(g)
         grad = above_t * down_h * g * s
         skip_sum += tl.sum(grad * v_t, axis=2)
         y_t = tl.load(y + at).to(tl.float32) + skipped * v_t
@@ -315,7 +390,7 @@ def _halves(x: tl.tensor, at: tl.tensor, there: tl.tensor, N: tl.constexpr) -> t
 
 @triton.jit  # type: ignore[untyped-decorator]
 def mimo_fold(
-    x: tl.tensor, bias: tl.tensor, cos: tl.tensor, sin: tl.tensor, d_turned: tl.tensor, d_x: tl.tensor,
+    x: tl.tensor, bias: tl.tensor, angles: tl.tensor, d_turned: tl.tensor, d_x: tl.tensor,
     d_bias: tl.tensor, d_angle: tl.tensor,
     H: tl.constexpr, G: tl.constexpr, R: tl.constexpr, N: tl.constexpr, A: tl.constexpr, TOKENS: tl.constexpr,
     COLUMNS: tl.constexpr, HEADS: tl.constexpr, STAGES: tl.constexpr,
@@ -340,7 +415,7 @@ def mimo_fold(
         at = token * R * G * N + (rank * G + group) * N + half
         if tl.program_id(0) % (N // 2 // COLUMNS) * COLUMNS < A:
             angle = token * H * A + heads * A + half
-            c, s = tl.load(cos + angle, mask=turns, other=1.0), tl.load(sin + angle, mask=turns, other=0.0)
+            c, s = _turns(tl.load(angles + angle, mask=turns, other=0.0))
             first, second = c * first + s * second, c * second - s * first
             low, high = _halves(x, at, half < N, N)
             crossed = second * (low + low_bias) - first * (high + high_bias)
@@ -352,3 +427,66 @@ def mimo_fold(
     part = d_bias + tl.program_id(1).to(tl.int64) * H * R * N + biases
     tl.store(part, low_sum, mask=there)
     tl.store(part + N // 2, high_sum, mask=there)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _all_turned(
+    x: tl.tensor, bias: tl.tensor, c: tl.tensor, s: tl.tensor, first: tl.tensor, head: tl.tensor,
+    H: tl.constexpr, G: tl.constexpr, R: tl.constexpr, N: tl.constexpr, A: tl.constexpr, T: tl.constexpr,
+) -> tl.tensor:  # fmt: skip
+    """q or k [T R, N] of T tokens from ``first`` on, rotated, as x; its components in another order, the same always.
+
+    c, s [T, 1, A]. A is N / 2 or N / 4.
+    """
+    token, rank, half = tl.arange(0, T)[:, None, None], tl.arange(0, R)[None, :, None], tl.arange(0, A)[None, None, :]
+    at = x + ((first + token) * R + rank) * (G * N) + head // (H // G) * N + half
+    table = bias + (head * R + rank) * N + half + token * 0  # as many as x, or x takes the layout of few
+    dtype = x.dtype.element_ty
+    low = tl.load(at).to(tl.float32) + tl.load(table)
+    high = tl.load(at + N // 2).to(tl.float32) + tl.load(table + N // 2)
+    both = tl.join((c * low - s * high).to(dtype), (s * low + c * high).to(dtype))
+    if A < N // 2:
+        low = tl.load(at + A).to(tl.float32) + tl.load(table + A)
+        high = tl.load(at + N // 2 + A).to(tl.float32) + tl.load(table + N // 2 + A)
+        both = tl.join(both, tl.join(low.to(dtype), high.to(dtype)))
+    return tl.reshape(both, [T * R, N])
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def mimo_forward(
+    q: tl.tensor, k: tl.tensor, q_bias: tl.tensor, k_bias: tl.tensor, angles: tl.tensor,
+    x: tl.tensor, z: tl.tensor, up: tl.tensor, gate: tl.tensor, down: tl.tensor, skip: tl.tensor, a: tl.tensor,
+    own: tl.tensor, later: tl.tensor, out: tl.tensor,
+    S: tl.constexpr, H: tl.constexpr, G: tl.constexpr, R: tl.constexpr, N: tl.constexpr, P: tl.constexpr,
+    A: tl.constexpr, T: tl.constexpr,
+) -> None:  # fmt: skip
+    """``out`` [B, S, H, P] of one head of one row, block after block."""
+    M: tl.constexpr = T * R
+    dtype = q.dtype.element_ty
+    head, line = tl.program_id(0), tl.program_id(1)
+    token, rank = tl.arange(0, T)[:, None, None], tl.arange(0, R)[None, :, None]
+    half, col, row = tl.arange(0, A)[None, None, :], tl.arange(0, P)[None, None, :], tl.arange(0, M) // R
+    table = (head * R + rank) * P + col + token * 0  # as many as of v, or v takes the layout of few
+    past, same = row[:, None] > row[None, :], row[:, None] == row[None, :]
+    state = tl.zeros([N, P], tl.float32)
+    for block in tl.range(S // T, num_stages=1):
+        first, here = (line * S + block * T).to(tl.int64), (line * H + head).to(tl.int64) * S + block * T
+        c, s = _turns(tl.load(angles + ((first + token) * H + head) * A + half))
+        q_m = _all_turned(q, q_bias, c, s, first, head, H, G, R, N, A, T)
+        k_m = _all_turned(k, k_bias, c, s, first, head, H, G, R, N, A, T)
+        narrow = ((first + token) * H + head) * P + col
+        v = (tl.load(x + narrow).to(tl.float32) * tl.load(up + table)).to(dtype)
+        v_m = tl.reshape(v, [M, P])
+        a_m, own_m, later_m = tl.load(a + here + row), tl.load(own + here + row), tl.load(later + here + row)
+        last = a + here + T - 1
+        left = _exp(tl.load(last + row * 0) - a_m) * later_m
+        scores = tl.dot(q_m, tl.trans(k_m), input_precision="ieee")
+        decay = tl.where(past, _exp(tl.where(past, a_m[:, None] - a_m[None, :], 0.0)), 0.0)
+        scores *= decay * later_m[None, :] + tl.where(same, own_m[:, None], 0.0)
+        y = tl.dot(q_m, state.to(dtype), input_precision="ieee") * _exp(a_m)[:, None]
+        y = tl.dot(scores.to(dtype), v_m, y, input_precision="ieee")
+        state *= _exp(tl.load(last + tl.arange(0, N) * 0))[:, None]
+        state = tl.dot(tl.trans(k_m), (v_m * left[:, None]).to(dtype), state, input_precision="ieee")
+        g = tl.load(z + narrow).to(tl.float32) * tl.load(gate + table)
+        y_t = (tl.reshape(y, [T, R, P]) + tl.load(skip + head) * v) * (tl.load(down + table) * g * _sigmoid(g))
+        tl.store(out + narrow, tl.sum(y_t, axis=1, keep_dims=True).to(out.dtype.element_ty))

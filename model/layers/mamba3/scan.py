@@ -1,6 +1,6 @@
-"""The backward pass of Mamba-3's MIMO scan over rows of one length, by Triton kernels that take blocks side by side.
+"""Mamba-3's MIMO scan over rows of one length by Triton kernels: forward, and backward with blocks side by side.
 
-Takes the place of mamba-ssm's ``mamba_mimo_bwd_combined`` (ops/tilelang/mamba3/mamba3_mimo_bwd.py @
+The backward pass takes the place of mamba-ssm's ``mamba_mimo_bwd_combined`` (ops/tilelang/mamba3/mamba3_mimo_bwd.py @
 a14b1dff0454a3bc27d9eb31355dc01e4b2490ec), whose two kernels go through a row chunk by chunk. Memory while it runs, in
 bf16 at three rows of 4,096 tokens and 128 heads of 128 by 64 of rank 4: rotated q and k and their gradients, 4 B S R
 H N numbers, 6.4 GB; v, y and their gradients, 4 B S R H P, 3.2 GB; states and their gradients, B (S / T) H N P,
@@ -23,6 +23,7 @@ from model.patched import seams
 
 # How each kernel is launched: the fastest on an H200 of those in docs/log.md
 OPTIONS = {
+    "mimo_forward": {"num_warps": 4},
     "mimo_states": {"num_warps": 8, "maxnreg": 128},
     "mimo_carry": {"num_warps": 1},
     "mimo_backward": {"num_warps": 4},
@@ -30,11 +31,49 @@ OPTIONS = {
     "mimo_fold": {"num_warps": 1, "STAGES": 3},
 }
 CARRIED, COLUMNS = 256, 16  # numbers of a state, and of a half of q or k, that a program takes at most
+ANGLES = 128  # tokens whose angles are summed at a time
+
+
+def mimo_forward(
+    q: Tensor, k: Tensor, x: Tensor, q_bias: Tensor, k_bias: Tensor, up: Tensor, down: Tensor, z: Tensor, skip: Tensor,
+    gate: Tensor, angles: Tensor, a: Tensor, a_left: None, dt: Tensor, trap: Tensor, segments: None,
+    return_state: bool, chunk_size: int, rotary_dim_divisor: int, dtype: torch.dtype,
+) -> tuple[Tensor, None, None]:  # fmt: skip
+    """Arguments, all contiguous and as ``mimo_backward``'s, and results of ``mamba_mimo_forward`` without states
+    (ops/tilelang/mamba3/mamba3_mimo_fwd.py @ a14b1dff0454a3bc27d9eb31355dc01e4b2490ec): [B, S, H, P], None, None.
+
+    S holds whole chunks. Raises ValueError if the last states are wanted.
+    """
+    if return_state:
+        raise ValueError("Mamba-3's forward by blocks returns no states\n  fix: --path mamba3=tilelang_rows")
+    rows, length, rank, groups, width = q.shape
+    heads, channels = x.shape[2:]
+    own, later = _weights(dt.float(), trap.float())
+    out = torch.empty_like(x)
+    kernels.mimo_forward[heads, rows](
+        q, k, q_bias, k_bias, angles, x, z, up, gate, down, skip, a, own, later, out,
+        S=length, H=heads, G=groups, R=rank, N=width, P=channels, A=width // rotary_dim_divisor, T=chunk_size,
+        **OPTIONS["mimo_forward"],
+    )  # fmt: skip
+    return out, None, None
+
+
+def decay_sums(a: Tensor, chunk: int) -> tuple[Tensor, None, None]:
+    """In place of ``compute_dacs_segsum_triton`` (ops/triton/mamba3/mamba3_mimo_utils.py @ the same): log decays
+    [B, H, S] summed in each chunk. Of its other results, a matrix for each chunk among them, nothing here is made.
+    """
+    return a.unflatten(2, (-1, chunk)).cumsum(-1).flatten(2), None, None
+
+
+def _weights(dt: Tensor, trap: Tensor) -> tuple[Tensor, Tensor]:
+    """[B, H, S] fp32 each: the weight of a token in its own output and, before decay, in every later one's."""
+    own = dt * trap.sigmoid()
+    return own, own + F.pad((dt * (-trap).sigmoid())[..., 1:], (0, 1))
 
 
 def mimo_backward(
     above: Tensor, q: Tensor, k: Tensor, x: Tensor, q_bias: Tensor, k_bias: Tensor, up: Tensor, down: Tensor, z: Tensor,
-    gate: Tensor, angles: Tensor, a: Tensor, a_left: Tensor, dt: Tensor, trap: Tensor, skip: Tensor, segments: Tensor,
+    gate: Tensor, angles: Tensor, a: Tensor, a_left: None, dt: Tensor, trap: Tensor, skip: Tensor, segments: None,
     chunk: int, divisor: int, dtype: torch.dtype,
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Arguments, all contiguous, and results of ``mamba_mimo_bwd_combined``.
@@ -53,14 +92,13 @@ def mimo_backward(
     sizes = {"S": length, "H": heads, "R": rank, "N": width, "P": channels, "T": chunk}
     with torch.enable_grad():
         leaves = dt.detach().float().requires_grad_(), trap.detach().float().requires_grad_()
-        own = leaves[0] * leaves[1].sigmoid()
-        later = own + F.pad((leaves[0] * (-leaves[1]).sigmoid())[..., 1:], (0, 1))
-    cos, sin, tables = angles.cos(), angles.sin(), (up, gate, down)
+        own, later = _weights(*leaves)
+    tables = up, gate, down
     wide = [q.new_empty(rows, length, rank, heads, width) for _ in range(2)]
     narrow = [q.new_empty(rows, length, rank, heads, channels) for _ in range(2)]
     states, slopes = (q.new_empty(rows, pairs, heads, width, channels) for _ in range(2))
     kernels.mimo_states[heads, pairs, 2 * rows](
-        q, k, q_bias, k_bias, cos, sin, x, z, above, *tables, a, later, *wide, *narrow, states, slopes,
+        q, k, q_bias, k_bias, angles, x, z, above, *tables, a, later, *wide, *narrow, states, slopes,
         **OPTIONS["mimo_states"], **sizes | turning,
     )  # fmt: skip
     size, ahead = width * channels, next(n for n in (2, 1) if pairs % n == 0)
@@ -86,7 +124,7 @@ def mimo_backward(
     for one, (given, bias, grad) in enumerate(((q, q_bias, d_wide[0]), (k, k_bias, d_wide[1]))):
         d_given, d_bias = torch.empty_like(given), a.new_empty(parts, *bias.shape)
         kernels.mimo_fold[groups * (width // 2 // columns), parts](
-            given, bias, cos, sin, grad, d_given, d_bias, d_angles[one], TOKENS=2 * chunk, COLUMNS=columns,
+            given, bias, angles, grad, d_given, d_bias, d_angles[one], TOKENS=2 * chunk, COLUMNS=columns,
             HEADS=triton.next_power_of_2(heads // groups), **OPTIONS["mimo_fold"], **turning,
         )  # fmt: skip
         folded.append((d_given, d_bias.sum(0)))
@@ -100,12 +138,27 @@ def mimo_backward(
     )  # fmt: skip
 
 
+def _by_longer_chunks(sum_angles: Callable[..., Any]) -> Callable[..., Any]:
+    """mamba-ssm's sum of angles, or its gradient, ANGLES tokens at a time: chunks wait for each other, results do not
+    depend on their length."""
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        return sum_angles(*arguments, **{**options, "chunk_size": ANGLES})
+
+    return run
+
+
 @functools.cache
 def by_blocks(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """``kernel``, mamba-ssm's ``mamba3_mimo``, with this backward pass; upstream's own is as it was."""
+    """``kernel``, mamba-ssm's ``mamba3_mimo``, with these passes; upstream's own is as it was."""
     names = kernel.__globals__
-    function = names["_Mamba3Function"]
-    backward = seams.MAMBA3_BLOCKS(function.backward, {"mamba_mimo_bwd_combined": mimo_backward})
-    ours = type("Mamba3ByBlocks", (function,), {"backward": staticmethod(backward)})
-    bound: Callable[..., Any] = seams.MAMBA3_BLOCKS(kernel, {"_Mamba3Function": ours})
-    return bound
+    function, bound = names["_Mamba3Function"], seams.MAMBA3_BLOCKS
+    sums = {"compute_dacs_segsum_triton": decay_sums}
+    forward = {"mamba_mimo_forward": mimo_forward, "angle_dt_fwd": _by_longer_chunks(names["angle_dt_fwd"])}
+    backward = {"mamba_mimo_bwd_combined": mimo_backward, "angle_dt_bwd": _by_longer_chunks(names["angle_dt_bwd"])}
+    ways = {
+        "forward": staticmethod(bound(function.forward, forward | sums)),
+        "backward": staticmethod(bound(function.backward, backward | sums)),
+    }
+    ours: Callable[..., Any] = bound(kernel, {"_Mamba3Function": type("Mamba3ByBlocks", (function,), ways)})
+    return ours

@@ -6,8 +6,9 @@ import pytest
 import torch
 from scripted import run
 
-# fp32: sums of a few dozen terms. 16 bits: the result's own rounding, 2^-8 and 2^-11, and that of h in h W.
-LIMITS = {"fp32": 1e-6, "fp32, odd sizes, one lane": 1e-6, "bf16": 5e-3, "fp16": 7e-4}
+# fp32: sums of a few dozen terms. 16 bits: the result's own rounding, 2^-8 and 2^-11, that of h, and, where inputs are
+# bf16, of h's gradient.
+LIMITS = {"fp32": 1e-6, "fp32, odd sizes, one lane": 1e-6, "bf16": 1e-2, "fp16": 7e-4}
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 
 
@@ -27,9 +28,9 @@ def test_values_and_every_gradient_are_the_references(errors, case):
 @pytest.mark.parametrize("bits", ["16", "32"])
 def test_kernels_compile_for_hopper_and_fit_its_registers(tmp_path, bits):
     compiled = run("compiled_m2rnn.py", bits, TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
-    for kernel in ("m2rnn_forward", "m2rnn_backward"):
-        assert compiled[kernel]["spilled"] <= 64  # bytes a thread; its state and gradient tiles are 64 each
-        assert (compiled[kernel]["mma"] > 0) == (bits == "16")
+    assert {name: found["spilled"] for name, found in compiled.items() if found["spilled"] > 64} == {}
+    multiply = {name for name, found in compiled.items() if found["mma"]}
+    assert multiply == (set(compiled) - {"m2rnn_read"} if bits == "16" else set())
 
 
 @pytest.mark.gpu
