@@ -1,7 +1,7 @@
-"""Run by test_scan in a process of its own: the scan's passes by blocks under Triton's interpreter against fp64.
+"""Run by test_scan in a process of its own: the backward pass by blocks under Triton's interpreter against fp64.
 
-Prints one JSON list of {"out" or gradient: relative error}, for rows with documents and groups of 2 and of 3 heads;
-exits 77 where something is missing.
+Prints one JSON list of {gradient: relative error}, for rows with documents and groups of 2 and of 3 heads; exits 77
+where something is missing.
 """
 
 # ruff: noqa: E402 - what follows imports triton
@@ -60,15 +60,10 @@ def errors(rows: int, heads: int, groups: int, divisor: int) -> dict[str, float]
             given["MIMO_Out"], given["Z"], given["MIMO_Z"], summed.detach(), decay, None, dt, given["Trap"],
             given["D"], None, CHUNK, divisor, torch.float32,
         )  # fmt: skip
-        y, _, _ = scan.mimo_forward(
-            given["Q"], given["K"], given["V"], given["Q_bias"], given["K_bias"], given["MIMO_V"], given["MIMO_Out"],
-            given["Z"], given["D"], given["MIMO_Z"], summed.detach(), decay, None, dt, given["Trap"], None, False,
-            CHUNK, divisor, torch.float32,
-        )  # fmt: skip
     got = dict(zip(NAMES, found, strict=True))
     got["Angles"], turned = torch.autograd.grad(summed, (angles, dt), got["Angles"])
     got["DT"] = got["DT"] + turned
-    return {"out": tiny.error(y, out), **{name: tiny.error(got[name], want[name]) for name in NAMES}}
+    return {name: tiny.error(got[name], want[name]) for name in NAMES}
 
 
 print(json.dumps([errors(2, 4, 2, 4), errors(1, 12, 4, 2)]))

@@ -430,63 +430,9 @@ def mimo_fold(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _all_turned(
-    x: tl.tensor, bias: tl.tensor, c: tl.tensor, s: tl.tensor, first: tl.tensor, head: tl.tensor,
-    H: tl.constexpr, G: tl.constexpr, R: tl.constexpr, N: tl.constexpr, A: tl.constexpr, T: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
-    """q or k [T R, N] of T tokens from ``first`` on, rotated, as x; its components in another order, the same always.
-
-    c, s [T, 1, A]. A is N / 2 or N / 4.
-    """
-    token, rank, half = tl.arange(0, T)[:, None, None], tl.arange(0, R)[None, :, None], tl.arange(0, A)[None, None, :]
-    at = x + ((first + token) * R + rank) * (G * N) + head // (H // G) * N + half
-    table = bias + (head * R + rank) * N + half + token * 0  # as many as x, or x takes the layout of few
-    dtype = x.dtype.element_ty
-    low = tl.load(at).to(tl.float32) + tl.load(table)
-    high = tl.load(at + N // 2).to(tl.float32) + tl.load(table + N // 2)
-    both = tl.join((c * low - s * high).to(dtype), (s * low + c * high).to(dtype))
-    if A < N // 2:
-        low = tl.load(at + A).to(tl.float32) + tl.load(table + A)
-        high = tl.load(at + N // 2 + A).to(tl.float32) + tl.load(table + N // 2 + A)
-        both = tl.join(both, tl.join(low.to(dtype), high.to(dtype)))
-    return tl.reshape(both, [T * R, N])
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def mimo_forward(
-    q: tl.tensor, k: tl.tensor, q_bias: tl.tensor, k_bias: tl.tensor, angles: tl.tensor,
-    x: tl.tensor, z: tl.tensor, up: tl.tensor, gate: tl.tensor, down: tl.tensor, skip: tl.tensor, a: tl.tensor,
-    own: tl.tensor, later: tl.tensor, out: tl.tensor,
-    S: tl.constexpr, H: tl.constexpr, G: tl.constexpr, R: tl.constexpr, N: tl.constexpr, P: tl.constexpr,
-    A: tl.constexpr, T: tl.constexpr,
+def mimo_sums(
+    x: tl.tensor, out: tl.tensor, size: int, REVERSE: tl.constexpr, T: tl.constexpr, BLOCK: tl.constexpr
 ) -> None:  # fmt: skip
-    """``out`` [B, S, H, P] of one head of one row, block after block."""
-    M: tl.constexpr = T * R
-    dtype = q.dtype.element_ty
-    head, line = tl.program_id(0), tl.program_id(1)
-    token, rank = tl.arange(0, T)[:, None, None], tl.arange(0, R)[None, :, None]
-    half, col, row = tl.arange(0, A)[None, None, :], tl.arange(0, P)[None, None, :], tl.arange(0, M) // R
-    table = (head * R + rank) * P + col + token * 0  # as many as of v, or v takes the layout of few
-    past, same = row[:, None] > row[None, :], row[:, None] == row[None, :]
-    state = tl.zeros([N, P], tl.float32)
-    for block in tl.range(S // T, num_stages=1):
-        first, here = (line * S + block * T).to(tl.int64), (line * H + head).to(tl.int64) * S + block * T
-        c, s = _turns(tl.load(angles + ((first + token) * H + head) * A + half))
-        q_m = _all_turned(q, q_bias, c, s, first, head, H, G, R, N, A, T)
-        k_m = _all_turned(k, k_bias, c, s, first, head, H, G, R, N, A, T)
-        narrow = ((first + token) * H + head) * P + col
-        v = (tl.load(x + narrow).to(tl.float32) * tl.load(up + table)).to(dtype)
-        v_m = tl.reshape(v, [M, P])
-        a_m, own_m, later_m = tl.load(a + here + row), tl.load(own + here + row), tl.load(later + here + row)
-        last = a + here + T - 1
-        left = _exp(tl.load(last + row * 0) - a_m) * later_m
-        scores = tl.dot(q_m, tl.trans(k_m), input_precision="ieee")
-        decay = tl.where(past, _exp(tl.where(past, a_m[:, None] - a_m[None, :], 0.0)), 0.0)
-        scores *= decay * later_m[None, :] + tl.where(same, own_m[:, None], 0.0)
-        y = tl.dot(q_m, state.to(dtype), input_precision="ieee") * _exp(a_m)[:, None]
-        y = tl.dot(scores.to(dtype), v_m, y, input_precision="ieee")
-        state *= _exp(tl.load(last + tl.arange(0, N) * 0))[:, None]
-        state = tl.dot(tl.trans(k_m), (v_m * left[:, None]).to(dtype), state, input_precision="ieee")
-        g = tl.load(z + narrow).to(tl.float32) * tl.load(gate + table)
-        y_t = (tl.reshape(y, [T, R, P]) + tl.load(skip + head) * v) * (tl.load(down + table) * g * _sigmoid(g))
-        tl.store(out + narrow, tl.sum(y_t, axis=1, keep_dims=True).to(out.dtype.element_ty))
+    """``out`` of ``size`` numbers, fp32: sums of x within each T, from its first number on or (REVERSE) to its last."""
+    at = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[:, None]) * T + tl.arange(0, T)[None, :]
+    tl.store(out + at, tl.cumsum(tl.load(x + at, mask=at < size), axis=1, reverse=REVERSE), mask=at < size)

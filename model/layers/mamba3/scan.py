@@ -1,6 +1,6 @@
-"""Mamba-3's MIMO scan over rows of one length by Triton kernels: forward, and backward with blocks side by side.
+"""The backward pass of Mamba-3's MIMO scan over rows of one length, by Triton kernels that take blocks side by side.
 
-The backward pass takes the place of mamba-ssm's ``mamba_mimo_bwd_combined`` (ops/tilelang/mamba3/mamba3_mimo_bwd.py @
+Takes the place of mamba-ssm's ``mamba_mimo_bwd_combined`` (ops/tilelang/mamba3/mamba3_mimo_bwd.py @
 a14b1dff0454a3bc27d9eb31355dc01e4b2490ec), whose two kernels go through a row chunk by chunk. Memory while it runs, in
 bf16 at three rows of 4,096 tokens and 128 heads of 128 by 64 of rank 4: rotated q and k and their gradients, 4 B S R
 H N numbers, 6.4 GB; v, y and their gradients, 4 B S R H P, 3.2 GB; states and their gradients, B (S / T) H N P,
@@ -23,46 +23,32 @@ from model.patched import seams
 
 # How each kernel is launched: the fastest on an H200 of those in docs/log.md
 OPTIONS = {
-    "mimo_forward": {"num_warps": 4},
     "mimo_states": {"num_warps": 8, "maxnreg": 128},
     "mimo_carry": {"num_warps": 1},
     "mimo_backward": {"num_warps": 4},
     "mimo_gates": {"num_warps": 1, "HEADS": 2, "STAGES": 3},
     "mimo_fold": {"num_warps": 1, "STAGES": 3},
+    "mimo_sums": {"num_warps": 4},
 }
 CARRIED, COLUMNS = 256, 16  # numbers of a state, and of a half of q or k, that a program takes at most
+SUMMED = 2048  # numbers that a program sums, in chunks
 ANGLES = 128  # tokens whose angles are summed at a time
-
-
-def mimo_forward(
-    q: Tensor, k: Tensor, x: Tensor, q_bias: Tensor, k_bias: Tensor, up: Tensor, down: Tensor, z: Tensor, skip: Tensor,
-    gate: Tensor, angles: Tensor, a: Tensor, a_left: None, dt: Tensor, trap: Tensor, segments: None,
-    return_state: bool, chunk_size: int, rotary_dim_divisor: int, dtype: torch.dtype,
-) -> tuple[Tensor, None, None]:  # fmt: skip
-    """Arguments, all contiguous and as ``mimo_backward``'s, and results of ``mamba_mimo_forward`` without states
-    (ops/tilelang/mamba3/mamba3_mimo_fwd.py @ a14b1dff0454a3bc27d9eb31355dc01e4b2490ec): [B, S, H, P], None, None.
-
-    S holds whole chunks. Raises ValueError if the last states are wanted.
-    """
-    if return_state:
-        raise ValueError("Mamba-3's forward by blocks returns no states\n  fix: --path mamba3=tilelang_rows")
-    rows, length, rank, groups, width = q.shape
-    heads, channels = x.shape[2:]
-    own, later = _weights(dt.float(), trap.float())
-    out = torch.empty_like(x)
-    kernels.mimo_forward[heads, rows](
-        q, k, q_bias, k_bias, angles, x, z, up, gate, down, skip, a, own, later, out,
-        S=length, H=heads, G=groups, R=rank, N=width, P=channels, A=width // rotary_dim_divisor, T=chunk_size,
-        **OPTIONS["mimo_forward"],
-    )  # fmt: skip
-    return out, None, None
 
 
 def decay_sums(a: Tensor, chunk: int) -> tuple[Tensor, None, None]:
     """In place of ``compute_dacs_segsum_triton`` (ops/triton/mamba3/mamba3_mimo_utils.py @ the same): log decays
     [B, H, S] summed in each chunk. Of its other results, a matrix for each chunk among them, nothing here is made.
     """
-    return a.unflatten(2, (-1, chunk)).cumsum(-1).flatten(2), None, None
+    return _summed(a, chunk), None, None
+
+
+def _summed(a: Tensor, chunk: int, reverse: bool = False) -> Tensor:
+    """[B, H, S], as ``a``: sums in each chunk from its first token on, or to its last."""
+    out, block = torch.empty_like(a), SUMMED // chunk
+    kernels.mimo_sums[triton.cdiv(a.numel(), SUMMED),](
+        a, out, a.numel(), REVERSE=reverse, T=chunk, BLOCK=block, **OPTIONS["mimo_sums"]
+    )
+    return out
 
 
 def _weights(dt: Tensor, trap: Tensor) -> tuple[Tensor, Tensor]:
@@ -131,7 +117,7 @@ def mimo_backward(
     (d_q, d_q_bias), (d_k, d_k_bias) = folded
     d_up, d_gate, d_down, d_skip = (each.sum(0) for each in sums)
     d_dt, d_trap = torch.autograd.grad((own, later), leaves, (d_own, d_later))
-    d_log = d_a.unflatten(2, (blocks, chunk)).flip(-1).cumsum(-1).flip(-1).flatten(2)
+    d_log = _summed(d_a, chunk, reverse=True)
     return (
         d_q, d_k, d_x, d_log, d_dt, d_trap.to(trap.dtype), d_q_bias, d_k_bias, d_up, d_gate, d_down, d_angles.sum(0),
         d_skip, d_z,
@@ -150,15 +136,18 @@ def _by_longer_chunks(sum_angles: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def by_blocks(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """``kernel``, mamba-ssm's ``mamba3_mimo``, with these passes; upstream's own is as it was."""
+    """``kernel``, mamba-ssm's ``mamba3_mimo``, with this backward pass; upstream's own is as it was."""
     names = kernel.__globals__
     function, bound = names["_Mamba3Function"], seams.MAMBA3_BLOCKS
-    sums = {"compute_dacs_segsum_triton": decay_sums}
-    forward = {"mamba_mimo_forward": mimo_forward, "angle_dt_fwd": _by_longer_chunks(names["angle_dt_fwd"])}
-    backward = {"mamba_mimo_bwd_combined": mimo_backward, "angle_dt_bwd": _by_longer_chunks(names["angle_dt_bwd"])}
+    forward = {"angle_dt_fwd": _by_longer_chunks(names["angle_dt_fwd"])}
+    backward = {
+        "mamba_mimo_bwd_combined": mimo_backward,
+        "compute_dacs_segsum_triton": decay_sums,
+        "angle_dt_bwd": _by_longer_chunks(names["angle_dt_bwd"]),
+    }
     ways = {
-        "forward": staticmethod(bound(function.forward, forward | sums)),
-        "backward": staticmethod(bound(function.backward, backward | sums)),
+        "forward": staticmethod(bound(function.forward, forward)),
+        "backward": staticmethod(bound(function.backward, backward)),
     }
     ours: Callable[..., Any] = bound(kernel, {"_Mamba3Function": type("Mamba3ByBlocks", (function,), ways)})
     return ours
