@@ -77,7 +77,7 @@ def activation_bytes(size: Size, kind: str) -> float:
         angles = size.mamba_heads * int(m.state * m.rope_fraction) // 2
         return BF16 * (2 * h + 3 * inner + 2 * bc) + FP32 * (3 * size.mamba_heads + angles)
     inner = r.heads * r.v_dim
-    return BF16 * (2 * h + 4 * inner + 4 * r.k_dim) + FP32 * r.heads * (1 + r.k_dim * r.v_dim / 64)
+    return BF16 * (2 * h + 4 * inner + 4 * r.k_dim) + FP32 * r.heads * 2
 
 
 # What one host's local disk took from two ranks, digests with it: receipts/train/2xh200_nam56r_saved_20261123.
