@@ -30,9 +30,12 @@ def bring(
     run: Annotated[Path, typer.Argument(help="a new run's folder, to be given to model.train as --out")],
 ) -> None:
     """Make weights the step 0 of a new run, which trains from them in any layout."""
-    from model.saved import weights
+    from model.saved import tensor_files, weights
 
-    typer.echo(weights.bring(source, run))
+    made = weights.bring(source, run)
+    if not tensor_files.index(source).digests:
+        typer.echo(f"{source} has no digests of its files: names, shapes and finite values were checked", err=True)
+    typer.echo(made)
 
 
 if __name__ == "__main__":

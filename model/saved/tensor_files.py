@@ -12,13 +12,14 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from model.data.stored.encoding import Encoding
 from model.definition.sizes import Size
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import write_atomic
+from reproducers.base.files import file_sha256, write_atomic
 from reproducers.base.optional import load
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 INDEX, CONFIG = "model.safetensors.index.json", "config.json"
+AGAIN = "python -m model.weights export RUN NEW_DIR, with the run that they are of"
 
 
 class Config(BaseModel):
@@ -34,10 +35,16 @@ class Config(BaseModel):
 
 
 class Index(BaseModel):
-    """Hugging Face's index: {tensor: its file}."""
+    """Hugging Face's index: {tensor: its file}. ``metadata`` is free: others read ``total_size`` of it and leave
+    ``sha256`` alone, {file: digest} of config and tensors."""
 
     metadata: dict[str, Any] = {}
     weight_map: dict[str, str]
+
+    @property
+    def digests(self) -> dict[str, str]:
+        found = self.metadata.get("sha256")
+        return found if isinstance(found, dict) else {}
 
 
 def file_name(number: int, of: int) -> str:
@@ -57,28 +64,33 @@ def write(path: Path, tensors: dict[str, Tensor]) -> None:
 def close(folder: Path, config: Config, files: dict[str, str], size: int) -> None:
     """Write ``config.json`` and then the index of {tensor: file}: with it the folder is whole. ``size``: bytes."""
     write_atomic(folder / CONFIG, (config.model_dump_json(indent=2) + "\n").encode())
-    index = Index(metadata={"total_size": size}, weight_map=files)
-    write_atomic(folder / INDEX, (json.dumps(index.model_dump(), indent=2, sort_keys=True) + "\n").encode())
+    digests = {name: file_sha256(folder / name) for name in (CONFIG, *sorted(set(files.values())))}
+    known = Index(metadata={"total_size": size, "sha256": digests}, weight_map=files)
+    write_atomic(folder / INDEX, (json.dumps(known.model_dump(), indent=2, sort_keys=True) + "\n").encode())
 
 
 def config(folder: Path) -> Config:
-    """The folder's config. Raises PatchlaneError where it is none of NAM56R."""
+    """The folder's config. Raises PatchlaneError where it is none of NAM56R, or not what was written."""
     try:
-        return Config.model_validate_json((folder / CONFIG).read_bytes())
+        found = Config.model_validate_json((folder / CONFIG).read_bytes())
     except (OSError, ValidationError) as error:
         raise _refused(folder / CONFIG, error) from error
+    _compare(folder, CONFIG, index(folder))
+    return found
 
 
 def tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
-    """(name, tensor) of all in the folder, a file at a time. Raises PatchlaneError where one is not whole."""
+    """(name, tensor) of all in the folder, a file at a time. Raises PatchlaneError where one is not whole, or not what
+    was written."""
     files, failures = _library()
-    index = _index(folder)
-    for file in sorted(set(index.weight_map.values())):
+    known = index(folder)
+    for file in sorted(set(known.weight_map.values())):
         try:
+            _compare(folder, file, known)
             held: dict[str, Tensor] = files.load_file(folder / Path(file).name)
         except (OSError, failures) as error:
             raise _refused(folder / file, error) from error
-        names = {name for name, place in index.weight_map.items() if place == file}
+        names = {name for name, place in known.weight_map.items() if place == file}
         if missing := sorted(names - held.keys()):
             raise _refused(folder / file, ValueError(f"{missing[0]} is not in it"))
         yield from ((name, held[name]) for name in sorted(names))
@@ -86,14 +98,21 @@ def tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
 
 def size_of(folder: Path) -> int:
     """Bytes of all tensors in the folder, as its index has them; 0 where it has not."""
-    return int(_index(folder).metadata.get("total_size", 0))
+    return int(index(folder).metadata.get("total_size", 0))
 
 
-def _index(folder: Path) -> Index:
+def index(folder: Path) -> Index:
+    """The folder's index. Raises PatchlaneError where it is none."""
     try:
         return Index.model_validate_json((folder / INDEX).read_bytes())
     except (OSError, ValidationError) as error:
         raise _refused(folder / INDEX, error) from error
+
+
+def _compare(folder: Path, file: str, known: Index) -> None:
+    """Raise PatchlaneError where the index has a digest of ``file`` and the file another, OSError for no such file."""
+    if file in known.digests and known.digests[file] != file_sha256(folder / file):
+        raise PatchlaneError(f"{folder / file} is not what was written", AGAIN)
 
 
 def _library() -> tuple[Any, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from model.definition import parameters
 from model.definition.sizes import Size
 from model.saved import names, reading, tensor_files
 from model.saved.tensor_files import Config
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     Kept = tuple[torch.Size, torch.dtype]
 LIMIT = 4 * 2**30  # bytes of a file, and so of host memory that an export takes
+EARLIER = "python -m model.weights export RUN/checkpoints/step_N NEW_DIR, with an earlier checkpoint"
 Tell = Callable[[str], None]
 
 
@@ -48,7 +50,7 @@ def export(source: Path, target: Path, limit: int = LIMIT, tell: Tell = lambda l
 def bring(source: Path, run: Path) -> Path:
     """The weights of a folder of safetensors as step 0 of the new run ``run``; the checkpoint.
 
-    Raises PatchlaneError where the run has checkpoints already, or a file is not whole.
+    Raises PatchlaneError where the run has checkpoints already, or the weights are not those of their size.
     """
     from model.saved import writing
 
@@ -66,23 +68,35 @@ def bring(source: Path, run: Path) -> Path:
 def brought(source: Path, size: Size) -> Iterator[tuple[str, Tensor]]:
     """(a checkpoint's key, tensor) of a folder of safetensors, a layer's experts as one as soon as all have been read.
 
-    Raises PatchlaneError where a file is not whole or an expert missing.
+    Raises PatchlaneError where a file is not whole, and for a tensor that ``size`` does not have, that it has in
+    another shape, that is not finite or that is missing.
     """
     import torch
 
+    wanted, given = parameters.shapes(size), set[str]()
     experts: dict[str, dict[int, Tensor]] = {}
     for name, tensor in tensor_files.tensors(source):
         key, number = names.imported(name)
-        if number is None:
-            yield key, tensor
-            continue
-        parts = experts.setdefault(key, {})
-        parts[number] = tensor
-        if len(parts) == size.experts.count:
-            del experts[key]
-            yield key, torch.stack([parts[number] for number in sorted(parts)])
-    for key in experts:
-        raise PatchlaneError(f"{source}: experts of {key} are missing", "export the weights again")
+        if key not in wanted or (number or 0) >= size.experts.count:
+            raise PatchlaneError(f"{source}: {size.name} has no tensor {name}", tensor_files.AGAIN)
+        shape = wanted[key] if number is None else wanted[key][1:]
+        if tensor.shape != shape:
+            said = f"{name} has shape {[*tensor.shape]}, {size.name} wants {[*shape]}"
+            raise PatchlaneError(f"{source}: {said}", tensor_files.AGAIN)
+        if not tensor.isfinite().all():
+            raise PatchlaneError(f"{source}: {name} is not finite", EARLIER)
+        if number is not None:
+            parts = experts.setdefault(key, {})
+            parts[number] = tensor
+            if len(parts) < size.experts.count:
+                continue
+            tensor = torch.stack([parts[number] for number in sorted(experts.pop(key))])
+        given.add(key)
+        yield key, tensor
+    if missing := sorted(wanted.keys() - given):
+        raise PatchlaneError(
+            f"{source}: {names.exported(missing[0])} is missing, or one of its experts", tensor_files.AGAIN
+        )
 
 
 def groups(kept: dict[str, Kept], limit: int) -> Iterator[dict[str, Kept]]:

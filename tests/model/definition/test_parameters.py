@@ -19,11 +19,12 @@ KINDS = {"mla": "attention", "dsa": "attention", "moe": "MoE", "mamba3": "Mamba-
 
 
 def built(name):
-    """{part: parameters} of a size's whole model, and the layers that hold an indexer."""
+    """{part: parameters} of a whole model, the layers that hold an indexer, {key: shape} of its checkpoint."""
     import torch
 
     from model.definition.run import Run
     from model.layers.common import paths
+    from model.loop.saving import sharded
     from model.step.network import Nam56r
 
     size = SIZES[name]
@@ -40,15 +41,16 @@ def built(name):
         else:
             part = "final norm" if place[0] == "decoder" else OUTSIDE[place[0]]
         parts[part] += parameter.numel()
-    return dict(parts), sorted(indexers)
+    kept = sharded.weights(model).values()
+    return dict(parts), sorted(indexers), {held.key: held.global_shape for held in kept}
 
 
 @pytest.mark.upstream
 @pytest.mark.parametrize("name", SIZES)
 def test_the_accounting_is_what_is_built(megatron, name):
     size = SIZES[name]
-    parts, indexers = megatron.call(built, name)
-    assert parts == parameters.by_part(size)
+    parts, indexers, shapes = megatron.call(built, name)
+    assert parts == parameters.by_part(size) and shapes == parameters.shapes(size)
     assert indexers == [layer.number for layer in size.layers if layer.indices_from == layer.number]
 
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import safetensors.torch
 import torch
 from train_kit import checkpoints, copy, good, measured, steps, train
 from typer.testing import CliRunner
@@ -127,6 +128,24 @@ def test_what_is_not_whole_is_refused(run, exported, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+def without_digests(exported, folder):
+    """A copy of exported weights as they were written before they had digests."""
+    index = json.loads((copy(exported, folder) / tensor_files.INDEX).read_bytes())
+    index["metadata"].pop("sha256", None)
+    (folder / tensor_files.INDEX).write_text(json.dumps(index))
+    return folder
+
+
+def test_one_changed_byte_of_any_file_is_refused(exported, tmp_path):
+    for number, file in enumerate(sorted([*exported.glob("*.safetensors"), exported / tensor_files.CONFIG])):
+        changed = copy(exported, tmp_path / f"changed {number}") / file.name
+        held = bytearray(changed.read_bytes())
+        held[-3] ^= 1  # of a value, or white space
+        changed.write_bytes(held)
+        assert str(changed) in refusal(weights.bring, changed.parent, tmp_path / "new")
+    assert number > 2 and not (tmp_path / "new").exists()
+
+
 def test_an_expert_that_is_missing_is_refused(exported, tmp_path):
     cut = copy(exported, tmp_path / "cut")
     index = json.loads((cut / tensor_files.INDEX).read_bytes())
@@ -136,9 +155,39 @@ def test_an_expert_that_is_missing_is_refused(exported, tmp_path):
     assert ".mlp.experts." in refusal(weights.bring, cut, tmp_path / "new")
 
 
+@pytest.mark.parametrize("change", ["shape", "name", "gone", "NaN"])
+def test_tensors_that_are_not_the_size_s_are_refused_without_digests_too(exported, tmp_path, change):
+    other = without_digests(exported, tmp_path / "other")
+    index = json.loads((other / tensor_files.INDEX).read_bytes())
+    name = "model.layers.11.m2rnn.conv_bias"
+    path = other / index["weight_map"].pop(name)
+    tensors = safetensors.torch.load_file(path)
+    held = tensors.pop(name)
+    if change == "NaN":
+        held[3] = float("nan")
+    called = name + "s" if change == "name" else name
+    if change != "gone":
+        tensors[called] = held[:-1] if change == "shape" else held
+        index["weight_map"][called] = path.name
+    safetensors.torch.save_file(tensors, path)
+    (other / tensor_files.INDEX).write_text(json.dumps(index))
+    assert called in refusal(weights.bring, other, tmp_path / "new")
+
+
+def test_a_config_of_another_width_is_refused_without_digests_too(exported, tmp_path):
+    other = without_digests(exported, tmp_path / "other")
+    config = json.loads((other / tensor_files.CONFIG).read_bytes())
+    config["size"]["ffn"] *= 2
+    (other / tensor_files.CONFIG).write_text(json.dumps(config))
+    assert "model.mtp.0.block.layers.1.mlp" in refusal(weights.bring, other, tmp_path / "new")
+
+
 def test_the_commands(run, tmp_path):
     cli = CliRunner()
     done = cli.invoke(verb.app, ["export", str(run / "run"), str(tmp_path / "w")])
     assert done.exit_code == 0 and "model-00001-of-00001.safetensors" in done.output
     done = cli.invoke(verb.app, ["import", str(tmp_path / "w"), str(tmp_path / "new")])
-    assert done.exit_code == 0 and checkpoints(tmp_path / "new") == ["step_0000000"]
+    assert done.exit_code == 0 and checkpoints(tmp_path / "new") == ["step_0000000"] and not done.stderr
+    old = without_digests(tmp_path / "w", tmp_path / "old")
+    done = cli.invoke(verb.app, ["import", str(old), str(tmp_path / "newer")])
+    assert done.exit_code == 0 and str(old) in done.stderr
