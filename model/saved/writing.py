@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint import FileSystemWriter, save
+from torch.distributed.checkpoint import CheckpointException, FileSystemWriter, save
 
 from model.saved import reading
-from reproducers.base.errors import PatchlaneError
+from reproducers.base import disk
 from reproducers.base.files import file_sha256
 
 METADATA = {"sharded_backend": "torch_dist", "sharded_backend_version": 1}
@@ -39,7 +39,7 @@ def write_digests(path: Path, digests: dict[str, str]) -> None:
 
 
 def write(path: Path, tensors: dict[str, Tensor], progress: dict[str, Any]) -> Path:
-    """Write a checkpoint of these whole tensors; it appears by rename. Raises PatchlaneError where there is no room."""
+    """Write a checkpoint of these whole tensors; it appears by rename. Raises PatchlaneError where the host refuses."""
     partial = path.with_name(f".partial-{path.name}")
     shutil.rmtree(partial, ignore_errors=True)
     try:
@@ -53,7 +53,18 @@ def write(path: Path, tensors: dict[str, Tensor], progress: dict[str, Any]) -> P
         write_metadata(partial)
         write_digests(partial, {file.name: file_sha256(file) for file in sorted(partial.iterdir())})
         partial.rename(path)
-    except OSError as error:
+    except BaseException as error:  # torch's CheckpointException is no Exception
         shutil.rmtree(partial, ignore_errors=True)
-        raise PatchlaneError(f"{path}: {error.strerror}", "choose a folder with room for it") from error
+        if (refused := _of_disk(error)) is None:
+            raise
+        raise disk.described(refused, path) from error
     return path
+
+
+def _of_disk(error: BaseException | None) -> OSError | None:
+    """The OSError that ``error`` is or came of: torch itself only says that a file has not the size that it wants."""
+    if isinstance(error, CheckpointException):
+        error, _ = next(iter(error.failures.values()))
+    while error is not None and not isinstance(error, OSError):
+        error = error.__context__
+    return error
