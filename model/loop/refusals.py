@@ -56,6 +56,17 @@ def stages(size: Size, pipeline: int) -> None:
         raise PatchlaneError(str(error), f"--pp {len(pattern.possible_cuts(size.layers)) + 1} or fewer") from error
 
 
+def watched(steps: int, profile: tuple[int, int] | None, waits: int | None) -> None:
+    """Raise PatchlaneError for --profile or --waits of steps that a run of ``steps`` does not take."""
+    first, last = profile or (1, 1)
+    for asked, nearest, at in (
+        (f"--profile {first}:{last}", f"--profile {min(first, steps)}:{steps}", last),
+        (f"--waits {waits}", f"--waits {steps}", waits or 1),
+    ):
+        if at > steps:
+            raise PatchlaneError(f"{asked}: step {steps} is the last one", f"{nearest}, or a higher --steps")
+
+
 def vocabulary(size: Size, ids: int) -> None:
     """Raise PatchlaneError for a dataset of ``ids`` token ids of which the model has no row for the last ones."""
     if ids > size.vocab:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,7 @@ from model.patched.overlay import Overlay
 from model.patched.proof import watching
 from model.patched.proof.watching import Coverage
 from model.patched.stacks import Stack
+from reproducers.base import disk
 from reproducers.base.errors import PatchlaneError
 from reproducers.upstream.store import Store
 
@@ -37,10 +39,11 @@ def steps_window(text: str | None) -> tuple[int, int] | None:
     """ "11:13" as (11, 13). Raises PatchlaneError for other text."""
     if text is None:
         return None
-    first, _, last = text.partition(":")
-    if not (first.isdigit() and last.isdigit() and 0 < int(first) <= int(last)):
+    numbers = re.fullmatch(r"([0-9]{1,18}):([0-9]{1,18})", text)
+    first, last = map(int, numbers.groups()) if numbers else (0, 0)
+    if not 0 < first <= last:
         raise PatchlaneError(f"--profile {text}", "--profile FIRST:LAST, two step numbers from 1 on")
-    return int(first), int(last)
+    return first, last
 
 
 def default_dataset() -> Dataset:
@@ -96,6 +99,7 @@ def train(
     size, sets = recipe.sized(), [blend.part(one) for one in held_out]
     given = blend.of([blend.part(one) for one in data], sets) if data else None
     ranks = launch.data_parallel(place, run)
+    refusals.watched(recipe.steps, plan.get("profile"), plan.get("waits"))
     refusals.stages(size, run.pipeline_parallel)
     expert_parallel(size, run.expert_parallel)
     refusals.graphs(run)
@@ -105,7 +109,7 @@ def train(
         refusals.vocabulary(size, given.record.tokenizer.vocab_size)
         refusals.fields(size, run, given.record.fields)
         refusals.rows(given, recipe, ranks, run.row)
-    _make(plan["folder"])
+    disk.usable_folder(plan["folder"], "--out DIR, with a directory that can be written")
     checkpoints = recipe.save_every > 0 or (plan["folder"] / "checkpoints").is_dir()
     stack = overlay.build(Store(), overlay.chosen(patches, checkpoints, of), launch.device(), of, clone)
     lock.verify(stack)
@@ -149,15 +153,6 @@ def _compile(size: Size, path: str, rows: tuple[int, int | None], patches: str, 
         os.environ.setdefault(compile_mamba3.SPECIALIZE, "1")
     if place.local_rank == 0:
         compile_mamba3.compile_once(size, patches, kernels, stack)
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PatchlaneError(
-            f"--out {folder}: {error.strerror}", "--out with a directory that can be written"
-        ) from error
 
 
 def _modules(size: Size, recipe: Recipe, run: Run, data_parallel: int) -> tuple[Any, Any]:

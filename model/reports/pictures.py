@@ -12,6 +12,7 @@ from model.records import history
 from model.records.records import Diagnosis, Phases, Record, Train
 from model.reports import plotting
 from model.reports.plotting import BLUE, GREEN, GREY, MORE, ORANGE, RED
+from reproducers.base import disk
 from reproducers.base.errors import PatchlaneError
 
 MARKERS = "osD^vPX"  # of held-out sets
@@ -28,10 +29,10 @@ def draw(run_dir: Path, log: bool = False) -> list[Path]:
     steps = history.train(records)
     if not steps:
         raise PatchlaneError(f"{run_dir / history.NAME} has no training step yet", "wait for the first step")
-    name = run_dir.resolve().name
-    drawn = [_loss(run_dir, name, records, steps, log), _throughput(run_dir, name, records, steps)]
-    diagnosed = history.diagnoses(records)
-    return [*drawn, _diagnosis(run_dir, name, diagnosed)] if diagnosed else drawn
+    name, diagnosed = run_dir.resolve().name, history.diagnoses(records)
+    with disk.writing(run_dir, f"cp -r {run_dir} COPY && python -m model.pictures COPY"):
+        drawn = [_loss(run_dir, name, records, steps, log), _throughput(run_dir, name, records, steps)]
+        return [*drawn, _diagnosis(run_dir, name, diagnosed)] if diagnosed else drawn
 
 
 def _diagnosis(run_dir: Path, name: str, diagnosed: list[Diagnosis]) -> Path:

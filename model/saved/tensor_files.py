@@ -58,7 +58,9 @@ def write(path: Path, tensors: dict[str, Tensor]) -> None:
     try:
         files.save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, {"format": "pt"})
     except (OSError, failures) as error:
-        raise PatchlaneError(f"{path} cannot be written: {error}", "choose a folder with room for it") from error
+        raise PatchlaneError(
+            f"{path} cannot be written: {error}", f"df -h {path.parent}, and name a folder with room that you may write"
+        ) from error
 
 
 def close(folder: Path, config: Config, files: dict[str, str], size: int) -> None:

@@ -27,7 +27,11 @@ def json_sha256(value: Any) -> str:
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside ``path`` with its suffixes. It replaces ``path``, or goes if the block raises."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".tmp-", suffix="".join(path.suffixes))
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".tmp-", suffix="".join(path.suffixes))
+    except OSError as error:
+        error.filename = str(path.parent)  # there is no temporary file to look at
+        raise
     os.close(handle)
     scratch = Path(name)
     try:

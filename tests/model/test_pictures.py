@@ -1,9 +1,12 @@
 """The pictures: drawn from the records alone, with what they should show in them."""
 
+import errno
 import math
+import os
 import struct
 import subprocess
 import sys
+import tempfile
 
 import pytest
 from recorded import held_out, step
@@ -119,6 +122,16 @@ def test_no_steps_and_no_matplotlib_are_said(tmp_path, run, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(CannotTestHere, match="pip install matplotlib"):
         pictures.draw(run)
+
+
+def test_a_read_only_folder_gets_no_picture(run, monkeypatch):
+    def refuse(**_):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(run / ".tmp-x.png"))
+
+    monkeypatch.setattr(tempfile, "mkstemp", refuse)
+    with pytest.raises(PatchlaneError) as refused:
+        pictures.draw(run)
+    assert refused.value.what.startswith(f"{run}: ") and f"cp -r {run} " in refused.value.remedy
 
 
 def test_the_command(run):

@@ -43,6 +43,10 @@ def refused(run, code, *words):
         ({"path": "mamba3=tilelang_row"}, ["--path mamba3=tilelang_row", "tilelang_rows"]),
         ({"profile": "3"}, ["--profile 3", "fix: --profile FIRST:LAST"]),
         ({"profile": "3:2"}, ["--profile 3:2"]),
+        ({"profile": "1:²"}, ["fix: --profile FIRST:LAST"]),
+        ({"profile": "3:5", "steps": 4}, ["fix: --profile 3:4"]),
+        ({"profile": "6:9", "steps": 4}, ["fix: --profile 4:4"]),
+        ({"waits": 5, "steps": 4}, ["fix: --waits 4"]),
         ({"patches": "99"}, ["99"]),
         ({"patches": "3"}, ["pack03 has no patch for the stack", "fix: --patches all"]),
         ({"steps": 0}, ["--steps"]),
@@ -127,7 +131,7 @@ def test_upstream_code_that_a_seam_was_not_written_for_stops_the_run(stack, text
 def test_no_dataset_and_no_room_for_the_run_are_refused(stack, text, tmp_path):
     refused(ended(stack, options(tmp_path, tmp_path / "none")), 2, "error: ", "/none", "fix: python -m model.data")
     (tmp_path / "file").touch()
-    refused(ended(stack, options(tmp_path / "file", text)), 2, f"--out {tmp_path / 'file'}: File exists", "fix: --out")
+    refused(ended(stack, options(tmp_path / "file", text)), 2, f"{tmp_path / 'file'} cannot be written", "fix: --out")
 
 
 def test_a_dataset_without_held_out_rows_is_refused_before_the_first_step(stack, text, tmp_path):
