@@ -151,8 +151,10 @@ def _fill(
             progress(document.size)
     if digest_files(corpus.files)[0] != corpus.description.sha256:
         raise DataError("the corpus changed while it was read", "run the build again")
-    if not tallies["valid" if options.valid_percent == 100 else "train"].documents:
-        raise DataError("the training split has no document", "give more text, or a lower --valid-percent")
+    if not any(tally.documents for tally in tallies.values()):
+        raise DataError("neither split has a document: all files are empty", "name files that have text")
+    if options.valid_percent < 100 and not tallies["train"].documents:
+        raise DataError("the training split has no document", "--valid-percent 0 holds none out, or give more text")
     return DatasetRecord(
         build_sha256=key,
         corpus=corpus.description,

@@ -78,12 +78,19 @@ def vocabulary(size: Size, ids: int) -> None:
 
 
 def rows(data: Blend, recipe: Recipe, ranks: int, row: int | None) -> None:
-    """Raise PatchlaneError for a step of more rows than all datasets have, before any of them is gathered.
+    """Raise PatchlaneError for a step of more rows than all datasets have, before any of them is gathered, and for a
+    dataset without a training split.
 
     ``ranks``: data-parallel ones. ``row``: tokens of a row, by which the stream is cut (``data.rows.packing``).
     """
     length = row or named(recipe.size).sequence
     tokens = [part.dataset.record.splits["train"].tokens for part in data.parts]
+    for part, count in zip(data.parts, tokens, strict=True):
+        if not count:
+            raise PatchlaneError(
+                f"{part.dataset.folder} has nothing to train on: all of it is held out",
+                f"--held-out {part.name}={part.dataset.folder} evaluates on it; build --data with --valid-percent 2",
+            )
     held = sum(max(0, count - 1) // length for count in tokens)
     step = recipe.micro_batch * recipe.accumulate * ranks
     if held < step:

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import re
+import shlex
 import zlib
 from collections.abc import Iterator
 from functools import cached_property
@@ -22,7 +23,18 @@ from model.data.source.corpus import CorpusDescription, Document, Source, decode
 from reproducers.base import optional
 
 BLANK_LINE = r"\s*"
-COMPRESSED = (".gz", ".zst")
+COMPRESSED = {".gz": "zcat", ".zst": "zstdcat"}  # suffix: what prints such a file
+UTF16 = ("\udcff\udcfe", "\udcfe\udcff")  # how a file in that encoding begins, its bytes escaped
+# of one JSON document, or an array of them, a line each
+AS_LINES = (
+    "python -c 'import json, sys; read = json.load(sys.stdin); "
+    "[print(json.dumps(one)) for one in (read if isinstance(read, list) else [read])]'"
+)
+WITHOUT_NULLS = (
+    "python -c 'import sys; from pyarrow import parquet; old, new, key = sys.argv[1:]; "
+    "rows = parquet.read_table(old); parquet.write_table(rows.filter(rows[key].is_valid()), new)'"
+)
+FITS = {"parquet": re.compile(r"(large_|fixed_size_)?list<\w+: u?int"), "parquet-text": re.compile(r"(large_)?string")}
 
 
 class Files:
@@ -54,9 +66,13 @@ class Files:
             elif path.is_file():
                 files.append((path.name, path))
             else:
-                raise DataError(f"{path}: no such file or folder")
+                there = next(parent for parent in path.parents if parent.is_dir())
+                raise DataError(
+                    f"{path}: no such file or folder", f"ls {shlex.quote(str(there))}, and name what is there"
+                )
         if not files:
-            raise DataError(f"no usable file in {', '.join(map(str, self.paths))}")
+            named, wanted = ", ".join(map(str, self.paths)), " or ".join(self.suffixes) or "of UTF-8 text"
+            raise DataError(f"no usable file in {named}", f"name files {wanted}, or a folder of them")
         return files, skipped
 
     def _inside(self, folder: Path) -> list[Path]:
@@ -82,14 +98,21 @@ class Files:
 
 
 def _lines(path: Path, compressed: bool = False) -> Iterator[tuple[int, str]]:
-    """(number, line with its end) of a UTF-8 file; raises DataError if it is not UTF-8, or broken off."""
+    """(number, line with its end) of a UTF-8 file; raises DataError if it is not UTF-8, or broken off.
+
+    Bytes that are not are escaped where they are read, a block ahead, and found in the line that they are of.
+    """
     number = 0
     try:
-        with _open(path) if compressed else path.open(encoding="utf-8", newline="") as source:
+        with _open(path) if compressed else _text(path.open("rb")) as source:
             for number, line in enumerate(source, start=1):
+                if not line.isascii():
+                    line.encode()
                 yield number, line
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 after line {number}", f"iconv -t UTF-8 {path}") from error
+    except UnicodeEncodeError as error:
+        encoding = "UTF-16" if error.object.startswith(UTF16) else "LATIN1"
+        remedy = f"{_through(path, f'iconv -f {encoding} -t UTF-8')}  # or -f with what it is in"
+        raise DataError(f"{path}:{number}: not UTF-8", remedy) from error
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: cannot be read after line {number}: {error}", "fetch the file again") from error
 
@@ -97,11 +120,21 @@ def _lines(path: Path, compressed: bool = False) -> Iterator[tuple[int, str]]:
 def _open(path: Path) -> TextIO:
     """A file of lines, decompressed by its suffix; pyarrow, which reads Parquet too, brings zstd."""
     if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8", newline="")
+        return _text(gzip.open(path), "utf-8-sig")
     if path.suffix == ".zst":
         arrow = optional.load("pyarrow", "pyarrow", DataError)
-        return io.TextIOWrapper(arrow.input_stream(str(path), compression="zstd"), encoding="utf-8", newline="")
-    return path.open(encoding="utf-8", newline="")
+        return _text(arrow.input_stream(str(path), compression="zstd"), "utf-8-sig")
+    return _text(path.open("rb"), "utf-8-sig")
+
+
+def _text(source: Any, encoding: str = "utf-8") -> TextIO:
+    return io.TextIOWrapper(source, encoding=encoding, errors="surrogateescape", newline="")
+
+
+def _through(path: Path, command: str) -> str:
+    """A shell's command that makes of the file another beside it, decompressed and sent through ``command``."""
+    made = path.with_name("mended-" + (path.stem if path.suffix in COMPRESSED else path.name))
+    return f"{COMPRESSED.get(path.suffix, 'cat')} {shlex.quote(str(path))} | {command} > {shlex.quote(str(made))}"
 
 
 class TextFiles(Files):
@@ -134,7 +167,7 @@ class TextFiles(Files):
 
 class JsonLines(Files):
     """One document a line: the string under ``key``. Files end in ``.jsonl`` or ``.json``, with ``.gz`` or ``.zst``
-    after it where they are compressed."""
+    after it where they are compressed. A BOM, which JSON must not begin with, is left out."""
 
     source = "jsonl"
     suffixes = tuple(name + end for name in (".jsonl", ".json") for end in ("", *COMPRESSED))
@@ -150,17 +183,25 @@ class JsonLines(Files):
                     yield Document(f"{name}:{number}", self._text(path, number, line), self._language)
 
     def _text(self, path: Path, number: int, line: str) -> bytes:
+        without = _through(path, f"sed {number}d")
         try:
             value = json.loads(line)
         except ValueError as error:
-            raise DataError(f"{path}:{number}: not JSON: {error}") from error
+            begun = number == 1 and not line.rstrip().endswith(("}", "]"))  # one document on many lines
+            remedy = _through(path, AS_LINES) if begun else without
+            raise DataError(f"{path}:{number}: not JSON of one line: {error}", remedy) from error
+        if isinstance(value, list):
+            raise DataError(f"{path}:{number}: a list, no string under {self._key!r}", _through(path, AS_LINES))
         text = value.get(self._key) if isinstance(value, dict) else None
         if not isinstance(text, str):
-            raise DataError(f"{path}:{number}: no string under {self._key!r}", "--key NAME")
+            strings = [key for key, held in value.items() if isinstance(held, str)] if isinstance(value, dict) else []
+            other = f"--key {shlex.quote(strings[0])}" if strings and number == 1 else without
+            raise DataError(f"{path}:{number}: no string under {self._key!r}", other)
         try:
             return text.encode()
         except UnicodeEncodeError as error:
-            raise DataError(f"{path}:{number}: {self._key!r} holds a lone surrogate, so it is not UTF-8") from error
+            what = f"{path}:{number}: {self._key!r} holds a lone surrogate, so it is not UTF-8"
+            raise DataError(what, without) from error
 
 
 class Parquet(Files):
@@ -168,10 +209,21 @@ class Parquet(Files):
 
     suffixes = (".parquet",)
     text = False
+    fitting = ""  # the remedy for a column that is not of this source
 
     def __init__(self, paths: list[Path], key: str, **options: str) -> None:
         super().__init__(paths, key=key, **options)
         self._key = key
+
+    def _fitting(self, schema: Any) -> str:
+        """Another column of the file that can be read, or as another source; of this one if there is one."""
+        for source in sorted(FITS, key=lambda source: source != self.source):
+            for column in schema:
+                asked = (source, column.name) == (self.source, self._key)
+                if FITS[source].match(str(column.type)) and not asked:
+                    return f"--source {source} --key {shlex.quote(column.name)}"
+        held = ", ".join(f"{column.name} is {column.type}" for column in schema)
+        return f"name files with a column of text or of lists of integers: {held}"
 
     def _rows(self) -> Iterator[tuple[str, str, Any]]:
         """(document's name, place for errors, Arrow scalar) of each row. Raises DataError for a file that is broken."""
@@ -180,11 +232,16 @@ class Parquet(Files):
             number = 0
             with _arrow(path, "not a whole Parquet file"):
                 shard = parquet.ParquetFile(path)
+                self.fitting = self._fitting(shard.schema_arrow)
                 if self._key not in shard.schema_arrow.names:
-                    raise DataError(f"{path}: no column {self._key!r}; it has {shard.schema_arrow.names}", "--key NAME")
+                    has = shard.schema_arrow.names
+                    raise DataError(f"{path}: no column {self._key!r}; it has {has}", self.fitting)
                 for batch in shard.iter_batches(batch_size=1024, columns=[self._key]):
                     for row in batch.column(0):
                         number += 1
+                        if not row.is_valid:
+                            given = shlex.join([str(path), str(path.with_name(f"mended-{path.name}")), self._key])
+                            raise DataError(f"{path}: row {number} is null", f"{WITHOUT_NULLS} {given}")
                         yield f"{name}:{number}", f"{path}: row {number}", row
 
 
@@ -206,7 +263,7 @@ class ParquetTokens(Parquet):
 
     def __iter__(self) -> Iterator[Document]:
         for name, place, row in self._rows():
-            yield Document(name, b"", tokens=_ids(row, place))
+            yield Document(name, b"", tokens=_ids(row, place, self.fitting))
 
 
 class ParquetText(Parquet):
@@ -222,17 +279,17 @@ class ParquetText(Parquet):
         for name, place, row in self._rows():
             text = row.as_py()
             if not isinstance(text, str):
-                raise DataError(f"{place} is not text", "--key NAME, or --source parquet for token ids")
+                raise DataError(f"{place} is not text", self.fitting)
             yield Document(name, text.encode(), self._language)
 
 
-def _ids(row: Any, place: str) -> NDArray[Any]:
-    """Token ids of one Arrow list scalar, int64 [n]."""
+def _ids(row: Any, place: str, remedy: str) -> NDArray[Any]:
+    """Token ids of one Arrow list scalar, int64 [n]. Raises DataError with ``remedy`` for anything else."""
     values = getattr(row, "values", None)
     if values is None or values.null_count:
-        raise DataError(f"{place} is not a list of token ids", "--key NAME, or --source parquet-text for text")
+        raise DataError(f"{place} is not a list of token ids", remedy)
     try:
         ids: NDArray[Any] = np.asarray(values.cast("int64"))
     except (ValueError, NotImplementedError) as error:
-        raise DataError(f"{place} is not a list of token ids: {error}") from error
+        raise DataError(f"{place} is not a list of token ids: {error}", remedy) from error
     return ids

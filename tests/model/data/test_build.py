@@ -125,8 +125,14 @@ def test_two_builds_at_once_make_one_dataset(tmp_path):
 
 def test_a_corpus_without_training_text_is_refused(tmp_path):
     (tmp_path / "empty.txt").write_text("")
-    with pytest.raises(DataError, match="training split"):
-        build(TextFiles([tmp_path / "empty.txt"]), BYTES, tmp_path / "out")
+    for percent in (0, 20, 100):
+        with pytest.raises(DataError, match="empty") as caught:
+            build(TextFiles([tmp_path / "empty.txt"]), replace(BYTES, valid_percent=percent), tmp_path / "out")
+        assert "--valid-percent" not in caught.value.remedy
+    (tmp_path / "one.txt").write_text("one")
+    with pytest.raises(DataError, match="training split") as caught:
+        build(TextFiles([tmp_path / "one.txt"]), replace(BYTES, valid_percent=99.999), tmp_path / "out")
+    assert caught.value.remedy.startswith("--valid-percent 0 ")
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path):

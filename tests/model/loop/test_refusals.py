@@ -2,11 +2,15 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
+from data_kit import BYTES, make_dataset
 
+from model.data.rows import blend
 from model.definition import memory
 from model.definition.memory import Layout
+from model.definition.recipes import Recipe
 from model.definition.run import Run
 from model.definition.sizes import SIZES
 from model.loop import refusals
@@ -26,6 +30,15 @@ def test_what_a_rank_must_keep_has_to_fit():
     command = refused.value.remedy.partition(" proposes")[0].split()
     done = subprocess.run([sys.executable, *command[1:]], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2 and "--gpus 2 --gib" in done.stderr, done.stderr  # none fits
+
+
+def test_a_dataset_that_is_all_held_out_is_not_trained_on(tmp_path):
+    kept = make_dataset(tmp_path, "kept", replace(BYTES, valid_percent=100))
+    [part] = blend.of([blend.part(str(kept.folder))]).parts
+    with pytest.raises(PatchlaneError) as refused:
+        refusals.rows(blend.of([part]), Recipe(size="nam56r_tiny"), 1, 16)
+    assert refused.value.remedy.startswith(f"--held-out kept={kept.folder} ")
+    assert blend.part(f"kept={kept.folder}").dataset.folder == kept.folder
 
 
 def test_cuda_graphs_keep_activations_as_well():

@@ -3,7 +3,11 @@
 import gzip
 import hashlib
 import json
+import os
 import platform
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -90,22 +94,59 @@ def test_json_lines(tmp_path):
     assert [d.name for d in JsonLines([path])] == ["x.jsonl:1", "x.jsonl:3"]
 
 
+def mended(error, folder):
+    """The file that the remedy's command makes in ``folder``."""
+    there = {*folder.iterdir()}
+    search = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(["bash", "-c", error.value.remedy], env={**os.environ, "PATH": search}, cwd=folder, check=True)
+    [made] = {*folder.iterdir()} - there
+    return made
+
+
+LONG = b'{"text": "a"}\n' * 2000  # more than is read at a time
+
+
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "message", "expected"),
     [
-        (b'{"text": "a"}\n{"text": \n', r"x\.jsonl:2: "),
-        (b'{"body": "a"}\n', r"x\.jsonl:1: .*'text'"),
-        (b'{"text": 3}\n', r"x\.jsonl:1: .*'text'"),
-        (b'["text"]\n', r"x\.jsonl:1: .*'text'"),
-        (b'{"text": "\\ud800"}\n', r"x\.jsonl:1: 'text'"),
-        (b'{"text": "a"}\n\xff\n', r"x\.jsonl: not UTF-8"),
+        (b'{"text": "a"}\n{"text": \n', r"x\.jsonl:2: ", ["a"]),
+        (b'{"body": "a"}\n', r"x\.jsonl:1: .*'text'", None),
+        (b'{"text": "a"}\n{"body": "b"}\n', r"x\.jsonl:2: .*'text'", ["a"]),
+        (b'{"text": 3}\n{"text": "b"}\n', r"x\.jsonl:1: .*'text'", ["b"]),
+        (b'[{"text": "a"}, {"text": "b"}]\n', r"x\.jsonl:1: .*'text'", ["a", "b"]),
+        (b'[\n{"text": "a"},\n{"text": "b"}\n]\n', r"x\.jsonl:1: ", ["a", "b"]),
+        (b'{"text":\n "a"\n}\n', r"x\.jsonl:1: ", ["a"]),
+        (b'{"text": "\\ud800"}\n{"text": "b"}\n', r"x\.jsonl:1: 'text'", ["b"]),
+        (LONG + b'{"text": "\xe9"}\n' + LONG, r"x\.jsonl:2001: not UTF-8", ["a"] * 2000 + ["é"] + ["a"] * 2000),
+        ('{"text": "é"}\n'.encode("utf-16"), r"x\.jsonl:1: not UTF-8", ["é"]),
     ],
 )
-def test_bad_json_lines_are_refused_by_file_and_line(tmp_path, content, message):
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=message):
+@pytest.mark.parametrize("end", ["", ".gz"])
+def test_bad_json_lines_are_refused_by_file_and_line_with_the_command_that_mends_them(
+    tmp_path, content, message, expected, end
+):
+    path = tmp_path / f"it's x.jsonl{end}"
+    path.write_bytes(gzip.compress(content) if end else content)
+    with pytest.raises(DataError, match=message.replace("jsonl", "jsonl" + end)) as caught:
         list(JsonLines([path]))
+    if expected is None:
+        assert caught.value.remedy == "--key body"
+    else:
+        assert texts(JsonLines([mended(caught, tmp_path)])) == expected
+
+
+def test_a_byte_order_mark_is_not_of_the_json(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"text": "a"}\n{"text": "\xef\xbb\xbfb"}\n')
+    assert texts(JsonLines([path])) == ["a", "\ufeffb"]
+
+
+def test_text_that_is_not_utf8_is_refused_by_its_line(tmp_path):
+    path = tmp_path / "x.txt"
+    path.write_bytes(b"a\n" * 20_000 + b"\xe9\n" + b"a\n" * 20_000)
+    with pytest.raises(DataError, match=r"x\.txt:20001: ") as caught:
+        list(TextFiles([path]))
+    assert texts(TextFiles([mended(caught, tmp_path)])) == ["a\n" * 20_000 + "é\n" + "a\n" * 20_000]
 
 
 @pytest.mark.parametrize("kind", ["uint16", "int64"])
@@ -135,8 +176,12 @@ def test_no_or_absent_paths_are_refused(tmp_path):
     with pytest.raises(DataError, match="--source text"):
         TextFiles([])
     for path in (tmp_path / "absent", tmp_path):
-        with pytest.raises(DataError, match=str(path)):
+        with pytest.raises(DataError, match=str(path)) as caught:
             _ = TextFiles([path]).description
+        assert caught.value.remedy
+    with pytest.raises(DataError) as caught:
+        _ = TextFiles([tmp_path / "absent" / "inner"]).description
+    assert caught.value.remedy.startswith(f"ls {tmp_path},")
 
 
 def packed(path, raw):
@@ -181,10 +226,31 @@ def test_parquet_text(tmp_path):
     parquet.write_table(pa.table({"text": ["a", None]}), tmp_path / "x.parquet")
     with pytest.raises(DataError, match=r"x\.parquet: row 2") as caught:
         list(ParquetText([tmp_path]))
-    assert "--source parquet " in caught.value.remedy
+    assert texts(ParquetText([mended(caught, tmp_path)])) == ["a"]
     with pytest.raises(DataError, match=r"x\.parquet: row 1") as caught:
-        list(ParquetTokens([tmp_path], "text"))
-    assert "--source parquet-text " in caught.value.remedy
+        list(ParquetTokens([tmp_path / "x.parquet"], "text"))
+    assert caught.value.remedy == "--source parquet-text --key text"
+
+
+@pytest.mark.parametrize(
+    ("columns", "remedy"),
+    [
+        ({}, "tokens is double"),
+        ({"ids": [[1], [2]], "body": ["a", "b"]}, "--source parquet --key ids"),
+        ({"body": ["a", "b"]}, "--source parquet-text --key body"),
+    ],
+)
+def test_a_column_of_no_token_ids_is_refused_with_one_that_can_be_read(tmp_path, columns, remedy):
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install -e .[data]")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    for name, tokens in {"flat": [1.5, 2.0], "lists": [[1.5], [2.0]]}.items():
+        parquet.write_table(pa.table({"tokens": tokens} | columns), tmp_path / f"{name}.parquet")
+        with pytest.raises(DataError, match=r"row 1 is not a list of token ids") as caught:
+            list(ParquetTokens([tmp_path / f"{name}.parquet"]))
+        assert remedy in caught.value.remedy.replace("list<element: double>", "double")
+    with pytest.raises(DataError, match=r"'none'") as caught:
+        list(ParquetTokens([tmp_path / "flat.parquet"], "none"))
+    assert remedy in caught.value.remedy
 
 
 def test_a_parquet_file_whose_pages_are_damaged_is_refused_by_name(tmp_path):
