@@ -69,7 +69,9 @@ def main(
     overlap_weights: Annotated[bool, typer.Option("--overlap-weights", help="gather beside the forward pass")] = False,
     bucket: Annotated[int | None, typer.Option(min=1, help="parameters reduced or gathered at a time")] = None,
     on_spike: Annotated[str | None, typer.Option(help="stop, skip or rewind: at a loss that spikes or is NaN")] = None,
-    wait_limit: Annotated[float, typer.Option(min=1, help="seconds to wait for a rank that does not come")] = 1200,
+    wait_limit: Annotated[
+        float, typer.Option(min=1, max=1e9, help="seconds to wait for a rank that is not there")
+    ] = 1200,
     waits: Annotated[int | None, typer.Option(min=1, help="the step to count the host's waits for the GPU in")] = None,
     profile: Annotated[str | None, typer.Option(help="FIRST:LAST, steps under torch.profiler")] = None,
     wandb: Annotated[bool | None, typer.Option("--wandb/--no-wandb")] = None,

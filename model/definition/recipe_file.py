@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,9 @@ def _named(name: str) -> Recipe:
 
 
 def _read(file: Path) -> tuple[str, dict[str, Any]]:
-    if not file.is_file():
+    if file.is_dir():
+        raise PatchlaneError(f"{file}: a folder", f"ls {shlex.quote(str(file))}, and name a file")
+    if not file.exists():
         raise PatchlaneError(f"{file}: there is no such file", SHOW)
     text, given = read_yaml(file)
     if not isinstance(given, dict) or not all(isinstance(field, str) for field in given):

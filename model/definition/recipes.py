@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from model.definition.sizes import Size, named
 
-Count = Annotated[int, Field(ge=1)]
+MOST = 10**9  # of any count: its days are a time that Python has, its tokens an integer of 64 bits
+Count = Annotated[int, Field(ge=1, le=MOST)]
+Interval = Annotated[int, Field(ge=0, le=MOST)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
@@ -37,11 +39,11 @@ class Recipe(BaseModel):
     expert_parallel: Count = 1
     pipeline_parallel: Count = 1
     bf16: bool = True
-    sequence: Annotated[int, Field(ge=16)] | None = None
+    sequence: Annotated[int, Field(ge=16, le=MOST)] | None = None
     seed: Annotated[int, Field(ge=0, le=2**63 - 1)] = 0  # of the rows' order
     init_seed: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1234  # of the first weights
     learning_rate: Annotated[float, Field(ge=0, le=1)] = 1e-4
-    warmup: Annotated[int, Field(ge=0)] = 100  # steps; the last one's rate is the peak
+    warmup: Interval = 100  # steps; the last one's rate is the peak
     schedule: Literal["cosine", "linear", "constant", "inverse-square-root", "WSD"] = "cosine"  # Megatron's names
     decay_steps: Count | None = None  # of "WSD" alone: the last steps, in which the rate falls
     floor: Annotated[float, Field(ge=0, le=1)] = 0.1
@@ -58,17 +60,27 @@ class Recipe(BaseModel):
     indexer_loss_coeff: Positive | None = None  # the loss that is reported is divided by it
     evaluate_every: Count = 50
     evaluate_rows: Count = 64  # held-out rows, the same in every layout
-    diagnose_every: Annotated[int, Field(ge=0)] = 10  # steps; 0: never. It waits for nothing that a step does not
-    save_every: Annotated[int, Field(ge=0)] = 100  # steps; 0: no checkpoint at all, not at the end either
+    diagnose_every: Interval = 10  # steps; 0: never. It waits for nothing that a step does not
+    save_every: Interval = 100  # steps; 0: no checkpoint at all, not at the end either
     keep: Count = 2  # newest checkpoints that stay; while one is written there is one more
     on_spike: Literal["stop", "skip", "rewind"] = "stop"  # what a loss or norm does that spikes or is not finite
     # Of 2,818 losses of the longer runs of nam56r_quarter and nam56r_wide (receipts/train) none is more than 5.3 median
     # absolute deviations above the median of the 64 before it; over 16 before it one is 19.
-    spike_window: Annotated[int, Field(ge=4)] = 64  # losses whose median and deviation are taken
+    spike_window: Annotated[int, Field(ge=4, le=MOST)] = 64  # losses whose median and deviation are taken
     spike_factor: Positive = 10.0  # deviations above the median: 6.7 standard deviations of a normal distribution
     max_rewinds: Count = 3  # in a run
     max_skips: Count = 10  # one after the other
     verified: str = ""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_switch(cls, value: object, field: ValidationInfo) -> object:
+        """Refuse true and false, which pydantic takes for 1 and 0, where a number is wanted. Numbers may be text: to
+        YAML 1e-2 is."""
+        held = value if isinstance(value, (list, tuple)) else [value]
+        if field.field_name != "bf16" and any(isinstance(one, bool) for one in held):
+            raise ValueError("true or false, and no number")
+        return value
 
     @model_validator(mode="after")
     def _goes_back(self) -> Recipe:

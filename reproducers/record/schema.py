@@ -331,11 +331,24 @@ def text_of(path: Path) -> str:
         raise PatchlaneError(f"{path}: not UTF-8 at byte {error.start}", "save it as UTF-8, or git status") from error
 
 
+class Once(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """The safe loader, which refuses a key that a mapping has twice: YAML forbids it, and the last one would count."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen = set[str]()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def read_yaml(path: Path) -> tuple[str, Any]:
-    """(text, value) of a YAML file. Raises PatchlaneError with file and line if it is missing or malformed."""
+    """(text, value) of a YAML file. Raises PatchlaneError with file and line if it is missing or malformed,
+    or has a key twice."""
     try:
         text = text_of(path)
-        return text, yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        return text, yaml.load(text, Loader=Once)
     except OSError as error:
         raise PatchlaneError(f"{path}: cannot be read ({error.strerror})", "git status") from error
     except ValueError as error:  # of a date that there is not; the loader names no line

@@ -51,6 +51,9 @@ def test_each_fault_is_a_line_with_file_line_and_field(tmp_path):
         (("nam56r_tiny", None, ["nothing=1"]), "--set nothing: "),
         (("nam56r_tiny", None, ["clip"]), "--set clip"),
         (("nam56r_tiny", None, ["clip=[1"]), "--set clip=[1"),
+        (("nam56r_tiny", None, ["clip=true"]), "--set clip: "),
+        (("nam56r_tiny", None, [], {"steps": 10**22}), "--steps: steps: "),
+        (("nam56r_tiny", None, ["spike_window=10000000000000000000000"]), "--set spike_window: "),
         (("nam56r_tiny", None, ["size=nam56r"]), "size 'nam56r' "),
         (("nam56r_tiny", None, [], {"micro_batch": 0}), "--micro-batch: micro_batch: "),
         (("nam56r_tiny", None, ["schedule=WSD"]), "decay_steps: "),
@@ -61,6 +64,26 @@ def test_each_fault_is_a_line_with_file_line_and_field(tmp_path):
 def test_options_that_are_no_recipe_are_refused(given, begins):
     [line] = faults(*given)
     assert line.startswith(begins)
+
+
+@pytest.mark.parametrize("text", ["steps: true\n", "steps: 12345678901234567890123\n", "betas: [0.9, false]\n"])
+def test_a_switch_and_a_count_beyond_all_are_refused_by_their_line(text, tmp_path):
+    file = written(tmp_path, f"size: nam56r_tiny\n{text}")
+    [line] = faults(None, file)
+    assert line.startswith(f"{file}:2: {text.partition(':')[0]}")
+    assert asked(None, written(tmp_path, "size: nam56r_tiny\nbf16: true\nsteps: 1000000000\n")).bf16
+
+
+def test_a_field_that_is_given_twice_is_refused_by_its_line(tmp_path):
+    file = written(tmp_path, "size: nam56r_tiny\nsteps: 5\nclip: 1\nsteps: 7\n")
+    [line] = faults(None, file)
+    assert line.startswith(f"{file}:4: ") and "steps" in line
+
+
+def test_a_folder_is_not_called_absent(tmp_path):
+    with pytest.raises(PatchlaneError) as refused:
+        asked(None, tmp_path)
+    assert refused.value.remedy.startswith(f"ls {tmp_path},")
 
 
 @pytest.mark.parametrize("text", ["clip: 2\n", "- 1\n", "clip: [\n", "", "1: 2\n", "size: nam57r\n"])

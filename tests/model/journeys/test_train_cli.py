@@ -54,6 +54,8 @@ def refused(run, code, *words):
         ({"learning_rate": -1}, ["--learning-rate"]),
         ({"learning_rate": "inf"}, ["--learning-rate"]),
         ({"seed": -1}, ["--seed"]),
+        ({"wait_limit": "1e300"}, ["--wait-limit"]),
+        ({"steps": 10**22}, ["--steps"]),
         ({"set": "clip=-1"}, ["--set clip", "--show-recipe"]),
         ({"micro_batch": 1_000_000}, ["error: a step of 2000000 rows", "fix: a smaller --micro-batch"]),
         ({"sequence": 10_000_000}, ["error: a step of 2 rows", "the dataset has 0 of 10000000 tokens"]),
