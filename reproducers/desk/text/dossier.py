@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from pathlib import Path
 
+from reproducers.base import disk
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import write_atomic
+from reproducers.base.files import replacing
 from reproducers.desk.attachment import export
 from reproducers.desk.patches import mail, short_header
 from reproducers.desk.text import render
@@ -53,13 +55,22 @@ def sums(contents: dict[str, bytes]) -> dict[str, str]:
 
 
 def write(folder: Path, contents: dict[str, bytes]) -> Path:
-    """Make ``folder`` hold these files only and return it; PatchlaneError if it holds files of another kind."""
+    """Make ``folder`` hold these files only, whole or not at all, and return it.
+
+    Raises PatchlaneError if it holds files of another kind, or where the host refuses.
+    """
     strangers = sorted(path.name for path in folder.iterdir() if path.name not in contents) if folder.is_dir() else []
     stale = [name for name in strangers if name not in {f"{form}.md" for form in render.FORMS}]
     if stale:
         raise PatchlaneError(f"{folder} holds other files: {', '.join(stale)}", "--out with another folder")
+    absent = not folder.exists()
+    try:
+        with disk.writing(folder, "--out DIR names another folder, with room"), contextlib.ExitStack() as all_of_them:
+            for name, content in contents.items():
+                all_of_them.enter_context(replacing(folder / name)).write_bytes(content)
+    finally:
+        if absent and folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
     for name in strangers:
         (folder / name).unlink()
-    for name, content in contents.items():
-        write_atomic(folder / name, content)
     return folder

@@ -1,6 +1,7 @@
 """What a person reads and posts, as files and one digest."""
 
 import re
+import resource
 
 import pytest
 from toy import SOURCE, git, write_tree
@@ -53,6 +54,23 @@ def test_it_is_written_alone(contents, tmp_path):
     (folder / "mine.txt").write_text("x")
     with pytest.raises(PatchlaneError, match=r"mine\.txt"):
         dossier.write(folder, contents)
+
+
+@pytest.mark.parametrize("held", [{}, {"pr.md": b"before", "title.txt": b"before"}], ids=["new", "there"])
+def test_a_full_disk_leaves_what_was_there(contents, tmp_path, held):
+    folder = tmp_path / "pack07"
+    if held:
+        dossier.write(folder, held)
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(contents["title.txt"]) + 1, most[1]))
+    try:
+        with pytest.raises(PatchlaneError) as refused:
+            dossier.write(folder, {"title.txt": contents["title.txt"]} | contents)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+    assert str(folder) in refused.value.what and refused.value.remedy.startswith("--out ")
+    assert folder.exists() == bool(held)
+    assert {path.name: path.read_bytes() for path in folder.glob("*")} == held
 
 
 @pytest.mark.parametrize("pack", load_packs(), ids=lambda pack: pack.id)
