@@ -8,6 +8,9 @@ from reproducers.base.verdicts import VERDICT_REMEDY, Verdict
 from reproducers.record.receipt import Arm, ArmName, Check, is_number
 
 BYTES = ("bytes", "GiB", "MiB")
+GUARDS = "correct the reproducer: a guard holds without the patch, or its limit is too narrow for this host"
+UNMADE = "correct fix.patch or the reproducer: with -v the run prints where the patched arm went another way"
+UNSEEN = "a check that runs these lines; a hunk without statements, as of a docstring alone, belongs into the one beside it"
 
 
 class Ruling(NamedTuple):
@@ -68,7 +71,7 @@ def rule_pristine(arm: Arm) -> Ruling:
         return Ruling(Verdict.DIFFERENT_FAILURE, f"pristine: {reason}", VERDICT_REMEDY[Verdict.DIFFERENT_FAILURE])
     guards = failed_guards(arm)
     if guards:
-        return Ruling(Verdict.INCONCLUSIVE, f"guards fail on the pristine tree: {', '.join(guards)}")
+        return Ruling(Verdict.INCONCLUSIVE, f"guards fail on the pristine tree: {', '.join(guards)}", GUARDS)
     if outcome == "healthy":
         return Ruling(Verdict.FIXED_UPSTREAM, f"the bug is not in this tree: {reason}")
     return Ruling(Verdict.REPRODUCED, f"bug observed: {reason}")
@@ -90,11 +93,11 @@ def rule(pristine: Arm, patched: Arm, unexecuted: list[str], kind: str = "bug") 
         remedy = VERDICT_REMEDY[Verdict.DIFFERENT_FAILURE]
         return Ruling(Verdict.DIFFERENT_FAILURE, f"patched: {patched.reason}", remedy)
     if gone := _unanswered(pristine, patched):
-        return Ruling(Verdict.INCONCLUSIVE, f"bug checks that the patched arm did not make: {', '.join(gone)}")
+        return Ruling(Verdict.INCONCLUSIVE, f"bug checks that the patched arm did not make: {', '.join(gone)}", UNMADE)
     if unexecuted:
-        return Ruling(Verdict.INCONCLUSIVE, f"patched code not seen executing: {', '.join(unexecuted)}")
+        return Ruling(Verdict.INCONCLUSIVE, f"patched code not seen executing: {', '.join(unexecuted)}", UNSEEN)
     if owed := _unproved_kind(kind, pristine, patched):
-        return Ruling(Verdict.INCONCLUSIVE, owed)
+        return Ruling(Verdict.INCONCLUSIVE, owed, VERDICT_REMEDY[Verdict.INCONCLUSIVE])
     return Ruling(Verdict.REPRODUCED_AND_FIXED, f"{pristine.reason}; healthy with the patch")
 
 
