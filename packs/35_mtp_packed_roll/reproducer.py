@@ -156,7 +156,7 @@ def check_drawn(p: probe.Probe) -> None:
 
 
 def check_long(p: probe.Probe) -> None:
-    """Positions beyond 2^24, which fp32 does not tell apart, in sequences and after them: only their ends become zero."""
+    """Positions beyond 2^24, which fp32 does not tell apart, in sequences and after them: ends alone become zero."""
     ends = [2**24 + 1, 2**24 + 4]
     given = Input(p, [ends[0], ends[1] - ends[0]], ends[1] + 6, dtype=torch.bool)
     given.tensor.fill_(True)
