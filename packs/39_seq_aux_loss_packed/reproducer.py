@@ -241,7 +241,7 @@ def check_layouts(p: probe.Probe) -> None:
     found = error(layer, hidden, packed, spans(lengths))  # it logs the loss in bf16, which rounds by 2^-8 at most
     torch.set_default_dtype(torch.float32)
     p.error("default dtype bf16: loss and gradient", found, 2.0**-7, reference=reference, bug_above=0.05)
-    lengths = [140_000, 500]  # one of two experts has more than 2^16 tokens, so that no half precision counts them
+    lengths = [140_000, *BATCH]  # one of two experts has more than 2^16 tokens, so that no half precision counts them
     found = error(Layer(p, Options(experts=2, topk=1)), tokens(p, sum(lengths), 10), params(p, cumulative(lengths)),
                   spans(lengths))  # fmt: skip
     p.error("long sequence: loss and gradient", found, 1e-4, reference=reference, bug_above=0.05)
