@@ -77,8 +77,8 @@ VERDICT_REMEDY = {
     Verdict.DIFFERENT_FAILURE: "read the log; the same command with -v prints all that the arm said",
     Verdict.UNTESTABLE: "get what the reason names; python -m reproducers.doctor prints the commands; the receipt is"
     " never imported and lowers no verdict",
-    Verdict.INCONCLUSIVE: "correct the reproducer until it proves what the reason names, or the patch where a part of it"
-    " cannot run; after --arm patched, run both",
+    Verdict.INCONCLUSIVE: "correct the reproducer until it proves what the reason names, or the patch where a part of"
+    " it cannot run; after --arm patched, run both",
     Verdict.PATCH_STALE: "rebase fix.patch on that tree, or retire the pack for it if the tree already has the fix",
 }
 

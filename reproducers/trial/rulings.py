@@ -10,7 +10,7 @@ from reproducers.record.receipt import Arm, ArmName, Check, is_number
 BYTES = ("bytes", "GiB", "MiB")
 GUARDS = "correct the reproducer: a guard holds without the patch, or its limit is too narrow for this host"
 UNMADE = "correct fix.patch or the reproducer: with -v the run prints where the patched arm went another way"
-UNSEEN = "a check that runs these lines; a hunk without statements, as of a docstring alone, belongs into the one beside it"
+UNSEEN = "add a check that runs these lines; a hunk without statements, say a docstring, joins the one beside it"
 
 
 class Ruling(NamedTuple):
