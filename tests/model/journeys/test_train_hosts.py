@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import torch.distributed as dist
 from forked import ENVIRONMENT
 from train_kit import checkpoints, good, held_out, measured, options, train
 
@@ -33,8 +34,11 @@ def hosts(stack, given, **changed):
 def test_two_agents_train_and_save_and_one_goes_on(stack, text, tmp_path):
     """The agents meet by c10d's rendezvous; the run goes on on one host with the same rows."""
     out = tmp_path / "run"
+    # its server is here: a port that is looked up for an agent may be another process's before the agent has it
+    store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
     agent = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
-    agent += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{port()}", "--rdzv-id", "hosts"]
+    agent += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{store.port}", "--rdzv-id", "hosts"]
+    agent += ["--rdzv-conf", "is_host=false"]
     command = [*agent, "-m", "model.train", *options(out, text, ep=2, accumulate=1, **COMMON)]
     said = [tmp_path / f"agent{number}" for number in range(2)]
     agents = [
