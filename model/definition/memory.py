@@ -35,16 +35,12 @@ def stages(size: Size, layout: Layout) -> list[tuple[pattern.Layer, ...]]:
 def stage_parameters(size: Size, layout: Layout, stage: int) -> tuple[int, int]:
     """(dense, routed-expert) parameters held by a rank of ``stage``; experts are spread over expert parallel ranks."""
     experts_of_layer = size.experts.count * 2 * size.hidden * size.experts.ffn
-    each = {
-        "mla": parameters.mla(size),
-        "dsa": parameters.mla(size),
-        "moe": parameters.moe(size) - experts_of_layer,
-        "mamba3": parameters.mamba3(size),
-        "m2rnn": parameters.m2rnn(size),
-    }
+    each = {kind: parameters.number(shapes(size)) for kind, shapes in parameters.OF_KIND.items()}
+    each["moe"] -= experts_of_layer
     layers = stages(size, layout)[stage]
     dense = sum(each[layer.kind] for layer in layers)
-    dense += parameters.indexer(size) * sum(layer.indices_from == layer.number for layer in layers)
+    indexer = parameters.number(parameters.indexer_shapes(size))
+    dense += indexer * sum(layer.indices_from == layer.number for layer in layers)
     dense += _ends(size, layout, stage) + parameters.by_part(size)["MTP"] * (stage == layout.pipeline - 1)
     return dense, sum(layer.kind == "moe" for layer in layers) * experts_of_layer // layout.expert
 

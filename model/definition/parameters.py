@@ -144,56 +144,25 @@ def _under(prefix: str, found: Shapes) -> Shapes:
     return {prefix + name: shape for name, shape in found.items()}
 
 
-def _parameters(found: Shapes) -> int:
+def number(found: Shapes) -> int:
+    """Of parameters in tensors of these shapes."""
     return sum(math.prod(shape) for name, shape in found.items() if name != BUFFER)
-
-
-def mamba3(size: Size) -> int:
-    return _parameters(mamba3_shapes(size))
-
-
-def mla(size: Size) -> int:
-    return _parameters(mla_shapes(size))
-
-
-def indexer(size: Size) -> int:
-    return _parameters(indexer_shapes(size))
-
-
-def moe(size: Size) -> int:
-    return _parameters(moe_shapes(size))
-
-
-def m2rnn(size: Size) -> int:
-    return _parameters(m2rnn_shapes(size))
-
-
-def mtp_depth(size: Size) -> int:
-    return _parameters(mtp_shapes(size))
-
-
-def ngram(size: Size) -> int:
-    return _parameters(ngram_shapes(size))
-
-
-def structure(size: Size) -> int:
-    return _parameters(structure_shapes(size))
 
 
 def by_part(size: Size) -> dict[str, int]:
     """Parameters of each part of the model; their sum is its total."""
     return {
         "embedding": size.vocab * size.hidden,
-        "n-gram hash embedding": ngram(size),
-        "structure embedding": structure(size),
-        "Mamba-3": size.count("mamba3") * mamba3(size),
-        "attention": (size.count("mla") + size.count("dsa")) * mla(size),
-        "indexers": sum(layer.indices_from == layer.number for layer in size.layers) * indexer(size),
-        "MoE": size.count("moe") * moe(size),
-        "M²RNN": size.count("m2rnn") * m2rnn(size),
+        "n-gram hash embedding": number(ngram_shapes(size)),
+        "structure embedding": number(structure_shapes(size)),
+        "Mamba-3": size.count("mamba3") * number(mamba3_shapes(size)),
+        "attention": (size.count("mla") + size.count("dsa")) * number(mla_shapes(size)),
+        "indexers": sum(layer.indices_from == layer.number for layer in size.layers) * number(indexer_shapes(size)),
+        "MoE": size.count("moe") * number(moe_shapes(size)),
+        "M²RNN": size.count("m2rnn") * number(m2rnn_shapes(size)),
         "final norm": size.hidden,
         "head": size.vocab * size.hidden,
-        "MTP": size.mtp_depths * mtp_depth(size),
+        "MTP": size.mtp_depths * number(mtp_shapes(size)),
     }
 
 

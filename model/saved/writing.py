@@ -53,7 +53,7 @@ def write(path: Path, tensors: dict[str, Tensor], progress: dict[str, Any]) -> P
         write_metadata(partial)
         write_digests(partial, {file.name: file_sha256(file) for file in sorted(partial.iterdir())})
         partial.rename(path)
-    except BaseException as error:  # torch's CheckpointException is no Exception
+    except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
         if (refused := _of_disk(error)) is None:
             raise
@@ -62,9 +62,12 @@ def write(path: Path, tensors: dict[str, Tensor], progress: dict[str, Any]) -> P
 
 
 def _of_disk(error: BaseException | None) -> OSError | None:
-    """The OSError that ``error`` is or came of: torch itself only says that a file has not the size that it wants."""
+    """The OSError that ``error`` is or came of, none of an interrupt: torch itself only says that a file has not the
+    size that it wants, in a CheckpointException, which is no Exception."""
     if isinstance(error, CheckpointException):
         error, _ = next(iter(error.failures.values()))
+    elif not isinstance(error, Exception):
+        return None
     while error is not None and not isinstance(error, OSError):
         error = error.__context__
     return error

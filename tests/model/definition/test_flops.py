@@ -74,10 +74,11 @@ def test_products_with_weights_are_six_flops_a_weight(name):
     half_a_key = size.heads * (size.attention.qk_dim + size.attention.v_dim) // 2
     weights = {
         "logits": size.vocab * size.hidden * (1 + size.mtp_depths),
-        "MoE": size.count("moe") * (parameters.moe(size) - size.hidden)
+        "MoE": size.count("moe") * (parameters.number(parameters.moe_shapes(size)) - size.hidden)
         - (size.experts.count - size.experts.topk) * 2 * size.hidden * size.experts.ffn * size.count("moe"),
-        "MTP": size.mtp_depths * (parameters.mtp_depth(size) - 5 * size.hidden + half_a_key),
-        "attention": (size.count("mla") + size.count("dsa")) * (parameters.mla(size) - size.hidden + half_a_key),
+        "MTP": size.mtp_depths * (parameters.number(parameters.mtp_shapes(size)) - 5 * size.hidden + half_a_key),
+        "attention": (size.count("mla") + size.count("dsa"))
+        * (parameters.number(parameters.mla_shapes(size)) - size.hidden + half_a_key),
     }
     found = flops.built(size, sequence=1)
     assert {part: found[part] for part in weights} == {part: 6 * count for part, count in weights.items()}

@@ -64,23 +64,25 @@ def test_totals():
 
 def test_the_difference_from_the_decided_total_term_by_term():
     sharing = sum(x.kind == "dsa" and x.indices_from != x.number for x in NAM56R.layers)
-    indexers = sharing * parameters.indexer(NAM56R)  # a sharing layer has none; the decision counts nine
+    indexers = sharing * parameters.number(
+        parameters.indexer_shapes(NAM56R)
+    )  # a sharing layer has none; the decision counts nine
     pre_norms = NAM56R.count("mamba3") * NAM56R.hidden  # the ancestor's mixer has a norm of its own behind the layer's
     unnamed = 2  # scalars of the ancestor that the decision's list of terms does not name
-    assert (sharing, parameters.indexer(NAM56R)) == (6, 475_264)
+    assert (sharing, parameters.number(parameters.indexer_shapes(NAM56R))) == (6, 475_264)
     assert parameters.total(NAM56R) + indexers + pre_norms + unnamed == DECIDED["nam56r"]
 
 
 @pytest.mark.parametrize("name", DECIDED)
 def test_totals_are_the_decided_ones_but_for_the_unneeded_modules(name):
     size = SIZES[name]
-    unneeded = 6 * parameters.indexer(size) + size.count("mamba3") * size.hidden
+    unneeded = 6 * parameters.number(parameters.indexer_shapes(size)) + size.count("mamba3") * size.hidden
     assert parameters.total(size) + unneeded == pytest.approx(DECIDED[name], rel=1e-4)
     assert parameters.active(size) + unneeded == pytest.approx(DECIDED_ACTIVE[name], rel=2e-4)
 
 
 def test_the_hash_tables_rows():
-    table = parameters.ngram(NAM56R) - 256 * NAM56R.hidden
+    table = parameters.number(parameters.ngram_shapes(NAM56R)) - 256 * NAM56R.hidden
     assert table == 7_998_862 * NAM56R.ngram.dim
 
 
