@@ -344,7 +344,7 @@ MAMBA3_BLOCKS = Seam(
     "mamba3_blocks",
     upstream="mamba_ssm.ops.tilelang.mamba3.mamba3_mimo:_Mamba3Function",
     sha256="f1659b39c326f8c40a1094f9ba53c476d123a08d52a353c0012f63009e05fa7d",
-    reason="a backward pass that takes all chunks side by side: mamba-ssm's goes from chunk to chunk",
+    reason="a backward pass that takes all chunks side by side, not one after the other; angles summed by longer ones",
     apply=rebound,
     paths={"mamba3": ("blocks_rows",)},
 )
