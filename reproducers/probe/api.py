@@ -21,7 +21,7 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from reproducers.probe.checks import CannotTest, Check, Signature, bits_sha256, judge_error, worst_drawn
+from reproducers.probe.checks import CannotTest, Check, Signature, bits_sha256, gpu_full, judge_error, worst_drawn
 from reproducers.probe.ranks import Rank
 from reproducers.probe.stamp import DISTRIBUTIONS, version
 
@@ -201,6 +201,7 @@ class Probe:
         """Bug check: run ``call``; raising by ``signature`` is the bug, any other error a different failure.
 
         Returns the call's value, or None if it raised: follow with ``error`` to show that the value is right.
+        Raises CannotTest if a GPU's memory did not do, here and in ``guard_attempt``.
         """
         limit = f"no {signature.exception} /{signature.message}/ from {signature.frame}"
         return self._call(name, call, "bug", limit, signature)
@@ -217,6 +218,8 @@ class Probe:
             raise
         except Exception as error:
             state = "bug" if bug and bug.matches(error) else bad
+            if state == bad and (full := gpu_full(error)):
+                raise full from error
             if state == bad or not any(c.state == "bug" and isinstance(c.measured, str) for c in self.checks):
                 # of several bugs an issue quotes the first only; this frame tells nothing
                 below = getattr(error.__traceback__, "tb_next", None)

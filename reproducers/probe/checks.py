@@ -32,6 +32,14 @@ class CannotTest(Exception):
         self.reason, self.remedy = reason, remedy
 
 
+def gpu_full(error: BaseException) -> CannotTest | None:
+    """What to raise in place of ``error`` if a GPU had too little memory: others may use it, or it is a small one."""
+    said = f"{type(error).__name__}: {error}"
+    full = re.search(r"OutOfMemoryError|CUDA (error: )?out of memory|CUBLAS_STATUS_ALLOC_FAILED", said)
+    remedy = "nvidia-smi, which names who uses the GPU; then again when it is free, or on a GPU with more memory"
+    return CannotTest(said.splitlines()[0].split(" Including ")[0], remedy) if full else None
+
+
 class Signature(NamedTuple):
     """How a crash by the bug looks: exception type, pattern of its message, end of a path in its traceback.
 

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 
 from reproducers.probe.api import Probe
-from reproducers.probe.checks import CannotTest, judge
+from reproducers.probe.checks import CannotTest, gpu_full, judge
 
 
 def main(
@@ -49,5 +49,7 @@ def main(
             raise
         traceback.print_exc(file=sys.stdout)
         outcome, reason = "different", f"{type(error).__name__}: {error}".splitlines()[0]
+        if full := gpu_full(error):
+            outcome, reason, remedy = "cannot_test", full.reason, full.remedy
     p.close(outcome, reason, remedy)
     raise SystemExit({"bug": 0, "healthy": 0, "cannot_test": 77}.get(outcome, 1))

@@ -16,7 +16,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reproducers.probe.checks import CannotTest
+from reproducers.probe.checks import CannotTest, gpu_full
 
 
 class Rank(NamedTuple):
@@ -82,7 +82,8 @@ def _rank(probe: Any, rank: Rank, work: Callable[[int], Any], end: Any) -> None:
         end.send(error)
     except Exception as error:
         print(f"rank {rank.number}:", traceback.format_exc(), flush=True)
-        end.send(RuntimeError(f"rank {rank.number}: {type(error).__name__}: {error}".splitlines()[0]))
+        told = f"rank {rank.number}: {type(error).__name__}: {error}".splitlines()[0]
+        end.send(gpu_full(error) or RuntimeError(told))
     finally:
         sys.stdout.flush()
         end.close()

@@ -455,6 +455,22 @@ def test_a_full_disk_in_the_arm_is_no_verdict(toy):
     assert (arm.outcome, "TMPDIR" in arm.remedy) == ("cannot_test", True)
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        "full()",
+        "p.guard_attempt('value', full)",
+        "p.attempt('value', full, probe.Signature('ValueError', '', 'core.py'))",
+        "p.ranks(2, lambda rank: full())",
+    ],
+)
+def test_a_gpu_without_room_is_no_verdict(toy, call):
+    error = "type('OutOfMemoryError', (RuntimeError,), {})('CUDA out of memory. 1 GiB is free. Including more')"
+    arm = toy.run(toy.pack(reproducer=body(f"def full():\n    raise {error}\n\n{call}")), arm="pristine").pristine[0]
+    assert (arm.outcome, arm.exit_code, arm.checks, "nvidia-smi" in arm.remedy) == ("cannot_test", 77, [], True)
+    assert arm.reason.endswith("CUDA out of memory. 1 GiB is free.")
+
+
 def test_a_scratch_folder_that_cannot_be_written_is_the_users_message(toy, monkeypatch):
     spec = ArmSpec(toy.pack().reproducer, toy.root, [], "cpu", 0, "", {}, 1, 1, toy.root / "cache")
     monkeypatch.setattr(tempfile, "mkdtemp", refuse(errno.ENOSPC))
