@@ -14,6 +14,7 @@ fp64 or, under context parallelism, against one rank.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from functools import partial
@@ -49,6 +50,7 @@ def minimal():
 
 
 S, B, HIDDEN, HEADS, TOPK, WORLD = 128, 2, 256, 4, 32, 2  # tokens over all ranks, batch, width, heads
+MANY = 4  # ranks of which one can differ that is no neighbour
 QK, V, LORA = 48, 32, 64  # widths of a query or key, a value and the compressed query
 VARIANT = "megatron.core.transformer.experimental_attention_variant."
 
@@ -127,11 +129,19 @@ def check_waits(p: probe.Probe, model: Any, cp: int, rank: int) -> None:
                 reference="none needed: the host knows all shapes", bug_above=1)  # fmt: skip
         p.note(f"CP={cp}: places of these waits", str(places))
     if cp > 1:
-        short = [t[: len(t) // 2] for t in mine]
-        step(p, model, short)
-        both = p.waits(lambda: (step(p, model, mine), step(p, model, short)))
+        known = [[t[: len(t) * eighths // 8] for t in mine] for eighths in (8, 7, 5, 4, 3)]
+
+        def alternate() -> None:
+            for given in known:
+                step(p, model, given)
+            with torch.no_grad():  # as evaluation and the first pass of recomputation
+                for given in known:
+                    step(p, model, given, backward=False)
+
+        alternate()
+        places = p.waits(alternate)
         if rank == 0:
-            p.error(f"CP={cp}: waits where two known lengths alternate", both.total(), 0,
+            p.error(f"CP={cp}: waits where five known lengths alternate", places.total(), 0,
                     reference="none needed: the host knows all shapes", bug_above=1)  # fmt: skip
 
 
@@ -202,7 +212,10 @@ def refuses(p: probe.Probe, split: Any, rank: int, lengths: list[int], what: str
 
 
 def check_lengths(p: probe.Probe, alone: Any, split: Any, rank: int) -> None:
-    """Every way in which ranks can differ; ``split`` knows S // 2 and S // 4. On a GPU only the first is survived."""
+    """Every way in which ranks can differ; ``split`` knows S // 2 and S // 4, not S // 8.
+
+    On a GPU only the first is survived.
+    """
     if not refuses(p, layer(p, WORLD), rank, [S // 2, S // 4]):
         return
     compare = p.upstream(VARIANT + "dsa")._validate_nonpacked_cp_uniform_length
@@ -224,6 +237,25 @@ def check_lengths(p: probe.Probe, alone: Any, split: Any, rank: int) -> None:
                 done = refuses(p, split, rank, [S // 2, S // 4], ", no default device")
         if done and refuses(p, split, rank, [S // 8, S // 2]):
             check_drawn_lengths(p, alone, rank)
+
+
+def check_many(p: probe.Probe, rank: int) -> None:
+    """Two lengths over MANY ranks in each way: no rank takes them where any differs, none refuses them where not."""
+    p.lane = "cpu"  # in this rank's process alone: as many GPUs are not needed
+    p.megatron_cpu(context_parallel_size=MANY, distributed_timeout_minutes=1)
+    compare = p.upstream(VARIANT + "dsa")._validate_nonpacked_cp_uniform_length
+    group = p.upstream("megatron.core.parallel_state").get_context_parallel_group()
+    wrong = torch.zeros(())
+    for lengths in itertools.product((S // 2, S // 4), repeat=MANY):
+        alike, own = len(set(lengths)) == 1, lengths[rank]
+        call = partial(compare, sq=own, skv=own, cp_size=MANY, cp_group=group, device=wrong.device)
+        try:
+            call() if alike else refused(call)
+        except (AssertionError, RuntimeError):
+            wrong += 1
+    torch.distributed.all_reduce(wrong)
+    if rank == 0:
+        p.guard(f"CP={MANY}: lengths taken or refused wrongly", float(wrong), 0, reference="one by one, of all ranks")
 
 
 def check_drawn_lengths(p: probe.Probe, alone: Any, rank: int) -> None:
@@ -437,6 +469,9 @@ def work_on_cpu(p: probe.Probe, parts: str, rank: int) -> None:
 
 
 def reproduce(p: probe.Probe) -> None:
+    if p.lane == "cpu":
+        p.upstream("megatron.core")  # once, for all ranks
+    p.ranks(MANY, partial(check_many, p))
     if p.lane == "cpu":
         return p.ranks(WORLD, partial(work, p, "2r1"))
     if torch.cuda.device_count() < WORLD:  # counted without touching one

@@ -58,7 +58,7 @@ BUCKET = "MCORE_DSA_TILELANG_SEQ_BUCKET"  # upstream's own setting: rows are pad
 TOPK = {"cpu": 64, "cuda": 256}
 RELEASED = [(576, 512, 16), (576, 512, 12), (576, 512, 5)]  # the release serves these, 12 and 5 heads padded to 16
 DECLINED = [NAM56R, (192, 128, 32), (320, 256, 16), (576, 512, 28)]  # and declines these
-PADDED = (576, 512, 96)  # 96 heads become 128
+PADDED = [(576, 512, 96), (192, 128, 192)]  # 96 heads become 128, and 192 become 256
 WITHOUT_KERNEL = {  # channels, of them value, heads, top-k, dtype
     "value 96 + tail 32": (128, 96, 16, 64, torch.bfloat16),  # the forward does not lower: 12 columns a warp
     "value 64 + tail 16": (80, 64, 16, 64, torch.bfloat16),  # the backward does not lower: 4 columns a warp
@@ -184,20 +184,27 @@ def draw(shape: tuple[int, int, int], s: int, b: int, topk: int, device: str, dt
     return Inputs(q.requires_grad_(), k.requires_grad_(), chosen.to(device), grad, d_v, d**-0.5)
 
 
-def layer(p: probe.Probe, x: Inputs, backend: str = "tilelang") -> Callable[[], list[Tensor]]:
-    """The layer's choice of path, forward and backward: output [s, b, h * d_v], dq, dk."""
+def forward(p: probe.Probe, x: Inputs, backend: str = "tilelang") -> Callable[[], Tensor]:
+    """The layer's choice of path: output [s, b, h * d_v]."""
     dsa, enums = p.upstream(f"{VARIANT}.dsa"), p.upstream("megatron.core.transformer.enums")
     config = SimpleNamespace(kv_lora_rank=x.d_v, dsa_kernel_backend=backend, attention_backend=enums.AttnBackend.auto)
     up = torch.eye(x.d_v, device=x.q.device, dtype=x.q.dtype).expand(x.q.shape[2], -1, -1)  # latent values as they are
 
-    def run() -> list[Tensor]:
-        out = dsa._run_sparse_attention(
-            absorbed_mla=True, query=x.q, key=x.k, value=None, up_v_weight=up, topk_indices=x.chosen,
-            softmax_scale=x.scale, config=config, mask=None, varlen_starts=None, varlen_ends=None, key_positions=None,
-        )  # fmt: skip
-        return [out.detach(), *torch.autograd.grad(out, (x.q, x.k), x.grad)]
+    return lambda: dsa._run_sparse_attention(
+        absorbed_mla=True, query=x.q, key=x.k, value=None, up_v_weight=up, topk_indices=x.chosen,
+        softmax_scale=x.scale, config=config, mask=None, varlen_starts=None, varlen_ends=None, key_positions=None,
+    )  # fmt: skip
 
-    return run
+
+def backward(x: Inputs, out: Tensor) -> list[Tensor]:
+    """The output, dq, dk."""
+    return [out.detach(), *torch.autograd.grad(out, (x.q, x.k), x.grad)]
+
+
+def layer(p: probe.Probe, x: Inputs, backend: str = "tilelang") -> Callable[[], list[Tensor]]:
+    """Forward and backward: output, dq, dk."""
+    run = forward(p, x, backend)
+    return lambda: backward(x, run())
 
 
 def exact(x: Inputs) -> list[Tensor]:
@@ -227,7 +234,7 @@ def unlaunched(launches: Launches) -> int:  # of forward, backward and their two
 
 def check_shapes(p: probe.Probe, launches: Launches, s: int, device: str) -> None:
     """Does a shape reach the kernels, and is the layer right either way?"""
-    for shape in [*RELEASED, *DECLINED, *([PADDED] if p.lane == "cpu" else [])]:
+    for shape in [*RELEASED, *DECLINED, *(PADDED if p.lane == "cpu" else [])]:
         launches.clear()
         x = draw(shape, s, 2, TOPK[p.lane], device)
         name = f"{shape[0]}/{shape[1]} channels, {shape[2]} heads"
@@ -240,6 +247,13 @@ def check_shapes(p: probe.Probe, launches: Launches, s: int, device: str) -> Non
         p.guard(f"{name}: kernels with wrong rows", wrong_rows(launches, shape[2]), 0,
                 reference="the next power of two, filled with zeros")  # fmt: skip
         compare(p, name, got, exact(x))
+
+
+def check_two_layers(p: probe.Probe, s: int, device: str) -> None:
+    """Two layers of other channels and heads: both forward, then both backward."""
+    pairs = [(x := draw(shape, s, 1, TOPK[p.lane], device), forward(p, x)()) for shape in DECLINED[:2]]
+    for x, out in pairs:
+        compare(p, f"two layers, {x.d_v} value channels", backward(x, out), exact(x))
 
 
 def check_drawn(p: probe.Probe, launches: Launches, s: int, device: str) -> None:
@@ -360,6 +374,7 @@ def reproduce(p: probe.Probe) -> None:
     os.environ[BUCKET] = "32"
     if p.lane == "cpu":
         check_shapes(p, launches, 72, "cpu")
+        check_two_layers(p, 72, "cpu")
         check_declines(p, launches)
         check_lowering(p, asked, real)
         check_drawn(p, launches, 40, "cpu")  # last: a shape's warning comes once, and other kernels are asked for
@@ -371,6 +386,7 @@ def reproduce(p: probe.Probe) -> None:
     check_declines(p, launches)
     del os.environ[BUCKET]
     check_shapes(p, launches, 400, "cuda")
+    check_two_layers(p, 400, "cuda")
     check_drawn(p, launches, 400, "cuda")
     return check_cost(p)
 

@@ -237,6 +237,12 @@ def options(p: probe.Probe, function: Any, case: Case, limit: float) -> None:
     losses = liger(function, leaves, case.target)[0]
     backward(function, losses, leaves, case.go)
     check("second backward", backward(function, losses, leaves, case.go), want)
+    smooth, pairs = {"label_smoothing": 0.5, "lse_square_scale": 0.1}, []  # two losses of one step, as with MTP's head
+    for o in ({}, smooth):
+        leaves = case.leaves()
+        pairs.append((liger(function, leaves, case.target, **o)[0], leaves, reference(case, **o)[1]))
+    for name, (losses, leaves, expected) in zip(("first", "second"), pairs, strict=True):
+        check(f"{name} of two losses", backward(function, losses, leaves, case.go), expected)
     for name, needs in (("weight", (True, False, True)), ("bias", (True, True, False)), ("input", (False, True, True))):
         leaves = case.leaves(needs)
         call = partial(liger, function, leaves, case.target)
@@ -347,6 +353,25 @@ def guards(p: probe.Probe, function: Any, case: Case, limit: float) -> None:
     scaled = replace(ignored, go=ignored.go * 2.5)
     for name, c in (("1", uniform), ("1, ignored tokens", ignored), ("2.5, ignored tokens", scaled)):
         check(f"uniform {name}", worst(grads(function, c, **o), reference(c, **o)[1]))
+    one = torch.ones((), device=case.go.device)  # as .sum().backward() gives
+    expanded, before = replace(ignored, go=one.expand(len(target))), scaled.go.clone()
+    check("uniform 1, one number expanded", worst(grads(function, expanded, **o), reference(ignored, **o)[1]))
+    grads(function, scaled, **o)
+    differ = int((scaled.go != before).sum() + (one != 1))
+    p.guard("upstream gradients changed in place", differ, 0, reference="they are the caller's")
+    for i, name in enumerate(("input", "weight")):
+        leaves = [None if t is None else t.detach().clone().requires_grad_() for t in case.leaves()]
+        want = reference(uniform)[1]
+        losses = liger(function, leaves, case.target)[0]
+        with torch.no_grad():
+            leaves[i].mul_(2)
+        try:
+            off = worst(backward(function, losses, leaves, uniform.go), want)
+        except RuntimeError as refused:
+            if "inplace operation" not in str(refused):
+                raise
+            off = 0.0  # autograd sees that what the backward needs is gone
+        check(f"{name} changed before the backward", off)
     for index in (IGNORE, 3):  # by default, and a class
         there = ignored.target == IGNORE
         there[0] = False  # 0.7.0 multiplies everything by the value of token 0

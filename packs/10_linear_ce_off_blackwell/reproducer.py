@@ -22,7 +22,7 @@ import logging
 import math
 import os
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 from unittest import mock
@@ -149,14 +149,24 @@ def compare(p: probe.Probe, case: str, got: list[Tensor], want: list[Tensor], sc
 def check_dispatch(p: probe.Probe) -> None:
     """Every capability gives a loss; 10.x takes its own kernels where they can be imported."""
     h, w, y = problem(8, 16, 32, torch.float32, p.seed)
+    entry: Any = p.upstream(BLACKWELL)
+
+    def foreign(*args: Any, **kwargs: Any) -> None:
+        raise RuntimeError("a kernel of 10.x on another capability")
+
     cutlass = importlib.util.find_spec("cutlass") and importlib.util.find_spec("cuda.bindings")
     for version in (*OTHERS, (10, 0), (10, 3)):
         case = f"capability {version[0]}.{version[1]}: loss and gradients"
         if version[0] == 10 and cutlass:
             p.skip(case, "cutlass is installed here, and its kernels need the real GPU")
             continue
-        with on_capability(p, version), warnings_of(version) as warned:
-            signature = no_cutlass() if version[0] == 10 else refused()
+        signature = no_cutlass() if version[0] == 10 else refused()
+        there: dict[str, Any] = {} if version[0] == 10 else {"forward": foreign, "backward": foreign}
+        with (
+            mock.patch.multiple(entry, create=True, **there) if there else contextlib.nullcontext(),
+            on_capability(p, version),
+            warnings_of(version) as warned,
+        ):
             got = p.attempt(case, partial(fused, p, h, w, y, "none", -100), signature)
             if got is not None:
                 fused(p, h, w, y, "none", -100)
@@ -164,7 +174,6 @@ def check_dispatch(p: probe.Probe) -> None:
         if got is not None:
             worst = max(map(relative, got, reference(h, w, y, "none", -100)))
             p.error(f"{case}: largest error", worst, LIMIT[torch.float32], reference=FP64)
-    entry: Any = p.upstream(BLACKWELL)
     kernels = (mock.sentinel.forward, mock.sentinel.backward)  # in place of the two compiled kernels
     with (
         mock.patch.multiple(entry, create=True, forward=kernels[0], backward=kernels[1]),
@@ -281,9 +290,10 @@ def check_entries(p: probe.Probe, name: str = "") -> None:
     wrong = [(rank, size) != (0, 1), (valid.dtype, valid.shape) != (torch.int64, ()), int(valid) != (y != -100).sum(),
              hidden.data_ptr() != h.data_ptr(), {maximum.dtype, total.dtype} != {torch.float32}]  # fmt: skip
     p.error(f"entry points{name}: wrong beside the loss", sum(wrong), 0, reference="blackwell.entry")
-    for case in ("defaults", "backward again"):
-        grads = found.backward_func(upstream_gradient("mean", len(y), h), hidden, w, y, maximum, total, valid)
-        compare(p, f"entry points{name}, {case}", [loss, *grads], reference(h, w, y, "mean", -100))
+    want, gradient = reference(h, w, y, "mean", -100), upstream_gradient("mean", len(y), h)
+    for case in ("defaults", "backward again"):  # with the same gradient
+        grads = found.backward_func(gradient, hidden, w, y, maximum, total, valid)
+        compare(p, f"entry points{name}, {case}", [loss, *grads], want)
 
 
 def must_refuse(kind: type[Exception], said: str, call: Any) -> bool:
@@ -297,49 +307,62 @@ def must_refuse(kind: type[Exception], said: str, call: Any) -> bool:
     raise RuntimeError("it was accepted")
 
 
-def check_sums(p: probe.Probe) -> None:
-    """bf16 where each of 8 splits adds some 0.2 to a d_hidden that ends near 0.1: sums in bf16 would lose 2**-5."""
+def check_sums(p: probe.Probe, name: str = "", group: Any = None) -> None:
+    """bf16 where each of 8 splits adds some 0.16 to a d_hidden that ends near 0.05: sums in bf16 would lose 2**-6."""
     h, w, y = problem(4, 16, 8 * SPLIT, torch.bfloat16, p.seed)
-    steps = (
-        torch.randint(32, (8, 16), generator=torch.Generator().manual_seed(p.seed)) / 64
-    )  # exact in bf16, as 1.25 is
-    w.copy_((1 + steps).repeat_interleave(SPLIT, 0))
-    w[y.clamp_min_(0)] = 1.25
+    w.copy_(1 + torch.rand(w.shape, generator=torch.Generator().manual_seed(p.seed)) / 2)
+    w[y.clamp_min_(0)] = 1.203125  # exact in bf16
     w[:, 0], h[:, 0], h[:, 1:] = 0.5, 1, 0  # all logits are 0.5: every probability is a power of two, exact in bf16
+    want, (size, rank) = reference(h, w, y, "sum", -100), (group.size(), group.rank()) if group else (1, 0)
     with on_capability(p, (9, 0)):
-        got = p.attempt("bf16 sums over 8 splits: runs", partial(fused, p, h, w, y, "sum", -100), refused())
+        call = partial(fused, p, h, w.chunk(size)[rank], y, "sum", -100, group)
+        got = p.attempt(f"bf16 sums over 8 splits{name}: runs", call, refused())
     if got is not None:
-        compare(p, "bf16 sums over 8 splits", got, reference(h, w, y, "sum", -100))
+        compare(p, f"bf16 sums over 8 splits{name}", got, [*want[:2], want[2].chunk(size)[rank]])
 
 
 def check_rank(p: probe.Probe, rank: int) -> None:
-    """One of two ranks: half the vocabulary each, with sequence parallel half the tokens. Each two have a batch."""
+    """A rank in a group of two, then in one of all: each of a group's ranks has its part of the vocabulary."""
     p.megatron_cpu(tensor_model_parallel_size=2)
-    group, half = p.upstream("megatron.core.parallel_state").get_tensor_model_parallel_group(), rank % 2
-    if p.lane == "cpu":  # where one rank fails, the others must not wait for it for as long as gloo does
-        torch.distributed.distributed_c10d._set_pg_timeout(datetime.timedelta(minutes=1), group)
     cases = (("none", False, 1.0, -100, 0), ("mean", False, 1.0, -100, 0), ("none", True, 1.0, -100, 0),
              ("none", False, 100.0, -100, 0), ("sum", True, 1.0, 4499, 2), ("mean", True, 1.0, 4500, 2))  # fmt: skip
+    group = check_group(p, rank, 2, cases)
+    check_alone(p, f"rank {rank} of {p.rank.world}", group)
+    check_sums(p, f", rank {rank} of {p.rank.world}", group)
+    if p.rank.world > 2:
+        parallel = p.upstream("megatron.core.parallel_state")
+        parallel.destroy_model_parallel()
+        parallel.initialize_model_parallel(tensor_model_parallel_size=p.rank.world)
+        check_group(p, rank, p.rank.world, cases[2:3])
+
+
+def check_group(p: probe.Probe, rank: int, size: int, cases: Iterable[tuple[str, bool, float, int, int]]) -> Any:
+    """Parts of the vocabulary, with sequence parallel of the tokens too. Each group has a batch. Returns the group."""
+    group, place = p.upstream("megatron.core.parallel_state").get_tensor_model_parallel_group(), rank % size
+    if p.lane == "cpu":  # where one rank fails, the others must not wait for it for as long as gloo does
+        torch.distributed.distributed_c10d._set_pg_timeout(datetime.timedelta(minutes=1), group)
     for number, (reduction, split_tokens, scale, ignore, batch) in enumerate(cases):
-        h, w, y = problem(24, 64, 9000, torch.float32, p.seed + rank // 2)
+        h, w, y = problem(24, 64, 9000, torch.float32, p.seed + rank // size)
         w, y = w * scale, y.masked_fill(y == -100, ignore)
-        ends = [0, 4499, 4500, 8999, SPLIT - 1, SPLIT, 4499 + SPLIT, 4500 + SPLIT]  # of ranks, and of their splits
+        ends = [0, 4499, 4500, 8999, SPLIT - 1, SPLIT, 4499 + SPLIT, 4500 + SPLIT]  # of two ranks, and of their splits
         y[1:9] = torch.tensor(ends, device=y.device)
         y = y.where(y < 0, y % 4500) if number == 1 else y  # then rank 1 has no label
         kind = "tensor and sequence" if split_tokens else "tensor"
-        case = f"{kind} parallel {reduction}{f' {number}' if number > 2 else ''}, rank {rank} of {p.rank.world}"
+        case = f"{kind} parallel {reduction}{f' {number}' if number > 2 else ''}{f' by {size}' if size > 2 else ''}"
+        case += f", rank {rank} of {p.rank.world}"
         mine, labels = (h.view(12, 2, 64), y.view(12, 2)) if batch else (h, y)
-        mine = mine.chunk(2)[half] if split_tokens else mine
+        mine = mine.chunk(size)[place] if split_tokens else mine
         with on_capability(p, (9, 0)), warnings_of((9, 0)) as warned:
-            call = partial(fused, p, mine, w.chunk(2)[half], labels, reduction, ignore, group, split_tokens)
+            call = partial(fused, p, mine, w.chunk(size)[place], labels, reduction, ignore, group, split_tokens)
             got = p.attempt(f"{case}: runs", call, refused())
         if got is None:
             continue
         loss, dh, dw = reference(h, w, y, reduction, ignore)
         got[1] = got[1].flatten(0, -2)
-        compare(p, case, got, [loss, dh.chunk(2)[half] if split_tokens else dh, dw.chunk(2)[half]], scale)
+        want = [loss, dh.chunk(size)[place] if split_tokens else dh, dw.chunk(size)[place]]
+        compare(p, case, got, want, scale)
         p.error(f"{case}: warnings amiss", abs(len(warned) - (rank == 0)), 0, reference="one, of rank 0")
-    check_alone(p, f"rank {rank} of {p.rank.world}", group)
+    return group
 
 
 def rank_on_cpu(p: probe.Probe, rank: int) -> None:
@@ -431,6 +454,7 @@ def check_module(p: probe.Probe, tokens: int, width: int, vocab: int) -> None:
         with Largest() as seen:
             call()
         p.error("fused: tensors in fp64 or on another device", seen.strays, 0, reference="none, as on Blackwell")
+        p.error("fused: waits of the host", p.waits(call).total(), 0, reference="none: no value decides")
         if p.lane == "cuda":
             p.error("fused: products of fp32 copies", seen.widened, 0, reference="bf16 inputs, as tensor cores take")
             cost_on_gpu(p, call, native, layer, hidden)

@@ -76,8 +76,11 @@ def config(p: probe.Probe, dtype: torch.dtype, heads: int = HEADS) -> Any:
     )
 
 
-def mixer(p: probe.Probe, cfg: Any) -> Any:
-    """The real MambaMixer with Megatron's own linear layers; D as if trained: 1 rounds to itself."""
+def mixer(p: probe.Probe, cfg: Any, wide: bool = False) -> Any:
+    """The real MambaMixer with Megatron's own linear layers; D as if trained: 1 rounds to itself.
+
+    ``wide``: D has a value for each channel of a head.
+    """
     mamba = p.upstream("megatron.core.ssm.mamba_mixer")
     if not mamba.HAVE_MAMBA_SSM:
         raise probe.CannotTest("mamba_ssm cannot be imported", "pass --needs DIR with its Python sources")
@@ -85,7 +88,7 @@ def mixer(p: probe.Probe, cfg: Any) -> Any:
     groups = p.upstream("megatron.core.process_groups_config").ProcessGroupCollection.use_mpu_process_groups()
     projections = mamba.MambaMixerSubmodules(in_proj=layers.ColumnParallelLinear, out_proj=layers.RowParallelLinear)
     torch.manual_seed(p.seed)
-    built = mamba.MambaMixer(cfg, projections, d_model=HIDDEN, layer_number=1, pg_collection=groups)
+    built = mamba.MambaMixer(cfg, projections, HIDDEN, layer_number=1, pg_collection=groups, D_has_hdim=wide)
     with torch.no_grad():
         built.D.add_(torch.randn(len(built.D)).to(built.D) / 8)
     return built.to(torch.cuda.current_device())
@@ -143,12 +146,12 @@ def check_neighbours(p: probe.Probe) -> None:
 
 
 def check_nested(p: probe.Probe) -> None:
-    """A mixer of any number of heads, as deep in a model as layers are."""
+    """A mixer of any number of heads and either form of D, as deep in a model as layers are."""
     from hypothesis import strategies as st
 
-    def measure(heads: int, depth: int, dtype: torch.dtype) -> float:
+    def measure(heads: int, wide: bool, depth: int, dtype: torch.dtype) -> float:
         cfg = config(p, dtype, 2 * heads)
-        module = model = mixer(p, cfg)
+        module = model = mixer(p, cfg, wide)
         A, D = module.A_log.detach().double().exp(), module.D.detach().double()
         for _ in range(depth):
             model = nn.ModuleList([nn.Linear(2, 2), model])
@@ -157,6 +160,7 @@ def check_nested(p: probe.Probe) -> None:
 
     space = {
         "heads": st.integers(1, 20),
+        "wide": st.booleans(),
         "depth": st.integers(0, 4),
         "dtype": st.sampled_from([torch.bfloat16, torch.float16]),
     }
@@ -182,7 +186,7 @@ def check_marks(p: probe.Probe) -> None:
         for at, (kind, shape, given, flag, depth) in enumerate(values):
             tensor = (8 * torch.randn(shape)).to(torch.cuda.current_device(), given)
             value = tensor if kind == "buffer" else nn.Parameter(tensor, kind == "parameter" and given != torch.int64)
-            marked = flag is True and given == torch.float32 and kind != "buffer"
+            marked = flag is True and given == torch.float32
             if marked:
                 mark(p, value)
             elif flag is False:  # a mark that says no
@@ -208,7 +212,7 @@ def check_marks(p: probe.Probe) -> None:
     value = st.tuples(
         st.sampled_from(["parameter", "frozen", "buffer"]),
         st.lists(st.integers(1, 40), max_size=3),
-        st.sampled_from([torch.float32, torch.float64, torch.int64]),
+        st.sampled_from([torch.float32, torch.float32, torch.float64, torch.int64]),
         st.sampled_from([True, False, None]),
         st.integers(0, 3),
     )

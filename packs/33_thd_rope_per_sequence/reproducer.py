@@ -78,13 +78,17 @@ class Input:
         self.freqs = 8 * normal(rows, 1, *[1 for _ in heads], rotated).to(device)  # any angles: no two rows are alike
         self.cu = torch.tensor([0, *itertools.accumulate(lengths)], dtype=bounds).to(device)
 
-    def rotated(self, style: str = "MLA", mscale: float = 1.0) -> tuple[Tensor, Tensor]:
-        """Upstream's result and the gradient of t."""
+    def rotated(self, style: str = "MLA", mscale: float = 1.0, learned: bool = False) -> tuple[Tensor, ...]:
+        """Upstream's result, the gradient of t and, where they are ``learned``, that of the frequencies."""
         pairs, mla = STYLES[style]
-        t = self.t.detach().requires_grad_()
-        out = self.apply(t, self.freqs, self.config(pairs), cu_seqlens=self.cu, mscale=mscale, cp_group=self.group,
+        t, freqs = self.t.detach().requires_grad_(), self.freqs.detach().requires_grad_(learned)
+        out = self.apply(t, freqs, self.config(pairs), cu_seqlens=self.cu, mscale=mscale, cp_group=self.group,
                          mla_rotary_interleaved=mla)  # fmt: skip
-        return out.detach(), torch.autograd.grad(out, t, self.grad)[0]
+        return out.detach(), *torch.autograd.grad(out, (t, freqs) if learned else (t,), self.grad)
+
+    def given(self) -> tuple[Tensor, ...]:
+        """What a call is given, and must leave as it is."""
+        return self.t, self.grad, self.freqs, self.cu
 
 
 @cache
@@ -109,10 +113,12 @@ def positions(given: Input) -> list[int]:
     return rows
 
 
-def exact(given: Input, style: str, mscale: float) -> tuple[Tensor, Tensor]:
-    """The same in fp64: y = R x, and the gradient R^T g, channels by pairs (a, b) that turn by an angle each."""
+def exact(given: Input, style: str, mscale: float) -> tuple[Tensor, ...]:
+    """The same in fp64: y = R x, and the gradients R^T g of x and g dR x of the angles, channels by pairs (a, b) that
+    turn by an angle each."""
     pairs, mla = STYLES[style]
-    angle = given.freqs.double()[positions(given), 0]  # [tokens, 1, rotated]
+    places = positions(given)
+    angle = given.freqs.double()[places, 0]  # [tokens, 1, rotated]
     cos, sin, n = mscale * angle.cos(), mscale * angle.sin(), angle.shape[-1]
     channels = torch.arange(n, device=angle.device)
     source = torch.cat([channels[::2], channels[1::2]]) if mla else channels  # MLA: even channels first
@@ -125,16 +131,22 @@ def exact(given: Input, style: str, mscale: float) -> tuple[Tensor, Tensor]:
     back = g[..., :n] * cos + (sign * g[..., :n] * sin)[..., partner]
     turned = torch.empty_like(back)
     turned[..., source] = back
-    return torch.cat([y, given.t.double()[rest]], -1), torch.cat([turned, g[rest]], -1)
+    by_angle = (g[..., :n] * (sign * x[..., partner] * cos - x * sin)).reshape(len(g), -1, n).sum(1)
+    learned = torch.zeros_like(given.freqs, dtype=torch.float64)
+    learned.view(-1, n).index_add_(0, torch.tensor(places, device=g.device), by_angle)
+    return torch.cat([y, given.t.double()[rest]], -1), torch.cat([turned, g[rest]], -1), learned
 
 
-def compared(given: Input, style: str = "MLA", mscale: float = 1.0) -> tuple[float, tuple[Tensor, Tensor]]:
-    """The larger error of output and gradient against fp64, infinite if dtype or shape changed; and both."""
-    worst, made = 0.0, given.rotated(style, mscale)
-    for found, true in zip(made, exact(given, style, mscale), strict=True):
-        alike = found.dtype == given.t.dtype and found.shape == true.shape
+def compared(given: Input, style: str = "MLA", mscale: float = 1.0) -> tuple[float, tuple[Tensor, ...]]:
+    """The largest error of output and gradients against fp64, infinite if dtype or shape or what was given changed; and
+    output and gradient of the tokens."""
+    before = [tensor.clone() for tensor in given.given()]
+    made = given.rotated(style, mscale, learned=True)
+    worst = 0.0 if all(map(torch.equal, given.given(), before)) else math.inf
+    for found, true, like in zip(made, exact(given, style, mscale), (given.t, given.t, given.freqs), strict=True):
+        alike = found.dtype == like.dtype and found.shape == true.shape
         worst = max(worst, ((found.double() - true).norm() / true.norm()).item() if alike else math.inf)
-    return worst, made
+    return worst, made[:2]
 
 
 def check_values(p: probe.Probe, dtype: torch.dtype, limit: float) -> None:

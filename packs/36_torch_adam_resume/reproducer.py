@@ -51,13 +51,15 @@ SAVED, AFTER = 3, 2  # updates before the checkpoint and after it
 RATE, BETAS, EPS, DECAY = 2.0**-6, (0.9, 0.95), 1e-8, 0.1
 # fp32 rounds a value of about 1 to 6e-8, some ten times an update; a count that is one too high moves it by 1e-3
 FP32 = 2e-6
+MOMENTS = ("param", "exp_avg", "exp_avg_sq")
 Shapes = tuple[tuple[int, ...], ...]
-SHAPES: Shapes = ((64, 3), (5,), (7, 3, 2))
+SHAPES: Shapes = ((64, 3), (5,), (7, 3, 2), (1,))  # one element is as much as a count has
 
 
 def drawn(seed: int) -> Shapes:
     generator = torch.Generator().manual_seed(seed)
-    return tuple(tuple(torch.randint(1, 12, (2,), generator=generator).tolist()) for _ in range(4))
+    shapes = (tuple(torch.randint(1, 12, (2,), generator=generator).tolist()) for _ in range(4))
+    return (*shapes, (1,))
 
 
 class Training:
@@ -122,7 +124,7 @@ class Training:
         worst = 0.0
         for name, state in self.states().items():
             owned = self.adam._get_model_param_range_map(self.named[name])["param"]
-            for key, exact in zip(("param", "exp_avg", "exp_avg_sq"), self.exact[name], strict=True):
+            for key, exact in zip(MOMENTS, self.exact[name], strict=True):
                 part = exact.flatten()[owned.start : owned.end]
                 if state[key].shape != part.shape or state[key].dtype != torch.float32:
                     return float("nan")
@@ -238,18 +240,37 @@ def check_ranks(p: probe.Probe) -> None:
 
 
 def check_neighbours(p: probe.Probe) -> None:
-    """Training that is not resumed, and counts that disagree."""
+    """Training that is not resumed, states that cannot be loaded, and counts of long training."""
     plain = Training(p, SHAPES, torch.float32, p.seed)
     plain.update(SAVED)
     p.guard("never resumed: count of updates", max(abs(count - SAVED) for count in plain.counts()), 0,
             reference="updates")  # fmt: skip
     p.guard("never resumed: masters and moments", plain.error(), FP32, reference="AdamW in fp64")
-    stated = plain.adam.state_dict()["optimizer"]["param_groups"]
+    common = plain.adam.state_dict()
+    stated = common["optimizer"]["param_groups"]
     p.guard("never resumed: count in the state", max(abs(group["step"] - SAVED) for group in stated), 0,
             reference="updates")  # fmt: skip
+    whole = next(iter(plain.states().values()))
+    wrong = [is_taken(plain, {k: v for k, v in whole.items() if k != key}) != (not key) for key in ("", *MOMENTS)]
+    p.guard("states without master or moment taken, or the whole refused", sum(wrong), 0, reference="none")
     next(iter(plain.states().values()))["step"].add_(1)
     p.guard("counts that disagree are taken", raises(plain.adam.state_dict) != "AssertionError", 0,
             reference="refused")  # fmt: skip
+    generator, worst = torch.Generator().manual_seed(p.seed), 0.0
+    for bits in range(24):  # fp32, in which torch counts, has each whole number of 24 bits
+        count = int(torch.randint(2**bits, 2 ** (bits + 1), (), generator=generator)) | 1
+        for group in stated:
+            group["step"] = float(count)
+        plain.adam.load_state_dict(common)
+        worst = max(worst, *(abs(held - count) for held in plain.counts()))
+    p.guard("drawn counts of 1 to 24 bits: error of what is loaded", worst, 0, reference="updates")
+
+
+def is_taken(training: Training, state: dict[str, Tensor]) -> bool:
+    """Whether a master and its moments are loaded for the first parameter."""
+    value = next(iter(training.named.values()))
+    with torch.no_grad():
+        return not raises(partial(training.adam._set_main_param_and_optimizer_states, value, state))
 
 
 def raises(call: Callable[[], Any]) -> str:

@@ -51,13 +51,15 @@ RATE = 2.0**-6
 
 @dataclass(frozen=True)
 class Case:
-    """Parameters in the order of the model; buckets are filled from the last one on."""
+    """Parameters in the order of the model; buckets of a chunk are filled from its last one on."""
 
     shapes: tuple[tuple[int, ...], ...]
     bucket_size: int | None = 1  # elements after which a bucket is closed: each parameter its own
     shared: int | None = None  # place of an embedding that pipeline stages share, which has its own bucket
     dtype: torch.dtype = torch.float32
     memory_efficient: bool = False  # gathered by gloo on rank 0
+    chunks: int = 1  # of the model, as virtual pipeline stages have: one optimizer with a buffer of each
+    padded_further: bool = False  # to 2**16 elements, for NCCL
 
 
 CASES = {
@@ -65,7 +67,7 @@ CASES = {
     "four buckets, bf16": Case(((3, 50), (130,), (5, 5, 7), (129, 2)), dtype=torch.bfloat16),
     "shared embedding": Case(((40, 8), (8, 9), (11,)), bucket_size=None, shared=0),
     "two parameters a bucket, gathered on one rank": Case(
-        ((17, 9), (33,), (64,), (90,)), bucket_size=70, memory_efficient=True
+        ((17, 9), (33,), (64,), (90,)), bucket_size=70, memory_efficient=True, padded_further=True
     ),
 }
 HEALTHY = {
@@ -74,11 +76,12 @@ HEALTHY = {
 }
 
 
-def drawn(seed: int) -> Case:
-    """Five parameters of drawn shapes; an odd multiple of less than 20 never fills a bucket."""
+def drawn(seed: int, chunks: int = 1) -> Case:
+    """11 to 25 parameters of drawn shapes, one large; an odd multiple of less than 18 never fills a bucket."""
     generator = torch.Generator().manual_seed(seed)
-    sizes = [int(torch.randint(1, 20, (), generator=generator)) for _ in range(10)]
-    return Case(tuple((2 * a + 1, b) for a, b in zip(sizes[::2], sizes[1::2], strict=True)))
+    count = int(torch.randint(10, 25, (), generator=generator))
+    sizes = torch.randint(1, 9, (count, 2), generator=generator).tolist()
+    return Case(((17, 17), *((2 * a + 1, b) for a, b in sizes)), chunks=chunks)
 
 
 class Trained:
@@ -91,27 +94,29 @@ class Trained:
             num_layers=1, hidden_size=8, num_attention_heads=1, bf16=case.dtype == torch.bfloat16,
             params_dtype=case.dtype,
         )  # fmt: skip
-        self.case, self.module = case, transformer.MegatronModule(config)
+        self.case, self.modules = case, [transformer.MegatronModule(config) for _ in range(case.chunks)]
         generator = torch.Generator().manual_seed(p.seed)
         device = torch.cuda.current_device()
         for at, shape in enumerate(case.shapes):
             value = nn.Parameter(torch.randn(shape, generator=generator).to(device, case.dtype))
             value.shared_embedding = at == case.shared
-            self.module.register_parameter(f"p{at}", value)
-        before = {name: value.detach().double() for name, value in self.module.named_parameters()}
+            self.modules[at * case.chunks // len(case.shapes)].register_parameter(f"p{at}", value)
+        named = dict(pair for module in self.modules for pair in module.named_parameters())
+        before = {name: value.detach().double() for name, value in named.items()}
         options = ddp.DistributedDataParallelConfig(
             use_distributed_optimizer=True, grad_reduce_in_fp32=True, bucket_size=case.bucket_size,
             overlap_grad_reduce=case.bucket_size is not None,  # as bucket_size has no effect without
+            pad_buckets_for_high_nccl_busbw=case.padded_further,
         )  # fmt: skip
-        self.chunk = ddp.DistributedDataParallel(config, options, self.module)
+        self.chunks = [ddp.DistributedDataParallel(config, options, module) for module in self.modules]
         settings = optim.OptimizerConfig(
             lr=RATE, min_lr=RATE, weight_decay=0.0, adam_beta1=BETAS[0], adam_beta2=BETAS[1], clip_grad=0.0,
             bf16=config.bf16, params_dtype=case.dtype, use_distributed_optimizer=True,
         )  # fmt: skip
-        self.adam = optim.get_megatron_optimizer(settings, [self.chunk])
+        self.adam = optim.get_megatron_optimizer(settings, self.chunks)
         self.truth: dict[str, dict[str, Tensor]] = {}
         count = 0
-        for name, value in self.module.named_parameters():
+        for name, value in named.items():
             grad = torch.arange(1, value.numel() + 1, device=device).add(count).double().view_as(value)
             count += value.numel()
             value.main_grad.copy_(grad)
@@ -122,12 +127,13 @@ class Trained:
             raise probe.CannotTest("the optimizer took no step")
 
     @property
-    def buckets(self) -> list[Any]:
-        return [bucket for buffer in self.chunk.buffers for bucket in buffer.buckets]
+    def buffers(self) -> list[Any]:
+        return [buffer for chunk in self.chunks for buffer in chunk.buffers]
 
     def state(self, loading: bool = False) -> Any:
         form = FORM | {"distrib_optim_fully_reshardable_mem_efficient": self.case.memory_efficient}
-        return self.adam.sharded_state_dict(self.module.sharded_state_dict(), is_loading=loading, metadata=form)
+        model = {f"model{at}": module.sharded_state_dict() for at, module in enumerate(self.modules)}
+        return self.adam.sharded_state_dict(model, is_loading=loading, metadata=form)
 
     def entries(self, loading: bool = False) -> dict[str, Tensor]:
         """{name in the checkpoint: tensor} of masters and moments."""
@@ -156,8 +162,8 @@ def check(p: probe.Probe, name: str, trained: Trained, held: dict[str, Tensor]) 
 
 def check_case(p: probe.Probe, name: str, case: Case) -> None:
     trained = Trained(p, case)
-    buckets = trained.buckets
-    if len(buckets) < 2 or all(bucket.numel_unpadded == bucket.grad_data.numel() for bucket in buckets[:-1]):
+    inner = [bucket for buffer in trained.buffers for bucket in buffer.buckets[:-1]]
+    if len(trained.buffers) < case.chunks or all(bucket.numel_unpadded == bucket.grad_data.numel() for bucket in inner):
         raise probe.CannotTest(f"{name}: this tree makes no padded bucket before another")
     held = p.guard_attempt(f"{name}: state is made", trained.entries)
     if held is not None:
@@ -198,21 +204,21 @@ def check_file(p: probe.Probe) -> None:
 
 
 def check_ranks(p: probe.Probe) -> None:
-    """Two data-parallel ranks, each with half of every bucket."""
+    """Three data-parallel ranks, each with a third of every bucket, which ends at a multiple of 3 * PAD."""
 
     def work(rank: int) -> None:
         p.megatron_cpu()
         trained = Trained(p, CASES["four buckets, bf16"])
         held = trained.entries()  # on both: gathered by all
         if rank == 0:
-            check(p, "two ranks", trained, held)
-        efficient = Trained(p, replace(drawn(p.seed + 1), memory_efficient=True))
+            check(p, "three ranks", trained, held)
+        efficient = Trained(p, replace(drawn(p.seed + 1, 2), memory_efficient=True))
         state = efficient.state()["param_state"]
         if rank == 0:
             held = {sharded.key: sharded.data for entry in state.values() for sharded in entry.values()}
-            check(p, "two ranks, gathered on one of them", efficient, held)
+            check(p, "three ranks, gathered on one of them", efficient, held)
 
-    p.ranks(2, work)
+    p.ranks(3, work)
 
 
 def prepare(p: probe.Probe) -> None:
@@ -226,9 +232,10 @@ def reproduce(p: probe.Probe) -> None:
     if p.lane == "cpu":
         check_ranks(p)
     else:
-        p.skip("two ranks", "two GPUs; the cpu lane has them")
+        p.skip("three ranks", "three GPUs; the cpu lane has them")
     p.megatron_cpu()
-    for name, case in (CASES | {f"drawn, seed {p.seed + at}": drawn(p.seed + at) for at in range(3)}).items():
+    more = {f"drawn, seed {p.seed + at}, chunks {at + 1}": drawn(p.seed + at, at + 1) for at in range(3)}
+    for name, case in (CASES | more).items():
         check_case(p, name, case)
     for name, case in HEALTHY.items():
         check_healthy(p, name, case)

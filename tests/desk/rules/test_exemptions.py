@@ -15,15 +15,16 @@ def test_it_keeps_its_fault_back_and_no_other(desk):
     made.edit("body.md.j2", HERE, f"{HERE} ✅ is one.\n\n❌ is another.\n\n")
     made.edit(EXEMPTIONS, "", ENTRY)
     report = made.lint()
-    assert [fault.what.split("'")[1] for fault in report.exempted] == ["✅"]
+    assert [fault.what.split("'")[1] for fault in report.exempted if fault.rule == "english-emoji"] == ["✅"]
     assert [fault.what.split("'")[1] for fault in report.faults] == ["❌"]
 
 
 def test_it_fails_once_it_is_idle(desk):
     made = desk(1)
     made.edit(EXEMPTIONS, "", "# why\n" + ENTRY)
+    line = 1 + made.path(EXEMPTIONS).read_text().splitlines().index(ENTRY.strip())
     (fault,) = made.lint().faults
-    assert (fault.file, fault.line, fault.rule) == ("packs/lint-exemptions.yaml", 2, EXEMPTION)
+    assert (fault.file, fault.line, fault.rule) == ("packs/lint-exemptions.yaml", line, EXEMPTION)
     assert "english-emoji" in fault.what
 
 
