@@ -2,6 +2,7 @@
 
 TileLang appends ``_kernel`` to a kernel's name; megatron-core 0.19.0 calls both its sparse-MLA forward and its
 indexer-loss kernels ``main``; pack 12 calls its Triton kernels ``_attention_lse_kernel``, ``_grad_k_kernel`` and such.
+``mimo_*`` are those of ``model/layers/mamba3/kernels.py``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ RULES: tuple[tuple[str, str], ...] = (
     ("Mamba-3 MIMO bwd_bwd", r"mamba_mimo_bwd_bwd"),
     ("Mamba-3 MIMO bwd_fwd", r"mamba_mimo_bwd_fwd"),
     ("Mamba-3 MIMO fwd", r"mamba_mimo_fwd"),
+    ("Mamba-3 MIMO backward by blocks", r"^mimo_(states|carry|backward|gates|fold|sums)"),
     ("Mamba-3 other", r"mamba3_|dacs_segsum|dadt_cumsum|dtrap_ddt|segsum_dadt|angle_dt_"),
     ("M²RNN", r"m2rnn"),
     ("NCCL all-reduce", r"nccl.*all_?reduce"),
@@ -41,7 +43,10 @@ RULES: tuple[tuple[str, str], ...] = (
         "routing, sorting and indexing",
         r"permut|sort|row_id_map|moe_aux|scatter|gather|index|embedding|multihot|histogram|nonzero|masked_(select|scatter)",
     ),
-    ("elementwise", r"elementwise|copy_kernel|fill|cast|CatArray|triton_poi|unrolled|gelu|transpose|rotary"),
+    (
+        "elementwise",
+        r"elementwise|copy_kernel|fill|cast|amax_kernel|add_used|CatArray|triton_poi|unrolled|gelu|transpose|rotary",
+    ),
 )
 _COMPILED = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in RULES)
 OTHER = "other"

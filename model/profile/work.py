@@ -111,6 +111,7 @@ def of(share: Share, seen: Seen) -> list[Work]:
     ]  # fmt: skip
 
 
+MIMO_BACKWARD = ("Mamba-3 MIMO bwd_fwd", "Mamba-3 MIMO bwd_bwd", "Mamba-3 MIMO backward by blocks")
 SPARSE = ("sparse MLA", "DSA main_kernel (sparse MLA forward, indexer loss)", "indexer and top-k")
 
 
@@ -120,7 +121,7 @@ def _mamba3(size: Size, forward: float, backward: float) -> Iterable[Work]:
         return []
     return [
         Work("Mamba-3 MIMO forward", ("Mamba-3 MIMO fwd",), forward),
-        Work("Mamba-3 MIMO backward", ("Mamba-3 MIMO bwd_fwd", "Mamba-3 MIMO bwd_bwd"), backward),
+        Work("Mamba-3 MIMO backward", MIMO_BACKWARD, backward),
     ]
 
 

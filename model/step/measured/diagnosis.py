@@ -51,10 +51,13 @@ class Diagnoses:
         self.pace = Pace()
         self.due, self.data_seconds = False, 0.0
 
-    def begin(self, step: int, data_seconds: float) -> None:
-        """Before ``step``: whether it is diagnosed, and what this rank's host took for its data."""
+    def begin(self, step: int, data_seconds: float, profiled: bool = False) -> None:
+        """Before ``step``: whether it is diagnosed, and what this rank's host took for its data.
+
+        A profiled step is not, on any rank: its trace is to show what most steps do, and logits take kernels.
+        """
         self.data_seconds = data_seconds
-        self.due = self.every > 0 and step % self.every == 0
+        self.due = self.every > 0 and step % self.every == 0 and not profiled
         self.config.nam56r_diagnosed = self.due and self.logits
 
     def _modules(self) -> Iterator[tuple[str, nn.Module]]:

@@ -147,6 +147,7 @@ def unpatched(stack, text, tmp_path_factory):
     """A recipe in a process of its own, without patches, its last steps profiled."""
     out = tmp_path_factory.mktemp("unpatched") / "run"
     changed = {"patches": "none", "steps": 4, "warmup": 1, "profile": "3:4", "path": "mamba3=torch"}
+    changed["set"] = "diagnose_every=2"
     run = [sys.executable, "-m", "model.train", *options(out, text, first="cpu_tiny", **changed)]
     done = subprocess.run(run, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -195,6 +196,10 @@ def test_a_window_of_steps_is_profiled(unpatched):
     assert (profile.ranks[0].ceilings.skipped, profile.ranks[0].limits) == (NO_GPU, [])
     assert "aten::" in (out / "profile.md").read_text()
     assert (out / "trace.json.gz").stat().st_size > 100_000
+
+
+def test_a_profiled_step_is_as_most_are_and_not_diagnosed(unpatched):
+    assert [record.step for record in history.diagnoses(history.read(unpatched[0]))] == [2]
 
 
 def test_other_patches_are_refused_until_allowed(unpatched, stack, text, tmp_path):

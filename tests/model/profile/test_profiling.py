@@ -24,6 +24,7 @@ NAMES = {
     "Mamba-3 MIMO fwd": "mamba_mimo_fwd_kernel_kernel",
     "Mamba-3 MIMO bwd_fwd": "mamba_mimo_bwd_fwd_kernel_kernel",
     "Mamba-3 MIMO bwd_bwd": "mamba_mimo_bwd_bwd_kernel_kernel",
+    "Mamba-3 MIMO backward by blocks": "mimo_carry",
     "Mamba-3 other": "bwd_dadt_cumsum_fused_kernel",
     "M²RNN": "m2rnn_backward",
     "NCCL all-reduce": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
@@ -61,6 +62,7 @@ def test_kinds(expected, name):
         ("indexer and top-k", "_attention_lse_kernel"),  # pack 12's, which other rules would take for attention
         ("indexer and top-k", "_grad_k_kernel"),
         ("elementwise", "weighted_gelu_backward"),
+        ("elementwise", "add_used_kernel"),  # gradients of the experts that had tokens
         ("norm", "void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernelTemplate<float>(long)"),
         ("routing, sorting and indexing", "_row_id_map_pass_3_kernel"),
     ],
