@@ -1,4 +1,4 @@
-"""Compare the same steps of a run and a base: agreement of losses, gradient norms, speed, memory; from records."""
+"""Compare runs by their records: step by step with a base, or a run's loss with the spread of other seeds."""
 
 from __future__ import annotations
 
@@ -38,6 +38,22 @@ class Comparison(BaseModel):
     agrees: bool
     speed: float | None  # tokens/s of all GPUs or ranks together, over the base's
     peak_gib: float | None  # of the fullest rank, minus the base's
+
+
+class Among(BaseModel):
+    """A loss of a run, and the least and greatest of the other seeds' at the same place."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+    what: str
+    value: float
+    least: float
+    greatest: float
+
+    @property
+    def within(self) -> bool:
+        """No greater than every other seed's; a loss that is not finite never is."""
+        return self.value <= self.greatest
 
 
 def _off(value: float, base: float) -> float:
@@ -104,6 +120,30 @@ def compare(base: Path, run: Path, tolerance: float, first: int = 1, warmup: int
         speed=base_s / own_s if own_s and base_s else None,
         peak_gib=own_peak - base_peak if own_peak is not None and base_peak is not None else None,
     )
+
+
+def spread(run: Path, seeds: Sequence[Path], last: int) -> list[Among]:
+    """Held-out losses of ``run`` among those of ``seeds``, and its mean training loss of the ``last`` steps of all.
+
+    A held-out step counts where each run was evaluated. Raises PatchlaneError with fewer than two seeds, without a
+    step that all recorded, or if they were trained on other data.
+    """
+    if len(seeds) < 2:
+        raise PatchlaneError("one seed has no spread", "name two runs of other seeds, better three")
+    records, *others = (history.read(folder) for folder in (run, *seeds))
+    for folder, other in zip(seeds, others, strict=True):
+        _same_data(records, other, folder.name)
+    trained = [{r.step: r.loss for r in history.train(one)} for one in (records, *others)]
+    common = sorted(set.intersection(*(set(one) for one in trained)))[-last:]
+    if not common:
+        raise PatchlaneError(f"{run} and the seeds have no step in common", "longer runs")
+    held = [{r.step: r.loss for r in history.valid(one)} for one in (records, *others)]
+    places = [
+        (f"held out, step {step}", [one[step] for one in held]) for step in held[0] if all(step in h for h in held)
+    ]
+    means = [statistics.fmean(one[step] for step in common) for one in trained]
+    places.append((f"training, mean of steps {common[0]} to {common[-1]}", means))
+    return [Among(what=what, value=value, least=min(rest), greatest=max(rest)) for what, (value, *rest) in places]
 
 
 def row(comparison: Comparison) -> list[str]:

@@ -35,6 +35,46 @@ def draw(run_dir: Path, log: bool = False) -> list[Path]:
         return [*drawn, _diagnosis(run_dir, name, diagnosed)] if diagnosed else drawn
 
 
+def band(run: Path, seeds: Sequence[Path], path: Path) -> Path:
+    """``run``'s losses in the band between the least and the greatest of ``seeds``, smoothed alike, drawn to ``path``.
+
+    Below, the same less the seeds' mean. The band ends where fewer than two seeds have a step.
+    """
+    figure, (panel, less) = plotting.figure(2, f"{run.resolve().name} among {len(seeds)} other seeds", 8.5)
+    curves = [_smooth(history.train(history.read(folder))) for folder in (run, *seeds)]
+    steps = [step for step in sorted(set().union(*curves[1:])) if sum(step in one for one in curves[1:]) > 1]
+    among = [[one[step] for one in curves[1:] if step in one] for step in steps]
+    means = dict(zip(steps, map(statistics.fmean, among), strict=True))
+    for below, origin in ((panel, dict.fromkeys(steps, 0.0)), (less, means)):
+        edges = [[edge(losses) - origin[s] for s, losses in zip(steps, among, strict=True)] for edge in (min, max)]
+        below.fill_between(steps, *edges, color=GREY, alpha=0.35, linewidth=0, label="other seeds, least to greatest")
+        own = [step for step in steps if step in curves[0]]
+        below.plot(own, [curves[0][step] - origin[step] for step in own], color=BLUE, label="training")
+    far = [
+        curves[0][step] - means[step] for step in steps[len(steps) // 10 :] if step in curves[0]
+    ]  # past the first fall
+    if reach := 3 * max(map(abs, far), default=0.0):
+        less.set_ylim(-reach, reach)
+    _held_out(panel, history.read(run))
+    for folder in seeds:
+        held = history.valid(history.read(folder))
+        panel.plot([r.step for r in held], [r.loss for r in held], color=GREY, marker="x", linestyle="", zorder=2)
+    panel.set_yscale("log")
+    panel.set_ylabel("loss (nats per token)")
+    less.set_ylabel("less the other seeds' mean")
+    less.set_xlabel("optimizer step")
+    plotting.legend(panel)
+    with disk.writing(path.parent, "--picture FILE on a disk with room"):
+        return plotting.save(figure, path)
+
+
+def _smooth(steps: Sequence[Train]) -> dict[int, float]:
+    """{step: median of a window of losses}."""
+    good = [r for r in steps if r.finite]
+    curve = plotting.smoothed([r.loss for r in good], plotting.window(len(good)))
+    return dict(zip((r.step for r in good), curve, strict=True))
+
+
 def _diagnosis(run_dir: Path, name: str, diagnosed: list[Diagnosis]) -> Path:
     """A line a layer, a kind of parameter or a rank."""
     figure, panels = plotting.figure(4, f"{name}: by layer, kind and rank", 12.5)
