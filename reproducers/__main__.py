@@ -26,6 +26,7 @@ GROUPS = {  # the title of each group and the modules of its verbs
             "train",
             "report",
             "compare",
+            "spread",
             "pictures",
             "coverage",
             "describe",
