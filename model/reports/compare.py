@@ -80,11 +80,15 @@ def _pairs(base: Path, other: Path, first: int) -> list[tuple[Train, Train]]:
     pairs = [(r, known[r.step]) for r in history.train(records) if r.step in known and r.step >= first]
     if not pairs:
         raise PatchlaneError(f"{other} and {base} have no step from {first} on in common", "--first, or longer runs")
+    _same_tokens(pairs, other)
+    return pairs
+
+
+def _same_tokens(pairs: Sequence[tuple[Train, Train]], other: Path) -> None:
     apart = next((a.step for a, b in pairs if a.tokens != b.tokens), None)
     if apart is not None:
         remedy = "train both with the same --micro-batch times --accumulate times data-parallel ranks, and --sequence"
         raise PatchlaneError(f"{other}: step {apart} ended after another number of tokens than the base's", remedy)
-    return pairs
 
 
 def _seconds(records: Sequence[Train]) -> float | None:
@@ -125,24 +129,32 @@ def compare(base: Path, run: Path, tolerance: float, first: int = 1, warmup: int
 def spread(run: Path, seeds: Sequence[Path], last: int) -> list[Among]:
     """Held-out losses of ``run`` among those of ``seeds``, and its mean training loss of the ``last`` steps of all.
 
-    A held-out step counts where each run was evaluated. Raises PatchlaneError with fewer than two seeds, without a
-    step that all recorded, or if they were trained on other data.
+    A held-out step counts where each run was evaluated. Raises PatchlaneError with fewer than two seeds, a run that is
+    named twice, without a step that all recorded, for a seed's loss that is not finite, or if runs were trained on
+    other data or numbers of tokens.
     """
     if len(seeds) < 2:
         raise PatchlaneError("one seed has no spread", "name two runs of other seeds, better three")
+    if len({folder.resolve() for folder in (run, *seeds)}) <= len(seeds):  # it would be within its own spread
+        raise PatchlaneError("a run is named twice", "name the run, then runs of other seeds, each once")
     records, *others = (history.read(folder) for folder in (run, *seeds))
     for folder, other in zip(seeds, others, strict=True):
         _same_data(records, other, folder.name)
-    trained = [{r.step: r.loss for r in history.train(one)} for one in (records, *others)]
+    trained = [{r.step: r for r in history.train(one)} for one in (records, *others)]
     common = sorted(set.intersection(*(set(one) for one in trained)))[-last:]
     if not common:
         raise PatchlaneError(f"{run} and the seeds have no step in common", "longer runs")
+    for folder, other_steps in zip(seeds, trained[1:], strict=True):
+        _same_tokens([(other_steps[step], trained[0][step]) for step in common], folder)
     held = [{r.step: r.loss for r in history.valid(one)} for one in (records, *others)]
     places = [
         (f"held out, step {step}", [one[step] for one in held]) for step in held[0] if all(step in h for h in held)
     ]
-    means = [statistics.fmean(one[step] for step in common) for one in trained]
+    means = [statistics.fmean(one[step].loss for step in common) for one in trained]
     places.append((f"training, mean of steps {common[0]} to {common[-1]}", means))
+    for what, (_, *rest) in places:
+        if not all(map(math.isfinite, rest)):
+            raise PatchlaneError(f"{what}: a seed's loss is not finite", "name seeds that trained")
     return [Among(what=what, value=value, least=min(rest), greatest=max(rest)) for what, (value, *rest) in places]
 
 

@@ -13,12 +13,12 @@ from model.spread import app
 from reproducers.base.errors import PatchlaneError
 
 
-def run(folder, loss, held=(), steps=20, digest="a"):
+def run(folder, loss, held=(), steps=20, digest="a", tokens=1000):
     """Every step's loss is ``loss``, and held-out losses are ``held``, {step: loss}."""
     with MetricsLog(folder) as log:
         log.event(0, "dataset", digest=digest)
         for n in range(1, steps + 1):
-            log.write(step(n, loss=loss))
+            log.write(step(n, loss=loss, tokens=tokens * n))
             if n in dict(held):
                 log.write(held_out(n, dict(held)[n]))
     return folder
@@ -58,6 +58,10 @@ def test_above_every_seed_is_outside_and_below_is_not(seeds, tmp_path, loss, hel
         (lambda folder, seeds: seeds[:1], "name two runs"),
         (lambda folder, seeds: [*seeds, run(folder / "b", 1, digest="b")], "--data"),
         (lambda folder, seeds: [*seeds, run(folder / "none", 1, steps=0)], "longer runs"),
+        (lambda folder, seeds: [*seeds, folder / "run"], "each once"),
+        (lambda folder, seeds: [*seeds, seeds[0]], "each once"),
+        (lambda folder, seeds: [*seeds, run(folder / "more", 1, tokens=2000)], "--micro-batch"),
+        (lambda folder, seeds: [*seeds, run(folder / "nan", math.nan)], "seeds that trained"),
     ],
 )
 def test_what_has_no_spread_is_refused(seeds, tmp_path, wrong, remedy):
