@@ -50,9 +50,8 @@ def band(run: Path, seeds: Sequence[Path], path: Path) -> Path:
         below.fill_between(steps, *edges, color=GREY, alpha=0.35, linewidth=0, label="other seeds, least to greatest")
         own = [step for step in steps if step in curves[0]]
         below.plot(own, [curves[0][step] - origin[step] for step in own], color=BLUE, label="training")
-    far = [
-        curves[0][step] - means[step] for step in steps[len(steps) // 10 :] if step in curves[0]
-    ]  # past the first fall
+    late = steps[len(steps) // 10 :]  # past the first fall, which would set the scale
+    far = [curves[0][step] - means[step] for step in late if step in curves[0]]
     if reach := 3 * max(map(abs, far), default=0.0):
         less.set_ylim(-reach, reach)
     _held_out(panel, history.read(run))
