@@ -26,9 +26,9 @@ NEED_NVCC = {"mamba-ssm", ("transformer-engine", "pytorch")}  # source distribut
 # over 500 lines: the reproducer's own part and what every file takes of the probe leave too little for what it measures
 # with and what stands in for a GPU (docs/writing-a-pack.md)
 LONGER = {
-    **{"pack01": 1086, "pack02": 686, "pack03": 729, "pack04": 806, "pack05": 794, "pack07": 802, "pack09": 850},
-    **{"pack10": 1081, "pack11": 853, "pack12": 1156, "pack15": 505, "pack16": 810, "pack17": 945, "pack33": 920},
-    **{"pack34": 671, "pack35": 861, "pack36": 737, "pack37": 665, "pack38": 640, "pack39": 950},
+    **{"pack01": 1105, "pack02": 686, "pack03": 766, "pack04": 832, "pack05": 820, "pack07": 832, "pack09": 850},
+    **{"pack10": 1081, "pack11": 853, "pack12": 1183, "pack15": 505, "pack16": 810, "pack17": 962, "pack33": 920},
+    **{"pack34": 671, "pack35": 861, "pack36": 737, "pack37": 665, "pack38": 678, "pack39": 950},
 }
 TOY = '''\
 # /// script

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import re
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -191,12 +193,12 @@ def agreed(good: bool) -> bool:
     return float(bad) == 0
 
 
-def refused(call: Callable[[], Any]) -> bool:
+def refused(call: Callable[[], Any], said: str = "uniform per-rank sequence lengths") -> bool:
     """``call`` must say that the lengths differ."""
     try:
         call()
     except RuntimeError as error:
-        assert "uniform per-rank sequence lengths" in str(error), error
+        assert re.search(said, str(error)), error
         return True
     raise AssertionError("not refused")
 
@@ -214,7 +216,7 @@ def refuses(p: probe.Probe, split: Any, rank: int, lengths: list[int], what: str
 def check_lengths(p: probe.Probe, alone: Any, split: Any, rank: int) -> None:
     """Every way in which ranks can differ; ``split`` knows S // 2 and S // 4, not S // 8.
 
-    On a GPU only the first is survived.
+    On a GPU only the first is survived; ``check_device_refuses`` has the second.
     """
     if not refuses(p, layer(p, WORLD), rank, [S // 2, S // 4]):
         return
@@ -237,6 +239,25 @@ def check_lengths(p: probe.Probe, alone: Any, split: Any, rank: int) -> None:
                 done = refuses(p, split, rank, [S // 2, S // 4], ", no default device")
         if done and refuses(p, split, rank, [S // 8, S // 2]):
             check_drawn_lengths(p, alone, rank)
+
+
+def check_device_refuses(p: probe.Probe, rank: int) -> None:
+    """On a GPU lengths that differ, each known, are refused by the host, or by a device that is of no use from then on.
+
+    Nothing is asked of the other rank after it. NCCL's watchdog would end the process before it tells what it saw.
+    """
+    os.environ |= {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0"}
+    p.megatron_cpu(context_parallel_size=WORLD, distributed_timeout_minutes=1)
+    model, lengths = layer(p, WORLD), [S // 2, S // 4]
+
+    def late(length: int) -> None:
+        step(p, model, [t[: S // WORLD].reshape(length, -1, *t.shape[2:]) for t in inputs(p.seed)])
+        torch.cuda.synchronize()
+
+    for length in lengths:
+        late(length)
+    call = partial(refused, partial(late, lengths[rank]), "uniform per-rank sequence lengths|device-side assert")
+    p.guard_attempt(f"rank {rank}: refuses lengths {' and '.join(map(str, lengths))}, each known, on its GPU", call)
 
 
 def check_many(p: probe.Probe, rank: int) -> None:
@@ -478,9 +499,9 @@ def reproduce(p: probe.Probe) -> None:
         p.skip("capture with CP=2", "needs two GPUs; its waits are counted on the CPU")
         p.ranks(WORLD, partial(work_on_cpu, p, "2r"))
         return p.ranks(1, partial(work, p, "1"))
-    p.skip("lengths that differ after a step in which they agreed", "a device-side assertion ends the process")
     for parts in ("2", "1", "r"):
         p.ranks(WORLD, partial(work, p, parts))
+    p.ranks(WORLD, partial(check_device_refuses, p))
     return None
 
 

@@ -267,6 +267,41 @@ def check_hook(p: probe.Probe, boundary: Boundary, x: Inputs, hook: str, kernel:
         p.note(f"{title}: TileLang's answer", answer)
 
 
+def check_alone(p: probe.Probe, boundary: Boundary, x: Inputs) -> None:
+    """One argument of the loss quantized, the other three plain: neither decides for another."""
+    truth = run(p, "loss", x, x.plain)
+    for name in HOOKS["loss"]:
+        made, _, _, bad = handed(p, boundary, x, "loss", "indexer", {name})
+        p.error(f"loss hook, {name} alone: not as with plain tensors", made is None or bad or not made.equal(truth), 0,
+                reference="the result, and what the indexer kernel is handed", bug_above=1)  # fmt: skip
+
+
+def check_rewritten(p: probe.Probe, boundary: Boundary, x: Inputs, other: Inputs) -> None:
+    """Quantized tensors that get other values in place, as those of the next step: the values of now count."""
+    for name in x.quantized:
+        x.quantized[name]._data.copy_(other.quantized[name]._data)  # of the same scale
+    x.plain = other.plain
+    for hook, names in HOOKS.items():
+        made, _, calls, bad = handed(p, boundary, x, hook, "indexer", names)
+        stale = not calls or made is None or bad or not made.equal(run(p, hook, x, x.plain))
+        p.error(f"{hook} hook, written anew in place: not as with plain tensors", stale, 0,
+                reference="the result, and what the indexer kernel is handed", bug_above=1)  # fmt: skip
+
+
+def leads_to(loss: Tensor, leaf: Tensor) -> bool:
+    """Whether the backward of ``loss`` would come to ``leaf``; nothing is computed."""
+    waiting, seen = [loss.grad_fn], set[Any]()
+    while waiting:
+        node: Any = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if getattr(node, "variable", None) is leaf:
+            return True
+        seen.add(node)
+        waiting += [following for following, _ in node.next_functions]
+    return False
+
+
 def check_gradient(p: probe.Probe, boundary: Boundary, x: Inputs) -> None:
     """A fix must not cut a trained q off from the indexer's loss."""
     for name, given in (("plain", x.plain), ("Float8Tensor", x.quantized)):
@@ -275,8 +310,8 @@ def check_gradient(p: probe.Probe, boundary: Boundary, x: Inputs) -> None:
             loss = run(p, "loss", x, x.plain | {"q": q})
         except Refused:
             continue
-        p.error(f"indexer loss does not depend on a {name} q", loss is None or not loss.requires_grad, 0,
-                reference="requires_grad")  # fmt: skip
+        p.error(f"indexer loss does not depend on a {name} q", loss is None or not leads_to(loss, q), 0,
+                reference="a way from the loss to q in autograd's graph")  # fmt: skip
 
 
 def check_drawn(p: probe.Probe, boundary: Boundary, new: Callable[..., Inputs]) -> None:
@@ -319,6 +354,8 @@ def reproduce(p: probe.Probe) -> None:
         check_hook(p, boundary, x, "loss", "loss target", ("query", "key"))
         check_hook(p, boundary, x, "attention", "sparse attention", ("query", "key"))
         check_drawn(p, boundary, new)
+        check_alone(p, boundary, x)
+        check_rewritten(p, boundary, x, new())
     check_gradient(p, boundary, x)
 
 

@@ -19,6 +19,7 @@ import contextlib
 import itertools
 import math
 import os
+import random
 import statistics
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -67,6 +68,19 @@ class Case(NamedTuple):
             return [(b, slice(0, self.length), 0) for b in range(self.batch)]
         return [(0, slice(a, b), i + a // self.chunk) for i, (a, b) in enumerate(itertools.pairwise(self.cuts))]
 
+    def product(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Shapes of V and dO^T as the kernel multiplies them: P padded to a power of two."""
+        padded = 1 << (self.p - 1).bit_length()
+        return (self.chunk, padded), (padded, self.chunk)
+
+    def alone(self) -> bool:
+        """Whether no other product of the kernel has these shapes."""
+        return len({1 << (self.n - 1).bit_length(), 1 << (self.p - 1).bit_length(), self.chunk}) == 3
+
+    def programs(self) -> int:
+        """Chunks of all heads: each needs the product once."""
+        return sum(-(-(at.stop - at.start) // self.chunk) for _, at, _ in self.sequences()) * self.heads
+
     def layout(self) -> str:
         return f"packed {'+'.join(str(b - a) for a, b in itertools.pairwise(self.cuts))}" if self.cuts else "batched"
 
@@ -83,6 +97,9 @@ SMALL = (  # head widths differ from each other and from the chunk; lengths are 
     Case(1, 37, 2, 2, 16, 32, 8, (0, 12, 17, 37)),
 )
 LARGE = (Case(2, 300, 1, 8, 128, 64, 64), Case(1, 300, 2, 8, 128, 64, 64, (0, 100, 163, 300)))
+# (chunks, widths) that are drawn; a width of N or P that is no power of two is padded to the next
+DRAWN = (128, 8, 64, 16, 32), (8, 16, 24, 32, 48, 64, 80, 128, 192, 256)
+DRAWN_ON_GPU = (16, 32, 64), (16, 32, 48, 64, 80, 128)  # a GPU's products start at 16, and its shared memory ends
 TRAINING = Case(1, 4096, 1, 112, 128, 64, 64)  # d_model 3584, expand 2
 
 
@@ -184,20 +201,21 @@ def recomputed(p: probe.Probe, siso: Any, case: Case, dtype: torch.dtype, device
 
 
 def check_drawn(
-    p: probe.Probe, siso: Any, dtype: torch.dtype, device: str, limit: float, widths: list[tuple[int, int, int]],
-    count: int, after: Callable[[Case], None] = lambda case: None,
+    p: probe.Probe, siso: Any, dtype: torch.dtype, device: str, limit: float,
+    sizes: tuple[tuple[int, ...], tuple[int, ...]], count: int, after: Callable[[Case], None] = lambda case: None,
 ) -> None:  # fmt: skip
-    """Sizes and options that nobody can foresee, either way to mask; ``widths``: (N, P, chunk); ``after`` a launch."""
+    """Sizes and options that nobody foresees, either way to mask; ``sizes``: (chunks, widths); ``after`` a launch."""
     from hypothesis import strategies as st
 
     kept = list[Tensor]()
 
     def measure(
-        sizes: tuple[int, int, int], lengths: list[int], packed: bool, batch: int, groups: int, share: int,
-        absent: set[str], anew: bool, strided: bool,
+        chunk: int, width: tuple[int, int], tokens: list[tuple[int, float]], packed: bool, batch: int, groups: int,
+        share: int, absent: set[str], anew: bool, strided: bool,
     ) -> float:  # fmt: skip
+        lengths = [full * chunk + math.ceil(rest * chunk) for full, rest in tokens]  # the last chunk may be ragged
         cuts = tuple(itertools.accumulate(lengths, initial=0)) if packed else ()
-        case = Case(1 if packed else batch, sum(lengths), groups, groups * share, *sizes, cuts)
+        case = Case(1 if packed else batch, sum(lengths), groups, groups * share, *width, chunk, cuts)
         x = problem(case, dtype, p.seed, device)
         if strided:  # as a part of a fused projection; the rest is never to be read
             for name in ("q", "k", "v", "do"):
@@ -220,8 +238,9 @@ def check_drawn(
         return math.nan if any(t is not None for name, t in got.items() if name not in left) else torch.stack(off).max()
 
     space = {
-        "sizes": st.sampled_from(widths),
-        "lengths": st.lists(st.integers(1, 3 * widths[0][2] - 1), min_size=1, max_size=3),
+        "chunk": st.sampled_from(sizes[0]),
+        "width": st.tuples(st.sampled_from(sizes[1]), st.sampled_from(sizes[1])),
+        "tokens": st.lists(st.tuples(st.integers(0, 2), st.floats(2**-7, 1)), min_size=1, max_size=3),
         "packed": st.booleans(),
         "batch": st.integers(1, 2),
         "groups": st.integers(1, 2),
@@ -259,9 +278,8 @@ def interpreted(p: probe.Probe) -> None:
     for case, dtype in itertools.product(SMALL, (torch.float32, torch.float16)):
         # fp32: sums of at most 64 products; fp16: 2**-11 a rounding, a handful in a row
         check(p, siso, case, dtype, "cpu", 1e-5 if dtype == torch.float32 else 2**-9)
-        product = ((case.chunk, case.p), (case.p, case.chunk))
-        ran = sum(-(-(at.stop - at.start) // case.chunk) for _, at, _ in case.sequences()) * case.heads
-        p.error(f"{case.name(dtype)}: V dO^T products a chunk", shapes.count(product) / ran, 1,
+        ran = shapes.count(case.product()) / case.programs()
+        p.error(f"{case.name(dtype)}: V dO^T products a chunk", ran, 1,
                 reference="one for each head and chunk", bug_above=2)  # fmt: skip
         shapes.clear()
     recomputed(p, siso, SMALL[1], torch.float32, "cpu", 1e-5)
@@ -269,14 +287,13 @@ def interpreted(p: probe.Probe) -> None:
     most = list[float]()
 
     def count(case: Case) -> None:
-        product = ((case.chunk, case.p), (case.p, case.chunk))
-        ran = sum(-(-(at.stop - at.start) // case.chunk) for _, at, _ in case.sequences()) * case.heads
-        most.append(abs(shapes.count(product) / ran - 1) + 1)
+        if case.alone():
+            most.append(abs(shapes.count(case.product()) / case.programs() - 1) + 1)
         shapes.clear()
 
     for dtype in (torch.float32, torch.float16):
         limit = 1e-5 if dtype == torch.float32 else 2**-9
-        check_drawn(p, siso, dtype, "cpu", limit, [(16, 32, 8), (32, 16, 8), (64, 32, 16)], 10, count)
+        check_drawn(p, siso, dtype, "cpu", limit, DRAWN, 10, count)
     p.error("drawn: V dO^T products a chunk", max(most), 1, reference="one for each head and chunk", bug_above=2)
 
 
@@ -293,13 +310,21 @@ def compiled(p: probe.Probe, device: str) -> None:
             return lambda *args, **named: launches.append(dict(zip(tuner.fn.arg_names, args, strict=False)) | named)
 
     setattr(siso, KERNEL, Recorder())
-    for case in LARGE:
+    draw = random.Random(p.seed)
+    cases = [
+        *LARGE,
+        *(Case(1, 3 * chunk - 5, 1, 2, *draw.sample(DRAWN_ON_GPU[1], 2), chunk) for chunk in (16, 32, 128)),
+    ]
+    for case in cases:
         x = problem(case, torch.bfloat16, p.seed, device)
-        siso.compute_dqkv(*arguments(case, x, exact(case, x)[1]))
+        given = list(arguments(case, x, exact(case, x)[1]))
+        for at in (8, 10):  # dlast and D
+            given[at] = None if case not in LARGE and draw.random() < 0.5 else given[at]
+        siso.compute_dqkv(*given)
     setattr(siso, KERNEL, tuner)
     options = {"num_warps": 4, "num_stages": 2}  # one of upstream's 27 configurations
     types = {torch.bfloat16: "*bf16", torch.float32: "*fp32", torch.int32: "*i32"}
-    for case, call in zip(LARGE, launches, strict=True):
+    for case, call in zip(cases, launches, strict=True):
         signature, constants, attributes = {}, {}, {}
         for index, (name, value) in enumerate(call.items()):
             if isinstance(value, Tensor) or (type(value) is int and value != 1 and not name.isupper()):
@@ -310,8 +335,9 @@ def compiled(p: probe.Probe, device: str) -> None:
                 signature[name], constants[index,] = "constexpr", value
         source = compiler.ASTSource(tuner.fn, signature, constants, attributes)
         asm = compiler.compile(source, target=target, options=options).asm
-        p.digest(f"sm_90 {case.layout()}: PTX and cubin", asm["ptx"].encode(), asm["cubin"])
-        p.note(f"sm_90 {case.layout()}: dots left in Triton's first IR", asm["ttir"].count("tt.dot "))
+        name = f"sm_90 {case.layout()}" if case in LARGE else f"sm_90, drawn, chunk {case.chunk}"
+        p.digest(f"{name}: PTX and cubin", asm["ptx"].encode(), asm["cubin"])
+        p.note(f"{name}: dots left in Triton's first IR", asm["ttir"].count("tt.dot "))
 
 
 def autograd(combined: Any, case: Case, seed: int) -> dict[str, Tensor]:
@@ -362,7 +388,7 @@ def cuda_lane(p: probe.Probe) -> None:
     for value in [value for module in modules for value in vars(module).values() if isinstance(value, tuner)]:
         value.configs = [next(c for c in value.configs if c.num_warps == 4)]  # arms must not tune differently
     recomputed(p, siso, LARGE[0], torch.bfloat16, "cuda", 2e-2)
-    check_drawn(p, siso, torch.bfloat16, "cuda", 2e-2, [(128, 64, 64)], 4)  # each may have to compile
+    check_drawn(p, siso, torch.bfloat16, "cuda", 2e-2, DRAWN_ON_GPU, 6)  # each may have to compile
     for case in LARGE:
         # bf16 rounds by 2**-9 a handful of times in a row: states, masked products, outputs
         check(p, siso, case, torch.bfloat16, "cuda", 2e-2)

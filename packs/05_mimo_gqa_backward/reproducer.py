@@ -149,14 +149,15 @@ class Launches:
 
 
 def combined(module, layout, groups, heads, dtype, generator, *, batch=2, lengths=(10, 6), rank=2, n=8, width=4,
-             gate=True, skip=True, project=True):  # fmt: skip
-    """Call upstream's combined backward on small random tensors; {gradient name: tensor}.
+             gate=True, skip=True, project=True, chunk=8, named=False, packed=True):  # fmt: skip
+    """Call upstream's combined backward on small random tensors, which it must not change; {gradient name: tensor}.
 
     ``lengths`` are the packed sequences; dense, a batch has as many tokens as they. ``gate``, ``skip`` and ``project``:
-    whether there are z, D and mimo_o.
+    whether there are z, D and mimo_o. ``named``: the dtype is given by its name. Without ``packed`` the varlen function
+    is not told of sequences.
     """
-    length, chunk, cuts = sum(lengths), 8, [0, *itertools.accumulate(lengths)]
-    varlen = {"cu_seqlens": torch.tensor(cuts, dtype=torch.int32)} if layout == "varlen" else {}
+    length, cuts = sum(lengths), [0, *itertools.accumulate(lengths)]
+    varlen = {"cu_seqlens": torch.tensor(cuts, dtype=torch.int32)} if layout == "varlen" and packed else {}
     batch, chunks = (1, length // chunk + len(lengths)) if varlen else (batch, -(-length // chunk))
 
     def random(*shape, dtype=torch.float32):
@@ -171,11 +172,13 @@ def combined(module, layout, groups, heads, dtype, generator, *, batch=2, length
     decay, decay_rev, dt, trap = (-random(batch, heads, length).abs() for _ in range(4))  # [B, H, S]
     d, mimo_o = random(heads) if skip else None, mimo_o if project else None
     z, mimo_z = (z, mimo_z) if gate else (None, None)
-    function = getattr(module, "mamba_mimo_bwd_combined" + ("_varlen" if varlen else ""))
+    function = getattr(module, "mamba_mimo_bwd_combined" + ("_varlen" if layout == "varlen" else ""))
     args = (dout, q, k, v, q_bias, k_bias, mimo_v, mimo_o, z, mimo_z, angles, decay, decay_rev, -dt, trap)
-    return dict(
-        zip(RETURNS, function(*args, d, segsum, chunk, 4, dtype, **varlen), strict=False)
-    )  # later releases return more
+    before = [None if given is None else given.clone() for given in args]
+    results = function(*args, d, segsum, chunk, 4, str(dtype)[6:] if named else dtype, **varlen)
+    if any(given is not None and not given.equal(kept) for given, kept in zip(args, before, strict=True)):
+        raise AssertionError("the backward changed its inputs")
+    return dict(zip(RETURNS, results, strict=False))  # later releases return more
 
 
 def refused(call):
@@ -191,8 +194,8 @@ def refused(call):
 SPACE = {"dtype": st.sampled_from([torch.float32, torch.bfloat16, torch.float16]), "batch": st.integers(1, 3)}
 SPACE |= {"lengths": st.lists(st.integers(1, 12), min_size=1, max_size=3), "rank": st.integers(1, 3)}
 SPACE |= {"n": st.sampled_from([4, 8, 12]), "width": st.integers(1, 6)}
-SPACE |= dict.fromkeys(("gate", "skip", "project"), st.booleans())
-GROUPED = {"groups": st.integers(2, 5), "share": st.integers(2, 5)}  # share: heads of a group
+SPACE |= dict.fromkeys(("gate", "skip", "project", "named"), st.booleans()) | {"chunk": st.sampled_from([4, 8, 16])}
+GROUPED = {"groups": st.integers(2, 9), "share": st.integers(2, 9)}  # share: heads of a group
 INDIVISIBLE = st.tuples(st.integers(2, 9), st.integers(1, 12)).filter(lambda pair: pair[1] % pair[0])
 
 
@@ -218,6 +221,10 @@ def drawn_lane(p, module, layout, launches):
         try:
             got = call(groups, groups * share, **options)
             share_wrong = launches.misrounded(got, groups, groups * share)
+            first = {name: None if value is None else value.clone() for name, value in got.items()}
+            combined(module, layout, groups, groups * share, generator=launches.generator, **options)  # other numbers
+            if any(value is not None and not value.equal(first[name]) for name, value in got.items()):
+                raise AssertionError("a second call changed what the first returned")
         except Exception as error:
             if signature(layout).matches(error):
                 return 1  # not one gradient comes back
@@ -253,6 +260,24 @@ def drawn_lane(p, module, layout, launches):
         p.drawn(name, launched, 0, space=pairs | SPACE, count=8, bug_above=1, reference="refused first")
 
 
+def check_unpacked(p, generator):
+    """The varlen function that is told of no sequences is the dense one, to the bit."""
+    dense, varlen = (p.upstream(FOLDER + file) for file in FILES.values())
+    attempt, record = runner(p, False, "dense")  # the dense file's error, through the varlen function
+
+    def both():
+        found = []
+        for module, layout in ((varlen, "varlen"), (dense, "dense")):
+            generator.manual_seed(p.seed)
+            found.append(combined(module, layout, 3, 6, torch.float32, generator, packed=False))
+        return sum(not value.equal(found[1][name]) for name, value in found[0].items())
+
+    with without_tails(dense):
+        unlike = attempt("varlen without cu_seqlens: runs", both)
+    if unlike is not None:
+        record("varlen without cu_seqlens: gradients unlike the dense ones", unlike, 0, reference="the dense function")
+
+
 def cpu_lane(p):
     """Fixed (G, H) in both layouts, in fp32, and bf16 where the reduction also rounds; then drawn ones."""
     p.triton_interpreter()
@@ -277,6 +302,7 @@ def cpu_lane(p):
             call = partial(combined, module, layout, groups, heads, torch.float32, generator)
             p.guard_attempt(f"{layout} G={groups} H={heads}: ValueError", partial(refused, call))
         drawn_lane(p, module, layout, launches)
+    check_unpacked(p, generator)
 
 
 # ---- CUDA lane: the real kernels ----

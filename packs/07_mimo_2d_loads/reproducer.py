@@ -64,6 +64,7 @@ class Case(NamedTuple):
     heads: int
     state: int
     cuts: tuple[int, ...]
+    groups: int = 1
 
 
 # whole chunks for the dense layout, which takes no other
@@ -73,11 +74,11 @@ LARGE = (Case("dense", 1, 112, 128, (0, 4096)), Case("varlen", 1, 112, 128, (0, 
 
 
 def problem(p: probe.Probe, case: Case, device: str, dtype: torch.dtype) -> dict[str, Tensor]:
-    """What the autograd entry hands to the backward, one B/C group; the decays come from upstream's own kernels."""
+    """What the autograd entry hands to the backward; the decays come from upstream's own kernels."""
     random = partial(torch.randn, generator=torch.Generator(device).manual_seed(p.seed), device=device)
     batch, length, heads, n = case.batch, case.cuts[-1], case.heads, case.state
     x = {name: random(batch, length, heads, WIDTH).to(dtype) for name in ("dout", "v", "z")}  # [B, S, H, P]
-    x |= {name: random(batch, length, RANK, 1, n).to(dtype) for name in "qk"}  # [B, S, R, G, N]
+    x |= {name: random(batch, length, RANK, case.groups, n).to(dtype) for name in "qk"}  # [B, S, R, G, N]
     x |= {name: random(heads, RANK, n) for name in ("q_bias", "k_bias")}  # [H, R, N]
     x |= {name: random(heads, RANK, WIDTH) / RANK for name in ("mimo_v", "mimo_o", "mimo_z")}  # [H, R, P]
     x |= {"angles": random(batch, length, heads, n // 4), "D": random(heads)}  # [B, S, H, N / 4], [H]
@@ -105,6 +106,7 @@ class Launches:
     def __init__(self, module: Any) -> None:
         self.kernels: dict[str, Any] = {}
         self.traced: dict[str, Any] = {}
+        self.asked: dict[str, dict[str, Any]] = {}
         self.passed: dict[str, tuple[Tensor, ...]] = {}
         self.factories = {name: getattr(module, f"mamba_mimo_{name}") for name in KERNELS}
         for name in KERNELS:
@@ -113,6 +115,7 @@ class Launches:
     def _make(self, name: str, *args: Any) -> Any:
         if name not in self.traced:
             self.traced[name] = self.factories[name].get_tir(*args)
+            self.asked[name] = dict(self.factories[name].signature.bind(*args).arguments)
         return partial(self._launch, name)
 
     def _launch(self, name: str, *tensors: Tensor) -> None:
@@ -182,18 +185,27 @@ def loads(traced: Any, names: dict[str, int]) -> Iterator[tuple[str, bool, Tenso
 
 
 def misloaded(
-    launches: Launches, n: int, batch: int, tokens: int, groups: int, share: int, head: int, start: float
-) -> float:
-    """Elements of Q and K that either kernel loads from elsewhere than where the last batch entry has them."""
+    launches: Launches, batch: int, tokens: int, groups: int, share: int, head: int, start: float,
+    n: int, rank: int = RANK, chunk: int = CHUNK, options: dict[str, bool] | None = None,
+) -> float:  # fmt: skip
+    """Elements of Q and K that either kernel loads from elsewhere than where the last batch entry has them.
+
+    With ``options`` the kernels are traced anew, for these and the sizes.
+    """
     heads, first = groups * share, int(start * tokens)
     head, at, wrong = head % heads, batch - 1, 0.0
     names = {"B": batch, "S": tokens, "H": heads, "G": groups, "NS": batch, "bx": head, "by": at, "bz": at}
-    token = torch.arange(first, first + CHUNK)[:, None, None]
-    row = (at * tokens + token) * RANK + torch.arange(RANK)[:, None]
+    token = torch.arange(first, first + chunk)[:, None, None]
+    row = (at * tokens + token) * rank + torch.arange(rank)[:, None]
     offset = (row * groups + head // share) * n + torch.arange(n)  # [chunk, R, N]
     true = torch.where(token < tokens, offset, -1).flatten()
+    names |= {"chunk_start": first} | ({"fused_chunk_start": first} if rank == 1 else {})  # rank 1: one name for both
     for name in KERNELS:
-        for _, _, found in loads(launches.traced[name], names | {"chunk_start": first}):
+        kernel = launches.traced[name]
+        if options is not None:
+            sizes = launches.asked[name] | {"N": n, "R": rank, "chunk_size": chunk} | options
+            kernel = launches.factories[name].get_tir(**sizes)
+        for _, _, found in loads(kernel, names):
             wrong += int((found != true).sum()) if found.shape == true.shape else math.inf
     return wrong
 
@@ -221,6 +233,13 @@ def traced(p: probe.Probe, case: Case, device: str, dtype: torch.dtype) -> Launc
         p.digest(f"{label}: Q and K as passed", *(tensor.flatten() for tensor in launches.passed[name][1:3]))
         p.error(f"{label}: loads of Q and K that TMA cannot take", sum(not load[1] for load in found[0]), 0,
                 reference="copies into a 2-D buffer", bug_above=1)  # fmt: skip
+    many = case._replace(groups=case.heads)  # with one group an exchange of ranks and groups would not show
+    x = problem(p, many, device, dtype)
+    p.guard_attempt(f"{case.layout}, a group a head: launched", partial(combined, p, many, x))
+    for name in KERNELS:
+        off = launches.misfits(name, sizes | {"G": case.heads}) + len(launches.strangers(name, x))
+        p.guard(f"{case.layout} {name}, a group a head: tensors that do not fit or are not the caller's", off, 0,
+                reference="the caller's, in the shapes that the traced kernel declares")  # fmt: skip
     from hypothesis import strategies as st
 
     space = {
@@ -231,8 +250,19 @@ def traced(p: probe.Probe, case: Case, device: str, dtype: torch.dtype) -> Launc
         "head": st.integers(0, 8),
         "start": st.floats(0, 0.99),  # any token: packed sequences start anywhere
     }
-    p.drawn(f"{case.layout} drawn: elements of Q and K loaded from elsewhere", partial(misloaded, launches, case.state),
-            0, space=space, count=6, reference="row-major [B, S, R, G, N], -1 past the end")  # fmt: skip
+    name, measure = "elements of Q and K loaded from elsewhere", partial(misloaded, launches)
+    p.drawn(f"{case.layout} drawn: {name}", partial(measure, n=case.state), 0,
+            space=space, count=6, reference="row-major [B, S, R, G, N], -1 past the end")  # fmt: skip
+    space |= {
+        "n": st.sampled_from([32, 64, 128]),
+        "rank": st.sampled_from([2, 1, 3, 8]),
+        "tokens": st.integers(8, 70),  # never the first token: at 0 a wrong stride does not show
+        "start": st.floats(0.2, 0.99),
+        "chunk": st.sampled_from([8, 16, 32]),
+        "options": st.fixed_dictionaries(dict.fromkeys(("hasZ", "hasD", "reduceO"), st.booleans())),
+    }
+    p.drawn(f"{case.layout} drawn, traced anew: {name}", measure, 0,
+            space=space, count=3, reference="row-major [B, S, R, G, N], -1 past the end")  # fmt: skip
     return launches
 
 

@@ -209,6 +209,7 @@ SPACE |= {"sequences": st.integers(1, 4), "rank": st.integers(1, 4), "width": st
 SPACE |= {"n": st.sampled_from([16, 32]), "chunk": st.sampled_from([8, 16]), "rotary": st.sampled_from([2, 4])}
 SPACE |= {"dtype": st.sampled_from([torch.float32, torch.bfloat16, torch.float16])}
 SPACE |= dict.fromkeys(("gate", "skip", "reduce"), st.booleans())
+OPEN = ("batch", "length", "heads", "own", "sequences")  # of which a fixed shape is made
 STAGES, THREADS = st.integers(0, 2), st.sampled_from([64, 128, 256])
 TUNED = {"forward": {"threads": THREADS, "num_stages": STAGES, "return_state": st.booleans()}}
 TUNED["backward"] = {"bf_threads": THREADS, "bf_num_stages": STAGES, "bb_threads": THREADS, "bb_num_stages": STAGES}
@@ -260,29 +261,45 @@ def lookups(p, layouts):
     found += [call(bwd, **change) for _, bwd in layouts.values() for change in both]
     p.guard("launches: arguments unlike the call's", unlike(found), 0, reference="the call's own")
     with specialising(9):
-        found = [call(module, **change) for module in wrappers for change in both]
+        alone = [{"length": 24}, {"own": True}, {"heads": 3}, {"sequences": 3}, {"batch": 2}]
+        found = [call(module, **change) for module in wrappers for change in both + alone]
     p.guard("launches of fixed shape: arguments unlike the call's", unlike(found), 0, reference="the call's own")
 
     def drawn(wrapper, switch, calls):
         with specialising(switch):
             return unlike([call(layouts[wrapper[0]][wrapper[1] == "backward"], **change) for change in calls])
 
+    def reshaped(wrapper, switch, same, shapes):
+        return drawn(wrapper, switch, [same | shape for shape in shapes])
+
     for wrapper in itertools.product(layouts, TUNED):
         change = st.fixed_dictionaries({}, optional=SPACE | TUNED[wrapper[1]])
         space = {"switch": st.integers(0, 3), "calls": st.lists(change, min_size=2, max_size=4)}
         name = f"{' '.join(wrapper)}, drawn calls: arguments unlike the call's"
         p.drawn(name, partial(drawn, wrapper), 0, space=space, count=10, reference="the call's own")
+        # calls that differ in their shape alone, of which each forgotten dimension would mix two
+        same, shape = ({key: SPACE[key] for key in SPACE if (key in OPEN) == opened} for opened in (False, True))
+        space = {"switch": st.integers(1, 4), "same": st.fixed_dictionaries({}, optional=same)}
+        space |= {"shapes": st.lists(st.fixed_dictionaries({}, optional=shape), min_size=3, max_size=6)}
+        name = f"{' '.join(wrapper)}, drawn shapes of one configuration: arguments unlike the call's"
+        p.drawn(name, partial(reshaped, wrapper), 0, space=space, count=10, reference="the call's own")
     fwd = layouts["dense"][0]
     places = [type("OnGpu", (torch.Tensor,), {"device": torch.device("cuda", index)}) for index in (0, 1)]
-    found = [call(module, place=place) for module in wrappers for place in places]
-    kernels = [kernel for _, launches, _ in found for kernel in launches]
-    shared = len(kernels) - len({id(kernel) for kernel in kernels})
-    p.guard("kernels shared by two GPUs", shared, 0, reference="one for each")
+    for fixed in (0, 9):
+        with specialising(fixed):
+            found = [call(module, place=place) for module in wrappers for place in places]
+        kernels = [kernel for _, launches, _ in found for kernel in launches]
+        shared = len(kernels) - len({id(kernel) for kernel in kernels})
+        name = f"kernels{' of fixed shape' * bool(fixed)} shared by two GPUs"
+        p.guard(name, shared, 0, reference="one for each")
     wrong = sum(replaced(module, [name for name in vars(module) if name in NAMES], 16) for module in wrappers)
     p.guard("kernels of a factory that is gone", wrong, 0, reference="its own factory's")
     # a build lasts long enough for every thread to ask meanwhile
-    built = compiler.threads(partial(time.sleep, 0.2), fwd, [10 + number % 4 for number in range(32)])
-    p.error("kernels built by 32 threads that ask for 4", built, 4, bug_above=32, reference="one build each")
+    for fixed in (0, 9):
+        with specialising(fixed):
+            built = compiler.threads(partial(time.sleep, 0.2), fwd, [10 + number % 4 for number in range(32)])
+        name = f"kernels{' of fixed shape' * bool(fixed)} built by 32 threads that ask for 4"
+        p.error(name, built, 4, bug_above=32, reference="one build each")
     together = threading.Barrier(4, timeout=20)
     beside = partial(compiler.threads, together.wait, fwd, range(20, 24))
     p.guard_attempt("4 threads build 4 kernels at the same time", beside)

@@ -48,14 +48,17 @@ BF16 = 2.0**-6  # a gradient is a sum of bf16 products, rounded to bf16: 0.006 m
 class Routed:
     """A router under Float16Module whose experts are chosen by the tokens: expert i is fed by channel i."""
 
-    def __init__(self, p: probe.Probe, dtype: torch.dtype, kind: str = "none", rate: float = RATE) -> None:
+    def __init__(
+        self, p: probe.Probe, dtype: torch.dtype, kind: str = "none", rate: float = RATE, bias: bool | None = None
+    ) -> None:
         transformer = p.upstream("megatron.core.transformer")
         router = p.upstream("megatron.core.transformer.moe.router")
         groups = p.upstream("megatron.core.process_groups_config").ProcessGroupCollection.use_mpu_process_groups()
         self.config = transformer.TransformerConfig(
             num_layers=1, hidden_size=EXPERTS, num_attention_heads=1, num_moe_experts=EXPERTS, moe_router_topk=TOPK,
             moe_router_score_function="sigmoid", moe_router_dtype="fp32", moe_router_load_balancing_type=kind,
-            moe_aux_loss_coeff=COEFFICIENT if kind != "none" else 0.0, moe_router_enable_expert_bias=kind == "none",
+            moe_aux_loss_coeff=COEFFICIENT if kind != "none" else 0.0,
+            moe_router_enable_expert_bias=kind == "none" if bias is None else bias,
             moe_router_bias_update_rate=rate, bf16=dtype == torch.bfloat16, fp16=dtype == torch.float16,
             params_dtype=dtype,
         )  # fmt: skip
@@ -157,6 +160,39 @@ def check_global(p: probe.Probe, name: str, dtype: torch.dtype, counts: list[int
             reference="autograd in fp64 with exact counts", bug_above=2**-4)  # fmt: skip
 
 
+def check_both(p: probe.Probe, name: str, dtype: torch.dtype, base: int) -> None:
+    """Biases and the global loss of one router, two global batches, and a second cast between them.
+
+    Each micro-batch alone has more tokens than half precision counts. The gradient also tells whether a global batch
+    begins anew.
+    """
+    routed, wrong = Routed(p, dtype, "global_aux_loss", bias=True), 0
+    router, errors, turned = routed.router, list[float](), 0
+    for batch, batches in enumerate((1, 2)):
+        counts, start = near(p.seed + batch, base), router.expert_bias.double().cpu()
+        for _ in range(batches):
+            probs, _ = routed.forward(counts)
+        held = [router.local_tokens_per_expert, router.global_tokens_per_expert, router.ga_steps[None]]
+        exact = [*routed.counted, *routed.counted, batches]
+        wrong += sum(a != b for a, b in zip(torch.cat([one.double() for one in held]).tolist(), exact, strict=True))
+        router.weight.grad = None
+        (probs * 0).sum().backward()
+        want = gradient(routed.tokens(counts), counts)
+        errors.append(float((router.weight.grad.double().cpu() - want).norm() / want.norm()))
+        routed.finalize(p)
+        mean = sum(routed.counted) / EXPERTS
+        moved = torch.tensor([RATE * ((mean > count) - (mean < count)) for count in routed.counted]).double()
+        turned += int((router.expert_bias.double().cpu() - start != moved).sum())
+        routed.counted = [0] * EXPERTS
+        router.to(dtype)  # the biases so far are of few bits, so that the cast changes none
+    p.error(f"{name}: counts wrong", wrong, 0, reference="tokens dealt out, and micro-batches", bug_above=1)
+    p.error(f"{name}: biases that move wrong", turned, 0,
+            reference="sign of the mean less the count", bug_above=1)  # fmt: skip
+    # so many tokens make it small: fp16's subnormals round it by 0.015; a micro-batch too many is off by a third
+    p.error(f"{name}: gradient of the global loss", max(errors), 2**-4,
+            reference="autograd in fp64 with exact counts", bug_above=2**-2)  # fmt: skip
+
+
 def gradient(hidden: Tensor, counts: list[int]) -> Tensor:
     """Of the auxiliary loss with respect to the router's weight, fp64; each micro-batch has the same counts."""
     x = hidden[:, 0].double().cpu()
@@ -235,6 +271,8 @@ def reproduce(p: probe.Probe) -> None:
     check_rate(p)
     check_global(p, "bf16, 300 micro-batches", torch.bfloat16, [1, 1, 2, 2, 3, 3, 2, 2], 300)
     check_global(p, "bf16, drawn, 200 micro-batches", torch.bfloat16, drawn(p.seed + 2, 5, 14), 200)
+    check_both(p, "bf16, bias and global loss, two global batches", torch.bfloat16, 600)
+    check_both(p, "fp16, bias and global loss, two global batches", torch.float16, 3000)
     check_neighbours(p)
 
 
