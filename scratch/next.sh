@@ -8,7 +8,7 @@
 export PATCHLANE_HOST=${HOST_ALIAS:-h100-43x2}
 . scratch/env.sh
 PINS=${PINS:-"main:33 main:35 main:36 main:38 main:16"}
-HARD=${HARD:-"10 16 33 35 39"}
+HARD=${HARD:-"10 16 33 35 38 39"}
 [ -d /tmp/wt ] || { cp -r /tmp/w /tmp/wt; rm -rf /tmp/wt/packs; tar xzf scratch/main_packs.tgz -C /tmp/wt; }
 OPTIONS="--path loss=liger_once --path mamba3=blocks_rows --path mla=cudnn --path bc_norm=liger --path m2rnn=triton_whole"
 ALL="$OPTIONS --path mamba_proj=fp8 --path mtp_proj=fp8"
