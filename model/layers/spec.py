@@ -135,6 +135,10 @@ def hybrid_stack(size: Size, chosen: Mapping[str, Path], on_cpu: bool) -> Module
     takes the experts' counts from the device.
     """
     seams.FINAL_NORM(RMSNorm)
+    if chosen["rope"].name == "triton":
+        from model.layers.attention.rotary import rotating  # imports Triton
+
+        seams.ROTARY(rotating)
     eight = chosen["mtp_proj"].name == "fp8"
     column, row = (fp8.Column, fp8.Row) if eight else (ColumnParallelLinear, RowParallelLinear)
     parts = dialect.hybrid_submodules(

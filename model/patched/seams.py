@@ -205,6 +205,15 @@ def _replace(module: Any, names: Iterable[str], make: Callable[[Any], Any]) -> N
         setattr(module, name, make(getattr(module, name)))
 
 
+def _rotary(make: Callable[[Any], Any]) -> None:
+    """Megatron's rotary embedding, in the whole process, is what ``make`` makes of it, once."""
+    from megatron.core.models.common.embeddings import rope_utils
+
+    name = "_apply_rotary_pos_emb_bshd"
+    if getattr(rope_utils, name).__module__ == rope_utils.__name__:
+        setattr(rope_utils, name, make(getattr(rope_utils, name)))
+
+
 def _keep_router_state(model: Any) -> None:
     """Mark the routers' selection bias and token counts as pack 16's Float16Module reads it."""
     for path, buffer in model.named_buffers():
@@ -291,6 +300,15 @@ INDEXER_ROWS = Seam(
     apply=_indexer_loss,
     paths={"indexer": ("rows",)},
 )
+ROTARY = Seam(
+    "rotary",
+    upstream="megatron.core.models.common.embeddings.rope_utils:_apply_rotary_pos_emb_bshd",
+    sha256="4a54b66e47ae8722278401fdd948138540678e67e2331067685ef94cdc801282",
+    reason="one kernel each way in place of some ten operators; Megatron's own fusion refuses DSA",
+    apply=_rotary,
+    paths={"rope": ("triton",)},
+    also=("1f6ee667c5ab9ec294bbb9f3dbf01b23df7b2ee2d2679fbde66a2435a72c59c6",),
+)
 WEIGHTED_EXPERTS = Seam(
     "weighted_experts",
     upstream="megatron.core.transformer.moe.experts:TEGroupedMLP.forward",
@@ -372,6 +390,6 @@ LATE_CLIP = Seam(
     paths={"reads": ("late",)},
 )
 SEAMS = (
-    NO_PEFT, BARE_MAMBA, FINAL_NORM, HEAD, LINEAR_LOSS, INDEXER_ROWS, WEIGHTED_EXPERTS, APEX_WGRAD, MAMBA3_WGRAD,
-    MAMBA3_TORCH, MAMBA3_NORM, MAMBA3_ROWS, MAMBA3_BLOCKS, ROUTER_STATE, CHECKPOINT_QUEUE, LATE_CLIP,
+    NO_PEFT, BARE_MAMBA, FINAL_NORM, HEAD, LINEAR_LOSS, INDEXER_ROWS, ROTARY, WEIGHTED_EXPERTS, APEX_WGRAD,
+    MAMBA3_WGRAD, MAMBA3_TORCH, MAMBA3_NORM, MAMBA3_ROWS, MAMBA3_BLOCKS, ROUTER_STATE, CHECKPOINT_QUEUE, LATE_CLIP,
 )  # fmt: skip

@@ -68,11 +68,13 @@ def test_it_rests_on_each_stacks_code_whatever_packs_change(stack, each):
 
 def applied():
     """In the worker: {seam: whether what it changes is changed}, each applied to the real upstream."""
+    import functools
     import sys
 
     import tiny
     import torch
     from megatron.core.dist_checkpointing.strategies import filesystem_async
+    from megatron.core.models.common.embeddings import rope_utils
     from megatron.core.models.hybrid import hybrid_block
     from megatron.core.optimizer import clip_grads
     from megatron.core.tensor_parallel import layers
@@ -113,6 +115,10 @@ def applied():
     seams.LATE_CLIP(print)
     found["late_clip"] = clip_grads.multi_tensor_scale_tensor_impl is print is not before
     clip_grads.multi_tensor_scale_tensor_impl = before
+    before = rope_utils._apply_rotary_pos_emb_bshd
+    seams.ROTARY(lambda upstream: functools.partial(upstream))
+    found["rotary"] = rope_utils._apply_rotary_pos_emb_bshd.func is before
+    rope_utils._apply_rotary_pos_emb_bshd = before
     linear = torch.nn.Linear(2, 2)
     seams.MAMBA3_WGRAD(linear, wgrad.Linear)
     found["mamba3_wgrad"] = type(linear) is wgrad.Linear

@@ -1,0 +1,80 @@
+"""The rotary embedding as one kernel: by the interpreter, what it leaves to Megatron, and on a GPU."""
+
+import re
+
+import pytest
+import torch
+from scripted import run
+
+
+@pytest.mark.upstream
+def test_results_are_megatrons_in_fp16_and_close_elsewhere():
+    """The interpreter rounds to bf16 in a way of its own, and fp32's product and sum are rounded once."""
+    found = run("interpreted_rotary.py", TRITON_INTERPRET="1")
+    assert len(found) == 48
+    assert [one for one in found[16:32] if one != {"result": 0.0, "gradient": 0.0}] == []
+    assert all(error < 0.07 for one in found[:16] for error in one.values())  # 2^-6 of numbers up to 4
+    assert all(error < 2e-6 for one in found[32:] for error in one.values())
+
+
+@pytest.mark.parametrize(
+    ("shape", "freqs", "options"),
+    [
+        ((4, 1, 2, 8), (4, 1, 1, 4), {}),  # some channels are not turned
+        ((4, 3, 2, 8), (4, 3, 1, 8), {}),  # other angles in each sequence
+        ((4, 2, 8), (4, 1, 8), {}),
+        ((0, 1, 2, 8), (0, 1, 1, 8), {}),
+        ((4, 1, 2, 8), (4, 1, 1, 8), {"rotary_interleaved": True}),
+        ((4, 1, 2, 8), (4, 1, 1, 8), {"inverse": True}),
+    ],
+)
+def test_what_the_kernel_does_not_take_is_megatrons(shape, freqs, options):
+    pytest.importorskip("triton")
+    from model.layers.attention.rotary import rotating
+
+    asked = []
+    rotate = rotating(lambda t, freqs, *rest, **more: asked.append((t.shape, freqs.shape, *rest, more)))
+    rotate(torch.ones(shape), torch.ones(freqs), **options)
+    more = {name: value for name, value in options.items() if name != "rotary_interleaved"}
+    assert asked == [(shape, freqs, "rotary_interleaved" in options, False, 1.0, more)]
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("paired", [False, True])
+def test_a_gpu_rounds_each_product_before_the_sum_and_moves_many_numbers_at_a_time(paired, back):
+    triton = pytest.importorskip("triton")
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    from model.layers.attention.rotary import OPTIONS, rotate_kernel
+
+    names = rotate_kernel.arg_names
+    values = {
+        "PAIRED": paired,
+        "BACK": back,
+        "HEADS": 32,
+        "ROWS": 32,
+        "HALF": 32,
+        "WIDTH": 32,
+        "x_one": 1,
+        "out_one": 1,
+    }
+    dtypes = dict.fromkeys(names, "i32") | dict.fromkeys(("x", "out", "cos", "sin"), "*bf16")
+    aligned = {(names.index(n),): [["tt.divisibility", 16]] for n in names if n not in values and n != "batch"}
+    constants = {(names.index(n),): v for n, v in values.items()}
+    source = ASTSource(rotate_kernel, dtypes | dict.fromkeys(values, "constexpr"), constants, aligned)
+    made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=OPTIONS).asm["ptx"]
+    products = made.count("mul.rn.bf16 ") + 2 * made.count("mul.rn.bf16x2 ")
+    assert "fma" not in made and products == 4 * 32 * 32 // 128  # of one of 128 threads
+    assert not re.search(r"(ld|st)\.global\S*\.b16", made)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("heads", [1, 28, 32])
+def test_on_a_gpu_at_the_models_sizes(heads):
+    import rotary_cases
+
+    for layout in ("whole", "part"):
+        found = rotary_cases.case(torch.bfloat16, (4096, 1, heads, 64), True, "cuda", layout)
+        assert found == {"result": 0.0, "gradient": 0.0}
