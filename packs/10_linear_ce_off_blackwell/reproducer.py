@@ -132,10 +132,15 @@ def reference(hidden: Tensor, weight: Tensor, labels: Tensor, reduction: str, ig
 
 def fused(p: probe.Probe, hidden: Tensor, weight: Tensor, labels: Tensor, reduction: str, ignore: int,
           group: Any = None, sequence_parallel: bool = False) -> list[Tensor]:  # fmt: skip
-    """[loss, d_hidden, d_weight] by Megatron's public function."""
+    """[loss, d_hidden, d_weight] by Megatron's public function; d_hidden is inf where a tensor given is changed."""
     h, w = (t.detach().requires_grad_() for t in (hidden, weight))
     loss = p.upstream(FUSION).linear_cross_entropy(h, w, labels, group, reduction, ignore, sequence_parallel)
-    grads = torch.autograd.grad(loss, [h, w], upstream_gradient(reduction, labels.numel(), loss))
+    gradient = upstream_gradient(reduction, labels.numel(), loss)
+    given = [(t, t.detach().clone()) for t in (h, w, labels, gradient)]
+    grads = torch.autograd.grad(loss, [h, w], gradient)
+    for t, before in given:
+        if not torch.equal(t, before):  # it is the caller's
+            grads[0].fill_(math.inf)
     return [loss.detach(), *grads]
 
 

@@ -134,14 +134,27 @@ def check_cast(p: probe.Probe, dtype: torch.dtype) -> tuple[Any, Any, Tensor, Te
     return wrapped, module, A, D
 
 
+class Casting(nn.Linear):  # type: ignore[misc]
+    """A layer that casts a tensor of its own, as nn.Module lets it."""
+
+    def __init__(self) -> None:
+        super().__init__(8, 8)
+        self.table = torch.ones(3)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        self.table = fn(self.table)
+        return super()._apply(fn, recurse)
+
+
 def check_neighbours(p: probe.Probe) -> None:
-    """Float buffers are cast, integer ones are not, shared parameters stay shared."""
-    norm = nn.BatchNorm1d(8)
-    tied = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8), norm])
+    """Float buffers are cast, integer ones are not, shared parameters stay shared, layers are asked to cast."""
+    norm, own = nn.BatchNorm1d(8), Casting()
+    tied = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8), norm, own])
     tied[1].weight = tied[0].weight
     wrap(p, config(p, torch.bfloat16), tied)
     wrong = [norm.running_mean.dtype != torch.bfloat16, norm.num_batches_tracked.dtype != torch.int64,
-             tied[1].weight is not tied[0].weight, tied[0].weight.dtype != torch.bfloat16]  # fmt: skip
+             tied[1].weight is not tied[0].weight, tied[0].weight.dtype != torch.bfloat16,
+             own.table.dtype != torch.bfloat16]  # fmt: skip
     p.guard("buffers or shared parameters treated otherwise", sum(wrong), 0, reference="nn.Module.bfloat16")
 
 
@@ -277,9 +290,9 @@ def check_forward(p: probe.Probe, wrapped: Any, module: Any, A: Tensor, D: Tenso
     p.guard("gradients missing, not finite or not in their parameter's dtype", bad, 0, reference="none")
 
 
-def check_optimizer(p: probe.Probe, wrapped: Any, dtype: torch.dtype) -> None:
+def check_optimizer(p: probe.Probe, wrapped: Any, dtype: torch.dtype, what: str = "") -> None:
     """DDP and the distributed optimizer, whose checkpoints find a main copy by its place in a group."""
-    name = str(dtype).removeprefix("torch.")
+    name = str(dtype).removeprefix("torch.") + what
     ddp, optim = p.upstream("megatron.core.distributed"), p.upstream("megatron.core.optimizer")
     options = ddp.DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=True)
     chunk = ddp.DistributedDataParallel(wrapped.config, options, wrapped)
@@ -294,7 +307,11 @@ def check_optimizer(p: probe.Probe, wrapped: Any, dtype: torch.dtype) -> None:
     for value in wrapped.parameters():
         main = inner._get_main_param_and_optimizer_states(value)["param"]
         wrong += not torch.equal(main, value.detach().float().flatten())
-    p.guard(f"main copies that belong to another parameter, {name}", wrong, 0, reference="each parameter in fp32")
+    if what:  # upstream puts them out of place for any parameter in fp32
+        p.error(f"main copies that belong to another parameter, {name}", wrong, 0, bug_above=1,
+                reference="each parameter in fp32")  # fmt: skip
+    else:
+        p.guard(f"main copies that belong to another parameter, {name}", wrong, 0, reference="each parameter in fp32")
 
 
 def check_decay_kernel(p: probe.Probe, module: Any, A: Tensor) -> None:
@@ -385,6 +402,9 @@ def reproduce(p: probe.Probe) -> None:
         check_decay_kernel(p, bf16[1], bf16[2])
     check_optimizer(p, bf16[0], torch.bfloat16)
     check_optimizer(p, fp16[0], torch.float16)
+    late = wrap(p, config(p, torch.bfloat16), nn.Sequential(nn.Linear(8, 24), nn.Linear(24, 8)))
+    late.module[1].late = nn.Parameter(torch.randn(40))  # no mark tells that it is in fp32
+    check_optimizer(p, late.to(torch.cuda.current_device()), torch.bfloat16, ", one added after the wrap")
     for mimo in (False, True):
         check_mamba3(p, mimo)
 

@@ -193,6 +193,19 @@ def check_both(p: probe.Probe, name: str, dtype: torch.dtype, base: int) -> None
             reference="autograd in fp64 with exact counts", bug_above=2**-2)  # fmt: skip
 
 
+def check_between(p: probe.Probe, name: str, dtype: torch.dtype) -> None:
+    """A cast within a global batch, of counts that the dtype holds exactly: none is lost."""
+    routed, counts = Routed(p, dtype, "global_aux_loss", bias=True), [1, 2, 3, 4, 4, 3, 2, 1]
+    routed.forward(counts)
+    router = routed.router
+    router.to(dtype)
+    routed.forward(counts)
+    held = [router.local_tokens_per_expert, router.global_tokens_per_expert, router.ga_steps[None]]
+    exact = [*routed.counted, *routed.counted, 2]
+    wrong = sum(a != b for a, b in zip(torch.cat([one.double() for one in held]).tolist(), exact, strict=True))
+    p.guard(f"{name}: counts lost by a cast within a global batch", wrong, 0, reference="tokens dealt out")
+
+
 def gradient(hidden: Tensor, counts: list[int]) -> Tensor:
     """Of the auxiliary loss with respect to the router's weight, fp64; each micro-batch has the same counts."""
     x = hidden[:, 0].double().cpu()
@@ -273,6 +286,8 @@ def reproduce(p: probe.Probe) -> None:
     check_global(p, "bf16, drawn, 200 micro-batches", torch.bfloat16, drawn(p.seed + 2, 5, 14), 200)
     check_both(p, "bf16, bias and global loss, two global batches", torch.bfloat16, 600)
     check_both(p, "fp16, bias and global loss, two global batches", torch.float16, 3000)
+    check_between(p, "bf16", torch.bfloat16)
+    check_between(p, "fp16", torch.float16)
     check_neighbours(p)
 
 

@@ -107,18 +107,26 @@ class Layer:
             self.router.weight.copy_(2 * torch.randn(self.router.weight.shape, generator=generator))
 
     def passed(self, hidden: Tensor, packed: Any = None, mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Output, the losses as training reports them, and the gradient of the router's weight by them alone."""
+        """Output, the losses as training reports them, and the gradient of the router's weight by them alone.
+
+        The gradient is inf where a tensor given is changed, which is the caller's.
+        """
         tracker = upstream(self.p, "megatron.core.transformer.moe.moe_logging").get_moe_metrics_tracker()
         tracker.metrics.clear()
         self.router.weight.grad = None
         given = hidden.detach().requires_grad_()  # recomputation wants it
         mask = None if mask is None else mask.to(hidden.device)
+        owned = [t for t in (mask, given, *(vars(packed).values() if packed else ())) if isinstance(t, Tensor)]
+        before = [t.detach().clone() for t in owned]
         out, _ = self.layer(hidden_states=given, packed_seq_params=packed, padding_mask=mask)
         (out * 0).sum().backward()  # where layers are recomputed, losses are logged now
         found = dict[str, Tensor]()
         tracker.report(loss_scale=1, iteration=1, track_names=REPORTED, num_layers=1, total_loss_dict=found)
         logged = torch.tensor([found[name].item() for name in REPORTED if name in found], dtype=torch.float32)
-        return out.detach().cpu(), logged, self.router.weight.grad.double().cpu()
+        gradient = self.router.weight.grad.double().cpu()
+        if not all(map(torch.equal, owned, before)):
+            gradient.fill_(math.inf)
+        return out.detach().cpu(), logged, gradient
 
 
 def tokens(p: probe.Probe, count: int, seed: int) -> Tensor:
