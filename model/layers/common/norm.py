@@ -1,17 +1,57 @@
-"""RMSNorm in the form that Megatron's specs build; torch's fused kernel on CUDA."""
+"""RMSNorm in the form that Megatron's specs build: torch's fused kernels on CUDA, or Transformer Engine's."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+
+
+class _ByTransformerEngine(torch.autograd.Function):  # type: ignore[misc]
+    """x [rows, n] and weight [n], bf16 both -> [rows, n]; the backward pass reads x once for both gradients.
+
+    The kernels of transformer_engine/pytorch/ops/basic/rmsnorm.py @ v2.13, without its layers' work on the host.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        import transformer_engine_torch as tex  # type: ignore[import-not-found]
+        from transformer_engine.pytorch.constants import TE_DType
+
+        # (input, weight, eps, out, quantizer, out dtype, SMs to spare, whether weight counts from zero)
+        y, _, scales = tex.rmsnorm_fwd(x, weight, eps, None, None, TE_DType[x.dtype], 0, False)
+        ctx.save_for_backward(x, weight, scales)
+        out: Tensor = y
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor, Tensor, None]:
+        import transformer_engine_torch as tex
+
+        x, weight, scales = ctx.saved_tensors
+        inputs, weights = tex.rmsnorm_bwd(above.contiguous(), x, scales, weight, 0, False)
+        return inputs, weights, None
+
+
+def by_transformer_engine(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """RMSNorm of x [..., n] by weight [n], bf16 both, in fp32 within; needs CUDA."""
+    y: Tensor = _ByTransformerEngine.apply(x.reshape(-1, x.shape[-1]).contiguous(), weight, eps)
+    return y.view(x.shape)
 
 
 class RMSNorm(nn.RMSNorm):
-    """torch's RMSNorm over the last dimension, weight in ``config.params_dtype``."""
+    """RMSNorm over the last dimension, weight in ``config.params_dtype``, by the path of ``config.nam56r_paths``."""
 
     def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
+        self.path = config.nam56r_paths["norm"].name
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., n] -> [..., n], in ``x``'s dtype."""
+        if self.path == "te":
+            return by_transformer_engine(x, self.weight, self.eps)
+        return super().forward(x)
 
 
 class LayerNorm(nn.LayerNorm):
