@@ -148,6 +148,7 @@ KINDS = {
             "triton": (_triton, _gpu_or_interpreter),
             "torch": (),
             "triton_whole": (_triton, _gpu_or_interpreter),
+            "triton_kept": (_triton, _gpu_or_interpreter),
         },
     ),
     "mla": Kind("MLA", {"flash": (_gpu, _bf16, _varlen), "torch": (), "cudnn": (_gpu, _bf16)}),

@@ -1,8 +1,9 @@
 """M²RNN's recurrence on a GPU, forward and backward, with the values and gradients of ``m2rnn_reference``.
 
-Memory passing, none kept but the inputs: every token's state, T heads K' V' numbers with K and V rounded up to a
-multiple of 16 and a power of two, at least 16, once in forward and twice in backward (1.28 GB each in 16 bits at T =
-12,288, 51 heads, K = 64, V = 16); in backward the parts of dq and dk, 8 T heads K bytes (0.32 GB).
+Memory passing, none kept but the inputs unless the states are asked for: every token's state, T heads K' V' numbers
+with K and V rounded up to a multiple of 16 and a power of two, at least 16, once in forward and twice in backward (1.28
+GB each in 16 bits at T = 12,288, 51 heads, K = 64, V = 16); in backward the parts of dq and dk, 8 T heads K bytes (0.32
+GB).
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ STAGES = {"m2rnn_states": 8, "m2rnn_back": 8, "m2rnn_slopes": 3, "m2rnn_gradient
 READ, TOKENS = 4, 32  # tokens that a program reads at once, and that it takes one by one in no order
 
 
-def m2rnn_triton(q: Tensor, k: Tensor, v: Tensor, log_f: Tensor, W: Tensor, cu_seqlens: Tensor) -> Tensor:
-    """y [T, heads, V] in q's dtype.
+def m2rnn_triton(
+    q: Tensor, k: Tensor, v: Tensor, log_f: Tensor, W: Tensor, cu_seqlens: Tensor, keep: bool = False
+) -> Tensor:
+    """y [T, heads, V] in q's dtype; ``keep``: the states wait for the backward pass, which else computes them again.
 
     q, k [T, K] bf16, fp16 or fp32, shared by all heads; v [T, heads, V] as q; log_f [T, heads] fp32; W [heads, V, V];
     cu_seqlens [D+1] int32. State and accumulation fp32; products h W in fp16 and gradients' products in tf32 unless q
     is fp32. Deterministic, without host synchronisation. Raises ValueError for other dtypes or shapes.
     """
     _check(q, k, v, log_f, W, cu_seqlens)
-    y: Tensor = _M2RNN.apply(q, k, v, log_f, W, cu_seqlens)
+    y: Tensor = _M2RNN.apply(q, k, v, log_f, W, cu_seqlens, keep)
     return y
 
 
@@ -46,23 +49,25 @@ def _check(q: Tensor, k: Tensor, v: Tensor, log_f: Tensor, W: Tensor, cu_seqlens
 
 class _M2RNN(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, log_f: Tensor, W: Tensor, cu_seqlens: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, log_f: Tensor, W: Tensor, cu_seqlens: Tensor, keep: bool
+    ) -> Tensor:
         q, k, v, W = (x.contiguous() for x in (q, k, v, W))
         f, i = log_f.exp().contiguous(), (-log_f.expm1()).contiguous()  # [T, heads]
         order = cu_seqlens.diff().argsort(descending=True, stable=True).int()  # [D]
-        ctx.save_for_backward(q, k, v, f, i, W, cu_seqlens, order)
         states, y = _states(k.float(), v.float(), f, i, W, cu_seqlens, order, _half(q)), torch.empty_like(v)
+        ctx.save_for_backward(q, k, v, f, i, W, cu_seqlens, order, states if keep else None)
         grid, sizes = (-(-len(q) // READ), v.shape[1]), _sizes(k, v)
         kernels.m2rnn_read[grid](q, states, y, len(q), TOKENS=READ, num_warps=1, **sizes)
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        *given, f, i, W, cu_seqlens, order = ctx.saved_tensors
+        *given, f, i, W, cu_seqlens, order, states = ctx.saved_tensors
         (T, K), (heads, V), dtype = given[0].shape, given[2].shape[1:], given[0].dtype
         sizes, half = _sizes(*given[1:]), _half(given[0])
         q, k, v, dy = (x.float() for x in (*given, dy.contiguous()))
-        states = _states(k, v, f, i, W, cu_seqlens, order, half)
+        states = _states(k, v, f, i, W, cu_seqlens, order, half) if states is None else states
         carries = torch.ones(T + 1, device=q.device).index_fill_(0, cu_seqlens.long(), 0)
         slopes = torch.empty_like(states, dtype=torch.float16 if dtype == torch.bfloat16 else torch.float32)
         grads = slopes.view(dtype) if dtype == torch.bfloat16 else slopes
@@ -81,7 +86,7 @@ class _M2RNN(torch.autograd.Function):  # type: ignore[misc]
             "m2rnn_gradients", (programs, heads), k, v, f, i, W, carries, states, grads, dy, T, dq, dk, dv, dlog_f, dw,
             HALF=half, TOKENS=TOKENS, **sizes,
         )  # fmt: skip
-        return dq.sum(0).to(dtype), dk.sum(0).to(dtype), dv, dlog_f, dw.sum(0).to(W.dtype), None
+        return dq.sum(0).to(dtype), dk.sum(0).to(dtype), dv, dlog_f, dw.sum(0).to(W.dtype), None, None
 
 
 def _launch(name: str, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:

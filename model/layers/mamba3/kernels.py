@@ -393,9 +393,10 @@ def mimo_fold(
     x: tl.tensor, bias: tl.tensor, angles: tl.tensor, d_turned: tl.tensor, d_x: tl.tensor,
     d_bias: tl.tensor, d_angle: tl.tensor,
     H: tl.constexpr, G: tl.constexpr, R: tl.constexpr, N: tl.constexpr, A: tl.constexpr, TOKENS: tl.constexpr,
-    COLUMNS: tl.constexpr, HEADS: tl.constexpr, STAGES: tl.constexpr,
+    COLUMNS: tl.constexpr, HEADS: tl.constexpr, STAGES: tl.constexpr, ADDED: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Of d_turned [B, S, R, H, N]: d_x [B, S, R, G, N], d_angle [B, S, H, A], parts of d_bias [B S / TOKENS, H, R, N].
+    """Of d_turned [B, S, R, H, N]: d_x [B, S, R, G, N], d_angle [B, S, H, A], to what it holds if ADDED, and parts of
+    d_bias [B S / TOKENS, H, R, N].
 
     A program takes COLUMNS of each half of one group's heads (HEADS: their number, rounded up to a power of two), and
     TOKENS tokens. One warp a program, since several would wait for each other's sums. The gradient of an angle is the
@@ -419,7 +420,10 @@ def mimo_fold(
             first, second = c * first + s * second, c * second - s * first
             low, high = _halves(x, at, half < N, N)
             crossed = second * (low + low_bias) - first * (high + high_bias)
-            tl.store(d_angle + angle, tl.sum(crossed, axis=0, keep_dims=True), mask=turns)
+            slope = tl.sum(crossed, axis=0, keep_dims=True)
+            if ADDED:
+                slope += tl.load(d_angle + angle, mask=turns, other=0.0)
+            tl.store(d_angle + angle, slope, mask=turns)
         low_sum += first
         high_sum += second
         tl.store(d_x + at, tl.sum(first, axis=1, keep_dims=True).to(d_x.dtype.element_ty))

@@ -105,12 +105,12 @@ def mimo_backward(
         x, z, above, *tables, skip, y, dv, d_x, d_z, *sums, H=heads, R=rank, P=channels, TOKENS=2 * chunk, **gates
     )  # fmt: skip
     columns = min(COLUMNS, width // divisor)
-    d_angles = angles.new_empty(2, *angles.shape)
+    d_angles = torch.empty_like(angles)
     folded = []
     for one, (given, bias, grad) in enumerate(((q, q_bias, d_wide[0]), (k, k_bias, d_wide[1]))):
         d_given, d_bias = torch.empty_like(given), a.new_empty(parts, *bias.shape)
         kernels.mimo_fold[groups * (width // 2 // columns), parts](
-            given, bias, angles, grad, d_given, d_bias, d_angles[one], TOKENS=2 * chunk, COLUMNS=columns,
+            given, bias, angles, grad, d_given, d_bias, d_angles, TOKENS=2 * chunk, COLUMNS=columns, ADDED=one > 0,
             HEADS=triton.next_power_of_2(heads // groups), **OPTIONS["mimo_fold"], **turning,
         )  # fmt: skip
         folded.append((d_given, d_bias.sum(0)))
@@ -119,7 +119,7 @@ def mimo_backward(
     d_dt, d_trap = torch.autograd.grad((own, later), leaves, (d_own, d_later))
     d_log = _summed(d_a, chunk, reverse=True)
     return (
-        d_q, d_k, d_x, d_log, d_dt, d_trap.to(trap.dtype), d_q_bias, d_k_bias, d_up, d_gate, d_down, d_angles.sum(0),
+        d_q, d_k, d_x, d_log, d_dt, d_trap.to(trap.dtype), d_q_bias, d_k_bias, d_up, d_gate, d_down, d_angles,
         d_skip, d_z,
     )  # fmt: skip
 

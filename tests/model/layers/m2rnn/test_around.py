@@ -7,6 +7,7 @@ import torch
 from scripted import run
 
 LIMITS = {"fp32": 2e-6, "bf16": 2**-7}  # a result is rounded once, and the interpreter cuts off
+CASES = ("conv fp32", "conv fp32, width 2", "conv bf16", "gate fp32", "gate bf16", "mixer fp32", "mixer fp32, kept")
 COMPARED = {"conv": 4, "gate": 5, "mixer": 12}
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 
@@ -17,9 +18,7 @@ def errors():
 
 
 @needs_triton
-@pytest.mark.parametrize(
-    "case", ["conv fp32", "conv fp32, width 2", "conv bf16", "gate fp32", "gate bf16", "mixer fp32"]
-)
+@pytest.mark.parametrize("case", CASES)
 def test_values_and_every_gradient_are_torchs(errors, case):
     assert len(errors[case]) == COMPARED[case.split()[0]]
     assert max(errors[case]) < LIMITS["bf16" if "bf16" in case else "fp32"]
