@@ -89,7 +89,7 @@ class TransformerEngineNorm(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., n] -> [..., n], bf16."""
-        return by_transformer_engine(x, self.weight, self.eps)
+        return by_transformer_engine(x, self.weight, self.eps)[0]
 
 
 NORMS = {"torch": torch_norm, "liger": LigerNorm, "te": TransformerEngineNorm}

@@ -115,16 +115,22 @@ def mamba_rows(path):
 
 
 def layer_norm():
-    """Transformer Engine's norm of the model's width."""
+    """Transformer Engine's norm of the model's width, with what goes around it and without."""
     from torch.nn.functional import rms_norm
 
     from model.layers.common.norm import by_transformer_engine
 
-    return differences(
-        lambda x, weight: by_transformer_engine(x, weight, 1e-5),
-        lambda x, weight: rms_norm(x, (3584,), weight, 1e-5),
-        [random(2048, 1, 3584), random(3584, seed=1)],
+    def exact(x, weight):
+        return rms_norm(x, (4096,), weight, 1e-5)
+
+    leaves = [random(2048, 1, 4096), random(4096, seed=1)]
+    alone = differences(lambda x, weight: by_transformer_engine(x, weight, 1e-5)[0], exact, leaves)
+    both = differences(
+        lambda x, weight: torch.cat(by_transformer_engine(x, weight, 1e-5), dim=1),
+        lambda x, weight: torch.cat((exact(x, weight), x), dim=1),
+        leaves,
     )
+    return alone + both
 
 
 def weight_gradient():
