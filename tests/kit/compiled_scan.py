@@ -7,7 +7,7 @@ from compiled import resources
 from model.layers.mamba3 import kernels, scan
 
 SIZES = {"S": 4096, "H": 112, "G": 8, "R": 4, "N": 128, "P": 64, "A": 32, "T": 16, "TOKENS": 32, "HEADS": 16}
-SIZES |= {"COLUMNS": scan.COLUMNS, "SIZE": 8192, "BLOCK": scan.CARRIED, "AHEAD": 2, "REVERSE": True}
+SIZES |= {"ADDED": True, "COLUMNS": scan.COLUMNS, "SIZE": 8192, "BLOCK": scan.CARRIED, "AHEAD": 2, "REVERSE": True}
 HALVES = ("q", "k", "x", "z", "above", "turned_q", "turned_k", "v", "dy", "states", "slopes", "y", "dv", "d_x", "d_z")
 HALVES += ("d_turned", "d_turned_q", "d_turned_k")
 
