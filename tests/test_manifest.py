@@ -287,7 +287,7 @@ def test_a_lost_receipt_is_named_and_forgotten_only_when_asked(toy, repo):
     for args, code in ((["check"], 1), (["refresh", "--no-import"], 2)):
         ended, out = verb(toy, repo, *args)
         assert (ended, gone.stem in out, kept(repo)) == (code, True, before), out
-        assert "git checkout -- receipts/07" in out
+        assert "git checkout HEAD -- receipts/07" in out
     assert verb(toy, repo, "refresh")[0] == 0, "build/receipts still has it"
     assert gone.is_file()
     shutil.rmtree(repo / "receipts/07")
@@ -313,7 +313,7 @@ def test_a_tampered_receipt_stops_refresh_by_name(toy, repo):
     receipt.write_bytes(receipt.read_bytes()[:100])
     for args, code in ((["check"], 1), (["refresh", "--accept"], 2)):
         ended, out = verb(toy, repo, *args)
-        assert (ended, f"{receipt.name}: " in out and "git checkout -- receipts/07" in out) == (code, True), out
+        assert (ended, f"{receipt.name}: " in out and "git checkout HEAD -- receipts/07" in out) == (code, True), out
 
 
 def test_another_engine_is_told_and_nothing_is_stale(toy, repo):

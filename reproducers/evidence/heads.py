@@ -44,7 +44,7 @@ def lost(manifest: Path, root: Path, source: Path | None = None) -> list[str]:
         names = [Path(folder, f"{name}.json") for name in entry.names]
         paths = [source / name if source and not (root / name).is_file() else root / name for name in names]
         gone = [path.stem for path in paths if not path.is_file()]
-        remedy = f"git checkout -- {root.name}/{folder}"
+        remedy = f"git checkout HEAD -- {root.name}/{folder}"
         if gone:
             number = count(len(gone), "receipt")
             rows.append(f"{root.name}/{folder}: missing {number} of the manifest: {', '.join(gone)}; fix: {remedy}")

@@ -20,7 +20,7 @@ def remedy(path: Path) -> str:
     verb = next((verb for prefix, verb in WITHOUT_LOG.items() if path.name.startswith(prefix)), "run")
     if not path.is_relative_to(COMMITTED):
         return f"python -m reproducers.{verb} pack{path.parent.name}"
-    return f"git checkout -- {COMMITTED.name}/{path.parent.name}"
+    return f"git checkout HEAD -- {COMMITTED.name}/{path.parent.name}"
 
 
 def chain(folder: Path) -> list[Path]:

@@ -186,7 +186,7 @@ def test_what_is_changed_is_seen(desk, name):
     assert bool(verify_all(root)) == alone
     if name not in ("in another pack's folder", "in a folder of no pack"):  # these take nothing away
         (row,) = heads.lost(manifest, root)
-        assert row.startswith("receipts/07: ") and row.endswith("git checkout -- receipts/07")
+        assert row.startswith("receipts/07: ") and row.endswith("git checkout HEAD -- receipts/07")
         with pytest.raises(PatchlaneError):
             heads.refuse_loss(manifest, root, None)
 
@@ -251,4 +251,4 @@ def test_no_reader_gets_a_receipt_that_is_not_whole(desk, change, reader):
 def test_a_committed_receipt_is_brought_back_by_git(desk, monkeypatch):
     root, _, three = desk
     monkeypatch.setattr(shelf, "COMMITTED", root)
-    assert shelf.remedy(three[-1]) == "git checkout -- receipts/07"  # a missing predecessor as well
+    assert shelf.remedy(three[-1]) == "git checkout HEAD -- receipts/07"  # a missing predecessor as well
