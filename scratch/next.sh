@@ -21,7 +21,7 @@ nam() { runs ${NEED:-90} 0,1 $1 torchrun --nproc-per-node 2 -m model.train 2xh20
 pins() { for p in $PINS; do [ -e /tmp/ran_$p ] || [ $(left) -lt 60 ] && continue
     CUDA_VISIBLE_DEVICES=0 timeout -k 5 $(left) python3 -m reproducers.run --offline --lane cuda --at ${p%:*} --receipts /tmp/receipts pack${p#*:} > $L/run_$p.log 2>&1; c=$?; stamp "run $p -> $c"; [ $c -ge 124 ] || touch /tmp/ran_$p; done; }
 tests() { F=$(find /tmp/store/trees -path "*megatron/core/models/common/embeddings/rope_utils.py" | head -1)
-  (export PYTHONPATH=${F%/megatron/core/*}:$PYTHONPATH CUDA_VISIBLE_DEVICES=1; gpu 250 paths tests/model/journeys/test_gpu_paths.py tests/model/layers/attention/test_rotary.py tests/model/layers/m2rnn tests/model/layers/mamba3); tail -15 $L/paths.log; }
+  (export PYTHONPATH=${F%/megatron/core/*}:$PYTHONPATH CUDA_VISIBLE_DEVICES=1; step 330 gpu_tests python3 -m pytest -q -m gpu -n 8 -p no:cacheprovider -rsf --durations=15 tests); tail -40 $L/gpu_tests.log; }
 case $1 in
 warm) pins & A=$!; (tests; wide warm $OLD $KEPT $FP8 --path mamba_proj=fp8_parts --path norm=te --steps 2 --accumulate 1) & B=$!; wait $A $B;;
 wide) wide bf16 $OLD $WHOLE; wide parts $OLD $WHOLE --path mamba_proj=bf16_parts; wide norm $OLD $WHOLE --path mamba_proj=bf16_parts --path norm=te
