@@ -15,7 +15,7 @@ from model.plans import page
 from model.reports import benchmarks
 from model.reports.kept import KEPT, faults, keep
 from reproducers.base.cli import guarded
-from reproducers.base.errors import PatchlaneError
+from reproducers.base.errors import PatchlaneError, from_git
 from reproducers.record.schema import ROOT
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help=__doc__)
@@ -35,7 +35,7 @@ def check() -> None:
     """Fail if a kept run differs from its receipt."""
     rows = faults()
     if rows:
-        raise PatchlaneError("\n".join(rows), "git checkout receipts/train")
+        raise PatchlaneError("\n".join(rows), from_git("receipts/train"))
     print("training receipts: clean")
 
 

@@ -18,6 +18,11 @@ class PatchlaneError(Exception):
         return f"{self.what}\n  fix: {self.remedy}" if self.remedy else self.what
 
 
+def from_git(path: object) -> str:
+    """The command that brings a committed file or folder back, also where its removal is staged."""
+    return f"git checkout HEAD -- {path}"
+
+
 class CannotTestHere(PatchlaneError):
     """The host lacks something (network, clone, GPU, package) that the run needs."""
 

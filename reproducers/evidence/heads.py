@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from reproducers.base.errors import PatchlaneError
+from reproducers.base.errors import PatchlaneError, from_git
 from reproducers.base.files import file_sha256
 from reproducers.base.wording import count
 from reproducers.evidence.shelf import kept
@@ -44,7 +44,7 @@ def lost(manifest: Path, root: Path, source: Path | None = None) -> list[str]:
         names = [Path(folder, f"{name}.json") for name in entry.names]
         paths = [source / name if source and not (root / name).is_file() else root / name for name in names]
         gone = [path.stem for path in paths if not path.is_file()]
-        remedy = f"git checkout HEAD -- {root.name}/{folder}"
+        remedy = from_git(f"{root.name}/{folder}")
         if gone:
             number = count(len(gone), "receipt")
             rows.append(f"{root.name}/{folder}: missing {number} of the manifest: {', '.join(gone)}; fix: {remedy}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from reproducers.base.errors import from_git
 from reproducers.record import mutation, upstream_tests
 from reproducers.record.schema import ROOT
 
@@ -20,7 +21,7 @@ def remedy(path: Path) -> str:
     verb = next((verb for prefix, verb in WITHOUT_LOG.items() if path.name.startswith(prefix)), "run")
     if not path.is_relative_to(COMMITTED):
         return f"python -m reproducers.{verb} pack{path.parent.name}"
-    return f"git checkout HEAD -- {COMMITTED.name}/{path.parent.name}"
+    return from_git(f"{COMMITTED.name}/{path.parent.name}")
 
 
 def chain(folder: Path) -> list[Path]:

@@ -9,14 +9,14 @@ from typing import Literal
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from reproducers.base.errors import PatchlaneError
+from reproducers.base.errors import PatchlaneError, from_git
 from reproducers.base.verdicts import Verdict
 from reproducers.probe.checks import Outcome
 from reproducers.record.receipt import ArmName, Host, Kind
 from reproducers.record.schema import Model, Sha256, explain, read_yaml
 
 HEADER = "# Generated from packs/*/pack.yaml and receipts/ by `python -m reproducers.manifest refresh`. Never edit.\n"
-MEND = "git checkout HEAD -- manifest.yaml"
+MEND = from_git("manifest.yaml")
 
 
 class ArmEntry(Model):

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, StringConstraints, ValidationError
 
-from reproducers.base.errors import PatchlaneError
+from reproducers.base.errors import PatchlaneError, from_git
 from reproducers.record import schema
 from reproducers.record.schema import Model, Pack, PatchName
 
@@ -72,8 +72,8 @@ def load(path: Path) -> Fingerprints:
     try:
         return Fingerprints.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise PatchlaneError(f"{path}: cannot be read ({error.strerror})", f"git checkout -- {path}") from error
+        raise PatchlaneError(f"{path}: cannot be read ({error.strerror})", from_git(path)) from error
     except ValidationError as error:
         fault = error.errors()[0]
         where = ".".join(map(str, fault["loc"])) or "(whole file)"
-        raise PatchlaneError(f"{path}: {where}: {fault['msg']}", f"git checkout -- {path}") from error
+        raise PatchlaneError(f"{path}: {where}: {fault['msg']}", from_git(path)) from error

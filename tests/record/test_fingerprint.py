@@ -27,7 +27,7 @@ def test_a_damaged_file_is_refused_with_its_remedy(tmp_path, text):
     path.write_text(text)
     with pytest.raises(PatchlaneError) as refused:
         fingerprint.load(path)
-    assert str(path) in refused.value.what and refused.value.remedy == f"git checkout -- {path}"
+    assert str(path) in refused.value.what and refused.value.remedy == f"git checkout HEAD -- {path}"
 
 
 def test_a_missing_file(tmp_path):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from reproducers.base.errors import PatchlaneError
+from reproducers.base.errors import PatchlaneError, from_git
 from reproducers.base.files import file_sha256, write_atomic
 from reproducers.evidence import receipts, saving
 from reproducers.probe import stamp
@@ -96,7 +96,7 @@ def read(path: Path) -> UpstreamTests:
     """The record. PatchlaneError naming what is wrong when it is not what was written."""
     rows = faults(path)
     if rows:
-        raise PatchlaneError(f"{path.parent.name}/{path.name}: {'; '.join(rows)}", f"git checkout -- {_shown(path)}")
+        raise PatchlaneError(f"{path.parent.name}/{path.name}: {'; '.join(rows)}", from_git(_shown(path)))
     return UpstreamTests.model_validate_json(path.read_bytes())
 
 

@@ -77,7 +77,7 @@ def test_items_are_chosen_as_others_are(guards):
 def test_a_damaged_file_is_a_usage_error(guards, toy):
     (toy.root / "repo" / "packs" / "fingerprints.json").write_text("{")
     ended, counts, said = guards("--upstream-guards")
-    assert (ended, counts) == (4, {}) and "git checkout -- " in said
+    assert (ended, counts) == (4, {}) and "git checkout HEAD -- " in said
 
 
 def test_it_is_light():
