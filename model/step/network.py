@@ -78,7 +78,7 @@ class Nam56r(HybridModel):
             layers += [*((f"MTP-{depth}", "mla") for depth in range(1, depths + 1)), ("head", "loss")]
         for layer, kind in [
             *layers,
-            *(("all", kind) for kind in ("mamba_proj", "mtp_proj", "bc_norm", "indexer", "shared", "wgrad")),
+            *(("all", kind) for kind in ("mamba_proj", "mtp_proj", "bc_norm", "rope", "indexer", "shared", "wgrad")),
         ]:
             yield layer, paths.KINDS[kind].label, self.config.nam56r_paths[kind]
 

@@ -178,6 +178,7 @@ def test_what_no_option_changes_is_the_recipes(unpatched):
 def test_a_run_says_its_paths_and_its_loss_and_draws_both(unpatched):
     out, done = unpatched
     assert re.search(r"layer 3, Mamba-3\b.*\btorch\b", done.stderr)
+    assert [kind.label for kind in paths.KINDS.values() if f", {kind.label}: path " not in done.stderr] == []
     assert "step 4/4  loss " in done.stdout
     assert "held-out loss " in done.stdout
     for name in ("loss.png", "throughput.png"):
