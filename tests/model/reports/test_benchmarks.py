@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import recorded
@@ -11,8 +12,18 @@ from model.records.records import Event, Phases, to_line
 from model.reports import benchmarks
 from model.reports import kept as receipt
 from reproducers.base.errors import PatchlaneError
+from reproducers.record.schema import ROOT
 
+LINKED = re.compile(r"\[(\d{1,3}(?:,\d{3})+)\]\(\.\./receipts/train/(\w+)\)")
 HALF_A_SECOND = Phases(data=0.1, forward_backward=0.3, optimizer=0.06, other=0.04)
+
+
+def test_speeds_that_pages_link_to_a_run_are_the_runs():
+    pages = {path: LINKED.findall(path.read_text()) for path in (ROOT / "docs").glob("*.md")}
+    said = {(page.name, name, speed) for page, links in pages.items() for speed, name in links}
+    assert len(said) > 10
+    speeds = {name: f"{benchmarks.read(receipt.KEPT / name).report.tokens_per_s_per_gpu:,.0f}" for _, name, _ in said}
+    assert [link for link in sorted(said) if link[2] != speeds[link[1]]] == []
 
 
 def kept(tmp_path, name, ranks=4, resumed=False, **setups):

@@ -49,16 +49,8 @@ def test_a_gpu_rounds_each_product_before_the_sum_and_moves_many_numbers_at_a_ti
     from model.layers.attention.rotary import OPTIONS, rotate_kernel
 
     names = rotate_kernel.arg_names
-    values = {
-        "PAIRED": paired,
-        "BACK": back,
-        "HEADS": 32,
-        "ROWS": 32,
-        "HALF": 32,
-        "WIDTH": 32,
-        "x_one": 1,
-        "out_one": 1,
-    }
+    values = dict.fromkeys(("HEADS", "ROWS", "HALF", "WIDTH"), 32) | {"PAIRED": paired, "BACK": back}
+    values |= {"x_one": 1, "out_one": 1}
     dtypes = dict.fromkeys(names, "i32") | dict.fromkeys(("x", "out", "cos", "sin"), "*bf16")
     aligned = {(names.index(n),): [["tt.divisibility", 16]] for n in names if n not in values and n != "batch"}
     constants = {(names.index(n),): v for n, v in values.items()}
