@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from urllib.parse import unquote, urldefrag
 
-import html5lib
 import pytest
 from made import arm, check, details
 from toy import REPRODUCER, THREAD, write_tree
@@ -27,6 +26,8 @@ from reproducers.evidence import manifest
 from reproducers.evidence.receipts import newest, read, write
 from reproducers.evidence.shelf import chain
 from reproducers.record.schema import ROOT, UpstreamState, load_packs
+
+html5lib = pytest.importorskip("html5lib", reason="html5lib is not installed: pip install -e .[dev]")
 
 HTML = "{http://www.w3.org/1999/xhtml}"
 HOSTILE = "<script>alert(1)</script>"

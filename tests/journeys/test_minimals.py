@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -31,7 +33,8 @@ def run(store, pack, needs, tree, lane, scratch):
     for need in needs:
         command += ["--needs", need]
     spec = ArmSpec(pack.reproducer, root, needs, lane, 0, "", {}, 0, 0, store.root / "cache")
-    done = subprocess.run(list(map(str, command)), env=_environment(spec, scratch), capture_output=True, text=True)
+    environment = _environment(spec, Path(tempfile.mkdtemp(dir=scratch)))  # one for each: an arm fills its own
+    done = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True)
     if done.returncode == 77:
         pytest.skip(done.stdout.splitlines()[-1])
     return done.returncode, done.stdout + done.stderr

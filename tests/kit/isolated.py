@@ -8,11 +8,21 @@ from __future__ import annotations
 
 import importlib
 import multiprocessing
+import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+def _own_tests(folder: Path) -> None:
+    """``tests`` is this folder: it has no __init__.py, and a library's ``tests`` that has one would hide it."""
+    package = ModuleType("tests")
+    package.__path__ = [str(folder)]
+    sys.modules["tests"] = package
 
 
 def activate(device: str) -> str:
@@ -41,7 +51,9 @@ class Worker:
     """A fresh process with the overlay active; ``missing`` says what it lacks, empty when nothing."""
 
     def __init__(self, device: str = "cpu") -> None:
-        self._pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+        self._pool = ProcessPoolExecutor(
+            1, multiprocessing.get_context("spawn"), _own_tests, (Path(__file__).parent.parent,)
+        )
         self.missing = self._pool.submit(activate, device).result()
 
     def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:

@@ -10,6 +10,7 @@ def case(dtype, shape, paired, device, layout="whole", scale=1.0):
     from megatron.core.models.common.embeddings import rope_utils
 
     upstream = rope_utils._apply_rotary_pos_emb_bshd
+    assert upstream.__module__ == rope_utils.__name__, "a model of this process has replaced Megatron's function"
     rows, batch, heads, width = shape
     draw = torch.Generator().manual_seed(rows)
     whole = torch.randn(rows, batch, heads, 2 * width, generator=draw).to(dtype).to(device)

@@ -61,12 +61,12 @@ def test_a_gpu_rounds_each_product_before_the_sum_and_moves_many_numbers_at_a_ti
     assert not re.search(r"(ld|st)\.global\S*\.b16", made)
 
 
+@pytest.mark.upstream
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("heads", [1, 28, 32])
-def test_on_a_gpu_at_the_models_sizes(heads):
+def test_on_a_gpu_at_the_models_sizes(gpu, heads):
     import rotary_cases
 
     for layout in ("whole", "part"):
-        found = rotary_cases.case(torch.bfloat16, (4096, 1, heads, 64), True, "cuda", layout)
+        found = gpu.call(rotary_cases.case, torch.bfloat16, (4096, 1, heads, 64), True, "cuda", layout)
         assert found == {"result": 0.0, "gradient": 0.0}
