@@ -1,4 +1,4 @@
-"""Compile Triton kernels for sm_90a without a GPU, and say what they take of it."""
+"""Compile Triton kernels for sm_90a without a GPU: what they take of it, and the code of a launch."""
 
 import re
 import subprocess
@@ -7,7 +7,30 @@ from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.compiler import ASTSource, make_backend
+from triton.runtime.jit import create_function_from_signature
+
+HOPPER = GPUTarget("cuda", 90, 32)
+
+
+class Launches:
+    """In place of a kernel: keeps the PTX that Triton would launch, with constants and alignments by its own rules."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+        self.ptx: list[str] = []
+
+    def __getitem__(self, grid: Any) -> Any:
+        return self._compile
+
+    def _compile(self, *arguments: Any, **options: Any) -> None:
+        kernel, backend = self.kernel, make_backend(HOPPER)
+        bound, specialized, rest = create_function_from_signature(kernel.signature, kernel.params, backend)(
+            *arguments, **options
+        )
+        chosen, signature, constants, attributes = kernel._pack_args(backend, rest, bound, specialized, rest)
+        source = ASTSource(kernel, signature, constants, attributes)
+        self.ptx.append(triton.compile(source, target=HOPPER, options=chosen.__dict__).asm["ptx"])
 
 
 def resources(kernel: Any, types: dict[str, str], constants: dict[str, Any], options: dict[str, int]) -> dict[str, int]:
@@ -18,7 +41,7 @@ def resources(kernel: Any, types: dict[str, str], constants: dict[str, Any], opt
         (at,): [["tt.divisibility", 16]] for at, name in enumerate(kernel.arg_names) if signature[name].startswith("*")
     }
     source = ASTSource(kernel, signature, places, aligned)
-    ptx = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
+    ptx = triton.compile(source, target=HOPPER, options=options).asm["ptx"]
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(ptx)
         file.flush()

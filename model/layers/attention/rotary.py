@@ -27,15 +27,16 @@ def _rounded(x: tl.tensor, like: tl.tensor) -> tl.tensor:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def rotate_kernel(
-    x: tl.tensor, out: tl.tensor, cos: tl.tensor, sin: tl.tensor, x_row: int, x_batch: int, x_head: int, x_one: int,
-    out_row: int, out_batch: int, out_head: int, out_one: int, batch: int,
+    x: tl.tensor, out: tl.tensor, cos: tl.tensor, sin: tl.tensor, x_row: int, x_batch: int, x_head: int,
+    x_one: tl.constexpr, out_row: int, out_batch: int, out_head: int, out_one: tl.constexpr, batch: int,
     PAIRED: tl.constexpr, BACK: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, HALF: tl.constexpr,
     WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
     """Of one token: x [S, B, H, D] turned, or its gradient turned back; cos and sin [S, D] as x.
 
     A pair is (2 i, 2 i + 1) where PAIRED, else (i, D / 2 + i), and becomes (i, D / 2 + i). ROWS and WIDTH: HEADS and
-    HALF rounded up to powers of two.
+    HALF rounded up to powers of two. Strides of a row's numbers are constants: Triton specializes no ``int`` on 1, and
+    would lay threads along heads.
     """
     row, line = (tl.program_id(0) // batch).to(tl.int64), tl.program_id(0) % batch
     head, half = tl.arange(0, ROWS)[:, None], tl.arange(0, WIDTH)[None, :]
