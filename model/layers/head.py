@@ -112,24 +112,42 @@ class _Once(torch.autograd.Function):  # type: ignore[misc]
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, counted: Tensor) -> Tensor:
         losses = hidden.new_zeros(len(hidden), dtype=torch.float32)
         inputs, weights = torch.empty_like(hidden), torch.zeros_like(weight)
-        kept = hidden * counted[:, None].to(hidden.dtype)
+        labels = labels.masked_fill(counted == 0, IGNORED)
         for at in range(0, len(hidden), CHUNK):
             rows = slice(at, at + CHUNK)
             logits = hidden[rows] @ weight.t()
             _cross_entropy(logits, labels[rows], losses[rows], gradients=True)
             torch.mm(logits, weight, out=inputs[rows])
-            weights.addmm_(logits.t(), kept[rows])
-        ctx.save_for_backward(inputs, weights, counted)
+            weights.addmm_(logits.t(), hidden[rows])
+        ctx.made = inputs, weights
+        ctx.save_for_backward(counted)
         return losses
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        """NaN for all of ``weight`` where ``grad`` is not one number for the tokens that count and zero elsewhere."""
-        inputs, weights, counted = ctx.saved_tensors
-        alike = grad.sum() / counted.sum().clamp(min=1)
-        differs = (grad - alike * counted).abs().max() > 1e-4 * alike.abs()
+        """NaN for all where ``grad`` is not one number for the tokens that count. RuntimeError if it is done again."""
+        if ctx.made is None:
+            raise RuntimeError(
+                "liger_once has given its gradients away: no second backward pass\n  fix: --path loss=liger"
+            )
+        (counted,), made, ctx.made = ctx.saved_tensors, ctx.made, None
+        alike = (grad * counted).sum() / counted.sum().clamp(min=1)
+        differs = ((grad - alike) * counted).abs().max() > 1e-4 * alike.abs()
         scale = alike.masked_fill(differs, float("nan"))
-        return (inputs * grad[:, None]).to(inputs.dtype), (weights * scale).to(weights.dtype), None, None
+        for gradient in made:
+            _multiply(gradient, scale)
+        return (*made, None, None)
+
+
+def _multiply(x: Tensor, scale: Tensor) -> None:
+    """x [rows, n], in place, by scale [] fp32, in fp32 and rounded once: a product in torch would round the scale."""
+    import triton
+    from liger_kernel.ops import fused_linear_cross_entropy as fused
+
+    fused.element_mul_kernel[(len(x),)](
+        x, x.stride(-2), scale, x.shape[-1],
+        BLOCK_SIZE=min(fused.MAX_FUSED_SIZE, triton.next_power_of_2(x.shape[-1])), num_warps=32,
+    )  # fmt: skip
 
 
 def unread_loss(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
@@ -141,8 +159,8 @@ def unread_loss(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
 def once_loss(hidden: Tensor, weight: Tensor, labels: Tensor, counted: Tensor | None = None) -> Tensor:
     """``unread_loss`` in three products instead of four, for losses that are multiplied by ``counted`` and one number.
 
-    counted [T] fp32 of zeros and ones; None: all count. Gradients are made with the losses, and the one of ``weight``
-    is held until the backward pass. It is NaN if the losses were weighted otherwise.
+    counted [T] fp32 of zeros and ones; None: all count. The loss of a token that does not is 0. Gradients are made with
+    the losses, and held until the backward pass. They are NaN if the losses were weighted otherwise.
     """
     if not torch.is_grad_enabled():
         return unread_loss(hidden, weight, labels)

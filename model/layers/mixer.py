@@ -9,7 +9,7 @@ from megatron.core.transformer.module import GraphableMegatronModule
 from torch import Tensor, nn
 
 from model.layers.captured.graphed import Graphed
-from model.layers.common.norm import RMSNorm
+from model.layers.common.norm import ResidualNorm
 
 
 def device(config: Any) -> torch.device | None:
@@ -23,7 +23,7 @@ class MixerLayer(GraphableMegatronModule):
     def __init__(self, config: Any, layer_number: int = 1, **_: Any) -> None:
         super().__init__(config=config)
         self.layer_number = layer_number
-        self.norm = RMSNorm(config, config.hidden_size, config.layernorm_epsilon)
+        self.norm = ResidualNorm(config, config.hidden_size, config.layernorm_epsilon)
         self.mixer = self._mixer(config)
 
     def _mixer(self, config: Any) -> nn.Module:
@@ -33,9 +33,9 @@ class MixerLayer(GraphableMegatronModule):
         self, hidden_states: Tensor, attention_mask: Any = None, packed_seq_params: Any = None, **_: Any
     ) -> Tensor:
         """hidden_states [T, 1, h] -> [T, 1, h]."""
-        inner = self.norm(hidden_states[:, 0])  # [T, h]
-        mixed: Tensor = self.mixer(inner, packed_seq_params.cu_seqlens_q)
-        return hidden_states + mixed[:, None]
+        inner, around = self.norm(hidden_states.squeeze(1))  # [T, h]
+        mixed: Tensor = around + self.mixer(inner, packed_seq_params.cu_seqlens_q)
+        return mixed.unsqueeze(1)
 
 
 class Mamba3Layer(Graphed, MixerLayer):

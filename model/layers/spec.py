@@ -31,7 +31,7 @@ from model.definition.sizes import Size
 from model.layers.attention.attention import PackedAttention
 from model.layers.attention.sparse import SparseAttention
 from model.layers.captured.graphed import AttentionLayer, ExpertsLayer, SparseLayer
-from model.layers.common.norm import LayerNorm, RMSNorm
+from model.layers.common.norm import LayerNorm, ResidualNorm, RMSNorm
 from model.layers.common.paths import Path
 from model.layers.experts import fp8
 from model.layers.experts.grouped import GroupedExperts, LocalExperts
@@ -66,7 +66,7 @@ def _latent() -> dict[str, Any]:
 def _attention(layer: type, module: type, submodules: Any) -> ModuleSpec:
     inner = ModuleSpec(module=module, params=CAUSAL, submodules=submodules)
     parts = TransformerLayerSubmodules(
-        input_layernorm=RMSNorm, self_attention=inner, self_attn_bda=get_bias_dropout_add
+        input_layernorm=ResidualNorm, self_attention=inner, self_attn_bda=get_bias_dropout_add
     )
     return ModuleSpec(module=layer, submodules=parts)
 
@@ -107,13 +107,13 @@ def _moe(size: Size, path: str, on_cpu: bool) -> ModuleSpec:
             experts.keywords["submodules"], experts=functools.partial(GroupedExperts, submodules=linear)
         )
         experts = functools.partial(LocalExperts, submodules=parts)
-    parts = TransformerLayerSubmodules(pre_mlp_layernorm=RMSNorm, mlp=experts, mlp_bda=get_bias_dropout_add)
+    parts = TransformerLayerSubmodules(pre_mlp_layernorm=ResidualNorm, mlp=experts, mlp_bda=get_bias_dropout_add)
     return ModuleSpec(module=ExpertsLayer, submodules=parts)
 
 
 def _mlp(column: type, row: type) -> ModuleSpec:
     dense = ModuleSpec(module=MLP, submodules=MLPSubmodules(linear_fc1=column, linear_fc2=row))
-    parts = TransformerLayerSubmodules(pre_mlp_layernorm=RMSNorm, mlp=dense, mlp_bda=get_bias_dropout_add)
+    parts = TransformerLayerSubmodules(pre_mlp_layernorm=ResidualNorm, mlp=dense, mlp_bda=get_bias_dropout_add)
     return ModuleSpec(module=MLPLayer, submodules=parts)
 
 

@@ -19,7 +19,7 @@ from model.layers.common import paths
 from model.layers.common.paths import Path
 from model.layers.entrance.ngram import NgramHashEmbedding
 from model.layers.entrance.structure import StructureEmbedding
-from model.layers.experts import fp8, wgrad
+from model.layers.experts import fp8, parts, wgrad
 from model.layers.mamba3.mixer import Mamba3Mixer
 from model.layers.spec import hybrid_stack
 from model.patched import dialect, seams
@@ -66,6 +66,7 @@ class Nam56r(HybridModel):
             wgrad.enable(self)
         for mixer in (module for module in self.modules() if isinstance(module, Mamba3Mixer)):
             fp8.enable(chosen["mamba_proj"], mixer.mamba)
+            parts.enable(chosen["mamba_proj"], mixer.mamba)
         seams.ROUTER_STATE(self)
         paths.announce(self._paths())
 
@@ -78,7 +79,7 @@ class Nam56r(HybridModel):
             layers += [*((f"MTP-{depth}", "mla") for depth in range(1, depths + 1)), ("head", "loss")]
         for layer, kind in [
             *layers,
-            *(("all", kind) for kind in ("mamba_proj", "mtp_proj", "bc_norm", "rope", "indexer", "shared", "wgrad")),
+            *(("all", k) for k in ("mamba_proj", "mtp_proj", "norm", "bc_norm", "rope", "indexer", "shared", "wgrad")),
         ]:
             yield layer, paths.KINDS[kind].label, self.config.nam56r_paths[kind]
 

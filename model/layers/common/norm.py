@@ -1,17 +1,78 @@
-"""RMSNorm in the form that Megatron's specs build; torch's fused kernel on CUDA."""
+"""RMSNorm in the form that Megatron's specs build: torch's fused kernels on CUDA, or Transformer Engine's."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+
+
+class _ByTransformerEngine(torch.autograd.Function):  # type: ignore[misc]
+    """x [rows, n] and weight [n], bf16 both -> the norm [rows, n] and x as it is, for a residual.
+
+    The backward pass reads x once for both gradients, and adds the residual's in the same kernel. The kernels are those
+    of transformer_engine/pytorch/ops/basic/rmsnorm.py and ops/fused/backward_add_rmsnorm.py @ v2.13, without its
+    layers' work on the host.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        import transformer_engine_torch as tex  # type: ignore[import-not-found]
+        from transformer_engine.pytorch.constants import TE_DType
+
+        # (input, weight, eps, out, quantizer, out dtype, SMs to spare, whether weight counts from zero)
+        y, _, scales = tex.rmsnorm_fwd(x, weight, eps, None, None, TE_DType[x.dtype], 0, False)
+        ctx.save_for_backward(x, weight, scales)
+        ctx.set_materialize_grads(False)
+        return y, x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor | None, residual: Tensor | None) -> tuple[Tensor | None, Tensor | None, None]:
+        import transformer_engine_torch as tex
+
+        x, weight, scales = ctx.saved_tensors
+        if above is None:
+            return residual, None, None
+        if residual is None:
+            inputs, weights = tex.rmsnorm_bwd(above.contiguous(), x, scales, weight, 0, False)
+        else:
+            above, residual = above.contiguous(), residual.contiguous()
+            inputs, weights = tex.rmsnorm_bwd_add(above, x, residual, scales, weight, 0, False)
+        return inputs, weights, None
+
+
+def by_transformer_engine(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """RMSNorm of x [..., n] by weight [n], bf16 both, in fp32 within, and x, whose gradient is added to the norm's.
+
+    Needs CUDA.
+    """
+    y, through = _ByTransformerEngine.apply(x.reshape(-1, x.shape[-1]).contiguous(), weight, eps)
+    return y.view(x.shape), through.view(x.shape)
 
 
 class RMSNorm(nn.RMSNorm):
-    """torch's RMSNorm over the last dimension, weight in ``config.params_dtype``."""
+    """RMSNorm over the last dimension, weight in ``config.params_dtype``, by the path of ``config.nam56r_paths``."""
 
     def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
+        self.path = config.nam56r_paths["norm"].name
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., n] -> [..., n], in ``x``'s dtype."""
+        if self.path == "te":
+            return by_transformer_engine(x, self.weight, self.eps)[0]
+        return super().forward(x)
+
+
+class ResidualNorm(RMSNorm):
+    """The norm at a layer's entrance, whose input goes around the layer as well."""
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """[..., n] -> the norm and what goes around: a pair that Megatron's TransformerLayer takes."""
+        if self.path == "te":
+            return by_transformer_engine(x, self.weight, self.eps)
+        return super().forward(x), x
 
 
 class LayerNorm(nn.LayerNorm):

@@ -71,10 +71,10 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
         if exact:
             wgrad.accumulate(x, last, into[-exact:])
         ctx.low = ctx.eight = None
-        return inputs, _left(weight) if added else into.to(weight.dtype), None
+        return inputs, left(weight) if added else into.to(weight.dtype), None
 
 
-def _left(weight: Tensor) -> Tensor | None:
+def left(weight: Tensor) -> Tensor | None:
     """What autograd gets for a weight whose gradient is in Megatron's: as Megatron's own linear layers have it."""
     if not hasattr(weight, "grad_added_to_main_grad"):
         return None
@@ -121,7 +121,7 @@ class Row(_Parallel, RowParallelLinear):  # type: ignore[misc]
 
 def enable(path: paths.Path, mamba: Any) -> None:
     """Have Mamba3's projections multiply in FP8 if the path says so; step sizes, decays and angles stay in bf16."""
-    if path.name == "fp8":
+    if path.name.startswith("fp8"):
         for layer in (mamba.in_proj, mamba.out_proj):
             seams.MAMBA3_WGRAD(layer, Linear)
         mamba.in_proj.exact = 3 * mamba.nheads + mamba.num_rope_angles  # dt, A, trapezoid's share, angles

@@ -12,6 +12,7 @@ from types import ModuleType
 import torch
 from torch import Tensor, nn
 
+from model.layers.common.norm import by_transformer_engine
 from model.layers.mamba3.reference import mamba3_mimo_reference
 from model.layers.mamba3.siso import mamba3_siso_reference
 from model.patched import seams
@@ -79,7 +80,19 @@ class LigerNorm(nn.Module):  # type: ignore[misc]
         return y
 
 
-NORMS = {"torch": torch_norm, "liger": LigerNorm}
+class TransformerEngineNorm(nn.Module):  # type: ignore[misc]
+    """Transformer Engine's RMSNorm, in fp32 within, with the weight (the same Parameter) and epsilon of ``norm``."""
+
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.weight, self.eps = norm.weight, norm.eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., n] -> [..., n], bf16."""
+        return by_transformer_engine(x, self.weight, self.eps)[0]
+
+
+NORMS = {"torch": torch_norm, "liger": LigerNorm, "te": TransformerEngineNorm}
 
 
 def kernels_missing(mamba3: ModuleType, device: torch.device) -> str:

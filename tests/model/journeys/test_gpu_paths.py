@@ -63,6 +63,16 @@ def eight(exact):
     return differences(run, lambda x, weight: x @ weight.t(), [random(2048, 512), random(1040, 512, seed=1)])
 
 
+def parted(eight):
+    """A layer whose output comes in parts, put together."""
+    from model.layers.experts import parts
+
+    def run(x, weight):
+        return torch.cat(parts._Parted.apply(x, weight, (512, 256, 16), eight), dim=-1)
+
+    return differences(run, lambda x, weight: x @ weight.t(), [random(2048, 512), random(784, 512, seed=1)])
+
+
 def norms(kind):
     """Mamba-3's norm of B and C, [T, rank, groups, 128]."""
     from torch.nn.functional import rms_norm
@@ -102,6 +112,25 @@ def mamba_rows(path):
         tiny.error(one.detach().float().cpu(), other.detach().float().cpu())
         for one, other in zip(rows, packed, strict=True)
     ]
+
+
+def layer_norm():
+    """Transformer Engine's norm of the model's width, with what goes around it and without."""
+    from torch.nn.functional import rms_norm
+
+    from model.layers.common.norm import by_transformer_engine
+
+    def exact(x, weight):
+        return rms_norm(x, (4096,), weight, 1e-5)
+
+    leaves = [random(2048, 1, 4096), random(4096, seed=1)]
+    alone = differences(lambda x, weight: by_transformer_engine(x, weight, 1e-5)[0], exact, leaves)
+    both = differences(
+        lambda x, weight: torch.cat(by_transformer_engine(x, weight, 1e-5), dim=1),
+        lambda x, weight: torch.cat((exact(x, weight), x), dim=1),
+        leaves,
+    )
+    return alone + both
 
 
 def weight_gradient():
@@ -187,7 +216,18 @@ def test_products_in_fp8(gpu, exact):
     assert min(found) > 2**-8
 
 
-@pytest.mark.parametrize("kind", ["mamba", "liger", "torch"])
+@pytest.mark.parametrize("eight", [False, True])
+def test_products_in_parts(gpu, eight):
+    found = gpu.call(parted, eight)
+    assert max(found) < (0.08 if eight else HALF)
+    assert not eight or min(found) > 2**-8
+
+
+def test_the_norms_before_layers(gpu):
+    assert max(gpu.call(layer_norm)) < HALF
+
+
+@pytest.mark.parametrize("kind", ["mamba", "liger", "torch", "te"])
 def test_the_norms_of_b_and_c(gpu, kind):
     assert max(gpu.call(norms, kind)) < HALF
 

@@ -77,3 +77,4 @@ def test_ligers_losses_are_fp64s_and_the_same():
     assert errors["liger_unread"] == errors["liger"]
     assert max(errors["once"]) < FP32  # gradients made with the losses, of several sizes, chunks and masks
     assert errors["unlike"] == [False, True, True]
+    assert errors["again"]

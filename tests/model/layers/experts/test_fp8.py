@@ -3,45 +3,12 @@
 Its own products are tested on a GPU, in tests/model/journeys/test_gpu_paths.py.
 """
 
-import functools
-from unittest import mock
-
 import pytest
 import tiny
+from eight_cases import error, torchs
 
 pytestmark = pytest.mark.upstream
 BF16, FP8 = 2**-8, 0.08  # E4M3 has three bits after the first, E5M2 two; errors of a sum's terms average out
-
-
-def torchs(function):
-    """Within ``function`` torch's FP8 casts and fp32 products stand in place of Transformer Engine's."""
-
-    @functools.wraps(function)
-    def run(*args):
-        import torch
-
-        from model.layers.experts import fp8, wgrad
-
-        kinds = {"E4M3": torch.float8_e4m3fn, "E5M2": torch.float8_e5m2}
-
-        def cast(x, kind):
-            scale = torch.finfo(kinds[kind]).max / x.abs().amax().float().clamp(min=1e-30)
-            return (x.float() * scale).to(kinds[kind]).float() / scale
-
-        def multiplied(a, b, layout, out=None):
-            y = b @ a.t() if layout == "TN" else b @ a if layout == "NN" else b.t() @ a
-            return y.bfloat16() if out is None else out.add_(y)
-
-        def accumulated(x, dy, into):
-            into.add_(dy.float().t() @ x.float())
-
-        with (
-            mock.patch.multiple(fp8, quantized=cast, product=multiplied),
-            mock.patch.object(wgrad, "accumulate", accumulated),
-        ):
-            return function(*args)
-
-    return run
 
 
 def layer(columns, exact):
@@ -54,10 +21,6 @@ def layer(columns, exact):
     made.__class__ = fp8.Linear
     made.exact = exact
     return made
-
-
-def error(got, want):
-    return ((got.double() - want).norm() / want.norm().clamp(min=1e-30)).item()
 
 
 @torchs
