@@ -67,6 +67,10 @@ class Nam56r(HybridModel):
         for mixer in (module for module in self.modules() if isinstance(module, Mamba3Mixer)):
             fp8.enable(chosen["mamba_proj"], mixer.mamba)
             parts.enable(chosen["mamba_proj"], mixer.mamba)
+        if chosen["rope"].name == "triton_tables":
+            from model.layers.attention import tables  # imports Triton
+
+            tables.share(self)
         seams.ROUTER_STATE(self)
         paths.announce(self._paths())
 
