@@ -157,6 +157,11 @@ def _recast(module: Any, kind: type) -> None:
     module.__class__ = kind
 
 
+def _gate(router: Any, logits: Callable[[Any], Any]) -> None:
+    """``router`` makes its logits by ``logits``."""
+    router.gating = logits
+
+
 @contextlib.contextmanager
 def _indexer_loss(wrap: Callable[[Any], Any]) -> Iterator[None]:
     """DSA's indexer loss is ``wrap`` of upstream's within."""
@@ -320,6 +325,14 @@ ROTARY_TABLES = Seam(
         "eeb2a5012e07f1d5e538ca394b9726a921823482e54bda241096ffcd0a44e0b9",
     ),
 )
+ROUTER_GATE = Seam(
+    "router_gate",
+    upstream="megatron.core.transformer.moe.router:Router.gating",
+    sha256="642d0c2eb9ba6638b306d44a28621be1098d2ab63d14b0ee463194f529be5079",
+    reason="Megatron's backward pass makes fp32 copies of the router's inputs and multiplies in TF32",
+    apply=_gate,
+    paths={"router": ("parts",)},
+)
 WEIGHTED_EXPERTS = Seam(
     "weighted_experts",
     upstream="megatron.core.transformer.moe.experts:TEGroupedMLP.forward",
@@ -401,7 +414,7 @@ LATE_CLIP = Seam(
     paths={"reads": ("late",)},
 )
 SEAMS = (
-    NO_PEFT, BARE_MAMBA, FINAL_NORM, HEAD, LINEAR_LOSS, INDEXER_ROWS, ROTARY, ROTARY_TABLES, WEIGHTED_EXPERTS,
-    APEX_WGRAD, MAMBA3_WGRAD, MAMBA3_TORCH, MAMBA3_NORM, MAMBA3_ROWS, MAMBA3_BLOCKS, ROUTER_STATE, CHECKPOINT_QUEUE,
-    LATE_CLIP,
+    NO_PEFT, BARE_MAMBA, FINAL_NORM, HEAD, LINEAR_LOSS, INDEXER_ROWS, ROTARY, ROTARY_TABLES, ROUTER_GATE,
+    WEIGHTED_EXPERTS, APEX_WGRAD, MAMBA3_WGRAD, MAMBA3_TORCH, MAMBA3_NORM, MAMBA3_ROWS, MAMBA3_BLOCKS, ROUTER_STATE,
+    CHECKPOINT_QUEUE, LATE_CLIP,
 )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 
 from megatron.core.models.hybrid.hybrid_model import HybridModel
 from megatron.core.packed_seq_params import PackedSeqParams
+from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.multi_token_prediction import roll_tensor
 from torch import Tensor
 
@@ -19,7 +20,7 @@ from model.layers.common import paths
 from model.layers.common.paths import Path
 from model.layers.entrance.ngram import NgramHashEmbedding
 from model.layers.entrance.structure import StructureEmbedding
-from model.layers.experts import fp8, parts, wgrad
+from model.layers.experts import fp8, gate, parts, wgrad
 from model.layers.mamba3.mixer import Mamba3Mixer
 from model.layers.spec import hybrid_stack
 from model.patched import dialect, seams
@@ -67,6 +68,8 @@ class Nam56r(HybridModel):
         for mixer in (module for module in self.modules() if isinstance(module, Mamba3Mixer)):
             fp8.enable(chosen["mamba_proj"], mixer.mamba)
             parts.enable(chosen["mamba_proj"], mixer.mamba)
+        for router in (module for module in self.modules() if isinstance(module, TopKRouter)):
+            gate.enable(chosen["router"], router)
         if chosen["rope"].name == "triton_tables":
             from model.layers.attention import tables  # imports Triton
 
@@ -83,7 +86,10 @@ class Nam56r(HybridModel):
             layers += [*((f"MTP-{depth}", "mla") for depth in range(1, depths + 1)), ("head", "loss")]
         for layer, kind in [
             *layers,
-            *(("all", k) for k in ("mamba_proj", "mtp_proj", "norm", "bc_norm", "rope", "indexer", "shared", "wgrad")),
+            *(
+                ("all", k)
+                for k in ("mamba_proj", "mtp_proj", "norm", "bc_norm", "rope", "indexer", "router", "shared", "wgrad")
+            ),
         ]:
             yield layer, paths.KINDS[kind].label, self.config.nam56r_paths[kind]
 

@@ -167,6 +167,7 @@ KINDS = {
         },
     ),
     "shared": Kind("shared experts", {"beside": (_gpu, _experts_elsewhere), "after": ()}),
+    "router": Kind("routers' logits", {"megatron": (), "parts": (_gpu, _bf16)}),
     "loss": Kind(
         "cross entropy", {"liger_unread": (_gpu,), "liger": (_gpu,), "liger_once": (_gpu,), "torch": (), "linear": ()}
     ),

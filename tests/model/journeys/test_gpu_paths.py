@@ -235,3 +235,17 @@ def test_the_norms_of_b_and_c(gpu, kind):
 @pytest.mark.parametrize("path", ["tilelang_rows", "blocks_rows"])
 def test_mamba_on_rows_is_mamba_on_the_packed_stream(gpu, path):
     assert max(gpu.call(mamba_rows, path)) < 6e-2  # sums over a document of terms of both signs, as in test_mamba3_gpu
+
+
+def routed():
+    import gate_cases
+
+    return gate_cases.errors("cuda", tokens=4096, hidden=4096, experts=64)
+
+
+def test_the_routers_product_by_parts(gpu):
+    """Gradients are rounded to bf16 once; Megatron's products are in TF32."""
+    found = gpu.call(routed)
+    logits, *gradients = found["ours"]
+    assert logits < 1e-5 and max(gradients) < HALF
+    assert all(ours < theirs + 1e-5 for ours, theirs in zip(found["ours"], found["theirs"], strict=True))

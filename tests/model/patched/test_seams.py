@@ -123,6 +123,9 @@ def applied():
         each(lambda upstream: functools.partial(upstream))
         found[each.name] = getattr(rope_utils, name).func is before
         setattr(rope_utils, name, before)
+    router = torch.nn.Module()
+    seams.ROUTER_GATE(router, print)
+    found["router_gate"] = router.gating is print
     linear = torch.nn.Linear(2, 2)
     seams.MAMBA3_WGRAD(linear, wgrad.Linear)
     found["mamba3_wgrad"] = type(linear) is wgrad.Linear

@@ -15,12 +15,12 @@ ON_GPU = {"on_cpu": False, "bf16": True}
 FASTEST = {
     "mamba3": "tilelang", "mamba_proj": "bf16", "mtp_proj": "bf16", "norm": "torch", "bc_norm": "mamba",
     "m2rnn": "triton", "mla": "flash", "rope": "megatron", "dsa": "tilelang", "indexer": "stream", "moe": "grouped_mm",
-    "shared": "after", "loss": "liger_unread", "wgrad": "fused",
+    "router": "megatron", "shared": "after", "loss": "liger_unread", "wgrad": "fused",
 }  # fmt: skip
 ON_CPU = {
     "mamba3": "torch", "mamba_proj": "bf16", "mtp_proj": "bf16", "norm": "torch", "bc_norm": "torch", "m2rnn": "torch",
-    "mla": "torch", "rope": "megatron", "dsa": "megatron", "indexer": "stream", "moe": "sequential", "shared": "after",
-    "loss": "torch", "wgrad": "added",
+    "mla": "torch", "rope": "megatron", "dsa": "megatron", "indexer": "stream", "moe": "sequential",
+    "router": "megatron", "shared": "after", "loss": "torch", "wgrad": "added",
 }  # fmt: skip
 
 
