@@ -73,6 +73,12 @@ compare("in fp32", 3, lengths, frequencies[:20], dtype=torch.float32)
 compare("more frequencies", 3, lengths, frequencies[:40])
 compare("a packed batch's frequencies", 3, lengths, frequencies[:17])
 compare("another batch", 3, lengths.clone(), frequencies[:20])
+with torch.inference_mode():
+    other = lengths.clone()
+    packed(torch.zeros(17, 1, 16), lengths, frequencies[:30], mla_rotary_interleaved=True, mscale=1.0, cp_group=group)
+    packed(torch.zeros(17, 1, 16), other, frequencies[:20], mla_rotary_interleaved=True, mscale=1.0, cp_group=group)
+compare("asked in inference mode before", 3, lengths, frequencies[:30], dtype=torch.float32)
+compare("lengths of inference mode", 3, other, frequencies[:20])
 lengths[1] = 4
 compare("lengths changed", 3, lengths, frequencies[:20])
 compare("and again", 3, lengths, frequencies[:20])

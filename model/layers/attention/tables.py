@@ -29,7 +29,7 @@ class Packed:
 
     def __call__(self, t: Tensor, cu_seqlens: Tensor, freqs: Tensor, *rest: Any, **more: Any) -> Tensor:
         """t [T, H, D], cu_seqlens [D + 1], freqs [P, 1, 1, D] -> [T, H, D]."""
-        if _capturing(t) or cu_seqlens.is_inference() or freqs.is_inference():
+        if _capturing(t) or any(map(_untracked, (cu_seqlens, freqs))):
             return self.upstream(t, cu_seqlens, freqs, *rest, **more)
         place = freqs.data_ptr(), tuple(freqs.shape), freqs.stride(), freqs._version, cu_seqlens._version
         asked = place, t.shape[0], t.shape[-1], t.dtype, rest, tuple(sorted(more.items()))
@@ -46,6 +46,11 @@ class Packed:
 
 def _capturing(t: Tensor) -> bool:
     return t.device.type == "cuda" and bool(torch.cuda.is_current_stream_capturing())
+
+
+def _untracked(x: Tensor) -> bool:
+    """Whether changes of x leave no trace, or what is made of it now cannot be kept for a backward pass."""
+    return bool(x.is_inference()) or torch.is_inference_mode_enabled()
 
 
 def share(model: nn.Module) -> None:
