@@ -25,7 +25,7 @@ from model.patched import seams
 OPTIONS = {
     "mimo_states": {"num_warps": 8, "maxnreg": 128},
     "mimo_carry": {"num_warps": 1},
-    "mimo_backward": {"num_warps": 4},
+    "mimo_backward": {"num_warps": 4, "maxnreg": 168},
     "mimo_gates": {"num_warps": 1, "HEADS": 2, "STAGES": 3},
     "mimo_fold": {"num_warps": 1, "STAGES": 3},
     "mimo_sums": {"num_warps": 4},
@@ -93,9 +93,9 @@ def mimo_backward(
         states, slopes, a, S=length, H=heads, SIZE=size, T=chunk, BLOCK=block, AHEAD=ahead, **OPTIONS["mimo_carry"]
     )
     d_wide, (y, dv) = [torch.empty_like(t) for t in wide], (torch.empty_like(t) for t in narrow)
-    d_a, d_own, d_later = (torch.empty_like(a) for _ in range(3))
-    kernels.mimo_backward[heads, blocks, rows](
-        *wide, *narrow, a, own.detach(), later.detach(), states, slopes, y, dv, *d_wide, d_a, d_own, d_later,
+    d_own, d_later, sides = torch.empty_like(a), torch.empty_like(a), a.new_empty(2, *a.shape)
+    kernels.mimo_backward[2 * heads, blocks, rows](
+        *wide, *narrow, a, own.detach(), later.detach(), states, slopes, y, dv, *d_wide, sides, d_own, d_later,
         **OPTIONS["mimo_backward"], **sizes,
     )  # fmt: skip
     d_x, d_z = torch.empty_like(x), torch.empty_like(z)
@@ -117,7 +117,7 @@ def mimo_backward(
     (d_q, d_q_bias), (d_k, d_k_bias) = folded
     d_up, d_gate, d_down, d_skip = (each.sum(0) for each in sums)
     d_dt, d_trap = torch.autograd.grad((own, later), leaves, (d_own, d_later))
-    d_log = _summed(d_a, chunk, reverse=True)
+    d_log = _summed(sides.sum(0), chunk, reverse=True)
     return (
         d_q, d_k, d_x, d_log, d_dt, d_trap.to(trap.dtype), d_q_bias, d_k_bias, d_up, d_gate, d_down, d_angles.sum(0),
         d_skip, d_z,
