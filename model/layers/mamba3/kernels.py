@@ -217,34 +217,6 @@ def _rows(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _held(one: tl.tensor, two: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
-    """Both bf16 tensors, no sooner than both are loaded: Triton would change the layout of one, which waits for it,
-    before it loads the other."""
-    if COMPILED:
-        return tl.inline_asm_elementwise(  # type: ignore[no-any-return]
-            "mov.b32 $0, $2; mov.b32 $1, $3;", "=r,=r,r,r", [one, two], dtype=(one.dtype, two.dtype), is_pure=False,
-            pack=2,
-        )  # fmt: skip
-    else:
-        return one, two
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _held_five(
-    a: tl.tensor, b: tl.tensor, c: tl.tensor, d: tl.tensor, e: tl.tensor
-) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
-    """The same of five fp32 tensors."""
-    if COMPILED:
-        return tl.inline_asm_elementwise(  # type: ignore[no-any-return]
-            "mov.b32 $0, $5; mov.b32 $1, $6; mov.b32 $2, $7; mov.b32 $3, $8; mov.b32 $4, $9;",
-            "=r,=r,=r,=r,=r,r,r,r,r,r", [a, b, c, d, e],
-            dtype=(a.dtype, b.dtype, c.dtype, d.dtype, e.dtype), is_pure=False, pack=1,
-        )  # fmt: skip
-    else:
-        return a, b, c, d, e
-
-
-@triton.jit  # type: ignore[untyped-decorator]
 def mimo_backward(
     turned_q: tl.tensor, turned_k: tl.tensor, v: tl.tensor, dy: tl.tensor, a: tl.tensor, own: tl.tensor,
     later: tl.tensor, states: tl.tensor, slopes: tl.tensor, y: tl.tensor, dv: tl.tensor,
@@ -253,84 +225,75 @@ def mimo_backward(
 ) -> None:  # fmt: skip
     """One block of one head, from the states before and the gradients of the states after each pair of blocks.
 
-    y and dv [B, S, R, H, P] without what skips; d_turned_q, d_turned_k [B, S, R, H, N]; d_a, d_own, d_later [B, H, S]
-    fp32.
+    Even programs of axis 0 are the queries' side: y [B, S, R, H, P], without what skips, and d_turned_q; odd ones the
+    keys': dv and d_turned_k [B, S, R, H, N]. Each is the other's mirror image in time: q, k, v, dy, the state before
+    and what is in the past are k, q, dy, v, the gradient of the state after and what is to come. d_own, d_later
+    [B, H, S] fp32, and of d_a both sides' parts [2, B, H, S].
     """
     M: tl.constexpr = T * R
     dtype = turned_q.dtype.element_ty
-    head, block, line = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    odd = block % 2 == 1
+    head, block, line = tl.program_id(0) // 2, tl.program_id(1), tl.program_id(2)
+    keys, odd = tl.program_id(0) % 2 == 1, block % 2 == 1
     token, heads = (line * S + block * T).to(tl.int64), (line * H + head).to(tl.int64) * S + block * T
     row, step = tl.arange(0, M) // R, tl.arange(0, T)
     at = ((line * (S // (2 * T)) + block // 2) * H + head).to(tl.int64) * N * P
     at += tl.arange(0, N)[:, None] * P + tl.arange(0, P)[None, :]
-    # All loads are issued before anything waits for one of them; in another order they are issued part by part.
-    # The other block of the pair lies between this one and the state, or the gradient of the state, that is there.
-    beside, beside_heads = tl.where(odd, token - T, token + T), tl.where(odd, heads - T, heads + T)
-    if odd:
-        wide_from, narrow_from = turned_k, v
+    if keys:
+        one_from, two_from, first_from, second_from = turned_k, turned_q, v, dy
+        carried_from, other_from, narrow, wide = slopes, states, dv, d_turned_k
     else:
-        wide_from, narrow_from = turned_q, dy
-    wide = _rows(wide_from, beside * R, head, H, M, N)
-    narrow = _rows(narrow_from, beside * R, head, H, M, P)
-    state, slope = tl.load(states + at), tl.load(slopes + at)
-    q, k = _rows(turned_q, token * R, head, H, M, N), _rows(turned_k, token * R, head, H, M, N)
-    v_m, dy_m = _rows(v, token * R, head, H, M, P), _rows(dy, token * R, head, H, M, P)
+        one_from, two_from, first_from, second_from = turned_q, turned_k, dy, v
+        carried_from, other_from, narrow, wide = states, slopes, y, d_turned_q
+    carried = tl.load(carried_from + at)
+    one, two = _rows(one_from, token * R, head, H, M, N), _rows(two_from, token * R, head, H, M, N)
+    first, second = _rows(first_from, token * R, head, H, M, P), _rows(second_from, token * R, head, H, M, P)
     a_m, own_m, later_m = tl.load(a + heads + row), tl.load(own + heads + row), tl.load(later + heads + row)
-    other, beside_later = tl.load(a + beside_heads + row), tl.load(later + beside_heads + row)
-    a_last, other_last = tl.load(a + heads + T - 1), tl.load(a + beside_heads + T - 1)
-    state, slope = _held(state, slope)
-    a_m, own_m, later_m, other, beside_later = _held_five(a_m, own_m, later_m, other, beside_later)
+    a_last = tl.load(a + heads + T - 1)
+    crossed = 0.0
+    if odd != keys:  # the other block of the pair lies between this one and what is carried
+        beside, beside_heads = tl.where(keys, token + T, token - T), tl.where(keys, heads + T, heads - T)
+        share = _rows(second_from, beside * R, head, H, M, P)
+        there, there_later = tl.load(a + beside_heads + row), tl.load(later + beside_heads + row)
+        there_last = tl.load(a + beside_heads + T - 1)
+        weight = _exp(tl.where(keys, there, there_last - there)) * tl.where(keys, 1.0, there_later)
+        carried = tl.dot(
+            tl.trans(_rows(two_from, beside * R, head, H, M, N)), (share * weight[:, None]).to(dtype),
+            carried.to(tl.float32) * _exp(there_last), input_precision="ieee",
+        ).to(dtype)  # fmt: skip
+        met = carried.to(tl.float32) * tl.load(other_from + at)
+        crossed = tl.sum(tl.sum(met, axis=1), axis=0) * _exp(a_last)
 
-    weight = _exp(tl.where(odd, other_last - other, other)) * tl.where(odd, beside_later, 1.0)
-    carried = tl.where(odd, state, slope)
-    carried = tl.dot(
-        tl.trans(wide), (narrow * weight[:, None]).to(dtype), carried.to(tl.float32) * _exp(other_last),
-        input_precision="ieee",
-    ).to(dtype)  # fmt: skip
-    if odd:
-        state = carried
-    else:
-        slope = carried
-    carried = tl.sum(tl.sum(state.to(tl.float32) * slope, axis=1), axis=0)
-
-    scores = tl.dot(q, tl.trans(k), input_precision="ieee")
-    pairs = tl.dot(dy_m, tl.trans(v_m), input_precision="ieee")
-    past, same = row[:, None] > row[None, :], row[:, None] == row[None, :]
-    both = scores * pairs
-    tl.store(d_own + heads + step, tl.sum(tl.reshape(tl.sum(tl.where(same, both, 0.0), axis=1), [T, R]), axis=1))
-    decay = tl.where(past, _exp(tl.where(past, a_m[:, None] - a_m[None, :], 0.0)), 0.0)
-    both *= decay
-    d_a_m = tl.sum(both * later_m[None, :], axis=1)
-    d_later_m = tl.sum(both, axis=0)
-    weight = decay * later_m[None, :] + tl.where(same, own_m[:, None], 0.0)
+    scores = tl.dot(one, tl.trans(two), input_precision="ieee")
+    pairs = tl.dot(first, tl.trans(second), input_precision="ieee")
+    both, same = scores * pairs, row[:, None] == row[None, :]
+    if not keys:
+        tl.store(d_own + heads + step, tl.sum(tl.reshape(tl.sum(tl.where(same, both, 0.0), axis=1), [T, R]), axis=1))
+    turn = tl.where(keys, -1, 1)
+    order, signed = row * turn, a_m * turn
+    past = order[:, None] > order[None, :]
+    mine, theirs = tl.where(keys, later_m, 1.0), tl.where(keys, 1.0, later_m)
+    decay = tl.where(past, _exp(tl.where(past, signed[:, None] - signed[None, :], 0.0)), 0.0) * theirs[None, :]
+    sums = tl.sum(both * decay, axis=1)
+    weight = decay * mine[:, None] + tl.where(same, own_m[:, None], 0.0)
     scores, pairs = (scores * weight).to(dtype), (pairs * weight).to(dtype)
 
-    narrow = (token * R * H + head) * P + tl.arange(0, M)[:, None] * (H * P) + tl.arange(0, P)[None, :]
-    e_m = _exp(a_m)
-    value = tl.dot(q, state, input_precision="ieee") * e_m[:, None]
-    d_a_m += tl.sum(value * dy_m, axis=1)
-    value = tl.dot(scores, v_m, value, input_precision="ieee")
-    tl.store(y + narrow, value.to(dtype))
+    scale = _exp(tl.where(keys, a_last - a_m, a_m))
+    value = tl.dot(one, carried, input_precision="ieee") * scale[:, None]
+    inner = tl.sum(value * first, axis=1)
+    sums += inner
+    value = tl.dot(scores, second, value * mine[:, None], input_precision="ieee")
+    _put(narrow + (token * R * H + head) * P, value, H * P, M, P)
 
-    left = _exp(a_last - a_m)
-    value = tl.dot(k, slope, input_precision="ieee") * left[:, None]
-    out_m = tl.sum(value * v_m, axis=1)
-    d_later_m += out_m
-    d_a_m -= d_later_m * later_m
-    value = tl.dot(tl.trans(scores), dy_m, value * later_m[:, None], input_precision="ieee")
-    tl.store(dv + narrow, value.to(dtype))
+    last = crossed + tl.sum(tl.where(keys, inner * later_m, 0.0), axis=0)
+    d_a_c = tl.sum(tl.reshape(tl.where(keys, -sums * later_m, sums), [T, R]), axis=1)
+    side = tl.where(keys, tl.num_programs(2) * H * S, 0).to(tl.int64)
+    tl.store(d_a + side + heads + step, d_a_c + tl.where(step == T - 1, last, 0.0))
+    if keys:
+        tl.store(d_later + heads + step, tl.sum(tl.reshape(sums, [T, R]), axis=1))
 
-    d_last = carried * _exp(a_last) + tl.sum(out_m * later_m, axis=0)
-    d_a_c = tl.sum(tl.reshape(d_a_m, [T, R]), axis=1) + tl.where(step == T - 1, d_last, 0.0)
-    tl.store(d_a + heads + step, d_a_c)
-    tl.store(d_later + heads + step, tl.sum(tl.reshape(d_later_m, [T, R]), axis=1))
-
-    wide = (token * R * H + head) * N + tl.arange(0, M)[:, None] * (H * N) + tl.arange(0, N)[None, :]
-    grad = tl.dot((dy_m * e_m[:, None]).to(dtype), tl.trans(state), input_precision="ieee")
-    tl.store(d_turned_q + wide, tl.dot(pairs, k, grad, input_precision="ieee").to(dtype))
-    grad = tl.dot((v_m * (left * later_m)[:, None]).to(dtype), tl.trans(slope), input_precision="ieee")
-    tl.store(d_turned_k + wide, tl.dot(tl.trans(pairs), q, grad, input_precision="ieee").to(dtype))
+    grad = tl.dot((first * (scale * mine)[:, None]).to(dtype), tl.trans(carried), input_precision="ieee")
+    grad = tl.dot(pairs, two, grad, input_precision="ieee")
+    _put(wide + (token * R * H + head) * N, grad, H * N, M, N)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -393,22 +356,26 @@ def mimo_fold(
     x: tl.tensor, bias: tl.tensor, angles: tl.tensor, d_turned: tl.tensor, d_x: tl.tensor,
     d_bias: tl.tensor, d_angle: tl.tensor,
     H: tl.constexpr, G: tl.constexpr, R: tl.constexpr, N: tl.constexpr, A: tl.constexpr, TOKENS: tl.constexpr,
-    COLUMNS: tl.constexpr, HEADS: tl.constexpr, STAGES: tl.constexpr,
+    COLUMNS: tl.constexpr, HEADS: tl.constexpr, RANKS: tl.constexpr, STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
-    """Of d_turned [B, S, R, H, N]: d_x [B, S, R, G, N], d_angle [B, S, H, A], parts of d_bias [B S / TOKENS, H, R, N].
+    """Of d_turned [B, S, R, H, N]: d_x [B, S, R, G, N], and parts of d_angle [R / RANKS, B, S, H, A] and of d_bias
+    [B S / TOKENS, H, R, N].
 
-    A program takes COLUMNS of each half of one group's heads (HEADS: their number, rounded up to a power of two), and
-    TOKENS tokens. One warp a program, since several would wait for each other's sums. The gradient of an angle is the
-    cross product of what turns and its gradient, which rotation does not change.
+    A program takes COLUMNS of each half of one group's heads (HEADS: their number, rounded up to a power of two), of
+    RANKS ranks, and TOKENS tokens: with all ranks it would hold so much that fewer fit an SM. One warp a program, since
+    several would wait for each other's sums. The gradient of an angle is the cross product of what turns and its
+    gradient, which rotation does not change.
     """
     group = tl.program_id(0) // (N // 2 // COLUMNS)
     half = tl.program_id(0) % (N // 2 // COLUMNS) * COLUMNS + tl.arange(0, COLUMNS)[None, None, :]
-    heads, rank = group * (H // G) + tl.arange(0, HEADS)[None, :, None], tl.arange(0, R)[:, None, None]
+    heads = group * (H // G) + tl.arange(0, HEADS)[None, :, None]
+    rank = tl.program_id(2) * RANKS + tl.arange(0, RANKS)[:, None, None]
     there = (tl.arange(0, HEADS) < H // G)[None, :, None] & (half < N)
     turns = there & (half < A)
     biases = (heads * R + rank) * N + half
     low_bias, high_bias = _halves(bias, biases, there, N)
     low_sum, high_sum = tl.zeros_like(low_bias), tl.zeros_like(low_bias)
+    d_angle += tl.program_id(2).to(tl.int64) * tl.num_programs(1) * TOKENS * H * A
     for step in tl.range(TOKENS, num_stages=STAGES):
         token = tl.program_id(1).to(tl.int64) * TOKENS + step
         first, second = _halves(d_turned, token * R * H * N + (rank * H + heads) * N + half, there, N)

@@ -10,6 +10,7 @@ H N numbers, 6.4 GB; v, y and their gradients, 4 B S R H P, 3.2 GB; states and t
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -25,9 +26,9 @@ from model.patched import seams
 OPTIONS = {
     "mimo_states": {"num_warps": 8, "maxnreg": 128},
     "mimo_carry": {"num_warps": 1},
-    "mimo_backward": {"num_warps": 4},
+    "mimo_backward": {"num_warps": 4, "maxnreg": 168},
     "mimo_gates": {"num_warps": 1, "HEADS": 2, "STAGES": 3},
-    "mimo_fold": {"num_warps": 1, "STAGES": 3},
+    "mimo_fold": {"num_warps": 1, "RANKS": 2, "STAGES": 3},
     "mimo_sums": {"num_warps": 4},
 }
 CARRIED, COLUMNS = 256, 16  # numbers of a state, and of a half of q or k, that a program takes at most
@@ -93,9 +94,9 @@ def mimo_backward(
         states, slopes, a, S=length, H=heads, SIZE=size, T=chunk, BLOCK=block, AHEAD=ahead, **OPTIONS["mimo_carry"]
     )
     d_wide, (y, dv) = [torch.empty_like(t) for t in wide], (torch.empty_like(t) for t in narrow)
-    d_a, d_own, d_later = (torch.empty_like(a) for _ in range(3))
-    kernels.mimo_backward[heads, blocks, rows](
-        *wide, *narrow, a, own.detach(), later.detach(), states, slopes, y, dv, *d_wide, d_a, d_own, d_later,
+    d_own, d_later, sides = torch.empty_like(a), torch.empty_like(a), a.new_empty(2, *a.shape)
+    kernels.mimo_backward[2 * heads, blocks, rows](
+        *wide, *narrow, a, own.detach(), later.detach(), states, slopes, y, dv, *d_wide, sides, d_own, d_later,
         **OPTIONS["mimo_backward"], **sizes,
     )  # fmt: skip
     d_x, d_z = torch.empty_like(x), torch.empty_like(z)
@@ -105,22 +106,23 @@ def mimo_backward(
         x, z, above, *tables, skip, y, dv, d_x, d_z, *sums, H=heads, R=rank, P=channels, TOKENS=2 * chunk, **gates
     )  # fmt: skip
     columns = min(COLUMNS, width // divisor)
-    d_angles = angles.new_empty(2, *angles.shape)
+    folding = {**OPTIONS["mimo_fold"], "RANKS": math.gcd(rank, OPTIONS["mimo_fold"]["RANKS"])}
+    d_angles = angles.new_empty(2, rank // folding["RANKS"], *angles.shape)
     folded = []
     for one, (given, bias, grad) in enumerate(((q, q_bias, d_wide[0]), (k, k_bias, d_wide[1]))):
         d_given, d_bias = torch.empty_like(given), a.new_empty(parts, *bias.shape)
-        kernels.mimo_fold[groups * (width // 2 // columns), parts](
+        kernels.mimo_fold[groups * (width // 2 // columns), parts, len(d_angles[one])](
             given, bias, angles, grad, d_given, d_bias, d_angles[one], TOKENS=2 * chunk, COLUMNS=columns,
-            HEADS=triton.next_power_of_2(heads // groups), **OPTIONS["mimo_fold"], **turning,
+            HEADS=triton.next_power_of_2(heads // groups), **folding, **turning,
         )  # fmt: skip
         folded.append((d_given, d_bias.sum(0)))
     (d_q, d_q_bias), (d_k, d_k_bias) = folded
     d_up, d_gate, d_down, d_skip = (each.sum(0) for each in sums)
     d_dt, d_trap = torch.autograd.grad((own, later), leaves, (d_own, d_later))
-    d_log = _summed(d_a, chunk, reverse=True)
+    d_log = _summed(sides.sum(0), chunk, reverse=True)
     return (
-        d_q, d_k, d_x, d_log, d_dt, d_trap.to(trap.dtype), d_q_bias, d_k_bias, d_up, d_gate, d_down, d_angles.sum(0),
-        d_skip, d_z,
+        d_q, d_k, d_x, d_log, d_dt, d_trap.to(trap.dtype), d_q_bias, d_k_bias, d_up, d_gate, d_down,
+        d_angles.sum((0, 1)), d_skip, d_z,
     )  # fmt: skip
 
 
