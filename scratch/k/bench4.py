@@ -59,3 +59,14 @@ for heads in (1,2,4):
     for stages in (2,3,4): say("gates",heads,stages,timed(lambda: kept["mimo_gates"][H//heads,grid[1]](*a_,**{**o_,"HEADS":heads,"STAGES":stages})))
 grid,a_,o_=all_calls["mimo_states"][0]
 for more in ({"num_warps":8,"maxnreg":128},{"num_warps":8,"maxnreg":104},{"num_warps":8,"maxnreg":80},{"num_warps":4,"maxnreg":168}): say("states",more,timed(lambda: kept["mimo_states"][grid](*a_,**{**o_,**more})))
+docs=types.ModuleType("model.layers.common"); docs.documents=types.SimpleNamespace(check=lambda *a: None); sys.modules["model.layers.common"]=docs
+def m2rnn(kernels, module, name):
+    pack=types.ModuleType("model.layers.m2rnn"); sys.modules["model.layers.m2rnn"]=pack
+    pack.kernels=load("model.layers.m2rnn.kernels",kernels); return load(name,module)
+gen=torch.Generator(device=dev).manual_seed(0); rm=lambda *s: torch.randn(*s,generator=gen,device=dev)
+d=dict(q=rm(12288,64).bfloat16(),k=(rm(12288,64)/8).bfloat16(),v=rm(12288,51,16).bfloat16(),log_f=-rm(12288,51).abs()*.1,W=(torch.eye(16,device=dev)+.05*rm(51,16,16)).bfloat16())
+d={n:t.requires_grad_() for n,t in d.items()}; cu=torch.tensor([0,4096,8192,12288],dtype=torch.int32,device=dev); up=torch.randn(12288,51,16,device=dev).bfloat16(); got={}
+for name,args in (("old m2rnn",("scratch/k/old_m2rnn_kernels.py","scratch/k/old_m2rnn.py")),("new m2rnn",("model/layers/m2rnn/kernels.py","model/layers/m2rnn/triton.py"))):
+    m=m2rnn(*args,name.replace(" ","_")); out=m.m2rnn_triton(**d,cu_seqlens=cu); f=lambda: torch.autograd.grad(out,list(d.values()),up,retain_graph=True)
+    got[name]=f(); say(name,timed(f,5))
+say("m2rnn differences",["%.1e"%((p.float()-q.float()).norm()/q.float().norm()).item() for p,q in zip(*got.values())])

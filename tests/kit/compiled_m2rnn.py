@@ -10,11 +10,11 @@ from compiled import resources
 
 from model.layers.m2rnn import kernels, triton
 
-SIZES = {"N": 44, "K": 64, "V": 16, "S": 4, "R": 16, "C": 16}
+SIZES = {"N": 44, "K": 64, "V": 16, "S": 4, "R": 16, "C": 16, "BLOCKS": triton.BLOCKS}
 TYPES = {"cu": "*i32", "order": "*i32", "documents": "i32", "tokens": "i32"}
 
 half = sys.argv[1] == "16"
-types = TYPES | dict.fromkeys(("w", "grads", "y", "dv"), "*bf16" if half else "*fp32")
+types = TYPES | dict.fromkeys(("w", "grads", "y"), "*bf16" if half else "*fp32")
 types |= dict.fromkeys(("states", "slopes"), "*fp16" if half else "*fp32")
 found = {}
 for name in (*triton.STAGES, "m2rnn_read"):

@@ -200,13 +200,19 @@ def m2rnn_gradients(
     grads: tl.tensor, dy: tl.tensor, tokens: tl.tensor,
     dq: tl.tensor, dk: tl.tensor, dv: tl.tensor, dlog_f: tl.tensor, dw: tl.tensor,
     N: tl.constexpr, K: tl.constexpr, V: tl.constexpr, S: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
-    HALF: tl.constexpr, TOKENS: tl.constexpr, STAGES: tl.constexpr,
+    HALF: tl.constexpr, TOKENS: tl.constexpr, STAGES: tl.constexpr, BLOCKS: tl.constexpr,
 ) -> None:  # fmt: skip
-    """dv; dlog_f [T, N] fp32; fp32 parts of dq, dk [N, T, K] and dw [programs of axis 0, N, V, V].
+    """fp32 parts, to be added, of dq, dk [N, T, K], dv [G, T, N, V], dlog_f [G, T, N] and dw [G, programs of axis 0, N,
+    V, V], G the programs of axis 2: each takes BLOCKS blocks of R rows of the state, for all of them are more numbers
+    than many warps of an SM can hold.
 
-    k, v and dy are fp32. Grid (⌈T / TOKENS⌉, N), one warp.
+    k, v and dy are fp32. Grid (⌈T / TOKENS⌉, N, S / BLOCKS), one warp.
     """
-    head, row, col = tl.program_id(1), tl.arange(0, S * R)[:, None], tl.arange(0, C)[None, :]
+    head, part, col = tl.program_id(1), tl.program_id(2).to(tl.int64), tl.arange(0, C)[None, :]
+    row = tl.program_id(2) * (BLOCKS * R) + tl.arange(0, BLOCKS * R)[:, None]
+    dv += part * tokens * N * V
+    dlog_f += part * tokens * N
+    dw += part * tl.num_programs(0) * N * V * V
     w_head = _weight(w, head, V, C)
     dw_head = tl.zeros([C, C], dtype=tl.float32)
     first = tl.program_id(0).to(tl.int64) * TOKENS

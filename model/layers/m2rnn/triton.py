@@ -7,6 +7,7 @@ multiple of 16 and a power of two, at least 16, once in forward and twice in bac
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from model.layers.m2rnn import kernels
 ROWS = 16  # rows of the state that a program carries: the fewest that a tensor core multiplies
 LANES = 16  # documents of one head computed at once; each lane takes the longest one left, so the last ends early
 STAGES = {"m2rnn_states": 8, "m2rnn_back": 8, "m2rnn_slopes": 3, "m2rnn_gradients": 3}  # tokens under way at once
+BLOCKS = 2  # of ROWS rows, whose gradients a program makes
 READ, TOKENS = 4, 32  # tokens that a program reads at once, and that it takes one by one in no order
 
 
@@ -74,14 +76,16 @@ class _M2RNN(torch.autograd.Function):  # type: ignore[misc]
             "m2rnn_back", (_lanes(order), heads, sizes["S"]), q, dy, f, i, W, cu_seqlens, order, slopes, grads,
             len(order), HALF=half, **sizes,
         )  # fmt: skip
-        dv = torch.empty_like(given[2])
-        shapes = (heads, T, K), (heads, T, K), (T, heads), (programs, heads, V, V)
-        dq, dk, dlog_f, dw = (torch.empty(shape, dtype=torch.float32, device=q.device) for shape in shapes)
+        blocks = math.gcd(sizes["S"], BLOCKS)
+        parts = sizes["S"] // blocks
+        shapes = (heads, T, K), (heads, T, K), (parts, T, heads, V), (parts, T, heads), (parts, programs, heads, V, V)
+        dq, dk, dv, dlog_f, dw = (torch.empty(shape, dtype=torch.float32, device=q.device) for shape in shapes)
         _launch(
-            "m2rnn_gradients", (programs, heads), k, v, f, i, W, carries, states, grads, dy, T, dq, dk, dv, dlog_f, dw,
-            HALF=half, TOKENS=TOKENS, **sizes,
+            "m2rnn_gradients", (programs, heads, parts), k, v, f, i, W, carries, states, grads, dy, T, dq, dk, dv,
+            dlog_f, dw, HALF=half, TOKENS=TOKENS, BLOCKS=blocks, **sizes,
         )  # fmt: skip
-        return dq.sum(0).to(dtype), dk.sum(0).to(dtype), dv, dlog_f, dw.sum(0).to(W.dtype), None
+        summed = dq.sum(0).to(dtype), dk.sum(0).to(dtype), dv.sum(0).to(dtype)
+        return *summed, dlog_f.sum(0), dw.sum((0, 1)).to(W.dtype), None
 
 
 def _launch(name: str, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
