@@ -120,8 +120,12 @@ class Row(_Parallel, RowParallelLinear):  # type: ignore[misc]
 
 
 def enable(path: paths.Path, mamba: Any) -> None:
-    """Have Mamba3's projections multiply in FP8 if the path says so; step sizes, decays and angles stay in bf16."""
+    """Have Mamba3's projections multiply in FP8 if the path says so; step sizes, decays and angles stay in bf16.
+
+    Of the path "fp8_parts" the in-projection is ``parts``' to change.
+    """
     if path.name.startswith("fp8"):
-        for layer in (mamba.in_proj, mamba.out_proj):
-            seams.MAMBA3_WGRAD(layer, Linear)
+        seams.MAMBA3_WGRAD(mamba.out_proj, Linear)
+    if path.name == "fp8":
+        seams.MAMBA3_WGRAD(mamba.in_proj, Linear)
         mamba.in_proj.exact = 3 * mamba.nheads + mamba.num_rope_angles  # dt, A, trapezoid's share, angles
