@@ -43,6 +43,10 @@ class Embedding(nn.Module):
             self.weight = nn.Parameter(torch.ones(1))
 
 
+class Another(Embedding):
+    """Of another class: it may turn by the same numbers otherwise."""
+
+
 class Layer(nn.Module):
     def __init__(self, embedding):
         super().__init__()
@@ -54,7 +58,7 @@ def test_layers_share_an_embedding_that_holds_the_same():
     from model.layers.attention import tables
 
     made = [Embedding(10.0), Embedding(10.0), Embedding(20.0), Embedding(10.0, True), Embedding(10.0, weight=True)]
-    made += [Embedding(10.0, weight=True), None]
+    made += [Embedding(10.0, weight=True), None, Another(10.0)]
     layers = nn.ModuleList(map(Layer, made))
     tables.share(layers)
-    assert [made.index(layer.rotary_pos_emb) for layer in layers] == [0, 0, 2, 3, 4, 5, 6]
+    assert [made.index(layer.rotary_pos_emb) for layer in layers] == [0, 0, 2, 3, 4, 5, 6, 7]
