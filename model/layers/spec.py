@@ -127,21 +127,6 @@ def _mtp(column: type) -> ModuleSpec:
     )
 
 
-def _rotary(tables: bool) -> None:
-    from model.layers.attention.rotary import rotating  # imports Triton
-    from model.layers.attention.tables import Packed
-
-    def packed(upstream: Any) -> Packed:
-        made = Packed(upstream)
-        seams.ROTARY(functools.partial(rotating, keep=made.keep))
-        return made
-
-    if tables:
-        seams.ROTARY_TABLES(packed)
-    else:
-        seams.ROTARY(rotating)
-
-
 def hybrid_stack(size: Size, chosen: Mapping[str, Path], on_cpu: bool) -> ModuleSpec:
     """Spec of the main stack and its MTP depths, which alone have dense MLPs; ``chosen``: every kind's path.
 
@@ -150,8 +135,10 @@ def hybrid_stack(size: Size, chosen: Mapping[str, Path], on_cpu: bool) -> Module
     takes the experts' counts from the device.
     """
     seams.FINAL_NORM(RMSNorm)
-    if chosen["rope"].name != "megatron":
-        _rotary(tables=chosen["rope"].name == "triton_tables")
+    if chosen["rope"].name == "triton":
+        from model.layers.attention.rotary import rotating  # imports Triton
+
+        seams.ROTARY(rotating)
     eight = chosen["mtp_proj"].name == "fp8"
     column, row = (fp8.Column, fp8.Row) if eight else (ColumnParallelLinear, RowParallelLinear)
     parts = dialect.hybrid_submodules(

@@ -17,7 +17,6 @@ import triton.language as tl
 from torch import Tensor
 
 Rotate = Callable[..., Tensor]
-Tables = tuple[Tensor, Tensor, bool]
 OPTIONS = {"enable_fp_fusion": False}  # else LLVM narrows the products to the dtype and fuses each with the sum
 
 
@@ -94,16 +93,10 @@ class _Rotated(torch.autograd.Function):
         return _rotated(grad, cos, sin, ctx.paired, back=True), None, None, None
 
 
-def turned(t: Tensor, tables: Tables) -> Tensor:
-    """t [S, B, H, D] turned by cosines and sines [S, 1, 1, D], as t."""
-    return _Rotated.apply(t, *tables)  # type: ignore[no-any-return, no-untyped-call]
-
-
-def rotating(upstream: Rotate, keep: Callable[[Tables], None] | None = None) -> Rotate:
+def rotating(upstream: Rotate) -> Rotate:
     """``upstream``, Megatron's function, by the kernel where all channels of a token turn, by angles that heads share.
 
-    t [S, B, H, D], freqs [S, 1, 1, D] fp32, as Megatron calls it for MLA and for DSA's indexer. ``keep`` is told
-    cosines, sines and whether pairs lie side by side.
+    t [S, B, H, D], freqs [S, 1, 1, D] fp32, as Megatron calls it for MLA and for DSA's indexer.
     """
 
     def rotate(
@@ -119,8 +112,6 @@ def rotating(upstream: Rotate, keep: Callable[[Tables], None] | None = None) -> 
         ):
             return upstream(t, freqs, rotary_interleaved, mla_rotary_interleaved, mscale, **more)
         cos, sin = ((table * mscale).to(t.dtype) for table in (freqs.cos(), freqs.sin()))
-        if keep is not None:
-            keep((cos, sin, mla_rotary_interleaved))
-        return turned(t, (cos, sin, mla_rotary_interleaved))
+        return _Rotated.apply(t, cos, sin, mla_rotary_interleaved)  # type: ignore[no-any-return, no-untyped-call]
 
     return rotate

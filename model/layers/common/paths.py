@@ -151,10 +151,7 @@ KINDS = {
         },
     ),
     "mla": Kind("MLA", {"flash": (_gpu, _bf16, _varlen), "torch": (), "cudnn": (_gpu, _bf16)}),
-    "rope": Kind(
-        "rotary embedding",
-        {"megatron": (), "triton": (_triton, _gpu_or_interpreter), "triton_tables": (_triton, _gpu_or_interpreter)},
-    ),
+    "rope": Kind("rotary embedding", {"megatron": (), "triton": (_triton, _gpu_or_interpreter)}),
     "dsa": Kind("DSA", {"tilelang": (_gpu, _bf16), "megatron": ()}),
     "indexer": Kind("indexer's loss", {"rows": (_rows,), "stream": ()}),
     "moe": Kind(

@@ -160,9 +160,8 @@ def against_transformer_engine():
         layer = model.cuda().decoder.layers[NUMBER - 1].mlp
         kind = GroupedExperts if path == "grouped_mm" else TEGroupedMLP
         assert isinstance(layer.experts, kind)
-        layer.router.weight.data = torch.linspace(-1, 1, layer.router.weight.numel(), device="cuda").view_as(
-            layer.router.weight
-        )
+        weight = layer.router.weight  # in its own dtype: Transformer Engine multiplies no bf16 by fp32
+        weight.data.copy_(torch.linspace(-1, 1, weight.numel(), device="cuda").view_as(weight))
         for parameter in layer.parameters():
             parameter.main_grad = torch.zeros_like(parameter, dtype=torch.float32)
         hidden = random(64, 1, tiny.SIZE.hidden).requires_grad_()
