@@ -345,7 +345,7 @@ MAMBA3_WGRAD = Seam(
     sha256=MAMBA3_SHA256,
     reason="torch's linear layers, Mamba3's and ours, add weight gradients to Megatron's, multiply in FP8 or in parts",
     apply=_recast,
-    paths={"wgrad": ("fused",), "mamba_proj": ("fp8", "bf16_parts", "fp8_parts")},
+    paths={"wgrad": ("fused",), "mamba_proj": ("bf16_parts", "fp8_parts")},
 )
 MAMBA3_TORCH = Seam(
     "mamba3_torch",
@@ -361,7 +361,7 @@ MAMBA3_NORM = Seam(
     sha256="fc8da4ade556216a39c8392eee5cbc9a002489cd69ac01df1b83b63930b38c76",
     reason="another library's RMSNorm with the same weight: mamba-ssm's Triton kernel takes row after row",
     apply=_replace,
-    paths={"bc_norm": ("torch", "liger", "te")},
+    paths={"bc_norm": ("torch", "te")},
 )
 MAMBA3_ROWS = Seam(
     "mamba3_rows",

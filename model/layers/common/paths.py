@@ -134,13 +134,13 @@ KINDS = {
     ),
     "mamba_proj": Kind(
         "Mamba-3's projections",
-        {"bf16": (), "fp8": (_gpu, _bf16), "bf16_parts": (_gpu, _bf16), "fp8_parts": (_gpu, _bf16)},
+        {"bf16": (), "bf16_parts": (_gpu, _bf16), "fp8_parts": (_gpu, _bf16)},
     ),
     "mtp_proj": Kind("MTP's MLP and entrance", {"bf16": (), "fp8": (_gpu, _bf16)}),
     "norm": Kind("norms before layers", {"torch": (), "te": (_gpu, _bf16)}),
     "bc_norm": Kind(
         "Mamba-3's norms of B and C",
-        {"mamba": (_gpu,), "torch": (), "liger": (_gpu_or_interpreter,), "te": (_gpu, _bf16)},
+        {"mamba": (_gpu,), "torch": (), "te": (_gpu, _bf16)},
     ),
     "m2rnn": Kind(
         "M²RNN",

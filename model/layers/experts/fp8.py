@@ -2,7 +2,7 @@
 
 Inputs and weights in E4M3, what comes from above in E5M2, sums in fp32: the recipe Float8CurrentScaling of Transformer
 Engine 2.13 (transformer_engine/common/recipe/__init__.py @ v2.13), whose tensor cores on sm_90 multiply at twice the
-rate of bf16. A layer's last outputs can stay in bf16, products and gradients.
+rate of bf16.
 """
 
 from __future__ import annotations
@@ -41,37 +41,22 @@ def product(a: Any, b: Any, layout: str, out: Tensor | None = None) -> Tensor:
 
 
 class _Product(torch.autograd.Function):  # type: ignore[misc]
-    """x [T, in], weight [out, in] -> [T, out], the last ``exact`` outputs in bf16."""
+    """x [T, in], weight [out, in] -> [T, out]."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, exact: int) -> Tensor:
-        low, eight = quantized(x, "E4M3"), quantized(weight, "E4M3")
-        y = product(eight, low, "TN")
-        if exact:
-            torch.mm(x, weight[-exact:].t(), out=y[:, -exact:])
-        ctx.low, ctx.eight, ctx.exact, ctx.weight = low, eight, exact, weight
-        ctx.save_for_backward(x if exact else None)
-        return y
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.low, ctx.eight, ctx.weight = quantized(x, "E4M3"), quantized(weight, "E4M3"), weight
+        return product(ctx.eight, ctx.low, "TN")
 
     @staticmethod
-    def backward(ctx: Any, above: Tensor) -> tuple[Tensor, Tensor | None, None]:
-        (x,), weight, exact = ctx.saved_tensors, ctx.weight, ctx.exact
-        above = above.contiguous()
-        if exact:  # the bf16 part is 0 meanwhile, so that it neither goes through FP8 nor sets the scale
-            last = above[:, -exact:].clone()
-            above[:, -exact:] = 0
-        high = quantized(above, "E5M2")
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor, Tensor | None]:
+        weight, high = ctx.weight, quantized(above.contiguous(), "E5M2")
         inputs = product(ctx.eight, high, "NN")
-        if exact:
-            above[:, -exact:] = last
-            inputs.addmm_(last, weight[-exact:])
         added = hasattr(weight, "main_grad")
         into = weight.main_grad if added else weight.new_zeros(weight.shape, dtype=torch.float32)
         product(ctx.low, high, "NT", out=into)
-        if exact:
-            wgrad.accumulate(x, last, into[-exact:])
         ctx.low = ctx.eight = None
-        return inputs, left(weight) if added else into.to(weight.dtype), None
+        return inputs, left(weight) if added else into.to(weight.dtype)
 
 
 def left(weight: Tensor) -> Tensor | None:
@@ -82,23 +67,21 @@ def left(weight: Tensor) -> Tensor | None:
     return torch.empty_like(weight)
 
 
-def _linear(x: Tensor, weight: Tensor, exact: int = 0) -> Tensor | None:
+def _linear(x: Tensor, weight: Tensor) -> Tensor | None:
     """x [..., in], weight [out, in] -> [..., out]; None if dtype or sizes, which come in sixteens, do not allow it."""
     rows = x.numel() // x.shape[-1]
     if x.dtype != torch.bfloat16 or any(size % ALIGNED for size in (rows, *weight.shape)):
         return None
-    y: Tensor = _Product.apply(x.reshape(rows, -1), weight, exact)
+    y: Tensor = _Product.apply(x.reshape(rows, -1), weight)
     return y.view(*x.shape[:-1], -1)
 
 
 class Linear(wgrad.Linear):
-    """The layer without a bias; ``exact`` of its last outputs are computed in bf16."""
-
-    exact = 0
+    """The layer without a bias."""
 
     def forward(self, x: Tensor) -> Tensor:
         """x [..., in] -> [..., out]; in bf16 where sizes are no sixteens."""
-        y = _linear(x, self.weight, self.exact)
+        y = _linear(x, self.weight)
         return super().forward(x) if y is None else y
 
 
@@ -120,12 +103,6 @@ class Row(_Parallel, RowParallelLinear):  # type: ignore[misc]
 
 
 def enable(path: paths.Path, mamba: Any) -> None:
-    """Have Mamba3's projections multiply in FP8 if the path says so; step sizes, decays and angles stay in bf16.
-
-    Of the path "fp8_parts" the in-projection is ``parts``' to change.
-    """
-    if path.name.startswith("fp8"):
+    """Have Mamba3's out-projection multiply in FP8 if the path says so; the in-projection is ``parts``' to change."""
+    if path.name == "fp8_parts":
         seams.MAMBA3_WGRAD(mamba.out_proj, Linear)
-    if path.name == "fp8":
-        seams.MAMBA3_WGRAD(mamba.in_proj, Linear)
-        mamba.in_proj.exact = 3 * mamba.nheads + mamba.num_rope_angles  # dt, A, trapezoid's share, angles

@@ -60,26 +60,6 @@ def torch_norm(norm: nn.Module) -> nn.Module:
     return replaced
 
 
-class LigerNorm(nn.Module):  # type: ignore[misc]
-    """Liger-Kernel's RMSNorm, in fp32 within, with the weight (the same Parameter) and epsilon of ``norm``.
-
-    Many rows at a time: mamba-ssm's kernel takes one row of 128 numbers after the other.
-    """
-
-    def __init__(self, norm: nn.Module) -> None:
-        super().__init__()
-        self.weight, self.eps = norm.weight, norm.eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., n] -> [..., n], in ``x``'s dtype. The gradient takes the place of what comes from above."""
-        importlib.import_module("torch.distributed.tensor")  # Liger names it without importing it
-        from liger_kernel.ops.rms_norm import LigerRMSNormFunction
-
-        # (X, W, eps, offset, casting_mode, in_place)
-        y: Tensor = LigerRMSNormFunction.apply(x, self.weight, self.eps, 0.0, "gemma", True)
-        return y
-
-
 class TransformerEngineNorm(nn.Module):  # type: ignore[misc]
     """Transformer Engine's RMSNorm, in fp32 within, with the weight (the same Parameter) and epsilon of ``norm``."""
 
@@ -92,7 +72,7 @@ class TransformerEngineNorm(nn.Module):  # type: ignore[misc]
         return by_transformer_engine(x, self.weight, self.eps)[0]
 
 
-NORMS = {"torch": torch_norm, "liger": LigerNorm, "te": TransformerEngineNorm}
+NORMS = {"torch": torch_norm, "te": TransformerEngineNorm}
 
 
 def kernels_missing(mamba3: ModuleType, device: torch.device) -> str:

@@ -1,4 +1,4 @@
-"""FP8 layers: which part goes through FP8 and where gradients end, with torch's casts in Transformer Engine's place.
+"""FP8 layers: what goes through FP8 and where gradients end, with torch's casts in Transformer Engine's place.
 
 Its own products are tested on a GPU, in tests/model/journeys/test_gpu_paths.py.
 """
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.upstream
 BF16, FP8 = 2**-8, 0.08  # E4M3 has three bits after the first, E5M2 two; errors of a sum's terms average out
 
 
-def layer(columns, exact):
+def layer(columns):
     import torch
 
     from model.layers.experts import fp8
@@ -19,35 +19,29 @@ def layer(columns, exact):
     torch.manual_seed(0)
     made = torch.nn.Linear(columns, 64, bias=False, dtype=torch.bfloat16)
     made.__class__ = fp8.Linear
-    made.exact = exact
     return made
 
 
 @torchs
-def errors(shape, exact, last=1.0):
-    """Of what went through FP8 (output, the input's gradient, the weight's), and of the exact output and gradient.
-
-    ``last``: how many times larger what comes from above is for the exact part.
-    """
+def errors(shape):
+    """Of the output, the input's gradient and the weight's."""
     import torch
 
-    made, cut = layer(48, exact), 64 - exact
+    made = layer(48)
     x, above = torch.randn(*shape, 48, dtype=torch.bfloat16), torch.randn(*shape, 64, dtype=torch.bfloat16)
-    above[..., cut:] *= last
     leaf = x.clone().requires_grad_()
     y = made(leaf)
     inputs, weight = torch.autograd.grad(y, (leaf, made.weight), above)
     xs, ws, up = x.double(), made.weight.detach().double(), above.double()
     due = up.flatten(0, -2).t() @ xs.flatten(0, -2)
-    low = [error(y[..., :cut], (xs @ ws.t())[..., :cut]), error(inputs, up @ ws), error(weight[:cut], due[:cut])]
-    return low, [error(y[..., cut:], (xs @ ws.t())[..., cut:]), error(weight[cut:], due[cut:])]
+    return [error(y, xs @ ws.t()), error(inputs, up @ ws), error(weight, due)]
 
 
 @torchs
 def unaligned(rows, columns):
     import torch
 
-    made, x = layer(columns, 0), torch.randn(rows, columns, dtype=torch.bfloat16)
+    made, x = layer(columns), torch.randn(rows, columns, dtype=torch.bfloat16)
     return torch.equal(made(x), torch.nn.functional.linear(x, made.weight))
 
 
@@ -56,7 +50,7 @@ def accumulated(flagged):
     """Error of Megatron's gradient after two passes, and what autograd and Megatron's hook are told."""
     import torch
 
-    made, x = layer(48, 16), torch.randn(32, 48, dtype=torch.bfloat16)
+    made, x = layer(48), torch.randn(32, 48, dtype=torch.bfloat16)
     above = torch.randn(32, 64, dtype=torch.bfloat16)
     made.weight.main_grad = torch.ones(64, 48)
     if flagged:
@@ -132,22 +126,14 @@ def enabled(path):
 
     mamba = build_mamba3(32, d_state=16, headdim=8, ngroups=2, device="cpu").mamba
     fp8.enable(Path(path, ""), mamba)
-    last = 3 * mamba.nheads + mamba.num_rope_angles
-    return type(mamba.in_proj) is torch.nn.Linear, getattr(mamba.in_proj, "exact", 0) == last
+    return [type(made) is torch.nn.Linear for made in (mamba.in_proj, mamba.out_proj)]
 
 
-@pytest.mark.parametrize("exact", [0, 16, 5])
 @pytest.mark.parametrize("shape", [(32,), (2, 16), (1, 3, 16)])
-def test_values_and_gradients(megatron, shape, exact):
-    low, rest = megatron.call(errors, shape, exact)
-    assert max(low) < FP8
-    assert min(low) > BF16  # they did go through FP8
-    assert not exact or max(rest) < BF16
-
-
-def test_the_exact_parts_gradient_does_not_set_the_scale(megatron):
-    low, rest = megatron.call(errors, (32,), 16, 2.0**20)
-    assert max(low[0], low[2], *rest) < FP8
+def test_values_and_gradients(megatron, shape):
+    found = megatron.call(errors, shape)
+    assert max(found) < FP8
+    assert min(found) > BF16  # they did go through FP8
 
 
 @pytest.mark.parametrize("sizes", [(33, 48), (32, 40)])
@@ -182,5 +168,5 @@ def test_mtps_layers_alone(megatron):
 
 
 def test_only_the_path_that_asks_for_it(megatron):
-    assert megatron.call(enabled, "bf16") == (True, False)
-    assert megatron.call(enabled, "fp8") == (False, True)
+    assert megatron.call(enabled, "bf16") == megatron.call(enabled, "bf16_parts") == [True, True]
+    assert megatron.call(enabled, "fp8_parts") == [True, False]

@@ -163,6 +163,5 @@ def test_in_mamba3(megatron):
 
 def test_only_the_paths_that_ask_for_it(megatron):
     assert megatron.call(sizes, "bf16") == (False, None, True)
-    assert megatron.call(sizes, "fp8") == (False, None, False)
     assert megatron.call(sizes, "bf16_parts") == (True, False, True)
     assert megatron.call(sizes, "fp8_parts") == (True, True, False)
