@@ -218,8 +218,8 @@ class Trainer:
             began = time.perf_counter()
             batches = [next(self.loader) for _ in range(recipe.accumulate)]
             loaded = time.perf_counter() - began
-            first, last = self.plan.profile or (0, -1)
-            self.engine.diagnoses.begin(self.step + 1, loaded, profiled=first <= self.step + 1 <= last)
+            profiled = window is not None and window.traces(self.step + 1)
+            self.engine.diagnoses.begin(self.step + 1, loaded, profiled=profiled)
             self.engine.counts_waits = self.step + 1 == self.plan.waits
             with refusals.within(self.step + 1), self._profiled(window), self.watch.step():
                 outcome = self.engine.step(batches)

@@ -52,11 +52,23 @@ class PhaseTime(BaseModel):
     device: float | None = None  # None without a GPU, and for what is the host's alone
 
 
+class KernelsAlone(BaseModel):
+    """The step before the window, of which only the GPU's kernels were traced: records of operators cost the host time
+    in which the GPU idles. Seconds of the step and of no kernel in it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    step: int
+    seconds: float
+    idle: float
+
+
 class RankTime(BaseModel):
     """Seconds of a step on one rank's GPU: in kernels that compute, in communication alone, in neither.
 
     The rank that computes longest communicates least: the others wait for it in communication. Its phases, its GPU's
-    ceilings and what each kind of work took against them are not in the oldest kept profiles.
+    ceilings, what each kind of work took against them and the step before are not in the oldest kept profiles.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -67,6 +79,7 @@ class RankTime(BaseModel):
     phases: list[PhaseTime] = []
     ceilings: Ceilings | None = None
     limits: list[Limit] = []
+    kernels_alone: KernelsAlone | None = None  # None without a GPU, or a step before the window
 
 
 class Profile(BaseModel):
@@ -180,7 +193,7 @@ def markdown(profile: Profile) -> str:
         lines.append(f"- GPU busy {p.busy * ms:.2f} ms ({p.busy / p.step_seconds:.1%}), idle {p.idle * ms:.2f} ms")
         lines.append(f"- longest gap between kernels: {(p.longest_gap or 0) * ms:.3f} ms")
         lines.append(f"- communication with nothing beside it: {(p.exposed_communication or 0) * ms:.2f} ms a step")
-    lines += [*_ranks(p.ranks), *_phases(p.ranks), *_ceilings(p.ranks)]
+    lines += [*_kernels_alone(p.ranks), *_ranks(p.ranks), *_phases(p.ranks), *_ceilings(p.ranks)]
     if p.ranks and p.ranks[0].ceilings is not None:
         lines += limits.markdown(p.ranks[0].limits, p.ranks[0].ceilings)
     lines += ["", "Shares are of the whole step; what overlaps counts twice.", ""]
@@ -190,6 +203,17 @@ def markdown(profile: Profile) -> str:
         lines += [*_table("kind", p.kinds), "", f"The {len(p.top)} costliest kernels:", ""]
         lines += _table("kernel", p.top, kinds=True)
     return "\n".join(lines) + "\n"
+
+
+def _kernels_alone(ranks: Sequence[RankTime]) -> list[str]:
+    """A line with each rank's idle share of the step before the window."""
+    alone = [rank.kernels_alone for rank in ranks if rank.kernels_alone is not None]
+    if not alone:
+        return []
+    each = ", ".join(
+        f"{one.idle * 1e3:.2f} ms of {one.seconds * 1e3:.2f} ({one.idle / one.seconds:.1%})" for one in alone
+    )
+    return [f"- idle in step {alone[0].step}, of which only kernels were traced, by rank: {each}"]
 
 
 def _ranks(ranks: Sequence[RankTime]) -> list[str]:

@@ -2,8 +2,9 @@
 
 ``trace.json.gz`` opens at https://ui.perfetto.dev; ``profile.md`` and ``profile.json`` say where the time of a step
 goes: on CUDA by the kinds of its kernels, on a CPU by operator. A step outside the window costs one clock reading; the
-report compares a step inside with the steps before. Keep the window to a few steps: a trace grows by some 100,000
-events a step at full size. After its last step each rank measures its GPU's ceilings, all at the same time.
+report compares a step inside with the steps before. Of the last of these, on CUDA, the kernels alone are traced, which
+tells how long the GPU idles where the host has no operators to record. Keep the window to a few steps: a trace grows by
+some 100,000 events a step at full size. After its last step each rank measures its GPU's ceilings, all at one time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from model.profile import ceilings, kernel_kinds, limits, work
-from model.profile.bottlenecks import PhaseTime, Profile, RankTime, Span, analyse, markdown
+from model.profile.bottlenecks import (
+    KernelsAlone,
+    PhaseTime,
+    Profile,
+    RankTime,
+    Span,
+    analyse,
+    length,
+    markdown,
+    union,
+)
 from model.profile.ceilings import Ceilings
 from model.profile.work import Seen, Share
 from reproducers.base.files import replacing, write_atomic
@@ -50,6 +61,7 @@ class Window:
         self._before: collections.deque[float] = collections.deque(maxlen=10)
         self._ended: float | None = None
         self._profiler: Any = None
+        self._kernels_alone: KernelsAlone | None = None
         self._entered = 0
         self._began = 0.0
 
@@ -59,13 +71,13 @@ class Window:
         if self._profiler is None and self.result is None and self.first <= number <= self.last:
             self._start(number)
         try:
-            with self._named(number):
+            with self._kernels(number), self._named(number):
                 yield
         except BaseException:
             self._abandon()
             raise
         now = time.perf_counter()
-        if self._profiler is None and self._ended is not None:
+        if self._profiler is None and self._ended is not None and not self.traces(number):
             self._before.append(now - self._ended)
         self._ended = now
         if self._profiler is not None and number >= self.last:
@@ -85,6 +97,42 @@ class Window:
             assert self._share is not None
             self._seen += self._share.seen(bounds)
 
+    def traces(self, number: int) -> bool:
+        """Whether that step is traced: inside the window or, on CUDA, right before it."""
+        return self.first - self._on_gpu() <= number <= self.last
+
+    @contextlib.contextmanager
+    def _kernels(self, number: int) -> Iterator[None]:
+        """The step before the window with its kernels traced, and nothing else."""
+        if number >= self.first or not self.traces(number):
+            yield
+            return
+        from torch.profiler import ProfilerActivity, profile
+
+        profiler = profile(activities=[ProfilerActivity.CUDA])
+        self._synchronize()
+        profiler.start()
+        began = time.perf_counter()
+        try:
+            yield
+        except BaseException:
+            _stop(profiler)
+            raise
+        self._synchronize()
+        seconds = time.perf_counter() - began
+        profiler.stop()
+        idle = seconds - length(union(gpu_spans(profiler.events()))) / 1e6
+        self._kernels_alone = KernelsAlone(step=number, seconds=seconds, idle=max(idle, 0.0))
+        del profiler
+        gc.collect()
+
+    def _on_gpu(self) -> bool:
+        import torch
+
+        if self._cuda is None:
+            self._cuda = torch.cuda.is_available()
+        return self._cuda
+
     def _named(self, number: int) -> contextlib.AbstractContextManager[Any]:
         if self._profiler is None:
             return contextlib.nullcontext()
@@ -94,12 +142,9 @@ class Window:
         return named
 
     def _start(self, number: int) -> None:
-        import torch
         from torch.profiler import ProfilerActivity, profile
 
-        if self._cuda is None:
-            self._cuda = torch.cuda.is_available()
-        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._cuda else [])]
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._on_gpu() else [])]
         self._profiler, self._entered = profile(activities=activities), number
         self._synchronize()
         self._profiler.start()
@@ -138,7 +183,11 @@ class Window:
     def _own(self, result: Profile, reached: Ceilings) -> RankTime:
         """This rank's times, and what it did against its GPU's ceilings."""
         own = (result.own or RankTime()).model_copy(
-            update={"phases": self._mean_phases(result.step_seconds, result.steps), "ceilings": reached}
+            update={
+                "phases": self._mean_phases(result.step_seconds, result.steps),
+                "ceilings": reached,
+                "kernels_alone": self._kernels_alone,
+            }
         )
         if self._share is None or (reached.flops_per_second is None and reached.bytes_per_second is None):
             return own
@@ -170,8 +219,7 @@ class Window:
     def _abandon(self) -> None:
         profiler, self._profiler = self._profiler, None
         if profiler is not None:
-            with contextlib.suppress(Exception):  # the step's own error must stay visible
-                profiler.stop()
+            _stop(profiler)
 
     def _synchronize(self) -> None:
         import torch
@@ -183,6 +231,12 @@ class Window:
         import torch
 
         return str(torch.cuda.get_device_name()) if self._cuda else "CPU"
+
+
+def _stop(profiler: Any) -> None:
+    """Of a step that failed, whose own error must stay visible."""
+    with contextlib.suppress(Exception):
+        profiler.stop()
 
 
 def gpu_spans(events: Iterable[Any]) -> list[Span]:

@@ -215,11 +215,14 @@ TINY = Share(SIZES["nam56r_tiny"], Layout(data=2))
 
 @pytest.fixture
 def a_gpu(monkeypatch):
-    """A GPU whose kernels and ceilings are planted."""
+    """A GPU whose kernels and ceilings are planted; the activities that profilers were asked for."""
+    asked, profile = [], torch.profiler.profile
+    monkeypatch.setattr(torch.profiler, "profile", lambda activities: asked.append(activities) or profile())
     monkeypatch.setattr(profiling, "gpu_spans", lambda _: two_steps())
     monkeypatch.setattr(profiling.ceilings, "measure", lambda: CEILINGS)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    return asked
 
 
 def test_ranks_times_are_gathered(tmp_path, a_gpu):
@@ -246,6 +249,29 @@ def test_ranks_times_are_gathered(tmp_path, a_gpu):
     assert kept.ranks == window.result.ranks
     text = (tmp_path / "profile.md").read_text()
     assert "| rank |" in text and "| 1.0, 500.0 |" in text and "| 1000.0 |" in text and "| matrix products |" in text
+
+
+def test_of_the_step_before_kernels_alone_are_traced(tmp_path, a_gpu):
+    """Its kernels are busy for 170 of its microseconds; its own time is none of those before the window."""
+    window = Window(4, 4, tmp_path, cuda=True)
+    for number in range(1, 6):
+        with window.step(number):
+            time.sleep(0.001)
+    kernels, whole = a_gpu
+    assert kernels == [torch.profiler.ProfilerActivity.CUDA] and torch.profiler.ProfilerActivity.CPU in whole
+    (rank,) = window.result.ranks
+    alone = rank.kernels_alone
+    assert alone.step == 3 and alone.seconds - alone.idle == pytest.approx(170e-6)
+    assert window.result.steps_before == 1
+    assert f"of {alone.seconds * 1e3:.2f} (" in (tmp_path / "profile.md").read_text()
+
+
+def test_a_traced_step_that_fails_keeps_its_error(tmp_path, a_gpu):
+    window = Window(2, 2, tmp_path, cuda=True)
+    with pytest.raises(ZeroDivisionError), window.step(1):
+        _ = 1 / 0
+    with window.step(1), window.step(1):  # nothing is left running
+        pass
 
 
 def test_a_run_that_is_not_of_bf16_has_no_limits(tmp_path, a_gpu):
