@@ -78,9 +78,8 @@ def activation_bytes(size: Size, kind: str) -> float:
 
 # What one host's local disk took from two ranks, digests with it: receipts/train/2xh200_nam56r_saved_20261123.
 WRITTEN_GIB_PER_S = 0.70
-# Of a GPU's memory that an estimate may reach. It is within 5% of a run's peak on the default paths; those that are
-# options took up to 6% more (receipts/train/2xh200_wide_blocks_cudnn_liger_fp8_20261125).
-FILLED = 0.9
+# Of a GPU's memory that an estimate may reach: the peaks of runs are 0.94 to 0.98 of it.
+FILLED = 0.95
 
 
 def checkpoint_gib(size: Size, optimizer: str = "adamw") -> float:
@@ -98,12 +97,15 @@ def _optimizer_bytes(size: Size, layout: Layout, stage: int, optimizer: str) -> 
 
 
 def workspace_bytes(size: Size) -> float:
-    """Bytes a token that one layer's backward pass takes and gives back: Mamba-3's state before every chunk.
+    """Bytes a token that one layer's backward pass takes and gives back: Mamba-3's.
 
-    (mamba_ssm/ops/tilelang/mamba3/mamba3_mimo.py @ 2.3.2.post1 keeps none of them: the backward computes them again.)
+    The state before every chunk, and of MIMO its gradient at every other one and, of each head and rank, q, k, v, y and
+    their gradients (``model.layers.mamba3.scan``).
     """
     m = size.mamba
-    return BF16 * size.mamba_heads * m.head_dim * m.state / m.chunk if size.count("mamba3") else 0.0
+    states = m.head_dim * m.state / m.chunk
+    ranks = 4 * m.rank * (m.state + m.head_dim) if m.mimo else 0
+    return BF16 * size.mamba_heads * (states + ranks) if size.count("mamba3") else 0.0
 
 
 def estimate(

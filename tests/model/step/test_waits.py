@@ -20,9 +20,8 @@ MACHINERY |= {f"distributed/{name}.py" for name in ("param_and_grad_buffer", "fi
 MACHINERY |= {"core/rerun_state_machine.py", "pipeline_parallel/schedules.py", "moe/token_dispatcher.py"}
 MACHINERY |= {"moe/experts.py", "moe/moe_utils.py", "moe/router.py"}
 LATE = {"late_reads": True, "paths": {"moe": "grouped_mm"}}
-# a size that one GPU holds, on the paths that are trained with
-GPU = "1xh200_quarter --steps 6 --waits 5 --save-every 0 --evaluate-every 100 --late-reads --path moe=grouped_mm"
-GPU += " --path loss=liger_unread"
+# a size that one GPU holds, on the paths that a GPU runs unasked
+GPU = "1xh200_quarter --steps 6 --waits 5 --save-every 0 --evaluate-every 100 --late-reads"
 
 
 def test_what_waits_by_name_and_what_is_warned_of(monkeypatch):

@@ -13,9 +13,13 @@ from reproducers.base.errors import CannotTestHere, PatchlaneError
 SIZE = SIZES["nam56r"]
 ON_GPU = {"on_cpu": False, "bf16": True}
 FASTEST = {
-    "mamba3": "tilelang", "mamba_proj": "bf16", "mtp_proj": "bf16", "norm": "torch", "bc_norm": "mamba",
-    "m2rnn": "triton", "mla": "flash", "rope": "megatron", "dsa": "tilelang", "indexer": "stream", "moe": "grouped_mm",
-    "router": "megatron", "shared": "after", "loss": "liger_unread", "wgrad": "fused",
+    "mamba3": "tilelang", "mamba_proj": "bf16_parts", "mtp_proj": "bf16", "norm": "te", "bc_norm": "te",
+    "m2rnn": "triton_whole", "mla": "cudnn", "rope": "triton", "dsa": "tilelang", "indexer": "stream",
+    "moe": "grouped_mm", "router": "parts", "shared": "after", "loss": "liger_once", "wgrad": "fused",
+}  # fmt: skip
+IN_GRAPHS = {
+    "mamba_proj": "bf16", "norm": "torch", "bc_norm": "mamba", "m2rnn": "triton", "mla": "flash", "rope": "megatron",
+    "moe": "grouped_fused", "router": "megatron",
 }  # fmt: skip
 ON_CPU = {
     "mamba3": "torch", "mamba_proj": "bf16", "mtp_proj": "bf16", "norm": "torch", "bc_norm": "torch", "m2rnn": "torch",
@@ -39,12 +43,25 @@ def names(**run):
     [
         ({}, {}),
         ({"expert_parallel": 4}, {"shared": "beside", "moe": "grouped_fused"}),
-        ({"cuda_graphs": True}, {"moe": "grouped_fused"}),
+        ({"cuda_graphs": True}, IN_GRAPHS),
+        ({"cuda_graphs": True, "row": 4096}, IN_GRAPHS | {"mamba3": "tilelang_rows", "indexer": "rows"}),
+        ({"cuda_graphs": True, "paths": {"norm": "te", "mla": "cudnn"}}, IN_GRAPHS | {"norm": "te", "mla": "cudnn"}),
         (  # flash attention and TileLang's kernels are for bf16; the product adds gradients of bf16 weights only
             {"bf16": False},
-            {"mamba3": "torch", "mla": "torch", "dsa": "megatron", "wgrad": "added", "moe": "grouped_fused"},
+            {
+                "mamba3": "torch",
+                "mamba_proj": "bf16",
+                "norm": "torch",
+                "bc_norm": "mamba",
+                "mla": "torch",
+                "dsa": "megatron",
+                "wgrad": "added",
+                "moe": "grouped_fused",
+                "router": "megatron",
+            },
         ),
-        ({"row": 4096}, {"indexer": "rows", "mamba3": "tilelang_rows"}),
+        ({"row": 4096}, {"indexer": "rows", "mamba3": "blocks_rows"}),
+        ({"row": 4096 + 16}, {"indexer": "rows", "mamba3": "tilelang_rows"}),  # no pairs of chunks
         ({"row": 4097}, {"indexer": "rows"}),  # no whole chunks
     ],
 )
@@ -61,12 +78,21 @@ def test_what_a_cpu_runs_unasked(run, other):
 
 def test_a_missing_library_leaves_the_next_path(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert names(**ON_GPU) == FASTEST | {"m2rnn": "torch", "mla": "torch"}
+    assert names(**ON_GPU) == FASTEST | {
+        "m2rnn": "torch", "rope": "megatron",
+    }  # fmt: skip
+    graphs = names(**ON_GPU, cuda_graphs=True)
+    assert graphs == FASTEST | IN_GRAPHS | {"m2rnn": "torch", "mla": "torch"}
+
+
+def test_cudnn_wants_heads_of_eights():
+    size = SIZE.model_copy(update={"attention": SIZE.attention.model_copy(update={"v_dim": 60})})
+    assert paths.choose(size, Run(**ON_GPU))["mla"].name == "flash"
 
 
 def test_tritons_interpreter_runs_on_a_cpu(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    assert names() == ON_CPU | {"m2rnn": "triton"}
+    assert names() == ON_CPU | {"m2rnn": "triton_whole", "rope": "triton"}
 
 
 def test_every_path_can_be_asked_for_where_nothing_lacks():
@@ -86,8 +112,9 @@ def test_siso_has_its_own_kernels():
 
 
 def test_what_the_stacks_code_cannot_run_is_not_taken():
-    gone = {"loss=liger_unread": "pack 09 is not in it"}
-    assert paths.choose(SIZE, Run(**ON_GPU), gone)["loss"] == Path("liger", "liger_unread: pack 09 is not in it")
+    gone = dict.fromkeys(("loss=liger_once", "loss=liger_unread"), "pack 09 is not in it")
+    found = paths.choose(SIZE, Run(**ON_GPU), gone)["loss"]
+    assert found == Path("liger", "liger_once: pack 09 is not in it; liger_unread: pack 09 is not in it")
     with pytest.raises(CannotTestHere, match="pack 09 is not in it"):
         paths.choose(SIZE, Run(**ON_GPU, paths={"loss": "liger_unread"}), gone)
 

@@ -74,7 +74,7 @@ def refused(function, *arguments, **options):
 
 
 @torchs
-def in_mamba3():
+def in_mamba3(rank):
     """The largest error of Mamba3's output and gradients in fp32, in parts beside whole."""
     import copy
 
@@ -85,7 +85,8 @@ def in_mamba3():
     from model.layers.mamba3.mixer import build_mamba3
 
     torch.manual_seed(0)
-    plain = build_mamba3(32, d_state=16, headdim=8, ngroups=2, chunk=4, device="cpu", path="torch_rows", row=16)
+    path = {"path": "torch_rows", "row": 16} if rank > 1 else {}
+    plain = build_mamba3(32, d_state=16, headdim=8, ngroups=2, rank=rank, chunk=4, device="cpu", **path)
     ours = copy.deepcopy(plain)
     parts.enable(Path("bf16_parts", ""), ours.mamba)
     x, cu, found = torch.randn(32, 32), torch.tensor([0, 16, 20, 32], dtype=torch.int32), []
@@ -157,8 +158,9 @@ def test_nothing_else_takes_parts(megatron, function, arguments, options):
         megatron.call(refused, function, *arguments, **options)
 
 
-def test_in_mamba3(megatron):
-    assert megatron.call(in_mamba3) < 1e-5
+@pytest.mark.parametrize("rank", [4, 1])
+def test_in_mamba3(megatron, rank):
+    assert megatron.call(in_mamba3, rank) < 1e-5
 
 
 def test_only_the_paths_that_ask_for_it(megatron):
