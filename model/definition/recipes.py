@@ -167,7 +167,7 @@ RECIPES = {
             size="nam56r_wide",
             ranks=2,
             steps=50,
-            micro_batch=3,  # every rank holds all experts: 126 GiB, faster than tokens that travel
+            micro_batch=3,  # every rank holds all experts: 123 GiB, faster than tokens that travel
             verified="two NVIDIA H200: receipts/train/2xh200_wide_ep1_20261122",
         ),
         Recipe(
