@@ -139,38 +139,17 @@ KINDS = {
     ),
     "mamba_proj": Kind(
         "Mamba-3's projections",
-        {
-            "bf16_parts": (_gpu, _bf16),
-            "bf16": (),
-            "fp8_parts": (_gpu, _bf16),
-        },
+        {"bf16_parts": (_gpu, _bf16), "bf16": (), "fp8_parts": (_gpu, _bf16)},
     ),
     "mtp_proj": Kind("MTP's MLP and entrance", {"bf16": (), "fp8": (_gpu, _bf16)}),
     "norm": Kind("norms before layers", {"te": (_gpu, _bf16), "torch": ()}),
-    "bc_norm": Kind(
-        "Mamba-3's norms of B and C",
-        {"te": (_gpu, _bf16), "mamba": (_gpu,), "torch": ()},
-    ),
+    "bc_norm": Kind("Mamba-3's norms of B and C", {"te": (_gpu, _bf16), "mamba": (_gpu,), "torch": ()}),
     "m2rnn": Kind(
         "M²RNN",
-        {
-            "triton_whole": (_triton, _gpu_or_interpreter),
-            "triton": (_triton, _gpu_or_interpreter),
-            "torch": (),
-        },
+        {"triton_whole": (_triton, _gpu_or_interpreter), "triton": (_triton, _gpu_or_interpreter), "torch": ()},
     ),
-    "mla": Kind(
-        "MLA",
-        {
-            "cudnn": (_gpu, _bf16, _eights),
-            "flash": (_gpu, _bf16, _varlen),
-            "torch": (),
-        },
-    ),
-    "rope": Kind(
-        "rotary embedding",
-        {"triton": (_triton, _gpu_or_interpreter), "megatron": ()},
-    ),
+    "mla": Kind("MLA", {"cudnn": (_gpu, _bf16, _eights), "flash": (_gpu, _bf16, _varlen), "torch": ()}),
+    "rope": Kind("rotary embedding", {"triton": (_triton, _gpu_or_interpreter), "megatron": ()}),
     "dsa": Kind("DSA", {"tilelang": (_gpu, _bf16), "megatron": ()}),
     "indexer": Kind("indexer's loss", {"rows": (_rows,), "stream": ()}),
     "moe": Kind(
