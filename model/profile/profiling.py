@@ -104,7 +104,7 @@ class Window:
     @contextlib.contextmanager
     def _kernels(self, number: int) -> Iterator[None]:
         """The step before the window with its kernels traced, and nothing else."""
-        if number >= self.first or not self.traces(number):
+        if number != self.first - 1 or not self._on_gpu():
             yield
             return
         from torch.profiler import ProfilerActivity, profile
@@ -121,9 +121,10 @@ class Window:
         self._synchronize()
         seconds = time.perf_counter() - began
         profiler.stop()
-        idle = seconds - length(union(gpu_spans(profiler.events()))) / 1e6
-        self._kernels_alone = KernelsAlone(step=number, seconds=seconds, idle=max(idle, 0.0))
-        del profiler
+        if spans := gpu_spans(profiler.events()):  # without one nothing was traced, and no idleness measured
+            idle = max(seconds - length(union(spans)) / 1e6, 0.0)
+            self._kernels_alone = KernelsAlone(step=number, seconds=seconds, idle=idle)
+        del profiler, spans
         gc.collect()
 
     def _on_gpu(self) -> bool:

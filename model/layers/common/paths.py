@@ -116,8 +116,8 @@ def _gpu_or_interpreter(size: Size, run: Run) -> str | None:
 
 
 def _eights(size: Size, run: Run) -> str | None:
-    odd = [width for width in (size.attention.qk_dim, size.attention.v_dim) if width % 8]
-    return f"channels of a head are no eights: {', '.join(map(str, odd))}" if odd else None
+    odd = [str(width) for width in (size.attention.qk_dim, size.attention.v_dim) if width % 8]
+    return f"a head has {' and '.join(odd)} channels, no multiple of 8" if odd else None
 
 
 def _varlen(size: Size, run: Run) -> str | None:

@@ -266,6 +266,16 @@ def test_of_the_step_before_kernels_alone_are_traced(tmp_path, a_gpu):
     assert f"of {alone.seconds * 1e3:.2f} (" in (tmp_path / "profile.md").read_text()
 
 
+def test_a_trace_without_kernels_measures_no_idleness(tmp_path, a_gpu, monkeypatch):
+    monkeypatch.setattr(profiling, "gpu_spans", lambda _: [])
+    window = Window(2, 2, tmp_path, cuda=True)
+    for number in (1, 2):
+        with window.step(number):
+            pass
+    assert window.result.ranks[0].kernels_alone is None and window.result.idle is None
+    assert "idle" not in (tmp_path / "profile.md").read_text()
+
+
 def test_a_traced_step_that_fails_keeps_its_error(tmp_path, a_gpu):
     window = Window(2, 2, tmp_path, cuda=True)
     with pytest.raises(ZeroDivisionError), window.step(1):
