@@ -93,7 +93,7 @@ def main(
     run = Run(
         expert_parallel=recipe.expert_parallel, pipeline_parallel=recipe.pipeline_parallel, bf16=recipe.bf16,
         deterministic=deterministic, recompute=recompute, cuda_graphs=cuda_graphs, on_cpu=launch.device() == "cpu",
-        row=recipe.sequence, paths=stacks.named(stack).paths | paths.asked(path or []),
+        hopper=launch.hopper(), row=recipe.sequence, paths=stacks.named(stack).paths | paths.asked(path or []),
         late_reads=late_unasked if late_reads is None else late_reads,
         overlap_grads=overlap_grads, overlap_weights=overlap_weights, bucket=bucket, wait_limit=wait_limit,
     )  # fmt: skip

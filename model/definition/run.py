@@ -15,6 +15,7 @@ class Run:
     deterministic: bool = False
     recompute: bool = False  # keep each layer's input only and compute the layer again for its backward pass
     on_cpu: bool = True
+    hopper: bool = False  # GPUs are of compute capability 9.0
     cuda_graphs: bool = False
     late_reads: bool = False  # losses, norm and checks are read once a step, after all of its launches
     overlap_grads: bool = False  # gradients are reduced beside the backward pass

@@ -75,7 +75,7 @@ def opened(
     text = encoding.open(tokenizer)
     sequence = loader.get("sequence_length", size.sequence)
     cpu = launch.device() == "cpu"
-    run = Run(bf16=not cpu, on_cpu=cpu, row=sequence, paths=of.paths)
+    run = Run(bf16=not cpu, on_cpu=cpu, hopper=launch.hopper(), row=sequence, paths=of.paths)
     paths.choose(size, run)  # what cannot run here is refused before upstream's code is fetched
     stack = overlay.build(Store(), overlay.chosen("all", True, of), launch.device(), of, clone)
     lock.verify(stack)

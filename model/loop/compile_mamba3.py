@@ -45,9 +45,10 @@ def wanted(path: str, rows: int, row: int | None, packs: set[int]) -> Kernels:
 
     A packed stream has no such shape: its number of documents, a part of it, changes at every step.
     """
-    on_rows = path in ("tilelang_rows", "blocks_rows")
+    by_blocks = path in ("blocks_rows", "hopper_rows")
+    on_rows = by_blocks or path == "tilelang_rows"
     fixed = (rows, row) if on_rows and row is not None and 17 in packs else None
-    if path == "blocks_rows":
+    if by_blocks:
         return Kernels(("fwd",), fixed)
     return Kernels(tuple(FACTORIES) if fixed else KERNELS, fixed)
 

@@ -49,6 +49,13 @@ def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def hopper() -> bool:
+    """Whether torch sees a GPU of compute capability 9.0, such as an H100 or an H200."""
+    import torch
+
+    return bool(torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0))
+
+
 def data_parallel(place: World, run: Run) -> int:
     """Data-parallel ranks. Raises PatchlaneError if pipeline and expert parallelism do not divide the world."""
     if place.size % run.pipeline_parallel or place.size // run.pipeline_parallel % run.expert_parallel:

@@ -8,6 +8,7 @@ from typing import Any
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
+from triton.experimental.gluon._runtime import GluonASTSource
 from triton.runtime.jit import create_function_from_signature
 
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -29,7 +30,8 @@ class Launches:
             *arguments, **options
         )
         chosen, signature, constants, attributes = kernel._pack_args(backend, rest, bound, specialized, rest)
-        source = ASTSource(kernel, signature, constants, attributes)
+        kind = GluonASTSource if kernel.is_gluon() else ASTSource
+        source = kind(kernel, signature, constants, attributes)
         self.ptx.append(triton.compile(source, target=HOPPER, options=chosen.__dict__).asm["ptx"])
 
 
@@ -42,6 +44,11 @@ def resources(kernel: Any, types: dict[str, str], constants: dict[str, Any], opt
     }
     source = ASTSource(kernel, signature, places, aligned)
     ptx = triton.compile(source, target=HOPPER, options=options).asm["ptx"]
+    return taken(ptx)
+
+
+def taken(ptx: str) -> dict[str, int]:
+    """Matrix instructions of the code of one kernel, its registers and the bytes that a thread spills."""
     with tempfile.NamedTemporaryFile("w", suffix=".ptx") as file:
         file.write(ptx)
         file.flush()

@@ -2,9 +2,10 @@
 
 import json
 
-from compiled import resources
+import torch
+from compiled import Launches, resources, taken
 
-from model.layers.mamba3 import kernels, scan
+from model.layers.mamba3 import hopper, kernels, scan
 
 SIZES = {"S": 4096, "H": 112, "G": 8, "R": 4, "N": 128, "P": 64, "A": 32, "T": 16, "TOKENS": 32, "HEADS": 16}
 SIZES |= {"COLUMNS": scan.COLUMNS, "SIZE": 8192, "BLOCK": scan.CARRIED, "AHEAD": 2, "REVERSE": True}
@@ -17,4 +18,23 @@ for name, launched in scan.OPTIONS.items():
     sizes = {one: value for one, value in {**SIZES, **launched}.items() if one in kernel.arg_names}
     options = {one: value for one, value in launched.items() if one not in sizes}
     found[name] = resources(kernel, dict.fromkeys(HALVES, "*bf16") | {"size": "i32"}, sizes, options)
+
+TOKENS, H, G, R, N, P, A, T = 512, 112, 8, 4, 128, 64, 32, 16
+
+
+def half(*shape: int) -> torch.Tensor:
+    return torch.empty(1, TOKENS, *shape, dtype=torch.bfloat16)
+
+
+wide, narrow, angles = [half(R, H, N)] * 2, [half(R, H, P)] * 2, torch.empty(1, TOKENS, H, A)
+each, bias, table = torch.empty(1, H, TOKENS), torch.empty(H, R, N), torch.empty(H, R, P)
+states, given, x = half(H, N, P)[:, : TOKENS // (2 * T)], half(R, G, N), half(H, P)
+gluon = {name: Launches(getattr(hopper, name)) for name in ("mimo_states", "mimo_backward", "mimo_fold")}
+for name, launches in gluon.items():
+    setattr(hopper, name, launches)
+hopper.run_states(given, given, bias, bias, angles, x, x, x, *[table] * 3, each, each, wide, narrow, *[states] * 2, T)
+hopper.run_backward(wide, narrow, each, each, each, states, states, *narrow, wide, each, each, each, T)
+hopper.run_fold(given, bias, angles, wide[0], given, torch.empty(TOKENS // 32, H, R, N), angles, 32)
+for name, launches in gluon.items():
+    found |= {f"hopper {name} {at}": taken(ptx) for at, ptx in enumerate(launches.ptx)}
 print(json.dumps(found))

@@ -6,6 +6,7 @@ the path that it is given, or raises.
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import logging
 import os
@@ -79,6 +80,22 @@ def _pairs_of_chunks(size: Size, run: Run) -> str | None:
     )
 
 
+def _hopper(size: Size, run: Run) -> str | None:
+    if not run.hopper:
+        return "the GPU is no Hopper (compute capability 9.0)"
+    m = size.mamba
+    if (m.rank, m.chunk, m.state, m.head_dim, m.rope_fraction) != (4, 16, 128, 64, 0.5):
+        return "rank, chunk, state, head and rope_fraction are not 4, 16, 128, 64 and 0.5"
+    each = size.mamba_heads // m.groups
+    return None if 4 < each <= 16 else f"a group has {each} heads, not 5 to 16"
+
+
+def _gluon(size: Size, run: Run) -> str | None:
+    """Gluon is experimental: another release of Triton may have another."""
+    found = importlib.metadata.version("triton") if importlib.util.find_spec("triton") else "none"
+    return None if found.startswith("3.6.") else f"Gluon of Triton 3.6 is needed, installed is {found}"
+
+
 def _experts_elsewhere(size: Size, run: Run) -> str | None:
     return None if run.expert_parallel > 1 else "nothing is sent to other ranks"
 
@@ -129,6 +146,7 @@ KINDS = {
     "mamba3": Kind(
         "Mamba-3",
         {
+            "hopper_rows": (_gpu, _hopper, _gluon, _bf16, _mimo, _rows, _pairs_of_chunks),
             "blocks_rows": (_gpu, _bf16, _mimo, _rows, _pairs_of_chunks),
             "tilelang_rows": (_gpu, _bf16, _mimo, _rows, _whole_chunks),
             "tilelang": (_gpu, _bf16, _mimo),
@@ -170,10 +188,7 @@ KINDS = {
 }
 
 # With graphs they must be asked for: none has captured them yet.
-UNTRIED_IN_GRAPHS = {
-    "mamba3=blocks_rows", "mamba_proj=bf16_parts", "norm=te", "bc_norm=te", "m2rnn=triton_whole", "mla=cudnn",
-    "rope=triton", "router=parts",
-}  # fmt: skip
+UNTRIED_IN_GRAPHS = {"mamba3=hopper_rows", "mamba3=blocks_rows"}
 
 
 def asked(pairs: Iterable[str]) -> dict[str, str]:

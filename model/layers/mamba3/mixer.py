@@ -18,6 +18,9 @@ Source: mamba_ssm/modules/mamba3.py @ a14b1dff0454a3bc27d9eb31355dc01e4b2490ec.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -56,11 +59,7 @@ class Mamba3Mixer(nn.Module):  # type: ignore[misc]
             self._check_fp32()
         if self.path.endswith("_rows"):
             assert self.row is not None
-            if self.path == "blocks_rows":
-                from model.layers.mamba3 import scan
-
-                return rows.run_rows(self.mamba, hidden, cu_seqlens, self.row, scan.by_blocks)
-            return rows.run_rows(self.mamba, hidden, cu_seqlens, self.row)
+            return rows.run_rows(self.mamba, hidden, cu_seqlens, self.row, _change(self.path))
         whole = len(cu_seqlens) == 2 and len(hidden) % self.mamba.chunk_size == 0
         out: Tensor = self.mamba(hidden.unsqueeze(0), cu_seqlens=None if whole else cu_seqlens)
         return out.squeeze(0)
@@ -75,6 +74,19 @@ class Mamba3Mixer(nn.Module):  # type: ignore[misc]
 
     def extra_repr(self) -> str:
         return f"path={self.path}"
+
+
+def _change(path: str) -> Callable[..., Any]:
+    """What a path of rows makes of the module's kernel."""
+    if path == "blocks_rows":
+        from model.layers.mamba3.scan import by_blocks
+
+        return by_blocks
+    if path == "hopper_rows":
+        from model.layers.mamba3.hopper import by_blocks_on_hopper
+
+        return by_blocks_on_hopper
+    return rows.unchanged
 
 
 def build_mamba3(

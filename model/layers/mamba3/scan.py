@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +33,14 @@ OPTIONS = {
 CARRIED, COLUMNS = 256, 16  # numbers of a state, and of a half of q or k, that a program takes at most
 SUMMED = 2048  # numbers that a program sums, in chunks
 ANGLES = 128  # tokens whose angles are summed at a time
+
+
+class Launches(NamedTuple):
+    """The three kernels that there are of two kinds: those of ``kernels`` and, for sm_90, of ``hopper``."""
+
+    states: Callable[..., None]
+    backward: Callable[..., None]
+    fold: Callable[..., None]
 
 
 def decay_sums(a: Tensor, chunk: int) -> tuple[Tensor, None, None]:
@@ -57,12 +65,55 @@ def _weights(dt: Tensor, trap: Tensor) -> tuple[Tensor, Tensor]:
     return own, own + F.pad((dt * (-trap).sigmoid())[..., 1:], (0, 1))
 
 
+def run_states(
+    q: Tensor, k: Tensor, q_bias: Tensor, k_bias: Tensor, angles: Tensor, x: Tensor, z: Tensor, above: Tensor,
+    up: Tensor, gate: Tensor, down: Tensor, a: Tensor, later: Tensor, wide: list[Tensor], narrow: list[Tensor],
+    states: Tensor, slopes: Tensor, chunk: int,
+) -> None:  # fmt: skip
+    """Fills ``wide`` (q and k turned), ``narrow`` (v, dy) and what each pair of blocks adds to states and slopes."""
+    rows, length, rank, groups, width = q.shape
+    heads, channels = x.shape[2:]
+    kernels.mimo_states[heads, length // (2 * chunk), 2 * rows](
+        q, k, q_bias, k_bias, angles, x, z, above, up, gate, down, a, later, *wide, *narrow, states, slopes,
+        S=length, H=heads, G=groups, R=rank, N=width, P=channels, A=angles.shape[-1], T=chunk, **OPTIONS["mimo_states"],
+    )  # fmt: skip
+
+
+def run_backward(
+    wide: list[Tensor], narrow: list[Tensor], a: Tensor, own: Tensor, later: Tensor, states: Tensor, slopes: Tensor,
+    y: Tensor, dv: Tensor, d_wide: list[Tensor], d_a: Tensor, d_own: Tensor, d_later: Tensor, chunk: int,
+) -> None:  # fmt: skip
+    """Fills y, dv, the gradients of ``wide`` and those of each token's decay and weights."""
+    rows, length, rank, heads, width = wide[0].shape
+    kernels.mimo_backward[heads, length // chunk, rows](
+        *wide, *narrow, a, own, later, states, slopes, y, dv, *d_wide, d_a, d_own, d_later,
+        S=length, H=heads, R=rank, N=width, P=y.shape[-1], T=chunk, **OPTIONS["mimo_backward"],
+    )  # fmt: skip
+
+
+def run_fold(
+    given: Tensor, bias: Tensor, angles: Tensor, grad: Tensor, d_given: Tensor, d_bias: Tensor, d_angles: Tensor,
+    tokens: int,
+) -> None:  # fmt: skip
+    """From ``grad``, of q or k turned: its own gradient, its angles' and, a part for ``tokens`` tokens, its bias's."""
+    rank, groups, width = given.shape[2:]
+    heads, turning = angles.shape[2:]
+    columns = min(COLUMNS, turning)
+    kernels.mimo_fold[groups * (width // 2 // columns), len(d_bias)](
+        given, bias, angles, grad, d_given, d_bias, d_angles, H=heads, G=groups, R=rank, N=width, A=turning,
+        TOKENS=tokens, COLUMNS=columns, HEADS=triton.next_power_of_2(heads // groups), **OPTIONS["mimo_fold"],
+    )  # fmt: skip
+
+
+TRITON = Launches(run_states, run_backward, run_fold)
+
+
 def mimo_backward(
     above: Tensor, q: Tensor, k: Tensor, x: Tensor, q_bias: Tensor, k_bias: Tensor, up: Tensor, down: Tensor, z: Tensor,
     gate: Tensor, angles: Tensor, a: Tensor, a_left: None, dt: Tensor, trap: Tensor, skip: Tensor, segments: None,
-    chunk: int, divisor: int, dtype: torch.dtype,
+    chunk: int, divisor: int, dtype: torch.dtype, *, by: Launches = TRITON,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Arguments, all contiguous, and results of ``mamba_mimo_bwd_combined``.
+    """Arguments, all contiguous, and results of ``mamba_mimo_bwd_combined``; ``by``: which kernels run.
 
     above, x, z [B, S, H, P]; q, k [B, S, R, G, N]; q_bias, k_bias [H, R, N]; up, down, gate [H, R, P]; skip [H];
     angles, summed, [B, S, H, N / divisor]; a, dt, trap [B, H, S], ``a`` summed in each chunk. S holds an even number of
@@ -70,12 +121,10 @@ def mimo_backward(
 
     Returns gradients of q, k, x, the log decay, dt, trap, q_bias, k_bias, up, gate, down, angles, skip, z.
     """
-    rows, length, rank, groups, width = q.shape
+    rows, length, rank, _, width = q.shape
     heads, channels = x.shape[2:]
-    blocks, pairs = length // chunk, length // (2 * chunk)
+    pairs = length // (2 * chunk)
     parts = rows * pairs
-    turning = {"H": heads, "G": groups, "R": rank, "N": width, "A": width // divisor}
-    sizes = {"S": length, "H": heads, "R": rank, "N": width, "P": channels, "T": chunk}
     with torch.enable_grad():
         leaves = dt.detach().float().requires_grad_(), trap.detach().float().requires_grad_()
         own, later = _weights(*leaves)
@@ -83,9 +132,8 @@ def mimo_backward(
     wide = [q.new_empty(rows, length, rank, heads, width) for _ in range(2)]
     narrow = [q.new_empty(rows, length, rank, heads, channels) for _ in range(2)]
     states, slopes = (q.new_empty(rows, pairs, heads, width, channels) for _ in range(2))
-    kernels.mimo_states[heads, pairs, 2 * rows](
-        q, k, q_bias, k_bias, angles, x, z, above, *tables, a, later, *wide, *narrow, states, slopes,
-        **OPTIONS["mimo_states"], **sizes | turning,
+    by.states(
+        q, k, q_bias, k_bias, angles, x, z, above, *tables, a, later, wide, narrow, states, slopes, chunk
     )  # fmt: skip
     size, ahead = width * channels, next(n for n in (2, 1) if pairs % n == 0)
     block = min(CARRIED, size)
@@ -94,9 +142,8 @@ def mimo_backward(
     )
     d_wide, (y, dv) = [torch.empty_like(t) for t in wide], (torch.empty_like(t) for t in narrow)
     d_a, d_own, d_later = (torch.empty_like(a) for _ in range(3))
-    kernels.mimo_backward[heads, blocks, rows](
-        *wide, *narrow, a, own.detach(), later.detach(), states, slopes, y, dv, *d_wide, d_a, d_own, d_later,
-        **OPTIONS["mimo_backward"], **sizes,
+    by.backward(
+        wide, narrow, a, own.detach(), later.detach(), states, slopes, y, dv, d_wide, d_a, d_own, d_later, chunk
     )  # fmt: skip
     d_x, d_z = torch.empty_like(x), torch.empty_like(z)
     sums = [a.new_empty(parts, *t.shape) for t in (*tables, skip)]
@@ -104,15 +151,11 @@ def mimo_backward(
     kernels.mimo_gates[heads // gates["HEADS"], parts](
         x, z, above, *tables, skip, y, dv, d_x, d_z, *sums, H=heads, R=rank, P=channels, TOKENS=2 * chunk, **gates
     )  # fmt: skip
-    columns = min(COLUMNS, width // divisor)
     d_angles = angles.new_empty(2, *angles.shape)
     folded = []
     for one, (given, bias, grad) in enumerate(((q, q_bias, d_wide[0]), (k, k_bias, d_wide[1]))):
         d_given, d_bias = torch.empty_like(given), a.new_empty(parts, *bias.shape)
-        kernels.mimo_fold[groups * (width // 2 // columns), parts](
-            given, bias, angles, grad, d_given, d_bias, d_angles[one], TOKENS=2 * chunk, COLUMNS=columns,
-            HEADS=triton.next_power_of_2(heads // groups), **OPTIONS["mimo_fold"], **turning,
-        )  # fmt: skip
+        by.fold(given, bias, angles, grad, d_given, d_bias, d_angles[one], 2 * chunk)
         folded.append((d_given, d_bias.sum(0)))
     (d_q, d_q_bias), (d_k, d_k_bias) = folded
     d_up, d_gate, d_down, d_skip = (each.sum(0) for each in sums)
@@ -135,13 +178,13 @@ def _by_longer_chunks(sum_angles: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @functools.cache
-def by_blocks(kernel: Callable[..., Any]) -> Callable[..., Any]:
+def by_blocks(kernel: Callable[..., Any], by: Launches = TRITON) -> Callable[..., Any]:
     """``kernel``, mamba-ssm's ``mamba3_mimo``, with this backward pass; upstream's own is as it was."""
     names = kernel.__globals__
     function, bound = names["_Mamba3Function"], seams.MAMBA3_BLOCKS
     forward = {"angle_dt_fwd": _by_longer_chunks(names["angle_dt_fwd"])}
     backward = {
-        "mamba_mimo_bwd_combined": mimo_backward,
+        "mamba_mimo_bwd_combined": functools.partial(mimo_backward, by=by),
         "compute_dacs_segsum_triton": decay_sums,
         "angle_dt_bwd": _by_longer_chunks(names["angle_dt_bwd"]),
     }

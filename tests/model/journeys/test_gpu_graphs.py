@@ -12,9 +12,6 @@ from reproducers.record.schema import ROOT
 pytestmark = [pytest.mark.gpu, pytest.mark.upstream]
 # neither TileLang's kernels, which take minutes to compile, nor packs that only these need
 PATHS = "--path mamba3=torch_rows --path dsa=megatron --patches 16,33"
-# those that graphs take unasked, on both sides
-PATHS += " --path mamba_proj=bf16 --path norm=torch --path bc_norm=mamba --path m2rnn=triton --path mla=flash"
-PATHS += " --path rope=megatron --path router=megatron"
 STEPS = 8
 RUN = f"nam56r_tiny --micro-batch 2 --sequence 256 --steps {STEPS} --bf16 --save-every 0 {PATHS}".split()
 

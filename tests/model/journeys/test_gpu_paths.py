@@ -113,6 +113,30 @@ def mamba_rows(path):
     ]
 
 
+def on_hopper(heads, groups):
+    """Relative errors of the backward pass by blocks, by Gluon's kernels beside Triton's: three rows of 320 tokens."""
+    import tiny
+
+    from model.layers.mamba3 import hopper, scan
+
+    rows, length, rank, state, channels, chunk = 3, 320, 4, 128, 64, 16  # ten pairs of chunks: programs of five
+
+    def table(*shape, seed):
+        return random(heads, rank, *shape, seed=seed).float() / 10 + 1
+
+    wide = [random(rows, length, rank, groups, state, seed=seed) for seed in (0, 1)]
+    x, z, above = (random(rows, length, heads, channels, seed=seed) for seed in (2, 3, 4))
+    decay, dt = (random(rows, heads, length, seed=seed).float().abs() / 10 for seed in (5, 6))
+    up, down, gate = (table(channels, seed=seed) for seed in (7, 8, 9))
+    given = (
+        above, *wide, x, table(state, seed=10), table(state, seed=11), up, down, z, gate,
+        random(rows, length, heads, 32, seed=12).float(), scan.decay_sums(-decay, chunk)[0], None, dt,
+        random(rows, heads, length, seed=13), random(heads, seed=14).float(), None, chunk, 4, torch.bfloat16,
+    )  # fmt: skip
+    found, wanted = (scan.mimo_backward(*given, by=by) for by in (hopper.LAUNCHES, scan.TRITON))
+    return [tiny.error(one.float().cpu(), other.float().cpu()) for one, other in zip(found, wanted, strict=True)]
+
+
 def layer_norm():
     """Transformer Engine's norm of the model's width, with what goes around it and without."""
     from torch.nn.functional import rms_norm
@@ -230,9 +254,16 @@ def test_the_norms_of_b_and_c(gpu, kind):
     assert max(gpu.call(norms, kind)) < HALF
 
 
-@pytest.mark.parametrize("path", ["tilelang_rows", "blocks_rows"])
+@pytest.mark.parametrize("path", ["tilelang_rows", "blocks_rows", "hopper_rows"])
 def test_mamba_on_rows_is_mamba_on_the_packed_stream(gpu, path):
     assert max(gpu.call(mamba_rows, path)) < 6e-2  # sums over a document of terms of both signs, as in test_mamba3_gpu
+
+
+@pytest.mark.parametrize(("heads", "groups"), [(128, 8), (112, 8), (10, 2)])
+def test_hoppers_kernels_do_what_tritons_do(gpu, heads, groups):
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("no GPU of compute capability 9.0")
+    assert max(gpu.call(on_hopper, heads, groups)) < HALF
 
 
 def routed():

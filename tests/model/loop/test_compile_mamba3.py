@@ -22,6 +22,7 @@ ROWS = Kernels(("fwd", "bwd_fwd", "bwd_bwd"), (4, 4096))
         ("blocks_rows", {5, 16, 17}, Kernels(("fwd",), (4, 4096))),  # its backward pass is no TileLang kernel
         ("tilelang_rows", {5, 16}, Kernels(KERNELS)),  # pack 17 left out
         ("blocks_rows", {5, 16}, Kernels(("fwd",))),
+        ("hopper_rows", {5, 16}, Kernels(("fwd",))),
         ("tilelang", {5, 16, 17}, Kernels(KERNELS)),  # a packed stream
     ],
 )

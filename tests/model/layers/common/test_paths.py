@@ -17,10 +17,7 @@ FASTEST = {
     "m2rnn": "triton_whole", "mla": "cudnn", "rope": "triton", "dsa": "tilelang", "indexer": "stream",
     "moe": "grouped_mm", "router": "parts", "shared": "after", "loss": "liger_once", "wgrad": "fused",
 }  # fmt: skip
-IN_GRAPHS = {
-    "mamba_proj": "bf16", "norm": "torch", "bc_norm": "mamba", "m2rnn": "triton", "mla": "flash", "rope": "megatron",
-    "moe": "grouped_fused", "router": "megatron",
-}  # fmt: skip
+IN_GRAPHS = {"moe": "grouped_fused"}
 ON_CPU = {
     "mamba3": "torch", "mamba_proj": "bf16", "mtp_proj": "bf16", "norm": "torch", "bc_norm": "torch", "m2rnn": "torch",
     "mla": "torch", "rope": "megatron", "dsa": "megatron", "indexer": "stream", "moe": "sequential",
@@ -32,6 +29,7 @@ ON_CPU = {
 def everything_installed(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "3.6.0")
 
 
 def names(**run):
@@ -45,7 +43,10 @@ def names(**run):
         ({"expert_parallel": 4}, {"shared": "beside", "moe": "grouped_fused"}),
         ({"cuda_graphs": True}, IN_GRAPHS),
         ({"cuda_graphs": True, "row": 4096}, IN_GRAPHS | {"mamba3": "tilelang_rows", "indexer": "rows"}),
-        ({"cuda_graphs": True, "paths": {"norm": "te", "mla": "cudnn"}}, IN_GRAPHS | {"norm": "te", "mla": "cudnn"}),
+        (
+            {"cuda_graphs": True, "row": 4096, "paths": {"mamba3": "blocks_rows"}},
+            IN_GRAPHS | {"mamba3": "blocks_rows", "indexer": "rows"},
+        ),
         (  # flash attention and TileLang's kernels are for bf16; the product adds gradients of bf16 weights only
             {"bf16": False},
             {
@@ -61,6 +62,7 @@ def names(**run):
             },
         ),
         ({"row": 4096}, {"indexer": "rows", "mamba3": "blocks_rows"}),
+        ({"row": 4096, "hopper": True}, {"indexer": "rows", "mamba3": "hopper_rows"}),
         ({"row": 4096 + 16}, {"indexer": "rows", "mamba3": "tilelang_rows"}),  # no pairs of chunks
         ({"row": 4097}, {"indexer": "rows"}),  # no whole chunks
     ],
@@ -78,11 +80,10 @@ def test_what_a_cpu_runs_unasked(run, other):
 
 def test_a_missing_library_leaves_the_next_path(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert names(**ON_GPU) == FASTEST | {
-        "m2rnn": "torch", "rope": "megatron",
-    }  # fmt: skip
-    graphs = names(**ON_GPU, cuda_graphs=True)
-    assert graphs == FASTEST | IN_GRAPHS | {"m2rnn": "torch", "mla": "torch"}
+    gone = {"m2rnn": "torch", "rope": "megatron"}
+    assert names(**ON_GPU) == FASTEST | gone
+    assert names(**ON_GPU, cuda_graphs=True) == FASTEST | IN_GRAPHS | gone
+    assert names(**ON_GPU, hopper=True, row=4096)["mamba3"] == "blocks_rows"
 
 
 def test_cudnn_wants_heads_of_eights():
@@ -98,7 +99,7 @@ def test_tritons_interpreter_runs_on_a_cpu(monkeypatch):
 def test_every_path_can_be_asked_for_where_nothing_lacks():
     for kind, of in KINDS.items():
         for path in of.paths:
-            run = {**ON_GPU, "expert_parallel": 1 if path == "grouped_mm" else 4, "row": 4096}
+            run = {**ON_GPU, "hopper": True, "expert_parallel": 1 if path == "grouped_mm" else 4, "row": 4096}
             size = SIZES["nam56r_siso"] if path == "triton" and kind == "mamba3" else SIZE
             assert paths.choose(size, Run(**run, paths={kind: path}))[kind] == Path(path, "asked for")
 
@@ -156,6 +157,27 @@ def test_blocks_want_sizes_that_their_products_have(changed, refused):
             paths.choose(size, run)
     else:
         assert paths.choose(size, run)["mamba3"].name == "blocks_rows"
+
+
+@pytest.mark.parametrize(
+    ("changed", "run", "triton"),
+    [
+        ({}, {"hopper": False}, "3.6.0"),
+        ({}, {}, "3.7.0"),
+        ({"chunk": 32}, {}, "3.6.0"),
+        ({"rope_fraction": 1.0}, {}, "3.6.0"),
+        ({"groups": 4}, {}, "3.6.0"),  # 28 heads in each
+        ({"groups": 28}, {}, "3.6.0"),  # 4
+    ],
+)
+def test_hoppers_kernels_want_their_sizes_and_a_gpu_and_triton_that_they_were_tried_with(
+    changed, run, triton, monkeypatch
+):
+    monkeypatch.setattr("importlib.metadata.version", lambda name: triton)
+    size = SIZE.model_copy(update={"mamba": SIZE.mamba.model_copy(update=changed)})
+    run = Run(**{**ON_GPU, "hopper": True, "row": 4096, **run})
+    assert paths.choose(size, run)["mamba3"].name == "blocks_rows"
+    assert paths.choose(SIZE, Run(**ON_GPU, hopper=True, row=4096))["mamba3"].name != "blocks_rows" or triton != "3.6.0"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,9 @@ def test_every_gradient_is_the_references():
 def test_kernels_compile_for_hopper_and_fit_its_registers(tmp_path):
     found = run("compiled_scan.py", TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
     assert {name: of["spilled"] for name, of in found.items() if of["spilled"] > 256} == {}
-    assert {name for name, of in found.items() if of["mma"]} == {"mimo_states", "mimo_backward"}
+    multiplying = {name for name, of in found.items() if of["mma"]}
+    assert multiplying == {name for name in found if "mimo_states" in name or "mimo_backward" in name}
+    assert len([name for name in found if name.startswith("hopper")]) == 5
 
 
 @needs_triton
@@ -45,6 +47,6 @@ def test_upstreams_function_is_left_alone():
     assert mine.forward.__globals__["compute_dacs_segsum_triton"] is None
     assert mine.forward.__globals__["angle_dt_fwd"](chunk_size=16, dt=1) == {"chunk_size": scan.ANGLES, "dt": 1}
     assert mine.backward.__globals__["angle_dt_bwd"](chunk_size=16, dt=1) == {"chunk_size": scan.ANGLES, "dt": 1}
-    assert mine.backward.__globals__["mamba_mimo_bwd_combined"] is scan.mimo_backward
+    assert mine.backward.__globals__["mamba_mimo_bwd_combined"].func is scan.mimo_backward
     assert theirs.backward.__globals__["mamba_mimo_bwd_combined"] is None
     assert scope["_Mamba3Function"] is theirs
