@@ -68,6 +68,9 @@ def main(
     overlap_grads: Annotated[bool, typer.Option("--overlap-grads", help="reduce beside the backward pass")] = False,
     overlap_weights: Annotated[bool, typer.Option("--overlap-weights", help="gather beside the forward pass")] = False,
     bucket: Annotated[int | None, typer.Option(min=1, help="parameters reduced or gathered at a time")] = None,
+    nccl_ctas: Annotated[
+        int | None, typer.Option(min=1, max=64, help="thread blocks of NCCL's collectives; default: NCCL's choice")
+    ] = None,
     on_spike: Annotated[str | None, typer.Option(help="stop, skip or rewind: at a loss that spikes or is NaN")] = None,
     wait_limit: Annotated[
         float, typer.Option(min=1, max=1e9, help="seconds to wait for a rank that is not there")
@@ -96,6 +99,7 @@ def main(
         hopper=launch.hopper(), row=recipe.sequence, paths=stacks.named(stack).paths | paths.asked(path or []),
         late_reads=late_unasked if late_reads is None else late_reads,
         overlap_grads=overlap_grads, overlap_weights=overlap_weights, bucket=bucket, wait_limit=wait_limit,
+        nccl_ctas=nccl_ctas,
     )  # fmt: skip
     train(
         recipe, run, patches, data or [], stacks.named(stack), upstream, held_out=held_out or [], folder=out,

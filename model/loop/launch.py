@@ -56,6 +56,11 @@ def hopper() -> bool:
     return bool(torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0))
 
 
+def nccl(run: Run) -> dict[str, str]:
+    """The variables that NCCL reads where ``run`` says how many thread blocks its collectives take."""
+    return dict.fromkeys(("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"), str(run.nccl_ctas)) if run.nccl_ctas else {}
+
+
 def data_parallel(place: World, run: Run) -> int:
     """Data-parallel ranks. Raises PatchlaneError if pipeline and expert parallelism do not divide the world."""
     if place.size % run.pipeline_parallel or place.size // run.pipeline_parallel % run.expert_parallel:
@@ -106,6 +111,7 @@ def start(place: World, overlay: Overlay, run: Run, seed: int, own: Mapping[str,
         torch.use_deterministic_algorithms(True, warn_only=True)
     if overlay.device == "cuda":
         torch.cuda.set_device(place.local_rank)
+        os.environ |= nccl(run)
     dist.init_process_group(
         "gloo" if overlay.device == "cpu" else "cpu:gloo,cuda:nccl",
         store=meeting.store(place.rank, place.size, run.wait_limit), rank=place.rank, world_size=place.size,

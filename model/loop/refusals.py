@@ -138,8 +138,11 @@ def graphs(run: Run) -> None:
         raise PatchlaneError("--cuda-graphs keep what --recompute computes again", "choose one of the two")
 
 
-def overlaps(run: Run) -> None:
-    """Raise PatchlaneError if gradients or weights cannot travel beside computation, or would be wrong."""
+def links(run: Run) -> None:
+    """Raise CannotTestHere if NCCL's collectives are sized where there are none; PatchlaneError if gradients or weights
+    cannot travel beside computation, or would be wrong."""
+    if run.nccl_ctas and run.on_cpu:
+        raise CannotTestHere("--nccl-ctas needs a GPU: ranks on CPUs talk by gloo", "train without --nccl-ctas")
     if not (run.overlap_grads or run.overlap_weights):
         if run.bucket is not None:
             raise PatchlaneError("--bucket sizes what overlaps, and nothing does", "add --overlap-grads")

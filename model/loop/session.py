@@ -104,7 +104,7 @@ def train(
     expert_parallel(size, run.expert_parallel)
     refusals.graphs(run)
     paths.choose(size, run)  # what cannot run here is refused before upstream's code is fetched
-    refusals.overlaps(run)
+    refusals.links(run)
     if given is not None:  # the default one has bytes and structure, which every size takes
         refusals.vocabulary(size, given.record.tokenizer.vocab_size)
         refusals.fields(size, run, given.record.fields)

@@ -159,6 +159,7 @@ def layout_and_paths(run: KeptRun) -> str:
     parts += [f"PP {options['pipeline_parallel']}"] if options["pipeline_parallel"] > 1 else []
     parts += [f"{rows} row{'' if rows == 1 else 's'}" + (f" × {several}" if several > 1 else "")]
     flags = [name.replace("_", "-") for name in ("recompute", "cuda_graphs", "deterministic") if options.get(name)]
+    flags += [f"nccl-ctas={options['nccl_ctas']}"] if options.get("nccl_ctas") else []
     flags += [f"optimizer={run.report.optimizer}"] if run.report.optimizer else []
     paths = [f"{kind}={path}" for kind, path in options["paths"].items()]
     return ", ".join([*parts, *(f"`{text}`" for text in (*flags, *paths))])

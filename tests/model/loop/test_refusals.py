@@ -13,8 +13,8 @@ from model.definition.memory import Layout
 from model.definition.recipes import Recipe
 from model.definition.run import Run
 from model.definition.sizes import SIZES
-from model.loop import refusals
-from reproducers.base.errors import PatchlaneError
+from model.loop import launch, refusals
+from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.record.schema import ROOT
 
 QUARTER = SIZES["nam56r_quarter"]
@@ -47,6 +47,14 @@ def test_cuda_graphs_keep_activations_as_well():
     with pytest.raises(PatchlaneError, match="with the activations that CUDA graphs hold") as refused:
         refusals.fits(QUARTER, LAYOUT, whole - 0.1, 4096, graphs=True)
     assert "without --cuda-graphs" in str(refused.value)
+
+
+def test_nccls_blocks_are_counted_on_gpus_only():
+    assert launch.nccl(Run(nccl_ctas=64)) == {"NCCL_MIN_CTAS": "64", "NCCL_MAX_CTAS": "64"}
+    assert launch.nccl(Run()) == {}
+    refusals.links(Run(nccl_ctas=64, on_cpu=False))
+    with pytest.raises(CannotTestHere, match="--nccl-ctas"):
+        refusals.links(Run(nccl_ctas=64))
 
 
 @pytest.mark.parametrize(
