@@ -29,6 +29,10 @@ from reproducers.upstream.store import Store
 MODULE = "mamba_ssm.ops.tilelang.mamba3.mamba3_mimo_"
 FACTORIES = {"fwd": "mamba_mimo_fwd", "bwd_fwd": "mamba_mimo_bwd_fwd", "bwd_bwd": "mamba_mimo_bwd_bwd"}
 KERNELS = tuple(f"{kernel}{end}" for end in ("_varlen", "") for kernel in FACTORIES)
+# by path of the mixer; another backward pass than mamba-ssm's is no TileLang kernel
+TAKEN: dict[str, tuple[str, ...]] = {
+    "hopper_rows": ("fwd",), "blocks_rows": ("fwd",), "tilelang": KERNELS, "triton": (), "torch": (), "torch_rows": (),
+}  # fmt: skip
 SPECIALIZE = "MAMBA3_MIMO_SPECIALIZE"  # pack 17's switch: how many shapes get kernels of their own
 app = typer.Typer(add_completion=False)
 
@@ -41,16 +45,12 @@ class Kernels(NamedTuple):
 
 
 def wanted(path: str, rows: int, row: int | None, packs: set[int]) -> Kernels:
-    """The kernels that a path of the mixer takes, of rows of one shape where pack 17 makes them for it.
+    """The kernels that a path of the mixer takes, none or some, of rows of one shape where pack 17 makes them for it.
 
     A packed stream has no such shape: its number of documents, a part of it, changes at every step.
     """
-    by_blocks = path in ("blocks_rows", "hopper_rows")
-    on_rows = by_blocks or path == "tilelang_rows"
-    fixed = (rows, row) if on_rows and row is not None and 17 in packs else None
-    if by_blocks:
-        return Kernels(("fwd",), fixed)
-    return Kernels(tuple(FACTORIES) if fixed else KERNELS, fixed)
+    fixed = (rows, row) if path.endswith("_rows") and row is not None and 17 in packs else None
+    return Kernels({**TAKEN, "tilelang_rows": tuple(FACTORIES) if fixed else KERNELS}[path], fixed)
 
 
 def compile_one(name: str, size: Size, fixed: tuple[int, int] | None) -> None:

@@ -146,9 +146,9 @@ def _compile(size: Size, path: str, rows: tuple[int, int | None], patches: str, 
 
     ``rows``: the rows of a micro-batch and their tokens.
     """
-    if not path.startswith(("tilelang", "blocks")) or not size.count("mamba3"):
-        return
     kernels = compile_mamba3.wanted(path, *rows, {applied.pack.number for applied in stack.packs})
+    if not kernels.names or not size.count("mamba3"):
+        return
     if kernels.fixed:
         os.environ.setdefault(compile_mamba3.SPECIALIZE, "1")
     if place.local_rank == 0:

@@ -1,13 +1,16 @@
 """For which shapes kernels are compiled before the first step, and when they need not be."""
 
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from toy import named
 
 from model.definition.sizes import SIZES
-from model.loop import compile_mamba3
+from model.layers.common.paths import KINDS
+from model.loop import compile_mamba3, session
 from model.loop.compile_mamba3 import KERNELS, Kernels, marker, wanted
 from model.patched.overlay import Overlay
 from reproducers.upstream.store import Tree
@@ -28,6 +31,22 @@ ROWS = Kernels(("fwd", "bwd_fwd", "bwd_bwd"), (4, 4096))
 )
 def test_rows_have_one_shape(path, packs, kernels):
     assert wanted(path, 4, 4096, packs) == kernels
+
+
+@pytest.mark.parametrize("path", KINDS["mamba3"].paths)
+def test_a_run_has_its_kernels_before_its_first_step(path, monkeypatch):
+    """Without pack 17's switch a path of rows runs the kernels for any shape, three times as slow."""
+    monkeypatch.setenv(compile_mamba3.SPECIALIZE, "")
+    monkeypatch.delenv(compile_mamba3.SPECIALIZE)
+    asked = []
+    monkeypatch.setattr(compile_mamba3, "compile_once", lambda size, patches, kernels, stack: asked.append(kernels))
+    packs = [SimpleNamespace(pack=SimpleNamespace(number=17))]
+    session._compile(
+        SIZES["nam56r"], path, (4, 4096), "all", SimpleNamespace(packs=packs), SimpleNamespace(local_rank=0)
+    )
+    upstreams = path in ("hopper_rows", "blocks_rows", "tilelang_rows", "tilelang")
+    assert [kernels.names[0].partition("_")[0] for kernels in asked] == ["fwd"] * upstreams
+    assert os.environ.get(compile_mamba3.SPECIALIZE) == ("1" if upstreams and path != "tilelang" else None)
 
 
 def stack(mamba="m", tilelang="t"):
