@@ -162,7 +162,8 @@ def mimo_states(
                 weight = _exp(a_t + (0.0 if one == 0 else first_last))
             if one == 1:
                 total = warpgroup_mma_wait(0, deps=(total,))
-            tma.store_wait(4)  # of what this block overwrites, that of two blocks ago
+            # what was written two blocks ago from where this one writes; and, before the next one is, the last sum
+            tma.store_wait(4 if one == 0 else 3)
             gl.thread_barrier()
             turned = turned_s.index(one)
             halves = turned._reinterpret(dtype, [2, M, L], wide_to.layout)  # rows of 128 bytes, a half after the other
@@ -177,7 +178,7 @@ def mimo_states(
             tma.async_copy_shared_to_global(wide_to, [to, head * N + L], halves.index(1))
             tma.async_copy_shared_to_global(narrow_to, [to, head * P], given_s.index(one))
         total = warpgroup_mma_wait(0, deps=(total,))
-        sum_s.store(total.to(dtype))  # the wait above was for the one before, too
+        sum_s.store(total.to(dtype))
         fence_async_shared()
         place = ((line * (S // (2 * T)) + part * PAIRS + pair) * H + head) * N
         tma.async_copy_shared_to_global(states_to, [place, 0], sum_s)
