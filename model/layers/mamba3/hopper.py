@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import triton
 from torch import Tensor
 from triton.experimental import gluon
@@ -25,10 +26,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from model.layers.mamba3.scan import Launches, by_blocks
+from model.layers.mamba3.scan import Given, Launches, by_blocks
 
 # The fastest on an H200 of those in docs/log.md
-PAIRS = 8  # pairs of blocks that a program of mimo_states takes at most
 COLUMNS = 16  # of each half of q or k that a program sums; of those that do not turn twice as many, if they fit
 
 
@@ -86,20 +86,34 @@ def _half(turned: gl.tensor, still: gl.tensor, M: gl.constexpr, L: gl.constexpr)
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
-def mimo_states(
+def _value(
+    x: gl.tensor, z: gl.tensor, table: gl.tensor, gate: gl.tensor, table_at: gl.tensor, FORWARD: gl.constexpr
+) -> gl.tensor:
+    """v [T, R, P] fp32 of x and ``up`` or, not FORWARD, the gradient of y, of what comes from above, z and ``down``."""
+    value = x.to(gl.float32)[:, None, :] * gl.load(table + table_at)[None, :, :]
+    if FORWARD:
+        return value
+    else:
+        gated = z.to(gl.float32)[:, None, :] * gl.load(gate + table_at)[None, :, :]
+        return value * gated * _sigmoid(gated)
+
+
+@gluon.jit  # type: ignore[untyped-decorator]
+def _side(
     given: gl.tensor, bias: gl.tensor, angles: gl.tensor, x: gl.tensor, z: gl.tensor, table: gl.tensor,
-    gate: gl.tensor, a: gl.tensor, later: gl.tensor,
-    wide_to: gl.tensor, narrow_to: gl.tensor, states_to: gl.tensor,
+    gate: gl.tensor, a: gl.tensor, later: gl.tensor, wide_to: gl.tensor, states_to: gl.tensor,
+    turned_s: gl.tensor, weighted_s: gl.tensor, state_s: gl.tensor,
     S: gl.constexpr, H: gl.constexpr, G: gl.constexpr, R: gl.constexpr, N: gl.constexpr, P: gl.constexpr,
-    A: gl.constexpr, T: gl.constexpr, PAIRS: gl.constexpr, FORWARD: gl.constexpr,
+    A: gl.constexpr, T: gl.constexpr, FORWARD: gl.constexpr,
 ) -> None:  # fmt: skip
-    """One side, of PAIRS pairs of blocks: FORWARD of k, x and ``up``, else of q, what comes from above and ``down``.
+    """A head's row: FORWARD k, x and ``up`` to states, else, from its end on, q, ``above`` and ``down`` to slopes.
 
     A thread has one token with all ranks: a rank's share of the tables, and half of the angles, would be read or made
     by several.
     """
     M: gl.constexpr = T * R
     L: gl.constexpr = N // 2
+    PAIRS: gl.constexpr = S // (2 * T)
     gl.static_assert(L == P and L == 2 * A)
     dtype: gl.constexpr = wide_to.dtype
     wide: gl.constexpr = gl.BlockedLayout([1, R, 4], [128 // A, 1, A // 4], [4, 1, 1], [2, 1, 0])
@@ -108,8 +122,8 @@ def mimo_states(
     ranks_w: gl.constexpr = gl.SliceLayout(0, wide)
     tokens_n: gl.constexpr = gl.SliceLayout(1, narrow)
     ranks_n: gl.constexpr = gl.SliceLayout(0, narrow)
-    head, part, line = gl.program_id(0), gl.program_id(1), gl.program_id(2)
-    token, heads = line * S + part * PAIRS * 2 * T, (line * H + head) * S + part * PAIRS * 2 * T
+    head, line = gl.program_id(0), gl.program_id(1) // 2
+    token, heads = line * S, (line * H + head) * S
     rank = gl.arange(0, R, gl.SliceLayout(0, gl.SliceLayout(2, wide)))[None, :, None]
     row = gl.arange(0, T, gl.SliceLayout(1, gl.SliceLayout(2, wide)))[:, None, None] * R + rank
     column = gl.arange(0, A, gl.SliceLayout(0, gl.SliceLayout(1, wide)))[None, None, :]
@@ -124,25 +138,42 @@ def mimo_states(
     table_at = (head * R + gl.arange(0, R, gl.SliceLayout(1, ranks_n))[:, None]) * P
     table_at = table_at + gl.arange(0, P, gl.SliceLayout(0, ranks_n))[None, :]
 
-    turned_s = gl.allocate_shared_memory(dtype, [2, M, N], wide_to.layout)
-    given_s = gl.allocate_shared_memory(dtype, [2, M, P], narrow_to.layout)
-    weighted_s = gl.allocate_shared_memory(dtype, [2, M, P], narrow_to.layout)
-    sum_s = gl.allocate_shared_memory(dtype, [N, P], states_to.layout)
+    ahead = 0 if FORWARD else (PAIRS - 1) * 2 * T
     low_n, high_n, low_still_n, high_still_n, angle_n, x_n, z_n, a_n, later_n = _block(
-        given, angles, x, z, a, later, token, heads, wide_at, angle_at, narrow_at, step_at, H, G, R, N, P, A, FORWARD
-    )
-    for pair in range(PAIRS):
+        given, angles, x, z, a, later, token + ahead, heads + ahead, wide_at, angle_at, narrow_at, step_at,
+        H, G, R, N, P, A, FORWARD,
+    )  # fmt: skip
+    state = gl.full([N, P], 0.0, gl.float32, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, P, 16]))
+    for pair_at in range(PAIRS):
+        pair = pair_at if FORWARD else PAIRS - 1 - pair_at
         here = a + heads + pair * 2 * T
         first_last, last = gl.load(here + T - 1), gl.load(here + 2 * T - 1)
-        total = gl.full([N, P], 0.0, gl.float32, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, P, 16]))
+        state_s.store(state.to(dtype))  # the state before the pair, or the gradient of the state after it
+        fence_async_shared()
+        tma.async_copy_shared_to_global(states_to, [((line * PAIRS + pair) * H + head) * N, 0], state_s)
+        state *= _exp(first_last + last)
         for one in gl.static_range(2):
             low, high, low_still, high_still = low_n, high_n, low_still_n, high_still_n
             angle, x_t, z_t, a_t, later_t = angle_n, x_n, z_n, a_n, later_n
-            ahead = gl.minimum(pair * 2 + one + 1, 2 * PAIRS - 1) * T
+            ahead = gl.minimum(pair_at * 2 + one + 1, 2 * PAIRS - 1)
+            if not FORWARD:
+                ahead = (PAIRS - 1 - ahead // 2) * 2 + ahead % 2
+            ahead *= T
             low_n, high_n, low_still_n, high_still_n, angle_n, x_n, z_n, a_n, later_n = _block(
                 given, angles, x, z, a, later, token + ahead, heads + ahead, wide_at, angle_at, narrow_at, step_at,
                 H, G, R, N, P, A, FORWARD,
             )  # fmt: skip
+            # what was written two blocks ago from where this one writes; and, before the next one is, the state
+            tma.store_wait(3 if one == 0 else 2)
+            gl.thread_barrier()
+            value = _value(x_t, z_t, table, gate, table_at, FORWARD)
+            if FORWARD:
+                weight = _exp(last + (first_last if one == 0 else 0.0) - a_t) * later_t
+            else:
+                weight = _exp(a_t + (0.0 if one == 0 else first_last))
+            weighted_s.index(one).store(gl.reshape((value * weight[:, None, None]).to(dtype), [M, P]))
+            turned = turned_s.index(one)
+            halves = turned._reinterpret(dtype, [2, M, L], wide_to.layout)  # rows of 128 bytes, a half after the other
             bias_p = bias + bias_at
             low, high = (
                 low.to(gl.float32) + gl.load(bias_p)[None, :, :],
@@ -152,37 +183,42 @@ def mimo_states(
             high_still = (high_still.to(gl.float32) + gl.load(bias_p + L + A)[None, :, :]).to(dtype)
             cos, sin = _turns(angle)
             cos, sin = cos[:, None, :], sin[:, None, :]
-            turned_low, turned_high = (cos * low - sin * high).to(dtype), (sin * low + cos * high).to(dtype)
-            value = x_t.to(gl.float32)[:, None, :] * gl.load(table + table_at)[None, :, :]
-            if FORWARD:
-                weight = _exp(last + (first_last if one == 0 else 0.0) - a_t) * later_t
-            else:
-                gated = z_t.to(gl.float32)[:, None, :] * gl.load(gate + table_at)[None, :, :]
-                value = value * gated * _sigmoid(gated)
-                weight = _exp(a_t + (0.0 if one == 0 else first_last))
-            if one == 1:
-                total = warpgroup_mma_wait(0, deps=(total,))
-            # what was written two blocks ago from where this one writes; and, before the next one is, the last sum
-            tma.store_wait(4 if one == 0 else 3)
-            gl.thread_barrier()
-            turned = turned_s.index(one)
-            halves = turned._reinterpret(dtype, [2, M, L], wide_to.layout)  # rows of 128 bytes, a half after the other
-            halves.index(0).store(_half(turned_low, low_still, M, L))
-            halves.index(1).store(_half(turned_high, high_still, M, L))
-            given_s.index(one).store(gl.reshape(value.to(dtype), [M, P]))
-            weighted_s.index(one).store(gl.reshape((value * weight[:, None, None]).to(dtype), [M, P]))
+            halves.index(0).store(_half((cos * low - sin * high).to(dtype), low_still, M, L))
+            halves.index(1).store(_half((sin * low + cos * high).to(dtype), high_still, M, L))
             fence_async_shared()
-            total = warpgroup_mma(turned.permute((1, 0)), weighted_s.index(one), total, use_acc=one == 1, is_async=True)
+            state = warpgroup_mma(turned.permute((1, 0)), weighted_s.index(one), state, is_async=True)
             to = (token + (pair * 2 + one) * T) * R
             tma.async_copy_shared_to_global(wide_to, [to, head * N], halves.index(0))
             tma.async_copy_shared_to_global(wide_to, [to, head * N + L], halves.index(1))
-            tma.async_copy_shared_to_global(narrow_to, [to, head * P], given_s.index(one))
-        total = warpgroup_mma_wait(0, deps=(total,))
-        sum_s.store(total.to(dtype))
-        fence_async_shared()
-        place = ((line * (S // (2 * T)) + part * PAIRS + pair) * H + head) * N
-        tma.async_copy_shared_to_global(states_to, [place, 0], sum_s)
+        state = warpgroup_mma_wait(0, deps=(state,))
     tma.store_wait(0)
+
+
+@gluon.jit  # type: ignore[untyped-decorator]
+def mimo_states(
+    q: gl.tensor, k: gl.tensor, q_bias: gl.tensor, k_bias: gl.tensor, angles: gl.tensor, x: gl.tensor, z: gl.tensor,
+    above: gl.tensor, up: gl.tensor, gate: gl.tensor, down: gl.tensor, a: gl.tensor, later: gl.tensor,
+    q_to: gl.tensor, k_to: gl.tensor, states_to: gl.tensor, slopes_to: gl.tensor,
+    S: gl.constexpr, H: gl.constexpr, G: gl.constexpr, R: gl.constexpr, N: gl.constexpr, P: gl.constexpr,
+    A: gl.constexpr, T: gl.constexpr,
+) -> None:  # fmt: skip
+    """What ``kernels`` does in two: the states before and the gradients of those after each pair of blocks, a program
+    for each head's row either way. The state stays in registers, and what one block adds waits for the one before.
+    """
+    dtype: gl.constexpr = k_to.dtype
+    turned_s = gl.allocate_shared_memory(dtype, [2, T * R, N], k_to.layout)
+    weighted_s = gl.allocate_shared_memory(dtype, [2, T * R, P], states_to.layout)
+    state_s = gl.allocate_shared_memory(dtype, [N, P], states_to.layout)
+    if gl.program_id(1) % 2 == 0:
+        _side(
+            k, k_bias, angles, x, z, up, gate, a, later, k_to, states_to, turned_s, weighted_s, state_s,
+            S, H, G, R, N, P, A, T, True,
+        )  # fmt: skip
+    else:
+        _side(
+            q, q_bias, angles, above, z, down, gate, a, later, q_to, slopes_to, turned_s, weighted_s, state_s,
+            S, H, G, R, N, P, A, T, False,
+        )  # fmt: skip
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
@@ -197,8 +233,9 @@ def _sum_ranks(x: gl.tensor, T: gl.constexpr, R: gl.constexpr, flat: gl.constexp
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def mimo_backward(
-    q_from: gl.tensor, k_from: gl.tensor, v_from: gl.tensor, dy_from: gl.tensor, states_from: gl.tensor,
-    slopes_from: gl.tensor, y_to: gl.tensor, dv_to: gl.tensor, dq_to: gl.tensor, dk_to: gl.tensor,
+    q_from: gl.tensor, k_from: gl.tensor, states_from: gl.tensor, slopes_from: gl.tensor,
+    y_to: gl.tensor, dv_to: gl.tensor, dq_to: gl.tensor, dk_to: gl.tensor,
+    x: gl.tensor, z: gl.tensor, above: gl.tensor, up: gl.tensor, gate: gl.tensor, down: gl.tensor,
     a: gl.tensor, own: gl.tensor, later: gl.tensor, d_a: gl.tensor, d_own: gl.tensor, d_later: gl.tensor,
     S: gl.constexpr, H: gl.constexpr, R: gl.constexpr, N: gl.constexpr, P: gl.constexpr, T: gl.constexpr,
 ) -> None:  # fmt: skip
@@ -212,6 +249,9 @@ def mimo_backward(
     left_wide: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=wide, k_width=2)
     rows: gl.constexpr = gl.SliceLayout(1, narrow)
     flat: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    cube: gl.constexpr = gl.BlockedLayout([1, R, 8], [256 // P, 1, P // 8], [4, 1, 1], [2, 1, 0])
+    by_token: gl.constexpr = gl.SliceLayout(1, cube)
+    by_rank: gl.constexpr = gl.SliceLayout(0, cube)
     head, block, line = gl.program_id(0), gl.program_id(1), gl.program_id(2)
     odd = block % 2 == 1
     first = (line * S + block * T) * R  # row of q
@@ -220,50 +260,62 @@ def mimo_backward(
     place = ((line * (S // (2 * T)) + block // 2) * H + head) * N
 
     wide_s = gl.allocate_shared_memory(dtype, [M, N], q_from.layout)
-    narrow_s = gl.allocate_shared_memory(dtype, [M, P], v_from.layout)
+    narrow_s = gl.allocate_shared_memory(dtype, [M, P], y_to.layout)
     state_s = gl.allocate_shared_memory(dtype, [N, P], states_from.layout)
     slope_s = gl.allocate_shared_memory(dtype, [N, P], slopes_from.layout)
     q_s = gl.allocate_shared_memory(dtype, [M, N], q_from.layout)
     k_s = gl.allocate_shared_memory(dtype, [M, N], k_from.layout)
-    v_s = gl.allocate_shared_memory(dtype, [M, P], v_from.layout)
-    dy_s = gl.allocate_shared_memory(dtype, [M, P], dy_from.layout)
+    v_s = gl.allocate_shared_memory(dtype, [M, P], y_to.layout)
+    dy_s = gl.allocate_shared_memory(dtype, [M, P], dv_to.layout)
     bars = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
     early, late = bars.index(0), bars.index(1)
     mbarrier.init(early, count=1)
     mbarrier.init(late, count=1)
     fence_async_shared()
-    mbarrier.expect(early, 2 * (M * N + M * P + 2 * N * P))
+    mbarrier.expect(early, 2 * (M * N + 2 * N * P))
     if odd:
         tma.async_copy_global_to_shared(k_from, [beside, head * N], early, wide_s)
-        tma.async_copy_global_to_shared(v_from, [beside, head * P], early, narrow_s)
     else:
         tma.async_copy_global_to_shared(q_from, [beside, head * N], early, wide_s)
-        tma.async_copy_global_to_shared(dy_from, [beside, head * P], early, narrow_s)
     tma.async_copy_global_to_shared(states_from, [place, 0], early, state_s)
     tma.async_copy_global_to_shared(slopes_from, [place, 0], early, slope_s)
-    mbarrier.expect(late, 2 * (2 * M * N + 2 * M * P))
+    mbarrier.expect(late, 2 * 2 * M * N)
     tma.async_copy_global_to_shared(q_from, [first, head * N], late, q_s)
     tma.async_copy_global_to_shared(k_from, [first, head * N], late, k_s)
-    tma.async_copy_global_to_shared(v_from, [first, head * P], late, v_s)
-    tma.async_copy_global_to_shared(dy_from, [first, head * P], late, dy_s)
 
+    tokens_at = (gl.arange(0, T, gl.SliceLayout(1, by_token))[:, None] * H + head) * P
+    tokens_at = tokens_at + gl.arange(0, P, gl.SliceLayout(0, by_token))[None, :]
+    table_at = (head * R + gl.arange(0, R, gl.SliceLayout(1, by_rank))[:, None]) * P
+    table_at = table_at + gl.arange(0, P, gl.SliceLayout(0, by_rank))[None, :]
+    here, there = (line * S + block * T) * (H * P), (line * S + block * T + gl.where(odd, -T, T)) * (H * P)
+    x_near, z_near = gl.load(gl.where(odd, x, above) + there + tokens_at), gl.load(z + there + tokens_at)
+    x_t, z_t, above_t = gl.load(x + here + tokens_at), gl.load(z + here + tokens_at), gl.load(above + here + tokens_at)
     row, column = gl.arange(0, M, rows) // R, gl.arange(0, M, gl.SliceLayout(0, narrow)) // R
     row_w = gl.arange(0, M, gl.SliceLayout(1, wide)) // R
     a_p, later_p = a + heads, later + heads
     a_m, own_m, later_m = gl.load(a_p + row), gl.load(own + heads + row), gl.load(later_p + row)
     a_n, later_n = gl.load(a_p + column), gl.load(later_p + column)
     a_w, later_w = gl.load(a_p + row_w), gl.load(later_p + row_w)
-    other, beside_later = gl.load(a + beside_heads + row), gl.load(later + beside_heads + row)
+    step_t = gl.arange(0, T, gl.SliceLayout(1, gl.SliceLayout(2, cube)))
+    other, beside_later = gl.load(a + beside_heads + step_t), gl.load(later + beside_heads + step_t)
     a_last, other_last = gl.load(a_p + T - 1), gl.load(a + beside_heads + T - 1)
 
     # the state before, or the gradient of the state after, this block: from the pair's through the other block
     weight = _exp(gl.where(odd, other_last - other, other)) * gl.where(odd, beside_later, 1.0)
+    if odd:
+        near = _value(x_near, x_near, up, gate, table_at, True)
+    else:
+        near = _value(x_near, z_near, down, gate, table_at, False)
+    narrow_s.store(gl.reshape((near * weight[:, None, None]).to(dtype), [M, P]))
+    fence_async_shared()
+    gl.thread_barrier()
     mbarrier.wait(early, 0)
-    narrow_s.store((narrow_s.load(narrow).to(gl.float32) * weight[:, None]).to(dtype))
     state, slope = state_s.load(narrow), slope_s.load(narrow)
     carried = gl.where(odd, state, slope).to(gl.float32) * _exp(other_last)
-    fence_async_shared()
-    carried = _product(wide_s.permute((1, 0)), narrow_s, carried, True).to(dtype)
+    carried_made = warpgroup_mma(wide_s.permute((1, 0)), narrow_s, carried, is_async=True)
+    v_s.store(gl.reshape(_value(x_t, x_t, up, gate, table_at, True).to(dtype), [M, P]))
+    dy_s.store(gl.reshape(_value(above_t, z_t, down, gate, table_at, False).to(dtype), [M, P]))
+    carried = warpgroup_mma_wait(0, deps=(carried_made,)).to(dtype)
     if odd:
         state_s.store(carried)
     else:
@@ -292,7 +344,7 @@ def mimo_backward(
     scores, pairs = (scores * weight).to(dtype), (pairs * weight).to(dtype)
     y, dv = warpgroup_mma_wait(0, deps=(y_made, dv_made))
 
-    halves = wide_s._reinterpret(dtype, [2, M, P], v_from.layout)
+    halves = wide_s._reinterpret(dtype, [2, M, P], y_to.layout)
     scores_s, pairs_s, y_s = narrow_s, halves.index(0), halves.index(1)
     scores_s.store(scores)
     pairs_s.store(pairs)
@@ -425,40 +477,28 @@ def _descriptor(x: Tensor, block: list[int]) -> TensorDescriptor:
     return TensorDescriptor.from_tensor(x, block, gl.NVMMASharedLayout.get_default_for(block, gl.bfloat16))
 
 
-def run_states(
-    q: Tensor, k: Tensor, q_bias: Tensor, k_bias: Tensor, angles: Tensor, x: Tensor, z: Tensor, above: Tensor,
-    up: Tensor, gate: Tensor, down: Tensor, a: Tensor, later: Tensor, wide: list[Tensor], narrow: list[Tensor],
-    states: Tensor, slopes: Tensor, chunk: int,
-) -> None:  # fmt: skip
-    """As ``scan``'s launch of the same name, and so the next two."""
-    rows, length, rank, groups, width = q.shape
-    heads, channels = x.shape[2:]
-    pairs = length // (2 * chunk)
-    each = next(n for n in range(PAIRS, 0, -1) if pairs % n == 0)
-    for forward, (given, bias, values, table, turned, made, sums) in (
-        (True, (k, k_bias, x, up, wide[1], narrow[0], states)),
-        (False, (q, q_bias, above, down, wide[0], narrow[1], slopes)),
-    ):
-        mimo_states[heads, pairs // each, rows](
-            given, bias, angles, values, z, table, gate, a, later,
-            _rows(turned, chunk * rank, width // 2), _rows(made, chunk * rank, channels), _whole(sums),
-            S=length, H=heads, G=groups, R=rank, N=width, P=channels, A=angles.shape[-1], T=chunk, PAIRS=each,
-            FORWARD=forward, num_warps=4,
-        )  # fmt: skip
-
-
-def run_backward(
-    wide: list[Tensor], narrow: list[Tensor], a: Tensor, own: Tensor, later: Tensor, states: Tensor, slopes: Tensor,
-    y: Tensor, dv: Tensor, d_wide: list[Tensor], d_a: Tensor, d_own: Tensor, d_later: Tensor, chunk: int,
-) -> None:  # fmt: skip
-    rows, length, rank, heads, width = wide[0].shape
-    channels, of = y.shape[-1], chunk * rank
-    given = [*(_rows(t, of, width) for t in wide), *(_rows(t, of, channels) for t in narrow)]
-    made = [*(_rows(t, of, channels) for t in (y, dv)), *(_rows(t, of, width) for t in d_wide)]
-    mimo_backward[heads, length // chunk, rows](
-        *given, _whole(states), _whole(slopes), *made, a, own, later, d_a, d_own, d_later,
-        S=length, H=heads, R=rank, N=width, P=channels, T=chunk, num_warps=4,
+def run_states(of: Given) -> tuple[Tensor, ...]:
+    """q and k turned, states and slopes."""
+    wide, (states, slopes), sizes = of.wide(), of.states(), of.sizes()
+    to = [_rows(t, sizes["T"] * sizes["R"], sizes["N"] // 2) for t in wide]
+    mimo_states[sizes["H"], 2 * len(of.q)](
+        of.q, of.k, of.q_bias, of.k_bias, of.angles, of.x, of.z, of.above, of.up, of.gate, of.down, of.a, of.later,
+        *to, _whole(states), _whole(slopes), **sizes, num_warps=4,
     )  # fmt: skip
+    return *wide, states, slopes
+
+
+def run_backward(of: Given, made: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    y, dv, *d_wide = *of.narrow(), *of.wide()
+    grads, sizes = [torch.empty_like(of.a) for _ in range(3)], of.sizes()
+    rows = sizes["T"] * sizes["R"]
+    given = [*(_rows(t, rows, sizes["N"]) for t in made[:2]), *(_whole(t) for t in made[2:])]
+    to = [*(_rows(t, rows, sizes["P"]) for t in (y, dv)), *(_rows(t, rows, sizes["N"]) for t in d_wide)]
+    mimo_backward[sizes["H"], sizes["S"] // of.chunk, len(of.q)](
+        *given, *to, of.x, of.z, of.above, of.up, of.gate, of.down, of.a, of.own, of.later, *grads,
+        **{name: sizes[name] for name in "SHRNPT"}, num_warps=4,
+    )  # fmt: skip
+    return y, dv, *d_wide, *grads
 
 
 def run_fold(
