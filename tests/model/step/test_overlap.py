@@ -67,13 +67,13 @@ def test_a_checkpoint_holds_the_weights_of_its_step(stack, text, runs, tmp_path)
 )
 def test_what_cannot_overlap_is_refused(run):
     with pytest.raises(PatchlaneError):
-        refusals.overlaps(run)
+        refusals.links(run)
 
 
 def test_what_can_is_not():
-    refusals.overlaps(Run())
-    refusals.overlaps(Run(overlap_grads=True, bucket=1000))
-    refusals.overlaps(Run(overlap_grads=True, overlap_weights=True))
+    refusals.links(Run())
+    refusals.links(Run(overlap_grads=True, bucket=1000))
+    refusals.links(Run(overlap_grads=True, overlap_weights=True))
 
 
 def test_a_field_that_the_data_lack_is_refused():
