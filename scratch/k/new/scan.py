@@ -1,0 +1,239 @@
+"""The backward pass of Mamba-3's MIMO scan over rows of one length, by Triton kernels that take blocks side by side.
+
+Takes the place of mamba-ssm's ``mamba_mimo_bwd_combined`` (ops/tilelang/mamba3/mamba3_mimo_bwd.py @
+a14b1dff0454a3bc27d9eb31355dc01e4b2490ec), whose two kernels go through a row chunk by chunk. Memory while it runs, in
+bf16 at three rows of 4,096 tokens and 128 heads of 128 by 64 of rank 4: rotated q and k and their gradients, 4 B S R
+H N numbers, 6.4 GB; v, y and their gradients, 4 B S R H P, 3.2 GB; states and their gradients, B (S / T) H N P,
+1.6 GB. A pair of blocks shares a state in memory, for states would be most of what is written and read.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+import triton
+from torch import Tensor
+
+from model.layers.mamba3 import kernels
+from model.patched import seams
+
+# How each kernel is launched: the fastest on an H200 of those in docs/log.md
+OPTIONS = {
+    "mimo_states": {"num_warps": 8, "maxnreg": 128},
+    "mimo_carry": {"num_warps": 1},
+    "mimo_backward": {"num_warps": 4},
+    "mimo_gates": {"num_warps": 1, "HEADS": 2, "STAGES": 3},
+    "mimo_fold": {"num_warps": 1, "STAGES": 3},
+    "mimo_sums": {"num_warps": 4},
+}
+CARRIED, COLUMNS = 256, 16  # numbers of a state, and of a half of q or k, that a program takes at most
+SUMMED = 2048  # numbers that a program sums, in chunks
+ANGLES = 128  # tokens whose angles are summed at a time
+
+
+class Given(NamedTuple):
+    """What the kernels read, as ``mimo_backward`` has it; own, later [B, H, S] fp32: weights of a token's values."""
+
+    q: Tensor
+    k: Tensor
+    q_bias: Tensor
+    k_bias: Tensor
+    angles: Tensor
+    x: Tensor
+    z: Tensor
+    above: Tensor
+    up: Tensor
+    gate: Tensor
+    down: Tensor
+    a: Tensor
+    own: Tensor
+    later: Tensor
+    chunk: int
+
+    def sizes(self) -> dict[str, int]:
+        """By their names in the kernels."""
+        (_, length, rank, groups, width), (heads, channels) = self.q.shape, self.x.shape[2:]
+        turning = self.angles.shape[-1]
+        return {
+            "S": length,
+            "H": heads,
+            "G": groups,
+            "R": rank,
+            "N": width,
+            "P": channels,
+            "A": turning,
+            "T": self.chunk,
+        }
+
+    def wide(self) -> list[Tensor]:
+        """Memory for two [B, S, R, H, N]."""
+        size = (*self.q.shape[:3], self.x.shape[2], self.q.shape[-1])
+        return [self.q.new_empty(size) for _ in range(2)]
+
+    def narrow(self) -> list[Tensor]:
+        """Memory for two [B, S, R, H, P]."""
+        size = (*self.q.shape[:3], *self.x.shape[2:])
+        return [self.q.new_empty(size) for _ in range(2)]
+
+    def states(self) -> list[Tensor]:
+        """Memory for two [B, S / (2 T), H, N, P]."""
+        pairs = self.q.shape[1] // (2 * self.chunk)
+        size = (self.q.shape[0], pairs, self.x.shape[2], self.q.shape[-1], self.x.shape[-1])
+        return [self.q.new_empty(size) for _ in range(2)]
+
+
+class Launches(NamedTuple):
+    """The kernels that there are of two kinds: those of ``kernels`` and, for sm_90, of ``hopper``.
+
+    ``states`` makes of a Given what ``backward`` reads with it: q and k turned, the states before each pair of blocks
+    and the gradients of those after it, and more if it likes. ``backward`` returns y and dv [B, S, R, H, P] without
+    what skips, the gradients of q and k turned, and of a, own and later.
+    """
+
+    states: Callable[[Given], tuple[Tensor, ...]]
+    backward: Callable[[Given, tuple[Tensor, ...]], tuple[Tensor, ...]]
+    fold: Callable[..., None]
+
+
+def decay_sums(a: Tensor, chunk: int) -> tuple[Tensor, None, None]:
+    """In place of ``compute_dacs_segsum_triton`` (ops/triton/mamba3/mamba3_mimo_utils.py @ the same): log decays
+    [B, H, S] summed in each chunk. Of its other results, a matrix for each chunk among them, nothing here is made.
+    """
+    return _summed(a, chunk), None, None
+
+
+def _summed(a: Tensor, chunk: int, reverse: bool = False) -> Tensor:
+    """[B, H, S], as ``a``: sums in each chunk from its first token on, or to its last."""
+    out, block = torch.empty_like(a), SUMMED // chunk
+    kernels.mimo_sums[triton.cdiv(a.numel(), SUMMED),](
+        a, out, a.numel(), REVERSE=reverse, T=chunk, BLOCK=block, **OPTIONS["mimo_sums"]
+    )
+    return out
+
+
+def _weights(dt: Tensor, trap: Tensor) -> tuple[Tensor, Tensor]:
+    """[B, H, S] fp32 each: the weight of a token in its own output and, before decay, in every later one's."""
+    own = dt * trap.sigmoid()
+    return own, own + F.pad((dt * (-trap).sigmoid())[..., 1:], (0, 1))
+
+
+def run_states(of: Given) -> tuple[Tensor, ...]:
+    """q and k turned, states and slopes, v and dy."""
+    wide, narrow, (states, slopes) = of.wide(), of.narrow(), of.states()
+    rows, pairs, heads, width, channels = states.shape
+    kernels.mimo_states[heads, pairs, 2 * rows](
+        of.q, of.k, of.q_bias, of.k_bias, of.angles, of.x, of.z, of.above, of.up, of.gate, of.down, of.a, of.later,
+        *wide, *narrow, states, slopes, **of.sizes(), **OPTIONS["mimo_states"],
+    )  # fmt: skip
+    size, ahead = width * channels, next(n for n in (2, 1) if pairs % n == 0)
+    block = min(CARRIED, size)
+    kernels.mimo_carry[size // block, heads, 2 * rows](
+        states, slopes, of.a, S=of.q.shape[1], H=heads, SIZE=size, T=of.chunk, BLOCK=block, AHEAD=ahead,
+        **OPTIONS["mimo_carry"],
+    )  # fmt: skip
+    return *wide, states, slopes, *narrow
+
+
+def run_backward(of: Given, made: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    wide, states, slopes, narrow = made[:2], *made[2:4], made[4:]
+    grads = (*of.narrow(), *of.wide(), *(torch.empty_like(of.a) for _ in range(3)))
+    sizes = of.sizes()
+    kernels.mimo_backward[sizes["H"], sizes["S"] // of.chunk, len(of.q)](
+        *wide, *narrow, of.a, of.own, of.later, states, slopes, *grads, **{n: sizes[n] for n in "SHRNPT"},
+        **OPTIONS["mimo_backward"],
+    )  # fmt: skip
+    return grads
+
+
+def run_fold(
+    given: Tensor, bias: Tensor, angles: Tensor, grad: Tensor, d_given: Tensor, d_bias: Tensor, d_angles: Tensor,
+    tokens: int,
+) -> None:  # fmt: skip
+    """From ``grad``, of q or k turned: its own gradient, its angles' and, a part for ``tokens`` tokens, its bias's."""
+    rank, groups, width = given.shape[2:]
+    heads, turning = angles.shape[2:]
+    columns = min(COLUMNS, turning)
+    kernels.mimo_fold[groups * (width // 2 // columns), len(d_bias)](
+        given, bias, angles, grad, d_given, d_bias, d_angles, H=heads, G=groups, R=rank, N=width, A=turning,
+        TOKENS=tokens, COLUMNS=columns, HEADS=triton.next_power_of_2(heads // groups), **OPTIONS["mimo_fold"],
+    )  # fmt: skip
+
+
+TRITON = Launches(run_states, run_backward, run_fold)
+
+
+def mimo_backward(
+    above: Tensor, q: Tensor, k: Tensor, x: Tensor, q_bias: Tensor, k_bias: Tensor, up: Tensor, down: Tensor, z: Tensor,
+    gate: Tensor, angles: Tensor, a: Tensor, a_left: None, dt: Tensor, trap: Tensor, skip: Tensor, segments: None,
+    chunk: int, divisor: int, dtype: torch.dtype, *, by: Launches = TRITON,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Arguments, all contiguous, and results of ``mamba_mimo_bwd_combined``; ``by``: which kernels run.
+
+    above, x, z [B, S, H, P]; q, k [B, S, R, G, N]; q_bias, k_bias [H, R, N]; up, down, gate [H, R, P]; skip [H];
+    angles, summed, [B, S, H, N / divisor]; a, dt, trap [B, H, S], ``a`` summed in each chunk. S holds an even number of
+    chunks.
+
+    Returns gradients of q, k, x, the log decay, dt, trap, q_bias, k_bias, up, gate, down, angles, skip, z.
+    """
+    rows, length, rank = q.shape[:3]
+    heads, channels = x.shape[2:]
+    parts = rows * length // (2 * chunk)
+    with torch.enable_grad():
+        leaves = dt.detach().float().requires_grad_(), trap.detach().float().requires_grad_()
+        own, later = _weights(*leaves)
+    tables = up, gate, down
+    given = Given(q, k, q_bias, k_bias, angles, x, z, above, *tables, a, own.detach(), later.detach(), chunk)
+    y, dv, *d_wide, d_a, d_own, d_later = by.backward(given, by.states(given))
+    d_x, d_z = torch.empty_like(x), torch.empty_like(z)
+    sums = [a.new_empty(parts, *t.shape) for t in (*tables, skip)]
+    gates = OPTIONS["mimo_gates"]
+    kernels.mimo_gates[heads // gates["HEADS"], parts](
+        x, z, above, *tables, skip, y, dv, d_x, d_z, *sums, H=heads, R=rank, P=channels, TOKENS=2 * chunk, **gates
+    )  # fmt: skip
+    d_angles = angles.new_empty(2, *angles.shape)
+    folded = []
+    for one, (wide, bias, grad) in enumerate(((q, q_bias, d_wide[0]), (k, k_bias, d_wide[1]))):
+        d_given, d_bias = torch.empty_like(wide), a.new_empty(parts, *bias.shape)
+        by.fold(wide, bias, angles, grad, d_given, d_bias, d_angles[one], 2 * chunk)
+        folded.append((d_given, d_bias.sum(0)))
+    (d_q, d_q_bias), (d_k, d_k_bias) = folded
+    d_up, d_gate, d_down, d_skip = (each.sum(0) for each in sums)
+    d_dt, d_trap = torch.autograd.grad((own, later), leaves, (d_own, d_later))
+    d_log = _summed(d_a, chunk, reverse=True)
+    return (
+        d_q, d_k, d_x, d_log, d_dt, d_trap.to(trap.dtype), d_q_bias, d_k_bias, d_up, d_gate, d_down, d_angles.sum(0),
+        d_skip, d_z,
+    )  # fmt: skip
+
+
+def _by_longer_chunks(sum_angles: Callable[..., Any]) -> Callable[..., Any]:
+    """mamba-ssm's sum of angles, or its gradient, ANGLES tokens at a time: chunks wait for each other, results do not
+    depend on their length."""
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        return sum_angles(*arguments, **{**options, "chunk_size": ANGLES})
+
+    return run
+
+
+@functools.cache
+def by_blocks(kernel: Callable[..., Any], by: Launches = TRITON) -> Callable[..., Any]:
+    """``kernel``, mamba-ssm's ``mamba3_mimo``, with this backward pass; upstream's own is as it was."""
+    names = kernel.__globals__
+    function, bound = names["_Mamba3Function"], seams.MAMBA3_BLOCKS
+    forward = {"angle_dt_fwd": _by_longer_chunks(names["angle_dt_fwd"])}
+    backward = {
+        "mamba_mimo_bwd_combined": functools.partial(mimo_backward, by=by),
+        "compute_dacs_segsum_triton": decay_sums,
+        "angle_dt_bwd": _by_longer_chunks(names["angle_dt_bwd"]),
+    }
+    ways = {
+        "forward": staticmethod(bound(function.forward, forward)),
+        "backward": staticmethod(bound(function.backward, backward)),
+    }
+    ours: Callable[..., Any] = bound(kernel, {"_Mamba3Function": type("Mamba3ByBlocks", (function,), ways)})
+    return ours
