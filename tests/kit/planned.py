@@ -33,15 +33,20 @@ def profile(kinds=KINDS, links=None, before=None, **changed):
 
 def keep(
     folder, size="nam56r_wide", ranks=2, rows=3, accumulate=1, profiled=None, speed=10_000.0, steps=30, peak=100.0,
-    **options,
+    chosen=None, **options,
 ):  # fmt: skip
-    """A folder with metrics.jsonl, run.json, receipt.json and, if ``profiled``, profile.json; returns it."""
+    """A folder with metrics.jsonl, run.json, receipt.json and, if ``profiled``, profile.json; returns it.
+
+    ``chosen``: {kind: path that the run took}, where its run.json tells them.
+    """
     folder.mkdir(parents=True)
     layout = {"expert_parallel": 1, "pipeline_parallel": 1, "row": 4096, "paths": {}} | options
     setup = {
         "size": SIZES[size].model_dump(mode="json"), "ranks": ranks, "run": layout,
         "recipe": {"micro_batch": rows, "accumulate": accumulate}, "project": {"sha": "0" * 40, "changed": False},
     }  # fmt: skip
+    if chosen:
+        setup["paths"] = {kind: {"name": name, "reason": "the best there is"} for kind, name in chosen.items()}
     (folder / "run.json").write_text(json.dumps(setup))
     records = [
         recorded.step(n, tokens_per_s_per_gpu=speed, gpu=GPU, peak_gib=peak, peaks_gib=[peak - 1, peak + 1])
