@@ -92,7 +92,10 @@ def _hopper(size: Size, run: Run) -> str | None:
 
 def _gluon(size: Size, run: Run) -> str | None:
     """Gluon is experimental: another release of Triton may have another."""
-    found = importlib.metadata.version("triton") if importlib.util.find_spec("triton") else "none"
+    try:
+        found = importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:  # nor does one that torch's nightly builds bring by another name
+        found = "none of that name"
     return None if found.startswith("3.6.") else f"Gluon of Triton 3.6 is needed, installed is {found}"
 
 
