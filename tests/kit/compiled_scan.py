@@ -26,15 +26,15 @@ def half(*shape: int) -> torch.Tensor:
     return torch.empty(1, TOKENS, *shape, dtype=torch.bfloat16)
 
 
-wide, narrow, angles = [half(R, H, N)] * 2, [half(R, H, P)] * 2, torch.empty(1, TOKENS, H, A)
+q, x, angles = half(R, G, N), half(H, P), torch.empty(1, TOKENS, H, A)
 each, bias, table = torch.empty(1, H, TOKENS), torch.empty(H, R, N), torch.empty(H, R, P)
-states, given, x = half(H, N, P)[:, : TOKENS // (2 * T)], half(R, G, N), half(H, P)
 gluon = {name: Launches(getattr(hopper, name)) for name in ("mimo_states", "mimo_backward", "mimo_fold")}
 for name, launches in gluon.items():
     setattr(hopper, name, launches)
-hopper.run_states(given, given, bias, bias, angles, x, x, x, *[table] * 3, each, each, wide, narrow, *[states] * 2, T)
-hopper.run_backward(wide, narrow, each, each, each, states, states, *narrow, wide, each, each, each, T)
-hopper.run_fold(given, bias, angles, wide[0], given, torch.empty(TOKENS // 32, H, R, N), angles, 32)
+given = scan.Given(q, q, bias, bias, angles, x, x, x, table, table, table, each, each, each, T)
+hopper.carry = lambda *_: None  # Triton's, compiled above
+grads = hopper.run_backward(given, hopper.run_states(given))
+hopper.run_fold(q, bias, angles, grads[2], q, torch.empty(TOKENS // 32, H, R, N), angles, 32)
 for name, launches in gluon.items():
     found |= {f"hopper {name} {at}": taken(ptx) for at, ptx in enumerate(launches.ptx)}
 print(json.dumps(found))

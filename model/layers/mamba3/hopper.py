@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import triton
 from torch import Tensor
 from triton.experimental import gluon
@@ -25,7 +26,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from model.layers.mamba3.scan import Launches, by_blocks
+from model.layers.mamba3.scan import Given, Launches, by_blocks, carry
 
 # The fastest on an H200 of those in docs/log.md
 PAIRS = 8  # pairs of blocks that a program of mimo_states takes at most
@@ -425,40 +426,36 @@ def _descriptor(x: Tensor, block: list[int]) -> TensorDescriptor:
     return TensorDescriptor.from_tensor(x, block, gl.NVMMASharedLayout.get_default_for(block, gl.bfloat16))
 
 
-def run_states(
-    q: Tensor, k: Tensor, q_bias: Tensor, k_bias: Tensor, angles: Tensor, x: Tensor, z: Tensor, above: Tensor,
-    up: Tensor, gate: Tensor, down: Tensor, a: Tensor, later: Tensor, wide: list[Tensor], narrow: list[Tensor],
-    states: Tensor, slopes: Tensor, chunk: int,
-) -> None:  # fmt: skip
+def run_states(of: Given) -> tuple[Tensor, ...]:
     """As ``scan``'s launch of the same name, and so the next two."""
-    rows, length, rank, groups, width = q.shape
-    heads, channels = x.shape[2:]
-    pairs = length // (2 * chunk)
+    wide, narrow, (states, slopes), sizes = of.wide(), of.narrow(), of.states(), of.sizes()
+    pairs, rows = states.shape[1], sizes["T"] * sizes["R"]
     each = next(n for n in range(PAIRS, 0, -1) if pairs % n == 0)
     for forward, (given, bias, values, table, turned, made, sums) in (
-        (True, (k, k_bias, x, up, wide[1], narrow[0], states)),
-        (False, (q, q_bias, above, down, wide[0], narrow[1], slopes)),
+        (True, (of.k, of.k_bias, of.x, of.up, wide[1], narrow[0], states)),
+        (False, (of.q, of.q_bias, of.above, of.down, wide[0], narrow[1], slopes)),
     ):
-        mimo_states[heads, pairs // each, rows](
-            given, bias, angles, values, z, table, gate, a, later,
-            _rows(turned, chunk * rank, width // 2), _rows(made, chunk * rank, channels), _whole(sums),
-            S=length, H=heads, G=groups, R=rank, N=width, P=channels, A=angles.shape[-1], T=chunk, PAIRS=each,
-            FORWARD=forward, num_warps=4,
+        mimo_states[sizes["H"], pairs // each, len(of.q)](
+            given, bias, of.angles, values, of.z, table, of.gate, of.a, of.later,
+            _rows(turned, rows, sizes["N"] // 2), _rows(made, rows, sizes["P"]), _whole(sums),
+            **sizes, PAIRS=each, FORWARD=forward, num_warps=4,
         )  # fmt: skip
+    carry(of, states, slopes)
+    return *wide, states, slopes, *narrow
 
 
-def run_backward(
-    wide: list[Tensor], narrow: list[Tensor], a: Tensor, own: Tensor, later: Tensor, states: Tensor, slopes: Tensor,
-    y: Tensor, dv: Tensor, d_wide: list[Tensor], d_a: Tensor, d_own: Tensor, d_later: Tensor, chunk: int,
-) -> None:  # fmt: skip
-    rows, length, rank, heads, width = wide[0].shape
-    channels, of = y.shape[-1], chunk * rank
-    given = [*(_rows(t, of, width) for t in wide), *(_rows(t, of, channels) for t in narrow)]
-    made = [*(_rows(t, of, channels) for t in (y, dv)), *(_rows(t, of, width) for t in d_wide)]
-    mimo_backward[heads, length // chunk, rows](
-        *given, _whole(states), _whole(slopes), *made, a, own, later, d_a, d_own, d_later,
-        S=length, H=heads, R=rank, N=width, P=channels, T=chunk, num_warps=4,
+def run_backward(of: Given, made: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    y, dv, *d_wide = *of.narrow(), *of.wide()
+    grads, sizes = [torch.empty_like(of.a) for _ in range(3)], of.sizes()
+    rows = sizes["T"] * sizes["R"]
+    q, k, states, slopes, *narrow = made
+    given = [*(_rows(t, rows, sizes["N"]) for t in (q, k)), *(_rows(t, rows, sizes["P"]) for t in narrow)]
+    to = [*(_rows(t, rows, sizes["P"]) for t in (y, dv)), *(_rows(t, rows, sizes["N"]) for t in d_wide)]
+    mimo_backward[sizes["H"], sizes["S"] // of.chunk, len(of.q)](
+        *given, _whole(states), _whole(slopes), *to, of.a, of.own, of.later, *grads,
+        **{name: sizes[name] for name in "SHRNPT"}, num_warps=4,
     )  # fmt: skip
+    return y, dv, *d_wide, *grads
 
 
 def run_fold(

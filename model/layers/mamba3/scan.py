@@ -35,11 +35,67 @@ SUMMED = 2048  # numbers that a program sums, in chunks
 ANGLES = 128  # tokens whose angles are summed at a time
 
 
-class Launches(NamedTuple):
-    """The three kernels that there are of two kinds: those of ``kernels`` and, for sm_90, of ``hopper``."""
+class Given(NamedTuple):
+    """What the kernels read, as ``mimo_backward`` has it; own, later [B, H, S] fp32: weights of a token's values."""
 
-    states: Callable[..., None]
-    backward: Callable[..., None]
+    q: Tensor
+    k: Tensor
+    q_bias: Tensor
+    k_bias: Tensor
+    angles: Tensor
+    x: Tensor
+    z: Tensor
+    above: Tensor
+    up: Tensor
+    gate: Tensor
+    down: Tensor
+    a: Tensor
+    own: Tensor
+    later: Tensor
+    chunk: int
+
+    def sizes(self) -> dict[str, int]:
+        """By their names in the kernels."""
+        (_, length, rank, groups, width), (heads, channels) = self.q.shape, self.x.shape[2:]
+        turning = self.angles.shape[-1]
+        return {
+            "S": length,
+            "H": heads,
+            "G": groups,
+            "R": rank,
+            "N": width,
+            "P": channels,
+            "A": turning,
+            "T": self.chunk,
+        }
+
+    def wide(self) -> list[Tensor]:
+        """Memory for two [B, S, R, H, N]."""
+        size = (*self.q.shape[:3], self.x.shape[2], self.q.shape[-1])
+        return [self.q.new_empty(size) for _ in range(2)]
+
+    def narrow(self) -> list[Tensor]:
+        """Memory for two [B, S, R, H, P]."""
+        size = (*self.q.shape[:3], *self.x.shape[2:])
+        return [self.q.new_empty(size) for _ in range(2)]
+
+    def states(self) -> list[Tensor]:
+        """Memory for two [B, S / (2 T), H, N, P]."""
+        pairs = self.q.shape[1] // (2 * self.chunk)
+        size = (self.q.shape[0], pairs, self.x.shape[2], self.q.shape[-1], self.x.shape[-1])
+        return [self.q.new_empty(size) for _ in range(2)]
+
+
+class Launches(NamedTuple):
+    """The kernels that there are of two kinds: those of ``kernels`` and, for sm_90, of ``hopper``.
+
+    ``states`` makes of a Given what ``backward`` reads with it: q and k turned, the states before each pair of blocks,
+    the gradients of those after it, v and dy. ``backward`` returns y and dv [B, S, R, H, P] without what skips, and the
+    gradients of q and k turned, of a, own and later.
+    """
+
+    states: Callable[[Given], tuple[Tensor, ...]]
+    backward: Callable[[Given, tuple[Tensor, ...]], tuple[Tensor, ...]]
     fold: Callable[..., None]
 
 
@@ -65,30 +121,37 @@ def _weights(dt: Tensor, trap: Tensor) -> tuple[Tensor, Tensor]:
     return own, own + F.pad((dt * (-trap).sigmoid())[..., 1:], (0, 1))
 
 
-def run_states(
-    q: Tensor, k: Tensor, q_bias: Tensor, k_bias: Tensor, angles: Tensor, x: Tensor, z: Tensor, above: Tensor,
-    up: Tensor, gate: Tensor, down: Tensor, a: Tensor, later: Tensor, wide: list[Tensor], narrow: list[Tensor],
-    states: Tensor, slopes: Tensor, chunk: int,
-) -> None:  # fmt: skip
-    """Fills ``wide`` (q and k turned), ``narrow`` (v, dy) and what each pair of blocks adds to states and slopes."""
-    rows, length, rank, groups, width = q.shape
-    heads, channels = x.shape[2:]
-    kernels.mimo_states[heads, length // (2 * chunk), 2 * rows](
-        q, k, q_bias, k_bias, angles, x, z, above, up, gate, down, a, later, *wide, *narrow, states, slopes,
-        S=length, H=heads, G=groups, R=rank, N=width, P=channels, A=angles.shape[-1], T=chunk, **OPTIONS["mimo_states"],
+def run_states(of: Given) -> tuple[Tensor, ...]:
+    wide, narrow, (states, slopes) = of.wide(), of.narrow(), of.states()
+    rows, pairs, heads = states.shape[:3]
+    kernels.mimo_states[heads, pairs, 2 * rows](
+        of.q, of.k, of.q_bias, of.k_bias, of.angles, of.x, of.z, of.above, of.up, of.gate, of.down, of.a, of.later,
+        *wide, *narrow, states, slopes, **of.sizes(), **OPTIONS["mimo_states"],
+    )  # fmt: skip
+    carry(of, states, slopes)
+    return *wide, states, slopes, *narrow
+
+
+def carry(of: Given, states: Tensor, slopes: Tensor) -> None:
+    """What each pair of blocks adds becomes the state before it, and the gradient of the one after it."""
+    rows, pairs, heads, width, channels = states.shape
+    size, ahead = width * channels, next(n for n in (2, 1) if pairs % n == 0)
+    block = min(CARRIED, size)
+    kernels.mimo_carry[size // block, heads, 2 * rows](
+        states, slopes, of.a, S=of.q.shape[1], H=heads, SIZE=size, T=of.chunk, BLOCK=block, AHEAD=ahead,
+        **OPTIONS["mimo_carry"],
     )  # fmt: skip
 
 
-def run_backward(
-    wide: list[Tensor], narrow: list[Tensor], a: Tensor, own: Tensor, later: Tensor, states: Tensor, slopes: Tensor,
-    y: Tensor, dv: Tensor, d_wide: list[Tensor], d_a: Tensor, d_own: Tensor, d_later: Tensor, chunk: int,
-) -> None:  # fmt: skip
-    """Fills y, dv, the gradients of ``wide`` and those of each token's decay and weights."""
-    rows, length, rank, heads, width = wide[0].shape
-    kernels.mimo_backward[heads, length // chunk, rows](
-        *wide, *narrow, a, own, later, states, slopes, y, dv, *d_wide, d_a, d_own, d_later,
-        S=length, H=heads, R=rank, N=width, P=y.shape[-1], T=chunk, **OPTIONS["mimo_backward"],
+def run_backward(of: Given, made: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    wide, states, slopes, narrow = made[:2], *made[2:4], made[4:]
+    grads = (*of.narrow(), *of.wide(), *(torch.empty_like(of.a) for _ in range(3)))
+    sizes = of.sizes()
+    kernels.mimo_backward[sizes["H"], sizes["S"] // of.chunk, len(of.q)](
+        *wide, *narrow, of.a, of.own, of.later, states, slopes, *grads, **{n: sizes[n] for n in "SHRNPT"},
+        **OPTIONS["mimo_backward"],
     )  # fmt: skip
+    return grads
 
 
 def run_fold(
@@ -121,30 +184,15 @@ def mimo_backward(
 
     Returns gradients of q, k, x, the log decay, dt, trap, q_bias, k_bias, up, gate, down, angles, skip, z.
     """
-    rows, length, rank, _, width = q.shape
+    rows, length, rank = q.shape[:3]
     heads, channels = x.shape[2:]
-    pairs = length // (2 * chunk)
-    parts = rows * pairs
+    parts = rows * length // (2 * chunk)
     with torch.enable_grad():
         leaves = dt.detach().float().requires_grad_(), trap.detach().float().requires_grad_()
         own, later = _weights(*leaves)
     tables = up, gate, down
-    wide = [q.new_empty(rows, length, rank, heads, width) for _ in range(2)]
-    narrow = [q.new_empty(rows, length, rank, heads, channels) for _ in range(2)]
-    states, slopes = (q.new_empty(rows, pairs, heads, width, channels) for _ in range(2))
-    by.states(
-        q, k, q_bias, k_bias, angles, x, z, above, *tables, a, later, wide, narrow, states, slopes, chunk
-    )  # fmt: skip
-    size, ahead = width * channels, next(n for n in (2, 1) if pairs % n == 0)
-    block = min(CARRIED, size)
-    kernels.mimo_carry[size // block, heads, 2 * rows](
-        states, slopes, a, S=length, H=heads, SIZE=size, T=chunk, BLOCK=block, AHEAD=ahead, **OPTIONS["mimo_carry"]
-    )
-    d_wide, (y, dv) = [torch.empty_like(t) for t in wide], (torch.empty_like(t) for t in narrow)
-    d_a, d_own, d_later = (torch.empty_like(a) for _ in range(3))
-    by.backward(
-        wide, narrow, a, own.detach(), later.detach(), states, slopes, y, dv, d_wide, d_a, d_own, d_later, chunk
-    )  # fmt: skip
+    given = Given(q, k, q_bias, k_bias, angles, x, z, above, *tables, a, own.detach(), later.detach(), chunk)
+    y, dv, *d_wide, d_a, d_own, d_later = by.backward(given, by.states(given))
     d_x, d_z = torch.empty_like(x), torch.empty_like(z)
     sums = [a.new_empty(parts, *t.shape) for t in (*tables, skip)]
     gates = OPTIONS["mimo_gates"]
@@ -153,9 +201,9 @@ def mimo_backward(
     )  # fmt: skip
     d_angles = angles.new_empty(2, *angles.shape)
     folded = []
-    for one, (given, bias, grad) in enumerate(((q, q_bias, d_wide[0]), (k, k_bias, d_wide[1]))):
-        d_given, d_bias = torch.empty_like(given), a.new_empty(parts, *bias.shape)
-        by.fold(given, bias, angles, grad, d_given, d_bias, d_angles[one], 2 * chunk)
+    for one, (wide, bias, grad) in enumerate(((q, q_bias, d_wide[0]), (k, k_bias, d_wide[1]))):
+        d_given, d_bias = torch.empty_like(wide), a.new_empty(parts, *bias.shape)
+        by.fold(wide, bias, angles, grad, d_given, d_bias, d_angles[one], 2 * chunk)
         folded.append((d_given, d_bias.sum(0)))
     (d_q, d_q_bias), (d_k, d_k_bias) = folded
     d_up, d_gate, d_down, d_skip = (each.sum(0) for each in sums)
