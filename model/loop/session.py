@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import re
@@ -125,7 +126,9 @@ def train(
     os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(plan["folder"].resolve() / "nccl_trace_rank_"))
     with meeting.kept(run.wait_limit):
         with watch.building():
-            own = {"recipe": recipe, "option": run, "patch": lock.as_record(stack)}
+            taken = {kind: path.name for kind, path in chosen.items()}  # of GPUs of several kinds, by their own
+            options = dataclasses.replace(run, hopper=False)
+            own = {"recipe": recipe, "option": options, "path": taken, "patch": lock.as_record(stack)}
             launch.start(place, stack, run, seed=recipe.init_seed, own=own)
             from model.loop.ranks import hosts  # torch, which what is refused until here need not wait for
 

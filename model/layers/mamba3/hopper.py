@@ -26,6 +26,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
+from model.layers.mamba3.kernels import EXP, SIGMOID, TURNS
 from model.layers.mamba3.scan import Given, Launches, by_blocks, carry
 
 # The fastest on an H200 of those in docs/log.md
@@ -35,19 +36,16 @@ COLUMNS = 16  # of each half of q or k that a program sums; of those that do not
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def _exp(x: gl.tensor) -> gl.tensor:
-    """As in ``kernels``, and so the next two: Gluon's code calls no function of Triton's."""
+    """As in ``kernels``, by the same instructions, and so the next two: Gluon's code calls no function of Triton's."""
     return gl.inline_asm_elementwise(  # type: ignore[no-any-return]
-        "{ .reg .f32 e; mul.f32 e, $1, 0f3FB8AA3B; ex2.approx.ftz.f32 $0, e; }",
-        "=r,r", [x], dtype=gl.float32, is_pure=True, pack=1,
+        EXP, "=r,r", [x], dtype=gl.float32, is_pure=True, pack=1,
     )  # fmt: skip
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def _sigmoid(x: gl.tensor) -> gl.tensor:
     return gl.inline_asm_elementwise(  # type: ignore[no-any-return]
-        "{ .reg .f32 e; mul.f32 e, $1, 0fBFB8AA3B; ex2.approx.ftz.f32 e, e; add.f32 e, e, 0f3F800000;"
-        " rcp.approx.ftz.f32 $0, e; }",
-        "=r,r", [x], dtype=gl.float32, is_pure=True, pack=1,
+        SIGMOID, "=r,r", [x], dtype=gl.float32, is_pure=True, pack=1,
     )  # fmt: skip
 
 
@@ -56,8 +54,7 @@ def _turns(x: gl.tensor) -> tuple[gl.tensor, gl.tensor]:
     times = gl.floor(x * 0.15915494309189535 + 0.5)
     x = x - times * 6.28125 - times * 0.0019353071795864769
     return gl.inline_asm_elementwise(  # type: ignore[no-any-return]
-        "cos.approx.ftz.f32 $0, $2; sin.approx.ftz.f32 $1, $2;",
-        "=r,=r,r", [x], dtype=(gl.float32, gl.float32), is_pure=True, pack=1,
+        TURNS, "=r,=r,r", [x], dtype=(gl.float32, gl.float32), is_pure=True, pack=1,
     )  # fmt: skip
 
 

@@ -20,6 +20,12 @@ import triton
 import triton.language as tl
 
 COMPILED = tl.constexpr(not triton.knobs.runtime.interpret)  # the interpreter has no inline assembly
+EXP = tl.constexpr("{ .reg .f32 e; mul.f32 e, $1, 0f3FB8AA3B; ex2.approx.ftz.f32 $0, e; }")
+SIGMOID = tl.constexpr(
+    "{ .reg .f32 e; mul.f32 e, $1, 0fBFB8AA3B; ex2.approx.ftz.f32 e, e; add.f32 e, e, 0f3F800000;"
+    " rcp.approx.ftz.f32 $0, e; }"
+)
+TURNS = tl.constexpr("cos.approx.ftz.f32 $0, $2; sin.approx.ftz.f32 $1, $2;")
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -27,8 +33,7 @@ def _exp(x: tl.tensor) -> tl.tensor:
     """exp of fp32 by the GPU's own approximation, good to a bit or two: tl.exp also makes what is below 2^-126."""
     if COMPILED:
         return tl.inline_asm_elementwise(  # type: ignore[no-any-return]
-            "{ .reg .f32 e; mul.f32 e, $1, 0f3FB8AA3B; ex2.approx.ftz.f32 $0, e; }",
-            "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1,
+            EXP, "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1,
         )  # fmt: skip
     else:
         return tl.exp(x)
@@ -39,9 +44,7 @@ def _sigmoid(x: tl.tensor) -> tl.tensor:
     """1 / (1 + exp(-x)) of fp32, likewise."""
     if COMPILED:
         return tl.inline_asm_elementwise(  # type: ignore[no-any-return]
-            "{ .reg .f32 e; mul.f32 e, $1, 0fBFB8AA3B; ex2.approx.ftz.f32 e, e; add.f32 e, e, 0f3F800000;"
-            " rcp.approx.ftz.f32 $0, e; }",
-            "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1,
+            SIGMOID, "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1,
         )  # fmt: skip
     else:
         return 1 / (1 + tl.exp(-x))
@@ -54,8 +57,7 @@ def _turns(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
         times = tl.floor(x * 0.15915494309189535 + 0.5)
         x = x - times * 6.28125 - times * 0.0019353071795864769
         return tl.inline_asm_elementwise(  # type: ignore[no-any-return]
-            "cos.approx.ftz.f32 $0, $2; sin.approx.ftz.f32 $1, $2;",
-            "=r,=r,r", [x], dtype=(tl.float32, tl.float32), is_pure=True, pack=1,
+            TURNS, "=r,=r,r", [x], dtype=(tl.float32, tl.float32), is_pure=True, pack=1,
         )  # fmt: skip
     else:
         return tl.cos(x), tl.sin(x)

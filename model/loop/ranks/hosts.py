@@ -66,5 +66,6 @@ def alike(own: Mapping[str, object]) -> None:
             if theirs[name] != value:
                 raise PatchlaneError(
                     f"rank {rank} was started with another {name} than rank 0",
-                    "one command, one commit and one dataset on every host (docs/multi-node.md)",
+                    "one command, one commit and one dataset on every host; where GPUs differ, a --path that all can "
+                    "take (docs/multi-node.md)",
                 )
