@@ -1,7 +1,7 @@
 """Run by test_scan in a process of its own: the backward pass by blocks under Triton's interpreter against fp64.
 
-Prints one JSON list of {gradient: relative error}, for rows with documents and groups of 2 and of 3 heads; exits 77
-where something is missing.
+Prints one JSON list of {gradient: relative error}, for rows with documents and groups of 2 and of 3 heads, then by
+Hopper's kernels with torch in Gluon's place, groups of 5 and 8; exits 77 where something is missing.
 """
 
 # ruff: noqa: E402 - what follows imports triton
@@ -15,23 +15,23 @@ from torch import Tensor
 
 interpreted.begin()
 
+import emulated_gluon
 import tiny
 
 from model.layers.mamba3 import scan
 from model.layers.mamba3.reference import mamba3_mimo_reference
 
-CHUNK = 8
 NAMES = ["Q", "K", "V", "ADT", "DT", "Trap", "Q_bias", "K_bias", "MIMO_V", "MIMO_Z", "MIMO_Out", "Angles", "D", "Z"]
 
 
-def inputs(rows: int, heads: int, groups: int, divisor: int) -> dict[str, Tensor]:
-    """Drawn, fp32: 64 tokens, rank 4, state 32, 16 channels; documents begin at tokens 0, 20 and 37."""
+def inputs(rows: int, heads: int, groups: int, divisor: int, state: int, channels: int) -> dict[str, Tensor]:
+    """Drawn, fp32: 64 tokens, rank 4; documents begin at tokens 0, 20 and 37."""
     draw = torch.Generator().manual_seed(heads)
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=draw)
 
-    length, rank, state, channels = 64, 4, 32, 16
+    length, rank = 64, 4
     given = {
         "Q": normal(rows, length, rank, groups, state), "K": normal(rows, length, rank, groups, state),
         "V": normal(rows, length, heads, channels), "Z": normal(rows, length, heads, channels),
@@ -45,20 +45,23 @@ def inputs(rows: int, heads: int, groups: int, divisor: int) -> dict[str, Tensor
     return given
 
 
-def errors(rows: int, heads: int, groups: int, divisor: int) -> dict[str, float]:
-    given = inputs(rows, heads, groups, divisor)
+def errors(
+    rows: int, heads: int, groups: int, divisor: int, state: int = 32, channels: int = 16, chunk: int = 8,
+    by: scan.Launches = scan.TRITON,
+) -> dict[str, float]:  # fmt: skip
+    given = inputs(rows, heads, groups, divisor, state, channels)
     exact = {name: t.double().requires_grad_() for name, t in given.items()}
-    out = mamba3_mimo_reference(**exact, chunk_size=CHUNK, rotary_dim_divisor=divisor, dtype=torch.float64)
+    out = mamba3_mimo_reference(**exact, chunk_size=chunk, rotary_dim_divisor=divisor, dtype=torch.float64)
     above = torch.randn(out.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).float()
     want = dict(zip(exact, torch.autograd.grad(out, list(exact.values()), above.double()), strict=True))
     angles, dt = given["Angles"].requires_grad_(), given["DT"].requires_grad_()
     summed = (math.pi * angles.tanh() * dt.transpose(1, 2).unsqueeze(-1)).cumsum(1)
     with torch.no_grad():
-        decay, _, _ = scan.decay_sums(given["ADT"], CHUNK)
+        decay, _, _ = scan.decay_sums(given["ADT"], chunk)
         found = scan.mimo_backward(
             above, given["Q"], given["K"], given["V"], given["Q_bias"], given["K_bias"], given["MIMO_V"],
             given["MIMO_Out"], given["Z"], given["MIMO_Z"], summed.detach(), decay, None, dt, given["Trap"],
-            given["D"], None, CHUNK, divisor, torch.float32,
+            given["D"], None, chunk, divisor, torch.float32, by=by,
         )  # fmt: skip
     got = dict(zip(NAMES, found, strict=True))
     got["Angles"], turned = torch.autograd.grad(summed, (angles, dt), got["Angles"])
@@ -66,4 +69,6 @@ def errors(rows: int, heads: int, groups: int, divisor: int) -> dict[str, float]
     return {name: tiny.error(got[name], want[name]) for name in NAMES}
 
 
-print(json.dumps([errors(2, 4, 2, 4), errors(1, 12, 4, 2)]))
+ours = {"state": 128, "channels": 64, "chunk": 16, "by": emulated_gluon.kernels_module().LAUNCHES}
+found = [errors(2, 4, 2, 4), errors(1, 12, 4, 2), errors(2, 10, 2, 4, **ours), errors(1, 16, 2, 4, **ours)]
+print(json.dumps(found))

@@ -1,0 +1,149 @@
+"""torch in the place of Gluon: kernels of ``model.layers.mamba3.hopper`` run on a CPU, one program after the other.
+
+Values and places in memory are as on a GPU; layouts, barriers and what runs side by side are not.
+"""
+
+import importlib
+import itertools
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import triton.experimental
+from torch import Tensor
+
+PROGRAM = [torch.tensor(0)] * 3
+
+
+class Pointer:
+    def __init__(self, to: Tensor, at: Any = 0) -> None:
+        self.to, self.at, self.dtype = to, at, SimpleNamespace(element_ty=to.dtype)
+
+    def __add__(self, more: Any) -> "Pointer":
+        return Pointer(self.to, self.at + more)
+
+    def __sub__(self, less: Any) -> "Pointer":
+        return Pointer(self.to, self.at - less)
+
+
+class Shared:
+    """Shared memory. What is seen as two halves, one after the other, has the halves of each row."""
+
+    def __init__(self, numbers: Tensor) -> None:
+        self.numbers = numbers
+
+    def load(self, _: Any) -> Tensor:
+        return self.numbers.clone()
+
+    def store(self, value: Tensor) -> None:
+        assert (value.shape, value.dtype) == (self.numbers.shape, self.numbers.dtype)
+        self.numbers.copy_(value)
+
+    def permute(self, order: tuple[int, ...]) -> "Shared":
+        return Shared(self.numbers.permute(*order))
+
+    def index(self, number: int) -> "Shared":
+        return Shared(self.numbers[number])
+
+    def _reinterpret(self, _: Any, shape: list[int], __: Any) -> "Shared":
+        return Shared(self.numbers.unflatten(1, (2, shape[2])).transpose(0, 1))
+
+
+class Descriptor:
+    def __init__(self, to: Tensor, block: list[int]) -> None:
+        self.to, self.block, self.dtype, self.layout = to, block, to.dtype, None
+
+    def tile(self, at: list[Any]) -> Tensor:
+        row, column = map(int, at)
+        return self.to[row : row + self.block[0], column : column + self.block[1]]
+
+
+class Kernel:
+    def __init__(self, run: Any) -> None:
+        self.run = run
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.run(*arguments)
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        def launch(*arguments: Any, num_warps: int, **constants: Any) -> None:
+            given = [Pointer(one) if isinstance(one, Tensor) else one for one in arguments]
+            for place in itertools.product(*map(range, (*grid, 1, 1)[:3])):
+                PROGRAM[:] = [torch.tensor(at) for at in place]
+                self.run(*given, **constants)
+
+        return launch
+
+
+def _load(x: Pointer, mask: Any = None, other: float = 0.0) -> Tensor:
+    at = torch.as_tensor(x.at)
+    numbers = x.to.reshape(-1)
+    return numbers[at] if mask is None else torch.where(mask, numbers[torch.where(mask, at, 0)], other).to(x.to.dtype)
+
+
+def _store(x: Pointer, value: Tensor, mask: Any = None) -> None:
+    there = torch.ones(value.shape, dtype=torch.bool) if mask is None else mask.expand(value.shape)
+    x.to.view(-1)[x.at.expand(value.shape)[there]] = value[there]
+
+
+def _mma(a: Any, b: Shared, total: Tensor, use_acc: bool = True, is_async: bool = False) -> Tensor:
+    made = (a.numbers if isinstance(a, Shared) else a).float() @ b.numbers.float()
+    assert made.shape == total.shape
+    return total + made if use_acc else made
+
+
+def _where(chosen: Any, one: Any, other: Any) -> Any:
+    return torch.where(chosen, torch.as_tensor(one), torch.as_tensor(other))
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    return None
+
+
+def kernels_module() -> Any:
+    """``model.layers.mamba3.hopper``, imported by this with torch in Gluon's place: in a process of its own."""
+    from model.layers.mamba3 import kernels
+
+    by_code = {
+        kernels.EXP.value: torch.exp, kernels.SIGMOID.value: torch.sigmoid,
+        kernels.TURNS.value: lambda x: (x.cos(), x.sin()),
+    }  # fmt: skip
+    language = SimpleNamespace(
+        tensor=Tensor, constexpr=object, float32=torch.float32, int64=torch.int64, bfloat16=torch.bfloat16,
+        inline_asm_elementwise=lambda code, _, given, **__: by_code[getattr(code, "value", code)](*given),
+        program_id=lambda axis: PROGRAM[axis], arange=lambda low, high, _: torch.arange(low, high), load=_load,
+        store=_store, where=_where, minimum=min, floor=torch.floor, sum=lambda x, axis: x.sum(axis), static_range=range,
+        reshape=lambda x, shape: x.reshape(*shape), permute=lambda x, order: x.permute(*order),
+        join=lambda one, other: torch.stack((one, other), -1), convert_layout=lambda x, _: x,
+        full=lambda shape, value, dtype, _: torch.full(shape, value, dtype=dtype),
+        allocate_shared_memory=lambda dtype, shape, _: Shared(torch.zeros(shape, dtype=dtype)),
+        thread_barrier=_nothing, static_assert=_nothing, BlockedLayout=_nothing, SliceLayout=_nothing,
+        NVMMADistributedLayout=_nothing, DotOperandLayout=_nothing,
+        NVMMASharedLayout=SimpleNamespace(get_default_for=_nothing),
+    )  # fmt: skip
+    tma = SimpleNamespace(
+        async_copy_global_to_shared=lambda x, at, _, to: to.store(x.tile(at)),
+        async_copy_shared_to_global=lambda x, at, given: x.tile(at).copy_(given.numbers), store_wait=_nothing,
+    )  # fmt: skip
+    mbarrier = SimpleNamespace(
+        init=_nothing, expect=_nothing, wait=_nothing, invalidate=_nothing, MBarrierLayout=_nothing
+    )
+    hopper = SimpleNamespace(
+        fence_async_shared=_nothing, mbarrier=mbarrier, tma=tma, warpgroup_mma=_mma,
+        warpgroup_mma_wait=lambda _, deps: deps[0] if len(deps) == 1 else deps,
+    )  # fmt: skip
+    gluon = SimpleNamespace(jit=Kernel, language=language)
+    descriptor = SimpleNamespace(from_tensor=lambda x, block, _: Descriptor(x, block))
+    name = "triton.experimental.gluon"
+    stands = {
+        name: gluon, f"{name}.language": language, f"{name}.language.nvidia.hopper": hopper,
+        f"{name}.nvidia.hopper": SimpleNamespace(TensorDescriptor=descriptor),
+    }  # fmt: skip
+    real = {each: importlib.import_module(each) for each in stands}
+    sys.modules.update(stands)
+    triton.experimental.gluon = gluon
+    made = importlib.import_module("model.layers.mamba3.hopper")
+    sys.modules.update(real)  # Triton's own code imports from it
+    triton.experimental.gluon = real[name]
+    return made
