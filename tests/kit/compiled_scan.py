@@ -5,7 +5,8 @@ import json
 import torch
 from compiled import Launches, resources, taken
 
-from model.layers.mamba3 import hopper, kernels, scan
+from model.layers.mamba3 import kernels, scan
+from model.layers.mamba3.hopper import backward, fold, forward, parts, states
 
 SIZES = {"S": 4096, "H": 112, "G": 8, "R": 4, "N": 128, "P": 64, "A": 32, "T": 16, "TOKENS": 32, "HEADS": 16}
 SIZES |= {"COLUMNS": scan.COLUMNS, "SIZE": 8192, "BLOCK": scan.CARRIED, "AHEAD": 2, "REVERSE": True}
@@ -28,13 +29,36 @@ def half(*shape: int) -> torch.Tensor:
 
 q, x, angles = half(R, G, N), half(H, P), torch.empty(1, TOKENS, H, A)
 each, bias, table = torch.empty(1, H, TOKENS), torch.empty(H, R, N), torch.empty(H, R, P)
-gluon = {name: Launches(getattr(hopper, name)) for name in ("mimo_states", "mimo_backward", "mimo_fold")}
-for name, launches in gluon.items():
-    setattr(hopper, name, launches)
+parts.programs = lambda _: 132  # an H200's multiprocessors
+gluon = {}
+for room in (forward, states, backward, fold):
+    name = f"mimo_{room.__name__.rpartition('.')[2]}"
+    gluon[name] = Launches(getattr(room, name))
+    setattr(room, name, gluon[name])
 given = scan.Given(q, q, bias, bias, angles, x, x, x, table, table, table, each, each, each, T)
-hopper.carry = lambda *_: None  # Triton's, compiled above
-grads = hopper.run_backward(given, hopper.run_states(given))
-hopper.run_fold(q, bias, angles, grads[2], q, torch.empty(TOKENS // 32, H, R, N), angles, 32)
+forward.run_forward(
+    q,
+    q,
+    x,
+    bias,
+    bias,
+    table,
+    table,
+    x,
+    torch.empty(H),
+    table,
+    angles,
+    each,
+    None,
+    each,
+    each,
+    None,
+    chunk_size=T,
+    rotary_dim_divisor=4,
+    dtype=torch.bfloat16,
+)
+grads = backward.run_backward(given, states.run_states(given))
+fold.run_fold(q, bias, angles, grads[2], q, torch.empty(TOKENS // 32, H, R, N), angles, 32)
 for name, launches in gluon.items():
     found |= {f"hopper {name} {at}": taken(ptx) for at, ptx in enumerate(launches.ptx)}
 print(json.dumps(found))

@@ -1,11 +1,14 @@
 """torch in the place of Gluon: kernels of ``model.layers.mamba3.hopper`` run on a CPU, one program after the other.
 
-Values and places in memory are as on a GPU; layouts, barriers and what runs side by side are not.
+Values and places in memory are as on a GPU, and so are barriers in shared memory: warps with work of their own are
+threads. Layouts are not, nor what a fence or a barrier of all threads orders.
 """
 
 import importlib
 import itertools
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +16,8 @@ import torch
 import triton.experimental
 from torch import Tensor
 
-PROGRAM = [torch.tensor(0)] * 3
+PROGRAM, PROGRAMS = [torch.tensor(0)] * 3, [torch.tensor(1)] * 3
+WAITING = 60  # seconds
 
 
 class Pointer:
@@ -30,8 +34,10 @@ class Pointer:
 class Shared:
     """Shared memory. What is seen as two halves, one after the other, has the halves of each row."""
 
+    layout = None
+
     def __init__(self, numbers: Tensor) -> None:
-        self.numbers = numbers
+        self.numbers, self.dtype = numbers, numbers.dtype
 
     def load(self, _: Any) -> Tensor:
         return self.numbers.clone()
@@ -50,9 +56,38 @@ class Shared:
         return Shared(self.numbers.unflatten(1, (2, shape[2])).transpose(0, 1))
 
 
+class Barrier:
+    """Of a mbarrier's phases the one that runs; it ends when all have arrived and all bytes are there."""
+
+    def __init__(self) -> None:
+        self.phase = self.count = self.missing = self.bytes = 0
+        self.changed = threading.Condition()
+
+    def init(self, count: int) -> None:
+        self.count = self.missing = count
+
+    def take(self, arrived: int, bytes: int) -> None:
+        with self.changed:
+            self.missing, self.bytes = self.missing - arrived, self.bytes + bytes
+            assert self.missing >= 0
+            if self.missing == 0 and self.bytes == 0:
+                self.phase, self.missing = self.phase + 1, self.count
+                self.changed.notify_all()
+
+    def wait(self, parity: int) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.phase % 2 != parity, WAITING), "nobody arrives"
+
+
+class Barriers(list[Barrier]):
+    def index(self, number: int) -> Barrier:
+        return self[number]
+
+
 class Descriptor:
     def __init__(self, to: Tensor, block: list[int]) -> None:
         self.to, self.block, self.dtype, self.layout = to, block, to.dtype, None
+        self.block_type = SimpleNamespace(nbytes=block[0] * block[1] * to.element_size())
 
     def tile(self, at: list[Any]) -> Tensor:
         row, column = map(int, at)
@@ -69,6 +104,7 @@ class Kernel:
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         def launch(*arguments: Any, num_warps: int, **constants: Any) -> None:
             given = [Pointer(one) if isinstance(one, Tensor) else one for one in arguments]
+            PROGRAMS[:] = [torch.tensor(size) for size in (*grid, 1, 1)[:3]]
             for place in itertools.product(*map(range, (*grid, 1, 1)[:3])):
                 PROGRAM[:] = [torch.tensor(at) for at in place]
                 self.run(*given, **constants)
@@ -94,15 +130,40 @@ def _mma(a: Any, b: Shared, total: Tensor, use_acc: bool = True, is_async: bool 
 
 
 def _where(chosen: Any, one: Any, other: Any) -> Any:
-    return torch.where(chosen, torch.as_tensor(one), torch.as_tensor(other))
+    return torch.where(torch.as_tensor(chosen), torch.as_tensor(one), torch.as_tensor(other))
+
+
+def _shared(dtype: torch.dtype, shape: list[int], _: Any) -> Any:
+    if dtype == torch.int64:
+        return Barriers(Barrier() for _ in range(shape[0])) if len(shape) > 1 else Barrier()
+    return Shared(torch.full(shape, float("nan"), dtype=dtype))
+
+
+def _copy_in(given: Descriptor, at: list[Any], bar: Barrier, to: Shared) -> None:
+    to.store(given.tile(at))
+    bar.take(0, -given.block_type.nbytes)
+
+
+def _side_by_side(parts: list[tuple[Any, tuple[Any, ...]]], *_: Any) -> None:
+    with torch.no_grad(), ThreadPoolExecutor(len(parts)) as pool:
+        running = [pool.submit(torch.no_grad()(run), *arguments) for run, arguments in parts]
+        for each in running:
+            each.result()
+
+
+def _exchange(x: Pointer, value: int, sem: str) -> None:
+    x.to[int(x.at)] = value
 
 
 def _nothing(*_: Any, **__: Any) -> None:
     return None
 
 
-def kernels_module() -> Any:
-    """``model.layers.mamba3.hopper``, imported by this with torch in Gluon's place: in a process of its own."""
+def launches() -> Any:
+    """The launches of ``model.layers.mamba3.hopper``, imported with torch in Gluon's place: in a process of its own.
+
+    Three programs run in turn, so that rows are shared.
+    """
     from model.layers.mamba3 import kernels
 
     by_code = {
@@ -117,17 +178,25 @@ def kernels_module() -> Any:
         reshape=lambda x, shape: x.reshape(*shape), permute=lambda x, order: x.permute(*order),
         join=lambda one, other: torch.stack((one, other), -1), convert_layout=lambda x, _: x,
         full=lambda shape, value, dtype, _: torch.full(shape, value, dtype=dtype),
-        allocate_shared_memory=lambda dtype, shape, _: Shared(torch.zeros(shape, dtype=dtype)),
+        allocate_shared_memory=_shared, split=lambda x: (x[..., 0], x[..., 1]), maximum=max,
+        warp_specialize=_side_by_side,
+        num_programs=lambda axis: PROGRAMS[axis], atomic_xchg=_exchange, atomic_add=lambda x, _, sem: x.to[int(x.at)],
+        DistributedLinearLayout=_nothing, SwizzledSharedLayout=_nothing,
         thread_barrier=_nothing, static_assert=_nothing, BlockedLayout=_nothing, SliceLayout=_nothing,
         NVMMADistributedLayout=_nothing, DotOperandLayout=_nothing,
         NVMMASharedLayout=SimpleNamespace(get_default_for=_nothing),
     )  # fmt: skip
     tma = SimpleNamespace(
-        async_copy_global_to_shared=lambda x, at, _, to: to.store(x.tile(at)),
+        async_copy_global_to_shared=_copy_in,
         async_copy_shared_to_global=lambda x, at, given: x.tile(at).copy_(given.numbers), store_wait=_nothing,
     )  # fmt: skip
     mbarrier = SimpleNamespace(
-        init=_nothing, expect=_nothing, wait=_nothing, invalidate=_nothing, MBarrierLayout=_nothing
+        init=lambda bar, count: bar.init(count),
+        expect=lambda bar, bytes: bar.take(1, bytes),
+        arrive=lambda bar, count: bar.take(count, 0),
+        wait=lambda bar, parity: bar.wait(parity),
+        invalidate=_nothing,
+        MBarrierLayout=_nothing,
     )
     hopper = SimpleNamespace(
         fence_async_shared=_nothing, mbarrier=mbarrier, tma=tma, warpgroup_mma=_mma,
@@ -143,7 +212,8 @@ def kernels_module() -> Any:
     real = {each: importlib.import_module(each) for each in stands}
     sys.modules.update(stands)
     triton.experimental.gluon = gluon
-    made = importlib.import_module("model.layers.mamba3.hopper")
+    made = importlib.import_module("model.layers.mamba3.hopper.launches")
+    importlib.import_module("model.layers.mamba3.hopper.parts").programs = lambda _: 3
     sys.modules.update(real)  # Triton's own code imports from it
     triton.experimental.gluon = real[name]
-    return made
+    return made.LAUNCHES

@@ -1,7 +1,7 @@
 """Run by test_scan in a process of its own: the backward pass by blocks under Triton's interpreter against fp64.
 
-Prints one JSON list of {gradient: relative error}, for rows with documents and groups of 2 and of 3 heads, then by
-Hopper's kernels with torch in Gluon's place, groups of 5 and 8; exits 77 where something is missing.
+Prints one JSON list of {gradient, or output: relative error}, for rows with documents and groups of 2 and of 3 heads,
+then by Hopper's kernels with torch in Gluon's place, groups of 5 and 8; exits 77 where something is missing.
 """
 
 # ruff: noqa: E402 - what follows imports triton
@@ -66,9 +66,19 @@ def errors(
     got = dict(zip(NAMES, found, strict=True))
     got["Angles"], turned = torch.autograd.grad(summed, (angles, dt), got["Angles"])
     got["DT"] = got["DT"] + turned
-    return {name: tiny.error(got[name], want[name]) for name in NAMES}
+    found = {name: tiny.error(got[name], want[name]) for name in NAMES}
+    if by.forward is not None:
+        with torch.no_grad():
+            row, _, _ = by.forward(
+                given["Q"], given["K"], given["V"], given["Q_bias"], given["K_bias"], given["MIMO_V"],
+                given["MIMO_Out"], given["Z"], given["D"], given["MIMO_Z"], summed.detach(), decay, None, dt,
+                given["Trap"], None,
+                chunk_size=chunk, rotary_dim_divisor=divisor, dtype=torch.float32, return_state=False,
+            )  # fmt: skip
+        found["out"] = tiny.error(row, out)
+    return found
 
 
-ours = {"state": 128, "channels": 64, "chunk": 16, "by": emulated_gluon.kernels_module().LAUNCHES}
+ours = {"state": 128, "channels": 64, "chunk": 16, "by": emulated_gluon.launches()}
 found = [errors(2, 4, 2, 4), errors(1, 12, 4, 2), errors(2, 10, 2, 4, **ours), errors(1, 16, 2, 4, **ours)]
 print(json.dumps(found))

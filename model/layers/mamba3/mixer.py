@@ -83,7 +83,7 @@ def _change(path: str) -> Callable[..., Any]:
 
         return by_blocks
     if path == "hopper_rows":
-        from model.layers.mamba3.hopper import by_blocks_on_hopper
+        from model.layers.mamba3.hopper.launches import by_blocks_on_hopper
 
         return by_blocks_on_hopper
     return rows.unchanged

@@ -91,12 +91,14 @@ class Launches(NamedTuple):
 
     ``states`` makes of a Given what ``backward`` reads with it: q and k turned, the states before each pair of blocks,
     the gradients of those after it, v and dy. ``backward`` returns y and dv [B, S, R, H, P] without what skips, and the
-    gradients of q and k turned, of a, own and later.
+    gradients of q and k turned, of a, own and later. ``forward``: in place of ``mamba_mimo_forward``, else that is as
+    it was.
     """
 
     states: Callable[[Given], tuple[Tensor, ...]]
     backward: Callable[[Given, tuple[Tensor, ...]], tuple[Tensor, ...]]
     fold: Callable[..., None]
+    forward: Callable[..., tuple[Tensor, None, None]] | None = None
 
 
 def decay_sums(a: Tensor, chunk: int) -> tuple[Tensor, None, None]:
@@ -115,7 +117,7 @@ def _summed(a: Tensor, chunk: int, reverse: bool = False) -> Tensor:
     return out
 
 
-def _weights(dt: Tensor, trap: Tensor) -> tuple[Tensor, Tensor]:
+def weights(dt: Tensor, trap: Tensor) -> tuple[Tensor, Tensor]:
     """[B, H, S] fp32 each: the weight of a token in its own output and, before decay, in every later one's."""
     own = dt * trap.sigmoid()
     return own, own + F.pad((dt * (-trap).sigmoid())[..., 1:], (0, 1))
@@ -189,7 +191,7 @@ def mimo_backward(
     parts = rows * length // (2 * chunk)
     with torch.enable_grad():
         leaves = dt.detach().float().requires_grad_(), trap.detach().float().requires_grad_()
-        own, later = _weights(*leaves)
+        own, later = weights(*leaves)
     tables = up, gate, down
     given = Given(q, k, q_bias, k_bias, angles, x, z, above, *tables, a, own.detach(), later.detach(), chunk)
     y, dv, *d_wide, d_a, d_own, d_later = by.backward(given, by.states(given))
@@ -227,10 +229,12 @@ def _by_longer_chunks(sum_angles: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.cache
 def by_blocks(kernel: Callable[..., Any], by: Launches = TRITON) -> Callable[..., Any]:
-    """``kernel``, mamba-ssm's ``mamba3_mimo``, with this backward pass; upstream's own is as it was."""
+    """``kernel``, mamba-ssm's ``mamba3_mimo``, with the passes of ``by``; upstream's own is as it was."""
     names = kernel.__globals__
     function, bound = names["_Mamba3Function"], seams.MAMBA3_BLOCKS
     forward = {"angle_dt_fwd": _by_longer_chunks(names["angle_dt_fwd"])}
+    if by.forward is not None:
+        forward |= {"mamba_mimo_forward": by.forward, "compute_dacs_segsum_triton": decay_sums}
     backward = {
         "mamba_mimo_bwd_combined": functools.partial(mimo_backward, by=by),
         "compute_dacs_segsum_triton": decay_sums,

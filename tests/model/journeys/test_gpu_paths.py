@@ -114,12 +114,19 @@ def mamba_rows(path):
 
 
 def on_hopper(heads, groups):
-    """Relative errors of the backward pass by blocks, by Gluon's kernels beside Triton's: three rows of 320 tokens."""
+    """Relative errors of the backward pass by blocks, by Gluon's kernels beside Triton's: three rows of 320 tokens.
+
+    Last the forward pass's, beside the reference in fp64.
+    """
+    import math
+
     import tiny
 
-    from model.layers.mamba3 import hopper, scan
+    from model.layers.mamba3 import scan
+    from model.layers.mamba3.hopper.launches import LAUNCHES
+    from model.layers.mamba3.reference import mamba3_mimo_reference
 
-    rows, length, rank, state, channels, chunk = 3, 320, 4, 128, 64, 16  # ten pairs of chunks: programs of five
+    rows, length, rank, state, channels, chunk = 3, 320, 4, 128, 64, 16
 
     def table(*shape, seed):
         return random(heads, rank, *shape, seed=seed).float() / 10 + 1
@@ -128,12 +135,23 @@ def on_hopper(heads, groups):
     x, z, above = (random(rows, length, heads, channels, seed=seed) for seed in (2, 3, 4))
     decay, dt = (random(rows, heads, length, seed=seed).float().abs() / 10 for seed in (5, 6))
     up, down, gate = (table(channels, seed=seed) for seed in (7, 8, 9))
+    biases = [table(state, seed=seed) for seed in (10, 11)]
+    trap, skip = random(rows, heads, length, seed=13), random(heads, seed=14).float()
+    angles, summed = random(rows, length, heads, 32, seed=12).float(), scan.decay_sums(-decay, chunk)[0]
+    turned = (math.pi * angles.double().tanh() * dt.transpose(1, 2).unsqueeze(-1)).cumsum(1).float()
     given = (
-        above, *wide, x, table(state, seed=10), table(state, seed=11), up, down, z, gate,
-        random(rows, length, heads, 32, seed=12).float(), scan.decay_sums(-decay, chunk)[0], None, dt,
-        random(rows, heads, length, seed=13), random(heads, seed=14).float(), None, chunk, 4, torch.bfloat16,
+        above, *wide, x, *biases, up, down, z, gate, turned, summed, None, dt, trap, skip, None, chunk, 4,
+        torch.bfloat16,
     )  # fmt: skip
-    found, wanted = (scan.mimo_backward(*given, by=by) for by in (hopper.LAUNCHES, scan.TRITON))
+    found, wanted = (list(scan.mimo_backward(*given, by=by)) for by in (LAUNCHES, scan.TRITON))
+    found.append(
+        LAUNCHES.forward(
+            *wide, x, *biases, up, down, z, skip, gate, turned, summed, None, dt, trap, None, chunk_size=chunk,
+            rotary_dim_divisor=4, dtype=torch.bfloat16,
+        )[0]
+    )  # fmt: skip
+    exact = [one.double() for one in (*wide, x, -decay, dt, trap, *biases, up, gate, down, angles, skip, z)]
+    wanted.append(mamba3_mimo_reference(*exact, chunk_size=chunk, rotary_dim_divisor=4, dtype=torch.float64))
     return [tiny.error(one.float().cpu(), other.float().cpu()) for one, other in zip(found, wanted, strict=True)]
 
 

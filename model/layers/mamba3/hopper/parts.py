@@ -1,0 +1,70 @@
+"""What the kernels for sm_90 have in common: functions of Gluon, and the tiles that copies take."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from model.layers.mamba3.kernels import EXP, SIGMOID, TURNS
+
+
+@gluon.jit  # type: ignore[untyped-decorator]
+def exp(x: gl.tensor) -> gl.tensor:
+    """As in ``kernels``, by the same instructions, and so the next two: Gluon's code calls no function of Triton's."""
+    return gl.inline_asm_elementwise(  # type: ignore[no-any-return]
+        EXP, "=r,r", [x], dtype=gl.float32, is_pure=True, pack=1,
+    )  # fmt: skip
+
+
+@gluon.jit  # type: ignore[untyped-decorator]
+def sigmoid(x: gl.tensor) -> gl.tensor:
+    return gl.inline_asm_elementwise(  # type: ignore[no-any-return]
+        SIGMOID, "=r,r", [x], dtype=gl.float32, is_pure=True, pack=1,
+    )  # fmt: skip
+
+
+@gluon.jit  # type: ignore[untyped-decorator]
+def turns(x: gl.tensor) -> tuple[gl.tensor, gl.tensor]:
+    times = gl.floor(x * 0.15915494309189535 + 0.5)
+    x = x - times * 6.28125 - times * 0.0019353071795864769
+    return gl.inline_asm_elementwise(  # type: ignore[no-any-return]
+        TURNS, "=r,=r,r", [x], dtype=(gl.float32, gl.float32), is_pure=True, pack=1,
+    )  # fmt: skip
+
+
+@gluon.jit  # type: ignore[untyped-decorator]
+def half(turned: gl.tensor, still: gl.tensor, M: gl.constexpr, L: gl.constexpr) -> gl.tensor:
+    """[M, L] of the columns that turn and those that do not, [T, R, L / 2] each."""
+    return gl.reshape(gl.permute(gl.join(turned, still), (0, 1, 3, 2)), [M, L])
+
+
+@gluon.jit  # type: ignore[untyped-decorator]
+def pieces(
+    x: gl.tensor, T: gl.constexpr, R: gl.constexpr, L: gl.constexpr, wide: gl.constexpr
+) -> tuple[gl.tensor, gl.tensor]:
+    """[T, R, L / 2] each of x [T R, L]: the columns that turn, and those that do not."""
+    turning, still = gl.split(gl.permute(gl.reshape(x, [T, R, 2, L // 2]), (0, 1, 3, 2)))
+    return gl.convert_layout(turning, wide), gl.convert_layout(still, wide)
+
+
+def programs(x: Tensor) -> int:
+    """As many as run at a time, one on each multiprocessor."""
+    return int(torch.cuda.get_device_properties(x.device).multi_processor_count)
+
+
+def tiles(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """Of x [..., heads, width], ``rows`` rows of ``columns`` of a head's numbers at a time."""
+    return _descriptor(x.view(-1, x.shape[-2] * x.shape[-1]), [rows, columns])
+
+
+def matrices(x: Tensor) -> TensorDescriptor:
+    """Of x [..., N, P], one [N, P] at a time."""
+    return _descriptor(x.view(-1, x.shape[-1]), list(x.shape[-2:]))
+
+
+def _descriptor(x: Tensor, block: list[int]) -> TensorDescriptor:
+    kind = gl.float32 if x.dtype == torch.float32 else gl.bfloat16
+    return TensorDescriptor.from_tensor(x, block, gl.NVMMASharedLayout.get_default_for(block, kind))
