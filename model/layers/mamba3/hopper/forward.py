@@ -28,7 +28,7 @@ def _load(
     raw_q: gl.tensor, raw_k: gl.tensor, x_s: gl.tensor, angle_s: gl.tensor, late_x: gl.tensor, late_z: gl.tensor,
     decay_s: gl.tensor, grown_s: gl.tensor, last_s: gl.tensor, weight_s: gl.tensor, filled: gl.tensor,
     raw_free: gl.tensor, small_ready: gl.tensor, free: gl.tensor, late_filled: gl.tensor, late_free: gl.tensor,
-    first: gl.tensor, end: gl.tensor,
+    first: gl.tensor, end: gl.tensor, rounds: gl.tensor, each: gl.tensor,
     S: gl.constexpr, H: gl.constexpr, G: gl.constexpr, R: gl.constexpr, N: gl.constexpr, P: gl.constexpr,
     A: gl.constexpr, T: gl.constexpr, STAGES: gl.constexpr, LATE: gl.constexpr,
 ) -> None:  # fmt: skip
@@ -39,12 +39,12 @@ def _load(
     of_state: gl.constexpr = gl.BlockedLayout([4], [32], [1], [0])
     of_row: gl.constexpr = gl.SliceLayout(1, made)
     of_column: gl.constexpr = gl.SliceLayout(0, made)
-    row, column = gl.arange(0, T, of_row)[:, None], gl.arange(0, T, of_column)[None, :]
+    to_at, from_at = gl.arange(0, T, of_row)[:, None], gl.arange(0, T, of_column)[None, :]
     step = gl.arange(0, T, flat)
     done = 0
     for job in range(first // BLOCKS, (end + BLOCKS - 1) // BLOCKS):
-        start, count, _, _ = pipeline.part_of(job, first, end, BLOCKS)
-        head, line = job % H, job // H
+        row, start, count, _, _ = pipeline.part_of(job, first, end, rounds, each, BLOCKS)
+        head, line = row % H, row // H
         token, heads = line * S + start * T, (line * H + head) * S + start * T
         group = head // (H // G) * N
         a_p, own_p, later_p = a + heads + step, own + heads + step, later + heads + step
@@ -76,8 +76,8 @@ def _load(
             last = gl.sum(gl.where(step == T - 1, a_t, 0.0), axis=0)
             to, own_r = gl.convert_layout(a_t, of_row)[:, None], gl.convert_layout(own_t, of_row)[:, None]
             since, later_c = gl.convert_layout(a_t, of_column)[None, :], gl.convert_layout(later_t, of_column)[None, :]
-            decay = gl.where(row > column, parts.exp(gl.where(row > column, to - since, 0.0)) * later_c, 0.0)
-            decay += gl.where(row == column, own_r, 0.0)
+            decay = gl.where(to_at > from_at, parts.exp(gl.where(to_at > from_at, to - since, 0.0)) * later_c, 0.0)
+            decay += gl.where(to_at == from_at, own_r, 0.0)
             grown, weight = parts.exp(a_t), parts.exp(last - a_t) * later_t
             mbarrier.wait(free.index(place), phase ^ 1)
             decay_s.index(place).store(decay)
@@ -94,7 +94,7 @@ def _multiply(
     q_s: gl.tensor, k_s: gl.tensor, decay_s: gl.tensor, grown_s: gl.tensor, last_s: gl.tensor, v_s: gl.tensor,
     weighted_s: gl.tensor, state_s: gl.tensor, y_s: gl.tensor, q_ready: gl.tensor, k_ready: gl.tensor,
     small_ready: gl.tensor, free: gl.tensor, y_ready: gl.tensor, y_free: gl.tensor, passed: gl.tensor,
-    flags: gl.tensor, program: gl.tensor, first: gl.tensor, end: gl.tensor,
+    flags: gl.tensor, program: gl.tensor, first: gl.tensor, end: gl.tensor, rounds: gl.tensor, each: gl.tensor,
     S: gl.constexpr, R: gl.constexpr, N: gl.constexpr, P: gl.constexpr, T: gl.constexpr, STAGES: gl.constexpr,
 ) -> None:  # fmt: skip
     M: gl.constexpr = T * R
@@ -113,7 +113,7 @@ def _multiply(
     of_tokens: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(3, fours))
     done = 0
     for job in range(first // BLOCKS, (end + BLOCKS - 1) // BLOCKS):
-        _, count, before, after = pipeline.part_of(job, first, end, BLOCKS)
+        _, _, count, before, after = pipeline.part_of(job, first, end, rounds, each, BLOCKS)
         state = pipeline.take_on(passed, flags, program, before, N, P, square)
         for _block in range(count):
             place, phase = done % STAGES, done // STAGES % 2
@@ -154,7 +154,7 @@ def _multiply(
 def _gate(
     up: gl.tensor, gate: gl.tensor, down: gl.tensor, skip: gl.tensor, out: gl.tensor, y_s: gl.tensor,
     late_x: gl.tensor, late_z: gl.tensor, y_ready: gl.tensor, y_free: gl.tensor, late_filled: gl.tensor,
-    late_free: gl.tensor, first: gl.tensor, end: gl.tensor,
+    late_free: gl.tensor, first: gl.tensor, end: gl.tensor, rounds: gl.tensor, each: gl.tensor,
     S: gl.constexpr, H: gl.constexpr, R: gl.constexpr, P: gl.constexpr, T: gl.constexpr, LATE: gl.constexpr,
 ) -> None:  # fmt: skip
     """Of y the output: what skips is added, the gate put on, ranks are summed."""
@@ -169,8 +169,8 @@ def _gate(
     out_at = out_at + gl.arange(0, P, gl.SliceLayout(0, tokens))[None, :]
     done = 0
     for job in range(first // BLOCKS, (end + BLOCKS - 1) // BLOCKS):
-        start, count, _, _ = pipeline.part_of(job, first, end, BLOCKS)
-        head, line = job % H, job // H
+        row, start, count, _, _ = pipeline.part_of(job, first, end, rounds, each, BLOCKS)
+        head, line = row % H, row // H
         tables = head * (R * P) + table_at
         gate_h, down_h = gl.load(gate + tables)[None, :, :], gl.load(down + tables)[None, :, :]
         skip_h = gl.load(skip + head) * gl.load(up + tables)[None, :, :]
@@ -197,7 +197,7 @@ def mimo_forward(
     q_from: gl.tensor, k_from: gl.tensor, x_from: gl.tensor, z_from: gl.tensor, angles_from: gl.tensor,
     q_bias: gl.tensor, k_bias: gl.tensor, up: gl.tensor, gate: gl.tensor, down: gl.tensor, skip: gl.tensor,
     a: gl.tensor, own: gl.tensor, later: gl.tensor, out: gl.tensor, passed: gl.tensor, flags: gl.tensor,
-    per: gl.tensor, jobs: gl.tensor,
+    per: gl.tensor, jobs: gl.tensor, rounds: gl.tensor,
     S: gl.constexpr, H: gl.constexpr, G: gl.constexpr, R: gl.constexpr, N: gl.constexpr, P: gl.constexpr,
     A: gl.constexpr, T: gl.constexpr, STAGES: gl.constexpr, LATE: gl.constexpr,
     TURN_Q: gl.constexpr, TURN_K: gl.constexpr, GATE: gl.constexpr, LOAD: gl.constexpr,
@@ -247,29 +247,30 @@ def mimo_forward(
     mbarrier.init(y_free, count=1)
     fence_async_shared()
     gl.thread_barrier()
-    program, first, end = pipeline.share(per, jobs, S // T)
+    program, first, end, each = pipeline.share(per, jobs, rounds, S // T)
     gl.warp_specialize(
         [
             (_multiply, (
                 q_s, k_s, decay_s, grown_s, last_s, v_s, weighted_s, state_s, y_s, q_ready, k_ready, small_ready, free,
-                y_ready, y_free, passed, flags, program, first, end, S, R, N, P, T, STAGES,
+                y_ready, y_free, passed, flags, program, first, end, rounds, each,
+                S, R, N, P, T, STAGES,
             )),
             (pipeline.turn, (
                 q_bias, up, raw_q, angle_s, x_s, q_s, weight_s, v_s, weighted_s, q_from, filled, raw_free, small_ready,
-                q_ready, free, first, end, S, H, R, N, P, A, T, STAGES, False, False, True,
+                q_ready, free, first, end, rounds, each, S, H, R, N, P, A, T, STAGES, False, False, True,
             )),
             (pipeline.turn, (
                 k_bias, up, raw_k, angle_s, x_s, k_s, weight_s, v_s, weighted_s, k_from, filled, raw_free, small_ready,
-                k_ready, free, first, end, S, H, R, N, P, A, T, STAGES, True, False, True,
+                k_ready, free, first, end, rounds, each, S, H, R, N, P, A, T, STAGES, True, False, True,
             )),
             (_gate, (
                 up, gate, down, skip, out, y_s, late_x, late_z, y_ready, y_free, late_filled, late_free, first, end,
-                S, H, R, P, T, LATE,
+                rounds, each, S, H, R, P, T, LATE,
             )),
             (_load, (
                 q_from, k_from, x_from, z_from, angles_from, a, own, later, raw_q, raw_k, x_s, angle_s, late_x, late_z,
                 decay_s, grown_s, last_s, weight_s, filled, raw_free, small_ready, free, late_filled, late_free,
-                first, end, S, H, G, R, N, P, A, T, STAGES, LATE,
+                first, end, rounds, each, S, H, G, R, N, P, A, T, STAGES, LATE,
             )),
         ],
         [4, 4, 4, 1], [TURN_Q, TURN_K, GATE, LOAD],
@@ -290,7 +291,7 @@ def run_forward(
     heads, channels = x.shape[2:]
     own, later = weights(dt.float(), trap.float())
     out, of_block = torch.empty_like(x), chunk_size * rank
-    shares = pipeline.Shares(x, batch * heads, length // chunk_size, (width, channels))
+    shares = pipeline.Shares(x, batch * heads, length // chunk_size, (width, channels), False)
     registers = dict(zip(("TURN_Q", "TURN_K", "GATE", "LOAD"), REGISTERS, strict=True))
     mimo_forward[shares.grid](
         parts.tiles(q, of_block, width), parts.tiles(k, of_block, width), parts.tiles(x, chunk_size, channels),

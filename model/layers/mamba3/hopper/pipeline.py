@@ -20,21 +20,28 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from model.layers.mamba3.hopper import parts
 
+WHOLE = 0.8  # of all multiprocessors, those that rounds of whole rows keep busy at least
+
 
 @gluon.jit  # type: ignore[untyped-decorator]
-def share(per: gl.tensor, jobs: gl.tensor, BLOCKS: gl.constexpr) -> tuple[gl.tensor, gl.tensor, gl.tensor]:
-    """This program's number, and its first block and the one after its last, of BLOCKS in each of ``jobs`` rows."""
+def share(
+    per: gl.tensor, jobs: gl.tensor, rounds: gl.tensor, BLOCKS: gl.constexpr
+) -> tuple[gl.tensor, gl.tensor, gl.tensor, gl.tensor]:
+    """This program's number, its first block and the one after its last, of BLOCKS in each of ``jobs`` rows; rows of
+    a round.
+    """
     program = gl.num_programs(0) - 1 - gl.program_id(0)
-    return program, program * per, gl.minimum(program * per + per, jobs * BLOCKS)
+    return program, program * per, gl.minimum(program * per + per, jobs * BLOCKS), jobs // rounds
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def part_of(
-    job: gl.tensor, first: gl.tensor, end: gl.tensor, BLOCKS: gl.constexpr
-) -> tuple[gl.tensor, gl.tensor, gl.tensor, gl.tensor]:
-    """Of row ``job`` a program's first block, their number, and whether others have blocks before and after them."""
+    job: gl.tensor, first: gl.tensor, end: gl.tensor, rounds: gl.tensor, each: gl.tensor, BLOCKS: gl.constexpr
+) -> tuple[gl.tensor, gl.tensor, gl.tensor, gl.tensor, gl.tensor]:
+    """A row, of it a program's first block, their number, and whether others have blocks before and after them."""
     low, high = gl.maximum(first - job * BLOCKS, 0), gl.minimum(end - job * BLOCKS, BLOCKS)
-    return gl.where(low == 0, BLOCKS - high, 0), high - low, high < BLOCKS, low > 0
+    row = job % rounds * each + job // rounds
+    return row, gl.where(low == 0, BLOCKS - high, 0), high - low, high < BLOCKS, low > 0
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
@@ -73,7 +80,7 @@ def turn(
     bias: gl.tensor, up: gl.tensor, raw_s: gl.tensor, angle_s: gl.tensor, x_s: gl.tensor, turned_s: gl.tensor,
     weight_s: gl.tensor, v_s: gl.tensor, weighted_s: gl.tensor, turned_to: gl.tensor,
     filled: gl.tensor, raw_free: gl.tensor, small_ready: gl.tensor, ready: gl.tensor, free: gl.tensor,
-    first: gl.tensor, end: gl.tensor,
+    first: gl.tensor, end: gl.tensor, rounds: gl.tensor, each: gl.tensor,
     S: gl.constexpr, H: gl.constexpr, R: gl.constexpr, N: gl.constexpr, P: gl.constexpr, A: gl.constexpr,
     T: gl.constexpr, STAGES: gl.constexpr, VALUES: gl.constexpr, STORED: gl.constexpr, FORWARD: gl.constexpr,
 ) -> None:  # fmt: skip
@@ -96,8 +103,8 @@ def turn(
     table_at = table_at + gl.arange(0, P, gl.SliceLayout(0, ranks_n))[None, :]
     done = 0
     for job in range(first // BLOCKS, (end + BLOCKS - 1) // BLOCKS):
-        start, count, _, _ = part_of(job, first, end, BLOCKS)
-        head, line = job % H, job // H
+        row, start, count, _, _ = part_of(job, first, end, rounds, each, BLOCKS)
+        head, line = row % H, row // H
         bias_p = bias + head * (R * N) + bias_at
         low_bias, low_still_bias = gl.load(bias_p)[None, :, :], gl.load(bias_p + A)[None, :, :]
         high_bias, high_still_bias = gl.load(bias_p + L)[None, :, :], gl.load(bias_p + L + A)[None, :, :]
@@ -148,10 +155,19 @@ def block_at(number: gl.tensor, BLOCKS: gl.constexpr, FORWARD: gl.constexpr) -> 
 
 
 class Shares:
-    """Grid and arguments of kernels whose programs share ``jobs`` rows of ``blocks`` blocks of x's GPU evenly."""
+    """Grid and arguments of kernels whose programs share ``jobs`` rows of ``blocks`` blocks evenly.
 
-    def __init__(self, x: Tensor, jobs: int, blocks: int, state: tuple[int, int]) -> None:
+    With ``in_rounds`` programs take whole rows, if that leaves few multiprocessors idle: all are at the same place of
+    neighbouring heads' rows at a time, and what they write lies side by side in memory. For kernels that write much.
+    """
+
+    def __init__(self, x: Tensor, jobs: int, blocks: int, state: tuple[int, int], in_rounds: bool) -> None:
         grid = min(parts.programs(x), jobs)
+        rounds = triton.cdiv(jobs, grid)
+        if in_rounds and jobs % rounds == 0 and jobs >= WHOLE * rounds * grid:
+            grid = jobs // rounds
+        else:
+            rounds = 1
         self.grid = (grid,)
         passed, flags = x.new_empty(grid + 1, *state, dtype=torch.float32), x.new_zeros(grid + 1, dtype=torch.int32)
-        self.arguments = (passed, flags, triton.cdiv(jobs * blocks, grid), jobs)
+        self.arguments = (passed, flags, triton.cdiv(jobs * blocks, grid), jobs, rounds)

@@ -25,6 +25,7 @@ def _load(
     given_from: gl.tensor, x_from: gl.tensor, z_from: gl.tensor, angles_from: gl.tensor, a: gl.tensor, later: gl.tensor,
     raw_s: gl.tensor, x_s: gl.tensor, z_s: gl.tensor, angle_s: gl.tensor, weight_s: gl.tensor, last_s: gl.tensor,
     filled: gl.tensor, raw_free: gl.tensor, small_ready: gl.tensor, free: gl.tensor, first: gl.tensor, end: gl.tensor,
+    rounds: gl.tensor, each: gl.tensor,
     S: gl.constexpr, H: gl.constexpr, G: gl.constexpr, N: gl.constexpr, P: gl.constexpr, A: gl.constexpr,
     R: gl.constexpr, T: gl.constexpr, STAGES: gl.constexpr, FORWARD: gl.constexpr,
 ) -> None:  # fmt: skip
@@ -35,8 +36,8 @@ def _load(
     step = gl.arange(0, T, flat)
     done = 0
     for job in range(first // BLOCKS, (end + BLOCKS - 1) // BLOCKS):
-        start, count, _, _ = pipeline.part_of(job, first, end, BLOCKS)
-        head, line = job % H, job // H
+        row, start, count, _, _ = pipeline.part_of(job, first, end, rounds, each, BLOCKS)
+        head, line = row % H, row // H
         a_p, later_p = a + (line * H + head) * S + step, later + (line * H + head) * S + step
         at = pipeline.block_at(start, BLOCKS, FORWARD) * T
         a_1, later_1 = gl.load(a_p + at), gl.load(later_p + at)
@@ -75,7 +76,7 @@ def _load(
 def _value(
     table: gl.tensor, gate: gl.tensor, x_s: gl.tensor, z_s: gl.tensor, weight_s: gl.tensor, made_s: gl.tensor,
     weighted_s: gl.tensor, made_to: gl.tensor, filled: gl.tensor, raw_free: gl.tensor, small_ready: gl.tensor,
-    ready: gl.tensor, free: gl.tensor, first: gl.tensor, end: gl.tensor,
+    ready: gl.tensor, free: gl.tensor, first: gl.tensor, end: gl.tensor, rounds: gl.tensor, each: gl.tensor,
     S: gl.constexpr, H: gl.constexpr, R: gl.constexpr, P: gl.constexpr, T: gl.constexpr, STAGES: gl.constexpr,
     FORWARD: gl.constexpr,
 ) -> None:  # fmt: skip
@@ -90,8 +91,8 @@ def _value(
     table_at = table_at + gl.arange(0, P, gl.SliceLayout(0, ranks))[None, :]
     done = 0
     for job in range(first // BLOCKS, (end + BLOCKS - 1) // BLOCKS):
-        start, count, _, _ = pipeline.part_of(job, first, end, BLOCKS)
-        head, line = job % H, job // H
+        row, start, count, _, _ = pipeline.part_of(job, first, end, rounds, each, BLOCKS)
+        head, line = row % H, row // H
         table_h = gl.load(table + head * (R * P) + table_at)[None, :, :]
         if not FORWARD:
             gate_h = gl.load(gate + head * (R * P) + table_at)[None, :, :]
@@ -126,7 +127,7 @@ def _value(
 def _multiply(
     states_to: gl.tensor, turned_s: gl.tensor, weighted_s: gl.tensor, last_s: gl.tensor, state_s: gl.tensor,
     turned_ready: gl.tensor, values_ready: gl.tensor, small_ready: gl.tensor, free: gl.tensor, passed: gl.tensor,
-    flags: gl.tensor, program: gl.tensor, first: gl.tensor, end: gl.tensor,
+    flags: gl.tensor, program: gl.tensor, first: gl.tensor, end: gl.tensor, rounds: gl.tensor, each: gl.tensor,
     S: gl.constexpr, H: gl.constexpr, N: gl.constexpr, P: gl.constexpr, T: gl.constexpr, STAGES: gl.constexpr,
     FORWARD: gl.constexpr,
 ) -> None:  # fmt: skip
@@ -134,8 +135,8 @@ def _multiply(
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, P, 16])
     done = 0
     for job in range(first // BLOCKS, (end + BLOCKS - 1) // BLOCKS):
-        start, count, before, after = pipeline.part_of(job, first, end, BLOCKS)
-        head, line = job % H, job // H
+        row, start, count, before, after = pipeline.part_of(job, first, end, rounds, each, BLOCKS)
+        head, line = row % H, row // H
         state = pipeline.take_on(passed, flags, program, before, N, P, layout)
         for block in range(count):
             place, phase = done % STAGES, done // STAGES % 2
@@ -166,7 +167,7 @@ def _multiply(
 def mimo_states(
     given_from: gl.tensor, x_from: gl.tensor, z_from: gl.tensor, angles_from: gl.tensor, bias: gl.tensor,
     table: gl.tensor, gate: gl.tensor, a: gl.tensor, later: gl.tensor, turned_to: gl.tensor, made_to: gl.tensor,
-    states_to: gl.tensor, passed: gl.tensor, flags: gl.tensor, per: gl.tensor, jobs: gl.tensor,
+    states_to: gl.tensor, passed: gl.tensor, flags: gl.tensor, per: gl.tensor, jobs: gl.tensor, rounds: gl.tensor,
     S: gl.constexpr, H: gl.constexpr, G: gl.constexpr, R: gl.constexpr, N: gl.constexpr, P: gl.constexpr,
     A: gl.constexpr, T: gl.constexpr, STAGES: gl.constexpr, FORWARD: gl.constexpr,
     TURN: gl.constexpr, VALUE: gl.constexpr, LOAD: gl.constexpr,
@@ -200,24 +201,25 @@ def mimo_states(
         mbarrier.init(free.index(one), count=1)
     fence_async_shared()
     gl.thread_barrier()
-    program, first, end = pipeline.share(per, jobs, S // T)
+    program, first, end, each = pipeline.share(per, jobs, rounds, S // T)
     gl.warp_specialize(
         [
             (_multiply, (
                 states_to, turned_s, weighted_s, last_s, state_s, turned_ready, values_ready, small_ready, free,
-                passed, flags, program, first, end, S, H, N, P, T, STAGES, FORWARD,
+                passed, flags, program, first, end, rounds, each, S, H, N, P, T, STAGES, FORWARD,
             )),
             (pipeline.turn, (
                 bias, table, raw_s, angle_s, x_s, turned_s, weight_s, made_s, weighted_s, turned_to, filled, raw_free,
-                small_ready, turned_ready, free, first, end, S, H, R, N, P, A, T, STAGES, False, True, FORWARD,
+                small_ready, turned_ready, free, first, end, rounds, each, S, H, R, N, P, A, T, STAGES, False,
+                True, FORWARD,
             )),
             (_value, (
                 table, gate, x_s, z_s, weight_s, made_s, weighted_s, made_to, filled, raw_free, small_ready,
-                values_ready, free, first, end, S, H, R, P, T, STAGES, FORWARD,
+                values_ready, free, first, end, rounds, each, S, H, R, P, T, STAGES, FORWARD,
             )),
             (_load, (
                 given_from, x_from, z_from, angles_from, a, later, raw_s, x_s, z_s, angle_s, weight_s, last_s, filled,
-                raw_free, small_ready, free, first, end, S, H, G, N, P, A, R, T, STAGES, FORWARD,
+                raw_free, small_ready, free, first, end, rounds, each, S, H, G, N, P, A, R, T, STAGES, FORWARD,
             )),
         ],
         [4, 4, 1], [TURN, VALUE, LOAD],
@@ -234,7 +236,7 @@ def run_states(of: Given) -> tuple[Tensor, ...]:
         (True, (of.k, of.k_bias, of.x, of.up, wide[1], narrow[0], states)),
         (False, (of.q, of.q_bias, of.above, of.down, wide[0], narrow[1], slopes)),
     ):
-        shares = pipeline.Shares(of.x, len(of.q) * sizes["H"], sizes["S"] // chunk, (width, channels))
+        shares = pipeline.Shares(of.x, len(of.q) * sizes["H"], sizes["S"] // chunk, (width, channels), True)
         mimo_states[shares.grid](
             parts.tiles(given, of_block, width), parts.tiles(x, chunk, channels), z, angles, bias, table, of.gate,
             of.a, of.later, parts.tiles(turned, of_block, width // 2), parts.tiles(made, of_block, channels),
