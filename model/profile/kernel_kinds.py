@@ -14,8 +14,8 @@ import re
 RULES: tuple[tuple[str, str], ...] = (
     ("Mamba-3 MIMO bwd_bwd", r"mamba_mimo_bwd_bwd"),
     ("Mamba-3 MIMO bwd_fwd", r"mamba_mimo_bwd_fwd"),
-    ("Mamba-3 MIMO fwd", r"mamba_mimo_fwd"),
-    ("Mamba-3 MIMO backward by blocks", r"^mimo_(states|carry|backward|gates|fold|sums)"),
+    ("Mamba-3 MIMO fwd", r"mamba_mimo_fwd|^mimo_forward"),
+    ("Mamba-3 MIMO backward by blocks", r"^mimo_(states|carry|backward|gates|fold|sums|weights)"),
     ("Mamba-3 other", r"mamba3_|dacs_segsum|dadt_cumsum|dtrap_ddt|segsum_dadt|angle_dt_"),
     ("M²RNN", r"m2rnn"),
     ("NCCL all-reduce", r"nccl.*all_?reduce"),

@@ -11,7 +11,7 @@ from model.layers.mamba3.hopper import backward, fold, forward, parts, states
 SIZES = {"S": 4096, "H": 112, "G": 8, "R": 4, "N": 128, "P": 64, "A": 32, "T": 16, "TOKENS": 32, "HEADS": 16}
 SIZES |= {"COLUMNS": scan.COLUMNS, "SIZE": 8192, "BLOCK": scan.CARRIED, "AHEAD": 2, "REVERSE": True}
 HALVES = ("q", "k", "x", "z", "above", "turned_q", "turned_k", "v", "dy", "states", "slopes", "y", "dv", "d_x", "d_z")
-HALVES += ("d_turned", "d_turned_q", "d_turned_k")
+HALVES += ("d_turned", "d_turned_q", "d_turned_k", "trap", "d_trap")
 
 found = {}
 for name, launched in scan.OPTIONS.items():
@@ -30,6 +30,7 @@ def half(*shape: int) -> torch.Tensor:
 q, x, angles = half(R, G, N), half(H, P), torch.empty(1, TOKENS, H, A)
 each, bias, table = torch.empty(1, H, TOKENS), torch.empty(H, R, N), torch.empty(H, R, P)
 parts.programs = lambda _: 132  # an H200's multiprocessors
+forward.weights = lambda dt, _: (dt, dt)  # Triton's, compiled above
 gluon = {}
 for room in (forward, states, backward, fold):
     name = f"mimo_{room.__name__.rpartition('.')[2]}"

@@ -432,6 +432,39 @@ def mimo_fold(
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def mimo_weights(
+    dt: tl.tensor, trap: tl.tensor, own: tl.tensor, later: tl.tensor, size: int, S: tl.constexpr, BLOCK: tl.constexpr
+) -> None:
+    """own, later of ``size`` tokens, fp32: their weights in their own output and, before decay, in every later one's.
+
+    A token's share in the state is by half that of the one before it: the trapezoidal rule.
+    """
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there, next_there = at < size, (at < size) & (at % S != S - 1)
+    mine = tl.load(dt + at, mask=there) * tl.sigmoid(tl.load(trap + at, mask=there).to(tl.float32))
+    rest = tl.sigmoid(-tl.load(trap + at + 1, mask=next_there, other=0.0).to(tl.float32))
+    tl.store(own + at, mine, mask=there)
+    tl.store(later + at, mine + rest * tl.load(dt + at + 1, mask=next_there, other=0.0), mask=there)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def mimo_weights_back(
+    dt: tl.tensor, trap: tl.tensor, d_own: tl.tensor, d_later: tl.tensor, d_dt: tl.tensor, d_trap: tl.tensor, size: int,
+    S: tl.constexpr, BLOCK: tl.constexpr,
+) -> None:  # fmt: skip
+    """Of gradients of ``mimo_weights``' results those of what it reads."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there = at < size
+    now, step = tl.load(trap + at, mask=there).to(tl.float32), tl.load(dt + at, mask=there)
+    grad = tl.load(d_later + at, mask=there)
+    before = tl.load(d_later + at - 1, mask=there & (at % S != 0), other=0.0)
+    grad += tl.load(d_own + at, mask=there)
+    share, rest = tl.sigmoid(now), tl.sigmoid(-now)
+    tl.store(d_dt + at, grad * share + before * rest, mask=there)
+    tl.store(d_trap + at, (step * share * rest * (grad - before)).to(d_trap.dtype.element_ty), mask=there)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def mimo_sums(
     x: tl.tensor, out: tl.tensor, size: int, REVERSE: tl.constexpr, T: tl.constexpr, BLOCK: tl.constexpr
 ) -> None:  # fmt: skip

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 import triton
 from torch import Tensor
 
@@ -29,6 +28,8 @@ OPTIONS = {
     "mimo_gates": {"num_warps": 1, "HEADS": 2, "STAGES": 3},
     "mimo_fold": {"num_warps": 1, "STAGES": 3},
     "mimo_sums": {"num_warps": 4},
+    "mimo_weights": {"num_warps": 4},
+    "mimo_weights_back": {"num_warps": 4},
 }
 CARRIED, COLUMNS = 256, 16  # numbers of a state, and of a half of q or k, that a program takes at most
 SUMMED = 2048  # numbers that a program sums, in chunks
@@ -118,9 +119,12 @@ def _summed(a: Tensor, chunk: int, reverse: bool = False) -> Tensor:
 
 
 def weights(dt: Tensor, trap: Tensor) -> tuple[Tensor, Tensor]:
-    """[B, H, S] fp32 each: the weight of a token in its own output and, before decay, in every later one's."""
-    own = dt * trap.sigmoid()
-    return own, own + F.pad((dt * (-trap).sigmoid())[..., 1:], (0, 1))
+    """[B, H, S] fp32 each, as dt: the weight of a token in its own output and, before decay, in every later one's."""
+    own, later = (torch.empty_like(dt, dtype=torch.float32) for _ in range(2))
+    kernels.mimo_weights[triton.cdiv(dt.numel(), SUMMED),](
+        dt, trap, own, later, dt.numel(), S=dt.shape[-1], BLOCK=SUMMED, **OPTIONS["mimo_weights"]
+    )
+    return own, later
 
 
 def run_states(of: Given) -> tuple[Tensor, ...]:
@@ -189,31 +193,31 @@ def mimo_backward(
     rows, length, rank = q.shape[:3]
     heads, channels = x.shape[2:]
     parts = rows * length // (2 * chunk)
-    with torch.enable_grad():
-        leaves = dt.detach().float().requires_grad_(), trap.detach().float().requires_grad_()
-        own, later = weights(*leaves)
+    own, later = weights(dt, trap)
     tables = up, gate, down
-    given = Given(q, k, q_bias, k_bias, angles, x, z, above, *tables, a, own.detach(), later.detach(), chunk)
+    given = Given(q, k, q_bias, k_bias, angles, x, z, above, *tables, a, own, later, chunk)
     y, dv, *d_wide, d_a, d_own, d_later = by.backward(given, by.states(given))
     d_x, d_z = torch.empty_like(x), torch.empty_like(z)
-    sums = [a.new_empty(parts, *t.shape) for t in (*tables, skip)]
+    of_tables, of_skip = a.new_empty(len(tables), parts, *up.shape), a.new_empty(parts, *skip.shape)
     gates = OPTIONS["mimo_gates"]
     kernels.mimo_gates[heads // gates["HEADS"], parts](
-        x, z, above, *tables, skip, y, dv, d_x, d_z, *sums, H=heads, R=rank, P=channels, TOKENS=2 * chunk, **gates
+        x, z, above, *tables, skip, y, dv, d_x, d_z, *of_tables, of_skip, H=heads, R=rank, P=channels,
+        TOKENS=2 * chunk, **gates,
     )  # fmt: skip
     d_angles = angles.new_empty(2, *angles.shape)
-    folded = []
-    for one, (wide, bias, grad) in enumerate(((q, q_bias, d_wide[0]), (k, k_bias, d_wide[1]))):
-        d_given, d_bias = torch.empty_like(wide), a.new_empty(parts, *bias.shape)
-        by.fold(wide, bias, angles, grad, d_given, d_bias, d_angles[one], 2 * chunk)
-        folded.append((d_given, d_bias.sum(0)))
-    (d_q, d_q_bias), (d_k, d_k_bias) = folded
-    d_up, d_gate, d_down, d_skip = (each.sum(0) for each in sums)
-    d_dt, d_trap = torch.autograd.grad((own, later), leaves, (d_own, d_later))
+    d_q, d_k, d_biases = torch.empty_like(q), torch.empty_like(k), a.new_empty(2, parts, *q_bias.shape)
+    by.fold(q, q_bias, angles, d_wide[0], d_q, d_biases[0], d_angles[0], 2 * chunk)
+    by.fold(k, k_bias, angles, d_wide[1], d_k, d_biases[1], d_angles[1], 2 * chunk)
+    # one sum for all tables: to launch one takes the host longer than the GPU to run it
+    (d_up, d_gate, d_down), (d_q_bias, d_k_bias) = of_tables.sum(1), d_biases.sum(1)
+    d_dt, d_trap = torch.empty_like(dt), torch.empty_like(trap)
+    kernels.mimo_weights_back[triton.cdiv(dt.numel(), SUMMED),](
+        dt, trap, d_own, d_later, d_dt, d_trap, dt.numel(), S=length, BLOCK=SUMMED, **OPTIONS["mimo_weights_back"]
+    )
     d_log = _summed(d_a, chunk, reverse=True)
     return (
-        d_q, d_k, d_x, d_log, d_dt, d_trap.to(trap.dtype), d_q_bias, d_k_bias, d_up, d_gate, d_down, d_angles.sum(0),
-        d_skip, d_z,
+        d_q, d_k, d_x, d_log, d_dt, d_trap, d_q_bias, d_k_bias, d_up, d_gate, d_down, d_angles.sum(0),
+        of_skip.sum(0), d_z,
     )  # fmt: skip
 
 

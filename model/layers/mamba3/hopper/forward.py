@@ -289,7 +289,7 @@ def run_forward(
     """
     batch, length, rank, _, width = q.shape
     heads, channels = x.shape[2:]
-    own, later = weights(dt.float(), trap.float())
+    own, later = weights(dt, trap)
     out, of_block = torch.empty_like(x), chunk_size * rank
     shares = pipeline.Shares(x, batch * heads, length // chunk_size, (width, channels), False)
     registers = dict(zip(("TURN_Q", "TURN_K", "GATE", "LOAD"), REGISTERS, strict=True))

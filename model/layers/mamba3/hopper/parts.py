@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 from triton.experimental import gluon
@@ -50,9 +52,10 @@ def pieces(
     return gl.convert_layout(turning, wide), gl.convert_layout(still, wide)
 
 
-def programs(x: Tensor) -> int:
+@functools.cache
+def programs(device: torch.device) -> int:
     """As many as run at a time, one on each multiprocessor."""
-    return int(torch.cuda.get_device_properties(x.device).multi_processor_count)
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def tiles(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
@@ -66,5 +69,10 @@ def matrices(x: Tensor) -> TensorDescriptor:
 
 
 def _descriptor(x: Tensor, block: list[int]) -> TensorDescriptor:
-    kind = gl.float32 if x.dtype == torch.float32 else gl.bfloat16
-    return TensorDescriptor.from_tensor(x, block, gl.NVMMASharedLayout.get_default_for(block, kind))
+    return TensorDescriptor.from_tensor(x, block, _layout(*block, x.dtype == torch.float32))
+
+
+@functools.cache
+def _layout(rows: int, columns: int, fp32: bool) -> gl.NVMMASharedLayout:
+    """Kept: a launch has some ten, and to make one takes the host as long as the rest of a descriptor."""
+    return gl.NVMMASharedLayout.get_default_for([rows, columns], gl.float32 if fp32 else gl.bfloat16)

@@ -162,12 +162,16 @@ class Shares:
     """
 
     def __init__(self, x: Tensor, jobs: int, blocks: int, state: tuple[int, int], in_rounds: bool) -> None:
-        grid = min(parts.programs(x), jobs)
+        grid = min(parts.programs(x.device), jobs)
         rounds = triton.cdiv(jobs, grid)
         if in_rounds and jobs % rounds == 0 and jobs >= WHOLE * rounds * grid:
             grid = jobs // rounds
         else:
             rounds = 1
         self.grid = (grid,)
-        passed, flags = x.new_empty(grid + 1, *state, dtype=torch.float32), x.new_zeros(grid + 1, dtype=torch.int32)
-        self.arguments = (passed, flags, triton.cdiv(jobs * blocks, grid), jobs, rounds)
+        per = triton.cdiv(jobs * blocks, grid)
+        passed = x.new_empty(grid + 1, *state, dtype=torch.float32)
+        flags = (x.new_zeros if per % blocks else x.new_empty)(
+            grid + 1, dtype=torch.int32
+        )  # read where rows are shared
+        self.arguments = (passed, flags, per, jobs, rounds)
