@@ -18,6 +18,7 @@ from torch import Tensor
 
 PROGRAM, PROGRAMS = [torch.tensor(0)] * 3, [torch.tensor(1)] * 3
 WAITING = 60  # seconds
+AT_ONCE = [3]  # programs that share all rows
 
 
 class Pointer:
@@ -160,10 +161,7 @@ def _nothing(*_: Any, **__: Any) -> None:
 
 
 def launches() -> Any:
-    """The launches of ``model.layers.mamba3.hopper``, imported with torch in Gluon's place: in a process of its own.
-
-    Three programs run in turn, so that rows are shared.
-    """
+    """The launches of ``model.layers.mamba3.hopper``, imported with torch in Gluon's place: in a process of its own."""
     from model.layers.mamba3 import kernels
 
     by_code = {
@@ -213,7 +211,7 @@ def launches() -> Any:
     sys.modules.update(stands)
     triton.experimental.gluon = gluon
     made = importlib.import_module("model.layers.mamba3.hopper.launches")
-    importlib.import_module("model.layers.mamba3.hopper.parts").programs = lambda _: 3
+    importlib.import_module("model.layers.mamba3.hopper.parts").programs = lambda _: AT_ONCE[0]
     sys.modules.update(real)  # Triton's own code imports from it
     triton.experimental.gluon = real[name]
     return made.LAUNCHES

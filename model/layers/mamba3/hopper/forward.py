@@ -97,6 +97,7 @@ def _multiply(
     flags: gl.tensor, program: gl.tensor, first: gl.tensor, end: gl.tensor, rounds: gl.tensor, each: gl.tensor,
     S: gl.constexpr, R: gl.constexpr, N: gl.constexpr, P: gl.constexpr, T: gl.constexpr, STAGES: gl.constexpr,
 ) -> None:  # fmt: skip
+    """y [T, R, P] fp32 of a block: of the state before it and of its own tokens; then the state after it."""
     M: gl.constexpr = T * R
     BLOCKS: gl.constexpr = S // T
     gl.static_assert(T == 16 and R == 4)
@@ -202,7 +203,7 @@ def mimo_forward(
     A: gl.constexpr, T: gl.constexpr, STAGES: gl.constexpr, LATE: gl.constexpr,
     TURN_Q: gl.constexpr, TURN_K: gl.constexpr, GATE: gl.constexpr, LOAD: gl.constexpr,
 ) -> None:  # fmt: skip
-    """Four warps each turn q, turn k and make values, multiply, and make the output; one loads."""
+    """out [B, S, H, P]. Four warps each turn q, turn k and make values, multiply, and make the output; one loads."""
     M: gl.constexpr = T * R
     gl.static_assert(N == 2 * P and N == 4 * A and M == P)
     dtype: gl.constexpr = q_from.dtype

@@ -1,9 +1,10 @@
 """Rows by programs whose warps do different work at a time, block after block, and hand it on in shared memory.
 
-A program takes its share of all blocks, row by row: three rows of 128 heads would else be 2.9 rows for each of 132
-multiprocessors, and take the time of three. Of a row that two programs share the one with the lower number has the
-blocks that come first, and hands the state on in memory; the other takes its part of that row last. It is launched
-later, so that it waits only for programs that run.
+A row is that of one head: 384 rows are 2.9 for each of 132 multiprocessors, and would take the time of three. So a
+program takes its share of all blocks. Of a row that two of them share, the one that is launched first has the first
+blocks, and hands the state on in memory; the other takes the rest of that row last, and so seldom waits. It is launched
+later, and so waits only for programs that run already. (McNaughton, "Scheduling with deadlines and loss functions",
+Management Science 6(1), 1959: no schedule is shorter where a job may be cut.)
 
 ``filled``, ``ready``, ``free`` and the like are barriers of each place in shared memory: their phase is done when what
 they are named after holds for the block whose turn it is.
@@ -27,8 +28,8 @@ WHOLE = 0.8  # of all multiprocessors, those that rounds of whole rows keep busy
 def share(
     per: gl.tensor, jobs: gl.tensor, rounds: gl.tensor, BLOCKS: gl.constexpr
 ) -> tuple[gl.tensor, gl.tensor, gl.tensor, gl.tensor]:
-    """This program's number, its first block and the one after its last, of BLOCKS in each of ``jobs`` rows; rows of
-    a round.
+    """This program's number from the last launched on; its first block, and the one after its last, of BLOCKS in each
+    of ``jobs`` rows; and how many rows a round has.
     """
     program = gl.num_programs(0) - 1 - gl.program_id(0)
     return program, program * per, gl.minimum(program * per + per, jobs * BLOCKS), jobs // rounds
@@ -64,6 +65,7 @@ def hand_on(
     state: gl.tensor, passed: gl.tensor, flags: gl.tensor, program: gl.tensor, N: gl.constexpr, P: gl.constexpr,
     layout: gl.constexpr,
 ) -> None:  # fmt: skip
+    """The state [N, P] fp32 to the program that has the row's next blocks."""
     gl.store(passed + program * (N * P) + _places(N, P, layout), state)
     gl.thread_barrier()
     gl.atomic_xchg(flags + program, 1, sem="release")
@@ -84,7 +86,8 @@ def turn(
     S: gl.constexpr, H: gl.constexpr, R: gl.constexpr, N: gl.constexpr, P: gl.constexpr, A: gl.constexpr,
     T: gl.constexpr, STAGES: gl.constexpr, VALUES: gl.constexpr, STORED: gl.constexpr, FORWARD: gl.constexpr,
 ) -> None:  # fmt: skip
-    """Turns q or k; with VALUES also makes v, and v weighted, of x and ``up``; STORED: what turned goes to memory too.
+    """Turns q or k [T, R, N] of a block; with VALUES also makes v, and v weighted, [T, R, P] of x and ``up``; STORED:
+    what turned goes to memory, too.
 
     A thread has several tokens of a few columns, so that its share of the tables stays in registers.
     """

@@ -131,6 +131,7 @@ def _multiply(
     S: gl.constexpr, H: gl.constexpr, N: gl.constexpr, P: gl.constexpr, T: gl.constexpr, STAGES: gl.constexpr,
     FORWARD: gl.constexpr,
 ) -> None:  # fmt: skip
+    """The state [N, P] block by block, to memory before each pair of them."""
     BLOCKS: gl.constexpr = S // T
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, P, 16])
     done = 0
