@@ -286,8 +286,10 @@ def run_forward(
     """In place of ``mamba_mimo_forward`` (ops/tilelang/mamba3/mamba3_mimo_fwd.py @ ``scan``'s), for rows of one length.
 
     ``scan.Launches.forward``; arguments as ``scan.mimo_backward`` has them. Returns the output [B, S, H, P]; no last
-    state and no last key.
+    state and no last key. Raises ValueError if they are asked for.
     """
+    if return_state:
+        raise ValueError("mamba3=hopper_rows has no states to go on from\n  fix: --path mamba3=blocks_rows")
     batch, length, rank, _, width = q.shape
     heads, channels = x.shape[2:]
     own, later = weights(dt, trap)

@@ -32,6 +32,15 @@ def test_kernels_compile_for_hopper_and_fit_its_registers(tmp_path):
 
 
 @needs_triton
+def test_hoppers_forward_pass_has_no_state_to_return():
+    from model.layers.mamba3.hopper.forward import run_forward
+
+    options = {"chunk_size": 16, "rotary_dim_divisor": 4, "dtype": torch.bfloat16}
+    with pytest.raises(ValueError, match="--path mamba3=blocks_rows"):
+        run_forward(*[None] * 16, **options, return_state=True)
+
+
+@needs_triton
 @pytest.mark.upstream
 def test_upstreams_function_is_left_alone():
     from model.layers.mamba3 import scan
