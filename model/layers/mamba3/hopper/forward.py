@@ -163,11 +163,7 @@ def _gate(
     cube: gl.constexpr = gl.BlockedLayout([1, R, 2], [1, 1, 32], [4, 1, 1], [2, 1, 0])
     read: gl.constexpr = gl.BlockedLayout([R, 2], [1, 32], [4, 1], [1, 0])
     tokens: gl.constexpr = gl.SliceLayout(1, cube)
-    ranks: gl.constexpr = gl.SliceLayout(0, cube)
-    table_at = gl.arange(0, R, gl.SliceLayout(1, ranks))[:, None] * P
-    table_at = table_at + gl.arange(0, P, gl.SliceLayout(0, ranks))[None, :]
-    out_at = gl.arange(0, T, gl.SliceLayout(1, tokens))[:, None] * (H * P)
-    out_at = out_at + gl.arange(0, P, gl.SliceLayout(0, tokens))[None, :]
+    table_at, out_at = parts.places(R, P, P, gl.SliceLayout(0, cube)), parts.places(T, P, H * P, tokens)
     done = 0
     for job in range(first // BLOCKS, (end + BLOCKS - 1) // BLOCKS):
         row, start, count, _, _ = pipeline.part_of(job, first, end, rounds, each, BLOCKS)

@@ -52,6 +52,13 @@ def pieces(
     return gl.convert_layout(turning, wide), gl.convert_layout(still, wide)
 
 
+@gluon.jit  # type: ignore[untyped-decorator]
+def places(ROWS: gl.constexpr, COLUMNS: gl.constexpr, STRIDE: gl.constexpr, layout: gl.constexpr) -> gl.tensor:
+    """[ROWS, COLUMNS]: where each number lies, of rows that begin STRIDE apart."""
+    column = gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))[None, :]
+    return gl.arange(0, ROWS, gl.SliceLayout(1, layout))[:, None] * STRIDE + column
+
+
 @functools.cache
 def programs(device: torch.device) -> int:
     """As many as run at a time, one on each multiprocessor."""

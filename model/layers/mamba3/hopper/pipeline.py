@@ -56,7 +56,7 @@ def take_on(
         while gl.atomic_add(flags + program + 1, 0, sem="acquire") == 0:
             pass
         gl.thread_barrier()
-        state = gl.load(passed + (program + 1) * (N * P) + _places(N, P, layout))
+        state = gl.load(passed + (program + 1) * (N * P) + parts.places(N, P, P, layout))
     return state
 
 
@@ -66,15 +66,9 @@ def hand_on(
     layout: gl.constexpr,
 ) -> None:  # fmt: skip
     """The state [N, P] fp32 to the program that has the row's next blocks."""
-    gl.store(passed + program * (N * P) + _places(N, P, layout), state)
+    gl.store(passed + program * (N * P) + parts.places(N, P, P, layout), state)
     gl.thread_barrier()
     gl.atomic_xchg(flags + program, 1, sem="release")
-
-
-@gluon.jit  # type: ignore[untyped-decorator]
-def _places(N: gl.constexpr, P: gl.constexpr, layout: gl.constexpr) -> gl.tensor:
-    column = gl.arange(0, P, gl.SliceLayout(0, layout))[None, :]
-    return gl.arange(0, N, gl.SliceLayout(1, layout))[:, None] * P + column
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
@@ -98,12 +92,8 @@ def turn(
     wide: gl.constexpr = gl.BlockedLayout([1, R, 2], [64 // A, 1, A // 2], [4, 1, 1], [2, 1, 0])
     cube: gl.constexpr = gl.BlockedLayout([1, R, 2], [1, 1, 32], [4, 1, 1], [2, 1, 0])
     read: gl.constexpr = gl.BlockedLayout([R, 2], [64 // A, A // 2], [4, 1], [1, 0])
-    ranks_w: gl.constexpr = gl.SliceLayout(0, wide)
-    ranks_n: gl.constexpr = gl.SliceLayout(0, cube)
-    bias_at = gl.arange(0, R, gl.SliceLayout(1, ranks_w))[:, None] * N
-    bias_at = bias_at + gl.arange(0, A, gl.SliceLayout(0, ranks_w))[None, :]
-    table_at = gl.arange(0, R, gl.SliceLayout(1, ranks_n))[:, None] * P
-    table_at = table_at + gl.arange(0, P, gl.SliceLayout(0, ranks_n))[None, :]
+    bias_at = parts.places(R, A, N, gl.SliceLayout(0, wide))
+    table_at = parts.places(R, P, P, gl.SliceLayout(0, cube))
     done = 0
     for job in range(first // BLOCKS, (end + BLOCKS - 1) // BLOCKS):
         row, start, count, _, _ = part_of(job, first, end, rounds, each, BLOCKS)
@@ -136,10 +126,7 @@ def turn(
             turned.index(1).store(parts.half((sin * low + cos * high).to(dtype), high_still, M, L))
             if VALUES:
                 value = x_t.to(gl.float32)[:, None, :] * up_h
-                v_s.index(place).store(gl.reshape(value.to(dtype), [M, P]))
-                mbarrier.wait(small_ready.index(place), phase)
-                weight = weight_s.index(place).load(gl.SliceLayout(1, gl.SliceLayout(2, cube)))[:, None, None]
-                weighted_s.index(place).store(gl.reshape((value * weight).to(dtype), [M, P]))
+                put_values(value, v_s, weighted_s, weight_s, small_ready, place, phase, M, P, cube)
             fence_async_shared()
             gl.thread_barrier()
             mbarrier.arrive(ready.index(place), count=1)
@@ -150,6 +137,18 @@ def turn(
             done += 1
     if STORED:
         tma.store_wait(0)
+
+
+@gluon.jit  # type: ignore[untyped-decorator]
+def put_values(
+    value: gl.tensor, v_s: gl.tensor, weighted_s: gl.tensor, weight_s: gl.tensor, small_ready: gl.tensor,
+    place: gl.tensor, phase: gl.tensor, M: gl.constexpr, P: gl.constexpr, cube: gl.constexpr,
+) -> None:  # fmt: skip
+    """Values [T, R, P] fp32 of a block to shared memory [M, P]; and weighted by token, once the weights are there."""
+    v_s.index(place).store(gl.reshape(value.to(v_s.dtype), [M, P]))
+    mbarrier.wait(small_ready.index(place), phase)
+    weight = weight_s.index(place).load(gl.SliceLayout(1, gl.SliceLayout(2, cube)))[:, None, None]
+    weighted_s.index(place).store(gl.reshape((value * weight).to(v_s.dtype), [M, P]))
 
 
 @gluon.jit  # type: ignore[untyped-decorator]

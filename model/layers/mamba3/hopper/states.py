@@ -83,12 +83,9 @@ def _value(
     """v or, not FORWARD, the gradient of y, to memory; and weighted, for the state."""
     M: gl.constexpr = T * R
     BLOCKS: gl.constexpr = S // T
-    dtype: gl.constexpr = made_s.dtype
     cube: gl.constexpr = gl.BlockedLayout([1, R, 2], [1, 1, 32], [4, 1, 1], [2, 1, 0])
     tokens: gl.constexpr = gl.SliceLayout(1, cube)
-    ranks: gl.constexpr = gl.SliceLayout(0, cube)
-    table_at = gl.arange(0, R, gl.SliceLayout(1, ranks))[:, None] * P
-    table_at = table_at + gl.arange(0, P, gl.SliceLayout(0, ranks))[None, :]
+    table_at = parts.places(R, P, P, gl.SliceLayout(0, cube))
     done = 0
     for job in range(first // BLOCKS, (end + BLOCKS - 1) // BLOCKS):
         row, start, count, _, _ = pipeline.part_of(job, first, end, rounds, each, BLOCKS)
@@ -110,10 +107,7 @@ def _value(
                 gated = z_t.to(gl.float32)[:, None, :] * gate_h
                 value = value * gated * parts.sigmoid(gated)
             mbarrier.wait(free.index(place), phase ^ 1)
-            made_s.index(place).store(gl.reshape(value.to(dtype), [M, P]))
-            mbarrier.wait(small_ready.index(place), phase)
-            weight = weight_s.index(place).load(gl.SliceLayout(1, gl.SliceLayout(2, cube)))[:, None, None]
-            weighted_s.index(place).store(gl.reshape((value * weight).to(dtype), [M, P]))
+            pipeline.put_values(value, made_s, weighted_s, weight_s, small_ready, place, phase, M, P, cube)
             fence_async_shared()
             gl.thread_barrier()
             mbarrier.arrive(ready.index(place), count=1)

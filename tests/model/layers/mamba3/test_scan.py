@@ -16,9 +16,10 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 
 @needs_triton
 def test_every_gradient_is_the_references():
-    for errors in run("interpreted_scan.py", TRITON_INTERPRET="1"):
+    found = run("interpreted_scan.py", TRITON_INTERPRET="1")
+    for errors in found:
         assert {name: error for name, error in errors.items() if not error < 3e-6} == {}
-        assert len(errors) == 14 + ("out" in errors)
+    assert [len(errors) for errors in found] == [14, 14, 15, 15]  # Hopper's have a forward pass, too
 
 
 @needs_triton
