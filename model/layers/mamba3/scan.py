@@ -134,11 +134,11 @@ def run_states(of: Given) -> tuple[Tensor, ...]:
         of.q, of.k, of.q_bias, of.k_bias, of.angles, of.x, of.z, of.above, of.up, of.gate, of.down, of.a, of.later,
         *wide, *narrow, states, slopes, **of.sizes(), **OPTIONS["mimo_states"],
     )  # fmt: skip
-    carry(of, states, slopes)
+    _carry(of, states, slopes)
     return *wide, states, slopes, *narrow
 
 
-def carry(of: Given, states: Tensor, slopes: Tensor) -> None:
+def _carry(of: Given, states: Tensor, slopes: Tensor) -> None:
     """What each pair of blocks adds becomes the state before it, and the gradient of the one after it."""
     rows, pairs, heads, width, channels = states.shape
     size, ahead = width * channels, next(n for n in (2, 1) if pairs % n == 0)
