@@ -4,6 +4,7 @@ import gc
 import gzip
 import json
 import logging
+import re
 import time
 from types import SimpleNamespace
 
@@ -19,6 +20,7 @@ from model.profile.ceilings import Ceilings, Copy, Product
 from model.profile.kernel_kinds import RULES, kind
 from model.profile.profiling import BETWEEN, DATA, REST, Window, gpu_spans
 from model.profile.work import Share, of
+from reproducers.record.schema import ROOT
 
 NAMES = {
     "Mamba-3 MIMO fwd": "mamba_mimo_fwd_kernel_kernel",
@@ -49,6 +51,13 @@ NAMES = {
     "elementwise": "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int)",
     "other": "a_kernel_of_ones_own",
 }
+
+
+def test_every_kernel_of_mamba3_is_counted_as_its_own_kind():
+    files = (ROOT / "model" / "layers" / "mamba3").rglob("*.py")
+    kernels = {name for file in files for name in re.findall(r"^def (mimo_\w+)\(\n", file.read_text(), re.MULTILINE)}
+    assert len(kernels) >= 9
+    assert {name: kind(name) for name in kernels if not kind(name).startswith("Mamba-3 MIMO")} == {}
 
 
 @pytest.mark.parametrize(("expected", "name"), NAMES.items())
