@@ -59,7 +59,7 @@ forward.run_forward(
     dtype=torch.bfloat16,
 )
 grads = backward.run_backward(given, states.run_states(given))
-fold.run_fold(q, bias, angles, grads[2], q, torch.empty(TOKENS // 32, H, R, N), angles, 32)
+fold.run_fold(given, grads[2:4], (q, q), torch.empty(2, TOKENS // 32, H, R, N), 32)
 for name, launches in gluon.items():
     found |= {f"hopper {name} {at}": taken(ptx) for at, ptx in enumerate(launches.ptx)}
 print(json.dumps(found))

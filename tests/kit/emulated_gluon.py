@@ -120,7 +120,7 @@ def _load(x: Pointer, mask: Any = None, other: float = 0.0) -> Tensor:
 
 
 def _store(x: Pointer, value: Tensor, mask: Any = None) -> None:
-    there = torch.ones(value.shape, dtype=torch.bool) if mask is None else mask.expand(value.shape)
+    there = torch.as_tensor(True if mask is None else mask).expand(value.shape)
     x.to.view(-1)[x.at.expand(value.shape)[there]] = value[there]
 
 

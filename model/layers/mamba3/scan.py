@@ -91,14 +91,15 @@ class Launches(NamedTuple):
     """The kernels that there are of two kinds: those of ``kernels`` and, for sm_90, of ``hopper``.
 
     ``states`` makes of a Given what ``backward`` reads with it: q and k turned, the states before each pair of blocks,
-    the gradients of those after it, v and dy. ``backward`` returns y and dv [B, S, R, H, P] without what skips, and the
-    gradients of q and k turned, of a, own and later. ``forward``: in place of ``mamba_mimo_forward``, else that is as
-    it was.
+    the gradients of those after it, dy and, of Triton, v. ``backward`` returns y and dv [B, S, R, H, P] without what
+    skips, and the gradients of q and k turned, of a, own and later. ``fold`` makes of those of q and k turned the
+    gradients of q and k and, a part for each ``tokens`` tokens, of their biases [2, parts, H, R, N], and returns that
+    of angles. ``forward``: in place of ``mamba_mimo_forward``, else that is as it was.
     """
 
     states: Callable[[Given], tuple[Tensor, ...]]
     backward: Callable[[Given, tuple[Tensor, ...]], tuple[Tensor, ...]]
-    fold: Callable[..., None]
+    fold: Callable[[Given, tuple[Tensor, Tensor], tuple[Tensor, Tensor], Tensor, int], Tensor]
     forward: Callable[..., tuple[Tensor, None, None]] | None = None
 
 
@@ -161,17 +162,18 @@ def run_backward(of: Given, made: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 
 def run_fold(
-    given: Tensor, bias: Tensor, angles: Tensor, grad: Tensor, d_given: Tensor, d_bias: Tensor, d_angles: Tensor,
-    tokens: int,
-) -> None:  # fmt: skip
-    """From ``grad``, of q or k turned: its own gradient, its angles' and, a part for ``tokens`` tokens, its bias's."""
-    rank, groups, width = given.shape[2:]
-    heads, turning = angles.shape[2:]
-    columns = min(COLUMNS, turning)
-    kernels.mimo_fold[groups * (width // 2 // columns), len(d_bias)](
-        given, bias, angles, grad, d_given, d_bias, d_angles, H=heads, G=groups, R=rank, N=width, A=turning,
-        TOKENS=tokens, COLUMNS=columns, HEADS=triton.next_power_of_2(heads // groups), **OPTIONS["mimo_fold"],
-    )  # fmt: skip
+    of: Given, d_wide: tuple[Tensor, Tensor], d_given: tuple[Tensor, Tensor], d_biases: Tensor, tokens: int
+) -> Tensor:
+    rank, groups, width = of.q.shape[2:]
+    heads, turning = of.angles.shape[2:]
+    columns, d_angles = min(COLUMNS, turning), of.angles.new_empty(2, *of.angles.shape)
+    for each in zip((of.q, of.k), (of.q_bias, of.k_bias), d_wide, d_given, d_biases, d_angles, strict=True):
+        given, bias, grad, *grads = each
+        kernels.mimo_fold[groups * (width // 2 // columns), d_biases.shape[1]](
+            given, bias, of.angles, grad, *grads, H=heads, G=groups, R=rank, N=width, A=turning, TOKENS=tokens,
+            COLUMNS=columns, HEADS=triton.next_power_of_2(heads // groups), **OPTIONS["mimo_fold"],
+        )  # fmt: skip
+    return d_angles.sum(0)
 
 
 TRITON = Launches(run_states, run_backward, run_fold)
@@ -204,10 +206,8 @@ def mimo_backward(
         x, z, above, *tables, skip, y, dv, d_x, d_z, *of_tables, of_skip, H=heads, R=rank, P=channels,
         TOKENS=2 * chunk, **gates,
     )  # fmt: skip
-    d_angles = angles.new_empty(2, *angles.shape)
     d_q, d_k, d_biases = torch.empty_like(q), torch.empty_like(k), a.new_empty(2, parts, *q_bias.shape)
-    by.fold(q, q_bias, angles, d_wide[0], d_q, d_biases[0], d_angles[0], 2 * chunk)
-    by.fold(k, k_bias, angles, d_wide[1], d_k, d_biases[1], d_angles[1], 2 * chunk)
+    d_angles = by.fold(given, (d_wide[0], d_wide[1]), (d_q, d_k), d_biases, 2 * chunk)
     # one sum for all tables: to launch one takes the host longer than the GPU to run it
     (d_up, d_gate, d_down), (d_q_bias, d_k_bias) = of_tables.sum(1), d_biases.sum(1)
     d_dt, d_trap = torch.empty_like(dt), torch.empty_like(trap)
@@ -216,8 +216,7 @@ def mimo_backward(
     )
     d_log = _summed(d_a, chunk, reverse=True)
     return (
-        d_q, d_k, d_x, d_log, d_dt, d_trap, d_q_bias, d_k_bias, d_up, d_gate, d_down, d_angles.sum(0),
-        of_skip.sum(0), d_z,
+        d_q, d_k, d_x, d_log, d_dt, d_trap, d_q_bias, d_k_bias, d_up, d_gate, d_down, d_angles, of_skip.sum(0), d_z,
     )  # fmt: skip
 
 

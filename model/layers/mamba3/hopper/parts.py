@@ -38,9 +38,9 @@ def turns(x: gl.tensor) -> tuple[gl.tensor, gl.tensor]:
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
-def half(turned: gl.tensor, still: gl.tensor, M: gl.constexpr, L: gl.constexpr) -> gl.tensor:
-    """[M, L] of the columns that turn and those that do not, [T, R, L / 2] each."""
-    return gl.reshape(gl.permute(gl.join(turned, still), (0, 1, 3, 2)), [M, L])
+def half(one: gl.tensor, other: gl.tensor, M: gl.constexpr, L: gl.constexpr) -> gl.tensor:
+    """[M, L] of two times L / 2 columns, [T, R, L / 2] each."""
+    return gl.reshape(gl.permute(gl.join(one, other), (0, 1, 3, 2)), [M, L])
 
 
 @gluon.jit  # type: ignore[untyped-decorator]

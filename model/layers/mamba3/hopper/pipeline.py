@@ -80,8 +80,8 @@ def turn(
     S: gl.constexpr, H: gl.constexpr, R: gl.constexpr, N: gl.constexpr, P: gl.constexpr, A: gl.constexpr,
     T: gl.constexpr, STAGES: gl.constexpr, VALUES: gl.constexpr, STORED: gl.constexpr, FORWARD: gl.constexpr,
 ) -> None:  # fmt: skip
-    """Turns q or k [T, R, N] of a block; with VALUES also makes v, and v weighted, [T, R, P] of x and ``up``; STORED:
-    what turned goes to memory, too.
+    """Turns q or k [T, R, N] of a block, its channels in this room's order; with VALUES also makes v, and v weighted,
+    [T, R, P] of x and ``up``; STORED: what turned goes to memory, too.
 
     A thread has several tokens of a few columns, so that its share of the tables stays in registers.
     """
@@ -122,8 +122,9 @@ def turn(
             low, high = low.to(gl.float32) + low_bias, high.to(gl.float32) + high_bias
             low_still = (low_still.to(gl.float32) + low_still_bias).to(dtype)
             high_still = (high_still.to(gl.float32) + high_still_bias).to(dtype)
-            turned.index(0).store(parts.half((cos * low - sin * high).to(dtype), low_still, M, L))
-            turned.index(1).store(parts.half((sin * low + cos * high).to(dtype), high_still, M, L))
+            low, high = (cos * low - sin * high).to(dtype), (sin * low + cos * high).to(dtype)
+            turned.index(0).store(parts.half(low, high, M, L))
+            turned.index(1).store(parts.half(low_still, high_still, M, L))
             if VALUES:
                 value = x_t.to(gl.float32)[:, None, :] * up_h
                 put_values(value, v_s, weighted_s, weight_s, small_ready, place, phase, M, P, cube)
@@ -144,11 +145,20 @@ def put_values(
     value: gl.tensor, v_s: gl.tensor, weighted_s: gl.tensor, weight_s: gl.tensor, small_ready: gl.tensor,
     place: gl.tensor, phase: gl.tensor, M: gl.constexpr, P: gl.constexpr, cube: gl.constexpr,
 ) -> None:  # fmt: skip
-    """Values [T, R, P] fp32 of a block to shared memory [M, P]; and weighted by token, once the weights are there."""
+    """Values [T, R, P] fp32 of a block to shared memory [M, P], as they are and weighted."""
     v_s.index(place).store(gl.reshape(value.to(v_s.dtype), [M, P]))
+    put_weighted(value, weighted_s, weight_s, small_ready, place, phase, M, P, cube)
+
+
+@gluon.jit  # type: ignore[untyped-decorator]
+def put_weighted(
+    value: gl.tensor, weighted_s: gl.tensor, weight_s: gl.tensor, small_ready: gl.tensor, place: gl.tensor,
+    phase: gl.tensor, M: gl.constexpr, P: gl.constexpr, cube: gl.constexpr,
+) -> None:  # fmt: skip
+    """Values likewise, weighted by token, once the weights are there."""
     mbarrier.wait(small_ready.index(place), phase)
     weight = weight_s.index(place).load(gl.SliceLayout(1, gl.SliceLayout(2, cube)))[:, None, None]
-    weighted_s.index(place).store(gl.reshape((value * weight).to(v_s.dtype), [M, P]))
+    weighted_s.index(place).store(gl.reshape((value * weight).to(weighted_s.dtype), [M, P]))
 
 
 @gluon.jit  # type: ignore[untyped-decorator]

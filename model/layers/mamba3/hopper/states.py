@@ -80,7 +80,7 @@ def _value(
     S: gl.constexpr, H: gl.constexpr, R: gl.constexpr, P: gl.constexpr, T: gl.constexpr, STAGES: gl.constexpr,
     FORWARD: gl.constexpr,
 ) -> None:  # fmt: skip
-    """v or, not FORWARD, the gradient of y, to memory; and weighted, for the state."""
+    """v or, not FORWARD, the gradient of y, which goes to memory; weighted, for the state."""
     M: gl.constexpr = T * R
     BLOCKS: gl.constexpr = S // T
     cube: gl.constexpr = gl.BlockedLayout([1, R, 2], [1, 1, 32], [4, 1, 1], [2, 1, 0])
@@ -99,7 +99,7 @@ def _value(
             x_t = x_s.index(place).load(tokens)
             if not FORWARD:
                 z_t = z_s.index(place).load(tokens)
-            tma.store_wait(STAGES - 1)
+                tma.store_wait(STAGES - 1)
             gl.thread_barrier()
             mbarrier.arrive(raw_free.index(place), count=1)
             value = x_t.to(gl.float32)[:, None, :] * table_h
@@ -107,14 +107,19 @@ def _value(
                 gated = z_t.to(gl.float32)[:, None, :] * gate_h
                 value = value * gated * parts.sigmoid(gated)
             mbarrier.wait(free.index(place), phase ^ 1)
-            pipeline.put_values(value, made_s, weighted_s, weight_s, small_ready, place, phase, M, P, cube)
+            if FORWARD:
+                pipeline.put_weighted(value, weighted_s, weight_s, small_ready, place, phase, M, P, cube)
+            else:
+                pipeline.put_values(value, made_s, weighted_s, weight_s, small_ready, place, phase, M, P, cube)
             fence_async_shared()
             gl.thread_barrier()
             mbarrier.arrive(ready.index(place), count=1)
-            token = line * S + pipeline.block_at(start + block, BLOCKS, FORWARD) * T
-            tma.async_copy_shared_to_global(made_to, [token * R, head * P], made_s.index(place))
+            if not FORWARD:
+                token = line * S + pipeline.block_at(start + block, BLOCKS, FORWARD) * T
+                tma.async_copy_shared_to_global(made_to, [token * R, head * P], made_s.index(place))
             done += 1
-    tma.store_wait(0)
+    if not FORWARD:
+        tma.store_wait(0)
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
@@ -223,18 +228,19 @@ def mimo_states(
 
 def run_states(of: Given) -> tuple[Tensor, ...]:
     """``scan.Launches.states``."""
-    wide, narrow, (states, slopes), sizes = of.wide(), of.narrow(), of.states(), of.sizes()
+    (states, slopes), sizes = of.states(), of.sizes()
+    turned, grads = of.wide(), of.x.new_empty(*of.q.shape[:3], *of.x.shape[2:])
     chunk, of_block, width, channels = sizes["T"], sizes["T"] * sizes["R"], sizes["N"], sizes["P"]
     registers = dict(zip(("TURN", "VALUE", "LOAD"), REGISTERS, strict=True))
     z, angles = parts.tiles(of.z, chunk, channels), parts.tiles(of.angles, chunk, sizes["A"])
-    for forward, (given, bias, x, table, turned, made, sums) in (
-        (True, (of.k, of.k_bias, of.x, of.up, wide[1], narrow[0], states)),
-        (False, (of.q, of.q_bias, of.above, of.down, wide[0], narrow[1], slopes)),
+    for forward, (given, bias, x, table, to, sums) in (
+        (True, (of.k, of.k_bias, of.x, of.up, turned[1], states)),
+        (False, (of.q, of.q_bias, of.above, of.down, turned[0], slopes)),
     ):
         shares = pipeline.Shares(of.x, len(of.q) * sizes["H"], sizes["S"] // chunk, (width, channels), True)
         mimo_states[shares.grid](
             parts.tiles(given, of_block, width), parts.tiles(x, chunk, channels), z, angles, bias, table, of.gate,
-            of.a, of.later, parts.tiles(turned, of_block, width // 2), parts.tiles(made, of_block, channels),
+            of.a, of.later, parts.tiles(to, of_block, width // 2), parts.tiles(grads, of_block, channels),
             parts.matrices(sums), *shares.arguments, **sizes, STAGES=STAGES, FORWARD=forward, **registers, num_warps=4,
         )  # fmt: skip
-    return *wide, states, slopes, *narrow
+    return *turned, states, slopes, grads
