@@ -23,13 +23,15 @@ TOKENS, EXPERTS = 512, 8  # of a step of a document's sums: with few documents, 
 NUMBERS = 4096  # that a program of the others holds at a time
 
 
-# The number of documents is another in each batch, and no reason to compile again in the middle of a run.
-@triton.jit(do_not_specialize=["documents"])  # type: ignore[untyped-decorator]
+@triton.jit  # type: ignore[untyped-decorator]
 def balance_sums(
     scores: tl.tensor, chosen: tl.tensor, bounds: tl.tensor, sums: tl.tensor, tokens: int, documents: int,
     COUNT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ) -> None:  # fmt: skip
-    """sums [2, D, E]: scores and chosen [T, E] over the tokens of one document, WIDTH of COUNT experts a program."""
+    """sums [2, D, E]: scores and chosen [T, E] over the tokens of one document, WIDTH of COUNT experts a program.
+
+    Triton specializes no ``int``: another number of documents is no reason to compile again in the middle of a run.
+    """
     document = tl.program_id(0).to(tl.int64)
     row, expert = tl.arange(0, ROWS)[:, None], tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)[None, :]
     first, end = tl.load(bounds + document), tl.minimum(tl.load(bounds + document + 1), tokens)
@@ -45,7 +47,7 @@ def balance_sums(
     tl.store(to + documents * COUNT, tl.sum(count, 0)[None, :], mask=expert < COUNT)
 
 
-@triton.jit(do_not_specialize=["documents"])  # type: ignore[untyped-decorator]
+@triton.jit  # type: ignore[untyped-decorator]
 def balance_loss(
     sums: tl.tensor, loss: tl.tensor, counted: tl.tensor, scale: float, documents: int,
     TOPK: tl.constexpr, COUNT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
@@ -77,7 +79,7 @@ def balance_loss(
         tl.store(sums + place, count * (share / (length * length))[:, None], mask=inside)
 
 
-@triton.jit(do_not_specialize=["documents", "halvings"])  # type: ignore[untyped-decorator]
+@triton.jit  # type: ignore[untyped-decorator]
 def balance_gradient(
     grad: tl.tensor, each: tl.tensor, bounds: tl.tensor, out: tl.tensor, tokens: int, documents: int, halvings: int,
     COUNT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
