@@ -162,6 +162,11 @@ def _gate(router: Any, logits: Callable[[Any], Any]) -> None:
     router.gating = logits
 
 
+def _balance(router: Any, make: Callable[[Any], Any]) -> None:
+    """``router`` takes the balance loss of packed documents by what ``make`` makes of pack 39's method."""
+    router._apply_packed_seq_aux_loss = make(router._apply_packed_seq_aux_loss)
+
+
 @contextlib.contextmanager
 def _indexer_loss(wrap: Callable[[Any], Any]) -> Iterator[None]:
     """DSA's indexer loss is ``wrap`` of upstream's within."""
@@ -322,6 +327,15 @@ ROUTER_GATE = Seam(
     apply=_gate,
     paths={"router": ("parts",)},
 )
+# Pack 39 makes the method that is replaced. What holds without it too is the method that both hand the loss to.
+ROUTER_BALANCE = Seam(
+    "router_balance",
+    upstream="megatron.core.transformer.moe.router:TopKRouter.attach_and_log_load_balancing_loss",
+    sha256="f9a34bfea0ed2b51278e32632e808d8ace5460170d611d198a9db03b9fc109d8",
+    reason="two kernels forward and one back in place of pack 39's thirty operators each way, in each layer of experts",
+    apply=_balance,
+    paths={"balance": ("triton",)},
+)
 WEIGHTED_EXPERTS = Seam(
     "weighted_experts",
     upstream="megatron.core.transformer.moe.experts:TEGroupedMLP.forward",
@@ -403,7 +417,7 @@ LATE_CLIP = Seam(
     paths={"reads": ("late",)},
 )
 SEAMS = (
-    NO_PEFT, BARE_MAMBA, FINAL_NORM, HEAD, LINEAR_LOSS, INDEXER_ROWS, ROTARY, ROUTER_GATE,
+    NO_PEFT, BARE_MAMBA, FINAL_NORM, HEAD, LINEAR_LOSS, INDEXER_ROWS, ROTARY, ROUTER_GATE, ROUTER_BALANCE,
     WEIGHTED_EXPERTS, APEX_WGRAD, MAMBA3_WGRAD, MAMBA3_TORCH, MAMBA3_NORM, MAMBA3_ROWS, MAMBA3_BLOCKS, ROUTER_STATE,
     CHECKPOINT_QUEUE, LATE_CLIP,
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 TileLang appends ``_kernel`` to a kernel's name; megatron-core 0.19.0 calls both its sparse-MLA forward and its
 indexer-loss kernels ``main``; pack 12 calls its Triton kernels ``_attention_lse_kernel``, ``_grad_k_kernel`` and such.
-``mimo_*`` are those of ``model/layers/mamba3/kernels.py``.
+``mimo_*`` are those of ``model/layers/mamba3/kernels.py``, ``balance_*`` those of ``model/layers/experts/balance.py``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ RULES: tuple[tuple[str, str], ...] = (
     ("reduction", r"reduce_kernel|reduction|_sum_|cumsum|scan"),
     (
         "routing, sorting and indexing",
-        r"permut|sort|row_id_map|moe_aux|scatter|gather|index|embedding|multihot|histogram|nonzero|masked_(select|scatter)",
+        r"permut|sort|row_id_map|moe_aux|scatter|gather|index|embedding|multihot|histogram|nonzero|masked_(select|scatter)"
+        r"|^balance_",
     ),
     (
         "elementwise",

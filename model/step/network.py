@@ -27,6 +27,10 @@ from model.patched import dialect, seams
 from model.step import megatron
 from reproducers.base.errors import PatchlaneError
 
+EVERYWHERE = (  # kinds that are no layer's own
+    "mamba_proj", "mtp_proj", "norm", "bc_norm", "rope", "indexer", "router", "balance", "shared", "wgrad",
+)  # fmt: skip
+
 
 class Nam56r(HybridModel):
     """One pipeline stage of NAM56R."""
@@ -70,6 +74,10 @@ class Nam56r(HybridModel):
             parts.enable(chosen["mamba_proj"], mixer.mamba)
         for router in (module for module in self.modules() if isinstance(module, TopKRouter)):
             gate.enable(chosen["router"], router)
+            if chosen["balance"].name == "triton":
+                from model.layers.experts import balance  # imports Triton
+
+                balance.enable(router)
         seams.ROUTER_STATE(self)
         paths.announce(self._paths())
 
@@ -82,10 +90,7 @@ class Nam56r(HybridModel):
             layers += [*((f"MTP-{depth}", "mla") for depth in range(1, depths + 1)), ("head", "loss")]
         for layer, kind in [
             *layers,
-            *(
-                ("all", k)
-                for k in ("mamba_proj", "mtp_proj", "norm", "bc_norm", "rope", "indexer", "router", "shared", "wgrad")
-            ),
+            *(("all", kind) for kind in EVERYWHERE),
         ]:
             yield layer, paths.KINDS[kind].label, self.config.nam56r_paths[kind]
 

@@ -184,6 +184,7 @@ KINDS = {
     ),
     "shared": Kind("shared experts", {"beside": (_gpu, _experts_elsewhere), "after": ()}),
     "router": Kind("routers' logits", {"parts": (_gpu, _bf16), "megatron": ()}),
+    "balance": Kind("routers' balance loss", {"triton": (_triton, _gpu_or_interpreter), "megatron": ()}),
     "loss": Kind(
         "cross entropy", {"liger_once": (_gpu,), "liger_unread": (_gpu,), "liger": (_gpu,), "torch": (), "linear": ()}
     ),
@@ -191,7 +192,7 @@ KINDS = {
 }
 
 # With graphs they must be asked for: none has captured them yet.
-UNTRIED_IN_GRAPHS = {"mamba3=hopper_rows", "mamba3=blocks_rows"}
+UNTRIED_IN_GRAPHS = {"mamba3=hopper_rows", "mamba3=blocks_rows", "balance=triton"}
 
 
 def asked(pairs: Iterable[str]) -> dict[str, str]:

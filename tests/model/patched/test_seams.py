@@ -39,7 +39,7 @@ def tree(tmp_path):
 
 
 # A stack's code without what a seam rests on: no run there can have its paths.
-UNFIT = {("released", "linear_loss"), ("newest", "linear_loss"), ("dev", "weighted_experts")}
+UNFIT = {("released", "linear_loss"), ("newest", "linear_loss"), ("dev", "weighted_experts"), ("dev", "router_balance")}
 
 
 @pytest.fixture(scope="module", params=["released none", "released all", "newest all", "dev all"])
@@ -122,6 +122,9 @@ def applied():
     router = torch.nn.Module()
     seams.ROUTER_GATE(router, print)
     found["router_gate"] = router.gating is print
+    router._apply_packed_seq_aux_loss = "theirs"
+    seams.ROUTER_BALANCE(router, lambda method: (method, "ours"))
+    found["router_balance"] = router._apply_packed_seq_aux_loss == ("theirs", "ours")
     linear = torch.nn.Linear(2, 2)
     seams.MAMBA3_WGRAD(linear, wgrad.Linear)
     found["mamba3_wgrad"] = type(linear) is wgrad.Linear

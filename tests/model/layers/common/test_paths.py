@@ -16,13 +16,14 @@ ON_GPU = {"on_cpu": False, "bf16": True}
 FASTEST = {
     "mamba3": "tilelang", "mamba_proj": "bf16_parts", "mtp_proj": "bf16", "norm": "te", "bc_norm": "te",
     "m2rnn": "triton_whole", "mla": "cudnn", "rope": "triton", "dsa": "tilelang", "indexer": "stream",
-    "moe": "grouped_mm", "router": "parts", "shared": "after", "loss": "liger_once", "wgrad": "fused",
+    "moe": "grouped_mm", "router": "parts", "balance": "triton", "shared": "after", "loss": "liger_once",
+    "wgrad": "fused",
 }  # fmt: skip
-IN_GRAPHS = {"moe": "grouped_fused"}
+IN_GRAPHS = {"moe": "grouped_fused", "balance": "megatron"}
 ON_CPU = {
     "mamba3": "torch", "mamba_proj": "bf16", "mtp_proj": "bf16", "norm": "torch", "bc_norm": "torch", "m2rnn": "torch",
     "mla": "torch", "rope": "megatron", "dsa": "megatron", "indexer": "stream", "moe": "sequential",
-    "router": "megatron", "shared": "after", "loss": "torch", "wgrad": "added",
+    "router": "megatron", "balance": "megatron", "shared": "after", "loss": "torch", "wgrad": "added",
 }  # fmt: skip
 
 
@@ -86,7 +87,7 @@ def test_what_a_cpu_runs_unasked(run, other):
 def test_a_missing_library_leaves_the_next_path(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("importlib.metadata.version", missing)
-    gone = {"m2rnn": "torch", "rope": "megatron"}
+    gone = {"m2rnn": "torch", "rope": "megatron", "balance": "megatron"}
     assert names(**ON_GPU) == FASTEST | gone
     assert names(**ON_GPU, cuda_graphs=True) == FASTEST | IN_GRAPHS | gone
     assert names(**ON_GPU, hopper=True, row=4096)["mamba3"] == "blocks_rows"
@@ -99,7 +100,7 @@ def test_cudnn_wants_heads_of_eights():
 
 def test_tritons_interpreter_runs_on_a_cpu(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    assert names() == ON_CPU | {"m2rnn": "triton_whole", "rope": "triton"}
+    assert names() == ON_CPU | {"m2rnn": "triton_whole", "rope": "triton", "balance": "triton"}
 
 
 def test_every_path_can_be_asked_for_where_nothing_lacks():
