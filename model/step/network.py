@@ -70,6 +70,10 @@ class Nam56r(HybridModel):
             parts.enable(chosen["mamba_proj"], mixer.mamba)
         for router in (module for module in self.modules() if isinstance(module, TopKRouter)):
             gate.enable(chosen["router"], router)
+        if chosen["rope"].name == "triton":
+            from model.layers.attention import tables  # imports Triton
+
+            tables.share(self)
         seams.ROUTER_STATE(self)
         paths.announce(self._paths())
 
