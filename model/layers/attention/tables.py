@@ -27,10 +27,11 @@ class Packed:
 
     def __init__(self, upstream: Rotate) -> None:
         self.upstream = upstream
-        self._tables: list[Tables] = []  # of the call under way
+        self._tables: list[Tables] | None = None  # of upstream's call under way
 
     def told(self, tables: Tables) -> None:
-        self._tables.append(tables)
+        if self._tables is not None:  # what is not packed turns by ``rotating`` alone
+            self._tables.append(tables)
 
     def __call__(
         self, t: Tensor, cu_seqlens: Tensor, freqs: Tensor, mla_rotary_interleaved: bool = False, **more: Any
@@ -45,11 +46,13 @@ class Packed:
         _, kept = documents.once(cu_seqlens, asked, lambda: (freqs, list[Tables]()))
         if kept:
             return turned(t.unsqueeze(1), kept[0], mla_rotary_interleaved).squeeze(1)
-        self._tables = []
-        out = self.upstream(t, cu_seqlens, freqs, **named)
-        if len(self._tables) == 1:  # not sequence by sequence, as without pack 33
-            kept.extend(self._tables)
-        self._tables = []
+        self._tables = made = list[Tables]()
+        try:
+            out = self.upstream(t, cu_seqlens, freqs, **named)
+        finally:
+            self._tables = None
+        if len(made) == 1:  # not sequence by sequence, as without pack 33
+            kept.extend(made)
         return out
 
 
