@@ -136,9 +136,9 @@ def hybrid_stack(size: Size, chosen: Mapping[str, Path], on_cpu: bool) -> Module
     """
     seams.FINAL_NORM(RMSNorm)
     if chosen["rope"].name == "triton":
-        from model.layers.attention.rotary import rotating  # imports Triton
+        from model.layers.attention import tables  # imports Triton
 
-        seams.ROTARY(rotating)
+        tables.stand_in()
     eight = chosen["mtp_proj"].name == "fp8"
     column, row = (fp8.Column, fp8.Row) if eight else (ColumnParallelLinear, RowParallelLinear)
     parts = dialect.hybrid_submodules(

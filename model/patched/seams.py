@@ -215,11 +215,10 @@ def _replace(module: Any, names: Iterable[str], make: Callable[[Any], Any]) -> N
         setattr(module, name, make(getattr(module, name)))
 
 
-def _rotary(make: Callable[[Any], Any]) -> None:
-    """Megatron's rotary embedding, in the whole process, is what ``make`` makes of it, once."""
+def _rotary(name: str, make: Callable[[Any], Any]) -> None:
+    """Megatron's function ``name``, in the whole process, is what ``make`` makes of it, once."""
     from megatron.core.models.common.embeddings import rope_utils
 
-    name = "_apply_rotary_pos_emb_bshd"
     if getattr(rope_utils, name).__module__ == rope_utils.__name__:
         setattr(rope_utils, name, make(getattr(rope_utils, name)))
 
@@ -315,9 +314,21 @@ ROTARY = Seam(
     upstream="megatron.core.models.common.embeddings.rope_utils:_apply_rotary_pos_emb_bshd",
     sha256="4a54b66e47ae8722278401fdd948138540678e67e2331067685ef94cdc801282",
     reason="one kernel each way in place of some ten operators; Megatron's own fusion refuses DSA",
-    apply=_rotary,
+    apply=functools.partial(_rotary, "_apply_rotary_pos_emb_bshd"),
     paths={"rope": ("triton",)},
     also=("1f6ee667c5ab9ec294bbb9f3dbf01b23df7b2ee2d2679fbde66a2435a72c59c6",),
+)
+ROTARY_TABLES = Seam(
+    "rotary_tables",
+    upstream="megatron.core.models.common.embeddings.rope_utils:apply_rotary_pos_emb",  # calls what is replaced
+    sha256="6ebc796813c1ef91d786eef53def01cea8a613d60185be166b6d4f5f232a49ba",
+    reason="the angles of a packed batch's tokens are the same in every layer, and found once a forward",
+    apply=functools.partial(_rotary, "_apply_rotary_pos_emb_thd"),
+    paths={"rope": ("triton",)},
+    also=(
+        "28168151fcc6caff479c79dbac8da08e89673f1dda2a3731d12d59171d0cf20d",
+        "eeb2a5012e07f1d5e538ca394b9726a921823482e54bda241096ffcd0a44e0b9",
+    ),
 )
 ROUTER_GATE = Seam(
     "router_gate",
@@ -417,7 +428,7 @@ LATE_CLIP = Seam(
     paths={"reads": ("late",)},
 )
 SEAMS = (
-    NO_PEFT, BARE_MAMBA, FINAL_NORM, HEAD, LINEAR_LOSS, INDEXER_ROWS, ROTARY, ROUTER_GATE, ROUTER_BALANCE,
-    WEIGHTED_EXPERTS, APEX_WGRAD, MAMBA3_WGRAD, MAMBA3_TORCH, MAMBA3_NORM, MAMBA3_ROWS, MAMBA3_BLOCKS, ROUTER_STATE,
-    CHECKPOINT_QUEUE, LATE_CLIP,
+    NO_PEFT, BARE_MAMBA, FINAL_NORM, HEAD, LINEAR_LOSS, INDEXER_ROWS, ROTARY, ROTARY_TABLES, ROUTER_GATE,
+    ROUTER_BALANCE, WEIGHTED_EXPERTS, APEX_WGRAD, MAMBA3_WGRAD, MAMBA3_TORCH, MAMBA3_NORM, MAMBA3_ROWS, MAMBA3_BLOCKS,
+    ROUTER_STATE, CHECKPOINT_QUEUE, LATE_CLIP,
 )  # fmt: skip

@@ -78,6 +78,10 @@ class Nam56r(HybridModel):
                 from model.layers.experts import balance  # imports Triton
 
                 balance.enable(router)
+        if chosen["rope"].name == "triton":
+            from model.layers.attention import tables  # imports Triton
+
+            tables.share(self)
         seams.ROUTER_STATE(self)
         paths.announce(self._paths())
 

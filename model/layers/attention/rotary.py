@@ -17,6 +17,7 @@ import triton.language as tl
 from torch import Tensor
 
 Rotate = Callable[..., Tensor]
+Tables = tuple[Tensor, Tensor]
 OPTIONS = {"enable_fp_fusion": False}  # else LLVM narrows the products to the dtype and fuses each with the sum
 
 
@@ -93,10 +94,16 @@ class _Rotated(torch.autograd.Function):
         return _rotated(grad, cos, sin, ctx.paired, back=True), None, None, None
 
 
-def rotating(upstream: Rotate) -> Rotate:
+def turned(t: Tensor, tables: Tables, paired: bool) -> Tensor:
+    """t [S, B, H, D] turned by cosines and sines [S, 1, 1, D] of t's dtype; ``paired`` as ``rotate_kernel``."""
+    return _Rotated.apply(t, *tables, paired)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def rotating(upstream: Rotate, told: Callable[[Tables], None] = lambda tables: None) -> Rotate:
     """``upstream``, Megatron's function, by the kernel where all channels of a token turn, by angles that heads share.
 
-    t [S, B, H, D], freqs [S, 1, 1, D] fp32, as Megatron calls it for MLA and for DSA's indexer.
+    t [S, B, H, D], freqs [S, 1, 1, D] fp32, as Megatron calls it for MLA and for DSA's indexer. ``told`` is called with
+    the tables of each call that is not left to ``upstream``.
     """
 
     def rotate(
@@ -111,7 +118,8 @@ def rotating(upstream: Rotate) -> Rotate:
             or any(value not in (None, False) for value in more.values())
         ):
             return upstream(t, freqs, rotary_interleaved, mla_rotary_interleaved, mscale, **more)
-        cos, sin = ((table * mscale).to(t.dtype) for table in (freqs.cos(), freqs.sin()))
-        return _Rotated.apply(t, cos, sin, mla_rotary_interleaved)  # type: ignore[no-any-return, no-untyped-call]
+        tables = (freqs.cos() * mscale).to(t.dtype), (freqs.sin() * mscale).to(t.dtype)
+        told(tables)
+        return turned(t, tables, mla_rotary_interleaved)
 
     return rotate

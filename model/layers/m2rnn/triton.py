@@ -44,12 +44,17 @@ def _check(q: Tensor, k: Tensor, v: Tensor, log_f: Tensor, W: Tensor, cu_seqlens
         raise ValueError(f"q must be bf16, fp16 or fp32 and log_f fp32, not {q.dtype} and {log_f.dtype}")
 
 
+def _order(cu_seqlens: Tensor) -> Tensor:
+    """Numbers of the documents, the longest one's first, [D] int32."""
+    return cu_seqlens.diff().argsort(descending=True, stable=True).int()
+
+
 class _M2RNN(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, log_f: Tensor, W: Tensor, cu_seqlens: Tensor) -> Tensor:
         q, k, v, W = (x.contiguous() for x in (q, k, v, W))
         f, i = log_f.exp().contiguous(), (-log_f.expm1()).contiguous()  # [T, heads]
-        order = cu_seqlens.diff().argsort(descending=True, stable=True).int()  # [D]
+        order = documents.once(cu_seqlens, "longest first", lambda: _order(cu_seqlens))
         ctx.save_for_backward(q, k, v, f, i, W, cu_seqlens, order)
         states, y = _states(k.float(), v.float(), f, i, W, cu_seqlens, order, _half(q)), torch.empty_like(v)
         grid, sizes = (-(-len(q) // READ), v.shape[1]), _sizes(k, v)

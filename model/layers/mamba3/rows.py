@@ -43,7 +43,7 @@ def run_rows(
     What computes the scan is ``change`` of the kernel that the module has.
     """
     rows = hidden.shape[0] // length
-    first = (documents.positions(cu_seqlens, hidden.shape[0]) == 0).view(rows, length)
+    first = documents.firsts(cu_seqlens, hidden.shape[0]).view(rows, length)
     forward = type(mamba).forward
     bound = seams.MAMBA3_ROWS(forward, {KERNEL: resetting(change(forward.__globals__[KERNEL]), first)})
     out: Tensor = bound(mamba, hidden.view(rows, length, -1))

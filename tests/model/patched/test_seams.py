@@ -115,10 +115,14 @@ def applied():
     seams.LATE_CLIP(print)
     found["late_clip"] = clip_grads.multi_tensor_scale_tensor_impl is print is not before
     clip_grads.multi_tensor_scale_tensor_impl = before
-    before = rope_utils._apply_rotary_pos_emb_bshd
-    seams.ROTARY(lambda upstream: functools.partial(upstream))
-    found["rotary"] = rope_utils._apply_rotary_pos_emb_bshd.func is before
-    rope_utils._apply_rotary_pos_emb_bshd = before
+    for change, name in (
+        (seams.ROTARY, "_apply_rotary_pos_emb_bshd"),
+        (seams.ROTARY_TABLES, "_apply_rotary_pos_emb_thd"),
+    ):
+        before = getattr(rope_utils, name)
+        change(lambda upstream: functools.partial(upstream))
+        found[change.name] = getattr(rope_utils, name).func is before
+        setattr(rope_utils, name, before)
     router = torch.nn.Module()
     seams.ROUTER_GATE(router, print)
     found["router_gate"] = router.gating is print
