@@ -91,6 +91,7 @@ def main(
     if show:
         print(recipe_file.as_yaml(recipe), end="")
         raise typer.Exit()
+    queues = launch.queues()  # before anything starts CUDA
     # measured with one stage and without graphs only
     late_unasked = launch.device() == "cuda" and recipe.pipeline_parallel == 1 and not cuda_graphs
     run = Run(
@@ -99,7 +100,7 @@ def main(
         hopper=launch.hopper(), row=recipe.sequence, paths=stacks.named(stack).paths | paths.asked(path or []),
         late_reads=late_unasked if late_reads is None else late_reads,
         overlap_grads=overlap_grads, overlap_weights=overlap_weights, bucket=bucket, wait_limit=wait_limit,
-        nccl_ctas=nccl_ctas,
+        nccl_ctas=nccl_ctas, launch_queues=queues if launch.device() == "cuda" else None,
     )  # fmt: skip
     train(
         recipe, run, patches, data or [], stacks.named(stack), upstream, held_out=held_out or [], folder=out,

@@ -56,6 +56,14 @@ def hopper() -> bool:
     return bool(torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0))
 
 
+def queues() -> str:
+    """By how much CUDA scales its queues of launches, which it reads as it starts: 4x unless CUDA_SCALE_LAUNCH_QUEUES
+    says otherwise. With 1x a host may be 1,024 launches ahead, an eighth of a micro-batch of NAM56R. It gets ahead in
+    backward passes, which it launches faster than a GPU runs them, and needs that in forward passes, which it does not.
+    """
+    return os.environ.setdefault("CUDA_SCALE_LAUNCH_QUEUES", "4x")
+
+
 def nccl(run: Run) -> dict[str, str]:
     """The variables that NCCL reads where ``run`` says how many thread blocks its collectives take."""
     return dict.fromkeys(("NCCL_MIN_CTAS", "NCCL_MAX_CTAS"), str(run.nccl_ctas)) if run.nccl_ctas else {}

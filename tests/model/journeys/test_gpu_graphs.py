@@ -1,5 +1,6 @@
 """CUDA: a run whose layers are replayed as graphs against one whose are not. `pytest -m gpu tests/model`."""
 
+import json
 import subprocess
 import sys
 
@@ -18,21 +19,23 @@ RUN = f"nam56r_tiny --micro-batch 2 --sequence 256 --steps {STEPS} --bf16 --save
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_graphs_train_alike(text, tmp_path):
-    """Eight steps, all but the first replayed.
+    """Eight steps by the same paths, all but the first replayed.
 
     Atomic additions differ from run to run, and training drives two runs apart: on H200s by 5e-4 in six steps, 2.7e-3
     in eight. A step lowers the loss by 2 to 8 %, which a layer that is not replayed as it has to be would not.
     """
-    losses = {}
-    for asked in ("--no-cuda-graphs", "--cuda-graphs"):
+    losses, same = {}, []
+    for asked in ("--cuda-graphs", "--no-cuda-graphs"):
         out = tmp_path / asked.strip("-")
-        command = [sys.executable, "-m", "model.train", *RUN, "--data", str(text), "--out", str(out), asked]
+        command = [sys.executable, "-m", "model.train", *RUN, "--data", str(text), "--out", str(out), asked, *same]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         if done.returncode == 77:
             pytest.skip(done.stderr)
         assert done.returncode == 0, done.stderr
         losses[asked] = [record.loss for record in history.train(history.read(out))]
-    plain, graphs = losses.values()
+        paths = json.loads((out / "run.json").read_text())["paths"]  # by default graphs have others
+        same = [word for kind, path in paths.items() for word in ("--path", f"{kind}={path['name']}")]
+    graphs, plain = losses.values()
     assert len(graphs) == STEPS
     assert graphs[:6] == pytest.approx(plain[:6], rel=2e-3)
     assert graphs == pytest.approx(plain, rel=1e-2)
