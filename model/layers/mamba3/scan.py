@@ -25,7 +25,7 @@ OPTIONS = {
     "mimo_states": {"num_warps": 8, "maxnreg": 128},
     "mimo_carry": {"num_warps": 1},
     "mimo_backward": {"num_warps": 4},
-    "mimo_gates": {"num_warps": 1, "HEADS": 2, "STAGES": 3},
+    "mimo_gates": {"num_warps": 1, "HEADS": 2, "STAGES": 4},
     "mimo_fold": {"num_warps": 1, "STAGES": 3},
     "mimo_sums": {"num_warps": 4},
     "mimo_weights": {"num_warps": 4},
