@@ -2,9 +2,10 @@
 
 ``trace.json.gz`` opens at https://ui.perfetto.dev; ``profile.md`` and ``profile.json`` say where the time of a step
 goes: on CUDA by the kinds of its kernels, on a CPU by operator. A step outside the window costs one clock reading; the
-report compares a step inside with the steps before. Of the last of these, on CUDA, the kernels alone are traced, which
-tells how long the GPU idles where the host has no operators to record. Keep the window to a few steps: a trace grows by
-some 100,000 events a step at full size. After its last step each rank measures its GPU's ceilings, all at one time.
+report compares a step inside with the steps before. Of the last two of these, on CUDA, the kernels alone are traced:
+the second tells how long the GPU idles where the host has no operators to record and is as far ahead as in any step.
+Keep the window to a few steps: a trace grows by some 100,000 events a step at full size. After its last step each rank
+measures its GPU's ceilings, all at one time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import gc
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +63,9 @@ class Window:
         self._before: collections.deque[float] = collections.deque(maxlen=10)
         self._ended: float | None = None
         self._profiler: Any = None
+        self._kernels_profiler: Any = None
         self._kernels_alone: KernelsAlone | None = None
+        self._since: float | None = None  # seconds of a step after which the kernels' trace ends, by the GPU's clock
         self._entered = 0
         self._began = 0.0
 
@@ -77,7 +81,7 @@ class Window:
             self._abandon()
             raise
         now = time.perf_counter()
-        if self._profiler is None and self._ended is not None and not self.traces(number):
+        if self._profiler is None and self._ended is not None and not (self.opens(number) or self.traces(number)):
             self._before.append(now - self._ended)
         self._ended = now
         if self._profiler is not None and number >= self.last:
@@ -85,10 +89,15 @@ class Window:
             gc.collect()  # events hold each other: later, each rank would drop them at its own step and all would wait
 
     def took(
-        self, data: float, phases: Mapping[str, tuple[float, float | None]], documents: Iterable[Sequence[int]]
-    ) -> None:
+        self, data: float, phases: Mapping[str, tuple[float, float | None]], documents: Iterable[Sequence[int]],
+        since: float | None = None,
+    ) -> None:  # fmt: skip
         """Within a step, at its end: the host's seconds for its data, each phase's on the host and on the GPU, and the
-        bounds of the documents in each micro-batch's stream. Nothing outside the window."""
+        bounds of the documents in each micro-batch's stream. Nothing outside the window.
+
+        ``since``: seconds from the end of the step before, where the host launched this one before it had ended.
+        """
+        self._since = since
         if self._profiler is None:
             return
         for name, seconds in {DATA: (data, None), **phases}.items():
@@ -101,29 +110,39 @@ class Window:
         """Whether that step is traced: inside the window or, on CUDA, right before it."""
         return self.first - self._on_gpu() <= number <= self.last
 
+    def opens(self, number: int) -> bool:
+        """Whether the kernels' trace begins with that step. The next one may be launched before it has ended."""
+        return self._on_gpu() and number == self.first - 2
+
     @contextlib.contextmanager
     def _kernels(self, number: int) -> Iterator[None]:
-        """The step before the window with its kernels traced, and nothing else."""
-        if number != self.first - 1 or not self._on_gpu():
+        """The two steps before the window with their kernels traced, and nothing else; of the second what idles."""
+        if not (self.opens(number) or (self._on_gpu() and number == self.first - 1)):
             yield
             return
-        from torch.profiler import ProfilerActivity, profile
+        if self._kernels_profiler is None:
+            from torch.profiler import ProfilerActivity, profile
 
-        profiler = profile(activities=[ProfilerActivity.CUDA])
-        self._synchronize()
-        profiler.start()
+            self._kernels_profiler = profile(activities=[ProfilerActivity.CUDA])
+            self._synchronize()
+            self._kernels_profiler.start()
         began = time.perf_counter()
         try:
             yield
         except BaseException:
-            _stop(profiler)
+            _stop(self._kernels_profiler)
+            self._kernels_profiler = None
             raise
+        if self.opens(number):
+            return
         self._synchronize()
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - began if self._since is None else self._since
+        profiler, self._kernels_profiler = self._kernels_profiler, None
         profiler.stop()
         if spans := gpu_spans(profiler.events()):  # without one nothing was traced, and no idleness measured
-            idle = max(seconds - length(union(spans)) / 1e6, 0.0)
-            self._kernels_alone = KernelsAlone(step=number, seconds=seconds, idle=idle)
+            start = max(span.end for span in spans) - seconds * 1e6
+            busy = length(union(replace(span, start=max(span.start, start)) for span in spans if span.end > start))
+            self._kernels_alone = KernelsAlone(step=number, seconds=seconds, idle=max(seconds - busy / 1e6, 0.0))
         del profiler, spans
         gc.collect()
 

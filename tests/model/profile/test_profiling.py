@@ -261,19 +261,41 @@ def test_ranks_times_are_gathered(tmp_path, a_gpu):
     assert "| rank |" in text and "| 1.0, 500.0 |" in text and "| 1000.0 |" in text and "| matrix products |" in text
 
 
-def test_of_the_step_before_kernels_alone_are_traced(tmp_path, a_gpu):
-    """Its kernels are busy for 170 of its microseconds; its own time is none of those before the window."""
-    window = Window(4, 4, tmp_path, cuda=True)
-    for number in range(1, 6):
+def test_of_the_steps_before_kernels_alone_are_traced(tmp_path, a_gpu):
+    """They are busy for 170 of the second one's microseconds; no time of theirs is one of those before the window."""
+    window = Window(5, 5, tmp_path, cuda=True)
+    opened = []
+    for number in range(1, 7):
+        opened.append(window.opens(number))
         with window.step(number):
             time.sleep(0.001)
     kernels, whole = a_gpu
     assert kernels == [torch.profiler.ProfilerActivity.CUDA] and torch.profiler.ProfilerActivity.CPU in whole
+    assert opened == [False, False, True, False, False, False]
     (rank,) = window.result.ranks
     alone = rank.kernels_alone
-    assert alone.step == 3 and alone.seconds - alone.idle == pytest.approx(170e-6)
+    assert alone.step == 4 and alone.seconds - alone.idle == pytest.approx(170e-6)
     assert window.result.steps_before == 1
     assert f"of {alone.seconds * 1e3:.2f} (" in (tmp_path / "profile.md").read_text()
+
+
+@pytest.mark.parametrize(("since", "idle"), [(90e-6, 5e-6), (105e-6, 15e-6), (115e-6, 20e-6)])
+def test_a_step_launched_before_the_last_had_ended_idles_since_that_ended(tmp_path, a_gpu, since, idle):
+    """The trace ends at 190 microseconds; its kernels leave 80 to 85 and 90 to 100 of each hundred."""
+    window = Window(3, 3, tmp_path, cuda=True)
+    for number in (1, 2, 3):
+        with window.step(number):
+            window.took(0.0, {}, [], since if number == 2 else None)
+    alone = window.result.ranks[0].kernels_alone
+    assert (alone.step, alone.seconds, alone.idle) == (2, since, pytest.approx(idle))
+
+
+def test_a_window_after_one_step_has_its_kernels_traced(tmp_path, a_gpu):
+    window = Window(2, 2, tmp_path, cuda=True)
+    for number in (1, 2):
+        with window.step(number):
+            window.took(0.0, {}, [])
+    assert window.result.ranks[0].kernels_alone.step == 1 and len(a_gpu) == 2
 
 
 def test_a_trace_without_kernels_measures_no_idleness(tmp_path, a_gpu, monkeypatch):
@@ -290,8 +312,9 @@ def test_a_traced_step_that_fails_keeps_its_error(tmp_path, a_gpu):
     window = Window(2, 2, tmp_path, cuda=True)
     with pytest.raises(ZeroDivisionError), window.step(1):
         _ = 1 / 0
-    with window.step(1), window.step(1):  # nothing is left running
-        pass
+    for _ in range(2):
+        with window.step(1):  # nothing is left running
+            pass
 
 
 def test_a_run_that_is_not_of_bf16_has_no_limits(tmp_path, a_gpu):
