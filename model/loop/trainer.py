@@ -224,8 +224,8 @@ class Trainer:
             profiled = window is not None and window.traces(number)
             self.engine.diagnoses.begin(number, profiled=profiled)
             self.engine.counts_waits = number == self.plan.waits
-            alone = profiled or self.engine.diagnoses.due or self.engine.counts_waits
-            if alone:
+            alone = profiled or self.engine.counts_waits
+            if alone or self.engine.diagnoses.lacks_seconds:
                 self._settle(log, line)
             later = not alone and self._read_later(number)
             before = self.unread.launched if self.unread is not None else None
@@ -288,7 +288,7 @@ class Trainer:
             log.write(record)
             line.update(record)
             if outcome.diagnosis is not None:
-                self._diagnosed(outcome.diagnosis, log)
+                self._diagnosed(taken.step, outcome.diagnosis, log)
         if spike is None:
             refusals.loss(outcome.losses["loss"], taken.step)
         elif self.plan.recipe.on_spike != spikes.REWIND and log is not None:
@@ -303,14 +303,14 @@ class Trainer:
         except Exception as error:
             logger.warning("the step before the one that failed: %s", error)
 
-    def _diagnosed(self, found: Diagnosis, log: MetricsLog) -> None:
+    def _diagnosed(self, step: int, found: Diagnosis, log: MetricsLog) -> None:
         """Write what a step was diagnosed with, and say which rank is slow time after time."""
-        record = records.Diagnosis(step=self.step, **vars(found))
+        record = records.Diagnosis(step=step, **vars(found))
         log.write(record)
         for rank in self.slow.after(record.rank_seconds):
             seconds, median = record.rank_seconds[rank], statistics.median_low(record.rank_seconds)
             logger.warning("rank %d is slow: %.3g s of a step are its own, the median is %.3g s", rank, seconds, median)
-            log.event(self.step, "straggler", rank=rank, seconds=seconds, median=median)
+            log.event(step, "straggler", rank=rank, seconds=seconds, median=median)
 
     def _go_back(self, spike: spikes.Spike, log: MetricsLog | None) -> None:
         """To the newest whole checkpoint, without the samples taken since. PatchlaneError where there is none."""

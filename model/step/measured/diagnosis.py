@@ -59,6 +59,11 @@ class Diagnoses:
         self.due = self.every > 0 and step % self.every == 0 and not profiled
         self.config.nam56r_diagnosed = self.due and self.logits
 
+    @property
+    def lacks_seconds(self) -> bool:
+        """Whether the step that begins is diagnosed and none was read since the diagnosis before."""
+        return self.due and not self.pace.steps
+
     def _modules(self) -> Iterator[tuple[str, nn.Module]]:
         """(name, layer) of this stage."""
         yield from ((str(layer.layer_number), layer) for layer in self.model.decoder.layers)
