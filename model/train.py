@@ -63,7 +63,7 @@ def main(
     patches_changed_ok: Annotated[bool, typer.Option(help="resume a checkpoint of other patches")] = False,
     cuda_graphs: Annotated[bool, typer.Option("--cuda-graphs/--no-cuda-graphs", help="replay layers")] = False,
     late_reads: Annotated[
-        bool | None, typer.Option("--late-reads/--early-reads", help="read losses and norm last; default on a GPU")
+        bool | None, typer.Option("--late-reads/--early-reads", help="read a step in the next one; default on a GPU")
     ] = None,
     overlap_grads: Annotated[bool, typer.Option("--overlap-grads", help="reduce beside the backward pass")] = False,
     overlap_weights: Annotated[bool, typer.Option("--overlap-weights", help="gather beside the forward pass")] = False,

@@ -17,7 +17,7 @@ class Run:
     on_cpu: bool = True
     hopper: bool = False  # GPUs are of compute capability 9.0
     cuda_graphs: bool = False
-    late_reads: bool = False  # losses, norm and checks are read once a step, after all of its launches
+    late_reads: bool = False  # losses, norm and checks are read once a step, after the next one's launches
     overlap_grads: bool = False  # gradients are reduced beside the backward pass
     overlap_weights: bool = False  # weights are gathered beside the forward pass
     bucket: int | None = None  # parameters reduced or gathered at a time under overlap; None: Megatron's default

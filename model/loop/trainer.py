@@ -27,6 +27,7 @@ from model.loop.progress import ProgressLine
 from model.loop.ranks import agreement, spikes
 from model.loop.ranks.stopping import Stop
 from model.loop.saving import checkpoint
+from model.loop.taken import Taken
 from model.patched import lock
 from model.patched.overlay import Overlay
 from model.patched.proof import record as coverage_record
@@ -37,13 +38,14 @@ from model.profile.profiling import Window
 from model.profile.work import Share
 from model.records import metrics, records
 from model.records.metrics import MetricsLog
-from model.records.records import Phases, Train, Valid
+from model.records.records import Train, Valid
 from model.records.sinks import open_sinks
 from model.saved import reading
 from model.step import waits
-from model.step.engine import Engine, Outcome
+from model.step.engine import Engine
 from model.step.measured import pace
 from model.step.measured.diagnosis import Diagnosis
+from model.step.measured.launched import Outcome
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import write_atomic
 
@@ -73,7 +75,8 @@ class Trainer:
         recipe = plan.recipe
         self.sequence = recipe.sequence or engine.size.sequence
         self.ranks = parallel_state.get_data_parallel_world_size()
-        self.step = 0
+        self.step = 0  # launched last
+        self.unread: Taken | None = None  # that step, where it is read when the next one is launched
         self.batching = run_record.Batching(recipe.micro_batch, recipe.accumulate, self.ranks, recipe.bf16)
         self.changed: dict[str, tuple[Any, Any]] = {}  # of batching and recipe since the checkpoint, by field
         self.data = data
@@ -166,10 +169,12 @@ class Trainer:
                 self._ended(log, line)
 
     def _ended(self, log: MetricsLog | None, line: ProgressLine | None) -> None:
-        """Take the steps; a checkpoint that is being written as one of them fails is finished first."""
+        """Take the steps; as one of them fails, the one before is recorded and a checkpoint that is being written is
+        finished first."""
         try:
             self._steps(log, line)
         except Exception:
+            self._rescue(log, line)
             self.saver.wait()
             raise
 
@@ -215,36 +220,39 @@ class Trainer:
         recipe, window = self.plan.recipe, self._window()
         self.watch.attach(self.engine.model)
         while self.step < recipe.steps and not self._stop_agreed(log):
+            number = self.step + 1
+            profiled = window is not None and window.traces(number)
+            self.engine.diagnoses.begin(number, profiled=profiled)
+            self.engine.counts_waits = number == self.plan.waits
+            alone = profiled or self.engine.counts_waits
+            if alone or self.engine.diagnoses.lacks_seconds:
+                self._settle(log, line)
+            later = not alone and self._read_later(number)
+            before = self.unread.launched if self.unread is not None else None
             began = time.perf_counter()
             batches = [next(self.loader) for _ in range(recipe.accumulate)]
             loaded = time.perf_counter() - began
-            profiled = window is not None and window.traces(self.step + 1)
-            self.engine.diagnoses.begin(self.step + 1, loaded, profiled=profiled)
-            self.engine.counts_waits = self.step + 1 == self.plan.waits
-            with refusals.within(self.step + 1), self._profiled(window), self.watch.step():
-                outcome = self.engine.step(batches)
-                if window is not None:
-                    window.took(loaded, outcome.phases, (batch.cu_seqlens.tolist() for batch in batches))
-            spike = self.spikes.after(self.step + 1, outcome.losses["loss"], outcome.grad_norm)
-            if self.engine.run.late_reads and spike is None:
-                refusals.norm(outcome.grad_norm, self.step + 1)
-            self.step += 1
-            if log is not None and outcome.waits is not None:
-                log.event(self.step, "waits", count=outcome.waits.total(), places=waits.text(outcome.waits))
-            if log is not None and line is not None:
-                record = self._record(outcome, loaded, time.perf_counter() - began)
-                log.write(record)
-                line.update(record)
-                if outcome.diagnosis is not None:
-                    self._diagnosed(outcome.diagnosis, log)
-            if spike is None:
-                refusals.loss(outcome.losses["loss"], self.step)
-            elif recipe.on_spike == spikes.REWIND:
+            with refusals.within(number), self._profiled(window), self.watch.step():
+                launched = self.engine.launch(batches, loaded)
+                self._settle(log, line)
+                if not later:
+                    outcome = launched.read()
+                    if window is not None:
+                        window.took(loaded, outcome.phases, (batch.cu_seqlens.tolist() for batch in batches))
+            self.step = number
+            self.unread = Taken(
+                step=number, tokens=self.loader.consumed * self.sequence,
+                reserved=torch.cuda.memory_reserved() if self.gpu is not None else None, began=began, loaded=loaded,
+                launched=launched, before=before, later=later,
+            )  # fmt: skip
+            if later:
+                continue
+            spike = self._settle(log, line)
+            if spike is not None and recipe.on_spike == spikes.REWIND:
                 self._go_back(spike, log)
                 continue
-            elif log is not None:
-                log.event(self.step, "skip", **asdict(spike), rows=self._rows)
             self._after(log, line)
+        self._settle(log, line)
         if self.step < recipe.steps and log is not None:
             log.event(self.step, "stopped")
             logger.info(
@@ -256,14 +264,53 @@ class Trainer:
             self._save(log)
             self._saved(log)
 
-    def _diagnosed(self, found: Diagnosis, log: MetricsLog) -> None:
+    def _read_later(self, step: int) -> bool:
+        """Whether ``step`` is read when the next one is launched: nothing that is due before needs its values, or a
+        host in step with the GPU."""
+        recipe = self.plan.recipe
+        waits_for_nothing = self.engine.run.late_reads and recipe.on_spike == "stop" and self.engine.refuses is None
+        return waits_for_nothing and self.covered and not (self._evaluates(step) or self._saves(step))
+
+    def _settle(self, log: MetricsLog | None, line: ProgressLine | None) -> spikes.Spike | None:
+        """Read the step that is unread, if there is one, and record it; what it met. Raises PatchlaneError for a loss
+        or a norm that ends the run."""
+        taken, self.unread = self.unread, None
+        if taken is None:
+            return None
+        outcome = taken.launched.read()
+        spike = self.spikes.after(taken.step, outcome.losses["loss"], outcome.grad_norm)
+        if self.engine.run.late_reads and spike is None:
+            refusals.norm(outcome.grad_norm, taken.step)
+        if log is not None and outcome.waits is not None:
+            log.event(taken.step, "waits", count=outcome.waits.total(), places=waits.text(outcome.waits))
+        if log is not None and line is not None:
+            record = self._record(taken, outcome)
+            log.write(record)
+            line.update(record)
+            if outcome.diagnosis is not None:
+                self._diagnosed(taken.step, outcome.diagnosis, log)
+        if spike is None:
+            refusals.loss(outcome.losses["loss"], taken.step)
+        elif self.plan.recipe.on_spike != spikes.REWIND and log is not None:
+            log.event(taken.step, "skip", **asdict(spike), rows=self._rows)
+        return spike
+
+    def _rescue(self, log: MetricsLog | None, line: ProgressLine | None) -> None:
+        """Where the steps have failed: record the one that is unread, if the GPU ends it. Raises nothing over that."""
+        try:
+            if self.unread is not None and self.unread.ends_soon():
+                self._settle(log, line)
+        except Exception as error:
+            logger.warning("the step before the one that failed: %s", error)
+
+    def _diagnosed(self, step: int, found: Diagnosis, log: MetricsLog) -> None:
         """Write what a step was diagnosed with, and say which rank is slow time after time."""
-        record = records.Diagnosis(step=self.step, **vars(found))
+        record = records.Diagnosis(step=step, **vars(found))
         log.write(record)
         for rank in self.slow.after(record.rank_seconds):
             seconds, median = record.rank_seconds[rank], statistics.median_low(record.rank_seconds)
             logger.warning("rank %d is slow: %.3g s of a step are its own, the median is %.3g s", rank, seconds, median)
-            log.event(self.step, "straggler", rank=rank, seconds=seconds, median=median)
+            log.event(step, "straggler", rank=rank, seconds=seconds, median=median)
 
     def _go_back(self, spike: spikes.Spike, log: MetricsLog | None) -> None:
         """To the newest whole checkpoint, without the samples taken since. PatchlaneError where there is none."""
@@ -322,10 +369,17 @@ class Trainer:
         """Do what is due after a step: coverage once, held-out loss and checkpoints at their intervals."""
         recipe = self.plan.recipe
         self._coverage(log)
-        if self.step % recipe.evaluate_every == 0 or self.step == recipe.steps:
+        if self._evaluates(self.step):
             self._evaluate(log, line)
-        if recipe.save_every and self.step % recipe.save_every == 0 and self.step < recipe.steps:
+        if self._saves(self.step) and self.step < recipe.steps:
             self._save(log)
+
+    def _evaluates(self, step: int) -> bool:
+        return step % self.plan.recipe.evaluate_every == 0 or step == self.plan.recipe.steps
+
+    def _saves(self, step: int) -> bool:
+        """Whether ``step`` is at the interval; the last one is saved as the run ends."""
+        return self.plan.recipe.save_every > 0 and step % self.plan.recipe.save_every == 0
 
     def _stop_agreed(self, log: MetricsLog | None) -> bool:
         """Whether any rank was asked to stop. A checkpoint that has its name by now is recorded."""
@@ -374,21 +428,17 @@ class Trainer:
             log.event(self.step, "coverage", seconds=sum(self.watch.seconds_watched) + self.watch.seconds_building)
         watching.require(record, self.overlay, self.overlay.device)
 
-    def _record(self, outcome: Outcome, loaded: float, total: float) -> Train:
-        tokens = self._rows * self.sequence
-        cuda = self.gpu is not None
+    def _record(self, taken: Taken, outcome: Outcome) -> Train:
+        tokens, total = self._rows * self.sequence, taken.seconds()
         losses = outcome.losses
         return Train(
-            step=self.step, tokens=self.loader.consumed * self.sequence,
+            step=taken.step, tokens=taken.tokens,
             loss=losses["loss"], mtp_loss=losses["mtp_loss"], aux_loss=losses["aux_loss"],
             indexer_loss=losses["indexer_loss"], grad_norm=outcome.grad_norm,
             learning_rate=outcome.learning_rate, skipped=outcome.skipped,
             expert_load=outcome.load.expert, rank_load=outcome.load.rank,
             peak_gib=max(outcome.peaks_gib, default=None), peaks_gib=outcome.peaks_gib or None,
-            reserved_gib=torch.cuda.memory_reserved() / memory.GIB if cuda else None,
+            reserved_gib=None if taken.reserved is None else taken.reserved / memory.GIB,
             **vars(rates.rates(self.engine.size, tokens, total, self.place.size, self.gpu, self.sequence)),
-            seconds=Phases(
-                data=loaded, forward_backward=outcome.seconds[0], optimizer=outcome.seconds[1],
-                other=max(0.0, total - loaded - sum(outcome.seconds)),
-            ),
+            seconds=taken.phases(outcome, total),
         )  # fmt: skip

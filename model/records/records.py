@@ -16,7 +16,7 @@ ENTROPY = "unigram_entropy"  # detail of the event "dataset": nats a token: the 
 
 
 class Phases(BaseModel):
-    """Seconds of a step, on this rank's clock."""
+    """Seconds of a step, on this rank's clock. ``data``: as far as they were not read beside the step before."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 

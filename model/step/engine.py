@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
-import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -33,29 +30,13 @@ from model.layers.common.packed import packed
 from model.layers.common.paths import Path
 from model.step import late, muon, overlap, waits
 from model.step import losses as parts
-from model.step.clock import PHASES, Clock
+from model.step.clock import Clock
 from model.step.measured import balance, peaks
-from model.step.measured.balance import Load
-from model.step.measured.diagnosis import Diagnoses, Diagnosis
+from model.step.measured.diagnosis import Diagnoses
+from model.step.measured.launched import Launched, Outcome
 from model.step.network import Nam56r
 
 SPARED = "_no_weight_decay"  # the attribute of a parameter that is not decayed
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a step measured, of all ranks but for ``phases``: losses in nats a token, gradient norm before clipping."""
-
-    losses: dict[str, float]
-    grad_norm: float
-    learning_rate: float
-    skipped: bool
-    seconds: tuple[float, float]  # forward and backward with the gradients' reduction; optimizer
-    load: Load
-    peaks_gib: list[float]  # of each rank; empty without a GPU
-    diagnosis: Diagnosis | None = None  # None in most steps
-    waits: collections.Counter[str] | None = None  # of the host for the GPU, by place; None where not counted
-    phases: dict[str, tuple[float, float | None]] = field(default_factory=dict)  # of this rank: host, and GPU if any
 
 
 class Engine:
@@ -138,10 +119,15 @@ class Engine:
             self._clock.mark()
 
     def step(self, batches: list[Batch]) -> Outcome:
+        """One optimizer step over this rank's micro-batches, read at once."""
+        return self.launch(batches).read()
+
+    def launch(self, batches: list[Batch], data_seconds: float = 0.0) -> Launched:
         """One optimizer step over this rank's micro-batches. Losses are means over all ranks' tokens that count.
 
-        They are read last: the optimizer takes milliseconds to look its parameters over while the GPU has work. With
-        ``late_reads`` nothing is read before; a step whose gradients are not finite has been taken by then.
+        They come last: the optimizer takes milliseconds to look its parameters over while the GPU has work. With
+        ``late_reads`` nothing is read before; a step whose gradients are not finite has been taken by then, and so may
+        be the one after it. ``data_seconds``: what this rank's host took for the batches.
         """
         clock = self._clock = Clock()
         with waits.counted() if self.counts_waits else contextlib.nullcontext() as waited:
@@ -158,24 +144,15 @@ class Engine:
             measured = [parts.mean(micro_losses), parts.auxiliary(self.config, len(batches))]
             measured += [balance.sums(self._routed, self.run.expert_parallel), peaks.gathered()]
             diagnosed = [self.diagnoses.measured(self._routed)] if self.diagnoses.due else []
-            if isinstance(grad_norm, Tensor):
+            on_device = isinstance(grad_norm, Tensor)
+            if on_device:
                 measured.append(grad_norm.reshape(1))
-            together = torch.cat([*measured, *diagnosed])
+            metrics = torch.cat([*measured, *diagnosed]).to("cpu", non_blocking=True)  # from a GPU to pinned memory
+            clock.mark()
         self._clock = None
-        read: list[float] = together.tolist()
-        values = [read.pop() for _ in range(sum(map(len, diagnosed)))][::-1]
-        if isinstance(grad_norm, Tensor):
-            grad_norm = read.pop()
-        losses, load, gib = dict(zip(("loss", *parts.NAMES), read, strict=False)), balance.load(read[4:7]), read[7:]
-        skipped = not updated or not math.isfinite(grad_norm)
-        on_device = clock.seconds()
-        began, alone, reduced, optimized = on_device
-        device = on_device if torch.cuda.is_available() else [None] * len(PHASES)
-        self.diagnoses.pace.add(self.diagnoses.data_seconds, alone)
-        diagnosis = self.diagnoses.read(values, float(grad_norm), updated) if values else None
-        return Outcome(
-            losses, float(grad_norm), learning_rate, skipped, (began + alone + reduced, optimized), load, gib,
-            diagnosis, waited, dict(zip(PHASES, zip(clock.host_seconds(), device, strict=True), strict=True)),
+        return Launched(
+            clock, metrics, sum(map(len, diagnosed)), None if on_device else grad_norm, updated, learning_rate,
+            data_seconds, self.diagnoses, waited,
         )  # fmt: skip
 
     def _update(self, micro_losses: list[dict[str, Tensor]], biases: list[Tensor]) -> tuple[bool, Any]:

@@ -19,13 +19,24 @@ def options(out, data, first="nam56r_tiny", **changed):
     return found
 
 
-DISTURBED = ("stop_after", "rows", "weights", "poison", "size", "bad", "left_out", "slow")  # of ``trained.cli``
+DISTURBED = (
+    "stop_after",
+    "rows",
+    "weights",
+    "poison",
+    "size",
+    "bad",
+    "left_out",
+    "slow",
+    "calls",
+    "at_once",
+)  # of ``trained.cli``
 
 
 def train(stack, out, data, *, world=1, **changed):
     """A run of ``world`` ranks to its end, disturbed by what ``trained.cli`` takes; how each rank ended."""
     taken = {name: changed.pop(name) for name in DISTURBED if name in changed}
-    named = {name: str(value) if name in ("rows", "weights") else value for name, value in taken.items()}
+    named = {name: str(value) if name in ("rows", "weights", "calls") else value for name, value in taken.items()}
     given = options(out, data, **changed)
     if world == 1:
         return [stack.run("trained:cli", given, **named)]

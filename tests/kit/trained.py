@@ -27,17 +27,20 @@ def cli(
     bad: tuple[int, str] | None = None,
     left_out: list[tuple[int, int]] | None = None,
     slow: tuple[int, float] | None = None,
+    calls: str = "",
+    at_once: bool = False,
 ) -> None:
     """``python -m model.train ARGUMENTS``; leaves by SystemExit.
 
     ``stop_after``: as if SIGTERM came in that step. ``rows``: a file for the digests of each step's rows. ``weights``:
     a file for the digests of parameters, masters and moments at the end. ``poison``: (step, "weight" or "gradient"; of
-    all ranks, or "gradient of rank 1").
+    all ranks, "gradient of rank 1", or "failure" for a step that raises).
     ``size``: what to change of the tiny size's definition. ``largest_file``: (rank, bytes that a file of it may have).
     ``no_digests``: the disk is full when a checkpoint's digests are written, on rank 0. ``asleep``: (step, rank that
     never takes it). ``bad``: the rows that this step took first make it "nan" or a "spike" of the loss, or a "gradient"
     of rank 1 that is NaN, whenever they are taken. ``left_out``: spans of samples that the run never takes.
-    ``slow``: (rank, seconds that each of its forward passes takes longer).
+    ``slow``: (rank, seconds that each of its forward passes takes longer). ``calls``: a file for each step's
+    "launched", with the time of its last mark, and "read". ``at_once``: each step is read before the next is launched.
     """
     from model import train
     from model.definition.sizes import SIZES
@@ -55,8 +58,11 @@ def cli(
         def _stop_agreed(self, log: Any) -> bool:
             return self.step == stop_after or super()._stop_agreed(log)
 
+        def _read_later(self, step: int) -> bool:
+            return not at_once and super()._read_later(step)
+
         def _steps(self, log: Any, line: Any) -> None:
-            taken = self.engine.step
+            taken = self.engine.launch
             if slow and slow[0] == self.place.rank:
                 forward = self.engine._forward
                 self.engine._forward = lambda *given: time.sleep(slow[1]) or forward(*given)
@@ -64,16 +70,17 @@ def cli(
                 taken = _bad_rows(self, *bad)
             self.loader.left_out += [tuple(span) for span in left_out or []]
 
-            def step(batches: list[Any]) -> Any:
+            def launch(batches: list[Any], seconds: float) -> Any:
                 if poison and poison[0] == self.step + 1:
                     _poison(self.engine, poison[1])
                 if asleep and [*asleep] == [self.step + 1, self.place.rank]:
                     time.sleep(3600)
                 if rows:
                     _note(Path(rows), self.step + 1, batches)
-                return taken(batches)
+                launched = taken(batches, seconds)
+                return _told(launched, Path(calls), self.step + 1) if calls else launched
 
-            self.engine.step = step  # type: ignore[method-assign]
+            self.engine.launch = launch  # type: ignore[method-assign]
             super()._steps(log, line)
             if weights:
                 self.engine.gather()
@@ -201,13 +208,28 @@ def _note(path: Path, step: int, batches: list[Any]) -> None:
             file.write(f"{step} {content}\n")
 
 
+def _told(launched: Any, path: Path, step: int) -> Any:
+    """``launched``, which notes that it is launched and, once, that it is read."""
+    read = launched._read
+
+    def noted() -> Any:
+        with path.open("a") as file:
+            file.write(f"read {step}\n")
+        return read()
+
+    launched._read = noted
+    with path.open("a") as file:
+        file.write(f"launched {step} {launched.clock._times[-1]!r}\n")
+    return launched
+
+
 def _bad_rows(trainer: Any, bad_step: int, what: str) -> Any:
-    """The engine's step, in which the rows that step ``bad_step`` takes first do what ``what`` says."""
+    """The engine's launch, in which the rows that step ``bad_step`` takes first do what ``what`` says."""
     import torch
 
     from model.step import engine as engines
 
-    taken, mean, bad_rows = trainer.engine.step, engines._masked_mean, set[bytes]()
+    taken, mean, bad_rows = trainer.engine.launch, engines._masked_mean, set[bytes]()
     factor = {"now": 1.0}
     weight = next(p for name, p in trainer.engine.inner.named_parameters() if name.endswith("mlp.router.weight"))
     if what == "gradient":
@@ -216,20 +238,22 @@ def _bad_rows(trainer: Any, bad_step: int, what: str) -> Any:
         engines._masked_mean = lambda mask, losses: mean(mask, losses * factor["now"])
     value = {"nan": torch.nan, "gradient": torch.nan, "spike": 2.0}[what]
 
-    def step(batches: list[Any]) -> Any:
+    def launch(batches: list[Any], seconds: float) -> Any:
         rows = batches[0].tokens.numpy().tobytes()
         if trainer.step + 1 == bad_step and not bad_rows:
             bad_rows.add(rows)
         mine = what != "gradient" or trainer.place.rank == 1
         factor["now"] = value if rows in bad_rows and mine else 1.0
-        return taken(batches)
+        return taken(batches, seconds)
 
-    return step
+    return launch
 
 
 def _poison(engine: Any, what: str) -> None:
     import torch
 
+    if what == "failure":
+        raise RuntimeError("planted")
     parameter = next(p for name, p in engine.inner.named_parameters() if name.endswith("mlp.router.weight"))
     if what == "weight":
         parameter.data.view(-1)[0] = torch.nan
@@ -467,7 +491,7 @@ def reads(data: str, options: dict[str, Any], diagnosed: bool = False, **changed
     engine, batches = _engine(data, _small(), options, bf16=False, **changed)
     engine.step([next(batches)])
     if diagnosed:
-        engine.diagnoses.begin(engine.recipe.diagnose_every, 0.0)
+        engine.diagnoses.begin(engine.recipe.diagnose_every)
     with Reads():
         engine.step([next(batches)])
     return dict(seen)

@@ -36,6 +36,6 @@ def first(work: Callable[[], T]) -> T | None:
 
 def anywhere(*flags: bool) -> list[bool]:
     """Of each flag whether it is set on any rank. All ranks call it."""
-    raised = torch.tensor(flags, dtype=torch.float32, device=torch.cuda.current_device())
+    raised = torch.tensor(flags, dtype=torch.float32)  # on the host: no wait for the GPU
     dist.all_reduce(raised, op=dist.ReduceOp.MAX)
     return [bool(flag) for flag in raised.tolist()]

@@ -49,16 +49,20 @@ class Diagnoses:
         self._attention = [*(str(number) for number, kind in kinds.items() if kind in ATTENTION), *depths]
         self._norms = Norms(model, optimizer, kinds) if every else None
         self.pace = Pace()
-        self.due, self.data_seconds = False, 0.0
+        self.due = False
 
-    def begin(self, step: int, data_seconds: float, profiled: bool = False) -> None:
-        """Before ``step``: whether it is diagnosed, and what this rank's host took for its data.
+    def begin(self, step: int, profiled: bool = False) -> None:
+        """Before ``step``: whether it is diagnosed.
 
         A profiled step is not, on any rank: its trace is to show what most steps do, and logits take kernels.
         """
-        self.data_seconds = data_seconds
         self.due = self.every > 0 and step % self.every == 0 and not profiled
         self.config.nam56r_diagnosed = self.due and self.logits
+
+    @property
+    def lacks_seconds(self) -> bool:
+        """Whether the step that begins is diagnosed and none was read since the diagnosis before."""
+        return self.due and not self.pace.steps
 
     def _modules(self) -> Iterator[tuple[str, nn.Module]]:
         """(name, layer) of this stage."""

@@ -18,21 +18,21 @@ INTERVALS = 3  # one after the other that a rank has to be slow in; the first on
 
 
 class Pace:
-    """This rank's own seconds since they were gathered last."""
+    """This rank's own seconds since they were gathered last, of the ``steps`` that were read since."""
 
     def __init__(self) -> None:
-        self._seconds, self._steps = 0.0, 0
+        self._seconds, self.steps = 0.0, 0
 
     def add(self, data: float, passed: float) -> None:
         """A step's seconds: for the data, and for forward and backward up to the reduction."""
         self._seconds += data + passed
-        self._steps += 1
+        self.steps += 1
 
     def gathered(self) -> Tensor:
         """[ranks] fp32, on the device: each rank's mean seconds a step since the last call, 0 without a step."""
-        mean = self._seconds / max(self._steps, 1)
+        mean = self._seconds / max(self.steps, 1)
         own = torch.full((1,), mean, device=torch.cuda.current_device())  # filled there: nothing is copied
-        self._seconds, self._steps = 0.0, 0
+        self._seconds, self.steps = 0.0, 0
         every = own.new_empty(dist.get_world_size())
         dist.all_gather_into_tensor(every, own)
         return every
