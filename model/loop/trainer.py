@@ -222,10 +222,12 @@ class Trainer:
         while self.step < recipe.steps and not self._stop_agreed(log):
             number = self.step + 1
             profiled = window is not None and window.traces(number)
-            self.engine.diagnoses.begin(number, profiled=profiled)
+            opening = window is not None and window.opens(number)  # the step before one whose idle time is measured
+            self.engine.diagnoses.begin(number, profiled=profiled or opening)
             self.engine.counts_waits = number == self.plan.waits
             alone = profiled or self.engine.counts_waits
-            if alone or self.engine.diagnoses.lacks_seconds:
+            follows = window is not None and window.opens(self.step)
+            if (alone and not follows) or opening or self.engine.diagnoses.lacks_seconds:
                 self._settle(log, line)
             later = not alone and self._read_later(number)
             before = self.unread.launched if self.unread is not None else None
@@ -238,7 +240,8 @@ class Trainer:
                 if not later:
                     outcome = launched.read()
                     if window is not None:
-                        window.took(loaded, outcome.phases, (batch.cu_seqlens.tolist() for batch in batches))
+                        since = launched.clock.since(before.clock) if before is not None else None
+                        window.took(loaded, outcome.phases, (batch.cu_seqlens.tolist() for batch in batches), since)
             self.step = number
             self.unread = Taken(
                 step=number, tokens=self.loader.consumed * self.sequence,
