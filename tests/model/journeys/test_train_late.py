@@ -64,7 +64,7 @@ def test_the_records_are_those_of_steps_read_at_once(runs):
     assert {record["kind"] for record in later} == {"train", "valid", "diagnosis", "event"}
     assert later == recorded(runs / "after")
     for late, early in zip(measured(runs / "later"), measured(runs / "early"), strict=True):
-        assert late == pytest.approx(early, rel=1e-2)  # which clips by a norm of fp64
+        assert late == pytest.approx(early, rel=1e-2)  # which clips by a norm of fp64; the indexer feels it
     assert [checkpoints(runs / name) for name in HOW] == [["step_0000008", "step_0000013"]] * 3
 
 
