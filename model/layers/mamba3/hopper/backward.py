@@ -19,11 +19,6 @@ from model.layers.mamba3.scan import Given
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
-def _product(a: gl.tensor, b: gl.tensor, total: gl.tensor, use: gl.constexpr) -> gl.tensor:
-    return warpgroup_mma_wait(0, deps=(warpgroup_mma(a, b, total, use_acc=use, is_async=True),))
-
-
-@gluon.jit  # type: ignore[untyped-decorator]
 def _by_token(x: gl.tensor, T: gl.constexpr, layout: gl.constexpr) -> gl.tensor:
     """[T]: sums of x [T EACH]."""
     EACH: gl.constexpr = x.shape[0] // T
@@ -130,7 +125,8 @@ def mimo_backward(
     mine, theirs = states_s.index(gl.where(odd, 0, 1)), states_s.index(gl.where(odd, 1, 0))
     carried = mine.load(narrow).to(gl.float32) * exp(other_last)
     fence_async_shared()
-    carried = _product(wide_s.permute((1, 0)), narrow_s, carried, True).to(dtype)
+    made = warpgroup_mma(wide_s.permute((1, 0)), narrow_s, carried, is_async=True)
+    carried = warpgroup_mma_wait(0, deps=(made,)).to(dtype)
     mine.store(carried)
     fence_async_shared()  # of what each thread wrote itself: before the barriers of the sum
     across = gl.sum(gl.sum(carried.to(gl.float32) * theirs.load(narrow).to(gl.float32), axis=1), axis=0)

@@ -1,7 +1,7 @@
 """Sums over a group's heads of gradients of q and k turned, and their angles' gradients, by one kernel.
 
-While a token's numbers are summed the next one's are loaded. Heads are summed through shared memory: by shuffles, of
-which a number takes one for each halving, the kernel waits for these.
+While a token's numbers are summed the next one's are loaded. Heads are summed through shared memory: shuffles between
+threads, one of each number for each halving, are what the kernel waited for.
 """
 
 from __future__ import annotations
