@@ -30,6 +30,7 @@ DISTURBED = (
     "slow",
     "calls",
     "at_once",
+    "as_on_gpu",
 )  # of ``trained.cli``
 
 

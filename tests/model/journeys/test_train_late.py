@@ -108,3 +108,15 @@ def test_other_runs_read_each_step_at_once(how, stack, text, tmp_path):
     common = COMMON | {"steps": 4, "save_every": 0, "calls": tmp_path / "calls.txt"}
     good(train(stack, tmp_path / "run", text, **common | how))
     assert noted(tmp_path / "calls.txt") == [(call, str(n)) for n in range(1, 5) for call in ("launched", "read")]
+
+
+def test_a_profile_measures_idleness_in_a_step_launched_before_the_last_is_read(stack, text, tmp_path):
+    """Its window is step 8; kernels are traced from step 6 on."""
+    common = COMMON | {"steps": 9, "save_every": 0, "evaluate_every": 100, "late_reads": True, "profile": "8:8"}
+    good(train(stack, tmp_path / "run", text, calls=tmp_path / "calls.txt", as_on_gpu=True, **common))
+    noted_then = noted(tmp_path / "calls.txt")
+    assert noted_then[noted_then.index(("launched", "5")) :] == [
+        ("launched", "5"), ("read", "4"), ("read", "5"),
+        ("launched", "6"), ("launched", "7"), ("read", "6"), ("read", "7"), ("since", "before"),
+        ("launched", "8"), ("read", "8"), ("launched", "9"), ("read", "9"),
+    ]  # fmt: skip

@@ -1,5 +1,6 @@
 """What is refused for the GPU's sake, from numbers alone: no GPU needed."""
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -47,6 +48,14 @@ def test_cuda_graphs_keep_activations_as_well():
     with pytest.raises(PatchlaneError, match="with the activations that CUDA graphs hold") as refused:
         refusals.fits(QUARTER, LAYOUT, whole - 0.1, 4096, graphs=True)
     assert "without --cuda-graphs" in str(refused.value)
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "4x"), ("1x", "1x")])
+def test_queues_of_launches_are_longer_unless_someone_has_said_how_long(before, after, monkeypatch):
+    monkeypatch.setenv("CUDA_SCALE_LAUNCH_QUEUES", before or "")
+    if before is None:
+        monkeypatch.delenv("CUDA_SCALE_LAUNCH_QUEUES")
+    assert launch.queues() == os.environ["CUDA_SCALE_LAUNCH_QUEUES"] == after
 
 
 def test_nccls_blocks_are_counted_on_gpus_only():
