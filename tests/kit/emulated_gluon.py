@@ -6,6 +6,7 @@ threads. Layouts are not, nor what a fence or a barrier of all threads orders.
 
 import importlib
 import itertools
+import math
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +39,7 @@ class Shared:
     layout = None
 
     def __init__(self, numbers: Tensor) -> None:
-        self.numbers, self.dtype = numbers, numbers.dtype
+        self.numbers, self.dtype, self.shape = numbers, numbers.dtype, numbers.shape
 
     def load(self, _: Any) -> Tensor:
         return self.numbers.clone()
@@ -53,7 +54,12 @@ class Shared:
     def index(self, number: int) -> "Shared":
         return Shared(self.numbers[number])
 
+    def slice(self, start: int, length: int) -> "Shared":
+        return Shared(self.numbers[start : start + length])
+
     def _reinterpret(self, _: Any, shape: list[int], __: Any) -> "Shared":
+        if shape[-1] == self.shape[-1]:
+            return Shared(self.numbers.view(shape))
         return Shared(self.numbers.unflatten(1, (2, shape[2])).transpose(0, 1))
 
 
@@ -88,11 +94,12 @@ class Barriers(list[Barrier]):
 class Descriptor:
     def __init__(self, to: Tensor, block: list[int]) -> None:
         self.to, self.block, self.dtype, self.layout = to, block, to.dtype, None
-        self.block_type = SimpleNamespace(nbytes=block[0] * block[1] * to.element_size())
+        self.block_type = SimpleNamespace(nbytes=math.prod(block) * to.element_size())
 
     def tile(self, at: list[Any]) -> Tensor:
-        row, column = map(int, at)
-        return self.to[row : row + self.block[0], column : column + self.block[1]]
+        """What there is of it: less than a block at the end."""
+        assert len(at) == len(self.block)
+        return self.to[*(slice(int(one), int(one) + size) for one, size in zip(at, self.block, strict=True))]
 
 
 class Kernel:
@@ -141,7 +148,10 @@ def _shared(dtype: torch.dtype, shape: list[int], _: Any) -> Any:
 
 
 def _copy_in(given: Descriptor, at: list[Any], bar: Barrier, to: Shared) -> None:
-    to.store(given.tile(at))
+    there = given.tile(at)
+    block = there.new_zeros(given.block)
+    block[*map(slice, there.shape)] = there
+    to.store(block)
     bar.take(0, -given.block_type.nbytes)
 
 
@@ -166,7 +176,7 @@ def launches() -> Any:
 
     by_code = {
         kernels.EXP.value: torch.exp, kernels.SIGMOID.value: torch.sigmoid,
-        kernels.TURNS.value: lambda x: (x.cos(), x.sin()),
+        kernels.TURNS.value: lambda x: (x.cos(), x.sin()), kernels.WIDENED.value: Tensor.float,
     }  # fmt: skip
     language = SimpleNamespace(
         tensor=Tensor, constexpr=object, float32=torch.float32, int64=torch.int64, bfloat16=torch.bfloat16,

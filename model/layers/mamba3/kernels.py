@@ -26,6 +26,7 @@ SIGMOID = tl.constexpr(
     " rcp.approx.ftz.f32 $0, e; }"
 )
 TURNS = tl.constexpr("cos.approx.ftz.f32 $0, $2; sin.approx.ftz.f32 $1, $2;")
+WIDENED = tl.constexpr("shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;")  # two of bf16, as fp32; Hopper's alone
 
 
 @triton.jit  # type: ignore[untyped-decorator]

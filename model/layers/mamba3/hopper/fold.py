@@ -1,7 +1,8 @@
 """Sums over a group's heads of gradients of q and k turned, and their angles' gradients, by one kernel.
 
-While a token's numbers are summed the next one's are loaded. Heads are summed through shared memory: shuffles between
-threads, one of each number for each halving, are what the kernel waited for.
+Copies bring numbers into shared memory some tokens ahead, so that a program waits neither for memory nor, with loads in
+its registers, for room. Channels that do not turn are sums of bf16 numbers alone: tensor cores make those, as products
+with matrices of zeros and ones, exact but for the order of additions in fp32.
 """
 
 from __future__ import annotations
@@ -10,162 +11,295 @@ import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
 
-from model.layers.mamba3.hopper.parts import turns
+from model.layers.mamba3.hopper.parts import boxes, turns, widened
 from model.layers.mamba3.scan import Given
 
-
-@gluon.jit  # type: ignore[untyped-decorator]
-def _where_there(x: gl.tensor, there: gl.tensor, ALL: gl.constexpr) -> gl.tensor:
-    return gl.load(x) if ALL else gl.load(x, mask=there, other=0.0)
+AHEAD, AHEAD_STILL = 2, 3  # pairs of tokens in shared memory, of channels that turn and of the others
+FEWEST = 8  # heads that a program takes at least, rows of shared memory: as many as a pattern of 128 bytes has
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
-def _put_where(x: gl.tensor, value: gl.tensor, there: gl.tensor, ALL: gl.constexpr) -> None:
-    if ALL:
-        gl.store(x, value)
-    else:
-        gl.store(x, value, mask=there)
+def _fetch_turning(
+    q_from: gl.tensor, k_from: gl.tensor, angles_from: gl.tensor, d_q_from: gl.tensor, d_k_from: gl.tensor,
+    q_s: gl.tensor, k_s: gl.tensor, angle_s: gl.tensor, d_q_s: gl.tensor, d_k_s: gl.tensor, filled: gl.tensor,
+    place: gl.tensor, token: gl.tensor, group: gl.tensor, EACH: gl.constexpr, R: gl.constexpr,
+) -> None:  # fmt: skip
+    """Of two tokens all that their sums are made of, in few copies: between two Triton has all threads wait."""
+    bar, row, head = filled.index(place), token * R, group * EACH
+    WIDE: gl.constexpr = d_q_from.block_type.nbytes + d_k_from.block_type.nbytes
+    GIVEN: gl.constexpr = q_from.block_type.nbytes + k_from.block_type.nbytes
+    mbarrier.expect(bar, WIDE + GIVEN + angles_from.block_type.nbytes)
+    tma.async_copy_global_to_shared(angles_from, [token, head, 0], bar, angle_s.index(place))
+    tma.async_copy_global_to_shared(d_q_from, [row, head, 0], bar, d_q_s.index(place))
+    tma.async_copy_global_to_shared(q_from, [row, group * 2, 0], bar, q_s.index(place))
+    tma.async_copy_global_to_shared(d_k_from, [row, head, 0], bar, d_k_s.index(place))
+    tma.async_copy_global_to_shared(k_from, [row, group * 2, 0], bar, k_s.index(place))
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
-def _both(x: gl.tensor, there: gl.tensor, APART: gl.constexpr, ALL: gl.constexpr) -> tuple[gl.tensor, gl.tensor]:
-    return _where_there(x, there, ALL), _where_there(x + APART, there, ALL)
-
-
-@gluon.jit  # type: ignore[untyped-decorator]
-def _put_both(
-    x: gl.tensor, low: gl.tensor, high: gl.tensor, there: gl.tensor, N: gl.constexpr, ALL: gl.constexpr
-) -> None:
-    _put_where(x, low, there, ALL)
-    _put_where(x + N // 2, high, there, ALL)
+def _turned_back(
+    pair_s: gl.tensor, at: gl.tensor, cos: gl.tensor, sin: gl.tensor, cube: gl.constexpr
+) -> tuple[gl.tensor, gl.tensor]:
+    """Low and high half [R, HEADS, A] fp32 of gradients of what is turned, of one of two tokens [2 R, HEADS, 2 A]."""
+    R: gl.constexpr = pair_s.shape[0] // 2
+    HEADS: gl.constexpr = pair_s.shape[1]
+    A: gl.constexpr = pair_s.shape[2] // 2
+    wide = pair_s._reinterpret(pair_s.dtype, [2, R, HEADS, 2 * A], pair_s.layout)
+    both = widened(wide.index(at).load(cube))
+    low, high = gl.split(gl.permute(gl.reshape(both, [R, HEADS, 2, A]), (0, 1, 3, 2)))
+    low, high = gl.convert_layout(low, cube), gl.convert_layout(high, cube)
+    return cos * low + sin * high, cos * high - sin * low
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def _across(
-    x: gl.tensor, bias: gl.tensor, low: gl.tensor, high: gl.tensor, there: gl.tensor, N: gl.constexpr,
-    ALL: gl.constexpr,
+    pair_s: gl.tensor, at: gl.tensor, bias_low: gl.tensor, bias_high: gl.tensor, low: gl.tensor, high: gl.tensor,
+    cube: gl.constexpr,
 ) -> gl.tensor:  # fmt: skip
-    """The gradient of angles [HEADS, A] by one of q and k, of its own gradient."""
-    x_low, x_high = gl.load(x).to(gl.float32), gl.load(x + N // 2).to(gl.float32)
-    bias_low, bias_high = _both(bias, there, N // 2, ALL)
-    return gl.sum(high * (x_low[:, None, :] + bias_low) - low * (x_high[:, None, :] + bias_high), axis=0)
-
-
-@gluon.jit  # type: ignore[untyped-decorator]
-def _put_parts(low: gl.tensor, high: gl.tensor, part_s: gl.tensor) -> None:
-    """Both halves [R, HEADS, A] to shared memory, a row for each head."""
-    R: gl.constexpr = low.shape[0]
-    HEADS: gl.constexpr = low.shape[1]
-    A: gl.constexpr = low.shape[2]
-    part_s.store(gl.reshape(gl.permute(gl.join(low, high), (1, 3, 0, 2)), [HEADS, 2 * R * A]))
-
-
-@gluon.jit  # type: ignore[untyped-decorator]
-def _put_sum(part_s: gl.tensor, to: gl.tensor, there: gl.tensor | None, flat: gl.constexpr) -> None:
-    gl.store(to, gl.sum(part_s.load(flat), axis=0).to(to.dtype.element_ty), mask=there)
-
-
-@gluon.jit  # type: ignore[untyped-decorator]
-def _fold(
-    q: gl.tensor, k: gl.tensor, q_bias: gl.tensor, k_bias: gl.tensor, angles: gl.tensor, d_turned_q: gl.tensor,
-    d_turned_k: gl.tensor, d_q: gl.tensor, d_k: gl.tensor, d_q_bias: gl.tensor, d_k_bias: gl.tensor,
-    d_angles: gl.tensor, part_s: gl.tensor, group: gl.tensor,
-    H: gl.constexpr, G: gl.constexpr, R: gl.constexpr, N: gl.constexpr, A: gl.constexpr, TOKENS: gl.constexpr,
-    HEADS: gl.constexpr, TURN: gl.constexpr,
-) -> None:  # fmt: skip
-    """Of one group the channels that turn or those that do not. A thread has all ranks and four columns of each half
-    of one head; a token's sums are read when the next token's numbers are on their way.
-    """
-    LANES: gl.constexpr = 128 // A
-    WARPS: gl.constexpr = HEADS // LANES
-    SUMS: gl.constexpr = 2 * R * A
-    FIRST: gl.constexpr = 0 if TURN else A
-    cube: gl.constexpr = gl.BlockedLayout([R, 1, 4], [1, LANES, 32 // LANES], [1, WARPS, 1], [2, 1, 0])
-    of_heads: gl.constexpr = gl.SliceLayout(0, cube)
+    """The gradient of angles [HEADS, A] by one of q and k of two tokens [2 R, 2, A], of its own gradient."""
+    R: gl.constexpr = pair_s.shape[0] // 2
+    A: gl.constexpr = pair_s.shape[2]
+    halves: gl.constexpr = gl.BlockedLayout([R, 2, 2], [1, 64 // A, A // 2], [1, 4, 1], [2, 1, 0])
     of_ranks: gl.constexpr = gl.SliceLayout(1, cube)
-    flat: gl.constexpr = gl.BlockedLayout([HEADS, SUMS // 32 // WARPS], [1, 32], [1, WARPS], [1, 0])
-    ALL: gl.constexpr = HEADS == H // G
+    given = pair_s._reinterpret(pair_s.dtype, [2, R, 2, A], pair_s.layout).index(at).load(halves)
+    x_low, x_high = gl.split(gl.permute(widened(given), (0, 2, 1)))
+    x_low, x_high = gl.convert_layout(x_low, of_ranks)[:, None, :], gl.convert_layout(x_high, of_ranks)[:, None, :]
+    return gl.sum(high * (x_low + bias_low) - low * (x_high + bias_high), axis=0)
+
+
+@gluon.jit  # type: ignore[untyped-decorator]
+def _put_parts(low: gl.tensor, high: gl.tensor, there: gl.tensor, part_s: gl.tensor, ODD: gl.constexpr) -> None:
+    """Both halves [R, HEADS, A] to shared memory, a row for each pair of heads, which one thread has and sums."""
+    R: gl.constexpr = low.shape[0]
+    PAIRS: gl.constexpr = low.shape[1] // 2
+    A: gl.constexpr = low.shape[2]
+    if ODD:  # a pair has one head of this group, and one of the next
+        low, high = gl.where(there, low, 0.0), gl.where(there, high, 0.0)
+    low = gl.sum(gl.reshape(low, [R, PAIRS, 2, A]), axis=2)
+    high = gl.sum(gl.reshape(high, [R, PAIRS, 2, A]), axis=2)
+    part_s.store(gl.reshape(gl.permute(gl.join(low, high), (1, 3, 0, 2)), [PAIRS, 2 * R * A]))
+
+
+@gluon.jit  # type: ignore[untyped-decorator]
+def _put_sum(part_s: gl.tensor, to: gl.tensor, row: gl.tensor, LAST: gl.constexpr, flat: gl.constexpr) -> None:
+    parts = gl.where(row < LAST, part_s.load(flat), 0.0)
+    gl.store(to, gl.sum(parts, axis=0).to(to.dtype.element_ty))
+
+
+@gluon.jit  # type: ignore[untyped-decorator]
+def _turning(
+    q_from: gl.tensor, k_from: gl.tensor, q_bias: gl.tensor, k_bias: gl.tensor, angles_from: gl.tensor,
+    d_q_from: gl.tensor, d_k_from: gl.tensor, d_q: gl.tensor, d_k: gl.tensor, d_q_bias: gl.tensor, d_k_bias: gl.tensor,
+    d_angles: gl.tensor, group: gl.tensor,
+    H: gl.constexpr, G: gl.constexpr, R: gl.constexpr, N: gl.constexpr, A: gl.constexpr, TOKENS: gl.constexpr,
+    HEADS: gl.constexpr, AHEAD: gl.constexpr,
+) -> None:  # fmt: skip
+    """A thread has all ranks and two columns of each half of two heads."""
+    EACH: gl.constexpr = H // G
+    SUMS: gl.constexpr = 2 * R * A
+    LAST: gl.constexpr = (EACH + 1) // 2
+    cube: gl.constexpr = gl.BlockedLayout([R, 2, 2], [1, 64 // A, A // 2], [1, 4, 1], [2, 1, 0])
+    of_heads: gl.constexpr = gl.SliceLayout(0, cube)
+    flat: gl.constexpr = gl.BlockedLayout([HEADS // 2, 2], [1, 32], [1, 4], [1, 0])
+    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])
+    of_angles: gl.constexpr = gl.NVMMASharedLayout.get_default_for([HEADS, A], gl.float32)
+    part_q_s = gl.allocate_shared_memory(gl.float32, [HEADS // 2, SUMS], plain)
+    part_k_s = gl.allocate_shared_memory(gl.float32, [HEADS // 2, SUMS], plain)
+    d_q_s = gl.allocate_shared_memory(d_q_from.dtype, [AHEAD, 2 * R, HEADS, 2 * A], d_q_from.layout)
+    d_k_s = gl.allocate_shared_memory(d_q_from.dtype, [AHEAD, 2 * R, HEADS, 2 * A], d_q_from.layout)
+    q_s = gl.allocate_shared_memory(q_from.dtype, [AHEAD, 2 * R, 2, A], q_from.layout)
+    k_s = gl.allocate_shared_memory(q_from.dtype, [AHEAD, 2 * R, 2, A], q_from.layout)
+    angle_s = gl.allocate_shared_memory(gl.float32, [AHEAD, 2, HEADS, A], angles_from.layout)
+    filled = gl.allocate_shared_memory(gl.int64, [AHEAD, 1], mbarrier.MBarrierLayout())
+    for one in gl.static_range(AHEAD):
+        mbarrier.init(filled.index(one), count=1)
+    fence_async_shared()
+    gl.thread_barrier()
+    start = gl.program_id(1) * TOKENS
+    for one in gl.static_range(AHEAD):
+        _fetch_turning(
+            q_from, k_from, angles_from, d_q_from, d_k_from, q_s, k_s, angle_s, d_q_s, d_k_s, filled, one,
+            start + 2 * one, group, EACH, R,
+        )  # fmt: skip
     r = gl.arange(0, R, gl.SliceLayout(1, gl.SliceLayout(2, cube)))[:, None, None]
     h = gl.arange(0, HEADS, gl.SliceLayout(0, gl.SliceLayout(2, cube)))[None, :, None]
     c = gl.arange(0, A, gl.SliceLayout(0, gl.SliceLayout(1, cube)))[None, None, :]
     h_a = gl.arange(0, HEADS, gl.SliceLayout(1, of_heads))[:, None]
-    there, there_a = h < H // G, h_a < H // G
-    # what is the same for all threads stays out of these, so that each load adds a constant to one address
-    at, bias_at = r * (H * N) + h * N + c, h * (R * N) + r * N + c
-    angle_at = h_a * A + gl.arange(0, A, gl.SliceLayout(0, of_heads))[None, :]
-    r_x = gl.arange(0, R, gl.SliceLayout(1, of_ranks))[:, None]
-    given_at = r_x * (G * N) + gl.arange(0, A, gl.SliceLayout(0, of_ranks))[None, :]
+    there, there_a = h < EACH, h_a < EACH
+    row = gl.arange(0, HEADS // 2, gl.SliceLayout(1, flat))[:, None]
     one = gl.arange(0, SUMS, gl.SliceLayout(0, flat))
     sum_at = one // (R * A) * (N // 2) + one // A % R * (G * N) + one % A
-    start, head = (gl.program_id(1) * TOKENS).to(gl.int64), group * (H // G)
-    of_bias, of_wide, of_given = head * (R * N) + FIRST, head * N + 2 * FIRST, group * N + FIRST
+    head = group * EACH
+    bias_at = head * (R * N) + h * (R * N) + r * N + c
+    angle_at = h_a * A + gl.arange(0, A, gl.SliceLayout(0, of_heads))[None, :]
+    # in registers: to load them for each token is more than all other loads together
+    q_bias_low = gl.load(q_bias + bias_at, mask=there, other=0.0)
+    q_bias_high = gl.load(q_bias + N // 2 + bias_at, mask=there, other=0.0)
+    k_bias_low = gl.load(k_bias + bias_at, mask=there, other=0.0)
+    k_bias_high = gl.load(k_bias + N // 2 + bias_at, mask=there, other=0.0)
     zero = gl.full([R, HEADS, A], 0.0, gl.float32, cube)
     q_low_sum, q_high_sum, k_low_sum, k_high_sum = zero, zero, zero, zero
-    wide = start * (R * H * N) + of_wide
-    q_low, q_high = _both(d_turned_q + wide + at, there, A, ALL)
-    k_low, k_high = _both(d_turned_k + wide + at, there, A, ALL)
     for step in range(TOKENS):
-        token = start + step
-        wide = (start + gl.minimum(step + 1, TOKENS - 1)) * (R * H * N) + of_wide
-        given, turning = token * (R * G * N) + of_given, token * (H * A) + head * A
-        if TURN:
-            before = given - R * G * N + sum_at
-            _put_sum(part_s.index(0), d_q + before, step > 0, flat)
-            _put_sum(part_s.index(1), d_k + before, step > 0, flat)
-            cos, sin = turns(_where_there(angles + turning + angle_at, there_a, ALL))
-            cos, sin = cos[None, :, :], sin[None, :, :]
-        low, high = q_low.to(gl.float32), q_high.to(gl.float32)
-        q_low, q_high = _both(d_turned_q + wide + at, there, A, ALL)
-        if TURN:
-            low, high = cos * low + sin * high, cos * high - sin * low
-            across = _across(q + given + given_at, q_bias + of_bias + bias_at, low, high, there, N, ALL)
+        pair, at, token = step // 2, step % 2, (start + step).to(gl.int64)
+        place = pair % AHEAD
+        given, turning = token * (R * G * N) + group * N, token * (H * A) + head * A
+        mbarrier.wait(filled.index(place), pair // AHEAD % 2)
+        angles = angle_s.index(place)._reinterpret(gl.float32, [2, HEADS, A], of_angles)
+        cos, sin = turns(angles.index(at).load(of_heads))
+        cos, sin = cos[None, :, :], sin[None, :, :]
+        low, high = _turned_back(d_q_s.index(place), at, cos, sin, cube)
+        across = _across(q_s.index(place), at, q_bias_low, q_bias_high, low, high, cube)
         q_low_sum = q_low_sum + low  # not in place: torch, which stands in for Gluon in tests, has one tensor for all
         q_high_sum = q_high_sum + high
-        _put_parts(low, high, part_s.index(0))
-        low, high = k_low.to(gl.float32), k_high.to(gl.float32)
-        k_low, k_high = _both(d_turned_k + wide + at, there, A, ALL)
-        if TURN:
-            low, high = cos * low + sin * high, cos * high - sin * low
-            across += _across(k + given + given_at, k_bias + of_bias + bias_at, low, high, there, N, ALL)
-            _put_where(d_angles + turning + angle_at, across, there_a, ALL)
+        _put_parts(low, high, there, part_q_s, EACH % 2 == 1)
+        low, high = _turned_back(d_k_s.index(place), at, cos, sin, cube)
+        across += _across(k_s.index(place), at, k_bias_low, k_bias_high, low, high, cube)
         k_low_sum = k_low_sum + low
         k_high_sum = k_high_sum + high
-        _put_parts(low, high, part_s.index(1))
-        if not TURN:
-            _put_sum(part_s.index(0), d_q + given + sum_at, None, flat)
-            _put_sum(part_s.index(1), d_k + given + sum_at, None, flat)
-    if TURN:
-        last = (start + TOKENS - 1) * (R * G * N) + of_given + sum_at
-        _put_sum(part_s.index(0), d_q + last, None, flat)
-        _put_sum(part_s.index(1), d_k + last, None, flat)
-    part = gl.program_id(1) * (H * R * N) + of_bias
-    _put_both(d_q_bias + part + bias_at, q_low_sum, q_high_sum, there, N, ALL)
-    _put_both(d_k_bias + part + bias_at, k_low_sum, k_high_sum, there, N, ALL)
+        _put_parts(low, high, there, part_k_s, EACH % 2 == 1)
+        gl.thread_barrier()  # every thread has read its share of this place, and all parts are there
+        if (at == 1) & (pair + AHEAD < TOKENS // 2):
+            _fetch_turning(
+                q_from, k_from, angles_from, d_q_from, d_k_from, q_s, k_s, angle_s, d_q_s, d_k_s, filled, place,
+                start + 2 * (pair + AHEAD), group, EACH, R,
+            )  # fmt: skip
+        gl.store(d_angles + turning + angle_at, across, mask=there_a)  # late: the copies' fence waits for stores
+        _put_sum(part_q_s, d_q + given + sum_at, row, LAST, flat)
+        _put_sum(part_k_s, d_k + given + sum_at, row, LAST, flat)
+    part = gl.program_id(1) * (H * R * N) + bias_at
+    gl.store(d_q_bias + part, q_low_sum, mask=there)
+    gl.store(d_q_bias + N // 2 + part, q_high_sum, mask=there)
+    gl.store(d_k_bias + part, k_low_sum, mask=there)
+    gl.store(d_k_bias + N // 2 + part, k_high_sum, mask=there)
+    for one in gl.static_range(AHEAD):
+        mbarrier.invalidate(filled.index(one))
+
+
+@gluon.jit  # type: ignore[untyped-decorator]
+def _fetch_still(
+    d_q_from: gl.tensor, d_k_from: gl.tensor, d_q_s: gl.tensor, d_k_s: gl.tensor, filled: gl.tensor,
+    place: gl.tensor, token: gl.tensor, head: gl.tensor, R: gl.constexpr, A: gl.constexpr,
+) -> None:  # fmt: skip
+    bar = filled.index(place)
+    mbarrier.expect(bar, d_q_from.block_type.nbytes + d_k_from.block_type.nbytes)
+    tma.async_copy_global_to_shared(d_q_from, [token * R, head, 2 * A], bar, d_q_s.index(place))
+    tma.async_copy_global_to_shared(d_k_from, [token * R, head, 2 * A], bar, d_k_s.index(place))
+
+
+@gluon.jit  # type: ignore[untyped-decorator]
+def _columns(pair_s: gl.tensor, layout: gl.constexpr) -> tuple[gl.tensor, gl.tensor]:
+    """[2 A, R HEADS] of each of two tokens' gradients [2 R, HEADS, 2 A] in shared memory."""
+    ROWS: gl.constexpr = pair_s.shape[0] // 2 * pair_s.shape[1]
+    rows = pair_s._reinterpret(pair_s.dtype, [2, ROWS, pair_s.shape[2]], layout)
+    return rows.index(0).permute((1, 0)), rows.index(1).permute((1, 0))
+
+
+@gluon.jit  # type: ignore[untyped-decorator]
+def _still(
+    d_q_from: gl.tensor, d_k_from: gl.tensor, d_q: gl.tensor, d_k: gl.tensor, d_q_bias: gl.tensor, d_k_bias: gl.tensor,
+    group: gl.tensor,
+    H: gl.constexpr, G: gl.constexpr, R: gl.constexpr, N: gl.constexpr, A: gl.constexpr, TOKENS: gl.constexpr,
+    HEADS: gl.constexpr, AHEAD: gl.constexpr,
+) -> None:  # fmt: skip
+    """Products of columns [2 A, R HEADS] of a token: with the identity, added over tokens, gradients of biases; with
+    ones where a row is of a rank, sums over heads, of two tokens side by side, for a product has 8 columns at least.
+    """
+    EACH: gl.constexpr = H // G
+    ROWS: gl.constexpr = R * HEADS
+    dtype: gl.constexpr = d_q_from.dtype
+    tile: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, 2 * A], dtype)
+    square: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, ROWS], dtype)
+    ranks: gl.constexpr = gl.NVMMASharedLayout.get_default_for([2 * R, ROWS], dtype)
+    of_rows: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
+    of_ranks: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 2 * R, 16])
+    made: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    gl.static_assert(2 * A == 64 and 2 * R == 8)
+    d_q_s = gl.allocate_shared_memory(dtype, [AHEAD, 2 * R, HEADS, 2 * A], d_q_from.layout)
+    d_k_s = gl.allocate_shared_memory(dtype, [AHEAD, 2 * R, HEADS, 2 * A], d_q_from.layout)
+    rows_s = gl.allocate_shared_memory(dtype, [ROWS, ROWS], square)
+    ranks_s = gl.allocate_shared_memory(dtype, [2, 2 * R, ROWS], ranks)
+    filled = gl.allocate_shared_memory(gl.int64, [AHEAD, 1], mbarrier.MBarrierLayout())
+    for one in gl.static_range(AHEAD):
+        mbarrier.init(filled.index(one), count=1)
+    fence_async_shared()
+    gl.thread_barrier()
+    start, head = gl.program_id(1) * TOKENS, group * EACH
+    for one in gl.static_range(AHEAD):
+        _fetch_still(d_q_from, d_k_from, d_q_s, d_k_s, filled, one, start + 2 * one, head, R, A)
+    row = gl.arange(0, ROWS, gl.SliceLayout(0, made))[None, :]
+    same = gl.arange(0, ROWS, gl.SliceLayout(1, made))[:, None] == row
+    rows_s.store(gl.where(same, 1.0, 0.0).to(dtype))
+    to = gl.arange(0, 2 * R, gl.SliceLayout(1, made))[:, None]
+    there = row % HEADS < EACH  # others are of the next group
+    ranks_s.index(0).store(gl.where((to == row // HEADS) & there, 1.0, 0.0).to(dtype))
+    ranks_s.index(1).store(gl.where((to == row // HEADS + R) & there, 1.0, 0.0).to(dtype))
+    fence_async_shared()
+    gl.thread_barrier()
+    first, second = ranks_s.index(0).permute((1, 0)), ranks_s.index(1).permute((1, 0))
+    column = gl.arange(0, 2 * A, gl.SliceLayout(1, of_ranks))[:, None]
+    sum_at = (
+        column // A * (N // 2) + A + column % A + gl.arange(0, 2 * R, gl.SliceLayout(0, of_ranks))[None, :] * (G * N)
+    )
+    zero = gl.full([2 * A, 2 * R], 0.0, gl.float32, of_ranks)
+    q_bias_sum = gl.full([2 * A, ROWS], 0.0, gl.float32, of_rows)
+    k_bias_sum = gl.full([2 * A, ROWS], 0.0, gl.float32, of_rows)
+    for step in range(TOKENS // 2):
+        place = step % AHEAD
+        mbarrier.wait(filled.index(place), step // AHEAD % 2)
+        q_0, q_1 = _columns(d_q_s.index(place), tile)
+        k_0, k_1 = _columns(d_k_s.index(place), tile)
+        q_sum = warpgroup_mma(q_0, first, zero, use_acc=False, is_async=True)
+        k_sum = warpgroup_mma(k_0, first, zero, use_acc=False, is_async=True)
+        q_sum = warpgroup_mma(q_1, second, q_sum, is_async=True)
+        k_sum = warpgroup_mma(k_1, second, k_sum, is_async=True)
+        q_bias_sum = warpgroup_mma(q_0, rows_s, q_bias_sum, is_async=True)
+        k_bias_sum = warpgroup_mma(k_0, rows_s, k_bias_sum, is_async=True)
+        q_bias_sum = warpgroup_mma(q_1, rows_s, q_bias_sum, is_async=True)
+        k_bias_sum = warpgroup_mma(k_1, rows_s, k_bias_sum, is_async=True)
+        q_sum, k_sum, q_bias_sum, k_bias_sum = warpgroup_mma_wait(0, deps=(q_sum, k_sum, q_bias_sum, k_bias_sum))
+        gl.thread_barrier()  # every warp's products of this place are done
+        if step + AHEAD < TOKENS // 2:
+            _fetch_still(d_q_from, d_k_from, d_q_s, d_k_s, filled, place, start + 2 * (step + AHEAD), head, R, A)
+        given = (start + 2 * step).to(gl.int64) * (R * G * N) + group * N
+        gl.store(d_q + given + sum_at, q_sum.to(dtype))
+        gl.store(d_k + given + sum_at, k_sum.to(dtype))
+    column = gl.arange(0, 2 * A, gl.SliceLayout(1, of_rows))[:, None]
+    row = gl.arange(0, ROWS, gl.SliceLayout(0, of_rows))[None, :]
+    at = column // A * (N // 2) + A + column % A + row % HEADS * (R * N) + row // HEADS * N
+    part = gl.program_id(1) * (H * R * N) + head * (R * N) + at
+    gl.store(d_q_bias + part, q_bias_sum, mask=row % HEADS < EACH)
+    gl.store(d_k_bias + part, k_bias_sum, mask=row % HEADS < EACH)
+    for one in gl.static_range(AHEAD):
+        mbarrier.invalidate(filled.index(one))
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def mimo_fold(
-    q: gl.tensor, k: gl.tensor, q_bias: gl.tensor, k_bias: gl.tensor, angles: gl.tensor, d_turned_q: gl.tensor,
-    d_turned_k: gl.tensor, d_q: gl.tensor, d_k: gl.tensor, d_q_bias: gl.tensor, d_k_bias: gl.tensor,
+    q_from: gl.tensor, k_from: gl.tensor, q_bias: gl.tensor, k_bias: gl.tensor, angles_from: gl.tensor,
+    d_q_from: gl.tensor, d_k_from: gl.tensor, d_q: gl.tensor, d_k: gl.tensor, d_q_bias: gl.tensor, d_k_bias: gl.tensor,
     d_angles: gl.tensor,
     H: gl.constexpr, G: gl.constexpr, R: gl.constexpr, N: gl.constexpr, A: gl.constexpr, TOKENS: gl.constexpr,
-    HEADS: gl.constexpr,
+    HEADS: gl.constexpr, AHEAD: gl.constexpr, AHEAD_STILL: gl.constexpr,
 ) -> None:  # fmt: skip
     """Of a group and TOKENS tokens the channels that turn, or (the second half of programs on axis 0) the others."""
     gl.static_assert(N == 4 * A)
-    part_s = gl.allocate_shared_memory(
-        gl.float32, [2, HEADS, 2 * R * A], gl.SwizzledSharedLayout(16, 1, 8, [1, 0])
-    )  # fmt: skip
     if gl.program_id(0) < G:
-        _fold(
-            q, k, q_bias, k_bias, angles, d_turned_q, d_turned_k, d_q, d_k, d_q_bias, d_k_bias, d_angles, part_s,
-            gl.program_id(0), H, G, R, N, A, TOKENS, HEADS, True,
+        _turning(
+            q_from, k_from, q_bias, k_bias, angles_from, d_q_from, d_k_from, d_q, d_k, d_q_bias, d_k_bias, d_angles,
+            gl.program_id(0), H, G, R, N, A, TOKENS, HEADS, AHEAD,
         )  # fmt: skip
     else:
-        _fold(
-            q, k, q_bias, k_bias, angles, d_turned_q, d_turned_k, d_q, d_k, d_q_bias, d_k_bias, d_angles, part_s,
-            gl.program_id(0) - G, H, G, R, N, A, TOKENS, HEADS, False,
+        _still(
+            d_q_from, d_k_from, d_q, d_k, d_q_bias, d_k_bias, gl.program_id(0) - G, H, G, R, N, A, TOKENS, HEADS,
+            AHEAD_STILL,
         )  # fmt: skip
 
 
@@ -175,9 +309,12 @@ def run_fold(
     """``scan.Launches.fold``."""
     rank, groups, width = of.q.shape[2:]
     heads, turning = of.angles.shape[2:]
-    each, d_angles = triton.next_power_of_2(heads // groups), of.angles.new_empty(of.angles.shape)
+    each, d_angles = max(FEWEST, triton.next_power_of_2(heads // groups)), of.angles.new_empty(of.angles.shape)
+    given = [boxes(t.view(-1, 2 * groups, width // 2), 2 * rank, 2, turning) for t in (of.q, of.k)]
+    grads = [boxes(t.view(-1, heads, width), 2 * rank, each, 2 * turning) for t in d_wide]
     mimo_fold[2 * groups, d_biases.shape[1]](
-        of.q, of.k, of.q_bias, of.k_bias, of.angles, *d_wide, *d_given, *d_biases, d_angles, H=heads, G=groups,
-        R=rank, N=width, A=turning, TOKENS=tokens, HEADS=each, num_warps=each * turning // 128,
+        *given, of.q_bias, of.k_bias, boxes(of.angles.view(-1, heads, turning), 2, each, turning), *grads, *d_given,
+        *d_biases, d_angles, H=heads, G=groups, R=rank, N=width, A=turning, TOKENS=tokens, HEADS=each,
+        AHEAD=min(AHEAD, tokens // 2), AHEAD_STILL=min(AHEAD_STILL, tokens // 2), num_warps=4,
     )  # fmt: skip
     return d_angles

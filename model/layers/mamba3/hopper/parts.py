@@ -10,7 +10,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from model.layers.mamba3.kernels import EXP, SIGMOID, TURNS
+from model.layers.mamba3.kernels import EXP, SIGMOID, TURNS, WIDENED
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
@@ -34,6 +34,14 @@ def turns(x: gl.tensor) -> tuple[gl.tensor, gl.tensor]:
     x = x - times * 6.28125 - times * 0.0019353071795864769
     return gl.inline_asm_elementwise(  # type: ignore[no-any-return]
         TURNS, "=r,=r,r", [x], dtype=(gl.float32, gl.float32), is_pure=True, pack=1,
+    )  # fmt: skip
+
+
+@gluon.jit  # type: ignore[untyped-decorator]
+def widened(x: gl.tensor) -> gl.tensor:
+    """fp32 of bf16, one instruction each: two lie in a register, and Triton takes them apart first."""
+    return gl.inline_asm_elementwise(  # type: ignore[no-any-return]
+        WIDENED, "=r,=r,r", [x], dtype=gl.float32, is_pure=True, pack=2,
     )  # fmt: skip
 
 
@@ -67,19 +75,20 @@ def programs(device: torch.device) -> int:
 
 def tiles(x: Tensor, rows: int, columns: int) -> TensorDescriptor:
     """Of x [..., heads, width], ``rows`` rows of ``columns`` of a head's numbers at a time."""
-    return _descriptor(x.view(-1, x.shape[-2] * x.shape[-1]), [rows, columns])
+    return boxes(x.view(-1, x.shape[-2] * x.shape[-1]), rows, columns)
 
 
 def matrices(x: Tensor) -> TensorDescriptor:
     """Of x [..., N, P], one [N, P] at a time."""
-    return _descriptor(x.view(-1, x.shape[-1]), list(x.shape[-2:]))
+    return boxes(x.view(-1, x.shape[-1]), *x.shape[-2:])
 
 
-def _descriptor(x: Tensor, block: list[int]) -> TensorDescriptor:
-    return TensorDescriptor.from_tensor(x, block, _layout(*block, x.dtype == torch.float32))
+def boxes(x: Tensor, *block: int) -> TensorDescriptor:
+    """Of x, as many of each dimension at a time; what lies beyond its end is zero."""
+    return TensorDescriptor.from_tensor(x, list(block), _layout(block, x.dtype == torch.float32))
 
 
 @functools.cache
-def _layout(rows: int, columns: int, fp32: bool) -> gl.NVMMASharedLayout:
+def _layout(block: tuple[int, ...], fp32: bool) -> gl.NVMMASharedLayout:
     """Kept: a launch has some ten, and to make one takes the host as long as the rest of a descriptor."""
-    return gl.NVMMASharedLayout.get_default_for([rows, columns], gl.float32 if fp32 else gl.bfloat16)
+    return gl.NVMMASharedLayout.get_default_for(list(block), gl.float32 if fp32 else gl.bfloat16)
