@@ -1,8 +1,7 @@
 """Sums over a group's heads of gradients of q and k turned, and their angles' gradients, by one kernel.
 
-Copies bring numbers into shared memory some tokens ahead, so that a program waits neither for memory nor, with loads in
-its registers, for room. Channels that do not turn are sums of bf16 numbers alone: tensor cores make those, as products
-with matrices of zeros and ones, exact but for the order of additions in fp32.
+Copies bring numbers into shared memory some tokens ahead: a program does not wait for memory, and has no registers for
+what is under way.
 """
 
 from __future__ import annotations
@@ -11,23 +10,18 @@ import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 from model.layers.mamba3.hopper.parts import boxes, turns, widened
+from model.layers.mamba3.hopper.still import sum_still
 from model.layers.mamba3.scan import Given
 
 AHEAD, AHEAD_STILL = 2, 3  # pairs of tokens in shared memory, of channels that turn and of the others
-FEWEST = 8  # heads that a program takes at least, rows of shared memory: as many as a pattern of 128 bytes has
+FEWEST, USUAL = 8, 16  # heads of a program: at least, for a tile has 8 rows; with more than these fewer pairs fit
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
-def _fetch_turning(
+def _fetch(
     q_from: gl.tensor, k_from: gl.tensor, angles_from: gl.tensor, d_q_from: gl.tensor, d_k_from: gl.tensor,
     q_s: gl.tensor, k_s: gl.tensor, angle_s: gl.tensor, d_q_s: gl.tensor, d_k_s: gl.tensor, filled: gl.tensor,
     place: gl.tensor, token: gl.tensor, group: gl.tensor, EACH: gl.constexpr, R: gl.constexpr,
@@ -125,7 +119,7 @@ def _turning(
     gl.thread_barrier()
     start = gl.program_id(1) * TOKENS
     for one in gl.static_range(AHEAD):
-        _fetch_turning(
+        _fetch(
             q_from, k_from, angles_from, d_q_from, d_k_from, q_s, k_s, angle_s, d_q_s, d_k_s, filled, one,
             start + 2 * one, group, EACH, R,
         )  # fmt: skip
@@ -167,7 +161,7 @@ def _turning(
         _put_parts(low, high, there, part_k_s, EACH % 2 == 1)
         gl.thread_barrier()  # every thread has read its share of this place, and all parts are there
         if (at == 1) & (pair + AHEAD < TOKENS // 2):
-            _fetch_turning(
+            _fetch(
                 q_from, k_from, angles_from, d_q_from, d_k_from, q_s, k_s, angle_s, d_q_s, d_k_s, filled, place,
                 start + 2 * (pair + AHEAD), group, EACH, R,
             )  # fmt: skip
@@ -179,104 +173,6 @@ def _turning(
     gl.store(d_q_bias + N // 2 + part, q_high_sum, mask=there)
     gl.store(d_k_bias + part, k_low_sum, mask=there)
     gl.store(d_k_bias + N // 2 + part, k_high_sum, mask=there)
-    for one in gl.static_range(AHEAD):
-        mbarrier.invalidate(filled.index(one))
-
-
-@gluon.jit  # type: ignore[untyped-decorator]
-def _fetch_still(
-    d_q_from: gl.tensor, d_k_from: gl.tensor, d_q_s: gl.tensor, d_k_s: gl.tensor, filled: gl.tensor,
-    place: gl.tensor, token: gl.tensor, head: gl.tensor, R: gl.constexpr, A: gl.constexpr,
-) -> None:  # fmt: skip
-    bar = filled.index(place)
-    mbarrier.expect(bar, d_q_from.block_type.nbytes + d_k_from.block_type.nbytes)
-    tma.async_copy_global_to_shared(d_q_from, [token * R, head, 2 * A], bar, d_q_s.index(place))
-    tma.async_copy_global_to_shared(d_k_from, [token * R, head, 2 * A], bar, d_k_s.index(place))
-
-
-@gluon.jit  # type: ignore[untyped-decorator]
-def _columns(pair_s: gl.tensor, layout: gl.constexpr) -> tuple[gl.tensor, gl.tensor]:
-    """[2 A, R HEADS] of each of two tokens' gradients [2 R, HEADS, 2 A] in shared memory."""
-    ROWS: gl.constexpr = pair_s.shape[0] // 2 * pair_s.shape[1]
-    rows = pair_s._reinterpret(pair_s.dtype, [2, ROWS, pair_s.shape[2]], layout)
-    return rows.index(0).permute((1, 0)), rows.index(1).permute((1, 0))
-
-
-@gluon.jit  # type: ignore[untyped-decorator]
-def _still(
-    d_q_from: gl.tensor, d_k_from: gl.tensor, d_q: gl.tensor, d_k: gl.tensor, d_q_bias: gl.tensor, d_k_bias: gl.tensor,
-    group: gl.tensor,
-    H: gl.constexpr, G: gl.constexpr, R: gl.constexpr, N: gl.constexpr, A: gl.constexpr, TOKENS: gl.constexpr,
-    HEADS: gl.constexpr, AHEAD: gl.constexpr,
-) -> None:  # fmt: skip
-    """Products of columns [2 A, R HEADS] of a token: with the identity, added over tokens, gradients of biases; with
-    ones where a row is of a rank, sums over heads, of two tokens side by side, for a product has 8 columns at least.
-    """
-    EACH: gl.constexpr = H // G
-    ROWS: gl.constexpr = R * HEADS
-    dtype: gl.constexpr = d_q_from.dtype
-    tile: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, 2 * A], dtype)
-    square: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, ROWS], dtype)
-    ranks: gl.constexpr = gl.NVMMASharedLayout.get_default_for([2 * R, ROWS], dtype)
-    of_rows: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, ROWS, 16])
-    of_ranks: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 2 * R, 16])
-    made: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    gl.static_assert(2 * A == 64 and 2 * R == 8)
-    d_q_s = gl.allocate_shared_memory(dtype, [AHEAD, 2 * R, HEADS, 2 * A], d_q_from.layout)
-    d_k_s = gl.allocate_shared_memory(dtype, [AHEAD, 2 * R, HEADS, 2 * A], d_q_from.layout)
-    rows_s = gl.allocate_shared_memory(dtype, [ROWS, ROWS], square)
-    ranks_s = gl.allocate_shared_memory(dtype, [2, 2 * R, ROWS], ranks)
-    filled = gl.allocate_shared_memory(gl.int64, [AHEAD, 1], mbarrier.MBarrierLayout())
-    for one in gl.static_range(AHEAD):
-        mbarrier.init(filled.index(one), count=1)
-    fence_async_shared()
-    gl.thread_barrier()
-    start, head = gl.program_id(1) * TOKENS, group * EACH
-    for one in gl.static_range(AHEAD):
-        _fetch_still(d_q_from, d_k_from, d_q_s, d_k_s, filled, one, start + 2 * one, head, R, A)
-    row = gl.arange(0, ROWS, gl.SliceLayout(0, made))[None, :]
-    same = gl.arange(0, ROWS, gl.SliceLayout(1, made))[:, None] == row
-    rows_s.store(gl.where(same, 1.0, 0.0).to(dtype))
-    to = gl.arange(0, 2 * R, gl.SliceLayout(1, made))[:, None]
-    there = row % HEADS < EACH  # others are of the next group
-    ranks_s.index(0).store(gl.where((to == row // HEADS) & there, 1.0, 0.0).to(dtype))
-    ranks_s.index(1).store(gl.where((to == row // HEADS + R) & there, 1.0, 0.0).to(dtype))
-    fence_async_shared()
-    gl.thread_barrier()
-    first, second = ranks_s.index(0).permute((1, 0)), ranks_s.index(1).permute((1, 0))
-    column = gl.arange(0, 2 * A, gl.SliceLayout(1, of_ranks))[:, None]
-    sum_at = (
-        column // A * (N // 2) + A + column % A + gl.arange(0, 2 * R, gl.SliceLayout(0, of_ranks))[None, :] * (G * N)
-    )
-    zero = gl.full([2 * A, 2 * R], 0.0, gl.float32, of_ranks)
-    q_bias_sum = gl.full([2 * A, ROWS], 0.0, gl.float32, of_rows)
-    k_bias_sum = gl.full([2 * A, ROWS], 0.0, gl.float32, of_rows)
-    for step in range(TOKENS // 2):
-        place = step % AHEAD
-        mbarrier.wait(filled.index(place), step // AHEAD % 2)
-        q_0, q_1 = _columns(d_q_s.index(place), tile)
-        k_0, k_1 = _columns(d_k_s.index(place), tile)
-        q_sum = warpgroup_mma(q_0, first, zero, use_acc=False, is_async=True)
-        k_sum = warpgroup_mma(k_0, first, zero, use_acc=False, is_async=True)
-        q_sum = warpgroup_mma(q_1, second, q_sum, is_async=True)
-        k_sum = warpgroup_mma(k_1, second, k_sum, is_async=True)
-        q_bias_sum = warpgroup_mma(q_0, rows_s, q_bias_sum, is_async=True)
-        k_bias_sum = warpgroup_mma(k_0, rows_s, k_bias_sum, is_async=True)
-        q_bias_sum = warpgroup_mma(q_1, rows_s, q_bias_sum, is_async=True)
-        k_bias_sum = warpgroup_mma(k_1, rows_s, k_bias_sum, is_async=True)
-        q_sum, k_sum, q_bias_sum, k_bias_sum = warpgroup_mma_wait(0, deps=(q_sum, k_sum, q_bias_sum, k_bias_sum))
-        gl.thread_barrier()  # every warp's products of this place are done
-        if step + AHEAD < TOKENS // 2:
-            _fetch_still(d_q_from, d_k_from, d_q_s, d_k_s, filled, place, start + 2 * (step + AHEAD), head, R, A)
-        given = (start + 2 * step).to(gl.int64) * (R * G * N) + group * N
-        gl.store(d_q + given + sum_at, q_sum.to(dtype))
-        gl.store(d_k + given + sum_at, k_sum.to(dtype))
-    column = gl.arange(0, 2 * A, gl.SliceLayout(1, of_rows))[:, None]
-    row = gl.arange(0, ROWS, gl.SliceLayout(0, of_rows))[None, :]
-    at = column // A * (N // 2) + A + column % A + row % HEADS * (R * N) + row // HEADS * N
-    part = gl.program_id(1) * (H * R * N) + head * (R * N) + at
-    gl.store(d_q_bias + part, q_bias_sum, mask=row % HEADS < EACH)
-    gl.store(d_k_bias + part, k_bias_sum, mask=row % HEADS < EACH)
     for one in gl.static_range(AHEAD):
         mbarrier.invalidate(filled.index(one))
 
@@ -297,7 +193,7 @@ def mimo_fold(
             gl.program_id(0), H, G, R, N, A, TOKENS, HEADS, AHEAD,
         )  # fmt: skip
     else:
-        _still(
+        sum_still(
             d_q_from, d_k_from, d_q, d_k, d_q_bias, d_k_bias, gl.program_id(0) - G, H, G, R, N, A, TOKENS, HEADS,
             AHEAD_STILL,
         )  # fmt: skip
@@ -306,15 +202,16 @@ def mimo_fold(
 def run_fold(
     of: Given, d_wide: tuple[Tensor, Tensor], d_given: tuple[Tensor, Tensor], d_biases: Tensor, tokens: int
 ) -> Tensor:
-    """``scan.Launches.fold``."""
+    """``scan.Launches.fold``, for groups of 32 heads at most."""
     rank, groups, width = of.q.shape[2:]
     heads, turning = of.angles.shape[2:]
     each, d_angles = max(FEWEST, triton.next_power_of_2(heads // groups)), of.angles.new_empty(of.angles.shape)
+    ahead = [min(pairs, tokens // 2) if each <= USUAL else 1 for pairs in (AHEAD, AHEAD_STILL)]
     given = [boxes(t.view(-1, 2 * groups, width // 2), 2 * rank, 2, turning) for t in (of.q, of.k)]
     grads = [boxes(t.view(-1, heads, width), 2 * rank, each, 2 * turning) for t in d_wide]
     mimo_fold[2 * groups, d_biases.shape[1]](
         *given, of.q_bias, of.k_bias, boxes(of.angles.view(-1, heads, turning), 2, each, turning), *grads, *d_given,
         *d_biases, d_angles, H=heads, G=groups, R=rank, N=width, A=turning, TOKENS=tokens, HEADS=each,
-        AHEAD=min(AHEAD, tokens // 2), AHEAD_STILL=min(AHEAD_STILL, tokens // 2), num_warps=4,
+        AHEAD=ahead[0], AHEAD_STILL=ahead[1], num_warps=4,
     )  # fmt: skip
     return d_angles
