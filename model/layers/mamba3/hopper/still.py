@@ -97,7 +97,7 @@ def sum_still(
         q_bias_sum = warpgroup_mma(q_1, rows_s, q_bias_sum, is_async=True)
         k_bias_sum = warpgroup_mma(k_1, rows_s, k_bias_sum, is_async=True)
         q_sum, k_sum, q_bias_sum, k_bias_sum = warpgroup_mma_wait(0, deps=(q_sum, k_sum, q_bias_sum, k_bias_sum))
-        gl.thread_barrier()  # every warp's products of this place are done
+        gl.thread_barrier()  # all have waited for this place's phase, and every warp's products of it are done
         if step + AHEAD < TOKENS // 2:
             _fetch(d_q_from, d_k_from, d_q_s, d_k_s, filled, place, start + 2 * (step + AHEAD), head, R, A)
         given = (start + 2 * step).to(gl.int64) * (R * G * N) + group * N
