@@ -54,9 +54,6 @@ class Shared:
     def index(self, number: int) -> "Shared":
         return Shared(self.numbers[number])
 
-    def slice(self, start: int, length: int) -> "Shared":
-        return Shared(self.numbers[start : start + length])
-
     def _reinterpret(self, _: Any, shape: list[int], __: Any) -> "Shared":
         if shape[-1] == self.shape[-1]:
             return Shared(self.numbers.view(shape))

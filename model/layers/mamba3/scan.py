@@ -206,8 +206,10 @@ def mimo_backward(
         x, z, above, *tables, skip, y, dv, d_x, d_z, *of_tables, of_skip, H=heads, R=rank, P=channels,
         TOKENS=2 * chunk, **gates,
     )  # fmt: skip
-    d_q, d_k, d_biases = torch.empty_like(q), torch.empty_like(k), a.new_empty(2, parts, *q_bias.shape)
-    d_angles = by.fold(given, (d_wide[0], d_wide[1]), (d_q, d_k), d_biases, 2 * chunk)
+    tokens = next(n for n in (4 * chunk, 2 * chunk) if length % n == 0)
+    d_q, d_k = torch.empty_like(q), torch.empty_like(k)
+    d_biases = a.new_empty(2, rows * length // tokens, *q_bias.shape)
+    d_angles = by.fold(given, (d_wide[0], d_wide[1]), (d_q, d_k), d_biases, tokens)
     # one sum for all tables: to launch one takes the host longer than the GPU to run it
     (d_up, d_gate, d_down), (d_q_bias, d_k_bias) = of_tables.sum(1), d_biases.sum(1)
     d_dt, d_trap = torch.empty_like(dt), torch.empty_like(trap)

@@ -17,7 +17,7 @@ from model.layers.mamba3.hopper.still import sum_still
 from model.layers.mamba3.scan import Given
 
 AHEAD, AHEAD_STILL = 2, 3  # pairs of tokens in shared memory, of channels that turn and of the others
-FEWEST, USUAL = 8, 16  # heads of a program: at least, for a tile has 8 rows; with more than these fewer pairs fit
+FEWEST = 8  # heads of a program at least: a tile has 8 rows
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
@@ -205,16 +205,15 @@ def mimo_fold(
 def run_fold(
     of: Given, d_wide: tuple[Tensor, Tensor], d_given: tuple[Tensor, Tensor], d_biases: Tensor, tokens: int
 ) -> Tensor:
-    """``scan.Launches.fold``, for groups of 32 heads at most."""
+    """``scan.Launches.fold``, for groups of 16 heads at most, as ``paths`` has them: more do not fit the registers."""
     rank, groups, width = of.q.shape[2:]
     heads, turning = of.angles.shape[2:]
     each, d_angles = max(FEWEST, triton.next_power_of_2(heads // groups)), of.angles.new_empty(of.angles.shape)
-    ahead = [min(pairs, tokens // 2) if each <= USUAL else 1 for pairs in (AHEAD, AHEAD_STILL)]
     given = [boxes(t.view(-1, 2 * groups, width // 2), 2 * rank, 2, turning) for t in (of.q, of.k)]
     grads = [boxes(t.view(-1, heads, width), 2 * rank, each, 2 * turning) for t in d_wide]
     mimo_fold[2 * groups, d_biases.shape[1]](
         *given, of.q_bias, of.k_bias, boxes(of.angles.view(-1, heads, turning), 2, each, turning), *grads, *d_given,
         *d_biases, d_angles, H=heads, G=groups, R=rank, N=width, A=turning, TOKENS=tokens, HEADS=each,
-        AHEAD=ahead[0], AHEAD_STILL=ahead[1], num_warps=4,
+        AHEAD=AHEAD, AHEAD_STILL=AHEAD_STILL, num_warps=4,
     )  # fmt: skip
     return d_angles
