@@ -86,6 +86,10 @@ def _change(path: str) -> Callable[..., Any]:
         from model.layers.mamba3.hopper.launches import by_blocks_on_hopper
 
         return by_blocks_on_hopper
+    if path == "hopper_kept_rows":
+        from model.layers.mamba3.hopper.launches import keeping_states
+
+        return keeping_states
     return rows.unchanged
 
 

@@ -114,9 +114,8 @@ def mamba_rows(path):
 
 
 def on_hopper(heads, groups):
-    """Relative errors of the backward pass by blocks, by Gluon's kernels beside Triton's: three rows of 320 tokens.
-
-    Last the forward pass's, beside the reference in fp64.
+    """Relative errors of the backward pass by blocks, by Gluon's kernels beside Triton's: three rows of 320 tokens; the
+    same with states kept from the forward pass; last the forward pass's, beside the reference in fp64.
     """
     import math
 
@@ -144,12 +143,14 @@ def on_hopper(heads, groups):
         torch.bfloat16,
     )  # fmt: skip
     found, wanted = (list(scan.mimo_backward(*given, by=by)) for by in (LAUNCHES, scan.TRITON))
-    found.append(
-        LAUNCHES.forward(
-            *wide, x, *biases, up, down, z, skip, gate, turned, summed, None, dt, trap, None, chunk_size=chunk,
-            rotary_dim_divisor=4, dtype=torch.bfloat16,
-        )[0]
+    scan.KEPT.set([])
+    out, _, _ = LAUNCHES.forward(
+        *wide, x, *biases, up, down, z, skip, gate, turned, summed, None, dt, trap, None, chunk_size=chunk,
+        rotary_dim_divisor=4, dtype=torch.bfloat16,
     )  # fmt: skip
+    found += [*scan.mimo_backward(*given, by=LAUNCHES), out]
+    wanted *= 2
+    scan.KEPT.set(None)
     exact = [one.double() for one in (*wide, x, -decay, dt, trap, *biases, up, gate, down, angles, skip, z)]
     wanted.append(mamba3_mimo_reference(*exact, chunk_size=chunk, rotary_dim_divisor=4, dtype=torch.float64))
     return [tiny.error(one.float().cpu(), other.float().cpu()) for one, other in zip(found, wanted, strict=True)]
@@ -272,7 +273,7 @@ def test_the_norms_of_b_and_c(gpu, kind):
     assert max(gpu.call(norms, kind)) < HALF
 
 
-@pytest.mark.parametrize("path", ["tilelang_rows", "blocks_rows", "hopper_rows"])
+@pytest.mark.parametrize("path", ["tilelang_rows", "blocks_rows", "hopper_rows", "hopper_kept_rows"])
 def test_mamba_on_rows_is_mamba_on_the_packed_stream(gpu, path):
     assert max(gpu.call(mamba_rows, path)) < 6e-2  # sums over a document of terms of both signs, as in test_mamba3_gpu
 

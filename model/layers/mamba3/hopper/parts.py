@@ -52,6 +52,15 @@ def half(one: gl.tensor, other: gl.tensor, M: gl.constexpr, L: gl.constexpr) -> 
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
+def turned_half(
+    low: gl.tensor, high: gl.tensor, cos: gl.tensor, sin: gl.tensor, dtype: gl.constexpr, M: gl.constexpr,
+    L: gl.constexpr,
+) -> gl.tensor:  # fmt: skip
+    """[M, L] of what turns, low and high [T, R, L / 2] fp32, by cos and sin [T, 1, L / 2]."""
+    return half((cos * low - sin * high).to(dtype), (sin * low + cos * high).to(dtype), M, L)
+
+
+@gluon.jit  # type: ignore[untyped-decorator]
 def pieces(
     x: gl.tensor, T: gl.constexpr, R: gl.constexpr, L: gl.constexpr, wide: gl.constexpr
 ) -> tuple[gl.tensor, gl.tensor]:

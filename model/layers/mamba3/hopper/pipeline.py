@@ -120,11 +120,12 @@ def turn(
             mbarrier.arrive(raw_free.index(place), count=1)
             mbarrier.wait(free.index(place), phase ^ 1)
             low, high = low.to(gl.float32) + low_bias, high.to(gl.float32) + high_bias
-            low_still = (low_still.to(gl.float32) + low_still_bias).to(dtype)
-            high_still = (high_still.to(gl.float32) + high_still_bias).to(dtype)
-            low, high = (cos * low - sin * high).to(dtype), (sin * low + cos * high).to(dtype)
-            turned.index(0).store(parts.half(low, high, M, L))
-            turned.index(1).store(parts.half(low_still, high_still, M, L))
+            low_still, high_still = (
+                low_still.to(gl.float32) + low_still_bias,
+                high_still.to(gl.float32) + high_still_bias,
+            )
+            turned.index(0).store(parts.turned_half(low, high, cos, sin, dtype, M, L))
+            turned.index(1).store(parts.half(low_still.to(dtype), high_still.to(dtype), M, L))
             if VALUES:
                 value = x_t.to(gl.float32)[:, None, :] * up_h
                 put_values(value, v_s, weighted_s, weight_s, small_ready, place, phase, M, P, cube)

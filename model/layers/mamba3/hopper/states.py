@@ -14,6 +14,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from model.layers.mamba3.hopper import parts, pipeline
+from model.layers.mamba3.hopper.turned import run_turned
 from model.layers.mamba3.scan import Given
 
 STAGES = 3  # blocks of which something lies in shared memory
@@ -228,7 +229,8 @@ def mimo_states(
 
 def run_states(of: Given) -> tuple[Tensor, ...]:
     """``scan.Launches.states``."""
-    (states, slopes), sizes = of.states(), of.sizes()
+    (slopes,), sizes = of.states(1), of.sizes()
+    states = of.states(1)[0] if of.kept is None else of.kept
     turned, grads = of.wide(), of.x.new_empty(*of.q.shape[:3], *of.x.shape[2:])
     chunk, of_block, width, channels = sizes["T"], sizes["T"] * sizes["R"], sizes["N"], sizes["P"]
     registers = dict(zip(("TURN", "VALUE", "LOAD"), REGISTERS, strict=True))
@@ -237,6 +239,9 @@ def run_states(of: Given) -> tuple[Tensor, ...]:
         (True, (of.k, of.k_bias, of.x, of.up, turned[1], states)),
         (False, (of.q, of.q_bias, of.above, of.down, turned[0], slopes)),
     ):
+        if forward and of.kept is not None:
+            run_turned(of, to)
+            continue
         shares = pipeline.Shares(of.x, len(of.q) * sizes["H"], sizes["S"] // chunk, (width, channels), True)
         mimo_states[shares.grid](
             parts.tiles(given, of_block, width), parts.tiles(x, chunk, channels), z, angles, bias, table, of.gate,

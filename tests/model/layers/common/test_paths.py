@@ -69,6 +69,10 @@ def names(**run):
         ),
         ({"row": 4096}, {"indexer": "rows", "mamba3": "blocks_rows"}),
         ({"row": 4096, "hopper": True}, {"indexer": "rows", "mamba3": "hopper_rows"}),
+        (
+            {"row": 4096, "hopper": True, "paths": {"mamba3": "hopper_kept_rows"}},
+            {"indexer": "rows", "mamba3": "hopper_kept_rows"},
+        ),
         ({"row": 4096 + 16}, {"indexer": "rows", "mamba3": "tilelang_rows"}),  # no pairs of chunks
         ({"row": 4097}, {"indexer": "rows"}),  # no whole chunks
     ],
