@@ -2,7 +2,8 @@
 
 TileLang appends ``_kernel`` to a kernel's name; megatron-core 0.19.0 calls both its sparse-MLA forward and its
 indexer-loss kernels ``main``; pack 12 calls its Triton kernels ``_attention_lse_kernel``, ``_grad_k_kernel`` and such.
-``mimo_*`` are those of ``model/layers/mamba3/kernels.py``, ``balance_*`` those of ``model/layers/experts/balance.py``.
+``mimo_*`` are those of ``model/layers/mamba3/kernels.py``, ``balance_*`` those of ``model/layers/experts/balance.py``,
+``indexer_*`` those of ``model/layers/attention/divergence.py``.
 """
 
 from __future__ import annotations
