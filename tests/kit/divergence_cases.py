@@ -1,5 +1,7 @@
 """The indexer's loss of rows by the kernels, by pack 12's functions row by row and in fp64, on the same inputs."""
 
+from unittest import mock
+
 import torch
 from megatron.core.transformer.experimental_attention_variant import dsa, dsa_indexer_loss, dsa_masking
 
@@ -121,6 +123,46 @@ def one_leaf(name, device, groups):
     given = (query, key, SCALE, topk, COEFF, None, False, groups, starts, ends, None, None, False, relu)
     _, value = divergence.KernelLoss(row).apply(*leaves[:2], leaf, *given)
     return error(torch.autograd.grad(value, leaf, value.new_tensor(ABOVE))[0], want)
+
+
+def coarse(device, groups):
+    """``case``, against pack 12 alone, with an epsilon that shows."""
+    with mock.patch.object(dsa_indexer_loss, "INDEXER_LOSS_EPS", 0.05):
+        return case("documents", False, FP32, device, groups)["pack 12"]
+
+
+def masked(keys, device):
+    """How many scores, valid keys and tiles' bounds of three rows differ from pack 12's, dense; and valid ones, sparse.
+
+    Documents begin anywhere; in the last row each query has its own key alone.
+    """
+    from megatron.core.transformer.experimental_attention_variant.ops import triton_indexer
+
+    draw = torch.Generator().manual_seed(keys)
+    place, first = torch.arange(keys), 11
+    start = (torch.rand(3, keys, generator=draw) < 0.03).long().mul(place).cummax(-1).values
+    start[2] = place
+    end = (place + 1).expand(3, keys)
+    scores = torch.randn(3, keys, keys, generator=draw)
+    want = torch.stack(
+        [dsa_masking.build_valid_mask_from_starts_ends(*row, place) for row in zip(start, end, strict=True)]
+    )
+    bounds = torch.empty(3, -(-keys // triton_indexer.TILE_M), 2, dtype=torch.int32, device=device)
+    origin = first + torch.arange(3)[:, None] * keys
+    found = []
+    for sparse in (False, True):
+        mine, valid = scores.clone().to(device), torch.ones(scores.shape, dtype=torch.bool, device=device)
+        divergence.indexer_mask[3 * keys,](
+            mine, valid.view(torch.uint8), (start + origin).view(-1).to(device), (end + origin).view(-1).to(device),
+            bounds, first, KEYS=keys, TILE=triton_indexer.TILE_M, SPARSE=sparse, **divergence.block(keys),
+        )  # fmt: skip
+        pairs = (
+            (mine, scores.masked_fill(~want, -torch.inf)),
+            (valid, want & (not sparse)),
+            (bounds, triton_indexer._key_bounds(want)),
+        )
+        found += [int((got.cpu() != ideal).sum()) for got, ideal in pairs]
+    return found
 
 
 FAINT = (1.0, 1e-11, 1e-21, 0.0)  # targets' sums about and below both of pack 12's epsilons

@@ -1,7 +1,7 @@
 """Run by test_divergence in a process of its own: the kernels by Triton's interpreter against fp64 and pack 12.
 
-Prints as JSON, by its argument: "cases", "kernel", "evaluated", what divergence_cases finds of each; "model", what a
-small model's indexer learns. Exits 77 where something is missing.
+Prints as JSON, by its argument: "cases", "kernel", "masked", "evaluated", what divergence_cases finds of each;
+"model", what a small model's indexer learns. Exits 77 where something is missing.
 """
 
 # ruff: noqa: E402 - what follows imports triton
@@ -41,11 +41,15 @@ def cases():
         for sparse in (False, True)
     ]
     half = divergence_cases.case("documents", True, (fp32[0], torch.bfloat16, fp32[0]), "cpu", GROUPS)
-    return [*dense_and_sparse, half]
+    return [*dense_and_sparse, half, divergence_cases.coarse("cpu", GROUPS)]
 
 
 def kernel():
     return [divergence_cases.kernel(keys, sparse, "cpu") for keys in (1, 33, 64) for sparse in (False, True)]
+
+
+def masked():
+    return [divergence_cases.masked(keys, "cpu") for keys in (1, 64, 70, 130)]
 
 
 def evaluated():
@@ -80,4 +84,8 @@ def in_model():
 
 
 torch.set_num_threads(1)
-print(json.dumps({"cases": cases, "kernel": kernel, "evaluated": evaluated, "model": in_model}[sys.argv[1]]()))
+print(
+    json.dumps(
+        {"cases": cases, "kernel": kernel, "masked": masked, "evaluated": evaluated, "model": in_model}[sys.argv[1]]()
+    )
+)

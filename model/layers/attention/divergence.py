@@ -91,8 +91,7 @@ def indexer_divergence(
     score = tl.load(scores + place, mask=inside, other=float("-inf"))
     share = tl.load(target + place, mask=inside, other=0.0)
     share = share / tl.maximum(tl.sum(share), EPS)
-    top = tl.max(score)
-    below = score - tl.where(top == float("-inf"), 0.0, top)  # a query without keys
+    below = score - tl.max(score)  # without a key NaN, which no store takes
     power = tl.exp(below)
     total = tl.sum(power)
     terms = share * (tl.log(tl.maximum(share, EPS)) - (below - tl.log(total)))

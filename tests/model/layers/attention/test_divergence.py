@@ -15,12 +15,19 @@ def interpreted(*arguments):
 
 @pytest.mark.upstream
 def test_choice_loss_and_gradients_are_fp64s_and_pack_12s():
-    *found, half = interpreted("cases")
+    *found, half, coarse = interpreted("cases")
     assert len(found) == 14
     for errors in (of[what] for of in found for what in ("fp64", "pack 12")):
         assert errors[0] == 0 and max(errors) < ROUNDING
     for differ, loss, q, weights, k in half.values():
         assert differ == 0 and max(loss, q, k) < ROUNDING and weights < WEIGHTS
+    assert coarse[0] == 0 and max(coarse) < ROUNDING
+
+
+@pytest.mark.upstream
+def test_a_querys_keys_and_a_tiles_bounds_are_pack_12s():
+    found = interpreted("masked")
+    assert found == [[0] * 6] * 4
 
 
 @pytest.mark.upstream
