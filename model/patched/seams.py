@@ -307,7 +307,16 @@ INDEXER_ROWS = Seam(
     sha256="5c7a6bf1620edbc89f013bbdd7eb7c2537bae942c44a16f5c867850c72a6e955",
     reason="a query is scored against every key of the packed stream: of R rows a row at a time is an Rth of the work",
     apply=_indexer_loss,
-    paths={"indexer": ("rows",)},
+    paths={"indexer": ("triton", "rows")},
+)
+# Pack 12 makes the functions that are copied. What holds without it too is the divergence, of which ours is a kernel.
+INDEXER_KERNELS = Seam(
+    "indexer_kernels",
+    upstream="megatron.core.transformer.experimental_attention_variant.dsa_indexer_loss:_indexer_kl_terms",
+    sha256="7d78bd86a2361f224b954436100b9616ba2f89760e6b0218dfad7c2750f4182d",
+    reason="pack 12's kernels, told the bounds of their tiles: its loss finds these by eleven operators, twice a row",
+    apply=rebound,
+    paths={"indexer": ("triton",)},
 )
 ROTARY = Seam(
     "rotary",
@@ -428,7 +437,7 @@ LATE_CLIP = Seam(
     paths={"reads": ("late",)},
 )
 SEAMS = (
-    NO_PEFT, BARE_MAMBA, FINAL_NORM, HEAD, LINEAR_LOSS, INDEXER_ROWS, ROTARY, ROTARY_TABLES, ROUTER_GATE,
-    ROUTER_BALANCE, WEIGHTED_EXPERTS, APEX_WGRAD, MAMBA3_WGRAD, MAMBA3_TORCH, MAMBA3_NORM, MAMBA3_ROWS, MAMBA3_BLOCKS,
-    ROUTER_STATE, CHECKPOINT_QUEUE, LATE_CLIP,
+    NO_PEFT, BARE_MAMBA, FINAL_NORM, HEAD, LINEAR_LOSS, INDEXER_ROWS, INDEXER_KERNELS, ROTARY, ROTARY_TABLES,
+    ROUTER_GATE, ROUTER_BALANCE, WEIGHTED_EXPERTS, APEX_WGRAD, MAMBA3_WGRAD, MAMBA3_TORCH, MAMBA3_NORM, MAMBA3_ROWS,
+    MAMBA3_BLOCKS, ROUTER_STATE, CHECKPOINT_QUEUE, LATE_CLIP,
 )  # fmt: skip

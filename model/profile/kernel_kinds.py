@@ -2,7 +2,8 @@
 
 TileLang appends ``_kernel`` to a kernel's name; megatron-core 0.19.0 calls both its sparse-MLA forward and its
 indexer-loss kernels ``main``; pack 12 calls its Triton kernels ``_attention_lse_kernel``, ``_grad_k_kernel`` and such.
-``mimo_*`` are those of ``model/layers/mamba3/kernels.py``, ``balance_*`` those of ``model/layers/experts/balance.py``.
+``mimo_*`` are those of ``model/layers/mamba3/kernels.py``, ``balance_*`` those of ``model/layers/experts/balance.py``,
+``indexer_*`` those of ``model/layers/attention/divergence.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ RULES: tuple[tuple[str, str], ...] = (
     ("Mamba-3 MIMO bwd_bwd", r"mamba_mimo_bwd_bwd"),
     ("Mamba-3 MIMO bwd_fwd", r"mamba_mimo_bwd_fwd"),
     ("Mamba-3 MIMO fwd", r"mamba_mimo_fwd|^mimo_forward"),
-    ("Mamba-3 MIMO backward by blocks", r"^mimo_(states|carry|backward|gates|fold|sums|weights)"),
+    ("Mamba-3 MIMO backward by blocks", r"^mimo_(turned|states|carry|backward|gates|fold|sums|weights)"),
     ("Mamba-3 other", r"mamba3_|dacs_segsum|dadt_cumsum|dtrap_ddt|segsum_dadt|angle_dt_"),
     ("M²RNN", r"m2rnn"),
     ("NCCL all-reduce", r"nccl.*all_?reduce"),

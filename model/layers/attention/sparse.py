@@ -52,12 +52,21 @@ class RowLoss:
 
 
 class SparseAttention(dsa.DSAttention):
-    """Upstream's sparse attention; under the path "rows" ``RowLoss`` computes its indexer's loss."""
+    """Upstream's sparse attention; under "triton" ``divergence.KernelLoss`` computes its indexer's loss, under "rows"
+    ``RowLoss``."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Upstream's forward, with its arguments and result: query [T, 1, heads, D], key [T, 1, 1, D], …"""
         logits.note(self, self.config, args[0], args[1], kwargs["packed_seq_params"], self.softmax_scale)
-        if self.config.nam56r_paths["indexer"].name != "rows":
+        if self.config.nam56r_paths["indexer"].name == "stream":
             return super().forward(*args, **kwargs)
-        with seams.INDEXER_ROWS(lambda whole: RowLoss(whole, self.config.nam56r_row)):
+        with seams.INDEXER_ROWS(self._loss):
             return super().forward(*args, **kwargs)
+
+    def _loss(self, whole: Any) -> Any:
+        """What takes the place of ``whole``, upstream's loss."""
+        if self.config.nam56r_paths["indexer"].name == "rows":
+            return RowLoss(whole, self.config.nam56r_row)
+        from model.layers.attention import divergence  # imports Triton
+
+        return divergence.KernelLoss(self.config.nam56r_row)

@@ -21,6 +21,7 @@ logger = logging.getLogger("model.paths")
 AUTO = "auto"  # what is asked for unless a path is named
 Need = Callable[[Size, Run], str | None]
 NOTHING: Mapping[str, str] = {}
+LONGEST = 8192  # keys of a row that the indexer's kernels hold in registers
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ def _bf16(size: Size, run: Run) -> str | None:
 
 def _rows(size: Size, run: Run) -> str | None:
     return "the stream is not rows of one length" if run.row is None else None
+
+
+def _short_rows(size: Size, run: Run) -> str | None:
+    long = run.row is not None and run.row > LONGEST
+    return f"rows of {run.row} tokens are longer than {LONGEST}" if long else None
 
 
 def _mimo(size: Size, run: Run) -> str | None:
@@ -173,7 +179,14 @@ KINDS = {
     "mla": Kind("MLA", {"cudnn": (_gpu, _bf16, _eights), "flash": (_gpu, _bf16, _varlen), "torch": ()}),
     "rope": Kind("rotary embedding", {"triton": (_triton, _gpu_or_interpreter), "megatron": ()}),
     "dsa": Kind("DSA", {"tilelang": (_gpu, _bf16), "megatron": ()}),
-    "indexer": Kind("indexer's loss", {"rows": (_rows,), "stream": ()}),
+    "indexer": Kind(
+        "indexer's loss",
+        {
+            "triton": (_triton, _gpu_or_interpreter, _gpu_bf16, _rows, _short_rows),
+            "rows": (_rows,),
+            "stream": (),
+        },
+    ),
     "moe": Kind(
         "MoE",
         {
@@ -193,7 +206,9 @@ KINDS = {
 }
 
 # With graphs they must be asked for: none has captured them yet.
-UNTRIED_IN_GRAPHS = {"mamba3=hopper_rows", "mamba3=hopper_kept_rows", "mamba3=blocks_rows", "balance=triton"}
+UNTRIED_IN_GRAPHS = {
+    "mamba3=hopper_rows", "mamba3=hopper_kept_rows", "mamba3=blocks_rows", "balance=triton", "indexer=triton",
+}  # fmt: skip
 
 
 def asked(pairs: Iterable[str]) -> dict[str, str]:

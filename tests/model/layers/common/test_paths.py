@@ -49,6 +49,8 @@ def names(**run):
         ({"expert_parallel": 4}, {"shared": "beside", "moe": "grouped_fused"}),
         ({"cuda_graphs": True}, IN_GRAPHS),
         ({"cuda_graphs": True, "row": 4096}, IN_GRAPHS | {"mamba3": "tilelang_rows", "indexer": "rows"}),
+        ({"row": 8192}, {"indexer": "triton", "mamba3": "blocks_rows"}),
+        ({"row": 16384}, {"indexer": "rows", "mamba3": "blocks_rows"}),  # too long for its kernels
         (
             {"cuda_graphs": True, "row": 4096, "paths": {"mamba3": "blocks_rows"}},
             IN_GRAPHS | {"mamba3": "blocks_rows", "indexer": "rows"},
@@ -67,14 +69,14 @@ def names(**run):
                 "router": "megatron",
             },
         ),
-        ({"row": 4096}, {"indexer": "rows", "mamba3": "blocks_rows"}),
-        ({"row": 4096, "hopper": True}, {"indexer": "rows", "mamba3": "hopper_rows"}),
+        ({"row": 4096}, {"indexer": "triton", "mamba3": "blocks_rows"}),
+        ({"row": 4096, "hopper": True}, {"indexer": "triton", "mamba3": "hopper_rows"}),
         (
             {"row": 4096, "hopper": True, "paths": {"mamba3": "hopper_kept_rows"}},
-            {"indexer": "rows", "mamba3": "hopper_kept_rows"},
+            {"indexer": "triton", "mamba3": "hopper_kept_rows"},
         ),
-        ({"row": 4096 + 16}, {"indexer": "rows", "mamba3": "tilelang_rows"}),  # no pairs of chunks
-        ({"row": 4097}, {"indexer": "rows"}),  # no whole chunks
+        ({"row": 4096 + 16}, {"indexer": "triton", "mamba3": "tilelang_rows"}),  # no pairs of chunks
+        ({"row": 4097}, {"indexer": "triton"}),  # no whole chunks
     ],
 )
 def test_what_a_gpu_runs_unasked(run, other):
@@ -94,7 +96,8 @@ def test_a_missing_library_leaves_the_next_path(monkeypatch):
     gone = {"m2rnn": "torch", "rope": "megatron", "balance": "megatron"}
     assert names(**ON_GPU) == FASTEST | gone
     assert names(**ON_GPU, cuda_graphs=True) == FASTEST | IN_GRAPHS | gone
-    assert names(**ON_GPU, hopper=True, row=4096)["mamba3"] == "blocks_rows"
+    found = names(**ON_GPU, hopper=True, row=4096)
+    assert (found["mamba3"], found["indexer"]) == ("blocks_rows", "rows")
 
 
 def test_cudnn_wants_heads_of_eights():
@@ -104,7 +107,9 @@ def test_cudnn_wants_heads_of_eights():
 
 def test_tritons_interpreter_runs_on_a_cpu(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    assert names() == ON_CPU | {"m2rnn": "triton_whole", "rope": "triton", "balance": "triton"}
+    interpreted = {"m2rnn": "triton_whole", "rope": "triton", "balance": "triton"}
+    assert names() == ON_CPU | interpreted
+    assert names(row=64) == ON_CPU | interpreted | {"indexer": "triton"}
 
 
 def test_every_path_can_be_asked_for_where_nothing_lacks():
