@@ -31,8 +31,7 @@ FACTORIES = {"fwd": "mamba_mimo_fwd", "bwd_fwd": "mamba_mimo_bwd_fwd", "bwd_bwd"
 KERNELS = tuple(f"{kernel}{end}" for end in ("_varlen", "") for kernel in FACTORIES)
 # by path of the mixer; another backward pass than mamba-ssm's is no TileLang kernel
 TAKEN: dict[str, tuple[str, ...]] = {
-    "blocks_rows": ("fwd",), "hopper_rows": (), "hopper_kept_rows": (), "tilelang": KERNELS, "triton": (), "torch": (),
-    "torch_rows": (),
+    "blocks_rows": ("fwd",), "hopper_rows": (), "tilelang": KERNELS, "triton": (), "torch": (), "torch_rows": (),
 }  # fmt: skip
 SPECIALIZE = "MAMBA3_MIMO_SPECIALIZE"  # pack 17's switch: how many shapes get kernels of their own
 app = typer.Typer(add_completion=False)

@@ -403,7 +403,7 @@ MAMBA3_ROWS = Seam(
     sha256=MAMBA3_SHA256,
     reason="the dense kernels on rows of one length: the state is forgotten where a document begins",
     apply=rebound,
-    paths={"mamba3": ("torch_rows", "tilelang_rows", "blocks_rows", "hopper_rows", "hopper_kept_rows")},
+    paths={"mamba3": ("torch_rows", "tilelang_rows", "blocks_rows", "hopper_rows")},
 )
 MAMBA3_BLOCKS = Seam(
     "mamba3_blocks",
@@ -411,7 +411,7 @@ MAMBA3_BLOCKS = Seam(
     sha256="f1659b39c326f8c40a1094f9ba53c476d123a08d52a353c0012f63009e05fa7d",
     reason="a backward pass that takes all chunks side by side, not one after the other; angles summed by longer ones",
     apply=rebound,
-    paths={"mamba3": ("blocks_rows", "hopper_rows", "hopper_kept_rows")},
+    paths={"mamba3": ("blocks_rows", "hopper_rows")},
 )
 ROUTER_STATE = Seam(
     "router_state",

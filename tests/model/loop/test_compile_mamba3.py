@@ -26,7 +26,6 @@ ROWS = Kernels(("fwd", "bwd_fwd", "bwd_bwd"), (4, 4096))
         ("tilelang_rows", {5, 16}, Kernels(KERNELS)),  # pack 17 left out
         ("blocks_rows", {5, 16}, Kernels(("fwd",))),
         ("hopper_rows", {5, 16}, Kernels(())),  # nor is its forward pass
-        ("hopper_kept_rows", {5, 16}, Kernels(())),
         ("tilelang", {5, 16, 17}, Kernels(KERNELS)),  # a packed stream
     ],
 )

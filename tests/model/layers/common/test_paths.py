@@ -71,10 +71,6 @@ def names(**run):
         ),
         ({"row": 4096}, {"indexer": "triton", "mamba3": "blocks_rows"}),
         ({"row": 4096, "hopper": True}, {"indexer": "triton", "mamba3": "hopper_rows"}),
-        (
-            {"row": 4096, "hopper": True, "paths": {"mamba3": "hopper_kept_rows"}},
-            {"indexer": "triton", "mamba3": "hopper_kept_rows"},
-        ),
         ({"row": 4096 + 16}, {"indexer": "triton", "mamba3": "tilelang_rows"}),  # no pairs of chunks
         ({"row": 4097}, {"indexer": "triton"}),  # no whole chunks
     ],
