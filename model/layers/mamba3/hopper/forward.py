@@ -292,8 +292,8 @@ def run_forward(
     """In place of ``mamba_mimo_forward`` (ops/tilelang/mamba3/mamba3_mimo_fwd.py @ ``scan``'s), for rows of one length.
 
     ``scan.Launches.forward``; arguments as ``scan.mimo_backward`` has them. Returns the output [B, S, H, P]; no last
-    state and no last key. Raises ValueError if they are asked for. Inside ``scan.keeping`` the states before each pair
-    of blocks stay there.
+    state and no last key. Raises ValueError if they are asked for. Where ``scan.KEPT`` is a list it gets the states
+    before each pair of blocks.
     """
     if return_state:
         raise ValueError("mamba3=hopper_rows has no states to go on from\n  fix: --path mamba3=blocks_rows")
