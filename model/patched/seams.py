@@ -176,6 +176,13 @@ def _indexer_loss(wrap: Callable[[Any], Any]) -> Iterator[None]:
         yield
 
 
+def _sparse_mla(ours: Any) -> contextlib.AbstractContextManager[None]:
+    """DSA's sparse attention by TileLang's kernels is ``ours`` within."""
+    from megatron.core.transformer.experimental_attention_variant.ops import tilelang_dsa
+
+    return _set(tilelang_dsa, "SparseMLA", ours)
+
+
 class _Applied:
     """Stands where Megatron multiplies by the weights, once the activation has: what is multiplied stays as it is."""
 
@@ -318,6 +325,15 @@ INDEXER_KERNELS = Seam(
     apply=rebound,
     paths={"indexer": ("triton",)},
 )
+# Pack 02 changes the class itself. What holds with and without it is which heads have no key: ours has none of them.
+SPARSE_KEPT = Seam(
+    "sparse_kept",
+    upstream="megatron.core.transformer.experimental_attention_variant.ops.sparse_mla:_valid_head_mask",
+    sha256="b295a18db4bfe69002626f30d941a6f9a7f59eaca86bc1da623ee2d92e98497e",
+    reason="the output is kept; upstream computes it again, and clears queries without a key by passes of their own",
+    apply=_sparse_mla,
+    paths={"sparse": ("kept",)},
+)
 ROTARY = Seam(
     "rotary",
     upstream="megatron.core.models.common.embeddings.rope_utils:_apply_rotary_pos_emb_bshd",
@@ -437,7 +453,7 @@ LATE_CLIP = Seam(
     paths={"reads": ("late",)},
 )
 SEAMS = (
-    NO_PEFT, BARE_MAMBA, FINAL_NORM, HEAD, LINEAR_LOSS, INDEXER_ROWS, INDEXER_KERNELS, ROTARY, ROTARY_TABLES,
-    ROUTER_GATE, ROUTER_BALANCE, WEIGHTED_EXPERTS, APEX_WGRAD, MAMBA3_WGRAD, MAMBA3_TORCH, MAMBA3_NORM, MAMBA3_ROWS,
-    MAMBA3_BLOCKS, ROUTER_STATE, CHECKPOINT_QUEUE, LATE_CLIP,
+    NO_PEFT, BARE_MAMBA, FINAL_NORM, HEAD, LINEAR_LOSS, INDEXER_ROWS, INDEXER_KERNELS, SPARSE_KEPT, ROTARY,
+    ROTARY_TABLES, ROUTER_GATE, ROUTER_BALANCE, WEIGHTED_EXPERTS, APEX_WGRAD, MAMBA3_WGRAD, MAMBA3_TORCH, MAMBA3_NORM,
+    MAMBA3_ROWS, MAMBA3_BLOCKS, ROUTER_STATE, CHECKPOINT_QUEUE, LATE_CLIP,
 )  # fmt: skip

@@ -28,7 +28,7 @@ from model.step import megatron
 from reproducers.base.errors import PatchlaneError
 
 EVERYWHERE = (  # kinds that are no layer's own
-    "mamba_proj", "mtp_proj", "norm", "bc_norm", "rope", "indexer", "router", "balance", "shared", "wgrad",
+    "mamba_proj", "mtp_proj", "norm", "bc_norm", "rope", "sparse", "indexer", "router", "balance", "shared", "wgrad",
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ launches for the same choice, loss and gradients.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from megatron.core.transformer.experimental_attention_variant import dsa
 from torch import Tensor
 
 from model.layers.attention import logits
+from model.layers.attention.kept import KeptSparseMLA
 from model.patched import seams
 
 
@@ -58,9 +60,12 @@ class SparseAttention(dsa.DSAttention):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Upstream's forward, with its arguments and result: query [T, 1, heads, D], key [T, 1, 1, D], …"""
         logits.note(self, self.config, args[0], args[1], kwargs["packed_seq_params"], self.softmax_scale)
-        if self.config.nam56r_paths["indexer"].name == "stream":
-            return super().forward(*args, **kwargs)
-        with seams.INDEXER_ROWS(self._loss):
+        paths = self.config.nam56r_paths
+        with contextlib.ExitStack() as within:
+            if paths["indexer"].name != "stream":
+                within.enter_context(seams.INDEXER_ROWS(self._loss))
+            if paths["sparse"].name == "kept":
+                within.enter_context(seams.SPARSE_KEPT(KeptSparseMLA))
             return super().forward(*args, **kwargs)
 
     def _loss(self, whole: Any) -> Any:

@@ -178,6 +178,7 @@ KINDS = {
     "mla": Kind("MLA", {"cudnn": (_gpu, _bf16, _eights), "flash": (_gpu, _bf16, _varlen), "torch": ()}),
     "rope": Kind("rotary embedding", {"triton": (_triton, _gpu_or_interpreter), "megatron": ()}),
     "dsa": Kind("DSA", {"tilelang": (_gpu, _bf16), "megatron": ()}),
+    "sparse": Kind("sparse attention's output", {"again": (), "kept": (_gpu, _bf16, _rows)}),
     "indexer": Kind(
         "indexer's loss",
         {

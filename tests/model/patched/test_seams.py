@@ -79,7 +79,7 @@ def applied():
     from megatron.core.optimizer import clip_grads
     from megatron.core.tensor_parallel import layers
     from megatron.core.transformer.experimental_attention_variant import dsa
-    from megatron.core.transformer.experimental_attention_variant.ops import triton_indexer
+    from megatron.core.transformer.experimental_attention_variant.ops import tilelang_dsa, triton_indexer
 
     from model.layers import head
     from model.layers.common import norm
@@ -108,6 +108,8 @@ def applied():
     with seams.INDEXER_ROWS(lambda loss: (loss, "rows")):
         inside = dsa.FusedDSAIndexerLoss
     found["indexer_rows"] = (inside, dsa.FusedDSAIndexerLoss) == ((whole, "rows"), whole)
+    with seams.SPARSE_KEPT("ours"):
+        found["sparse_kept"] = tilelang_dsa.SparseMLA == "ours"
     bound = seams.INDEXER_KERNELS(triton_indexer.attention_target, {"_key_bounds": print})
     found["indexer_kernels"] = bound.__globals__["_key_bounds"] is print is not triton_indexer._key_bounds
     weights, hidden = seams.WEIGHTED_EXPERTS(), torch.ones(2)

@@ -15,14 +15,15 @@ SIZE = SIZES["nam56r"]
 ON_GPU = {"on_cpu": False, "bf16": True}
 FASTEST = {
     "mamba3": "tilelang", "mamba_proj": "bf16_parts", "mtp_proj": "bf16", "norm": "te", "bc_norm": "te",
-    "m2rnn": "triton_whole", "mla": "cudnn", "rope": "triton", "dsa": "tilelang", "indexer": "stream",
+    "m2rnn": "triton_whole", "mla": "cudnn", "rope": "triton", "dsa": "tilelang", "sparse": "again",
+    "indexer": "stream",
     "moe": "grouped_mm", "router": "parts", "balance": "triton", "shared": "after", "loss": "liger_once",
     "wgrad": "fused",
 }  # fmt: skip
 IN_GRAPHS = {"moe": "grouped_fused", "balance": "megatron"}
 ON_CPU = {
     "mamba3": "torch", "mamba_proj": "bf16", "mtp_proj": "bf16", "norm": "torch", "bc_norm": "torch", "m2rnn": "torch",
-    "mla": "torch", "rope": "megatron", "dsa": "megatron", "indexer": "stream", "moe": "sequential",
+    "mla": "torch", "rope": "megatron", "dsa": "megatron", "sparse": "again", "indexer": "stream", "moe": "sequential",
     "router": "megatron", "balance": "megatron", "shared": "after", "loss": "torch", "wgrad": "added",
 }  # fmt: skip
 
