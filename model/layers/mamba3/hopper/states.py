@@ -1,4 +1,7 @@
-"""States before, and gradients of those after, each pair of blocks: a row by one program, its state in registers."""
+"""States before, and gradients of those after, each pair of blocks: a row by one program, its state in registers.
+
+Or, for ``pipelined``, the states before every block, and no gradients of states.
+"""
 
 from __future__ import annotations
 
@@ -79,9 +82,9 @@ def _value(
     weighted_s: gl.tensor, made_to: gl.tensor, filled: gl.tensor, raw_free: gl.tensor, small_ready: gl.tensor,
     ready: gl.tensor, free: gl.tensor, first: gl.tensor, end: gl.tensor, rounds: gl.tensor, each: gl.tensor,
     S: gl.constexpr, H: gl.constexpr, R: gl.constexpr, P: gl.constexpr, T: gl.constexpr, STAGES: gl.constexpr,
-    FORWARD: gl.constexpr,
+    FORWARD: gl.constexpr, EVERY: gl.constexpr,
 ) -> None:  # fmt: skip
-    """v or, not FORWARD, the gradient of y, which goes to memory; weighted, for the state."""
+    """v or, not FORWARD, the gradient of y, which goes to memory; weighted, for the state, if there is one."""
     M: gl.constexpr = T * R
     BLOCKS: gl.constexpr = S // T
     cube: gl.constexpr = gl.BlockedLayout([1, R, 2], [1, 1, 32], [4, 1, 1], [2, 1, 0])
@@ -110,6 +113,8 @@ def _value(
             mbarrier.wait(free.index(place), phase ^ 1)
             if FORWARD:
                 pipeline.put_weighted(value, weighted_s, weight_s, small_ready, place, phase, M, P, cube)
+            elif EVERY:
+                made_s.index(place).store(gl.reshape(value.to(made_s.dtype), [M, P]))
             else:
                 pipeline.put_values(value, made_s, weighted_s, weight_s, small_ready, place, phase, M, P, cube)
             fence_async_shared()
@@ -129,9 +134,9 @@ def _multiply(
     turned_ready: gl.tensor, values_ready: gl.tensor, small_ready: gl.tensor, free: gl.tensor, passed: gl.tensor,
     flags: gl.tensor, program: gl.tensor, first: gl.tensor, end: gl.tensor, rounds: gl.tensor, each: gl.tensor,
     S: gl.constexpr, H: gl.constexpr, N: gl.constexpr, P: gl.constexpr, T: gl.constexpr, STAGES: gl.constexpr,
-    FORWARD: gl.constexpr,
+    FORWARD: gl.constexpr, EVERY: gl.constexpr,
 ) -> None:  # fmt: skip
-    """The state [N, P] block by block, to memory before each pair of them."""
+    """The state [N, P] block by block, to memory before each pair of them, or before each with EVERY."""
     BLOCKS: gl.constexpr = S // T
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, P, 16])
     done = 0
@@ -141,14 +146,16 @@ def _multiply(
         state = pipeline.take_on(passed, flags, program, before, N, P, layout)
         for block in range(count):
             place, phase = done % STAGES, done // STAGES % 2
-            if (start + block) % 2 == 0:
-                tma.store_wait(0)
+            if EVERY or (start + block) % 2 == 0:
+                SHARE: gl.constexpr = 1 if EVERY else 2  # blocks of a state in memory
+                state_p = state_s.index(done % state_s.shape[0])
+                tma.store_wait(state_s.shape[0] - 1)
                 gl.thread_barrier()
-                state_s.store(state.to(state_s.dtype))
+                state_p.store(state.to(state_s.dtype))
                 fence_async_shared()
                 gl.thread_barrier()
-                pair = line * (BLOCKS // 2) + pipeline.block_at(start + block, BLOCKS, FORWARD) // 2
-                tma.async_copy_shared_to_global(states_to, [(pair * H + head) * N, 0], state_s)
+                at = line * (BLOCKS // SHARE) + pipeline.block_at(start + block, BLOCKS, FORWARD) // SHARE
+                tma.async_copy_shared_to_global(states_to, [(at * H + head) * N, 0], state_p)
             mbarrier.wait(small_ready.index(place), phase)
             state *= last_s.index(place).load(gl.SliceLayout(1, layout))[:, None]
             mbarrier.wait(turned_ready.index(place), phase)
@@ -165,12 +172,43 @@ def _multiply(
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
+def _free(
+    turned_ready: gl.tensor, values_ready: gl.tensor, small_ready: gl.tensor, free: gl.tensor, first: gl.tensor,
+    end: gl.tensor, STAGES: gl.constexpr,
+) -> None:  # fmt: skip
+    """In place of ``_multiply``, where no state is wanted."""
+    for done in range(end - first):
+        place, phase = done % STAGES, done // STAGES % 2
+        mbarrier.wait(small_ready.index(place), phase)
+        mbarrier.wait(turned_ready.index(place), phase)
+        mbarrier.wait(values_ready.index(place), phase)
+        mbarrier.arrive(free.index(place), count=1)
+
+
+@gluon.jit  # type: ignore[untyped-decorator]
+def _carry(
+    states_to: gl.tensor, turned_s: gl.tensor, weighted_s: gl.tensor, last_s: gl.tensor, state_s: gl.tensor,
+    turned_ready: gl.tensor, values_ready: gl.tensor, small_ready: gl.tensor, free: gl.tensor, passed: gl.tensor,
+    flags: gl.tensor, program: gl.tensor, first: gl.tensor, end: gl.tensor, rounds: gl.tensor, each: gl.tensor,
+    S: gl.constexpr, H: gl.constexpr, N: gl.constexpr, P: gl.constexpr, T: gl.constexpr, STAGES: gl.constexpr,
+    FORWARD: gl.constexpr, EVERY: gl.constexpr,
+) -> None:  # fmt: skip
+    if FORWARD or not EVERY:
+        _multiply(
+            states_to, turned_s, weighted_s, last_s, state_s, turned_ready, values_ready, small_ready, free, passed,
+            flags, program, first, end, rounds, each, S, H, N, P, T, STAGES, FORWARD, EVERY,
+        )  # fmt: skip
+    else:
+        _free(turned_ready, values_ready, small_ready, free, first, end, STAGES)
+
+
+@gluon.jit  # type: ignore[untyped-decorator]
 def mimo_states(
     given_from: gl.tensor, x_from: gl.tensor, z_from: gl.tensor, angles_from: gl.tensor, bias: gl.tensor,
     table: gl.tensor, gate: gl.tensor, a: gl.tensor, later: gl.tensor, turned_to: gl.tensor, made_to: gl.tensor,
     states_to: gl.tensor, passed: gl.tensor, flags: gl.tensor, per: gl.tensor, jobs: gl.tensor, rounds: gl.tensor,
     S: gl.constexpr, H: gl.constexpr, G: gl.constexpr, R: gl.constexpr, N: gl.constexpr, P: gl.constexpr,
-    A: gl.constexpr, T: gl.constexpr, STAGES: gl.constexpr, FORWARD: gl.constexpr,
+    A: gl.constexpr, T: gl.constexpr, STAGES: gl.constexpr, FORWARD: gl.constexpr, EVERY: gl.constexpr,
     TURN: gl.constexpr, VALUE: gl.constexpr, LOAD: gl.constexpr,
 ) -> None:  # fmt: skip
     """One side: FORWARD of k, x and ``up``, else from the end on of q, what comes from above and ``down``."""
@@ -184,7 +222,7 @@ def mimo_states(
     z_s = gl.allocate_shared_memory(dtype, [STAGES, T, P], x_from.layout)
     made_s = gl.allocate_shared_memory(dtype, [STAGES, M, P], made_to.layout)
     weighted_s = gl.allocate_shared_memory(dtype, [STAGES, M, P], made_to.layout)
-    state_s = gl.allocate_shared_memory(dtype, [N, P], states_to.layout)
+    state_s = gl.allocate_shared_memory(dtype, [2 if EVERY else 1, N, P], states_to.layout)
     weight_s = gl.allocate_shared_memory(gl.float32, [STAGES, T], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     last_s = gl.allocate_shared_memory(gl.float32, [STAGES, N], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     filled = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -205,9 +243,9 @@ def mimo_states(
     program, first, end, each = pipeline.share(per, jobs, rounds, S // T)
     gl.warp_specialize(
         [
-            (_multiply, (
+            (_carry, (
                 states_to, turned_s, weighted_s, last_s, state_s, turned_ready, values_ready, small_ready, free,
-                passed, flags, program, first, end, rounds, each, S, H, N, P, T, STAGES, FORWARD,
+                passed, flags, program, first, end, rounds, each, S, H, N, P, T, STAGES, FORWARD, EVERY,
             )),
             (pipeline.turn, (
                 bias, table, raw_s, angle_s, x_s, turned_s, weight_s, made_s, weighted_s, turned_to, filled, raw_free,
@@ -216,7 +254,7 @@ def mimo_states(
             )),
             (_value, (
                 table, gate, x_s, z_s, weight_s, made_s, weighted_s, made_to, filled, raw_free, small_ready,
-                values_ready, free, first, end, rounds, each, S, H, R, P, T, STAGES, FORWARD,
+                values_ready, free, first, end, rounds, each, S, H, R, P, T, STAGES, FORWARD, EVERY,
             )),
             (_load, (
                 given_from, x_from, z_from, angles_from, a, later, raw_s, x_s, z_s, angle_s, weight_s, last_s, filled,
@@ -229,8 +267,22 @@ def mimo_states(
 
 def run_states(of: Given) -> tuple[Tensor, ...]:
     """``scan.Launches.states``."""
-    (slopes,), sizes = of.states(1), of.sizes()
-    states = of.states(1)[0] if of.kept is None else of.kept
+    (slopes,), states = of.states(1), of.states(1)[0] if of.kept is None else of.kept
+    *turned, grads = _run(of, states, slopes, of.kept is None, every=False)
+    return *turned, states, slopes, grads
+
+
+def run_every_state(of: Given) -> tuple[Tensor, ...]:
+    """Of ``run_states`` the states before every block [B, S / T, H, N, P], and no slopes: for ``run_pipelined``."""
+    sizes = of.sizes()
+    states = of.q.new_empty(len(of.q), sizes["S"] // sizes["T"], sizes["H"], sizes["N"], sizes["P"])
+    *turned, grads = _run(of, states, states, True, every=True)
+    return *turned, states, grads
+
+
+def _run(of: Given, states: Tensor, slopes: Tensor, both: bool, every: bool) -> tuple[Tensor, ...]:
+    """q and k turned, and the gradient of y; not ``both``: k turns by a kernel of its own."""
+    sizes = of.sizes()
     turned, grads = of.wide(), of.x.new_empty(*of.q.shape[:3], *of.x.shape[2:])
     chunk, of_block, width, channels = sizes["T"], sizes["T"] * sizes["R"], sizes["N"], sizes["P"]
     registers = dict(zip(("TURN", "VALUE", "LOAD"), REGISTERS, strict=True))
@@ -239,13 +291,14 @@ def run_states(of: Given) -> tuple[Tensor, ...]:
         (True, (of.k, of.k_bias, of.x, of.up, turned[1], states)),
         (False, (of.q, of.q_bias, of.above, of.down, turned[0], slopes)),
     ):
-        if forward and of.kept is not None:
+        if forward and not both:
             run_turned(of, to)
             continue
         shares = pipeline.Shares(of.x, len(of.q) * sizes["H"], sizes["S"] // chunk, (width, channels), True)
         mimo_states[shares.grid](
             parts.tiles(given, of_block, width), parts.tiles(x, chunk, channels), z, angles, bias, table, of.gate,
             of.a, of.later, parts.tiles(to, of_block, width // 2), parts.tiles(grads, of_block, channels),
-            parts.matrices(sums), *shares.arguments, **sizes, STAGES=STAGES, FORWARD=forward, **registers, num_warps=4,
+            parts.matrices(sums), *shares.arguments, **sizes, STAGES=STAGES, FORWARD=forward, EVERY=every, **registers,
+            num_warps=4,
         )  # fmt: skip
-    return *turned, states, slopes, grads
+    return *turned, grads
