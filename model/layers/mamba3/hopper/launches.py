@@ -15,7 +15,6 @@ from model.layers.mamba3.hopper.states import run_every_state, run_states
 from model.layers.mamba3.scan import Given, Launches, by_blocks
 
 
-
 def _states(of: Given) -> tuple[Tensor, ...]:
     """States that a forward pass has kept are those before pairs of blocks, which ``run_pipelined`` cannot read."""
     return run_every_state(of) if of.kept is None else run_states(of)

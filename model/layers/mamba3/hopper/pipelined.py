@@ -22,7 +22,7 @@ from model.layers.mamba3.hopper import parts, pipeline
 from model.layers.mamba3.scan import Given
 
 STAGES = 2  # blocks of which something lies in shared memory
-REGISTERS = (224, 40, 40)  # of a thread for keys, sums, loads; one for queries has the rest
+REGISTERS = (240, 56, 56)  # of a thread for keys, sums, loads; one for queries has the rest
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
@@ -39,7 +39,6 @@ def _load(
     BLOCKS: gl.constexpr = S // T
     made: gl.constexpr = gl.BlockedLayout([1, 8], [16, 2], [1, 1], [1, 0])
     flat: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
-    of_state: gl.constexpr = gl.BlockedLayout([4], [32], [1], [0])
     of_row: gl.constexpr = gl.SliceLayout(1, made)
     of_column: gl.constexpr = gl.SliceLayout(0, made)
     to_at, from_at = gl.arange(0, T, of_row)[:, None], gl.arange(0, T, of_column)[None, :]
@@ -83,24 +82,21 @@ def _load(
             later_c = gl.convert_layout(later_t, of_column)[None, :]
             decay = gl.where(to_at > from_at, parts.exp(gl.where(to_at > from_at, to - since, 0.0)), 0.0)
             weight = decay * later_c + gl.where(to_at == from_at, own_r, 0.0)
-            tables, small = tables_s.index(place), small_s.index(place)
-            tables.index(0).store(gl.permute(gl.reshape(decay, [T, T // 2, 2]), (0, 2, 1)))
-            tables.index(1).store(gl.permute(gl.reshape(weight, [T, T // 2, 2]), (0, 2, 1)))
+            tables_s.index(place * 2).store(gl.permute(gl.reshape(decay, [T, T // 2, 2]), (0, 2, 1)))
+            tables_s.index(place * 2 + 1).store(gl.permute(gl.reshape(weight, [T, T // 2, 2]), (0, 2, 1)))
             left = parts.exp(last - a_t)
-            small.index(0).store(parts.exp(a_t))
-            small.index(1).store(left)
-            small.index(2).store(left * later_t)
-            small.index(3).store(later_t)
-            last_s.index(place).store(gl.full([N], 0.0, gl.float32, of_state) + parts.exp(last))
+            small_s.index(place * 4).store(parts.exp(a_t))
+            small_s.index(place * 4 + 1).store(left)
+            small_s.index(place * 4 + 2).store(left * later_t)
+            small_s.index(place * 4 + 3).store(later_t)
+            last_s.index(place).store(gl.full([1], 0.0, gl.float32, flat) + parts.exp(last))
             gl.thread_barrier()
             mbarrier.arrive(small_ready.index(place), count=1)
             done += 1
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
-def _of_rows(
-    small: gl.tensor, R: gl.constexpr, ranks: gl.constexpr, rows: gl.constexpr
-) -> gl.tensor:
+def _of_rows(small: gl.tensor, R: gl.constexpr, ranks: gl.constexpr, rows: gl.constexpr) -> gl.tensor:
     """[T R] of numbers by token in shared memory."""
     T: gl.constexpr = small.shape[0]
     by_token = small.load(gl.SliceLayout(1, ranks))[:, None]
@@ -176,7 +172,6 @@ def _queries(
             token = line * S + pipeline.block_at(start + block, BLOCKS, False) * T
             q_p, k_p, dy_p = q_s.index(place), k_s.index(place), dy_s.index(place)
             v_p, state_p = v_s.index(place), states_s.index(place)
-            tables, small = tables_s.index(place), small_s.index(place)
             mbarrier.wait(filled.index(place), phase)
             v = parts.widened(x_s.index(place).load(gl.SliceLayout(1, cube)))[:, None, :] * up_h
             v_p.store(gl.reshape(v.to(dtype), [M, P]))
@@ -186,15 +181,12 @@ def _queries(
             mbarrier.wait(state_filled.index(place), phase)
             mbarrier.wait(small_ready.index(place), phase)
             zero = gl.full([M, P], 0.0, gl.float32, narrow)
-            empty = gl.full([M, N], 0.0, gl.float32, wide)
             scores_made = warpgroup_mma(q_p, k_p.permute((1, 0)), zero, use_acc=False, is_async=True)
             pairs_made = warpgroup_mma(dy_p, v_p.permute((1, 0)), zero, use_acc=False, is_async=True)
-            # both products with the state run beside what follows
-            y_made = warpgroup_mma(q_p, state_p, zero, use_acc=False, is_async=True)
-            dq_made = warpgroup_mma(dy_p, state_p.permute((1, 0)), empty, use_acc=False, is_async=True)
-            decay = _of_cells(tables.index(0), R, packed, fours, pairs_of)
-            weight = _of_cells(tables.index(1), R, packed, fours, pairs_of)
-            scores, pairs = warpgroup_mma_wait(2, deps=(scores_made, pairs_made))
+            y_made = warpgroup_mma(q_p, state_p, zero, use_acc=False, is_async=True)  # beside what follows
+            decay = _of_cells(tables_s.index(place * 2), R, packed, fours, pairs_of)
+            weight = _of_cells(tables_s.index(place * 2 + 1), R, packed, fours, pairs_of)
+            scores, pairs = warpgroup_mma_wait(1, deps=(scores_made, pairs_made))
             scores = gl.convert_layout(gl.reshape(scores, [M, M // 2, 2]), cells)
             pairs = gl.convert_layout(gl.reshape(pairs, [M, M // 2, 2]), cells)
             both = gl.sum(scores * pairs, axis=2)
@@ -204,26 +196,27 @@ def _queries(
             columns = gl.sum(gl.reshape(columns, [4, T, R // 2]), axis=2)
             scores = gl.convert_layout(gl.reshape((scores * weight[:, :, None]).to(dtype), [M, M]), narrow)
             pairs = gl.convert_layout(gl.reshape((pairs * weight[:, :, None]).to(dtype), [M, M]), narrow)
-            y, dq = warpgroup_mma_wait(0, deps=(y_made, dq_made))
+            y = warpgroup_mma_wait(0, deps=(y_made,))
             mbarrier.wait(made_free, done % 2 ^ 1)
             mbarrier.wait(sums_free.index(place), phase ^ 1)
+            empty = gl.full([M, N], 0.0, gl.float32, wide)
+            dq_made = warpgroup_mma(dy_p, state_p.permute((1, 0)), empty, use_acc=False, is_async=True)
             scores_s.store(scores)
             pairs_s.store(pairs)
-            grown = _of_rows(small.index(0), R, ranks, rows)
+            grown = _of_rows(small_s.index(place * 4), R, ranks, rows)
             weighted = parts.widened(dy_p.load(narrow)) * grown[:, None]
             weighted_s.store(weighted.to(dtype))
             past_m = gl.convert_layout(past_m, rows) + gl.sum(y * weighted, axis=1)
-            sums = sums_s.index(place)
-            sums.index(0).store(_by_token(past_m, T, by_token))
-            sums.index(1).store(_by_token(own_m, T, by_token))
+            sums_s.index(place * 4).store(_by_token(past_m, T, by_token))
+            sums_s.index(place * 4 + 1).store(_by_token(own_m, T, by_token))
             columns_s.index(place).store(columns)
             tma.store_wait(0)
             fence_async_shared()
             gl.thread_barrier()
             mbarrier.arrive(made_ready, count=1)
             mbarrier.arrive(sums_ready.index(place), count=1)
-            mbarrier.arrive(state_free.index(place), count=1)
             y *= grown[:, None]
+            dq = warpgroup_mma_wait(0, deps=(dq_made,))
             dq *= gl.convert_layout(grown, rows_wide)[:, None]
             scores = gl.convert_layout(scores, left_narrow)
             pairs = gl.convert_layout(pairs, left_wide)
@@ -233,6 +226,7 @@ def _queries(
             y_s.store(y.to(dtype))
             fence_async_shared()
             gl.thread_barrier()
+            mbarrier.arrive(state_free.index(place), count=1)
             tma.async_copy_shared_to_global(y_to, [token * R, head * P], y_s)
             dq, pairs = warpgroup_mma_wait(0, deps=(dq_made, pairs))
             dq_s.store(dq.to(dtype))
@@ -286,7 +280,7 @@ def _keys(
             place, phase = done % STAGES, done // STAGES % 2
             token = line * S + pipeline.block_at(start + block, BLOCKS, False) * T
             q_p, k_p, dy_p = q_s.index(place), k_s.index(place), dy_s.index(place)
-            v_p, small = v_s.index(place), small_s.index(place)
+            v_p = v_s.index(place)
             mbarrier.wait(filled.index(place), phase)
             mbarrier.wait(state_filled.index(place), phase)
             mbarrier.wait(small_ready.index(place), phase)
@@ -294,23 +288,25 @@ def _keys(
             zero = gl.full([M, P], 0.0, gl.float32, narrow)
             empty = gl.full([M, N], 0.0, gl.float32, wide)
             dv_made = warpgroup_mma(k_p, slope_s, zero, use_acc=False, is_async=True)
-            dk_made = warpgroup_mma(v_p, slope_s.permute((1, 0)), empty, use_acc=False, is_async=True)
             last = last_s.index(place).load(rows)
             across = gl.sum(slope * parts.widened(states_s.index(place).load(narrow)), axis=1) * last
-            left, weight = _of_rows(small.index(1), R, ranks, rows), _of_rows(small.index(2), R, ranks, rows)
+            left, weight = (
+                _of_rows(small_s.index(place * 4 + 1), R, ranks, rows),
+                _of_rows(small_s.index(place * 4 + 2), R, ranks, rows),
+            )
             # any T sums of it do, for they are added up
             last_t = gl.convert_layout(gl.sum(gl.sum(gl.reshape(across, [N // M, T, R]), axis=2), axis=0), by_token)
+            dk_made = warpgroup_mma(v_p, slope_s.permute((1, 0)), empty, use_acc=False, is_async=True)
             dv = warpgroup_mma_wait(1, deps=(dv_made,))
             out_t = _by_token(gl.sum(dv * parts.widened(v_p.load(narrow)), axis=1) * left, T, by_token)
-            last_t += out_t * small.index(3).load(by_token)
+            last_t += out_t * small_s.index(place * 4 + 3).load(by_token)
             dk = warpgroup_mma_wait(0, deps=(dk_made,))
             slope *= last[:, None]
             dv *= weight[:, None]
             dk *= gl.convert_layout(weight, rows_wide)[:, None]
             mbarrier.wait(sums_free.index(place), phase ^ 1)
-            sums = sums_s.index(place)
-            sums.index(2).store(out_t)
-            sums.index(3).store(last_t)
+            sums_s.index(place * 4 + 2).store(out_t)
+            sums_s.index(place * 4 + 3).store(last_t)
             tma.store_wait(0)
             gl.thread_barrier()
             mbarrier.arrive(state_free.index(place), count=1)
@@ -363,9 +359,12 @@ def _sum(
             then = pipeline.block_at(start + gl.minimum(block + 1, count - 1), BLOCKS, False) * T
             later_next = gl.load(later + heads + then)
             mbarrier.wait(sums_ready.index(place), phase)
-            sums = sums_s.index(place)
-            past, own, out = sums.index(0).load(flat), sums.index(1).load(flat), sums.index(2).load(flat)
-            last = gl.sum(sums.index(3).load(flat), axis=0)
+            past, own, out = (
+                sums_s.index(place * 4).load(flat),
+                sums_s.index(place * 4 + 1).load(flat),
+                sums_s.index(place * 4 + 2).load(flat),
+            )
+            last = gl.sum(sums_s.index(place * 4 + 3).load(flat), axis=0)
             columns = gl.convert_layout(gl.sum(columns_s.index(place).load(of_warps), axis=0), flat)
             gl.thread_barrier()
             mbarrier.arrive(sums_free.index(place), count=1)
@@ -405,13 +404,13 @@ def mimo_pipelined(
     dk_s = gl.allocate_shared_memory(dtype, [M, N], dk_to.layout)
     # by pairs of tokens: decay from one to the other, and the weight of one's values in the other's output
     tables_s = gl.allocate_shared_memory(
-        gl.float32, [STAGES, 2, T, 2, T // 2], gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
+        gl.float32, [STAGES * 2, T, 2, T // 2], gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
     )
     # by token: what the state before the block grows by until there, decay from there to the end, without and with the
     # token's weight, that weight
-    small_s = gl.allocate_shared_memory(gl.float32, [STAGES, 4, T], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    last_s = gl.allocate_shared_memory(gl.float32, [STAGES, N], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    sums_s = gl.allocate_shared_memory(gl.float32, [STAGES, 4, T], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    small_s = gl.allocate_shared_memory(gl.float32, [STAGES * 4, T], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    last_s = gl.allocate_shared_memory(gl.float32, [STAGES, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    sums_s = gl.allocate_shared_memory(gl.float32, [STAGES * 4, T], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     columns_s = gl.allocate_shared_memory(gl.float32, [STAGES, 4, T], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
     filled = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     state_filled = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
