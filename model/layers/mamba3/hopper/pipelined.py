@@ -104,16 +104,25 @@ def _of_rows(small: gl.tensor, R: gl.constexpr, ranks: gl.constexpr, rows: gl.co
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
-def _of_cells(
-    table: gl.tensor, R: gl.constexpr, packed: gl.constexpr, cells: gl.constexpr, pairs_of: gl.constexpr
-) -> gl.tensor:
-    """[T R, T R / 2] of a table [T, T], of which even columns come first."""
+def _table(table: gl.tensor, packed: gl.constexpr, pairs_of: gl.constexpr) -> gl.tensor:
+    """[T, 1, T, 1] of a table in shared memory, of which even columns come first."""
     T: gl.constexpr = table.shape[0]
-    of_tokens: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(3, cells))
     by_token = gl.reshape(gl.permute(table.load(packed), (0, 2, 1)), [T, T])
-    by_token = gl.convert_layout(by_token, of_tokens)[:, None, :, None]
-    zero = gl.full([T, R, T, R // 2], 0.0, gl.float32, cells)
-    return gl.convert_layout(gl.reshape(by_token + zero, [T * R, T * R // 2]), pairs_of)
+    tokens: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(3, pairs_of))
+    return gl.convert_layout(by_token, tokens)[:, None, :, None]
+
+
+@gluon.jit  # type: ignore[untyped-decorator]
+def _of_queries(x: gl.tensor, layout: gl.constexpr) -> gl.tensor:
+    """[T]: sums of x [T, R, T, R / 2]."""
+    return gl.convert_layout(gl.sum(gl.sum(gl.sum(x, axis=3), axis=2), axis=1), layout)
+
+
+@gluon.jit  # type: ignore[untyped-decorator]
+def _by_token(x: gl.tensor, T: gl.constexpr, layout: gl.constexpr) -> gl.tensor:
+    """[T]: sums of x [T EACH]."""
+    EACH: gl.constexpr = x.shape[0] // T
+    return gl.convert_layout(gl.sum(gl.reshape(x, [T, EACH]), axis=1), layout)
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
@@ -137,18 +146,15 @@ def _queries(
     left_wide: gl.constexpr = gl.DotOperandLayout(operand_index=0, parent=wide, k_width=2)
     rows: gl.constexpr = gl.SliceLayout(1, narrow)
     rows_wide: gl.constexpr = gl.SliceLayout(1, wide)
-    # [M, M / 2, 2], where "narrow" has the numbers: columns 2 n and 2 n + 1, both of one thread, are of one token
+    # [T, R, T, R / 2, 2], where "narrow" has the numbers: columns 2 n and 2 n + 1, both of one thread, are of one token
     cells: gl.constexpr = gl.DistributedLinearLayout(
-        [[0, 0, 1], [8, 0, 0], [0, 4, 0], [0, 8, 0], [0, 16, 0]],
-        [[0, 1, 0], [0, 2, 0], [1, 0, 0], [2, 0, 0], [4, 0, 0]], [[16, 0, 0], [32, 0, 0]], [], [M, M // 2, 2],
+        [[0, 0, 0, 0, 1], [2, 0, 0, 0, 0], [0, 0, 2, 0, 0], [0, 0, 4, 0, 0], [0, 0, 8, 0, 0]],
+        [[0, 0, 0, 1, 0], [0, 0, 1, 0, 0], [0, 1, 0, 0, 0], [0, 2, 0, 0, 0], [1, 0, 0, 0, 0]],
+        [[4, 0, 0, 0, 0], [8, 0, 0, 0, 0]], [], [T, R, T, R // 2, 2],
     )  # fmt: skip
-    pairs_of: gl.constexpr = gl.SliceLayout(2, cells)
-    # the same as [T, R, T, R / 2], and what a thread has of a table [T, 2, T / 2], of columns [2, T / 2]
-    fours: gl.constexpr = gl.DistributedLinearLayout(
-        [[2, 0, 0, 0], [0, 0, 2, 0], [0, 0, 4, 0], [0, 0, 8, 0]],
-        [[0, 0, 0, 1], [0, 0, 1, 0], [0, 1, 0, 0], [0, 2, 0, 0], [1, 0, 0, 0]],
-        [[4, 0, 0, 0], [8, 0, 0, 0]], [], [T, R, T, R // 2],
-    )  # fmt: skip
+    pairs_of: gl.constexpr = gl.SliceLayout(4, cells)
+    tokens: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(3, pairs_of))
+    # what a thread has of a table [T, 2, T / 2], of columns [2, T / 2]
     packed: gl.constexpr = gl.DistributedLinearLayout(
         [[0, 0, 1], [0, 0, 2], [0, 0, 4], [2, 0, 0]], [[0, 0, 0], [0, 1, 0], [0, 0, 0], [0, 0, 0], [1, 0, 0]],
         [[4, 0, 0], [8, 0, 0]], [], [T, 2, T // 2],
@@ -158,10 +164,8 @@ def _queries(
     )
     by_token: gl.constexpr = gl.SliceLayout(1, ranks)
     cube: gl.constexpr = gl.BlockedLayout([1, R, 2], [1, 1, 32], [4, 1, 1], [2, 1, 0])
-    row_c = gl.arange(0, M, gl.SliceLayout(1, pairs_of)) // R
-    column = gl.arange(0, M // 2, gl.SliceLayout(0, pairs_of)) // (R // 2)
-    same = row_c[:, None] == column[None, :]
-    step = gl.arange(0, T, by_token)
+    to, since = gl.arange(0, T, gl.SliceLayout(1, tokens)), gl.arange(0, T, gl.SliceLayout(0, tokens))
+    same = (to[:, None] == since[None, :])[:, None, :, None]
     done = 0
     for job in range(first // BLOCKS, (end + BLOCKS - 1) // BLOCKS):
         row, start, count, _, _ = pipeline.part_of(job, first, end, rounds, each, BLOCKS)
@@ -184,18 +188,19 @@ def _queries(
             scores_made = warpgroup_mma(q_p, k_p.permute((1, 0)), zero, use_acc=False, is_async=True)
             pairs_made = warpgroup_mma(dy_p, v_p.permute((1, 0)), zero, use_acc=False, is_async=True)
             y_made = warpgroup_mma(q_p, state_p, zero, use_acc=False, is_async=True)  # beside what follows
-            decay = _of_cells(tables_s.index(place * 2), R, packed, fours, pairs_of)
-            weight = _of_cells(tables_s.index(place * 2 + 1), R, packed, fours, pairs_of)
+            decay = _table(tables_s.index(place * 2), packed, pairs_of)
+            weight = _table(tables_s.index(place * 2 + 1), packed, pairs_of)
             scores, pairs = warpgroup_mma_wait(1, deps=(scores_made, pairs_made))
-            scores = gl.convert_layout(gl.reshape(scores, [M, M // 2, 2]), cells)
-            pairs = gl.convert_layout(gl.reshape(pairs, [M, M // 2, 2]), cells)
-            both = gl.sum(scores * pairs, axis=2)
-            own_m = gl.sum(gl.where(same, both, 0.0), axis=1)
-            past_m = gl.sum(gl.where(same, 0.0, both * weight), axis=1)
-            columns = gl.sum(gl.reshape(both * decay, [4, M // 4, M // 2]), axis=1)  # of each warp
-            columns = gl.sum(gl.reshape(columns, [4, T, R // 2]), axis=2)
-            scores = gl.convert_layout(gl.reshape((scores * weight[:, :, None]).to(dtype), [M, M]), narrow)
-            pairs = gl.convert_layout(gl.reshape((pairs * weight[:, :, None]).to(dtype), [M, M]), narrow)
+            scores = gl.convert_layout(gl.reshape(scores, [T, R, T, R // 2, 2]), cells)
+            pairs = gl.convert_layout(gl.reshape(pairs, [T, R, T, R // 2, 2]), cells)
+            both = gl.sum(scores * pairs, axis=4)
+            own_t = _of_queries(gl.where(same, both, 0.0), by_token)
+            past_t = _of_queries(gl.where(same, 0.0, both * weight), by_token)
+            columns = gl.sum(gl.reshape(both * decay, [4, M // 4, T, R // 2]), axis=1)  # of each warp
+            columns = gl.sum(columns, axis=2)
+            weight = weight[:, :, :, :, None]
+            scores = gl.convert_layout(gl.reshape((scores * weight).to(dtype), [M, M]), narrow)
+            pairs = gl.convert_layout(gl.reshape((pairs * weight).to(dtype), [M, M]), narrow)
             y = warpgroup_mma_wait(0, deps=(y_made,))
             mbarrier.wait(made_free, done % 2 ^ 1)
             mbarrier.wait(sums_free.index(place), phase ^ 1)
@@ -206,9 +211,9 @@ def _queries(
             grown = _of_rows(small_s.index(place * 4), R, ranks, rows)
             weighted = parts.widened(dy_p.load(narrow)) * grown[:, None]
             weighted_s.store(weighted.to(dtype))
-            past_m = gl.convert_layout(past_m, rows) + gl.sum(y * weighted, axis=1)
-            sums_s.index(place * 4).store(_by_token(past_m, T, by_token))
-            sums_s.index(place * 4 + 1).store(_by_token(own_m, T, by_token))
+            past_t += _by_token(gl.sum(y * weighted, axis=1), T, by_token)
+            sums_s.index(place * 4).store(past_t)
+            sums_s.index(place * 4 + 1).store(own_t)
             columns_s.index(place).store(columns)
             tma.store_wait(0)
             fence_async_shared()
@@ -236,13 +241,6 @@ def _queries(
             tma.async_copy_shared_to_global(dq_to, [token * R, head * N], dq_s)
             done += 1
     tma.store_wait(0)
-
-
-@gluon.jit  # type: ignore[untyped-decorator]
-def _by_token(x: gl.tensor, T: gl.constexpr, layout: gl.constexpr) -> gl.tensor:
-    """[T]: sums of x [T EACH]."""
-    EACH: gl.constexpr = x.shape[0] // T
-    return gl.convert_layout(gl.sum(gl.reshape(x, [T, EACH]), axis=1), layout)
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
@@ -287,21 +285,19 @@ def _keys(
             mbarrier.wait(v_ready.index(place), phase)
             zero = gl.full([M, P], 0.0, gl.float32, narrow)
             empty = gl.full([M, N], 0.0, gl.float32, wide)
-            dv_made = warpgroup_mma(k_p, slope_s, zero, use_acc=False, is_async=True)
-            last = last_s.index(place).load(rows)
-            across = gl.sum(slope * parts.widened(states_s.index(place).load(narrow)), axis=1) * last
-            left, weight = (
-                _of_rows(small_s.index(place * 4 + 1), R, ranks, rows),
-                _of_rows(small_s.index(place * 4 + 2), R, ranks, rows),
-            )
+            # before the first product: after it ptxas would have this wait for it
+            slope *= last_s.index(place).load(rows)[:, None]
+            across = gl.sum(slope * parts.widened(states_s.index(place).load(narrow)), axis=1)
             # any T sums of it do, for they are added up
             last_t = gl.convert_layout(gl.sum(gl.sum(gl.reshape(across, [N // M, T, R]), axis=2), axis=0), by_token)
+            dv_made = warpgroup_mma(k_p, slope_s, zero, use_acc=False, is_async=True)
             dk_made = warpgroup_mma(v_p, slope_s.permute((1, 0)), empty, use_acc=False, is_async=True)
+            left = _of_rows(small_s.index(place * 4 + 1), R, ranks, rows)
+            weight = _of_rows(small_s.index(place * 4 + 2), R, ranks, rows)
             dv = warpgroup_mma_wait(1, deps=(dv_made,))
             out_t = _by_token(gl.sum(dv * parts.widened(v_p.load(narrow)), axis=1) * left, T, by_token)
             last_t += out_t * small_s.index(place * 4 + 3).load(by_token)
             dk = warpgroup_mma_wait(0, deps=(dk_made,))
-            slope *= last[:, None]
             dv *= weight[:, None]
             dk *= gl.convert_layout(weight, rows_wide)[:, None]
             mbarrier.wait(sums_free.index(place), phase ^ 1)
