@@ -22,7 +22,7 @@ from model.layers.mamba3.hopper import parts, pipeline
 from model.layers.mamba3.scan import Given
 
 STAGES = 2  # blocks of which something lies in shared memory
-REGISTERS = (240, 56, 56)  # of a thread for keys, sums, loads; one for queries has the rest
+REGISTERS = (240, 56, 56)  # of a thread for keys, loads, sums; one for queries has the rest
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
@@ -35,7 +35,7 @@ def _load(
     S: gl.constexpr, H: gl.constexpr, R: gl.constexpr, N: gl.constexpr, P: gl.constexpr, T: gl.constexpr,
     STAGES: gl.constexpr,
 ) -> None:  # fmt: skip
-    """One warp: copies, and of a block's decays what others read. Its own loads are three blocks ahead."""
+    """One warp: copies, and of a block's decays what others read. Its own loads are a block ahead: it is seldom its turn."""
     BLOCKS: gl.constexpr = S // T
     made: gl.constexpr = gl.BlockedLayout([1, 8], [16, 2], [1, 1], [1, 0])
     flat: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
@@ -50,17 +50,12 @@ def _load(
         heads = (line * H + head) * S + step
         a_p, own_p, later_p = a + heads, own + heads, later + heads
         at = pipeline.block_at(start, BLOCKS, False) * T
-        a_1, own_1, later_1 = gl.load(a_p + at), gl.load(own_p + at), gl.load(later_p + at)
-        at = pipeline.block_at(start + gl.minimum(1, count - 1), BLOCKS, False) * T
-        a_2, own_2, later_2 = gl.load(a_p + at), gl.load(own_p + at), gl.load(later_p + at)
-        at = pipeline.block_at(start + gl.minimum(2, count - 1), BLOCKS, False) * T
-        a_3, own_3, later_3 = gl.load(a_p + at), gl.load(own_p + at), gl.load(later_p + at)
+        a_next, own_next, later_next = gl.load(a_p + at), gl.load(own_p + at), gl.load(later_p + at)
         for block in range(count):
             place, phase = done % STAGES, done // STAGES % 2
-            a_t, own_t, later_t = a_1, own_1, later_1
-            a_1, own_1, later_1, a_2, own_2, later_2 = a_2, own_2, later_2, a_3, own_3, later_3
-            at = pipeline.block_at(start + gl.minimum(block + 3, count - 1), BLOCKS, False) * T
-            a_3, own_3, later_3 = gl.load(a_p + at), gl.load(own_p + at), gl.load(later_p + at)
+            a_t, own_t, later_t = a_next, own_next, later_next
+            at = pipeline.block_at(start + gl.minimum(block + 1, count - 1), BLOCKS, False) * T
+            a_next, own_next, later_next = gl.load(a_p + at), gl.load(own_p + at), gl.load(later_p + at)
             number = pipeline.block_at(start + block, BLOCKS, False)
             token = line * S + number * T
             mbarrier.wait(state_free.index(place), phase ^ 1)
@@ -80,8 +75,9 @@ def _load(
             to, since = gl.convert_layout(a_t, of_row)[:, None], gl.convert_layout(a_t, of_column)[None, :]
             own_r = gl.convert_layout(own_t, of_row)[:, None]
             later_c = gl.convert_layout(later_t, of_column)[None, :]
-            decay = gl.where(to_at > from_at, parts.exp(gl.where(to_at > from_at, to - since, 0.0)), 0.0)
-            weight = decay * later_c + gl.where(to_at == from_at, own_r, 0.0)
+            here = to_at + (block >> 30)  # as it is, but compared anew: conditions kept through the loop are spilled
+            decay = gl.where(here > from_at, parts.exp(gl.where(here > from_at, to - since, 0.0)), 0.0)
+            weight = decay * later_c + gl.where(here == from_at, own_r, 0.0)
             tables_s.index(place * 2).store(gl.permute(gl.reshape(decay, [T, T // 2, 2]), (0, 2, 1)))
             tables_s.index(place * 2 + 1).store(gl.permute(gl.reshape(weight, [T, T // 2, 2]), (0, 2, 1)))
             left = parts.exp(last - a_t)
@@ -114,8 +110,8 @@ def _table(table: gl.tensor, packed: gl.constexpr, pairs_of: gl.constexpr) -> gl
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def _of_queries(x: gl.tensor, layout: gl.constexpr) -> gl.tensor:
-    """[T]: sums of x [T, R, T, R / 2]."""
-    return gl.convert_layout(gl.sum(gl.sum(gl.sum(x, axis=3), axis=2), axis=1), layout)
+    """[T]: sums of x [T, R, T, R / 2]; first of what a thread has itself."""
+    return gl.convert_layout(gl.sum(gl.sum(gl.sum(x, axis=2), axis=2), axis=1), layout)
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
@@ -212,8 +208,8 @@ def _queries(
             weighted = parts.widened(dy_p.load(narrow)) * grown[:, None]
             weighted_s.store(weighted.to(dtype))
             past_t += _by_token(gl.sum(y * weighted, axis=1), T, by_token)
-            sums_s.index(place * 4).store(past_t)
-            sums_s.index(place * 4 + 1).store(own_t)
+            sums_s.index(place * 5).store(past_t)
+            sums_s.index(place * 5 + 1).store(own_t)
             columns_s.index(place).store(columns)
             tma.store_wait(0)
             fence_async_shared()
@@ -296,13 +292,15 @@ def _keys(
             weight = _of_rows(small_s.index(place * 4 + 2), R, ranks, rows)
             dv = warpgroup_mma_wait(1, deps=(dv_made,))
             out_t = _by_token(gl.sum(dv * parts.widened(v_p.load(narrow)), axis=1) * left, T, by_token)
-            last_t += out_t * small_s.index(place * 4 + 3).load(by_token)
+            later = small_s.index(place * 4 + 3).load(by_token)
+            last_t += out_t * later
             dk = warpgroup_mma_wait(0, deps=(dk_made,))
             dv *= weight[:, None]
             dk *= gl.convert_layout(weight, rows_wide)[:, None]
             mbarrier.wait(sums_free.index(place), phase ^ 1)
-            sums_s.index(place * 4 + 2).store(out_t)
-            sums_s.index(place * 4 + 3).store(last_t)
+            sums_s.index(place * 5 + 2).store(out_t)
+            sums_s.index(place * 5 + 3).store(last_t)
+            sums_s.index(place * 5 + 4).store(later)
             tma.store_wait(0)
             gl.thread_barrier()
             mbarrier.arrive(state_free.index(place), count=1)
@@ -332,7 +330,7 @@ def _keys(
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def _sum(
-    later: gl.tensor, d_a: gl.tensor, d_own: gl.tensor, d_later: gl.tensor, sums_s: gl.tensor, columns_s: gl.tensor,
+    d_a: gl.tensor, d_own: gl.tensor, d_later: gl.tensor, sums_s: gl.tensor, columns_s: gl.tensor,
     sums_ready: gl.tensor, sums_free: gl.tensor, first: gl.tensor, end: gl.tensor, rounds: gl.tensor, each: gl.tensor,
     S: gl.constexpr, H: gl.constexpr, T: gl.constexpr, STAGES: gl.constexpr,
 ) -> None:  # fmt: skip
@@ -347,27 +345,24 @@ def _sum(
     for job in range(first // BLOCKS, (end + BLOCKS - 1) // BLOCKS):
         row, start, count, _, _ = pipeline.part_of(job, first, end, rounds, each, BLOCKS)
         heads = row * S + step
-        later_next = gl.load(later + heads + pipeline.block_at(start, BLOCKS, False) * T)
         for block in range(count):
             place, phase = done % STAGES, done // STAGES % 2
             at = heads + pipeline.block_at(start + block, BLOCKS, False) * T
-            later_t = later_next
-            then = pipeline.block_at(start + gl.minimum(block + 1, count - 1), BLOCKS, False) * T
-            later_next = gl.load(later + heads + then)
             mbarrier.wait(sums_ready.index(place), phase)
             past, own, out = (
-                sums_s.index(place * 4).load(flat),
-                sums_s.index(place * 4 + 1).load(flat),
-                sums_s.index(place * 4 + 2).load(flat),
+                sums_s.index(place * 5).load(flat),
+                sums_s.index(place * 5 + 1).load(flat),
+                sums_s.index(place * 5 + 2).load(flat),
             )
-            last = gl.sum(sums_s.index(place * 4 + 3).load(flat), axis=0)
-            columns = gl.convert_layout(gl.sum(columns_s.index(place).load(of_warps), axis=0), flat)
+            last = sums_s.index(place * 5 + 3).load(flat)
+            later = sums_s.index(place * 5 + 4).load(flat)
+            columns = columns_s.index(place).load(of_warps)
             gl.thread_barrier()
             mbarrier.arrive(sums_free.index(place), count=1)
-            out += columns
+            out += gl.convert_layout(gl.sum(columns, axis=0), flat)
             gl.store(d_own + at, own)
             gl.store(d_later + at, out)
-            gl.store(d_a + at, past - out * later_t + gl.where(step == T - 1, last, 0.0))
+            gl.store(d_a + at, past - out * later + gl.where(step == T - 1, gl.sum(last, axis=0), 0.0))
             done += 1
 
 
@@ -406,7 +401,7 @@ def mimo_pipelined(
     # token's weight, that weight
     small_s = gl.allocate_shared_memory(gl.float32, [STAGES * 4, T], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     last_s = gl.allocate_shared_memory(gl.float32, [STAGES, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    sums_s = gl.allocate_shared_memory(gl.float32, [STAGES * 4, T], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    sums_s = gl.allocate_shared_memory(gl.float32, [STAGES * 5, T], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     columns_s = gl.allocate_shared_memory(gl.float32, [STAGES, 4, T], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
     filled = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     state_filled = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
@@ -445,17 +440,17 @@ def mimo_pipelined(
                 made_free, sums_ready, sums_free, passed, flags, program, first, end, rounds, each,
                 S, H, R, N, P, T, STAGES,
             )),
-            (_sum, (
-                later, d_a, d_own, d_later, sums_s, columns_s, sums_ready, sums_free, first, end, rounds, each,
-                S, H, T, STAGES,
-            )),
             (_load, (
                 q_from, k_from, x_from, dy_from, states_from, a, own, later, q_s, k_s, x_s, dy_s, states_s, tables_s,
                 small_s, last_s, filled, state_filled, small_ready, free, state_free, first, end, rounds, each,
                 S, H, R, N, P, T, STAGES,
             )),
+            (_sum, (
+                d_a, d_own, d_later, sums_s, columns_s, sums_ready, sums_free, first, end, rounds, each,
+                S, H, T, STAGES,
+            )),
         ],
-        [4, 1, 1], [KEYS, SUM, LOAD],
+        [4, 1, 1], [KEYS, LOAD, SUM],
     )  # fmt: skip
 
 
@@ -471,7 +466,7 @@ def run_pipelined(of: Given, made: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     to += [parts.tiles(t, of_block, sizes["N"]) for t in d_wide]
     blocks, state = sizes["S"] // sizes["T"], (sizes["N"], sizes["P"])
     shares = pipeline.Shares(of.x, len(of.q) * sizes["H"], blocks, state, True)
-    registers = dict(zip(("KEYS", "SUM", "LOAD"), REGISTERS, strict=True))
+    registers = dict(zip(("KEYS", "LOAD", "SUM"), REGISTERS, strict=True))
     mimo_pipelined[shares.grid](
         *given, *to, of.up, of.a, of.own, of.later, *grads, *shares.arguments,
         **{name: sizes[name] for name in "SHRNPT"}, STAGES=STAGES, **registers, num_warps=4,
