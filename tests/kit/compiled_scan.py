@@ -6,7 +6,7 @@ import torch
 from compiled import Launches, resources, taken
 
 from model.layers.mamba3 import kernels, scan
-from model.layers.mamba3.hopper import backward, fold, forward, parts, states, turned
+from model.layers.mamba3.hopper import backward, fold, forward, parts, pipelined, states, turned
 
 SIZES = {"S": 4096, "H": 112, "G": 8, "R": 4, "N": 128, "P": 64, "A": 32, "T": 16, "TOKENS": 32, "HEADS": 16}
 SIZES |= {"COLUMNS": scan.COLUMNS, "SIZE": 8192, "BLOCK": scan.CARRIED, "AHEAD": 2, "REVERSE": True}
@@ -32,7 +32,7 @@ each, bias, table = torch.empty(1, H, TOKENS), torch.empty(H, R, N), torch.empty
 parts.programs = lambda _: 132  # an H200's multiprocessors
 forward.weights = lambda dt, _: (dt, dt)  # Triton's, compiled above
 gluon = {}
-for room in (forward, states, turned, backward, fold):
+for room in (forward, states, turned, backward, pipelined, fold):
     name = f"mimo_{room.__name__.rpartition('.')[2]}"
     gluon[name] = Launches(getattr(room, name))
     setattr(room, name, gluon[name])
@@ -44,6 +44,7 @@ for kept in (None, list[torch.Tensor]()):
         chunk_size=T, rotary_dim_divisor=4, dtype=torch.bfloat16,
     )  # fmt: skip
 grads = backward.run_backward(given, states.run_states(given))
+pipelined.run_pipelined(given, states.run_every_state(given))
 turned.run_turned(given, grads[2])
 fold.run_fold(given, grads[2:4], (q, q), torch.empty(2, TOKENS // 32, H, R, N), 32)
 for name, launches in gluon.items():

@@ -35,7 +35,7 @@ def _load(
     S: gl.constexpr, H: gl.constexpr, R: gl.constexpr, N: gl.constexpr, P: gl.constexpr, T: gl.constexpr,
     STAGES: gl.constexpr,
 ) -> None:  # fmt: skip
-    """One warp: copies, and of a block's decays what others read. Its own loads are a block ahead: it is seldom its turn."""
+    """One warp: copies, and of a block's decays what others read. Its own loads are a block ahead."""
     BLOCKS: gl.constexpr = S // T
     made: gl.constexpr = gl.BlockedLayout([1, 8], [16, 2], [1, 1], [1, 0])
     flat: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
@@ -123,12 +123,12 @@ def _by_token(x: gl.tensor, T: gl.constexpr, layout: gl.constexpr) -> gl.tensor:
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def _queries(
-    up: gl.tensor, d_own: gl.tensor, q_s: gl.tensor, k_s: gl.tensor, x_s: gl.tensor, dy_s: gl.tensor,
-    states_s: gl.tensor, v_s: gl.tensor, scores_s: gl.tensor, pairs_s: gl.tensor, weighted_s: gl.tensor,
-    y_s: gl.tensor, dq_s: gl.tensor, tables_s: gl.tensor, small_s: gl.tensor, sums_s: gl.tensor, columns_s: gl.tensor,
-    y_to: gl.tensor, dq_to: gl.tensor, filled: gl.tensor, state_filled: gl.tensor, small_ready: gl.tensor,
-    free: gl.tensor, state_free: gl.tensor, v_ready: gl.tensor, made_ready: gl.tensor, made_free: gl.tensor,
-    sums_ready: gl.tensor, sums_free: gl.tensor, first: gl.tensor, end: gl.tensor, rounds: gl.tensor, each: gl.tensor,
+    up: gl.tensor, q_s: gl.tensor, k_s: gl.tensor, x_s: gl.tensor, dy_s: gl.tensor, states_s: gl.tensor, v_s: gl.tensor,
+    scores_s: gl.tensor, pairs_s: gl.tensor, weighted_s: gl.tensor, y_s: gl.tensor, dq_s: gl.tensor,
+    tables_s: gl.tensor, small_s: gl.tensor, sums_s: gl.tensor, columns_s: gl.tensor, y_to: gl.tensor, dq_to: gl.tensor,
+    filled: gl.tensor, state_filled: gl.tensor, small_ready: gl.tensor, free: gl.tensor, state_free: gl.tensor,
+    v_ready: gl.tensor, made_ready: gl.tensor, made_free: gl.tensor, sums_ready: gl.tensor, sums_free: gl.tensor,
+    first: gl.tensor, end: gl.tensor, rounds: gl.tensor, each: gl.tensor,
     S: gl.constexpr, H: gl.constexpr, R: gl.constexpr, N: gl.constexpr, P: gl.constexpr, T: gl.constexpr,
     STAGES: gl.constexpr,
 ) -> None:  # fmt: skip
@@ -334,8 +334,8 @@ def _sum(
     sums_ready: gl.tensor, sums_free: gl.tensor, first: gl.tensor, end: gl.tensor, rounds: gl.tensor, each: gl.tensor,
     S: gl.constexpr, H: gl.constexpr, T: gl.constexpr, STAGES: gl.constexpr,
 ) -> None:  # fmt: skip
-    """One warp: gradients of a, own and later to memory. Who multiplies stores by copies only: its fences would wait
-    for other stores.
+    """One warp: gradients of a, own and later to memory. Those that multiply store by copies alone: fences wait for
+    other stores.
     """
     BLOCKS: gl.constexpr = S // T
     flat: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
@@ -349,12 +349,8 @@ def _sum(
             place, phase = done % STAGES, done // STAGES % 2
             at = heads + pipeline.block_at(start + block, BLOCKS, False) * T
             mbarrier.wait(sums_ready.index(place), phase)
-            past, own, out = (
-                sums_s.index(place * 5).load(flat),
-                sums_s.index(place * 5 + 1).load(flat),
-                sums_s.index(place * 5 + 2).load(flat),
-            )
-            last = sums_s.index(place * 5 + 3).load(flat)
+            past, own = sums_s.index(place * 5).load(flat), sums_s.index(place * 5 + 1).load(flat)
+            out, last = sums_s.index(place * 5 + 2).load(flat), sums_s.index(place * 5 + 3).load(flat)
             later = sums_s.index(place * 5 + 4).load(flat)
             columns = columns_s.index(place).load(of_warps)
             gl.thread_barrier()
@@ -430,7 +426,7 @@ def mimo_pipelined(
     gl.warp_specialize(
         [
             (_queries, (
-                up, d_own, q_s, k_s, x_s, dy_s, states_s, v_s, scores_s, pairs_s, weighted_s, y_s, dq_s, tables_s,
+                up, q_s, k_s, x_s, dy_s, states_s, v_s, scores_s, pairs_s, weighted_s, y_s, dq_s, tables_s,
                 small_s, sums_s, columns_s, y_to, dq_to, filled, state_filled, small_ready, free, state_free, v_ready,
                 made_ready, made_free, sums_ready, sums_free, first, end, rounds, each, S, H, R, N, P, T, STAGES,
             )),

@@ -182,6 +182,7 @@ def _free(
         mbarrier.wait(small_ready.index(place), phase)
         mbarrier.wait(turned_ready.index(place), phase)
         mbarrier.wait(values_ready.index(place), phase)
+        gl.thread_barrier()
         mbarrier.arrive(free.index(place), count=1)
 
 
@@ -193,6 +194,7 @@ def _carry(
     S: gl.constexpr, H: gl.constexpr, N: gl.constexpr, P: gl.constexpr, T: gl.constexpr, STAGES: gl.constexpr,
     FORWARD: gl.constexpr, EVERY: gl.constexpr,
 ) -> None:  # fmt: skip
+    """States, or nothing."""
     if FORWARD or not EVERY:
         _multiply(
             states_to, turned_s, weighted_s, last_s, state_s, turned_ready, values_ready, small_ready, free, passed,

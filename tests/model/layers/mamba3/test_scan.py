@@ -26,14 +26,14 @@ def test_every_gradient_is_the_references():
 @needs_triton
 def test_kernels_compile_for_hopper_and_fit_its_registers(tmp_path):
     found = run("compiled_scan.py", TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
-    # four kinds of warps, most of it before their loops
-    fits = dict.fromkeys(("hopper mimo_forward 0", "hopper mimo_forward 1"), 1024)
+    # four kinds of warps, most of it before their loops; the third's before its loops over blocks
+    fits = {"hopper mimo_forward 0": 1024, "hopper mimo_forward 1": 1024, "hopper mimo_pipelined 0": 512}
     assert {name: of["spilled"] for name, of in found.items() if of["spilled"] > fits.get(name, 256)} == {}
     multiplying = {name for name, of in found.items() if of["mma"]}
-    assert multiplying == {
-        name for name in found if any(one in name for one in ("states", "backward", "forward", "mimo_fold 0"))
-    }
-    assert len([name for name in found if name.startswith("hopper")]) == 7
+    rooms = "states", "backward", "pipelined", "forward", "mimo_fold 0"
+    only_turning = "hopper mimo_states 3"  # what makes no gradients of states
+    assert multiplying == {name for name in found if any(one in name for one in rooms)} - {only_turning}
+    assert len([name for name in found if name.startswith("hopper")]) == 10
 
 
 @needs_triton
