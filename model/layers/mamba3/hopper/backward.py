@@ -14,7 +14,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from model.layers.mamba3.hopper.parts import exp, matrices, places, tiles
+from model.layers.mamba3.hopper.parts import exp, matrices, places, tiles, widened
 from model.layers.mamba3.scan import Given
 
 
@@ -26,9 +26,9 @@ def _by_token(x: gl.tensor, T: gl.constexpr, layout: gl.constexpr) -> gl.tensor:
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
-def _values(x: gl.tensor, up: gl.tensor, dtype: gl.constexpr) -> gl.tensor:
-    """v [T, R, P] of x [T, P] and ``up`` [R, P] fp32."""
-    return (x.to(gl.float32)[:, None, :] * up[None, :, :]).to(dtype)
+def _values(x: gl.tensor, up: gl.tensor) -> gl.tensor:
+    """v [T, R, P] of x [T, P] and ``up`` [R, P], fp32."""
+    return x[:, None, :] * up[None, :, :]
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
@@ -107,7 +107,7 @@ def mimo_backward(
     a_c, own_c = gl.load(a_p + row_c), gl.load(own + heads + row_c)
     a_n, later_n = gl.load(a_p + column), gl.load(later_p + column)
     a_w, later_w = gl.load(a_p + row_w), gl.load(later_p + row_w)
-    step_c = gl.arange(0, T, gl.SliceLayout(1, gl.SliceLayout(2, cube)))
+    step_c = gl.arange(0, T, gl.SliceLayout(1, tokens))
     other, beside_later = gl.load(a + beside_heads + row), gl.load(later + beside_heads + step_c)
     other_c = gl.load(a + beside_heads + step_c)
     up_h = gl.load(up + head * (R * P) + places(R, P, P, gl.SliceLayout(0, cube)))
@@ -115,21 +115,21 @@ def mimo_backward(
 
     # the state before, or the gradient of the state after, this block: from the pair's through the other block
     mbarrier.wait(early, 0)
-    v_s.store(gl.reshape(_values(x_s.load(tokens), up_h, dtype), [M, P]))
+    v_s.store(gl.reshape(_values(widened(x_s.load(tokens)), up_h).to(dtype), [M, P]))
     if odd:
         weight = exp(other_last - other_c) * beside_later
-        added = _values(beside_s.load(tokens), up_h, dtype).to(gl.float32) * weight[:, None, None]
+        added = _values(widened(beside_s.load(tokens)) * weight[:, None], up_h)
         narrow_s.store(gl.reshape(added.to(dtype), [M, P]))
     else:
-        narrow_s.store((narrow_s.load(narrow).to(gl.float32) * exp(other)[:, None]).to(dtype))
+        narrow_s.store((widened(narrow_s.load(narrow)) * exp(other)[:, None]).to(dtype))
     mine, theirs = states_s.index(gl.where(odd, 0, 1)), states_s.index(gl.where(odd, 1, 0))
-    carried = mine.load(narrow).to(gl.float32) * exp(other_last)
+    carried = widened(mine.load(narrow)) * exp(other_last)
     fence_async_shared()
     made = warpgroup_mma(wide_s.permute((1, 0)), narrow_s, carried, is_async=True)
-    carried = warpgroup_mma_wait(0, deps=(made,)).to(dtype)
-    mine.store(carried)
+    carried = warpgroup_mma_wait(0, deps=(made,))
+    mine.store(carried.to(dtype))
     fence_async_shared()  # of what each thread wrote itself: before the barriers of the sum
-    across = gl.sum(gl.sum(carried.to(gl.float32) * theirs.load(narrow).to(gl.float32), axis=1), axis=0)
+    across = gl.sum(gl.sum(carried * widened(theirs.load(narrow)), axis=1), axis=0)
     gl.thread_barrier()
     mbarrier.wait(late, 0)
     zero = gl.full([M, P], 0.0, gl.float32, narrow)
@@ -145,7 +145,7 @@ def mimo_backward(
     pairs = gl.convert_layout(gl.reshape(pairs, [M, M // 2, 2]), cells)
     both = gl.sum(scores * pairs, axis=2)
     gl.store(d_own + heads + step, _by_token(gl.sum(gl.where(same, both, 0.0), axis=1), T, by_token))
-    decay = gl.where(past, exp(gl.where(past, a_c[:, None] - a_n[None, :], 0.0)), 0.0)
+    decay = gl.where(past, exp(a_c[:, None] - a_n[None, :]), 0.0)  # infinite elsewhere, maybe
     both *= decay
     d_a_m = gl.convert_layout(gl.sum(both * later_n[None, :], axis=1), rows)
     d_later_t = _by_token(gl.sum(both, axis=0), T, by_token)
@@ -160,10 +160,10 @@ def mimo_backward(
     pairs_s.store(pairs)
     fence_async_shared()
     y *= exp(a_m)[:, None]
-    d_a_m += gl.sum(y * dy_s.load(narrow).to(gl.float32), axis=1)
-    dv *= exp(a_last - a_m)[:, None]
-    out_t = _by_token(gl.sum(dv * v_s.load(narrow).to(gl.float32), axis=1), T, by_token)
-    dv *= later_m[:, None]
+    d_a_m += gl.sum(y * widened(dy_s.load(narrow)), axis=1)
+    left_m = exp(a_last - a_m)
+    out_t = _by_token(gl.sum(dv * widened(v_s.load(narrow)), axis=1) * left_m, T, by_token)
+    dv *= (left_m * later_m)[:, None]
     scores = gl.convert_layout(scores, left_narrow)
     y_made = warpgroup_mma(scores, v_s, y, is_async=True)
     dv_made = warpgroup_mma(scores_s.permute((1, 0)), dy_s, dv, is_async=True)

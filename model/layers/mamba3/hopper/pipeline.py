@@ -119,11 +119,9 @@ def turn(
             gl.thread_barrier()
             mbarrier.arrive(raw_free.index(place), count=1)
             mbarrier.wait(free.index(place), phase ^ 1)
-            low, high = low.to(gl.float32) + low_bias, high.to(gl.float32) + high_bias
-            low_still, high_still = (
-                low_still.to(gl.float32) + low_still_bias,
-                high_still.to(gl.float32) + high_still_bias,
-            )
+            low, high = parts.widened(low) + low_bias, parts.widened(high) + high_bias
+            low_still = parts.widened(low_still) + low_still_bias
+            high_still = parts.widened(high_still) + high_still_bias
             turned.index(0).store(parts.turned_half(low, high, cos, sin, dtype, M, L))
             turned.index(1).store(parts.half(low_still.to(dtype), high_still.to(dtype), M, L))
             if VALUES:

@@ -103,9 +103,9 @@ def _value(
                 tma.store_wait(STAGES - 1)
             gl.thread_barrier()
             mbarrier.arrive(raw_free.index(place), count=1)
-            value = x_t.to(gl.float32)[:, None, :] * table_h
+            value = parts.widened(x_t)[:, None, :] * table_h
             if not FORWARD:
-                gated = z_t.to(gl.float32)[:, None, :] * gate_h
+                gated = parts.widened(z_t)[:, None, :] * gate_h
                 value = value * gated * parts.sigmoid(gated)
             mbarrier.wait(free.index(place), phase ^ 1)
             if FORWARD:
