@@ -202,7 +202,8 @@ def mimo_backward(
     """
     rows, length, rank = q.shape[:3]
     heads, channels = x.shape[2:]
-    parts = rows * length // (2 * chunk)
+    tokens = next(n for n in (4 * chunk, 2 * chunk) if length % n == 0)
+    parts = rows * length // tokens
     own, later = weights(dt, trap)
     tables = up, gate, down
     kept = KEPT.get() or [None]
@@ -213,11 +214,9 @@ def mimo_backward(
     gates = OPTIONS["mimo_gates"]
     kernels.mimo_gates[heads // gates["HEADS"], parts](
         x, z, above, *tables, skip, y, dv, d_x, d_z, *of_tables, of_skip, H=heads, R=rank, P=channels,
-        TOKENS=2 * chunk, **gates,
+        TOKENS=tokens, **gates,
     )  # fmt: skip
-    tokens = next(n for n in (4 * chunk, 2 * chunk) if length % n == 0)
-    d_q, d_k = torch.empty_like(q), torch.empty_like(k)
-    d_biases = a.new_empty(2, rows * length // tokens, *q_bias.shape)
+    d_q, d_k, d_biases = torch.empty_like(q), torch.empty_like(k), a.new_empty(2, parts, *q_bias.shape)
     d_angles = by.fold(given, (d_wide[0], d_wide[1]), (d_q, d_k), d_biases, tokens)
     # one sum for all tables: to launch one takes the host longer than the GPU to run it
     (d_up, d_gate, d_down), (d_q_bias, d_k_bias) = of_tables.sum(1), d_biases.sum(1)
