@@ -71,7 +71,6 @@ def main(
     nccl_ctas: Annotated[
         int | None, typer.Option(min=1, max=64, help="thread blocks of NCCL's collectives; default: NCCL's choice")
     ] = None,
-    keep_states: Annotated[int, typer.Option(min=0, help="Mamba-3 layers whose states wait for backward")] = 0,
     on_spike: Annotated[str | None, typer.Option(help="stop, skip or rewind: at a loss that spikes or is NaN")] = None,
     wait_limit: Annotated[
         float, typer.Option(min=1, max=1e9, help="seconds to wait for a rank that is not there")
@@ -101,7 +100,7 @@ def main(
         hopper=launch.hopper(), row=recipe.sequence, paths=stacks.named(stack).paths | paths.asked(path or []),
         late_reads=late_unasked if late_reads is None else late_reads,
         overlap_grads=overlap_grads, overlap_weights=overlap_weights, bucket=bucket, wait_limit=wait_limit,
-        nccl_ctas=nccl_ctas, launch_queues=queues if launch.device() == "cuda" else None, kept_states=keep_states,
+        nccl_ctas=nccl_ctas, launch_queues=queues if launch.device() == "cuda" else None,
     )  # fmt: skip
     train(
         recipe, run, patches, data or [], stacks.named(stack), upstream, held_out=held_out or [], folder=out,

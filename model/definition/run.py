@@ -23,7 +23,6 @@ class Run:
     bucket: int | None = None  # parameters reduced or gathered at a time under overlap; None: Megatron's default
     nccl_ctas: int | None = None  # thread blocks of each collective of NCCL's; None: as many as NCCL takes
     launch_queues: str | None = None  # CUDA_SCALE_LAUNCH_QUEUES of a run by GPUs: how far the host may launch ahead
-    kept_states: int = 0  # the last so many Mamba-3 layers keep their states from the forward pass
     wait_limit: float = (
         1200.0  # seconds that a collective waits for a rank: the first step compiles, saving takes minutes
     )

@@ -50,7 +50,6 @@ class Mamba3Layer(Graphed, MixerLayer):
             chunk=m.chunk, rope_fraction=m.rope_fraction, dt_min=m.dt_min, dt_max=m.dt_max, A_floor=m.A_floor,
             dtype=config.params_dtype, device=device(config), path=config.nam56r_paths["mamba3"].name,
             row=config.nam56r_row, norm=config.nam56r_paths["bc_norm"].name,
-            keep=self.layer_number in config.nam56r_kept,
         )  # fmt: skip
 
 

@@ -138,16 +138,6 @@ def graphs(run: Run) -> None:
         raise PatchlaneError("--cuda-graphs keep what --recompute computes again", "choose one of the two")
 
 
-def states(size: Size, run: Run, path: str) -> None:
-    """Raise CannotTestHere if states are to be kept by a path of Mamba-3 that makes them anew, PatchlaneError if of
-    more layers than there are."""
-    if run.kept_states and path != "hopper_rows":
-        raise CannotTestHere(f"--keep-states: mamba3={path} makes its states anew", "train without --keep-states")
-    there = size.count("mamba3")
-    if run.kept_states > there:
-        raise PatchlaneError(f"--keep-states {run.kept_states} of {there} layers", f"--keep-states {there} at most")
-
-
 def links(run: Run) -> None:
     """Raise CannotTestHere if NCCL's collectives are sized where there are none; PatchlaneError if gradients or weights
     cannot travel beside computation, or would be wrong."""

@@ -104,7 +104,7 @@ def train(
     refusals.stages(size, run.pipeline_parallel)
     expert_parallel(size, run.expert_parallel)
     refusals.graphs(run)
-    refusals.states(size, run, paths.choose(size, run)["mamba3"].name)  # before upstream's code is fetched
+    paths.choose(size, run)  # what cannot run here is refused before upstream's code is fetched
     refusals.links(run)
     if given is not None:  # the default one has bytes and structure, which every size takes
         refusals.vocabulary(size, given.record.tokenizer.vocab_size)
@@ -116,7 +116,6 @@ def train(
     lock.verify(stack)
     roots = [stack.root(name) for name in stack.trees]
     chosen = paths.choose(size, run, offers.lacking(roots))
-    refusals.states(size, run, chosen["mamba3"].name)
     seams.check(run_record.choices(chosen, run), roots)
     if stack.device == "cuda":
         _compile(size, chosen["mamba3"].name, (recipe.micro_batch, run.row), patches, stack, place)

@@ -21,7 +21,7 @@ from reproducers.base.files import replacing, write_atomic
 
 MAX_ENTRIES = 50_000
 LARGEST = 25
-REMEDY = "a smaller --micro-batch, a larger --ep, more --pp stages, fewer --keep-states, or --recompute"
+REMEDY = "a smaller --micro-batch, a larger --ep, more --pp stages, or --recompute"
 MODEL = str(Path(__file__).parents[1]) + os.sep
 TORCH = f"site-packages{os.sep}torch{os.sep}"
 logger = logging.getLogger("model.profile.memory_snapshot")

@@ -14,8 +14,8 @@ from model.layers.common.paths import Path
 def megatron_config(size: Size, run: Run, chosen: dict[str, Path]) -> Any:
     """The MLATransformerConfig of ``size`` (megatron-core 0.19.0) for ``run``; call with the overlay active.
 
-    Four attributes are for this project's layers: ``nam56r_size``, ``nam56r_row``, ``nam56r_paths``, which is
-    ``chosen``, the result of ``paths.choose``, and ``nam56r_kept``, numbers of the layers that keep Mamba-3's states.
+    Three attributes are for this project's layers: ``nam56r_size``, ``nam56r_row`` and ``nam56r_paths``, which is
+    ``chosen``, the result of ``paths.choose``.
     """
     import torch
     from megatron.core.transformer.transformer_config import MLATransformerConfig
@@ -34,8 +34,6 @@ def megatron_config(size: Size, run: Run, chosen: dict[str, Path]) -> Any:
         **_loss(chosen["loss"].name),
     )  # fmt: skip
     config.nam56r_size, config.nam56r_row, config.nam56r_paths = size, run.row, chosen
-    mamba = [layer.number for layer in size.layers if layer.kind == "mamba3"]
-    config.nam56r_kept = mamba[len(mamba) - run.kept_states :]
     return config
 
 

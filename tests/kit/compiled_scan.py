@@ -37,14 +37,11 @@ for room in (forward, states, turned, backward, fold):
     gluon[name] = Launches(getattr(room, name))
     setattr(room, name, gluon[name])
 given = scan.Given(q, q, bias, bias, angles, x, x, x, table, table, table, each, each, each, T)
-for kept in (None, list[torch.Tensor]()):
-    scan.KEPT.set(kept)
-    forward.run_forward(
-        q, q, x, bias, bias, table, table, x, torch.empty(H), table, angles, each, None, each, each, None,
-        chunk_size=T, rotary_dim_divisor=4, dtype=torch.bfloat16,
-    )  # fmt: skip
+forward.run_forward(
+    q, q, x, bias, bias, table, table, x, torch.empty(H), table, angles, each, None, each, each, None,
+    chunk_size=T, rotary_dim_divisor=4, dtype=torch.bfloat16,
+)  # fmt: skip
 grads = backward.run_backward(given, states.run_states(given))
-turned.run_turned(given, grads[2])
 fold.run_fold(given, grads[2:4], (q, q), torch.empty(2, TOKENS // 32, H, R, N), 32)
 for name, launches in gluon.items():
     found |= {f"hopper {name} {at}": taken(ptx) for at, ptx in enumerate(launches.ptx)}

@@ -1,8 +1,7 @@
 """Run by test_scan in a process of its own: the backward pass by blocks under Triton's interpreter against fp64.
 
 Prints one JSON list of {gradient, or output: relative error}, for rows with documents and groups of 2 and of 3 heads,
-then by Hopper's kernels with torch in Gluon's place, groups of 5, 8 and 6, and with states kept; exits 77 where
-something is missing.
+then by Hopper's kernels with torch in Gluon's place, groups of 5, 8 and 6; exits 77 where something is missing.
 """
 
 # ruff: noqa: E402 - what follows imports triton
@@ -48,9 +47,8 @@ def inputs(rows: int, heads: int, groups: int, divisor: int, state: int, channel
 
 def errors(
     rows: int, heads: int, groups: int, divisor: int, state: int = 32, channels: int = 16, chunk: int = 8,
-    by: scan.Launches = scan.TRITON, keep: bool = False,
+    by: scan.Launches = scan.TRITON,
 ) -> dict[str, float]:  # fmt: skip
-    """``keep``: the backward pass reads the states of the forward one."""
     given = inputs(rows, heads, groups, divisor, state, channels)
     exact = {name: t.double().requires_grad_() for name, t in given.items()}
     out = mamba3_mimo_reference(**exact, chunk_size=chunk, rotary_dim_divisor=divisor, dtype=torch.float64)
@@ -59,7 +57,6 @@ def errors(
     angles, dt = given["Angles"].requires_grad_(), given["DT"].requires_grad_()
     summed = (math.pi * angles.tanh() * dt.transpose(1, 2).unsqueeze(-1)).cumsum(1)
     decay, _, _ = scan.decay_sums(given["ADT"], chunk)
-    scan.KEPT.set([] if keep else None)
     row = None
     if by.forward is not None:
         with torch.no_grad():
@@ -69,7 +66,6 @@ def errors(
                 given["Trap"], None,
                 chunk_size=chunk, rotary_dim_divisor=divisor, dtype=torch.float32, return_state=False,
             )  # fmt: skip
-        assert (scan.KEPT.get() or []) != [] or not keep
     with torch.no_grad():
         found = scan.mimo_backward(
             above, given["Q"], given["K"], given["V"], given["Q_bias"], given["K_bias"], given["MIMO_V"],
@@ -88,5 +84,5 @@ def errors(
 ours = {"state": 128, "channels": 64, "chunk": 16, "by": emulated_gluon.launches()}
 found = [errors(2, 4, 2, 4), errors(1, 12, 4, 2), errors(2, 10, 2, 4, **ours)]
 emulated_gluon.AT_ONCE[0] = 4  # 16 rows: whole ones, in rounds
-found += [errors(1, 16, 2, 4, **ours), errors(1, 12, 2, 4, **ours), errors(1, 12, 2, 4, keep=True, **ours)]
+found += [errors(1, 16, 2, 4, **ours), errors(1, 12, 2, 4, **ours)]
 print(json.dumps(found))

@@ -33,17 +33,16 @@ FP32 = ("dt_bias", "D", "B_bias", "C_bias", "mimo_x", "mimo_z", "mimo_o")
 
 
 class Mamba3Mixer(nn.Module):  # type: ignore[misc]
-    """``mamba``, a Mamba3, on a flat stream. ``path`` says which code computes its scan; ``keep``: states before pairs
-    of chunks are kept from the forward pass, which ``hopper_rows`` can.
+    """``mamba``, a Mamba3, on a flat stream. ``path`` says which code computes its scan.
 
     The parameters of ``FP32`` carry ``_keep_fp32 = True``: a cast of the model must leave them fp32; and
     ``_no_weight_decay = True``: they start at one or a quarter, or are steps and rates, and decay would pull them to 0.
     """
 
-    def __init__(self, mamba: nn.Module, path: str, row: int | None = None, keep: bool = False) -> None:
+    def __init__(self, mamba: nn.Module, path: str, row: int | None = None) -> None:
         """``row``: tokens of a row, for the paths that take the stream as rows (``model.layers.mamba3.rows``)."""
         super().__init__()
-        self.mamba, self.path, self.row, self.keep = mamba, path, row, keep
+        self.mamba, self.path, self.row = mamba, path, row
         self.fp32 = [name for name in FP32 if hasattr(mamba, name)]  # SISO has no projections
         for name in self.fp32:
             parameter = getattr(mamba, name)
@@ -60,7 +59,7 @@ class Mamba3Mixer(nn.Module):  # type: ignore[misc]
             self._check_fp32()
         if self.path.endswith("_rows"):
             assert self.row is not None
-            return rows.run_rows(self.mamba, hidden, cu_seqlens, self.row, _change(self.path, self.keep))
+            return rows.run_rows(self.mamba, hidden, cu_seqlens, self.row, _change(self.path))
         whole = len(cu_seqlens) == 2 and len(hidden) % self.mamba.chunk_size == 0
         out: Tensor = self.mamba(hidden.unsqueeze(0), cu_seqlens=None if whole else cu_seqlens)
         return out.squeeze(0)
@@ -74,19 +73,19 @@ class Mamba3Mixer(nn.Module):  # type: ignore[misc]
             )
 
     def extra_repr(self) -> str:
-        return f"path={self.path}{', keeps states' * self.keep}"
+        return f"path={self.path}"
 
 
-def _change(path: str, keep: bool) -> Callable[..., Any]:
+def _change(path: str) -> Callable[..., Any]:
     """What a path of rows makes of the module's kernel."""
     if path == "blocks_rows":
         from model.layers.mamba3.scan import by_blocks
 
         return by_blocks
     if path == "hopper_rows":
-        from model.layers.mamba3.hopper.launches import by_blocks_on_hopper, keeping_states
+        from model.layers.mamba3.hopper.launches import by_blocks_on_hopper
 
-        return keeping_states if keep else by_blocks_on_hopper
+        return by_blocks_on_hopper
     return rows.unchanged
 
 
@@ -94,12 +93,12 @@ def build_mamba3(
     hidden: int, d_state: int = 128, expand: int = 2, headdim: int = 64, ngroups: int = 8, rank: int = 4,
     chunk: int = 16, rope_fraction: float = 0.5, dt_min: float = 0.001, dt_max: float = 0.1, A_floor: float = 1e-4,
     dtype: torch.dtype | None = None, device: torch.device | str | None = None, path: str = "torch",
-    row: int | None = None, norm: str = "mamba", keep: bool = False,
+    row: int | None = None, norm: str = "mamba",
 ) -> Mamba3Mixer:  # fmt: skip
     """A mixer of width ``hidden`` with upstream's initial values; projections and norms in ``dtype``, the rest fp32.
 
     ``path``, ``norm``: one of ``paths.KINDS["mamba3"]`` and of "bc_norm"; where the scan is torch's, so is mamba's own
-    norm; ``keep`` as ``Mamba3Mixer`` has it.
+    norm.
 
     Raises ValueError if the dimensions do not fit, ImportError without mamba-ssm, CannotTestHere if its kernels
     are wanted and cannot run.
@@ -120,7 +119,7 @@ def build_mamba3(
     norm = "torch" if plain and norm == "mamba" else norm
     if norm != "mamba":
         seams.MAMBA3_NORM(mamba, ("B_norm", "C_norm"), upstream.NORMS[norm])
-    return Mamba3Mixer(mamba, path, row, keep)
+    return Mamba3Mixer(mamba, path, row)
 
 
 def _check_bounds(hidden: Tensor, cu_seqlens: Tensor) -> None:

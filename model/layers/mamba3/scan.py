@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import torch
@@ -37,14 +36,8 @@ SUMMED = 2048  # numbers that a program sums, in chunks
 ANGLES = 128  # tokens whose angles are summed at a time
 
 
-# Where a forward pass leaves its states, and the backward pass finds them: mamba-ssm's function has no place for them.
-KEPT: ContextVar[list[Tensor] | None] = ContextVar("states of a forward pass", default=None)
-
-
 class Given(NamedTuple):
-    """What the kernels read, as ``mimo_backward`` has it; own, later [B, H, S] fp32: weights of a token's values;
-    kept [B, S / (2 T), H, N, P]: states before each pair of blocks, where the forward pass has kept them.
-    """
+    """What the kernels read, as ``mimo_backward`` has it; own, later [B, H, S] fp32: weights of a token's values."""
 
     q: Tensor
     k: Tensor
@@ -61,7 +54,6 @@ class Given(NamedTuple):
     own: Tensor
     later: Tensor
     chunk: int
-    kept: Tensor | None = None
 
     def sizes(self) -> dict[str, int]:
         """By their names in the kernels."""
@@ -88,21 +80,21 @@ class Given(NamedTuple):
         size = (*self.q.shape[:3], *self.x.shape[2:])
         return [self.q.new_empty(size) for _ in range(2)]
 
-    def states(self, number: int = 2) -> list[Tensor]:
-        """Memory for two [B, S / (2 T), H, N, P], or another number of them."""
+    def states(self) -> list[Tensor]:
+        """Memory for two [B, S / (2 T), H, N, P]."""
         pairs = self.q.shape[1] // (2 * self.chunk)
         size = (self.q.shape[0], pairs, self.x.shape[2], self.q.shape[-1], self.x.shape[-1])
-        return [self.q.new_empty(size) for _ in range(number)]
+        return [self.q.new_empty(size) for _ in range(2)]
 
 
 class Launches(NamedTuple):
     """The kernels that there are of two kinds: those of ``kernels`` and, for sm_90, of ``hopper``.
 
-    ``states`` makes of a Given what ``backward`` reads with it: q and k turned, the states before each pair of blocks,
-    the gradients of those after it, dy and, of Triton, v. ``backward`` returns y and dv [B, S, R, H, P] without what
-    skips, and the gradients of q and k turned, of a, own and later. ``fold`` makes of those of q and k turned the
-    gradients of q and k and, a part for each ``tokens`` tokens, of their biases [2, parts, H, R, N], and returns that
-    of angles. ``forward``: in place of ``mamba_mimo_forward``, else that is as it was.
+    ``states`` makes of a Given what ``backward`` reads with it: q and k turned, states before blocks, and dy; Triton's
+    also v and gradients of states after blocks. ``backward`` returns y and dv [B, S, R, H, P] without what skips, and
+    the gradients of q and k turned, of a, own and later. ``fold`` makes of those of q and k turned the gradients of q
+    and k and, a part for each ``tokens`` tokens, of their biases [2, parts, H, R, N], and returns that of angles.
+    ``forward``: in place of ``mamba_mimo_forward``, else that is as it was.
     """
 
     states: Callable[[Given], tuple[Tensor, ...]]
@@ -206,8 +198,7 @@ def mimo_backward(
     parts = rows * length // tokens
     own, later = weights(dt, trap)
     tables = up, gate, down
-    kept = KEPT.get() or [None]
-    given = Given(q, k, q_bias, k_bias, angles, x, z, above, *tables, a, own, later, chunk, kept[0])
+    given = Given(q, k, q_bias, k_bias, angles, x, z, above, *tables, a, own, later, chunk)
     y, dv, *d_wide, d_a, d_own, d_later = by.backward(given, by.states(given))
     d_x, d_z = torch.empty_like(x), torch.empty_like(z)
     of_tables, of_skip = a.new_empty(len(tables), parts, *up.shape), a.new_empty(parts, *skip.shape)
@@ -240,40 +231,9 @@ def _by_longer_chunks(sum_angles: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-def _keeping(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """A forward pass of autograd's that leaves its states with its context, if there is to be a backward pass."""
-
-    def run(context: Any, *arguments: Any) -> Any:
-        context.kept = [] if context.needs_input_grad[0] else None
-        inside = KEPT.set(context.kept)
-        try:
-            return forward(context, *arguments)
-        finally:
-            KEPT.reset(inside)
-
-    return run
-
-
-def _kept(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """A backward pass that finds them; a second one over the same graph makes its own."""
-
-    def run(context: Any, *grads: Any) -> Any:
-        inside = KEPT.set(context.kept)
-        context.kept = None  # autograd holds the context until all layers are through
-        try:
-            return backward(context, *grads)
-        finally:
-            KEPT.reset(inside)
-
-    return run
-
-
 @functools.cache
-def by_blocks(kernel: Callable[..., Any], by: Launches = TRITON, keeps: bool = False) -> Callable[..., Any]:
-    """``kernel``, mamba-ssm's ``mamba3_mimo``, with the passes of ``by``; upstream's own is as it was. ``keeps``: the
-    forward pass keeps the states before each pair of blocks, 2 N P bytes of each in bf16, and the backward one need not
-    make them again.
-    """
+def by_blocks(kernel: Callable[..., Any], by: Launches = TRITON) -> Callable[..., Any]:
+    """``kernel``, mamba-ssm's ``mamba3_mimo``, with the passes of ``by``; upstream's own is as it was."""
     names = kernel.__globals__
     function, bound = names["_Mamba3Function"], seams.MAMBA3_BLOCKS
     forward = {"angle_dt_fwd": _by_longer_chunks(names["angle_dt_fwd"])}
@@ -284,9 +244,9 @@ def by_blocks(kernel: Callable[..., Any], by: Launches = TRITON, keeps: bool = F
         "compute_dacs_segsum_triton": decay_sums,
         "angle_dt_bwd": _by_longer_chunks(names["angle_dt_bwd"]),
     }
-    run_forward, run_backward = bound(function.forward, forward), bound(function.backward, backward)
-    if keeps:
-        run_forward, run_backward = _keeping(run_forward), _kept(run_backward)
-    ways = {"forward": staticmethod(run_forward), "backward": staticmethod(run_backward)}
+    ways = {
+        "forward": staticmethod(bound(function.forward, forward)),
+        "backward": staticmethod(bound(function.backward, backward)),
+    }
     ours: Callable[..., Any] = bound(kernel, {"_Mamba3Function": type("Mamba3ByBlocks", (function,), ways)})
     return ours

@@ -66,16 +66,6 @@ def test_nccls_blocks_are_counted_on_gpus_only():
         refusals.links(Run(nccl_ctas=64))
 
 
-def test_states_are_kept_by_the_path_that_can_and_of_layers_that_are_there():
-    size = SIZES["nam56r_wide"]
-    refusals.states(size, Run(), "torch")
-    refusals.states(size, Run(kept_states=13), "hopper_rows")
-    with pytest.raises(CannotTestHere, match="mamba3=blocks_rows"):
-        refusals.states(size, Run(kept_states=1), "blocks_rows")
-    with pytest.raises(PatchlaneError, match="--keep-states 13 at most"):
-        refusals.states(size, Run(kept_states=14), "hopper_rows")
-
-
 @pytest.mark.parametrize(
     ("other", "word"), [({"pipeline_parallel": 2}, "one pipeline stage"), ({"recompute": True}, "choose one")]
 )

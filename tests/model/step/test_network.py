@@ -145,16 +145,3 @@ def counted():
 def test_each_loss_gets_the_tokens_that_count_in_it(megatron):
     got, due = megatron.call(counted)
     assert got == due
-
-
-def keeping(layers):
-    """Whether each Mamba-3 layer keeps its states, from the first on."""
-    from model.layers.mamba3.mixer import Mamba3Mixer
-
-    made = tiny.fresh(kept_states=layers)
-    return [module.keep for module in made.modules() if isinstance(module, Mamba3Mixer)]
-
-
-def test_the_last_layers_keep_their_states(megatron):
-    assert megatron.call(keeping, 0) == [False, False, False]
-    assert megatron.call(keeping, 2) == [False, True, True]

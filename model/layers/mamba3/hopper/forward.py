@@ -15,7 +15,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from model.layers.mamba3.hopper import parts, pipeline
-from model.layers.mamba3.scan import KEPT, weights
+from model.layers.mamba3.scan import weights
 
 STAGES, LATE = 2, 4  # blocks of which something lies in shared memory; of which x and z lie there until the output
 REGISTERS = (88, 104, 64, 48)  # of a thread for q, k, gates, loads; one that multiplies has the rest
@@ -93,16 +93,11 @@ def _load(
 def _multiply(
     q_s: gl.tensor, k_s: gl.tensor, decay_s: gl.tensor, grown_s: gl.tensor, last_s: gl.tensor, v_s: gl.tensor,
     weighted_s: gl.tensor, state_s: gl.tensor, y_s: gl.tensor, q_ready: gl.tensor, k_ready: gl.tensor,
-    small_ready: gl.tensor, free: gl.tensor, y_ready: gl.tensor, y_free: gl.tensor, states_to: gl.tensor,
-    passed: gl.tensor, flags: gl.tensor, program: gl.tensor, first: gl.tensor, end: gl.tensor, rounds: gl.tensor,
-    each: gl.tensor,
-    S: gl.constexpr, H: gl.constexpr, R: gl.constexpr, N: gl.constexpr, P: gl.constexpr, T: gl.constexpr,
-    STAGES: gl.constexpr, KEEP: gl.constexpr,
+    small_ready: gl.tensor, free: gl.tensor, y_ready: gl.tensor, y_free: gl.tensor, passed: gl.tensor,
+    flags: gl.tensor, program: gl.tensor, first: gl.tensor, end: gl.tensor, rounds: gl.tensor, each: gl.tensor,
+    S: gl.constexpr, R: gl.constexpr, N: gl.constexpr, P: gl.constexpr, T: gl.constexpr, STAGES: gl.constexpr,
 ) -> None:  # fmt: skip
-    """y [T, R, P] fp32 of a block: of the state before it and of its own tokens; then the state after it.
-
-    KEEP: states before pairs of blocks go to memory.
-    """
+    """y [T, R, P] fp32 of a block: of the state before it and of its own tokens; then the state after it."""
     M: gl.constexpr = T * R
     BLOCKS: gl.constexpr = S // T
     gl.static_assert(T == 16 and R == 4)
@@ -119,9 +114,9 @@ def _multiply(
     of_tokens: gl.constexpr = gl.SliceLayout(1, gl.SliceLayout(3, fours))
     done = 0
     for job in range(first // BLOCKS, (end + BLOCKS - 1) // BLOCKS):
-        row, start, count, before, after = pipeline.part_of(job, first, end, rounds, each, BLOCKS)
+        _, _, count, before, after = pipeline.part_of(job, first, end, rounds, each, BLOCKS)
         state = pipeline.take_on(passed, flags, program, before, N, P, square)
-        for block in range(count):
+        for _block in range(count):
             place, phase = done % STAGES, done // STAGES % 2
             q_p, k_p = q_s.index(place), k_s.index(place)
             state_s.store(state.to(dtype))
@@ -130,9 +125,6 @@ def _multiply(
             state *= last_s.index(place).load(gl.SliceLayout(1, square))[:, None]
             fence_async_shared()
             gl.thread_barrier()
-            if KEEP and (start + block) % 2 == 0:
-                pair = row // H * (BLOCKS // 2) + (start + block) // 2
-                tma.async_copy_shared_to_global(states_to, [(pair * H + row % H) * N, 0], state_s)
             mbarrier.wait(q_ready.index(place), phase)
             mbarrier.wait(k_ready.index(place), phase)
             zero = gl.full([M, P], 0.0, gl.float32, square)
@@ -148,8 +140,6 @@ def _multiply(
             near = warpgroup_mma(scores, v_s.index(place), zero, use_acc=False, is_async=True)
             near, far, state, scores = warpgroup_mma_wait(0, deps=(near, far, state, scores))
             y = far * gl.convert_layout(grown, gl.SliceLayout(1, square))[:, None] + near
-            if KEEP:
-                tma.store_wait(0)  # the next block's state takes its place
             gl.thread_barrier()
             mbarrier.arrive(free.index(place), count=1)
             mbarrier.wait(y_free, done % 2 ^ 1)
@@ -188,12 +178,12 @@ def _gate(
             x_t, z_t = late_x.index(late).load(tokens), late_z.index(late).load(tokens)
             gl.thread_barrier()
             mbarrier.arrive(late_free.index(late), count=1)
-            gated = z_t.to(gl.float32)[:, None, :] * gate_h
+            gated = parts.widened(z_t)[:, None, :] * gate_h
             mbarrier.wait(y_ready, done % 2)
             y = gl.convert_layout(gl.reshape(y_s.load(read), [T, R, P]), cube)
             gl.thread_barrier()
             mbarrier.arrive(y_free, count=1)
-            y += skip_h * x_t.to(gl.float32)[:, None, :]
+            y += skip_h * parts.widened(x_t)[:, None, :]
             y = y * down_h * gated * parts.sigmoid(gated)
             gl.store(out_p + block * (T * H * P), gl.sum(y, axis=1).to(x_t.dtype))
             done += 1
@@ -203,10 +193,10 @@ def _gate(
 def mimo_forward(
     q_from: gl.tensor, k_from: gl.tensor, x_from: gl.tensor, z_from: gl.tensor, angles_from: gl.tensor,
     q_bias: gl.tensor, k_bias: gl.tensor, up: gl.tensor, gate: gl.tensor, down: gl.tensor, skip: gl.tensor,
-    a: gl.tensor, own: gl.tensor, later: gl.tensor, out: gl.tensor, states_to: gl.tensor, passed: gl.tensor,
-    flags: gl.tensor, per: gl.tensor, jobs: gl.tensor, rounds: gl.tensor,
+    a: gl.tensor, own: gl.tensor, later: gl.tensor, out: gl.tensor, passed: gl.tensor, flags: gl.tensor,
+    per: gl.tensor, jobs: gl.tensor, rounds: gl.tensor,
     S: gl.constexpr, H: gl.constexpr, G: gl.constexpr, R: gl.constexpr, N: gl.constexpr, P: gl.constexpr,
-    A: gl.constexpr, T: gl.constexpr, STAGES: gl.constexpr, LATE: gl.constexpr, KEEP: gl.constexpr,
+    A: gl.constexpr, T: gl.constexpr, STAGES: gl.constexpr, LATE: gl.constexpr,
     TURN_Q: gl.constexpr, TURN_K: gl.constexpr, GATE: gl.constexpr, LOAD: gl.constexpr,
 ) -> None:  # fmt: skip
     """out [B, S, H, P]. Four warps each turn q, turn k and make values, multiply, and make the output; one loads."""
@@ -259,16 +249,15 @@ def mimo_forward(
         [
             (_multiply, (
                 q_s, k_s, decay_s, grown_s, last_s, v_s, weighted_s, state_s, y_s, q_ready, k_ready, small_ready, free,
-                y_ready, y_free, states_to, passed, flags, program, first, end, rounds, each,
-                S, H, R, N, P, T, STAGES, KEEP,
+                y_ready, y_free, passed, flags, program, first, end, rounds, each, S, R, N, P, T, STAGES,
             )),
             (pipeline.turn, (
                 q_bias, up, raw_q, angle_s, x_s, q_s, weight_s, v_s, weighted_s, q_from, filled, raw_free, small_ready,
-                q_ready, free, first, end, rounds, each, S, H, R, N, P, A, T, STAGES, False, False, True,
+                q_ready, free, first, end, rounds, each, S, H, R, N, P, A, T, STAGES, False, False,
             )),
             (pipeline.turn, (
                 k_bias, up, raw_k, angle_s, x_s, k_s, weight_s, v_s, weighted_s, k_from, filled, raw_free, small_ready,
-                k_ready, free, first, end, rounds, each, S, H, R, N, P, A, T, STAGES, True, False, True,
+                k_ready, free, first, end, rounds, each, S, H, R, N, P, A, T, STAGES, True, False,
             )),
             (_gate, (
                 up, gate, down, skip, out, y_s, late_x, late_z, y_ready, y_free, late_filled, late_free, first, end,
@@ -292,26 +281,20 @@ def run_forward(
     """In place of ``mamba_mimo_forward`` (ops/tilelang/mamba3/mamba3_mimo_fwd.py @ ``scan``'s), for rows of one length.
 
     ``scan.Launches.forward``; arguments as ``scan.mimo_backward`` has them. Returns the output [B, S, H, P]; no last
-    state and no last key. Raises ValueError if they are asked for. Where ``scan.KEPT`` is a list it gets the states
-    before each pair of blocks.
+    state and no last key. Raises ValueError if they are asked for.
     """
     if return_state:
         raise ValueError("mamba3=hopper_rows has no states to go on from\n  fix: --path mamba3=blocks_rows")
     batch, length, rank, _, width = q.shape
     heads, channels = x.shape[2:]
     own, later = weights(dt, trap)
-    out, of_block, kept = torch.empty_like(x), chunk_size * rank, KEPT.get()
-    of_x = states_to = parts.tiles(x, chunk_size, channels)  # no state goes anywhere unless it is kept
-    if kept is not None:
-        kept.append(q.new_empty(batch, length // (2 * chunk_size), heads, width, channels))
-        states_to = parts.matrices(kept[0])
+    out, of_block = torch.empty_like(x), chunk_size * rank
     shares = pipeline.Shares(x, batch * heads, length // chunk_size, (width, channels), False)
     registers = dict(zip(("TURN_Q", "TURN_K", "GATE", "LOAD"), REGISTERS, strict=True))
     mimo_forward[shares.grid](
-        parts.tiles(q, of_block, width), parts.tiles(k, of_block, width), of_x,
+        parts.tiles(q, of_block, width), parts.tiles(k, of_block, width), parts.tiles(x, chunk_size, channels),
         parts.tiles(z, chunk_size, channels), parts.tiles(angles, chunk_size, angles.shape[-1]), q_bias, k_bias,
-        up, gate, down, skip, a, own, later, out, states_to, *shares.arguments, S=length, H=heads,
-        G=q.shape[3], R=rank, N=width, P=channels, A=angles.shape[-1], T=chunk_size, STAGES=STAGES, LATE=LATE,
-        KEEP=kept is not None, **registers, num_warps=4,
+        up, gate, down, skip, a, own, later, out, *shares.arguments, S=length, H=heads, G=q.shape[3], R=rank, N=width,
+        P=channels, A=angles.shape[-1], T=chunk_size, STAGES=STAGES, LATE=LATE, **registers, num_warps=4,
     )  # fmt: skip
     return out, None, None

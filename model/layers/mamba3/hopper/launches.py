@@ -17,8 +17,3 @@ LAUNCHES = Launches(run_states, run_backward, run_fold, run_forward)
 def by_blocks_on_hopper(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """``scan.by_blocks`` with these kernels, forwards too."""
     return by_blocks(kernel, LAUNCHES)
-
-
-def keeping_states(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """The same, with states kept from the forward pass."""
-    return by_blocks(kernel, LAUNCHES, keeps=True)

@@ -78,7 +78,7 @@ def turn(
     filled: gl.tensor, raw_free: gl.tensor, small_ready: gl.tensor, ready: gl.tensor, free: gl.tensor,
     first: gl.tensor, end: gl.tensor, rounds: gl.tensor, each: gl.tensor,
     S: gl.constexpr, H: gl.constexpr, R: gl.constexpr, N: gl.constexpr, P: gl.constexpr, A: gl.constexpr,
-    T: gl.constexpr, STAGES: gl.constexpr, VALUES: gl.constexpr, STORED: gl.constexpr, FORWARD: gl.constexpr,
+    T: gl.constexpr, STAGES: gl.constexpr, VALUES: gl.constexpr, STORED: gl.constexpr,
 ) -> None:  # fmt: skip
     """Turns q or k [T, R, N] of a block, its channels in this room's order; with VALUES also makes v, and v weighted,
     [T, R, P] of x and ``up``; STORED: what turned goes to memory, too.
@@ -125,13 +125,13 @@ def turn(
             turned.index(0).store(parts.turned_half(low, high, cos, sin, dtype, M, L))
             turned.index(1).store(parts.half(low_still.to(dtype), high_still.to(dtype), M, L))
             if VALUES:
-                value = x_t.to(gl.float32)[:, None, :] * up_h
+                value = parts.widened(x_t)[:, None, :] * up_h
                 put_values(value, v_s, weighted_s, weight_s, small_ready, place, phase, M, P, cube)
             fence_async_shared()
             gl.thread_barrier()
             mbarrier.arrive(ready.index(place), count=1)
             if STORED:
-                at = (line * S + block_at(start + block, BLOCKS, FORWARD) * T) * R
+                at = (line * S + (start + block) * T) * R
                 tma.async_copy_shared_to_global(turned_to, [at, head * N], turned.index(0))
                 tma.async_copy_shared_to_global(turned_to, [at, head * N + L], turned.index(1))
             done += 1
@@ -158,11 +158,6 @@ def put_weighted(
     mbarrier.wait(small_ready.index(place), phase)
     weight = weight_s.index(place).load(gl.SliceLayout(1, gl.SliceLayout(2, cube)))[:, None, None]
     weighted_s.index(place).store(gl.reshape((value * weight).to(weighted_s.dtype), [M, P]))
-
-
-@gluon.jit  # type: ignore[untyped-decorator]
-def block_at(number: gl.tensor, BLOCKS: gl.constexpr, FORWARD: gl.constexpr) -> gl.tensor:
-    return number if FORWARD else BLOCKS - 1 - number
 
 
 class Shares:
