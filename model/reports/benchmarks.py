@@ -160,6 +160,7 @@ def layout_and_paths(run: KeptRun) -> str:
     parts += [f"{rows} row{'' if rows == 1 else 's'}" + (f" × {several}" if several > 1 else "")]
     flags = [name.replace("_", "-") for name in ("recompute", "cuda_graphs", "deterministic") if options.get(name)]
     flags += [f"nccl-ctas={options['nccl_ctas']}"] if options.get("nccl_ctas") else []
+    flags += [f"states of {options['kept_states']} layers kept"] if options.get("kept_states") else []
     flags += [f"launch queues {options['launch_queues']}"] if options.get("launch_queues") else []
     flags += [f"optimizer={run.report.optimizer}"] if run.report.optimizer else []
     paths = [f"{kind}={path}" for kind, path in options["paths"].items()]

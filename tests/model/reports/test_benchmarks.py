@@ -82,6 +82,11 @@ def test_only_runs_like_the_record_are_compared_with_it(tmp_path, other):
     assert row(kept(tmp_path, "a", run=setup(**other)).parent)["of the record"] == benchmarks.NONE
 
 
+def test_a_row_says_how_many_layers_keep_their_states(tmp_path):
+    cells = row(kept(tmp_path, "a", run=setup(kept_states=8)).parent)
+    assert any("`states of 8 layers kept`" in cell for cell in cells.values())
+
+
 def test_a_run_without_run_json_says_what_its_records_do(tmp_path):
     cells = row(kept(tmp_path, "a", ranks=2).parent)
     assert (cells["GPUs"], cells["tokens/s a GPU"]) == ("2 CPU", "4,000")
