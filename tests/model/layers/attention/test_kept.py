@@ -78,3 +78,40 @@ def test_the_output_is_made_once_and_gradients_are_the_same(megatron, width):
     counts, errors = megatron.call(compared, width)
     assert counts == [1, 0, 1, 1]
     assert max(errors) < 1e-12
+
+
+def on_a_gpu():
+    """Of the model's sizes, three rows of 512 tokens: whether outputs and statistics are upstream's, bit by bit, and
+    errors of gradients against its."""
+    import tiny
+    import torch
+    from gpu_cases import random
+    from megatron.core.transformer.experimental_attention_variant.ops import tilelang_dsa
+
+    from model.layers.attention.kept import KeptSparseMLA
+
+    row, rows, heads, topk, width = 512, 3, 32, 256, 64
+    tokens = rows * row
+    q, kv = random(1, tokens, heads, 2 * width, seed=0), random(1, tokens, 1, 2 * width, seed=1)
+    place = torch.arange(tokens, device="cuda")
+    scores = torch.rand(tokens, tokens, generator=torch.Generator("cuda").manual_seed(2), device="cuda")
+    seen = (place[:, None] >= place) & (place[:, None] // row == place // row)
+    scores = scores.masked_fill(~seen, -1) + torch.eye(tokens, device="cuda")  # itself
+    best, chosen = scores.topk(topk)
+    indices = chosen.where(best >= 0, -1).view(1, tokens, 1, topk).int()
+    found = []
+    for each in (KeptSparseMLA, tilelang_dsa.SparseMLA):
+        given = q.clone().requires_grad_(), kv.clone().requires_grad_()
+        out, lse = each.apply(*given, indices, 0.1, width)
+        found.append([out, lse, *torch.autograd.grad(torch.cos(out.float()).sum(), given)])
+    mine, theirs = found
+    same = [torch.equal(*pair) for pair in zip(mine[:2], theirs[:2], strict=True)]
+    pairs = zip(mine[2:], theirs[2:], strict=True)
+    return same, [tiny.error(one.detach().float().cpu(), other.detach().float().cpu()) for one, other in pairs]
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_it_is_upstreams(gpu):
+    same, errors = gpu.call(on_a_gpu)
+    assert same == [True, True]
+    assert max(errors) < 1e-3  # sums over queries are atomic
