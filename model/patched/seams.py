@@ -188,17 +188,20 @@ def _fused_mla(layer: Any, embedding: Any) -> None:
     """``layer``, dense MLA, turns by Megatron's fused kernels and the tables of ``embedding``.
 
     Megatron's checks of the configuration are behind: they refuse the kernels beside DSA, which stays without them. The
-    layer's parts keep the model's own configuration. A program has all heads of a token: what is added is added in one
-    order, which a tuner would choose by time.
+    layer's parts keep the model's own configuration. In the whole process a program has all heads of a token: of
+    several programs the last goes on into the next token's heads, where they do not divide, and a tuner would choose by
+    time in which order heads are added.
     """
+    import triton
     from megatron.core.fusions import fused_mla_yarn_rope_apply as fused
 
     layer.config = copy.copy(layer.config)
     layer.config.apply_rope_fusion, layer.config.rope_type = True, "yarn"
     layer.rotary_pos_emb = embedding
     for kernel in (one for one in vars(fused).values() if hasattr(one, "configs")):  # named otherwise on branch dev
-        wide = [one for one in kernel.configs if one.kwargs["BLOCK_H"] >= layer.config.num_attention_heads]
-        kernel.configs = (wide or kernel.configs[-1:])[:1]
+        before = kernel.configs[0].kwargs["BLOCK_H"] if len(kernel.configs) == 1 else 1  # for another model
+        heads = max(before, triton.next_power_of_2(layer.config.num_attention_heads))
+        kernel.configs = [triton.Config({"BLOCK_H": heads})]
 
 
 class _Applied:

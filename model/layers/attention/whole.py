@@ -23,7 +23,7 @@ from model.layers.attention.rotary import Tables, rotated, turned
 from model.patched import seams
 
 
-class Embedding(RotaryEmbedding):
+class RotaryTables(RotaryEmbedding):
     """Megatron's rotary embedding, with the method of its YaRN that its fused kernels' caller asks."""
 
     def get_cached_cos_sin(self, length: int, dtype: torch.dtype, packed_seq: bool) -> Tables:
@@ -100,7 +100,7 @@ def enable(model: nn.Module) -> None:
     for module in list(model.modules()):
         if isinstance(module, MLASelfAttention):
             c = module.config
-            embedding = Embedding(
+            embedding = RotaryTables(
                 c.qk_pos_emb_head_dim, c.rotary_percent, rotary_base=c.rotary_base, cp_group=module.pg_collection.cp
             )
             seams.FUSED_MLA(module, embedding)
