@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
 import functools
 import hashlib
 import queue
@@ -183,6 +184,26 @@ def _sparse_mla(ours: Any) -> contextlib.AbstractContextManager[None]:
     return _set(tilelang_dsa, "SparseMLA", ours)
 
 
+def _fused_mla(layer: Any, embedding: Any) -> None:
+    """``layer``, dense MLA, turns by Megatron's fused kernels and the tables of ``embedding``.
+
+    Megatron's checks of the configuration are behind: they refuse the kernels beside DSA, which stays without them. The
+    layer's parts keep the model's own configuration. In the whole process a program has all heads of a token: of
+    several programs the last goes on into the next token's heads, where they do not divide, and a tuner would choose by
+    time in which order heads are added.
+    """
+    import triton
+    from megatron.core.fusions import fused_mla_yarn_rope_apply as fused
+
+    layer.config = copy.copy(layer.config)
+    layer.config.apply_rope_fusion, layer.config.rope_type = True, "yarn"
+    layer.rotary_pos_emb = embedding
+    for kernel in (one for one in vars(fused).values() if hasattr(one, "configs")):  # named otherwise on branch dev
+        before = kernel.configs[0].kwargs["BLOCK_H"] if len(kernel.configs) == 1 else 1  # for another model
+        heads = max(before, triton.next_power_of_2(layer.config.num_attention_heads))
+        kernel.configs = [triton.Config({"BLOCK_H": heads})]
+
+
 class _Applied:
     """Stands where Megatron multiplies by the weights, once the activation has: what is multiplied stays as it is."""
 
@@ -355,6 +376,34 @@ ROTARY_TABLES = Seam(
         "eeb2a5012e07f1d5e538ca394b9726a921823482e54bda241096ffcd0a44e0b9",
     ),
 )
+FUSED_MLA = Seam(
+    "fused_mla",
+    upstream="megatron.core.transformer.multi_latent_attention:MLASelfAttention.get_query_key_value_tensors",
+    sha256="e19fa46a2a0b1b231d4725127a3bc4c0e6bfec7004492ae2293b890a38709d92",
+    reason="Megatron's fused kernels, which write keys and values whole and turn queries in place: it refuses DSA",
+    apply=_fused_mla,
+    paths={"qkv": ("whole",)},
+    also=("c7c142edae56f6510f3073cd976521642fc9ceb8d9727561d95d1da38e402f19",),
+)
+WHOLE_ABSORBED = Seam(
+    "whole_absorbed",
+    upstream="megatron.core.transformer.experimental_attention_variant.absorbed_mla:"
+    "AbsorbedMLASelfAttention.get_query_key_value_tensors",
+    sha256="dcbca47bedf6e6688da04545adb1d9daac8599c402c7d1c9d9a7c5a128730aa3",
+    reason="the product and the turned channels are written into one tensor, and their gradients: nothing is joined",
+    apply=_recast,
+    paths={"qkv": ("whole",)},
+    also=("07cad94bb16d04eea30985c9b2ad281583f6de337c47cc5d29b0b06c109fc9fa",),
+)
+WHOLE_INDEXER = Seam(
+    "whole_indexer",
+    upstream="megatron.core.transformer.experimental_attention_variant.dsa:DSAIndexer._apply_rope",
+    sha256="b7d5b78e414f4863bfb81bf419ceee2ad9d18ad2a3644d3ebf6bb79250e7832e",
+    reason="all channels of a head turn: upstream joins them with none, and copies their gradients likewise",
+    apply=_recast,
+    paths={"qkv": ("whole",)},
+    also=("81a1966682c85a9e1126f293cf96b20b056ca257209e3da2784d247e918a4964",),
+)
 ROUTER_GATE = Seam(
     "router_gate",
     upstream="megatron.core.transformer.moe.router:Router.gating",
@@ -454,6 +503,6 @@ LATE_CLIP = Seam(
 )
 SEAMS = (
     NO_PEFT, BARE_MAMBA, FINAL_NORM, HEAD, LINEAR_LOSS, INDEXER_ROWS, INDEXER_KERNELS, SPARSE_KEPT, ROTARY,
-    ROTARY_TABLES, ROUTER_GATE, ROUTER_BALANCE, WEIGHTED_EXPERTS, APEX_WGRAD, MAMBA3_WGRAD, MAMBA3_TORCH, MAMBA3_NORM,
-    MAMBA3_ROWS, MAMBA3_BLOCKS, ROUTER_STATE, CHECKPOINT_QUEUE, LATE_CLIP,
+    ROTARY_TABLES, FUSED_MLA, WHOLE_ABSORBED, WHOLE_INDEXER, ROUTER_GATE, ROUTER_BALANCE, WEIGHTED_EXPERTS, APEX_WGRAD,
+    MAMBA3_WGRAD, MAMBA3_TORCH, MAMBA3_NORM, MAMBA3_ROWS, MAMBA3_BLOCKS, ROUTER_STATE, CHECKPOINT_QUEUE, LATE_CLIP,
 )  # fmt: skip

@@ -28,7 +28,8 @@ from model.step import megatron
 from reproducers.base.errors import PatchlaneError
 
 EVERYWHERE = (  # kinds that are no layer's own
-    "mamba_proj", "mtp_proj", "norm", "bc_norm", "rope", "sparse", "indexer", "router", "balance", "shared", "wgrad",
+    "mamba_proj", "mtp_proj", "norm", "bc_norm", "rope", "qkv", "sparse", "indexer", "router", "balance", "shared",
+    "wgrad",
 )  # fmt: skip
 
 
@@ -78,6 +79,10 @@ class Nam56r(HybridModel):
                 from model.layers.experts import balance  # imports Triton
 
                 balance.enable(router)
+        if chosen["qkv"].name == "whole":
+            from model.layers.attention import whole  # imports Triton
+
+            whole.enable(self)
         if chosen["rope"].name == "triton":
             from model.layers.attention import tables  # imports Triton
 

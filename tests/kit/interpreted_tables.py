@@ -131,7 +131,7 @@ def rotated(x, cos, sin, paired, back):
     return torch.cat((a * cos_a - b * sin_a, b * cos_b + a * sin_b), dim=-1)
 
 
-rotary._rotated = rotated
+rotary.rotated = rotated
 megatron.start_megatron(importlib.import_module, 0, Rank(0, 1))
 
 import tiny

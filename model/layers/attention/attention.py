@@ -20,6 +20,9 @@ from model.layers.attention.logits import document_of
 
 def masked_attention(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, scale: float) -> Tensor:
     """query, key [T, n, d], value [T, n, dv] -> [T, n, dv]; each token sees its document up to itself. Any dtype."""
+    for given in (query, key, value):
+        if given.requires_grad:  # torch gives some transposed, and Megatron's fused rotary embedding takes none of them
+            given.register_hook(Tensor.contiguous)
     document = document_of(cu_seqlens, query.shape[0])
     visible = (document[:, None] == document[None, :]).tril()  # [T, T]
     q, k, v = (x.transpose(0, 1)[None] for x in (query, key, value))  # [1, n, T, .]

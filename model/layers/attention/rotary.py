@@ -70,8 +70,9 @@ def rotate_kernel(
         tl.store(to + (HALF + half) * out_one, high, mask=inside)
 
 
-def _rotated(x: Tensor, cos: Tensor, sin: Tensor, paired: bool, back: bool) -> Tensor:
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+def rotated(x: Tensor, cos: Tensor, sin: Tensor, paired: bool, back: bool, out: Tensor | None = None) -> Tensor:
+    """x [S, B, H, D] turned, or its gradient turned back, in ``out``, which has any strides; see ``rotate_kernel``."""
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
     rows, batch, heads, width = x.shape
     rotate_kernel[rows * batch,](
         x, out, cos, sin, *x.stride(), *out.stride(), batch, PAIRED=paired, BACK=back, HEADS=heads,
@@ -86,12 +87,12 @@ class _Rotated(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, paired: bool) -> Tensor:
         ctx.save_for_backward(cos, sin)
         ctx.paired = paired
-        return _rotated(x, cos, sin, paired, back=False)
+        return rotated(x, cos, sin, paired, back=False)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
         cos, sin = ctx.saved_tensors
-        return _rotated(grad, cos, sin, ctx.paired, back=True), None, None, None
+        return rotated(grad, cos, sin, ctx.paired, back=True), None, None, None
 
 
 def turned(t: Tensor, tables: Tables, paired: bool) -> Tensor:

@@ -56,6 +56,20 @@ class Packed:
         return out
 
 
+def of(angles: Tensor, cu_seqlens: Tensor, tokens: int, dtype: torch.dtype) -> Tables:
+    """Cosines and sines [tokens, 1, 1, D] of each token's place in its document, found once a forward.
+
+    angles [P, 1, 1, D] fp32 of places below P, cu_seqlens [documents + 1] int32. Raises ValueError as
+    ``documents.check``.
+    """
+
+    def make() -> tuple[Tensor, Tables]:
+        own = angles[documents.positions(cu_seqlens, tokens)]
+        return angles, (own.cos().to(dtype), own.sin().to(dtype))  # the angles too: while kept, their place is theirs
+
+    return documents.once(cu_seqlens, ("angles", angles.data_ptr(), angles.shape, tokens, dtype), make)[1]
+
+
 def stand_in() -> None:
     """In the whole process, Megatron's rotary embedding is by the kernel, and its tables are kept while bounds live."""
 

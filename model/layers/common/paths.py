@@ -146,6 +146,13 @@ def _eights(size: Size, run: Run) -> str | None:
     return f"a head has {' and '.join(odd)} channels, no multiple of 8" if odd else None
 
 
+def _powers_of_two(size: Size, run: Run) -> str | None:
+    a = size.attention
+    widths = {"qk_nope_dim": a.qk_nope_dim, "qk_rope_dim": a.qk_rope_dim, "v_dim": a.v_dim}
+    odd = [f"{name} {width}" for name, width in widths.items() if width & (width - 1) or width < 4]
+    return f"{' and '.join(odd)}: no power of two from 4" if odd else None
+
+
 def _varlen(size: Size, run: Run) -> str | None:
     return None if importlib.util.find_spec("torch.nn.attention.varlen") else "torch has no torch.nn.attention.varlen"
 
@@ -177,6 +184,7 @@ KINDS = {
     ),
     "mla": Kind("MLA", {"cudnn": (_gpu, _bf16, _eights), "flash": (_gpu, _bf16, _varlen), "torch": ()}),
     "rope": Kind("rotary embedding", {"triton": (_triton, _gpu_or_interpreter), "megatron": ()}),
+    "qkv": Kind("queries, keys and values", {"joined": (), "whole": (_triton, _gpu_or_interpreter, _powers_of_two)}),
     "dsa": Kind("DSA", {"tilelang": (_gpu, _bf16), "megatron": ()}),
     "sparse": Kind("sparse attention's output", {"again": (), "kept": (_gpu, _bf16, _rows)}),
     "indexer": Kind(
@@ -206,7 +214,7 @@ KINDS = {
 }
 
 # With graphs they must be asked for: none has captured them yet.
-UNTRIED_IN_GRAPHS = {"mamba3=hopper_rows", "mamba3=blocks_rows", "balance=triton", "indexer=triton"}
+UNTRIED_IN_GRAPHS = {"mamba3=hopper_rows", "mamba3=blocks_rows", "balance=triton", "indexer=triton", "qkv=whole"}
 
 
 def asked(pairs: Iterable[str]) -> dict[str, str]:

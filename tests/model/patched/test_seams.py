@@ -70,6 +70,7 @@ def applied():
     """In the worker: {seam: whether what it changes is changed}, each applied to the real upstream."""
     import functools
     import sys
+    from types import SimpleNamespace
 
     import tiny
     import torch
@@ -112,6 +113,15 @@ def applied():
         found["sparse_kept"] = tilelang_dsa.SparseMLA == "ours"
     bound = seams.INDEXER_KERNELS(triton_indexer.attention_target, {"_key_bounds": print})
     found["indexer_kernels"] = bound.__globals__["_key_bounds"] is print is not triton_indexer._key_bounds
+    of_model = SimpleNamespace(apply_rope_fusion=False, rope_type="rope", num_attention_heads=3)
+    layer = SimpleNamespace(config=of_model)
+    seams.FUSED_MLA(layer, "ours")
+    seen = layer.config.apply_rope_fusion, layer.config.rope_type, layer.rotary_pos_emb, of_model.apply_rope_fusion
+    found["fused_mla"] = seen == (True, "yarn", "ours", False)
+    for change in (seams.WHOLE_ABSORBED, seams.WHOLE_INDEXER):
+        linear = torch.nn.Linear(2, 2)
+        change(linear, wgrad.Linear)
+        found[change.name] = type(linear) is wgrad.Linear
     weights, hidden = seams.WEIGHTED_EXPERTS(), torch.ones(2)
     found["weighted_experts"] = hidden * weights.unsqueeze(-1) is hidden
     seams.APEX_WGRAD(print)

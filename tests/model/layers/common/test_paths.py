@@ -15,15 +15,16 @@ SIZE = SIZES["nam56r"]
 ON_GPU = {"on_cpu": False, "bf16": True}
 FASTEST = {
     "mamba3": "tilelang", "mamba_proj": "bf16_parts", "mtp_proj": "bf16", "norm": "te", "bc_norm": "te",
-    "m2rnn": "triton_whole", "mla": "cudnn", "rope": "triton", "dsa": "tilelang", "sparse": "again",
-    "indexer": "stream",
+    "m2rnn": "triton_whole", "mla": "cudnn", "rope": "triton", "qkv": "joined", "dsa": "tilelang",
+    "sparse": "again", "indexer": "stream",
     "moe": "grouped_mm", "router": "parts", "balance": "triton", "shared": "after", "loss": "liger_once",
     "wgrad": "fused",
 }  # fmt: skip
 IN_GRAPHS = {"moe": "grouped_fused", "balance": "megatron"}
 ON_CPU = {
     "mamba3": "torch", "mamba_proj": "bf16", "mtp_proj": "bf16", "norm": "torch", "bc_norm": "torch", "m2rnn": "torch",
-    "mla": "torch", "rope": "megatron", "dsa": "megatron", "sparse": "again", "indexer": "stream", "moe": "sequential",
+    "mla": "torch", "rope": "megatron", "qkv": "joined", "dsa": "megatron", "sparse": "again", "indexer": "stream",
+    "moe": "sequential",
     "router": "megatron", "balance": "megatron", "shared": "after", "loss": "torch", "wgrad": "added",
 }  # fmt: skip
 
@@ -100,6 +101,12 @@ def test_a_missing_library_leaves_the_next_path(monkeypatch):
 def test_cudnn_wants_heads_of_eights():
     size = SIZE.model_copy(update={"attention": SIZE.attention.model_copy(update={"v_dim": 60})})
     assert paths.choose(size, Run(**ON_GPU))["mla"].name == "flash"
+
+
+def test_megatrons_fused_rotary_embedding_wants_powers_of_two():
+    size = SIZE.model_copy(update={"attention": SIZE.attention.model_copy(update={"v_dim": 48, "qk_rope_dim": 2})})
+    with pytest.raises(CannotTestHere, match="qk_rope_dim 2 and v_dim 48: no power of two from 4"):
+        paths.choose(size, Run(**ON_GPU, paths={"qkv": "whole"}))
 
 
 def test_tritons_interpreter_runs_on_a_cpu(monkeypatch):

@@ -1,0 +1,110 @@
+"""Queries, keys and values that are written whole: no halves are joined, nor in the backward pass their gradients.
+
+Dense MLA takes Megatron's own kernels (``fused_apply_mla_rope_for_q`` and ``..._for_kv``, megatron/core/fusions/
+fused_mla_yarn_rope_apply.py @ 5be9626709af2722333bf54797c954c09edeada3), which its configuration refuses beside DSA and
+for plain rotary embedding. Absorbed MLA takes the product and ``rotary.rotate_kernel``, each into its part of one
+tensor. Tokens turn by their places in their documents, from 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from megatron.core.models.common.embeddings import RotaryEmbedding
+from megatron.core.models.common.embeddings.rope_utils import apply_rotary_pos_emb
+from megatron.core.transformer.experimental_attention_variant import dsa
+from megatron.core.transformer.experimental_attention_variant.absorbed_mla import AbsorbedMLASelfAttention
+from megatron.core.transformer.multi_latent_attention import MLASelfAttention
+from torch import Tensor, nn
+
+from model.layers.attention import tables
+from model.layers.attention.rotary import Tables, rotated, turned
+from model.patched import seams
+
+
+class RotaryTables(RotaryEmbedding):
+    """Megatron's rotary embedding, with the method of its YaRN that its fused kernels' caller asks."""
+
+    def get_cached_cos_sin(self, length: int, dtype: torch.dtype, packed_seq: bool) -> Tables:
+        """Cosines and sines [length, 1, 1, D] in ``dtype``; made anew, so that nothing outlives inference or graphs."""
+        angles = self(length, packed_seq=packed_seq)
+        return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+class _Absorbed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, weight: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(q, weight, cos, sin)
+        plain, rank = weight.shape[1:]
+        out = q.new_empty((*q.shape[:2], rank + q.shape[-1] - plain))
+        torch.bmm(q[..., :plain].transpose(0, 1), weight, out=out[..., :rank].transpose(0, 1))
+        rotated(q[:, None, :, plain:], cos, sin, True, False, out[:, None, :, rank:])
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:  # type: ignore[override]
+        q, weight, cos, sin = ctx.saved_tensors
+        plain, rank = weight.shape[1:]
+        content, d_q = grad[..., :rank].transpose(0, 1), torch.empty_like(q)
+        torch.bmm(content, weight.transpose(1, 2), out=d_q[..., :plain].transpose(0, 1))
+        rotated(grad[:, None, :, rank:], cos, sin, True, True, d_q[:, None, :, plain:])
+        return d_q, torch.bmm(q[..., :plain].permute(1, 2, 0), content), None, None
+
+
+def absorbed(q: Tensor, weight: Tensor, turns: Tables) -> Tensor:
+    """Queries [T, n, rank + r]: the first d channels of q [T, n, d + r] times weight [n, d, rank], the others turned.
+
+    ``turns``: cosines and sines [T, 1, 1, r]; all of one dtype, fp32 or of 16 bits.
+    """
+    return _Absorbed.apply(q, weight, *turns)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class WholeAbsorbedMLA(AbsorbedMLASelfAttention):
+    """Upstream's absorbed MLA for training on packed documents without tensor parallelism."""
+
+    def get_query_key_value_tensors(
+        self, hidden_states: Tensor, key_value_states: Any = None, packed_seq_params: Any = None, *_: Any, **__: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [T, n, rank + r], keys [T, 1, rank + r] and low-rank queries [T, rank of q] of hidden [T, 1, h]."""
+        c, bounds = self.config, packed_seq_params.cu_seqlens_q
+        low = self.q_layernorm(self.linear_q_down_proj(hidden_states)[0].squeeze(1))
+        latent = self.linear_kv_down_proj(hidden_states)[0].squeeze(1)
+        content, place = latent.split([c.kv_lora_rank, c.qk_pos_emb_head_dim], dim=-1)
+        q = self.linear_q_up_proj(low)[0].unflatten(-1, (-1, self.q_head_dim))
+        angles = self.rotary_pos_emb(packed_seq_params.max_seqlen_q, packed_seq=True)
+        turns = tables.of(angles, bounds, len(q), q.dtype)
+        place = turned(place[:, None, None], turns, True)[:, 0]
+        key = torch.cat((self.kv_layernorm(content).unsqueeze(1), place), dim=-1)  # of one head: small
+        return absorbed(q, self._get_kv_up_weights()[0], turns), key, low
+
+
+class WholeIndexer(dsa.DSAIndexer):
+    """Upstream's indexer, which joins what turns with the channels that do not, where there are none of these too."""
+
+    def _apply_rope(
+        self, x: Tensor, rotary_pos_emb: Tensor, mscale: float, cu_seqlens: Tensor | None = None, **more: Any
+    ) -> Tensor:
+        if self.index_head_dim > self.qk_pos_emb_head_dim or cu_seqlens is None:
+            result: Tensor = super()._apply_rope(x, rotary_pos_emb, mscale, cu_seqlens, **more)
+            return result
+        result = apply_rotary_pos_emb(
+            x.squeeze(1), rotary_pos_emb, config=self.config, cu_seqlens=cu_seqlens, mscale=mscale,
+            cp_group=self.pg_collection.cp, mla_rotary_interleaved=self.config.dsa_indexer_rope_interleaved, **more,
+        )  # fmt: skip
+        return result.unsqueeze(1)
+
+
+def enable(model: nn.Module) -> None:
+    """All attention of ``model`` writes its queries, keys and values whole."""
+    for module in list(model.modules()):
+        if isinstance(module, MLASelfAttention):
+            c = module.config
+            embedding = RotaryTables(
+                c.qk_pos_emb_head_dim, c.rotary_percent, rotary_base=c.rotary_base, cp_group=module.pg_collection.cp
+            )
+            seams.FUSED_MLA(module, embedding)
+        elif isinstance(module, AbsorbedMLASelfAttention):
+            seams.WHOLE_ABSORBED(module, WholeAbsorbedMLA)
+        elif isinstance(module, dsa.DSAIndexer):
+            seams.WHOLE_INDEXER(module, WholeIndexer)
