@@ -184,8 +184,9 @@ def _sparse_mla(ours: Any) -> contextlib.AbstractContextManager[None]:
     return _set(tilelang_dsa, "SparseMLA", ours)
 
 
-def _fused_mla(layer: Any, embedding: Any) -> None:
-    """``layer``, dense MLA, turns by Megatron's fused kernels and the tables of ``embedding``.
+def _fused_mla(layer: Any, embedding: Any, queries: Callable[..., Any]) -> None:
+    """``layer``, dense MLA, turns by the tables of ``embedding``, keys by Megatron's fused kernels and queries by
+    ``queries``, which has the arguments of its function for these.
 
     Megatron's checks of the configuration are behind: they refuse the kernels beside DSA, which stays without them. The
     layer's parts keep the model's own configuration. In the whole process a program has all heads of a token: of
@@ -198,6 +199,8 @@ def _fused_mla(layer: Any, embedding: Any) -> None:
     layer.config = copy.copy(layer.config)
     layer.config.apply_rope_fusion, layer.config.rope_type = True, "yarn"
     layer.rotary_pos_emb = embedding
+    makes = rebound(type(layer).get_query_key_value_tensors, {"fused_apply_mla_rope_for_q": queries})
+    layer.get_query_key_value_tensors = types.MethodType(makes, layer)
     for kernel in (one for one in vars(fused).values() if hasattr(one, "configs")):  # named otherwise on branch dev
         before = kernel.configs[0].kwargs["BLOCK_H"] if len(kernel.configs) == 1 else 1  # for another model
         heads = max(before, triton.next_power_of_2(layer.config.num_attention_heads))
@@ -380,7 +383,7 @@ FUSED_MLA = Seam(
     "fused_mla",
     upstream="megatron.core.transformer.multi_latent_attention:MLASelfAttention.get_query_key_value_tensors",
     sha256="e19fa46a2a0b1b231d4725127a3bc4c0e6bfec7004492ae2293b890a38709d92",
-    reason="Megatron's fused kernels, which write keys and values whole and turn queries in place: it refuses DSA",
+    reason="Megatron's fused kernels, which write keys and values whole and which it refuses beside DSA; own queries",
     apply=_fused_mla,
     paths={"qkv": ("whole",)},
     also=("c7c142edae56f6510f3073cd976521642fc9ceb8d9727561d95d1da38e402f19",),

@@ -72,7 +72,8 @@ def in_model():
     found, calls, whole = {}, [], dsa_indexer_loss.indexer_loss_with_grads
     dsa_indexer_loss.indexer_loss_with_grads = lambda *given, **named: (calls.append(1), whole(*given, **named))[1]
     for path in ("triton", "rows"):
-        others = {"m2rnn": "torch", "rope": "megatron", "balance": "megatron"}  # none but this by the interpreter
+        # none but what is looked at by the interpreter
+        others = {"m2rnn": "torch", "rope": "megatron", "qkv": "joined", "balance": "megatron"}
         model = tiny.fresh(row=tiny.TOKENS, paths=others | {"indexer": path})
         before = len(calls)
         model(packed_seq_params=tiny.packed(), **tiny.batch()).sum().backward()

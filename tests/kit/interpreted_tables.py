@@ -136,7 +136,8 @@ megatron.start_megatron(importlib.import_module, 0, Rank(0, 1))
 
 import tiny
 
-model = tiny.fresh(row=tiny.TOKENS, paths={"rope": "triton", "mamba3": "torch_rows", "m2rnn": "torch"})
+others = {"mamba3": "torch_rows", "m2rnn": "torch", "qkv": "joined"}
+model = tiny.fresh(row=tiny.TOKENS, paths={"rope": "triton"} | others)
 
 
 class Counted(TorchDispatchMode):

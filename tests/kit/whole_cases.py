@@ -11,7 +11,8 @@ DOCUMENTS = {
     "no longer": ((0, 5, 37), 40),
 }  # bounds, and the longest that is told
 WIDTHS = {"alike": {}, "apart": {"qk_nope_dim": 8, "v_dim": 32, "kv_lora_rank": 24}}
-UNTOUCHED = {"m2rnn": "torch", "balance": "megatron", "rope": "megatron"}  # none but this by the interpreter
+# none but what is looked at by the interpreter
+UNTOUCHED = {"m2rnn": "torch", "balance": "megatron", "rope": "megatron", "qkv": "joined"}
 
 
 def joins(outs):

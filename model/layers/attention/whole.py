@@ -1,9 +1,10 @@
 """Queries, keys and values that are written whole: no halves are joined, nor in the backward pass their gradients.
 
-Dense MLA takes Megatron's own kernels (``fused_apply_mla_rope_for_q`` and ``..._for_kv``, megatron/core/fusions/
+Dense MLA's keys and values are by Megatron's own kernels (``fused_apply_mla_rope_for_kv``, megatron/core/fusions/
 fused_mla_yarn_rope_apply.py @ 5be9626709af2722333bf54797c954c09edeada3), which its configuration refuses beside DSA and
-for plain rotary embedding. Absorbed MLA takes the product and ``rotary.rotate_kernel``, each into its part of one
-tensor. Tokens turn by their places in their documents, from 0.
+for plain rotary embedding. Its queries, and absorbed MLA's, are by ``rotary.rotate_kernel`` and a copy or a product,
+each into its part of one tensor: Megatron's kernel for queries moves two bytes at a time. Tokens turn by their places
+in their documents, from 0.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from model.layers.attention import tables
 from model.layers.attention.rotary import Tables, rotated, turned
+from model.layers.common import documents
 from model.patched import seams
 
 
@@ -32,24 +34,34 @@ class RotaryTables(RotaryEmbedding):
         return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
-class _Absorbed(torch.autograd.Function):
+class _Whole(torch.autograd.Function):
+    """``weight`` may be None, for channels that stay as they are; ``plain`` of q's do not turn."""
+
     @staticmethod
-    def forward(ctx: Any, q: Tensor, weight: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        ctx.save_for_backward(q, weight, cos, sin)
-        plain, rank = weight.shape[1:]
-        out = q.new_empty((*q.shape[:2], rank + q.shape[-1] - plain))
-        torch.bmm(q[..., :plain].transpose(0, 1), weight, out=out[..., :rank].transpose(0, 1))
-        rotated(q[:, None, :, plain:], cos, sin, True, False, out[:, None, :, rank:])
+    def forward(ctx: Any, q: Tensor, weight: Tensor | None, cos: Tensor, sin: Tensor, plain: int) -> Tensor:
+        ctx.save_for_backward(None if weight is None else q, weight, cos, sin)
+        ctx.plain, ctx.width = plain, plain if weight is None else weight.shape[-1]
+        out = q.new_empty((*q.shape[:2], ctx.width + q.shape[-1] - plain))
+        _write(q[..., :plain], weight, out[..., : ctx.width])
+        rotated(q[:, None, :, plain:], cos, sin, True, False, out[:, None, :, ctx.width :])
         return out
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None, None]:  # type: ignore[override]
-        q, weight, cos, sin = ctx.saved_tensors
-        plain, rank = weight.shape[1:]
-        content, d_q = grad[..., :rank].transpose(0, 1), torch.empty_like(q)
-        torch.bmm(content, weight.transpose(1, 2), out=d_q[..., :plain].transpose(0, 1))
-        rotated(grad[:, None, :, rank:], cos, sin, True, True, d_q[:, None, :, plain:])
-        return d_q, torch.bmm(q[..., :plain].permute(1, 2, 0), content), None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        (q, weight, cos, sin), plain, content = ctx.saved_tensors, ctx.plain, grad[..., : ctx.width]
+        turning = grad[:, None, :, ctx.width :]
+        d_q = grad.new_empty((*grad.shape[:2], plain + turning.shape[-1]))
+        _write(content, None if weight is None else weight.transpose(1, 2), d_q[..., :plain])
+        rotated(turning, cos, sin, True, True, d_q[:, None, :, plain:])
+        d_weight = None if weight is None else torch.bmm(q[..., :plain].permute(1, 2, 0), content.transpose(0, 1))
+        return d_q, d_weight, None, None, None
+
+
+def _write(x: Tensor, weight: Tensor | None, out: Tensor) -> None:
+    if weight is None:
+        out.copy_(x)
+    else:
+        torch.bmm(x.transpose(0, 1), weight, out=out.transpose(0, 1))
 
 
 def absorbed(q: Tensor, weight: Tensor, turns: Tables) -> Tensor:
@@ -57,7 +69,17 @@ def absorbed(q: Tensor, weight: Tensor, turns: Tables) -> Tensor:
 
     ``turns``: cosines and sines [T, 1, 1, r]; all of one dtype, fp32 or of 16 bits.
     """
-    return _Absorbed.apply(q, weight, *turns)  # type: ignore[no-any-return, no-untyped-call]
+    return _Whole.apply(q, weight, *turns, weight.shape[1])  # type: ignore[no-any-return, no-untyped-call]
+
+
+def dense(q: Tensor, cos: Tensor, sin: Tensor, plain: int, turning: int, cu_seqlens: Tensor, *_: Any) -> Tensor:
+    """In place of ``fused_apply_mla_rope_for_q``: q [T, n, plain + turning] in memory of its own, its last channels
+    turned by cosines and sines [P, 1, 1, turning] of places below P. cu_seqlens [documents + 1] int32.
+
+    Raises ValueError as ``documents.check``.
+    """
+    place = documents.positions(cu_seqlens, len(q))
+    return _Whole.apply(q, None, cos[place], sin[place], plain)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class WholeAbsorbedMLA(AbsorbedMLASelfAttention):
@@ -103,7 +125,7 @@ def enable(model: nn.Module) -> None:
             embedding = RotaryTables(
                 c.qk_pos_emb_head_dim, c.rotary_percent, rotary_base=c.rotary_base, cp_group=module.pg_collection.cp
             )
-            seams.FUSED_MLA(module, embedding)
+            seams.FUSED_MLA(module, embedding, dense)
         elif isinstance(module, AbsorbedMLASelfAttention):
             seams.WHOLE_ABSORBED(module, WholeAbsorbedMLA)
         elif isinstance(module, dsa.DSAIndexer):

@@ -81,6 +81,7 @@ def applied():
     from megatron.core.tensor_parallel import layers
     from megatron.core.transformer.experimental_attention_variant import dsa
     from megatron.core.transformer.experimental_attention_variant.ops import tilelang_dsa, triton_indexer
+    from megatron.core.transformer.multi_latent_attention import MLASelfAttention
 
     from model.layers import head
     from model.layers.common import norm
@@ -114,10 +115,13 @@ def applied():
     bound = seams.INDEXER_KERNELS(triton_indexer.attention_target, {"_key_bounds": print})
     found["indexer_kernels"] = bound.__globals__["_key_bounds"] is print is not triton_indexer._key_bounds
     of_model = SimpleNamespace(apply_rope_fusion=False, rope_type="rope", num_attention_heads=3)
-    layer = SimpleNamespace(config=of_model)
-    seams.FUSED_MLA(layer, "ours")
+    layer = type("Layer", (), {"get_query_key_value_tensors": MLASelfAttention.get_query_key_value_tensors})()
+    layer.config, makes = of_model, type(layer).get_query_key_value_tensors
+    seams.FUSED_MLA(layer, "ours", print)
     seen = layer.config.apply_rope_fusion, layer.config.rope_type, layer.rotary_pos_emb, of_model.apply_rope_fusion
-    found["fused_mla"] = seen == (True, "yarn", "ours", False)
+    ours = layer.get_query_key_value_tensors.__func__
+    names = [one.__globals__["fused_apply_mla_rope_for_q"] for one in (ours, makes)]
+    found["fused_mla"] = seen == (True, "yarn", "ours", False) and names[0] is print is not names[1]
     for change in (seams.WHOLE_ABSORBED, seams.WHOLE_INDEXER):
         linear = torch.nn.Linear(2, 2)
         change(linear, wgrad.Linear)

@@ -15,17 +15,17 @@ SIZE = SIZES["nam56r"]
 ON_GPU = {"on_cpu": False, "bf16": True}
 FASTEST = {
     "mamba3": "tilelang", "mamba_proj": "bf16_parts", "mtp_proj": "bf16", "norm": "te", "bc_norm": "te",
-    "m2rnn": "triton_whole", "mla": "cudnn", "rope": "triton", "qkv": "joined", "dsa": "tilelang",
-    "sparse": "again", "indexer": "stream",
-    "moe": "grouped_mm", "router": "parts", "balance": "triton", "shared": "after", "loss": "liger_once",
-    "wgrad": "fused",
+    "m2rnn": "triton_whole", "mla": "cudnn", "rope": "triton", "qkv": "whole", "dsa": "tilelang",
+    "sparse": "again", "indexer": "stream", "moe": "grouped_mm", "router": "parts", "balance": "triton",
+    "shared": "after", "loss": "liger_once", "wgrad": "fused",
 }  # fmt: skip
-IN_GRAPHS = {"moe": "grouped_fused", "balance": "megatron"}
+ROWS = {"indexer": "triton", "sparse": "kept"}
+IN_GRAPHS = {"moe": "grouped_fused", "balance": "megatron", "qkv": "joined"}
 ON_CPU = {
     "mamba3": "torch", "mamba_proj": "bf16", "mtp_proj": "bf16", "norm": "torch", "bc_norm": "torch", "m2rnn": "torch",
     "mla": "torch", "rope": "megatron", "qkv": "joined", "dsa": "megatron", "sparse": "again", "indexer": "stream",
-    "moe": "sequential",
-    "router": "megatron", "balance": "megatron", "shared": "after", "loss": "torch", "wgrad": "added",
+    "moe": "sequential", "router": "megatron", "balance": "megatron", "shared": "after", "loss": "torch",
+    "wgrad": "added",
 }  # fmt: skip
 
 
@@ -51,8 +51,8 @@ def names(**run):
         ({"expert_parallel": 4}, {"shared": "beside", "moe": "grouped_fused"}),
         ({"cuda_graphs": True}, IN_GRAPHS),
         ({"cuda_graphs": True, "row": 4096}, IN_GRAPHS | {"mamba3": "tilelang_rows", "indexer": "rows"}),
-        ({"row": 8192}, {"indexer": "triton", "mamba3": "blocks_rows"}),
-        ({"row": 16384}, {"indexer": "rows", "mamba3": "blocks_rows"}),  # too long for its kernels
+        ({"row": 8192}, ROWS | {"mamba3": "blocks_rows"}),
+        ({"row": 16384}, ROWS | {"indexer": "rows", "mamba3": "blocks_rows"}),  # too long for its kernels
         (
             {"cuda_graphs": True, "row": 4096, "paths": {"mamba3": "blocks_rows"}},
             IN_GRAPHS | {"mamba3": "blocks_rows", "indexer": "rows"},
@@ -71,10 +71,10 @@ def names(**run):
                 "router": "megatron",
             },
         ),
-        ({"row": 4096}, {"indexer": "triton", "mamba3": "blocks_rows"}),
-        ({"row": 4096, "hopper": True}, {"indexer": "triton", "mamba3": "hopper_rows"}),
-        ({"row": 4096 + 16}, {"indexer": "triton", "mamba3": "tilelang_rows"}),  # no pairs of chunks
-        ({"row": 4097}, {"indexer": "triton"}),  # no whole chunks
+        ({"row": 4096}, ROWS | {"mamba3": "blocks_rows"}),
+        ({"row": 4096, "hopper": True}, ROWS | {"mamba3": "hopper_rows"}),
+        ({"row": 4096 + 16}, ROWS | {"mamba3": "tilelang_rows"}),  # no pairs of chunks
+        ({"row": 4097}, ROWS),  # no whole chunks
     ],
 )
 def test_what_a_gpu_runs_unasked(run, other):
@@ -91,7 +91,7 @@ def test_what_a_cpu_runs_unasked(run, other):
 def test_a_missing_library_leaves_the_next_path(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("importlib.metadata.version", missing)
-    gone = {"m2rnn": "torch", "rope": "megatron", "balance": "megatron"}
+    gone = {"m2rnn": "torch", "rope": "megatron", "qkv": "joined", "balance": "megatron"}
     assert names(**ON_GPU) == FASTEST | gone
     assert names(**ON_GPU, cuda_graphs=True) == FASTEST | IN_GRAPHS | gone
     found = names(**ON_GPU, hopper=True, row=4096)
@@ -111,7 +111,7 @@ def test_megatrons_fused_rotary_embedding_wants_powers_of_two():
 
 def test_tritons_interpreter_runs_on_a_cpu(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    interpreted = {"m2rnn": "triton_whole", "rope": "triton", "balance": "triton"}
+    interpreted = {"m2rnn": "triton_whole", "rope": "triton", "qkv": "whole", "balance": "triton"}
     assert names() == ON_CPU | interpreted
     assert names(row=64) == ON_CPU | interpreted | {"indexer": "triton"}
 
