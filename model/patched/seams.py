@@ -190,8 +190,8 @@ def _fused_mla(layer: Any, embedding: Any, queries: Callable[..., Any]) -> None:
 
     Megatron's checks of the configuration are behind: they refuse the kernels beside DSA, which stays without them. The
     layer's parts keep the model's own configuration. In the whole process a program has all heads of a token: of
-    several programs the last goes on into the next token's heads, where they do not divide, and a tuner would choose by
-    time in which order heads are added.
+    several programs the last goes on into the next token's heads, where they do not divide (NVIDIA/Megatron-LM issue
+    7103), and a tuner would choose by time in which order heads are added.
     """
     import triton
     from megatron.core.fusions import fused_mla_yarn_rope_apply as fused
