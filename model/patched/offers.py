@@ -7,15 +7,13 @@ from pathlib import Path
 
 from model.patched import seams
 
-# {"kind=path": ("module:qualified name", a word in its code)}: pack 09's function, the method that ours takes the place
-# of (on main it is a function inside forward), what pack 11 gives HybridModel, what runs pack 12's kernels, and the
-# method of pack 39
+# {"kind=path": ("module:qualified name", a word in its code)}: pack 09's function, what pack 11 gives HybridModel, what
+# runs pack 12's kernels, and the method of pack 39
 PER_TOKEN = "liger_kernel.ops.fused_linear_cross_entropy:fused_linear_cross_entropy_per_token_backward"
 INDEXER = "megatron.core.transformer.experimental_attention_variant.ops.triton_indexer:attention_target"
 NEEDED = {
     "loss=liger_unread": (PER_TOKEN, "grad"),
     "loss=liger_once": (PER_TOKEN, "grad"),
-    "moe=grouped_fused": ("megatron.core.transformer.moe.experts:TEGroupedMLP.forward", "self.bias_act_func"),
     "loss=linear": ("megatron.core.models.hybrid.hybrid_model:HybridModel.__init__", "LinearCrossEntropyModule"),
     "indexer=triton": (INDEXER, "_key_bounds"),
     "balance=triton": ("megatron.core.transformer.moe.router:TopKRouter._apply_packed_seq_aux_loss", "cu_seqlens"),

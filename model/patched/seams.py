@@ -431,6 +431,7 @@ WEIGHTED_EXPERTS = Seam(
     reason="the activation multiplies by the routers' weights, in one kernel: Megatron's own product must not",
     apply=_Applied,
     paths={"moe": ("grouped_fused",)},
+    also=("bcad4277e071d0f6d69c145ef1c88886db88a7a968405a4438c110b35b4ffa78",),
 )
 APEX_WGRAD = Seam(
     "apex_wgrad",

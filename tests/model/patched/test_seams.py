@@ -39,31 +39,46 @@ def tree(tmp_path):
 
 
 # A stack's code without what a seam rests on: no run there can have its paths.
-UNFIT = {("released", "linear_loss"), ("newest", "linear_loss"), ("dev", "weighted_experts"), ("dev", "router_balance")}
+UNFIT = {("released", "linear_loss"), ("newest", "linear_loss"), ("dev", "router_balance")}
 
 
 @pytest.fixture(scope="module", params=["released none", "released all", "newest all", "dev all"])
 def stack(request):
-    """(name, roots) of a stack's trees, without packs and with all of them."""
+    """(name, roots, packs) of a stack's trees, without packs and with all of them."""
     name, patches = request.param.split()
     of = stacks.named(name)
     try:
         built = overlay.build(Store(), overlay.chosen(patches, stack=of), "cpu", of)
     except (CannotTestHere, OSError) as lacking:
         pytest.skip(str(lacking))
-    return name, [built.root(tree) for tree in built.trees]
+    return name, [built.root(tree) for tree in built.trees], patches
+
+
+@pytest.fixture
+def released(stack):
+    """The roots of the default stack with all packs."""
+    name, roots, patches = stack
+    if (name, patches) != ("released", "all"):
+        pytest.skip(f"not the default stack with all packs: {name} {patches}")
+    return roots
 
 
 @pytest.mark.upstream
 @pytest.mark.parametrize("each", seams.SEAMS, ids=lambda each: each.name)
 def test_it_rests_on_each_stacks_code_whatever_packs_change(stack, each):
-    name, roots = stack
+    name, roots, _ = stack
     fits = each.digest(roots) in (each.sha256, *(each.also if name != "released" else ()))
     assert fits != ((name, each.name) in UNFIT), f"{each.upstream}: {each.digest(roots)}"
     if not fits:
         assert {f"{kind}={path}" for kind, of in each.paths.items() for path in of} <= set(offers.lacking(roots))
         with pytest.raises(PatchlaneError, match=f"seam {each.name}"):
             each.check(roots)
+
+
+@pytest.mark.upstream
+def test_the_default_stack_with_all_packs_offers_every_path_but_the_dev_stacks(released):
+    """A word that is in no stack's code would take its path from all of them, unseen."""
+    assert set(offers.lacking(released)) == {"loss=linear"}
 
 
 def applied():
