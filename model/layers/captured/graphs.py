@@ -2,10 +2,11 @@
 
 At the end of the first step Mamba-3, M²RNN, dense MLA and, without expert parallelism, routers and the steps after the
 experts are captured (megatron/core/transformer/cuda_graphs.py @ core_v0.19.0, ``cuda_graph_impl="local"``). With expert
-parallelism a captured router would gather the experts' counts over the ranks; the only run that tried had NaN in its
-gradients. Experts are not captured, since their tokens are counted on the host, and the sparse layers are not, since
-they hand indices on by an attribute of ``packed_seq_params``, which a captured layer does not see. A micro-batch with
-more documents than ``documents`` allows, and held-out loss, run without graphs.
+parallelism a captured router would gather the experts' counts over the ranks, and NCCL does not free a communicator
+while a graph holds its collectives: the run would hang at its end. Experts are not captured, since their tokens are
+counted on the host, and the sparse layers are not, since they hand indices on by an attribute of ``packed_seq_params``,
+which a captured layer does not see. A micro-batch with more documents than ``documents`` allows, and held-out loss, run
+without graphs.
 """
 
 from __future__ import annotations
