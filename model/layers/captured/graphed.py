@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from megatron.core.transformer.transformer_layer import MoETransformerLayer, TransformerLayer
 from torch import Tensor
 
@@ -13,15 +14,25 @@ from model.layers.common.packed import packed
 STAGES = ["route", "expert_compute", "postprocess"]  # of an MoE layer called as a whole
 
 
-def keep(x: Tensor) -> Tensor:
-    """A view of the input ``x`` of a captured layer; its memory is kept until the layer's backward pass is captured.
+class _Saved(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
+
+
+def keep(x: Tensor) -> None:
+    """Have the input ``x`` of a captured layer keep its memory until the layer's backward pass is captured.
 
     Megatron gives the memory of inputs to the graphs captured next, unless an autograd function written in Python saves
-    them (``_weakref_forward_buffers``, megatron/core/transformer/cuda_graphs.py @ core_v0.19.0). It does so within the
-    input's own tensor, ``x.data = ...``, and torch's RMSNorm, which is not written in Python, has saved that tensor: it
-    then reads what other graphs wrote, and gradients are wrong or NaN. What has saved a view still owns the memory.
+    them (``_weakref_forward_buffers``, megatron/core/transformer/cuda_graphs.py @ core_v0.19.0). torch's RMSNorm, which
+    is not, then reads what those graphs wrote: gradients are wrong or NaN.
     """
-    return x.view_as(x)
+    _Saved.apply(x)
 
 
 class Graphed:
@@ -46,7 +57,7 @@ class Graphed:
             row = self.config.nam56r_row
             cu_seqlens = graphs.bounds(offsets, row, len(kwargs["hidden_states"]))
             kwargs |= {"attention_mask": None, "packed_seq_params": packed(cu_seqlens, row + 1)}
-            kwargs["hidden_states"] = keep(kwargs["hidden_states"])
+            keep(kwargs["hidden_states"])
         return super().forward(*args, **kwargs)  # type: ignore[misc]
 
 
@@ -68,7 +79,7 @@ class ExpertsLayer(MoETransformerLayer):
 
     def _forward_mlp_router(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         if self.use_partial_cudagraphs:
-            hidden_states = keep(hidden_states)
+            keep(hidden_states)
         return super()._forward_mlp_router(hidden_states, *args, **kwargs)
 
     def _forward_mlp(self, *args: Any, **kwargs: Any) -> Any:
