@@ -27,7 +27,10 @@ def line(record: Train, total: int, left_s: float | None) -> str:
     if record.peak_gib is not None:
         parts.append(f"{record.peak_gib:.1f} GiB")
     parts.append(f"ETA {'–' if left_s is None else timedelta(seconds=round(left_s))}")
-    return "  ".join(parts) + ("" if record.finite else "  NOT FINITE, " + ("skipped" if record.skipped else "taken"))
+    if not record.finite:
+        numbers = math.isfinite(record.loss) and math.isfinite(record.grad_norm)
+        parts.append(("" if numbers else "NOT FINITE, ") + ("skipped" if record.skipped else "taken"))
+    return "  ".join(parts)
 
 
 class ProgressLine:

@@ -30,7 +30,8 @@ def keep(x: Tensor) -> None:
 
     Megatron gives the memory of inputs to the graphs captured next, unless an autograd function written in Python saves
     them (``_weakref_forward_buffers``, megatron/core/transformer/cuda_graphs.py @ core_v0.19.0). torch's RMSNorm, which
-    is not, then reads what those graphs wrote: gradients are wrong or NaN.
+    is not, then reads what those graphs wrote: gradients are wrong or NaN. A view of ``x`` would not do, because a
+    router gives its input back, and outputs are given away as well.
     """
     _Saved.apply(x)
 

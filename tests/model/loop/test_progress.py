@@ -49,6 +49,11 @@ def test_a_bad_step_and_the_held_out_loss_are_always_printed(terminal):
     assert "NOT FINITE, skipped" in said and "held-out loss 2.1250" in said
 
 
+def test_a_refused_step_is_not_said_to_be_without_numbers():
+    said = shown([step(7, skipped=True)], total=25)
+    assert said.split()[-1] == "skipped" and "NOT FINITE" not in said
+
+
 def test_a_held_out_set_is_named():
     assert shown([held_out(7, 2.125, "code")], total=25).split("held-out ")[1].startswith("loss of code 2.1250")
 
