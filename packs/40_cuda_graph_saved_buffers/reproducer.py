@@ -259,9 +259,7 @@ def prepare(p: probe.Probe) -> None:
     random = p.upstream("megatron.core.tensor_parallel.random")
     random.model_parallel_cuda_manual_seed(p.seed, use_cudagraphable_rng=True, force_reset_rng=True)
     if not getattr(p.upstream(GRAPHS), "HAVE_TE_GRAPHS", False):
-        raise probe.CannotTest(
-            "Megatron finds no weak references in this Transformer Engine", "pass --needs of another"
-        )
+        raise probe.CannotTest("this Transformer Engine has no weak references", "pass --needs DIR of another")
 
 
 def reproduce(p: probe.Probe) -> None:
