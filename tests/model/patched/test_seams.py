@@ -42,37 +42,39 @@ def tree(tmp_path):
 UNFIT = {("released", "linear_loss"), ("newest", "linear_loss"), ("dev", "router_balance")}
 
 
-@pytest.fixture(scope="module", params=["released none", "released all", "newest all", "dev all"])
-def stack(request):
-    """(name, roots, packs) of a stack's trees, without packs and with all of them."""
-    name, patches = request.param.split()
+def roots(name, patches):
+    """Of the stack's trees, with those packs; skips where they cannot be had."""
     of = stacks.named(name)
     try:
         built = overlay.build(Store(), overlay.chosen(patches, stack=of), "cpu", of)
     except (CannotTestHere, OSError) as lacking:
         pytest.skip(str(lacking))
-    return name, [built.root(tree) for tree in built.trees], patches
+    return [built.root(tree) for tree in built.trees]
 
 
-@pytest.fixture
-def released(stack):
+@pytest.fixture(scope="module", params=["released none", "released all", "newest all", "dev all"])
+def stack(request):
+    """(name, roots) of a stack's trees, without packs and with all of them."""
+    name, patches = request.param.split()
+    return name, roots(name, patches)
+
+
+@pytest.fixture(scope="module")
+def released():
     """The roots of the default stack with all packs."""
-    name, roots, patches = stack
-    if (name, patches) != ("released", "all"):
-        pytest.skip(f"not the default stack with all packs: {name} {patches}")
-    return roots
+    return roots("released", "all")
 
 
 @pytest.mark.upstream
 @pytest.mark.parametrize("each", seams.SEAMS, ids=lambda each: each.name)
 def test_it_rests_on_each_stacks_code_whatever_packs_change(stack, each):
-    name, roots, _ = stack
-    fits = each.digest(roots) in (each.sha256, *(each.also if name != "released" else ()))
-    assert fits != ((name, each.name) in UNFIT), f"{each.upstream}: {each.digest(roots)}"
+    name, trees = stack
+    fits = each.digest(trees) in (each.sha256, *(each.also if name != "released" else ()))
+    assert fits != ((name, each.name) in UNFIT), f"{each.upstream}: {each.digest(trees)}"
     if not fits:
-        assert {f"{kind}={path}" for kind, of in each.paths.items() for path in of} <= set(offers.lacking(roots))
+        assert {f"{kind}={path}" for kind, of in each.paths.items() for path in of} <= set(offers.lacking(trees))
         with pytest.raises(PatchlaneError, match=f"seam {each.name}"):
-            each.check(roots)
+            each.check(trees)
 
 
 @pytest.mark.upstream
