@@ -8,14 +8,16 @@ from pathlib import Path
 from model.patched import seams
 
 # {"kind=path": ("module:qualified name", a word in its code)}: pack 09's function, what pack 11 gives HybridModel, what
-# runs pack 12's kernels, and the method of pack 39
+# runs pack 12's kernels, the method of pack 39, and TileLang's kernels for sparse attention, which branch dev has not
 PER_TOKEN = "liger_kernel.ops.fused_linear_cross_entropy:fused_linear_cross_entropy_per_token_backward"
-INDEXER = "megatron.core.transformer.experimental_attention_variant.ops.triton_indexer:attention_target"
+VARIANT = "megatron.core.transformer.experimental_attention_variant"
 NEEDED = {
     "loss=liger_unread": (PER_TOKEN, "grad"),
     "loss=liger_once": (PER_TOKEN, "grad"),
     "loss=linear": ("megatron.core.models.hybrid.hybrid_model:HybridModel.__init__", "LinearCrossEntropyModule"),
-    "indexer=triton": (INDEXER, "_key_bounds"),
+    "indexer=triton": (f"{VARIANT}.ops.triton_indexer:attention_target", "_key_bounds"),
+    "dsa=tilelang": (f"{VARIANT}.ops.tilelang_dsa:run_fused_absorbed_sparse_attention", "fused_sparse_mla_absorbed"),
+    "sparse=kept": (f"{VARIANT}.ops.sparse_mla:_valid_head_mask", "kv_group"),
     "balance=triton": ("megatron.core.transformer.moe.router:TopKRouter._apply_packed_seq_aux_loss", "cu_seqlens"),
 }  # fmt: skip
 

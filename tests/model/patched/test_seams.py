@@ -39,7 +39,9 @@ def tree(tmp_path):
 
 
 # A stack's code without what a seam rests on: no run there can have its paths.
-UNFIT = {("released", "linear_loss"), ("newest", "linear_loss"), ("dev", "router_balance")}
+UNFIT = {
+    ("released", "linear_loss"), ("newest", "linear_loss"), ("dev", "router_balance"), ("dev", "sparse_kept"),
+}  # fmt: skip
 
 
 def roots(name, patches):
@@ -81,6 +83,14 @@ def test_it_rests_on_each_stacks_code_whatever_packs_change(stack, each):
 def test_the_default_stack_with_all_packs_offers_every_path_but_the_dev_stacks(released):
     """A word that is in no stack's code would take its path from all of them, unseen."""
     assert set(offers.lacking(released)) == {"loss=linear"}
+
+
+@pytest.mark.upstream
+@pytest.mark.parametrize("stack", ["dev all"], indirect=True)
+def test_branch_dev_has_no_path_by_tilelangs_sparse_attention(stack):
+    _, trees = stack
+    assert {"dsa=tilelang", "sparse=kept"} <= set(offers.lacking(trees))
+    assert "loss=linear" not in offers.lacking(trees)
 
 
 def applied():
