@@ -17,7 +17,7 @@ NEEDED = {
     "loss=linear": ("megatron.core.models.hybrid.hybrid_model:HybridModel.__init__", "LinearCrossEntropyModule"),
     "indexer=triton": (f"{VARIANT}.ops.triton_indexer:attention_target", "_key_bounds"),
     "dsa=tilelang": (f"{VARIANT}.ops.tilelang_dsa:run_fused_absorbed_sparse_attention", "fused_sparse_mla_absorbed"),
-    "sparse=kept": (f"{VARIANT}.ops.sparse_mla:_valid_head_mask", "kv_group"),
+    "sparse=kept": (seams.SPARSE_KEPT.upstream, "kv_group"),
     "balance=triton": ("megatron.core.transformer.moe.router:TopKRouter._apply_packed_seq_aux_loss", "cu_seqlens"),
 }  # fmt: skip
 

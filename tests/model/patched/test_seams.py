@@ -39,9 +39,7 @@ def tree(tmp_path):
 
 
 # A stack's code without what a seam rests on: no run there can have its paths.
-UNFIT = {
-    ("released", "linear_loss"), ("newest", "linear_loss"), ("dev", "router_balance"), ("dev", "sparse_kept"),
-}  # fmt: skip
+UNFIT = {("released", "linear_loss"), ("newest", "linear_loss"), ("dev", "router_balance"), ("dev", "sparse_kept")}
 
 
 def roots(name, patches):
