@@ -37,11 +37,11 @@ define install
 endef
 
 $(VENV)/.ready: pyproject.toml
-	$(call install,cpu$(comma)dev$(comma)desk)
+	$(call install,cpu$(comma)dev$(comma)audit$(comma)desk)
 
 # With what training draws and logs with, and the tests of model/ and of the rules read: not needed to reproduce.
 $(VENV)/.train: pyproject.toml
-	$(call install,cpu$(comma)dev$(comma)train$(comma)data$(comma)desk)
+	$(call install,cpu$(comma)dev$(comma)train$(comma)data$(comma)audit$(comma)desk)
 
 reproduce: $(VENV)/.ready
 	$(BIN)/python -m reproducers.run $(PACKS)

@@ -1,7 +1,8 @@
 """Say whether each patch applies to the newest releases of its upstream, is in them, or conflicts.
 
-No arm runs. A patch applies when git takes it with neither fuzz nor offset; it is already in when its reverse applies
-so. Of a pack with several patches the best answer counts. ``python -m reproducers.applies pack09``
+No arm runs. A patch applies when git takes it with neither fuzz nor offset, or, as ``patch -F0`` takes it, with an
+offset; it is already in when its reverse applies. Of a pack with several patches the best answer counts.
+``python -m reproducers.applies pack09``
 """
 
 from __future__ import annotations

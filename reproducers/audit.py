@@ -1,13 +1,13 @@
 """Say which packs' bugs an installed environment has: ``python -m reproducers.audit [--python PATH]``. Needs no GPU.
 
-Nothing of the environment is imported. The functions that a pack's patch changes are compared, by digest, with those of
+Nothing of the environment is run. The functions that a pack's patch changes are compared, by digest, with those of
 trees of which receipts say whether they have the bug. Exit 1 when a bug is unpatched, 0 when none is, 77 when nothing
-could be decided. What nobody has measured is unknown, and is said to be; ``--run`` measures it.
+could be decided or a line was not understood. What nobody has measured is unknown, and is said to be; ``--run``
+measures it.
 """
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,8 +15,6 @@ import typer
 
 if TYPE_CHECKING:
     from reproducers.record.fingerprint import Fingerprints
-    from reproducers.studies.installed.environment import Environment
-    from reproducers.studies.installed.judgement import Answer
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
@@ -29,7 +27,11 @@ def main(
         typer.Option(help="an interpreter, a virtual environment or a folder of packages (default: this Python)"),
     ] = None,
     requirements: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="judge the versions that a requirements file pins instead")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="judge what requirements, a lock, a project, a list, a script or a Dockerfile ask for; - is stdin",
+        ),
     ] = None,
     ignore: Annotated[list[str] | None, typer.Option(metavar="PACK", help="leave this pack out; repeatable")] = None,
     run: Annotated[
@@ -43,10 +45,11 @@ def main(
 ) -> None:
     """Audit an environment."""
     from reproducers.base.errors import PatchlaneError
-    from reproducers.base.files import write_atomic
     from reproducers.record import fingerprint
     from reproducers.record.schema import load_named, load_packs
-    from reproducers.studies.installed import environment, judgement, report
+    from reproducers.studies.installed import advice, answers, judgement
+    from reproducers.studies.installed.present import environment
+    from reproducers.studies.installed.shown import report
 
     if write:
         return _write()
@@ -61,28 +64,23 @@ def main(
     if packs and (without := [pack.id for pack in chosen if pack.id not in known.packs]):
         said = f"{', '.join(without)}: no receipt shows a bug that could be mended, so there is nothing to look for"
         raise PatchlaneError(said, "leave it out; after new receipts python -m reproducers.audit --write")
-    seen = environment.of_requirements(requirements) if requirements else environment.of_python(python, known)
-    answers = judgement.audit(chosen, known, seen)
+    seen = (
+        environment.of_requirements(requirements, judgement.repositories(every))
+        if requirements
+        else environment.of_python(python, known)
+    )
+    judged = judgement.audit(chosen, known, seen, every)
     if run:
-        answers = _measured(answers, seen)
+        from reproducers.studies.installed.measured import all_measured
+
+        judged = all_measured(judged, seen)
+    judged, mends = advice.advised(judged, every, known, seen)
     if sarif:
-        from reproducers.base import disk
-        from reproducers.studies.installed.sarif import sarif as log
+        from reproducers.studies.installed.shown.sarif import write as write_sarif
 
-        disk.usable_file(sarif, "--sarif FILE names another file")
-        write_atomic(sarif, (json.dumps(log(answers, chosen, Path.cwd()), indent=1) + "\n").encode())
-    typer.echo(report.as_json(answers, seen) if as_json else report.text(answers, seen))
-    raise typer.Exit(judgement.exit_code(answers))
-
-
-def _measured(answers: list[Answer], seen: Environment) -> list[Answer]:
-    """The answers with those measured that digests left open."""
-    from reproducers.record.schema import load_named
-    from reproducers.studies.installed.measured import measured
-    from reproducers.upstream.store import Store
-
-    store = Store()
-    return [measured(load_named([a.pack])[0], a, seen, store) if a.measurable else a for a in answers]
+        write_sarif(sarif, judged, chosen, seen.unread)
+    typer.echo((report.as_json if as_json else report.text)(judged, mends, seen))
+    raise typer.Exit(answers.exit_code(judged, seen.unread))
 
 
 def _write() -> None:

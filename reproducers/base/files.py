@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,3 +77,20 @@ def swap(new: Path, out: Path, old: Path) -> None:
         if old.exists():
             old.rename(out)
         raise
+
+
+def source(path: Path, largest: int) -> bytes:
+    """The content of a regular file of at most ``largest`` bytes. OSError for any other, which is not read.
+
+    A FIFO or a device is opened without waiting for what it has.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        seen = os.fstat(handle)
+        if not stat.S_ISREG(seen.st_mode):
+            raise OSError(errno.EINVAL, "no regular file", str(path))
+        if seen.st_size > largest:
+            raise OSError(errno.EFBIG, f"{seen.st_size:,} bytes, which no such file has", str(path))
+        return os.read(handle, seen.st_size)
+    finally:
+        os.close(handle)

@@ -121,7 +121,7 @@ def test_every_command_that_is_named_is_one_that_its_verb_takes(package):
         faults += [
             f"{place}: {of}.{verb} has no {word}"
             for word in words
-            if word.startswith("-") and word.partition("=")[0] not in options_of(command)
+            if word.startswith("-") and word != "-" and word.partition("=")[0] not in options_of(command)
         ]
     assert len(NAMED) > 50 and not faults, "\n".join(faults)
 

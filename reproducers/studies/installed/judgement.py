@@ -2,104 +2,157 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import Literal
 
-from packaging.version import InvalidVersion, Version
-from pydantic import Field
-
-from reproducers.base.errors import CannotTestHere
-from reproducers.base.verdicts import Exit
+from reproducers.base.files import source
 from reproducers.base.wording import count, short
 from reproducers.record.fingerprint import Fingerprint, Fingerprints, KnownTree
-from reproducers.record.schema import Model, Pack
-from reproducers.studies.installed.environment import Distribution, Environment
+from reproducers.record.schema import Pack
+from reproducers.studies.installed.advice import same
+from reproducers.studies.installed.answers import Answer, Place, State
 from reproducers.studies.installed.functions import Function, functions
-from reproducers.upstream import patching
-from reproducers.upstream.patching import ApplyClass
+from reproducers.studies.installed.listed import origins
+from reproducers.studies.installed.listed.choices import Choice, choices, refusing
+from reproducers.studies.installed.listed.reading import Required
+from reproducers.studies.installed.present.environment import Distribution, Environment
 
-State = Literal["buggy", "patched", "fixed", "unknown", "absent"]
-STATES = {
-    "buggy": "the bug is there, and no patch",
-    "patched": "the pack's patch is in the code",
-    "fixed": "the code is that of a release or commit without the bug",
-    "unknown": "nobody has measured this code; the line says what decides",
-    "absent": "the code in question is not installed",
-}
+UNREAD_REMEDY = "--python PATH for what is installed, or write that line in a form that is read"
+LARGEST = 8 * 2**20  # bytes of a Python file that is read; the largest of the upstreams has a third of one million
+Commits = dict[str, dict[str, str]]  # {distribution: {commit: the release that was cut from it}}
 
 
-class Place(Model):
-    """A function in question in the environment, or the line that asks for the distribution."""
+def audit(
+    packs: list[Pack], known: Fingerprints, environment: Environment, every: list[Pack] | None = None
+) -> list[Answer]:
+    """The answers of all packs that have fingerprints, by number; no file of the environment is imported or changed.
 
-    file: str
-    line: int
-    function: str = ""
-
-
-class Answer(Model):
-    """One pack's answer. ``by``: what it rests on; ``cost``: what the bug costs a training run.
-
-    ``measurable``: a run of the reproducer on the installed code would decide.
+    ``every``: all packs, whose pins tell which commit a release was cut from; None: ``packs``.
     """
-
-    pack: str
-    state: State
-    distribution: str
-    version: str | None = None
-    by: Literal["code", "release", "run", ""] = ""
-    cost: str
-    reason: str
-    remedy: str = ""
-    places: list[Place] = Field(default=[])
-    measurable: bool = False
+    parsed, commits = dict[Path, dict[str, Function]](), releases_of(every or packs)
+    judged = [pack for pack in packs if pack.id in known.packs]
+    return [_Case(pack, known.packs[pack.id], environment, parsed, commits).answer() for pack in judged]
 
 
-def audit(packs: list[Pack], known: Fingerprints, environment: Environment) -> list[Answer]:
-    """The answers of all packs that have fingerprints, by number; no file of the environment is imported or changed."""
-    parsed = dict[Path, dict[str, Function]]()
-    return [_Case(pack, known.packs[pack.id], environment, parsed).answer() for pack in packs if pack.id in known.packs]
+def releases_of(packs: list[Pack]) -> Commits:
+    """The releases of which some pin says the commit."""
+    commits: Commits = {}
+    for pack in packs:
+        for pin in pack.pins.values():
+            if pin.sha and pin.release:
+                commits.setdefault(pack.upstream.distribution, {})[pin.sha] = pin.release
+    return commits
 
 
-def exit_code(answers: list[Answer]) -> Exit:
-    """1 where a bug is unpatched, 0 where none is, 77 where nothing could be decided."""
-    states = {answer.state for answer in answers}
-    if "buggy" in states:
-        return Exit.CONTRADICTED
-    return Exit.OK if states & {"patched", "fixed"} else Exit.CANNOT_TEST
+def repositories(packs: list[Pack]) -> dict[str, str]:
+    """{"owner/name" in lower case: distribution} of the packs' upstreams."""
+    return {pack.upstream.repo.lower(): pack.upstream.distribution for pack in packs}
 
 
 class _Case:
     """One pack in one environment."""
 
     def __init__(
-        self, pack: Pack, known: Fingerprint, environment: Environment, parsed: dict[Path, dict[str, Function]]
+        self,
+        pack: Pack,
+        known: Fingerprint,
+        environment: Environment,
+        parsed: dict[Path, dict[str, Function]],
+        commits: Commits,
     ) -> None:
         self.pack, self.known, self.environment, self.parsed = pack, known, environment, parsed
+        self.commits = commits.get(known.distribution, {})
         self.installed: Distribution | None = environment.distribution(known.distribution)
+        self.version = self.installed.version if self.installed else None
         self.places = list[Place]()
+        self.root = ""
 
     def answer(self) -> Answer:
-        if self.environment.requirements:
+        if self.environment.reading:
             return self._by_requirement()
         folders = self.environment.packages.get(self.known.package, [])
         if not folders:
-            return self._said("absent", "", f"{self.known.distribution} is not installed")
+            return self._absent(f"{self.known.distribution} is not installed")
         return self._by_code() if self.known.functions else self._by_release(folders)
 
+    def _absent(self, why: str) -> Answer:
+        """Absent, where all was understood; what was not may bring the code."""
+        unread = self.environment.unread
+        if not unread:
+            return self._said("absent", "", why)
+        which = "this line, which is" if len(unread) == 1 else f"one of {len(unread)} lines, which are"
+        said = f"{why} by what could be read; {which} not understood, may bring it"
+        return self._said("unknown", "", said, UNREAD_REMEDY)
+
     def _by_requirement(self) -> Answer:
-        asked = self.installed
-        if asked is None:
-            return self._said("absent", "", f"{self.known.distribution} is not required there")
-        self.places = [Place(file=str(asked.file), line=asked.line)]
-        if asked.version is None:
+        """By the versions that lines ask for: of all environments in which their markers hold, or it is unknown."""
+        lines = self.environment.required(self.known.distribution)
+        if not lines:
+            return self._absent(f"{self.known.distribution} is not required there")
+        found = choices(lines)
+        self.places = [Place(file=each.file, line=each.line) for each in lines]
+        if not found and all(each.constraint for each in lines):
+            said = f"{lines[0].place} limits it to {lines[0].spec or lines[0].version}, and no line requires it"
+            return self._said("unknown", "", said, "--python PATH for what is installed")
+        if not found:
+            return self._absent(f"{lines[0].place} requires it where {lines[0].marker}, which holds nowhere")
+        answers = [(choice, self._of_choice(choice)) for choice in found]
+        if len({answer.state for _, answer in answers}) == 1:
+            return answers[0][1]
+        said = "; ".join(f"{answer.state} where {choice.where or 'no marker holds'}" for choice, answer in answers)
+        return self._said("unknown", "", said, "--python PATH for what is installed")
+
+    def _of_choice(self, choice: Choice) -> Answer:
+        """The answer of lines that hold together: of each version or commit that they name, where all agree."""
+        targets = dict[str, Required]()
+        for each in choice.required:
+            if not each.constraint or each.version:
+                if each.why:
+                    return self._said("unknown", "", f"{each.place}: {each.why}", "--python PATH for what is installed")
+                if name := each.version or each.ref:
+                    targets.setdefault(name, each)
+        if not targets:
+            self.version = None
+            spec = next((f" ({each.spec})" for each in choice.required if each.spec), "")
             remedy = f"{self.known.distribution}==VERSION in that line, or --python PATH for what is installed"
-            return self._said("unknown", "", "no single exact version is required", remedy)
-        return self._decided(self._of_release(asked.version), "release")
+            return self._said("unknown", "", f"no single exact version is required{spec}", remedy)
+        return self._of_targets(targets, choice)
+
+    def _of_targets(self, targets: dict[str, Required], choice: Choice) -> Answer:
+        answers = [self._of_target(name, each) for name, each in targets.items()]
+        versions = [name for name, each in targets.items() if each.version]
+        against = next(((v, r) for v in versions if (r := refusing(v, choice.required))), None)
+        if against and len({answer.state for answer in answers}) == 1:
+            said = f"{against[0]} is required, and {against[1].place} does not allow it: {against[1].spec}"
+            return self._said("unknown", "", said, "make these lines agree, or --python PATH for what is installed")
+        if len({answer.state for answer in answers}) == 1:
+            return answers[0]
+        said = " and ".join(
+            f"{name} ({answer.state}, {targets[name].place})" for name, answer in zip(targets, answers, strict=True)
+        )
+        return self._said("unknown", "", f"required as {said}", "make these lines agree, or --python PATH")
+
+    def _of_target(self, name: str, asked: Required) -> Answer:
+        """The answer of one version, commit or tag."""
+        self.version = name
+        if asked.version:
+            return self._decided(self._of_release(asked.version), "release")
+        if origins.is_commit(name):
+            matching = [tree for tree in self.known.trees if tree.state != "patched" and tree.name.startswith(name)]
+            release = next((release for commit, release in self.commits.items() if commit.startswith(name)), None)
+            if matching or release:
+                return self._decided(matching or self._of_release(release or ""), "release")
+            return self._decided([], "release")
+        version = origins.version_of_tag(name)
+        if version and asked.repository.lower() == self.pack.upstream.repo.lower():
+            return self._decided(self._of_release(version), "release")
+        what = "a tag of a fork" if version else "a branch or tag, which does not say its code"
+        said = f"{asked.place} asks for {name} of {asked.repository}: {what}"
+        return self._said("unknown", "", said, "name a commit or release there, or --python PATH for what is installed")
 
     def _by_release(self, folders: list[Path]) -> Answer:
         """No patch says which functions matter: the release decides, where it is the code that would be imported."""
-        if self.installed is None or self.installed.version is None or self.installed.folder is None:
+        if self.installed is None or self.installed.folder is None:
             return self._said("unknown", "", f"{folders[0]} belongs to no installed distribution", measurable=True)
         if not any(folder.is_relative_to(self.installed.folder) for folder in folders):
             said = f"{folders[0]} would be imported, which is not the installed {self.installed.version}"
@@ -117,11 +170,10 @@ class _Case:
             if digest
         }
         if not any(files[path] for path in needed):
-            said = f"no {' or '.join(sorted(needed))} is there: older code, or moved"
-            return self._said("absent", "", said)
+            return self._absent(f"no {' or '.join(sorted(needed))} is there: older code, or moved")
         try:
-            digests = {name: self._function(files[name.split(":")[0]], name.split(":")[1]) for name in names}
-        except (SyntaxError, ValueError, OSError) as error:
+            digests = {name: self._function(files[name.split(":")[0]], *name.split(":")) for name in names}
+        except (SyntaxError, ValueError, OSError, RecursionError, MemoryError) as error:
             return self._said("unknown", "", f"a file of it cannot be read: {error}", measurable=True)
         matching = [tree for tree in self.known.trees if tree.code == digests]
         if matching:
@@ -133,13 +185,14 @@ class _Case:
         said = what if strange else "its functions are from several measured trees"
         return self._said("unknown", "", said, measurable=True)
 
-    def _function(self, file: Path | None, name: str) -> str | None:
+    def _function(self, file: Path | None, path: str, name: str) -> str | None:
         """The digest of the function in a file of the environment, and its place for the report."""
         if file is None:
             return None
         if file not in self.parsed:
-            self.parsed[file] = functions(file.read_bytes())
+            self.parsed[file] = functions(source(file, LARGEST))
         function = self.parsed[file].get(name)
+        self.root = self.root or str(file.parents[len(Path(path).parts) - 1])
         if function:
             self.places.append(Place(file=str(file), line=function.line, function=name))
         return function.digest if function else None
@@ -148,17 +201,19 @@ class _Case:
         return [
             tree
             for tree in self.known.trees
-            if tree.state != "patched" and tree.release and _same(tree.release, version)
+            if tree.state != "patched" and tree.release and same(tree.release, version)
         ]
 
     def _decided(self, matching: list[KnownTree], by: Literal["code", "release"]) -> Answer:
         """The answer where code or release is that of these trees, which may speak of other packages beside them."""
         mine = self._version
         met = [tree for tree in matching if self._beside(tree)]
-        met.sort(key=lambda tree: not _same(tree.release or tree.name, mine))
+        met.sort(key=lambda tree: not same(tree.release or tree.name, mine))
         states = {tree.state for tree in met}
         if len(states) == 1:
-            return self._said(states.pop(), by, self._reason(met, by), self._mend(met))
+            answer = self._said(states.pop(), by, self._reason(met, by))
+            patch = next((tree.patch for tree in met if tree.patch and tree.state == "buggy"), None)
+            return answer.model_copy(update={"patch": patch or "", "label": met[0].release or met[0].name})
         if not matching:
             said = f"no receipt speaks of {self.known.distribution} {self._version}"
             return self._said("unknown", "", said, f"python -m reproducers.run {self.pack.id} --at {self._version}")
@@ -175,8 +230,8 @@ class _Case:
             for name, release in tree.beside.items()
             if self.environment.distribution(name)
         ]
-        same = all(_same(each.version or "", release) for each, release in seen if each)
-        return not tree.beside or (bool(seen) and same)
+        agreed = all(same(each.version, release) for each, release in seen if each)
+        return not tree.beside or (bool(seen) and agreed)
 
     def _reason(self, trees: list[KnownTree], by: str) -> str:
         tree = trees[0]
@@ -190,47 +245,6 @@ class _Case:
             return f"{subject} of {label} with {tree.patch} ({number})"
         return f"{subject} of {label}, where receipts show {'the' if tree.state == 'buggy' else 'no'} bug ({number})"
 
-    def _mend(self, trees: list[KnownTree]) -> str:
-        """How to be rid of the bug: a release without it, or the patch."""
-        if trees[0].state != "buggy":
-            return ""
-        ways = []
-        if release := self._next_release():
-            ways.append(f"pip install {self.known.distribution}=={release}")
-        if name := next((tree.patch for tree in trees if tree.patch), None):
-            ways.append(self._patching(self.pack.folder / name))
-        return " or ".join(ways) or f"none is known; see {self.pack.folder / 'notes.md'}"
-
-    def _patching(self, patch: Path) -> str:
-        """The command that patches what is installed, where the patch applies as it stands."""
-        root = self._import_root()
-        if root is None:
-            return f"apply {patch} to what is installed"
-        depth = 1 + (self.pack.upstream.source_root != ".") * len(Path(self.pack.upstream.source_root).parts)
-        try:
-            clean = patching.classify(root, patch, depth).kind is ApplyClass.CLEAN
-        except CannotTestHere:  # without git, patch will say it
-            clean = True
-        command = f"patch -F0 -p{depth} -d {shlex.quote(str(root))} -i {shlex.quote(str(patch))}"
-        return command if clean else f"rebase {patch} on this code, for it does not apply as it stands"
-
-    def _next_release(self) -> str | None:
-        """The nearest release that receipts show healthy: a later one where there is one."""
-        healthy = sorted(self.known.releases("fixed"), key=Version)
-        try:
-            mine = Version(self._version)
-        except InvalidVersion:
-            return None
-        return next((release for release in healthy if Version(release) > mine), healthy[-1] if healthy else None)
-
-    def _import_root(self) -> Path | None:
-        """The folder under which the first function's file lies, as a patch names it."""
-        if not self.places or self.environment.requirements:
-            return None
-        file = Path(self.places[0].file)
-        path = next(name.split(":")[0] for name in self.known.functions if self.environment.file(name.split(":")[0]))
-        return file.parents[len(Path(path).parts) - 1]
-
     def _pin_remedy(self, trees: list[KnownTree]) -> str:
         names = {name for tree in trees for name in tree.beside}
         have = [f"{name} {each.version}" for name in sorted(names) if (each := self.environment.distribution(name))]
@@ -240,7 +254,7 @@ class _Case:
 
     @property
     def _version(self) -> str:
-        return (self.installed.version if self.installed else None) or "?"
+        return short(self.version or "?")
 
     def _said(
         self,
@@ -256,18 +270,12 @@ class _Case:
             pack=self.pack.id,
             state=state,
             distribution=self.known.distribution,
-            version=self.installed.version if self.installed else None,
+            version=self.version,
             by=by,
             cost=self.pack.title,
             reason=reason,
             remedy=remedy,
+            root=self.root,
             places=self.places,
             measurable=measurable,
         )
-
-
-def _same(release: str, version: str) -> bool:
-    try:
-        return Version(release) == Version(version)
-    except InvalidVersion:
-        return release == version

@@ -8,9 +8,9 @@ import textwrap
 from pathlib import Path
 
 from reproducers.base.verdicts import Verdict
-from reproducers.record.schema import Pack
-from reproducers.studies.installed.environment import Environment
-from reproducers.studies.installed.judgement import Answer
+from reproducers.record.schema import Pack, load_named
+from reproducers.studies.installed.answers import Answer
+from reproducers.studies.installed.present.environment import Environment
 from reproducers.trial.experiment import Request, execute
 from reproducers.upstream.pins import UPSTREAM
 from reproducers.upstream.store import Store
@@ -18,6 +18,12 @@ from reproducers.upstream.store import Store
 STATES = {Verdict.REPRODUCED: "buggy", Verdict.FIXED_UPSTREAM: "fixed"}
 
 REASON = 200  # characters of a verdict's reason, which lists every check that shows the bug
+
+
+def all_measured(answers: list[Answer], environment: Environment) -> list[Answer]:
+    """The answers with those measured that a run can decide."""
+    store = Store()
+    return [measured(load_named([a.pack])[0], a, environment, store) if a.measurable else a for a in answers]
 
 
 def measured(pack: Pack, answer: Answer, environment: Environment, store: Store) -> Answer:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from reproducers.studies.installed.judgement import Answer
+    from reproducers.studies.installed.answers import Answer
 
 OPTION = "--upstream-guards"
 
@@ -39,15 +39,17 @@ class Guards(pytest.Collector):
         from reproducers.base.errors import PatchlaneError
         from reproducers.record import fingerprint
         from reproducers.record.schema import load_packs
-        from reproducers.studies.installed.environment import of_this_process
+        from reproducers.studies.installed.advice import advised
         from reproducers.studies.installed.judgement import audit
+        from reproducers.studies.installed.present.environment import of_this_process
 
         try:
             packs = load_packs()
             known = fingerprint.load(fingerprint.path_of(packs))
         except PatchlaneError as error:
             raise pytest.UsageError(f"{OPTION}: {error}") from error
-        for answer in audit(packs, known, of_this_process(known)):
+        environment = of_this_process(known)
+        for answer in advised(audit(packs, known, environment), packs, known, environment)[0]:
             if answer.version or answer.state != "absent":
                 yield Guard.from_parent(self, name=answer.pack, answer=answer)
 
@@ -80,5 +82,5 @@ class Unpatched(Exception):
     def __init__(self, answer: Answer) -> None:
         super().__init__(
             f"{answer.pack}: {answer.distribution} {answer.version or ''}: {answer.cost}\n"
-            f"  {answer.reason}\n  fix: {answer.remedy}"
+            f"  {answer.reason}\n  fix: {answer.mend}"
         )

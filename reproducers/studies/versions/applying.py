@@ -13,20 +13,23 @@ from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.record.schema import Pack
 from reproducers.studies.versions import releases
 from reproducers.upstream import index, patching, pins
-from reproducers.upstream.patching import Applicability, ApplyClass
+from reproducers.upstream.patching import ApplyClass
 from reproducers.upstream.store import Store, Tree
 
 WORDS = {ApplyClass.CLEAN: "applies", ApplyClass.ALREADY_APPLIED: "already in", ApplyClass.CONFLICT: "conflicts"}
+OFFSET = "offset"  # ``patch -F0`` takes it, as what is installed is patched; a run wants a patch without an offset
+BEST = ("applies", OFFSET, "already in", "conflicts")
 CANNOT = "cannot test"
 NO_FILE = "No such file or directory"  # git's words where the tree does not have what the patch changes
-COLOURS = {"applies": "green", "already in": "cyan", "conflicts": "red", CANNOT: "yellow"}
+COLOURS = {"applies": "green", OFFSET: "green", "already in": "cyan", "conflicts": "red", CANNOT: "yellow"}
 
 
 class Met(NamedTuple):
     """One patch on one release.
 
-    ``word``: applies, already in, conflicts or cannot test. ``patch``: the file's name; of several patches of a pack
-    the first that applies, else the first that is in, else fix.patch. ``why``: what git said.
+    ``word``: applies, offset, already in, conflicts or cannot test. ``patch``: the file's name; of several patches of a
+    pack the first that applies, else the first with an offset, else the first that is in, else fix.patch. ``why``: what
+    git or patch said.
     """
 
     pack: str
@@ -45,9 +48,17 @@ def patches(pack: Pack) -> list[Path]:
 def meet(pack: Pack, release: str, tree: Tree) -> Met:
     """How the pack's patches meet a tree, the best of them. PatchlaneError where one is no unified diff."""
     strip = patching.strip_for(tree.path, pack.upstream.source_root)
-    fits = [(path.name, patching.classify(tree.path, path, strip)) for path in patches(pack)]
-    best: tuple[str, Applicability] = min(fits, key=lambda pair: list(WORDS).index(pair[1].kind))
-    return Met(pack.id, release, WORDS[best[1].kind], best[0], best[1].message)
+    fits = [(path.name, *_fit(tree.path, path, strip)) for path in patches(pack)]
+    name, word, why = min(fits, key=lambda fit: BEST.index(fit[1]))
+    return Met(pack.id, release, word, name, why)
+
+
+def _fit(tree: Path, patch: Path, strip: int) -> tuple[str, str]:
+    """(how a patch meets a tree, what was said of it)."""
+    exact = patching.classify(tree, patch, strip)
+    if exact.kind is ApplyClass.CONFLICT and not (landing := patching.land(tree, patch, strip)).refused:
+        return OFFSET, f"applies with an offset: {landing.said}"
+    return WORDS[exact.kind], exact.message
 
 
 def newest(packs: list[Pack], count: int, store: Store) -> list[Met]:
@@ -92,8 +103,9 @@ def table(packs: list[Pack], rows: list[Met], out: Console) -> None:
 
 
 def _cell(row: Met) -> str:
-    other = "" if row.patch == "fix.patch" or row.word != "applies" else f" ({row.patch})"
-    return f"[{COLOURS[row.word]}]{row.word}[/]{escape(other)}"
+    other = "" if row.patch == "fix.patch" or row.word not in ("applies", OFFSET) else f" ({row.patch})"
+    word = "applies, offset" if row.word == OFFSET else row.word
+    return f"[{COLOURS[row.word]}]{word}[/]{escape(other)}"
 
 
 def proposals(packs: list[Pack], rows: list[Met]) -> list[str]:

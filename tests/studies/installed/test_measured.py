@@ -4,9 +4,9 @@ import pytest
 from toy import SOURCE, edited, write_tree
 from toy_environment import FIXED, installed, known, tree
 
-from reproducers.studies.installed.environment import of_python
 from reproducers.studies.installed.judgement import audit
 from reproducers.studies.installed.measured import copied, measured
+from reproducers.studies.installed.present.environment import of_python
 
 OTHER = known(tree("5.0", "buggy", edited(("values[1:]:", "values[5:]:"))))  # of which nothing here is
 BROKEN = {**SOURCE, "toyup/core.py": SOURCE["toyup/core.py"].replace("total", "sum_of")}

@@ -1,16 +1,18 @@
 """What is installed is read without importing it, from interpreters, folders and requirements."""
 
+import os
 import subprocess
 import sys
 import venv
+from pathlib import Path
 
 import pytest
 from toy import SOURCE, write_tree
 from toy_environment import installed, known
 
 from reproducers.base.errors import PatchlaneError
-from reproducers.studies.installed import environment
-from reproducers.studies.installed.environment import of_python, of_requirements
+from reproducers.studies.installed.present import environment
+from reproducers.studies.installed.present.environment import of_python
 
 LOUD = {"toyup/__init__.py": "raise SystemExit('imported')", "toyup/core.py": "x = 1\n"}
 
@@ -40,18 +42,47 @@ def test_the_import_path_and_editable_installs_count(made_venv, tmp_path, monkey
     assert of_python(folder, known()).file("toyup/core.py") == tmp_path / "checkout" / "toyup" / "core.py"
     monkeypatch.delenv("PYTHONPATH")
     write_tree(tmp_path / "other", {"late/__init__.py": "", "late/core.py": ""})
-    finder = (
-        "import sys, importlib.util as u\n"
-        "class F:\n"
-        "    def find_spec(name, path=None, target=None):\n"
-        f"        at = {str(tmp_path / 'other' / 'late')!r}\n"
-        "        found = u.spec_from_file_location(name, at + '/__init__.py', submodule_search_locations=[at])\n"
-        "        return found if name == 'late' else None\n"
-        "sys.meta_path.append(F)\n"
-    )
-    write_tree(packages, {"late.pth": "import late_finder\n", "late_finder.py": finder})
-    answer = environment._asked(folder / "bin" / "python", ["late"], [])
-    assert answer["packages"] == {"late": [str(tmp_path / "other" / "late")]}
+    place = str(tmp_path / "other" / "late")
+    finder = f"MAPPING: dict[str, str] = {{'late': {place!r}}}\ndef install(): raise SystemExit\n"
+    pth = "import __editable___late_1_finder; __editable___late_1_finder.install()\n"
+    write_tree(packages, {"__editable__.late.pth": pth, "__editable___late_1_finder.py": finder, "p.pth": "../inner\n"})
+    write_tree(packages.parent / "inner", {"near/__init__.py": ""})
+    answer = environment._asked(folder / "bin" / "python", ["late", "near"], [])
+    assert answer["packages"] == {"late": [place], "near": [str(packages.parent.resolve() / "inner" / "near")]}
+    assert answer["unread"] == []
+
+
+DISTUTILS = "import os; var = 'SETUPTOOLS_USE_DISTUTILS'; enabled = os.environ.get(var, 'local') == 'local'\n"
+
+
+@pytest.mark.parametrize("name", ["odd.pth", "sitecustomize.py", "usercustomize.py", "__editable__.x.pth"])
+def test_nothing_of_the_environment_runs_and_what_would_is_named(tmp_path, name):
+    venv.create(tmp_path / "env", symlinks=True)
+    (packages,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    installed(packages, LOUD)
+    trap = f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n"
+    write_tree(packages, {name: trap, "distutils-precedence.pth": DISTUTILS})
+    if name != "usercustomize.py":  # which a virtual environment does not take
+        subprocess.run([tmp_path / "env" / "bin" / "python", "-c", ""], capture_output=True)
+        (tmp_path / "ran").unlink()  # the trap works
+    seen = of_python(tmp_path / "env", known())
+    assert not (tmp_path / "ran").exists()
+    assert [(Path(line.file).name, line.line) for line in seen.unread] == [(name, 1)]
+    assert seen.distribution("toyup").version == "1.0"
+
+
+def test_metadata_that_is_no_file_is_not_waited_for(tmp_path):
+    installed(tmp_path, LOUD)
+    (tmp_path / "toyup-1.0.dist-info" / "METADATA").unlink()
+    os.mkfifo(tmp_path / "toyup-1.0.dist-info" / "METADATA")
+    assert of_python(tmp_path, known()).distribution("toyup").version == "1.0"
+
+
+def test_further_metadata_of_a_distribution_is_told(tmp_path):
+    installed(tmp_path, LOUD, "1.0")
+    installed(tmp_path, {}, "2.0")
+    seen = of_python(tmp_path, known()).distribution("toyup")
+    assert {seen.version, *seen.others} == {"1.0", "2.0"}
 
 
 def test_a_folder_of_packages(tmp_path):
@@ -85,54 +116,11 @@ def test_what_is_no_python_is_refused_with_the_remedy(place, tmp_path, monkeypat
     assert "--python" in refused.value.what and refused.value.remedy
 
 
-def test_what_an_interpreter_prints_beside_its_answer_does_no_harm(made_venv):
-    folder, packages = made_venv
-    write_tree(packages, {"loud.pth": "import sys; print('hello')\n"})
-    assert of_python(folder, known()).distribution("toyup").version == "1.5"
-
-
 def test_an_old_python_can_be_asked():
-    old = next((place for place in (environment.Path.home() / ".pyenv/versions").glob("3.8.*/bin/python")), None)
+    old = next((place for place in (Path.home() / ".pyenv/versions").glob("3.8.*/bin/python")), None)
     if old is None:
         pytest.skip("no Python 3.8 here")
     assert of_python(old, known()).label == str(old)
-
-
-LINES = """\
-# a comment
---index-url https://example.org
-ToyUp[extra] == 1.0 --hash=sha256:aa \\
-    --hash=sha256:bb
-other>=2  # later
-third==1.*
-fourth==1.0; python_version < "3.12"
-fifth @ git+https://example.org/x
-sixth==1.0
-sixth==1.1
--r more/inner.txt
-seventh==3
-"""
-
-
-def test_requirements(tmp_path):
-    write_tree(tmp_path, {"r.txt": LINES, "more/inner.txt": "eighth===2.0\n-r ../r.txt\n"})
-    seen = of_requirements(tmp_path / "r.txt")
-    versions = {name: each.version for name, each in seen.distributions.items()}
-    assert versions == {
-        "toyup": "1.0", "other": None, "third": None, "fourth": None, "fifth": None, "sixth": None,
-        "seventh": "3", "eighth": "2.0",
-    }  # fmt: skip
-    lines = {name: each.line for name, each in seen.distributions.items()}
-    assert (lines["toyup"], lines["other"], lines["seventh"], lines["eighth"]) == (3, 5, 12, 1)
-
-
-@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
-def test_requirements_that_cannot_be_read(tmp_path, content):
-    if content:
-        (tmp_path / "r.txt").write_bytes(content)
-    with pytest.raises(PatchlaneError) as refused:
-        of_requirements(tmp_path / "r.txt")
-    assert refused.value.remedy
 
 
 def test_the_question_needs_the_standard_library_only():

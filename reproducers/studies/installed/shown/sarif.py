@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+from reproducers.base import disk, files
 from reproducers.record.schema import Pack
-from reproducers.studies.installed.judgement import Answer
+from reproducers.studies.installed.answers import Answer
+from reproducers.studies.installed.listed.reading import Line
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 
 
-def sarif(answers: list[Answer], packs: list[Pack], folder: Path) -> dict[str, Any]:
-    """The log: a rule for each pack, a result for each unpatched bug, a notification for what is unknown.
+def write(path: Path, answers: list[Answer], packs: list[Pack], unread: list[Line]) -> None:
+    """Write the log; PatchlaneError where the file cannot be written."""
+    disk.usable_file(path, "--sarif FILE names another file")
+    files.write_atomic(path, (json.dumps(sarif(answers, packs, Path.cwd(), unread), indent=1) + "\n").encode())
+
+
+def sarif(answers: list[Answer], packs: list[Pack], folder: Path, unread: list[Line]) -> dict[str, Any]:
+    """The log: a rule for each pack, a result for each unpatched bug, a notification for what is unknown or not read.
 
     Files under ``folder`` are named relative to it, as code hosts want them.
     """
@@ -26,17 +35,18 @@ def sarif(answers: list[Answer], packs: list[Pack], folder: Path) -> dict[str, A
             "ruleId": answer.pack,
             "ruleIndex": index,
             "level": "error",
-            "message": {"text": f"{answer.cost}. {answer.reason}; fix: {answer.remedy}"},
+            "message": {"text": f"{answer.cost}. {answer.reason}; fix: {answer.mend}"},
             "locations": [_location(answer, folder)],
         }
         for index, answer in enumerate(answers)
         if answer.state == "buggy"
     ]
-    notes = [
+    notes: list[dict[str, Any]] = [
         {"level": "warning", "message": {"text": f"{a.pack}: {a.reason}"}, "associatedRule": {"id": a.pack}}
         for a in answers
         if a.state == "unknown"
     ]
+    notes += [{"level": "warning", "message": {"text": f"{line.place}: {line.text}: {line.why}"}} for line in unread]
     invocation = {"executionSuccessful": True, "toolExecutionNotifications": notes}
     tool = {"driver": {"name": "patchlane-audit", "rules": rules}}
     run = {"tool": tool, "invocations": [invocation], "results": results}

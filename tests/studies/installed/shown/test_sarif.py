@@ -4,15 +4,16 @@ import json
 
 import pytest
 
-from reproducers.studies.installed.judgement import Answer, Place
-from reproducers.studies.installed.sarif import sarif
+from reproducers.studies.installed.answers import Answer, Place
+from reproducers.studies.installed.listed.reading import Line
+from reproducers.studies.installed.shown.sarif import sarif
 
 VALUES = {"distribution": "toyup", "version": "1.0", "cost": "total forgets", "reason": "seen", "remedy": "mend it"}
 
 
 def log(toy, **more):
     answer = Answer(pack="pack07", **(VALUES | {"state": "buggy"} | more))
-    (run,) = sarif([answer], [toy.pack()], toy.root)["runs"]
+    (run,) = sarif([answer], [toy.pack()], toy.root, [])["runs"]
     return run
 
 
@@ -45,7 +46,9 @@ def test_only_bugs_are_results_and_what_is_unknown_is_said(toy, state, notes):
 def test_it_is_valid(toy):
     model = pytest.importorskip("pydantic_sarif.model").StaticAnalysisResultsFormatSarifVersion210JsonSchema
     answers = [Answer(pack="pack07", **VALUES, state=state) for state in ("buggy", "unknown")]
-    found = sarif(answers, [toy.pack()], toy.root)
+    line = Line(file="r.txt", line=3, text="?", why="no requirement")
+    found = sarif(answers, [toy.pack()], toy.root, [line])
+    assert len(found["runs"][0]["invocations"][0]["toolExecutionNotifications"]) == 2
     model.model_validate_json(json.dumps(found))
     with pytest.raises(ValueError):
         model.model_validate_json(json.dumps(found | {"version": "2.0.0"}))

@@ -1,0 +1,138 @@
+"""What mends the bugs that were found: one release a distribution, and a patch for each bug, tried as it is printed."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from reproducers.record.fingerprint import Fingerprints
+from reproducers.record.schema import Pack
+from reproducers.studies.installed.answers import Advice, Answer
+from reproducers.studies.installed.present.environment import Environment
+from reproducers.upstream import patching
+
+
+def advised(
+    answers: list[Answer], packs: list[Pack], known: Fingerprints, environment: Environment
+) -> tuple[list[Answer], list[Advice]]:
+    """(the answers with what mends each bug, the release to take of each distribution that has one with fewer bugs).
+
+    ``packs``: all, for a release that mends the bugs in question may bring others.
+    """
+    releases = {name: advice for name in _buggy(answers) if (advice := _release(name, answers, known, environment))}
+    patcher = _Patches(packs)
+    mended = [_mended(answer, releases.get(answer.distribution), patcher) for answer in answers]
+    return mended, list(releases.values())
+
+
+def _buggy(answers: Iterable[Answer]) -> list[str]:
+    return list(dict.fromkeys(answer.distribution for answer in answers if answer.state == "buggy"))
+
+
+def _mended(answer: Answer, advice: Advice | None, patcher: _Patches) -> Answer:
+    if answer.state != "buggy":
+        return answer
+    release = advice.command if advice and answer.pack not in (*advice.stays, *advice.unknown) else ""
+    remedy = patcher.command(answer)
+    if not remedy and not release:
+        remedy = f"none is known; see {patcher.packs[answer.pack].folder / 'notes.md'}"
+    return answer.model_copy(update={"remedy": remedy, "release": release})
+
+
+def _release(name: str, answers: list[Answer], known: Fingerprints, environment: Environment) -> Advice | None:
+    """The release with the fewest known bugs, then the fewest that nobody measured, then the newest.
+
+    None where what is there has as few, or where more packs are unmeasured in it than bugs are mended.
+    """
+    mine = [answer for answer in answers if answer.distribution == name]
+    now = sum(answer.state == "buggy" for answer in mine)
+    open_now = sum(answer.state == "unknown" for answer in mine)
+    judged = {answer.pack: known.packs[answer.pack] for answer in mine}
+    rows = []
+    for release in {release for each in judged.values() for s in ("fixed", "buggy") for release in each.releases(s)}:  # type: ignore[arg-type]
+        stays = [pack for pack, each in judged.items() if release in each.releases("buggy")]
+        unknown = [p for p, e in judged.items() if release not in (*e.releases("buggy"), *e.releases("fixed"))]
+        if len(stays) < now and (len(unknown) <= open_now or len(stays) + len(unknown) < now):
+            rows.append((len(stays), len(unknown), _newest_first(release), release, stays, unknown))
+    if not rows:
+        return None
+    _, _, _, release, stays, unknown = min(rows)
+    forced = _disagreement(mine, known, environment)
+    command = f"pip install {'--force-reinstall --no-deps ' if forced else ''}{name}=={release}"
+    if environment.reading:
+        command = f"{name}=={release} in {' and '.join(each.place for each in environment.required(name))}"
+    return Advice(distribution=name, release=release, command=command, stays=stays, unknown=unknown, reason=forced)
+
+
+def _newest_first(release: str) -> tuple[int, ...]:
+    try:
+        version = Version(release)
+    except InvalidVersion:
+        return (0,)
+    return tuple(-part for part in (*version.release, version.post or 0))
+
+
+def _disagreement(answers: list[Answer], known: Fingerprints, environment: Environment) -> str:
+    """Why pip might take a release for installed that is not: its metadata and the code are not of one release.
+
+    Only a release that was measured tells this: an unmeasured one may have the code of another.
+    """
+    installed = environment.distribution(answers[0].distribution)
+    if environment.reading or installed is None:
+        return ""
+    if installed.others:
+        return f"it has metadata of {' and of '.join((installed.version, *installed.others))}"
+    other = {
+        answer.label
+        for answer in answers
+        if answer.by == "code" and answer.state != "patched" and not same(answer.label, installed.version)
+        if any(tree.code and same(tree.release or "", installed.version) for tree in known.packs[answer.pack].trees)
+    }
+    if other:
+        return f"its metadata says {installed.version}, its code is that of {' and '.join(sorted(other))}"
+    return ""
+
+
+def same(release: str, version: str) -> bool:
+    try:
+        return Version(release) == Version(version)
+    except InvalidVersion:
+        return release == version
+
+
+class _Patches:
+    """Patches tried one after another on a copy of the files that they change, as the printed commands would run."""
+
+    def __init__(self, packs: list[Pack]) -> None:
+        self.packs = {pack.id: pack for pack in packs}
+        self.copies = dict[Path, tempfile.TemporaryDirectory[str]]()
+
+    def command(self, answer: Answer) -> str:
+        """The command that mends this bug after those before it; "" where the pack has no patch for this code."""
+        if not answer.patch:
+            return ""
+        pack, root = self.packs[answer.pack], Path(answer.root)
+        patch = pack.folder / answer.patch
+        if not answer.root:
+            return f"apply {patch} to what is installed"
+        depth = patching.depth(pack.upstream.source_root)
+        refused = self._refused(root, patch, depth)
+        if refused:
+            return f"rebase {patch} on this code, on which it does not apply: {refused}"
+        return shlex.join(patching.command(root, patch, depth))
+
+    def _refused(self, root: Path, patch: Path, depth: int) -> str:
+        """Why the patch does not apply; it is applied to the copy where it does."""
+        if root not in self.copies:
+            self.copies[root] = tempfile.TemporaryDirectory(prefix="patchlane-")
+        copy = Path(self.copies[root].name)
+        for path in patching.touched(patch, depth):
+            if (root / path).is_file() and not (copy / path).exists():
+                (copy / path).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(root / path, copy / path)
+        return patching.land(copy, patch, depth, keep=True).refused

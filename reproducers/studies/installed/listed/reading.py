@@ -1,0 +1,107 @@
+"""What a file requires, line by line: each line is read, skipped with a reason, or named as not understood."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from reproducers.base.errors import PatchlaneError
+from reproducers.record.schema import Model
+
+SHOWN = 160  # characters of a line that are kept
+
+
+class Line(Model):
+    """A line (1-based) that requires nothing, or that is not understood, and why."""
+
+    file: str
+    line: int
+    text: str = ""
+    why: str
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+class Required(Model):
+    """A line that requires a distribution.
+
+    ``version``: the one version that satisfies the line, None where there are several or none is told. ``spec``: the
+    version specifiers as they are written. ``ref``: the commit, tag or branch of ``repository``, "owner/name" on its
+    host. ``marker``: the environments in which the line holds (PEP 508). ``constraint``: the line requires nothing, and
+    limits what others require. ``why``: why no version is told.
+    """
+
+    name: str
+    version: str | None = None
+    spec: str = ""
+    ref: str = ""
+    repository: str = ""
+    marker: str = ""
+    constraint: bool = False
+    why: str = ""
+    file: str
+    line: int
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass
+class Reading:
+    """What one file and the files that it names require.
+
+    ``repositories``: {"owner/name" in lower case: distribution} of known upstreams. ``above``: the files that led here,
+    this one last. ``opened`` reads a file that this one names.
+    """
+
+    file: Path
+    repositories: dict[str, str] = field(default_factory=dict)
+    opened: Callable[[Path, Reading], Reading] | None = None
+    above: tuple[Path, ...] = ()
+    constraint: bool = False
+    required: list[Required] = field(default_factory=list)
+    skipped: list[Line] = field(default_factory=list)
+    unread: list[Line] = field(default_factory=list)
+
+    def require(self, line: int, name: str, **more: str | None) -> None:
+        known = {"name": str(canonicalize_name(name)), "file": str(self.file), "line": line}
+        self.required.append(Required.model_validate(known | {"constraint": self.constraint} | more))
+
+    def skip(self, line: int, text: str, why: str) -> None:
+        self.skipped.append(Line(file=str(self.file), line=line, text=text.strip()[:SHOWN], why=why))
+
+    def miss(self, line: int, text: str, why: str) -> None:
+        self.unread.append(Line(file=str(self.file), line=line, text=text.strip()[:SHOWN], why=why))
+
+    def take(self, other: Reading) -> None:
+        """Add what another reading has."""
+        self.required += other.required
+        self.skipped += other.skipped
+        self.unread += other.unread
+
+    def follow(self, line: int, text: str, name: str, constraint: bool = False) -> None:
+        """Read the file that this line names, relative to this file; a file that cannot be read is not understood."""
+        path = self.file.parent / name
+        if path.resolve() in self.above:
+            return self.skip(line, text, "a file that is being read already")
+        try:
+            if self.opened is None:
+                raise PatchlaneError(f"{name}: not to be had here")
+            part = self.opened(path, self)
+        except PatchlaneError as error:
+            return self.miss(line, text, f"names another file: {error.what}")
+        if constraint:
+            part.required = [each.model_copy(update={"constraint": True}) for each in part.required]
+        self.take(part)
+        return self.skip(line, text, f"read: {path}")
+
+
+def row(text: str, *parts: str) -> int:
+    """The first line of ``text`` that has all parts, 1 where none has."""
+    return next((n for n, line in enumerate(text.splitlines(), 1) if all(part in line for part in parts)), 1)

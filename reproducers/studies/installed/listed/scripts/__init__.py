@@ -1,0 +1,1 @@
+"""Install lines of shell scripts and Dockerfiles."""

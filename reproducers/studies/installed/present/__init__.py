@@ -1,0 +1,1 @@
+"""What an interpreter or a folder of packages has, of which nothing runs."""

@@ -1,0 +1,1 @@
+"""The audit as text, JSON and SARIF."""

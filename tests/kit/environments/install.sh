@@ -1,0 +1,2 @@
+#!/bin/bash
+uv pip install "toyup==1.0"
