@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from packaging.specifiers import SpecifierSet
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from reproducers.base.optional import load
 from reproducers.studies.installed.listed import origins
@@ -66,8 +66,11 @@ def _requirement(each: Any, above: tuple[str, str], reading: Reading) -> None:
 
 
 def exact(spec: str) -> str | None:
-    """The one version that a set of specifiers allows by an ``==`` or ``===``; None where it names none."""
-    found = [EXACT.fullmatch(str(each).strip()) for each in SpecifierSet(spec)]
+    """The one version that a set of specifiers allows by an ``==`` or ``===``; None where it names none, or is none."""
+    try:
+        found = [EXACT.fullmatch(str(each).strip()) for each in SpecifierSet(spec)]
+    except InvalidSpecifier:
+        return None
     pinned = {match[1].strip() for match in found if match}
     return pinned.pop() if len(pinned) == 1 else None
 

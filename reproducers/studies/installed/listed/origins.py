@@ -37,7 +37,10 @@ def of_url(url: str, repositories: dict[str, str]) -> Source:
     plain = url.removeprefix("git+")
     if scp := SCP.fullmatch(plain):
         plain = f"ssh://{scp[1]}/{scp[2]}"
-    parts = urlsplit(plain)
+    try:
+        parts = urlsplit(plain)
+    except ValueError:  # brackets of no address
+        return Source()
     path, egg = unquote(parts.path), EGG.search(parts.fragment)
     name = egg[1] if egg else ""
     if parts.hostname in HOSTS and (archive := ARCHIVE.match(path)):
@@ -54,8 +57,12 @@ def of_url(url: str, repositories: dict[str, str]) -> Source:
 def is_repository(url: str) -> bool:
     """Whether a URL is one that git clones."""
     plain = url.removeprefix("git+")
-    host = SCP.fullmatch(plain) or plain != url or plain.startswith(("git://", "ssh://"))
-    return bool(host) or urlsplit(plain).path.endswith(".git") or urlsplit(plain).hostname in HOSTS
+    if SCP.fullmatch(plain) or plain != url or plain.startswith(("git://", "ssh://")):
+        return True
+    try:
+        return urlsplit(plain).path.endswith(".git") or urlsplit(plain).hostname in HOSTS
+    except ValueError:
+        return False
 
 
 def _of_repository(place: str, ref: str, egg: str, repositories: dict[str, str]) -> Source:

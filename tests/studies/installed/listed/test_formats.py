@@ -4,6 +4,8 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from toy import write_tree
 
 from reproducers.base.errors import PatchlaneError
@@ -101,3 +103,26 @@ def test_what_is_no_regular_file_is_refused_and_never_waited_for(tmp_path):
         with pytest.raises(PatchlaneError) as refused:
             formats.read(place, {})
         assert refused.value.remedy
+
+
+PIECES = st.sampled_from(
+    [*"\"'[]{}=#;|&`)@\n\t\\", "==", "$(", "<<EOF\n", "EOF\n", "null", "3", "- ", ": ", "-r x", "${A", "//[", "é"]
+)
+EDITS = st.lists(
+    st.tuples(st.integers(0, 2000), st.integers(0, 20), st.one_of(PIECES, st.just(""))), min_size=1, max_size=6
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(path=st.sampled_from(FILES), edits=EDITS)
+def test_a_damaged_file_is_read_or_refused(tmp_path, path, edits):
+    text = path.read_text()
+    for place, gone, added in edits:
+        text = text[: place % len(text + " ")] + added + text[place % len(text + " ") + gone :]
+    (tmp_path / path.name).write_text(text)
+    try:
+        seen = formats.read(tmp_path / path.name, {})
+    except PatchlaneError as refused:
+        assert refused.what and refused.remedy
+    else:
+        assert seen.required and all(line.why for line in seen.unread)
