@@ -1,6 +1,7 @@
 """Run by test_m2rnn_triton in a process of its own: the kernels under Triton's interpreter against the fp64 reference.
 
-Prints one JSON object: {case: {tensor: error relative to the largest entry}}; exits 77 where there is no interpreter.
+Prints one JSON object: errors {case: {tensor: error relative to the largest entry}}, and unlike {case: what keeping
+states changes}; exits 77 where there is no interpreter.
 """
 
 # ruff: noqa: E402 - what follows imports triton
@@ -41,4 +42,6 @@ def case(tokens, lanes, arguments):
 
 
 torch.empty, torch.Tensor.new_empty = poison(torch.empty), poison(torch.Tensor.new_empty)
-print(json.dumps({name: case(*arguments) for name, arguments in CASES.items()}))
+found = {name: case(*arguments) for name, arguments in CASES.items()}
+unlike = {name: m2rnn_cases.kept(*arguments) for name, (_, _, arguments) in CASES.items()}
+print(json.dumps({"errors": found, "unlike": unlike}))

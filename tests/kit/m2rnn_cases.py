@@ -20,6 +20,22 @@ def errors(dtype, lengths, heads, K, V, device="cpu", spread=0.2):
     return {n: float((found[n] - expected[n]).abs().max() / expected[n].abs().max()) for n in expected}
 
 
+def kept(dtype, lengths, heads, K, V, device="cpu"):
+    """Names of the results that are not the same bits where states are kept; of two backward passes each."""
+    values, cu_seqlens = _inputs(dtype, lengths, heads, K, V, device, 0.2)
+    plain, own = ([x.detach().requires_grad_() for x in values] for _ in range(2))
+    y, y_kept = triton.m2rnn_triton(*plain, cu_seqlens), triton.m2rnn_triton(*own, cu_seqlens, keep=True)
+    dy = torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(y)
+    found = [torch.autograd.grad(y, plain, dy, retain_graph=True)] + [
+        torch.autograd.grad(y_kept, own, dy, retain_graph=True) for _ in range(2)
+    ]
+    pairs = [
+        ("y", y, y_kept),
+        *((n, a, b) for again in found[1:] for n, a, b in zip(NAMES, found[0], again, strict=True)),
+    ]
+    return [name for name, one, other in pairs if not torch.equal(one, other)]
+
+
 def _inputs(dtype, lengths, heads, K, V, device, spread):
     rng = torch.Generator().manual_seed(sum(lengths))
     T = sum(lengths)

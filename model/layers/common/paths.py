@@ -180,7 +180,12 @@ KINDS = {
     "bc_norm": Kind("Mamba-3's norms of B and C", {"te": (_gpu, _bf16), "mamba": (_gpu,), "torch": ()}),
     "m2rnn": Kind(
         "M²RNN",
-        {"triton_whole": (_triton, _gpu_or_interpreter), "triton": (_triton, _gpu_or_interpreter), "torch": ()},
+        {
+            "triton_whole": (_triton, _gpu_or_interpreter),
+            "triton_kept": (_triton, _gpu_or_interpreter),
+            "triton": (_triton, _gpu_or_interpreter),
+            "torch": (),
+        },
     ),
     "mla": Kind("MLA", {"cudnn": (_gpu, _bf16, _eights), "flash": (_gpu, _bf16, _varlen), "torch": ()}),
     "rope": Kind("rotary embedding", {"triton": (_triton, _gpu_or_interpreter), "megatron": ()}),

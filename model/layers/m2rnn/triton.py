@@ -2,7 +2,8 @@
 
 Memory passing, none kept but the inputs: every token's state, T heads K' V' numbers with K and V rounded up to a
 multiple of 16 and a power of two, at least 16, once in forward and twice in backward (1.28 GB each in 16 bits at T =
-12,288, 51 heads, K = 64, V = 16); in backward the parts of dq and dk, 8 T heads K bytes (0.32 GB).
+12,288, 51 heads, K = 64, V = 16); in backward the parts of dq and dk, 8 T heads K bytes (0.32 GB). With ``keep`` states
+and slopes stay until backward (2.57 GB), which then goes token by token once, not twice.
 """
 
 from __future__ import annotations
@@ -21,15 +22,18 @@ STAGES = {"m2rnn_states": 8, "m2rnn_back": 8, "m2rnn_slopes": 3, "m2rnn_gradient
 READ, TOKENS = 4, 32  # tokens that a program reads at once, and that it takes one by one in no order
 
 
-def m2rnn_triton(q: Tensor, k: Tensor, v: Tensor, log_f: Tensor, W: Tensor, cu_seqlens: Tensor) -> Tensor:
+def m2rnn_triton(
+    q: Tensor, k: Tensor, v: Tensor, log_f: Tensor, W: Tensor, cu_seqlens: Tensor, keep: bool = False
+) -> Tensor:
     """y [T, heads, V] in q's dtype.
 
     q, k [T, K] bf16, fp16 or fp32, shared by all heads; v [T, heads, V] as q; log_f [T, heads] fp32; W [heads, V, V];
     cu_seqlens [D+1] int32. State and accumulation fp32; products h W in fp16 and gradients' products in tf32 unless q
-    is fp32. Deterministic, without host synchronisation. Raises ValueError for other dtypes or shapes.
+    is fp32. ``keep`` changes no bit of the result. Deterministic, without host synchronisation. Raises ValueError for
+    other dtypes or shapes.
     """
     _check(q, k, v, log_f, W, cu_seqlens)
-    y: Tensor = _M2RNN.apply(q, k, v, log_f, W, cu_seqlens)
+    y: Tensor = _M2RNN.apply(q, k, v, log_f, W, cu_seqlens, keep and torch.is_grad_enabled())
     return y
 
 
@@ -51,30 +55,38 @@ def _order(cu_seqlens: Tensor) -> Tensor:
 
 class _M2RNN(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, log_f: Tensor, W: Tensor, cu_seqlens: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, log_f: Tensor, W: Tensor, cu_seqlens: Tensor, keep: bool
+    ) -> Tensor:
         q, k, v, W = (x.contiguous() for x in (q, k, v, W))
         f, i = log_f.exp().contiguous(), (-log_f.expm1()).contiguous()  # [T, heads]
         order = documents.once(cu_seqlens, "longest first", lambda: _order(cu_seqlens))
-        ctx.save_for_backward(q, k, v, f, i, W, cu_seqlens, order)
-        states, y = _states(k.float(), v.float(), f, i, W, cu_seqlens, order, _half(q)), torch.empty_like(v)
+        slopes = _slopes(k, v) if keep else None
+        states = _states(k.float(), v.float(), f, i, W, cu_seqlens, order, _half(q), slopes)
+        kept = (states, slopes) if keep else ()
+        ctx.save_for_backward(q, k, v, f, i, W, cu_seqlens, order, *kept)
+        y = torch.empty_like(v)
         grid, sizes = (-(-len(q) // READ), v.shape[1]), _sizes(k, v)
         kernels.m2rnn_read[grid](q, states, y, len(q), TOKENS=READ, num_warps=1, **sizes)
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        *given, f, i, W, cu_seqlens, order = ctx.saved_tensors
+        given, (f, i, W, cu_seqlens, order, *kept) = ctx.saved_tensors[:3], ctx.saved_tensors[3:]
         (T, K), (heads, V), dtype = given[0].shape, given[2].shape[1:], given[0].dtype
         sizes, half = _sizes(*given[1:]), _half(given[0])
         q, k, v, dy = (x.float() for x in (*given, dy.contiguous()))
-        states = _states(k, v, f, i, W, cu_seqlens, order, half)
         carries = torch.ones(T + 1, device=q.device).index_fill_(0, cu_seqlens.long(), 0)
-        slopes = torch.empty_like(states, dtype=torch.float16 if dtype == torch.bfloat16 else torch.float32)
-        grads = slopes.view(dtype) if dtype == torch.bfloat16 else slopes
         programs = -(-T // TOKENS)
-        _launch(
-            "m2rnn_slopes", (programs, heads), k, v, W, carries, states, slopes, T, HALF=half, TOKENS=TOKENS, **sizes
-        )
+        states, slopes = kept or (_states(k, v, f, i, W, cu_seqlens, order, half), _slopes(*given[1:]))
+        if kept:  # another backward pass may want them
+            grads = torch.empty_like(slopes, dtype=dtype if dtype == torch.bfloat16 else torch.float32)
+        else:
+            grads = slopes.view(dtype) if dtype == torch.bfloat16 else slopes
+            _launch(
+                "m2rnn_slopes", (programs, heads), k, v, W, carries, states, slopes, T, HALF=half, TOKENS=TOKENS,
+                **sizes,
+            )  # fmt: skip
         _launch(
             "m2rnn_back", (_lanes(order), heads, sizes["S"]), q, dy, f, i, W, cu_seqlens, order, slopes, grads,
             len(order), HALF=half, **sizes,
@@ -86,7 +98,7 @@ class _M2RNN(torch.autograd.Function):  # type: ignore[misc]
             "m2rnn_gradients", (programs, heads), k, v, f, i, W, carries, states, grads, dy, T, dq, dk, dv, dlog_f, dw,
             HALF=half, TOKENS=TOKENS, **sizes,
         )  # fmt: skip
-        return dq.sum(0).to(dtype), dk.sum(0).to(dtype), dv, dlog_f, dw.sum(0).to(W.dtype), None
+        return dq.sum(0).to(dtype), dk.sum(0).to(dtype), dv, dlog_f, dw.sum(0).to(W.dtype), None, None
 
 
 def _launch(name: str, grid: tuple[int, ...], *arguments: Any, **constants: Any) -> None:
@@ -94,17 +106,30 @@ def _launch(name: str, grid: tuple[int, ...], *arguments: Any, **constants: Any)
 
 
 def _states(
-    k: Tensor, v: Tensor, f: Tensor, i: Tensor, W: Tensor, cu_seqlens: Tensor, order: Tensor, half: bool
-) -> Tensor:
-    """The state after every token, [T, heads, K', V'], in fp16 if ``half``, else fp32. k, v, f and i are fp32."""
+    k: Tensor, v: Tensor, f: Tensor, i: Tensor, W: Tensor, cu_seqlens: Tensor, order: Tensor, half: bool,
+    slopes: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """The state after every token, [T, heads, K', V'], in fp16 if ``half``, else fp32. k, v, f and i are fp32.
+
+    ``slopes``, of the same shape, is filled beside it.
+    """
     sizes, heads = _sizes(k, v), v.shape[1]
-    shape = len(k), heads, sizes["S"] * ROWS, sizes["C"]
-    states = k.new_empty(shape, dtype=torch.float16 if half else torch.float32)
+    states = k.new_empty(_shape(k, v), dtype=torch.float16 if half else torch.float32)
     _launch(
-        "m2rnn_states", (_lanes(order), heads, sizes["S"]), k, v, f, i, W, cu_seqlens, order, states, len(order),
-        HALF=half, **sizes,
+        "m2rnn_states", (_lanes(order), heads, sizes["S"]), k, v, f, i, W, cu_seqlens, order, states,
+        states if slopes is None else slopes, len(order), HALF=half, SLOPES=slopes is not None, **sizes,
     )  # fmt: skip
     return states
+
+
+def _shape(k: Tensor, v: Tensor) -> tuple[int, ...]:
+    sizes = _sizes(k, v)
+    return len(k), v.shape[1], sizes["S"] * ROWS, sizes["C"]
+
+
+def _slopes(k: Tensor, v: Tensor) -> Tensor:
+    """Room for the slopes of all tokens, [T, heads, K', V']."""
+    return k.new_empty(_shape(k, v), dtype=torch.float16 if k.dtype == torch.bfloat16 else torch.float32)
 
 
 def _sizes(k: Tensor, v: Tensor) -> dict[str, int]:

@@ -13,15 +13,22 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 
 
 @pytest.fixture(scope="module")
-def errors():
+def interpreted():
     return run("interpreted_m2rnn.py", TRITON_INTERPRET="1")
 
 
 @needs_triton
 @pytest.mark.parametrize("case", LIMITS)
-def test_values_and_every_gradient_are_the_references(errors, case):
+def test_values_and_every_gradient_are_the_references(interpreted, case):
+    errors = interpreted["errors"]
     assert set(errors[case]) == {"y", "q", "k", "v", "log_f", "W"}
     assert {name: error for name, error in errors[case].items() if not error < LIMITS[case]} == {}
+
+
+@needs_triton
+@pytest.mark.parametrize("case", LIMITS)
+def test_states_that_are_kept_change_no_bit(interpreted, case):
+    assert interpreted["unlike"][case] == []
 
 
 @needs_triton
@@ -41,3 +48,4 @@ def test_on_a_gpu_at_the_models_sizes(dtype, limit):
 
     errors = m2rnn_cases.errors(dtype, [700, 1, 33, 1024, 0, 64, 2, 31, 96, 5], 44, 64, 16, "cuda", spread=0.05)
     assert {name: error for name, error in errors.items() if not error < limit} == {}
+    assert m2rnn_cases.kept(dtype, [700, 1, 33, 0, 64, 5], 44, 64, 16, "cuda") == []
