@@ -1,15 +1,7 @@
-"""Datasets blended by weight: which dataset each global row is of, and which of its rows it is.
-
-Row n goes to the dataset whose turn it is by R. Tijdeman, *The chairman assignment problem*, Discrete Mathematics 32
-(1980) 323-330: after n rows a dataset of share w has had w·n of them, give or take 1 - 1/(2k - 2) for k datasets.
-Megatron's rule, the largest deficit (``build_blending_indices``, megatron/core/datasets/helpers.cpp of megatron-core
-0.19.0), is off by up to 1.7 rows from three datasets on, fills an index of a size known beforehand from row 0 on, and
-is compiled, which a stack taken from a commit is not. This one is exact: weights are fractions, counts are integers.
-"""
+"""Datasets blended by weight: which there are, and with which weights. ``turns`` has whose turn a row is."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -145,50 +137,3 @@ def _alike(one: Dataset, other: Dataset) -> None:
                 f"{other.folder} has another {what.removesuffix('s')} than {one.folder}: {its or 'none'}, not {mine}",
                 "python -m model.data build both with the same --tokenizer, --eod and --structure",
             )
-
-
-class Turns:
-    """The datasets' turns: ``at`` is a function of the row's number alone.
-
-    Weights as whole numbers sum to W. After W rows each dataset has had as many as its weight is, so the turns repeat;
-    a jump backwards, or to another place, costs as many steps as lie before it in its W rows.
-    """
-
-    def __init__(self, shares: Sequence[Fraction]) -> None:
-        common = math.lcm(*(share.denominator for share in shares))
-        self._weights = [int(share * common) for share in shares]
-        self._total, self._slack = sum(self._weights), max(2 * len(shares) - 2, 1)
-        self._begin()
-
-    def at(self, number: int) -> tuple[int, int]:
-        """(dataset, its row) of global row ``number``, from 0 on."""
-        if len(self._weights) == 1:
-            return 0, number
-        before, place = divmod(number, self._total)
-        if place < self._taken:
-            self._begin()
-        while self._taken <= place:
-            self._step()
-        return self._last, before * self._weights[self._last] + self._drawn[self._last] - 1
-
-    def _begin(self) -> None:
-        """To the first of W rows."""
-        self._taken, self._last, self._drawn = 0, -1, [0] * len(self._weights)
-        self._due = [self._deadline(at) for at in range(len(self._weights))]
-
-    def _step(self) -> None:
-        """Give the next row to a dataset."""
-        self._taken += 1
-        chosen = self._last = min(self._ready(), key=self._due.__getitem__)
-        self._drawn[chosen] += 1
-        self._due[chosen] = self._deadline(chosen)
-
-    def _ready(self) -> list[int]:
-        """The datasets that are behind their share of the rows, the next one too, by 1 / (2k - 2) of a row or more."""
-        had = zip(self._weights, self._drawn, strict=True)
-        behind = (weight * self._taken - drawn * self._total for weight, drawn in had)
-        return [at for at, short in enumerate(behind) if self._slack * short >= self._total]
-
-    def _deadline(self, at: int) -> Fraction:
-        """The number of rows by which the dataset has to have its next one."""
-        return Fraction(self._slack * (self._drawn[at] + 1) - 1, self._slack * self._weights[at]) * self._total
