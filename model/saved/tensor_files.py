@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from model.data.stored.encoding import Encoding
 from model.definition.sizes import Size
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256, write_atomic
+from reproducers.base.files import as_usual, file_sha256, write_atomic
 from reproducers.base.optional import load
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def write(path: Path, tensors: dict[str, Tensor]) -> None:
     files, failures = _library()
     try:
         files.save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, {"format": "pt"})
+        as_usual(path)  # safetensors 0.8 leaves the mode of its temporary file
     except (OSError, failures) as error:
         raise PatchlaneError(
             f"{path} cannot be written: {error}", f"df -h {path.parent}, and name a folder with room that you may write"

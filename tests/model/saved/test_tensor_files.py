@@ -1,12 +1,28 @@
 """Files of tensors."""
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
 
+from model.definition.sizes import SIZES
 from model.saved import tensor_files
 from reproducers.base.errors import PatchlaneError
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o027, 0o002])
+def test_all_that_is_exported_follows_the_umask(mask, tmp_path):
+    """safetensors leaves the mode of a temporary file, which nobody else can read."""
+    pytest.importorskip("safetensors", reason="safetensors is not installed: pip install -e .[data]")
+    before = os.umask(mask)
+    try:
+        tensor_files.write(tmp_path / "model.safetensors", {"weight": torch.zeros(3)})
+        config = tensor_files.Config(size=SIZES["nam56r_tiny"])
+        tensor_files.close(tmp_path, config, {"weight": "model.safetensors"}, 12)
+        assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o666 & ~mask}
+    finally:
+        os.umask(before)
 
 
 def test_a_folder_that_cannot_be_written_is_told_with_room_and_rights():
