@@ -9,7 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from model.data.errors import DataError
-from model.data.stored.dataset import Dataset, DatasetRecord
+from model.data.stored.dataset import Dataset, DatasetRecord, Split
 from model.data.stored.encoding import Encoding
 from reproducers.base.files import json_sha256
 
@@ -24,6 +24,13 @@ class Part:
     name: str
     dataset: Dataset
     weight: Fraction | None = None
+
+    def rows(self, split: Split, row: int) -> int:
+        """Rows of ``row`` tokens that a split fills, each with the token after it."""
+        return max(0, self.dataset.record.splits[split].tokens - 1) // row
+
+    def held_out_rows(self, row: int) -> int:
+        return self.rows("valid", row)
 
 
 @dataclass(frozen=True)
@@ -77,11 +84,21 @@ class Blend:
             for part, share in self._shared()
         ]
 
-    def evaluated(self) -> dict[str | None, Blend]:
-        """What is evaluated on, by name: None, the whole; where there are several, each part; each further set."""
-        several = self.parts if len(self.parts) > 1 else ()
-        found: dict[str | None, Blend] = {None: self}
-        return found | {part.name: Blend((Part(part.name, part.dataset),)) for part in (*several, *self.held_out)}
+    def evaluated(self, row: int) -> dict[str | None, Blend]:
+        """What is evaluated on, by name: None, the whole; where there are several, each part; each further set.
+
+        What does not fill a row of ``row`` tokens is none of them, and no part of the whole.
+        """
+        parts = [part for part in self.parts if part.held_out_rows(row)]
+        total = sum((part.weight or Fraction(1) for part in parts), Fraction(0))
+        whole = tuple(Part(part.name, part.dataset, (part.weight or Fraction(1)) / total) for part in parts)
+        found: dict[str | None, Blend] = {None: Blend(whole)} if whole else {}
+        each = [*(parts if len(self.parts) > 1 else []), *self.held_out]
+        return found | {part.name: Blend((Part(part.name, part.dataset),)) for part in each}
+
+    def unevaluated(self, row: int) -> list[Part]:
+        """The parts whose held-out split does not fill a row of ``row`` tokens."""
+        return [part for part in self.parts if not part.held_out_rows(row)]
 
     def _shared(self) -> list[tuple[Part, Fraction]]:
         return list(zip(self.parts, self.shares, strict=True))

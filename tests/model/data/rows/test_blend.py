@@ -137,12 +137,23 @@ def test_names_weights_and_what_is_evaluated(folders):
     extra = part(f"own={folders['middle']}")
     blend = of([part(f"6:{large}"), part(f"2:code={small}")], [extra])
     assert [(one["name"], one["weight"]) for one in blend.described()] == [("large", 0.75), ("code", 0.25)]
-    assert list(blend.evaluated()) == [None, "large", "code", "own"]
-    assert blend.evaluated()["code"].digest == Dataset(small).record.digest
+    assert list(blend.evaluated(S)) == [None, "large", "code", "own"]
+    assert blend.evaluated(S)["code"].digest == Dataset(small).record.digest
     assert blend.unigram_entropy is None and blend.digest != of([part(f"1:{large}"), part(f"1:{small}")]).digest
     alone = of([part(str(large))], [extra])
-    assert list(alone.evaluated()) == [None, "own"] and alone.shares == (1,)
+    assert list(alone.evaluated(S)) == [None, "own"] and alone.shares == (1,)
     assert alone.digest == Dataset(large).record.digest and alone.unigram_entropy > 0
+
+
+@pytest.mark.parametrize("percent", [0, 10])
+def test_a_part_that_holds_out_less_than_a_row_is_left_out_of_the_evaluation(percent, folders, tmp_path):
+    bare = make_dataset(tmp_path, "bare", replace(BYTES, valid_percent=percent), documents=9, longest=20).folder
+    blend = of([part(f"5:{folders['large']}"), part(f"3:{folders['middle']}"), part(f"2:{bare}")])
+    assert [one.name for one in blend.unevaluated(S)] == ["bare"]
+    found = blend.evaluated(S)
+    assert list(found) == [None, "large", "middle"] and found[None].shares == (Fraction(5, 8), Fraction(3, 8))
+    assert [Loader(one, "valid", S, 1).rows > 0 for one in found.values()] == [True] * 3
+    assert of([part(str(bare))]).evaluated(S) == {}
 
 
 @pytest.mark.parametrize(
