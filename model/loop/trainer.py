@@ -19,12 +19,13 @@ from model.data.rows import left_out
 from model.data.rows.blend import Blend
 from model.data.rows.loader import Loader
 from model.definition import memory, rates
+from model.definition.memory import checkpoint_gib
 from model.definition.recipes import Recipe
 from model.layers.captured import graphs
 from model.loop import refusals, run_record
 from model.loop.launch import World
 from model.loop.progress import ProgressLine
-from model.loop.ranks import agreement, apart, spikes
+from model.loop.ranks import agreement, apart, spikes, stopping
 from model.loop.ranks.stopping import Stop
 from model.loop.saving import checkpoint
 from model.loop.taken import Taken
@@ -36,7 +37,7 @@ from model.patched.proof.watching import Coverage
 from model.profile import memory_snapshot
 from model.profile.profiling import Window
 from model.profile.work import Share
-from model.records import earlier, metrics, records
+from model.records import earlier, history, metrics, records
 from model.records.metrics import MetricsLog
 from model.records.records import Train, Valid
 from model.records.sinks import open_sinks
@@ -207,6 +208,13 @@ class Trainer:
             log.event(self.step, "optimizer", matrices=self.plan.recipe.optimizer)
         packs = ",".join(applied.pack.id for applied in self.overlay.packs) or "none"
         log.event(self.step, "patches", packs=packs)
+        if self.plan.recipe.save_every:
+            logger.info(stopping.cost(self._last_save(), checkpoint_gib(self.engine.size, self.plan.recipe.optimizer)))
+
+    def _last_save(self) -> tuple[float, float] | None:
+        """(seconds until it had its name, GiB) of the last checkpoint that the run's records tell of."""
+        saved = history.named(self.plan.folder, "checkpoint")
+        return (float(saved[-1].detail["seconds"] or 0), float(saved[-1].detail["gib"] or 0)) if saved else None
 
     def _differences(self, log: MetricsLog) -> None:
         """Say, and record as events, what the run does otherwise than before, or than its recipe asks."""

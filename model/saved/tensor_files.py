@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 INDEX, CONFIG = "model.safetensors.index.json", "config.json"
+FAULTS = 3  # of a config that are named
 AGAIN = "python -m model.weights export RUN NEW_DIR, with the run that they are of"
 
 
 class Config(BaseModel):
     """What the weights are of. ``step``: updates of the run that they come from, 0 where unknown. ``encoding``: how the
-    text was encoded that the run trained on, None where it did not say."""
+    text was encoded that the run trained on, ``sequence``: the tokens of its rows, ``recipe``: its hyperparameters when
+    it saved. Each is None where it did not say."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -32,6 +34,8 @@ class Config(BaseModel):
     size: Size
     step: int = 0
     encoding: Encoding | None = None
+    sequence: int | None = None
+    recipe: dict[str, Any] | None = None
 
 
 class Index(BaseModel):
@@ -124,5 +128,10 @@ def _library() -> tuple[Any, Any]:
 
 
 def _refused(path: Path, error: Exception) -> PatchlaneError:
-    said = f"{error.strerror}" if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
+    if isinstance(error, ValidationError):
+        faults = [(".".join(map(str, fault["loc"])), fault["msg"]) for fault in error.errors()]
+        said = "not NAM56R's: " + "; ".join(": ".join(filter(None, fault)) for fault in faults[:FAULTS])
+        said += f"; and {len(faults) - FAULTS} more" if len(faults) > FAULTS else ""
+    else:
+        said = f"{error.strerror}" if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
     return PatchlaneError(f"{path}: {said}", "name a folder that python -m model.weights export made")

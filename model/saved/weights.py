@@ -42,7 +42,10 @@ def export(source: Path, target: Path, limit: int = LIMIT, tell: Tell = lambda l
         tensor_files.write(target / file, tensors)
         files |= dict.fromkeys(tensors, file)
         tell(f"{file}: {len(tensors)} tensors")
-    config = Config(size=Size.model_validate(said["size"]), step=said["step"], encoding=said.get("encoding"))
+    config = Config(
+        size=Size.model_validate(said["size"]), step=said["step"], encoding=said.get("encoding"),
+        sequence=said.get("loader", {}).get("sequence_length"), recipe=said.get("hyperparameters"),
+    )  # fmt: skip
     tensor_files.close(target, config, files, sum(map(size_of, kept.values())))
     return config
 

@@ -7,12 +7,29 @@ import signal
 from pathlib import Path
 from types import FrameType
 
+from model.loop.ranks import apart
 from reproducers.base.files import write_atomic
 
 FILE = "stop"  # in the run's folder; rank 0 looks for it after each step and between micro-batches of an evaluation
 LEFT = "stopped.json"  # there where a run was stopped, saved and has steps left; a start removes it
 # SIGUSR1 is what schedulers send ahead of their time limit
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+
+
+def cost(last: tuple[float, float] | None, gib: float) -> str:
+    """What a run says at its begin of a stop. ``last``: seconds and GiB of its last checkpoint; ``gib``: of the next,
+    by count."""
+    if last is None:
+        known = f"a checkpoint takes some {gib:.1f} GiB; how long, the first one tells"
+    else:
+        known = f"the last checkpoint, {last[1]:.1f} GiB, took {last[0]:.0f} s"
+    advice = "kill -TERM, kill -USR1 or touch stop in the run's folder ends the run with one"
+    if apart.under_torchrun():
+        advice += (
+            "; the ranks end theirs after torchrun has ended, which is 30 s after a SIGTERM: what ends the job then, a "
+            "container's or a scheduler's grace, has to be longer"
+        )
+    return f"{known}; {advice}"
 
 
 class Stop:

@@ -30,3 +30,29 @@ def test_a_folder_that_cannot_be_written_is_told_with_room_and_rights():
         tensor_files.write(Path("/proc/w.safetensors"), {"weight": torch.zeros(1)})
     assert "/proc/w.safetensors" in refused.value.what
     assert "df -h /proc," in refused.value.remedy and "may write" in refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('{"architectures": ["LlamaForCausalLM"], "hidden_size": 64}', "size: "),
+        ('{"size": {"name": 1}}', "size.name: "),
+        ("[]", ""),
+    ],
+)
+def test_a_config_of_another_model_says_which_field_is_not_its(text, named, tmp_path):
+    (tmp_path / tensor_files.CONFIG).write_text(text)
+    with pytest.raises(PatchlaneError) as refused:
+        tensor_files.config(tmp_path)
+    assert tensor_files.CONFIG in refused.value.what and named in refused.value.what
+    assert "validation error" not in refused.value.what
+
+
+def test_a_config_of_before_still_reads_and_one_of_now_tells_the_rows(tmp_path):
+    for config in (
+        tensor_files.Config(size=SIZES["nam56r_tiny"], step=3),
+        tensor_files.Config(size=SIZES["nam56r_tiny"], sequence=64, recipe={"learning_rate": 1e-3}),
+    ):
+        (tmp_path / tensor_files.INDEX).write_text('{"weight_map": {}}')
+        (tmp_path / tensor_files.CONFIG).write_text(config.model_dump_json(exclude_none=True))
+        assert tensor_files.config(tmp_path) == config
