@@ -95,12 +95,6 @@ def rows(data: Blend, recipe: Recipe, ranks: int, row: int | None) -> None:
                 f"{part.dataset.folder} has nothing to train on: all of it is held out",
                 f"--held-out {part.name}={part.dataset.folder} evaluates on it; build --data with --valid-percent 2",
             )
-        if not part.rows("train", length):
-            raise PatchlaneError(
-                f"{part.dataset.folder} has {part.dataset.record.splits['train'].tokens} tokens to train on, which do "
-                f"not fill a row of {length} + 1",
-                f"a smaller --sequence, or more text in it{', or the run without it' if len(data.parts) > 1 else ''}",
-            )
     held = sum(part.rows("train", length) for part in data.parts)
     step = recipe.micro_batch * recipe.accumulate * ranks
     if held < step:
@@ -109,6 +103,13 @@ def rows(data: Blend, recipe: Recipe, ranks: int, row: int | None) -> None:
             f"the dataset has {held} of {length} tokens",
             "a smaller --micro-batch, --accumulate or --sequence, fewer ranks, or a larger dataset",
         )
+    for part in data.parts:
+        if not part.rows("train", length):
+            raise PatchlaneError(
+                f"{part.dataset.folder} has {part.dataset.record.splits['train'].tokens} tokens to train on, which do "
+                f"not fill a row of {length} + 1",
+                "a smaller --sequence, more text in it, or the run without it",
+            )
 
 
 def held_out(data: Blend, row: int) -> None:

@@ -71,6 +71,23 @@ def test_other_ways_to_ask_for_a_stop(way, stack, text, tmp_path):
     assert saved.detail["gib"] == pytest.approx(sum(file.stat().st_size for file in files) / 2**30)
 
 
+@pytest.mark.parametrize(
+    ("steps_of_it", "world", "code"), [(1000, 1, Exit.STOPPED), (2, 1, 0), (1000, 2, Exit.STOPPED)]
+)
+def test_a_stop_is_heard_in_an_evaluation_and_its_step_is_saved_by_then(
+    steps_of_it, world, code, stack, text, tmp_path
+):
+    """At a step of both intervals, and at the last one, whose run ends with 0: no step is left."""
+    given = options(tmp_path, text, **COMMON | {"steps": steps_of_it, "evaluate_every": 2, "save_every": 2})
+    start = stack.ranks if world > 1 else lambda _, *of, **named: [stack.start(*of, **named)]
+    ended = [child.wait() for child in start(world, "trained:cli", given, stop_in_evaluation=True)]
+    assert [one.code for one in ended] == [code] * world, ended[0].said
+    records = history.read(tmp_path)
+    assert (history.valid(records), history.train(records)[-1].step) == ([], 2)
+    assert checkpoints(tmp_path) == [name(2)]
+    assert (tmp_path / LEFT).exists() == bool(code)
+
+
 @pytest.mark.long
 def test_under_torchrun(stack, text, tmp_path):
     """It hands the signal on, waits for its ranks and says itself that it was told to stop. Two patches are named."""
