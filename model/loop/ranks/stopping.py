@@ -20,9 +20,9 @@ def cost(last: tuple[float, float] | None, gib: float) -> str:
     """What a run says at its begin of a stop. ``last``: seconds and GiB of its last checkpoint; ``gib``: of the next,
     by count."""
     if last is None:
-        known = f"a checkpoint takes some {gib:.1f} GiB; how long, the first one tells"
+        known = f"a checkpoint takes some {gib:.3g} GiB; how long, the first one tells"
     else:
-        known = f"the last checkpoint, {last[1]:.1f} GiB, took {last[0]:.0f} s"
+        known = f"the last checkpoint, {last[1]:.3g} GiB, took {last[0]:.3g} s"
     advice = "kill -TERM, kill -USR1 or touch stop in the run's folder ends the run with one"
     if apart.under_torchrun():
         advice += (
