@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import logging
 import math
 import re
@@ -17,6 +18,7 @@ from model.definition.memory import Layout
 from model.definition.recipes import Recipe
 from model.definition.run import Run
 from model.definition.sizes import SIZES, Size, named
+from model.loop import run_record
 from model.records import sinks
 from model.saved import reading
 from reproducers.base.errors import CannotTestHere, PatchlaneError
@@ -132,13 +134,13 @@ def held_out(data: Blend, row: int) -> None:
 
 
 def folder(out: Path, size: Size, resume: bool) -> None:
-    """Raise PatchlaneError where the run to resume in ``out`` is of another model, before anything is built."""
+    """Raise PatchlaneError where the run to resume in ``out`` is of another model by its run.json, before anything is
+    built. Its checkpoint is asked once its digests have been compared."""
     held = reading.complete(out / "checkpoints") if resume else []
-    of = size.model_dump(mode="json")
-    with contextlib.suppress(Exception):  # a damaged one: which is resumed, and what is wrong, is found out later
-        of = reading.progress(held[-1])["size"] if held else of
-    if not size.same_model(of):
-        another_model(held[-1].name)
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        of = json.loads((out / run_record.FILE).read_bytes())["size"]
+        if held and isinstance(of, dict) and not size.same_model(of):
+            another_model(held[-1].name)
 
 
 def another_model(name: str) -> NoReturn:

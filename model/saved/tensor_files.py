@@ -56,6 +56,11 @@ def file_name(number: int, of: int) -> str:
     return f"model-{number:05d}-of-{of:05d}.safetensors"
 
 
+def require() -> None:
+    """Raise CannotTestHere where safetensors is not installed."""
+    _library()
+
+
 def write(path: Path, tensors: dict[str, Tensor]) -> None:
     """One file of tensors in host memory. Raises PatchlaneError where it cannot be written."""
     files, failures = _library()

@@ -28,6 +28,7 @@ def export(source: Path, target: Path, limit: int = LIMIT, tell: Tell = lambda l
     Raises PatchlaneError where there is no checkpoint, where it is damaged, or where the folder holds weights already.
     """
     path = reading.checkpoint(source)
+    tensor_files.require()
     if (error := reading.damage(path)) is not None:
         raise PatchlaneError(f"{path} is damaged: {error}", "name another checkpoint of the run")
     if (target / tensor_files.INDEX).exists():

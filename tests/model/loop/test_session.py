@@ -2,12 +2,12 @@
 
 import errno
 import importlib.util
+import json
 import os
 import tempfile
 from dataclasses import replace
 
 import pytest
-import torch
 from data_kit import BYTES, make_dataset
 
 from model.definition.recipes import Recipe
@@ -16,7 +16,7 @@ from model.definition.sizes import SIZES
 from model.loop import session
 from model.patched import overlay, stacks
 from model.records import metrics
-from model.saved import reading, writing
+from model.saved import reading
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 
 
@@ -65,8 +65,8 @@ def test_a_set_to_evaluate_on_that_fills_no_row(tmp_path, monkeypatch, text):
 
 
 def test_a_run_of_another_model(tmp_path, monkeypatch):
-    progress = {"step": 3, "size": SIZES["nam56r_quarter"].model_dump(mode="json")}
-    writing.write(tmp_path / "checkpoints" / reading.name(3), {"weight": torch.zeros(2)}, progress)
+    (tmp_path / "checkpoints" / reading.name(3)).mkdir(parents=True)
+    (tmp_path / "run.json").write_text(json.dumps({"size": SIZES["nam56r_quarter"].model_dump(mode="json")}))
     with pytest.raises(PatchlaneError) as refused:
         _started(tmp_path, monkeypatch)
     assert reading.name(3) in refused.value.what
