@@ -1,14 +1,15 @@
 """Files of tensors."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from model.definition.sizes import SIZES
-from model.saved import tensor_files
-from reproducers.base.errors import PatchlaneError
+from model.saved import reading, tensor_files, weights
+from reproducers.base.errors import CannotTestHere, PatchlaneError
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o027, 0o002])
@@ -56,3 +57,13 @@ def test_a_config_of_before_still_reads_and_one_of_now_tells_the_rows(tmp_path):
         (tmp_path / tensor_files.INDEX).write_text('{"weight_map": {}}')
         (tmp_path / tensor_files.CONFIG).write_text(config.model_dump_json(exclude_none=True))
         assert tensor_files.config(tmp_path) == config
+
+
+def test_an_export_without_safetensors_is_refused_before_the_checkpoint_is_read(tmp_path, monkeypatch):
+    (tmp_path / "metadata.json").touch()
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    monkeypatch.setattr(reading, "damage", lambda _: pytest.fail("the checkpoint was read"))
+    with pytest.raises(CannotTestHere):
+        weights.export(tmp_path, tmp_path / "made")
+    assert not (tmp_path / "made").exists()
