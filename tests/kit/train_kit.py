@@ -42,7 +42,7 @@ def train(stack, out, data, *, world=1, **changed):
     One that is stopped by ``stop_after`` has to end with the code of its own, which is 0 here.
     """
     ended = _trained(stack, out, data, world, changed)
-    if "stop_after" in changed and changed["stop_after"] != changed.get("steps"):
+    if changed.get("stop_after") not in (None, changed.get("steps")):
         ended = [
             replace(one, code={Exit.STOPPED: 0, 0: "0, though steps are left"}.get(one.code, one.code)) for one in ended
         ]
