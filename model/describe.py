@@ -14,7 +14,7 @@ from rich.console import Console
 
 from model.definition import memory
 from model.definition.memory import Layout
-from model.definition.recipes import RECIPES, Optimizer
+from model.definition.recipes import RECIPES, Optimizer, known
 from model.definition.sizes import SIZES, expert_parallel, named
 from model.definition.traffic import GB
 from model.plans import tables as plans
@@ -73,15 +73,12 @@ def main(
         size, ep, pp, micro_batch = recipe.size, recipe.expert_parallel, recipe.pipeline_parallel, recipe.micro_batch
         dp, accumulate = recipe.ranks // pp, recipe.accumulate
         console.print(f"recipe {recipe.name}: {recipe.verified or 'planned; no run of it is claimed'}")
+    known(size)
     chosen = named(size)
     try:
         found = memory.largest(chosen, gpus, gib, sequence, optimizer) if gpus else []
         if gpus and not found:
-            raise PatchlaneError(
-                f"no layout of {gpus} GPUs of {gib:g} GiB holds {size}",
-                f"python -m model.describe {size} --gpus {2 * gpus} --gib {gib:g}"
-                + (f" --sequence {sequence}, or shorter rows" if sequence else ""),
-            )
+            memory.none_fits(chosen, gpus, gib, sequence, optimizer)
         layout = found[0][0] if found else Layout(dp, ep, pp, micro_batch)
         dp, ep, pp, micro_batch = layout.data, layout.expert, layout.pipeline, layout.micro_batch
         expert_parallel(chosen, ep)

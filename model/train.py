@@ -11,9 +11,11 @@ from model.definition import recipe_file, recipes
 from model.definition.run import Run
 from model.layers.common import paths
 from model.loop import launch
+from model.loop.ranks import apart
 from model.loop.session import steps_window, train
 from model.patched import stacks
 from reproducers.base.cli import guarded
+from reproducers.base.verdicts import Exit
 
 app = typer.Typer(add_completion=False)
 
@@ -85,12 +87,12 @@ def main(
         size, file, field or [],
         {"steps": steps, "micro_batch": micro_batch, "accumulate": accumulate, "sequence": sequence,
          "learning_rate": learning_rate, "warmup": warmup, "evaluate_every": evaluate_every, "save_every": save_every,
-         "expert_parallel": ep, "pipeline_parallel": pp, "bf16": bf16, "seed": seed,
-         "on_spike": on_spike},
+         "expert_parallel": ep, "pipeline_parallel": pp, "bf16": bf16, "seed": seed, "on_spike": on_spike},
     )  # fmt: skip
     if show:
         print(recipe_file.as_yaml(recipe), end="")
         raise typer.Exit()
+    apart.live()
     queues = launch.queues()  # before anything starts CUDA
     # measured with one stage and without graphs only
     late_unasked = launch.device() == "cuda" and recipe.pipeline_parallel == 1 and not cuda_graphs
@@ -102,17 +104,16 @@ def main(
         overlap_grads=overlap_grads, overlap_weights=overlap_weights, bucket=bucket, wait_limit=wait_limit,
         nccl_ctas=nccl_ctas, launch_queues=queues if launch.device() == "cuda" else None,
     )  # fmt: skip
-    train(
+    stopped = train(
         recipe, run, patches, data or [], stacks.named(stack), upstream, held_out=held_out or [], folder=out,
-        resume=resume,
-        patches_changed_ok=patches_changed_ok, profile=steps_window(profile), wandb=wandb, waits=waits,
+        resume=resume, patches_changed_ok=patches_changed_ok, profile=steps_window(profile), wandb=wandb, waits=waits,
     )  # fmt: skip
     if launch.world().first:
-        from model.records import history
         from model.reports import pictures
 
-        for picture in pictures.draw(out) if history.train(history.read(out)) else []:  # none if no step was taken
-            print(picture)
+        pictures.at_the_end(out)
+    if stopped and not apart.under_torchrun():  # which would start the ranks again
+        raise typer.Exit(Exit.STOPPED)
 
 
 if __name__ == "__main__":

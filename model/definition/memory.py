@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from model.definition import parameters, pattern
 from model.definition.sizes import Size
+from reproducers.base.errors import PatchlaneError
 
 GIB = 2**30
 BF16, FP32 = 2, 4
+MOST = 512  # GPUs among which a remedy is looked for
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,33 @@ def fullest(size: Size, layout: Layout, sequence: int | None = None, optimizer: 
     return max(sum(estimate(size, layout, stage, sequence, optimizer).values()) for stage in stages)
 
 
+def _layouts(size: Size, gpus: int) -> Iterator[Layout]:
+    """Each way to divide ``gpus``, at one row of a micro-batch."""
+    for pipeline in (n for n in range(1, len(pattern.possible_cuts(size.layers)) + 2) if gpus % n == 0):
+        data = gpus // pipeline
+        for expert in (n for n in range(1, data + 1) if data % n == 0 and size.experts.count % n == 0):
+            yield Layout(data, expert, pipeline)
+
+
+def none_fits(size: Size, gpus: int, gib: float, sequence: int | None, optimizer: str) -> NoReturn:
+    """Raise PatchlaneError: no layout of ``gpus`` of ``gib`` holds the size. It names the least doubling of them that
+    does; where none does, for what a rank holds at least stays, the memory that ``gpus`` want."""
+
+    def wanted(number: int) -> float:
+        return min(fullest(size, layout, sequence, optimizer) for layout in _layouts(size, number)) / FILLED
+
+    more = (gpus * 2**n for n in range(1, MOST.bit_length()) if gpus * 2**n <= MOST)
+    count = next((number for number in more if wanted(number) <= gib), None)
+    want = gib if count else math.ceil(wanted(gpus))
+    command = f"python -m model.describe {size.name} --gpus {count or gpus} --gib {want:g}"
+    command += f" --sequence {sequence}" if sequence else ""
+    command += f" --optimizer {optimizer}" if optimizer != "adamw" else ""
+    raise PatchlaneError(
+        f"no layout of {gpus} GPUs of {gib:g} GiB holds {size.name}",
+        command + (", or shorter rows" if sequence else ""),
+    )
+
+
 def largest(
     size: Size, gpus: int, gib: float, sequence: int | None = None, optimizer: str = "adamw"
 ) -> list[tuple[Layout, float]]:
@@ -146,14 +178,11 @@ def largest(
     Data parallelism alone comes first, which was the faster where both fitted (2xh200_wide_host_ep1_20261122 against
     2xh200_wide_host_ep2_20261122), then more expert-parallel ranks, then more stages. Empty where none fits.
     """
-    stages = [n for n in range(1, len(pattern.possible_cuts(size.layers)) + 2) if gpus % n == 0]
     found = list[tuple[Layout, float]]()
-    for pipeline in stages:
-        data = gpus // pipeline
-        for expert in (n for n in range(1, data + 1) if data % n == 0 and size.experts.count % n == 0):
-            one = [estimate(size, Layout(data, expert, pipeline), n, sequence, optimizer) for n in range(pipeline)]
-            rows = min(1 + (FILLED * gib - sum(parts.values())) // parts["activations"] for parts in one)
-            if rows >= 1:
-                layout = Layout(data, expert, pipeline, int(rows))
-                found.append((layout, fullest(size, layout, sequence, optimizer)))
+    for one in _layouts(size, gpus):
+        stages = [estimate(size, one, stage, sequence, optimizer) for stage in range(one.pipeline)]
+        rows = min(1 + (FILLED * gib - sum(parts.values())) // parts["activations"] for parts in stages)
+        if rows >= 1:
+            layout = replace(one, micro_batch=int(rows))
+            found.append((layout, fullest(size, layout, sequence, optimizer)))
     return found

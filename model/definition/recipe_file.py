@@ -10,8 +10,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from model.definition.recipes import RECIPES, Recipe, for_size
-from model.definition.sizes import named
+from model.definition.recipes import RECIPES, Recipe, for_size, known
 from reproducers.base.errors import PatchlaneError
 from reproducers.record.schema import line_of, read_yaml
 
@@ -65,7 +64,8 @@ def as_yaml(recipe: Recipe) -> str:
 
 
 def _named(name: str) -> Recipe:
-    return RECIPES.get(name) or for_size(named(name).name)
+    known(name)
+    return RECIPES.get(name) or for_size(name)
 
 
 def _read(file: Path) -> tuple[str, dict[str, Any]]:

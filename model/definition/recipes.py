@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from model.definition.sizes import Size, named
+from model.definition.sizes import SIZES, Size, named
+from reproducers.base.errors import PatchlaneError
 
 MOST = 10**9  # of any count: its days are a time that Python has, its tokens an integer of 64 bits
 Count = Annotated[int, Field(ge=1, le=MOST)]
@@ -197,3 +199,14 @@ RECIPES = {
 def for_size(size: str) -> Recipe:
     """The first recipe for a size, or its defaults where none is for it."""
     return next((recipe for recipe in RECIPES.values() if recipe.size == size), Recipe(name="", size=size))
+
+
+def known(name: str) -> None:
+    """Raise PatchlaneError if neither a size nor a recipe is called ``name``: with the nearest names, and all."""
+    if name not in SIZES and name not in RECIPES:
+        near = difflib.get_close_matches(name, [*RECIPES, *SIZES])
+        meant = f": is it {' or '.join(near)}?" if near else ""
+        raise PatchlaneError(
+            f"no size is named {name!r}, and no recipe{meant}",
+            f"choose one of: {', '.join(SIZES)}; or of the recipes: {', '.join(RECIPES)}",
+        )

@@ -48,12 +48,42 @@ class Checkpoint(TemplateLM):
     def _annotated(self, text: str, count: int | None = None) -> Scored:
         """``text`` after an EOD, its columns as training has them; the last ``count`` tokens count, None for all."""
         encoded = self._tokenizer.encode(text.encode())
+        return self._columned(text, encoded.ids, encoded.ends, len(encoded.ids) if count is None else count)
+
+    def _columned(self, text: str, ids: NDArray[Any], ends: NDArray[Any], count: int) -> Scored:
+        """``text``'s tokens [n], which end at these bytes, after an EOD, with its columns."""
         columns: dict[str, NDArray[Any]] = {}
         if self._fields:
-            made = token_columns(text.encode(), encoded.ends, self._language)
+            made = token_columns(text.encode(), ends, self._language)
             columns = {name: np.append(0, made[name]) for name in self._fields}
-        count = len(encoded.ids) if count is None else count
-        return Scored(np.append(self.eot_token_id, encoded.ids), columns, count)
+        return Scored(np.append(self.eot_token_id, ids), columns, count)
+
+    def _apart(self, context: str, continuation: str) -> Scored:
+        """Both as one text, encoded one by one: where they share a token, together they leave the continuation none.
+
+        As in the harness white space between them is the continuation's.
+        """
+        context, continuation = (kept := context.rstrip()), context[len(kept) :] + continuation
+        first, second = (self._tokenizer.encode(text.encode()) for text in (context, continuation))
+        return self._columned(
+            context + continuation, np.append(first.ids, second.ids),
+            np.append(first.ends, second.ends + len(context.encode())), len(second.ids),
+        )  # fmt: skip
+
+    def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """(log-likelihood of the continuation in nats, greedy) of each. Raises PatchlaneError for one of no token."""
+        self._require(requests, 1)
+        answers: list[tuple[float, bool]] = super().loglikelihood(requests, disable_tqdm=disable_tqdm)
+        return answers
+
+    def _require(self, requests: list[Any], at: int) -> None:
+        """Raise PatchlaneError for a text to be scored that has no token: its likelihood of 1 would be the best."""
+        for one in requests:
+            if not self.tok_encode(text := one.args[at]):
+                raise PatchlaneError(
+                    f"{one.task_name or 'a task'}, document {one.doc_id}: {text!r} has no token, so no likelihood",
+                    "leave the document out of the task's data, or the empty answer out of its choices",
+                )
 
     def _loglikelihood_tokens(
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], **_: Any
@@ -61,15 +91,18 @@ class Checkpoint(TemplateLM):
         """((context, continuation), their tokens) of each -> (log-likelihood of the continuation in nats, greedy)."""
         sequences = []
         for (context, continuation), before, scored in requests:
-            whole = self._annotated(context + continuation, len(scored))
+            whole = (
+                self._annotated(context + continuation, len(scored)) if scored else self._apart(context, continuation)
+            )
             if before and before != [self.eot_token_id]:  # a document begins with its first token, as in training
                 columns = {name: column[1:] for name, column in whole.columns.items()}
-                whole = Scored(whole.ids[1:], columns, len(scored))
+                whole = Scored(whole.ids[1:], columns, whole.count)
             sequences.append(whole)
         return [(score.log_likelihood, score.greedy) for score in self._scored(sequences)]
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
-        """Log-likelihood of each whole text, in nats."""
+        """Log-likelihood of each whole text, in nats. Raises PatchlaneError for one of no token."""
+        self._require(requests, 0)
         return [one.log_likelihood for one in self._scored([self._annotated(req.args[0]) for req in requests])]
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,15 +11,18 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from model.evaluation.opening import Opened
+from model.saved import reading
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import write_atomic
 from reproducers.base.optional import load
 
 HARNESS = "lm-eval"
+logger = logging.getLogger("model.evaluation.tasks")
 
 
 class TaskResult(BaseModel):
-    """``metrics``: as the harness names them, "acc,none" and "acc_stderr,none"; "N/A" stays a text."""
+    """``metrics``: as the harness names them, "acc,none" and "acc_stderr,none"; "N/A" stays a text. ``weights``: the
+    SHA-256 of the checkpoint's digests (``reading.digest``), None in the oldest results."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
@@ -26,6 +30,7 @@ class TaskResult(BaseModel):
     version: str | None = None
     shots: int | None = None
     samples: int | None = None
+    weights: str | None = None
 
 
 class Evaluation(BaseModel):
@@ -55,7 +60,7 @@ def run(opened: Opened, names: Sequence[str], include: Sequence[Path]) -> Evalua
     evaluator, adapter = load("lm_eval.evaluator", HARNESS), load("model.evaluation.adapter", HARNESS)
     manager = _manager(names, [str(folder) for folder in include])
     tasks = [one for name in names for one in _loaded(manager, name)]
-    model = adapter.Checkpoint(opened)
+    model, weights = adapter.Checkpoint(opened), reading.digest(opened.path)
     try:
         results = evaluator.simple_evaluate(model=model, tasks=tasks, task_manager=manager, log_samples=False)
     except Exception as error:
@@ -66,7 +71,7 @@ def run(opened: Opened, names: Sequence[str], include: Sequence[Path]) -> Evalua
     version: str = load("lm_eval", HARNESS).__version__
     return Evaluation(
         checkpoint=opened.path.name, step=opened.step, size=opened.size.name, sequence=opened.sequence,
-        harness=version, tasks={name: _result(results, name) for name in results["results"]},
+        harness=version, tasks={name: _result(results, name, weights) for name in results["results"]},
     )  # fmt: skip
 
 
@@ -100,32 +105,40 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def _result(results: dict[str, Any], name: str) -> TaskResult:
+def _result(results: dict[str, Any], name: str, weights: str | None) -> TaskResult:
     kept = {key: value for key, value in results["results"][name].items() if isinstance(value, int | float | str)}
     kept = {key: value for key, value in kept.items() if "," in key}  # a metric and its filter
     version = results.get("versions", {}).get(name)
     return TaskResult(
         metrics=kept, version=None if version is None else str(version), shots=results.get("n-shot", {}).get(name),
-        samples=results.get("n-samples", {}).get(name, {}).get("effective"),
+        samples=results.get("n-samples", {}).get(name, {}).get("effective"), weights=weights,
     )  # fmt: skip
 
 
 def keep(path: Path, evaluation: Evaluation) -> Path:
-    """Write ``evaluation`` of the checkpoint ``path`` beside its run; results of other tasks stay. The file.
+    """Write ``evaluation`` of the checkpoint ``path`` beside its run; results of other tasks stay where they are of the
+    same weights. The file.
 
-    It is ``RUN/evaluation/STEP.json``, or beside a checkpoint that no run holds. Raises PatchlaneError where the file
-    is none of this kind.
+    Where some are of others, as after ``--fresh`` or a rewind, the old file moves to ``STEP.other_weights.json``. It is
+    ``RUN/evaluation/STEP.json``, or beside a checkpoint that no run holds. Raises PatchlaneError where the file is none
+    of this kind.
     """
     inside = path.resolve().parent
     folder = (inside.parent if inside.name == "checkpoints" else inside) / "evaluation"
-    file = folder / f"{path.name}.json"
+    file, of = folder / f"{path.name}.json", reading.digest(path)
+    own = {name: one.model_copy(update={"weights": one.weights or of}) for name, one in evaluation.tasks.items()}
     if file.exists():
         try:
             before = Evaluation.model_validate_json(file.read_bytes())
         except ValidationError as error:
             raise PatchlaneError(f"{file} holds no results of model.evaluate", "move it elsewhere") from error
-        evaluation = evaluation.model_copy(update={"tasks": {**before.tasks, **evaluation.tasks}})
+        same = {name: one for name, one in before.tasks.items() if one.weights == of}
+        if len(same) < len(before.tasks):
+            aside = file.replace(file.with_name(f"{path.name}.other_weights.json"))
+            logger.warning("results of other weights than the checkpoint's are now in %s", aside)
+        own = {**same, **own}
     folder.mkdir(parents=True, exist_ok=True)
+    evaluation = evaluation.model_copy(update={"tasks": own})
     write_atomic(file, (evaluation.model_dump_json(indent=1) + "\n").encode())
     return file
 

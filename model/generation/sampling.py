@@ -32,10 +32,19 @@ class Sampling:
 
 
 def choose(logits: Tensor, by: Sampling, generator: Generator) -> int:
-    """A token by its ``logits`` [V]; of equally likely ones the first. ``generator``: of the host."""
+    """A token by its ``logits`` [V]; of equally likely ones the first. ``generator``: of the host.
+
+    Raises PatchlaneError for logits of which one is NaN or infinite, or none is likelier than -inf.
+    """
+    most = logits.max()  # NaN if one is
+    if not most.isfinite():
+        raise PatchlaneError(
+            f"the model's largest logit is {float(most)}", "weights of an earlier checkpoint of the run"
+        )
     if by.temperature == 0:
         return int(logits.argmax())
-    scores = (logits.double().cpu() / by.temperature).sort(descending=True, stable=True)
+    below = logits.double().cpu() - most.double().cpu()  # a temperature near 0 makes them -inf, and the largest stays 0
+    scores = (below / by.temperature).sort(descending=True, stable=True)
     shares = scores.values[: by.top_k].softmax(0)
     if by.top_p is not None:
         ahead = shares.cumsum(0) - shares  # of the likelier ones

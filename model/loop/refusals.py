@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
+import json
 import logging
 import math
 import re
 from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import NoReturn
 
 from model.data.rows.blend import Blend
 from model.definition import memory, pattern
@@ -14,6 +18,9 @@ from model.definition.memory import Layout
 from model.definition.recipes import Recipe
 from model.definition.run import Run
 from model.definition.sizes import SIZES, Size, named
+from model.loop import run_record
+from model.records import sinks
+from model.saved import reading
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 
 # Shared memory of Mamba-3's MIMO backward (bwd_bwd, packed), bytes a block, at state 128, head 64, rank 4, chunk 16,
@@ -84,14 +91,13 @@ def rows(data: Blend, recipe: Recipe, ranks: int, row: int | None) -> None:
     ``ranks``: data-parallel ones. ``row``: tokens of a row, by which the stream is cut (``data.rows.packing``).
     """
     length = row or named(recipe.size).sequence
-    tokens = [part.dataset.record.splits["train"].tokens for part in data.parts]
-    for part, count in zip(data.parts, tokens, strict=True):
-        if not count:
+    for part in data.parts:
+        if not part.dataset.record.splits["train"].tokens:
             raise PatchlaneError(
                 f"{part.dataset.folder} has nothing to train on: all of it is held out",
                 f"--held-out {part.name}={part.dataset.folder} evaluates on it; build --data with --valid-percent 2",
             )
-    held = sum(max(0, count - 1) // length for count in tokens)
+    held = sum(part.rows("train", length) for part in data.parts)
     step = recipe.micro_batch * recipe.accumulate * ranks
     if held < step:
         raise PatchlaneError(
@@ -99,6 +105,55 @@ def rows(data: Blend, recipe: Recipe, ranks: int, row: int | None) -> None:
             f"the dataset has {held} of {length} tokens",
             "a smaller --micro-batch, --accumulate or --sequence, fewer ranks, or a larger dataset",
         )
+    for part in data.parts:
+        if not part.rows("train", length):
+            raise PatchlaneError(
+                f"{part.dataset.folder} has {part.dataset.record.splits['train'].tokens} tokens to train on, which do "
+                f"not fill a row of {length} + 1",
+                "a smaller --sequence, more text in it, or the run without it",
+            )
+
+
+def held_out(data: Blend, row: int) -> None:
+    """Say which datasets are trained on and not evaluated on, as their held-out splits do not fill a row of ``row``
+    tokens. Raises PatchlaneError for a set that is there to be evaluated on alone."""
+    for part in data.held_out:
+        if not part.held_out_rows(row):
+            raise PatchlaneError(
+                f"--held-out {part.name}: {part.dataset.record.splits['valid'].tokens} held-out tokens do not fill a "
+                f"row of {row} + 1",
+                f"python -m model.data build it with --valid-percent 100, or train without --held-out {part.name}",
+            )
+    for part in data.unevaluated(row):
+        logger.info(
+            "%s holds out %d tokens, less than a row of %d + 1: it is trained on and not evaluated on",
+            part.name, part.dataset.record.splits["valid"].tokens, row,
+        )  # fmt: skip
+    if not data.evaluated(row):
+        logger.info("nothing is held out: the run has no held-out loss")
+
+
+def folder(out: Path, size: Size, resume: bool) -> None:
+    """Raise PatchlaneError where the run to resume in ``out`` is of another model by its run.json, before anything is
+    built. Its checkpoint is asked once its digests have been compared."""
+    held = reading.complete(out / "checkpoints") if resume else []
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        of = json.loads((out / run_record.FILE).read_bytes())["size"]
+        if held and isinstance(of, dict) and not size.same_model(of):
+            another_model(held[-1].name)
+
+
+def another_model(name: str) -> NoReturn:
+    """Raise PatchlaneError: the checkpoint ``name`` is of another model than the run's."""
+    raise PatchlaneError(f"{name} is of another model", "choose another --out, or the model's size")
+
+
+def watchers(wandb: bool | None) -> None:
+    """Raise CannotTestHere where W&B is wanted and not installed; say that there will be no pictures without
+    matplotlib."""
+    sinks.wants_wandb(wandb)
+    if importlib.util.find_spec("matplotlib") is None:
+        logger.info("no pictures: pip install matplotlib")
 
 
 def gpu(size: Size) -> None:

@@ -22,12 +22,13 @@ from model.layers.captured import graphs
 from model.layers.common import paths
 from model.loop import compile_mamba3, launch, refusals, run_record
 from model.loop.launch import World
-from model.loop.ranks import meeting
+from model.loop.ranks import apart, meeting
 from model.patched import lock, offers, overlay, seams
 from model.patched.overlay import Overlay
 from model.patched.proof import watching
 from model.patched.proof.watching import Coverage
 from model.patched.stacks import Stack
+from model.records import metrics
 from reproducers.base import disk
 from reproducers.base.errors import PatchlaneError
 from reproducers.upstream.store import Store
@@ -91,10 +92,10 @@ def train(
     *,
     held_out: list[str],
     **plan: Any,
-) -> None:
+) -> bool:
     """Run one rank on the stack ``of``, whose commit may come from ``clone``; ``plan``: further fields of
     ``TrainingPlan``. ``data`` and ``held_out`` name datasets as ``blend.part`` reads them; no data: the default one.
-    Raises PatchlaneError for refused settings."""
+    Whether it was stopped with steps left. Raises PatchlaneError for refused settings."""
     place = launch.world()
     quiet(place)
     size, sets = recipe.sized(), [blend.part(one) for one in held_out]
@@ -110,7 +111,12 @@ def train(
         refusals.vocabulary(size, given.record.tokenizer.vocab_size)
         refusals.fields(size, run, given.record.fields)
         refusals.rows(given, recipe, ranks, run.row)
+        refusals.held_out(given, run.row or size.sequence)
+    refusals.watchers(plan.get("wandb"))
     disk.usable_folder(plan["folder"], "--out DIR, with a directory that can be written")
+    refusals.folder(plan["folder"], size, plan.get("resume", True))
+    if place.first and (place.size == 1 or apart.under_torchrun()):  # other ranks would wait for one that is refused
+        metrics.claim(plan["folder"]).release()
     checkpoints = recipe.save_every > 0 or (plan["folder"] / "checkpoints").is_dir()
     stack = overlay.build(Store(), overlay.chosen(patches, checkpoints, of), launch.device(), of, clone)
     lock.verify(stack)
@@ -137,11 +143,14 @@ def train(
             training = engine.Engine(size, run, recipe, chosen)
         text = given or _default(place, engine.barrier, sets)
         hosts.alike({"dataset": text.digest})
-        refusals.rows(text, recipe, ranks, run.row)
+        if given is None:
+            refusals.rows(text, recipe, ranks, run.row)
+            refusals.held_out(text, run.row or size.sequence)
     loop = trainer.Trainer(trainer.TrainingPlan(recipe, **plan), training, text, stack, place, watch)
     with meeting.kept(run.wait_limit, lambda: loop.step + 1):
         loop.run()
     launch.stop()
+    return bool(loop.stopped)
 
 
 def _compile(size: Size, path: str, rows: tuple[int, int | None], patches: str, stack: Overlay, place: World) -> None:

@@ -19,12 +19,13 @@ from model.data.rows import left_out
 from model.data.rows.blend import Blend
 from model.data.rows.loader import Loader
 from model.definition import memory, rates
+from model.definition.memory import checkpoint_gib
 from model.definition.recipes import Recipe
 from model.layers.captured import graphs
 from model.loop import refusals, run_record
 from model.loop.launch import World
 from model.loop.progress import ProgressLine
-from model.loop.ranks import agreement, spikes
+from model.loop.ranks import agreement, apart, spikes, stopping
 from model.loop.ranks.stopping import Stop
 from model.loop.saving import checkpoint
 from model.loop.taken import Taken
@@ -36,7 +37,7 @@ from model.patched.proof.watching import Coverage
 from model.profile import memory_snapshot
 from model.profile.profiling import Window
 from model.profile.work import Share
-from model.records import metrics, records
+from model.records import earlier, history, metrics, records
 from model.records.metrics import MetricsLog
 from model.records.records import Train, Valid
 from model.records.sinks import open_sinks
@@ -81,13 +82,13 @@ class Trainer:
         self.changed: dict[str, tuple[Any, Any]] = {}  # of batching and recipe since the checkpoint, by field
         self.data = data
         self.loader = self._loader(data, "train")
-        self.held_out = {name: self._loader(held, "valid") for name, held in data.evaluated().items()}
+        self.held_out = {name: self._loader(held, "valid") for name, held in data.evaluated(self.sequence).items()}
         self.spikes = spikes.Spikes(recipe)
         if recipe.on_spike == "skip":
             engine.refuses = self.spikes.refuses
         self.saver = checkpoint.Saver(self.checkpoints, recipe.keep, engine.run.wait_limit)
         self.slow = pace.Slow()
-        self.covered = False
+        self.covered = self.over = False  # over: no step follows
         self.passed_over: dict[str, str] = {}  # damaged checkpoints that are newer than the one resumed: why
         self.brought = False  # whether the first weights are those of model.weights import
         self.gpu = torch.cuda.get_device_name() if overlay.device == "cuda" else None
@@ -135,7 +136,7 @@ class Trainer:
             return
         before = checkpoint.progress(saved)
         if not self.engine.size.same_model(before["size"]):
-            raise PatchlaneError(f"{saved.name} is of another model", "choose another --out, or the model's size")
+            refusals.another_model(saved.name)
         if before.get("weights_only"):
             checkpoint.load_weights(self.engine, saved)
             self.passed_over, self.brought = checkpoint.set_aside(damaged), True
@@ -153,11 +154,13 @@ class Trainer:
         )
 
     def run(self) -> None:
-        """Take all steps that are left. A stop that is asked for ends the run after the step in flight, saved."""
+        """Take all steps that are left. A stop that is asked for ends the run after the step in flight, saved:
+        ``stopped`` tells."""
         self.stop = Stop(self.plan.folder, self.place.first)
         held = agreement.first(lambda: metrics.claim(self.plan.folder))  # before anything in it is moved
         self.stop.forget()
         self.resume()
+        agreement.first(lambda: earlier.set_aside(self.plan.folder, self.step, self.brought))
         layout = f"micro-batch {self.plan.recipe.micro_batch} x {self.sequence}"
         with memory_snapshot.guard(self.plan.folder, layout, self.place.rank):
             if not self.place.first:
@@ -205,6 +208,13 @@ class Trainer:
             log.event(self.step, "optimizer", matrices=self.plan.recipe.optimizer)
         packs = ",".join(applied.pack.id for applied in self.overlay.packs) or "none"
         log.event(self.step, "patches", packs=packs)
+        if self.plan.recipe.save_every:
+            logger.info(stopping.cost(self._last_save(), checkpoint_gib(self.engine.size, self.plan.recipe.optimizer)))
+
+    def _last_save(self) -> tuple[float, float] | None:
+        """(seconds until it had its name, GiB) of the last checkpoint that the run's records tell of."""
+        saved = history.named(self.plan.folder, "checkpoint")
+        return (float(saved[-1].detail["seconds"] or 0), float(saved[-1].detail["gib"] or 0)) if saved else None
 
     def _differences(self, log: MetricsLog) -> None:
         """Say, and record as events, what the run does otherwise than before, or than its recipe asks."""
@@ -255,17 +265,28 @@ class Trainer:
                 self._go_back(spike, log)
                 continue
             self._after(log, line)
+        self.over = True
         self._settle(log, line)
-        if self.step < recipe.steps and log is not None:
+        if self.stopped and log is not None:
             log.event(self.step, "stopped")
+        self._saved(log)
+        if self.step and recipe.save_every and self.step not in self._steps_saved():
+            self._save(log)
+            self._saved(log)
+        if self.stopped:
             logger.info(
                 "stopped after step %d of %d, as it was asked; the same command goes on", self.step, recipe.steps
             )
-        self._saved(log)
-        saved = map(reading.step_of, reading.complete(self.checkpoints))
-        if self.step and recipe.save_every and self.step not in saved:
-            self._save(log)
-            self._saved(log)
+            if self.step in self._steps_saved():
+                self.stop.leave(self.step, recipe.steps, reading.name(self.step))
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the steps have ended, or end now, before the recipe's."""
+        return self.step < self.plan.recipe.steps
+
+    def _steps_saved(self) -> list[int]:
+        return [reading.step_of(path) for path in reading.complete(self.checkpoints)]
 
     def _read_later(self, step: int) -> bool:
         """Whether ``step`` is read when the next one is launched: nothing that is due before needs its values, or a
@@ -335,6 +356,7 @@ class Trainer:
         self.spikes.rewinds += 1
         logger.warning("step %d: %s; back to %s, without %d rows", met, spike.kind, saved.name, last - first)
         if log is not None:
+            earlier.set_aside(self.plan.folder, self.step)
             log.back_to(self.step, open_sinks(self.plan.folder, self.step, self.plan.wandb))
             log.event(
                 self.step, spikes.REWIND, **asdict(spike), at=met, folder=saved.name, first_sample=first,
@@ -369,33 +391,50 @@ class Trainer:
         return window.step(self.step + 1) if window else nullcontext()
 
     def _after(self, log: MetricsLog | None, line: ProgressLine | None) -> None:
-        """Do what is due after a step: coverage once, held-out loss and checkpoints at their intervals."""
-        recipe = self.plan.recipe
+        """Do what is due after a step: coverage once, checkpoints and held-out loss at their intervals.
+
+        The checkpoint comes first: what ends an evaluation, of which it is independent, then costs no step.
+        """
         self._coverage(log)
+        if self._saves(self.step):
+            self._save(log)
         if self._evaluates(self.step):
             self._evaluate(log, line)
-        if self._saves(self.step) and self.step < recipe.steps:
-            self._save(log)
 
     def _evaluates(self, step: int) -> bool:
         return step % self.plan.recipe.evaluate_every == 0 or step == self.plan.recipe.steps
 
     def _saves(self, step: int) -> bool:
-        """Whether ``step`` is at the interval; the last one is saved as the run ends."""
-        return self.plan.recipe.save_every > 0 and step % self.plan.recipe.save_every == 0
+        """Whether ``step`` is at the interval, or the last one."""
+        every = self.plan.recipe.save_every
+        return every > 0 and (step % every == 0 or step == self.plan.recipe.steps)
 
     def _stop_agreed(self, log: MetricsLog | None) -> bool:
         """Whether any rank was asked to stop. A checkpoint that has its name by now is recorded."""
-        asked, writing = agreement.anywhere(self.stop.asked(), self.saver.busy)
+        asked, writing = self._agreed()
         if not writing:
             self._saved(log)
         return asked
+
+    def _agreed(self) -> tuple[bool, bool]:
+        """(whether any rank was asked to stop, whether any writes a checkpoint), on all ranks. Where they stop, or the
+        steps are over, they end their checkpoint whatever torchrun kills."""
+        asked, writing = agreement.anywhere(self.stop.asked(), self.saver.busy)
+        self.saver.outlives = asked or self.over
+        if self.saver.outlives:
+            apart.outlive()
+        else:
+            apart.bind()
+        return asked, writing
 
     def _evaluate(self, log: MetricsLog | None, line: ProgressLine | None) -> None:
         """Held-out loss of each set over the same rows each time, in every layout."""
         for name, loader in self.held_out.items():
             began = time.perf_counter()
-            loss, tokens = self.engine.evaluate(loader.first(self.plan.recipe.evaluate_rows))
+            found = self.engine.evaluate(loader.first(self.plan.recipe.evaluate_rows), lambda: self._agreed()[0])
+            if found is None:
+                return
+            loss, tokens = found
             if log is not None and line is not None:
                 seconds = time.perf_counter() - began
                 record = Valid(step=self.step, name=name, tokens=tokens, loss=loss, seconds=seconds)
@@ -405,12 +444,15 @@ class Trainer:
     def _save(self, log: MetricsLog | None) -> None:
         """Begin a checkpoint, which is written beside the steps that follow."""
         self._saved(log)
+        apart.outlive()
         self.saver.begin(self.engine, self.step, self.progress())
 
     def _saved(self, log: MetricsLog | None) -> None:
         """Wait until a checkpoint that was begun has its name, and record it. Raises PatchlaneError where it cannot."""
         if not self.saver.pending:
             return
+        while self._agreed()[1]:
+            time.sleep(0.05)
         saved = self.saver.finish()
         if log is not None:
             log.event(

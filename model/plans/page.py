@@ -25,7 +25,7 @@ from reproducers.base.errors import PatchlaneError
 
 COMMAND = "python -m model.receipt plan > docs/plan.md"
 SOURCE = "2xh200_wide_host_ep1_nowait_profile_20261122"  # whose profile is scaled to most kept runs
-NEWEST = "2xh200_wide_blocks_four_profile_20261126"  # whose profile the plan scales
+NEWEST = "2xh200_wide_whole_kept_four_profile_20261127"  # whose profile the plan scales: of the size, the last kept
 TOKENS_OF_TWO = "2xh200_wide_mb3_20261122"  # for the comparison: a two-GPU run's rate of tokens, for all layouts
 TOKENS_OF_FOUR = "4xh200_wide_230_20261122"  # for the plan: of the most expert-parallel ranks that were measured
 TIMED = 10  # steps; fewer say little about speed

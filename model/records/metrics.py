@@ -6,9 +6,11 @@ later steps, which the run will write again, move to ``metrics.superseded.jsonl`
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -18,9 +20,10 @@ from model.records import history
 from model.records.records import Event, Record, Value, from_line, to_line
 from model.records.sinks import Sink
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import write_atomic
+from reproducers.base.files import replacing
 
 SUPERSEDED = "metrics.superseded.jsonl"
+BLOCK = 1 << 20  # bytes that are read at a time from a file's end
 logger = logging.getLogger("model.records.metrics")
 
 
@@ -102,41 +105,59 @@ class MetricsLog:
 
 def _mend(path: Path) -> None:
     """Complete a last line that lacks only its line feed; move a shorter one aside."""
-    if not path.exists():
-        return
-    whole, rest = history.lines(path)
-    if not rest:
+    if not path.exists() or not (rest := _rest(path)):
         return
     try:
         from_line(rest)
-        whole.append(rest)
+        with path.open("ab") as file:
+            file.write(b"\n")
     except ValueError:
         logger.warning("%s ended in the middle of a line (%d bytes): moved to %s", path, len(rest), SUPERSEDED)
         fragment = json.dumps({"kind": "fragment", "text": rest.decode(errors="replace")}).encode()
         _move_aside(path, [fragment])
-    write_atomic(path, _text(whole))
+        os.truncate(path, path.stat().st_size - len(rest))
+
+
+def _rest(path: Path) -> bytes:
+    """What comes after the last line feed."""
+    rest, end = b"", path.stat().st_size
+    with path.open("rb") as file:
+        while end and b"\n" not in rest:
+            begin = max(end - BLOCK, 0)
+            file.seek(begin)
+            rest, end = file.read(end - begin) + rest, begin
+    return rest.rpartition(b"\n")[2]
 
 
 def _supersede(path: Path, resume_step: int) -> None:
     """Keep the lines of steps up to ``resume_step``. If killed in between, the next call finishes the work."""
     if not path.exists():
         return
-    whole, _ = history.lines(path)
-    stays = [0 < resume_step >= record.step for record in history.parse(path, whole)]
-    moved = [line for line, stay in zip(whole, stays, strict=True) if not stay]
-    if moved:
-        logger.info("%d records after step %d moved to %s", len(moved), resume_step, SUPERSEDED)
-        _move_aside(path, moved)
-        write_atomic(path, _text([line for line, stay in zip(whole, stays, strict=True) if stay]))
+    moved = {line.number: line.text for line in history.lines(path) if not 0 < resume_step >= line.step}
+    if not moved:
+        return
+    logger.info("%d records after step %d moved to %s", len(moved), resume_step, SUPERSEDED)
+    _move_aside(path, [*moved.values()])
+    with path.open("rb") as file:
+        _write(path, (line.rstrip(b"\n") for number, line in enumerate(file, 1) if number not in moved))
 
 
 def _move_aside(path: Path, moved: Sequence[bytes]) -> None:
     """Add ``moved`` to the superseded lines, unless they are there."""
-    aside = path.with_name(SUPERSEDED)
-    before, added = aside.read_bytes() if aside.exists() else b"", _text(moved)
-    if not before.endswith(added):
-        write_atomic(aside, before + added)
+    aside, added = path.with_name(SUPERSEDED), sum(len(line) + 1 for line in moved)
+    if not aside.exists():
+        _write(aside, moved)
+        return
+    with aside.open("rb") as before:
+        if aside.stat().st_size >= added:
+            before.seek(-added, os.SEEK_END)
+            if before.read() == b"".join(line + b"\n" for line in moved):
+                return
+            before.seek(0)
+        _write(aside, itertools.chain((line.rstrip(b"\n") for line in before), moved))
 
 
-def _text(whole: Sequence[bytes]) -> bytes:
-    return b"".join(line + b"\n" for line in whole)
+def _write(path: Path, lines: Iterable[bytes]) -> None:
+    """Replace the file by one of these lines, at once."""
+    with replacing(path) as scratch, scratch.open("wb") as file:
+        file.writelines(line + b"\n" for line in lines)

@@ -68,12 +68,12 @@ class Shielded:
 
 
 class TensorBoard:
-    """Event files under ``run_dir/tensorboard``; an earlier start's points after ``resume_step`` are purged."""
+    """Event files under ``run_dir/tensorboard``; an earlier start's points after ``resume_step``, of a run that starts
+    at step 0 all, are purged."""
 
     def __init__(self, run_dir: Path, resume_step: int) -> None:
         writer = load("torch.utils.tensorboard", "tensorboard").SummaryWriter
-        purge = resume_step + 1 if resume_step else None
-        self._writer = writer(str(run_dir / "tensorboard"), purge_step=purge)
+        self._writer = writer(str(run_dir / "tensorboard"), purge_step=resume_step + 1 if resume_step else 0)
 
     def write(self, record: Record) -> None:
         for name, value in numbers(record).items():
@@ -98,20 +98,26 @@ class Wandb:
         self._run.finish()
 
 
-def open_sinks(run_dir: Path, resume_step: int = 0, wandb: bool | None = None) -> list[Sink]:
-    """TensorBoard where it is installed; W&B if ``wandb`` is True, or None with WANDB_PROJECT set.
+def wants_wandb(wandb: bool | None) -> bool:
+    """Whether W&B gets records: if ``wandb`` is True, or None with WANDB_PROJECT set. Raises CannotTestHere where it
+    is wanted and not installed."""
+    wanted = bool(wandb or (wandb is None and os.environ.get("WANDB_PROJECT")))
+    if wanted and importlib.util.find_spec("wandb") is None:
+        raise CannotTestHere("W&B is not installed", "pip install wandb, or --no-wandb")
+    return wanted
 
-    W&B keeps its files in ``run_dir`` unless WANDB_MODE says otherwise. Raises CannotTestHere if W&B is wanted and not
-    installed.
+
+def open_sinks(run_dir: Path, resume_step: int = 0, wandb: bool | None = None) -> list[Sink]:
+    """TensorBoard where it is installed; W&B where ``wants_wandb`` says so.
+
+    W&B keeps its files in ``run_dir`` unless WANDB_MODE says otherwise.
     """
     sinks: list[Sink] = []
     if importlib.util.find_spec("tensorboard") is not None:
         sinks.append(Shielded("TensorBoard", lambda: TensorBoard(run_dir, resume_step)))
     else:
         logger.info("no TensorBoard files: pip install tensorboard")
-    project, mode = os.environ.get("WANDB_PROJECT"), os.environ.get("WANDB_MODE", "offline")
-    if wandb or (wandb is None and project):
-        if importlib.util.find_spec("wandb") is None:
-            raise CannotTestHere("W&B is not installed", "pip install wandb, or unset WANDB_PROJECT")
-        sinks.append(Shielded("W&B", lambda: Wandb(run_dir, resume_step, project or "nam56r", mode)))
+    if wants_wandb(wandb):
+        project, mode = os.environ.get("WANDB_PROJECT") or "nam56r", os.environ.get("WANDB_MODE", "offline")
+        sinks.append(Shielded("W&B", lambda: Wandb(run_dir, resume_step, project, mode)))
     return sinks

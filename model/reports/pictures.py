@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from reproducers.base import disk
 from reproducers.base.errors import PatchlaneError
 
 MARKERS = "osD^vPX"  # of held-out sets
+MOST = 20_000  # steps that are drawn, some ten a pixel
 LEGIBLE = 32  # lines that a legend names
 PHASES = {"forward_backward": BLUE, "optimizer": ORANGE, "data": GREEN, "other": GREY}
 
@@ -23,9 +25,9 @@ PHASES = {"forward_backward": BLUE, "optimizer": ORANGE, "data": GREEN, "other":
 def draw(run_dir: Path, log: bool = False) -> list[Path]:
     """Draw the pictures into ``run_dir``; ``log``: logarithmic loss axis. Raises PatchlaneError without a step.
 
-    There is a ``diagnosis.png`` if a step was diagnosed.
+    There is a ``diagnosis.png`` if a step was diagnosed. Of a run of more than ``MOST`` steps some are drawn.
     """
-    records = history.read(run_dir)
+    records = history.read(run_dir, MOST)
     steps = history.train(records)
     if not steps:
         raise PatchlaneError(f"{run_dir / history.NAME} has no training step yet", "wait for the first step")
@@ -33,6 +35,17 @@ def draw(run_dir: Path, log: bool = False) -> list[Path]:
     with disk.writing(run_dir, f"cp -r {run_dir} COPY && python -m model.pictures COPY"):
         drawn = [_loss(run_dir, name, records, steps, log), _throughput(run_dir, name, records, steps)]
         return [*drawn, _diagnosis(run_dir, name, diagnosed)] if diagnosed else drawn
+
+
+def at_the_end(run_dir: Path) -> None:
+    """Draw the pictures of a run that ends, if it took a step, and print their names. What hinders that hinders no run:
+    it is said, and they can be drawn at any time."""
+    try:
+        for picture in draw(run_dir) if history.any_step(run_dir) else []:
+            print(picture)
+    except PatchlaneError as error:
+        again = f"{error.remedy}, then python -m model.pictures {run_dir}"
+        print(f"no pictures: {error.what}\n  fix: {again}", file=sys.stderr)
 
 
 def band(run: Path, seeds: Sequence[Path], path: Path) -> Path:

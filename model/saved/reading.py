@@ -61,6 +61,12 @@ def whole(source: Path) -> Path:
     return path
 
 
+def digest(path: Path) -> str | None:
+    """What tells a checkpoint's content from any other's: the SHA-256 of its digests, None where it has none."""
+    file = path / DIGESTS
+    return file_sha256(file) if file.is_file() else None
+
+
 @contextlib.contextmanager
 def staying(path: Path) -> Iterator[None]:
     """Raise PatchlaneError where the checkpoint ``path`` goes while it is read: a run that goes on keeps the newest."""

@@ -12,19 +12,21 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from model.data.stored.encoding import Encoding
 from model.definition.sizes import Size
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256, write_atomic
+from reproducers.base.files import as_usual, file_sha256, write_atomic
 from reproducers.base.optional import load
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 INDEX, CONFIG = "model.safetensors.index.json", "config.json"
+FAULTS = 3  # of a config that are named
 AGAIN = "python -m model.weights export RUN NEW_DIR, with the run that they are of"
 
 
 class Config(BaseModel):
     """What the weights are of. ``step``: updates of the run that they come from, 0 where unknown. ``encoding``: how the
-    text was encoded that the run trained on, None where it did not say."""
+    text was encoded that the run trained on, ``sequence``: the tokens of its rows, ``recipe``: its hyperparameters when
+    it saved. Each is None where it did not say."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -32,6 +34,8 @@ class Config(BaseModel):
     size: Size
     step: int = 0
     encoding: Encoding | None = None
+    sequence: int | None = None
+    recipe: dict[str, Any] | None = None
 
 
 class Index(BaseModel):
@@ -52,11 +56,17 @@ def file_name(number: int, of: int) -> str:
     return f"model-{number:05d}-of-{of:05d}.safetensors"
 
 
+def require() -> None:
+    """Raise CannotTestHere where safetensors is not installed."""
+    _library()
+
+
 def write(path: Path, tensors: dict[str, Tensor]) -> None:
     """One file of tensors in host memory. Raises PatchlaneError where it cannot be written."""
     files, failures = _library()
     try:
         files.save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path, {"format": "pt"})
+        as_usual(path)  # safetensors 0.8 leaves the mode of its temporary file
     except (OSError, failures) as error:
         raise PatchlaneError(
             f"{path} cannot be written: {error}", f"df -h {path.parent}, and name a folder with room that you may write"
@@ -123,5 +133,10 @@ def _library() -> tuple[Any, Any]:
 
 
 def _refused(path: Path, error: Exception) -> PatchlaneError:
-    said = f"{error.strerror}" if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
+    if isinstance(error, ValidationError):
+        faults = [(".".join(map(str, fault["loc"])), fault["msg"]) for fault in error.errors()]
+        said = "not NAM56R's: " + "; ".join(": ".join(filter(None, fault)) for fault in faults[:FAULTS])
+        said += f"; and {len(faults) - FAULTS} more" if len(faults) > FAULTS else ""
+    else:
+        said = f"{error.strerror}" if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
     return PatchlaneError(f"{path}: {said}", "name a folder that python -m model.weights export made")

@@ -28,6 +28,7 @@ def export(source: Path, target: Path, limit: int = LIMIT, tell: Tell = lambda l
     Raises PatchlaneError where there is no checkpoint, where it is damaged, or where the folder holds weights already.
     """
     path = reading.checkpoint(source)
+    tensor_files.require()
     if (error := reading.damage(path)) is not None:
         raise PatchlaneError(f"{path} is damaged: {error}", "name another checkpoint of the run")
     if (target / tensor_files.INDEX).exists():
@@ -42,7 +43,10 @@ def export(source: Path, target: Path, limit: int = LIMIT, tell: Tell = lambda l
         tensor_files.write(target / file, tensors)
         files |= dict.fromkeys(tensors, file)
         tell(f"{file}: {len(tensors)} tensors")
-    config = Config(size=Size.model_validate(said["size"]), step=said["step"], encoding=said.get("encoding"))
+    config = Config(
+        size=Size.model_validate(said["size"]), step=said["step"], encoding=said.get("encoding"),
+        sequence=said.get("loader", {}).get("sequence_length"), recipe=said.get("hyperparameters"),
+    )  # fmt: skip
     tensor_files.close(target, config, files, sum(map(size_of, kept.values())))
     return config
 

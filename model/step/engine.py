@@ -37,6 +37,7 @@ from model.step.measured.launched import Launched, Outcome
 from model.step.network import Nam56r
 
 SPARED = "_no_weight_decay"  # the attribute of a parameter that is not decayed
+IN_FLIGHT = 4  # micro-batches of an evaluation for each pipeline stage, between which a stop is heard
 
 
 class Engine:
@@ -77,21 +78,22 @@ class Engine:
         self.config.grad_scale_func = self.optimizer.scale_loss
         self.config.no_sync_func = self.model.no_sync
 
-    def _pass(self, batches: list[Batch], forward_only: bool) -> tuple[list[dict[str, Tensor]], Tensor]:
-        """Megatron's schedule over the micro-batches of this rank; per-micro-batch losses on the last stage.
-
-        Also the tokens [1 + MTP depths] that count, of all ranks.
-        """
+    def _shares(self, batches: list[Batch]) -> tuple[list[tuple[Batch, Tensor]], Tensor]:
+        """Each micro-batch with its shares of the losses; the tokens [1 + MTP depths] that count, of all ranks."""
         counts, device = parts.counts(batches, self.size.mtp_depths), torch.cuda.current_device()
         counts = counts.pin_memory().to(device, non_blocking=True) if self.run.late_reads else counts.to(device)
         shares, tokens = parts.shares(counts)
+        return list(zip(batches, shares, strict=True)), tokens
+
+    def _pass(self, shared: list[tuple[Batch, Tensor]], forward_only: bool) -> list[dict[str, Tensor]]:
+        """Megatron's schedule over micro-batches of this rank; per-micro-batch losses on the last stage."""
         self._mark()
         losses: list[dict[str, Tensor]] = get_forward_backward_func()(
-            forward_step_func=self._forward, data_iterator=iter(zip(batches, shares, strict=True)), model=[self.model],
-            num_microbatches=len(batches), seq_length=len(batches[0].tokens), micro_batch_size=1,
+            forward_step_func=self._forward, data_iterator=iter(shared), model=[self.model],
+            num_microbatches=len(shared), seq_length=len(shared[0][0].tokens), micro_batch_size=1,
             forward_only=forward_only,
         )  # fmt: skip
-        return losses, tokens
+        return losses
 
     def _forward(self, batches: Iterator[tuple[Batch, Tensor]], model: Any) -> tuple[Tensor, Any]:
         """Megatron's forward_step_func over one micro-batch and its shares of the losses."""
@@ -135,7 +137,7 @@ class Engine:
             biases = [bias.clone() for bias in balance.biases(self.inner)] if self.refuses else []
             self.model.zero_grad_buffer()
             self.optimizer.zero_grad()
-            micro_losses, _ = self._pass(batches, forward_only=False)
+            micro_losses = self._pass(self._shares(batches)[0], forward_only=False)
             clock.mark()
             self.schedule.step(increment=1)  # before the update: the first one's rate is not zero
             updated, grad_norm = self._update(micro_losses, biases)
@@ -175,15 +177,22 @@ class Engine:
         overlap.gather(self.model)
 
     @torch.no_grad()
-    def evaluate(self, batches: list[Batch]) -> tuple[float, int]:
+    def evaluate(self, batches: list[Batch], stopped: Callable[[], bool] = lambda: False) -> tuple[float, int] | None:
         """Held-out loss in nats a token, and the tokens that count, over this rank's micro-batches and all ranks.
 
-        MTP and auxiliaries are left out.
+        MTP and auxiliaries are left out. ``stopped`` is asked between micro-batches, on all ranks; with pipeline stages
+        between a few, which are in flight at once. None where it said so.
         """
+        shared, tokens = self._shares(batches)
+        at_once = 1 if self.run.pipeline_parallel == 1 else IN_FLIGHT * self.run.pipeline_parallel
+        micro_losses: list[dict[str, Tensor]] = []
         self.model.eval()
         try:
             with graphs.paused():
-                micro_losses, tokens = self._pass(batches, forward_only=True)
+                for first in range(0, len(shared), at_once):
+                    if stopped():
+                        return None
+                    micro_losses += self._pass(shared[first : first + at_once], forward_only=True)
                 loss = float(parts.mean(micro_losses))
         finally:
             self.model.train()

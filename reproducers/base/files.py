@@ -40,10 +40,17 @@ def replacing(path: Path) -> Iterator[Path]:
         yield scratch
         with scratch.open("rb") as written:
             os.fsync(written.fileno())
-        scratch.chmod(0o644)
+        as_usual(scratch)
         scratch.replace(path)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+def as_usual(path: Path) -> None:
+    """Give a file that was made as a temporary one, for its owner alone, the mode of one made by ``open``."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    path.chmod(0o666 & ~mask)
 
 
 def write_atomic(path: Path, data: bytes) -> None:

@@ -45,6 +45,17 @@ def test_what_is_replaced_keeps_its_suffixes_and_becomes_readable(tmp_path):
     assert len(list((tmp_path / "new").iterdir())) == 1
 
 
+@pytest.mark.parametrize("mask", [0o022, 0o027, 0o002])
+def test_what_is_written_follows_the_umask(mask, tmp_path):
+    before = os.umask(mask)
+    try:
+        write_atomic(tmp_path / "made", b"x")
+        assert (tmp_path / "made").stat().st_mode & 0o777 == 0o666 & ~mask
+        assert os.umask(mask) == mask
+    finally:
+        os.umask(before)
+
+
 def test_a_json_values_digest_is_of_its_content():
     assert json_sha256({"a": 1, "b": [2]}) == json_sha256({"b": [2], "a": 1}) != json_sha256({"a": 1, "b": [3]})
 

@@ -2,10 +2,12 @@
 
 import math
 import shutil
+from dataclasses import replace
 
 import pytest
 
 from model.records import history
+from reproducers.base.verdicts import Exit
 
 
 def options(out, data, first="nam56r_tiny", **changed):
@@ -35,8 +37,21 @@ DISTURBED = (
 
 
 def train(stack, out, data, *, world=1, **changed):
-    """A run of ``world`` ranks to its end, disturbed by what ``trained.cli`` takes; how each rank ended."""
-    taken = {name: changed.pop(name) for name in DISTURBED if name in changed}
+    """A run of ``world`` ranks to its end, disturbed by what ``trained.cli`` takes; how each rank ended.
+
+    One that is stopped by ``stop_after`` has to end with the code of its own, which is 0 here.
+    """
+    ended = _trained(stack, out, data, world, changed)
+    if changed.get("stop_after") not in (None, changed.get("steps")):
+        ended = [
+            replace(one, code={Exit.STOPPED: 0, 0: "0, though steps are left"}.get(one.code, one.code)) for one in ended
+        ]
+    return ended
+
+
+def _trained(stack, out, data, world, changed):
+    taken = {name: changed[name] for name in DISTURBED if name in changed}
+    changed = {name: value for name, value in changed.items() if name not in taken}
     named = {name: str(value) if name in ("rows", "weights", "calls") else value for name, value in taken.items()}
     given = options(out, data, **changed)
     if world == 1:

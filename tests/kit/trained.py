@@ -31,6 +31,7 @@ def cli(
     calls: str = "",
     at_once: bool = False,
     as_on_gpu: bool = False,
+    stop_in_evaluation: bool = False,
 ) -> None:
     """``python -m model.train ARGUMENTS``; leaves by SystemExit.
 
@@ -43,6 +44,7 @@ def cli(
     of rank 1 that is NaN, whenever they are taken. ``left_out``: spans of samples that the run never takes.
     ``slow``: (rank, seconds that each of its forward passes takes longer). ``calls``: a file for each step's
     "launched", with the time of its last mark, and "read". ``at_once``: each step is read before the next is launched.
+    ``stop_in_evaluation``: the first held-out micro-batch asks for a stop.
     ``as_on_gpu``: a profile takes the two steps before its window as it does on a GPU, but traces no kernels.
     """
     from model import train
@@ -71,6 +73,8 @@ def cli(
             if slow and slow[0] == self.place.rank:
                 forward = self.engine._forward
                 self.engine._forward = lambda *given: time.sleep(slow[1]) or forward(*given)
+            if stop_in_evaluation:
+                _stop_in_evaluation(self)
             if bad:
                 taken = _bad_rows(self, *bad)
             self.loader.left_out += [tuple(span) for span in left_out or []]
@@ -94,6 +98,17 @@ def cli(
     trainer.Trainer = Watched  # type: ignore[misc]
     sys.argv = ["model.train", *arguments]
     guarded(train.app)
+
+
+def _stop_in_evaluation(run: Any) -> None:
+    forward = run.engine._forward
+
+    def stopping(*given: Any) -> Any:
+        if not run.engine.model.training:
+            (run.plan.folder / "stop").touch()
+        return forward(*given)
+
+    run.engine._forward = stopping
 
 
 def evaluate(arguments: list[str]) -> None:

@@ -73,6 +73,20 @@ def test_bad_input_is_told_how_to_mend(args):
     assert "fix:" in done.stderr and "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "args",
+    [("nam56r", "--gpus", "1", "--gib", "10"), ("nam56r_wide", "--gpus", "2", "--gib", "40", "--sequence", "8192"),
+     ("nam56r_quarter", "--gpus", "3", "--gib", "12", "--optimizer", "muon")],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_layout_that_does_not_fit_names_a_command_that_does(args):
+    refused = describe(*args)
+    assert refused.returncode == 2
+    command = refused.stderr.partition("fix: ")[2].strip().partition(",")[0].split()
+    assert command[:3] == ["python", "-m", "model.describe"] and {*args[5:]} <= {*command}
+    assert describe(*command[3:]).returncode == 0
+
+
 @pytest.mark.parametrize("option", ["--dp", "--ep", "--pp", "--micro-batch"])
 @pytest.mark.parametrize("value", ["0", "-3"])
 def test_less_than_one_is_refused(option, value):

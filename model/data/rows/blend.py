@@ -1,15 +1,7 @@
-"""Datasets blended by weight: which dataset each global row is of, and which of its rows it is.
-
-Row n goes to the dataset whose turn it is by R. Tijdeman, *The chairman assignment problem*, Discrete Mathematics 32
-(1980) 323-330: after n rows a dataset of share w has had w·n of them, give or take 1 - 1/(2k - 2) for k datasets.
-Megatron's rule, the largest deficit (``build_blending_indices``, megatron/core/datasets/helpers.cpp of megatron-core
-0.19.0), is off by up to 1.7 rows from three datasets on, fills an index of a size known beforehand from row 0 on, and
-is compiled, which a stack taken from a commit is not. This one is exact: weights are fractions, counts are integers.
-"""
+"""Datasets blended by weight: which there are, and with which weights. ``turns`` has whose turn a row is."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 
 from model.data.errors import DataError
-from model.data.stored.dataset import Dataset, DatasetRecord
+from model.data.stored.dataset import Dataset, DatasetRecord, Split
 from model.data.stored.encoding import Encoding
 from reproducers.base.files import json_sha256
 
@@ -32,6 +24,13 @@ class Part:
     name: str
     dataset: Dataset
     weight: Fraction | None = None
+
+    def rows(self, split: Split, row: int) -> int:
+        """Rows of ``row`` tokens that a split fills, each with the token after it."""
+        return max(0, self.dataset.record.splits[split].tokens - 1) // row
+
+    def held_out_rows(self, row: int) -> int:
+        return self.rows("valid", row)
 
 
 @dataclass(frozen=True)
@@ -85,11 +84,21 @@ class Blend:
             for part, share in self._shared()
         ]
 
-    def evaluated(self) -> dict[str | None, Blend]:
-        """What is evaluated on, by name: None, the whole; where there are several, each part; each further set."""
-        several = self.parts if len(self.parts) > 1 else ()
-        found: dict[str | None, Blend] = {None: self}
-        return found | {part.name: Blend((Part(part.name, part.dataset),)) for part in (*several, *self.held_out)}
+    def evaluated(self, row: int) -> dict[str | None, Blend]:
+        """What is evaluated on, by name: None, the whole; where there are several, each part; each further set.
+
+        What does not fill a row of ``row`` tokens is none of them, and no part of the whole.
+        """
+        parts = [part for part in self.parts if part.held_out_rows(row)]
+        total = sum((part.weight or Fraction(1) for part in parts), Fraction(0))
+        whole = tuple(Part(part.name, part.dataset, (part.weight or Fraction(1)) / total) for part in parts)
+        found: dict[str | None, Blend] = {None: Blend(whole)} if whole else {}
+        each = [*(parts if len(self.parts) > 1 else []), *self.held_out]
+        return found | {part.name: Blend((Part(part.name, part.dataset),)) for part in each}
+
+    def unevaluated(self, row: int) -> list[Part]:
+        """The parts whose held-out split does not fill a row of ``row`` tokens."""
+        return [part for part in self.parts if not part.held_out_rows(row)]
 
     def _shared(self) -> list[tuple[Part, Fraction]]:
         return list(zip(self.parts, self.shares, strict=True))
@@ -145,50 +154,3 @@ def _alike(one: Dataset, other: Dataset) -> None:
                 f"{other.folder} has another {what.removesuffix('s')} than {one.folder}: {its or 'none'}, not {mine}",
                 "python -m model.data build both with the same --tokenizer, --eod and --structure",
             )
-
-
-class Turns:
-    """The datasets' turns: ``at`` is a function of the row's number alone.
-
-    Weights as whole numbers sum to W. After W rows each dataset has had as many as its weight is, so the turns repeat;
-    a jump backwards, or to another place, costs as many steps as lie before it in its W rows.
-    """
-
-    def __init__(self, shares: Sequence[Fraction]) -> None:
-        common = math.lcm(*(share.denominator for share in shares))
-        self._weights = [int(share * common) for share in shares]
-        self._total, self._slack = sum(self._weights), max(2 * len(shares) - 2, 1)
-        self._begin()
-
-    def at(self, number: int) -> tuple[int, int]:
-        """(dataset, its row) of global row ``number``, from 0 on."""
-        if len(self._weights) == 1:
-            return 0, number
-        before, place = divmod(number, self._total)
-        if place < self._taken:
-            self._begin()
-        while self._taken <= place:
-            self._step()
-        return self._last, before * self._weights[self._last] + self._drawn[self._last] - 1
-
-    def _begin(self) -> None:
-        """To the first of W rows."""
-        self._taken, self._last, self._drawn = 0, -1, [0] * len(self._weights)
-        self._due = [self._deadline(at) for at in range(len(self._weights))]
-
-    def _step(self) -> None:
-        """Give the next row to a dataset."""
-        self._taken += 1
-        chosen = self._last = min(self._ready(), key=self._due.__getitem__)
-        self._drawn[chosen] += 1
-        self._due[chosen] = self._deadline(chosen)
-
-    def _ready(self) -> list[int]:
-        """The datasets that are behind their share of the rows, the next one too, by 1 / (2k - 2) of a row or more."""
-        had = zip(self._weights, self._drawn, strict=True)
-        behind = (weight * self._taken - drawn * self._total for weight, drawn in had)
-        return [at for at, short in enumerate(behind) if self._slack * short >= self._total]
-
-    def _deadline(self, at: int) -> Fraction:
-        """The number of rows by which the dataset has to have its next one."""
-        return Fraction(self._slack * (self._drawn[at] + 1) - 1, self._slack * self._weights[at]) * self._total

@@ -1,7 +1,7 @@
 """Batches of packed rows for one data-parallel rank, resumable on any number of ranks.
 
 Of one dataset, global sample g is row g mod R of epoch g div R (R rows an epoch). Of several, g is the next sample of
-the dataset whose turn it is (blend.py), which so repeats by epochs of its own. A step takes the next micro_batch ×
+the dataset whose turn it is (turns.py), which so repeats by epochs of its own. A step takes the next micro_batch ×
 world samples; its sample i goes to rank i mod world. So at a fixed number of samples a step, all ranks together see the
 same rows whatever the world.
 """
@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from model.data.columns.structure import DEFAULT_FIELDS
 from model.data.errors import DataError
 from model.data.rows import left_out
-from model.data.rows.blend import Blend, Part, Turns
+from model.data.rows.blend import Blend, Part
 from model.data.rows.packing import Packing, Spans
+from model.data.rows.turns import Turns
 from model.data.stored.dataset import Dataset, Split
 
 STATE_VERSION = 2  # raise it when the same state begins to mean other rows
@@ -145,7 +146,8 @@ class Loader:
     def state_dict(self) -> dict[str, Any]:
         """State for ``load_state_dict``, in plain JSON values, the same on every rank."""
         spans = {"left_out": [[*span] for span in self.left_out]} if self.left_out else {}
-        return {"version": STATE_VERSION, "consumed": self.consumed, **spans, **self._identity()}
+        turns = {"drawn": self._turns.drawn(self._taken)} if len(self._sources) > 1 else {}
+        return {"version": STATE_VERSION, "consumed": self.consumed, **spans, **turns, **self._identity()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where ``state`` was taken; rank, world and micro-batch may differ.
@@ -163,6 +165,13 @@ class Loader:
             raise DataError(f"loader state: consumed is {state.get('consumed')!r}, not a count of samples")
         self.consumed = state["consumed"]
         self.left_out = [(first, last) for first, last in state.get("left_out", [])]
+        if "drawn" in state and len(self._sources) > 1:  # checkpoints of before do not have it
+            self._turns.restore(self._taken, state["drawn"])
+
+    @property
+    def _taken(self) -> int:
+        """The number of the next sample to take: how many were taken or are left out."""
+        return left_out.place(self.consumed, self.left_out)
 
     def _identity(self) -> dict[str, Any]:
         weights = {"weights": [str(share) for share in self.blend.shares]} if len(self._sources) > 1 else {}

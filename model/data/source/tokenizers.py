@@ -77,7 +77,11 @@ class HFTokenizer:
         try:
             self._tokenizer = library.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises bare Exception
-            raise DataError(f"{path}: not a tokenizers JSON file: {error}") from error
+            raise DataError(
+                f"{path}: not a tokenizers JSON file: {error}",
+                "name the tokenizer.json of a model on Hugging Face; of one without, "
+                "AutoTokenizer.from_pretrained(MODEL).save_pretrained(DIR) in transformers writes it",
+            ) from error
         eod = self._tokenizer.token_to_id(eod_token) if eod_token else None
         if eod is None:
             raise DataError(f"{path}: no token {eod_token!r} to end a document with", "--eod TOKEN, one of its tokens")

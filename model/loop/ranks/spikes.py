@@ -119,7 +119,5 @@ def limit(recent: collections.deque[float], window: int, factor: float) -> float
 
 def _remembered(folder: Path, step: int) -> list[tuple[Any, Any]]:
     """(first, behind the last) sample of each time that the run went back."""
-    path = folder / history.NAME
-    records = history.parse(path, history.lines(path)[0]) if path.exists() else []
-    events = [event for event in history.events(records, REWIND) if event.step <= step]
+    events = [event for event in history.named(folder, REWIND) if event.step <= step]
     return [(event.detail["first_sample"], event.detail["last_sample"]) for event in events]

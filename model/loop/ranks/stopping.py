@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
 from types import FrameType
 
-FILE = "stop"  # in the run's folder; rank 0 looks for it after each step
-# SIGUSR1 is what schedulers send ahead of their time limit; torchrun kills its ranks 30 s after it hands on a SIGTERM,
-# which is less than a checkpoint of a large model takes.
+from model.loop.ranks import apart
+from reproducers.base.files import write_atomic
+
+FILE = "stop"  # in the run's folder; rank 0 looks for it after each step and between micro-batches of an evaluation
+LEFT = "stopped.json"  # there where a run was stopped, saved and has steps left; a start removes it
+# SIGUSR1 is what schedulers send ahead of their time limit
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+
+
+def cost(last: tuple[float, float] | None, gib: float) -> str:
+    """What a run says at its begin of a stop. ``last``: seconds and GiB of its last checkpoint; ``gib``: of the next,
+    by count."""
+    if last is None:
+        known = f"a checkpoint takes some {gib:.3g} GiB; how long, the first one tells"
+    else:
+        known = f"the last checkpoint, {last[1]:.3g} GiB, took {last[0]:.3g} s"
+    advice = "kill -TERM, kill -USR1 or touch stop in the run's folder ends the run with one"
+    if apart.under_torchrun():
+        advice += (
+            "; the ranks end theirs after torchrun has ended, which is 30 s after a SIGTERM: what ends the job then, a "
+            "container's or a scheduler's grace, has to be longer"
+        )
+    return f"{known}; {advice}"
 
 
 class Stop:
@@ -25,9 +45,16 @@ class Stop:
         self.heard = True
 
     def forget(self) -> None:
-        """Remove the file of a stop that an earlier run was asked for. Call it with the folder's lock held."""
+        """Remove the files of a stop that an earlier run was asked for. Call it with the folder's lock held."""
         if self.file is not None:
             self.file.unlink(missing_ok=True)
+            self.file.with_name(LEFT).unlink(missing_ok=True)
+
+    def leave(self, step: int, steps: int, checkpoint: str) -> None:
+        """Say for scripts, on rank 0, that steps are left and which checkpoint the same command goes on from."""
+        if self.file is not None:
+            said = {"step": step, "steps": steps, "checkpoint": checkpoint}
+            write_atomic(self.file.with_name(LEFT), json.dumps(said).encode() + b"\n")
 
     def asked(self) -> bool:
         """Whether this rank was asked to stop."""

@@ -35,10 +35,11 @@ from model.saved import writing as on_disk
 from model.saved.reading import complete, damage, name
 from model.step.engine import Engine
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256
+from reproducers.base.files import file_sha256, write_atomic
 
 logger = logging.getLogger("model.loop.saving.checkpoint")
 PARTIAL, DAMAGED = ".partial-", ".damaged-"
+PART = ".part-"  # in a partial folder: what a rank tells of its share, should torchrun's agent have gone
 FAILED = 120.0  # seconds that a run whose steps have failed waits for the checkpoint that is being written
 
 
@@ -57,7 +58,8 @@ class Saver:
     """Writes a run's checkpoints, one at a time, beside its steps. All ranks make one and call its methods.
 
     Ranks tell each other by the store that they met through, so that a checkpoint gets its name whatever the steps do,
-    as long as the processes live. A kill at any moment leaves the older checkpoints and at most one partial folder.
+    as long as the processes live; once they ``outlive`` torchrun's agent, which may hold that store, by files of the
+    partial folder. A kill at any moment leaves the older checkpoints and at most one partial folder.
     Where a rank cannot write (a full disk), ``begin`` or ``finish`` raises PatchlaneError on every rank; the older
     checkpoints stay, the partial folder goes.
     """
@@ -68,6 +70,7 @@ class Saver:
         self.folder, self.keep, self.wait_limit = folder, keep, wait_limit
         self._strategy: FullyParallelSaveStrategyWrapper | None = None
         self._number = 0
+        self.outlives = False  # whether the run has been asked to stop: then torchrun's agent may end before it
         self._job: _Job | None = None
 
     @property
@@ -107,7 +110,7 @@ class Saver:
         part = writing.written(job.writer, buckets)
         job.written = time.perf_counter() - job.began
         try:
-            meeting.tell(f"{job.key}/{dist.get_rank()}", pickle.dumps(part))
+            self._tell(job, pickle.dumps(part))
             if dist.get_rank() == 0:
                 self._name(job)
         except PatchlaneError as refusal:
@@ -118,13 +121,36 @@ class Saver:
             job.refusal = PatchlaneError(said, "the same command goes on from the last checkpoint")
         job.seconds = time.perf_counter() - job.began
 
+    def _tell(self, job: _Job, part: bytes) -> None:
+        """Tell rank 0 of this rank's share, by a file too: the store may go before rank 0 has looked."""
+        with contextlib.suppress(OSError):  # the disk may be what the rank has to tell of
+            write_atomic(job.partial / f"{PART}{dist.get_rank()}", part)
+        try:
+            meeting.tell(f"{job.key}/{dist.get_rank()}", part)
+        except PatchlaneError:
+            if not self.outlives:
+                raise
+
+    def _told(self, job: _Job, rank: int) -> bytes:
+        """On rank 0: what ``rank`` told of its share."""
+        try:
+            return meeting.told(f"{job.key}/{rank}", rank, self.wait_limit)
+        except PatchlaneError:
+            if not self.outlives:
+                raise
+        file, ends = job.partial / f"{PART}{rank}", time.monotonic() + self.wait_limit
+        while not file.exists():
+            if time.monotonic() > ends:
+                raise PatchlaneError(f"rank {rank} told nothing within {self.wait_limit:g} s", meeting.RESUME)
+            time.sleep(0.05)
+        return file.read_bytes()
+
     def _name(self, job: _Job) -> None:
         """On rank 0: once every rank has told of its share, write the indices and give the checkpoint its name."""
-        parts = [
-            pickle.loads(meeting.told(f"{job.key}/{rank}", rank, self.wait_limit))
-            for rank in range(dist.get_world_size())
-        ]
+        parts = [pickle.loads(self._told(job, rank)) for rank in range(dist.get_world_size())]
         with _refused(job.partial):
+            for told in job.partial.glob(PART + "*"):
+                told.unlink()
             for rank, part in enumerate(parts):
                 if part.failure:
                     raise OSError(f"rank {rank}: {part.failure}")

@@ -4,6 +4,7 @@ import pytest
 
 from model.definition.recipe_file import as_yaml, asked
 from model.definition.recipes import RECIPES
+from model.definition.sizes import SIZES
 from reproducers.base.errors import PatchlaneError
 
 
@@ -94,3 +95,11 @@ def test_files_that_are_no_recipe_are_refused(text, tmp_path):
 def test_a_file_of_another_size_or_none_at_all_is_refused(tmp_path):
     assert "nam56r_quarter" in faults("nam56r_tiny", written(tmp_path, "size: nam56r_quarter\n"))[0]
     assert "none.yaml" in faults("nam56r_tiny", tmp_path / "none.yaml")[0]
+
+
+@pytest.mark.parametrize(("typed", "meant"), [("cpu_tny", "cpu_tiny"), ("nam56r_wid", "nam56r_wide"), ("qqq", None)])
+def test_a_name_that_is_none_is_told_with_the_nearest_recipe_or_size(typed, meant):
+    with pytest.raises(PatchlaneError) as refused:
+        asked(typed, None)
+    assert (f"is it {meant}" in refused.value.what) if meant else "is it" not in refused.value.what
+    assert all(name in refused.value.remedy for name in [*RECIPES, *SIZES])

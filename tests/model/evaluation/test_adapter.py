@@ -1,10 +1,15 @@
 """lm-evaluation-harness on a checkpoint of nam56r_tiny: by-hand likelihoods, a task of local files, refusals."""
 
 import json
+import math
 import shutil
+from types import SimpleNamespace
 
 import pytest
+import torch
 from train_kit import copy, good, train
+
+from reproducers.base.errors import PatchlaneError
 
 pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install -e .[evaluate]")
 pytestmark = pytest.mark.upstream
@@ -116,3 +121,54 @@ def test_tasks_that_cannot_be_run_are_refused_in_a_line(run, tasks, evaluate, tm
     ended = evaluate(run, "--tasks", given, "--include-path", folder)
     assert ended.code == 2 and "error: " in ended.said and "fix: " in ended.said, ended.said
     assert "Traceback" not in ended.said and not (run / "evaluation").exists()
+
+
+@pytest.fixture
+def merged(tmp_path):
+    """The adapter over a BPE with tokens "sent" and "import x", and a network that finds all tokens alike."""
+    tokenizers = pytest.importorskip("tokenizers", reason="tokenizers is not installed: pip install -e .[data]")
+    from model.data.source.tokenizers import load
+    from model.evaluation.adapter import Checkpoint
+
+    made = tokenizers.Tokenizer(tokenizers.models.BPE())
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=290, special_tokens=["<eod>"], initial_alphabet=alphabet, show_progress=False
+    )
+    made.train_from_iterator(["sent", "import x"] * 9, trainer)
+    made.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = load(f"hf:{tmp_path / 'tokenizer.json'}", "<eod>")
+    vocab = tokenizer.description.vocab_size
+    return Checkpoint(SimpleNamespace(
+        tokenizer=tokenizer, encoding=SimpleNamespace(language="text", fields=()), sequence=16,
+        size=SimpleNamespace(structure=SimpleNamespace(fields={})),
+        logits=lambda tokens, *_: torch.zeros(len(tokens), vocab),
+    ))  # fmt: skip
+
+
+def requests(*pairs):
+    from lm_eval.api.instance import Instance
+
+    return [
+        Instance(request_type="loglikelihood", doc={}, arguments=pair, idx=0, metadata=("task", at, 1))
+        for at, pair in enumerate(pairs)
+    ]
+
+
+def test_an_answer_that_shares_its_token_with_the_context_is_scored_alone(merged):
+    """Encoded with the context it has no token; a sum over none is 0, more likely than all others."""
+    pairs = [("s", "ent"), ("s", "x"), ("import ", "x"), ("sen", "t")]
+    assert [merged._encode_pair(*pair)[1] for pair in (pairs[0], pairs[2])] == [[], []]
+    each = merged.loglikelihood(requests(*pairs), disable_tqdm=True)
+    alone = [len(merged.tok_encode(text)) for text in ("ent", "x", " x", "t")]
+    vocab = merged._tokenizer.description.vocab_size
+    assert [score for score, _ in each] == pytest.approx([-count * math.log(vocab) for count in alone])
+    assert not any(greedy for _, greedy in each)
+
+
+@pytest.mark.parametrize("way", ["loglikelihood", "loglikelihood_rolling"])
+def test_a_text_without_tokens_is_refused_by_its_document(way, merged):
+    pairs = [("s", "x"), ("s", "")] if way == "loglikelihood" else [("text",), ("",)]
+    with pytest.raises(PatchlaneError) as refused:
+        getattr(merged, way)(requests(*pairs), disable_tqdm=True)
+    assert "task, document 1" in refused.value.what and refused.value.remedy

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from model.evaluation.tasks import Evaluation, TaskResult, keep, rows
+from model.saved import reading
 from reproducers.base.errors import PatchlaneError
 
 
@@ -24,6 +25,26 @@ def test_results_of_other_tasks_stay(tmp_path):
     assert file == tmp_path / "evaluation" / "step_0000004.json"
     held = json.loads(file.read_text())["tasks"]
     assert {name: one["metrics"]["acc,none"] for name, one in held.items()} == {"one": 0.5, "two": 0.75}
+
+
+@pytest.mark.parametrize("before", ["another's", "nobody's"])
+def test_results_of_other_weights_do_not(before, tmp_path):
+    """A checkpoint of one step has others after --fresh; the oldest results do not say what they are of."""
+    checkpoint = tmp_path / "checkpoints" / "step_0000004"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / reading.DIGESTS).write_text('{"files": {"a": "1"}}')
+    file = keep(checkpoint, made(one=result(0.5)))
+    if before == "nobody's":
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"tasks": {"one": result(0.5).model_dump()}}))
+    else:
+        (checkpoint / reading.DIGESTS).write_text('{"files": {"a": "2"}}')
+    keep(checkpoint, made(two=result(0.75)))
+    keep(checkpoint, made(three=result(0.25)))
+    held = json.loads(file.read_text())["tasks"]
+    assert set(held) == {"two", "three"}
+    assert {one["weights"] for one in held.values()} == {reading.digest(checkpoint)}
+    aside = json.loads(file.with_name("step_0000004.other_weights.json").read_text())
+    assert set(aside["tasks"]) == {"one"}
 
 
 def test_a_checkpoint_without_a_run_has_them_beside_it(tmp_path):

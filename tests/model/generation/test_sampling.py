@@ -52,3 +52,21 @@ def test_what_means_nothing_is_refused(settings):
     with pytest.raises(PatchlaneError) as refused:
         Sampling(**settings)
     assert refused.value.exit_code is Exit.USAGE and refused.value.remedy.startswith("--")
+
+
+@pytest.mark.parametrize("temperature", [1e-300, 1e-308, 5e-324])
+def test_a_temperature_near_0_takes_the_likeliest(temperature):
+    """Divided by it the logits themselves would overflow."""
+    generator = torch.Generator().manual_seed(0)
+    for logits in (LOGITS, LOGITS + 40, torch.tensor([-float("inf"), -3.0, -2.0])):
+        assert choose(logits, Sampling(temperature), generator) == int(logits.argmax())
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("bad", ["nan", "inf"])
+def test_logits_that_are_no_numbers_are_refused(bad, temperature):
+    with pytest.raises(PatchlaneError) as refused:
+        choose(torch.tensor([1.0, float(bad), 2.0]), Sampling(temperature), torch.Generator())
+    assert bad in refused.value.what and refused.value.remedy
+    with pytest.raises(PatchlaneError):
+        choose(torch.full((3,), -float("inf")), Sampling(temperature), torch.Generator())

@@ -4,9 +4,10 @@ import signal
 import time
 
 import pytest
-from train_kit import checkpoints, good, options, train
+from train_kit import checkpoints, options, train
 
 from model.records import history
+from reproducers.base.verdicts import Exit
 
 pytestmark = pytest.mark.upstream
 COMMON = {"steps": 1000, "save_every": 2, "evaluate_every": 1000, "fp32": True}
@@ -25,6 +26,6 @@ def test_a_fresh_run_beside_a_running_one_touches_nothing(world, stack, text, tm
     assert all(str(out / history.NAME) in one.said and "Traceback" not in one.said for one in refused)
     assert not (out / "checkpoints.1").exists()
     running.kill(signal.SIGTERM)
-    good([running.wait()])
+    assert running.wait().code == Exit.STOPPED
     assert not (out / history.NAME).with_name("metrics.superseded.jsonl").exists()
     assert checkpoints(out)

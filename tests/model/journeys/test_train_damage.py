@@ -111,7 +111,12 @@ def test_another_order_of_rows_is_refused(saved, stack, text):
 
 def test_a_fresh_run_sets_the_old_one_aside(saved, stack, text, tmp_path):
     run = copy(saved[0], tmp_path / "run")
+    (run / "evaluation").mkdir()
+    (run / "evaluation" / "step_0000004.json").write_text("{}")
+    before = {path.name for path in run.iterdir()} & {"run.json", "coverage.json", "tensorboard", "evaluation"}
     good(train(stack, run, text, steps=4, fresh=True, **COMMON))
+    assert {path.name for path in (run / "earlier.1").iterdir()} >= before >= {"run.json", "evaluation"}
+    assert not (run / "evaluation").exists()
     assert checkpoints(run) == ["step_0000002", "step_0000004"]
     assert sorted(path.name for path in (run / "checkpoints.1").iterdir()) == ["step_0000004", "step_0000005"]
     assert len(steps(run)) == 4

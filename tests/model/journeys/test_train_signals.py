@@ -1,15 +1,21 @@
 """A stop asked for by SIGTERM, SIGUSR1 or a file ends a run after the step in flight, saved, on every rank."""
 
+import json
 import signal
 import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 from forked import ENVIRONMENT
 from train_kit import checkpoints, good, measured, options, steps, train
 
-from model.records import history
+from model.loop.ranks.stopping import LEFT
+from model.records import history, metrics
+from model.saved import reading
+from model.saved.reading import name
+from reproducers.base.verdicts import Exit
 from reproducers.record.schema import ROOT
 
 pytestmark = pytest.mark.upstream
@@ -39,7 +45,7 @@ def test_one_rank_told_to_stop_ends_all_after_the_same_step(world, stack, text, 
     children = stack.ranks(world, "trained:cli", options(tmp_path, text, **layout, **COMMON))
     running(tmp_path, lambda: False)
     children[-1].kill(signal.SIGTERM)
-    good([child.wait() for child in children])
+    assert [child.wait().code for child in children] == [Exit.STOPPED] * world
     last = saved_where_it_ended(tmp_path)
     good(train(stack, tmp_path, text, world=world, stop_after=last + 1, **layout, **COMMON))
     assert [step for step, *_ in measured(tmp_path)] == list(range(1, last + 2))
@@ -55,13 +61,31 @@ def test_other_ways_to_ask_for_a_stop(way, stack, text, tmp_path):
         child.kill(signal.SIGUSR1)
     else:
         (tmp_path / "stop").touch()
-    good([child.wait()])
+    assert child.wait().code == Exit.STOPPED
     last = saved_where_it_ended(tmp_path)
     records = history.read(tmp_path)
     assert [event.step for event in history.events(records, "stopped")] == [last]
+    assert json.loads((tmp_path / LEFT).read_text()) == {"step": last, "steps": 1000, "checkpoint": name(last)}
     [saved] = history.events(records, "checkpoint")
     files = (tmp_path / "checkpoints" / f"step_{last:07d}").rglob("*")
     assert saved.detail["gib"] == pytest.approx(sum(file.stat().st_size for file in files) / 2**30)
+
+
+@pytest.mark.parametrize(
+    ("steps_of_it", "world", "code"), [(1000, 1, Exit.STOPPED), (2, 1, 0), (1000, 2, Exit.STOPPED)]
+)
+def test_a_stop_is_heard_in_an_evaluation_and_its_step_is_saved_by_then(
+    steps_of_it, world, code, stack, text, tmp_path
+):
+    """At a step of both intervals, and at the last one, whose run ends with 0: no step is left."""
+    given = options(tmp_path, text, **COMMON | {"steps": steps_of_it, "evaluate_every": 2, "save_every": 2})
+    start = stack.ranks if world > 1 else lambda _, *of, **named: [stack.start(*of, **named)]
+    ended = [child.wait() for child in start(world, "trained:cli", given, stop_in_evaluation=True)]
+    assert [one.code for one in ended] == [code] * world, ended[0].said
+    records = history.read(tmp_path)
+    assert (history.valid(records), history.train(records)[-1].step) == ([], 2)
+    assert checkpoints(tmp_path) == [name(2)]
+    assert (tmp_path / LEFT).exists() == bool(code)
 
 
 @pytest.mark.long
@@ -80,6 +104,7 @@ def test_under_torchrun(stack, text, tmp_path):
     words = (tmp_path / "said").read_text()
     assert "got signal: 15" in words
     assert "fault" not in words
+    assert "exitcode" not in words.replace("exitcode : 0", "")
     last = saved_where_it_ended(tmp_path / "run")
     [event] = history.events(history.read(tmp_path / "run"), "patches")
     assert event.detail == {"packs": "pack04,pack12,pack36"}
@@ -87,7 +112,36 @@ def test_under_torchrun(stack, text, tmp_path):
     good(train(stack, tmp_path / "run", text, **again, **COMMON))
 
 
+@pytest.mark.long
+def test_a_checkpoint_that_takes_longer_than_torchrun_waits_becomes_whole(text, tmp_path):
+    """The agent kills its ranks' groups 1 s after the SIGTERM, here while tensors are copied, and ends."""
+    out = tmp_path / "run"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    slow = [*torchrun, "--shutdown-timeout", "1", str(ROOT / "tests/kit/slow_save.py"), "6"]
+    with (tmp_path / "said").open("wb") as said:
+        run = subprocess.Popen(
+            [*slow, *options(out, text, **COMMON)], cwd=ROOT, env=ENVIRONMENT, stdout=said, stderr=said
+        )
+    try:
+        running(out, lambda: run.poll() is not None)
+        ranks = psutil.Process(run.pid).children(recursive=True)
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(300) != 0
+        assert checkpoints(out) in ([], [f".partial-{name(steps(out)[-1].step)}"]), "torchrun waited for it"
+        _, alive = psutil.wait_procs(ranks, 300)
+        assert alive == []
+    finally:
+        run.kill()
+    words = (tmp_path / "said").read_text()
+    last = saved_where_it_ended(out)
+    assert reading.damage(out / "checkpoints" / name(last)) is None, words
+    assert json.loads((out / LEFT).read_text()) == {"step": last, "steps": 1000, "checkpoint": name(last)}
+    assert [event.step for event in history.events(history.read(out), "checkpoint")] == [last]
+    metrics.claim(out).release()
+
+
 def test_before_the_first_step_it_leaves_nothing(stack, text, tmp_path):
     good(train(stack, tmp_path, text, stop_after=0, **COMMON))
     assert checkpoints(tmp_path) == []
+    assert not (tmp_path / LEFT).exists()  # nothing to go on from: a script that starts it again would do so for ever
     assert not (tmp_path / "loss.png").exists()

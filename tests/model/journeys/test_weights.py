@@ -53,6 +53,7 @@ def parameters(path):
 def test_names_shapes_and_files_are_as_hugging_face_has_them(exported):
     config = tensor_files.config(exported)
     assert (config.model_type, config.size.name, config.step) == ("nam56r", "nam56r_tiny", 2)
+    assert (config.sequence, config.recipe["steps"]) == (64, 4)  # of the run, not of the size
     tensors, size = held(exported), config.size
     assert {"model.embed_tokens.weight", "lm_head.weight", "model.norm.weight", "ngram.table.weight"} <= tensors.keys()
     experts = [name for name in tensors if name.startswith("model.layers.3.mlp.experts.") and "up_proj" in name]

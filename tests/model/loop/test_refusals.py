@@ -1,5 +1,6 @@
 """What is refused for the GPU's sake, from numbers alone: no GPU needed."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -40,6 +41,27 @@ def test_a_dataset_that_is_all_held_out_is_not_trained_on(tmp_path):
         refusals.rows(blend.of([part]), Recipe(size="nam56r_tiny"), 1, 16)
     assert refused.value.remedy.startswith(f"--held-out kept={kept.folder} ")
     assert blend.part(f"kept={kept.folder}").dataset.folder == kept.folder
+
+
+def test_what_holds_out_less_than_a_row_is_said_or_where_it_is_there_for_that_refused(tmp_path, caplog):
+    bare = make_dataset(tmp_path, "bare", replace(BYTES, valid_percent=0)).folder
+    whole = make_dataset(tmp_path, "whole", documents=80).folder
+    with caplog.at_level(logging.INFO, "model.loop.refusals"):
+        refusals.held_out(blend.of([blend.part(str(whole))]), 16)
+        assert caplog.records == []
+        refusals.held_out(blend.of([blend.part(f"1:{whole}"), blend.part(f"1:{bare}")]), 16)
+        assert [record.args[0] for record in caplog.records] == ["bare"]
+    with pytest.raises(PatchlaneError) as refused:
+        refusals.held_out(blend.of([blend.part(str(whole))], [blend.part(f"own={bare}")]), 16)
+    assert "--held-out own" in refused.value.what and "--valid-percent 100" in refused.value.remedy
+
+
+def test_a_part_of_less_than_a_row_is_refused_by_its_name(tmp_path):
+    whole = make_dataset(tmp_path, "whole", documents=80).folder
+    small = make_dataset(tmp_path, "small", replace(BYTES, valid_percent=0), documents=1, longest=20).folder
+    with pytest.raises(PatchlaneError) as refused:
+        refusals.rows(blend.of([blend.part(f"1:{whole}"), blend.part(f"1:{small}")]), Recipe(size="nam56r_tiny"), 1, 64)
+    assert str(small) in refused.value.what
 
 
 def test_cuda_graphs_keep_activations_as_well():

@@ -98,3 +98,13 @@ def test_the_plan_has_every_layout_for_both_sizes_and_both_numbers(kept):
         (n, layout) for n in ("8", "64", "512") for layout in page.PLANNED
     ]
     assert "nameplate" in plan and plan.count("planned, not run") == 2
+
+
+def test_the_plan_scales_the_newest_run_of_its_size_that_asked_for_no_path():
+    source = measured.read(measured.FOLDER / page.SOURCE)
+    like = [
+        one.run for one in page._every(measured.FOLDER)
+        if (one.run.size, one.run.report.gpu) == (source.run.size, source.run.report.gpu)
+        and not one.run.setup["run"]["paths"]
+    ]  # fmt: skip
+    assert max(like, key=lambda run: run.last.time).name == page.NEWEST

@@ -79,18 +79,18 @@ def test_starting_afresh_moves_all_aside(tmp_path):
 @pytest.mark.parametrize("at", [history.NAME, SUPERSEDED])
 def test_a_kill_before_either_file_loses_and_doubles_nothing(tmp_path, monkeypatch, at):
     write(tmp_path, *map(step, range(1, 5)))
-    whole, real = (tmp_path / history.NAME).read_bytes(), metrics.write_atomic
+    whole, real = (tmp_path / history.NAME).read_bytes(), metrics._write
 
-    def killed(path, data):
+    def killed(path, lines):
         if path.name == at:
             raise KeyboardInterrupt
-        real(path, data)
+        real(path, lines)
 
-    monkeypatch.setattr(metrics, "write_atomic", killed)
+    monkeypatch.setattr(metrics, "_write", killed)
     with pytest.raises(KeyboardInterrupt):
         MetricsLog(tmp_path, resume_step=2)
     assert (tmp_path / history.NAME).read_bytes() == whole
-    monkeypatch.setattr(metrics, "write_atomic", real)
+    monkeypatch.setattr(metrics, "_write", real)
     write(tmp_path, resume_step=2)
     assert steps(tmp_path) == [1, 2]
     assert len((tmp_path / SUPERSEDED).read_bytes().splitlines()) == 2
@@ -155,3 +155,34 @@ def test_a_step_evaluated_twice_counts_once():
     records = [step(2), step(1), step(2, loss=4.0), held_out(2, 3.0), held_out(2, 2.0)]
     assert [(r.step, r.loss) for r in history.train(records)] == [(1, 10.0), (2, 4.0)]
     assert [r.loss for r in history.valid(records)] == [2.0]
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_a_long_run_is_read_in_part_with_its_last_step_and_all_that_are_not_finite(tmp_path, every):
+    bad = {7: {"loss": math.inf}, 11: {"skipped": True}}
+    write(tmp_path, *(step(n, **bad.get(n, {})) for n in range(1, 18)), held_out(5, 3.0), Event(step=17, name="x"))
+    records = history.read(tmp_path, most=-(-17 // every))
+    wanted = {n for n in range(1, 18) if n % every == 0} | {7, 11, 17}
+    assert [r.step for r in history.train(records)] == sorted(wanted)
+    assert history.train(records) == [r for r in history.train(history.read(tmp_path)) if r.step in wanted]
+    assert len(history.valid(records)) == len(history.events(records, "x")) == 1
+
+
+def test_a_picture_of_a_long_run_and_a_resume_parse_few_lines(tmp_path, monkeypatch):
+    """Of 3,000 steps; a million of them parsed would take minutes and gigabytes."""
+    write(tmp_path, *map(step, range(1, 3001)), Event(step=3, name="rewind", detail={"name": "other"}))
+    parsed, real = [], history.from_line
+    monkeypatch.setattr(history, "from_line", lambda line: parsed.append(line) or real(line))
+    assert len(history.train(history.read(tmp_path, most=10))) <= 11
+    MetricsLog(tmp_path, resume_step=2990).close()
+    assert [event.step for event in history.named(tmp_path, "rewind")] == [3]
+    assert history.named(tmp_path, "other") == [] and history.any_step(tmp_path)
+    assert len(parsed) < 20
+
+
+@pytest.mark.parametrize("block", [1, 7, 1 << 20])
+def test_the_end_of_a_file_is_found_whatever_is_read_at_a_time(tmp_path, monkeypatch, block):
+    monkeypatch.setattr(metrics, "BLOCK", block)
+    for content, rest in ((b"", b""), (b"abc", b"abc"), (b"a\n", b""), (b"a\nbcdefghij", b"bcdefghij")):
+        (tmp_path / "f").write_bytes(content)
+        assert metrics._rest(tmp_path / "f") == rest

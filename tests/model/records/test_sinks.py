@@ -99,6 +99,21 @@ def test_tensorboard_reads_back(tmp_path, installed):
     assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(1, 10.0), (2, 5.0), (3, 8.0)]
 
 
+def test_tensorboard_of_a_run_that_starts_anew_has_its_points_alone(tmp_path, installed):
+    pytest.importorskip("tensorboard", reason="tensorboard is not installed: pip install -e .[train]")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    installed("tensorboard")
+    for loss, count in ((10.0, 6), (3.0, 2)):
+        (sink,) = sinks.open_sinks(tmp_path)
+        for number in range(1, count + 1):
+            sink.write(step(number, loss=loss))
+        sink.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(1, 3.0), (2, 3.0)]
+
+
 class FakeWandb(types.ModuleType):
     def __init__(self):
         super().__init__("wandb")

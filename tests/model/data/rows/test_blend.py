@@ -1,6 +1,5 @@
 """Blends: proportions, the same rows whatever the ranks, resuming, and what may not be blended."""
 
-import random
 from dataclasses import replace
 from fractions import Fraction
 
@@ -9,8 +8,9 @@ import torch
 from data_kit import BYTES, make_dataset
 
 from model.data.errors import DataError
-from model.data.rows.blend import Blend, Part, Turns, of, part
+from model.data.rows.blend import Blend, Part, of, part
 from model.data.rows.loader import Loader
+from model.data.rows.turns import Turns
 from model.data.stored.dataset import Dataset
 
 S = 64
@@ -33,55 +33,12 @@ def blend(folders):
     return of([part(f"{weights[name]}:{folder}") for name, folder in folders.items()])
 
 
-def shares(weights):
-    whole = [Fraction(str(weight)) for weight in weights]
-    return [weight / sum(whole) for weight in whole]
-
-
 def rows(batches):
     return torch.cat([batch.tokens.view(-1, S) for batch in batches])
 
 
 def take(loader, count):
     return [next(loader) for _ in range(count)]
-
-
-def drawn_at_random():
-    draw = random.Random(3)
-    for count in (2, 3, 5, 8, 20):
-        for _ in range(12):
-            yield [draw.randrange(1, 10 ** draw.choice((1, 2, 4))) for _ in range(count)]
-
-
-@pytest.mark.parametrize(
-    "weights", [[1], [0.7, 0.3], [0.5, 0.5], [0.005, 0.001, 0.654], [0.95, 0.007, 0.092, 0.001, 0.003], [1e-6, 1]]
-)
-def test_at_every_prefix_each_dataset_has_its_share_to_less_than_a_row(weights):
-    """Three of these are off by 1.49 and 1.67 rows under Megatron's rule."""
-    _less_than_a_row(weights, 2000)
-
-
-def test_so_too_for_weights_drawn_at_random():
-    for weights in drawn_at_random():
-        _less_than_a_row(weights, 300)
-
-
-def _less_than_a_row(weights, count):
-    turns, wanted, had = Turns(shares(weights)), shares(weights), [0] * len(weights)
-    bound = 1 - Fraction(1, max(2 * len(weights) - 2, 1)) if len(weights) > 1 else 0
-    for number in range(1, count + 1):
-        at, row = turns.at(number - 1)
-        assert row == had[at]
-        had[at] += 1
-        assert max(abs(number * share - rows) for share, rows in zip(wanted, had, strict=True)) <= bound
-
-
-@pytest.mark.parametrize("weights", [[5, 3, 1], [0.55, 0.3, 0.15], [1, 1], [7]])
-def test_a_turn_is_a_function_of_the_rows_number(weights):
-    inorder, anyhow = Turns(shares(weights)), Turns(shares(weights))
-    wanted = [inorder.at(number) for number in range(500)]
-    numbers = random.Random(1).choices(range(500), k=200)
-    assert [anyhow.at(number) for number in numbers] == [wanted[number] for number in numbers]
 
 
 @pytest.mark.parametrize(("micro_batch", "world"), [(8, 1), (4, 2), (2, 4), (1, 8), (24, 1), (3, 8)])
@@ -125,6 +82,28 @@ def test_resume_in_the_middle_goes_on_as_if_never_interrupted_on_other_ranks_too
     assert torch.equal(torch.stack([next(loader).tokens for loader in four]), whole[150:154])
 
 
+def test_a_state_keeps_what_each_dataset_has_had_and_one_without_it_still_goes_on(blend):
+    whole = rows(take(Loader(blend, "train", S, 1, seed=3), 90))
+    first = Loader(blend, "train", S, 3, seed=3)
+    take(first, 20)
+    first.leave_out(48)  # 48 to 59 are never taken again
+    state = first.state_dict()
+    assert sum(state["drawn"]) == 60 and state["consumed"] == 48
+    of_before = {name: value for name, value in state.items() if name != "drawn"}
+    for given in (state, of_before):
+        second = Loader(blend, "train", S, 1, seed=3)
+        second.load_state_dict(given)
+        assert torch.equal(rows(take(second, 30)), whole[60:])
+
+
+@pytest.mark.parametrize("drawn", [[40, 11, 9], [60, 0, 0], [33, 18], [33, 18, 10]])
+def test_counts_that_the_weights_never_have_are_refused(drawn, blend):
+    first = Loader(blend, "train", S, 3, seed=3)
+    take(first, 20)
+    with pytest.raises(DataError, match="cannot have had"):
+        Loader(blend, "train", S, 1, seed=3).load_state_dict(first.state_dict() | {"drawn": drawn})
+
+
 def test_another_blends_state_is_refused(blend, folders):
     state = Loader(blend, "train", S, 2).state_dict()
     names = [*folders]
@@ -158,12 +137,23 @@ def test_names_weights_and_what_is_evaluated(folders):
     extra = part(f"own={folders['middle']}")
     blend = of([part(f"6:{large}"), part(f"2:code={small}")], [extra])
     assert [(one["name"], one["weight"]) for one in blend.described()] == [("large", 0.75), ("code", 0.25)]
-    assert list(blend.evaluated()) == [None, "large", "code", "own"]
-    assert blend.evaluated()["code"].digest == Dataset(small).record.digest
+    assert list(blend.evaluated(S)) == [None, "large", "code", "own"]
+    assert blend.evaluated(S)["code"].digest == Dataset(small).record.digest
     assert blend.unigram_entropy is None and blend.digest != of([part(f"1:{large}"), part(f"1:{small}")]).digest
     alone = of([part(str(large))], [extra])
-    assert list(alone.evaluated()) == [None, "own"] and alone.shares == (1,)
+    assert list(alone.evaluated(S)) == [None, "own"] and alone.shares == (1,)
     assert alone.digest == Dataset(large).record.digest and alone.unigram_entropy > 0
+
+
+@pytest.mark.parametrize("percent", [0, 10])
+def test_a_part_that_holds_out_less_than_a_row_is_left_out_of_the_evaluation(percent, folders, tmp_path):
+    bare = make_dataset(tmp_path, "bare", replace(BYTES, valid_percent=percent), documents=9, longest=20).folder
+    blend = of([part(f"5:{folders['large']}"), part(f"3:{folders['middle']}"), part(f"2:{bare}")])
+    assert [one.name for one in blend.unevaluated(S)] == ["bare"]
+    found = blend.evaluated(S)
+    assert list(found) == [None, "large", "middle"] and found[None].shares == (Fraction(5, 8), Fraction(3, 8))
+    assert [Loader(one, "valid", S, 1).rows > 0 for one in found.values()] == [True] * 3
+    assert of([part(str(bare))]).evaluated(S) == {}
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_refusals(bpe, tmp_path):
         ("word", None, "--tokenizer word", "--tokenizer byte"),
         ("hf:", None, "--tokenizer hf:", "--tokenizer byte"),
         (f"hf:{tmp_path / 'absent.json'}", "<eod>", "absent.json", "--tokenizer hf:"),
-        (f"hf:{broken}", "<eod>", "broken.json", ""),
+        (f"hf:{broken}", "<eod>", "broken.json", "name the tokenizer.json"),
         (f"hf:{bpe}", "<nowhere>", "'<nowhere>'", "--eod"),
         (f"hf:{bpe}", None, "None", "--eod"),
     ]:
