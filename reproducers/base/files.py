@@ -1,4 +1,4 @@
-"""Digests of files, and files and folders that appear whole or not at all. Standard library only."""
+"""Files: what others wrote is read with limits, what we write appears whole or not at all. Standard library only."""
 
 from __future__ import annotations
 
@@ -6,15 +6,89 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
+from io import BufferedReader
+from pathlib import Path, PurePosixPath
 from typing import Any
+
+from reproducers.base.errors import StoreError
+
+LONGEST_PART, LONGEST_NAME = 255, 2048  # bytes
+LARGEST = 64 * 2**20  # bytes of a record; the largest kept log has less than one MiB
+DEEPEST = 200  # levels of JSON or YAML in each other; a statement has 12
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+KEY = re.compile(r"[\w-]{1,200}", re.A)  # names one entry of a folder of ours
+
+
+def astray(name: str) -> str:
+    """Why a name that a file states is no path below a folder; "" if it is one. ``NAME/..`` is none, either."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\\" in name or not path.parts:
+        return "leaves the folder"
+    if CONTROL.search(name):
+        return "has control characters"
+    long = [len(part.encode("utf-8", "surrogatepass")) for part in (*path.parts, name)]
+    return "is too long" if max(long[:-1]) > LONGEST_PART or long[-1] > LONGEST_NAME else ""
+
+
+def within(folder: Path, name: str, form: re.Pattern[str] | None = None) -> Path:
+    """The path below ``folder`` of a name that a file states: no such name becomes a path in any other way.
+
+    Raises StoreError if the name, or a link in ``folder``, leads elsewhere, and if it has not the ``form``.
+    """
+    why = astray(name) or ("has another form than our names" if form and not form.fullmatch(name) else "")
+    path = folder / name
+    if not why and not path.parent.resolve().is_relative_to(folder.resolve()):
+        why = "lies behind a link out of the folder"
+    if why:
+        raise StoreError(f"refused: {name!r} {why}", "do not use the file that names it, or correct it there")
+    return path
+
+
+def opened(path: Path) -> BufferedReader:
+    """The file, opened to be read. Raises StoreError at once if it is a folder, a pipe or a device."""
+    source = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
+        source.close()
+        raise StoreError(f"{path}: not a regular file", f"ls -ld {path}, and put the file in its place")
+    return source
+
+
+def bytes_of(path: Path, largest: int = LARGEST) -> bytes:
+    """The bytes of a file that others wrote. Raises StoreError as ``opened`` does, and beyond ``largest`` bytes."""
+    with opened(path) as source:
+        data = source.read(largest + 1)
+    if len(data) > largest:
+        raise StoreError(f"{path}: more than {largest} bytes, which no such file has", f"ls -lL {path}")
+    return data
+
+
+def parsed_json(text: str | bytes) -> Any:
+    """The value of JSON that others wrote. Raises ValueError for anything else, and beyond DEEPEST levels."""
+    try:
+        value = json.loads(text)
+    except RecursionError as error:
+        raise ValueError(f"nested deeper than {DEEPEST} levels") from error
+    if _deeper(value):
+        raise ValueError(f"nested deeper than {DEEPEST} levels")
+    return value
+
+
+def _deeper(value: Any) -> bool:
+    """Whether lists and mappings lie in each other beyond DEEPEST levels."""
+    level = [value]
+    for _ in range(DEEPEST + 1):
+        level = [x for one in level if isinstance(one, dict | list)
+                 for x in (one.values() if isinstance(one, dict) else one) if isinstance(x, dict | list)]  # fmt: skip
+    return bool(level)
 
 
 def file_sha256(path: Path) -> str:
-    with path.open("rb") as source:
+    with opened(path) as source:
         return hashlib.file_digest(source, "sha256").hexdigest()
 
 

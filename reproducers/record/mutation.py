@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256
+from reproducers.base.files import file_sha256, within
 from reproducers.base.verdicts import Verdict
 from reproducers.record.receipt import Host, faults_of
 from reproducers.record.schema import Model, Pack, Sha256, explain, read_yaml
@@ -171,7 +171,7 @@ class MutationScore(Model):
         now = (pack.number, file_sha256(pack.patch), file_sha256(pack.reproducer)) if pack.patch.is_file() else None
         if (self.subject.pack, self.subject.patch, self.subject.reproducer) != now:
             return False
-        sources = {pack.folder / one.where: one.source for one in self.mutants if one.source}
+        sources = {within(pack.folder, one.where): one.source for one in self.mutants if one.source}
         return all(path.is_file() and file_sha256(path) == source for path, source in sources.items())
 
     @property

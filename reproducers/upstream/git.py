@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from reproducers.base.errors import CannotTestHere, PatchlaneError
+from reproducers.base.files import within
 from reproducers.record.origin import Origin, readable
 from reproducers.upstream.store import Store, Tree, tree_digest
 
@@ -108,8 +109,8 @@ def _export(clone: Path, sha: str, target: Path) -> dict[str, Any]:
     blobs = _blobs(clone, sorted({entry[1] for entry in entries if entry[0] != "160000"}))
     modules = {}
     for mode, blob, name in entries:
-        path = target / name
-        if not path.resolve().is_relative_to(target.resolve()) or ".git" in path.parts:
+        path = within(target, name)
+        if ".git" in path.parts:
             raise PatchlaneError(f"{clone}: commit {sha} has an unsafe file {name!r}", f"git -C {clone} fsck")
         path.parent.mkdir(parents=True, exist_ok=True)
         if mode == "160000":

@@ -16,6 +16,7 @@ from unidiff import PatchSet
 from unidiff.errors import UnidiffParseError
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import astray, within
 from reproducers.probe.watch import Ranges
 from reproducers.record.receipt import Executed
 from reproducers.upstream.git import git
@@ -69,7 +70,7 @@ def strip_for(tree: Path, source_root: str) -> int:
 
 def import_root(tree: Path, source_root: str) -> Path:
     """The folder to put on the import path: the source root in a checkout, the top of an unpacked wheel."""
-    inner = tree / source_root
+    inner = within(tree, source_root) if source_root != "." else tree
     return inner if inner.is_dir() else tree
 
 
@@ -196,13 +197,17 @@ def refuse_empty(patch: Path) -> None:
 def files(patch: Path) -> PatchSet:
     """The patch's files.
 
-    Raises PatchlaneError if the patch is no unified diff or has an entry that cannot be seen to run.
+    Raises PatchlaneError if the patch is no unified diff, names a file outside the tree, or has an entry that cannot be
+    seen to run.
     """
     try:
         entries = PatchSet(patch.read_text())
     except (UnidiffParseError, UnicodeDecodeError) as error:
         raise PatchlaneError(f"{patch}: not a unified diff: {error}", "regenerate it with git diff") from error
     for file in entries:
+        for name in {file.source_file, file.target_file} - {"/dev/null"}:
+            if why := astray(name.strip('"').replace("\\", "/")):  # git quotes and escapes some names
+                raise PatchlaneError(f"{patch}: {name!r} {why}", "regenerate it with git diff in the checkout")
         if kind := _unwatchable(file):
             raise PatchlaneError(f"{patch}: {file.path} is {kind}", "leave it out: only changed lines are seen to run")
         for line in (line for hunk in file for line in hunk if line.is_added):

@@ -30,7 +30,7 @@ from platformdirs import user_cache_path
 
 from reproducers.base import disk
 from reproducers.base.errors import CannotTestHere, PatchlaneError, StoreError
-from reproducers.base.files import file_sha256, scratch_folder, write_atomic
+from reproducers.base.files import KEY, bytes_of, file_sha256, parsed_json, scratch_folder, within, write_atomic
 from reproducers.record.origin import Origin
 from reproducers.upstream import archive, index
 
@@ -59,7 +59,10 @@ def tree_digest(root: Path) -> str:
 def _entry(name: str, path: Path) -> tuple[str, bool, str]:
     if path.is_symlink():
         return name, False, str(path.readlink())
-    return name, bool(path.stat().st_mode & 0o100), file_sha256(path)
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):  # a pipe would be waited for, a device read for ever
+        return name, False, f"no file but of mode {mode:o}"
+    return name, bool(mode & 0o100), file_sha256(path)
 
 
 def _digest_of(entries: Iterable[tuple[str, bool, str]]) -> str:
@@ -156,7 +159,7 @@ class Store:
 
         Raises StoreError if the fetched bytes do not have the pinned digest, CannotTestHere if it is out of reach.
         """
-        path = self.root / "artifacts" / sha256 / filename
+        path = self._artifact(filename, sha256)
         with self.lock(sha256):
             if path.exists() and file_sha256(path) == sha256:
                 return path
@@ -167,7 +170,7 @@ class Store:
                 )
             path.parent.mkdir(parents=True, exist_ok=True)
             with scratch_folder(path.parent) as scratch:
-                fetched = scratch / filename
+                fetched = within(scratch, filename)
                 index.download(distribution, filename, fetched, self.progress)
                 actual = file_sha256(fetched)
                 if actual != sha256:
@@ -177,6 +180,9 @@ class Store:
                 fetched.replace(path)
         return path
 
+    def _artifact(self, filename: str, sha256: str) -> Path:
+        return within(within(self.root / "artifacts", sha256, KEY), filename)
+
     def release_tree(self, distribution: str, release: str, filename: str, sha256: str) -> Tree:
         """The unpacked tree of one wheel or sdist, compared with the artefact if the store has it."""
 
@@ -184,7 +190,7 @@ class Store:
             archive.unpack(self.artifact(distribution, filename, sha256), target)
 
         def proved(path: Path, record: dict[str, Any]) -> bool:
-            source = self.root / "artifacts" / sha256 / filename
+            source = self._artifact(filename, sha256)
             if not source.exists() or file_sha256(source) != sha256:
                 return True  # fetching it again would prove no more than filling the tree anew
             return _unpacked_digest(source) == str(record["digest"])
@@ -203,9 +209,9 @@ class Store:
         """The tree named ``key``, made by ``fill(empty folder)`` if absent.
 
         Checks the tree's content digest and ``proved(folder, record)``, and makes a tree that fails anew. The record
-        keeps a dictionary that ``fill`` returns.
+        keeps a dictionary that ``fill`` returns. Raises StoreError for a key that could name another folder.
         """
-        path = self.root / area / key
+        path = within(self.root / area, key, KEY)
         note = _record_file(path)
         with self.lock(f"{area}-{key}"):
             known = record(path)
@@ -274,8 +280,8 @@ def _record_file(tree: Path) -> Path:
 def record(tree: Path) -> dict[str, Any]:
     """The record of the store's tree at this path: its digest, label and proof; empty if it has none."""
     try:
-        kept = json.loads(_record_file(tree).read_text())
-    except (FileNotFoundError, ValueError):
+        kept = parsed_json(bytes_of(_record_file(tree)))
+    except (FileNotFoundError, ValueError, StoreError):
         return {}
     return kept if isinstance(kept, dict) and "digest" in kept else {}
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import zlib
 from pathlib import Path
 
@@ -109,6 +110,23 @@ def test_a_source_that_is_an_option_is_refused(store, tmp_path, monkeypatch, sou
         gittree.commit_tree(store, source, "0" * 40, "toy")
     assert caught.value.exit_code is Exit.USAGE, "not given to git, which would have failed to fetch"
     assert not list(tmp_path.rglob("RAN"))
+
+
+@pytest.mark.parametrize("name", ["..", ".git", "x\x1b[2J"])
+def test_a_commit_whose_files_lead_out_is_refused(clone, store, name):
+    """git itself makes no such commit; ``mktree`` does."""
+    blob = git("rev-parse", "HEAD:toyup/core.py", cwd=clone).strip()
+    inner = made(clone, f"100644 blob {blob}\tevil\0")
+    tree = made(clone, f"040000 tree {inner}\t{name}\0")
+    sha = git("commit-tree", tree, "-m", "evil", cwd=clone).strip()
+    with pytest.raises(PatchlaneError):
+        gittree.commit_tree(store, str(clone), sha, "toy")
+    assert not list(store.root.rglob("evil"))
+
+
+def made(clone, rows):
+    done = subprocess.run(["git", "mktree", "-z"], cwd=clone, input=rows, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 @pytest.mark.parametrize("place", ["a folder", "the source", "--upstream"])
