@@ -39,8 +39,8 @@ class Printable:
         return getattr(self.rich_proxied_file, name)
 
     def write(self, text: str) -> int:
-        """Write the text; returns its length, as a stream does."""
-        self.rich_proxied_file.write(printable(text))
+        """Write the text; returns its length, as a stream does, and refuses bytes as that does: click asks by them."""
+        self.rich_proxied_file.write(printable(text) if isinstance(text, str) else text)
         return len(text)
 
     def writelines(self, lines: list[str]) -> None:

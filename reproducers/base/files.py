@@ -50,12 +50,10 @@ def within(folder: Path, name: str, form: re.Pattern[str] | None = None) -> Path
 
 
 def opened(path: Path) -> BufferedReader:
-    """The file, opened to be read. Raises StoreError at once if it is a folder, a pipe or a device."""
-    source = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
-    if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
-        source.close()
+    """The file, opened to be read. Raises StoreError at once if it is a folder, a pipe, a socket or a device."""
+    if not stat.S_ISREG(path.stat().st_mode):
         raise StoreError(f"{path}: not a regular file", f"ls -ld {path}, and put the file in its place")
-    return source
+    return path.open("rb")
 
 
 def bytes_of(path: Path, largest: int = LARGEST) -> bytes:

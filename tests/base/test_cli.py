@@ -67,6 +67,14 @@ def test_nothing_reaches_the_terminal(way, tmp_path):
     assert not [sign for sign in OBEYED if sign in shown], shown
 
 
+def test_all_else_is_printed_as_it_is(tmp_path):
+    for way in ("print", "typer", "rich"):
+        code = VERB.format(evil="Grüße\t1\n2", way=WAYS[way].replace("Text(EVIL, 'red')", "Text(EVIL)"))
+        done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert done.stdout.decode().replace("   ", "\t").split() == ["said", "Grüße", "1", "2"]
+
+
 def test_our_own_colours_stay(tmp_path):
     shown = on_a_terminal([sys.executable, "-c", VERB.format(evil="word", way=WAYS["rich"])], cwd=tmp_path)
     assert "\x1b[31mword" in shown

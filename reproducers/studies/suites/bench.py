@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from reproducers.base.files import parsed_json
 from reproducers.record.schema import Lane
 from reproducers.record.upstream_tests import Ended, Listed, Side
 from reproducers.trial.arms import ArmResult, ArmSpec, run_arm
@@ -102,7 +103,7 @@ def run_file(bench: Bench, listed: Listed, tests: list[str] | None = None) -> To
 def _parsed(line: str) -> dict[str, Any]:
     """A row; a line that a killed process left unfinished is an empty one."""
     try:
-        message = json.loads(line)
+        message = parsed_json(line) if line.startswith('{"') else {}
     except ValueError:
         return {}
     return message if isinstance(message, dict) else {}
