@@ -14,6 +14,7 @@ import pytest
 from toy import named
 
 import reproducers.bundle as verb
+from reproducers.base import clock
 from reproducers.base.errors import PatchlaneError, StoreError
 from reproducers.base.files import file_sha256
 from reproducers.record.schema import ROOT
@@ -242,14 +243,14 @@ def test_a_guard_brings_its_fixed_release(toy, monkeypatch, kind, wanted):
 def test_each_python_has_requirements_of_its_own(tmp_path, monkeypatch):
     """Although the last of the wheels, by name, is the same for all."""
 
-    def download(command, **more):
+    def download(command, *limits, **more):
         tag = "cp" + command[command.index("--python-version") + 1].replace(".", "")
         for name in (f"core-1-{tag}-{tag}-linux_x86_64", "unidiff-0.7.5-py2.py3-none-any"):
             with zipfile.ZipFile(Path(command[command.index("-d") + 1], f"{name}.whl"), "w") as wheel:
                 wheel.writestr(f"{name}.py", "")
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(subprocess, "run", download)
+    monkeypatch.setattr(clock, "run", download)
     store, names = Store(tmp_path / "store"), []
     for target in ("cp312-linux-x86_64", "cp311-linux-x86_64"):
         names.append([path.name for path in bundle.engine_requirements(store, target).path.glob("core*.py")])

@@ -30,7 +30,7 @@ from typing import IO
 
 import psutil
 
-from reproducers.base import disk
+from reproducers.base import clock, disk
 from reproducers.probe.checks import Outcome
 from reproducers.probe.watch import Ranges
 from reproducers.record.receipt import Arm, Check, Executed, Stamp, record_of, stamp_of
@@ -123,8 +123,9 @@ _stopped = threading.Event()  # after an interrupt, a newly started arm ends at 
 
 
 def kill_children() -> None:
-    """End every running arm and its processes; their ``run_arm`` raises KeyboardInterrupt."""
+    """End every running arm and its processes, and what is fetched; their ``run_arm`` raises KeyboardInterrupt."""
     _stopped.set()
+    clock.kill_running()
     with _children_lock:
         for child in _children:
             _close(child)

@@ -7,13 +7,13 @@ import io
 import json
 import lzma
 import re
-import subprocess
 import sys
 import tarfile
 import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from reproducers.base import clock
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.base.files import file_sha256
 
@@ -88,7 +88,8 @@ def engine_requirements(store: Store, target: str) -> Tree:
         command = [sys.executable, "-m", "pip", "download", "-q", "--only-binary=:all:", "--python-version", version]
         for platform in PLATFORMS:
             command += ["--platform", platform]
-        done = subprocess.run([*command, "-d", scratch, *project["dependencies"]], capture_output=True, text=True)
+        command += ["-d", scratch, *project["dependencies"]]
+        done = clock.run(command, clock.FETCH_S, "pip download", capture_output=True, text=True)
         wheels = sorted(Path(scratch).glob("*.whl"))
         if done.returncode or not wheels:
             raise CannotTestHere(f"the engine's requirements cannot be fetched: {done.stderr.strip()[-300:]}")
