@@ -57,6 +57,11 @@ def run(command: list[str], within_s: float, what: str = "", **options: Any) -> 
     return subprocess.CompletedProcess(command, child.returncode, out, err)
 
 
+def running() -> set[int]:
+    """The processes that ``run`` waits for."""
+    return {child.pid for child in list(_running)}
+
+
 def kill_running() -> None:
     """Kill every program that ``run`` waits for in another thread, which an interrupt does not reach."""
     for child in list(_running):

@@ -35,6 +35,7 @@ from reproducers.probe.checks import Outcome
 from reproducers.probe.watch import Ranges
 from reproducers.record.receipt import Arm, Check, Executed, Stamp, record_of, stamp_of
 from reproducers.record.schema import ROOT
+from reproducers.trial import keeper
 from reproducers.trial.observed import Inbox
 from reproducers.upstream.store import INTERPRETER
 
@@ -138,7 +139,28 @@ def _close(child: subprocess.Popen[str]) -> None:
         child.stdin.close()
 
 
-def _end(child: subprocess.Popen[str], scratch: Path) -> None:
+def _own() -> set[int]:
+    """This process's own children. Those of a dead keeper become its children too, from the first call on."""
+    keeper.prctl(keeper.PR_SET_CHILD_SUBREAPER, 1)
+    return {child.pid for child in psutil.Process().children()}
+
+
+def _kill_orphans(before: set[int]) -> None:
+    """Kill what a killed keeper left: it may have given up the arm's environment, its session and its output."""
+    for _ in range(100):
+        with _children_lock:
+            known = before | clock.running() | {child.pid for child in _children}
+            orphans = [child for child in psutil.Process().children() if child.pid not in known]
+        for orphan in orphans:
+            with contextlib.suppress(psutil.Error, ChildProcessError):
+                for process in [*orphan.children(recursive=True), orphan]:
+                    process.kill()
+                os.waitpid(orphan.pid, 0)
+        if not orphans:
+            return
+
+
+def _end(child: subprocess.Popen[str], scratch: Path, before: set[int]) -> None:
     """End the arm and its processes, even if the arm has killed or stopped its keeper."""
     _close(child)
     try:
@@ -150,6 +172,8 @@ def _end(child: subprocess.Popen[str], scratch: Path) -> None:
         child.kill()
         child.wait()
     _kill_marked(scratch)
+    if child.returncode == -signal.SIGKILL:
+        _kill_orphans(before)
 
 
 def _kill_marked(scratch: Path) -> None:
@@ -283,9 +307,9 @@ def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
         with disk.writing(spec.cache, disk.STORE_REMEDY):
             environment = _environment(spec, scratch)
         transcript = Transcript(sink)
-        started, inbox = time.monotonic(), Inbox(transcript.begin, spec.until)
+        started, inbox, before = time.monotonic(), Inbox(transcript.begin, spec.until), _own()
         try:
-            with disk.writing(scratch, "end other processes, or run again later"):
+            with disk.writing(scratch, "end other processes, or run again later"), _children_lock:
                 child = subprocess.Popen(
                     [sys.executable, "-I", "-S", str(KEEPER), str(scratch), *_command(spec, watch, inbox)],
                     cwd=scratch,
@@ -298,25 +322,24 @@ def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
                     start_new_session=True,
                     pass_fds=inbox.passed,
                 )
+                _children.add(child)
         except BaseException:
             inbox.drop()
             raise
         inbox.listen()
         meter = Meter(psutil.Process(child.pid), spec)
-        with _children_lock:
-            _children.add(child)
-            if _stopped.is_set():
-                _close(child)
+        if _stopped.is_set():
+            _close(child)
         try:
             reader = threading.Thread(target=transcript.read, args=(child,), daemon=True)
             reader.start()
             stop = meter.watch(child, inbox.enough)
-            _end(child, scratch)
+            _end(child, scratch, before)
             reader.join(timeout=10)
             inbox.close()
             transcript.begin("")
         finally:
-            _end(child, scratch)
+            _end(child, scratch, before)
             meter.remove_shared_memory()
             with _children_lock:
                 _children.discard(child)
