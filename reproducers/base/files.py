@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -20,6 +21,7 @@ from reproducers.base.errors import StoreError
 LONGEST_PART, LONGEST_NAME = 255, 2048  # bytes
 LARGEST = 64 * 2**20  # bytes of a record; the largest kept log has less than one MiB
 DEEPEST = 200  # levels of JSON or YAML in each other; a statement has 12
+TEMPORARY = "patchlane-tmp-"  # begins the names of temporary folders
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 KEY = re.compile(r"[\w-]{1,200}", re.A)  # names one entry of a folder of ours
 
@@ -135,6 +137,44 @@ def scratch_folder(parent: Path, mark: str = "") -> Iterator[Path]:
         yield scratch
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def temporary() -> Iterator[Path]:
+    """A temporary folder where this host has them, removed at the end. Those that killed processes left go first.
+
+    A living process holds its folder's lock, which other containers that share the place see too.
+    """
+    for stale in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*"):
+        if (lock := _locked(stale)) is not None:
+            shutil.rmtree(stale, ignore_errors=True)
+            os.close(lock)
+    while True:
+        scratch = Path(tempfile.mkdtemp(prefix=TEMPORARY))
+        lock = _locked(scratch)
+        if lock is not None and scratch.is_dir():  # or another process took it for a dead one's
+            break
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked(folder: Path) -> int | None:
+    """The folder, open and locked; None if another process holds its lock, or it is gone or another user's."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        if os.fstat(handle).st_uid == os.getuid():
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return handle
+    except OSError:
+        pass
+    os.close(handle)
+    return None
 
 
 def swap(new: Path, out: Path, old: Path) -> None:

@@ -8,6 +8,7 @@ run finds the processes and folders of a dead runner, and removes them.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import fcntl
 import functools
@@ -178,7 +179,7 @@ def _end(child: subprocess.Popen[str], scratch: Path, before: set[int]) -> None:
 
 def _kill_marked(scratch: Path) -> None:
     """Kill every process whose environment names this scratch folder."""
-    mark = f"{MARK}={scratch}".encode()
+    mark = os.fsencode(f"{MARK}={scratch}")
     for pid in psutil.pids():
         with contextlib.suppress(OSError):
             if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
@@ -269,7 +270,7 @@ def _bytecode(spec: ArmSpec) -> Path:
     Arms share the bytecode of the interpreter's own libraries, which costs seconds to compile.
     """
     names = "\n".join(str(path) for path in (spec.tree, *spec.needs))
-    folder = spec.cache / "bytecode" / hashlib.sha256(names.encode()).hexdigest()
+    folder = spec.cache / "bytecode" / hashlib.sha256(os.fsencode(names)).hexdigest()
     shared = spec.cache / "bytecode" / INTERPRETER
     for library in {sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")}:
         link, common = (base / library.lstrip("/") for base in (folder, shared))
@@ -304,6 +305,8 @@ def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
         watch = scratch / "watch.json"
         with disk.writing(scratch, disk.SCRATCH_REMEDY):
             watch.write_text(json.dumps(spec.watch))
+        if not os.access(spec.cache, os.W_OK):  # a store that can only be read serves too, but keeps nothing compiled
+            spec = dataclasses.replace(spec, cache=scratch / "cache")
         with disk.writing(spec.cache, disk.STORE_REMEDY):
             environment = _environment(spec, scratch)
         transcript = Transcript(sink)

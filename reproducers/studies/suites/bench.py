@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reproducers.base.files import parsed_json
+from reproducers.base.files import parsed_json, temporary
 from reproducers.record.schema import Lane
 from reproducers.record.upstream_tests import Ended, Listed, Side
 from reproducers.trial.arms import ArmResult, ArmSpec, run_arm
@@ -69,7 +68,7 @@ def run_file(bench: Bench, listed: Listed, tests: list[str] | None = None) -> To
     """Run a file's tests, or those named, and read what they did. Whatever goes wrong there becomes an outcome."""
     regular = modules(bench.root, bench.package)
     folders = [name.replace(".", "/") for name in regular]
-    with tempfile.TemporaryDirectory(prefix="patchlane-tests-") as scratch:
+    with temporary() as scratch:
         rows = Path(scratch) / "rows.jsonl"
         rows.touch()
         task = {

@@ -13,12 +13,12 @@ import os
 import shutil
 import sys
 import sysconfig
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from reproducers.base import clock
 from reproducers.base.errors import CannotTestHere
+from reproducers.base.files import temporary
 from reproducers.record.origin import Origin
 from reproducers.record.schema import ROOT, Build
 from reproducers.upstream.store import Store, Tree, writable
@@ -84,7 +84,7 @@ def ensure(store: Store, name: str, build: Build, source: Tree, sha256: str) -> 
 
     def fill(target: Path) -> None:
         log.unlink(missing_ok=True)
-        with tempfile.TemporaryDirectory(prefix="patchlane-build-") as scratch:
+        with temporary() as scratch:
             work = Path(scratch) / "source"
             shutil.copytree(source.path, work, copy_function=writable)
             command = [sys.executable, "setup.py", "build_ext", "--build-lib", str(target)]

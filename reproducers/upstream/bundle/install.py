@@ -9,13 +9,12 @@ import platform
 import shutil
 import sys
 import tarfile
-import tempfile
 from pathlib import Path
 from typing import IO, Any, cast
 
 from reproducers.base import disk
 from reproducers.base.errors import PatchlaneError, StoreError
-from reproducers.base.files import KEY, file_sha256, opened, parsed_json, within
+from reproducers.base.files import KEY, file_sha256, opened, parsed_json, temporary, within
 from reproducers.base.start import outdated
 from reproducers.base.wording import printable
 
@@ -173,7 +172,7 @@ def install(paths: list[Path]) -> Path:
     """Put the trees of the parts into the store; returns the folder of the engine's requirements."""
     if outdated():
         raise PatchlaneError(outdated(), "python3.12 -m reproducers.bundle install PART...")
-    with tempfile.TemporaryDirectory(prefix="patchlane-") as scratch:
+    with temporary() as scratch:
         folder = Path(scratch)
         index = unpack(paths, folder)
         build(index["trees"][index["engine"]], folder / "objects", folder / "engine")
