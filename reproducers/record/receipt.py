@@ -315,7 +315,10 @@ def _parsed(line: str) -> Any:
     if not line.startswith('{"'):
         raise ValueError("a line of text")
     value = parsed_json(line)
-    return parsed_json(readable(json.dumps(value, ensure_ascii=False))) if "\\ud" in line else value
+    try:
+        return json.loads(readable(json.dumps(value, ensure_ascii=False))) if "\\ud" in line else value
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
 
 
 def faults_of(error: ValidationError) -> str:

@@ -22,9 +22,10 @@ from pydantic import (
 )
 
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import DEEPEST, astray, bytes_of
+from reproducers.base.files import astray, bytes_of
 from reproducers.record.origin import Origin
 
+DEEPEST = 200  # levels of YAML in each other; a pack has 6
 ROOT = Path(__file__).resolve().parents[2]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 GitSha = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
