@@ -31,10 +31,10 @@ _QUIET = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_ATTR
 _SETTINGS = {  # of a clone that name programs; ``_programs`` finds those with a name of the clone's own
     "safe.directory": "*",
     **{"core.fsmonitor": "false", "core.hooksPath": os.devnull, "core.attributesFile": os.devnull},
-    **{"core.alternateRefsCommand": "", "core.pager": "cat", "core.editor": "false", "diff.external": ""},
+    **{"core.alternateRefsCommand": "true", "core.pager": "cat", "core.editor": "false"},
     **{"log.showSignature": "false", "commit.gpgSign": "false", "submodule.recurse": "false"},
 }
-_OWN_HELPERS = {"core.sshCommand": "ssh", "core.gitProxy": "", "core.askPass": "", "credential.helper": ""}
+_OWN_HELPERS = {"core.sshCommand": "ssh", "core.askPass": "", "credential.helper": ""}
 _PROGRAMS = r"^(filter\..*\.(clean|smudge|process|required)|diff\..*\.(textconv|command)|merge\..*\.driver)$"
 _OWN = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
 _HELPERS = [word for name, value in _OWN_HELPERS.items() for word in ("-c", f"{name}={value}")]
