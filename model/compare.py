@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
 from model.reports.compare import DISAGREE, compare, row
+from reproducers.base import cli
 from reproducers.base.cli import guarded
 
 app = typer.Typer(add_completion=False)
@@ -43,7 +43,7 @@ def main(
         )  # fmt: skip
         for comparison in comparisons:
             table.add_row(*row(comparison))
-        Console(width=None if sys.stdout.isatty() else 140).print(table)
+        cli.console(width=None if sys.stdout.isatty() else 140).print(table)
     if not all(comparison.agrees for comparison in comparisons):
         raise typer.Exit(DISAGREE)
 

@@ -11,6 +11,7 @@ import typer
 from model.patched.proof.record import read
 from model.patched.proof.table import cost, table
 from model.records import history
+from reproducers.base import cli
 from reproducers.base.verdicts import Exit
 
 app = typer.Typer(add_completion=False)
@@ -19,9 +20,8 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def show(run: Annotated[Path, typer.Argument(help="run directory, with its coverage.json")]) -> None:
     """Print which patched lines a run's first steps executed, by layer; exit 1 if a consumed pack never ran."""
-    from rich.console import Console
 
-    record, console = read(run), Console(width=None if sys.stdout.isatty() else 160)
+    record, console = read(run), cli.console(width=None if sys.stdout.isatty() else 160)
     console.print(table(record))
     steps = history.train(history.read(run)) if (run / history.NAME).exists() else []
     console.print(cost(record, steps), highlight=False)

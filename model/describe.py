@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from model.definition import memory
 from model.definition.memory import Layout
@@ -20,6 +19,7 @@ from model.definition.traffic import GB
 from model.plans import tables as plans
 from model.plans.links import NAMEPLATE, Hosts
 from model.reports import description, page
+from reproducers.base import cli
 from reproducers.base.cli import guarded
 from reproducers.base.errors import PatchlaneError
 
@@ -61,7 +61,7 @@ def main(
     markdown: Annotated[bool, typer.Option("--markdown", help="print Markdown: docs/nam56r.md")] = False,
 ) -> None:
     """Print all that follows from a size's definition, for the options' layout or for that of the recipe named SIZE."""
-    recipe, console = RECIPES.get(size), Console(width=None if sys.stdout.isatty() else 160)
+    recipe, console = RECIPES.get(size), cli.console(width=None if sys.stdout.isatty() else 160)
     optimizer = optimizer or (recipe.optimizer if recipe else "adamw")
     if gpus and (dp, ep, pp, micro_batch) != (1, 1, 1, 1):
         raise PatchlaneError(

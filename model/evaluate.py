@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from model.evaluation import opening, tasks
 from model.patched import stacks
+from reproducers.base import cli
 from reproducers.base.cli import guarded
 
 app = typer.Typer(add_completion=False)
@@ -36,7 +36,7 @@ def main(
     table = Table("task", "metric", "value", "standard error", title=escape(f"{evaluation.size}, {found.path.name}"))
     for row in tasks.rows(evaluation):
         table.add_row(*map(escape, row))
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
+    cli.console(width=None if sys.stdout.isatty() else 120).print(table)
     print(tasks.keep(found.path, evaluation))
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from model.records import history
 from model.reports import limit
 from model.reports.report import rows, summarise
+from reproducers.base import cli
 from reproducers.base.cli import guarded
 
 app = typer.Typer(add_completion=False)
@@ -37,7 +37,7 @@ def main(
     table = Table("quantity", "value", title=escape(f"{report.run}: {run / history.NAME}"))
     for row in rows(report):
         table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else 120).print(table, *limit.shown(run))
+    cli.console(width=None if sys.stdout.isatty() else 120).print(table, *limit.shown(run))
 
 
 if __name__ == "__main__":

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from model.reports.compare import DISAGREE, spread
-from reproducers.base import disk
+from reproducers.base import cli, disk
 from reproducers.base.cli import guarded
 from reproducers.base.errors import PatchlaneError
 
@@ -48,7 +47,7 @@ def main(
         for among in found:
             numbers = [f"{loss:.4f}" for loss in (among.value, among.least, among.greatest)]
             table.add_row(among.what, *numbers, "yes" if among.within else "NO")
-        Console(width=None if sys.stdout.isatty() else 140).print(table)
+        cli.console(width=None if sys.stdout.isatty() else 140).print(table)
     if not all(among.within for among in found):
         raise typer.Exit(DISAGREE)
 

@@ -48,6 +48,7 @@ def create(
     On that host run: python -m reproducers.bundle install PART..., which needs nothing but Python.
     """
     from reproducers.base import disk
+    from reproducers.base.files import file_sha256
     from reproducers.record.schema import load_named
     from reproducers.studies.suites.suite import bundled
     from reproducers.trial import screen
@@ -67,9 +68,11 @@ def create(
     except BaseException:
         _remove_parts(stem)
         raise
-    for part in parts:
-        out.print(f"{part} {part.stat().st_size / 1e6:.1f} MB")
-    out.print(f"on the offline host: python -m reproducers.bundle install {stem.name}.part*")
+    digests = [file_sha256(part) for part in parts]
+    for part, digest in zip(parts, digests, strict=True):
+        out.print(f"{part} {part.stat().st_size / 1e6:.1f} MB sha256 {digest}", markup=False)
+    out.print(f"on the offline host: python -m reproducers.bundle install {stem.name}.part*", markup=False)
+    out.print(f"which compares them first, given --sha256 {','.join(digests)}", markup=False)
 
 
 def _remove_parts(stem: Path) -> None:

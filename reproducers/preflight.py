@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from reproducers.base import cli
 from reproducers.base.clock import day_of, today
 
 if TYPE_CHECKING:
@@ -41,12 +42,11 @@ def _as_json(checklist: Checklist) -> str:
 
 def show(checklist: Checklist) -> None:
     """Print the table and the next step."""
-    from rich.console import Console
     from rich.table import Column, Table
 
     from reproducers.desk.gate.checklist import next_step
 
-    out = Console(highlight=False, markup=False)
+    out = cli.console(highlight=False, markup=False)
     out.print(f"{checklist.pack.id} as {checklist.form} on {checklist.day}: {checklist.pack.title}", soft_wrap=True)
     table = Table("", "point", "result", Column("what", overflow="fold"), Column("remedy", overflow="fold"))
     for point in checklist.blockers:

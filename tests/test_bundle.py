@@ -1,8 +1,12 @@
 """A bundle carries trees and the engine's requirements to an offline store, whole or not at all."""
 
+import io
+import json
+import lzma
 import os
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -10,7 +14,9 @@ import pytest
 from toy import named
 
 import reproducers.bundle as verb
-from reproducers.base.errors import PatchlaneError
+from reproducers.base import clock
+from reproducers.base.errors import PatchlaneError, StoreError
+from reproducers.base.files import file_sha256
 from reproducers.record.schema import ROOT
 from reproducers.upstream.bundle import install as bundle_install
 from reproducers.upstream.bundle import parts as bundle
@@ -83,9 +89,58 @@ def test_a_tree_cannot_leave_its_folder(tmp_path):
         ("a", {"files": [], "links": {"a": "../x"}}),
         ("a", {"files": [], "links": {"a": "/etc"}}),
     ):
-        with pytest.raises(ValueError, match=repr(name)):
+        with pytest.raises((ValueError, StoreError), match=repr(name)):
             bundle_install.build(tree, tmp_path, tmp_path / "t")
         assert list(tmp_path.rglob("[ax]")) == []
+
+
+@pytest.mark.parametrize("which", ["a key up", "an absolute key", "the engine's key", "an object"])
+def test_a_bundle_writes_only_inside_the_store(tmp_path, which):
+    """Each of these deleted the folder, or brought a file of the host into the store."""
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "precious").write_text("kept")
+    key = {"a key up": "../../victim", "an absolute key": str(victim)}.get(which, "k")
+    engine = "../../victim" if which == "the engine's key" else "engine-x"
+    tree = {"label": "x", "digest": "0" * 64, "files": [], "links": {}}
+    if which == "an object":
+        tree["files"] = [["taken", False, "../../victim/precious"]]
+    index = {"trees": {key: tree, engine: tree | {"files": []}}, "engine": engine}
+    (tmp_path / "p").write_bytes(packed(index))
+    done = install([tmp_path / "p"], tmp_path / "there")
+    assert (done.returncode, "fix: " in done.stderr) == (2, True), done.stderr
+    assert [path.name for path in victim.iterdir()] == ["precious"]
+    assert not list((tmp_path / "there").rglob("taken"))
+
+
+def packed(index):
+    data, sink = json.dumps(index).encode(), io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w") as tar:
+        bundle._add(tar, "index.json", data)
+    return lzma.compress(sink.getvalue())
+
+
+@pytest.mark.parametrize(
+    "index",
+    ["[" * 100_000, "[]", "{}", '{"trees": [], "engine": []}', '{"trees": {"a": 1}, "engine": "a"}', "\ud800"],
+    ids=str,
+)
+def test_an_index_of_another_form_is_refused(tmp_path, index):
+    sink = io.BytesIO()
+    with tarfile.open(fileobj=sink, mode="w") as tar:
+        bundle._add(tar, "index.json", index.encode("utf-8", "surrogatepass"))
+    (tmp_path / "p").write_bytes(lzma.compress(sink.getvalue()))
+    done = install([tmp_path / "p"], tmp_path / "there")
+    assert (done.returncode, "fix: " in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
+
+
+def test_digests_told_apart_from_the_parts_are_compared(parts, tmp_path):
+    paths, _ = parts
+    digests = [file_sha256(path) for path in paths]
+    for given in (",".join(digests[1:]), ",".join([*digests, "0" * 64]), "0" * 64):
+        done = install([*paths, "--sha256", given], tmp_path / "there")
+        assert (done.returncode, list((tmp_path / "there").glob("trees/*"))) == (2, []), done.stderr
+    assert install([*paths, "--sha256", ",".join(reversed(digests)).upper()], tmp_path / "there").returncode == 0
 
 
 @pytest.mark.parametrize("text", ["", "0", "60X", "-1"])
@@ -188,14 +243,14 @@ def test_a_guard_brings_its_fixed_release(toy, monkeypatch, kind, wanted):
 def test_each_python_has_requirements_of_its_own(tmp_path, monkeypatch):
     """Although the last of the wheels, by name, is the same for all."""
 
-    def download(command, **more):
+    def download(command, *limits, **more):
         tag = "cp" + command[command.index("--python-version") + 1].replace(".", "")
         for name in (f"core-1-{tag}-{tag}-linux_x86_64", "unidiff-0.7.5-py2.py3-none-any"):
             with zipfile.ZipFile(Path(command[command.index("-d") + 1], f"{name}.whl"), "w") as wheel:
                 wheel.writestr(f"{name}.py", "")
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(subprocess, "run", download)
+    monkeypatch.setattr(clock, "run", download)
     store, names = Store(tmp_path / "store"), []
     for target in ("cp312-linux-x86_64", "cp311-linux-x86_64"):
         names.append([path.name for path in bundle.engine_requirements(store, target).path.glob("core*.py")])

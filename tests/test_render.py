@@ -241,3 +241,34 @@ def test_a_traceback_is_quoted_whole(toy):
     (shown,) = Facts(toy.pack(), toy.root / "receipts").raised
     lines = shown.splitlines()
     assert lines[0] == "Traceback (most recent call last):" and lines[-1] == "ValueError: empty is not supported"
+
+
+CALLS = [
+    "cycler.__init__.__globals__.os.popen('touch RAN').read()",
+    "''.__class__.__mro__",
+    "measured.__globals__",
+    "pack.folder.joinpath('RAN').write_text('x')",
+    "pack.folder.joinpath('pack.yaml').read_text()",
+    "pack.reproducer.unlink()",
+    "pack.parse_file(pack.folder.joinpath('pack.yaml'))",
+    "pack.parse_raw('', content_type='pickle', allow_pickle=True)",
+    "pack.model_construct()",
+    "facts.pack.folder.rmdir()",
+    "'{0.__class__}'.format(pack)",
+    "lipsum.__globals__",
+    "self.__init__.__globals__",
+    "pack.nothing.more",
+    "versions('cpu').update(a=1)",
+    "[].append(1)",
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_body_runs_nothing_and_touches_no_file(toy, monkeypatch, call):
+    monkeypatch.chdir(toy.root)
+    made(toy, BODY)
+    before = {path: path.read_bytes() for path in toy.packs.rglob("*") if path.is_file() and path.name != "body.md.j2"}
+    with pytest.raises(PatchlaneError, match=r"body\.md\.j2"):
+        made(toy, BODY.replace("It skips", "{{ " + call + " }} It skips"))
+    after = {path: path.read_bytes() for path in toy.packs.rglob("*") if path.is_file() and path.name != "body.md.j2"}
+    assert before == after and not list(toy.root.rglob("RAN"))

@@ -16,9 +16,10 @@ from toy import REPRODUCER, THREAD, write_tree
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.glossary import STATES
+from reproducers.base.wording import printable
 from reproducers.desk.attachment import export
 from reproducers.desk.page import charts, publish
-from reproducers.desk.page.markup import clean, highlight, markdown, split_log
+from reproducers.desk.page.markup import highlight, markdown, split_log
 from reproducers.desk.page.pages import pages
 from reproducers.desk.page.training import training_runs
 from reproducers.desk.page.views import affected, natural, standing
@@ -174,7 +175,7 @@ def test_logs_are_split_by_arm():
 
 
 def test_characters_that_html_forbids_are_shown():
-    assert clean("a\x1b\x00\n\tb\ud800\ufffe") == "a\u241b\u2400\n\tb\ufffd\ufffd"
+    assert printable("a\x1b\x00\n\tb\ud800\ufffe") == "a\u241b\u2400\n\tb\ufffd\ufffd"
 
 
 def test_markdown_as_github_reads_it():
@@ -243,12 +244,15 @@ def test_only_numbers_of_receipts_are_drawn(real):
 
 
 def test_training_receipts_keep_to_their_folder(tmp_path):
-    write_tree(tmp_path, {"run/receipt.json": '{"summary": {"a": {"b": 1}, "c": []}, "files": {"../x": "", "m": ""}}'})
+    write_tree(tmp_path, {"run/receipt.json": '{"summary": {"a": {"b": 1}, "c": []}, "files": {"n": "", "m": ""}}'})
     write_tree(tmp_path, {"x": "", "run/m": ""})
     (run,) = training_runs(tmp_path)
     assert run.rows == [("a: b", "1"), ("c", "none")]
     assert (run.title, run.size, run.gpus, run.short) == ("run", "", None, True)
     assert [path.name for path in run.files] == ["receipt.json", "m"]
+    write_tree(tmp_path, {"run/receipt.json": '{"summary": {}, "files": {"../x": ""}}'})
+    with pytest.raises(PatchlaneError, match=r"\.\./x"):
+        training_runs(tmp_path)
     write_tree(tmp_path, {"run/receipt.json": "{}"})
     with pytest.raises(PatchlaneError, match=r"run/receipt\.json"):
         training_runs(tmp_path)

@@ -6,9 +6,10 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.progress import Progress, TaskID
 from rich.table import Table
+
+from reproducers.base import cli
 
 if TYPE_CHECKING:
     from model.data.source.corpus import Corpus
@@ -34,7 +35,7 @@ def table(record: DatasetRecord) -> None:
     for name, split in record.splits.items():
         entropy = "-" if split.unigram_entropy is None else f"{split.unigram_entropy:.4f}"
         grid.add_row(name, f"{split.documents:,}", f"{split.tokens:,}", entropy)
-    Console().print(grid)
+    cli.console().print(grid)
 
 
 class Bar:
@@ -42,7 +43,7 @@ class Bar:
 
     def __init__(self, corpus: Corpus) -> None:
         self._corpus, self._begun, self._done = corpus, time.monotonic(), 0
-        self._progress = Progress(console=Console(stderr=True), transient=True)
+        self._progress = Progress(console=cli.console(stderr=True), transient=True)
         self._task: TaskID | None = None
 
     def __enter__(self) -> Bar:

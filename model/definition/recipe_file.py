@@ -86,5 +86,5 @@ def _assigned(text: str) -> tuple[str, Any]:
         if not (field and equals):
             raise ValueError("no value")
         return field, yaml.safe_load(value)
-    except (ValueError, yaml.YAMLError) as error:
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise PatchlaneError(f"--set {text}", "--set FIELD=VALUE, for instance --set weight_decay=0.05") from error

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import Progress
+
+from reproducers.base import cli
 
 
 @contextmanager
 def stage(said: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
     """A bar of ``total`` parts, or one that only moves; it goes when it is full. What is given advances it."""
-    console = Console(stderr=True)
+    console = cli.console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(said, total=total)
         yield lambda parts: bar.update(task, advance=parts)

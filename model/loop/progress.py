@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from model.records.records import Train, Valid
+from reproducers.base import cli
 
 RECENT = 20  # steps whose median predicts the rest
 
@@ -38,7 +39,7 @@ class ProgressLine:
 
     def __init__(self, total: int, every: int = 10, console: Console | None = None) -> None:
         self.total, self.every = total, every
-        self.console = console or Console(highlight=False)
+        self.console = console or cli.console(highlight=False)
         self._times: collections.deque[float] = collections.deque(maxlen=RECENT)
         columns = (BarColumn(bar_width=20), TextColumn("{task.description}"))
         self._bar = Progress(*columns, console=self.console, disable=not self.console.is_terminal)

@@ -11,6 +11,7 @@ from typing import Literal
 from pydantic import Field, ValidationError, model_validator
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import KEY, within
 from reproducers.base.verdicts import Verdict
 from reproducers.record import schema
 from reproducers.record.entry import Entry
@@ -52,7 +53,8 @@ class Stack(Model):
     @property
     def lock(self) -> Path:
         """The stack's lock file; the default stack's has no name in it."""
-        return FILE.with_name("patches.lock" if self.name == DEFAULT else f"patches.{self.name}.lock")
+        named = within(FILE.parent, self.name, KEY)
+        return named.with_name("patches.lock" if self.name == DEFAULT else f"patches.{self.name}.lock")
 
     @property
     def option(self) -> str:

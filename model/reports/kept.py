@@ -13,7 +13,7 @@ from model.patched.proof.record import FILE as COVERAGE
 from model.records import history
 from model.reports import report
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256, write_atomic
+from reproducers.base.files import file_sha256, parsed_json, within, write_atomic
 from reproducers.record.schema import ROOT
 
 KEPT = ROOT / "receipts" / "train"
@@ -63,14 +63,14 @@ def faults(kept: Path = KEPT) -> list[str]:
     rows = []
     for folder in sorted(path for path in kept.glob("*") if path.is_dir()):
         try:
-            content = json.loads((folder / RECEIPT).read_bytes())
-            files = ((folder / file, digest) for file, digest in content["files"].items())
+            content = parsed_json((folder / RECEIPT).read_bytes())
+            files = ((within(folder, file), digest) for file, digest in content["files"].items())
             bad = [path for path, digest in files if not path.is_file() or file_sha256(path) != digest]
             rows += [f"{folder.name}/{path.name} is missing or was altered" for path in bad]
             if not bad and summary(folder) != content["summary"]:
                 rows.append(f"{folder.name}: its summary differs from its records")
             strangers = {path.name for path in folder.iterdir()} - {RECEIPT, *content["files"]}
             rows += [f"{folder.name}/{name} is in no receipt" for name in sorted(strangers)]
-        except (OSError, ValueError, KeyError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, AttributeError, PatchlaneError) as error:
             rows.append(f"{folder.name}/{RECEIPT}: {type(error).__name__}: {error}")
     return rows

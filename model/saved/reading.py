@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256
+from reproducers.base.files import file_sha256, within
 
 if TYPE_CHECKING:  # 4 s, which a command that has no checkpoint need not take
     import torch
@@ -88,7 +88,7 @@ def damage(path: Path, rank: int = 0, ranks: int = 1) -> Exception | None:
     """
 
     def compare(file: str, digest: str) -> None:
-        if file_sha256(path / file) != digest:
+        if file_sha256(within(path, file)) != digest:
             raise ValueError(f"{file} is not what was written")
 
     try:
@@ -96,7 +96,7 @@ def damage(path: Path, rank: int = 0, ranks: int = 1) -> Exception | None:
         with ThreadPoolExecutor(READERS) as pool:
             list(pool.map(compare, *zip(*kept, strict=True)))
     # all but OSError: the file is not what Megatron writes
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, PatchlaneError) as error:
         return error
     return None
 

@@ -1,19 +1,81 @@
-"""How every verb ends: an expected failure prints its remedy, a fault of our own writes a log worth sending."""
+"""What every verb prints, and how it ends: an expected failure prints its remedy, a fault of our own writes a log worth
+sending."""
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
 import tempfile
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from reproducers.base import disk
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.start import unimportable
 from reproducers.base.verdicts import Exit
+from reproducers.base.wording import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# Libraries of model/ draw bars on stderr, by control characters; its verbs' own texts there are our messages.
+CLEANED = {"reproducers": ("stdout", "stderr"), "model": ("stdout",)}
+
+
+class Printable:
+    """A stream on which all that is printed is ``printable``: log lines, titles and messages are texts of others.
+
+    rich's own escapes go past it, by the attribute that rich looks for; ``console`` cleans what rich prints.
+    """
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.rich_proxied_file = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rich_proxied_file, name)
+
+    def write(self, text: str) -> int:
+        """Write the text; returns its length, as a stream does, and refuses bytes as that does: click asks by them."""
+        self.rich_proxied_file.write(printable(text) if isinstance(text, str) else text)
+        return len(text)
+
+    def writelines(self, lines: list[str]) -> None:
+        """Write each line, as a stream does."""
+        for line in lines:
+            self.write(line)
+
+
+def console(**options: Any) -> Console:
+    """A console of rich, with its options, that prints no control character but rich's own."""
+    return _console_class()(**options)
+
+
+@functools.cache
+def _console_class() -> type[Console]:
+    """Made when it is needed: most verbs print without rich, whose import takes long."""
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+
+    class Clean(Console):
+        def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+            for part in super().render(renderable, options):
+                yield part if part.control else part._replace(text=printable(part.text))
+
+        @property
+        def file(self) -> IO[str]:
+            """The stream itself, also below a moving last line, whose proxy stands before ours."""
+            stream = super().file
+            return stream.rich_proxied_file if isinstance(stream, Printable) else stream
+
+        @file.setter
+        def file(self, new: IO[str]) -> None:
+            self._file = new
+
+    return Clean
 
 
 def _interrupt(signum: int, frame: object) -> None:
@@ -27,13 +89,16 @@ def guarded(app: Any) -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by who started us: what is printed goes nowhere
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - as long as the process
+    package = str(getattr(sys.modules["__main__"], "__package__", "")).partition(".")[0]
+    for name in CLEANED.get(package, ("stdout", "stderr")):
+        setattr(sys, name, Printable(getattr(sys, name)))
     signal.signal(signal.SIGTERM, _interrupt)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # under nohup it is ignored
         signal.signal(signal.SIGHUP, _interrupt)
     try:
         app()
     except PatchlaneError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(printable(f"error: {error}"), file=sys.stderr)
         raise SystemExit(int(error.exit_code)) from None
     except KeyboardInterrupt:
         print("interrupted; nothing half-written", file=sys.stderr)
@@ -49,7 +114,7 @@ def guarded(app: Any) -> None:
         _refused(error)
     except Exception as error:
         if message := unimportable(error):
-            print(message, file=sys.stderr)
+            print(printable(message), file=sys.stderr)
             raise SystemExit(int(Exit.CANNOT_TEST)) from None
         _fault(error)
 
@@ -71,7 +136,7 @@ def _refused(error: OSError) -> NoReturn:
         sys.stdout.flush()
     except OSError:
         _drop()
-    print(f"error: {disk.described(error)}", file=sys.stderr)
+    print(printable(f"error: {disk.described(error)}"), file=sys.stderr)
     raise SystemExit(int(Exit.USAGE)) from None
 
 
@@ -95,5 +160,6 @@ def _fault(error: Exception) -> NoReturn:
     except OSError:
         traceback.print_exception(error)
         log = "the lines above"
-    print(f"fault of patchlane: {type(error).__name__}: {error}\n  log to report: {log}", file=sys.stderr)
+    said = f"fault of patchlane: {type(error).__name__}: {error}\n  log to report: {log}"
+    print(printable(said), file=sys.stderr)
     raise SystemExit(int(Exit.FAULT)) from None

@@ -24,6 +24,7 @@ REMEDIES = {
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "ulimit -n 4096"),
     **dict.fromkeys((errno.ENOMEM, errno.EAGAIN), "run it again when less else runs: free -h"),
 }
+READ_ONLY = (errno.EROFS, errno.EACCES, errno.EPERM)
 HOST_ERRNOS = set(REMEDIES)
 
 

@@ -1,22 +1,82 @@
-"""Digests of files, and files and folders that appear whole or not at all. Standard library only."""
+"""Files: what others wrote is read with limits, what we write appears whole or not at all. Standard library only."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
+import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
+from io import BufferedReader
+from pathlib import Path, PurePosixPath
 from typing import Any
+
+from reproducers.base.errors import StoreError
+
+LONGEST_PART, LONGEST_NAME = 255, 2048  # bytes
+LARGEST = 64 * 2**20  # bytes of a record; the largest kept log has less than one MiB
+TEMPORARY = "patchlane-tmp-"  # begins the names of temporary folders
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+KEY = re.compile(r"[\w-]{1,200}", re.A)  # names one entry of a folder of ours
+
+
+def astray(name: str) -> str:
+    """Why a name that a file states is no path below a folder; "" if it is one. ``NAME/..`` is none, either."""
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\\" in name or not path.parts:
+        return "leaves the folder"
+    if CONTROL.search(name):
+        return "has control characters"
+    long = [len(part.encode("utf-8", "surrogatepass")) for part in (*path.parts, name)]
+    return "is too long" if max(long[:-1]) > LONGEST_PART or long[-1] > LONGEST_NAME else ""
+
+
+def within(folder: Path, name: str, form: re.Pattern[str] | None = None) -> Path:
+    """The path below ``folder`` of a name that a file states: no such name becomes a path in any other way.
+
+    Raises StoreError if the name, or a link in ``folder``, leads elsewhere, and if it has not the ``form``.
+    """
+    why = astray(name) or ("has another form than our names" if form and not form.fullmatch(name) else "")
+    path = folder / name
+    if not why and not path.parent.resolve().is_relative_to(folder.resolve()):
+        why = "lies behind a link out of the folder"
+    if why:
+        raise StoreError(f"refused: {name!r} {why}", "do not use the file that names it, or correct it there")
+    return path
+
+
+def opened(path: Path) -> BufferedReader:
+    """The file, opened to be read. Raises StoreError at once if it is a folder, a pipe, a socket or a device."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise StoreError(f"{path}: not a regular file", f"ls -ld {path}, and put the file in its place")
+    return path.open("rb")
+
+
+def bytes_of(path: Path, largest: int = LARGEST) -> bytes:
+    """The bytes of a file that others wrote. Raises StoreError as ``opened`` does, and beyond ``largest`` bytes."""
+    with opened(path) as source:
+        data = source.read(largest + 1)
+    if len(data) > largest:
+        raise StoreError(f"{path}: more than {largest} bytes, which no such file has", f"ls -lL {path}")
+    return data
+
+
+def parsed_json(text: str | bytes) -> Any:
+    """The value of JSON that others wrote. Raises ValueError for anything else, and for more levels than Python reads:
+    near a thousand; a record has a dozen."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
 
 
 def file_sha256(path: Path) -> str:
-    with path.open("rb") as source:
+    with opened(path) as source:
         return hashlib.file_digest(source, "sha256").hexdigest()
 
 
@@ -74,6 +134,44 @@ def scratch_folder(parent: Path, mark: str = "") -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def temporary() -> Iterator[Path]:
+    """A temporary folder where this host has them, removed at the end. Those that killed processes left go first.
+
+    A living process holds its folder's lock, which other containers that share the place see too.
+    """
+    for stale in Path(tempfile.gettempdir()).glob(f"{TEMPORARY}*"):
+        if (lock := _locked(stale)) is not None:
+            shutil.rmtree(stale, ignore_errors=True)
+            os.close(lock)
+    while True:
+        scratch = Path(tempfile.mkdtemp(prefix=TEMPORARY))
+        lock = _locked(scratch)
+        if lock is not None and scratch.is_dir():  # or another process took it for a dead one's
+            break
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked(folder: Path) -> int | None:
+    """The folder, open and locked; None if another process holds its lock, or it is gone or another user's."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        if os.fstat(handle).st_uid == os.getuid():
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return handle
+    except OSError:
+        pass
+    os.close(handle)
+    return None
+
+
 def swap(new: Path, out: Path, old: Path) -> None:
     """Move ``out`` to ``old`` and ``new`` to ``out``. Move ``old`` back if this fails."""
     if out.exists():
@@ -84,20 +182,3 @@ def swap(new: Path, out: Path, old: Path) -> None:
         if old.exists():
             old.rename(out)
         raise
-
-
-def source(path: Path, largest: int) -> bytes:
-    """The content of a regular file of at most ``largest`` bytes. OSError for any other, which is not read.
-
-    A FIFO or a device is opened without waiting for what it has.
-    """
-    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        seen = os.fstat(handle)
-        if not stat.S_ISREG(seen.st_mode):
-            raise OSError(errno.EINVAL, "no regular file", str(path))
-        if seen.st_size > largest:
-            raise OSError(errno.EFBIG, f"{seen.st_size:,} bytes, which no such file has", str(path))
-        return os.read(handle, seen.st_size)
-    finally:
-        os.close(handle)

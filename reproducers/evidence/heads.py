@@ -10,7 +10,7 @@ import hashlib
 from pathlib import Path
 
 from reproducers.base.errors import PatchlaneError, from_git
-from reproducers.base.files import file_sha256
+from reproducers.base.files import KEY, file_sha256, within
 from reproducers.base.wording import count
 from reproducers.evidence.shelf import kept
 from reproducers.record.entry import MEND, Chain, read_chains
@@ -41,8 +41,8 @@ def lost(manifest: Path, root: Path, source: Path | None = None) -> list[str]:
         return [] if first else [f"{error.what}; fix: {MEND}"]
     rows = []
     for folder, entry in chains.items():
-        names = [Path(folder, f"{name}.json") for name in entry.names]
-        paths = [source / name if source and not (root / name).is_file() else root / name for name in names]
+        paths = [within(within(root, folder, KEY), name, KEY).with_name(f"{name}.json") for name in entry.names]
+        paths = [source / path.relative_to(root) if source and not path.is_file() else path for path in paths]
         gone = [path.stem for path in paths if not path.is_file()]
         remedy = from_git(f"{root.name}/{folder}")
         if gone:

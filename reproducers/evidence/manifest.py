@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import datetime
 import shutil
-import tempfile
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256
+from reproducers.base.files import file_sha256, temporary
 from reproducers.base.verdicts import Verdict
 from reproducers.evidence import booking, heads, shelf, table
 from reproducers.evidence.receipts import digests, newest, read, statement_of
@@ -245,7 +244,7 @@ def import_receipts(receipts: list[Path], root: Path) -> None:
 
 def preview_of(packs: list[Pack], root: Path, new: list[Path]) -> Manifest:
     """The manifest's content as if ``new`` receipts were imported; none is copied."""
-    with tempfile.TemporaryDirectory(prefix="patchlane-") as scratch:
+    with temporary() as scratch:
         for path in [*root.glob("[0-9][0-9]*/*"), *new, *(path.with_suffix(".log") for path in new)]:
             link = Path(scratch) / path.parent.name / path.name
             link.parent.mkdir(exist_ok=True)

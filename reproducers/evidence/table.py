@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 from reproducers.base.verdicts import BROKEN, HEALTHY, Verdict
-from reproducers.base.wording import short
+from reproducers.base.wording import printable, short
 from reproducers.evidence import shelf
 from reproducers.record import mutation
 from reproducers.record.entry import Entry
 from reproducers.record.schema import Pack
+
+# what begins HTML, a picture, a link, code, emphasis or an entity; not a lone < or the _ inside of a name
+ACTIVE = re.compile(r"[\\`*\[\]]|<(?=[A-Za-z/!?])|(?<!\w)_|_(?!\w)|&(?=#?\w+;)")
 
 HEADER = """# Packs
 
@@ -56,7 +61,7 @@ def row(pack: Pack, entry: Entry) -> str:
     cells = [
         f"[{pack.number:02d}]({pack.folder.name}/notes.md)",
         pack.upstream.distribution,
-        pack.title,
+        _plain(pack.title),
         pack.kind,
         entry.state,
         _names(entry.tried, BROKEN),
@@ -67,6 +72,11 @@ def row(pack: Pack, entry: Entry) -> str:
         _newest(entry),
     ]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def _plain(title: str) -> str:
+    """A title as Markdown shows it: no picture or link of it is loaded, no mark of it is obeyed."""
+    return ACTIVE.sub(r"\\\g<0>", printable(title)).replace("\n", " ")
 
 
 def render(packs: list[Pack], entries: dict[str, Entry]) -> str:

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from reproducers.base.clock import today
-from reproducers.base.errors import PatchlaneError
+from reproducers.base.errors import PatchlaneError, StoreError
+from reproducers.base.files import bytes_of, opened
 from reproducers.base.verdicts import Verdict
 from reproducers.evidence import binding, shelf
 from reproducers.record import mutation
@@ -44,7 +45,10 @@ def checked(path: Path) -> Checked:
 
 
 def _check(path: Path, log: Path) -> Checked:
-    data, rows = path.read_bytes(), list[str]()
+    try:
+        data, rows = bytes_of(path), list[str]()
+    except StoreError as error:
+        return Checked(None, "", [error.what])
     digest = hashlib.sha256(data).hexdigest()
     if digest[:12] != path.stem.rsplit("_", 1)[-1]:
         rows.append("the statement was altered: its sha256 does not start with the digest in its name")
@@ -53,7 +57,9 @@ def _check(path: Path, log: Path) -> Checked:
         rows += _name_faults(path, body.details)
         rows += _log_faults(log, body)
         rows += _verdict_faults(body.details)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except StoreError as error:
+        return Checked(None, digest, [*rows, error.what])
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         cause = faults_of(error) if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
         return Checked(None, digest, [*rows, f"the statement is malformed: {cause}"])
     return Checked(body, digest, rows)
@@ -81,7 +87,8 @@ def _time(when: str) -> str:
 def _log_faults(log: Path, body: Statement) -> list[str]:
     if not log.exists():
         return [f"its log {log.name} is missing"]
-    data = log.read_bytes()
+    with opened(log) as source:
+        data = source.read()
     if hashlib.sha256(data).hexdigest() != body.details.log_sha256:
         return [f"its log {log.name} was altered"]
     return list(binding.faults(body, data.decode("utf-8", "replace")))

@@ -18,10 +18,12 @@ from typing import Any, NamedTuple
 import psutil
 from packaging.version import Version
 
+from reproducers.base.errors import CannotTestHere
 from reproducers.base.start import PYTHON
 from reproducers.base.wording import requirement_name
 from reproducers.probe import stamp
 from reproducers.record.schema import ROOT
+from reproducers.upstream.git import git
 from reproducers.upstream.store import Store
 
 SETUP = ("cpu", "dev", "desk")  # the extras that `make setup` installs
@@ -95,15 +97,10 @@ def getting(module: str) -> str:
 def git_fault(url: str, timeout_s: float = 10) -> str:
     """Why git cannot reach a repository at ``url``, "" if it can. Sends one small request."""
     try:
-        done = subprocess.run(
-            ["git", "ls-remote", "--exit-code", "--end-of-options", url, "HEAD"],
-            env={**os.environ, "GIT_TERMINAL_PROMPT": "0"},
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return type(error).__name__
+        asked = ("ls-remote", "--exit-code", "--end-of-options", url, "HEAD")
+        done = git(*asked, network=True, within_s=timeout_s)
+    except CannotTestHere as error:
+        return error.what
     return "" if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no answer"])[-1]
 
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from reproducers.base import cli
 from reproducers.base.wording import count
 from reproducers.host.readiness import examine, exit_code
 from reproducers.record.schema import load_each, refuse
@@ -131,6 +132,6 @@ def main(
     if as_json:
         typer.echo(json.dumps(report, indent=1))
     else:
-        (show if verbose else brief)(report, Console(highlight=False, soft_wrap=not verbose))
+        (show if verbose else brief)(report, cli.console(highlight=False, soft_wrap=not verbose))
     refuse(faults)
     raise typer.Exit(exit_code(report))

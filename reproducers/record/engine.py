@@ -8,7 +8,7 @@ import hashlib
 from reproducers.record.schema import ROOT
 
 # Files of reproducers/, or whole folders.
-PLACES = ("probe", "trial", "upstream/patching", "base/files", "base/verdicts")
+PLACES = ("probe", "trial", "upstream/patching", "base/errors", "base/files", "base/verdicts")
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import Field, StringConstraints, ValidationError
 
 from reproducers.base.errors import PatchlaneError, from_git
+from reproducers.base.files import bytes_of
 from reproducers.record import schema
 from reproducers.record.schema import Model, Pack, PatchName
 
@@ -70,7 +71,7 @@ def path_of(packs: list[Pack]) -> Path:
 def load(path: Path) -> Fingerprints:
     """The file's content; PatchlaneError where it is missing or is none."""
     try:
-        return Fingerprints.model_validate_json(path.read_bytes())
+        return Fingerprints.model_validate_json(bytes_of(path))
     except OSError as error:
         raise PatchlaneError(f"{path}: cannot be read ({error.strerror})", from_git(path)) from error
     except ValidationError as error:

@@ -6,14 +6,15 @@ run with it was ruled to be, and by which checks. ``packs/NN_slug/mutants/equiva
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
-from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256
+from reproducers.base.errors import PatchlaneError, StoreError
+from reproducers.base.files import bytes_of, file_sha256, within
 from reproducers.base.verdicts import Verdict
 from reproducers.record.receipt import Host, faults_of
 from reproducers.record.schema import Model, Pack, Sha256, explain, read_yaml
@@ -171,7 +172,7 @@ class MutationScore(Model):
         now = (pack.number, file_sha256(pack.patch), file_sha256(pack.reproducer)) if pack.patch.is_file() else None
         if (self.subject.pack, self.subject.patch, self.subject.reproducer) != now:
             return False
-        sources = {pack.folder / one.where: one.source for one in self.mutants if one.source}
+        sources = {within(pack.folder, one.where): one.source for one in self.mutants if one.source}
         return all(path.is_file() and file_sha256(path) == source for path, source in sources.items())
 
     @property
@@ -209,10 +210,13 @@ def faults(path: Path) -> list[str]:
     if not NAME.match(path.name):
         return [f"its name is not {PREFIX}TIME_HOST_DIGEST.json"]
     rows = []
-    if file_sha256(path)[:12] != path.stem.rsplit("_", 1)[-1]:
-        rows.append("the record was altered: its sha256 does not start with the digest in its name")
     try:
-        score = MutationScore.model_validate_json(path.read_bytes())
+        data = bytes_of(path)
+        if hashlib.sha256(data).hexdigest()[:12] != path.stem.rsplit("_", 1)[-1]:
+            rows.append("the record was altered: its sha256 does not start with the digest in its name")
+        score = MutationScore.model_validate_json(data)
+    except StoreError as error:
+        return [error.what]
     except ValidationError as error:
         return [*rows, f"the record is malformed: {faults_of(error)}"]
     _, when, host, _ = path.stem.split("_")

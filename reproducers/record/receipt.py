@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeGuard
 
 from pydantic import ConfigDict, Field, StringConstraints, ValidationError
 
+from reproducers.base.files import parsed_json
 from reproducers.base.verdicts import Verdict
 from reproducers.probe.checks import Outcome, State
 from reproducers.record.origin import Origin, readable
@@ -250,7 +251,7 @@ class Statement(Model):
     @classmethod
     def of(cls, data: bytes) -> Statement:
         """The statement in a receipt's bytes. Raises ValueError (pydantic's is one) if they hold none."""
-        body = json.loads(data)
+        body = parsed_json(data)
         try:
             if body["predicate"]["patchlane"]["schema_version"] < TYPED:
                 body = _lifted(body)
@@ -307,8 +308,17 @@ def record_of(line: str, schema_version: int = VERSION) -> ArmRecord | None:
 
 
 def _parsed(line: str) -> Any:
-    """The value of a line of JSON. An escape in it may stand for a character that is no text."""
-    return json.loads(readable(json.dumps(json.loads(line), ensure_ascii=False)) if "\\ud" in line else line)
+    """The value of a line in the form of ours. An escape in it may stand for a character that is no text.
+
+    Raises ValueError for any other line: what the code under test prints is text, of any depth and length.
+    """
+    if not line.startswith('{"'):
+        raise ValueError("a line of text")
+    value = parsed_json(line)
+    try:
+        return json.loads(readable(json.dumps(value, ensure_ascii=False))) if "\\ud" in line else value
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
 
 
 def faults_of(error: ValidationError) -> str:

@@ -22,13 +22,25 @@ from pydantic import (
 )
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import astray, bytes_of
 from reproducers.record.origin import Origin
 
+DEEPEST = 200  # levels of YAML in each other; a pack has 6
 ROOT = Path(__file__).resolve().parents[2]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 GitSha = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 PinName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
 PatchName = Annotated[str, StringConstraints(pattern=r"^[\w.-]+\.patch$")]
+
+
+def _inner(value: str) -> str:
+    if why := astray(value):
+        raise ValueError(f"{value!r} {why}")
+    return value
+
+
+FileName = Annotated[str, AfterValidator(_inner), StringConstraints(pattern=r"^[^/]+$")]
+Folder = Annotated[str, AfterValidator(lambda value: value if value == "." else _inner(value))]
 Category = Literal[
     "graph safety",
     "tensor-wrapper dispatch",
@@ -72,7 +84,7 @@ class Need(Model):
 
     distribution: str
     release: str
-    artifacts: dict[str, Sha256] = Field(min_length=1)
+    artifacts: dict[FileName, Sha256] = Field(min_length=1)
     lane: Literal["cpu", "cuda"] | None = None
     trim: Annotated[str, StringConstraints(pattern=r"^sm_\d{2,3}$")] | None = None
     build: Build | None = None
@@ -88,7 +100,7 @@ class Pin(Model):
 
     release: str | None = None
     sha: GitSha | None = None
-    artifacts: dict[str, Sha256] = {}
+    artifacts: dict[FileName, Sha256] = {}
     source: str | None = None
     needs: list[str] = []
     patch: PatchName | None = None
@@ -148,7 +160,7 @@ class Upstream(Model):
     distribution: str
     package: str
     licence: str
-    source_root: str = "."
+    source_root: Folder = "."
 
 
 class Thread(Model):
@@ -324,30 +336,36 @@ def line_of(text: str, loc: tuple[Any, ...]) -> int:
 
 
 def text_of(path: Path) -> str:
-    """The text of a UTF-8 file. Raises PatchlaneError if it is in another encoding."""
+    """The text of a UTF-8 file. Raises PatchlaneError if it is in another encoding, no file or beyond all size."""
     try:
-        return path.read_text(encoding="utf-8")
+        return bytes_of(path).decode("utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise PatchlaneError(f"{path}: not UTF-8 at byte {error.start}", "save it as UTF-8, or git status") from error
 
 
 class Once(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """The safe loader, which refuses a key that a mapping has twice: YAML forbids it, and the last one would count."""
+    """The safe loader, which refuses a key that a mapping has twice: YAML forbids it, and the last one would count.
+
+    ``<<`` is refused too: it brings keys of which others beside it would hide some.
+    """
 
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen = set[str]()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:
                 raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
+            if key.tag == "tag:yaml.org,2002:merge":
+                raise yaml.constructor.ConstructorError(None, None, "<< is not taken: write the keys", key.start_mark)
             seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
 def read_yaml(path: Path) -> tuple[str, Any]:
     """(text, value) of a YAML file. Raises PatchlaneError with file and line if it is missing or malformed,
-    or has a key twice."""
+    has a key twice, or is nested beyond DEEPEST levels."""
     try:
         text = text_of(path)
+        _refuse_depth(path, text)
         return text, yaml.load(text, Loader=Once)
     except OSError as error:
         raise PatchlaneError(f"{path}: cannot be read ({error.strerror})", "git status") from error
@@ -358,6 +376,16 @@ def read_yaml(path: Path) -> tuple[str, Any]:
         where = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "not YAML"
         raise PatchlaneError(f"{path}{where}: {problem}", "correct the YAML at that line") from error
+
+
+def _refuse_depth(path: Path, text: str) -> None:
+    """The loader calls itself for each level; the parser, which does not, sees before that there are too many."""
+    depth = 0
+    for event in yaml.parse(text, Loader=Once):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            where = f"{path}:{event.start_mark.line + 1}"  # type: ignore[union-attr]
+            raise PatchlaneError(f"{where}: nested deeper than {DEEPEST} levels", "no field has so many: git status")
 
 
 def explain(path: Path, text: str, error: ValidationError) -> PatchlaneError:

@@ -10,6 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
+from reproducers.base import clock
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.base.files import write_atomic
 from reproducers.evidence.shelf import signature
@@ -60,6 +61,7 @@ def signed(receipt: Path, signers: Path) -> Signed:
 
 def _keygen(action: str, *options: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     try:
-        return subprocess.run(["ssh-keygen", "-Y", action, *options], input=given, capture_output=True)
+        command = ["ssh-keygen", "-Y", action, *options]  # in our session, or it could not ask for a passphrase
+        return clock.run(command, clock.STEP_S, input=given, capture_output=True, start_new_session=False)
     except FileNotFoundError as error:
         raise CannotTestHere("ssh-keygen is not installed", "apt-get install openssh-client") from error

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from unidiff import PatchSet
 
+from reproducers.base.files import temporary
 from reproducers.record.schema import Pack
 from reproducers.trial.experiment import Request, Run, execute
 from reproducers.upstream.patching import NOTHING
@@ -45,7 +45,7 @@ def with_patch(pack: Pack, text: str, folder: Path) -> Pack:
 
 def attempt(pack: Pack, text: str, request: Request) -> Run:
     """A run of the pack with another patch."""
-    with tempfile.TemporaryDirectory() as scratch:
+    with temporary() as scratch:
         return execute(with_patch(pack, text, Path(scratch)), request, Store(), lambda arm, line: None)
 
 

@@ -8,6 +8,7 @@ run finds the processes and folders of a dead runner, and removes them.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
 import fcntl
 import functools
@@ -30,11 +31,12 @@ from typing import IO
 
 import psutil
 
-from reproducers.base import disk
+from reproducers.base import clock, disk
 from reproducers.probe.checks import Outcome
 from reproducers.probe.watch import Ranges
 from reproducers.record.receipt import Arm, Check, Executed, Stamp, record_of, stamp_of
 from reproducers.record.schema import ROOT
+from reproducers.trial import keeper
 from reproducers.trial.observed import Inbox
 from reproducers.upstream.store import INTERPRETER
 
@@ -123,8 +125,9 @@ _stopped = threading.Event()  # after an interrupt, a newly started arm ends at 
 
 
 def kill_children() -> None:
-    """End every running arm and its processes; their ``run_arm`` raises KeyboardInterrupt."""
+    """End every running arm and its processes, and what is fetched; their ``run_arm`` raises KeyboardInterrupt."""
     _stopped.set()
+    clock.kill_running()
     with _children_lock:
         for child in _children:
             _close(child)
@@ -137,7 +140,28 @@ def _close(child: subprocess.Popen[str]) -> None:
         child.stdin.close()
 
 
-def _end(child: subprocess.Popen[str], scratch: Path) -> None:
+def _own() -> set[int]:
+    """This process's own children. Those of a dead keeper become its children too, from the first call on."""
+    keeper.prctl(keeper.PR_SET_CHILD_SUBREAPER, 1)
+    return {child.pid for child in psutil.Process().children()}
+
+
+def _kill_orphans(before: set[int]) -> None:
+    """Kill what a killed keeper left: it may have given up the arm's environment, its session and its output."""
+    for _ in range(100):
+        with _children_lock:
+            known = before | clock.running() | {child.pid for child in _children}
+            orphans = [child for child in psutil.Process().children() if child.pid not in known]
+        for orphan in orphans:
+            with contextlib.suppress(psutil.Error, ChildProcessError):
+                for process in [*orphan.children(recursive=True), orphan]:
+                    process.kill()
+                os.waitpid(orphan.pid, 0)
+        if not orphans:
+            return
+
+
+def _end(child: subprocess.Popen[str], scratch: Path, before: set[int]) -> None:
     """End the arm and its processes, even if the arm has killed or stopped its keeper."""
     _close(child)
     try:
@@ -149,11 +173,13 @@ def _end(child: subprocess.Popen[str], scratch: Path) -> None:
         child.kill()
         child.wait()
     _kill_marked(scratch)
+    if child.returncode == -signal.SIGKILL:
+        _kill_orphans(before)
 
 
 def _kill_marked(scratch: Path) -> None:
     """Kill every process whose environment names this scratch folder."""
-    mark = f"{MARK}={scratch}".encode()
+    mark = os.fsencode(f"{MARK}={scratch}")
     for pid in psutil.pids():
         with contextlib.suppress(OSError):
             if mark in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
@@ -244,7 +270,7 @@ def _bytecode(spec: ArmSpec) -> Path:
     Arms share the bytecode of the interpreter's own libraries, which costs seconds to compile.
     """
     names = "\n".join(str(path) for path in (spec.tree, *spec.needs))
-    folder = spec.cache / "bytecode" / hashlib.sha256(names.encode()).hexdigest()
+    folder = spec.cache / "bytecode" / hashlib.sha256(os.fsencode(names)).hexdigest()
     shared = spec.cache / "bytecode" / INTERPRETER
     for library in {sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib")}:
         link, common = (base / library.lstrip("/") for base in (folder, shared))
@@ -279,12 +305,14 @@ def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
         watch = scratch / "watch.json"
         with disk.writing(scratch, disk.SCRATCH_REMEDY):
             watch.write_text(json.dumps(spec.watch))
+        if not os.access(spec.cache, os.W_OK):  # a store that can only be read serves too, but keeps nothing compiled
+            spec = dataclasses.replace(spec, cache=scratch / "cache")
         with disk.writing(spec.cache, disk.STORE_REMEDY):
             environment = _environment(spec, scratch)
         transcript = Transcript(sink)
-        started, inbox = time.monotonic(), Inbox(transcript.begin, spec.until)
+        started, inbox, before = time.monotonic(), Inbox(transcript.begin, spec.until), _own()
         try:
-            with disk.writing(scratch, "end other processes, or run again later"):
+            with disk.writing(scratch, "end other processes, or run again later"), _children_lock:
                 child = subprocess.Popen(
                     [sys.executable, "-I", "-S", str(KEEPER), str(scratch), *_command(spec, watch, inbox)],
                     cwd=scratch,
@@ -297,25 +325,24 @@ def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
                     start_new_session=True,
                     pass_fds=inbox.passed,
                 )
+                _children.add(child)
         except BaseException:
             inbox.drop()
             raise
         inbox.listen()
         meter = Meter(psutil.Process(child.pid), spec)
-        with _children_lock:
-            _children.add(child)
-            if _stopped.is_set():
-                _close(child)
+        if _stopped.is_set():
+            _close(child)
         try:
             reader = threading.Thread(target=transcript.read, args=(child,), daemon=True)
             reader.start()
             stop = meter.watch(child, inbox.enough)
-            _end(child, scratch)
+            _end(child, scratch, before)
             reader.join(timeout=10)
             inbox.close()
             transcript.begin("")
         finally:
-            _end(child, scratch)
+            _end(child, scratch, before)
             meter.remove_shared_memory()
             with _children_lock:
                 _children.discard(child)

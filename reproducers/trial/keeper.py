@@ -22,7 +22,8 @@ LINUX = sys.platform == "linux"
 PATIENCE_S = 10.0
 
 
-def _prctl(option: int, value: int) -> None:
+def prctl(option: int, value: int) -> None:
+    """Set an option of this process, on Linux."""
     if LINUX:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
@@ -35,7 +36,7 @@ def _start(command: list[str]) -> int:
         return pid
     try:
         os.setsid()
-        _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != keeper:
             os._exit(1)
         for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -114,7 +115,7 @@ def _leave(status: int | None) -> None:
 def main() -> None:
     """Run the command of the command line to its end, or to the end of standard input."""
     scratch, *command = sys.argv[1:]
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
     woken, waker = os.pipe()
     os.set_blocking(waker, False)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)

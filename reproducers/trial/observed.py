@@ -20,6 +20,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from reproducers.base.files import parsed_json
 from reproducers.probe.arm.channel import SECRET_BYTES
 from reproducers.probe.checks import Check, judge, judge_error
 from reproducers.record import receipt
@@ -76,7 +77,7 @@ class Inbox:
             return
         before = self._messages[-1][0] if self._messages else ""
         try:
-            number, kind, body = json.loads(text)
+            number, kind, body = parsed_json(text)
         except (ValueError, TypeError) as error:
             self.fault = f"{FORGED}: {error}"
             return

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from reproducers.base import cli
 from reproducers.base.verdicts import Verdict
 from reproducers.base.wording import count
 from reproducers.record.receipt import Arm, ArmName, Check, record_of
@@ -40,7 +41,7 @@ SLOW_S = 2.0
 
 def console(as_json: bool) -> Console:
     """The console for people: stderr if stdout carries JSON."""
-    return Console(stderr=as_json, highlight=False, soft_wrap=True)
+    return cli.console(stderr=as_json, highlight=False, soft_wrap=True)
 
 
 def width(out: Console) -> int:

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from reproducers.base.files import write_atomic
 from reproducers.base.verdicts import VERDICT_MEANING, Exit, Verdict
-from reproducers.base.wording import short
+from reproducers.base.wording import printable, short
 from reproducers.host.facts import visible_gpus
 from reproducers.record.schema import Pack
 from reproducers.trial.arms import ArmResult, kill_children
@@ -194,13 +194,8 @@ def _arm_cases(place: str, result: ArmResult, faults: tuple[str, ...]) -> list[E
 
 
 def _case(place: str, name: str, fault: str, skipped: str, seconds: float = 0) -> ElementTree.Element:
-    case = ElementTree.Element("testcase", classname=_xml(place), name=_xml(name), time=f"{seconds:.2f}")
+    case = ElementTree.Element("testcase", classname=printable(place), name=printable(name), time=f"{seconds:.2f}")
     for tag, message in (("failure", fault), ("skipped", skipped)):
         if message:
-            ElementTree.SubElement(case, tag, message=_xml(message))
+            ElementTree.SubElement(case, tag, message=printable(message))
     return case
-
-
-def _xml(text: str) -> str:
-    """The text without control characters, which XML 1.0 cannot hold: an upstream's message may be coloured."""
-    return "".join(letter if letter >= " " or letter in "\t\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)

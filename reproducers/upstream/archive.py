@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
+import base64
+import csv
+import errno
 import hashlib
+import io
+import lzma
 import posixpath
 import shlex
 import shutil
 import stat
+import struct
 import tarfile
 import zipfile
 import zlib
@@ -15,15 +20,30 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from reproducers.base import disk
 from reproducers.base.errors import StoreError
+from reproducers.base.files import astray, file_sha256, within
 
 MAX_BYTES = 3 * 2**30
 MAX_MEMBERS = 100_000
 MAX_RATIO = 100  # real packages are under 10
 RATIO_FROM = 2**22  # bytes unpacked
 PADDING = 2**20  # bytes of zeros that may follow a tar's end
+OVERHEAD = 8192  # bytes of headers that a member of a tar may have, long names and times included
+LOCAL, END = b"PK\3\4", b"PK\5\6"  # begin a zip's first member, and its last record
+END_BYTES, LOCAL_BYTES = 22, 30
+DESCRIPTORS = (12, 16, 20, 24)  # bytes of sizes that may follow a member that was written without knowing them
+HOST = {
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE,
+    errno.ENFILE, errno.ENOMEM, errno.EAGAIN,
+}  # of any other error the archive's names are the cause  # fmt: skip
 SPREAD = ("purelib", "platlib")  # folders of a wheel's NAME.data that are installed beside its other files
+
+
+# What the libraries raise for an archive that is damaged, encrypted, nested too deep or packed in an unknown way.
+REFUSALS = (
+    tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, RuntimeError,
+    LookupError, ValueError, OverflowError,
+)  # fmt: skip
 
 
 def unpack(archive: Path, target: Path) -> None:
@@ -37,8 +57,8 @@ def unpack(archive: Path, target: Path) -> None:
             _unzip(archive, target)
         else:
             _untar(archive, target)
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError) as error:
-        if isinstance(error, OSError) and not isinstance(error, gzip.BadGzipFile) and disk.of_host(error):
+    except REFUSALS as error:
+        if isinstance(error, OSError) and error.errno in HOST:
             raise
         raise StoreError(f"{archive.name}: refused or unreadable: {error}", _again(archive)) from error
 
@@ -70,6 +90,10 @@ def _untar(archive: Path, target: Path) -> None:
             if len(members) > MAX_MEMBERS or total > MAX_BYTES:
                 break
         _limit(archive, [m.size for m in members])
+        if tar.offset - total > PADDING + OVERHEAD * len(members):
+            raise StoreError(
+                f"{archive.name}: refused: {tar.offset - total} bytes of headers of {len(members)} members"
+            )
         _check_members(archive, members)
         _check_end(archive, tar)
         tar.extractall(target, members, filter="data")
@@ -84,22 +108,18 @@ def _check_members(archive: Path, members: list[tarfile.TarInfo]) -> None:
     _once(archive, names)
     links = {PurePosixPath(m.name).as_posix() for m in members if m.issym()}
     for member in members:
-        if _leaves(member.name):
-            raise StoreError(f"{archive.name}: refused: member {member.name!r} leaves the folder")
+        if why := astray(member.name) if PurePosixPath(member.name).parts else "":
+            raise StoreError(f"{archive.name}: refused: member {member.name!r} {why}")
         if _through(PurePosixPath(member.name), links):
             raise StoreError(f"{archive.name}: refused: member {member.name!r} lies behind a link")
         if member.issym() or member.islnk():
             above = posixpath.dirname(member.name) if member.issym() else ""
             aim = PurePosixPath(above, member.linkname)
-            if aim.is_absolute() or _leaves(posixpath.normpath(aim.as_posix())):
+            end = posixpath.normpath(aim.as_posix())
+            if end != "." and astray(end):
                 raise StoreError(f"{archive.name}: refused: link {member.name!r} leaves the folder")
             if _through(aim, links) or (member.islnk() and aim.as_posix() in links):
                 raise StoreError(f"{archive.name}: refused: link {member.name!r} leads through another link")
-
-
-def _leaves(name: str) -> bool:
-    path = PurePosixPath(name)
-    return path.is_absolute() or ".." in path.parts or "\\" in name
 
 
 def _through(path: PurePosixPath, links: set[str]) -> bool:
@@ -108,7 +128,8 @@ def _through(path: PurePosixPath, links: set[str]) -> bool:
 
 
 def _once(archive: Path, names: list[str]) -> None:
-    if len(set(names)) < len(names):
+    """Raise StoreError for a name given twice, or twice but for the case of letters: then it depends on the disk."""
+    if len({name.casefold() for name in names}) < len(names):
         raise StoreError(f"{archive.name}: refused: it has a member twice, and nothing says which of them counts")
 
 
@@ -137,10 +158,50 @@ def _placed(wheel: zipfile.ZipFile) -> Iterator[tuple[zipfile.ZipInfo, PurePosix
 def _unzip(archive: Path, target: Path) -> None:
     with zipfile.ZipFile(archive) as wheel:
         _limit(archive, [i.file_size for i in wheel.infolist()])
+        _check_layout(archive, wheel)
         placed = list(_placed(wheel))
         _once(archive, [name.as_posix() for info, name in placed if not info.is_dir()])
         for info, name in placed:
             _extract(wheel, info, target, name)
+        _check_record(archive, wheel, target, {info.filename: target / name for info, name in placed})
+
+
+def _check_layout(archive: Path, wheel: zipfile.ZipFile) -> None:
+    """Raise StoreError unless the members fill the file up to its table: no bytes before, between or behind them.
+
+    A reader that goes by the members and one that goes by the table would find other files in it.
+    """
+    with archive.open("rb") as source:
+        place = 0
+        for info in sorted(wheel.infolist(), key=lambda info: info.header_offset):
+            source.seek(info.header_offset)
+            head = source.read(LOCAL_BYTES)
+            gap = info.header_offset - place
+            if not head.startswith(LOCAL) or gap not in (0, *(DESCRIPTORS if place else ())):
+                raise StoreError(f"{archive.name}: refused: {gap} bytes before member {info.filename!r}")
+            name, extra = struct.unpack("<2H", head[-4:])
+            place = info.header_offset + LOCAL_BYTES + name + extra + info.compress_size
+        source.seek(-END_BYTES, io.SEEK_END)
+        if wheel.start_dir - place not in (0, *DESCRIPTORS) or not source.read().startswith(END):
+            raise StoreError(f"{archive.name}: refused: bytes before or behind its table, or sizes that lie")
+
+
+def _check_record(archive: Path, wheel: zipfile.ZipFile, target: Path, paths: dict[str, Path]) -> None:
+    """Raise StoreError if a wheel has two dist-infos, or its RECORD states another sha256 than a file has."""
+    tops = {name.partition("/")[0] for name in wheel.namelist()}
+    infos = [name for name in tops if name.endswith(".dist-info")]
+    if len(infos) > 1:
+        raise StoreError(f"{archive.name}: refused: it is two distributions: {', '.join(sorted(infos))}")
+    record = within(target, f"{infos[0]}/RECORD") if infos else target / "RECORD"
+    for name, stated, *_ in csv.reader(record.read_text().splitlines()) if infos and record.is_file() else ():
+        kind, _, digest = stated.partition("=")
+        if kind == "sha256" and name in paths and _urlsafe(paths[name]) != digest.rstrip("="):
+            raise StoreError(f"{archive.name}: refused: {name} has another digest than its RECORD states")
+
+
+def _urlsafe(path: Path) -> str:
+    """A file's sha256 as RECORD has it."""
+    return base64.urlsafe_b64encode(bytes.fromhex(file_sha256(path))).decode().rstrip("=")
 
 
 def _executable(info: zipfile.ZipInfo) -> bool:
@@ -148,11 +209,11 @@ def _executable(info: zipfile.ZipInfo) -> bool:
 
 
 def _extract(wheel: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path, name: PurePosixPath) -> None:
-    if _leaves(info.filename):
-        raise StoreError(f"{wheel.filename}: refused: member {info.filename!r} leaves the folder")
+    if why := astray(info.filename):
+        raise StoreError(f"{wheel.filename}: refused: member {info.filename!r} {why}")
     if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
         raise StoreError(f"{wheel.filename}: refused: member {info.filename!r} is a link or a device")
-    path = target / name
+    path = within(target, name.as_posix()) if name.parts else target
     if info.is_dir():
         path.mkdir(parents=True, exist_ok=True)
         return

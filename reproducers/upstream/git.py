@@ -9,46 +9,83 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
+from reproducers.base import clock
 from reproducers.base.errors import CannotTestHere, PatchlaneError
+from reproducers.base.files import within
 from reproducers.record.origin import Origin, readable
-from reproducers.upstream.store import Store, Tree, tree_digest
+from reproducers.upstream.store import SKIPPED, Store, Tree, tree_digest
 
-_ENV = {"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", "GIT_NO_REPLACE_OBJECTS": "1", "GIT_OPTIONAL_LOCKS": "0"}
+_ENV = {
+    **{"GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", "GIT_NO_REPLACE_OBJECTS": "1", "GIT_OPTIONAL_LOCKS": "0"},
+    **{"GIT_HTTP_LOW_SPEED_LIMIT": "1", "GIT_HTTP_LOW_SPEED_TIME": f"{clock.ANSWER_S:g}"},
+}
+FETCHED = "https:http:ssh:git:file"  # transports of a pin's source: no helper that a name such as ext:: or fd:: starts
+LACKED = "https:http"  # transports by which a clone that lacks contents may get them: they start no program
 _QUIET = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_ATTR_NOSYSTEM": "1"}
-_OWN = ("-c", "safe.directory=*", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
+_SETTINGS = {  # of a clone that name programs; ``_programs`` finds those with a name of the clone's own
+    "safe.directory": "*",
+    **{"core.fsmonitor": "false", "core.hooksPath": os.devnull, "core.attributesFile": os.devnull},
+    **{"core.alternateRefsCommand": "true", "core.pager": "cat", "core.editor": "false"},
+    **{"log.showSignature": "false", "commit.gpgSign": "false", "submodule.recurse": "false"},
+}
+_OWN_HELPERS = {"core.sshCommand": "ssh", "core.askPass": "", "credential.helper": ""}
+_PROGRAMS = r"^(filter\..*\.(clean|smudge|process|required)|diff\..*\.(textconv|command)|merge\..*\.driver)$"
+_OWN = [word for name, value in _SETTINGS.items() for word in ("-c", f"{name}={value}")]
+_HELPERS = [word for name, value in _OWN_HELPERS.items() for word in ("-c", f"{name}={value}")]
 
 
 def git(
-    *args: str, cwd: Path | None = None, network: bool = False, above: Path | None = None
+    *args: str, cwd: Path | None = None, network: bool = False, above: Path | None = None, **more: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run git. The caller's settings reach git only for a fetch (``network``).
+    """Run git. The caller's settings reach git only for a fetch (``network``), and no program of a clone's is run.
 
-    git looks for no repository in the folder ``above`` or higher. Raises CannotTestHere if git is not installed.
+    git looks for no repository in the folder ``above`` or higher. Raises CannotTestHere if git is not installed, or
+    does not end within ``within_s`` seconds.
     """
-    done = git_bytes(*args, cwd=cwd, network=network, above=above)
+    done = git_bytes(*args, cwd=cwd, network=network, above=above, **more)
     out, err = (text.decode(errors="surrogateescape") for text in (done.stdout, done.stderr))
     return subprocess.CompletedProcess(done.args, done.returncode, out, err)
 
 
 def git_bytes(
-    *args: str, cwd: Path | None = None, network: bool = False, given: bytes = b"", above: Path | None = None
+    *args: str,
+    cwd: Path | None = None,
+    network: bool = False,
+    given: bytes = b"",
+    above: Path | None = None,
+    within_s: float = clock.STEP_S,
+    extra: dict[str, str] | None = None,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run git as ``git`` does; its output is bytes, and ``given`` is its input."""
+    """Run git as ``git`` does; its output is bytes, ``given`` is its input, ``extra`` joins its environment."""
     inherited = {name: value for name, value in os.environ.items() if network or not name.startswith("GIT_")}
-    environment = {**inherited, **_ENV, **({} if network else _QUIET)}
+    environment = {**inherited, **_ENV, **({} if network else _QUIET), **(extra or {})}
+    environment["GIT_ALLOW_PROTOCOL"] = FETCHED if network else LACKED
     for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_NAMESPACE"):
         environment.pop(name, None)
     if above is not None:
         environment["GIT_CEILING_DIRECTORIES"] = str(above)
     try:
-        return subprocess.run(["git", *_OWN, *args], cwd=cwd, env=environment, input=given, capture_output=True)
+        command = ["git", *_OWN, *([] if network else _HELPERS), *args]
+        return clock.run(
+            command, within_s, f"git {args[0]}", cwd=cwd, env=environment, input=given, capture_output=True
+        )
     except FileNotFoundError as error:
         raise CannotTestHere("git is not installed", "install git") from error
+
+
+def _programs(folder: Path) -> dict[str, str]:
+    """The environment in which git runs no filter or driver that the clone's settings name."""
+    found = git("config", "-z", "--name-only", "--get-regexp", _PROGRAMS, cwd=folder).stdout
+    names = sorted({name for name in found.split("\0") if name})
+    rows = {f"GIT_CONFIG_KEY_{number}": name for number, name in enumerate(names)}
+    rows |= {f"GIT_CONFIG_VALUE_{n}": "false" if x.endswith(".required") else "" for n, x in enumerate(names)}
+    return rows | {"GIT_CONFIG_COUNT": str(len(names))}
 
 
 def merged(left: Path, base: Path, right: Path) -> bytes | None:
@@ -91,10 +128,16 @@ def _clone(url: str, sha: str) -> str:
 def _fetch(url: str, sha: str, target: Path) -> dict[str, Any]:
     clone = target.parent / "clone.git"
     git("init", "--bare", "-q", str(clone))
-    done = git("fetch", "-q", "--depth", "1", "--end-of-options", url, sha, cwd=clone, network=True)
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise CannotTestHere(f"commit {sha[:12]} cannot be fetched: {reason}", _clone(url, sha))
+    # a small question first: over some transports only its own end tells a silent server from one that packs
+    for words, within_s in ((["ls-remote", "-q"], clock.ANSWER_S), (["fetch", "-q", "--depth", "1"], clock.FETCH_S)):
+        what = ["HEAD"] if words[0] == "ls-remote" else [sha]
+        try:
+            done = git(*words, "--end-of-options", url, *what, cwd=clone, network=True, within_s=within_s)
+        except CannotTestHere as error:
+            raise CannotTestHere(f"commit {sha[:12]} cannot be fetched: {error.what}", _clone(url, sha)) from error
+        if done.returncode:
+            reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            raise CannotTestHere(f"commit {sha[:12]} cannot be fetched: {reason}", _clone(url, sha))
     return _export(clone, sha, target)
 
 
@@ -108,8 +151,8 @@ def _export(clone: Path, sha: str, target: Path) -> dict[str, Any]:
     blobs = _blobs(clone, sorted({entry[1] for entry in entries if entry[0] != "160000"}))
     modules = {}
     for mode, blob, name in entries:
-        path = target / name
-        if not path.resolve().is_relative_to(target.resolve()) or ".git" in path.parts:
+        path = within(target, name)
+        if ".git" in path.parts:
             raise PatchlaneError(f"{clone}: commit {sha} has an unsafe file {name!r}", f"git -C {clone} fsck")
         path.parent.mkdir(parents=True, exist_ok=True)
         if mode == "160000":
@@ -190,7 +233,8 @@ def checkout_tree(store: Store, folder: Path, *, sha: str | None, allow_dirty: b
     if top.returncode or Path(top.stdout.strip()).resolve() != folder.resolve():
         return _copy(store, folder, Origin(kind="folder", name=readable(folder.name)))
     head = git("rev-parse", "HEAD", cwd=folder).stdout.strip()
-    dirty = bool(git("status", "--porcelain", "--untracked-files=no", cwd=folder).stdout.strip())
+    asked = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")  # whose settings would run
+    dirty = bool(git(*asked, cwd=folder, extra=_programs(folder)).stdout.strip())
     if dirty and not allow_dirty:
         raise PatchlaneError(
             f"--upstream {folder}: the checkout has local changes",
@@ -204,15 +248,35 @@ def checkout_tree(store: Store, folder: Path, *, sha: str | None, allow_dirty: b
 
 
 def _copy(store: Store, folder: Path, origin: Origin) -> Tree:
-    """A copy in the store, keyed by content: the tested tree cannot change under the test."""
+    """A copy in the store, keyed by content: the tested tree cannot change under the test.
+
+    Links stay links. Raises PatchlaneError for one that leads nowhere or out of the folder, whose aim no digest covers.
+    """
+    top = folder.resolve()
     for at, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name != ".git"]
-        for path in (Path(at, name) for name in names):
-            if not path.is_file():
-                raise PatchlaneError(f"--upstream {folder}: {path} is not a file (a pipe or a dead link)", f"rm {path}")
+        links = [name for name in folders if Path(at, name).is_symlink()]
+        folders[:] = [name for name in folders if name not in SKIPPED]
+        for path in (Path(at, name) for name in (*names, *links) if name not in SKIPPED):
+            _refuse_odd(folder, path, top)
 
     def fill(target: Path) -> None:
-        ignore = shutil.ignore_patterns(".git", "__pycache__")
-        shutil.copytree(folder, target, ignore=ignore, dirs_exist_ok=True)
+        ignore = shutil.ignore_patterns(*SKIPPED)
+        shutil.copytree(folder, target, ignore=ignore, symlinks=True, dirs_exist_ok=True)
 
     return store.tree("trees", tree_digest(folder), origin, fill)
+
+
+def _refuse_odd(folder: Path, path: Path, top: Path) -> None:
+    """Raise PatchlaneError for what a copy of ``folder`` would wait for, or copy from elsewhere."""
+    if path.is_symlink():
+        try:
+            aim = path.resolve(strict=True)
+        except (OSError, RuntimeError) as error:
+            why = "is a link that leads nowhere"
+            raise PatchlaneError(f"--upstream {folder}: {path} {why}", f"rm {shlex.quote(str(path))}") from error
+        inside = aim.is_relative_to(top) and not path.readlink().is_absolute()
+        if not inside:
+            why = f"is a link out of the folder, to {path.readlink()}"
+            raise PatchlaneError(f"--upstream {folder}: {path} {why}", f"put a copy in its place, or rm {path}")
+    elif not path.is_file():
+        raise PatchlaneError(f"--upstream {folder}: {path} is not a file", f"rm {shlex.quote(str(path))}")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from packaging.version import InvalidVersion, Version
 
+from reproducers.base import clock
 from reproducers.base.errors import CannotTestHere
 from reproducers.base.verdicts import Exit
 
@@ -41,7 +43,20 @@ def _client() -> Any:
 
     truststore.inject_into_ssl()
     endpoint = os.environ.get("PIP_INDEX_URL") or os.environ.get("UV_INDEX_URL") or PYPI_SIMPLE_ENDPOINT
-    return PyPISimple(endpoint)
+    client = PyPISimple(endpoint)
+    limit_requests(client.s)
+    return client
+
+
+def limit_requests(session: Any) -> None:
+    """Give each request of a session of requests that states no limit ANSWER_S to connect and for each piece."""
+    ask = session.request
+
+    def limited(method: str, url: str, **options: Any) -> Any:
+        options["timeout"] = options.get("timeout") or clock.ANSWER_S
+        return ask(method, url, **options)
+
+    session.request = limited
 
 
 def unreachable(distribution: str, timeout_s: float = 5) -> str:
@@ -170,7 +185,7 @@ def download(distribution: str, filename: str, target: Path, progress: Progress)
 def _reporter(filename: str, progress: Progress) -> Any:
     class Tracker:
         def __init__(self, size: int | None) -> None:
-            self.size, self.done = size or 0, 0
+            self.size, self.done, self.began = size or 0, 0, time.monotonic()
 
         def __enter__(self) -> Tracker:
             return self
@@ -180,6 +195,8 @@ def _reporter(filename: str, progress: Progress) -> Any:
 
         def update(self, count: int) -> None:
             self.done += count
+            if time.monotonic() - self.began > clock.FETCH_S:  # a server that sends a byte now and then is silent, too
+                raise CannotTestHere(f"{filename}: {self.done} of {self.size} bytes in {clock.FETCH_S:g} s", BUNDLED)
             progress(filename, self.done, self.size)
 
     return Tracker

@@ -9,13 +9,12 @@ from __future__ import annotations
 import difflib
 import hashlib
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256
+from reproducers.base.files import file_sha256, temporary
 from reproducers.record.schema import Pack
 from reproducers.upstream import git, patching
 from reproducers.upstream.patching import Hunk
@@ -70,7 +69,7 @@ def merge(store: Store, pristine: Tree, applied: Sequence[Applied]) -> Tree:
 
 def merged_images(pristine: Tree, applied: Sequence[Applied]) -> dict[str, str]:
     """{touched file: sha256} of the tree that ``merge`` gives. Merges anew."""
-    with tempfile.TemporaryDirectory(prefix="patchlane-") as scratch:
+    with temporary() as scratch:
         names = _merge_files(Path(scratch), pristine, applied)
         return {name: image(Path(scratch), name) for name in names}
 
@@ -99,7 +98,7 @@ def _merge_file(name: str, target: Path, base: Path, applied: list[Applied]) -> 
 
 def merge_file(left: bytes, common: bytes, right: bytes) -> bytes | None:
     """The merge of two versions of a file over their common one by ``git merge-file``, None if they overlap."""
-    with tempfile.TemporaryDirectory(prefix="patchlane-") as place:
+    with temporary() as place:
         paths = [Path(place, name) for name in ("left", "common", "right")]
         for path, data in zip(paths, (left, common, right), strict=True):
             path.write_bytes(data)

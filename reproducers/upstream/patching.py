@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import re
 import shutil
-import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
@@ -16,14 +15,15 @@ from typing import Any
 from unidiff import PatchSet
 from unidiff.errors import UnidiffParseError
 
+from reproducers.base import clock
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import astray, within
 from reproducers.probe.watch import Ranges
 from reproducers.record.receipt import Executed
 from reproducers.upstream.git import git
 from reproducers.upstream.store import Store, Tree, writable
 
 NOTHING = "No hunk is left of the patch.\n"  # what stands in a patch that was emptied on purpose
-PATCH_S = 60  # seconds for a patch of a few files
 COMPILED = {".pyc", ".pyo", ".pyd", ".so"}
 # what a fix has no use for, and code that means to find the probe, to deceive it or to end its process has
 SUSPECT = re.compile(
@@ -71,7 +71,7 @@ def strip_for(tree: Path, source_root: str) -> int:
 
 def import_root(tree: Path, source_root: str) -> Path:
     """The folder to put on the import path: the source root in a checkout, the top of an unpacked wheel."""
-    inner = tree / source_root
+    inner = within(tree, source_root) if source_root != "." else tree
     return inner if inner.is_dir() else tree
 
 
@@ -138,11 +138,9 @@ def land(folder: Path, patch: Path, strip: int, keep: bool = False) -> Landing:
     if shutil.which("patch") is None:
         return _land_by_git(folder, patch, strip, keep)
     tried = [*command(folder, patch.resolve(), strip), "--force", "--no-backup-if-mismatch", "--reject-file=-"]
-    done = subprocess.run(
-        [*tried, "--dry-run"], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATCH_S
-    )
+    done = clock.run([*tried, "--dry-run"], clock.STEP_S, capture_output=True, text=True)
     if done.returncode == 0 and keep:
-        subprocess.run(tried, stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=PATCH_S)
+        clock.run(tried, clock.STEP_S, capture_output=True)
     rows = done.stdout.splitlines()
     failed = [row for row in rows if re.search(r"FAILED|can't find file|malformed", row)]
     why = "; ".join(failed) or (done.stderr or done.stdout).strip().split("\n")[0] or f"it ended with {done.returncode}"
@@ -253,13 +251,17 @@ def refuse_empty(patch: Path) -> None:
 def files(patch: Path) -> PatchSet:
     """The patch's files.
 
-    Raises PatchlaneError if the patch is no unified diff or has an entry that cannot be seen to run.
+    Raises PatchlaneError if the patch is no unified diff, names a file outside the tree, or has an entry that cannot be
+    seen to run.
     """
     try:
         entries = PatchSet(patch.read_text())
     except (UnidiffParseError, UnicodeDecodeError) as error:
         raise PatchlaneError(f"{patch}: not a unified diff: {error}", "regenerate it with git diff") from error
     for file in entries:
+        for name in {file.source_file, file.target_file} - {"/dev/null"}:
+            if why := astray(name.strip('"').replace("\\", "/")):  # git quotes and escapes some names
+                raise PatchlaneError(f"{patch}: {name!r} {why}", "regenerate it with git diff in the checkout")
         if kind := _unwatchable(file):
             raise PatchlaneError(f"{patch}: {file.path} is {kind}", "leave it out: only changed lines are seen to run")
         for line in (line for hunk in file for line in hunk if line.is_added):

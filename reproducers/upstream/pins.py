@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -19,11 +18,12 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from reproducers.base.errors import CannotTestHere, PatchlaneError
+from reproducers.base.files import KEY, within
 from reproducers.record.origin import Origin
 from reproducers.record.schema import Need, Pack, Pin, load_needs
 from reproducers.upstream import archive, git, index, patching
 from reproducers.upstream.built import build_commit, build_extension, trim_fatbin
-from reproducers.upstream.store import Store, Tree
+from reproducers.upstream.store import Store, Tree, record
 
 UPSTREAM = "upstream"  # the folder of --upstream as it stands; in a receipt: a tree without pin, release or SHA
 SHA = re.compile(r"[0-9a-f]{40}")
@@ -146,10 +146,7 @@ def subject(store: Store, pack: Pack, at: str, options: dict[str, Any]) -> Subje
 
 def stored_digest(store: Store, key: str) -> str | None:
     """The content digest of the store's tree for an artefact's sha256 or a commit's SHA, None if there is none."""
-    try:
-        return str(json.loads((store.root / "trees" / f"{key}.json").read_text())["digest"])
-    except (OSError, ValueError, KeyError):
-        return None
+    return record(within(store.root / "trees", key, KEY)).get("digest")
 
 
 @cache

@@ -18,19 +18,27 @@ import json
 import os
 import shutil
 import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
 from reproducers.base import disk
 from reproducers.base.errors import CannotTestHere, PatchlaneError, StoreError
-from reproducers.base.files import file_sha256, scratch_folder, write_atomic
+from reproducers.base.files import (
+    KEY,
+    bytes_of,
+    file_sha256,
+    parsed_json,
+    scratch_folder,
+    temporary,
+    within,
+    write_atomic,
+)
 from reproducers.record.origin import Origin
 from reproducers.upstream import archive, index
 
@@ -59,13 +67,16 @@ def tree_digest(root: Path) -> str:
 def _entry(name: str, path: Path) -> tuple[str, bool, str]:
     if path.is_symlink():
         return name, False, str(path.readlink())
-    return name, bool(path.stat().st_mode & 0o100), file_sha256(path)
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):  # a pipe would be waited for, a device read for ever
+        return name, False, f"no file but of mode {mode:o}"
+    return name, bool(mode & 0o100), file_sha256(path)
 
 
 def _digest_of(entries: Iterable[tuple[str, bool, str]]) -> str:
     digest = hashlib.sha256()
     for name, executable, content in entries:
-        digest.update(f"{name}\0{int(executable)}\0{content}\n".encode())
+        digest.update(f"{name}\0{int(executable)}\0{content}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 
 
@@ -106,6 +117,17 @@ def _protect(root: Path) -> None:
             path.chmod(mode & ~WRITE)
 
 
+class Lease(NamedTuple):
+    """A lock of the store, or why this host refuses it."""
+
+    refused: OSError | None
+
+    def must_write(self) -> None:
+        """Raise the refusal, if there is one: without the lock nothing is written."""
+        if self.refused:
+            raise self.refused
+
+
 class Store:
     def __init__(
         self, root: Path | None = None, *, offline: bool | None = None, progress: index.Progress = no_progress
@@ -126,18 +148,22 @@ class Store:
         oldest = time.time() - KEPT_DAYS * 86400
         for note in (self.root / "patched").glob("*.json"):
             if _mtime(note) < oldest:
-                note.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    note.unlink()
                 shutil.rmtree(note.with_suffix(""), ignore_errors=True)
         for folder in (self.root / "cache" / "bytecode").iterdir():
             if _mtime(folder) < oldest and folder.name != INTERPRETER:
                 shutil.rmtree(folder, ignore_errors=True)
 
     @contextlib.contextmanager
-    def lock(self, key: str) -> Iterator[None]:
-        """Hold the lock ``key``. Raises PatchlaneError with the remedy if this host refuses a write inside.
+    def lock(self, key: str) -> Iterator[Lease]:
+        """Hold the lock ``key``; a store that can only be read has none, for there digests are compared all the same.
+
+        Raises PatchlaneError with the remedy if this host refuses a write inside.
 
         Raises StoreError if another process holds the lock for LOCK_TIMEOUT_S.
         """
+        refused: OSError | None = None
         lock = FileLock(self.root / "locks" / f"{key}.lock", timeout=LOCK_TIMEOUT_S)
         with disk.writing(self.root, disk.STORE_REMEDY):
             try:
@@ -146,8 +172,12 @@ class Store:
                 raise StoreError(
                     f"another process has held {lock.lock_file} for {LOCK_TIMEOUT_S} s", "run again"
                 ) from error
+            except OSError as error:
+                if error.errno not in disk.READ_ONLY:
+                    raise
+                refused = error
             try:
-                yield
+                yield Lease(refused)
             finally:
                 lock.release()
 
@@ -156,8 +186,8 @@ class Store:
 
         Raises StoreError if the fetched bytes do not have the pinned digest, CannotTestHere if it is out of reach.
         """
-        path = self.root / "artifacts" / sha256 / filename
-        with self.lock(sha256):
+        path = self._artifact(filename, sha256)
+        with self.lock(sha256) as lease:
             if path.exists() and file_sha256(path) == sha256:
                 return path
             if self.offline:
@@ -165,9 +195,10 @@ class Store:
                     f"{filename} is not in the store and the run is offline",
                     index.BUNDLED,
                 )
+            lease.must_write()
             path.parent.mkdir(parents=True, exist_ok=True)
             with scratch_folder(path.parent) as scratch:
-                fetched = scratch / filename
+                fetched = within(scratch, filename)
                 index.download(distribution, filename, fetched, self.progress)
                 actual = file_sha256(fetched)
                 if actual != sha256:
@@ -177,6 +208,9 @@ class Store:
                 fetched.replace(path)
         return path
 
+    def _artifact(self, filename: str, sha256: str) -> Path:
+        return within(within(self.root / "artifacts", sha256, KEY), filename)
+
     def release_tree(self, distribution: str, release: str, filename: str, sha256: str) -> Tree:
         """The unpacked tree of one wheel or sdist, compared with the artefact if the store has it."""
 
@@ -184,7 +218,7 @@ class Store:
             archive.unpack(self.artifact(distribution, filename, sha256), target)
 
         def proved(path: Path, record: dict[str, Any]) -> bool:
-            source = self.root / "artifacts" / sha256 / filename
+            source = self._artifact(filename, sha256)
             if not source.exists() or file_sha256(source) != sha256:
                 return True  # fetching it again would prove no more than filling the tree anew
             return _unpacked_digest(source) == str(record["digest"])
@@ -203,16 +237,17 @@ class Store:
         """The tree named ``key``, made by ``fill(empty folder)`` if absent.
 
         Checks the tree's content digest and ``proved(folder, record)``, and makes a tree that fails anew. The record
-        keeps a dictionary that ``fill`` returns.
+        keeps a dictionary that ``fill`` returns. Raises StoreError for a key that could name another folder.
         """
-        path = self.root / area / key
+        path = within(self.root / area, key, KEY)
         note = _record_file(path)
-        with self.lock(f"{area}-{key}"):
+        with self.lock(f"{area}-{key}") as lease:
             known = record(path)
             if path.is_dir() and known and tree_digest(path) == known["digest"] and proved(path, known):
                 with contextlib.suppress(OSError):  # a store that can only be read serves too
                     os.utime(note)
                 return Tree(path, known["digest"], origin)
+            lease.must_write()
             note.unlink(missing_ok=True)
             shutil.rmtree(path, ignore_errors=True)
             with scratch_folder(path.parent) as scratch:
@@ -274,8 +309,8 @@ def _record_file(tree: Path) -> Path:
 def record(tree: Path) -> dict[str, Any]:
     """The record of the store's tree at this path: its digest, label and proof; empty if it has none."""
     try:
-        kept = json.loads(_record_file(tree).read_text())
-    except (FileNotFoundError, ValueError):
+        kept = parsed_json(bytes_of(_record_file(tree)))
+    except (FileNotFoundError, ValueError, StoreError):
         return {}
     return kept if isinstance(kept, dict) and "digest" in kept else {}
 
@@ -291,6 +326,6 @@ def _unpacked_digest(artefact: Path) -> str:
     """The ``tree_digest`` that an artefact's tree has."""
     if artefact.suffix == ".whl":
         return wheel_digest(artefact)
-    with tempfile.TemporaryDirectory(prefix="patchlane-") as scratch:
+    with temporary() as scratch:
         archive.unpack(artefact, Path(scratch))
         return tree_digest(Path(scratch))

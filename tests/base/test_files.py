@@ -2,10 +2,12 @@
 
 import os
 import subprocess
+import sys
 
 import pytest
 
-from reproducers.base.files import json_sha256, replacing, scratch_folder, swap, write_atomic
+from reproducers.base.files import json_sha256, replacing, scratch_folder, swap, temporary, write_atomic
+from reproducers.record.schema import ROOT
 
 
 def test_write_atomic_leaves_the_old_file_when_it_fails(tmp_path, monkeypatch):
@@ -66,3 +68,14 @@ def test_a_swap_that_fails_puts_the_old_folder_back(tmp_path):
     with pytest.raises(FileNotFoundError):
         swap(tmp_path / "absent", tmp_path / "out", tmp_path / "old")
     assert (tmp_path / "out/kept").read_text() == "x" and not (tmp_path / "old").exists()
+
+
+def test_what_a_killed_process_left_among_temporary_files_goes(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    code = "import os, signal; from reproducers.base.files import temporary\nwith temporary(): os.kill(os.getpid(), 9)"
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, cwd=ROOT).returncode == -9
+    (left,) = tmp_path.iterdir()
+    with temporary() as scratch:
+        assert list(tmp_path.iterdir()) == [scratch] != [left]
+    assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,8 @@
 """pack.yaml: what is accepted, and how a bad one is explained."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 from toy import RECORD, THREAD, write_tree
@@ -254,3 +256,33 @@ def test_text_that_is_no_utf8_is_named(tmp_path):
     (tmp_path / "x.md").write_bytes("ä".encode("latin-1"))
     with pytest.raises(PatchlaneError, match=r"x\.md: not UTF-8 at byte 0"):
         text_of(tmp_path / "x.md")
+
+
+@pytest.mark.parametrize("text", ["[" * 300, "[" * 5000, "a: {b: " * 201, "- " * 3000, "{a: [" * 101 + "]}" * 101])
+def test_so_many_levels_are_refused_by_file_and_line(tmp_path, text):
+    (tmp_path / "pack.yaml").write_text(f"x: 1\ny: {text}\n" if text[0] in "[{" else text)
+    for read in (read_yaml, lambda path: load_pack(path.parent)):
+        with pytest.raises(PatchlaneError, match=r"pack\.yaml:\d+: "):
+            read(tmp_path / "pack.yaml")
+
+
+def test_a_merge_that_would_hide_a_key_is_refused(tmp_path):
+    for text in ("a: &x {k: 1}\nb:\n  <<: *x\n  k: 2\n", "<<: {k: 1}\nk: 2\n"):
+        (tmp_path / "x.yaml").write_text(text)
+        with pytest.raises(PatchlaneError, match=r"x\.yaml:[13]: <<"):
+            read_yaml(tmp_path / "x.yaml")
+    (tmp_path / "x.yaml").write_text('"<<": 1\n')  # a plain text
+    assert read_yaml(tmp_path / "x.yaml")[1] == {"<<": 1}
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
+@pytest.mark.parametrize("name", ["pack.yaml", "needs.yaml"])
+def test_what_is_no_file_is_refused_at_once(toy, name, make):
+    folder = toy.pack().folder
+    path = folder / name if name == "pack.yaml" else folder.parent / name
+    path.unlink(missing_ok=True)
+    make(path)
+    load_needs.cache_clear()
+    with pytest.raises(PatchlaneError, match=name):
+        load_pack(folder)
+    load_needs.cache_clear()

@@ -581,3 +581,33 @@ def test_outcome_of_checks(states, outcome, word):
     decided, reason = judge([*checks, Check("neighbour", "guard", "failed")])
     assert decided == outcome and word in reason
     assert "neighbour" not in reason and "check 0" not in reason
+
+
+@pytest.mark.parametrize("kept", ["nothing", "a child", "its session"])
+def test_an_arm_that_kills_its_keeper_leaves_nothing_alive(toy, tmp_path, kept):
+    """The daemon has given up the environment by which it could be found."""
+    note = tmp_path / "pids"
+    inner = "sleep 97 & echo $! >> NOTE; echo $$ >> NOTE; exec sleep 98" if kept == "a child" else "exec sleep 98"
+    script = f"echo $$ >> NOTE; {inner}".replace("NOTE", str(note))
+    code = f"""
+    p.upstream("toyup")
+    if os.fork() == 0:
+        {"pass" if kept == "its session" else "os.setsid()"}
+        if os.fork() == 0:
+            os.execve("/bin/sh", ["sh", "-c", {script!r}], {{}})
+        os._exit(0)
+    while not os.path.exists({str(note)!r}):
+        time.sleep(0.01)
+    time.sleep(0.2)
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
+    """
+    beside = subprocess.Popen(["sleep", "60"])
+    try:
+        run = toy.run(toy.pack(reproducer=body(code)))
+        assert run.ruling.verdict == "DIFFERENT_FAILURE"
+        assert [pid for pid in map(int, note.read_text().split()) if psutil.pid_exists(pid)] == []
+        assert beside.poll() is None, "a process of the caller's own stays"
+    finally:
+        beside.kill()
+        beside.wait()

@@ -1,9 +1,10 @@
 """Packs side by side: each on its own GPU, and a receipt as soon as a pack ends."""
 
 import threading
+import xml.etree.ElementTree as ElementTree
 
 import pytest
-from toy import SOURCE, write_tree
+from toy import SOURCE, body, write_tree
 
 from reproducers.evidence import saving
 from reproducers.host import facts
@@ -85,3 +86,13 @@ def test_a_receipt_is_there_before_the_next_pack_runs(toy, monkeypatch):
     recorder = saving.Recorder(toy.root / "out", "toy", [])
     session.run_packs([pack, pack], Request(arm="pristine"), 1, screen.console(True), ended=recorder.write)
     assert written == [0, 1] and recorder.tell(screen.console(True))
+
+
+def test_a_junit_file_holds_whatever_an_arm_says(toy, tmp_path):
+    """XML has no control characters, no halves of characters and not U+FFFE."""
+    evil = "\x00\x1b[2J\ud800\ufffe\u202e]]><x>"
+    run = toy.run(toy.pack(reproducer=body(f"p.upstream('toyup')\nraise RuntimeError({evil!r})")))
+    run.ruling = run.ruling._replace(reason=evil)
+    session.write_junit([run], tmp_path / "j.xml")
+    said = "".join(node.get("message") for node in ElementTree.parse(tmp_path / "j.xml").iter("failure"))
+    assert "␛[2J" in said and "]]><x>" in said and "\u202e" not in said

@@ -3,6 +3,7 @@
 import errno
 import gzip
 import hashlib
+import os
 import re
 import shutil
 import stat
@@ -247,3 +248,99 @@ def test_sdist_top_folder_is_stripped(tmp_path, unpack):
 def test_executable_bit_and_folders(tmp_path, unpack):
     unpack(make_zip(tmp_path / "x.whl", ("bin/tool", b"#!"), mode=stat.S_IFREG | 0o755))
     assert (tmp_path / "out/bin/tool").stat().st_mode & 0o777 == 0o755
+
+
+def test_case_twins_are_refused(tmp_path, unpack):
+    with pytest.raises(StoreError, match="twice"):
+        unpack(make_tar(tmp_path / "x.tar.gz", ("d/Core.py", b"1"), ("d/core.py", b"2")))
+
+
+@pytest.mark.parametrize("make", [make_tar, make_zip])
+@pytest.mark.parametrize("name", ["a\nb", "a\x1b[2Jb", "d\x9b/a", "x" * 256, "/".join(["d"] * 1100)], ids=ascii)
+def test_a_name_that_no_disk_or_terminal_takes(tmp_path, unpack, make, name):
+    with pytest.raises(StoreError, match="refused"):
+        unpack(make(tmp_path / ("x.tar.gz" if make is make_tar else "x.whl"), (name, b"1"), ("b", b"2")))
+
+
+@pytest.mark.parametrize("make", [make_tar, make_zip])
+def test_a_file_that_is_a_folder_too(tmp_path, unpack, make):
+    with pytest.raises(StoreError, match="refused or unreadable"):
+        unpack(make(tmp_path / ("x.tar.gz" if make is make_tar else "x.whl"), ("a", b"1"), ("a/b", b"2")))
+
+
+INFO = ("x-1.dist-info/METADATA", b"Name: x")
+SUM = "ungWv48Bz-pBQUDeXa4iI7ADYaOWF3qctBD_YfIAFa0"  # of b"abc"
+
+
+@pytest.mark.parametrize(
+    ("more", "fine"),
+    [
+        ([("y-1.dist-info/METADATA", b"Name: y")], False),
+        ([("x/vendor/y-1.dist-info/METADATA", b"Name: y")], True),
+        ([("x-1.dist-info/RECORD", f"a.py,sha256={SUM},3\r\nx-1.dist-info/RECORD,,\r\n".encode())], True),
+        ([("x-1.dist-info/RECORD", f"a.py,sha256={SUM[::-1]},3\n".encode())], False),
+    ],
+)
+def test_a_wheel_is_the_one_distribution_that_it_says(tmp_path, unpack, more, fine):
+    path = make_zip(tmp_path / "x.whl", ("a.py", b"abc"), INFO, *more)
+    if fine:
+        assert unpack(path)["a.py"] == b"abc"
+        return
+    with pytest.raises(StoreError, match="refused"):
+        unpack(path)
+
+
+def shorter(data, by=1):
+    """The compressed size that the table states is another."""
+    place = data.rindex(b"PK\1\2") + 20
+    size = int.from_bytes(data[place : place + 4], "little") - by
+    return data[:place] + size.to_bytes(4, "little") + data[place + 4 :]
+
+
+BESIDE = {
+    "before": lambda data: b"#!/bin/sh\n" + data,
+    "behind": lambda data: data + b"x",
+    "a comment": lambda data: data[:-2] + b"\1\0x",
+    "between": lambda data: data[: data.rindex(b"PK\3\4")] + b"junk" + data[data.rindex(b"PK\3\4") :],
+    "a smaller size": shorter,
+    "a larger size": lambda data: shorter(data, -5),
+}
+
+
+@pytest.mark.parametrize("change", BESIDE)
+def test_a_zip_that_another_reader_reads_otherwise(tmp_path, unpack, change):
+    path = make_zip(tmp_path / "x.whl", ("a", b"1" * 50), ("b", b"2" * 50))
+    path.write_bytes(BESIDE[change](path.read_bytes()))
+    with pytest.raises(StoreError):
+        unpack(path)
+
+
+def test_headers_of_mebibytes(tmp_path, unpack):
+    with tarfile.open(tmp_path / "x.tar.gz", "w:gz", format=tarfile.PAX_FORMAT) as tar:
+        info = tarfile.TarInfo("a")
+        info.pax_headers = {"comment": str(os.urandom(2**21))}
+        tar.addfile(info)
+    with pytest.raises(StoreError, match="headers"):
+        unpack(tmp_path / "x.tar.gz")
+
+
+ODD = {
+    "encrypted": lambda data: data[:6] + b"\1" + data[7:].replace(b"PK\1\2\x14\x03\x14\0\0", b"PK\1\2\x14\x03\x14\0\1"),
+    "an unknown method": lambda data: data.replace(b"\x08\x00", b"\x63\x00"),
+    "no table": lambda data: data.replace(b"PK\1\2", b"PK\1\3"),
+    "nothing": lambda data: b"",
+}
+
+
+@pytest.mark.parametrize("change", ODD)
+def test_every_refusal_of_a_zip_is_a_store_error(tmp_path, unpack, change):
+    path = make_zip(tmp_path / "x.whl", ("a", b"1" * 50))
+    path.write_bytes(ODD[change](path.read_bytes()))
+    with pytest.raises(StoreError):
+        unpack(path)
+
+
+def test_so_many_levels_that_a_library_gives_up(tmp_path, unpack):
+    deep = "/".join(["d"] * 1000)
+    with pytest.raises(StoreError):
+        unpack(make_tar(tmp_path / "x.tar.gz", (f"{deep}/a", b"1"), (f"{deep}/{deep}/a", b"2")))

@@ -1,15 +1,20 @@
 """Trees from git are what their SHA says, whatever the clone or the caller's git is set to."""
 
+import contextlib
 import json
 import os
+import socket
+import subprocess
 import zlib
 from pathlib import Path
 
 import pytest
 from toy import SOURCE, git, overwrite, write_tree
 
+from reproducers.base import clock
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.base.verdicts import Exit
+from reproducers.studies.versions import commits
 from reproducers.upstream import git as gittree
 from reproducers.upstream.store import Store, tree_digest
 
@@ -111,6 +116,23 @@ def test_a_source_that_is_an_option_is_refused(store, tmp_path, monkeypatch, sou
     assert not list(tmp_path.rglob("RAN"))
 
 
+@pytest.mark.parametrize("name", ["..", ".git", "x\x1b[2J"])
+def test_a_commit_whose_files_lead_out_is_refused(clone, store, name):
+    """git itself makes no such commit; ``mktree`` does."""
+    blob = git("rev-parse", "HEAD:toyup/core.py", cwd=clone).strip()
+    inner = made(clone, f"100644 blob {blob}\tevil\0")
+    tree = made(clone, f"040000 tree {inner}\t{name}\0")
+    sha = git("commit-tree", tree, "-m", "evil", cwd=clone).strip()
+    with pytest.raises(PatchlaneError):
+        gittree.commit_tree(store, str(clone), sha, "toy")
+    assert not list(store.root.rglob("evil"))
+
+
+def made(clone, rows):
+    done = subprocess.run(["git", "mktree", "-z"], cwd=clone, input=rows, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
 @pytest.mark.parametrize("place", ["a folder", "the source", "--upstream"])
 def test_a_pipe_does_not_hang(store, tmp_path, place):
     folder = write_tree(tmp_path / "up", SOURCE)
@@ -138,3 +160,91 @@ def test_without_git(store, clone, monkeypatch):
     with pytest.raises(CannotTestHere) as caught:
         gittree.commit_tree(store, str(clone), sha, "toy")
     assert caught.value.remedy == "install git"
+
+
+@pytest.mark.parametrize("scheme", ["git", "http", "fd", "ext"])
+def test_a_silent_server_is_given_up(tmp_path, monkeypatch, scheme):
+    """``fd::`` and ``ext::`` are helpers by which git would wait for ever, or run a program."""
+    monkeypatch.setattr(clock, "ANSWER_S", 1)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        source = {"fd": "fd::7", "ext": f"ext::touch {tmp_path / 'RAN'}"}.get(scheme, f"{scheme}://127.0.0.1:{port}/x")
+        with pytest.raises(CannotTestHere) as caught:
+            gittree.commit_tree(Store(tmp_path / "store"), source, "0" * 40, "toy")
+    assert "0" * 12 in caught.value.what and "git clone" in caught.value.remedy
+    assert not (tmp_path / "RAN").exists()
+
+
+PROGRAMS = {
+    "filter": {"filter.evil.clean": "{}", "filter.evil.required": "true"},
+    "process": {"filter.evil.process": "{}"},
+    "a name with dots": {"filter.evil=x.y.clean": "{}"},
+    "fsmonitor": {"core.fsmonitor": "{}"},
+    "hooks": {"core.hooksPath": "hooks"},
+    "textconv": {"diff.evil.textconv": "{}"},
+    "a driver": {"merge.evil.driver": "{}", "diff.evil.command": "{}", "diff.external": "{}"},
+    "signatures": {"log.showSignature": "true", "gpg.program": "{}"},
+    "lazy": {
+        "extensions.partialClone": "origin",
+        **{"remote.origin.promisor": "true", "remote.origin.url": "../clone", "remote.origin.uploadpack": "{}"},
+    },
+    "ssh": {
+        "extensions.partialClone": "origin",
+        **{"remote.origin.promisor": "true", "remote.origin.url": "ssh://nowhere.invalid/x", "core.sshCommand": "{}"},
+    },
+}
+
+
+@pytest.mark.parametrize("settings", PROGRAMS.values(), ids=PROGRAMS)
+def test_a_clone_runs_no_program(clone, store, tmp_path, settings):
+    program, ran = tmp_path / "program", tmp_path / "RAN"
+    program.write_text(f"#!/bin/sh\ntouch {ran}\ncat\n")
+    program.chmod(0o755)
+    names = ("evil", "evil=x.y")
+    rows = "".join(f"* filter={name}\n" for name in names if f"filter.{name}.clean" in settings or name == "evil")
+    write_tree(clone, {".gitattributes": rows + "* diff=evil merge=evil\n", "hooks/post-index-change": "", "s/x": ""})
+    (clone / "hooks/post-index-change").write_text(program.read_text())
+    (clone / "hooks/post-index-change").chmod(0o755)
+    git("init", "-q", cwd=clone / "s")
+    git("add", ".gitattributes", "hooks", cwd=clone)
+    git("commit", "-qm", "two", cwd=clone)
+    sha = head(clone)
+    for name, value in settings.items():
+        git("config", name, value.format(program), cwd=clone)
+        git("config", name, value.format(program), cwd=clone / "s")
+    if "extensions.partialClone" in settings:
+        blob = git("rev-parse", "HEAD:toyup/core.py", cwd=clone).strip()
+        (clone / ".git/objects" / blob[:2] / blob[2:]).unlink()
+    os.utime(clone / "toyup/core.py", (1, 1))  # git has to look into it
+    ran.unlink(missing_ok=True)
+    with contextlib.suppress(PatchlaneError):
+        gittree.checkout_tree(store, clone, sha=None, allow_dirty=False)
+    with contextlib.suppress(PatchlaneError):
+        gittree.commit_tree(store, str(clone), sha, "toy")
+    commits.title(clone, sha)
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("aim", ["/etc", "../beside", "loop", "absent", "ABSOLUTE/toyup/core.py", "toyup/../../beside"])
+@pytest.mark.parametrize("name", ["link", "toyup/link"])
+def test_a_folders_link_out_is_not_copied(store, tmp_path, name, aim):
+    folder = write_tree(tmp_path / "up", SOURCE)
+    write_tree(tmp_path / "beside", {"large": "x"})
+    (folder / "loop").symlink_to("loop")
+    if aim != "loop":
+        (folder / "loop").unlink()
+    (folder / name).symlink_to(aim.replace("ABSOLUTE", str(folder)))
+    with pytest.raises(PatchlaneError, match="link") as caught:
+        gittree.checkout_tree(store, folder, sha=None, allow_dirty=False)
+    assert "PATCHLANE_STORE" not in caught.value.remedy
+    assert not list(store.root.rglob("large"))
+
+
+def test_a_folders_links_inside_stay_links(store, tmp_path):
+    folder = write_tree(tmp_path / "up", SOURCE)
+    (folder / "toyup/link.py").symlink_to("core.py")
+    (folder / "again").symlink_to("toyup")
+    tree = gittree.checkout_tree(store, folder, sha=None, allow_dirty=False)
+    assert tree.digest == tree_digest(folder) == tree_digest(tree.path)
+    assert (tree.path / "again").is_symlink() and (tree.path / "again/link.py").read_text() == SOURCE["toyup/core.py"]

@@ -1,14 +1,16 @@
 """The package index: what it is asked for, and that it is not asked when the run is offline."""
 
+import contextlib
 import socket
 from types import SimpleNamespace
 
 import pytest
 
+from reproducers.base import clock
 from reproducers.base.errors import CannotTestHere
 from reproducers.base.verdicts import Exit
 from reproducers.upstream import index
-from reproducers.upstream.store import Store
+from reproducers.upstream.store import Store, no_progress
 
 
 @pytest.fixture
@@ -59,3 +61,37 @@ def test_the_newest_releases_are_listed_as_versions(monkeypatch):
     with pytest.raises(CannotTestHere) as refused:
         index.release_files("toyup", "3.0")
     assert refused.value.remedy.endswith(": 0.19.2, 0.10.0, 0.9.0, 0.2.0, odd name")
+
+
+@contextlib.contextmanager
+def silent_server():
+    """The port of a server that accepts, and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@pytest.mark.parametrize("ask", ["releases", "release_files", "download", "sizes"])
+def test_a_silent_index_is_given_up(monkeypatch, tmp_path, ask):
+    monkeypatch.setattr(clock, "ANSWER_S", 0.5)
+    monkeypatch.delenv("PATCHLANE_OFFLINE", raising=False)
+    arguments = {
+        "releases": ("toyup",),
+        "release_files": ("toyup", "1.0"),
+        "download": ("toyup", "x.whl", tmp_path / "x", no_progress),
+        "sizes": ({("toyup", "x.whl")},),
+    }[ask]
+    with silent_server() as port:
+        for name, value in {"PIP_INDEX_URL": f"http://127.0.0.1:{port}/simple/", "NO_PROXY": "127.0.0.1"}.items():
+            monkeypatch.setenv(name, value)
+        if ask == "sizes":
+            assert index.sizes(*arguments) == {}
+            return
+        with pytest.raises(CannotTestHere, match="timed out") as caught:
+            getattr(index, ask)(*arguments)
+    assert caught.value.exit_code is Exit.CANNOT_TEST and caught.value.remedy
+
+
+def test_a_file_that_never_ends_is_given_up(index_url, monkeypatch, tmp_path):
+    monkeypatch.setattr(clock, "FETCH_S", -1)
+    with pytest.raises(CannotTestHere, match="bytes in"):
+        index.download("toyup", "toyup-1.0-py3-none-any.whl", tmp_path / "x", no_progress)

@@ -1,5 +1,7 @@
 """How a patch meets a tree."""
 
+import re
+
 import pytest
 from toy import CORE, FIRST, SOURCE, TOTAL, diff, edited, git, named, write_tree
 from unidiff.errors import UnidiffParseError
@@ -66,9 +68,10 @@ def test_not_a_patch(tmp_path):
     assert isinstance(caught.value.__cause__, UnidiffParseError)
 
 
-def test_path_outside_the_tree(meet, tmp_path):
-    text = "--- a/../out.txt\n+++ b/../out.txt\n@@ -0,0 +1 @@\n+x\n"
-    assert meet(text, SOURCE) is ApplyClass.CONFLICT
+@pytest.mark.parametrize("name", ["a/../out.txt", "/etc/out.txt", "a/toyup/../../out.txt", '"a/..\\\\../out.txt"'])
+def test_a_path_outside_the_tree_is_refused(meet, name):
+    with pytest.raises(PatchlaneError, match=re.escape(repr(name))):
+        meet(f"--- {name}\n+++ {name}\n@@ -0,0 +1 @@\n+x\n", SOURCE)
 
 
 MOVED = {"toyup/__init__.py": "", "toyup/moved.py": CORE}

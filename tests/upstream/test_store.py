@@ -20,8 +20,13 @@ from archives import make_tar, make_zip
 from filelock import FileLock
 from toy import SOURCE, named, overwrite, write_tree
 
+from reproducers.base import disk
 from reproducers.base.errors import CannotTestHere, PatchlaneError, StoreError
 from reproducers.base.files import file_sha256
+from reproducers.evidence import receipts
+from reproducers.evidence.saving import places
+from reproducers.evidence.verification import verify_all
+from reproducers.trial.experiment import Request, execute
 from reproducers.upstream import index
 from reproducers.upstream import store as stores
 from reproducers.upstream.store import Seal, Store, tree_digest, tree_files, writable
@@ -359,3 +364,51 @@ def test_sigkill_at_random_moments(tmp_path, wheel):
     sha = hashlib.sha256(wheel.read_bytes()).hexdigest()
     assert tree_digest(good.root / "trees" / sha) == digest
     assert not [p for p in root.rglob(".tmp-*") if p.is_dir()]
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_a_store_that_can_only_be_read_serves(tmp_path, monkeypatch, number):
+    """Its trees are compared as ever; one that is wanted anew is refused with the remedy."""
+    tree = Store(tmp_path / "s").tree("trees", "k", named("toy"), lambda folder: (folder / "a").write_text("x"))
+
+    def refused(*args, **more):
+        raise OSError(number, os.strerror(number), "locks")
+
+    monkeypatch.setattr("filelock.FileLock.acquire", refused)
+    monkeypatch.setattr("os.utime", refused)
+    monkeypatch.setattr("reproducers.upstream.store.scratch_folder", refused)
+    store = Store(tmp_path / "s", offline=True)
+    assert store.tree("trees", "k", named("toy"), lambda folder: pytest.fail("filled")) == tree
+    for spoil in (lambda: None, lambda: (tree.path / "a").chmod(0o755)):
+        spoil()
+        key = "k" if (tree.path / "a").stat().st_mode & 0o100 else "other"
+        with pytest.raises(PatchlaneError) as caught:
+            store.tree("trees", key, named("toy"), lambda folder: None)
+        assert caught.value.remedy == disk.STORE_REMEDY
+
+
+def test_a_store_whose_path_is_not_utf_8(toy, tmp_path):
+    root = Path(os.fsdecode(os.fsencode(tmp_path) + b"/st\xff"))
+    (root / "trees").mkdir(parents=True)
+    pack = toy.pack()
+    toy.publish()
+    shutil.copytree(toy.store.root / "trees", root / "trees", dirs_exist_ok=True)
+    store = Store(root, offline=True)
+    run = execute(pack, Request(), store, lambda arm, line: None)
+    assert run.ruling.verdict == "REPRODUCED_AND_FIXED"
+    receipts.write(run, tmp_path / "receipts", "bench", ["pack07"], places(store))
+    assert verify_all(tmp_path / "receipts") == {}
+
+
+def test_a_file_whose_name_is_not_utf_8_has_a_digest(tmp_path):
+    (tmp_path / os.fsdecode(b"\xff")).write_text("x")
+    (tmp_path / "link").symlink_to(os.fsdecode(b"\xfe"))
+    assert len(tree_digest(tmp_path)) == 64
+
+
+def test_a_pipe_in_a_tree_is_a_difference_and_not_waited_for(tmp_path):
+    store = Store(tmp_path / "s")
+    tree = store.tree("trees", "k", named("toy"), lambda folder: (folder / "a").write_text("x"))
+    os.mkfifo(tree.path / "pipe")
+    assert store.tree("trees", "k", named("toy"), lambda folder: (folder / "a").write_text("x")) == tree
+    assert not (tree.path / "pipe").exists()

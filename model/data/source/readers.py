@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
-import json
 import re
 import shlex
 import zlib
@@ -21,6 +20,7 @@ from model.data.columns.structure import Language
 from model.data.errors import DataError
 from model.data.source.corpus import CorpusDescription, Document, Source, decodes, digest_files
 from reproducers.base import optional
+from reproducers.base.files import parsed_json
 
 BLANK_LINE = r"\s*"
 COMPRESSED = {".gz": "zcat", ".zst": "zstdcat"}  # suffix: what prints such a file
@@ -185,7 +185,7 @@ class JsonLines(Files):
     def _text(self, path: Path, number: int, line: str) -> bytes:
         without = _through(path, f"sed {number}d")
         try:
-            value = json.loads(line)
+            value = parsed_json(line)
         except ValueError as error:
             begun = number == 1 and not line.rstrip().endswith(("}", "]"))  # one document on many lines
             remedy = _through(path, AS_LINES) if begun else without

@@ -12,7 +12,7 @@ from model.data.source.corpus import CorpusDescription
 from model.data.source.tokenizers import TokenizerDescription
 from model.data.stored.indexed import REBUILD, IndexedDataset
 from model.data.stored.shards import Joined, opened
-from reproducers.base.files import file_sha256, json_sha256
+from reproducers.base.files import file_sha256, json_sha256, within
 
 RECORD = "dataset.json"
 Split = Literal["train", "valid"]
@@ -68,7 +68,7 @@ def read_record(folder: Path) -> DatasetRecord:
         place = ".".join(map(str, first["loc"])) or "the file"
         raise DataError(f"{path}: {place}: {first['msg']} ({error.error_count()} faults)", REBUILD) from error
     for name, file in record.files.items():
-        size = (folder / name).stat().st_size if (folder / name).is_file() else None
+        size = path.stat().st_size if (path := within(folder, name)).is_file() else None
         if size != file.bytes:
             fault = "is missing" if size is None else f"has {size} bytes, not {file.bytes}"
             raise DataError(f"{folder / name} {fault}", f"rm -r {folder}, and {REBUILD}")
@@ -77,7 +77,7 @@ def read_record(folder: Path) -> DatasetRecord:
 
 def damaged(folder: Path, record: DatasetRecord) -> list[str]:
     """Names of the files whose sha256 differs from the record; reads every file."""
-    return [name for name, file in record.files.items() if file_sha256(folder / name) != file.sha256]
+    return [name for name, file in record.files.items() if file_sha256(within(folder, name)) != file.sha256]
 
 
 class Dataset:

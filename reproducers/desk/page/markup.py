@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
+from reproducers.base.wording import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
 
 ARM_LINE = re.compile(r"^\[(pristine|patched|fixed|verdict)\] ")
-NOT_TEXT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 TAGS = {
     "a", "blockquote", "br", "code", "dd", "del", "details", "dl", "dt", "em", "h3", "h4", "h5", "h6", "hr", "kbd",
     "li", "ol", "p", "pre", "s", "span", "strong", "sub", "summary", "sup", "table", "tbody", "td", "th", "thead",
@@ -25,11 +26,6 @@ TAGS = {
 ATTRIBUTES = {"a": {"href"}, "code": {"class"}, "span": {"class"}, "ol": {"start"}}
 # a wide table scrolls inside its own box, which the keyboard must reach
 SCROLL = '<div class="scroll" role="group" aria-label="Table" tabindex="0"><table>'
-
-
-def clean(text: str) -> str:
-    """The text with each character that HTML forbids replaced: a control character by its picture, others by U+FFFD."""
-    return NOT_TEXT.sub(lambda match: chr(0x2400 + ord(match[0])) if match[0] < " " else "\ufffd", text)
 
 
 def split_log(text: str) -> dict[str, str]:
@@ -50,7 +46,7 @@ def highlight(code: str, language: str) -> Markup:
     from pygments.lexers import get_lexer_by_name
     from pygments.util import ClassNotFound
 
-    code = clean(code)
+    code = printable(code)
     try:
         lexer = get_lexer_by_name(language, stripnl=False)
     except ClassNotFound:
@@ -66,7 +62,7 @@ def markdown(text: str, base: int) -> Markup:
     import nh3
 
     parser = _parser()
-    tokens = parser.parse(clean(text))
+    tokens = parser.parse(printable(text))
     _renumber(tokens, base)
     for token in tokens:
         token.children = list(_linked(token.children)) if token.children else token.children

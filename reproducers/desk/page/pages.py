@@ -10,9 +10,8 @@ from markupsafe import Markup
 
 from reproducers.base.glossary import STATES
 from reproducers.base.verdicts import HEALTHY, VERDICT_MEANING
-from reproducers.base.wording import short
+from reproducers.base.wording import printable, short
 from reproducers.desk.page import views
-from reproducers.desk.page.markup import clean
 from reproducers.desk.page.training import SHORT, TrainingRun, training_runs
 from reproducers.evidence.shelf import signature
 from reproducers.evidence.verification import refuse, verify_all
@@ -41,7 +40,7 @@ def number(value: object) -> str:
 
 
 def _finalize(value: object) -> object:
-    return value if isinstance(value, Markup) or not isinstance(value, str) else clean(value)
+    return value if isinstance(value, Markup) or not isinstance(value, str) else printable(value)
 
 
 def environment() -> Environment:

@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import swap
+from reproducers.base.files import swap, within
 
 MARKER = ".patchlane-site"
 
@@ -25,7 +25,7 @@ def publish(files: dict[str, bytes], out: Path) -> None:
         raise PatchlaneError(f"{out} cannot be written: {error.strerror}", "--out another folder") from error
     try:
         for name, data in {**files, MARKER: b"Made by python -m reproducers.site, which replaces it whole.\n"}.items():
-            path = scratch / "new" / name
+            path = within(scratch / "new", name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
         swap(scratch / "new", out, scratch / "old")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import bytes_of, parsed_json, within
 
 SHORT = 50  # a run of fewer steps compared two settings
 # {the summary's field: (its name in words, the format of its numbers)}
@@ -120,11 +120,10 @@ def training_runs(root: Path) -> list[TrainingRun]:
 
 def _run(path: Path) -> TrainingRun:
     try:
-        receipt = json.loads(path.read_text())
+        receipt = parsed_json(bytes_of(path))
         summary, files = dict(receipt["summary"]), sorted(receipt["files"])
-        # a name in a receipt could lead out of its folder
-        kept = [path.parent / name for name in files if name == Path(name).name and (path.parent / name).is_file()]
-        setup = next((dict(json.loads(file.read_text())) for file in kept if file.name == "run.json"), {})
+        kept = [file for file in (within(path.parent, name) for name in files) if file.is_file()]
+        setup = next((dict(parsed_json(bytes_of(file))) for file in kept if file.name == "run.json"), {})
     except (ValueError, KeyError, TypeError) as error:
         where = f"{path.parent.name}/{path.name}"
         raise PatchlaneError(f"{where} is no training receipt: {error!r}", "python -m model.receipt check") from error

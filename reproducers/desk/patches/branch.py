@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import temporary
 from reproducers.desk.patches.trees import touched
 from reproducers.desk.patches.tried import git
 from reproducers.record.schema import Pack
@@ -40,7 +40,7 @@ def on_commit(clone: Path, commit: str, mail: bytes) -> str:
 
 
 def _names(mail: bytes, strip: int) -> list[str]:
-    with tempfile.TemporaryDirectory(prefix="patchlane-branch-") as place:
+    with temporary() as place:
         path = Path(place) / "one.patch"
         path.write_bytes(mail)
         return touched(patching.files(path), strip)
@@ -48,7 +48,7 @@ def _names(mail: bytes, strip: int) -> list[str]:
 
 def _tried(files: dict[str, bytes], mail: bytes, strip: int) -> str:
     """git's reason to refuse the mail on these files; git applies whole contexts only, so without fuzz."""
-    with tempfile.TemporaryDirectory(prefix="patchlane-branch-") as place:
+    with temporary() as place:
         repository, path = Path(place) / "repository", Path(place) / "one.patch"
         repository.mkdir()
         path.write_bytes(mail)

@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import temporary
 from reproducers.desk.patches.order import Member
 from reproducers.desk.patches.trees import touched
 from reproducers.upstream import git as gittree
@@ -123,7 +124,7 @@ def verify(tree: Path, mails: list[tuple[Member, str, bytes]]) -> dict[str, str]
 
     Raises PatchlaneError if a mail does not apply, or not as the overlay merges it.
     """
-    with tempfile.TemporaryDirectory(prefix="patchlane-series-") as place:
+    with temporary() as place:
         trial = Trial(Path(place), tree, [member for member, _, _ in mails])
         applied = {}
         for member, name, data in mails:

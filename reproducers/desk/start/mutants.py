@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import temporary
 from reproducers.desk.patches import short_header
 from reproducers.record.receipt import Check
 from reproducers.record.schema import Pack
@@ -79,7 +79,7 @@ def patched_files(pack: Pack, tree: Tree, *others: Path) -> Iterator[Path]:
     strip = patching.strip_for(tree.path, pack.upstream.source_root)
     sets = [patching.files(path) for path in (pack.patch, *others)]
     names = {name for files in sets for file in files for name in (file.source_file, file.target_file) if name}
-    with tempfile.TemporaryDirectory(prefix="patchlane-") as scratch:
+    with temporary() as scratch:
         root = Path(scratch).resolve()
         for name in (Path(name) for name in names):
             source, copy = tree.path.joinpath(*name.parts[strip:]), root.joinpath(*name.parts[1:])

@@ -7,10 +7,14 @@ never typed.
 
 from __future__ import annotations
 
+import datetime
 import re
 from pathlib import Path
+from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, TemplateError
+from jinja2 import FileSystemLoader, StrictUndefined, TemplateError
+from jinja2.runtime import Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.desk.patches import short_header
@@ -23,7 +27,19 @@ PLAIN = "plain"
 FOLDER = ROOT / "templates" / "forms"
 # A fenced block, which stays as it is, or the gap that an empty part leaves.
 FENCE_OR_GAP = re.compile(r"^(?P<fence>`{3,})[^\n]*\n.*?^(?P=fence)$|\n(?:[ \t]*\n){2,}", re.M | re.S)
-_environment = Environment(
+OWNERS = (Facts, str, int, float, list, tuple, dict, datetime.date)  # whose methods read and do nothing else
+
+
+class _Sandbox(ImmutableSandboxedEnvironment):
+    """A body is a stranger's data: it names facts, and can neither run code nor read or write a file."""
+
+    def is_safe_callable(self, obj: Any) -> bool:
+        """Methods of OWNERS, macros, and what every template has; no method of a record, a path or a class."""
+        known = isinstance(obj, Macro) or any(obj is one for one in self.globals.values())
+        return super().is_safe_callable(obj) and (known or type(getattr(obj, "__self__", None)) in OWNERS)
+
+
+_environment = _Sandbox(
     loader=FileSystemLoader([str(FOLDER)]), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     keep_trailing_newline=True,
 )  # fmt: skip

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 import shutil
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
+from reproducers.base.files import temporary
 from reproducers.record.fingerprint import Fingerprints
 from reproducers.record.schema import Pack
 from reproducers.studies.installed.answers import Advice, Answer
@@ -25,8 +25,9 @@ def advised(
     ``packs``: all, for a release that mends the bugs in question may bring others.
     """
     releases = {name: advice for name in _buggy(answers) if (advice := _release(name, answers, known, environment))}
-    patcher = _Patches(packs)
-    mended = [_mended(answer, releases.get(answer.distribution), patcher) for answer in answers]
+    with temporary() as scratch:
+        patcher = _Patches(packs, scratch)
+        mended = [_mended(answer, releases.get(answer.distribution), patcher) for answer in answers]
     return mended, list(releases.values())
 
 
@@ -108,9 +109,9 @@ def same(release: str, version: str) -> bool:
 class _Patches:
     """Patches tried one after another on a copy of the files that they change, as the printed commands would run."""
 
-    def __init__(self, packs: list[Pack]) -> None:
+    def __init__(self, packs: list[Pack], scratch: Path) -> None:
         self.packs = {pack.id: pack for pack in packs}
-        self.copies = dict[Path, tempfile.TemporaryDirectory[str]]()
+        self.scratch, self.copies = scratch, dict[Path, Path]()
 
     def command(self, answer: Answer) -> str:
         """The command that mends this bug after those before it; "" where the pack has no patch for this code."""
@@ -128,9 +129,8 @@ class _Patches:
 
     def _refused(self, root: Path, patch: Path, depth: int) -> str:
         """Why the patch does not apply; it is applied to the copy where it does."""
-        if root not in self.copies:
-            self.copies[root] = tempfile.TemporaryDirectory(prefix="patchlane-")
-        copy = Path(self.copies[root].name)
+        copy = self.copies.setdefault(root, self.scratch / str(len(self.copies)))
+        copy.mkdir(exist_ok=True)
         for path in patching.touched(patch, depth):
             if (root / path).is_file() and not (copy / path).exists():
                 (copy / path).parent.mkdir(parents=True, exist_ok=True)

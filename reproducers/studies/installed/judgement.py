@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from reproducers.base.files import source
+from reproducers.base.errors import StoreError
+from reproducers.base.files import bytes_of
 from reproducers.base.wording import count, short
 from reproducers.record.fingerprint import Fingerprint, Fingerprints, KnownTree
 from reproducers.record.schema import Pack
@@ -173,7 +174,7 @@ class _Case:
             return self._absent(f"no {' or '.join(sorted(needed))} is there: older code, or moved")
         try:
             digests = {name: self._function(files[name.split(":")[0]], *name.split(":")) for name in names}
-        except (SyntaxError, ValueError, OSError, RecursionError, MemoryError) as error:
+        except (SyntaxError, ValueError, OSError, RecursionError, MemoryError, StoreError) as error:
             return self._said("unknown", "", f"a file of it cannot be read: {error}", measurable=True)
         matching = [tree for tree in self.known.trees if tree.code == digests]
         if matching:
@@ -190,7 +191,7 @@ class _Case:
         if file is None:
             return None
         if file not in self.parsed:
-            self.parsed[file] = functions(source(file, LARGEST))
+            self.parsed[file] = functions(bytes_of(file, LARGEST))
         function = self.parsed[file].get(name)
         self.root = self.root or str(file.parents[len(Path(path).parts) - 1])
         if function:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 from packaging.version import InvalidVersion, Version
 
 from reproducers.base.errors import CannotTestHere
-from reproducers.base.files import file_sha256
+from reproducers.base.files import file_sha256, temporary
 from reproducers.base.verdicts import BROKEN, HEALTHY, Verdict
 from reproducers.evidence import booking
 from reproducers.evidence.receipts import statement_of
@@ -189,8 +188,8 @@ def code(root: Path, paths: set[str]) -> Code:
 def patched_code(pack: Pack, tree: Path, patch: Path, paths: set[str]) -> Code:
     """The same of the tree with the patch; only the files in question are copied."""
     strip, outer = patching.strip_for(tree, pack.upstream.source_root), pack.upstream.source_root
-    with tempfile.TemporaryDirectory(prefix="patchlane-") as scratch:
-        copy = Path(scratch)
+    with temporary() as scratch:
+        copy = scratch
         base = copy / patching.import_root(tree, outer).relative_to(tree)
         base.mkdir(parents=True, exist_ok=True)
         for path in paths:

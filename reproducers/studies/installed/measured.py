@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import textwrap
 from pathlib import Path
 
+from reproducers.base.files import temporary
 from reproducers.base.verdicts import Verdict
 from reproducers.record.schema import Pack, load_named
 from reproducers.studies.installed.answers import Answer
@@ -31,8 +31,8 @@ def measured(pack: Pack, answer: Answer, environment: Environment, store: Store)
 
     No receipt is written: the tree is no release's, and belongs to this environment alone.
     """
-    with tempfile.TemporaryDirectory(prefix="patchlane-") as scratch:
-        folder = Path(scratch) / answer.distribution
+    with temporary() as scratch:
+        folder = scratch / answer.distribution
         copied(environment.packages[pack.upstream.package], folder)
         request = Request(UPSTREAM, "cpu", "pristine", upstream=folder)
         run = execute(pack, request, store, lambda arm, line: None)

@@ -10,7 +10,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.files import file_sha256, json_sha256, scratch_folder, write_atomic
+from reproducers.base.files import file_sha256, json_sha256, scratch_folder, temporary, write_atomic
 from reproducers.base.verdicts import Exit, Verdict
 from reproducers.desk.start import mutants as hand
 from reproducers.record import engine
@@ -134,7 +133,7 @@ def attempt(ground: Ground, candidate: Candidate) -> Run:
     The arm of a generated mutant is ended at its first failing check.
     """
     real = ground.bench.store.root
-    with scratch_folder(real / "mutants") as root, tempfile.TemporaryDirectory(prefix="patchlane-") as scratch:
+    with scratch_folder(real / "mutants") as root, temporary() as scratch:
         for name in COMPILERS:
             (real / "cache" / name).mkdir(parents=True, exist_ok=True)
             (root / "cache" / name).parent.mkdir(parents=True, exist_ok=True)

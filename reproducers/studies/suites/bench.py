@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from reproducers.base.files import parsed_json, temporary
 from reproducers.record.schema import Lane
 from reproducers.record.upstream_tests import Ended, Listed, Side
 from reproducers.trial.arms import ArmResult, ArmSpec, run_arm
@@ -68,7 +68,7 @@ def run_file(bench: Bench, listed: Listed, tests: list[str] | None = None) -> To
     """Run a file's tests, or those named, and read what they did. Whatever goes wrong there becomes an outcome."""
     regular = modules(bench.root, bench.package)
     folders = [name.replace(".", "/") for name in regular]
-    with tempfile.TemporaryDirectory(prefix="patchlane-tests-") as scratch:
+    with temporary() as scratch:
         rows = Path(scratch) / "rows.jsonl"
         rows.touch()
         task = {
@@ -102,7 +102,7 @@ def run_file(bench: Bench, listed: Listed, tests: list[str] | None = None) -> To
 def _parsed(line: str) -> dict[str, Any]:
     """A row; a line that a killed process left unfinished is an empty one."""
     try:
-        message = json.loads(line)
+        message = parsed_json(line) if line.startswith('{"') else {}
     except ValueError:
         return {}
     return message if isinstance(message, dict) else {}

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from reproducers.base.errors import PatchlaneError, from_git
-from reproducers.base.files import file_sha256, write_atomic
+from reproducers.base.errors import PatchlaneError, StoreError, from_git
+from reproducers.base.files import bytes_of, file_sha256, write_atomic
 from reproducers.evidence import receipts, saving
 from reproducers.probe import stamp
 from reproducers.record import engine
@@ -106,9 +106,12 @@ def _shown(path: Path) -> str:
 
 def faults(path: Path) -> list[str]:
     """What is wrong with a record: its name, its form, and each word that its own outcomes do not give."""
-    data, match = path.read_bytes(), NAME.match(path.name)
-    if match is None:
+    if (match := NAME.match(path.name)) is None:
         return [f"its name is not {PREFIX}TIME_HOST_DIGEST.json"]
+    try:
+        data = bytes_of(path)
+    except StoreError as error:
+        return [error.what]
     rows = []
     if hashlib.sha256(data).hexdigest()[:12] != match[3]:
         rows.append("it was altered: its sha256 does not start with the digest in its name")

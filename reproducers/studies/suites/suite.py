@@ -14,6 +14,7 @@ from typing import Any
 from packaging.tags import Tag
 
 from reproducers.base.errors import CannotTestHere, PatchlaneError
+from reproducers.base.files import within
 from reproducers.record.origin import Origin
 from reproducers.record.schema import Pack
 from reproducers.record.upstream_tests import listed
@@ -90,9 +91,7 @@ def _from_clone(clone: Path, sha: str, target: Path) -> dict[str, Any]:
         place += int(words[2]) + 1
         if _sha("blob", content) != blob:
             raise PatchlaneError(f"{clone}: {name} is not what its SHA says", f"git -C {clone} fsck")
-        path = target / name
-        if not path.resolve().is_relative_to(target.resolve()):
-            raise PatchlaneError(f"{clone}: commit {sha} has a file {name!r}", f"git -C {clone} fsck")
+        path = within(target, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         path.chmod(0o755 if mode == "100755" else 0o644)

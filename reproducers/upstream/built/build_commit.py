@@ -13,10 +13,10 @@ import json
 import os
 import shlex
 import shutil
-import subprocess
 from collections import deque
 from pathlib import Path
 
+from reproducers.base import clock
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.base.files import file_sha256
 from reproducers.record.origin import Built, File
@@ -74,10 +74,10 @@ def ensure(store: Store, tree: Tree, command: str) -> Tree:
 
 def _run(command: str, folder: Path, sha: str, log: Path) -> None:
     with log.open("wb") as sink:
-        done = subprocess.run(
-            command, shell=True, cwd=folder, env={**os.environ, COMMIT: sha},
-            stdin=subprocess.DEVNULL, stdout=sink, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+        shell = ["/bin/sh", "-c", command]
+        environment = {**os.environ, COMMIT: sha}
+        done = clock.run(shell, clock.BUILD_S, f"--build at {sha[:12]}", cwd=folder, env=environment, stdout=sink,
+                         stderr=sink)  # fmt: skip
     if done.returncode:
         with log.open(errors="replace") as source:
             said = deque((line.strip() for line in source if line.strip()), 1)

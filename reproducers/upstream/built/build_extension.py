@@ -11,14 +11,14 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import sysconfig
-import tempfile
 from pathlib import Path
 from typing import Any
 
+from reproducers.base import clock
 from reproducers.base.errors import CannotTestHere
+from reproducers.base.files import temporary
 from reproducers.record.origin import Origin
 from reproducers.record.schema import ROOT, Build
 from reproducers.upstream.store import Store, Tree, writable
@@ -40,7 +40,9 @@ def _asked() -> dict[str, Any]:
     """``of_torch``, in a process of its own if this one has not imported torch. The engine never imports it."""
     if "torch" in sys.modules:
         return of_torch()
-    done = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, cwd=ROOT)
+    done = clock.run(
+        [sys.executable, "-c", ASK], clock.STEP_S, "import torch", capture_output=True, text=True, cwd=ROOT
+    )
     if done.returncode:
         raise CannotTestHere("torch cannot be imported, and a torch extension has to be built", "make setup")
     facts: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -60,7 +62,7 @@ def host() -> dict[str, Any]:
     if home is None or compiler is None:
         tool = "g++" if compiler is None else "nvcc (the CUDA toolkit)"
         raise CannotTestHere(f"no {tool}, and a CUDA extension has to be built", "install it, or set CUDA_HOME")
-    version = subprocess.run([compiler, "-dumpfullversion"], capture_output=True, text=True).stdout
+    version = clock.run([compiler, "-dumpfullversion"], clock.ANSWER_S, capture_output=True, text=True).stdout
     return facts | {"home": str(home), "g++": version.strip()}
 
 
@@ -82,7 +84,7 @@ def ensure(store: Store, name: str, build: Build, source: Tree, sha256: str) -> 
 
     def fill(target: Path) -> None:
         log.unlink(missing_ok=True)
-        with tempfile.TemporaryDirectory(prefix="patchlane-build-") as scratch:
+        with temporary() as scratch:
             work = Path(scratch) / "source"
             shutil.copytree(source.path, work, copy_function=writable)
             command = [sys.executable, "setup.py", "build_ext", "--build-lib", str(target)]
@@ -110,11 +112,8 @@ def _run(command: list[str], folder: Path, environment: dict[str, str] | None, n
     """Run a build step and append its output to the log. Raises CannotTestHere with the compiler's first complaint."""
     with log.open("ab") as sink:
         try:
-            done = subprocess.run(
-                command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,
-                timeout=TIMEOUT_S,
-            )  # fmt: skip
-        except subprocess.TimeoutExpired as error:
+            done = clock.run(command, TIMEOUT_S, cwd=folder, env=environment, stdout=sink, stderr=sink)
+        except CannotTestHere as error:
             raise CannotTestHere(f"{name} was not built in {TIMEOUT_S} s", f"read {log}, and run again") from error
     if done.returncode:
         lines = log.read_text(errors="replace").splitlines()

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import hashlib
-import json
 import lzma
 import platform
 import shutil
 import sys
 import tarfile
-import tempfile
 from pathlib import Path
 from typing import IO, Any, cast
 
 from reproducers.base import disk
 from reproducers.base.errors import PatchlaneError, StoreError
+from reproducers.base.files import KEY, file_sha256, opened, parsed_json, temporary, within
 from reproducers.base.start import outdated
+from reproducers.base.wording import printable
 
 USAGE = "usage: python -m reproducers.bundle install PART..."
+AGAIN = "copy every part again, from whom you trust"
 
 
 class Parts:
@@ -32,7 +34,7 @@ class Parts:
             if self.current is None:
                 if not self.paths:
                     return b""
-                self.current = self.paths.pop(0).open("rb")
+                self.current = opened(self.paths.pop(0))
             data = self.current.read(size)
             if data:
                 return data
@@ -70,7 +72,7 @@ def unpack(paths: list[Path], target: Path) -> dict[str, Any]:
                 continue
             data = source.read()
             if member.name == "index.json":
-                index = json.loads(data)
+                index = parsed_json(data)
                 check_target(index.get("target", here()))  # the first bundles do not name theirs
                 continue
             sha = hashlib.sha256(data).hexdigest()
@@ -81,16 +83,15 @@ def unpack(paths: list[Path], target: Path) -> dict[str, Any]:
 
 
 def build(tree: dict[str, Any], objects: Path, target: Path) -> None:
-    """Write a tree's files and links under ``target``. Raises ValueError for a path outside of it."""
+    """Write a tree's files and links under ``target``. Raises StoreError or ValueError for a path outside of it."""
+    target.mkdir(exist_ok=True)
     for name, executable, sha in tree["files"]:
-        path = target / name
-        if not path.resolve().is_relative_to(target.resolve()):
-            raise ValueError(f"{name!r} leaves the tree")
+        path = within(target, name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(objects / sha, path)
+        shutil.copyfile(within(objects, sha), path)
         path.chmod(0o755 if executable else 0o644)
     for name, aim in tree["links"].items():
-        path = target / name
+        path = within(target, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         if not (path.parent.resolve() / aim).resolve().is_relative_to(target.resolve()):
             raise ValueError(f"link {name!r} leaves the tree")
@@ -100,12 +101,13 @@ def build(tree: dict[str, Any], objects: Path, target: Path) -> None:
 def fill_store(index: dict[str, Any], objects: Path) -> Path:
     """Put every tree into the store and return the folder of the engine's requirements.
 
-    Raises StoreError if a tree's content digest is not the bundle's.
+    Raises StoreError if a tree's content digest is not the bundle's, or before any if a key is not of a bundle.
     """
     from reproducers.record.origin import Origin
     from reproducers.upstream.store import Store
 
     store = Store(offline=True)
+    places = {key: within(store.root / "trees", key, KEY) for key in (*index["trees"], str(index["engine"]))}
     for key, tree in index["trees"].items():
 
         def fill(target: Path, tree: dict[str, Any] = tree) -> dict[str, Any]:
@@ -115,23 +117,43 @@ def fill_store(index: dict[str, Any], objects: Path) -> Path:
         made = store.tree("trees", key, Origin(kind="made", name=tree["label"]), fill)
         if made.digest != tree["digest"]:
             raise StoreError(f"{tree['label']}: digest {made.digest}, the bundle says {tree['digest']}")
-        print(f"{tree['label']}: {len(tree['files'])} files")
-    return store.root / "trees" / str(index["engine"])
+        print(printable(f"{tree['label']}: {len(tree['files'])} files"))
+    return places[str(index["engine"])]
+
+
+def _options(arguments: list[str]) -> tuple[list[Path], list[str]]:
+    """(parts, the digests that they must have). argparse ends the verb with 2 for anything else."""
+    parser = argparse.ArgumentParser("python -m reproducers.bundle install", allow_abbrev=False)
+    parser.add_argument("parts", nargs="*", type=Path, metavar="PART")
+    parser.add_argument("--sha256", default="", help="digests of all parts as `bundle` printed them, with commas")
+    given = parser.parse_args(arguments)
+    return given.parts, [digest for digest in given.sha256.lower().split(",") if digest]
+
+
+def compare(paths: list[Path], digests: list[str]) -> None:
+    """Raise StoreError unless the parts' sha256 are exactly ``digests``, in any order."""
+    actual = {file_sha256(path): path for path in paths}
+    if foreign := [path for digest, path in actual.items() if digest not in digests]:
+        raise StoreError(f"{foreign[0]}: sha256 is {file_sha256(foreign[0])}, which --sha256 does not name", AGAIN)
+    if missing := set(digests) - set(actual):
+        raise StoreError(f"no part has the sha256 {', '.join(sorted(missing))}", AGAIN)
 
 
 def main(arguments: list[str]) -> int:
     """Install; returns the exit code: 2 for bad parts, another Python or a full disk, with the remedy on stderr."""
-    paths = [Path(a) for a in arguments]
+    paths, digests = _options(arguments)
     absent = [str(p) for p in paths if not p.is_file()]
     if not paths or absent:
-        print(f"{USAGE}\nnot files: {', '.join(absent) or 'no parts given'}", file=sys.stderr)
+        print(printable(f"{USAGE}\nnot files: {', '.join(absent) or 'no parts given'}"), file=sys.stderr)
         return 2
     try:
+        if digests:
+            compare(paths, digests)
         site = install(paths)
     except PatchlaneError as error:
         return refused(error)
-    except (lzma.LZMAError, EOFError, tarfile.TarError, ValueError, KeyError) as error:
-        return refused(PatchlaneError(f"the bundle is incomplete or altered: {error}", "copy every part again"))
+    except (lzma.LZMAError, EOFError, tarfile.TarError, ValueError, LookupError, TypeError, AttributeError) as error:
+        return refused(PatchlaneError(f"the bundle is incomplete or altered: {error}", AGAIN))
     except OSError as error:
         return refused(
             PatchlaneError(disk.described(error).what, "make room, or export TMPDIR=DIR PATCHLANE_STORE=DIR")
@@ -142,7 +164,7 @@ def main(arguments: list[str]) -> int:
 
 def refused(error: PatchlaneError) -> int:
     """Print the error and return its exit code."""
-    print(f"error: {error}", file=sys.stderr)
+    print(printable(f"error: {error}"), file=sys.stderr)
     return int(error.exit_code)
 
 
@@ -150,7 +172,7 @@ def install(paths: list[Path]) -> Path:
     """Put the trees of the parts into the store; returns the folder of the engine's requirements."""
     if outdated():
         raise PatchlaneError(outdated(), "python3.12 -m reproducers.bundle install PART...")
-    with tempfile.TemporaryDirectory(prefix="patchlane-") as scratch:
+    with temporary() as scratch:
         folder = Path(scratch)
         index = unpack(paths, folder)
         build(index["trees"][index["engine"]], folder / "objects", folder / "engine")

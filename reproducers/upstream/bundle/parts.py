@@ -7,15 +7,14 @@ import io
 import json
 import lzma
 import re
-import subprocess
 import sys
 import tarfile
-import tempfile
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from reproducers.base import clock
 from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.files import file_sha256
+from reproducers.base.files import file_sha256, temporary
 
 if TYPE_CHECKING:
     from packaging.tags import Tag
@@ -84,11 +83,12 @@ def engine_requirements(store: Store, target: str) -> Tree:
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     version = f"3.{target.split('-')[0].removeprefix('cp3')}"
-    with tempfile.TemporaryDirectory() as scratch:
+    with temporary() as scratch:
         command = [sys.executable, "-m", "pip", "download", "-q", "--only-binary=:all:", "--python-version", version]
         for platform in PLATFORMS:
             command += ["--platform", platform]
-        done = subprocess.run([*command, "-d", scratch, *project["dependencies"]], capture_output=True, text=True)
+        command += ["-d", str(scratch), *project["dependencies"]]
+        done = clock.run(command, clock.FETCH_S, "pip download", capture_output=True, text=True)
         wheels = sorted(Path(scratch).glob("*.whl"))
         if done.returncode or not wheels:
             raise CannotTestHere(f"the engine's requirements cannot be fetched: {done.stderr.strip()[-300:]}")

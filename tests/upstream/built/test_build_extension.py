@@ -1,13 +1,13 @@
 """A source-only need is built once a host, and a host that cannot says why."""
 
 import importlib.util
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from toy import named, write_tree
 
+from reproducers.base import clock
 from reproducers.base.errors import CannotTestHere
 from reproducers.record.schema import Build, Need
 from reproducers.upstream import pins
@@ -52,7 +52,7 @@ def test_it_is_built_once_with_its_shims(source, here, tmp_path, monkeypatch):
     spec.loader.exec_module(module)
     assert module.answer == 42 and (built.path / "libcublaslt_shim.so").is_file()
     assert not list(source.path.glob("build")), "the source tree stays as it was"
-    monkeypatch.setattr(subprocess, "run", lambda *a, **k: pytest.fail("built again"))
+    monkeypatch.setattr(clock, "run", lambda *a, **k: pytest.fail("built again"))
     assert build_extension.ensure(store, "toyext 1", BUILD, source, "0" * 64) == built
 
 

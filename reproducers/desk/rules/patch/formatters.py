@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
+
+from reproducers.base import clock
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,9 @@ def _megatron(text: str) -> str:
 def _ruff(width: int) -> Callable[[str], str]:
     def run(text: str) -> str:
         command = [sys.executable, "-m", "ruff", "format", "--isolated", "--line-length", str(width), "-"]
-        return subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+        done = clock.run(command, clock.STEP_S, "ruff", input=text, capture_output=True, text=True)
+        done.check_returncode()
+        return str(done.stdout)
 
     return run
 

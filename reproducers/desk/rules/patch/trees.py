@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import temporary
 from reproducers.desk.patches.trees import touched, tree_of
 from reproducers.desk.rules.case import Case
 from reproducers.desk.text.lookups import again
@@ -46,7 +46,7 @@ def _apply(case: Case, name: str, tree: Path) -> PatchedFiles:
     except PatchlaneError as error:
         return PatchedFiles(ApplyClass.CONFLICT, error.what)
     paths = sorted({path for files in sets for path in touched(files, strip)})
-    with tempfile.TemporaryDirectory(prefix="patchlane-lint-") as scratch:
+    with temporary() as scratch:
         copy = Path(scratch)
         for path in paths:
             (copy / path).parent.mkdir(parents=True, exist_ok=True)  # a new file's place is patch-scope's to judge

@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 import json
 import re
-import stat
 import sys
 import tomllib
 from collections.abc import Callable
@@ -14,7 +13,8 @@ from typing import Any
 
 import yaml
 
-from reproducers.base.errors import PatchlaneError
+from reproducers.base.errors import PatchlaneError, StoreError
+from reproducers.base.files import bytes_of
 from reproducers.studies.installed.listed import conda, lines, listings, locks, projects
 from reproducers.studies.installed.listed.reading import Reading
 from reproducers.studies.installed.listed.scripts import dockerfile, installs
@@ -88,11 +88,10 @@ def _text(file: Path) -> str:
 
 
 def _bytes(file: Path) -> bytes:
-    if not stat.S_ISREG(file.stat().st_mode):
-        said = "a folder" if file.is_dir() else "no regular file"
-        raise PatchlaneError(f"{file}: {said}", "pip freeze | python -m reproducers.audit --requirements -")
-    with file.open("rb") as source:
-        return source.read(LARGEST + 1)
+    try:
+        return bytes_of(file, LARGEST)
+    except StoreError as error:
+        raise PatchlaneError(error.what, "pip freeze | python -m reproducers.audit --requirements -") from error
 
 
 Reader = Callable[[str, Reading], Reading]

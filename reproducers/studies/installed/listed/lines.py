@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
+from reproducers.base.files import temporary
 from reproducers.base.optional import load
 from reproducers.studies.installed.listed import origins
 from reproducers.studies.installed.listed.reading import Reading
@@ -20,8 +20,8 @@ EDITABLE = re.compile(r"# Editable .*\(([A-Za-z0-9._-]+?)===?(\S+)\)")  # what f
 def read(text: str, reading: Reading) -> Reading:
     """Read the text of a requirements file into ``reading``."""
     parser = load("pip_requirements_parser", "pip-requirements-parser")
-    with tempfile.TemporaryDirectory(prefix="patchlane-") as folder:  # the parser takes files only
-        scratch = Path(folder) / "requirements.txt"
+    with temporary() as folder:  # the parser takes files only
+        scratch = folder / "requirements.txt"
         scratch.write_text(text, encoding="utf-8")
         parsed = parser.RequirementsFile.from_file(str(scratch))
     named = _named_editables(parsed.comments)

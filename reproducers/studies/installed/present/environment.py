@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import shlex
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import Any
 
 from packaging.utils import canonicalize_name
 
-from reproducers.base.errors import PatchlaneError
+from reproducers.base import clock
+from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.record.fingerprint import Fingerprints
 from reproducers.studies.installed.listed.reading import Line, Reading, Required
 from reproducers.studies.installed.present import ask
@@ -123,11 +123,9 @@ def _asked(interpreter: Path, packages: list[str], distributions: list[str]) -> 
     try:
         if not interpreter.is_file():
             raise PatchlaneError(f"--python {interpreter}: no such file", remedy)
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=ANSWER_S
-        )
+        done = clock.run(command, ANSWER_S, capture_output=True, text=True, errors="replace")
         answer = json.loads((done.stdout.strip().splitlines() or [""])[-1])
-    except subprocess.TimeoutExpired as error:
+    except CannotTestHere as error:
         raise PatchlaneError(f"--python {interpreter}: no answer in {ANSWER_S:.0f} s", remedy) from error
     except OSError as error:
         raise PatchlaneError(f"--python {interpreter}: {error.strerror or error}", remedy) from error
