@@ -26,9 +26,9 @@ NEED_NVCC = {"mamba-ssm", ("transformer-engine", "pytorch")}  # source distribut
 # over 500 lines: the reproducer's own part and what every file takes of the probe leave too little for what it measures
 # with and what stands in for a GPU (docs/writing-a-pack.md)
 LONGER = {
-    **{"pack01": 1105, "pack02": 686, "pack03": 766, "pack04": 832, "pack05": 820, "pack07": 832, "pack09": 850},
-    **{"pack10": 1086, "pack11": 853, "pack12": 1183, "pack15": 505, "pack16": 830, "pack17": 962, "pack33": 930},
-    **{"pack34": 671, "pack35": 861, "pack36": 737, "pack37": 665, "pack38": 693, "pack39": 958},
+    **{"pack01": 1111, "pack02": 690, "pack03": 771, "pack04": 837, "pack05": 825, "pack07": 837, "pack09": 855},
+    **{"pack10": 1091, "pack11": 859, "pack12": 1189, "pack15": 511, "pack16": 836, "pack17": 967, "pack33": 936},
+    **{"pack34": 677, "pack35": 867, "pack36": 743, "pack37": 671, "pack38": 699, "pack39": 964},
 }
 TOY = '''\
 # /// script
