@@ -33,9 +33,9 @@ def main(
 
         kind = WatchedProbe
         kind.options(parser, pack)
-    args, remedy, said = parser.parse_args(), "", set[str]()
+    args, remedy, said = parser.parse_args(), "", dict[str, logging.LogRecord]()
     if logging.lastResort is not None:  # upstream's log without a handler: each message once, or it buries the results
-        logging.lastResort.addFilter(lambda r: r.getMessage() not in said and said.add(r.getMessage()) is None)
+        logging.lastResort.addFilter(lambda record: said.setdefault(record.getMessage(), record) is record)
     if args.lane == "cpu" and not args.minimal:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # upstream may ask torch for a GPU when it is imported
     sys.path[:0] = [folder for folder in (args.tree, *args.needs) if folder]
