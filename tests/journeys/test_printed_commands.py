@@ -52,7 +52,7 @@ def test_each_folder_that_a_command_names_is_made_by_one_before_it(pack):
 
 
 def trees_of(pack):
-    """(import root of what the text is about, its needs' folders); the release stands in for a commit that is absent."""
+    """(import root of what the text is about, its needs); the release stands in for a commit that is absent."""
     store, refused = Store(offline=True), ""
     for pin in (pack.pins[pack.filing_pin], pack.pins["live"]):
         try:

@@ -36,6 +36,8 @@ def files(pack: Pack, receipts: Path, form: str) -> dict[str, bytes]:
     }
     if pack.patch.is_file():
         contents[f"{pack.id}.patch"] = commit(render.patch(pack), pack)
+    if form == "pr" and pack.tests_patch.is_file():
+        contents[f"{pack.id}-tests.patch"] = commit(pack.tests_patch, pack)
     return contents
 
 

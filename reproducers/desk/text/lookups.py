@@ -12,6 +12,7 @@ from reproducers.evidence.receipts import newest, newest_of, read
 from reproducers.record.entry import Entry
 from reproducers.record.receipt import ArmName, Check, Details, is_number
 from reproducers.record.schema import Pack, Thread
+from reproducers.upstream import patching
 
 BELONGS = (
     "reports it",
@@ -110,9 +111,19 @@ class Facts:
         return (minimal.code(self.pack.reproducer) or "").strip()
 
     @property
+    def shows(self) -> str:
+        """What the minimal code shows, in the words of its docstring; empty where it has none."""
+        return minimal.says(self.pack.reproducer)
+
+    @property
     def commands(self) -> list[tuple[str, str]]:
         """(what it needs, command) of each lane, the CPU's first, on the folders that ``checkouts`` makes."""
         return commands.runs(self.pack, self.pack.pins[self.pin])
+
+    @property
+    def alone(self) -> str:
+        """The command that runs the minimal code alone, where that needs no GPU; else empty."""
+        return f"{self.commands[0][1]} --minimal" if "cpu" in self.pack.lanes and self.snippet else ""
 
     @property
     def checkouts(self) -> list[str]:
@@ -217,6 +228,11 @@ class Facts:
         """What failed in that log without the patch."""
         receipt = self.receipt(self.lane)
         return logs.failing(self.log.decode(), {c.name for c in self.failed if stand_in(c, receipt)})
+
+    @property
+    def tests(self) -> list[str]:
+        """Files that tests.patch adds to upstream's tests."""
+        return [file.path for file in patching.files(self.pack.tests_patch)] if self.pack.tests_patch.is_file() else []
 
     @property
     def taken(self) -> str:
