@@ -25,7 +25,8 @@ another:
 define install
 	@command -v uv >/dev/null 2>&1 || $(PYTHON) -c 'import sys; sys.exit("Python >= 3.11.4 is needed, $(PYTHON) is "\
 	  + sys.version.split()[0] + "; fix: make PYTHON=PATH-TO-IT" if sys.version_info < (3, 11, 4) else 0)'
-	@if [ -f $(VENV)/pyvenv.cfg ] && [ "$(or $(ASKED),$$(cat $(VENV)/.python))" != "$$(cat $(VENV)/.python)" ]; then \
+	@if [ -f $(VENV)/pyvenv.cfg ] && [ "$(or $(ASKED),$$(cat $(VENV)/.python 2>/dev/null))" != \
+	  "$$(cat $(VENV)/.python 2>/dev/null)" ]; then \
 	  rm -rf $(VENV); fi
 	@if command -v uv >/dev/null 2>&1; then \
 	  uv venv -q --allow-existing --python $(PYTHON) $(VENV) && uv pip install -q --python $(BIN)/python -e '.[$(1)]'; \

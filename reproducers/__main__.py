@@ -90,6 +90,9 @@ def main() -> None:
 
         guarded(lambda: print(listing()))
     elif verb in VERBS:
+        from reproducers.base import cli
+
+        cli.SPOKEN.update({module: name for name, module in VERBS.items()})
         runpy.run_module(VERBS[verb], run_name="__main__")
     else:
         near = " or ".join(f"patchlane {name}" for name in difflib.get_close_matches(verb, VERBS))

@@ -50,7 +50,7 @@ def main(
     if build and clone is None:
         raise PatchlaneError("--build builds commits, and releases are searched", "--git CLONE")
     (chosen,) = choice.chosen([pack], False, lane, "pristine")
-    from reproducers.base import disk
+    from reproducers.base import cli, disk
     from reproducers.evidence import saving, shelf
     from reproducers.studies.versions import asking, bisecting, block, ends, sweeping
     from reproducers.trial import screen
@@ -59,10 +59,12 @@ def main(
     disk.usable_folder(receipts, "--receipts DIR names another folder")
     out = screen.console(as_json=True)  # people's lines go to stderr: the block alone is on stdout
     recorder = saving.Recorder(receipts, host, [])
+    cli.leaves(lambda: (f"{recorder.left()}; the next time they are not run again", []))
     asker = asking.Asker(
         chosen, lane, Store(progress=screen.Announcer(out)), recorder, [shelf.COMMITTED, receipts], clone, again,
         timeout, os.cpu_count() or 1, lambda answer: sweeping.line(answer, out),
-        (lambda arm, text: out.print(escape(f"[{arm}] {text}"))) if verbose else (lambda arm, text: None),
+        lambda arm, text: out.print(escape(f"[{arm}] {text}")) if verbose else sweeping.ended(text, out),
+        begin=lambda tree, repeats: sweeping.begun(tree, repeats, out),
         build=build, check=check,
     )  # fmt: skip
     history, old, new = ends.of(chosen, goal, good, bad, clone)

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from reproducers.base import cli
 from reproducers.base.clock import day_of, today
 
 if TYPE_CHECKING:
-    from reproducers.desk.gate.checklist import Checklist, Point
+    from reproducers.desk.gate.checklist import Checklist
 
+NEWLINE = "\n"
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
@@ -41,24 +41,18 @@ def _as_json(checklist: Checklist) -> str:
 
 
 def show(checklist: Checklist) -> None:
-    """Print the table and the next step."""
-    from rich.table import Column, Table
-
+    """Print each point with its remedy below, which can be copied at any width, and the next step."""
     from reproducers.desk.gate.checklist import next_step
 
-    out = cli.console(highlight=False, markup=False)
-    out.print(f"{checklist.pack.id} as {checklist.form} on {checklist.day}: {checklist.pack.title}", soft_wrap=True)
-    table = Table("", "point", "result", Column("what", overflow="fold"), Column("remedy", overflow="fold"))
-    for point in checklist.blockers:
-        table.add_row("", *_cells(point))
-    for number, point in enumerate(checklist.points, 1):
-        table.add_row(str(number), *_cells(point))
-    out.print(table)
-    out.print(f"{'Open' if checklist.open else 'Ready'}. Next: {next_step(checklist)}", soft_wrap=True)
-
-
-def _cells(point: Point) -> tuple[str, str, str, str]:
-    return point.name, "a person's" if point.result == "person" else point.result, point.what, point.remedy
+    typer.echo(f"{checklist.pack.id} as {checklist.form} on {checklist.day}: {checklist.pack.title}")
+    numbered = [("-", point) for point in checklist.blockers]
+    numbered += [(str(number), point) for number, point in enumerate(checklist.points, 1)]
+    for mark, point in numbered:
+        result = "a person's" if point.result == "person" else point.result
+        typer.echo(f"{mark} {result:12}{point.name}: {point.what.replace(NEWLINE, NEWLINE + '    ')}")
+        if point.remedy:
+            typer.echo(f"    fix: {point.remedy}")
+    typer.echo(f"{'Open' if checklist.open else 'Ready'}. Next: {next_step(checklist)}")
 
 
 @app.command()

@@ -84,7 +84,7 @@ def main(
     if listing or not chosen:
         choice.list_packs(chosen, as_json)
         return
-    from reproducers.base import disk
+    from reproducers.base import cli, disk
     from reproducers.evidence import saving
     from reproducers.trial import screen, session
     from reproducers.upstream import pins
@@ -98,6 +98,7 @@ def main(
     request = Request(tree, lane, arm, repeats, upstream, allow_dirty, threads, timeout, build=build)
     console = screen.console(as_json)
     recorder = saving.Recorder(receipts, host, sys.argv[1:])
+    cli.leaves(lambda: (recorder.left(), ["--missing-from", str(receipts)] if recorder.written else []))
     runs = session.run_packs(chosen, request, workers, console, verbose, recorder.write)
     in_place = recorder.tell(console)
     session.summary(runs, console)

@@ -1,7 +1,7 @@
 """Export patches that stack: ``python -m reproducers.series [PACK...]`` writes one folder an upstream tree.
 
 Each holds the packs' patches for that release or SHA as ``git am`` takes them, with full headers, and a quilt
-``series`` file. Before it writes anything it tries the order with ``git am`` on the pinned tree. It leaves out packs
+``series`` file. Before it writes a folder it tries the order with ``git am`` on the pinned tree. It leaves out packs
 that are held, not validated, or without a patch at the pin, and prints the reason for each.
 """
 
@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from reproducers.base.errors import PatchlaneError
 from reproducers.desk.patches.series import listing, numbered_mails, planned, tried_on_tree, write
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -24,19 +25,29 @@ def main(
     out: Annotated[Path, typer.Option(metavar="DIR", help="where the folders are written")] = OUT,
     pin: Annotated[str, typer.Option(metavar="PIN", help="the pins of this name in pack.yaml")] = "live",
 ) -> None:
-    """Write the series of the named packs, or of all; PatchlaneError if a series cannot be made."""
+    """Exit 2 if a named pack cannot be in a series or a series cannot be made, else 77 if this host cannot try one."""
     choice, entries = planned(packs or [], pin)
-    ready = []
+    failed, written = list(choice.refused.values()), 0
     for (distribution, version), members in choice.series.items():
-        mails = numbered_mails(members, entries)
-        ready.append((out / f"{distribution}-{version}", members, mails, tried_on_tree(members, mails)))
-    for folder, members, mails, tried in ready:
-        write(folder, {"series": listing(members, tried).encode(), **{name: data for _, name, data in mails}})
-        typer.echo(f"{folder}")
+        folder = out / f"{distribution}-{version}"
+        try:
+            mails = numbered_mails(members, entries)
+            tried = tried_on_tree(members, mails)
+        except PatchlaneError as error:
+            failed.append(error)
+            continue
+        how, written = listing(members, tried), written + 1
+        write(folder, {"series": how.encode(), **{name: data for _, name, data in mails}})
+        typer.echo(f"{folder}  {how.splitlines()[0]}")
         for member, name, _ in mails:
             typer.echo(f"  {name}  {member.pack.id}  {tried[name]}")
     for name, why in choice.left_out.items():
         typer.echo(f"{name} left out: {why}")
+    if failed and not written:
+        raise failed[0]
+    for reason in failed:
+        typer.echo(f"error: {reason}", err=True)
+    raise typer.Exit(min((int(reason.exit_code) for reason in failed), default=0))
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def main(
         raise PatchlaneError("--commits are of one pack and a clone", "sweep pack05 --commits SHA --upstream CLONE")
     if build and not commits:
         raise PatchlaneError("--build builds commits", "--commits SHA --upstream CLONE")
-    from reproducers.base import disk
+    from reproducers.base import cli, disk
     from reproducers.evidence import saving, shelf
     from reproducers.studies.versions import asking, sweeping
     from reproducers.studies.versions import releases as published
@@ -62,6 +62,7 @@ def main(
     disk.usable_folder(receipts, "--receipts DIR names another folder")
     out = screen.console(as_json)
     recorder = saving.Recorder(receipts, host, [])
+    cli.leaves(lambda: (f"{recorder.left()}; the next time they are not run again", []))
     store, rows, codes = Store(progress=screen.Announcer(out)), list[dict[str, Any]](), list[Exit]()
     for pack in chosen:
         trees = named(pack, upstream, commits.split(",")) if commits and upstream else []

@@ -375,6 +375,15 @@ def test_exit_1_with_the_table_and_the_next_step(desk):
     assert done.output.splitlines()[-1].endswith(": python -m reproducers.approve pack07 --as comment")
 
 
+def test_no_width_breaks_a_command(desk, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    done = verb("--date", "2026-11-25")
+    fixes = [line.removeprefix("    fix: ") for line in done.output.splitlines() if line.startswith("    fix: ")]
+    judged = checklist.judge("pack07", None, datetime.date(2026, 11, 25))
+    assert fixes == [point.remedy for point in (*judged.blockers, *judged.points) if point.remedy]
+    assert max(map(len, fixes)) > 60
+
+
 def test_exit_0_when_all_pass(desk):
     judged = checklist.judge("pack07", None, DAY)
     given = {"form": "comment", "name": "Jane Doe", "date": DAY, "digest": dossier.digest(judged.files)}

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shlex
 import signal
 import statistics
 import subprocess
@@ -16,7 +17,11 @@ import psutil
 import pytest
 from toy import FIRST, RECORD, REPRODUCER, SOURCE, TOTAL, body, edited, git, write_tree
 
+from reproducers.base.verdicts import Verdict
+from reproducers.evidence import saving
 from reproducers.record.schema import ROOT
+from reproducers.trial.experiment import Request, execute
+from reproducers.upstream.store import Store
 
 
 @pytest.fixture
@@ -50,6 +55,19 @@ def test_list_is_quick_and_light():
     names = {line.rsplit("|", 1)[-1].strip().split(".")[0] for line in imported.splitlines()}
     assert names.isdisjoint({"torch", "triton", "numpy", "requests", "psutil", "unidiff"})
     assert statistics.median(times) < 2.5, times
+
+
+def test_a_mistyped_release_leaves_no_receipt(toy, index_url):
+    ran = execute(toy.pack(), Request("9.9.9", "cpu"), Store(toy.root / "store", offline=False), lambda arm, line: None)
+    assert ran.ruling.verdict is Verdict.UNTESTABLE and "no release 9.9.9" in ran.ruling.reason
+    saving.Recorder(toy.root / "out", "toy", []).write(ran)
+    assert not (toy.root / "out").exists()
+
+
+def test_a_pack_that_begins_says_how_long_it_may_take(toy, repo):
+    toy.publish()
+    code, out, _ = run(toy, repo, "7")
+    assert code == 0 and out.splitlines()[0] == "pack07: pristine and patched, up to 30 s of processor time each"
 
 
 def test_list_as_json(toy, repo):
@@ -242,9 +260,32 @@ def test_interrupt(toy, args):
         merged.kill()
     assert merged.returncode == 130, out
     assert "Traceback" not in out and "DIFFERENT_FAILURE" not in out
+    command = f"python -m reproducers.run {shlex.join(['7', '--upstream', str(toy.upstream), *args])}"
+    assert "interrupted: " in out and out.rstrip().endswith(f"fix: {command}")
     _, alive = psutil.wait_procs(family, timeout=60)
     assert not alive
     assert not list(repo.glob("build/receipts/*/*.json"))
+
+
+def test_an_interrupt_names_the_receipts_that_are_kept_and_goes_on_from_them(toy):
+    """SIGTERM in the second of two packs: the first one's receipt stays, and the command leaves it out."""
+    toy.publish()
+    toy.pack()
+    repo = toy.repository(
+        toy.pack(
+            reproducer=SLOW.replace("pack=7", "pack=8"),
+            record=RECORD.replace("number: 7", "number: 8"),
+            folder="08_toy",
+        )
+    )
+    merged = toy.verb(repo, "run", "7", "8", "-v", "--jobs", "1", stderr=subprocess.STDOUT)
+    next(line for line in merged.stdout if "PID" in line)
+    merged.send_signal(signal.SIGTERM)
+    out, _ = merged.communicate(timeout=300)
+    assert merged.returncode == 130, out
+    assert "interrupted: 1 receipt of finished runs in build/receipts" in out
+    assert out.rstrip().endswith("fix: python -m reproducers.run 7 8 -v --jobs 1 --missing-from build/receipts")
+    assert len(list(repo.glob("build/receipts/07/*.json"))) == 1
 
 
 def test_a_full_disk_under_the_output(toy):

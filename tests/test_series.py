@@ -1,5 +1,6 @@
 """Which patches make a series, in which order, tried with git am; and the verb that writes it."""
 
+import dataclasses
 import datetime
 import json
 import re
@@ -184,8 +185,8 @@ def test_packs_that_are_held_or_unproved_are_left_out_with_the_reason(toy, desk)
     folder, output = written(toy, "pack03", "2")
     assert how(output) == {"pack02": "clean", "pack03": "clean"} and not left_out(output)
     for name in ("pack04", "pack05"):
-        refused = verb("--out", toy.root / "out", "pack02", name).exception
-        assert isinstance(refused, PatchlaneError) and refused.remedy and f"{name} " in str(refused)
+        refused = verb("--out", toy.root / "out", "pack02", name)
+        assert refused.exit_code == 2 and f"series: {name}" in refused.output and "fix: " in refused.output
 
 
 def test_an_older_series_is_replaced_and_a_strange_folder_is_not_touched(toy, desk):
@@ -298,3 +299,78 @@ def test_the_verb_ends_without_a_traceback():
     )
     assert done.returncode == 2 and "pack06" in done.stderr
     assert "fix:" in done.stderr and "Traceback" not in done.stderr
+
+
+TESTS = """Subject: test that total adds all
+Pack: 03
+Origin: written for patchlane
+Licence: Apache-2.0
+
+No GPU is needed.
+
+diff --git a/tests/test_total.py b/tests/test_total.py
+new file mode 100644
+--- /dev/null
++++ b/tests/test_total.py
+@@ -0,0 +1,1 @@
++from toyup.core import total
+"""
+
+
+def test_the_tests_of_a_pack_follow_its_fix(toy, desk):
+    desk(2, MEAN)
+    (desk(3, TOTAL).folder / "tests.patch").write_text(TESTS)
+    folder, output = written(toy)
+    names = [line.split()[0] for line in output.splitlines()[1:]]
+    assert names == ["0001-change-2.patch", "0002-change-3.patch", "0003-test-that-total-adds-all.patch"]
+    assert (folder / "series").read_text().splitlines()[1:] == names
+    assert "+++ b/tests/test_total.py" in (folder / names[2]).read_text()
+
+
+def test_what_can_be_written_is_written_and_the_rest_is_said(toy, desk, monkeypatch):
+    desk(2, MEAN)
+    desk(3, TOTAL)
+    desk(4, SCALE, receipt=False)
+    planned, tried = command.planned, command.tried_on_tree
+
+    def apart(names, pin):
+        """The members as if each were of a tree of its own."""
+        choice, entries = planned(names, pin)
+        trees = {(m.pack.id, "1.0"): [m] for members in choice.series.values() for m in members}
+        return dataclasses.replace(choice, series=trees), entries
+
+    def absent(members, mails):
+        if members[0].pack.number == 2:
+            raise CannotTestHere("no tree", "python -m reproducers.run pack02")
+        return tried(members, mails)
+
+    monkeypatch.setattr(command, "planned", apart)
+    monkeypatch.setattr(command, "tried_on_tree", absent)
+    for names, code in ((["pack02", "pack03"], 77), (["pack02", "pack03", "pack04"], 2)):
+        done = verb("--out", toy.root / "out", *names)
+        assert done.exit_code == code, (done.output, done.exception)
+        assert [path.name for path in (toy.root / "out").iterdir()] == ["pack03-1.0"]
+        assert "fix: python -m reproducers.run pack02" in done.output and ("pack04" in done.output) is (code == 2)
+
+
+def test_patches_below_a_source_folder_say_their_depth_on_a_wheel(toy, desk):
+    upstream = yaml.safe_load(RECORD)["upstream"] | {"source_root": "src"}
+    pack = desk(2, MEAN, receipt=False, upstream=upstream)
+    pack.patch.write_text(pack.patch.read_text().replace("a/toyup", "a/src/toyup").replace("b/toyup", "b/src/toyup"))
+    keep(toy, pack, 1)
+    folder, output = written(toy)
+    told = (folder / "series").read_text().splitlines()[0]
+    option = re.search(r"git am (-p\d)", told)[1]
+    assert told in output and option == "-p2"
+    wheel = toy.root / "wheel"
+    for name, text in SOURCE.items():
+        (wheel / name).parent.mkdir(parents=True, exist_ok=True)
+        (wheel / name).write_text(text)
+    for arguments in (
+        ["init", "-q"],
+        ["add", "-A"],
+        ["commit", "-qm", "wheel"],
+        ["am", "-q", option, str(folder / "0001-change-2.patch")],
+    ):
+        assert git(wheel, *arguments).returncode == 0
+    assert MEAN[1] in (wheel / "toyup/core.py").read_text()

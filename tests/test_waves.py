@@ -119,8 +119,8 @@ def test_the_proposal_as_json_and_as_text(desk):
     lines = verb("--all").output.splitlines()
     assert lines[0] == "Wave 1: Monday 2026-11-23" and lines[3] == "Wave 2: Wednesday 2026-11-25"
     assert lines[1] == "  pack01  issue: bug 1, [red]; of many"
-    assert [line[:14] for line in lines[6:8]] == ["pack01  wave 1", "pack02  out: h"] and len(lines) == 11
-    assert lines[7].endswith("[fix: packs/02_toy/pack.yaml, filing: another decision, with its reason]")
+    assert [line[:14] for line in lines[6:8]] == ["pack01  wave 1", "pack02  out: h"] and len(lines) == 12
+    assert lines[11] == "fix: packs/02_toy/pack.yaml, filing: another decision, with its reason (pack02)"
     assert not any(line.startswith("Wave 2") for line in verb().output.splitlines())
 
 
@@ -159,3 +159,10 @@ def test_the_real_packs():
     proposal = proposal_of(ROOT, datetime.date(2026, 11, 23), 3, 2)
     assert [item.pack.number for item in proposal.explanations] == [pack.number for pack in load_packs()]
     assert all(item.wave or item.blockers for item in proposal.explanations)
+
+
+def test_a_remedy_that_packs_share_is_told_once(desk):
+    for number in (1, 2, 3):
+        filed_away(desk, number, filing__decision="hold")
+    fixes = [line for line in verb().output.splitlines() if line.startswith("fix: ")]
+    assert fixes == ["fix: packs/NN_NAME/pack.yaml, filing: another decision, with its reason (pack01, pack02, pack03)"]

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import functools
 import os
+import re
+import shlex
 import signal
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
 from reproducers.base import disk
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.start import unimportable
+from reproducers.base.start import OURS, unimportable
 from reproducers.base.verdicts import Exit
 from reproducers.base.wording import printable
 
@@ -84,6 +86,37 @@ def _interrupt(signum: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
+SPOKEN: dict[str, str] = {}  # {module of a verb: its name under patchlane}, where it was called by that name
+_left: list[Callable[[], tuple[str, list[str]]]] = []
+
+
+def spoken(text: str) -> str:
+    """The text with each ``python -m MODULE`` of a verb as this command line calls it."""
+    return re.sub(r"python -m ([\w.]+)", lambda m: f"patchlane {SPOKEN[m[1]]}" if m[1] in SPOKEN else m[0], text)
+
+
+def leaves(told: Callable[[], tuple[str, list[str]]]) -> None:
+    """Have an interrupted verb say what ``told`` gives: what it left, and the arguments to add to go on from there."""
+    _left[:] = [told]
+
+
+def interrupted(add: Sequence[str] = (), what: str = "nothing is half-written, what was fetched is kept") -> str:
+    """What a verb says that was interrupted: what it left, and the command that goes on."""
+    for told in _left:
+        what, add = told()
+    name, *given = sys.argv
+    verb = name if name.startswith("patchlane ") else f"python -m {_module(Path(name))}"
+    more = [] if set(add) <= set(given) else add
+    return f"interrupted: {what}\n  fix: {verb} {shlex.join([*given, *more])}".rstrip()
+
+
+def _module(path: Path) -> str:
+    """The dotted name of a verb's file."""
+    parts = path.with_suffix("").parts
+    start = max((n for n, part in enumerate(parts) if part in OURS), default=len(parts) - 1)
+    return ".".join(part for part in parts[start:] if part != "__main__")
+
+
 def guarded(app: Any) -> None:
     """Run a typer app and map each of its ends to one of the project's exit codes, without a traceback."""
     for name in ("stdout", "stderr"):
@@ -98,14 +131,16 @@ def guarded(app: Any) -> None:
     try:
         app()
     except PatchlaneError as error:
-        print(printable(f"error: {error}"), file=sys.stderr)
+        print(printable(spoken(f"error: {error}")), file=sys.stderr)
         raise SystemExit(int(error.exit_code)) from None
     except KeyboardInterrupt:
-        print("interrupted; nothing half-written", file=sys.stderr)
+        print(interrupted(), file=sys.stderr)
         raise SystemExit(int(Exit.INTERRUPTED)) from None
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # typer and rich end with 1, a verdict's code
             _unread()
+        if ended.code == Exit.INTERRUPTED:  # typer makes it of a KeyboardInterrupt, and says nothing
+            print(interrupted(), file=sys.stderr)
         _flush()
         raise
     except OSError as error:

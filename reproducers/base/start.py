@@ -44,7 +44,7 @@ def check() -> None:
 
     def ended(kind: type, error: BaseException, trace: object) -> None:
         if isinstance(error, KeyboardInterrupt):
-            print("interrupted; nothing half-written", file=sys.stderr)
+            print("interrupted: nothing had begun\n  fix: the same command, again", file=sys.stderr)
             sys.stderr.flush()
             os._exit(130)
         message = unimportable(error)

@@ -41,7 +41,7 @@ EXIT_REMEDY = {
     Exit.STOPPED: "the same command goes on from that checkpoint",
     Exit.CANNOT_TEST: "run that command; python -m reproducers.doctor lists all that is missing at once",
     Exit.BISECT_SKIP: "nothing, git bisect skips it; the reason is on stderr",
-    Exit.INTERRUPTED: "run again; what was fetched is kept",
+    Exit.INTERRUPTED: "the command that it names: finished runs and what was fetched are kept",
 }
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from reproducers.base import disk
+from reproducers.base.wording import count
 from reproducers.evidence import receipts
 from reproducers.record.schema import ROOT
 from reproducers.trial.experiment import Run, expected
@@ -37,7 +38,9 @@ class Recorder:
         self.refused: list[OSError] = []
 
     def write(self, run: Run) -> None:
-        """Write the receipt, into a temporary folder if its own folder refuses the file."""
+        """Write the receipt, into a temporary folder if its own folder refuses the file; none of a mistyped release."""
+        if run.mistyped:
+            return
         roles = places(Store(), run.request.upstream)
         with self.lock:
             try:
@@ -47,6 +50,11 @@ class Recorder:
                 self.spare = Path(tempfile.mkdtemp(prefix="patchlane-receipts-"))
                 path = receipts.write(run, self.spare, self.host, self.command, roles)
             self.written.append((run, path))
+
+    def left(self) -> str:
+        """What an interrupted verb leaves, in words."""
+        kept = f"{count(len(self.written), 'receipt')} of finished runs in {self.spare or self.root}"
+        return f"{kept if self.written else 'no run had finished'}; nothing is half-written"
 
     def tell(self, out: Console) -> bool:
         """Print the paths of receipts and logs. Some in a temporary folder: print the remedy, return False."""

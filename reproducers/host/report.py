@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from reproducers.base import cli
 from reproducers.base.wording import count
@@ -94,28 +93,24 @@ def show(report: dict[str, Any], out: Console) -> None:
     host["versions"] = " ".join(f"{name} {number}" for name, number in host["versions"].items())
     for name, value in host.items():
         out.print(f"[bold]{name:21}[/]{escape(str(value))}")
-    tables = [
-        _table("host", "what", "found", "wanted", "get it by"),
-        _table("packs", "pack", "lane", "", "missing or to fetch", "get it by"),
-    ]
+    out.print("\n[bold]host[/]")
     for check in report["checks"]:
-        remedy = "" if check["ok"] else check["remedy"]
-        tables[0].add_row(check["name"], *map(escape, (check["found"], check["wanted"], remedy)))
+        row = f"{check['name']:21}{check['found']}" + (f", wanted {check['wanted']}" if check["wanted"] else "")
+        out.print(escape(row))
+        _get(out, "" if check["ok"] else check["remedy"])
+    out.print("\n[bold]packs[/]")
     for row in report["lanes"]:
         word = "[green]can run[/]" if row["can_run"] else "[dim]no lane[/]" if row["absent"] else "[red]cannot[/]"
         fetched = f"fetches {', '.join(item['what'] for item in row['fetches'])}" if row["fetches"] else row["absent"]
-        for number, item in enumerate(row["missing"] or [{"what": fetched, "remedy": ""}]):
-            first = ("", "", "") if number else (row["pack"], row["lane"], word)
-            tables[1].add_row(*first, escape(item["what"]), escape(item["remedy"]))
-    for table in tables:
-        out.print(table)
+        for item in row["missing"] or [{"what": fetched, "remedy": ""}]:
+            out.print(f"{row['pack']} {row['lane']:5} {word}  {escape(item['what'])}".rstrip())
+            _get(out, item["remedy"])
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
+def _get(out: Console, remedy: str) -> None:
+    """The command that gets what is missing, on a line of its own: no width breaks it."""
+    if remedy:
+        out.print(escape(f"    get it by: {remedy}"))
 
 
 @app.command()
@@ -132,6 +127,6 @@ def main(
     if as_json:
         typer.echo(json.dumps(report, indent=1))
     else:
-        (show if verbose else brief)(report, cli.console(highlight=False, soft_wrap=not verbose))
+        (show if verbose else brief)(report, cli.console(highlight=False, soft_wrap=True))
     refuse(faults)
     raise typer.Exit(exit_code(report))

@@ -287,7 +287,8 @@ class Probe:
 
 def absent(package: str, option: str) -> CannotTest:
     """The error for a missing package; its remedy: install it, or give a folder of its sources by ``option``."""
-    how = f"{SOURCES[package]}, then" if package in SOURCES else "install what the script's header lists, or"
+    python = f"with a Python as it names (this is {sys.version.split()[0]})"
+    how = f"{SOURCES[package]}, then" if package in SOURCES else f"install what the header lists, {python}, or"
     return CannotTest(f"{package} is not installed", f"{how} {option} DIR that holds {package}/")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import traceback
@@ -32,7 +33,11 @@ def main(
 
         kind = WatchedProbe
         kind.options(parser, pack)
-    args, remedy = parser.parse_args(), ""
+    args, remedy, said = parser.parse_args(), "", dict[str, logging.LogRecord]()
+    if logging.lastResort is not None:  # upstream's log without a handler: each message once, or it buries the results
+        logging.lastResort.addFilter(lambda record: said.setdefault(record.getMessage(), record) is record)
+    if args.lane == "cpu" and not args.minimal:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # upstream may ask torch for a GPU when it is imported
     sys.path[:0] = [folder for folder in (args.tree, *args.needs) if folder]
     p = kind(package, args)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.wording import short
 from reproducers.record.schema import Pack, load_named, load_packs
 
 
@@ -16,7 +17,7 @@ def list_packs(packs: list[Pack], as_json: bool) -> None:
         return
     for pack in packs:
         lanes = "+".join(sorted(pack.lanes))
-        pin = f"{pack.upstream.distribution} {pack.pins['live'].origin}"
+        pin = f"{pack.upstream.distribution} {short(pack.pins['live'].origin)}"
         print(f"{pack.id}  {pack.kind:9} {lanes:9} {pin:32} {pack.title}")
 
 

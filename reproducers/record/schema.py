@@ -161,6 +161,7 @@ class Upstream(Model):
     package: str
     licence: str
     source_root: Folder = "."
+    python: str | None = None  # what its metadata asks for, where reproducer.py's header asks for less
 
 
 class Thread(Model):
@@ -209,7 +210,8 @@ class UpstreamState(Model):
 class Filing(Model):
     """What to file and why. A comment belongs to ``thread``; the packs ``after`` are filed before this one.
 
-    The text, its numbers and the attached patch are of the pin ``pin``; ``Pack.filing_pin`` has the default.
+    The text, its numbers and the attached patch are of the pin ``pin``; ``Pack.filing_pin`` has the default. A pull
+    request adds tests.patch, or says why not: ``no_tests``.
     """
 
     decision: Literal["issue", "pr", "comment", "hold", "none"]
@@ -217,6 +219,7 @@ class Filing(Model):
     thread: str | None = None
     pin: PinName | None = None
     after: list[int] = []
+    no_tests: str | None = None
 
 
 class Pack(Model):
@@ -251,6 +254,11 @@ class Pack(Model):
     @property
     def patch(self) -> Path:
         return self.folder / "fix.patch"
+
+    @property
+    def tests_patch(self) -> Path:
+        """The tests that a pull request adds to upstream's own; no run reads it, so no receipt names it."""
+        return self.folder / "tests.patch"
 
     def pin_name(self, at: str) -> str | None:
         """The name of the pin with the name, release or SHA ``at``, None if the pack has no such pin."""

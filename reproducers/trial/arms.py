@@ -32,6 +32,7 @@ from typing import IO
 import psutil
 
 from reproducers.base import clock, disk
+from reproducers.base.wording import Repeats
 from reproducers.probe.checks import Outcome
 from reproducers.probe.watch import Ranges
 from reproducers.record.receipt import Arm, Check, Executed, Stamp, record_of, stamp_of
@@ -243,6 +244,7 @@ def _environment(spec: ArmSpec, scratch: Path) -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": str(spec.cache / "inductor"),
         "OMP_NUM_THREADS": str(spec.threads),
         **({"CUDA_VISIBLE_DEVICES": spec.gpu} if spec.gpu else {}),
+        **({"CUDA_VISIBLE_DEVICES": ""} if spec.lane == "cpu" else {}),  # before an import of upstream asks for a GPU
         "PYTHONFAULTHANDLER": "1",
     }
 
@@ -364,6 +366,7 @@ def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
 class Transcript:
     """What an arm printed, its stamp first: lines that come before the stamp wait for it, and for nothing else.
 
+    What upstream prints again and again is kept a few times, and counted at the end.
     What the arm prints is no record, even if it looks like one. ``error`` is the sink's, which gets nothing more: both
     threads that call it have to read on, or the arm's record were lost.
     """
@@ -372,6 +375,7 @@ class Transcript:
         self.lines: list[str] = []
         self.error: Exception | None = None
         self._sink, self._early, self._begun = sink, list[str](), False
+        self._repeats = Repeats()
         self._lock = threading.Lock()  # the stamp comes in another thread than the lines
 
     def read(self, child: subprocess.Popen[str]) -> None:
@@ -379,10 +383,16 @@ class Transcript:
         assert child.stdout is not None
         for line in child.stdout:
             text = line.rstrip("\n")
+            if not self._repeats.keep(text):
+                continue
             with self._lock:
                 self._early.append(f"printed: {text}" if '"patchlane"' in text else text)
                 if self._begun:
                     self._pass_on()
+        with self._lock:
+            self._early += self._repeats.rest()
+            if self._begun:
+                self._pass_on()
 
     def begin(self, stamp: str) -> None:
         """Pass the stamp on, then all that waits for it. Only the first call has an effect; without a stamp: ""."""

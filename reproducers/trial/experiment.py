@@ -25,6 +25,7 @@ from reproducers.trial import rulings, statements
 from reproducers.trial.arms import ArmResult, ArmSpec, run_arm
 from reproducers.trial.rulings import Ruling
 from reproducers.upstream import fitting, patching, pins
+from reproducers.upstream.index import NoSuchRelease
 from reproducers.upstream.patching import Applicability, ApplyClass
 from reproducers.upstream.store import Seal, Store, Tree
 
@@ -76,6 +77,7 @@ class Run:
     hunks: dict[str, bool] = field(default_factory=dict)
     started: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
     log: list[str] = field(default_factory=list)
+    mistyped: bool = False  # there is no such release: nothing was tried, so there is nothing to keep
 
     @property
     def patch_file(self) -> Path | None:
@@ -157,6 +159,7 @@ def execute(pack: Pack, request: Request, store: Store, say: Say) -> Run:
             _arms(run, bench)
     except CannotTestHere as error:
         run.ruling = Ruling(Verdict.UNTESTABLE, error.what, error.remedy)
+        run.mistyped = isinstance(error, NoSuchRelease)
     for option, remedy in REMEDIES.items():
         if option in run.ruling.remedy:
             run.ruling = run.ruling._replace(remedy=remedy)

@@ -46,6 +46,8 @@ def run_packs(
     def run(number: int) -> Run:
         pack, gpu = packs[number], None if number in wide or not gpus else free.get()
         screen.begin(pack.id)
+        if not out.is_terminal and not screen.silent:
+            out.print(escape(begun(pack, request)))
         asked = dataclasses.replace(request, gpu=gpu)
         try:
             done = execute(pack, asked, store, lambda arm, line: screen.say(pack.id, arm, line))
@@ -62,6 +64,16 @@ def run_packs(
         runs = dict(zip(wide, _in_threads(run, wide, 1, screen), strict=True))
         runs |= zip(others, _in_threads(run, others, workers, screen), strict=True)
     return [runs[number] for number in range(len(packs))]
+
+
+def begun(pack: Pack, request: Request) -> str:
+    """What is to come of a pack, for who sees no last line that counts seconds."""
+    arms = ["pristine", "patched"] if request.arm == "both" and pack.patch.is_file() else [request.arm]
+    arms = ["pristine"] if arms == ["both"] else arms
+    lane = pack.lanes.get(request.lane)  # type: ignore[call-overload]
+    limit = request.timeout_s or (lane.timeout_s if lane else 0)
+    each = f", up to {limit:g} s of processor time each" if limit else ""
+    return f"{pack.id}: {' and '.join(arms)}{f', {request.repeats} times' if request.repeats > 1 else ''}{each}"
 
 
 def _wide(pack: Pack) -> bool:

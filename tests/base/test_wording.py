@@ -1,9 +1,13 @@
-"""Texts of others lose what a terminal obeys, and nothing else."""
+"""Texts of others lose what a terminal obeys; a line that comes a thousand times buries nothing. Nothing else goes."""
 
 import pytest
 
-from reproducers.base.wording import printable
+from reproducers.base.wording import KEPT, collapsed, printable
 
+SAID = "CPU RNG state changed within GPU RNG context"
+CHECK = "[   passed] sum: 0 (limit 0.1) vs 2"
+TRACE = ["Traceback (most recent call last):", '  File "toy.py", line 3, in add', "ValueError: no"]
+WARNED = ["toy.py:3: UserWarning: slow", "  warnings.warn("]
 HOSTILE = {
     "clears the screen": "\x1b[2J",
     "writes the clipboard": "\x1b]52;c;aGk=\x07",
@@ -31,3 +35,13 @@ def test_what_is_readable_stays():
     text = "tab\tline\nend – Grüße, 数字 😀 a\u0301 100 % \N{REPLACEMENT CHARACTER}"
     assert printable(text) == text
     assert printable("a\r\nb") == "a\nb" and printable(7) == "7"
+
+
+def test_a_repeated_line_is_kept_a_few_times_and_counted():
+    assert collapsed([SAID] * 1282 + [CHECK]) == [SAID] * KEPT + [CHECK, f"(1,279 more times: {SAID})"]
+    assert collapsed(WARNED * 10)[: 2 * KEPT + 1] == [*WARNED * KEPT, f"({10 - KEPT} more times: {WARNED[0]})"]
+
+
+def test_checks_records_and_tracebacks_are_kept_whole():
+    for lines in ([CHECK] * 9, ['{"checks": []}'] * 9, TRACE * 9, [f"step {n}" for n in range(9)]):
+        assert collapsed(lines) == lines

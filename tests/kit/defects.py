@@ -1,8 +1,8 @@
 """Defects to plant in real packs, each with the rule that must catch it, and harmless neighbours that none may."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-BODY, RECORD, PATCH, NOTES = "body.md.j2", "pack.yaml", "fix.patch", "notes.md"
+BODY, RECORD, PATCH, NOTES, TESTS = "body.md.j2", "pack.yaml", "fix.patch", "notes.md", "tests.patch"
 EXEMPTIONS, LOG, CODE = "lint-exemptions.yaml", "log", "reproducer.py"
 MUTANT = "mutants/one_rank_uniform.patch"  # pack 01's
 UPSTREAM = "https://github.com/NVIDIA/Megatron-LM"
@@ -147,6 +147,8 @@ PLANTED = [
     Edit("receipt-stale", CODE, "", "# changed\n", fresh=False),
     Edit("receipt-stale", PATCH, "Origin: written", "Origin: rewritten", fresh=False),
     said("number-body", "It takes 3.7 ms."),
+    said("number-log", "An error is 2.344e-07."),  # of the cpu lane, whose log is not attached
+    paragraph("number-log", "| | error |\n|---|---|\n| gradients | 2.344e-07 |"),
     said("number-body", "It takes 41.5GiB."),
     said("number-body", "It is 7.3x faster."),
     said("number-body", "The error is 2.5e-3."),
@@ -196,6 +198,20 @@ PLANTED = [
     Edit("filing-thread", RECORD, "decision: pr", "decision: comment"),
     Edit("filing-thread", RECORD, "decision: pr", f"decision: comment\n  thread: {UPSTREAM}/pull/7001"),
     Edit("filing-patch", RECORD, "decision: issue", "decision: pr", base=6),
+    Edit(
+        "tests-added",
+        RECORD,
+        "no_tests: results do not change, and tests/ops/triton/test_mamba3_siso.py holds them; "
+        "the attached file counts the products",
+        "after: []",
+        base=4,
+    ),
+    Edit("tests-added", RECORD, "decision: pr", "decision: pr\n  no_tests: too hard"),
+    replace(new_file("tests-scope", "tools/test_x.py"), file=TESTS),
+    replace(new_file("tests-scope", "tests/x.py"), file=TESTS),
+    Edit("tests-scope", TESTS, "Licence: Apache-2.0", "Licence: MIT"),
+    Edit("header-python", CODE, 'requires-python = ">=3.12"', 'requires-python = ">=3.11"', base=33),
+    Edit("tests-scope", TESTS, "Origin: written for patchlane", "Origin: somebody"),
     Edit("body-expected", BODY, "{% block expected %}", "{% block expectation %}", base=16),
     Edit("body-expected", BODY, "`A_log` and `D` stay in fp32", "`HEALTHY`: `A_log` and `D` stay in fp32", base=16),
     Edit("foreign-thread", BODY, "There is no error:", f"\n\nFixes {MILES}\n\nThere is no error:", base=16),
@@ -237,6 +253,7 @@ HARMLESS = [
     said("receipt-claim", '{{ host("cpu") }}'),
     Edit("receipt-stale", CODE, "", "# changed\n"),
     Edit("minimal-shape", CODE, "def minimal()", "def minimal() -> None", base=33),
+    said("number-log", "An error is `2.344e-07`."),
     said("number-body", "See `3.7 ms`, bf16, version 0.19.2 and `027fa4aa`, on 0.19.x."),
     Edit("number-record", RECORD, "title: DSA makes", "title: In 0.19.0 DSA makes"),
     new_file("patch-scope", "megatron/core/x.py"),
@@ -250,6 +267,9 @@ HARMLESS = [
     thread("filing-overlap", f"{UPSTREAM}/pull/7001", "closed", "overlaps"),
     Edit("filing-thread", RECORD, "decision: pr", f"decision: comment\n  thread: {UPSTREAM}/pull/5246"),
     Edit("filing-patch", RECORD, "decision: pr", "decision: issue"),
+    Edit("tests-added", RECORD, "no_tests: results", "no_tests: the results", base=4),
+    Edit("tests-scope", TESTS, "Subject: DSA: test that", "Subject: DSA: see that"),
+    Edit("header-python", CODE, 'requires-python = ">=3.12"', 'requires-python = ">=3.13"', base=33),
     Edit("body-expected", BODY, "{% block expected %}", "{%- block expected %}", base=16),
     Edit("foreign-thread", BODY, "There is no error:", f"It was met in {MILES} too. There is no error:", base=16),
     noted("pack-unwritten", "It can write the loss, a < write b, and `x <writes> y`."),

@@ -611,3 +611,50 @@ def test_an_arm_that_kills_its_keeper_leaves_nothing_alive(toy, tmp_path, kept):
     finally:
         beside.kill()
         beside.wait()
+
+
+GPU_HOST = '''"""Imports as Megatron does on four GPUs: CUDA's runtime reads the variable once, when first asked."""
+
+import os
+
+import torch
+
+counted = []
+
+
+def count():
+    if not counted:
+        counted.append(0 if os.environ.get("CUDA_VISIBLE_DEVICES") == "" else 4)
+    return counted[0]
+
+
+torch._C._cuda_getDeviceCount, torch.cuda._is_compiled = count, lambda: True
+torch.cuda.is_available()
+'''
+CPU_LANE = """
+    from reproducers.probe.lanes.megatron import megatron_lane
+
+    p.upstream("toyup.needy")
+    megatron_lane(p.lane)
+    p.error("e", 1.0, 1e-9, reference="0", bug_above=0.5)
+"""
+
+
+@pytest.mark.parametrize("visible", [None, "0,1,2,3"])
+def test_a_cpu_lane_runs_on_a_host_with_gpus_whatever_upstream_asks_when_it_is_imported(toy, monkeypatch, visible):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    run = toy.run(limited(toy, CPU_LANE), {**SOURCE, "toyup/needy.py": GPU_HOST}, arm="pristine")
+    assert run.pristine[0].outcome == "bug", run.log
+
+
+def test_what_upstream_prints_again_and_again_is_counted_in_the_log(toy):
+    code = """
+    for _ in range(500):
+        print("state changed")
+    p.error("e", 1.0, 1e-9, reference="0", bug_above=0.5)
+    """
+    (arm,) = toy.run(limited(toy, code), arm="pristine").pristine
+    assert arm.outcome == "bug" and arm.output.count("state changed") < 5
+    assert "(497 more times: state changed)" in arm.output

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from reproducers.base.errors import PatchlaneError
 from reproducers.desk.attachment import flatten
 from reproducers.probe.api import SOURCES
-from reproducers.record.schema import Need, Pack, text_of
+from reproducers.record.schema import Need, Pack, Upstream, text_of
 from reproducers.upstream import pins
 
 ISSUE_LIMIT = 65_536  # characters that GitHub takes in one issue or comment
 UNPINNED = {"tilelang": "apache-tvm-ffi"}  # pip takes the newest, which older releases cannot load
+EXACT = re.compile(r"((?<=\")([A-Za-z][\w.-]*)(?:\[[^\]]*\])?)==([\w.+!]+)(?=\")")  # of a list in TOML
 HEADER = re.compile(r"(?m)^# /// script$\s(^#(| .*)$\s)+^# ///$\n")  # PEP 723's own pattern, for one type
 
 
@@ -66,8 +67,19 @@ def _checkout(root: str) -> str:
     return "a checkout" if root == "." else f"a checkout's {root}/"
 
 
-def completed(header: str, needs: list[Need]) -> str:
-    """The header with the releases in ``needs`` of distributions that a listed one loads without pinning them."""
+def completed(header: str, needs: list[Need], upstream: Upstream) -> str:
+    """The header as whoever gets the file needs it.
+
+    Distributions that a listed one loads without pinning them get their releases in ``needs``. A version is exact only
+    of these and of what is under test: any other would bring back the torch of that day. Python is what upstream
+    asks for.
+    """
+    exact = {
+        _same(name) for name in (upstream.distribution, *(need.distribution for need in needs), *UNPINNED.values())
+    }
+    header = EXACT.sub(lambda m: m[0] if _same(m[2]) in exact else f"{m[1]}>={m[3]}", header)
+    if upstream.python:
+        header = re.sub(r'(?m)^# requires-python = ".*"$', f'# requires-python = "{upstream.python}"', header)
     releases = {need.distribution: need.release for need in needs}
     for name, loaded in UNPINNED.items():
         if loaded in releases and f'"{loaded}' not in header:
@@ -75,10 +87,15 @@ def completed(header: str, needs: list[Need]) -> str:
     return header
 
 
+def _same(distribution: str) -> str:
+    """The name as an index compares it."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
 def render(pack: Pack) -> str:
     """The exported file's text; a pure function of the pack's and the engine's files."""
     source = text_of(pack.reproducer)
     header, docstring, future = split(source)
-    header = completed(header, pins.needs_of(pack, pack.pins["live"]))
+    header = completed(header, pins.needs_of(pack, pack.pins["live"]), pack.upstream)
     imports, code = flatten.join(source, pack.reproducer.name, pack.lanes)
     return "\n".join([f"{header}{docstring}{note(pack)}", *([future.lstrip()] if future else []), imports, code])

@@ -221,11 +221,12 @@ def applies(pack: Pack, form: str, files: dict[str, bytes], store: Path, clone: 
     if (tree := tree_of(pack, pin, store)) is None:
         remedy = again(pack, sorted(pack.lanes)[0], pack.filing_pin).partition(",")[0]
         return Point(name, "fail", f"{pin.origin} is not in the store", remedy)
-    if refusal := branch.on_tree(pack, tree, mail):
+    mails = [mail, *(data for file, data in files.items() if file == f"{pack.id}-tests.patch")]
+    if refusal := next(filter(None, (branch.on_tree(pack, tree, each) for each in mails)), ""):
         return Point(name, "fail", f"not on {pin.origin}: {refusal}", rebase)
     if clone is not None and (form == "pr" or not pin.release):
         where.append(f"main at {(commit := branch.head(clone))}")
-        if refusal := branch.on_commit(clone, commit, mail):
+        if refusal := next(filter(None, (branch.on_commit(clone, commit, each) for each in mails)), ""):
             return Point(name, "fail", f"not on {where[-1]}: {refusal}", rebase)
     elif form == "pr" and pin.release:
         remedy = f"git clone https://github.com/{pack.upstream.repo} DIR, then the same command with --clone DIR"

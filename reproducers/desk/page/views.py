@@ -214,7 +214,7 @@ def _files(pack: Pack) -> tuple[dict[str, bytes], PatchlaneError | None]:
 
 def _patches(pack: Pack) -> list[Path]:
     named = [pack.folder / pin.patch for pin in pack.pins.values() if pin.patch]
-    return sorted({path for path in [pack.patch, *named] if path.is_file()})
+    return sorted({path for path in [pack.patch, pack.tests_patch, *named] if path.is_file()})
 
 
 def _body(pack: Pack, root: Path) -> tuple[Markup | None, PatchlaneError | None]:

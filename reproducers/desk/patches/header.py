@@ -143,3 +143,13 @@ def mail(pack: Pack, pin: str, entry: Entry, receipts: Path, number: int = 1, to
     tag = "PATCH" if total == 1 else f"PATCH {number}/{total}"
     when = datetime.datetime.fromisoformat(started)
     return name, patch_mail.compose(f"[{tag}] {subject}", when, message, made.short.diff)
+
+
+def tests_mail(pack: Pack, number: int, total: int) -> tuple[str, bytes]:
+    """(file name, mail) of the tests that the pack adds upstream; PatchlaneError for a malformed header."""
+    short = short_header.read(pack.tests_patch)
+    trailers = [("Pack", f"{pack.number:02d}"), ("Origin", short.field("Origin")), ("Licence", pack.upstream.licence)]
+    subject = short.field("Subject")
+    message = patch_mail.message(short.description, trailers)
+    name = f"{number:04d}-{patch_mail.slug(subject)}.patch"
+    return name, patch_mail.compose(f"[PATCH {number}/{total}] {subject}", None, message, short.diff)

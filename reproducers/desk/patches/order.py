@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import graphlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from reproducers.base.errors import PatchlaneError
@@ -36,18 +36,22 @@ class Member:
 
 @dataclass(frozen=True)
 class Choice:
-    """Members by tree, each list in the order to apply, and ``{pack id: reason}`` of the packs left out."""
+    """Members by tree, each list in the order to apply, and ``{pack id: reason}`` of the packs left out.
+
+    ``refused``: those of them that were named.
+    """
 
     series: dict[tuple[str, str], list[Member]]
     left_out: dict[str, str]
+    refused: dict[str, PatchlaneError] = field(default_factory=dict)
 
 
 def choose(packs: list[Pack], named: list[Pack], pin: str, entries: dict[str, Entry], receipts: Path) -> Choice:
     """The series at ``pin`` of the packs ``named``, or of all; ``entries`` are the manifest's.
 
-    Raises PatchlaneError if a named pack cannot be in a series, or no pack can.
+    Raises PatchlaneError if no pack can be in a series.
     """
-    members, left_out = list[Member](), dict[str, str]()
+    members, left_out, refused = list[Member](), dict[str, str](), dict[str, PatchlaneError]()
     for pack in named or packs:
         why = _unfit(pack, pin, entries[pack.id], receipts)
         if why is None and pack.filing.decision == "hold" and not named:
@@ -55,9 +59,11 @@ def choose(packs: list[Pack], named: list[Pack], pin: str, entries: dict[str, En
         if why is None:
             members.append(Member(pack, pin))
         elif named:
-            raise PatchlaneError(f"cannot be in a series: {why.what}", why.remedy)
+            refused[pack.id] = PatchlaneError(f"cannot be in a series: {why.what}", why.remedy)
         else:
             left_out[pack.id] = " ".join(why.what.removeprefix(f"{pack.id} ").split())
+    if not members and refused:
+        raise next(iter(refused.values()))
     if not members:
         names = sorted({name for pack in packs for name in pack.pins})
         raise PatchlaneError(f"no pack has a validated patch at pin {pin!r}", f"--pin, one of: {', '.join(names)}")
@@ -66,7 +72,7 @@ def choose(packs: list[Pack], named: list[Pack], pin: str, entries: dict[str, En
         by_tree.setdefault(member.tree, []).append(member)
     series = {tree: order(_completed(some, packs, entries, receipts)) for tree, some in sorted(by_tree.items())}
     inside = {member.pack.id for some in series.values() for member in some}
-    return Choice(series, {name: why for name, why in left_out.items() if name not in inside})
+    return Choice(series, {name: why for name, why in left_out.items() if name not in inside}, refused)
 
 
 def _unfit(pack: Pack, pin: str, entry: Entry, receipts: Path) -> PatchlaneError | None:

@@ -17,14 +17,25 @@ if TYPE_CHECKING:
 
 
 def numbered_mails(members: list[Member], entries: dict[str, Entry]) -> list[tuple[Member, str, bytes]]:
-    """(member, file name, mail) of each patch, numbered in the order of the series."""
-    from reproducers.desk.patches.header import mail
+    """(member, file name, mail) of each patch and of its tests, numbered in the order of the series."""
+    from reproducers.desk.patches import header
 
-    total = len(members)
-    return [
-        (member, *mail(member.pack, member.name, entries[member.pack.id], ROOT / "receipts", number, total))
-        for number, member in enumerate(members, 1)
-    ]
+    rows = [(member, tests) for member in members for tests in ([False, True] if _tested(member) else [False])]
+    mails: list[tuple[Member, str, bytes]] = []
+    total = len(rows)
+    for number, (member, tests) in enumerate(rows, 1):
+        pack = member.pack
+        if tests:
+            mails.append((member, *header.tests_mail(pack, number, total)))
+        else:
+            entry = entries[pack.id]
+            mails.append((member, *header.mail(pack, member.name, entry, ROOT / "receipts", number, total)))
+    return mails
+
+
+def _tested(member: Member) -> bool:
+    """Whether its tests go into the series; those beside a source folder have another depth than its wheel's files."""
+    return member.pack.tests_patch.is_file() and member.pack.upstream.source_root == "."
 
 
 def tried_on_tree(members: list[Member], mails: list[tuple[Member, str, bytes]]) -> dict[str, str]:
@@ -46,8 +57,12 @@ def listing(members: list[Member], tried: dict[str, str]) -> str:
     from reproducers.desk.patches.fields import target
 
     base = target(members[0].pack, members[0].pin.model_copy(update={"stacked_on": []}))
-    option = " -3" if "three-way" in tried.values() else ""
-    return "\n".join([f"# {base}: git am{option} *.patch", *tried, ""])
+    option, root = " -3" if "three-way" in tried.values() else "", members[0].pack.upstream.source_root
+    how = f"git am{option} *.patch"
+    if root != ".":  # the patches are in the layout of the repository
+        depth = 1 + len(Path(root).parts)
+        how += f" in a checkout; git am{option} -p{depth} *.patch on an unpacked wheel, which has no {root}/"
+    return "\n".join([f"# {base}: {how}", *tried, ""])
 
 
 def write(folder: Path, files: dict[str, bytes]) -> None:

@@ -47,7 +47,12 @@ class Trial:
         return touched(patching.files(member.patch), self.strip)
 
     def add(self, member: Member, mail: Path) -> str:
-        """``git am`` the mail and return how it applied; PatchlaneError names the pack that it conflicts with."""
+        """``git am`` the mail and return how it applied; PatchlaneError names the pack that it conflicts with.
+
+        A member's second mail adds its tests, which no tree has.
+        """
+        if member in self.done:
+            return self._tests(member, mail)
         how, flags = CLEAN, ["am", "--quiet", "--keep-cr", f"-p{self.strip}"]
         wanted: Images = {}
         if patching.classify(self.repository, member.patch, self.strip).kind is not ApplyClass.CLEAN:
@@ -62,6 +67,12 @@ class Trial:
             raise self._conflict(member, "git am puts it elsewhere than the overlay's merge does")
         self.done.append(member)
         return how
+
+    def _tests(self, member: Member, mail: Path) -> str:
+        done = git(self.repository, "am", "--quiet", "--keep-cr", "-p1", str(mail.resolve()))
+        if done.returncode:
+            raise self._conflict(member, f"git am of its tests: {' '.join(done.stderr.split())[:200]}")
+        return CLEAN
 
     def _copied(self, name: str, files: list[str]) -> Path:
         """A folder with the pinned version of ``files``."""

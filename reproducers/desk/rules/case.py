@@ -6,11 +6,14 @@ import datetime
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.record.entry import Entry
 from reproducers.record.schema import Pack, text_of
+
+if TYPE_CHECKING:
+    from reproducers.desk.text.lookups import Facts
 
 
 @dataclass
@@ -44,10 +47,21 @@ class Case:
     @cached_property
     def rendered(self) -> dict[str, str] | PatchlaneError:
         """{form: text}, or the error that kept the pack from rendering."""
-        from reproducers.desk.text.render import bodies
+        made = self._made
+        return made if isinstance(made, PatchlaneError) else {form: text for form, (text, _) in made.items()}
+
+    @cached_property
+    def logs(self) -> dict[str, str]:
+        """{form: all logs that are attached to its text}; empty where the pack does not render."""
+        made = {} if isinstance(self._made, PatchlaneError) else self._made
+        return {form: b"".join(facts.logs.values()).decode() for form, (_, facts) in made.items()}
+
+    @cached_property
+    def _made(self) -> dict[str, tuple[str, Facts]] | PatchlaneError:
+        from reproducers.desk.text import render
 
         try:
-            return bodies(self.pack, self.receipts)
+            return {form: render.rendered(self.pack, self.receipts, form) for form in render.forms(self.pack)}
         except PatchlaneError as error:
             return error
 

@@ -11,7 +11,16 @@ from reproducers.desk.rules.case import Case
 
 FAMILIES = (
     *("prose.gfm", "prose.links", "prose.private", "prose.english", "evidence", "prose.numbers", "patch.patches"),
-    *("patch.headers", "patch.formatted", "filed", "prose.posted", "prose.minimal", "complete"),
+    *(
+        "patch.headers",
+        "patch.formatted",
+        "patch.added_tests",
+        "filed",
+        "prose.posted",
+        "prose.minimal",
+        "complete",
+        "attached",
+    ),
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import re
 from pathlib import Path
 
 from reproducers.base import disk
@@ -13,27 +14,30 @@ from reproducers.base.files import replacing
 from reproducers.desk.attachment import export
 from reproducers.desk.patches import mail, short_header
 from reproducers.desk.text import render
-from reproducers.desk.text.lookups import Facts
 from reproducers.desk.text.render import forms
 from reproducers.record.schema import Pack
 
 AUTHOR = "FULL NAME <EMAIL>"  # of whoever files: git commit --amend --reset-author
+OURS = re.compile(rf"(?:{'|'.join(render.FORMS)})\.md|pack\d+[\w.-]*\.(?:log|patch|py)")  # of another form or receipt
 __all__ = ["commit", "digest", "files", "forms", "sums", "write"]
 
 
 def files(pack: Pack, receipts: Path, form: str) -> dict[str, bytes]:
-    """{name: content}: the text, its title, the exported reproducer, the receipt's log, and the patch if there is one.
+    """{name: content}: the text, its title, the exported reproducer, the logs quoted, and the patch if there is one.
 
     Raises PatchlaneError for a form that the pack cannot take, and for a value that no receipt holds.
     """
+    text, facts = render.rendered(pack, receipts, form)
     contents = {
-        f"{form}.md": render.render(pack, receipts, form).encode(),
+        f"{form}.md": text.encode(),
         "title.txt": (render.title(pack, form, receipts) + "\n").encode(),
         f"{pack.id}.py": export.render(pack).encode(),
-        f"{pack.id}.log": Facts(pack, receipts).log,
+        **facts.logs,
     }
     if pack.patch.is_file():
         contents[f"{pack.id}.patch"] = commit(render.patch(pack), pack)
+    if form == "pr" and pack.tests_patch.is_file():
+        contents[f"{pack.id}-tests.patch"] = commit(pack.tests_patch, pack)
     return contents
 
 
@@ -60,7 +64,7 @@ def write(folder: Path, contents: dict[str, bytes]) -> Path:
     Raises PatchlaneError if it holds files of another kind, or where the host refuses.
     """
     strangers = sorted(path.name for path in folder.iterdir() if path.name not in contents) if folder.is_dir() else []
-    stale = [name for name in strangers if name not in {f"{form}.md" for form in render.FORMS}]
+    stale = [name for name in strangers if not OURS.fullmatch(name)]
     if stale:
         raise PatchlaneError(f"{folder} holds other files: {', '.join(stale)}", "--out with another folder")
     absent = not folder.exists()

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache, cached_property
 from pathlib import Path
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import BROKEN, HEALTHY, Verdict
-from reproducers.desk.text import minimal
+from reproducers.desk.text import commands, logs, minimal
 from reproducers.evidence.receipts import newest, newest_of, read
 from reproducers.record.entry import Entry
 from reproducers.record.receipt import ArmName, Check, Details, is_number
 from reproducers.record.schema import Pack, Thread
+from reproducers.upstream import patching
 
 BELONGS = (
     "reports it",
@@ -20,15 +20,7 @@ BELONGS = (
     "fixes it",
     "introduced it",
 )  # a comment fits on threads of these relations
-TAIL, SHOWN = 16, 8  # lines of a log, checks in a table
-# Lines that tell a reader nothing: records, a compiler's progress, files of the machine, warnings, digests.
-NOISE = re.compile(
-    r"^\[verdict\]|^\[[\w ]+\] \{|\[TileLang:|Found kernel in memory cache|<\w+>/|Warning:|warnings\.warn|bit for bit$"
-)
-TRACEBACK = re.compile(
-    r"^\[pristine\] Traceback \(most recent call last\):\n(?:\[pristine\]  .*\n)*\[pristine\] .*$", re.M
-)
-TREE = re.compile(r"(?m)^\[pristine\] |<store>/\w+/\w+/")  # prefixes of a line and of upstream's files
+SHOWN = 8  # checks in a table
 SHOWN_SHA = 7  # characters, as GitHub shows them
 
 
@@ -39,6 +31,7 @@ class Facts:
         self.pack, self.receipts, self.pin = pack, receipts, pack.filing_pin
         self.newest = newest_of(pack, receipts, self.pin)
         self.receipt = cache(self._read)
+        self.quoted: dict[tuple[str, str], Path] = {}  # {(lane, pin): the receipt} of what the text has stated so far
 
     def _path(self, lane: str, pin: str | None = None) -> Path:
         """The newest receipt of the lane at the pin, by default the filing's; PatchlaneError if there is none."""
@@ -51,7 +44,8 @@ class Facts:
         return path
 
     def _read(self, lane: str, pin: str | None = None) -> Details:
-        return read(self._path(lane, pin))
+        path = self.quoted[lane, pin or self.pin] = self._path(lane, pin)
+        return read(path)
 
     def _check(self, lane: str, arm: ArmName, name: str, pin: str | None) -> Check:
         for check in self.receipt(lane, pin).checks(arm):
@@ -65,7 +59,8 @@ class Facts:
     def measured(self, lane: str, arm: ArmName, name: str, pin: str | None = None) -> str:
         """What a check measured, with its unit, at the filing's pin or another that the text names."""
         check = self._check(lane, arm, name, pin)
-        return value_text(check.measured, check.unit)
+        raised = stand_in(check, self.receipt(lane, pin)) if arm == "pristine" else ""
+        return f"raised {raised}" if raised else value_text(check.measured, check.unit)
 
     def limit(self, lane: str, arm: ArmName, name: str, pin: str | None = None) -> str:
         """A check's limit, with its unit."""
@@ -116,15 +111,24 @@ class Facts:
         return (minimal.code(self.pack.reproducer) or "").strip()
 
     @property
+    def shows(self) -> str:
+        """What the minimal code shows, in the words of its docstring; empty where it has none."""
+        return minimal.says(self.pack.reproducer)
+
+    @property
     def commands(self) -> list[tuple[str, str]]:
-        """(what it needs, command) of each lane: the CPU's first. A commit is tried from a checkout."""
-        tree = "" if self.pack.pins[self.pin].release else " --tree DIR"
-        words = {"cpu": ("no GPU needed", ""), "cuda": ("on a GPU", " --lane cuda")}
-        return [
-            (need, f"python {self.pack.id}.py{tree}{lane}")
-            for name, (need, lane) in words.items()
-            if name in self.pack.lanes
-        ]
+        """(what it needs, command) of each lane, the CPU's first, on the folders that ``checkouts`` makes."""
+        return commands.runs(self.pack, self.pack.pins[self.pin])
+
+    @property
+    def alone(self) -> str:
+        """The command that runs the minimal code alone, where that needs no GPU; else empty."""
+        return f"{self.commands[0][1]} --minimal" if "cpu" in self.pack.lanes and self.snippet else ""
+
+    @property
+    def checkouts(self) -> list[str]:
+        """The commands that come before these: they get what pip cannot install."""
+        return commands.checkouts(self.pack, self.pack.pins[self.pin])
 
     @cached_property
     def lane(self) -> str:
@@ -177,7 +181,7 @@ class Facts:
     def table(self) -> list[tuple[str, str, str]]:
         """(check, measured, limit) of the first failed checks that measure a number."""
         rows = [
-            (c.name, value_text(c.measured, c.unit), value_text(c.limit, c.unit))
+            (c.name, self.measured(self.lane, "pristine", c.name), value_text(c.limit, c.unit))
             for c in self.failed
             if is_number(c.measured) and is_number(c.limit)
         ]
@@ -186,7 +190,7 @@ class Facts:
     @property
     def raised(self) -> list[str]:
         """Tracebacks of the unpatched tree if the log has them, else each message once."""
-        blocks = [TREE.sub("", block) for block in TRACEBACK.findall(self.log.decode())]
+        blocks = logs.tracebacks(self.log.decode())
         shown = [check for check in self.failed if check.signature]
         return list(dict.fromkeys(blocks or (str(check.measured) for check in shown)))
 
@@ -205,15 +209,30 @@ class Facts:
 
     @property
     def log(self) -> bytes:
-        """The log of ``lane``'s receipt without its first entry and without the JSON that repeats the checks."""
-        lines = self._path(self.lane).with_suffix(".log").read_text(encoding="utf-8").splitlines()
-        kept = [line for line in lines if not line.startswith("[run] ") and '] {"checks"' not in line[:40]]
-        return "".join(f"{line}\n" for line in kept).encode()
+        """The log of ``lane``'s receipt, as it is attached."""
+        return logs.attached(self._path(self.lane).with_suffix(".log"))
 
     @property
-    def tail(self) -> str:
-        """The end of that log, without the verdict, compiler progress and the machine's folders."""
-        return "\n".join([line for line in self.log.decode().splitlines() if not NOISE.search(line)][-TAIL:])
+    def logs(self) -> dict[str, bytes]:
+        """{file name: log} of every receipt that the text has quoted so far, that of ``lane`` first."""
+        self.receipt(self.lane)
+        main = (self.lane, self.pin)
+        named = {main: f"{self.pack.id}.log"}
+        for lane, pin in sorted(key for key in self.quoted if key != main):
+            at = "" if pin == self.pin else f"-{self.pack.pins[pin].release or pin}"
+            named[lane, pin] = f"{self.pack.id}-{lane}{at}.log"
+        return {name: logs.attached(self.quoted[key].with_suffix(".log")) for key, name in named.items()}
+
+    @property
+    def failing(self) -> str:
+        """What failed in that log without the patch."""
+        receipt = self.receipt(self.lane)
+        return logs.failing(self.log.decode(), {c.name for c in self.failed if stand_in(c, receipt)})
+
+    @property
+    def tests(self) -> list[str]:
+        """Files that tests.patch adds to upstream's tests."""
+        return [file.path for file in patching.files(self.pack.tests_patch)] if self.pack.tests_patch.is_file() else []
 
     @property
     def taken(self) -> str:
@@ -239,6 +258,22 @@ def thread(pack: Pack) -> Thread | None:
         return threads[pack.filing.thread]
     near = [thread for relation in BELONGS for thread in threads.values() if thread.relation == relation]
     return next(iter(near), None)
+
+
+def stand_in(check: Check, receipt: Details) -> str:
+    """The exception for which a drawn check's 1 of the unpatched tree stands, "" for what was measured.
+
+    Where the bug is an exception, the check's call has raised it: nothing was measured, and 1 says "wholly off".
+    """
+    failed = [c for c in receipt.checks("pristine") if c.shows_bug]
+    raised = [c.signature.exception for c in failed if c.signature]
+    fixed = [c for c in failed if not _drawn(c)]
+    silent = check.measured == 1 and _drawn(check) and check.signature is None
+    return raised[0] if silent and raised and all(c.signature for c in fixed) else ""
+
+
+def _drawn(check: Check) -> bool:
+    return "cases drawn with seed" in check.detail
 
 
 def value_text(value: float | str | None, unit: str) -> str:

@@ -15,6 +15,15 @@ def code(reproducer: Path) -> str | None:
     return _code(text_of(reproducer), str(reproducer))
 
 
+def says(reproducer: Path) -> str:
+    """What minimal() shows, by the first paragraph of its docstring, in Markdown; empty where there is none."""
+    for node in ast.parse(text_of(reproducer)).body:
+        if isinstance(node, ast.FunctionDef) and node.name == "minimal":
+            told = " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].split())
+            return told.replace("``", "`")
+    return ""
+
+
 @functools.lru_cache(maxsize=128)  # a body asks for it many times
 def _code(source: str, name: str) -> str | None:
     for node in ast.parse(source, name).body:

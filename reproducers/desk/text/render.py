@@ -77,6 +77,11 @@ def template(pack: Pack, form: str, regression: bool) -> str:
 
 def render(pack: Pack, receipts: Path, form: str | None = None) -> str:
     """The text; PatchlaneError if the body names a value that no receipt holds, is no template, or lacks the form."""
+    return rendered(pack, receipts, form)[0]
+
+
+def rendered(pack: Pack, receipts: Path, form: str | None = None) -> tuple[str, Facts]:
+    """The text as ``render`` gives it, and the facts that it was made of, with the receipts that it quotes."""
     form = form or own(pack)
     if form not in forms(pack):
         lack = "a fix" if form == "pr" else "a thread that it belongs to"
@@ -93,7 +98,8 @@ def render(pack: Pack, receipts: Path, form: str | None = None) -> str:
         text = body.render(**context, **{name: getattr(facts, name) for name in names})
     except (TemplateError, OSError) as error:
         raise PatchlaneError(f"{pack.folder.name}/body.md.j2: {error}", "correct the template") from error
-    return unwrap(FENCE_OR_GAP.sub(lambda match: match[0] if match["fence"] else "\n\n", text).strip() + "\n")
+    kept = FENCE_OR_GAP.sub(lambda match: match[0] if match["fence"] else "\n\n", text)
+    return unwrap(kept.strip() + "\n"), facts
 
 
 def bodies(pack: Pack, receipts: Path) -> dict[str, str]:

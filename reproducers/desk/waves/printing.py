@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 from reproducers.desk.waves.proposal import Proposal, Wave
+from reproducers.record.schema import Pack
 
 
 def as_json(proposal: Proposal, waves: Sequence[Wave]) -> str:
@@ -45,6 +46,17 @@ def as_lines(proposal: Proposal, waves: Sequence[Wave]) -> Iterator[str]:
         yield from (f"  {pack.id}  {pack.filing.decision}: {pack.title}" for pack in wave.packs)
     if not waves:
         yield "Nothing is ready, because:" if proposal.explanations else "Nothing is ready: there is no pack."
+    shared: dict[str, dict[str, str]] = {}  # {remedy as it is for every pack: {pack: its own}}
     for item in proposal.explanations:
-        out = "; ".join(f"{blocker.what} [fix: {blocker.remedy}]" for blocker in item.blockers)
+        own = [] if item.wave else item.blockers
+        for blocker in own:
+            shared.setdefault(_shared(blocker.remedy, item.pack), {})[item.pack.id] = blocker.remedy
+        out = "; ".join(blocker.what for blocker in own)
         yield f"{item.pack.id}  " + (f"wave {item.wave}: {item.why}" if item.wave else f"out: {out}")
+    for remedy, of in shared.items():
+        yield f"fix: {remedy if len(of) > 1 else next(iter(of.values()))} ({', '.join(of)})"
+
+
+def _shared(remedy: str, pack: Pack) -> str:
+    """The remedy as it is for every pack alike."""
+    return remedy.replace(pack.folder.name, "NN_NAME").replace(pack.id, "packNN")

@@ -31,7 +31,8 @@ def megatron_lane(device: str) -> None:
     if importlib.util.find_spec("triton") is None:  # megatron.core 0.18 and later always import it
         raise CannotTest("triton is not installed", "pip install triton")
     if torch.cuda.is_available() != (device == "cuda"):
-        raise CannotTest(f"lane {device} was asked for, torch sees {torch.cuda.device_count()} GPUs")
+        seen, remedy = ("no GPU", "") if device == "cuda" else ("GPUs", "export CUDA_VISIBLE_DEVICES=")
+        raise CannotTest(f"lane {device} was asked for, torch sees {seen}", remedy)
     _fast_hadamard_transform()
     if device == "cpu":
         _stand_in(torch.cuda, torch.Tensor)

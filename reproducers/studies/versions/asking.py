@@ -24,9 +24,9 @@ Tell = Callable[[Answer], None]
 class Asker:
     """One pack in one lane, and where its receipts are looked for and written.
 
-    ``clone``: where commits come from. ``again``: run even where a receipt answers. ``tell`` hears of each answer.
-    ``build``: the command that builds each commit first. ``check``: the bug checks, by name or pattern, that alone
-    decide.
+    ``clone``: where commits come from. ``again``: run even where a receipt answers. ``begin`` hears of each tree that
+    is to run, ``tell`` of each answer. ``build``: the command that builds each commit first. ``check``: the bug
+    checks, by name or pattern, that alone decide.
     """
 
     pack: Pack
@@ -42,6 +42,7 @@ class Asker:
     say: Callable[[str, str], None] = lambda arm, line: None
     build: str | None = None
     check: str | None = None
+    begin: Callable[[str, int], None] = lambda tree, repeats: None
     asked: dict[tuple[str, int], Answer] = field(default_factory=dict)
 
     def ask(self, tree: str, repeats: int = 1) -> Answer:
@@ -50,6 +51,8 @@ class Asker:
         if key not in self.asked:
             asked = Asked(self.check, self._built(tree))
             known = None if self.again else answers.kept(self.pack, self.lane, tree, self.folders, repeats, asked)
+            if known is None:
+                self.begin(tree, repeats)
             self.asked[key] = known or self._run(tree, repeats)
             self.tell(self.asked[key])
         return self.asked[key]
@@ -87,6 +90,8 @@ class Asker:
             run = execute(self.pack, request, self.store, self.say)
         except PatchlaneError as error:
             return Answer(tree, Word.CANNOT, error.what)
+        if run.mistyped:
+            return Answer(tree, Word.CANNOT, run.ruling.reason)
         self.recorder.command = self.command(tree, repeats)
         self.recorder.write(run)
         word, why = answers.of_arms([result.arm() for result in run.pristine], run.ruling, self.check)

@@ -18,6 +18,17 @@ COLOURS = {Word.BUG: "red", Word.HEALTHY: "green", Word.ABSENT: "cyan", Word.CAN
 BESIDE = 56  # characters of a row beside the reason
 
 
+def begun(tree: str, repeats: int, out: Console) -> None:
+    """A tree that is to run now, which takes longer than a person waits without a word."""
+    out.print(f"  {short(tree):14} [dim]runs{f' {repeats} times' if repeats > 1 else ''}[/]")
+
+
+def ended(line: str, out: Console) -> None:
+    """The end of one arm, of all that it printed: with repeats several come before the answer."""
+    if line.startswith("-> "):
+        out.print(f"[dim]    {escape(cut(line, width(out) - 4))}[/]")
+
+
 def line(answer: Answer, out: Console) -> None:
     """One answer as it is known, on one line."""
     told = "[dim](a receipt says so)[/] " if answer.kept else ""

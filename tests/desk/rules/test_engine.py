@@ -8,7 +8,13 @@ from defects import BODY, HARMLESS, NOTES, PLANTED, RANDOM
 from reproducers.desk.rules.engine import EXEMPTION, meanings
 from reproducers.record.schema import load_packs
 
-TREES = ("patch-clean", "patch-scope", "patch-minimal", "format-upstream")  # decided on the pinned tree
+TREES = (
+    "patch-clean",
+    "patch-scope",
+    "patch-minimal",
+    "format-upstream",
+    "header-python",
+)  # decided on the pinned tree
 TEXT = [edit for edit in HARMLESS if edit.file in (BODY, NOTES) and edit.base == 1]  # all of them fit into one copy
 REST = [edit for edit in HARMLESS if edit not in TEXT]
 

@@ -27,9 +27,9 @@ def measured(case: Case) -> list[tuple[float, str]]:
     for path in case.newest.values():
         receipt = read(path)
         for check in (check for results in receipt.arms.values() for result in results for check in result.checks):
-            stated = [check.measured, check.limit, check.bug_above, *_numbers(check.detail)]
+            stated = [check.measured, check.limit, check.bug_above, *numbers(check.detail)]
             values += [(float(v), check.unit) for v in stated if isinstance(v, int | float)]
-            values += [(v, "") for v in _numbers(str(check.measured))]
+            values += [(v, "") for v in numbers(str(check.measured))]
     return values
 
 
@@ -37,18 +37,18 @@ def written(case: Case) -> set[float]:
     """Numbers in the reproducer, pack.yaml and the lines that the patches add or remove; products of literals too."""
     pack = case.pack.model_dump(mode="json", exclude={"title", "claim"})  # these are judged
     source = case.pack.reproducer.read_text(encoding="utf-8")
-    values = {*_numbers(json.dumps(pack)), *_numbers(source)}
+    values = {*numbers(json.dumps(pack)), *numbers(source)}
     for node in ast.walk(ast.parse(source)):
         value = _folded(node) if isinstance(node, ast.BinOp | ast.Constant) else None
         if value is not None:
             values.add(value)
     for patch in case.patches.values():
         changed = [line[1:] for line in patch.read_text(encoding="utf-8").splitlines() if line[:1] in "+-"]
-        values.update(_numbers("\n".join(changed)))
+        values.update(numbers("\n".join(changed)))
     return values
 
 
-def _numbers(text: str) -> Iterator[float]:
+def numbers(text: str) -> Iterator[float]:
     """Every number in a text that is no part of a digest or an address; 16,256 may be one or two."""
     text = re.sub(r"https?://\S+|\b(?=\w*[a-f])[0-9a-f]{7,}\b", " ", text)
     for match in re.finditer(r"(?<![.\d])\d+(?:[,_]\d+)*(?:\.\d+)?(?:e[+-]?\d+)?", text):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections.abc import Iterator
 from decimal import Decimal
 
 from reproducers.desk.rules.case import Case
-from reproducers.desk.rules.prose.constants import measured, written
+from reproducers.desk.rules.prose.constants import measured, numbers, written
 from reproducers.desk.rules.prose.markdown import without_spans
 from reproducers.desk.rules.registry import Breach, Skip, rule
 
@@ -67,8 +68,8 @@ def agrees(number: str, unit: str, values: list[tuple[float, str]]) -> bool:
     return False
 
 
-def _wrong(case: Case, text: str) -> Iterator[tuple[int, str]]:
-    """(line, what is wrong) of each number that is in no receipt and no file."""
+def _wrong(case: Case, text: str) -> Iterator[tuple[int, str, str]]:
+    """(line, number, what is wrong) of each number that is in no receipt and no file."""
     if "numbers" not in case.cache:
         case.cache["numbers"] = (measured(case), written(case))
     receipts, own = case.cache["numbers"]
@@ -77,14 +78,14 @@ def _wrong(case: Case, text: str) -> Iterator[tuple[int, str]]:
         if unit or "e" in number:
             if not exact and not agrees(number, unit, receipts):
                 amount = f"{number} {unit}".strip()
-                yield line, f"{amount} is in no newest receipt of the pack"
+                yield line, number, f"{amount} is in no newest receipt of the pack"
         elif not exact and not agrees(number, "", receipts):
-            yield line, f"{number} is neither in reproducer.py, pack.yaml or a patch nor in a newest receipt"
+            yield line, number, f"{number} is neither in reproducer.py, pack.yaml or a patch nor in a newest receipt"
 
 
 @rule("number-body", "no number in the text differs from its receipt")
 def body(case: Case) -> Iterator[Breach | Skip]:
-    for line, what in _wrong(case, prose(case.source)):
+    for line, _, what in _wrong(case, prose(case.source)):
         yield Breach(case.body, line, what, MEND)
 
 
@@ -93,5 +94,51 @@ def record(case: Case) -> Iterator[Breach | Skip]:
     from reproducers.record.schema import line_of
 
     for name, text in (("title", case.pack.title), ("claim", case.pack.claim)):
-        for _, what in _wrong(case, text):
+        for *_, what in _wrong(case, text):
             yield Breach(case.record, line_of(case.record_text, (name,)), what, MEND)
+
+
+@rule("number-log", "each number of a text stands in a log that is attached to it, and in a table nowhere else")
+def logged(case: Case) -> Iterator[Breach | Skip]:
+    told = {number for _, number, _ in _wrong(case, prose(case.source))}  # by number-body
+    for form, text in case.texts.items():
+        known = sorted(set(numbers(case.logs[form])))
+        for line, number, unit, cell in _stated(text.outside):
+            if number not in told and not _stands(number, unit, known) and (cell or not _own(case, number)):
+                row = text.lines[line - 1]
+                what = f"{number} {unit}".strip() + f" is in no log that is attached to the {form}"
+                yield Breach(*case.locate(row), what, "quote the receipt that has it, or take it out")
+
+
+def _own(case: Case, number: str) -> bool:
+    """Whether a number that is no measurement is one of the pack's own files."""
+    return float(number.replace(",", "")) in case.cache.setdefault("written", written(case))
+
+
+def _stated(lines: list[str]) -> Iterator[tuple[int, str, str, bool]]:
+    """(line, number, unit, whether it is a table's cell) of each number that claims something.
+
+    A table's head and the first cell of a row name what was measured.
+    """
+    for number, line in enumerate(lines, 1):
+        cells = re.split(r"(?<!\\)\|", line)[2:] if line.startswith("|") else None
+        if cells is not None and number < len(lines) and re.match(r"\|[ :|-]+$", lines[number]):
+            continue
+        for part in [line] if cells is None else cells:
+            for _, found, unit in claims(without_spans(part)):
+                if cells is not None or unit or "." in found or "e" in found:
+                    yield number, found, unit, cells is not None
+
+
+def _stands(number: str, unit: str, known: list[float]) -> bool:
+    """Whether a number of a log, in any unit of the same kind, is this one as rounded in the text."""
+    kind, factor = UNITS.get(unit, ("", 1.0))
+    scales = {scale / factor for other, scale in UNITS.values() if other == kind} | {1.0}
+    typed = Decimal(number.replace(",", ""))
+    room = 0.5 * 10.0 ** int(typed.as_tuple().exponent) * (1 + 1e-9)
+    for scale in scales:
+        low, high = sorted(((float(typed) - room) / scale, (float(typed) + room) / scale))
+        place = bisect.bisect_left(known, low)
+        if place < len(known) and known[place] <= high:
+            return True
+    return False
