@@ -19,7 +19,7 @@ types |= dict.fromkeys(("states", "slopes"), "*fp16" if half else "*fp32")
 found = {}
 for name in (*triton.STAGES, "m2rnn_read"):
     kernel = getattr(kernels, name)
-    sizes = SIZES | {"HALF": half, "TOKENS": triton.TOKENS, "SLOPES": True, "STAGES": triton.STAGES.get(name)}
+    sizes = SIZES | {"HALF": half, "TOKENS": triton.TOKENS, "STAGES": triton.STAGES.get(name)}
     if name == "m2rnn_read":
         types["q"], sizes["TOKENS"] = types["y"], triton.READ
     sizes = {one: value for one, value in sizes.items() if one in kernel.arg_names}

@@ -207,4 +207,4 @@ def test_junit_holds_what_an_upstream_prints(toy, tmp_path):
 
     root = ElementTree.parse(tmp_path / "j.xml").getroot()
     failed = {case.get("name") for case in root.iter("testcase") if case.find("failure") is not None}
-    assert failed == {"verdict", "arm", "a\N{REPLACEMENT CHARACTER}[31m"}
+    assert failed == {"verdict", "arm", "a\N{SYMBOL FOR ESCAPE}[31m"}

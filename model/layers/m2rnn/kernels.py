@@ -98,11 +98,11 @@ def _token(
 @triton.jit(do_not_specialize=("documents",))  # type: ignore[untyped-decorator]
 def m2rnn_states(
     k: tl.tensor, v: tl.tensor, f: tl.tensor, i: tl.tensor, w: tl.tensor, cu: tl.tensor, order: tl.tensor,
-    states: tl.tensor, slopes: tl.tensor, documents: tl.tensor,
+    states: tl.tensor, documents: tl.tensor,
     N: tl.constexpr, K: tl.constexpr, V: tl.constexpr, S: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
-    HALF: tl.constexpr, SLOPES: tl.constexpr, STAGES: tl.constexpr,
+    HALF: tl.constexpr, STAGES: tl.constexpr,
 ) -> None:  # fmt: skip
-    """``states``, and with SLOPES ``slopes``; k and v are fp32. Grid (lanes, N, S), one warp."""
+    """``states``; k and v are fp32. Grid (lanes, N, S), one warp."""
     head, part = tl.program_id(1), tl.program_id(2)
     row, cols = tl.arange(0, R), tl.arange(0, C)
     rows = part * R + row
@@ -114,10 +114,7 @@ def m2rnn_states(
         for step in tl.range(0, end - start, num_stages=STAGES):
             t = (start + step).to(tl.int64)
             added, f_t, i_t = _token(k, v, f, i, t, head, rows, cols, N, K, V)
-            c = _candidate(h, w_head, added, HALF)
-            if SLOPES:
-                tl.store(slopes + t * (N * S * R * C) + tile, (1 - c * c).to(slopes.dtype.element_ty))
-            h = f_t * h + i_t * c
+            h = f_t * h + i_t * _candidate(h, w_head, added, HALF)
             tl.store(states + t * (N * S * R * C) + tile, h.to(states.dtype.element_ty))
 
 

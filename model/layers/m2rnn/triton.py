@@ -2,8 +2,8 @@
 
 Memory passing, none kept but the inputs: every token's state, T heads K' V' numbers with K and V rounded up to a
 multiple of 16 and a power of two, at least 16, once in forward and twice in backward (1.28 GB each in 16 bits at T =
-12,288, 51 heads, K = 64, V = 16); in backward the parts of dq and dk, 8 T heads K bytes (0.32 GB). With ``keep`` states
-and slopes stay until backward (2.57 GB), which then goes token by token once, not twice.
+12,288, 51 heads, K = 64, V = 16); in backward the parts of dq and dk, 8 T heads K bytes (0.32 GB). With ``keep``
+the states stay until backward, which then goes token by token once, not twice.
 """
 
 from __future__ import annotations
@@ -61,10 +61,8 @@ class _M2RNN(torch.autograd.Function):  # type: ignore[misc]
         q, k, v, W = (x.contiguous() for x in (q, k, v, W))
         f, i = log_f.exp().contiguous(), (-log_f.expm1()).contiguous()  # [T, heads]
         order = documents.once(cu_seqlens, "longest first", lambda: _order(cu_seqlens))
-        slopes = _slopes(k, v) if keep else None
-        states = _states(k.float(), v.float(), f, i, W, cu_seqlens, order, _half(q), slopes)
-        kept = (states, slopes) if keep else ()
-        ctx.save_for_backward(q, k, v, f, i, W, cu_seqlens, order, *kept)
+        states = _states(k.float(), v.float(), f, i, W, cu_seqlens, order, _half(q))
+        ctx.save_for_backward(q, k, v, f, i, W, cu_seqlens, order, *([states] if keep else []))
         y = torch.empty_like(v)
         grid, sizes = (-(-len(q) // READ), v.shape[1]), _sizes(k, v)
         kernels.m2rnn_read[grid](q, states, y, len(q), TOKENS=READ, num_warps=1, **sizes)
@@ -78,15 +76,12 @@ class _M2RNN(torch.autograd.Function):  # type: ignore[misc]
         q, k, v, dy = (x.float() for x in (*given, dy.contiguous()))
         carries = torch.ones(T + 1, device=q.device).index_fill_(0, cu_seqlens.long(), 0)
         programs = -(-T // TOKENS)
-        states, slopes = kept or (_states(k, v, f, i, W, cu_seqlens, order, half), _slopes(*given[1:]))
-        if kept:  # another backward pass may want them
-            grads = torch.empty_like(slopes, dtype=dtype if dtype == torch.bfloat16 else torch.float32)
-        else:
-            grads = slopes.view(dtype) if dtype == torch.bfloat16 else slopes
-            _launch(
-                "m2rnn_slopes", (programs, heads), k, v, W, carries, states, slopes, T, HALF=half, TOKENS=TOKENS,
-                **sizes,
-            )  # fmt: skip
+        states = kept[0] if kept else _states(k, v, f, i, W, cu_seqlens, order, half)
+        slopes = torch.empty_like(states, dtype=torch.float16 if dtype == torch.bfloat16 else torch.float32)
+        grads = slopes.view(dtype) if dtype == torch.bfloat16 else slopes
+        _launch(
+            "m2rnn_slopes", (programs, heads), k, v, W, carries, states, slopes, T, HALF=half, TOKENS=TOKENS, **sizes
+        )
         _launch(
             "m2rnn_back", (_lanes(order), heads, sizes["S"]), q, dy, f, i, W, cu_seqlens, order, slopes, grads,
             len(order), HALF=half, **sizes,
@@ -106,30 +101,17 @@ def _launch(name: str, grid: tuple[int, ...], *arguments: Any, **constants: Any)
 
 
 def _states(
-    k: Tensor, v: Tensor, f: Tensor, i: Tensor, W: Tensor, cu_seqlens: Tensor, order: Tensor, half: bool,
-    slopes: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """The state after every token, [T, heads, K', V'], in fp16 if ``half``, else fp32. k, v, f and i are fp32.
-
-    ``slopes``, of the same shape, is filled beside it.
-    """
+    k: Tensor, v: Tensor, f: Tensor, i: Tensor, W: Tensor, cu_seqlens: Tensor, order: Tensor, half: bool
+) -> Tensor:
+    """The state after every token, [T, heads, K', V'], in fp16 if ``half``, else fp32. k, v, f and i are fp32."""
     sizes, heads = _sizes(k, v), v.shape[1]
-    states = k.new_empty(_shape(k, v), dtype=torch.float16 if half else torch.float32)
+    shape = len(k), heads, sizes["S"] * ROWS, sizes["C"]
+    states = k.new_empty(shape, dtype=torch.float16 if half else torch.float32)
     _launch(
-        "m2rnn_states", (_lanes(order), heads, sizes["S"]), k, v, f, i, W, cu_seqlens, order, states,
-        states if slopes is None else slopes, len(order), HALF=half, SLOPES=slopes is not None, **sizes,
+        "m2rnn_states", (_lanes(order), heads, sizes["S"]), k, v, f, i, W, cu_seqlens, order, states, len(order),
+        HALF=half, **sizes,
     )  # fmt: skip
     return states
-
-
-def _shape(k: Tensor, v: Tensor) -> tuple[int, ...]:
-    sizes = _sizes(k, v)
-    return len(k), v.shape[1], sizes["S"] * ROWS, sizes["C"]
-
-
-def _slopes(k: Tensor, v: Tensor) -> Tensor:
-    """Room for the slopes of all tokens, [T, heads, K', V']."""
-    return k.new_empty(_shape(k, v), dtype=torch.float16 if k.dtype == torch.bfloat16 else torch.float32)
 
 
 def _sizes(k: Tensor, v: Tensor) -> dict[str, int]:
