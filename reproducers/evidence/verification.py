@@ -17,7 +17,7 @@ from reproducers.evidence import binding, shelf
 from reproducers.record import mutation
 from reproducers.record.receipt import Details, Statement, faults_of
 from reproducers.record.schema import ROOT
-from reproducers.trial.rulings import rule, rule_guard, rule_pristine, sentinels
+from reproducers.trial.rulings import misjudged, rule, rule_guard, rule_pristine, sentinels
 
 SIDE_BY_SIDE = datetime.timedelta(hours=1)  # for so long one checkout of a host may not know of a run in another
 
@@ -56,10 +56,16 @@ def _check(path: Path, log: Path) -> Checked:
         body = Statement.of(data)
         rows += _name_faults(path, body.details)
         rows += _log_faults(log, body)
+        rows += [
+            f"the {name} arm {row}"
+            for name, arms in body.details.arms.items()
+            for arm in arms
+            for row in misjudged(arm)
+        ]
         rows += _verdict_faults(body.details)
     except StoreError as error:
         return Checked(None, digest, [*rows, error.what])
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         cause = faults_of(error) if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
         return Checked(None, digest, [*rows, f"the statement is malformed: {cause}"])
     return Checked(body, digest, rows)

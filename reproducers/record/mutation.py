@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from reproducers.base.errors import PatchlaneError, StoreError
-from reproducers.base.files import bytes_of, file_sha256, within
+from reproducers.base.files import bytes_of, file_sha256, record_of_file, within
 from reproducers.base.verdicts import Verdict
 from reproducers.record.receipt import Host, faults_of
 from reproducers.record.schema import Model, Pack, Sha256, explain, read_yaml
@@ -214,11 +214,13 @@ def faults(path: Path) -> list[str]:
         data = bytes_of(path)
         if hashlib.sha256(data).hexdigest()[:12] != path.stem.rsplit("_", 1)[-1]:
             rows.append("the record was altered: its sha256 does not start with the digest in its name")
-        score = MutationScore.model_validate_json(data)
+        score = MutationScore.model_validate(record_of_file(data))
     except StoreError as error:
         return [error.what]
     except ValidationError as error:
         return [*rows, f"the record is malformed: {faults_of(error)}"]
+    except ValueError as error:
+        return [*rows, f"the record is malformed: {error}"]
     _, when, host, _ = path.stem.split("_")
     stated: dict[str, Any] = {"pack": f"{score.subject.pack:02d}", "host": score.subject.host.alias}
     stated["started"] = re.sub(r"[-:]", "", score.started)

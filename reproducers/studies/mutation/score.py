@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256, write_atomic
+from reproducers.base.files import file_sha256, record_bytes, write_atomic
 from reproducers.base.verdicts import Exit
 from reproducers.base.wording import count
 from reproducers.evidence import receipts, saving
@@ -136,8 +136,7 @@ def record(sitting: Sitting, host: str, command: list[str], seed: int) -> Mutati
 
 def write(score: MutationScore, root: Path, places: dict[str, str]) -> Path:
     """Write the record under ``root/NN/``, named by its time, host and digest, without paths of this machine."""
-    text = json.dumps(score.model_dump(mode="json"), indent=1, sort_keys=True)
-    data = (receipts.redact(text, places) + "\n").encode()
+    data = record_bytes(json.loads(receipts.redact(json.dumps(score.model_dump(mode="json")), places)))
     when = datetime.datetime.fromisoformat(score.started)
     stem = f"{PREFIX}{when:%Y%m%dT%H%M%SZ}_{score.subject.host.alias}_{hashlib.sha256(data).hexdigest()[:12]}"
     path = root / f"{score.subject.pack:02d}" / f"{stem}.json"

@@ -8,6 +8,7 @@ from own_tests import BROKEN, ONE, examined, publish_tests
 from toy import Toy
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import record_bytes
 from reproducers.evidence import shelf, verification
 from reproducers.studies.suites import keeping
 
@@ -37,7 +38,7 @@ def put(path, change):
     """The record with one field changed, under the name that its new content gives."""
     body = json.loads(path.read_text())
     change(body)
-    data = json.dumps(body).encode()
+    data = record_bytes(body)
     there = path.with_name(f"{path.stem.rpartition('_')[0]}_{hashlib.sha256(data).hexdigest()[:12]}.json")
     there.write_bytes(data)
     return there
