@@ -1,7 +1,8 @@
 """Write or check ``manifest.yaml`` and ``packs/README.md``, pure functions of packs and receipts.
 
 ``refresh [DIR]`` imports the verified receipts of a host run, by default those in ``build/receipts``, and rewrites the
-manifest; ``check`` derives it anew and compares. Nothing else writes it. ``refresh`` lowers a pack's state or a lane's
+manifest; ``check`` derives it anew and compares, with it the digests of all other generated files and the states that
+``packs/fingerprints.json`` says. Nothing else writes the manifest. ``refresh`` lowers a pack's state or a lane's
 verdict only with ``--accept``.
 """
 
@@ -34,7 +35,9 @@ from reproducers.evidence.shelf import FOLDERS, remedy, sweep
 from reproducers.evidence.verification import verify_all
 from reproducers.record import engine
 from reproducers.record.entry import Entry
+from reproducers.record.entry import read as read_manifest
 from reproducers.record.schema import ROOT, load_packs
+from reproducers.studies.installed import known
 from reproducers.studies.suites import keeping
 
 app = typer.Typer(add_completion=False, help=__doc__)
@@ -72,6 +75,7 @@ def refresh(
         new, left = importable(packs, source, root) if source is not None else ([], 0)
         if not accept:
             heads.refuse_loss(ROOT / "manifest.yaml", root, source)
+        verify_all(root, named=heads.proved(root))  # what is faulty is named when it is read
         content = preview_of(packs, root, new)
         if worse := demotions(entries_before(packs, root), content.packs):
             typer.echo("\n".join(f"demotion: {row}" for row in worse))
@@ -100,11 +104,13 @@ def check(
 ) -> None:
     """Exit 1 if packs and receipts give another manifest, or a receipt does not verify."""
     root, packs = ROOT / "receipts", load_packs()
-    broken = verify_all(root) | keeping.all_faults(root)
+    broken = verify_all(root, named=heads.proved(root)) | keeping.all_faults(root)
     faults = [f"{p.parent.name}/{p.name}: {'; '.join(rows)}; fix: {remedy(p)}" for p, rows in broken.items()]
     faults += heads.lost(ROOT / "manifest.yaml", root)
     if not faults:
-        content = content_of(packs, root)
+        content, stated = content_of(packs, root), read_manifest(ROOT / "manifest.yaml")
+        faults += heads.regenerated(ROOT, stated.generated) + known.faults(packs, root)
+        content = content.model_copy(update={name: getattr(stated, name) for name in ("verifier", "generated")})
         for name, text in generated(packs, content).items():
             if not (ROOT / name).exists() or (ROOT / name).read_text(errors="replace") != text:
                 faults.append(f"{name} is not current; fix: python -m reproducers.manifest refresh")

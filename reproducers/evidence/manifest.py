@@ -15,6 +15,7 @@ from reproducers.evidence import booking, heads, shelf, table
 from reproducers.evidence.receipts import digests, newest, read, statement_of
 from reproducers.evidence.shelf import chain, every
 from reproducers.evidence.verification import refuse, verify_all
+from reproducers.record import engine
 from reproducers.record.entry import ArmEntry, Entry, LaneEntry, Manifest
 from reproducers.record.entry import read as read_manifest
 from reproducers.record.receipt import Statement
@@ -156,8 +157,13 @@ def entry_of(pack: Pack, root: Path) -> Entry:
 
 
 def content_of(packs: list[Pack], root: Path) -> Manifest:
-    """The whole manifest: an entry for each pack, and the heads of the chains of receipts."""
-    return Manifest(packs=build(packs, root), receipts=heads.heads(root))
+    """The whole manifest: an entry for each pack, the heads of the chains of receipts, and what proved these."""
+    return Manifest(
+        verifier=engine.digest(engine.VERIFIER),
+        generated=heads.digests(ROOT),
+        packs=build(packs, root),
+        receipts=heads.heads(root),
+    )
 
 
 def generated(packs: list[Pack], content: Manifest) -> dict[str, str]:
