@@ -28,6 +28,7 @@ from reproducers.evidence.manifest import (
     generated,
     import_receipts,
     importable,
+    outdated,
     preview_of,
 )
 from reproducers.evidence.receipts import digests
@@ -35,7 +36,6 @@ from reproducers.evidence.shelf import FOLDERS, remedy, sweep
 from reproducers.evidence.verification import verify_all
 from reproducers.record import engine
 from reproducers.record.entry import Entry
-from reproducers.record.entry import read as read_manifest
 from reproducers.record.schema import ROOT, load_packs
 from reproducers.studies.installed import known
 from reproducers.studies.suites import keeping
@@ -108,12 +108,8 @@ def check(
     faults = [f"{p.parent.name}/{p.name}: {'; '.join(rows)}; fix: {remedy(p)}" for p, rows in broken.items()]
     faults += heads.lost(ROOT / "manifest.yaml", root)
     if not faults:
-        content, stated = content_of(packs, root), read_manifest(ROOT / "manifest.yaml")
-        faults += heads.regenerated(ROOT, stated.generated) + known.faults(packs, root)
-        content = content.model_copy(update={name: getattr(stated, name) for name in ("verifier", "generated")})
-        for name, text in generated(packs, content).items():
-            if not (ROOT / name).exists() or (ROOT / name).read_text(errors="replace") != text:
-                faults.append(f"{name} is not current; fix: python -m reproducers.manifest refresh")
+        content = content_of(packs, root)
+        faults += [*outdated(packs, content), *known.faults(packs, root)]
         _tell_engines(content.packs, root, verbose)
     typer.echo("\n".join([*faults, f"manifest check: {count(len(faults), 'fault') if faults else 'clean'}"]))
     raise typer.Exit(Exit.CONTRADICTED if faults else Exit.OK)

@@ -121,9 +121,9 @@ def _check(path: Path, log: Path) -> Checked:
         rows.append("the statement was altered: its sha256 does not start with the digest in its name")
     try:
         body = Statement.of(data)
+        rows += _name_faults(path, body.details)
         if digest in _named:
             return Checked(body, digest, [*rows, *_altered(log, body)])
-        rows += _name_faults(path, body.details)
         rows += _log_faults(log, body)
         rows += [
             f"the {name} arm {row}"

@@ -6,12 +6,13 @@ import math
 import os
 import shutil
 
+import copies
 import forged
 import pytest
 from toy import CORE, SOURCE, body, edited, overwrite
 
 from reproducers.base.errors import PatchlaneError
-from reproducers.evidence import heads, receipts, verification
+from reproducers.evidence import binding, heads, receipts, shelf, verification
 from reproducers.evidence.receipts import write
 from reproducers.evidence.verification import verify_all
 
@@ -216,3 +217,68 @@ def test_a_log_has_one_reading(toy, twice):
     body, log = forged.both(path)
     path = forged.seal(path, body, log.replace(twice.rpartition(", ")[2], twice, 1))
     assert list(verify_all(root)) == [path]
+
+
+@pytest.fixture
+def many(toy, monkeypatch):
+    """A folder of 250 copies of one receipt, each named by the next."""
+    root = toy.root / "one"
+    write(toy.run(toy.pack()), root, "bench", ["pack07"], {})
+    monkeypatch.setattr(verification, "ROOT", toy.root)
+    monkeypatch.setattr(shelf, "COMMITTED", toy.root / "none")
+    copies.copies(root, toy.root / "many", 250)
+    return toy.root / "many"
+
+
+@pytest.mark.parametrize("cores", [{0}, {0, 1, 2}])
+def test_on_one_core_as_on_several(many, monkeypatch, cores):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: cores)
+    paths = shelf.every(many)
+    assert len(paths) == 250 and verify_all(many) == {}
+    bad = forged.checks(paths[99], first(measured=1e30))
+    paths[7].with_suffix(".log").unlink()
+    paths[200].write_text("{")
+    verification._kept.clear(), verification._proofs.clear()
+    assert set(verify_all(many)) == {bad, paths[7], paths[200]}
+
+
+def test_what_is_named_is_not_proved_again_and_its_digests_are_compared(many, monkeypatch):
+    paths = shelf.every(many)
+    named = {heads.file_sha256(path) for path in paths}
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
+    monkeypatch.setattr(verification, "_named", set())
+    monkeypatch.setattr(binding, "faults", lambda *given: pytest.fail("it was proved again"))
+    assert verify_all(many, named=named) == {}
+    with paths[3].with_suffix(".log").open("a") as log:
+        log.write("more\n")
+    copied = paths[5].with_name(paths[5].name.replace("bench", "other"))
+    shutil.copy(paths[5], copied)
+    shutil.copy(paths[5].with_suffix(".log"), copied.with_suffix(".log"))
+    assert set(verify_all(many, named=named)) == {paths[3], copied}
+
+
+def test_each_receipt_is_looked_at_once_however_many_there_are(many, monkeypatch):
+    """The work is counted: that of a folder of twice as many is twice as much."""
+    counts = []
+    for number in (100, 200):
+        part = many.with_name(f"part{number}")
+        (part / "07").mkdir(parents=True)
+        for path in shelf.every(many)[:number]:
+            shutil.copy(path, part / "07"), shutil.copy(path.with_suffix(".log"), part / "07")
+        calls = []
+        real = verification._state
+        monkeypatch.setattr(
+            verification, "_state", lambda path, real=real, calls=calls: calls.append(path) or real(path)
+        )
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
+        assert verify_all(part) == {}
+        counts.append(len(calls))
+    assert counts[1] == 2 * counts[0]
+
+
+@pytest.mark.rest
+@pytest.mark.long
+def test_ten_thousand_receipts_verify(tmp_path):
+    """`python tests/kit/copies.py FOLDER 10000` prints what that takes."""
+    assert copies.copies(shelf.COMMITTED, tmp_path, 10_000) == 10_000
+    assert verify_all(tmp_path) == {}

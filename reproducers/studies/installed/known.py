@@ -122,6 +122,8 @@ def faults(packs: list[Pack], root: Path) -> list[str]:
     States, releases and patches follow from receipts alone; the digests of functions need the trees.
     """
     path, rows = fingerprint.path_of(packs), list[str]()
+    if not path.is_file():
+        return []
     stated = fingerprint.load(path).packs
     for pack in packs:
         due = set(_said(pack, tried(pack, root))) if names_bug(pack) else set[Said]()
