@@ -50,7 +50,7 @@ def _tell_engines(entries: dict[str, Entry], root: Path, verbose: bool) -> None:
     for name, lane in other if verbose else ():
         typer.echo(f"{name}: taken on {lane.taken} with another engine: {lane.receipt}")
     if other:
-        typer.echo(f"another engine took {len(other)} of {len(lanes)} lanes{'' if verbose else ' (-v lists them)'}")
+        typer.echo(f"another engine took {len(other)} of {len(lanes)} lanes" + " (-v lists them)" * (not verbose))
 
 
 @app.command()
@@ -87,9 +87,8 @@ def refresh(
         if new or (asked and not no_import):
             typer.echo(f"{count(len(new), 'new receipt')} from {source}")
         if left:
-            typer.echo(
-                f"not imported: {count(left, 'receipt')} of runs that could not test or had no release or commit"
-            )
+            runs = "runs that could not test or had no release or commit"
+            typer.echo(f"not imported: {count(left, 'receipt')} of {runs}")
         for name, after in generated(packs, content).items():
             old = (ROOT / name).read_text(errors="replace") if (ROOT / name).exists() else ""
             write_atomic(ROOT / name, after.encode())
@@ -102,7 +101,7 @@ def refresh(
 def check(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="name the receipts of another engine")] = False,
 ) -> None:
-    """Exit 1 if packs and receipts give another manifest, or a receipt does not verify."""
+    """Exit 1 if packs and receipts give another manifest, a receipt does not verify, or a generated file changed."""
     root, packs = ROOT / "receipts", load_packs()
     broken = verify_all(root, named=heads.proved(root)) | keeping.all_faults(root)
     faults = [f"{p.parent.name}/{p.name}: {'; '.join(rows)}; fix: {remedy(p)}" for p, rows in broken.items()]

@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from reproducers.base.errors import PatchlaneError, from_git
 from reproducers.base.files import KEY, file_sha256, within
 from reproducers.base.wording import count
-from reproducers.evidence.shelf import kept
+from reproducers.evidence.shelf import WITHOUT_LOG, kept
 from reproducers.record import engine, entry
 from reproducers.record.entry import MEND, Chain, read_chains
 from reproducers.record.schema import ROOT
@@ -96,6 +96,24 @@ def lost(manifest: Path, root: Path, source: Path | None = None) -> list[str]:
         elif _digest(paths) != chain.sha256:
             rows.append(f"{root.name}/{folder}: its receipts differ from the manifest's; fix: {remedy}")
     return rows
+
+
+def unnamed(manifest: Path, root: Path) -> list[str]:
+    """A line for each record under ``root`` that has no log and that the manifest, its only witness, does not name."""
+    try:
+        chains = read_chains(manifest)
+    except PatchlaneError:
+        return []  # ``lost`` says so
+    known = {(folder, name) for folder, chain in chains.items() for name in chain.names}
+    rows = [
+        path for path in kept(root) if path.name.startswith((*WITHOUT_LOG,)) and not path.with_suffix(".log").exists()
+    ]
+    return [
+        f"{root.name}/{path.parent.name}/{path.name}: the manifest does not name it, and it has no log; "
+        "fix: python -m reproducers.manifest refresh --no-import"
+        for path in rows
+        if (path.parent.name, path.stem) not in known
+    ]
 
 
 def refuse_loss(manifest: Path, root: Path, source: Path | None) -> None:

@@ -17,13 +17,14 @@ from pydantic import ValidationError
 from reproducers.base.errors import PatchlaneError, StoreError, from_git
 from reproducers.base.files import bytes_of, file_sha256, record_bytes, record_of_file, write_atomic
 from reproducers.evidence import receipts, saving
+from reproducers.evidence.verification import place_faults
 from reproducers.probe import stamp
 from reproducers.record import engine
 from reproducers.record.origin import Origin, readable
 from reproducers.record.receipt import Digest, Host, Resource, faults_of
 from reproducers.record.schema import ROOT
 from reproducers.record.upstream_tests import PREFIX, UpstreamTests
-from reproducers.studies.suites.comparing import compared, ruling
+from reproducers.studies.suites.comparing import compared, ruling, uncounted
 from reproducers.studies.suites.examination import Examination
 from reproducers.upstream.store import Store, Tree
 
@@ -130,7 +131,7 @@ def faults(path: Path) -> list[str]:
             rows.append(f"it calls {row.test} {row.compared}, its outcomes give {due}")
     if (result.verdict, result.reason) != ruling(result.outcomes, result.runs):
         rows.append(f"it states {result.verdict or 'that none is broken'}, its outcomes do not")
-    return rows
+    return [*rows, *uncounted(result.outcomes, result.runs), *place_faults(path)]
 
 
 def all_faults(root: Path) -> dict[Path, list[str]]:
