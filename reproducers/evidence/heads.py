@@ -62,7 +62,7 @@ def proved(root: Path) -> frozenset[str]:
 
     None of a folder in which one of them was altered or is gone, and none where there is no commit.
     """
-    done = git("show", "HEAD:manifest.yaml", cwd=ROOT)
+    done = git("show", "HEAD:./manifest.yaml", cwd=ROOT)
     verifier, chains = entry.proved(done.stdout) if done.returncode == 0 else (None, {})
     if verifier != engine.digest(engine.VERIFIER):
         return frozenset()
