@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import datetime
+import gc
 import hashlib
 import multiprocessing
 import os
@@ -45,7 +46,7 @@ class Proof(NamedTuple):
 
 
 State = tuple[int, ...]
-HELD = 2000  # statements in memory
+HELD = 1000  # statements in memory
 FEWEST = 100  # receipts for which other processes are worth their start
 _kept: dict[Path, tuple[State, Checked]] = {}
 _proofs: dict[Path, tuple[State, Proof]] = {}
@@ -54,7 +55,10 @@ _named = set[str]()  # digests of statements that this very code has proved befo
 
 def checked(path: Path) -> Checked:
     """The receipt compared with its name, log and observations; read again only if one of its files changed."""
-    path = path.resolve()
+    return _checked(path.resolve())
+
+
+def _checked(path: Path) -> Checked:
     now = _state(path)
     if path not in _kept or _kept[path][0] != now:
         while len(_kept) >= HELD:
@@ -74,13 +78,20 @@ def proof(path: Path) -> Proof:
     path = path.resolve()
     now = _state(path)
     if path not in _proofs or _proofs[path][0] != now:
-        body, sha256, faults = checked(path)
-        _proofs[path] = now, Proof(sha256, body.details.previous if body else None, faults)
+        _proofs[path] = now, _proof(path)
     return _proofs[path][1]
 
 
+def _proof(path: Path) -> Proof:
+    body, sha256, faults = _checked(path)
+    return Proof(sha256, body.details.previous if body else None, faults)
+
+
 def _proofs_of(paths: list[Path]) -> list[tuple[State, Proof]]:
-    return [(_state(path), proof(path)) for path in paths]
+    """What a worker finds; it keeps no statement."""
+    proofs = [(_state(path), _proof(path)) for path in paths]
+    _kept.clear()
+    return proofs
 
 
 def prove(paths: Collection[Path]) -> None:
@@ -107,6 +118,7 @@ def _die_with(parent: int) -> None:
     """Begin a worker: an interrupt is its parent's affair, and it outlives none."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keeper.prctl(keeper.PR_SET_PDEATHSIG, signal.SIGKILL)
+    gc.disable()  # statements are trees: what is dropped is freed at once
     if os.getppid() != parent:
         os._exit(1)
 

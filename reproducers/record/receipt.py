@@ -24,6 +24,7 @@ VERSION = 3
 HEADED = 2  # the first schema_version whose logs begin with the run's entry
 TYPED = 3  # the first whose checks and trees have fields in place of sentences
 ARMS = ("pristine", "patched", "fixed")
+OURS = '{"'  # begins a line of ours
 NOT_FINITE = ("nan", "inf", "-inf")  # words for numbers that JSON does not have
 ArmName = Literal["pristine", "patched", "fixed"]
 Kind = Literal["bug", "memory", "refactor", "report", "guard"]
@@ -306,6 +307,8 @@ def stamp_of(line: str) -> Stamp | None:
 
 def record_of(line: str, schema_version: int = VERSION) -> ArmRecord | None:
     """The record in a line of an arm, lifted from an earlier schema_version; None if the line is no record."""
+    if not line.startswith(OURS):
+        return None
     try:
         body = _parsed(line)
         if schema_version < TYPED and isinstance(body, dict) and isinstance(body.get("checks"), list):
@@ -320,7 +323,7 @@ def _parsed(line: str) -> Any:
 
     Raises ValueError for any other line: what the code under test prints is text, of any depth and length.
     """
-    if not line.startswith('{"'):
+    if not line.startswith(OURS):
         raise ValueError("a line of text")
     value = record_json(line)
     try:
