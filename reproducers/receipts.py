@@ -28,6 +28,8 @@ def verify(
     ] = None,
 ) -> None:
     """Recompute every digest and verdict. Exit 1, naming each change, if a receipt was changed or there is none."""
+    from rich.console import Console
+
     from reproducers.evidence import heads
     from reproducers.evidence.verification import verify_all
     from reproducers.record.schema import ROOT
@@ -35,7 +37,10 @@ def verify(
 
     if not root.is_dir():
         raise PatchlaneError(f"{root} is not a folder", "python -m reproducers.run PACK writes build/receipts")
-    faults, number, own = verify_all(root) | keeping.all_faults(root), len(every(root)), root.resolve() == COMMITTED
+    own = root.resolve() == COMMITTED
+    with Console(stderr=True).status("verifying") as told:
+        faults = verify_all(root, tell=lambda done, of: told.update(f"verifying: {done} of {count(of, 'receipt')}"))
+    faults, number = faults | keeping.all_faults(root), len(every(root))
     vouched = _signers(root, signers, faults) if signers else []
     for path, rows in faults.items():
         for row in rows:

@@ -9,7 +9,7 @@ import hashlib
 import multiprocessing
 import os
 import signal
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,6 +46,7 @@ class Proof(NamedTuple):
 
 
 State = tuple[int, ...]
+Tell = Callable[[int, int], None]
 HELD = 1000  # statements in memory
 FEWEST = 100  # receipts for which other processes are worth their start
 _kept: dict[Path, tuple[State, Checked]] = {}
@@ -94,8 +95,8 @@ def _proofs_of(paths: list[Path]) -> list[tuple[State, Proof]]:
     return proofs
 
 
-def prove(paths: Collection[Path]) -> None:
-    """Check receipts, many of them in as many processes as this one may use cores."""
+def prove(paths: Collection[Path], tell: Tell) -> None:
+    """Check receipts, many of them in as many processes as this one may use cores; ``tell(number so far, of)``."""
     todo = [path for path in map(Path.resolve, paths) if path not in _proofs]
     workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if len(todo) < FEWEST or workers == 1:
@@ -106,8 +107,11 @@ def prove(paths: Collection[Path]) -> None:
         workers, multiprocessing.get_context("fork"), _die_with, (os.getpid(),)
     )
     try:
+        done = 0
         for share, proofs in zip(shares, pool.map(_proofs_of, shares), strict=True):
             _proofs.update(zip(share, proofs, strict=True))
+            done += len(share)
+            tell(done, len(todo))
     except concurrent.futures.process.BrokenProcessPool:  # the host killed one: what is missing is proved here
         return
     finally:
@@ -229,14 +233,20 @@ def refuse(faults: dict[Path, list[str]]) -> None:
         raise PatchlaneError(f"receipts do not verify:\n{rows}", "\n        ".join(map(shelf.remedy, faults)))
 
 
-def verify_all(root: Path, folders: str = shelf.FOLDERS, named: Collection[str] = frozenset()) -> dict[Path, list[str]]:
+def verify_all(
+    root: Path,
+    folders: str = shelf.FOLDERS,
+    named: Collection[str] = frozenset(),
+    tell: Tell = lambda number, of: None,
+) -> dict[Path, list[str]]:
     """{receipt or log: its faults} in the folders of ``root``, logs without a statement included.
 
-    ``named``: digests of statements that were proved before; of these only the digests are compared.
+    ``named``: digests of statements that were proved before; of these only the digests are compared. ``tell``: told
+    the number of receipts so far, and of all, while many are proved.
     """
     _named.update(named)
     paths = shelf.every(root, folders)
-    prove(paths)
+    prove(paths, tell)
     known = _known([*shelf.every(shelf.COMMITTED, folders), *paths])
     firsts = _firsts(known.values())
     faults = {path: [*proof(path).faults, *place_faults(path)] for path in paths}
