@@ -18,10 +18,10 @@ VERIFIER = (
 
 
 @functools.cache
-def digest(places: tuple[str, ...] = PLACES) -> str:
-    """sha256 over the relative path and the content of each module in ``places``: what decides, or what verifies."""
+def digest(places: tuple[str, ...] = ()) -> str:
+    """sha256 over path and content of each module in ``places``: what verifies; by default what decides."""
     here, content = ROOT / "reproducers", hashlib.sha256()
-    for place in places:
+    for place in places or PLACES:
         folder = here / place
         for path in sorted(folder.rglob("*.py")) if folder.is_dir() else [here / f"{place}.py"]:
             content.update(f"{path.relative_to(here).as_posix()}\0".encode() + path.read_bytes() + b"\0")
