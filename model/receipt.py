@@ -1,7 +1,8 @@
 """``python -m model.receipt keep RUN NAME``: keep a training run's files under ``receipts/train/NAME`` with digests.
 
-``check`` compares every kept run with its digests, and its summary with its records. ``table`` prints all runs as the
-page ``docs/benchmarks.md``; ``plan`` predictions beside them, and the plan for more GPUs, as ``docs/plan.md``.
+``check`` compares every kept run with its digests, its summary with its records, and both pages with all of them.
+``table`` prints all runs as the page ``docs/benchmarks.md``; ``plan`` predictions beside them, and the plan for more
+GPUs, as ``docs/plan.md``.
 """
 
 from __future__ import annotations
@@ -32,10 +33,14 @@ def keep_command(
 
 @app.command()
 def check() -> None:
-    """Fail if a kept run differs from its receipt."""
-    rows = faults()
-    if rows:
+    """Fail if a kept run differs from its receipt, or a page of figures from what the kept runs give."""
+    if rows := faults():
         raise PatchlaneError("\n".join(rows), from_git("receipts/train"))
+    pages = {benchmarks.COMMAND: ("benchmarks.md", benchmarks.page), page.COMMAND: ("plan.md", page.page)}
+    for command, (name, made) in pages.items():
+        path = ROOT / "docs" / name
+        if not path.is_file() or path.read_text(errors="replace") != made(KEPT):
+            raise PatchlaneError(f"docs/{name} is not what the kept runs give", command)
     print("training receipts: clean")
 
 

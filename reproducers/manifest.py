@@ -1,7 +1,8 @@
 """Write or check ``manifest.yaml`` and ``packs/README.md``, pure functions of packs and receipts.
 
 ``refresh [DIR]`` imports the verified receipts of a host run, by default those in ``build/receipts``, and rewrites the
-manifest; ``check`` derives it anew and compares. Nothing else writes it. ``refresh`` lowers a pack's state or a lane's
+manifest; ``check`` derives it anew and compares, with it the digests of all other generated files and the states that
+``packs/fingerprints.json`` says. Nothing else writes the manifest. ``refresh`` lowers a pack's state or a lane's
 verdict only with ``--accept``.
 """
 
@@ -27,6 +28,7 @@ from reproducers.evidence.manifest import (
     generated,
     import_receipts,
     importable,
+    outdated,
     preview_of,
 )
 from reproducers.evidence.receipts import digests
@@ -35,6 +37,7 @@ from reproducers.evidence.verification import verify_all
 from reproducers.record import engine
 from reproducers.record.entry import Entry
 from reproducers.record.schema import ROOT, load_packs
+from reproducers.studies.installed import known
 from reproducers.studies.suites import keeping
 
 app = typer.Typer(add_completion=False, help=__doc__)
@@ -47,7 +50,7 @@ def _tell_engines(entries: dict[str, Entry], root: Path, verbose: bool) -> None:
     for name, lane in other if verbose else ():
         typer.echo(f"{name}: taken on {lane.taken} with another engine: {lane.receipt}")
     if other:
-        typer.echo(f"another engine took {len(other)} of {len(lanes)} lanes{'' if verbose else ' (-v lists them)'}")
+        typer.echo(f"another engine took {len(other)} of {len(lanes)} lanes" + " (-v lists them)" * (not verbose))
 
 
 @app.command()
@@ -72,6 +75,7 @@ def refresh(
         new, left = importable(packs, source, root) if source is not None else ([], 0)
         if not accept:
             heads.refuse_loss(ROOT / "manifest.yaml", root, source)
+        verify_all(root, named=heads.proved(root))  # what is faulty is named when it is read
         content = preview_of(packs, root, new)
         if worse := demotions(entries_before(packs, root), content.packs):
             typer.echo("\n".join(f"demotion: {row}" for row in worse))
@@ -83,9 +87,8 @@ def refresh(
         if new or (asked and not no_import):
             typer.echo(f"{count(len(new), 'new receipt')} from {source}")
         if left:
-            typer.echo(
-                f"not imported: {count(left, 'receipt')} of runs that could not test or had no release or commit"
-            )
+            runs = "runs that could not test or had no release or commit"
+            typer.echo(f"not imported: {count(left, 'receipt')} of {runs}")
         for name, after in generated(packs, content).items():
             old = (ROOT / name).read_text(errors="replace") if (ROOT / name).exists() else ""
             write_atomic(ROOT / name, after.encode())
@@ -98,16 +101,14 @@ def refresh(
 def check(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="name the receipts of another engine")] = False,
 ) -> None:
-    """Exit 1 if packs and receipts give another manifest, or a receipt does not verify."""
+    """Exit 1 if packs and receipts give another manifest, a receipt does not verify, or a generated file changed."""
     root, packs = ROOT / "receipts", load_packs()
-    broken = verify_all(root) | keeping.all_faults(root)
+    broken = verify_all(root, named=heads.proved(root)) | keeping.all_faults(root)
     faults = [f"{p.parent.name}/{p.name}: {'; '.join(rows)}; fix: {remedy(p)}" for p, rows in broken.items()]
     faults += heads.lost(ROOT / "manifest.yaml", root)
     if not faults:
         content = content_of(packs, root)
-        for name, text in generated(packs, content).items():
-            if not (ROOT / name).exists() or (ROOT / name).read_text(errors="replace") != text:
-                faults.append(f"{name} is not current; fix: python -m reproducers.manifest refresh")
+        faults += [*outdated(packs, content), *known.faults(packs, root)]
         _tell_engines(content.packs, root, verbose)
     typer.echo("\n".join([*faults, f"manifest check: {count(len(faults), 'fault') if faults else 'clean'}"]))
     raise typer.Exit(Exit.CONTRADICTED if faults else Exit.OK)

@@ -28,17 +28,25 @@ def verify(
     ] = None,
 ) -> None:
     """Recompute every digest and verdict. Exit 1, naming each change, if a receipt was changed or there is none."""
+    from rich.console import Console
+
+    from reproducers.evidence import heads
     from reproducers.evidence.verification import verify_all
+    from reproducers.record.schema import ROOT
     from reproducers.studies.suites import keeping
 
     if not root.is_dir():
         raise PatchlaneError(f"{root} is not a folder", "python -m reproducers.run PACK writes build/receipts")
-    faults, number = verify_all(root) | keeping.all_faults(root), len(every(root))
+    own = root.resolve() == COMMITTED
+    with Console(stderr=True).status("verifying") as told:
+        faults = verify_all(root, tell=lambda done, of: told.update(f"verifying: {done} of {count(of, 'receipt')}"))
+    faults, number = faults | keeping.all_faults(root), len(every(root))
     vouched = _signers(root, signers, faults) if signers else []
     for path, rows in faults.items():
         for row in rows:
             typer.echo(f"{path.relative_to(root)}: {row}")
-    for row in keeping.broken(root):
+    lost = [*heads.lost(ROOT / "manifest.yaml", root), *heads.unnamed(ROOT / "manifest.yaml", root)] if own else []
+    for row in [*lost, *keeping.broken(root)]:
         typer.echo(row)
     suites = f" and {count(len(kept), 'record')} of upstream's tests" if (kept := keeping.every(root)) else ""
     typer.echo(f"{count(number, 'receipt')}{suites}, {len(faults)} faulty")
@@ -46,7 +54,7 @@ def verify(
         typer.echo(row)
     if not number:
         typer.echo(f"{root} holds no receipts; python -m reproducers.run PACK --receipts {root} writes them", err=True)
-    raise typer.Exit(Exit.CONTRADICTED if faults or not number else Exit.OK)
+    raise typer.Exit(Exit.CONTRADICTED if faults or lost or not number else Exit.OK)
 
 
 def _signers(root: Path, signers: Path, faults: dict[Path, list[str]]) -> list[str]:

@@ -361,3 +361,22 @@ def test_sigkill_at_random_moments(toy, repo):
     assert verb(toy, repo, "refresh", "build/receipts")[0] == 0
     assert verb(toy, repo, "check")[0] == 0
     assert verify_all(repo / "receipts") == {}
+
+
+@pytest.mark.parametrize("name", ["docs/benchmarks.md", "docs/stacks.md", "model/patches.dev.lock", "docs/plan.md"])
+def test_a_generated_file_that_was_changed_is_named(toy, repo, name):
+    write_tree(repo, {name: "123 tokens/s\n", "packs/fingerprints.json": '{"schema_version": 1, "packs": {}}'})
+    assert verb(toy, repo, "refresh", "--no-import")[0] == 0 and verb(toy, repo, "check")[0] == 0
+    (repo / name).write_text("124 tokens/s\n")
+    code, out = verb(toy, repo, "check")
+    assert (code, name in out, "manifest.yaml is" in out) == (1, True, False), out
+    (repo / name).unlink()
+    code, out = verb(toy, repo, "check")
+    assert (code, name in out, "1 fault" in out) == (1, True, True), out
+
+
+def test_a_generated_file_that_the_manifest_does_not_name_is_named(toy, repo):
+    assert verb(toy, repo, "refresh", "--no-import")[0] == 0
+    write_tree(repo, {"model/patches.other.lock": ""})
+    code, out = verb(toy, repo, "check")
+    assert (code, "model/patches.other.lock" in out) == (1, True), out

@@ -22,6 +22,7 @@ LONGEST_PART, LONGEST_NAME = 255, 2048  # bytes
 LARGEST = 64 * 2**20  # bytes of a record; the largest kept log has less than one MiB
 TEMPORARY = "patchlane-tmp-"  # begins the names of temporary folders
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+INDENT = re.compile(r"\n *")  # in JSON no line ends inside a text
 KEY = re.compile(r"[\w-]{1,200}", re.A)  # names one entry of a folder of ours
 
 
@@ -73,6 +74,48 @@ def parsed_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError as error:
         raise ValueError("nested too deep") from error
+
+
+def record_json(text: str) -> Any:
+    """As ``parsed_json``, of a record: ValueError for a key that stands twice and for NaN and Infinity, too."""
+    try:
+        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The pairs as a dict; two readers may choose two values of a key that stands twice."""
+    if len(made := dict(pairs)) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"it states {next(name for name in names if names.count(name) > 1)!r} twice")
+    return made
+
+
+def _no_number(word: str) -> Any:
+    raise ValueError(f"{word} is no number")
+
+
+def record_of_file(data: bytes) -> Any:
+    """The value of a record's bytes, which are UTF-8 and JSON as ``record_bytes`` writes it. ValueError for others.
+
+    So a record has one reading: no key twice, no mark before it, no CRLF, no number that is not finite.
+    """
+    text = data.decode()
+    value = parsed_json(text)
+    try:
+        plain = json.dumps(value, sort_keys=True, separators=(",", ": "), allow_nan=False)
+    except ValueError as error:
+        raise ValueError("it states a number that is not finite") from error
+    if INDENT.sub("", text) != plain:
+        record_json(text)  # names the key that stands twice
+        raise ValueError("it is not as it was written: keys in order, a space a level, LF at each line's end")
+    return value
+
+
+def record_bytes(value: Any) -> bytes:
+    """A record as JSON: keys in order, a space a level, LF at each line's end. ValueError for NaN and infinities."""
+    return (json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n").encode()
 
 
 def file_sha256(path: Path) -> str:

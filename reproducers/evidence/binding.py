@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from reproducers.base.files import parsed_json
+from reproducers.base.files import record_json
 from reproducers.record.receipt import (
     ARMS,
     HEADED,
@@ -193,7 +193,7 @@ def _head(body: Statement, logged: list[tuple[str, str]]) -> Iterator[str]:
     if heads != [0]:
         yield "its log needs one [run] entry, at its start"
         return
-    yield from (f"its {row}" for row in _differences(head(body), parsed_json(logged[0][1])))
+    yield from (f"its {row}" for row in _differences(head(body), record_json(logged[0][1])))
 
 
 def _differences(stated: dict[str, Any], logged: dict[str, Any]) -> Iterator[str]:

@@ -1,19 +1,30 @@
 """The heads of the chains of receipts, kept in ``manifest.yaml``: they show that a receipt was lost or exchanged.
 
 A chain of digests shows that a link was altered, never that its end is gone. Mutation scores and records of upstream's
-tests are named with them.
+tests are named with them, and the files that other verbs generate.
 """
 
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from reproducers.base.errors import PatchlaneError, from_git
 from reproducers.base.files import KEY, file_sha256, within
 from reproducers.base.wording import count
-from reproducers.evidence.shelf import kept
+from reproducers.evidence.shelf import WITHOUT_LOG, kept
+from reproducers.record import engine, entry
 from reproducers.record.entry import MEND, Chain, read_chains
+from reproducers.record.schema import ROOT
+from reproducers.upstream.git import git
+
+GENERATED = {  # by verbs that need more than packs and receipts, so that their digests are kept: each with its command
+    "packs/fingerprints.json": "python -m reproducers.audit --write",
+    "docs/benchmarks.md": "python -m model.receipt table > docs/benchmarks.md",
+    "docs/plan.md": "python -m model.receipt plan > docs/plan.md",
+    "docs/stacks.md": "python -m model.lock page",
+    "model/patches*.lock": "python -m model.lock write",
+}
 
 
 def heads(root: Path) -> dict[str, Chain]:
@@ -29,6 +40,40 @@ def _digest(paths: list[Path]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
+def digests(root: Path) -> dict[str, str]:
+    """{file that another verb generates: its digest} of the checkout at ``root``."""
+    paths = sorted(path for name in GENERATED for path in root.glob(name))
+    return {path.relative_to(root).as_posix(): file_sha256(path) for path in paths}
+
+
+def regenerated(root: Path, stated: dict[str, str]) -> list[str]:
+    """A line with its remedy for each generated file that is not the one whose digest the manifest states."""
+    now, rows = digests(root), []
+    for name in sorted({*now, *stated}):
+        if now.get(name) != stated.get(name):
+            command = next((GENERATED[each] for each in GENERATED if PurePath(name).match(each)), f"rm {name}")
+            said = "is not the one that the manifest names" if name in now else "is missing"
+            rows.append(f"{name} {said}; fix: {command} && python -m reproducers.manifest refresh --no-import")
+    return rows
+
+
+def proved(root: Path) -> frozenset[str]:
+    """Digests of the receipts that the manifest of the checkout's last commit names and this very code has proved.
+
+    None of a folder in which one of them was altered or is gone, and none where there is no commit.
+    """
+    done = git("show", "HEAD:./manifest.yaml", cwd=ROOT)
+    verifier, chains = entry.proved(done.stdout) if done.returncode == 0 else (None, {})
+    if verifier != engine.digest(engine.VERIFIER):
+        return frozenset()
+    known = set[str]()
+    for folder, chain in chains.items():
+        paths = [within(within(root, folder, KEY), name, KEY).with_name(f"{name}.json") for name in chain.names]
+        if all(path.is_file() for path in paths) and _digest(paths) == chain.sha256:
+            known.update(map(file_sha256, paths))
+    return frozenset(known)
+
+
 def lost(manifest: Path, root: Path, source: Path | None = None) -> list[str]:
     """A line with its remedy for each folder whose receipts, ``source`` included, are not those of the manifest.
 
@@ -40,17 +85,35 @@ def lost(manifest: Path, root: Path, source: Path | None = None) -> list[str]:
         first = not manifest.exists() and not kept(root)
         return [] if first else [f"{error.what}; fix: {MEND}"]
     rows = []
-    for folder, entry in chains.items():
-        paths = [within(within(root, folder, KEY), name, KEY).with_name(f"{name}.json") for name in entry.names]
+    for folder, chain in chains.items():
+        paths = [within(within(root, folder, KEY), name, KEY).with_name(f"{name}.json") for name in chain.names]
         paths = [source / path.relative_to(root) if source and not path.is_file() else path for path in paths]
         gone = [path.stem for path in paths if not path.is_file()]
         remedy = from_git(f"{root.name}/{folder}")
         if gone:
             number = count(len(gone), "receipt")
             rows.append(f"{root.name}/{folder}: missing {number} of the manifest: {', '.join(gone)}; fix: {remedy}")
-        elif _digest(paths) != entry.sha256:
+        elif _digest(paths) != chain.sha256:
             rows.append(f"{root.name}/{folder}: its receipts differ from the manifest's; fix: {remedy}")
     return rows
+
+
+def unnamed(manifest: Path, root: Path) -> list[str]:
+    """A line for each record under ``root`` that has no log and that the manifest, its only witness, does not name."""
+    try:
+        chains = read_chains(manifest)
+    except PatchlaneError:
+        return []  # ``lost`` says so
+    known = {(folder, name) for folder, chain in chains.items() for name in chain.names}
+    rows = [
+        path for path in kept(root) if path.name.startswith((*WITHOUT_LOG,)) and not path.with_suffix(".log").exists()
+    ]
+    return [
+        f"{root.name}/{path.parent.name}/{path.name}: the manifest does not name it, and it has no log; "
+        "fix: python -m reproducers.manifest refresh --no-import"
+        for path in rows
+        if (path.parent.name, path.stem) not in known
+    ]
 
 
 def refuse_loss(manifest: Path, root: Path, source: Path | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import shutil
 from pathlib import Path
@@ -15,6 +16,7 @@ from reproducers.evidence import booking, heads, shelf, table
 from reproducers.evidence.receipts import digests, newest, read, statement_of
 from reproducers.evidence.shelf import chain, every
 from reproducers.evidence.verification import refuse, verify_all
+from reproducers.record import engine
 from reproducers.record.entry import ArmEntry, Entry, LaneEntry, Manifest
 from reproducers.record.entry import read as read_manifest
 from reproducers.record.receipt import Statement
@@ -156,13 +158,32 @@ def entry_of(pack: Pack, root: Path) -> Entry:
 
 
 def content_of(packs: list[Pack], root: Path) -> Manifest:
-    """The whole manifest: an entry for each pack, and the heads of the chains of receipts."""
-    return Manifest(packs=build(packs, root), receipts=heads.heads(root))
+    """The whole manifest: an entry for each pack, the heads of the chains of receipts, and what proved these."""
+    return Manifest(
+        verifier=engine.digest(engine.VERIFIER),
+        generated=heads.digests(ROOT),
+        packs=build(packs, root),
+        receipts=heads.heads(root),
+    )
 
 
 def generated(packs: list[Pack], content: Manifest) -> dict[str, str]:
     """{generated file: its text}, from the manifest's content."""
     return {"manifest.yaml": content.text, "packs/README.md": table.render(packs, content.packs)}
+
+
+def outdated(packs: list[Pack], content: Manifest) -> list[str]:
+    """A line with its remedy for each generated file of the checkout that is not what ``content`` says."""
+    rows = list[str]()
+    with contextlib.suppress(PatchlaneError):  # a manifest that cannot be read is not current
+        stated = read_manifest(ROOT / "manifest.yaml")
+        rows += heads.regenerated(ROOT, stated.generated)
+        # whoever changes the verifier makes no receipt wrong: until the next refresh all are proved each time
+        content = content.model_copy(update={name: getattr(stated, name) for name in ("verifier", "generated")})
+    for name, text in generated(packs, content).items():
+        if not (ROOT / name).exists() or (ROOT / name).read_text(errors="replace") != text:
+            rows.append(f"{name} is not current; fix: python -m reproducers.manifest refresh")
+    return rows
 
 
 def demotions(before: dict[str, Entry], after: dict[str, Entry]) -> list[str]:

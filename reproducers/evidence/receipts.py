@@ -14,7 +14,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256
+from reproducers.base.files import file_sha256, record_bytes
 from reproducers.evidence import binding, booking, shelf
 from reproducers.evidence.shelf import chain, remedy, sweep
 from reproducers.evidence.verification import checked
@@ -167,7 +167,7 @@ def write(run: Run, root: Path, host: str, command: list[str], places: dict[str,
         lines = [f"[run] {json.dumps(binding.head(body), sort_keys=True)}", *run.log]
         log = ("\n".join(redact(line, places) for line in lines) + "\n").encode()
         whole = body.logged(hashlib.sha256(log).hexdigest()).as_json()
-        data = (redact(json.dumps(whole, indent=1, sort_keys=True), places) + "\n").encode()
+        data = record_bytes(json.loads(redact(json.dumps(whole), places)))
         stem = f"{when}_{host}_{hashlib.sha256(data).hexdigest()[:12]}"
         _create(folder / f"{stem}.log", log)
         _create(folder / f"{stem}.json", data)

@@ -10,6 +10,7 @@ from reproducers.record import mutation, upstream_tests
 from reproducers.record.schema import ROOT
 
 NAME = re.compile(r"^\d{8}T\d{6}Z_[a-z0-9-]+_[0-9a-f]{12}\.json$")
+WHEN = re.compile(r"^(?:[a-z-]+_)?(\d{8}T\d{6}Z)_")  # of the name of any record
 FOLDERS = "[0-9][0-9]*"
 COMMITTED = ROOT / "receipts"
 WITHOUT_LOG = {mutation.PREFIX: "mutate", upstream_tests.PREFIX: "upstream_tests"}  # prefix of a record: its verb

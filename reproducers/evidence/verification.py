@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import datetime
+import gc
 import hashlib
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,13 +17,14 @@ from pydantic import ValidationError
 
 from reproducers.base.clock import today
 from reproducers.base.errors import PatchlaneError, StoreError
-from reproducers.base.files import bytes_of, opened
+from reproducers.base.files import bytes_of, file_sha256
 from reproducers.base.verdicts import Verdict
 from reproducers.evidence import binding, shelf
 from reproducers.record import mutation
 from reproducers.record.receipt import Details, Statement, faults_of
 from reproducers.record.schema import ROOT
-from reproducers.trial.rulings import rule, rule_guard, rule_pristine, sentinels
+from reproducers.trial import keeper
+from reproducers.trial.rulings import misjudged, rule, rule_guard, rule_pristine, sentinels
 
 SIDE_BY_SIDE = datetime.timedelta(hours=1)  # for so long one checkout of a host may not know of a run in another
 
@@ -30,18 +37,94 @@ class Checked(NamedTuple):
     faults: list[str]
 
 
-_kept: dict[Path, tuple[tuple[int, ...], Checked]] = {}
+class Proof(NamedTuple):
+    """What stays of a receipt that was checked: its digest, the one of its predecessor, and its faults."""
+
+    sha256: str
+    previous: str | None
+    faults: list[str]
+
+
+State = tuple[int, ...]
+Tell = Callable[[int, int], None]
+HELD = 1000  # statements in memory
+FEWEST = 100  # receipts for which other processes are worth their start
+_kept: dict[Path, tuple[State, Checked]] = {}
+_proofs: dict[Path, tuple[State, Proof]] = {}
+_named = set[str]()  # digests of statements that this very code has proved before
 
 
 def checked(path: Path) -> Checked:
     """The receipt compared with its name, log and observations; read again only if one of its files changed."""
-    path = path.resolve()
-    log = path.with_suffix(".log")
-    files = [file.stat() for file in (path, log) if file.is_file()]
-    now = tuple(value for s in files for value in (s.st_mtime_ns, s.st_ctime_ns, s.st_size, s.st_ino))
+    return _checked(path.resolve())
+
+
+def _checked(path: Path) -> Checked:
+    now = _state(path)
     if path not in _kept or _kept[path][0] != now:
-        _kept[path] = now, _check(path, log)
+        while len(_kept) >= HELD:
+            del _kept[next(iter(_kept))]
+        _kept[path] = now, _check(path, path.with_suffix(".log"))
     return _kept[path][1]
+
+
+def _state(path: Path) -> State:
+    """What tells a receipt, with its log, that was not touched since."""
+    files = [file.stat() for file in (path, path.with_suffix(".log")) if file.is_file()]
+    return tuple(value for s in files for value in (s.st_mtime_ns, s.st_ctime_ns, s.st_size, s.st_ino))
+
+
+def proof(path: Path) -> Proof:
+    """What the check of a receipt gives, without its statement."""
+    path = path.resolve()
+    now = _state(path)
+    if path not in _proofs or _proofs[path][0] != now:
+        _proofs[path] = now, _proof(path)
+    return _proofs[path][1]
+
+
+def _proof(path: Path) -> Proof:
+    body, sha256, faults = _checked(path)
+    return Proof(sha256, body.details.previous if body else None, faults)
+
+
+def _proofs_of(paths: list[Path]) -> list[tuple[State, Proof]]:
+    """What a worker finds; it keeps no statement."""
+    proofs = [(_state(path), _proof(path)) for path in paths]
+    _kept.clear()
+    return proofs
+
+
+def prove(paths: Collection[Path], tell: Tell) -> None:
+    """Check receipts, many of them in as many processes as this one may use cores; ``tell(number so far, of)``."""
+    todo = [path for path in map(Path.resolve, paths) if path not in _proofs]
+    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if len(todo) < FEWEST or workers == 1:
+        return
+    size = max(1, min(100, len(todo) // (4 * workers)))
+    shares = [todo[at : at + size] for at in range(0, len(todo), size)]
+    pool = concurrent.futures.ProcessPoolExecutor(
+        workers, multiprocessing.get_context("fork"), _die_with, (os.getpid(),)
+    )
+    try:
+        done = 0
+        for share, proofs in zip(shares, pool.map(_proofs_of, shares), strict=True):
+            _proofs.update(zip(share, proofs, strict=True))
+            done += len(share)
+            tell(done, len(todo))
+    except concurrent.futures.process.BrokenProcessPool:  # the host killed one: what is missing is proved here
+        return
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _die_with(parent: int) -> None:
+    """Begin a worker: an interrupt is its parent's affair, and it outlives none."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    keeper.prctl(keeper.PR_SET_PDEATHSIG, signal.SIGKILL)
+    gc.disable()  # statements are trees: what is dropped is freed at once
+    if os.getppid() != parent:
+        os._exit(1)
 
 
 def _check(path: Path, log: Path) -> Checked:
@@ -55,11 +138,19 @@ def _check(path: Path, log: Path) -> Checked:
     try:
         body = Statement.of(data)
         rows += _name_faults(path, body.details)
+        if digest in _named:
+            return Checked(body, digest, [*rows, *_altered(log, body)])
         rows += _log_faults(log, body)
+        rows += [
+            f"the {name} arm {row}"
+            for name, arms in body.details.arms.items()
+            for arm in arms
+            for row in misjudged(arm)
+        ]
         rows += _verdict_faults(body.details)
     except StoreError as error:
         return Checked(None, digest, [*rows, error.what])
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         cause = faults_of(error) if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
         return Checked(None, digest, [*rows, f"the statement is malformed: {cause}"])
     return Checked(body, digest, rows)
@@ -85,13 +176,16 @@ def _time(when: str) -> str:
 
 
 def _log_faults(log: Path, body: Statement) -> list[str]:
+    if rows := _altered(log, body):
+        return rows
+    return list(binding.faults(body, bytes_of(log).decode("utf-8", "replace")))
+
+
+def _altered(log: Path, body: Statement) -> list[str]:
+    """Whether the log is not the one that the statement names."""
     if not log.exists():
         return [f"its log {log.name} is missing"]
-    with opened(log) as source:
-        data = source.read()
-    if hashlib.sha256(data).hexdigest() != body.details.log_sha256:
-        return [f"its log {log.name} was altered"]
-    return list(binding.faults(body, data.decode("utf-8", "replace")))
+    return [] if file_sha256(log) == body.details.log_sha256 else [f"its log {log.name} was altered"]
 
 
 def _verdict_faults(details: Details) -> list[str]:
@@ -139,42 +233,68 @@ def refuse(faults: dict[Path, list[str]]) -> None:
         raise PatchlaneError(f"receipts do not verify:\n{rows}", "\n        ".join(map(shelf.remedy, faults)))
 
 
-def verify_all(root: Path, folders: str = shelf.FOLDERS) -> dict[Path, list[str]]:
-    """{receipt or log: its faults} in the folders of ``root``, logs without a statement included."""
+def verify_all(
+    root: Path,
+    folders: str = shelf.FOLDERS,
+    named: Collection[str] = frozenset(),
+    tell: Tell = lambda number, of: None,
+) -> dict[Path, list[str]]:
+    """{receipt or log: its faults} in the folders of ``root``, logs without a statement included.
+
+    ``named``: digests of statements that were proved before; of these only the digests are compared. ``tell``: told
+    the number of receipts so far, and of all, while many are proved.
+    """
+    _named.update(named)
     paths = shelf.every(root, folders)
-    known = {checked(path).sha256: path for path in [*shelf.every(shelf.COMMITTED, folders), *paths]}
-    faults = {path: [*checked(path).faults, *_place_faults(path)] for path in paths}
+    prove(paths, tell)
+    known = _known([*shelf.every(shelf.COMMITTED, folders), *paths])
+    firsts = _firsts(known.values())
+    faults = {path: [*proof(path).faults, *place_faults(path)] for path in paths}
     for path in paths:
         if not faults[path]:
-            faults[path] += _chain_faults(path, known)
+            faults[path] += _chain_faults(path, known, firsts)
     for log in root.glob(f"{folders}/*.log"):
         if not log.name.startswith(".tmp-") and not log.with_suffix(".json").exists():
             faults[log] = [
                 "the statement of this log is missing; python -m reproducers.manifest refresh SOURCE"
                 " completes an interrupted import"
             ]
-    faults |= {path: mutation.faults(path) for path in shelf.scores(root, folders)}
+    faults |= {path: [*mutation.faults(path), *place_faults(path)] for path in shelf.scores(root, folders)}
     return {path: rows for path, rows in faults.items() if rows}
 
 
-def _place_faults(path: Path) -> list[str]:
-    """Why no receipt can have this folder or this time."""
+def _known(paths: list[Path]) -> dict[str, Path]:
+    """{digest: receipt}."""
+    readable = (path for path in paths if path.is_file())
+    return {file_sha256(path) if path.resolve() not in _proofs else proof(path).sha256: path for path in readable}
+
+
+def _firsts(paths: Collection[Path]) -> dict[tuple[str, str], str]:
+    """{(folder, host): the name of its first receipt}."""
+    firsts: dict[tuple[str, str], str] = {}
+    for path in paths:
+        if shelf.NAME.match(path.name):
+            place = path.parent.name, path.name.split("_")[1]
+            firsts[place] = min(firsts.get(place, path.name), path.name)
+    return firsts
+
+
+def place_faults(path: Path) -> list[str]:
+    """Why no record can have this folder or this time."""
     folder, latest, rows = path.parent.name, today() + datetime.timedelta(days=1), []
     if not any(ROOT.glob(f"packs/{folder}_*")):
         rows.append(f"there is no pack {folder}")
-    if shelf.NAME.match(path.name) and path.name[:8] > f"{latest:%Y%m%d}":
-        rows.append(f"its day is in the future: {_time(path.name[:16])[:10]}")
+    if (when := shelf.WHEN.match(path.name)) and when[1][:8] > f"{latest:%Y%m%d}":
+        rows.append(f"its day is in the future: {_time(when[1])[:10]}")
     return rows
 
 
-def _chain_faults(path: Path, known: dict[str, Path]) -> list[str]:
+def _chain_faults(path: Path, known: dict[str, Path], firsts: dict[tuple[str, str], str]) -> list[str]:
     """Faults of the receipt's predecessor; two receipts may share one, as hosts and checkouts run side by side."""
-    body = checked(path).body
-    previous = body.details.previous if body else None
+    previous = proof(path).previous
     when, host, _ = path.name.split("_")
     if previous is None:
-        own = [p.name for p in known.values() if p.parent.name == path.parent.name and shelf.NAME.match(p.name)]
-        first = min((name for name in own if name.split("_")[1] == host), default=path.name)
+        first = min(path.name, firsts.get((path.parent.name, host), path.name))
         late = _moment(when) - _moment(first[:16]) > SIDE_BY_SIDE
         return [f"it names no predecessor, but {host} has had one since {first}"] if late else []
     if previous not in known:

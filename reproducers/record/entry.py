@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from reproducers.base.errors import PatchlaneError, from_git
 from reproducers.base.verdicts import Verdict
 from reproducers.probe.checks import Outcome
 from reproducers.record.receipt import ArmName, Host, Kind
-from reproducers.record.schema import Model, Sha256, explain, read_yaml
+from reproducers.record.schema import Model, Once, Sha256, explain, read_yaml
 
 HEADER = "# Generated from packs/*/pack.yaml and receipts/ by `python -m reproducers.manifest refresh`. Never edit.\n"
 MEND = from_git("manifest.yaml")
@@ -66,9 +66,11 @@ class Chain(Model):
 
 
 class Manifest(Model):
-    """The whole file."""
+    """The whole file. ``verifier``: the digest of the code that proved the receipts. ``generated``: of other files."""
 
     schema_version: Literal[1] = 1
+    verifier: Sha256 | None = None
+    generated: dict[str, Sha256] = Field(default={})
     packs: dict[str, Entry]
     receipts: dict[str, Chain]
 
@@ -86,6 +88,15 @@ def read(path: Path) -> Manifest:
         return Manifest.model_validate(data)
     except ValidationError as error:
         raise PatchlaneError(explain(path, text, error).what, MEND) from error
+
+
+def proved(text: str) -> tuple[str | None, dict[str, Chain]]:
+    """(digest of the verifier, chains that it proved) of a manifest's text; nothing where it cannot be read."""
+    try:
+        manifest = Manifest.model_validate(yaml.load(text, Loader=Once))
+    except (ValueError, RecursionError, yaml.YAMLError):
+        return None, {}
+    return manifest.verifier, manifest.receipts
 
 
 def read_chains(path: Path) -> dict[str, Chain]:

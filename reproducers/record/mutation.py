@@ -7,6 +7,7 @@ run with it was ruled to be, and by which checks. ``packs/NN_slug/mutants/equiva
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,13 +15,22 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from reproducers.base.errors import PatchlaneError, StoreError
-from reproducers.base.files import bytes_of, file_sha256, within
+from reproducers.base.files import bytes_of, file_sha256, record_of_file, within
 from reproducers.base.verdicts import Verdict
 from reproducers.record.receipt import Host, faults_of
 from reproducers.record.schema import Model, Pack, Sha256, explain, read_yaml
 
 PREFIX = "mutation_"
 NAME = re.compile(rf"^{PREFIX}\d{{8}}T\d{{6}}Z_[a-z0-9-]+_[0-9a-f]{{12}}\.json$")
+GENERATED = re.compile(r"[a-z_]+-[0-9a-f]{8}(-\d+)?")
+HEALTHY = "healthy with the patch"  # ends the reason of a verdict that no check spoke against
+REASONS = {  # how the reason of a verdict begins
+    Verdict.FIX_REGRESSES: "guards broken",
+    Verdict.FIX_INEFFECTIVE: "patched tree still shows",
+    Verdict.DIFFERENT_FAILURE: "patched",
+}
+LOG_FIELDS = ("name", "patch", "verdict", "reason", "caught_by")
+LOGGED = 2  # the first schema_version with a log
 EQUIVALENT = "mutants/equivalent.yaml"
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 How = Literal["hand", "generated"]
@@ -98,6 +108,24 @@ class Tried(Model):
     explained: bool
 
     @property
+    def odd(self) -> str:
+        """What its name, place, verdict and reason do not say alike; "" where they do."""
+        if self.how == "hand" and self.where != f"mutants/{self.name}.patch":
+            return f"{self.where} is another mutant's file"
+        if self.how == "generated" and not GENERATED.fullmatch(self.name):
+            return "no generated mutant has such a name"
+        if self.survived != self.reason.endswith(HEALTHY) or (self.survived and self.caught_by):
+            return f"it is {self.verdict}, its reason is {self.reason!r:.60}"
+        if self.tested and bool(self.caught_by) == bool(self.reason):
+            return f"it is {self.verdict} by {len(self.caught_by)} checks and by the reason {self.reason!r:.60}"
+        said = not self.caught_by and self.verdict in REASONS
+        return (
+            f"it is {self.verdict} for {self.reason!r:.60}"
+            if said and not self.reason.startswith(REASONS[self.verdict])
+            else ""
+        )
+
+    @property
     def tested(self) -> bool:
         return self.verdict is not Verdict.UNTESTABLE
 
@@ -141,10 +169,12 @@ class Tally(Model):
 class MutationScore(Model):
     """The mutants of one pack that were tried in one go.
 
-    ``sample`` of the ``known`` generated mutants were drawn with ``seed``; both are None where all were tried.
+    ``sample`` of the ``known`` generated mutants were drawn with ``seed``; ``sample`` is None where all were tried.
+    From schema_version 2 the mutants stand in the order in which ``seed`` draws their names, and ``log_sha256`` is the
+    digest of a log beside the record, with a line a mutant. Earlier records have the manifest as their only witness.
     """
 
-    schema_version: Literal[1]
+    schema_version: Literal[1, 2]
     record: Literal["mutation score"]
     started: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
     command: list[str]
@@ -155,6 +185,30 @@ class MutationScore(Model):
     hand: Tally | None
     generated: Tally | None
     mutants: list[Tried]
+    log_sha256: Sha256 | None = None
+
+    @property
+    def log(self) -> bytes:
+        """What the log beside the record holds."""
+        return log_of(self.model_dump(mode="json")["mutants"])
+
+    def logged(self) -> MutationScore:
+        """This score as a record that has a log."""
+        return self.model_copy(update={"schema_version": LOGGED, "log_sha256": hashlib.sha256(self.log).hexdigest()})
+
+    @model_validator(mode="after")
+    def _whole(self) -> MutationScore:
+        if (self.log_sha256 is None) != (self.schema_version < LOGGED):
+            raise ValueError("log_sha256: records from schema_version 2 have a log, earlier ones have none")
+        drawn = [one.name for one in self.mutants if one.how == "generated"]
+        if self.schema_version >= LOGGED and drawn != in_order(drawn, self.seed or 0):
+            raise ValueError("mutants: they are not in the order in which the seed draws their names")
+        names = [one.name for one in self.mutants]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"mutants: {', '.join(twice)} are told twice")
+        if odd := [f"{one.name}: {one.odd}" for one in self.mutants if one.odd]:
+            raise ValueError(f"mutants: {'; '.join(odd[:3])}")
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> MutationScore:
@@ -190,6 +244,17 @@ class MutationScore(Model):
         return said + (f", {self.sample} of {self.known} drawn" if self.sample is not None else "")
 
 
+def log_of(mutants: list[dict[str, Any]]) -> bytes:
+    """The log of mutants as a record has them: a line of JSON each."""
+    rows = [{name: one[name] for name in LOG_FIELDS} for one in mutants]
+    return "".join(json.dumps(row, sort_keys=True) + "\n" for row in rows).encode()
+
+
+def in_order(names: list[str], seed: int) -> list[str]:
+    """The names of generated mutants in the order in which ``seed`` draws them; it hangs on the names alone."""
+    return sorted(names, key=lambda name: hashlib.sha256(f"{seed}\0{name}".encode()).hexdigest()[:8])
+
+
 def records(folder: Path) -> list[Path]:
     """A folder's mutation scores, oldest first."""
     return sorted(path for path in folder.glob(f"{PREFIX}*.json") if NAME.match(path.name))
@@ -214,15 +279,23 @@ def faults(path: Path) -> list[str]:
         data = bytes_of(path)
         if hashlib.sha256(data).hexdigest()[:12] != path.stem.rsplit("_", 1)[-1]:
             rows.append("the record was altered: its sha256 does not start with the digest in its name")
-        score = MutationScore.model_validate_json(data)
+        score = MutationScore.model_validate(record_of_file(data))
     except StoreError as error:
         return [error.what]
     except ValidationError as error:
         return [*rows, f"the record is malformed: {faults_of(error)}"]
+    except ValueError as error:
+        return [*rows, f"the record is malformed: {error}"]
     _, when, host, _ = path.stem.split("_")
     stated: dict[str, Any] = {"pack": f"{score.subject.pack:02d}", "host": score.subject.host.alias}
     stated["started"] = re.sub(r"[-:]", "", score.started)
     due = {"pack": path.parent.name, "host": host, "started": when}
+    log = path.with_suffix(".log")
+    if score.log_sha256 is not None:
+        if not log.is_file():
+            rows.append(f"its log {log.name} is missing")
+        elif (told := bytes_of(log)) != score.log or hashlib.sha256(told).hexdigest() != score.log_sha256:
+            rows.append(f"its mutants are not those of its log {log.name}")
     return rows + [
         f"it states {key} {stated[key]}, its place is of {due[key]}" for key in due if due[key] != stated[key]
     ]

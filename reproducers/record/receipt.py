@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import datetime
 import json
-import math
 import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeGuard
 
-from pydantic import ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import ConfigDict, Field, StrictFloat, StrictInt, StringConstraints, ValidationError
 
-from reproducers.base.files import parsed_json
+from reproducers.base.files import record_json, record_of_file
 from reproducers.base.verdicts import Verdict
 from reproducers.probe.checks import Outcome, State
 from reproducers.record.origin import Origin, readable
@@ -25,6 +24,8 @@ VERSION = 3
 HEADED = 2  # the first schema_version whose logs begin with the run's entry
 TYPED = 3  # the first whose checks and trees have fields in place of sentences
 ARMS = ("pristine", "patched", "fixed")
+OURS = '{"'  # begins a line of ours
+NOT_FINITE = ("nan", "inf", "-inf")  # words for numbers that JSON does not have
 ArmName = Literal["pristine", "patched", "fixed"]
 Kind = Literal["bug", "memory", "refactor", "report", "guard"]
 BUG_ABOVE = re.compile(r"bug at or over (\d[\d.]*(?:e[-+]?\d+)?)")
@@ -47,14 +48,15 @@ class Signature(Model):
 class Check(Model):
     """One named claim as an arm recorded it.
 
-    A number at or over ``bug_above`` shows the bug, as does a crash with ``signature``.
+    A number at or over ``bug_above`` shows the bug, as does a crash with ``signature``. A number that is not finite is
+    the word for it: "nan", "inf" or "-inf".
     """
 
     name: str
     role: Literal["bug", "guard", "note", "digest"]
     state: State
-    measured: int | float | str | None = None
-    limit: int | float | str | None = None
+    measured: StrictInt | StrictFloat | str | None = None
+    limit: StrictInt | StrictFloat | str | None = None
     reference: str = ""
     unit: str = ""
     detail: str = ""
@@ -66,9 +68,16 @@ class Check(Model):
         return self.role == "bug" and self.state == "bug"
 
     @property
+    def number(self) -> float | None:
+        """The measured number, a NaN or infinity of its word; None for what is no number."""
+        if is_number(self.measured) or self.measured in NOT_FINITE:
+            return float(self.measured)
+        return None
+
+    @property
     def numeric(self) -> bool:
-        """Whether the check is a number with a finite limit."""
-        return is_number(self.measured) and is_number(self.limit) and math.isfinite(self.limit)
+        """Whether the check is a number with a limit."""
+        return self.number is not None and is_number(self.limit)
 
 
 class Function(Model):
@@ -251,7 +260,7 @@ class Statement(Model):
     @classmethod
     def of(cls, data: bytes) -> Statement:
         """The statement in a receipt's bytes. Raises ValueError (pydantic's is one) if they hold none."""
-        body = parsed_json(data)
+        body = record_of_file(data)
         try:
             if body["predicate"]["patchlane"]["schema_version"] < TYPED:
                 body = _lifted(body)
@@ -298,6 +307,8 @@ def stamp_of(line: str) -> Stamp | None:
 
 def record_of(line: str, schema_version: int = VERSION) -> ArmRecord | None:
     """The record in a line of an arm, lifted from an earlier schema_version; None if the line is no record."""
+    if not line.startswith(OURS):
+        return None
     try:
         body = _parsed(line)
         if schema_version < TYPED and isinstance(body, dict) and isinstance(body.get("checks"), list):
@@ -312,9 +323,9 @@ def _parsed(line: str) -> Any:
 
     Raises ValueError for any other line: what the code under test prints is text, of any depth and length.
     """
-    if not line.startswith('{"'):
+    if not line.startswith(OURS):
         raise ValueError("a line of text")
-    value = parsed_json(line)
+    value = record_json(line)
     try:
         return json.loads(readable(json.dumps(value, ensure_ascii=False))) if "\\ud" in line else value
     except RecursionError as error:

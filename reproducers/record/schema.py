@@ -65,7 +65,7 @@ Consumer = Annotated[str, AfterValidator(_consumer)]
 
 
 class Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class Build(Model):

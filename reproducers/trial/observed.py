@@ -15,17 +15,22 @@ import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf
+from math import isfinite
 from typing import Any
 
 from pydantic import ValidationError
 
 from reproducers.base.files import parsed_json
 from reproducers.probe.arm.channel import SECRET_BYTES
-from reproducers.probe.checks import Check, judge, judge_error
+from reproducers.probe.checks import Check, judge
 from reproducers.record import receipt
+from reproducers.trial import rulings
 
 FORGED = "a message on the record's channel that the probe did not write"
+
+
+class Unlimited(ValueError):
+    """A check with a limit that is no finite number; the reproducer's fault."""
 
 
 class Inbox:
@@ -92,7 +97,7 @@ class Inbox:
 
     def _consider(self, body: Any, until: Callable[[receipt.Check], bool]) -> None:
         """A check that cannot be judged is left to ``observed``, which names the fault."""
-        with contextlib.suppress(LookupError, TypeError, ValueError, re.error, ValidationError):
+        with contextlib.suppress(LookupError, TypeError, ValueError, OverflowError, re.error, ValidationError):
             check = receipt.Check.model_validate(_check(body))
             if until(check):
                 self.ended_at = check
@@ -105,7 +110,10 @@ class Inbox:
             return None
         try:
             return _judged([body for kind, body in self._messages if kind == "check"], bodies)
-        except (LookupError, TypeError, ValueError, re.error) as error:
+        except Unlimited as error:
+            self.fault = self.fault or str(error)
+            return None
+        except (LookupError, TypeError, ValueError, OverflowError, re.error) as error:
             self.fault = self.fault or f"{FORGED}: {type(error).__name__}: {error}"
             return None
 
@@ -161,11 +169,20 @@ def _check(sent: dict[str, Any]) -> dict[str, Any]:
     elif fields["role"] in ("digest", "note"):
         state = "noted" if fields["measured"] is not None else "skipped"
     else:
-        above = fields["bug_above"]
-        state = judge_error(float(fields["measured"]), float(fields["limit"]), inf if above is None else float(above))
+        return _measured(fields)
     if fields["role"] == "guard":
         state = "passed" if state == "healthy" else "failed"
-    return fields | {"state": state}
+    return fields | {"measured": rulings.recorded(fields["measured"]), "state": state}
+
+
+def _measured(fields: dict[str, Any]) -> dict[str, Any]:
+    """A check on a number with its state. Raises Unlimited if a limit is no finite number."""
+    limits = {name: float(fields[name]) for name in ("limit", "bug_above") if fields[name] is not None}
+    for name, value in limits.items():
+        if not isfinite(value):
+            raise Unlimited(f"check {fields['name']}: its {name} is {value}, so that nothing fails it")
+    state = rulings.by_number(fields["role"], float(fields["measured"]), limits["limit"], limits.get("bug_above"))
+    return fields | {"measured": rulings.recorded(fields["measured"]), "state": state}
 
 
 def _matches(raised: dict[str, Any], signature: dict[str, str]) -> bool:

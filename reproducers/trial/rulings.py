@@ -1,10 +1,14 @@
-"""Verdict and sentinels as pure functions of the arms' records; nothing else makes verdicts."""
+"""States, verdict and sentinels as pure functions of the arms' records; nothing else makes verdicts."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from math import inf, isfinite
+from typing import NamedTuple, cast
 
 from reproducers.base.verdicts import VERDICT_REMEDY, Verdict
+from reproducers.probe import checks as probe
+from reproducers.probe.checks import State, judge, judge_error
 from reproducers.record.receipt import Arm, ArmName, Check, is_number
 
 BYTES = ("bytes", "GiB", "MiB")
@@ -19,6 +23,54 @@ class Ruling(NamedTuple):
     verdict: Verdict
     reason: str
     remedy: str = ""
+
+
+def by_number(role: str, measured: float, limit: float, bug_above: float | None) -> State:
+    """The state of a bug or guard check on a number."""
+    state = judge_error(measured, limit, inf if bug_above is None else bug_above)
+    if role == "guard":
+        return "passed" if state == "healthy" else "failed"
+    return cast(State, state)
+
+
+def recorded(value: object) -> object:
+    """A measured value as records have it: the word for a number that is not finite."""
+    return str(value) if isinstance(value, float) and not isfinite(value) else value
+
+
+def states(check: Check) -> tuple[State, ...]:
+    """The states that the check's own values allow; none where they are no check's.
+
+    A call that raised is the bug or a different failure: its record has not the frames that decide.
+    """
+    measured, limit = check.measured, check.limit
+    if check.role in ("digest", "note"):
+        return ("skipped",) if measured is None else ("noted",)
+    if is_number(limit) and check.number is not None:
+        return (by_number(check.role, check.number, float(limit), check.bug_above),)
+    if not isinstance(limit, str) or not isinstance(measured, str):
+        return ()
+    if measured == "returned":
+        return ("healthy",) if check.role == "bug" else ("passed",)
+    if check.role == "guard":
+        return ("failed",)
+    return ("bug", "different") if check.signature else ("different",)
+
+
+def misjudged(arm: Arm) -> Iterator[str]:
+    """What an arm states of its checks and of itself that its measured values do not give."""
+    names = [check.name for check in arm.checks]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        yield f"states these checks twice: {', '.join(twice)}"
+    for check in arm.checks:
+        if check.state not in (allowed := states(check)):
+            due = " or ".join(allowed) or "no state"
+            yield f"calls {check.name} {check.state}, measured {check.measured} under limit {check.limit} is {due}"
+    outcome, _ = judge([probe.Check(check.name, check.role, check.state) for check in arm.checks])
+    if arm.outcome in ("bug", "healthy") and arm.outcome != outcome:
+        yield f"ended as {arm.outcome}, its checks say {outcome}"
+    if (arm.sentinel == "BUG_REPRODUCED") != (arm.outcome == "bug"):
+        yield f"ended as {arm.outcome} with the sentinel {arm.sentinel}"
 
 
 def failed_guards(arm: Arm) -> list[str]:

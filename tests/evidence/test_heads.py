@@ -7,11 +7,15 @@ import shutil
 
 import pytest
 from forged import both, everywhere, seal
-from toy import Toy
+from toy import Toy, git
+from typer.testing import CliRunner
 
+import reproducers.receipts as verb
 from reproducers.base.errors import PatchlaneError
-from reproducers.evidence import heads, receipts, shelf
+from reproducers.base.files import file_sha256
+from reproducers.evidence import heads, receipts, shelf, verification
 from reproducers.evidence.verification import verify_all
+from reproducers.record import engine, schema
 from reproducers.record.entry import Manifest
 
 
@@ -252,3 +256,54 @@ def test_a_committed_receipt_is_brought_back_by_git(desk, monkeypatch):
     root, _, three = desk
     monkeypatch.setattr(shelf, "COMMITTED", root)
     assert shelf.remedy(three[-1]) == "git checkout HEAD -- receipts/07"  # a missing predecessor as well
+
+
+@pytest.fixture
+def committed(desk, monkeypatch):
+    """The folder of receipts in a repository whose commit has a manifest of them, proved by today's verifier."""
+    root, manifest, three = desk
+    monkeypatch.setattr(heads, "ROOT", root.parent)
+    chains = heads.heads(root)
+    manifest.write_text(Manifest(verifier=engine.digest(engine.VERIFIER), packs={}, receipts=chains).text)
+    git("init", "-q", cwd=root.parent)
+    return root, manifest, three
+
+
+def commit(root):
+    git("add", "-A", cwd=root.parent)
+    git("commit", "-qm", "all", cwd=root.parent)
+
+
+def test_what_the_last_commit_names_is_proved_and_nothing_else(committed):
+    root, manifest, three = committed
+    assert heads.proved(root) == frozenset(), "nothing is committed"
+    commit(root)
+    digests = {file_sha256(path) for path in three}
+    assert heads.proved(root) == digests
+    manifest.unlink()
+    assert heads.proved(root) == digests, "only what is committed counts"
+    shutil.copy(three[0], three[0].with_name(three[0].name.replace("bench", "other")))
+    assert heads.proved(root) == digests
+    body, log = both(three[1])
+    seal(three[1], body | {"predicateType": "other"}, log)
+    assert heads.proved(root) == frozenset(), "none of a folder in which one was altered"
+
+
+@pytest.mark.parametrize("verifier", [None, "0" * 64])
+def test_what_another_verifier_proved_is_proved_again(committed, verifier):
+    root, manifest, _ = committed
+    manifest.write_text(Manifest(verifier=verifier, packs={}, receipts=heads.heads(root)).text)
+    commit(root)
+    assert heads.proved(root) == frozenset()
+
+
+def test_verify_of_the_committed_receipts_names_what_the_manifest_has_and_they_have_not(desk, monkeypatch):
+    root, _, three = desk
+    monkeypatch.setattr(verb, "COMMITTED", root)
+    monkeypatch.setattr(schema, "ROOT", root.parent)
+    monkeypatch.setattr(verification, "ROOT", root.parent)
+    (root.parent / "packs" / "07_toy").mkdir(parents=True)
+    assert CliRunner().invoke(verb.app, ["verify", str(root)]).exit_code == 0
+    three[-1].unlink(), three[-1].with_suffix(".log").unlink()
+    done = CliRunner().invoke(verb.app, ["verify", str(root)])
+    assert (done.exit_code, three[-1].stem in done.output) == (1, True), done.output

@@ -102,3 +102,22 @@ def test_kept_runs_name_commits_that_can_be_checked_out():
     lost = [name for name, sha in named.items() if git(["git", "merge-base", "--is-ancestor", sha, "HEAD"]).returncode]
     assert named
     assert lost == []
+
+
+@pytest.mark.parametrize("name", ["benchmarks.md", "plan.md"])
+def test_a_figure_of_a_page_that_was_changed_is_named_with_its_command(tmp_path, monkeypatch, name):
+    """The pages are compared with what the kept runs give; here these are none."""
+    from model import receipt
+
+    pages = {"benchmarks.md": receipt.benchmarks, "plan.md": receipt.page}
+    (tmp_path / "docs").mkdir()
+    for file, module in pages.items():
+        monkeypatch.setattr(module, "page", lambda kept, file=file: f"{file}: 123 tokens/s\n")
+        (tmp_path / "docs" / file).write_text(f"{file}: 123 tokens/s\n")
+    monkeypatch.setattr(receipt, "ROOT", tmp_path)
+    monkeypatch.setattr(receipt, "faults", list)
+    receipt.check()
+    (tmp_path / "docs" / name).write_text(f"{name}: 124 tokens/s\n")
+    with pytest.raises(PatchlaneError) as caught:
+        receipt.check()
+    assert name in caught.value.what and caught.value.remedy == pages[name].COMMAND

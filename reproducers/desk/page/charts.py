@@ -92,7 +92,7 @@ def _chart(group: list[tuple[ArmName, Check]], ran: list[ArmName]) -> Chart:
     first = group[0][1]
     limit, bug = float(_value(first.limit)), first.bug_above
     lines = [limit] if bug is None else [limit, bug]
-    scale = axis([_value(check.measured) for _, check in group] + lines)
+    scale = axis([_value(check.number) for _, check in group] + lines)
     marks = [_mark(arm, check, scale) for arm, check in group]
     return Chart(
         name=first.name,
@@ -113,7 +113,7 @@ def _value(number: float | str | None) -> float:
 
 
 def _mark(arm: ArmName, check: Check, scale: Axis) -> Mark:
-    return Mark(arm, _value(check.measured), check.state, scale.x(_value(check.measured)))
+    return Mark(arm, _value(check.number), check.state, scale.x(_value(check.number)))
 
 
 def _line(value: float, scale: Axis) -> Line:

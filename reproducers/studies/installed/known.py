@@ -16,6 +16,7 @@ from reproducers.base.verdicts import BROKEN, HEALTHY, Verdict
 from reproducers.evidence import booking
 from reproducers.evidence.receipts import statement_of
 from reproducers.evidence.shelf import chain
+from reproducers.record import fingerprint
 from reproducers.record.fingerprint import Fingerprint, Fingerprints, KnownTree
 from reproducers.record.receipt import Statement
 from reproducers.record.schema import Pack, Pin
@@ -24,6 +25,8 @@ from reproducers.upstream import patching, pins
 from reproducers.upstream.store import Store
 
 REFUTED = (Verdict.FIX_INEFFECTIVE, Verdict.FIX_REGRESSES)
+COMMAND = "python -m reproducers.audit --write && python -m reproducers.manifest refresh --no-import"
+Said = tuple[object, ...]  # name, release, state, patch and what is beside it of one tree
 Code = dict[str, str]  # {"path:qualified name": digest} of a few files
 
 
@@ -110,6 +113,34 @@ def made(packs: list[Pack], root: Path, store: Store, before: Fingerprints) -> t
         if entry.trees:
             result[pack.id] = entry
     return Fingerprints(packs=result), wanting
+
+
+def faults(packs: list[Pack], root: Path) -> list[str]:
+    """What the file of fingerprints says of trees that the receipts under ``root`` do not say, a line a tree.
+
+    States, releases and patches follow from receipts alone; the digests of functions need the trees.
+    """
+    path, rows = fingerprint.path_of(packs), list[str]()
+    if not path.is_file():
+        return []
+    stated = fingerprint.load(path).packs
+    for pack in packs:
+        due = set(_said(pack, tried(pack, root))) if names_bug(pack) else set[Said]()
+        trees = stated[pack.id].trees if pack.id in stated else []
+        said = {(tree.name, tree.release, tree.state, tree.patch, *sorted(tree.beside.items())) for tree in trees}
+        for other in sorted(due ^ said, key=str):
+            who = "receipts say" if other in due else "it says"
+            rows.append(f"packs/{path.name}: {pack.id} at {other[0]}: {who} {other[2]}, and not both; fix: {COMMAND}")
+    return [*rows, *(f"packs/{path.name}: {name}: no such pack" for name in stated.keys() - {p.id for p in packs})]
+
+
+def _said(pack: Pack, known: list[Tried]) -> Iterator[Said]:
+    deciding = _deciding(pack)
+    for each in known:
+        states = [each.state, *(["patched"] if each.patch else [])] if each.state else []
+        for state in states:
+            tree = _tree(pack, each, str(state), each.patch, {}, set(), deciding)
+            yield (tree.name, tree.release, tree.state, tree.patch, *sorted(tree.beside.items()))
 
 
 def names_bug(pack: Pack) -> bool:

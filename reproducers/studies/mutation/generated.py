@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reproducers.probe.codehash import code_sha256
+from reproducers.record.mutation import in_order
 from reproducers.record.schema import Pack
 from reproducers.studies.mutation.operators import OPERATORS
 from reproducers.studies.mutation.source import Source
@@ -104,7 +105,8 @@ def compiled(text: str) -> str | None:
 
 def sample(mutants: list[Generated], number: int | None, seed: int) -> list[Generated]:
     """``number`` of them, None for all, in the order in which ``seed`` draws them; it hangs on their names alone."""
-    return sorted(mutants, key=lambda mutant: _digest(str(seed), mutant.name))[:number]
+    by_name = {mutant.name: mutant for mutant in mutants}
+    return [by_name[name] for name in in_order(list(by_name), seed)][:number]
 
 
 def _digest(*parts: str) -> str:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256, write_atomic
+from reproducers.base.files import file_sha256, record_bytes, write_atomic
 from reproducers.base.verdicts import Exit
 from reproducers.base.wording import count
 from reproducers.evidence import receipts, saving
 from reproducers.record import engine
-from reproducers.record.mutation import EQUIVALENT, PREFIX, MutationScore, Subject, Tally, Tried
+from reproducers.record.mutation import EQUIVALENT, PREFIX, MutationScore, Subject, Tally, Tried, log_of
 from reproducers.record.receipt import Host
 from reproducers.studies.mutation.candidates import Chosen
 from reproducers.studies.mutation.trying import Ground, Outcome
@@ -126,22 +126,24 @@ def record(sitting: Sitting, host: str, command: list[str], seed: int) -> Mutati
             host=stamp.host.model_copy(update={"alias": alias}) if stamp else Host(alias=alias),
         ),
         sample=sampled,
-        seed=seed if sampled is not None else None,
+        seed=seed,
         known=sitting.chosen.known,
         hand=Tally.of(by_kind["hand"]) if by_kind["hand"] else None,
         generated=Tally.of(by_kind["generated"]) if by_kind["generated"] else None,
         mutants=[tried.model_copy(update={"reason": ""}) if tried.caught_by else tried for tried in sitting.tried],
-    )
+    ).logged()
 
 
 def write(score: MutationScore, root: Path, places: dict[str, str]) -> Path:
-    """Write the record under ``root/NN/``, named by its time, host and digest, without paths of this machine."""
-    text = json.dumps(score.model_dump(mode="json"), indent=1, sort_keys=True)
-    data = (receipts.redact(text, places) + "\n").encode()
+    """Write record and log under ``root/NN/``, named by time, host and digest, without paths of this machine."""
+    body = json.loads(receipts.redact(json.dumps(score.model_dump(mode="json")), places))
+    log = log_of(body["mutants"])
+    data = record_bytes(body | {"log_sha256": hashlib.sha256(log).hexdigest()})
     when = datetime.datetime.fromisoformat(score.started)
     stem = f"{PREFIX}{when:%Y%m%dT%H%M%SZ}_{score.subject.host.alias}_{hashlib.sha256(data).hexdigest()[:12]}"
     path = root / f"{score.subject.pack:02d}" / f"{stem}.json"
     try:
+        write_atomic(path.with_suffix(".log"), log)
         write_atomic(path, data)
     except OSError as error:
         raise PatchlaneError(f"{path}: {error.strerror}", "--receipts DIR names another folder") from error

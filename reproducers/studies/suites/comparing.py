@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 
 from reproducers.base.verdicts import Verdict
 from reproducers.base.wording import count
@@ -64,6 +65,20 @@ def ruling(outcomes: Iterable[Compare], runs: Iterable[FileRun]) -> tuple[Verdic
         None,
         f"{count(told, 'test')} of upstream's pass with the patch, {mended} of them only with it; none is broken",
     )
+
+
+def uncounted(outcomes: Iterable[Compare], runs: Iterable[FileRun]) -> Iterator[str]:
+    """The files of which there are fewer or more tests than their runs counted, and tests that are told twice."""
+    names = [row.test for row in outcomes]
+    yield from (f"it tells {name} twice" for name, times in Counter(names).items() if times > 1)
+    told, counted = Counter(name.partition("::")[0] for name in names if "::" in name), dict[str, list[int]]()
+    for run in runs:
+        counted.setdefault(run.path, []).append(run.tests)
+    for path in sorted({*told, *counted}):
+        arms = counted.get(path, [0])
+        most = max(arms) if len(set(arms)) == 1 else sum(arms)
+        if not max(arms) <= told[path] <= most:
+            yield f"it tells of {count(told[path], 'test')} in {path}, its runs counted {' and '.join(map(str, arms))}"
 
 
 def names(tests: list[str]) -> str:

@@ -15,15 +15,16 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from reproducers.base.errors import PatchlaneError, StoreError, from_git
-from reproducers.base.files import bytes_of, file_sha256, write_atomic
+from reproducers.base.files import bytes_of, file_sha256, record_bytes, record_of_file, write_atomic
 from reproducers.evidence import receipts, saving
+from reproducers.evidence.verification import place_faults
 from reproducers.probe import stamp
 from reproducers.record import engine
 from reproducers.record.origin import Origin, readable
 from reproducers.record.receipt import Digest, Host, Resource, faults_of
 from reproducers.record.schema import ROOT
 from reproducers.record.upstream_tests import PREFIX, UpstreamTests
-from reproducers.studies.suites.comparing import compared, ruling
+from reproducers.studies.suites.comparing import compared, ruling, uncounted
 from reproducers.studies.suites.examination import Examination
 from reproducers.upstream.store import Store, Tree
 
@@ -78,7 +79,7 @@ def _of(tree: Tree) -> Resource:
 def write(result: UpstreamTests, root: Path, redact: Callable[[str], str]) -> Path:
     """Write the record under ``root/NN/``, under its time, host and digest; an existing file stays."""
     body = result.model_dump(mode="json", exclude_none=True, exclude_defaults=True)
-    data = (redact(json.dumps(body, indent=1, sort_keys=True)) + "\n").encode()
+    data = record_bytes(json.loads(redact(json.dumps(body))))
     when = re.sub("[:-]", "", result.started)
     name = f"{PREFIX}{when}_{result.host.alias}_{hashlib.sha256(data).hexdigest()[:12]}.json"
     path = root / f"{result.pack:02d}" / name
@@ -116,9 +117,11 @@ def faults(path: Path) -> list[str]:
     if hashlib.sha256(data).hexdigest()[:12] != match[3]:
         rows.append("it was altered: its sha256 does not start with the digest in its name")
     try:
-        result = UpstreamTests.model_validate_json(data)
+        result = UpstreamTests.model_validate(record_of_file(data))
     except ValidationError as error:
         return [*rows, f"it is malformed: {faults_of(error)}"]
+    except ValueError as error:
+        return [*rows, f"it is malformed: {error}"]
     stated = f"{result.pack:02d}", re.sub("[:-]", "", result.started), result.host.alias
     if stated != (path.parent.name, match[1], match[2]):
         rows.append(f"it states {', '.join(stated)}, which is not its place")
@@ -128,7 +131,7 @@ def faults(path: Path) -> list[str]:
             rows.append(f"it calls {row.test} {row.compared}, its outcomes give {due}")
     if (result.verdict, result.reason) != ruling(result.outcomes, result.runs):
         rows.append(f"it states {result.verdict or 'that none is broken'}, its outcomes do not")
-    return rows
+    return [*rows, *uncounted(result.outcomes, result.runs), *place_faults(path)]
 
 
 def all_faults(root: Path) -> dict[Path, list[str]]:

@@ -1,5 +1,7 @@
 """The committed fingerprints are what receipts, patches and trees give."""
 
+import json
+
 import pytest
 
 from reproducers.base.verdicts import Verdict
@@ -7,7 +9,7 @@ from reproducers.evidence import receipts
 from reproducers.record import fingerprint
 from reproducers.record.fingerprint import Fingerprints
 from reproducers.record.schema import ROOT, Pin, load_packs
-from reproducers.studies.installed.known import Tried, made, names_bug, tried
+from reproducers.studies.installed.known import Tried, faults, made, names_bug, tried
 from reproducers.upstream.store import Store
 
 NONE = Fingerprints(packs={})
@@ -48,6 +50,39 @@ def test_what_needs_decide_is_stated():
     known = fingerprint.load(ROOT / "packs" / fingerprint.NAME).packs
     beside = {name for name, each in known.items() if any(tree.beside for tree in each.trees)}
     assert beside == {"pack34"}
+
+
+def test_what_the_committed_file_says_of_trees_follows_from_receipts_without_any_tree(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATCHLANE_STORE", str(tmp_path))
+    assert faults(load_packs(), ROOT / "receipts") == []
+
+
+def flip(tree):
+    tree["state"] = "fixed" if tree["state"] == "buggy" else "buggy"
+
+
+def another_release(tree):
+    tree["name"] = tree["release"] = "9.9"
+
+
+def without_patch(tree):
+    del tree["patch"]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("change", [flip, another_release, without_patch, lambda tree: tree.update(beside={"x": "1"})])
+def test_a_state_that_no_receipt_says_is_named(ran, change, place):
+    toy, pack, folder = ran
+    path = fingerprint.path_of([pack])
+    path.write_text(made([pack], folder, toy.store, NONE)[0].text)
+    assert faults([pack], folder) == []
+    body = json.loads(path.read_text())
+    change(body["packs"]["pack07"]["trees"][place])
+    path.write_text(json.dumps(body))
+    assert faults([pack], folder) and all("pack07" in row and "audit --write" in row for row in faults([pack], folder))
+    del body["packs"]["pack07"]["trees"][place]
+    path.write_text(json.dumps(body))
+    assert len(faults([pack], folder)) == 1
 
 
 @pytest.fixture

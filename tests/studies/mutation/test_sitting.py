@@ -11,6 +11,7 @@ from toy import DEAD, FIRST, SOURCE, SUM, TOTAL, edited, listing, write_tree
 from typer.testing import CliRunner
 
 from reproducers import mutate
+from reproducers.base.clock import today
 from reproducers.base.errors import CannotTestHere
 from reproducers.base.verdicts import Exit, Verdict
 from reproducers.evidence import shelf, table, verification
@@ -254,17 +255,18 @@ def test_a_kept_score_is_evidence_and_no_statement(toy, pack, monkeypatch):
     assert cells[-3] == f"{score.generated.killed}/3, 3 of {score.known} drawn"
 
     whole = {"sample": None, "seed": None, "known": 3}
-    later = score.model_copy(update={"started": "2099-01-01T00:00:00Z", **whole})
-    least = score.model_copy(update={"started": "2099-01-02T00:00:00Z", "mutants": [], "generated": None})
+    later = score.model_copy(update={"started": f"{today()}T23:59:58Z", **whole})
+    least = score.model_copy(update={"started": f"{today()}T23:59:59Z", "mutants": [], "generated": None})
+    least = least.logged()
     for one in (later, least):
         write(one, toy.root / "committed", {})
     assert mutation.newest(pack, toy.root / "committed") == later, "a score of all mutants outweighs one of some"
     for extra in mutation.records(path.parent)[1:]:
-        extra.unlink()
+        extra.unlink(), extra.with_suffix(".log").unlink()
 
     unlike = write(score.model_copy(update={**whole, "known": 9}), toy.root / "committed", {})
     assert "3 were tried, and 9 were to be" in mutation.faults(unlike)[0]
-    unlike.unlink()
+    unlike.unlink(), unlike.with_suffix(".log").unlink()
 
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b'"killed": ', b'"killed": 1'))

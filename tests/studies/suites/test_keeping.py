@@ -8,6 +8,7 @@ from own_tests import BROKEN, ONE, examined, publish_tests
 from toy import Toy
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import record_bytes
 from reproducers.evidence import shelf, verification
 from reproducers.studies.suites import keeping
 
@@ -37,7 +38,7 @@ def put(path, change):
     """The record with one field changed, under the name that its new content gives."""
     body = json.loads(path.read_text())
     change(body)
-    data = json.dumps(body).encode()
+    data = record_bytes(body)
     there = path.with_name(f"{path.stem.rpartition('_')[0]}_{hashlib.sha256(data).hexdigest()[:12]}.json")
     there.write_bytes(data)
     return there
@@ -79,9 +80,24 @@ def say_more(body):
     body["more"] = 1
 
 
+def drop_a_test(body):
+    del body["outcomes"][1]
+
+
+def add_a_test(body):
+    body["outcomes"].append(body["outcomes"][1] | {"test": f"{body['outcomes'][1]['test']}_more"})
+
+
+def tell_a_test_twice(body):
+    body["outcomes"].append(body["outcomes"][1])
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
+        (drop_a_test, "it tells of 1 test in tests/test_core.py, its runs counted 2 and 2"),
+        (add_a_test, "it tells of 3 tests"),
+        (tell_a_test_twice, "twice"),
         (say_passed, "test_first passed both, its outcomes give broken"),
         (say_none_broken, "it states that none is broken"),
         (say_it_passed_again, "its outcomes give flaky"),
@@ -121,3 +137,18 @@ def test_this_machine_is_not_named(toy, monkeypatch):
     monkeypatch.setattr(keeping.platform, "node", lambda: "secret-node")
     redact = keeping.redactor(toy.store, None)
     assert redact(f"{toy.store.root}/x on secret-node:29500") == "<store>/x on <host>:29500"
+
+
+def test_a_record_of_the_future_is_named(kept):
+    root, _, found = kept
+    path = keeping.write(found.model_copy(update={"started": "2099-01-01T00:00:00Z"}), root, str)
+    assert keeping.faults(path) == ["its day is in the future: 2099-01-01"]
+
+
+@pytest.mark.parametrize("spelled", [lambda data: b"\xef\xbb\xbf" + data, lambda data: data.replace(b"\n", b"\r\n")])
+def test_a_record_has_one_reading(kept, spelled):
+    _, path, _ = kept
+    data = spelled(path.read_bytes())
+    forged = path.with_name(f"{path.stem.rpartition('_')[0]}_{hashlib.sha256(data).hexdigest()[:12]}.json")
+    forged.write_bytes(data)
+    assert len(keeping.faults(forged)) == 1
