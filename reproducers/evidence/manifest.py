@@ -157,12 +157,15 @@ def entry_of(pack: Pack, root: Path) -> Entry:
     )
 
 
-def content_of(packs: list[Pack], root: Path) -> Manifest:
-    """The whole manifest: an entry for each pack, the heads of the chains of receipts, and what proved these."""
+def content_of(packs: list[Pack], root: Path, entries: dict[str, Entry] | None = None) -> Manifest:
+    """The whole manifest: an entry for each pack, the heads of the chains of receipts, and what proved these.
+
+    ``entries``: those of the packs, where they were derived before.
+    """
     return Manifest(
         verifier=engine.digest(engine.VERIFIER),
         generated=heads.digests(ROOT),
-        packs=build(packs, root),
+        packs=build(packs, root) if entries is None else entries,
         receipts=heads.heads(root),
     )
 

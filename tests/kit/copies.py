@@ -1,7 +1,7 @@
 """Fair copies of the kept receipts: each as a run some seconds later, with digests, names and predecessors of its own.
 
 ``python tests/kit/copies.py FOLDER 10000`` writes that many below FOLDER and prints the wall and processor seconds that
-``receipts verify`` and ``manifest check`` of them take.
+``receipts verify`` of them takes.
 """
 
 from __future__ import annotations

@@ -115,23 +115,33 @@ def made(packs: list[Pack], root: Path, store: Store, before: Fingerprints) -> t
     return Fingerprints(packs=result), wanting
 
 
-def faults(packs: list[Pack], root: Path) -> list[str]:
+class Faults:
     """What the file of fingerprints says of trees that the receipts under ``root`` do not say, a line a tree.
 
     States, releases and patches follow from receipts alone; the digests of functions need the trees.
     """
-    path, rows = fingerprint.path_of(packs), list[str]()
-    if not path.is_file():
-        return []
-    stated = fingerprint.load(path).packs
-    for pack in packs:
-        due = set(_said(pack, tried(pack, root))) if names_bug(pack) else set[Said]()
-        trees = stated[pack.id].trees if pack.id in stated else []
+
+    def __init__(self, packs: list[Pack], root: Path) -> None:
+        self.path, self.root, self.names = fingerprint.path_of(packs), root, {pack.id for pack in packs}
+        self.stated = fingerprint.load(self.path).packs if self.path.is_file() else None
+        self._rows = list[str]()
+
+    def look(self, pack: Pack) -> None:
+        """Compare one pack."""
+        if self.stated is None:
+            return
+        due = set(_said(pack, tried(pack, self.root))) if names_bug(pack) else set[Said]()
+        trees = self.stated[pack.id].trees if pack.id in self.stated else []
         said = {(tree.name, tree.release, tree.state, tree.patch, *sorted(tree.beside.items())) for tree in trees}
         for other in sorted(due ^ said, key=str):
             who = "receipts say" if other in due else "it says"
-            rows.append(f"packs/{path.name}: {pack.id} at {other[0]}: {who} {other[2]}, and not both; fix: {COMMAND}")
-    return [*rows, *(f"packs/{path.name}: {name}: no such pack" for name in stated.keys() - {p.id for p in packs})]
+            what = f"{pack.id} at {other[0]}: {who} {other[2]}, and not both"
+            self._rows.append(f"packs/{self.path.name}: {what}; fix: {COMMAND}")
+
+    def rows(self) -> list[str]:
+        """A line for each fault of the packs that were looked at, and for each entry of no pack."""
+        foreign = sorted((self.stated or {}).keys() - self.names)
+        return [*self._rows, *(f"packs/{self.path.name}: {name}: no such pack" for name in foreign)]
 
 
 def _said(pack: Pack, known: list[Tried]) -> Iterator[Said]:
