@@ -93,7 +93,7 @@ def _signature(value: Any) -> str:
     if not isinstance(value, Signature):
         return f"{_shown(value)} is not probe.Signature(exception, message, frame)"
     for field, part in zip(Signature._fields, value, strict=True):
-        if said := _text(part):
+        if said := (_perhaps if field == "message" else _text)(part):
             return f"{field}: {said}" + (f": write {part.__name__!r}" if isinstance(part, type) else "")
     if not value.exception.isidentifier():
         return f"exception: {value.exception!r} is not the name of a class without its module"
