@@ -85,7 +85,7 @@ def _packages(client: Any, distribution: str) -> list[Any]:
         return list(client.get_project_page(distribution).packages)
     except NoSuchProjectError as error:
         raise NoSuchRelease(
-            f"the package index has no distribution {distribution}", "name it as pip install does"
+            f"the package index has no distribution {distribution}", "--distribution NAME, as pip install has it"
         ) from error
 
 
@@ -113,6 +113,15 @@ def release_files(distribution: str, release: str) -> dict[str, str]:
         newest = sorted({p.version for p in packages if p.version}, key=_order, reverse=True)[:SHOWN]
         raise NoSuchRelease(f"{distribution} has no release {release}", f"take one of the newest: {', '.join(newest)}")
     return files
+
+
+def python_of(distribution: str, release: str) -> str | None:
+    """The Pythons that a release takes by its metadata, as the index repeats it; None where it says nothing.
+
+    Raises CannotTestHere if the index does not answer.
+    """
+    stated = [p.requires_python for p in _listed(distribution) if p.version == release]
+    return next((str(said) for said in stated if said), None)
 
 
 class Published(NamedTuple):
