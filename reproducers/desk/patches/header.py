@@ -13,6 +13,7 @@ from pathlib import Path
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import file_sha256
 from reproducers.base.verdicts import Verdict
+from reproducers.desk import unwritten
 from reproducers.desk.patches import fields, short_header
 from reproducers.desk.patches import mail as patch_mail
 from reproducers.desk.patches.short_header import ShortHeader
@@ -82,6 +83,7 @@ def header(pack: Pack, pin: str, entry: Entry, receipts: Path) -> Header:
     Raises PatchlaneError if there is no patch or receipt at that pin, or if a field is wrong or contradicts another.
     """
     patch = _patch(pack, pin)
+    unwritten.refuse([pack], ["pack.yaml", "*.patch"])
     short = short_header.read(patch)
     subject, origin = short.field("Subject"), short.field("Origin")
     digest, validated = file_sha256(patch), _validated(pack, pin, patch, entry, receipts)

@@ -24,7 +24,6 @@ from reproducers.upstream import index
 
 TEMPLATES = ROOT / "templates" / "pack"
 PAGE = "docs/writing-a-pack.md"
-MARK = re.compile(r"<write ([^<>]+)>")
 CATEGORIES = {"memory": "memory", "refactor": "legality refactor"}  # of these kinds; other kinds leave it to the writer
 KINDS = ("bug", "memory", "refactor", "report", "guard")
 UNFIXED = ("report", "guard")  # kinds without a patch
@@ -92,11 +91,6 @@ def create(wanted: Wanted, packs: Path, today: datetime.date) -> list[Path]:
         new.rename(folder)
     known_of.take(packs, number, wanted.slug)
     return [folder / name for name in names]
-
-
-def marks(text: str) -> list[tuple[int, str]]:
-    """(line, what to write) of every mark left in a file's text."""
-    return [(text.count("\n", 0, mark.start()) + 1, mark[1]) for mark in MARK.finditer(text)]
 
 
 def _files(kind: str) -> list[str]:

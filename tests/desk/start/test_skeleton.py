@@ -17,7 +17,8 @@ from reproducers.base.verdicts import Exit, Verdict
 from reproducers.desk.rules.engine import examine
 from reproducers.desk.start import known as known_of
 from reproducers.desk.start import mutants, skeleton
-from reproducers.desk.start.skeleton import Wanted, create, marks
+from reproducers.desk.start.skeleton import Wanted, create
+from reproducers.desk.unwritten import marks
 from reproducers.record.schema import ROOT, load_pack
 from reproducers.trial.experiment import Request, execute
 from reproducers.upstream import index
