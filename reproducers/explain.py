@@ -52,10 +52,24 @@ def words() -> list[Definition]:
     return [Definition(kind, name, *word) for kind, group in GROUPS.items() for name, word in group.items()]
 
 
+def rules() -> list[Definition]:
+    """The rules of lint, as far as their libraries are here: asked for only where no other word is meant."""
+    try:
+        from reproducers.desk.rules.engine import meanings
+
+        return [
+            Definition("rule of lint", name, meaning, "python -m reproducers.lint PACK")
+            for name, meaning in meanings().items()
+        ]
+    except ImportError:
+        return []
+
+
 def find(code: str) -> list[Definition]:
     """The rows of ``code`` in any case, without a reason in brackets. Raises PatchlaneError if it has none."""
     wanted, every = _plain(code.partition("(")[0]), [*codes(), *words()]
     rows = [row for row in every if _plain(row.code) == wanted]
+    rows += [] if rows else [row for row in rules() if _plain(row.code) == wanted]
     if not rows:
         near = difflib.get_close_matches(wanted, [_plain(row.code) for row in every], 1)
         guess = f"python -m reproducers.explain {shlex.quote(near[0])}, or " if near else ""
