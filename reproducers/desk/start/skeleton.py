@@ -138,9 +138,8 @@ def _pin(upstream: Upstream, release: str, packs: list[Pack]) -> tuple[Pin, str]
     for pack in packs:
         for pin in pack.pins.values():
             if (pack.upstream.distribution, pin.release) == (upstream.distribution, release):
-                return Pin(release=release, sha=pin.sha, artifacts=pin.artifacts), known_of.header_python(
-                    pack
-                ) or PYTHON
+                python = pack.upstream.python or known_of.header_python(pack) or PYTHON
+                return Pin(release=release, sha=pin.sha, artifacts=pin.artifacts), python
     files = index.release_files(upstream.distribution, release)
     usable = {name: digest for name, digest in files.items() if _usable(name)}
     usable = usable or {name: digest for name, digest in files.items() if not name.endswith(".whl")}

@@ -79,11 +79,13 @@ def _taking(*given: Any, **named: Any) -> Callable[[Any], str]:
         if not callable(value):
             return f"{_shown(value)} cannot be called"
         try:
-            inspect.signature(value).bind(*given, **named)
+            signature = inspect.signature(value)
+        except (TypeError, ValueError):  # of C code that tells none
+            return ""
+        try:
+            signature.bind(*given, **named)
         except TypeError as error:
             return f"{_shown(value)} does not take what it is called with: {error}"
-        except ValueError:  # a builtin without a signature
-            return ""
         return ""
 
     return fault

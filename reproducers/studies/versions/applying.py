@@ -152,11 +152,11 @@ def _on_tree(pack: Pack, at: str, label: str, asked: Asked) -> list[Met]:
 def _on_release(packs: list[Pack], release: str, files: dict[str, str], asked: Asked) -> list[Met]:
     distribution, (filename, sha256) = packs[0].upstream.distribution, pins.choose(files)
     here = asked.whole or asked.store.offline or asked.store.has(filename, sha256)
-    size = None if here else index.size(distribution, filename)
-    if size is None or size <= LARGE:
+    size = 0 if here else index.size(distribution, filename)
+    if size is not None and size <= LARGE:
         tree = asked.store.release_tree(distribution, release, filename, sha256)
         return [meet(pack, release, tree.path) for pack in packs]
-    large = f"{filename} has {size / 2**20:.1f} MiB"
+    large = f"{filename} has {'an unknown size' if size is None else f'{size / 2**20:.1f} MiB'}"
     if not filename.endswith(".whl"):
         raise index.NoParts(f"{large}, and an sdist can only be read whole", "--download fetches it")
     with temporary() as scratch:

@@ -87,6 +87,18 @@ def test_an_index_without_ranges_is_refused_with_the_size(large, monkeypatch):
         assert (row["word"], row["read"]) == ("applies", "") and sent.bytes - before > 2_400_000
 
 
+def test_a_file_of_unknown_size_is_read_by_parts_or_refused(large, monkeypatch):
+    monkeypatch.setattr(applying.index, "size", lambda *asked: None)
+    with ranges.serving(large.root / "index") as (url, sent):
+        asked(monkeypatch, url)
+        (row,) = told("pack07", "--newest", "1")["rows"]
+    assert row["word"] == "applies" and row["read"] and sent.whole == 0
+    with ranges.serving(large.root / "index", ranges=False) as (url, sent):
+        asked(monkeypatch, url)
+        with pytest.raises(CannotTestHere, match="unknown size"):
+            told("pack07", "--newest", "1")
+
+
 def test_a_member_that_is_spoilt_on_its_way_is_no_answer(large, monkeypatch):
     def spoil(data):  # the file's bytes, not the wheel's table
         return data.replace(b"result += value", b"result -= value") if b"PK\5\6" not in data else data
