@@ -255,7 +255,7 @@ def newest_release(pack: Pack, form: str, receipts: Path, newest: str | None) ->
     lane = "" if "cpu" in pack.lanes else " --lane cuda"
     again = f"python -m reproducers.sweep {pack.id} --newest 1{lane} --host NAME, {REFRESH}"
     if newest not in tried:
-        return Point(name, "fail", f"no receipt says whether {newest}{asked} has the bug", again)
+        return Point(name, "fail", f"no receipt says whether the bug is in {newest}{asked}", again)
     if tried[newest] in BROKEN:
         return Point(name, "pass", f"{tried[newest]} in {newest}{asked}")
     healthy = f"packs/{pack.folder.name}/pack.yaml: pins.fixed, and filing.decision: comment or none"
