@@ -1,19 +1,21 @@
 """Say whether each patch applies to the newest releases of its upstream, is in them, or conflicts.
 
 No arm runs. A patch applies when git takes it with neither fuzz nor offset, or, as ``patch -F0`` takes it, with an
-offset; it is already in when its reverse applies. Of a pack with several patches the best answer counts.
-``python -m reproducers.applies pack09``
+offset; it is already in when its reverse applies. Of a pack with several patches the best answer counts. Of a large
+wheel only the files that patches touch are fetched. ``python -m reproducers.applies pack09``
 """
 
 from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
+from reproducers.base.errors import PatchlaneError
 from reproducers.record.schema import load_named, load_packs
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -23,19 +25,36 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 def main(
     packs: Annotated[list[str] | None, typer.Argument(help="pack05, 05 or 5 (default: all)")] = None,
     newest: Annotated[int, typer.Option(min=1, help="how many releases of each upstream")] = 6,
+    at: Annotated[str | None, typer.Option(help="this tree alone: a pin, release, tag or SHA, as run has it")] = None,
+    commits: Annotated[str | None, typer.Option(help="commits or tags of --upstream, comma between them")] = None,
+    upstream: Annotated[Path | None, typer.Option(help="a clone that has them; alone: the folder as it is")] = None,
+    download: Annotated[bool, typer.Option(help="fetch large files whole, and compare their digests")] = False,
     offline: Annotated[bool, typer.Option(help="do not ask the index")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="the rows as JSON on stdout")] = False,
 ) -> None:
     """Print a table an upstream and what the newest release speaks for; exit 77 where no release could be had."""
     chosen = load_named(packs) if packs else load_packs()
+    if commits and upstream is None:
+        raise PatchlaneError("--commits are of a clone", "applies pack05 --commits SHA --upstream CLONE")
+    if upstream and len({pack.upstream.repo for pack in chosen}) > 1:
+        raise PatchlaneError("--upstream is a clone of one upstream, the packs are of several", "name packs of one")
     if offline:
         os.environ["PATCHLANE_OFFLINE"] = "1"
     from reproducers.studies.versions import applying
+    from reproducers.studies.versions.commits import named
     from reproducers.trial import screen
+    from reproducers.upstream import pins
     from reproducers.upstream.store import Store
 
     out = screen.console(as_json)
-    rows = applying.newest(chosen, newest, Store(progress=screen.Announcer(out)))
+    asked = applying.Asked(Store(progress=screen.Announcer(out)), upstream, download)
+    if commits and upstream:
+        clone = upstream
+        rows = applying.named(chosen, lambda pack: named(pack, clone, commits.split(",")), asked)
+    elif at or upstream:
+        rows = applying.named(chosen, lambda pack: [pins.settle(pack, at or pins.UPSTREAM, upstream)], asked)
+    else:
+        rows = applying.newest(chosen, newest, asked)
     proposed = applying.proposals(chosen, rows)
     applying.table(chosen, rows, out)
     for text in proposed:

@@ -13,6 +13,7 @@ import typer
 
 from reproducers.base import disk
 from reproducers.base.files import write_atomic
+from reproducers.desk import unwritten
 from reproducers.desk.attachment.export import render
 from reproducers.record.schema import load_named
 
@@ -26,6 +27,7 @@ def main(
 ) -> None:
     """Write the pack's reproducer as one self-contained Python file."""
     (pack,) = load_named([name])
+    unwritten.refuse([pack], ["reproducer.py"])
     text = render(pack)
     if output is None:
         typer.echo(text, nl=False)

@@ -19,6 +19,7 @@ from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import write_atomic
 from reproducers.base.verdicts import Exit
 from reproducers.base.wording import count
+from reproducers.desk import unwritten
 from reproducers.evidence import heads
 from reproducers.evidence.manifest import (
     TAKEN,
@@ -68,7 +69,7 @@ def refresh(
     asked = [str(source)] if source else ["--no-import"] if no_import else []
     if not asked and TAKEN.is_dir():
         source = TAKEN
-    root, packs = ROOT / "receipts", load_packs()
+    root, packs = ROOT / "receipts", unwritten.refuse(load_packs(), ["pack.yaml"])
     (ROOT / "build").mkdir(exist_ok=True)
     with FileLock(ROOT / "build" / "manifest.lock"):
         for folder in (ROOT, ROOT / "packs", *root.glob(FOLDERS)):
@@ -103,7 +104,7 @@ def check(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="name the receipts of another engine")] = False,
 ) -> None:
     """Exit 1 if packs and receipts give another manifest, a receipt does not verify, or a generated file changed."""
-    root, packs = ROOT / "receipts", load_packs()
+    root, packs = ROOT / "receipts", unwritten.refuse(load_packs(), ["pack.yaml"])
     broken = verify_all(root, named=heads.proved(root)) | keeping.all_faults(root)
     faults = [f"{p.parent.name}/{p.name}: {'; '.join(rows)}; fix: {remedy(p)}" for p, rows in broken.items()]
     faults += heads.lost(ROOT / "manifest.yaml", root)

@@ -12,32 +12,41 @@ from typing import Annotated
 
 import typer
 
+FORMATTED = "reproducers/desk/rules/patch/formatters.py"
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 
 @app.command()
 def main(
-    slug: Annotated[str, typer.Argument(help="the bug in a few words of [a-z0-9], joined by _")],
+    slug: Annotated[str, typer.Argument(help="the bug in a few words of a to z and 0 to 9, joined by _")],
     upstream: Annotated[str, typer.Option(metavar="OWNER/NAME", help="the repository on GitHub")],
     release: Annotated[str, typer.Option(help="the release with the bug, as the package index has it")],
     distribution: Annotated[str | None, typer.Option(help="its name on the index (default: the repository's)")] = None,
     package: Annotated[str | None, typer.Option(help="its name for import (default: the distribution's)")] = None,
-    kind: Annotated[str, typer.Option(help="bug, memory, refactor or report (which has no fix)")] = "bug",
+    kind: Annotated[str, typer.Option(help="bug, memory, refactor, or without a fix: report, guard")] = "bug",
+    fixed: Annotated[str | None, typer.Option(help="the first release without the bug; a guard needs it")] = None,
     number: Annotated[int | None, typer.Option(min=1, max=999, help="default: the next free one")] = None,
     offline: Annotated[bool, typer.Option(help="do not ask the package index")] = False,
 ) -> None:
     """Write the files of a new pack."""
     from reproducers.base.clock import today
+    from reproducers.desk.rules.patch.formatters import FORMATTERS
+    from reproducers.desk.start import known
     from reproducers.desk.start.skeleton import PAGE, Wanted, create
-    from reproducers.record.schema import ROOT
+    from reproducers.record.schema import ROOT, load_named
 
     if offline:
         os.environ["PATCHLANE_OFFLINE"] = "1"
-    wanted = Wanted(slug, upstream, release, number, distribution, package, kind)
+    wanted = Wanted(slug, upstream, release, number, distribution, package, kind, fixed)
     files = create(wanted, ROOT / "packs", today())
     for path in files:
         typer.echo(path.relative_to(ROOT))
     name = f"pack{files[0].relative_to(ROOT / 'packs').parts[0].partition('_')[0]}"
+    (pack,) = load_named([name], ROOT / "packs")
+    if pack.pins["live"].sha is None:
+        typer.echo(f"its SHA is not known here: {known.asking(upstream, release)}")
+    if pack.upstream.repo not in FORMATTERS:
+        typer.echo(f"no formatter of {pack.upstream.repo} is known: add it to {FORMATTED}, or lint cannot compare")
     typer.echo(f"next: {PAGE}; python -m reproducers.lint {name} lists the parts to write")
 
 

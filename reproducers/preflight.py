@@ -1,9 +1,9 @@
 """Whether a pack may be filed today: ``python -m reproducers.preflight pack05 [--as comment]``.
 
-First come the reasons why the pack may not be filed at all, then seven points: the reproducer passed today on a host
+First come the reasons why the pack may not be filed at all, then eight points: the reproducer passed today on a host
 with an alias, the text renders and lint finds no fault, the reproducer is attached, no file has a private word, the
-upstream's formatter was run, the patch applies to its tree, and a person approved exactly these files. It exits 0 only
-if all pass. It reads and prints; a person files.
+upstream's formatter was run, the patch applies to its tree, upstream's newest release still has the bug, and a person
+approved exactly these files. It exits 0 only if all pass. It reads and prints; a person files.
 """
 
 from __future__ import annotations
@@ -61,13 +61,16 @@ def main(
     form: Annotated[str | None, typer.Option("--as", help="issue, pr or comment (default: as decided)")] = None,
     clone: Annotated[Path | None, typer.Option(metavar="DIR", help="a clone of the upstream: try its main too")] = None,
     date: Annotated[str | None, typer.Option(metavar="DAY", help="judge by this day, UTC (default: today)")] = None,
+    newest: Annotated[
+        str | None, typer.Option(help="upstream's newest release, as applies lists it (default: the newest known here)")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the points as JSON")] = False,
 ) -> None:
     """Check everything that must hold before a person files the pack, and name the next step."""
     from reproducers.base.verdicts import Exit
     from reproducers.desk.gate.checklist import judge
 
-    checklist = judge(pack, form, day_of(date) or today(), clone)
+    checklist = judge(pack, form, day_of(date) or today(), clone, newest)
     typer.echo(_as_json(checklist)) if as_json else show(checklist)
     raise typer.Exit(Exit.CONTRADICTED if checklist.open else Exit.OK)
 

@@ -14,6 +14,7 @@ import typer
 
 from reproducers.base import disk
 from reproducers.base.errors import PatchlaneError
+from reproducers.desk import unwritten
 from reproducers.desk.text.render import FORMS, forms, own, render
 from reproducers.record.schema import ROOT, load_named, load_packs
 
@@ -35,7 +36,9 @@ def main(
     for pack in load_packs() if every else load_named(packs):
         if every and form and form not in forms(pack):
             typer.echo(f"{pack.id} cannot be a {form}", err=True)
-        elif out is None:
+            continue
+        unwritten.refuse([pack])
+        if out is None:
             typer.echo(render(pack, ROOT / "receipts", form), nl=False)
         else:
             from reproducers.desk.text import dossier

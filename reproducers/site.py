@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from reproducers.desk import unwritten
 from reproducers.desk.page.publish import publish, refuse_foreign
 from reproducers.record.schema import ROOT, load_packs
 
@@ -25,7 +26,7 @@ def main(
     from reproducers.desk.page.pages import pages
 
     refuse_foreign(out)
-    files = pages(load_packs(), ROOT / "receipts")
+    files = pages(unwritten.refuse(load_packs()), ROOT / "receipts")
     publish(files, out)
     count = sum(name.endswith(".html") for name in files)
     typer.echo(f"{count} pages in {out}, open {out / 'index.html'}")

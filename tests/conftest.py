@@ -10,6 +10,7 @@ import tiers
 from toy import Toy, package_index, wheel
 
 from reproducers import approve, preflight
+from reproducers.desk.start import known
 from reproducers.evidence import shelf, verification
 from reproducers.record import schema
 from reproducers.record.receipt import Statement
@@ -45,7 +46,8 @@ def toy(tmp_path, monkeypatch):
 
 @pytest.fixture
 def index_url(tmp_path, monkeypatch):
-    """The address of a package index that has toyup 1.0 and nothing else; ours asks it."""
+    """The address of a package index that has toyup 1.0 and nothing else; ours asks it, and no host of repositories."""
+    monkeypatch.setattr(known, "HOST", str(tmp_path / "hosted"))
     wheel(tmp_path / "index")
     with package_index(tmp_path / "index") as url:
         for name, value in {"PIP_INDEX_URL": url, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}.items():

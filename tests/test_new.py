@@ -1,11 +1,17 @@
 """The verb that begins a pack: what it prints, and that --offline is heard."""
 
+import ast
+import importlib
+import inspect
 import os
+import re
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from reproducers import new
+from reproducers.__main__ import VERBS
 from reproducers.base.errors import CannotTestHere
 from reproducers.desk.start import skeleton
 from reproducers.record import schema
@@ -25,7 +31,9 @@ def project(tmp_path, monkeypatch):
 def test_it_names_the_files_and_the_next_step(project, index_url):
     done = CliRunner().invoke(new.app, [*ASKED, "--number", "99"])
     assert done.exit_code == 0, done.output
-    *files, step = done.output.splitlines()
+    said = done.output.splitlines()
+    files, told, step = [line for line in said if line.startswith("packs/")], said[-3:-1], said[-1]
+    assert "git ls-remote --tags" in told[0] and "formatters.py" in told[1]
     assert files and all((project / name).is_file() for name in files)
     assert "python -m reproducers.lint pack99" in step
 
@@ -34,3 +42,29 @@ def test_offline_is_heard(project, index_url, monkeypatch):
     monkeypatch.setattr(os, "environ", dict(os.environ))
     done = CliRunner().invoke(new.app, [*ASKED, "--offline"])
     assert isinstance(done.exception, CannotTestHere) and not list((project / "packs").iterdir())
+
+
+@pytest.mark.parametrize("verb", sorted(VERBS.values()))
+def test_no_word_of_a_help_text_is_lost(verb):
+    """Brackets are rich's markup, which prints none of them."""
+    module = importlib.import_module(verb)
+    if hasattr(module, "__path__"):
+        module = importlib.import_module(f"{verb}.__main__")
+    if not hasattr(module, "app"):  # made where the module is run
+        given = [
+            node.value
+            for node in ast.walk(ast.parse(inspect.getsource(module)))
+            if isinstance(node, ast.keyword) and node.arg == "help"
+        ]
+        assert not any("[" in part.value for node in given for part in ast.walk(node) if isinstance(part, ast.Constant))
+        return
+    app = module.app
+    command = typer.main.get_command(app)
+    commands = [command, *getattr(command, "commands", {}).values()]
+    for one in commands:
+        path = [] if one is command else [one.name]
+        shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "1000", "TERM": "dumb"}, terminal_width=1000)
+        assert shown.exit_code == 0, shown.output
+        texts = [one.help or "", *(getattr(param, "help", None) or "" for param in one.params)]
+        for part in [part for text in texts for part in re.findall(r"\[[^\]]*\]", text)]:
+            assert part in shown.output, f"{verb} --help loses {part}"

@@ -10,20 +10,22 @@ import sys
 import pytest
 import yaml
 from ready import BODY, DAY, edit, points, receipt, record, report, write_pack
-from toy import SOURCE, THREAD, TOTAL, edited, git, write_tree
+from toy import FIRST, SOURCE, THREAD, TOTAL, edited, git, write_tree
 from typer.testing import CliRunner
 
 from reproducers import preflight
 from reproducers.base.errors import PatchlaneError
 from reproducers.desk.gate import approval, checklist, passing
-from reproducers.desk.rules.engine import EXEMPTION, meanings
+from reproducers.desk.rules.engine import EXEMPTION, examine, meanings
 from reproducers.desk.rules.patch import formatters
 from reproducers.desk.text import dossier
+from reproducers.evidence import receipts
 from reproducers.record.schema import ROOT, load_pack
+from reproducers.trial.experiment import Request, execute
 
-SEVEN = [
+EIGHT = [
     "reproduced today", "text", "reproducer attached", "no private words", "upstream's formatter",
-    "applies to its branch", "approval",
+    "applies to its branch", "newest release", "approval",
 ]  # fmt: skip
 LIGER_THREAD = THREAD | {"url": "https://github.com/linkedin/Liger-Kernel/issues/3", "looked_up": DAY}
 LIGER = {
@@ -56,8 +58,8 @@ def given(desk, change):
 
 def test_nothing_but_a_person_is_wanting(desk):
     by_name = points(desk)
-    assert list(by_name) == SEVEN
-    assert [point.result for point in by_name.values()] == ["pass"] * 6 + ["person"]
+    assert list(by_name) == EIGHT
+    assert [point.result for point in by_name.values()] == ["pass"] * 7 + ["person"]
     assert by_name["reproduced today"].what.startswith(
         "REPRODUCED_AND_FIXED on bench (cpu), 07/20261124T090000Z_bench_"
     )
@@ -343,7 +345,7 @@ def test_a_clone_that_is_none(desk):
 )
 def test_a_reason_against_filing(desk, changed, form, rules):
     write_tree(desk.folder, {"pack.yaml": record(**changed)})
-    assert [name for name in failed(desk, form=form) if name not in SEVEN] == rules
+    assert [name for name in failed(desk, form=form) if name not in EIGHT] == rules
 
 
 def test_the_reasons_against_filing_come_first_and_a_person_last(desk):
@@ -392,7 +394,7 @@ def test_exit_0_when_all_pass(desk):
     content = json.loads(done.output)
     assert done.exit_code == 0 and content["passed"] and given["digest"] not in done.output
     assert content["next"].startswith("python -m reproducers.render pack07 --as comment --out DIR;")
-    assert [(point["name"], point["result"]) for point in content["points"]] == [(name, "pass") for name in SEVEN]
+    assert [(point["name"], point["result"]) for point in content["points"]] == [(name, "pass") for name in EIGHT]
     assert verb().output.splitlines()[-1].startswith("Ready. ")
 
 
@@ -414,3 +416,43 @@ def test_bad_input_exits_2_with_its_remedy(args, named):
     command = [sys.executable, "-m", "reproducers.preflight", *args]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2 and named in done.stderr and "fix:" in done.stderr and "Traceback" not in done.stderr
+
+
+def tried(toy, release, source):
+    """A receipt of that release, as a sweep leaves it: the pristine arm on the tree of the index's file."""
+    pack = load_pack(toy.folder)
+    text = (toy.folder / "pack.yaml").read_text()
+    pin = (
+        f"pins:\n  other:\n    release: '{release}'\n    artifacts: {{toyup-{release}-py3-none-any.whl: {'d' * 64}}}\n"
+    )
+    (toy.folder / "pack.yaml").write_text(text.replace("pins:\n", pin))
+    toy.publish(source, key="d" * 64, label=f"toyup {release}")
+    asked = {"at": "other", "arm": "pristine"}
+    run = execute(load_pack(toy.folder), Request(**asked), toy.store, lambda arm, line: None)
+    run.started = datetime.datetime(DAY.year, DAY.month, DAY.day, 10, tzinfo=datetime.UTC)
+    receipts.write(run, toy.root / "receipts", "bench", [], {str(toy.root): "<toy>"})
+    (toy.folder / "pack.yaml").write_text(text)
+    return pack
+
+
+def test_the_newest_release_is_asked_for_an_issue(desk):
+    write_tree(desk.folder, {"pack.yaml": record(filing={"decision": "issue", "reason": "nobody reports it"})})
+    point = points(desk, "issue")["newest release"]
+    assert point.result == "pass" and "not asked" in point.what  # 1.0, the newest that is known
+    named = checklist.judge("pack07", "issue", DAY, newest="1.5")
+    (point,) = [point for point in named.points if point.name == "newest release"]
+    assert point.result == "fail" and point.remedy.startswith("python -m reproducers.sweep pack07 --newest 1 ")
+    tried(desk, "1.5", SOURCE)
+    assert points(desk, "issue")["newest release"].result == "pass"
+
+
+@pytest.mark.parametrize("form", ["issue", "pr", "comment"])
+def test_a_healthy_newest_release_stands_against_an_issue_or_a_pull_request(desk, form):
+    write_tree(desk.folder, {"pack.yaml": record(filing={"decision": "issue", "reason": "nobody reports it"})})
+    tried(desk, "1.5", edited(TOTAL, FIRST))
+    found = points(desk, form)
+    assert found["newest release"].result == ("pass" if form == "comment" else "fail")
+    assert ("fixed upstream" in found) == (form != "comment")
+    if form == "issue":
+        faults = examine([load_pack(desk.folder)], desk.root / "receipts", desk.root / "store", DAY).faults
+        assert "filing-fixed" in {fault.rule for fault in faults}

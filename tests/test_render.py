@@ -337,3 +337,12 @@ def test_a_receipt_of_another_lane_or_pin_that_is_quoted_has_its_log_attached():
     assert list(texts[5]) == ["pack05.log"] and list(texts[39]) == ["pack39.log", "pack39-cpu.log"]
     assert next(iter(texts[33])) == "pack33.log" and "pack33-cpu-0.19.0.log" in texts[33]
     assert all(log.count(b"CPU RNG state changed") < 10 for log in texts[39].values())
+
+
+def test_what_is_expected_stands_under_a_heading_or_a_word_that_says_so():
+    forms = [path for path in (ROOT / "templates" / "forms").glob("*/*.j2") if "block expected" in path.read_text()]
+    assert len(forms) > 4
+    for path in forms:
+        before, _, after = path.read_text().partition("{% block expected")
+        heading = [line for line in before.splitlines() if line.startswith(("#", "**"))][-1]
+        assert "expected" in heading.lower() or "\nExpected: {{ expected" in after, path

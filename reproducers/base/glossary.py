@@ -140,10 +140,142 @@ TERMS = {
     "body": Word("the text of an issue, pull request or comment, from a template and the numbers of receipts"),
     "dossier": Word("a body and everything that is attached to it"),
     "thread": Word("a public issue, pull request or commit that has to do with the pack's bug"),
+    "threads": Word("of a search: something was found, and is listed under upstream_state.threads"),
     "preflight": Word("the check of everything that a pack still needs before it is filed"),
     "approval": Word("a person's yes to exactly the files that would be posted; approval.yaml"),
     "wave": Word("packs that are filed together, on one day"),
 }  # fmt: skip
+AUDITED = {
+    "buggy": Word("the environment's code has the bug, and no patch", "what the answer's fix line says"),
+    "patched": Word("the environment's code has the pack's patch"),
+    "fixed": Word("the environment's code is that of a release or commit without the bug"),
+    "unknown": Word(
+        "nobody has measured this code, or what is installed is not told", "what the fix line says decides"
+    ),
+    "absent": Word("the code in question is not installed, or not required"),
+    "not read": Word("a line or file of which the reader does not know what it installs", "write it as the fix says"),
+    "code": Word("the answer rests on the digests of the functions in question"),
+    "release": Word("the answer rests on the version that is stated"),
+    "run": Word("the answer rests on a run of the reproducer on that code"),
+}
+APPLIED = {
+    "applies": Word("git takes the patch with neither fuzz nor offset"),
+    "offset": Word("the patch applies without fuzz, some lines further up or down; a run wants it without an offset"),
+    "already in": Word("the release has what the patch adds", "retire the pack for it"),
+    "conflicts": Word(
+        "the patch does not apply", "python -m reproducers.sweep PACK asks whether the bug is there at all"
+    ),
+    "cannot test": Word("the tree could not be had, or not by parts", "--download, or what the reason names"),
+}
+SWEPT = {
+    "bug": Word("a bug check shows the bug on that release or commit"),
+    "healthy": Word("every bug check holds, on a tree that has the code"),
+    "code not there": Word("the tree has no module that the reproducer asks for"),
+    "cannot test": Word("the import fails, the arm hangs or fails otherwise, or the host lacks something"),
+}
+BISECTED = {
+    "fixed": Word("--for fixed: the first release or commit without the bug is looked for"),
+    "introduced": Word("--for introduced: the first release or commit with the bug is looked for"),
+}
+RESULTS = {
+    "pass": Word("the point holds"),
+    "fail": Word("the point does not hold", "the command below it"),
+    "person": Word("only a person can go on, printed as a person's", "the command below it"),
+    "a person's": Word("only a person can go on", "the command below it"),
+}
+POINTS = {
+    "reproduced today": Word("a receipt of today, of the pack as it is, has the verdict that is owed"),
+    "newest release": Word("a receipt says that upstream's newest release still has the bug"),
+    "text": Word("the text renders in upstream's form, and lint finds nothing in it"),
+    "reproducer attached": Word("the single file is the export of the reproducer as it is"),
+    "no private words": Word("nothing that would be posted names this machine, its users or how the work went"),
+    "upstream's formatter": Word("upstream's own formatter leaves the patch's lines as they are"),
+    "applies to its branch": Word("git applies the attached patch to the tree that it is filed for"),
+    "approval": Word("a person has read exactly these files"),
+}
+BLOCKERS = {
+    "filed": Word("the pack was filed already"),
+    "decision": Word("pack.yaml decides against filing it, or for another form"),
+    "thread": Word("a comment has no thread that it belongs to"),
+    "patch": Word("a pull request has no fix to offer"),
+    "proof": Word("a lane lacks the receipt that shows bug and fix"),
+    "receipt age": Word("a lane's newest receipt is older than the pack allows"),
+    "fixed upstream": Word("a pin or a merged thread says that upstream has a fix"),
+    "open pull request": Word("somebody else's pull request for the same thing is open"),
+    "search age": Word("upstream was searched too long ago"),
+    "thread age": Word("an open thread was looked up too long ago"),
+}
+WAVED = {
+    "crash fix": Word("a bug that ends in a crash, with a patch"),
+    "comment": Word("filed as a comment on a thread, whatever the bug is"),
+    "fix": Word("any other bug, with a patch"),
+    "refactor": Word("a change of code without a change of results, for which no user waits"),
+    "report": Word("a bug without a patch"),
+}
+TESTED = {
+    "passed": Word("upstream's test passes there"),
+    "failed": Word("upstream's test fails there"),
+    "error": Word("upstream's test could not be set up or torn down there"),
+    "skipped": Word("upstream's test skips itself there"),
+    "timed out": Word("the test, or its file, was ended at its limit"),
+    "crashed": Word("the test, or its file, took its process with it"),
+    "not run": Word("the process ended before the test began"),
+    "finished": Word("the file's process ended by itself"),
+    "another tree": Word("the process imported code from outside the tree under test: nothing of it counts"),
+    "passed both": Word("the test passes on both trees"),
+    "failed both": Word("the test fails on both trees: not by the patch"),
+    "skipped both": Word("the test skips itself on both trees"),
+    "mended": Word("the test fails without the patch and passes with it, again when it is run alone"),
+    "broken": Word(
+        "the test passes without the patch and fails with it, again when it is run alone", "correct the patch"
+    ),
+    "flaky": Word("the test does not end alike when it is run alone again"),
+    "not compared": Word("the two ends say nothing of the patch"),
+}
+MUTATED = {
+    "hand": Word("a mutant that a person wrote, in the pack's mutants/"),
+    "generated": Word("a mutant made of a line that the patch adds"),
+    "killed": Word("a check of the pack sees the mutant"),
+    "survivor": Word(
+        "no check sees the mutant", "a check that does, or its name and reason in mutants/equivalent.yaml"
+    ),
+    "equivalent": Word("a mutant that no check can see, with the reason in mutants/equivalent.yaml"),
+}
+LINTED = {
+    "fault": Word(
+        "a rule is broken; the line names file, rule and fix", "python -m reproducers.lint --list tells all rules"
+    ),
+    "exempted": Word("a rule is broken, and lint-exemptions.yaml says why that stays"),
+    "skipped": Word("a rule could not look here", "the command that its line names"),
+}
+READY = {
+    "can run": Word("this host has what the pack's lane needs"),
+    "no lane": Word("the pack has no such lane, for the reason in pack.yaml"),
+    "cannot": Word("this host lacks something for the lane", "the command in that line"),
+}
+ORIGINS = {
+    "release": Word("the tree of a release on the package index, by sha256"),
+    "commit": Word("the tree of a commit, by full SHA"),
+    "folder": Word("a folder as it stands, by the digest of its files"),
+    "made": Word("a tree that was put together here of others: needs, or what was built"),
+}
+LANES = {
+    "cpu": Word("the lane that needs no GPU, and sees none"),
+    "cuda": Word("the lane on a GPU"),
+}
+THREADS = {
+    "open": Word("the thread was open when it was looked up"),
+    "closed": Word("the issue or pull request was closed, the latter without its change"),
+    "merged": Word("the pull request's change, or the commit, is on upstream's branch"),
+}
+CATEGORIES = {
+    "graph safety": Word("code that cannot be captured in a CUDA graph, or waits for the GPU"),
+    "tensor-wrapper dispatch": Word("subclasses of tensors that an operator does not see through"),
+    "kernel numerics and dimensions": Word("wrong numbers, or shapes that a kernel does not take"),
+    "integration and dispatcher gaps": Word("parts that work alone and not together"),
+    "compiler": Word("a bug of a compiler of kernels"),
+    "legality refactor": Word("code that is changed without a change of results"),
+}
 # The name of each group, in the order of docs/glossary.md.
 GROUPS = {
     "state": STATES,
@@ -154,4 +286,20 @@ GROUPS = {
     "way a patch applies": APPLIES,
     "filing decision": DECISIONS,
     "relation of a thread": RELATIONS,
+    "answer of the audit": AUDITED,
+    "answer of applies": APPLIED,
+    "answer of a sweep": SWEPT,
+    "goal of a bisection": BISECTED,
+    "result of a point": RESULTS,
+    "point of preflight": POINTS,
+    "why a pack is not filed": BLOCKERS,
+    "class in a wave": WAVED,
+    "end of upstream's test": TESTED,
+    "kind or end of a mutant": MUTATED,
+    "word of lint": LINTED,
+    "word of doctor": READY,
+    "origin of a tree": ORIGINS,
+    "lane": LANES,
+    "state of a thread": THREADS,
+    "category of a pack": CATEGORIES,
 }

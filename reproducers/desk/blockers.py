@@ -9,6 +9,7 @@ import datetime
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from reproducers.base.verdicts import HEALTHY, Verdict
 from reproducers.record.entry import Entry
 from reproducers.record.schema import Pack
 
@@ -47,7 +48,7 @@ def _later(pack: Pack, name: str) -> bool:
 
 def blockers(pack: Pack, entry: Entry, today: datetime.date) -> list[Blocker]:
     """All reasons why ``pack`` may not be filed on the day ``today``, none if it may; ``entry`` is the manifest's."""
-    return [*_decided(pack), *_proof(pack, entry, today), *_overlap(pack), *_looked_up(pack, today)]
+    return [*_decided(pack), *_proof(pack, entry, today), *_overlap(pack, entry), *_looked_up(pack, today)]
 
 
 def _decided(pack: Pack) -> Iterator[Blocker]:
@@ -78,12 +79,30 @@ def _proof(pack: Pack, entry: Entry, today: datetime.date) -> Iterator[Blocker]:
             yield Blocker("receipt age", what, f"python -m reproducers.run {pack.id} --lane {lane}, {REFRESH}")
 
 
-def _overlap(pack: Pack) -> Iterator[Blocker]:
+def releases_tried(entry: Entry) -> dict[str, Verdict]:
+    """{release: newest verdict} of the releases that receipts tried by themselves, oldest first."""
+    from packaging.version import InvalidVersion, Version
+
+    found: dict[Version, tuple[str, Verdict]] = {}
+    for name, verdict in entry.tried.items():
+        try:
+            found[Version(name)] = (name, verdict)
+        except InvalidVersion:  # a commit, or a release on other packs or needs
+            continue
+    return dict(found[version] for version in sorted(found))
+
+
+def _overlap(pack: Pack, entry: Entry) -> Iterator[Blocker]:
     if pack.filing.decision not in ("issue", "pr"):
         return
     edit = f"packs/{pack.folder.name}/pack.yaml, filing.decision: comment"
     if places := fixes(pack):
         yield Blocker("fixed upstream", f"fixed in {', '.join(places)}", f"{edit} or none")
+    elif pack.pins[pack.filing_pin].release and (tried := releases_tried(entry)):
+        last, verdict = list(tried.items())[-1]
+        if verdict in HEALTHY:
+            what = f"a receipt says that {last} is healthy: set pins.fixed to the first such release"
+            yield Blocker("fixed upstream", what, f"{edit} or none")
     if rival := next((thread for thread in pack.upstream_state.threads if thread.competes), None):
         yield Blocker("open pull request", f"{rival.url} is open for the same thing", f"{edit}, thread: {rival.url}")
 

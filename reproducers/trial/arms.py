@@ -16,6 +16,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -38,7 +39,7 @@ from reproducers.probe.watch import Ranges
 from reproducers.record.receipt import Arm, Check, Executed, Stamp, record_of, stamp_of
 from reproducers.record.schema import ROOT
 from reproducers.trial import keeper
-from reproducers.trial.observed import Inbox
+from reproducers.trial.observed import Inbox, Observed
 from reproducers.upstream.store import INTERPRETER
 
 KEPT_ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "LANG", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CC")
@@ -77,11 +78,21 @@ class ArmSpec:
     until: Callable[[Check], bool] | None = None  # the arm is ended at the first check of which this holds
 
 
+@dataclass(frozen=True)
+class Misused:
+    """A fault of the reproducer: what, where, and whether a value that the tree gave may be its cause."""
+
+    said: str
+    remedy: str
+    measured: bool = False
+
+
 @dataclass
 class ArmResult:
     """The record of what the child sent, if it sent all, and how it ended.
 
     ``ended_at``: the check at which the arm was ended, of which ``ArmSpec.until`` held; then there is no record.
+    ``misused``: the reproducer's own fault, where it is one that no tree can be judged by.
     """
 
     outcome: Outcome
@@ -96,6 +107,7 @@ class ArmResult:
     checks: list[Check] = field(default_factory=list)
     executed: dict[str, Executed] = field(default_factory=dict)
     ended_at: Check | None = None
+    misused: Misused | None = None
 
     def arm(self) -> Arm:
         """The arm in the form of a receipt."""
@@ -360,7 +372,24 @@ def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
         output.append(observed.line)
         sink(observed.line)
     fault = inbox.fault or (observed.fault if observed else "")
-    return _result(child.returncode, stop, time.monotonic() - started, meter.peak_gib, output, fault)
+    result = _result(child.returncode, stop, time.monotonic() - started, meter.peak_gib, output, fault)
+    if result.outcome == "different":
+        result.misused = _misused(result, observed)
+    return result
+
+
+UNBEGUN = "correct it there; a module that a host may lack goes to lanes.LANE.requires in pack.yaml"
+
+
+def _misused(result: ArmResult, observed: Observed | None) -> Misused | None:
+    """The reproducer's fault: a call that the probe could not take, or an error before the probe began."""
+    if observed is not None and observed.misused is not None:
+        return Misused(result.reason, result.remedy, observed.misused)
+    lines = [match[1] for text in result.output if (match := re.search(r'/reproducer\.py", line (\d+)', text))]
+    if result.stamp is not None or result.exit_code != 1 or not lines:
+        return None
+    said = next((text for text in reversed(result.output) if re.match(r"\w[\w.]*(Error|Exception)\b", text)), "")
+    return Misused(f"reproducer.py:{lines[-1]}: it ends before the probe begins: {said}", UNBEGUN)
 
 
 class Transcript:

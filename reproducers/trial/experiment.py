@@ -36,6 +36,10 @@ REMEDIES = {  # {option of the probe: the step to take with reproducers.run}
 }
 
 
+class Misused(PatchlaneError):
+    """A fault of the reproducer itself, with file and line."""
+
+
 @dataclass(frozen=True)
 class Request:
     """The command line's request to every pack.
@@ -138,7 +142,10 @@ class Bench:
 
 
 def execute(pack: Pack, request: Request, store: Store, say: Say) -> Run:
-    """Run the pack; ``say`` gets each line. Missing capabilities give UNTESTABLE, store and usage errors propagate."""
+    """Run the pack; ``say`` gets each line. Missing capabilities give UNTESTABLE, store and usage errors propagate.
+
+    Raises Misused for a fault of the reproducer, of which no tree is to blame.
+    """
     request = dataclasses.replace(request, at=pins.settle(pack, request.at, request.upstream))
     run = Run(pack, request)
 
@@ -201,7 +208,10 @@ def with_patch_of(pack: Pack, run: Run, bench: Bench) -> Run:
     """A run of ``pack``, which differs by its patch: a new patched arm beside the pristine one that ``run`` had."""
     again = dataclasses.replace(run, pack=pack, patch=None, patched=[], hunks={}, log=[])
     strip = patching.strip_for(bench.tree.path, pack.upstream.source_root)
-    again.ruling = _patched(again, bench, strip, seed=0)
+    try:
+        again.ruling = _patched(again, bench, strip, seed=0)
+    except Misused as error:  # the pack's own arms had none: the other patch brought it
+        again.ruling = Ruling(Verdict.DIFFERENT_FAILURE, f"patched: {error.what}", error.remedy)
     return again
 
 
@@ -305,6 +315,7 @@ def _arm(run: Run, bench: Bench, hunks: Sequence[patching.Hunk], name: str, seed
     if broken := seal.broken():
         result.outcome, result.sentinel, result.remedy = "different", None, ""
         result.reason = f"the {name} arm changed {seal.file} in the store's tree of {broken.origin}"
+    _refuse_misuse(run, name, result)
     result.executed = _outside(result.executed, pack, tree)
     cost = f"{result.seconds:.1f} s, peak {result.peak_gib:.2f} GiB"
     bench.tell(name, f"-> {result.outcome} in {cost}: {result.reason}")
@@ -314,6 +325,16 @@ def _arm(run: Run, bench: Bench, hunks: Sequence[patching.Hunk], name: str, seed
 def _prefix(pack: Pack, tree: Tree) -> str:
     root = patching.import_root(tree.path, pack.upstream.source_root)
     return "" if root == tree.path else os.path.relpath(root, tree.path) + "/"
+
+
+def _refuse_misuse(run: Run, name: str, result: ArmResult) -> None:
+    """Raise the reproducer's own fault, which says nothing of a tree.
+
+    A value that the code under test gave is that code's fault where the pristine tree gave a right one.
+    """
+    fault = result.misused
+    if fault and not (fault.measured and name != "pristine" and run.pristine):
+        raise Misused(f"packs/{run.pack.folder.name}/{fault.said}", fault.remedy)
 
 
 def _inside(ranges: Ranges, pack: Pack, tree: Tree) -> Ranges:

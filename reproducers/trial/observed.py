@@ -129,10 +129,14 @@ FOLLOWS = {  # {kind of a message, "" for none: kinds that may follow}
 
 @dataclass(frozen=True)
 class Observed:
-    """The arm's last line in the log, and why its record counts for nothing, "" if it counts."""
+    """The arm's last line in the log, and why its record counts for nothing, "" if it counts.
+
+    ``misused``: of a call that the probe could not take, whether a value of the tree was at fault; None without one.
+    """
 
     line: str
     fault: str
+    misused: bool | None = None
 
 
 def _judged(checks: list[dict[str, Any]], bodies: dict[str, Any]) -> Observed:
@@ -153,7 +157,8 @@ def _judged(checks: list[dict[str, Any]], bodies: dict[str, Any]) -> Observed:
         "checks": made,
         "executed": bodies["executed"],
     }
-    return Observed(_line("record", record), fault)
+    misused = end.get("misused")
+    return Observed(_line("record", record), fault, misused and bool(misused["measured"]))
 
 
 def _check(sent: dict[str, Any]) -> dict[str, Any]:

@@ -73,6 +73,16 @@ def wheel_files(archive: Path) -> list[tuple[str, bool, str]]:
         ]
 
 
+def listed(wheel: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    """{path once unpacked: member} of a wheel's files. Raises StoreError for a name twice, or beyond all numbers."""
+    placed = [(info, name) for info, name in _placed(wheel) if not info.is_dir()]
+    about = Path(wheel.filename or "the wheel")
+    if len(placed) > MAX_MEMBERS:
+        raise StoreError(f"{about.name}: refused: {len(placed)} members are beyond any real package")
+    _once(about, [name.as_posix() for _, name in placed])
+    return {name.as_posix(): info for info, name in placed}
+
+
 def _limit(archive: Path, sizes: list[int]) -> None:
     total, packed = sum(sizes), max(archive.stat().st_size, 1)
     if len(sizes) > MAX_MEMBERS or total > MAX_BYTES or (total > RATIO_FROM and total / packed > MAX_RATIO):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import time
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,7 +85,7 @@ def _packages(client: Any, distribution: str) -> list[Any]:
         return list(client.get_project_page(distribution).packages)
     except NoSuchProjectError as error:
         raise NoSuchRelease(
-            f"the package index has no distribution {distribution}", "name it as pip install does"
+            f"the package index has no distribution {distribution}", "--distribution NAME, as pip install has it"
         ) from error
 
 
@@ -111,6 +113,15 @@ def release_files(distribution: str, release: str) -> dict[str, str]:
         newest = sorted({p.version for p in packages if p.version}, key=_order, reverse=True)[:SHOWN]
         raise NoSuchRelease(f"{distribution} has no release {release}", f"take one of the newest: {', '.join(newest)}")
     return files
+
+
+def python_of(distribution: str, release: str) -> str | None:
+    """The Pythons that a release takes by its metadata, as the index repeats it; None where it says nothing.
+
+    Raises CannotTestHere if the index does not answer.
+    """
+    stated = [p.requires_python for p in _listed(distribution) if p.version == release]
+    return next((str(said) for said in stated if said), None)
 
 
 class Published(NamedTuple):
@@ -171,15 +182,103 @@ def download(distribution: str, filename: str, target: Path, progress: Progress)
 
     try:
         with client:
-            package = next((p for p in _packages(client, distribution) if p.filename == filename), None)
-            if package is None:
-                raise CannotTestHere(f"the index no longer has {filename}", "update the pin in pack.yaml")
+            package = _package(client, distribution, filename)
             client.download_package(package, target, verify=False, progress=_reporter(filename, progress))
     except RequestException as error:
         raise CannotTestHere(
             f"{filename} cannot be fetched: {_short(error)}",
             "check the network, or install a bundle: python -m reproducers.bundle install PART...",
         ) from error
+
+
+class NoParts(CannotTestHere):
+    """The index serves a file only whole."""
+
+
+class Parts(NamedTuple):
+    """A wheel on the index of which parts are fetched as they are read, and how many bytes that took until now."""
+
+    wheel: zipfile.ZipFile
+    fetched: Callable[[], int]
+
+
+def size(distribution: str, filename: str) -> int | None:
+    """A file's bytes, as the index or, where that does not say, the file's server states them; None without an answer.
+
+    Raises CannotTestHere under PATCHLANE_OFFLINE=1.
+    """
+    client = _client()
+    from requests import RequestException
+
+    try:
+        with client:
+            package = _package(client, distribution, filename)
+            if package.size is not None:
+                return int(package.size)
+            stated = client.s.head(package.url, allow_redirects=True).headers.get("Content-Length")
+            return int(stated) if stated else None
+    except (RequestException, ValueError):
+        return None
+
+
+@contextlib.contextmanager
+def parts(distribution: str, filename: str) -> Iterator[Parts]:
+    """A wheel on the index, to read a few of its files without the rest. Each file read has the CRC of the wheel's
+    table; the digest of the whole wheel is not compared.
+
+    Raises NoParts where the index serves no parts, CannotTestHere where it does not answer or what it sends is no
+    wheel.
+    """
+    client = _client()
+    from remotezip import RangeNotSupported, RemoteFetcher, RemoteZip, RemoteZipError
+    from requests import RequestException
+
+    count = [0]
+
+    class Counting(RemoteFetcher):  # type: ignore[misc]
+        def _request(self, options: Any) -> Any:
+            raw, stated = super()._request(options)
+            return _Counted(raw, count, filename), stated
+
+    try:
+        with client:
+            package = _package(client, distribution, filename)
+            # what is packed a second time on its way would be other bytes than those of the range
+            plain = {"Accept-Encoding": "identity"}
+            with RemoteZip(package.url, session=client.s, fetcher=Counting, headers=plain) as wheel:
+                yield Parts(wheel, lambda: count[0])
+    except RangeNotSupported as error:
+        raise NoParts(f"{filename}: the index serves it only whole", "--download fetches it whole") from error
+    except (RequestException, RemoteZipError, zipfile.BadZipFile, EOFError) as error:
+        raise CannotTestHere(
+            f"{filename} cannot be read: {_short(error)}", "check the network, or --download"
+        ) from error
+
+
+class _Counted:
+    """A response's bytes, counted, with an end of patience: a server that sends a byte now and then is silent, too."""
+
+    def __init__(self, raw: Any, count: list[int], filename: str) -> None:
+        self.raw, self.count, self.filename, self.began = raw, count, filename, time.monotonic()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.raw, name)
+
+    def read(self, wanted: int) -> bytes:
+        data = bytearray()
+        while len(data) < wanted and (piece := self.raw.read1(wanted - len(data))):
+            data += piece
+            if time.monotonic() - self.began > clock.STEP_S:
+                raise CannotTestHere(f"{self.filename}: no end within {clock.STEP_S:g} s", "run again later")
+        self.count[0] += len(data)
+        return bytes(data)
+
+
+def _package(client: Any, distribution: str, filename: str) -> Any:
+    package = next((p for p in _packages(client, distribution) if p.filename == filename), None)
+    if package is None:
+        raise CannotTestHere(f"the index no longer has {filename}", "update the pin in pack.yaml")
+    return package
 
 
 def _reporter(filename: str, progress: Progress) -> Any:

@@ -208,6 +208,10 @@ class Store:
                 fetched.replace(path)
         return path
 
+    def has(self, filename: str, sha256: str) -> bool:
+        """Whether the store has a release's file, or its tree, and need not fetch it."""
+        return bool(record(within(self.root / "trees", sha256, KEY))) or self._artifact(filename, sha256).exists()
+
     def _artifact(self, filename: str, sha256: str) -> Path:
         return within(within(self.root / "artifacts", sha256, KEY), filename)
 

@@ -94,7 +94,6 @@ BAD = {
         "p.error('e', 1, 1e-9, reference='0', bug_above=.5); p.error('n', float('nan'), 1, reference='0', bug_above=2)",
         "different",
     ),
-    "a check twice": ("[p.error('e', 1.0, 1e-9, reference='0', bug_above=0.5) for _ in range(2)]", "different"),
     "error after the bug": ("p.error('e', 1.0, 1e-9, reference='0', bug_above=0.5); 1 / 0", "different"),
     "skipped check only": ("p.skip('e', 'no GPU')", "different"),
     "cannot test": ("raise probe.CannotTest('no GPU', 'buy one')", "cannot_test"),

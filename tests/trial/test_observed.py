@@ -33,6 +33,13 @@ HOSTILE = {  # {name: (code at the top of a module that keeps the bug, verdict, 
         f"import sys\n{PROBE}\nprobe.Probe.error.__code__ = (lambda *a, **b: None).__code__",
         *(Verdict.DIFFERENT_FAILURE, "reproducers.probe.api.Probe.error"),
     ),
+    "replaces what a check's wrapper calls": (
+        'import sys\nwatched = sys.modules["repro" + "ducers.probe.arm.watched"]\n'
+        "for cell in watched.WatchedProbe.error.__closure__:\n"
+        "    if callable(cell.cell_contents):\n"
+        "        cell.cell_contents = lambda *args, **more: None",
+        *(Verdict.DIFFERENT_FAILURE, "reproducers.probe.arm.watched.WatchedProbe.error"),
+    ),
     "replaces the judge": (
         f'import sys\n{PROBE}\nprobe.judge_error = lambda *a: "healthy"',
         *(Verdict.DIFFERENT_FAILURE, "reproducers.probe.api.judge_error"),

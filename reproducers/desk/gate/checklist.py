@@ -1,4 +1,4 @@
-"""The seven points that a pack must pass before it is filed, each with its result and its remedy."""
+"""The eight points that a pack must pass before it is filed, each with its result and its remedy."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.verdicts import BROKEN, HEALTHY
 from reproducers.desk.attachment import export
-from reproducers.desk.blockers import REFRESH, blockers
-from reproducers.desk.gate import approval, passing
+from reproducers.desk.blockers import REFRESH, blockers, releases_tried
+from reproducers.desk.gate import approval, passing, releases
 from reproducers.desk.patches import branch
 from reproducers.desk.text import dossier
 from reproducers.desk.text.lookups import again
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from reproducers.desk.rules.case import Case
     from reproducers.desk.rules.engine import Report
 
+FOR_NEWEST = ("issue", "pr")
 ATTACHMENT = 25_000_000  # bytes that GitHub takes as one attached file
 SHOWN = 8  # characters of a digest that a person compares
 
@@ -58,13 +60,18 @@ class Checklist:
         return sorted(failing, key=lambda point: point.result == "person")
 
 
-def judge(name: str, form: str | None, day: datetime.date, clone: Path | None = None) -> Checklist:
+def judge(
+    name: str, form: str | None, day: datetime.date, clone: Path | None = None, newest: str | None = None
+) -> Checklist:
     """The checklist of this project's pack ``name``; the decided form if ``form`` is None.
+
+    ``newest``: upstream's newest release on the index, where somebody looked.
 
     Raises PatchlaneError if there is no such pack, it cannot take the form, or its receipts do not verify.
     """
     (pack,) = load_named([name])
-    return examine(pack, schema.ROOT / "receipts", Store(offline=True).root, form_of(pack, form), day, clone)
+    receipts, store = schema.ROOT / "receipts", Store(offline=True).root
+    return examine(pack, receipts, store, form_of(pack, form), day, clone, newest)
 
 
 def next_step(checklist: Checklist) -> str:
@@ -85,9 +92,11 @@ def form_of(pack: Pack, asked: str | None) -> str:
 
 
 def examine(
-    pack: Pack, receipts: Path, store: Path, form: str, day: datetime.date, clone: Path | None = None
-) -> Checklist:
-    """The pack's checklist. ``clone`` is a clone of the upstream, to try the patch on its main branch.
+    pack: Pack, receipts: Path, store: Path, form: str, day: datetime.date, clone: Path | None = None,
+    newest: str | None = None,
+) -> Checklist:  # fmt: skip
+    """The pack's checklist. ``clone`` is a clone of the upstream, to try the patch on its main branch; ``newest``:
+    upstream's newest release on the index, where somebody looked.
 
     Raises PatchlaneError if the pack's receipts do not verify.
     """
@@ -107,6 +116,7 @@ def examine(
         private(Case(pack, receipts, store, day), files, report),
         formatted(pack, form, report),
         applies(pack, form, files, store, clone),
+        newest_release(pack, form, receipts, newest),
         approved(pack, form, unmade or files, day),
     ]
     return Checklist(pack, form, day, files, list(barred(pack, receipts, form, day)), points)
@@ -234,8 +244,26 @@ def applies(pack: Pack, form: str, files: dict[str, bytes], store: Path, clone: 
     return Point(name, "pass", f"on {' and '.join(where)}")
 
 
+def newest_release(pack: Pack, form: str, receipts: Path, newest: str | None) -> Point:
+    """Point 7: a receipt says that upstream's newest release still has the bug; a comment or a commit needs none."""
+    name, pin = "newest release", pack.pins[pack.filing_pin]
+    if form not in FOR_NEWEST or pin.release is None:
+        return Point(name, "pass", "not asked of a comment" if form not in FOR_NEWEST else f"filed of {pin.origin}")
+    tried = releases_tried(manifest.entry_of(pack, receipts))
+    asked = "" if newest else ", the newest that packs and receipts name; the index was not asked"
+    newest = newest or releases.known(pack, tried)
+    lane = "" if "cpu" in pack.lanes else " --lane cuda"
+    again = f"python -m reproducers.sweep {pack.id} --newest 1{lane} --host NAME, {REFRESH}"
+    if newest not in tried:
+        return Point(name, "fail", f"no receipt says whether the bug is in {newest}{asked}", again)
+    if tried[newest] in BROKEN:
+        return Point(name, "pass", f"{tried[newest]} in {newest}{asked}")
+    healthy = f"packs/{pack.folder.name}/pack.yaml: pins.fixed, and filing.decision: comment or none"
+    return Point(name, "fail", f"{tried[newest]} in {newest}{asked}", healthy if tried[newest] in HEALTHY else again)
+
+
 def approved(pack: Pack, form: str, files: dict[str, bytes] | PatchlaneError, day: datetime.date) -> Point:
-    """Point 7: a person has read exactly these ``files``; an error instead of them says why there are none."""
+    """Point 8: a person has read exactly these ``files``; an error instead of them says why there are none."""
     name, remedy = "approval", f"python -m reproducers.approve {pack.id} --as {form}"
     try:
         given = approval.read(pack)

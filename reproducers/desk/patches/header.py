@@ -13,6 +13,7 @@ from pathlib import Path
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import file_sha256
 from reproducers.base.verdicts import Verdict
+from reproducers.desk import unwritten
 from reproducers.desk.patches import fields, short_header
 from reproducers.desk.patches import mail as patch_mail
 from reproducers.desk.patches.short_header import ShortHeader
@@ -82,6 +83,7 @@ def header(pack: Pack, pin: str, entry: Entry, receipts: Path) -> Header:
     Raises PatchlaneError if there is no patch or receipt at that pin, or if a field is wrong or contradicts another.
     """
     patch = _patch(pack, pin)
+    unwritten.refuse([pack], ["pack.yaml", "*.patch"])
     short = short_header.read(patch)
     subject, origin = short.field("Subject"), short.field("Origin")
     digest, validated = file_sha256(patch), _validated(pack, pin, patch, entry, receipts)
@@ -89,7 +91,7 @@ def header(pack: Pack, pin: str, entry: Entry, receipts: Path) -> Header:
         ("Pack", f"{pack.number:02d}"),
         ("Origin", origin),
         ("Bug", fields.bug(pack)),
-        ("Upstream-Status", fields.status(pack)),
+        ("Upstream-Status", fields.status(pack, origin)),
         ("Applies-To", fields.target(pack, pack.pins[pin])),
         ("Remove-When", " ".join(pack.remove_when.split())),
         ("Review-By", str(pack.review_by)),
@@ -111,8 +113,8 @@ def _unwritten(pack: Pack, origin: str, trailers: list[tuple[str, str]]) -> Iter
     filed = pack.upstream_state.filed_url
     if filed and not fields.URL.fullmatch(filed):
         yield "Upstream-Status", f"filed_url is not the URL of a thread: {filed}"
-    if "patchlane" not in origin:
-        yield "Origin", f"does not name patchlane: {origin}"
+    if fault := fields.origin_fault(origin):
+        yield "Origin", f"{fault}; write {fields.ORIGINS}"
     if fields.bug(pack) != "none known" and not fields.URL.fullmatch(fields.bug(pack)):
         yield "Bug", f"not the URL of a public thread: {fields.bug(pack)}"
     yield from ((name, "empty") for name, value in trailers if not value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.desk import unwritten as unwritten_texts
 from reproducers.desk.rules.case import Case
 from reproducers.desk.rules.registry import Breach, Skip, rule
 from reproducers.desk.start import mutants, skeleton
@@ -17,7 +18,7 @@ from reproducers.upstream import patching
 def unwritten(case: Case) -> Iterator[Breach | Skip]:
     folder = case.pack.folder
     for path in sorted(path for path in [*folder.iterdir(), *mutants.paths(case.pack)] if path.is_file()):
-        for line, what in skeleton.marks(path.read_text(encoding="utf-8", errors="replace")):
+        for line, what in unwritten_texts.marks(path.read_text(encoding="utf-8", errors="replace")):
             yield Breach(path, line, f"not written yet: {what}", f"write it in place of <write ...>: {skeleton.PAGE}")
 
 

@@ -18,14 +18,16 @@ from pydantic import ValidationError
 
 from reproducers.base import disk
 from reproducers.base.errors import PatchlaneError
+from reproducers.desk.start import known as known_of
 from reproducers.record.schema import ROOT, Pack, Pin, Upstream, load_each
 from reproducers.upstream import index
 
 TEMPLATES = ROOT / "templates" / "pack"
 PAGE = "docs/writing-a-pack.md"
-MARK = re.compile(r"<write ([^<>]+)>")
 CATEGORIES = {"memory": "memory", "refactor": "legality refactor"}  # of these kinds; other kinds leave it to the writer
-KINDS = ("bug", "memory", "refactor", "report")
+KINDS = ("bug", "memory", "refactor", "report", "guard")
+UNFIXED = ("report", "guard")  # kinds without a patch
+PYTHON = ">=3.11"  # where the release's metadata names none
 FIX = "{% block fix %}<write what the patch does>{% endblock %}"
 REVIEW_DAYS = 90
 INTERPRETERS = {"py3", "cp311", "cp312"}
@@ -35,7 +37,7 @@ UNKNOWN_LICENCE = "<write the upstream's licence>"
 @dataclass(frozen=True)
 class Wanted:
     """The subject of a new pack. ``distribution`` and ``package`` default to those of other packs of ``repo``, or to
-    its name; ``number`` to the next free number."""
+    its name; ``number`` to the next free number. ``fixed``: the first release without the bug, which a guard needs."""
 
     slug: str
     repo: str
@@ -44,6 +46,7 @@ class Wanted:
     distribution: str | None = None
     package: str | None = None
     kind: str = "bug"
+    fixed: str | None = None
 
 
 def create(wanted: Wanted, packs: Path, today: datetime.date) -> list[Path]:
@@ -54,15 +57,17 @@ def create(wanted: Wanted, packs: Path, today: datetime.date) -> list[Path]:
     """
     number = _number(wanted, packs)
     known = load_each(packs)[0]
-    upstream = _upstream(wanted, known)
-    pin = _pin(upstream, wanted.release, known)
+    upstream = _upstream(wanted, packs, known)
+    pin, python = _pin(upstream, wanted.release, known)
+    pins = {"live": pin} | ({"fixed": _pin(upstream, wanted.fixed, known)[0]} if wanted.fixed else {})
     values = {
         "number": str(number),
         "padded": f"{number:02d}",
         "kind": wanted.kind,
         "category": CATEGORIES.get(wanted.kind, "kernel numerics and dimensions"),
         "upstream": _yaml("upstream", upstream.model_dump(exclude_defaults=True)),
-        "pins": _yaml("pins", {"live": pin.model_dump(exclude_defaults=True)}),
+        "pins": _yaml("pins", {name: one.model_dump(exclude_defaults=True) for name, one in pins.items()}),
+        "python": python,
         "distribution": upstream.distribution,
         "package": upstream.package,
         "release": wanted.release,
@@ -71,7 +76,7 @@ def create(wanted: Wanted, packs: Path, today: datetime.date) -> list[Path]:
         "today": str(today),
         "review": str(today + datetime.timedelta(days=REVIEW_DAYS)),
         "page": PAGE,
-        "fix": FIX if wanted.kind != "report" else "",
+        "fix": FIX if wanted.kind not in UNFIXED else "",
     }
     folder, names = packs / f"{number:02d}_{wanted.slug}", _files(wanted.kind)
     with (
@@ -84,18 +89,14 @@ def create(wanted: Wanted, packs: Path, today: datetime.date) -> list[Path]:
             (new / name).parent.mkdir(parents=True, exist_ok=True)
             (new / name).write_text(text.rstrip() + "\n", encoding="utf-8")
         new.rename(folder)
+    known_of.take(packs, number, wanted.slug)
     return [folder / name for name in names]
 
 
-def marks(text: str) -> list[tuple[int, str]]:
-    """(line, what to write) of every mark left in a file's text."""
-    return [(text.count("\n", 0, mark.start()) + 1, mark[1]) for mark in MARK.finditer(text)]
-
-
 def _files(kind: str) -> list[str]:
-    """The files of a pack of that kind, by their paths in its folder; a report has no fix."""
+    """The files of a pack of that kind, by their paths in its folder; a report or a guard has no fix."""
     names = sorted(path.relative_to(TEMPLATES).as_posix().removesuffix(".in") for path in TEMPLATES.rglob("*.in"))
-    return [name for name in names if kind != "report" or not name.endswith(".patch")]
+    return [name for name in names if kind not in UNFIXED or not name.endswith(".patch")]
 
 
 def _number(wanted: Wanted, packs: Path) -> int:
@@ -103,21 +104,22 @@ def _number(wanted: Wanted, packs: Path) -> int:
     if not re.fullmatch(r"[a-z0-9]+(_[a-z0-9]+)*", wanted.slug):
         raise PatchlaneError(f"slug {wanted.slug!r}: not words of [a-z0-9] joined by _", "as in mimo_2d_loads")
     if wanted.kind not in KINDS:
-        raise PatchlaneError(f"--kind {wanted.kind}", f"--kind {', '.join(KINDS)}; a guard begins as a report")
-    used = {path: match for path in packs.glob("*") if (match := re.fullmatch(r"(\d+)_(\w+)", path.name))}
-    number = wanted.number or 1 + max((int(match[1]) for match in used.values()), default=0)
-    for path, match in used.items():
-        if match[2] == wanted.slug or int(match[1]) == number:
-            raise PatchlaneError(
-                f"{path.parent.name}/{path.name} is there already", "take another slug, or leave --number out"
-            )
+        raise PatchlaneError(f"--kind {wanted.kind}", f"--kind {', '.join(KINDS)}")
+    if wanted.kind == "guard" and wanted.fixed is None:
+        raise PatchlaneError("a guard compares a release with the bug and one without it", "--fixed RELEASE")
+    used = known_of.numbers(packs)
+    number = wanted.number or 1 + max(used, default=0)
+    there = next(packs.glob(f"[0-9]*_{wanted.slug}"), None)
+    if there is not None or number in used:
+        what = f"{there.name} is there already" if there else f"number {number} is taken by {used[number]}"
+        raise PatchlaneError(f"{packs.name}: {what}", "take another slug, or leave --number out")
     return number
 
 
-def _upstream(wanted: Wanted, packs: list[Pack]) -> Upstream:
+def _upstream(wanted: Wanted, folder: Path, packs: list[Pack]) -> Upstream:
     """The upstream as other packs of the repository have it, else made of the repository's name."""
     known = next((p.upstream for p in packs if p.upstream.repo.lower() == wanted.repo.lower()), None)
-    name = wanted.distribution or (known.distribution if known else wanted.repo.rpartition("/")[2].lower())
+    name = wanted.distribution or (known.distribution if known else known_of.distribution(wanted.repo, folder, packs))
     given = {"distribution": wanted.distribution, "package": wanted.package}
     if known is None or name != known.distribution:
         given["package"] = wanted.package or name.replace("-", "_")
@@ -130,19 +132,22 @@ def _upstream(wanted: Wanted, packs: list[Pack]) -> Upstream:
         raise PatchlaneError(f"--upstream {wanted.repo}: not OWNER/NAME", "--upstream state-spaces/mamba") from error
 
 
-def _pin(upstream: Upstream, release: str, packs: list[Pack]) -> Pin:
-    """The release with the digests of another pack that pins it, else with the package index's."""
+def _pin(upstream: Upstream, release: str, packs: list[Pack]) -> tuple[Pin, str]:
+    """(the release with the digests of another pack that pins it, else with the package index's; the Pythons that the
+    release takes)."""
     for pack in packs:
         for pin in pack.pins.values():
             if (pack.upstream.distribution, pin.release) == (upstream.distribution, release):
-                return Pin(release=release, sha=pin.sha, artifacts=pin.artifacts)
+                python = pack.upstream.python or known_of.header_python(pack) or PYTHON
+                return Pin(release=release, sha=pin.sha, artifacts=pin.artifacts), python
     files = index.release_files(upstream.distribution, release)
     usable = {name: digest for name, digest in files.items() if _usable(name)}
     usable = usable or {name: digest for name, digest in files.items() if not name.endswith(".whl")}
     if not usable:
         what = f"{upstream.distribution} {release} has neither an sdist nor a wheel for Linux on x86_64"
         raise PatchlaneError(what, "take another release, or pin a commit by hand")
-    return Pin(release=release, artifacts=usable)
+    python = index.python_of(upstream.distribution, release) or PYTHON
+    return Pin(release=release, sha=known_of.tagged(upstream.repo, release), artifacts=usable), python
 
 
 def _usable(filename: str) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from reproducers.base import disk
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import replacing
+from reproducers.desk import unwritten
 from reproducers.desk.attachment import export
 from reproducers.desk.patches import mail, short_header
 from reproducers.desk.text import render
@@ -27,6 +28,7 @@ def files(pack: Pack, receipts: Path, form: str) -> dict[str, bytes]:
 
     Raises PatchlaneError for a form that the pack cannot take, and for a value that no receipt holds.
     """
+    unwritten.refuse([pack])
     text, facts = render.rendered(pack, receipts, form)
     contents = {
         f"{form}.md": text.encode(),

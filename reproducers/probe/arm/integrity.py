@@ -19,7 +19,7 @@ from reproducers.probe.watch import Watch
 PROBE = "reproducers.probe"
 USED = ("abs", "all", "any", "bool", "float", "int", "isinstance", "len", "max", "min", "print", "sorted", "str", "sum")
 WRAPPER = contextlib.contextmanager(iter).__code__  # type: ignore[attr-defined]
-Seen = tuple[object, CodeType | None]
+Seen = tuple[object, CodeType | None, tuple[object, ...]]
 
 
 class Integrity:
@@ -76,12 +76,17 @@ def _owners() -> dict[str, dict[str, Any]]:
 
 
 def _seen(value: Any) -> Seen:
+    """A value, its code, and what a wrapper calls: its cells with their code."""
     function = getattr(value, "__func__", value)
-    return value, getattr(function, "__code__", None)
+    closure = function.__closure__ if isinstance(function, FunctionType) else None
+    cells = [cell.cell_contents for cell in closure or ()]
+    held = [part for content in cells for part in (content, getattr(content, "__code__", None))]
+    return value, getattr(function, "__code__", None), tuple(held)
 
 
 def _same(now: Seen, before: Seen) -> bool:
-    return now[0] is before[0] and now[1] is before[1]
+    same = now[0] is before[0] and now[1] is before[1] and len(now[2]) == len(before[2])
+    return same and all(new is old for new, old in zip(now[2], before[2], strict=True))
 
 
 def _unlike_file(name: str, module: ModuleType) -> list[str]:

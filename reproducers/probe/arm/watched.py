@@ -15,6 +15,8 @@ from typing import Any
 
 from reproducers.base.files import file_sha256
 from reproducers.probe.api import Probe, locate
+from reproducers.probe.arm import arguments
+from reproducers.probe.arm.arguments import Misuse
 from reproducers.probe.arm.channel import Channel
 from reproducers.probe.arm.integrity import Integrity
 from reproducers.probe.checks import Check, Signature
@@ -23,8 +25,14 @@ from reproducers.probe.stamp import capability, versions
 from reproducers.probe.watch import Watch
 
 
+@arguments.checked
 class WatchedProbe(Probe):
-    """A probe that records the tree's executed lines. The runner judges what it sends."""
+    """A probe that records the tree's executed lines. The runner judges what it sends.
+
+    ``misused``: the first call that it could not take, for which the runner gives no verdict.
+    """
+
+    misused: Misuse | None = None
 
     @staticmethod
     def options(parser: ArgumentParser, pack: int) -> None:
@@ -52,6 +60,8 @@ class WatchedProbe(Probe):
 
     def close(self, outcome: str, reason: str, remedy: str) -> None:
         """Send the record's end; its remedy names options of the verb that started this arm."""
+        if self.misused:
+            outcome, reason, remedy = "different", self.misused.reason, self.misused.remedy
         super().close(outcome, reason, remedy)
         distributed = sys.modules.get("torch.distributed")
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -67,15 +77,53 @@ class WatchedProbe(Probe):
             remedy = "python -m reproducers.doctor"
         self.channel.send("executed", executed)
         end = {"outcome": outcome, "reason": reason, "remedy": remedy, "changed": changed}
-        self.channel.send("end", end)
+        self.channel.send("end", end | {"misused": self.misused and {"measured": self.misused.measured}})
+        if self.misused:
+            raise SystemExit(1)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        self.misused = Misuse(f"{arguments.place()}: the probe has no p.{name}")
+        raise self.misused
+
+    def importing(self, call: Callable[[], Any]) -> Any:
+        """As ``Probe.importing``; a signature that cannot be made is the reproducer's fault."""
+        try:
+            return super().importing(call)
+        except TypeError as error:
+            if "Signature.__new__()" in str(error):
+                *_, last = traceback.extract_tb(error.__traceback__)
+                self.misused = Misuse(f"{Path(last.filename).name}:{last.lineno}: probe.{error}")
+                raise self.misused from error
+            raise
 
     def _call(self, name: str, call: Callable[[], Any], role: str, limit: str, bug: Any) -> Any:
         exception, message, frame = bug or ("", "", "")
         return super()._call(name, call, role, limit, Raised(exception, message, frame, role))
 
     def _add(self, check: Check) -> None:
+        if any(known.name == check.name for known in self.checks):
+            self.misused = Misuse(f"{arguments.place()}: check {check.name!r} is recorded twice")
+            raise self.misused
         super()._add(check)
         self.channel.send("check", _fields(check))
+
+    def drawn(
+        self, name: str, measure: Callable[..., float], limit: float, *, space: dict[str, Any], count: int,
+        reference: str, bug_above: float = math.inf, unit: str = "",
+    ) -> None:  # fmt: skip
+        """As ``Probe.drawn``; says when the simplest bad case is looked for, which can take longer than the cases."""
+        calls = 0
+
+        def counted(**case: Any) -> float:
+            nonlocal calls
+            if (calls := calls + 1) == count + 1:
+                print(f"{name}: a drawn case is bad; looking for the simplest one", flush=True)
+            return measure(**case)
+
+        more = {"space": space, "count": count, "reference": reference, "bug_above": bug_above, "unit": unit}
+        super().drawn(name, counted, limit, **more)  # type: ignore[arg-type]
 
     def upstream(self, name: str) -> ModuleType:
         """As ``Probe.upstream``; kernels that are compiled from now on are watched too."""

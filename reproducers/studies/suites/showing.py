@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -10,7 +12,14 @@ from rich.table import Table
 from reproducers.record.upstream_tests import UpstreamTests
 from reproducers.studies.suites.comparing import WORDS
 
+MISSING = re.compile(r"No module named '([\w.]+)'")
 NAMED = {"broken": "red", "mended": "green", "flaky": "yellow"}
+
+
+def wanting(result: UpstreamTests) -> list[str]:
+    """The modules that tests asked for on the pristine tree and that are not here."""
+    said = [result.reason, *(row.pristine.error for row in result.outcomes)]
+    return sorted({match[1].partition(".")[0] for text in said for match in MISSING.finditer(text)})
 
 
 def summary(records: list[UpstreamTests], out: Console) -> None:
@@ -31,3 +40,6 @@ def summary(records: list[UpstreamTests], out: Console) -> None:
                     out.print(f"[{colour}]{shown}[/] {escape(row.test)}\n  {escape(side.error or side.outcome)}")
         said = f"[red]{result.verdict.value}[/]: " if result.verdict else ""
         out.print(f"pack{result.pack:02d}: {said}{escape(result.reason)}")
+        for module in wanting(result):
+            stood = "stand_ins of that file in packs/upstream_tests.yaml, where an empty module does"
+            out.print(f"  fix: pip install what has {escape(module)}, which upstream's tests import; or {stood}")

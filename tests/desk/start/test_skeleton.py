@@ -4,17 +4,22 @@ import ast
 import datetime
 import errno
 import hashlib
+import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
-from toy import RECORD, write_tree
+from toy import RECORD, git, wheel, write_tree
 
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.base.verdicts import Exit, Verdict
 from reproducers.desk.rules.engine import examine
+from reproducers.desk.start import known as known_of
 from reproducers.desk.start import mutants, skeleton
-from reproducers.desk.start.skeleton import Wanted, create, marks
-from reproducers.record.schema import load_pack
+from reproducers.desk.start.skeleton import Wanted, create
+from reproducers.desk.unwritten import marks
+from reproducers.record.schema import ROOT, load_pack
 from reproducers.trial.experiment import Request, execute
 from reproducers.upstream import index
 
@@ -35,7 +40,7 @@ def test_a_new_pack_is_valid_and_has_what_can_be_known(packs, index_url):
     files = create(NEW, packs, TODAY)
     folder = packs / "01_toy_total"
     assert [path.relative_to(folder).as_posix() for path in files] == FILES and all(map(Path.is_file, files))
-    assert [path.name for path in packs.iterdir()] == [folder.name]
+    assert sorted(path.name for path in packs.iterdir()) == [folder.name, "numbers.yaml"]
     pack = load_pack(folder)
     wheel = packs.parent / "index" / "toyup-1.0-py3-none-any.whl"
     assert pack.pins["live"].artifacts == {wheel.name: hashlib.sha256(wheel.read_bytes()).hexdigest()}
@@ -88,6 +93,8 @@ def test_a_release_that_another_pack_pins_is_not_asked_of_the_index(toy, monkeyp
         Wanted("other", "https://github.com/toy/toyup", "1.0"),
         Wanted("other", "toy/toyup", "1.0", package="toy-up"),
         Wanted("other", "toy/toyup", "1.0", kind="guard"),
+        Wanted("other", "toy/toyup", "1.0", kind="other"),
+        Wanted("other", "toy/toyup", "1.0", kind="guard", fixed="9.9"),
         Wanted("other", "toy/toyup", "9.9"),
         Wanted("other", "toy/toyup", "1.0", distribution="no-such-toy"),
     ],
@@ -129,6 +136,75 @@ def test_numbers_are_never_reused(packs, index_url):
     assert create(NEW, packs, TODAY)[0].parent.name == "34_toy_total"
 
 
+def test_a_number_that_only_the_list_or_receipts_have_is_taken(packs, index_url):
+    write_tree(packs, {"numbers.yaml": "7: gone_from_here\n", "03_a/notes.md": ""})
+    write_tree(packs.parent, {"receipts/09/x.json": "{}"})
+    with pytest.raises(PatchlaneError) as refused:
+        create(Wanted("other", "toy/toyup", "1.0", number=7), packs, TODAY)
+    assert refused.value.exit_code == Exit.USAGE and "gone_from_here" in refused.value.what
+    folder = create(NEW, packs, TODAY)[0].parent
+    assert folder.name == "10_toy_total"
+    shutil.rmtree(folder)  # a draft that was dropped keeps its number
+    assert create(Wanted("other", "toy/toyup", "1.0"), packs, TODAY)[0].parent.name == "11_other"
+    (packs / "numbers.yaml").write_text("- 7\n")
+    with pytest.raises(PatchlaneError, match="numbers"):
+        create(Wanted("third", "toy/toyup", "1.0"), packs, TODAY)
+
+
+def test_the_committed_list_has_every_number_of_history():
+    listed = known_of.numbers(ROOT / "packs")
+    written = [line for line in (ROOT / "packs/numbers.yaml").read_text().splitlines() if line[:1].isdigit()]
+    assert [f"{number}: {slug}" for number, slug in sorted(listed.items())] == written
+    asked = ["git", "log", "--all", "--format=", "--name-only", "--diff-filter=A", "--", "packs"]
+    names = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout.split()
+    had = {int(match[1]) for name in names if (match := re.match(r"packs/(\d+)_", name))}
+    assert had <= set(listed) and 40 in listed
+
+
+def test_the_header_asks_for_the_python_of_the_release(packs, index_url):
+    page = packs.parent / "index/simple/toyup/index.html"
+    page.write_text(page.read_text().replace("<a href", '<a data-requires-python="&gt;=3.12" href'))
+    create(NEW, packs, TODAY)
+    pack = load_pack(packs / "01_toy_total")
+    assert known_of.header_python(pack) == ">=3.12"
+    create(Wanted("other", "toy/toyup", "1.0"), packs, TODAY)  # of the pack that pins it
+    assert known_of.header_python(load_pack(packs / "02_other")) == ">=3.12"
+
+
+def test_the_release_s_commit_is_that_of_its_tag(packs, index_url, monkeypatch):
+    clone = packs.parent / "hosted/toy/toyup"
+    clone.mkdir(parents=True)
+    git("init", "-q", cwd=clone)
+    git("commit", "-q", "--allow-empty", "-m", "one", cwd=clone)
+    git("tag", "-a", "v1.0", "-m", "of its own object", cwd=clone)
+    create(NEW, packs, TODAY)
+    sha = git("rev-parse", "HEAD", cwd=clone).strip()
+    pack = load_pack(packs / "01_toy_total")
+    assert pack.pins["live"].sha == sha and f"toyup 1.0 ({sha})" in pack.patch.read_text()
+    assert known_of.tagged("toy/toyup", "9.9") is None
+
+
+def test_a_distribution_is_known_by_a_need(toy):
+    needs = "set:\n- {distribution: toy-engine, release: '1.0', artifacts: {a.whl: " + "a" * 64 + "}}\n"
+    needs += needs.replace("set:", "other:").replace("toy-engine", "apache-toy-ffi")
+    write_tree(toy.packs, {"needs.yaml": needs})
+    assert known_of.distribution("NVIDIA/ToyEngine", toy.packs, []) == "toy-engine"
+    assert known_of.distribution("apache/toy-ffi", toy.packs, []) == "apache-toy-ffi"
+    assert known_of.distribution("x/unheard-of", toy.packs, [toy.pack()]) == "unheard-of"
+    assert known_of.distribution("NVIDIA/TransformerEngine", ROOT / "packs", []) == "transformer-engine"
+
+
+def test_a_guard_has_both_releases_and_no_fix(packs, index_url):
+    wheel(packs.parent / "index", release="1.1")
+    rows = '<a href="/toyup-1.1-py3-none-any.whl#sha256=' + "c" * 64 + '">toyup-1.1-py3-none-any.whl</a></body>'
+    page = packs.parent / "index/simple/toyup/index.html"
+    page.write_text(page.read_text().replace("</body>", rows))
+    create(Wanted("toy_total", "toy/toyup", "1.0", kind="guard", fixed="1.1"), packs, TODAY)
+    pack = load_pack(packs / "01_toy_total")
+    assert pack.kind == "guard" and not pack.patch.exists()
+    assert {name: pin.release for name, pin in pack.pins.items()} == {"live": "1.0", "fixed": "1.1"}
+
+
 @pytest.mark.parametrize(
     ("filename", "usable"),
     [
@@ -144,6 +220,8 @@ def test_numbers_are_never_reused(packs, index_url):
 def test_wheels_for_linux_are_taken_and_without_one_the_sdist(packs, monkeypatch, filename, usable):
     known = {filename: "a" * 64, "toyup-1.0.zip": "b" * 64}
     monkeypatch.setattr(index, "release_files", lambda *asked: known)
+    monkeypatch.setattr(index, "python_of", lambda *asked: None)
+    monkeypatch.setattr(known_of, "HOST", "/nowhere")
     create(NEW, packs, TODAY)
     pinned = load_pack(packs / "01_toy_total").pins["live"].artifacts
     assert list(pinned) == ([filename] if usable else [name for name in known if not name.endswith(".whl")])

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.desk.patches import short_header
+from reproducers.desk.patches.fields import origin_fault
 from reproducers.desk.patches.trees import tree_of
 from reproducers.desk.rules.case import Case
-from reproducers.desk.rules.patch.headers import SOURCE
 from reproducers.desk.rules.registry import Breach, Skip, rule
 from reproducers.record.schema import line_of
 from reproducers.upstream import patching
@@ -43,7 +43,7 @@ def scope(case: Case) -> Iterator[Breach | Skip]:
     wanted = {"Pack": f"{pack.number:02d}", "Licence": pack.upstream.licence}
     for name in REQUIRED:
         value = short.fields.get(name, "")
-        if not value or value != wanted.get(name, value) or (name == "Origin" and not SOURCE.search(value)):
+        if not value or value != wanted.get(name, value) or (name == "Origin" and origin_fault(value)):
             yield Breach(path, short.lines.get(name, 1), f"{name} is {value!r}", f"write {name} as fix.patch has it")
     trees = [tree_of(pack, pack.pins[name], case.store) for name in case.patches]
     for file in files:

@@ -10,6 +10,7 @@ from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import file_sha256
 from reproducers.base.verdicts import Verdict
 from reproducers.desk.patches import header, short_header
+from reproducers.desk.patches.fields import ORIGINS, origin_fault, upstream_commit
 from reproducers.desk.patches.short_header import ShortHeader
 from reproducers.desk.rules.case import Case
 from reproducers.desk.rules.registry import Breach, Skip, rule
@@ -18,7 +19,6 @@ from reproducers.record.schema import Pin
 from reproducers.upstream import patching
 
 REQUIRED = ("Subject", "Pack", "Origin", "Upstream-Status", "Applies-To", "Licence")
-SOURCE = re.compile(r"\bpatchlane\b|\b[0-9a-f]{40}\b")
 YOCTO = ("Pending", "Submitted", "Backport", "Denied", "Inappropriate", "Inactive-Upstream")
 
 
@@ -51,13 +51,29 @@ def _disagreements(case: Case, short: ShortHeader, pins: list[Pin]) -> Iterator[
     status = fields.get("Upstream-Status")
     if status is not None and not re.match(rf"(?:{'|'.join(YOCTO)})(?![\w-])", status):
         yield "Upstream-Status", f"Upstream-Status starts with none of Yocto's words: {status}", ", ".join(YOCTO)
-    origin = fields.get("Origin")
-    if origin is not None and not SOURCE.search(origin):
+    if fault := origin_fault(fields.get("Origin", "patchlane")):
+        yield "Origin", fault, ORIGINS
+    yield from _contradictions(case, fields.get("Origin", ""), status or "")
+
+
+def _contradictions(case: Case, origin: str, status: str) -> Iterator[tuple[str, str, str]]:
+    """As ``_disagreements``: where the state that the patch claims is not that of its origin or of pack.yaml."""
+    state, decision = case.pack.upstream_state, case.pack.filing.decision
+    word = status.partition(" ")[0].rstrip(":,")
+    if upstream_commit(origin) and word != "Backport":
         yield (
-            "Origin",
-            f"Origin names neither patchlane nor a commit: {origin}",
-            "say who wrote it, or name the full SHA",
+            "Upstream-Status",
+            f"Origin says that the change is upstream's own, {word or 'nothing'} is said",
+            "Backport",
         )
+    if word in ("Backport", "Inappropriate", "Denied") and decision in ("issue", "pr"):
+        what = f"{word} says that upstream has no use for the patch, filing.decision is {decision}"
+        yield "Upstream-Status", what, "decide for comment, hold or none, or write Pending"
+    if word == "Backport" and not any(thread.relation == "fixes it" for thread in state.threads):
+        what = "Backport says that upstream has the change, and no thread of upstream_state fixes the bug"
+        yield "Upstream-Status", what, "list the commit or its pull request under upstream_state.threads"
+    if word == "Submitted" and state.filed_url is None:
+        yield "Upstream-Status", "Submitted, and upstream_state has no filed_url", "write Pending, or what was filed"
 
 
 @rule("header-export", "the mail that git am takes can be made of the patch, its record and its receipts")
@@ -77,7 +93,7 @@ def _unread(path: Path) -> str:
     """Why the patch cannot be carried; other rules report the fault."""
     try:
         short = short_header.read(path)
-        carried = bool(short.field("Subject")) and bool(SOURCE.search(short.field("Origin")))
+        carried = bool(short.field("Subject")) and not origin_fault(short.field("Origin"))
         patching.files(path)
     except PatchlaneError:
         carried = False

@@ -1,6 +1,12 @@
 """What the rules on headers cannot look at, and what they say of a pin that is known by its artefact only."""
 
+import dataclasses
+
+import pytest
+
 from reproducers.base.files import file_sha256
+from reproducers.desk.patches import fields, header
+from reproducers.desk.rules.patch import headers
 from reproducers.evidence.receipts import read
 
 
@@ -53,3 +59,62 @@ def test_a_release_without_a_known_commit_needs_its_number_only(desk):
     assert lacking() == []
     made.edit("fix.patch", "liger_kernel 0.7.0 (", "liger_kernel 0.7 (")
     assert lacking() == ["0.7.0"]
+
+
+SHA = "a" * 40
+
+
+@pytest.mark.parametrize(
+    ("origin", "legal"),
+    [
+        ("written for patchlane", True),
+        (f"upstream, {SHA}", True),
+        (f"upstream {SHA}, the tests left out", True),
+        (f"upstream, https://github.com/a/b/commit/{SHA}", True),
+        (f"THUDM/slime@{SHA} (Apache-2.0)", True),
+        (f"https://github.com/THUDM/slime/blob/{SHA}/docker/patch/latest/megatron.patch (Apache-2.0)", True),
+        (f"a/b@{SHA} docker/one.patch (BSD-3-Clause WITH x)", True),
+        (f"THUDM/slime@{SHA}", False),
+        ("https://github.com/THUDM/slime/blob/main/docker/one.patch (Apache-2.0)", False),
+        (f"upstream, {SHA[:12]}", False),
+        (SHA, False),
+        ("by someone", False),
+    ],
+)
+def test_one_grammar_of_origins(desk, origin, legal):
+    """The lint and the exported header take the same ones."""
+    made = desk(9)
+    made.edit("fix.patch", "Origin: written for patchlane", f"Origin: {origin}", fresh=False)
+    made.edit("fix.patch", "Upstream-Status: ", "Upstream-Status: Backport, was ", fresh=False)
+    said = [fault.what for fault in made.lint().faults if fault.rule == "header-grammar" and "rigin" in fault.what]
+    assert (said == []) == legal == (fields.origin_fault(origin) == "")
+    case = made.case()
+    faults = dict(header._unwritten(case.pack, origin, []))
+    assert ("Origin" not in faults) == legal
+    if fields.upstream_commit(origin):
+        assert fields.status(case.pack, origin).startswith("Backport [https://github.com/")
+
+
+@pytest.mark.parametrize(
+    ("status", "decision", "threads", "origin"),
+    [
+        ("Backport", "issue", True, f"upstream, {SHA}"),
+        ("Denied", "pr", True, "written for patchlane"),
+        ("Inappropriate (ours)", "issue", True, "written for patchlane"),
+        ("Backport", "none", False, f"upstream, {SHA}"),
+        ("Pending", "none", True, f"upstream, {SHA}"),
+        ("Submitted", "none", True, "written for patchlane"),
+    ],
+)
+def test_a_status_that_contradicts_its_origin_or_the_record(desk, status, decision, threads, origin):
+    case = desk(9).case()
+    state = case.pack.upstream_state
+    known = [thread for thread in state.threads if threads or thread.relation != "fixes it"]
+    pack = case.pack.model_copy(
+        update={
+            "filing": case.pack.filing.model_copy(update={"decision": decision}),
+            "upstream_state": state.model_copy(update={"threads": known, "filed_url": None}),
+        }
+    )
+    said = list(headers._contradictions(dataclasses.replace(case, pack=pack), origin, status))
+    assert len(said) == 1 and {name for name, *_ in said} == {"Upstream-Status"} and all(row[2] for row in said)
