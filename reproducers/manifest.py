@@ -23,8 +23,6 @@ from reproducers.desk import unwritten
 from reproducers.evidence import heads
 from reproducers.evidence.manifest import (
     TAKEN,
-    build,
-    content_of,
     demotions,
     entries_before,
     generated,
@@ -109,12 +107,8 @@ def check(
     faults = [f"{p.parent.name}/{p.name}: {'; '.join(rows)}; fix: {remedy(p)}" for p, rows in broken.items()]
     faults += heads.lost(ROOT / "manifest.yaml", root)
     if not faults:
-        entries, wrong = dict[str, Entry](), known.Faults(packs, root)
-        for pack in packs:  # one after another, for a receipt is then read once for both
-            entries |= build([pack], root)
-            wrong.look(pack)
-        content = content_of(packs, root, entries)
-        faults += [*outdated(packs, content), *wrong.rows()]
+        content, wrong = known.compared(packs, root)
+        faults += [*outdated(packs, content), *wrong]
         _tell_engines(content.packs, root, verbose)
     typer.echo("\n".join([*faults, f"manifest check: {count(len(faults), 'fault') if faults else 'clean'}"]))
     raise typer.Exit(Exit.CONTRADICTED if faults else Exit.OK)

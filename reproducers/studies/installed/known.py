@@ -14,9 +14,11 @@ from reproducers.base.errors import CannotTestHere
 from reproducers.base.files import file_sha256, temporary
 from reproducers.base.verdicts import BROKEN, HEALTHY, Verdict
 from reproducers.evidence import booking
+from reproducers.evidence.manifest import build, content_of
 from reproducers.evidence.receipts import statement_of
 from reproducers.evidence.shelf import chain
 from reproducers.record import fingerprint
+from reproducers.record.entry import Entry, Manifest
 from reproducers.record.fingerprint import Fingerprint, Fingerprints, KnownTree
 from reproducers.record.receipt import Statement
 from reproducers.record.schema import Pack, Pin
@@ -142,6 +144,15 @@ class Faults:
         """A line for each fault of the packs that were looked at, and for each entry of no pack."""
         foreign = sorted((self.stated or {}).keys() - self.names)
         return [*self._rows, *(f"packs/{self.path.name}: {name}: no such pack" for name in foreign)]
+
+
+def compared(packs: list[Pack], root: Path) -> tuple[Manifest, list[str]]:
+    """(the manifest that receipts give, what the file of fingerprints says otherwise): a receipt is read once for both."""
+    entries, wrong = dict[str, Entry](), Faults(packs, root)
+    for pack in packs:
+        entries |= build([pack], root)
+        wrong.look(pack)
+    return content_of(packs, root, entries), wrong.rows()
 
 
 def _said(pack: Pack, known: list[Tried]) -> Iterator[Said]:
