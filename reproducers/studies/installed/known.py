@@ -147,7 +147,7 @@ class Faults:
 
 
 def compared(packs: list[Pack], root: Path) -> tuple[Manifest, list[str]]:
-    """(the manifest that receipts give, what the file of fingerprints says otherwise): a receipt is read once for both."""
+    """(the manifest that receipts give, what the file of fingerprints says otherwise); each receipt is read once."""
     entries, wrong = dict[str, Entry](), Faults(packs, root)
     for pack in packs:
         entries |= build([pack], root)
