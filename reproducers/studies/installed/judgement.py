@@ -107,7 +107,7 @@ class _Case:
         """The answer of lines that hold together: of each version or commit that they name, where all agree."""
         targets = dict[str, Required]()
         for each in choice.required:
-            if not each.constraint or each.version:
+            if not each.constraint or each.version or each.ref:
                 if each.why:
                     return self._said("unknown", "", f"{each.place}: {each.why}", "--python PATH for what is installed")
                 if name := each.version or each.ref:
@@ -214,7 +214,7 @@ class _Case:
         if len(states) == 1:
             answer = self._said(states.pop(), by, self._reason(met, by))
             patch = next((tree.patch for tree in met if tree.patch and tree.state == "buggy"), None)
-            return answer.model_copy(update={"patch": patch or "", "label": met[0].release or met[0].name})
+            return answer.model_copy(update={"patch": patch or "", "label": self._label(met)})
         if not matching:
             said = f"no receipt speaks of {self.known.distribution} {self._version}"
             return self._said("unknown", "", said, f"python -m reproducers.run {self.pack.id} --at {self._version}")
@@ -223,6 +223,12 @@ class _Case:
             said = f"the same code was measured beside {', '.join(wanted)} only"
             return self._said("unknown", "", said, self._pin_remedy(matching))
         return self._said("unknown", "", "the same code was measured with the bug and without", measurable=True)
+
+    def _label(self, trees: list[KnownTree]) -> str:
+        """The release or commit whose code it is, of several the installed one, else the first and the last."""
+        names = list(dict.fromkeys(tree.release or tree.name for tree in trees))
+        own = [name for name in names if same(name, self.version or "")]
+        return own[0] if own else names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
 
     def _beside(self, tree: KnownTree) -> bool:
         """Whether the packages on which the answer depends are installed in the releases that were measured."""

@@ -16,6 +16,8 @@ Environment = dict[str, str]
 OPEN = re.compile(
     r"\bextras?\b|\bdependency_groups\b|\bplatform_(release|version)\b"
 )  # what no environment below settles
+# of these the environments below have some values only: a marker that holds in none of them may hold elsewhere
+UNSURE = re.compile(r"python_full_version|platform_machine|implementation|os_name")
 SYSTEMS = (
     ("posix", "linux", "Linux", ("x86_64", "aarch64")),
     ("posix", "darwin", "Darwin", ("x86_64", "arm64")),
@@ -55,12 +57,20 @@ class Choice(NamedTuple):
 
 def choices(required: list[Required]) -> list[Choice]:
     """The different sets of lines that hold in some environment, those without a requirement left out."""
+    never = {
+        each.marker for each in required if each.marker and UNSURE.search(each.marker) and not _somewhere(each.marker)
+    }
+    required = [each.model_copy(update={"marker": ""}) if each.marker in never else each for each in required]
     found = dict[tuple[Required, ...], None]()
     for number in range(len(ENVIRONMENTS)):
         live = tuple(each for each in required if holds(each.marker, number))
         if any(not each.constraint for each in live):
             found[live] = None
     return [Choice(live) for live in found]
+
+
+def _somewhere(marker: str) -> bool:
+    return any(holds(marker, number) for number in range(len(ENVIRONMENTS)))
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from reproducers.studies.installed.listed.locks import CONDA
 from reproducers.studies.installed.listed.reading import Reading, row
 
 SPEC = re.compile(r"(?:[\w./-]+::)?(?P<name>[\w.-]+)\s*(?P<rest>.*)")
-EXACT = re.compile(r"(?:==\s*(?P<two>[\w.!+]+)|=?(?P<one>[\w.!+]+)=[\w.*]+)")  # NAME==VERSION, NAME=VERSION=BUILD
+EXACT = re.compile(r"(?:==\s*(?P<two>\d[\w.!+]*)|=?(?P<one>\d[\w.!+]*)=[\w.*]+)")  # NAME==VERSION, NAME=VERSION=BUILD
 
 
 def is_environment(data: object) -> bool:

@@ -36,6 +36,25 @@ REFUSED = {  # file name or suffix: (format, the command that makes of it what c
     ".html": ("HTML", FREEZE),
     ".nix": ("a Nix expression", FREEZE),
     ".whl": ("a wheel", "unzip it to a folder, and --python FOLDER"),
+    "pixi.toml": ("a pixi manifest", "pixi lock, and --requirements pixi.lock"),
+    "METADATA": ("a distribution's metadata, which says what it needs and not what is installed", FREEZE),
+    "Makefile": ("a makefile", FREEZE),
+    "justfile": ("a justfile", FREEZE),
+    "Jenkinsfile": ("a Jenkins pipeline", FREEZE),
+    "Cargo.lock": ("Cargo's lock, of Rust", FREEZE),
+    "yarn.lock": ("yarn's lock, of JavaScript", FREEZE),
+    "flake.lock": ("Nix's lock", FREEZE),
+    "go.mod": ("a Go module", FREEZE),
+    "Singularity": ("an Apptainer definition", "apptainer exec IMAGE python -m pip freeze > installed.txt"),
+    ".mk": ("a makefile", FREEZE),
+    ".ini": ("an INI file, of tox perhaps", FREEZE),
+    ".cfg": ("an INI file, of setuptools perhaps", FREEZE),
+    ".ps1": ("a PowerShell script", FREEZE),
+    ".bat": ("a batch file", FREEZE),
+    ".csv": ("CSV", FREEZE),
+    ".tsv": ("TSV", FREEZE),
+    ".xml": ("XML", FREEZE),
+    ".tf": ("a Terraform file", FREEZE),
     ".def": ("an Apptainer definition", "apptainer exec IMAGE python -m pip freeze > installed.txt"),
 }
 
@@ -60,11 +79,17 @@ def _read(file: Path, above: Reading) -> Reading:
     """Read one file; also those that others name."""
     reading = Reading(file, above.repositories, _read, (*above.above, file.resolve()), above.constraint)
     text = _text(file)
+    if not text.strip() and above.above:  # a file without a line requires nothing
+        return reading
+    if not text.strip():
+        raise PatchlaneError(f"{file}: it is empty", f"--requirements FILE names what was installed: {FREEZE}")
     reader = _reader(file, text)
     try:
         return reader(text, reading)
-    except RecursionError as error:
+    except (RecursionError, MemoryError) as error:
         raise PatchlaneError(f"{file}: nested too deeply to be what it seems", FREEZE) from error
+    except (AttributeError, TypeError, LookupError, ValueError) as error:  # a table where a text should be, say
+        raise PatchlaneError(f"{file}: in no form of its format that is known: {error}", FREEZE) from error
 
 
 def _text(file: Path) -> str:
@@ -82,8 +107,6 @@ def _text(file: Path) -> str:
         raise PatchlaneError(f"{file}: not UTF-8", f"iconv -t utf-8 {file} > FILE, and --requirements FILE") from error
     if "\0" in text:
         raise PatchlaneError(f"{file}: a binary file", FREEZE)
-    if not text.strip():
-        raise PatchlaneError(f"{file}: it is empty", f"--requirements FILE names what was installed: {FREEZE}")
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -130,7 +153,7 @@ def _parsed(file: Path, text: str) -> Reader | None:
             if told:
                 raise PatchlaneError(f"{file}: no {form}: {' '.join(str(error).split())}", FREEZE) from error
             continue
-        if told or isinstance(data, dict | list):
+        if told or (data and isinstance(data, dict | list)):
             return _structured(file, form, data)
     return None
 
@@ -142,6 +165,10 @@ def _structured(file: Path, form: str, data: Any) -> Reader:
         return lambda text, reading: listings.read_json(entries, text, reading)
     if form == "YAML" and conda.is_environment(data):
         return lambda text, reading: conda.read(data, text, reading)
+    if form == "TOML" and {"dependencies", "pypi-dependencies"} & data.keys():
+        raise PatchlaneError(
+            f"{file}: a pixi or Cargo manifest, which is not read", "pixi lock, and --requirements pixi.lock"
+        )
     if form == "TOML" and projects.is_project(data):
         return lambda text, reading: projects.read(data, text, reading)
     known = {"TOML": ", no pyproject.toml", "YAML": ", no conda environment"}.get(form, "")

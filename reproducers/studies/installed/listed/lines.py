@@ -39,7 +39,7 @@ def read(text: str, reading: Reading) -> Reading:
 
 def argument(text: str, number: int, reading: Reading) -> None:
     """Read one line of pip's, which stands in line ``number`` of another kind of file."""
-    part = read(text, Reading(reading.file, reading.repositories, reading.opened, reading.above))
+    part = read(text, Reading(reading.file, reading.repositories, reading.opened, reading.above, script=reading.script))
     own = str(reading.file)
     reading.required += [x.model_copy(update={"line": number}) if x.file == own else x for x in part.required]
     reading.skipped += [x.model_copy(update={"line": number}) if x.file == own else x for x in part.skipped]
@@ -96,7 +96,7 @@ def _local(url: str, line: int, text: str, reading: Reading) -> None:
     """A folder says its distribution in pyproject.toml, where it is there to be read."""
     folder = url.removeprefix("file://").split("#")[0].split("[")[0]
     project = Path(folder) / "pyproject.toml"
-    if (reading.file.parent / project).is_file():
+    if not reading.script and (reading.file.parent / project).is_file():
         return reading.follow(line, text, str(project))
     return reading.miss(line, text, "does not say which distribution it has: NAME @ URL")
 

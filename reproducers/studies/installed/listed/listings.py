@@ -51,6 +51,8 @@ def conda_list(text: str, reading: Reading) -> Reading:
             reading.require(number, CONDA.get(file[0], file[0]), version=file[1])
         elif export:
             reading.require(number, CONDA.get(export[1], export[1]), version=export[2])
+        elif "<develop>" in parts or (len(parts) > 2 and parts[2] == "dev_0"):
+            reading.require(number, parts[0], why=f"it is the code in a folder, whose metadata said {parts[1]}")
         elif 2 <= len(parts) <= 4 and "://" not in line:
             reading.require(number, CONDA.get(parts[0], parts[0]), version=parts[1])
         else:
@@ -76,14 +78,15 @@ def read_json(entries: list[Any], text: str, reading: Reading) -> Reading:
         if not isinstance(name, str) or not isinstance(version, str):
             reading.miss(line, str(entry), "an entry without a name and a version")
             continue
-        url = entry.get("direct_url") or entry.get("download_info") or {}
-        commit = (url.get("vcs_info") or {}).get("commit_id") if isinstance(url, dict) else None
+        url = entry.get("direct_url") or entry.get("download_info")
+        url = url if isinstance(url, dict) else {}
+        commit = url["vcs_info"].get("commit_id") if isinstance(url.get("vcs_info"), dict) else None
+        place = entry.get("editable_project_location") or (url.get("url") if "dir_info" in url else None)
+        develop = entry.get("channel") == "<develop>" or entry.get("build_string") == "dev_0"
         if commit:
             located(f"git+{url.get('url')}@{commit}", name, line, name, reading)
-        elif place := entry.get("editable_project_location"):
-            reading.require(line, name, why=f"it is the code in {place}, whose metadata said {version}")
-        elif isinstance(url, dict) and (url.get("dir_info") or {}).get("editable"):
-            reading.require(line, name, why=f"it is the code in {url.get('url')}, whose metadata said {version}")
+        elif place or develop:
+            reading.require(line, name, why=f"it is the code in {place or 'a folder'}, whose metadata said {version}")
         else:
             reading.require(line, name, version=version)
     return reading

@@ -29,7 +29,8 @@ def form(data: object) -> str:
                 if "content-hash" in inner and "lock-version" in inner
                 else ("pdm.lock" if "lock_version" in inner else "conda-lock" if "platforms" in inner else "")
             )
-        return "uv.lock" if "version" in data else ""
+        known = "requires-python" in data or any(isinstance(_get(each, "source"), dict) for each in packages)
+        return "uv.lock" if "version" in data and known else ""
     if "lock-version" in data and isinstance(data.get("packages"), list):
         return "pylock"
     if "_meta" in data and ("default" in data or "develop" in data):
@@ -42,8 +43,11 @@ def read(kind: str, data: Table, text: str, reading: Reading) -> Reading:
     if kind == "pylock":
         _pylock(data, text, reading)
     elif kind == "Pipfile.lock":
-        for group in ("default", "develop"):
-            _each(iter((data.get(group) or {}).items()), _pipfile, text, reading)
+        for group, table in data.items():  # default, develop, and categories of one's own
+            if group != "_meta" and isinstance(table, dict):
+                _each(iter(table.items()), _pipfile, text, reading)
+            elif group != "_meta":
+                reading.miss(row(text, group), group, "no table of packages")
     else:
         entries: list[Any] = data["packages" if kind == "pixi.lock" else "package"]
         _each(((str(_get(each, "name")), each) for each in entries), ENTRIES[kind], text, reading)
@@ -102,7 +106,7 @@ def _pdm(name: str, entry: Table, line: int, reading: Reading) -> bool:
         commit = entry.get("revision") or entry.get("ref") or ""
         located(f"git+{entry['git']}@{commit}", name, line, name, reading, marker=marker)
         return True
-    if entry.get("path") and entry.get("editable"):
+    if entry.get("path") and not str(entry["path"]).endswith((".whl", ".tar.gz", ".zip")):
         reading.require(line, name, marker=marker, why=f"it is the code in {entry['path']}")
         return True
     return isinstance(entry.get("name"), str) and _versioned(name, entry.get("version"), line, reading, marker)

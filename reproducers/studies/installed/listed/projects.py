@@ -8,6 +8,7 @@ from typing import Any
 
 from packaging.dependency_groups import resolve_dependency_groups
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 from reproducers.studies.installed.listed.lines import exact, located
 from reproducers.studies.installed.listed.reading import Reading, row
@@ -19,8 +20,14 @@ LISTS = (  # dotted names of tables that hold requirement lines, by themselves o
     "tool.uv.dev-dependencies",
     "tool.pdm.dev-dependencies",
 )
-LIMITS = ("tool.uv.constraint-dependencies", "tool.uv.override-dependencies")
-UNREAD = ("tool.pixi", "tool.flit.metadata", "tool.rye", "tool.conda-lock")  # have tables of dependencies of their own
+READ = (  # below [tool], what is read of keys that name requirements
+    r"uv\.(dev-dependencies|constraint-dependencies|override-dependencies|sources)(\..*)?",
+    r"poetry\.((group\.[^.]+\.)?dependencies|dev-dependencies)(\..*)?",
+    r"pdm\.dev-dependencies(\..*)?",
+    r"hatch\.envs\.[^.]+\.(dependencies|extra-dependencies)",
+    r"setuptools\.dynamic\.(dependencies|optional-dependencies)(\..*)?",
+)
+NAMING = re.compile(r"dependenc|requires|requirements|overrides|\bmembers\b")
 POETRY_VERSION = re.compile(r"\d[^\s,*|<>=^~!]*")
 
 
@@ -30,23 +37,47 @@ def is_project(data: Table) -> bool:
 
 def read(data: Table, text: str, reading: Reading) -> Reading:
     """Read a parsed pyproject.toml into ``reading``; what it builds with is no part of what runs."""
-    sources = _table(data, "tool.uv.sources")
+    sources = {str(canonicalize_name(name)): source for name, source in _table(data, "tool.uv.sources").items()}
     for name in LISTS:
         _requirements(_flat(_at(data, name)), text, sources, reading)
     _requirements(_grouped(data, text, reading), text, sources, reading)
-    for name in LIMITS:
-        _requirements(_flat(_at(data, name)), text, sources, reading, limits=True)
+    _requirements(_flat(_at(data, "tool.uv.constraint-dependencies")), text, sources, reading, limits=True)
+    _overridden(_flat(_at(data, "tool.uv.override-dependencies")), text, sources, reading)
     for each in _table(data, "tool.hatch.envs").values():
         for key in ("dependencies", "extra-dependencies"):
             _requirements(_flat(each.get(key) if isinstance(each, dict) else None), text, sources, reading)
     _poetry(data, text, reading)
     _dynamic(data, text, reading)
-    for name in UNREAD:
-        if "dependencies" in str(_at(data, name) or ""):
-            reading.miss(row(text, f"[{name}"), name, f"the requirements of [{name}] are in a form of its own")
+    for name in _unread(_table(data, "tool"), ""):
+        reading.miss(
+            row(text, name.rpartition(".")[2]), name, f"tool.{name} may require something in a form of its own"
+        )
+    if "project" not in data and not _table(data, "tool.poetry"):
+        reading.miss(1, "", "it has no table [project]: a program says what it is and what it requires")
     if isinstance(own := _at(data, "project.name") or _at(data, "tool.poetry.name"), str):
         reading.require(row(text, "name", own), own, why="it is this project's own code")
     return reading
+
+
+def _unread(table: Table, above: str) -> Iterator[str]:
+    """Dotted names below [tool] that sound like requirements and are not read."""
+    for key, value in table.items():
+        name = f"{above}{key}"
+        if any(re.fullmatch(known, name) for known in READ):
+            continue
+        if NAMING.search(key):
+            yield name
+        elif isinstance(value, dict):
+            yield from _unread(value, f"{name}.")
+
+
+def _overridden(lines: Iterator[Any], text: str, sources: Table, reading: Reading) -> None:
+    """uv's overrides: what is required besides of the same distribution does not count."""
+    part = Reading(reading.file, reading.repositories, reading.opened, reading.above)
+    _requirements(lines, text, sources, part)
+    names = {each.name for each in part.required}
+    reading.required = [each for each in reading.required if each.name not in names]
+    reading.take(part)
 
 
 def _at(data: Table, dotted: str) -> Any:
@@ -86,7 +117,7 @@ def _requirements(lines: Any, text: str, sources: Table, reading: Reading, limit
             reading.miss(place, str(line), str(error).split("\n")[0])
             continue
         before = len(reading.required)
-        _one(required, place, sources.get(required.name), reading)
+        _one(required, place, sources.get(str(canonicalize_name(required.name))), reading)
         if limits:
             reading.required[before:] = [
                 each.model_copy(update={"constraint": True}) for each in reading.required[before:]
@@ -114,6 +145,8 @@ def _sourced(name: str, source: Table, line: int, reading: Reading, marker: str)
             f"{'' if url.startswith('git+') else 'git+'}{url}@{ref}", name, line, name, reading, marker=marker
         )
     if isinstance(place := source.get("url") or source.get("path") or source.get("file"), str):
+        if "://" not in place and not place.endswith((".whl", ".tar.gz", ".zip")):
+            reading.miss(line, f"{name}: {place}", "what that folder's project requires is not read")
         return located(place, name, line, name, reading, marker=marker)
     return reading.require(line, name, marker=marker, why="it comes from this workspace or another place")
 
@@ -142,7 +175,10 @@ def _poetry_one(name: str, asked: object, line: int, reading: Reading) -> None:
 
 def _dynamic(data: Table, text: str, reading: Reading) -> None:
     """Requirements that the build system makes: setuptools names the files, any other way is a program."""
-    for name in {"dependencies", "optional-dependencies"} & set(_at(data, "project.dynamic") or []):
+    dynamic = _at(data, "project.dynamic")
+    for name in [
+        each for each in ("dependencies", "optional-dependencies") if isinstance(dynamic, list) and each in dynamic
+    ]:
         files = [each for table in _flat(_at(data, f"tool.setuptools.dynamic.{name}")) for each in _files(table)]
         for file in files:
             reading.follow(row(text, file), file, file)

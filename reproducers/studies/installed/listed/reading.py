@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,7 +58,8 @@ class Reading:
     """What one file and the files that it names require.
 
     ``repositories``: {"owner/name" in lower case: distribution} of known upstreams. ``above``: the files that led here,
-    this one last. ``opened`` reads a file that this one names.
+    this one last. ``opened`` reads a file that this one names. ``script``: its folders are those of where it runs;
+    ``moved``: it has changed its folder; ``commands``: the texts of all of its commands.
     """
 
     file: Path
@@ -65,6 +67,9 @@ class Reading:
     opened: Callable[[Path, Reading], Reading] | None = None
     above: tuple[Path, ...] = ()
     constraint: bool = False
+    script: bool = False
+    moved: bool = False
+    commands: list[str] = field(default_factory=list)
     required: list[Required] = field(default_factory=list)
     skipped: list[Line] = field(default_factory=list)
     unread: list[Line] = field(default_factory=list)
@@ -87,19 +92,36 @@ class Reading:
 
     def follow(self, line: int, text: str, name: str, constraint: bool = False) -> None:
         """Read the file that this line names, relative to this file; a file that cannot be read is not understood."""
-        path = self.file.parent / name
-        if path.resolve() in self.above:
-            return self.skip(line, text, "a file that is being read already")
         try:
-            if self.opened is None:
+            path = self.file.parent / name
+            if path.resolve() in self.above:
+                return self.skip(line, text, "a file that is being read already")
+            if self.opened is None or name == "-":
                 raise PatchlaneError(f"{name}: not to be had here")
             part = self.opened(path, self)
-        except PatchlaneError as error:
-            return self.miss(line, text, f"names another file: {error.what}")
+        except (PatchlaneError, ValueError, OSError) as error:
+            return self.miss(line, text, f"names another file: {getattr(error, 'what', error)}")
         if constraint:
             part.required = [each.model_copy(update={"constraint": True}) for each in part.required]
         self.take(part)
         return self.skip(line, text, f"read: {path}")
+
+    def astray(self, name: str, text: str) -> str:
+        """Why a file that a command of a script names may be another one when it runs than the one that is here."""
+        if Path(name).is_absolute():
+            return "a place on the host where this runs"
+        if self.moved:
+            return "relative to a folder that was changed before"
+        if any(Path(name).name in other for other in self.commands if other != text):
+            return "other commands name it, too, and may change it"
+        return ""
+
+    def upstream(self, text: str) -> bool:
+        """Whether a text names a known upstream: its repository, its distribution or its package."""
+        plain = re.sub(r"[-_.]+", "-", text.lower())
+        names = {repository for repository in self.repositories}
+        names |= {name for name in self.repositories.values()} | {name.rpartition("/")[2] for name in names}
+        return any(re.sub(r"[-_.]+", "-", name) in plain for name in names - {"mamba"})  # conda's, too
 
 
 def row(text: str, *parts: str) -> int:

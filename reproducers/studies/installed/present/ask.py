@@ -22,9 +22,10 @@ from typing import Any
 
 LARGEST = 2**20  # bytes of a file of metadata, a .pth or a finder
 FINDER = re.compile(r"import (__editable__\w+finder); ?\1\.install\(\)")  # of setuptools' editable installs
-HARMLESS = re.compile(  # start-up lines that change no import of a package: shims, coverage, old namespaces
-    r"import os; ?var = 'SETUPTOOLS_USE_DISTUTILS'|import _virtualenv|import _distutils_hack|import coverage\b"
-    r"|import os, sys;exec\('try: *from pytest_cov|import sys, types, os; ?(has_mfs|p =|pep420)"
+HARMLESS = re.compile(  # whole start-up lines that change no import of a package: setuptools', virtualenv's, coverage's
+    r"import os; ?var = 'SETUPTOOLS_USE_DISTUTILS'; ?enabled = os\.environ\.get\(var, '(local|stdlib)'\) == 'local'"
+    r"(; ?enabled and __import__\('_distutils_hack'\)(\.add_shim\(\))?)?;?|import _virtualenv|import _distutils_hack"
+    r"|(import sys; exec\(')?import coverage; coverage\.process_startup\(\)('\))?"
 )
 
 
@@ -59,22 +60,33 @@ class Search:
         for name in sorted(place.name for place in Path(folder).iterdir()):
             if name.endswith(".pth") and not name.startswith("."):
                 self._pth(Path(folder) / name)
-            if name in ("sitecustomize.py", "usercustomize.py"):
-                self.unread.append([str(Path(folder) / name), 1, name, "runs whenever this Python starts"])
+        self._customized(folder)
+
+    def _customized(self, folder: str) -> None:
+        for name in ("sitecustomize", "usercustomize"):
+            for place in (Path(folder) / (name + ".py"), Path(folder) / name):
+                if place.exists():
+                    self.unread.append([str(place), 1, name, "runs whenever this Python starts"])
 
     def _pth(self, file: Path) -> None:
-        for number, line in enumerate(read(file).splitlines(), 1):
+        text = read(file)
+        if not text and file.stat().st_size:
+            self.unread.append([str(file), 1, file.name, "is too large to be read, or no file"])
+        for number, line in enumerate(text.splitlines(), 1):
             plain = line.strip()
             found = FINDER.fullmatch(plain)
             if found:
                 self._finder(file, number, file.parent / (found.group(1) + ".py"))
             elif re.match(r"import\s", plain):
-                if not HARMLESS.match(plain):
+                if not HARMLESS.fullmatch(plain):
                     self.unread.append([str(file), number, plain, "runs whenever this Python starts"])
             elif plain and not plain.startswith("#"):
                 self.add_plain(str((file.parent / plain).resolve()))
 
-    def add_plain(self, folder: str) -> None:
+    def add_plain(self, folder: str, standard: bool = False) -> None:
+        """A folder of the import path; an archive there is named, for it is not read. ``standard``: of Python's own."""
+        if Path(folder).is_file() and not standard:
+            self.unread.append([folder, 1, Path(folder).name, "an archive on the import path is not read"])
         if folder not in self.path and Path(folder).is_dir():
             self.path.append(folder)
 
@@ -105,6 +117,8 @@ class Search:
             spec = None
         if spec is not None and spec.submodule_search_locations is not None:
             return [str(Path(place).resolve()) for place in spec.submodule_search_locations]
+        if spec is not None and spec.origin:
+            self.unread.append([str(spec.origin), 1, name, "a module stands where the package would be"])
         mapped = self.mapped.get(name)
         if mapped:
             return [str(Path(mapped).resolve())]
@@ -145,8 +159,11 @@ def described(packages: list[str], distributions: list[str], search: Search) -> 
 def of_interpreter(first: list[str], user: bool) -> Search:
     """What the interpreter that runs this would search: PYTHONPATH, its standard library, its folders of packages."""
     search = Search()
-    for folder in [*first, *sys.path]:
-        search.add_plain(str(Path(folder).resolve()) if folder else str(Path.cwd()))
+    for folder in first:
+        search.add_plain(str(Path(folder).resolve()))
+        search._customized(str(Path(folder).resolve()))
+    for folder in sys.path:
+        search.add_plain(str(Path(folder).resolve()) if folder else str(Path.cwd()), standard=True)
     home = next((x for x in list(Path(sys.executable).absolute().parents)[:2] if (x / "pyvenv.cfg").is_file()), None)
     outer = True
     if home is not None:

@@ -20,6 +20,8 @@ def row(version, marker="", **more):
         ([row("1", 'python_version < "3.6"')], []),
         ([row("1", 'python_full_version >= "3.11.4"'), row("2")], [{"2"}, {"1", "2"}]),
         ([row("1", "extra == 'gpu'")], [{"1"}]),
+        ([row("1", 'python_full_version == "3.12.7"')], [{"1"}]),
+        ([row("1", 'platform_machine == "s390x"')], [{"1"}]),
         ([row("1", "'x' in dependency_groups")], [{"1"}]),
         ([row("1", "no marker at all")], [{"1"}]),
         ([row("1", constraint=True)], []),

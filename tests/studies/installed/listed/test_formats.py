@@ -50,11 +50,34 @@ def test_a_projects_tables(tmp_path):
         ('[dependency-groups]\na = [{include-group = "b"}]\n[project]\nname = "own"\n', 1),
         ('[project]\nname = "own"\n[tool.pixi.dependencies]\ntoyup = "1.0"\n', 1),
         ('[tool.poetry]\nname = "own"\n[tool.poetry.dependencies]\ntoyup = 3\n', 1),
+        ('[project]\nname = "own"\ndynamic = true\n', 0),
+        ('[project]\nname = "own"\n[tool.unidep]\ndependencies = ["toyup==1.0"]\n', 1),
+        ('[project]\nname = "own"\n[tool.uv.workspace]\nmembers = ["a"]\n', 1),
+        ('[build-system]\nrequires = ["x"]\n[dependency-groups]\na = ["toyup==1.0"]\n', 1),
     ],
 )
 def test_what_of_a_project_is_not_understood(tmp_path, text, unread):
     write_tree(tmp_path, {"pyproject.toml": text, "r.txt": "toyup==1.0\n"})
     assert len(formats.read(tmp_path / "pyproject.toml", {}).unread) == unread
+
+
+def test_overrides_and_sources_count_by_the_plain_name(tmp_path):
+    project = (
+        '[project]\nname = "own"\ndependencies = ["Toy_Up==1.0", "b==1"]\n[tool.uv]\noverride-dependencies = ["b==2"]\n'
+    )
+    sources = f'[tool.uv.sources]\ntoy-up = {{ git = "https://github.com/up/toy", rev = "{COMMIT}" }}\n'
+    write_tree(tmp_path, {"pyproject.toml": project + sources})
+    said = {x.name: x.version or x.ref for x in formats.read(tmp_path / "pyproject.toml", {}).required}
+    assert said == {"toy-up": COMMIT, "b": "2", "own": ""}
+
+
+@pytest.mark.parametrize("entry", ['"vcs_info": "x"', '"dir_info": []', '"dir_info": {}'])
+def test_a_folder_that_pip_tells_is_no_version(tmp_path, entry):
+    url = f'{{"url": "u", {entry}}}'
+    row = f'{{"metadata": {{"name": "a", "version": "1"}}, "direct_url": {url}}}'
+    (tmp_path / "i.json").write_text(f'{{"pip_version": "1", "installed": [{row}]}}')
+    (seen,) = formats.read(tmp_path / "i.json", {}).required
+    assert (seen.version is None) == ("dir_info" in entry)
 
 
 def test_a_conda_specification_with_one_sign_names_no_one_version(tmp_path):
@@ -64,9 +87,11 @@ def test_a_conda_specification_with_one_sign_names_no_one_version(tmp_path):
 
 
 def test_entries_of_no_known_form_are_named(tmp_path):
-    lock = 'version = 1\n[[package]]\nname = "a"\nversion = "1"\n[[package]]\nname = "odd"\n'
+    lock = (
+        'version = 1\nrequires-python = ">=3.11"\n[[package]]\nname = "a"\nversion = "1"\n[[package]]\nname = "odd"\n'
+    )
     write_tree(tmp_path, {"uv.lock": lock, "l.json": '[{"name": "a", "version": "1"}, {"name": "b", "version": 2}]'})
-    assert [x.line for x in formats.read(tmp_path / "uv.lock", {}).unread] == [6]
+    assert [x.line for x in formats.read(tmp_path / "uv.lock", {}).unread] == [7]
     assert len(formats.read(tmp_path / "l.json", {}).unread) == 1
 
 
@@ -84,6 +109,8 @@ REFUSED = {
     "x.yaml": ["services: {}"], "x.json": ["{}", DEEP], "uv.lock": ["not toml ="], "poetry.lock": ["[a]\nb = 1"],
     "x.toml": ["a = 1", f"a = {DEEP}"], "e.yml": ["a: " + DEEP[:5000]],
     "pylock.toml": ['lock-version = "1.0"\npackages = []'],
+    "pixi.toml": ["[dependencies]"], "Cargo.lock": ["version = 4"], "tox.ini": ["[tox]"], "Makefile": ["all:"],
+    "x.lock": ['version = 4\n[[package]]\nname = "a"\nversion = "1"'],
     "r.txt": ["", " \n\n", "# nothing\n", "two words\nmore of them\n", "a\0b"],
 }  # fmt: skip
 

@@ -11,6 +11,7 @@ from reproducers.base.optional import load
 from reproducers.studies.installed.listed.reading import Reading
 from reproducers.studies.installed.listed.scripts import installs
 from reproducers.studies.installed.listed.scripts.shell import Command, Variables
+from reproducers.studies.installed.listed.scripts.tools import INSTALLING, SETTINGS
 
 INSTRUCTIONS = """
 ADD ARG CMD COMMENT COPY ENTRYPOINT ENV EXPOSE FROM HEALTHCHECK LABEL MAINTAINER ONBUILD RUN SHELL STOPSIGNAL USER
@@ -45,6 +46,7 @@ def is_dockerfile(name: str, text: str) -> bool:
 def read(text: str, reading: Reading) -> Reading:
     """Read what a Dockerfile installs into ``reading``; its ``ARG`` and ``ENV`` are taken as they stand there."""
     variables, stages = Variables(), set[str]()
+    reading.script = reading.moved = True  # its folders are those of the image
     for each in instructions(text):
         said = f"{each.name} {each.value}"
         if each.name not in INSTRUCTIONS.split():
@@ -52,18 +54,24 @@ def read(text: str, reading: Reading) -> Reading:
         elif each.name == "FROM":
             _base(each, variables, stages, reading)
         elif each.name == "RUN":
-            _run(each, variables, reading)
+            _mounted(each, stages, reading)
+            _run(each, Variables(dict(variables.values)), reading)
+        elif each.name in ("COPY", "ADD", "CMD", "ENTRYPOINT", "HEALTHCHECK"):
+            _brought(each, stages, reading)
         elif each.name == "ONBUILD":
             reading.miss(each.line, said, "runs in images that are built on this one")
         else:
             _set(each, variables)
-            reading.skip(each.line, said, "installs nothing")
+            if each.name == "ENV" and (SETTINGS.search(each.value) or reading.upstream(each.value)):
+                reading.miss(each.line, said, "names a file that pip or uv reads besides, or the folder of an upstream")
+            else:
+                reading.skip(each.line, said, "installs nothing")
     return reading
 
 
 def instructions(text: str) -> list[Instruction]:
     """The instructions in order. The parser gets no here-document, of which it would make instructions."""
-    rows = text.split("\n")
+    rows = _continued(text.split("\n"))
     documents = _documents(rows)
     inside = {line for start, body in documents.items() for line in range(start + 1, start + 1 + len(body))}
     plain = "\n".join("#" if number in inside else row for number, row in enumerate(rows))
@@ -76,6 +84,49 @@ def instructions(text: str) -> list[Instruction]:
             kept = rows[first : last + 1]
             found.append(Instruction(each["instruction"], first + 1, each["value"], kept, own))
     return found
+
+
+def _continued(rows: list[str]) -> list[str]:
+    """Lines as Docker joins them: blanks behind a backslash do not count, nor does an empty line after one."""
+    done = list[str]()
+    for row in rows:
+        row = re.sub(r"\\[ \t]+$", r"\\", row)
+        inside = bool(done) and (done[-1].endswith("\\") or (done[-1].lstrip().startswith("#") and _inside(done)))
+        done.append("#" if inside and not row.strip() else row)
+    return done
+
+
+def _inside(rows: list[str]) -> bool:
+    """Whether the last line that is no comment goes on."""
+    last = next((row for row in reversed(rows) if not row.lstrip().startswith("#")), "")
+    return last.endswith("\\")
+
+
+def _brought(each: Instruction, stages: set[str], reading: Reading) -> None:
+    """Files that are copied, and what a container runs when it starts."""
+    said = f"{each.name} {each.value}"
+    image = re.search(r"--from=(\S+)", each.value)
+    if image and image[1].lower() not in stages and not image[1].isdigit() and not BARE.fullmatch(image[1]):
+        reading.miss(each.line, said, "what it copies from another image is not in this file")
+    elif reading.upstream(each.value):
+        reading.miss(each.line, said, "names an upstream in a way that is not read")
+    elif each.name == "ADD" and re.search(r"git@|\.git\b|://", each.value):
+        reading.miss(each.line, said, "what it fetches is not in this file")
+    elif (
+        each.name not in ("COPY", "ADD")
+        and INSTALLING.search(each.value)
+        and re.search(r"install|sync|add", each.value)
+    ):
+        reading.miss(each.line, said, "installs something when a container starts")
+    else:
+        reading.skip(each.line, said, "copies files or says what is run")
+
+
+def _mounted(each: Instruction, stages: set[str], reading: Reading) -> None:
+    """``RUN --mount=type=bind,from=IMAGE``."""
+    for image in re.findall(r"--mount=\S*?\bfrom=([^,\s]+)", each.value):
+        if image.lower() not in stages and not BARE.fullmatch(image):
+            reading.miss(each.line, f"RUN {each.value}", "what it mounts of another image is not in this file")
 
 
 def _documents(rows: list[str]) -> dict[int, list[str]]:

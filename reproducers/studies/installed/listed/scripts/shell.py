@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 
 from reproducers.base.optional import load
 
+LONGEST = 4096  # characters of a variable
+DEEPEST = 200  # levels of a script's syntax
+
 
 class Command(NamedTuple):
     """A simple command: its first line (1-based), its words (None: one that only a run tells), its text.
@@ -31,6 +34,7 @@ class Variables:
     values: dict[str, str | None] = field(default_factory=dict)
 
     def put(self, name: str, value: str | None) -> None:
+        value = value if value is None or len(value) <= LONGEST else None
         self.values[name] = value if name not in self.values or self.values[name] == value else None
 
 
@@ -51,18 +55,31 @@ def commands(text: str, variables: Variables) -> tuple[list[Command], list[tuple
             value = node.child_by_field_name("value")
             plain = node.children[1].type == "=" and not _in_loop(node)
             variables.put(node.child_by_field_name("name").text.decode(), _word(value, variables) if plain else None)
+        elif node.type == "command" and (found := _setting(node)):
+            for name in found:
+                variables.put(name, None)
         elif node.type == "for_statement":
             variables.put(node.child_by_field_name("variable").text.decode(), None)
     bad = [(node.start_point[0] + 1, node.text.decode()) for node in nodes if node.is_error or node.is_missing]
     return [_command(node, variables) for node in nodes if node.type == "command"], bad
 
 
+def _setting(node: Any) -> list[str]:
+    """Names that ``read``, ``mapfile`` and ``printf -v`` set."""
+    words = [child.text.decode() for child in node.children]
+    if words[:1] in (["read"], ["mapfile"], ["readarray"]):
+        return [word for word in words[1:] if word.isidentifier()]
+    return words[2:3] if words[:2] == ["printf", "-v"] else []
+
+
 def _walk(node: Any) -> Iterator[Any]:
-    waiting = [node]
+    waiting = [(node, 0)]
     while waiting:
-        each = waiting.pop()
+        each, depth = waiting.pop()
+        if depth > DEEPEST:
+            raise RecursionError
         yield each
-        waiting += reversed(each.children)
+        waiting += [(child, depth + 1) for child in reversed(each.children)]
 
 
 def _in_loop(node: Any) -> bool:
@@ -77,14 +94,35 @@ def _command(node: Any, variables: Variables) -> Command:
     for child in node.children:
         if child.type == "variable_assignment":  # VARIABLE=value command
             own[child.child_by_field_name("name").text.decode()] = _word(child.child_by_field_name("value"), variables)
-    parts = [child for child in node.children if child.type not in ("variable_assignment", "file_redirect")]
-    words = [_word(part, variables) for part in parts if "redirect" not in part.type]
     above = node.parent
     piped = above.type == "pipeline" and above.children[0] != node
-    redirect = next((c for c in above.children if "redirect" in c.type), None) if "redirect" in above.type else None
-    reads = redirect is not None and redirect.text.startswith(b"<")
-    body = next((c.text.decode() for c in redirect.children if c.type == "heredoc_body"), "") if redirect else ""
-    return Command(node.start_point[0] + 1, words, node.text.decode(), piped or reads, body)
+    redirects = [c for c in above.children if "redirect" in c.type] if "redirect" in above.type else []
+    words = list[str | None]()
+    for part in [child for child in node.children if child.type != "variable_assignment"]:
+        words += _targets(part, variables) if "redirect" in part.type else _split(part, variables)
+    for redirect in redirects:
+        words += _targets(redirect, variables)
+    reads = any(redirect.text.lstrip(b"0123456789").startswith(b"<") for redirect in redirects)
+    body = next((c.text.decode() for each in redirects for c in each.children if c.type == "heredoc_body"), "")
+    text = above.text.decode() if redirects else node.text.decode()
+    return Command(node.start_point[0] + 1, words, text, piped or reads, body)
+
+
+def _split(node: Any, variables: Variables) -> list[str | None]:
+    """The words that one word becomes: the shell splits an unquoted variable."""
+    inner = node.children[0] if node.type == "command_name" and len(node.children) == 1 else node
+    word = _word(node, variables)
+    if word is None or inner.type not in ("simple_expansion", "expansion"):
+        return [word]
+    return [*word.split()]
+
+
+def _targets(redirect: Any, variables: Variables) -> list[str | None]:
+    """The words behind a redirection's file, which the grammar takes for files, too; the shell, for arguments."""
+    if redirect.type != "file_redirect":
+        return []
+    words = [child for child in redirect.children if child.is_named and child.type != "file_descriptor"]
+    return [_word(word, variables) for word in words[1:]]
 
 
 def _word(node: Any, variables: Variables) -> str | None:

@@ -60,7 +60,20 @@ def test_only_a_bare_image_holds_nothing_more(image, known):
 
 
 @pytest.mark.parametrize(
-    "line", ["RUN pip install $X", "INSTALL toyup", "RUN [broken", "RUN pip install -r /tmp/gone.txt"]
+    "line",
+    [
+        "RUN pip install $X",
+        "INSTALL toyup",
+        "RUN [broken",
+        "RUN pip install -r /tmp/gone.txt",
+        "RUN pip install .",
+        "COPY --from=ghcr.io/x/train:1 /opt/venv /opt/venv",
+        "ADD https://example.org/x.git#v1 /opt/x",
+        "CMD pip install toyup==1.0",
+        "HEALTHCHECK CMD pip install toyup==1.0",
+        "ENV PIP_CONSTRAINT=c.txt",
+        "RUN --mount=type=bind,from=acme/train,target=/x cp -r /x /y",
+    ],
 )
 def test_what_is_not_understood_is_named(line):
     assert [x.line for x in read(f"FROM python:3\n\n{line}\n").unread] == [3]

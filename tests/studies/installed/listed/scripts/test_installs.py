@@ -5,11 +5,14 @@ from pathlib import Path
 import pytest
 from toy import write_tree
 
+from reproducers.base.errors import PatchlaneError
 from reproducers.studies.installed.listed import formats
 from reproducers.studies.installed.listed.reading import Reading
 from reproducers.studies.installed.listed.scripts import installs
 
 KNOWN = {"up/toy": "toyup"}
+DEEP = "a=" + "$(" * 300 + ")" * 300
+DOUBLED = "V0=aaaaaaaaaaaaaaaa\n" + "".join(f'V{n}="$V{n - 1}$V{n - 1}"\n' for n in range(1, 40)) + "pip install $V39"
 
 
 def read(text, name="x.sh", folder=Path()):
@@ -31,7 +34,7 @@ def asked(text):
         ("V=1.0\npip install toyup==$V other==${V}.1", [(2, "toyup", "1.0"), (2, "other", "1.0.1")]),
         ("pip install toyup==${V:-1.0}", [(1, "toyup", "1.0")]),
         ("MAX_JOBS=4 pip install --no-build-isolation toyup==1.0 && echo pip install x", [(1, "toyup", "1.0")]),
-        ("if a; then\n  pip install toyup==1.0\nfi", [(2, "toyup", "1.0")]),
+        ("if true; then\n  pip install toyup==1.0\nfi", [(2, "toyup", "1.0")]),
         ("bash -c 'pip install toyup==1.0'", [(1, "toyup", "1.0")]),
         ("bash <<EOF\npip install toyup==1.0\nEOF", [(2, "toyup", "1.0")]),
         ("conda install -y -c conda-forge toyup==1.0", [(1, "toyup", "1.0")]),
@@ -41,6 +44,17 @@ def asked(text):
         ("git clone https://github.com/up/toy && cd toy && git checkout abc1234", [(1, "toyup", "abc1234")]),
         ("git clone https://github.com/up/toy dir\ncd /w/dir\ngit checkout abc1234", [(1, "toyup", "abc1234")]),
         ("git clone https://github.com/up/toy\ncd elsewhere && git checkout abc1234", [(1, "toyup", None)]),
+        ("pip install other>=1.2 toyup==1.0", [(1, "other", None), (1, "toyup", "1.0")]),
+        ("PIP='uv pip'\n$PIP install toyup==1.0", [(2, "toyup", "1.0")]),
+        ("pip --timeout 100 install toyup==1.0", [(1, "toyup", "1.0")]),
+        ("python3 -mpip install toyup==1.0", [(1, "toyup", "1.0")]),
+        ("srun --ntasks 1 pip install toyup==1.0", [(1, "toyup", "1.0")]),
+        ("bash -lc 'pip install toyup==1.0'", [(1, "toyup", "1.0")]),
+        ("git clone --branch=v1.0 https://github.com/up/toy", [(1, "toyup", "v1.0")]),
+        ("git clone -b v1.0 https://github.com/up/toy && cd toy && git reset --hard abc1234", [(1, "toyup", None)]),
+        ("git clone -b v1.0 https://github.com/up/toy\ngit -C toy pull", [(1, "toyup", None)]),
+        ("pip install toyup==1.0\npip install --upgrade toyup", [(1, "toyup", "1.0"), (2, "toyup", None)]),
+        ("pip install --dry-run toyup==1.0", []),
         ("# pip install toyup==1.0\necho 'pip install toyup==1.0'\napt-get install -y git", []),
     ],
 )
@@ -67,11 +81,30 @@ def test_what_is_installed(text, found):
         "eval $COMMAND",
         "uv sync --locked",
         "poetry install",
-        "srun --ntasks 1 pip install toyup",
         "docker run x sh -c 'pip install toyup==1.0'",
         "cat list | xargs pip install",
         "$RUNNER install",
         "git clone $URL",
+        "cd vendor\npip install -r r.txt",
+        "echo other==1.0 >> r.txt\npip install -r r.txt",
+        "pip install -r /etc/hosts",
+        "pip install -r -",
+        "conda install -y --file=gone.txt",
+        "conda create --clone base",
+        "uv run --with toyup==1.0 train.py",
+        "uvx toyup",
+        "make install",
+        "python install.py",
+        "python -c 'import subprocess; subprocess.run([1])'",
+        "sudo -u app bash install.sh",
+        "curl -L https://github.com/up/toyup/archive/v1.tar.gz | tar xz",
+        "git submodule add https://github.com/someone/toyup",
+        "export PYTHONPATH=/opt/toyup",
+        "MINE=/opt/toyup",
+        "PIP_CONSTRAINT=c.txt pip install other",
+        "pip ${ACTION} toyup==1.0",
+        "pip uninstall -y toyup",
+        "read V\npip install toyup==$V",
     ],
 )
 def test_what_may_install_more_is_named(text):
@@ -97,3 +130,10 @@ def test_each_line_is_accounted_for():
     seen = read(text)
     told = {x.line for x in (*seen.required, *seen.skipped, *seen.unread)}
     assert {1, 2, 4} <= told and any(x.line >= 6 for x in seen.unread)
+
+
+def test_depth_and_growth_have_bounds(tmp_path):
+    (tmp_path / "x.sh").write_text(DEEP)
+    with pytest.raises(PatchlaneError):
+        formats.read(tmp_path / "x.sh", {})
+    assert [x.line for x in read(DOUBLED).unread] == [41]
