@@ -6,6 +6,7 @@ import pytest
 from toy import FIRST, HEAD, RECORD, SOURCE, THREAD, TOTAL, edited, write_tree
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import record_bytes
 from reproducers.desk.text.lookups import Facts
 from reproducers.desk.text.render import bodies, forms, render, rendered, title
 from reproducers.evidence.receipts import newest, write
@@ -234,7 +235,7 @@ def test_the_environment_says_os_cuda_and_installation_where_known(toy, believed
     details = body["predicate"]["patchlane"]
     del details["host"]["platform"]
     details["versions"]["cuda"] = "13.0"
-    path.write_text(json.dumps(body))
+    path.write_bytes(record_bytes(body))
     old = Facts(pack, root).environment
     assert "OS" not in old and old["CUDA"] == "13.0 (torch's)"
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import datetime
-import json
 import re
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ from typer.testing import CliRunner
 
 import reproducers.series as command
 from reproducers.base.errors import CannotTestHere, PatchlaneError
-from reproducers.base.files import file_sha256
+from reproducers.base.files import file_sha256, record_bytes
 from reproducers.desk.patches import series, short_header
 from reproducers.desk.patches.header import mail
 from reproducers.desk.patches.order import Member, choose, order
@@ -78,7 +77,7 @@ def keep(toy, pack, minute):
     body = made.statement(details, tree, patch, reproducer).as_json()
     folder = toy.root / "receipts" / f"{pack.number:02d}"
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{started:%Y%m%dT%H%M%SZ}_toy_{'0' * 12}.json").write_text(json.dumps(body))
+    (folder / f"{started:%Y%m%dT%H%M%SZ}_toy_{'0' * 12}.json").write_bytes(record_bytes(body))
 
 
 def verb(*args):

@@ -86,7 +86,7 @@ def test_an_arm_that_prints_escapes(toy, monkeypatch):
     """Printed, raised and as a check's name: with -v and without."""
     lines = [
         f"print({EVIL!r}, flush=True)",
-        f"p.guard({EVIL!r}, 1.0, 0.5, reference='')",
+        f"p.guard({EVIL!r}, 1.0, 0.5, reference='none')",
         f"raise RuntimeError({EVIL!r})",
     ]
     pack = toy.pack(reproducer=body("\n".join(["p.upstream('toyup')", *lines])))

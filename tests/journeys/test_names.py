@@ -124,6 +124,7 @@ ELSEWHERE = {
     "reproducers.upstream.archive": "tests/upstream/test_archive.py",
     "reproducers.upstream.git": "tests/upstream/test_git.py",
     "reproducers.studies.suites.suite": "tests/studies/suites/test_suite.py",
+    "reproducers.studies.versions.partial": "tests/studies/versions/test_applying.py",
 }
 CASES = [(module, place, act) for module, places in PLACES.items() for place, act in places.items()]
 

@@ -44,7 +44,7 @@ def test_what_is_written_has_fields_for_what_a_check_and_a_tree_are(toy):
 
 
 def test_numbers_that_are_none_keep_their_statement_whole(toy):
-    code = "p.note('a', float('nan'))\np.error('b', float('inf'), 1, reference='', bug_above=2)"
+    code = "p.note('a', float('nan'))\np.error('b', float('inf'), 1, reference='none', bug_above=2)"
     path = write(toy.run(toy.pack(reproducer=body(code))), toy.root / "receipts", "toy", [], {})
     assert verify_all(toy.root / "receipts") == {}
     assert plain(Statement.of(path.read_bytes())) == path.read_text()
