@@ -260,6 +260,7 @@ HARMLESS = [
     Edit("patch-clean", PATCH, "Subject: DSA", "Subject: all of DSA"),
     Edit("patch-minimal", PATCH, BOTH, BOTH.replace("+    if H % G != 0:\n", "+\n"), base=5),
     commented("patch-leftover", "# blueprint(x) is not a print"),
+    Edit("header-grammar", PATCH, "written for patchlane", "written anew for patchlane"),
     Edit("header-export", RECORD, "review_by: 2027-02-21", "review_by: 2026-12-31"),
     commented("format-upstream", "# cp_size = {  'a':1 }"),
     thread("filing-fixed", f"{UPSTREAM}/pull/7001", "merged", "neighbour"),
