@@ -15,7 +15,7 @@ ARG TOY=1.0
 ARG EMPTY=
 ENV OTHER=2.0 MORE="3.0"
 ENV OLD 4.0
-RUN --mount=type=cache,target=/root/.cache \\
+RUN --mount=type=cache,target=/cache \\
     # a comment in between
     pip install toyup==${TOY} \\
       other==$OTHER && \\
