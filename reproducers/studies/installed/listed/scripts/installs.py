@@ -108,7 +108,7 @@ def run(command: Command, reading: Reading, ref: str | None = "") -> None:
 
 
 def _started(words: list[str | None]) -> list[str | None]:
-    """The words from the program on that installs, whatever starts it: sudo, srun, xargs, docker exec."""
+    """The words from the program on that installs, whatever starts it: sudo, srun, env."""
     first = Path(words[0]).name if words and words[0] else ""
     if (
         not words
@@ -139,7 +139,7 @@ def _verb(words: list[str | None]) -> Verb | None:
         return lambda command, words, reading: _pip(command, words[2:], reading)
     if name in ("conda", "mamba", "micromamba") and (verb := _conda_verb(rest)):
         return verb
-    if name in ("mamba", "micromamba", *QUIET) and name != "git":
+    if name in ("mamba", "micromamba", *QUIET):
         quiet = rest[:1] and rest[0] in QUIET.get(name, QUIET["conda"])
         return _nothing if quiet or not rest else _elsewhere
     if name == "git" and "clone" in rest:
