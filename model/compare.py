@@ -37,10 +37,16 @@ def main(
         print("\n".join(comparison.model_dump_json() for comparison in comparisons))
     else:
         table = Table(
-            Column("run", overflow="fold"), "steps", "loss off at most", "on average", "gradient norm",
-            f"within {tolerance:g}", "speed, of the base's", "peak, GiB more",
+            Column("run", overflow="fold"),
+            "steps",
+            "loss off at most",
+            "on average",
+            "gradient norm",
+            f"within {tolerance:g}",
+            "speed, of the base's",
+            "peak, GiB more",
             title=escape(f"against {base.resolve().name}"),
-        )  # fmt: skip
+        )
         for comparison in comparisons:
             table.add_row(*row(comparison))
         cli.console(width=None if sys.stdout.isatty() else 140).print(table)

@@ -84,11 +84,25 @@ def main(
 ) -> None:
     """Train SIZE by its recipe, or by the recipe of this name; --recipe changes it, --set that, other options that."""
     recipe = recipe_file.asked(
-        size, file, field or [],
-        {"steps": steps, "micro_batch": micro_batch, "accumulate": accumulate, "sequence": sequence,
-         "learning_rate": learning_rate, "warmup": warmup, "evaluate_every": evaluate_every, "save_every": save_every,
-         "expert_parallel": ep, "pipeline_parallel": pp, "bf16": bf16, "seed": seed, "on_spike": on_spike},
-    )  # fmt: skip
+        size,
+        file,
+        field or [],
+        {
+            "steps": steps,
+            "micro_batch": micro_batch,
+            "accumulate": accumulate,
+            "sequence": sequence,
+            "learning_rate": learning_rate,
+            "warmup": warmup,
+            "evaluate_every": evaluate_every,
+            "save_every": save_every,
+            "expert_parallel": ep,
+            "pipeline_parallel": pp,
+            "bf16": bf16,
+            "seed": seed,
+            "on_spike": on_spike,
+        },
+    )
     if show:
         print(recipe_file.as_yaml(recipe), end="")
         raise typer.Exit()
@@ -97,17 +111,39 @@ def main(
     # measured with one stage and without graphs only
     late_unasked = launch.device() == "cuda" and recipe.pipeline_parallel == 1 and not cuda_graphs
     run = Run(
-        expert_parallel=recipe.expert_parallel, pipeline_parallel=recipe.pipeline_parallel, bf16=recipe.bf16,
-        deterministic=deterministic, recompute=recompute, cuda_graphs=cuda_graphs, on_cpu=launch.device() == "cpu",
-        hopper=launch.hopper(), row=recipe.sequence, paths=stacks.named(stack).paths | paths.asked(path or []),
+        expert_parallel=recipe.expert_parallel,
+        pipeline_parallel=recipe.pipeline_parallel,
+        bf16=recipe.bf16,
+        deterministic=deterministic,
+        recompute=recompute,
+        cuda_graphs=cuda_graphs,
+        on_cpu=launch.device() == "cpu",
+        hopper=launch.hopper(),
+        row=recipe.sequence,
+        paths=stacks.named(stack).paths | paths.asked(path or []),
         late_reads=late_unasked if late_reads is None else late_reads,
-        overlap_grads=overlap_grads, overlap_weights=overlap_weights, bucket=bucket, wait_limit=wait_limit,
-        nccl_ctas=nccl_ctas, launch_queues=queues if launch.device() == "cuda" else None,
-    )  # fmt: skip
+        overlap_grads=overlap_grads,
+        overlap_weights=overlap_weights,
+        bucket=bucket,
+        wait_limit=wait_limit,
+        nccl_ctas=nccl_ctas,
+        launch_queues=queues if launch.device() == "cuda" else None,
+    )
     stopped = train(
-        recipe, run, patches, data or [], stacks.named(stack), upstream, held_out=held_out or [], folder=out,
-        resume=resume, patches_changed_ok=patches_changed_ok, profile=steps_window(profile), wandb=wandb, waits=waits,
-    )  # fmt: skip
+        recipe,
+        run,
+        patches,
+        data or [],
+        stacks.named(stack),
+        upstream,
+        held_out=held_out or [],
+        folder=out,
+        resume=resume,
+        patches_changed_ok=patches_changed_ok,
+        profile=steps_window(profile),
+        wandb=wandb,
+        waits=waits,
+    )
     if launch.world().first:
         from model.reports import pictures
 

@@ -61,12 +61,21 @@ def main(
     recorder = saving.Recorder(receipts, host, [])
     cli.leaves(lambda: (f"{recorder.left()}; the next time they are not run again", []))
     asker = asking.Asker(
-        chosen, lane, Store(progress=screen.Announcer(out)), recorder, [shelf.COMMITTED, receipts], clone, again,
-        timeout, os.cpu_count() or 1, lambda answer: sweeping.line(answer, out),
+        chosen,
+        lane,
+        Store(progress=screen.Announcer(out)),
+        recorder,
+        [shelf.COMMITTED, receipts],
+        clone,
+        again,
+        timeout,
+        os.cpu_count() or 1,
+        lambda answer: sweeping.line(answer, out),
         lambda arm, text: out.print(escape(f"[{arm}] {text}")) if verbose else sweeping.ended(text, out),
         begin=lambda tree, repeats: sweeping.begun(tree, repeats, out),
-        build=build, check=check,
-    )  # fmt: skip
+        build=build,
+        check=check,
+    )
     history, old, new = ends.of(chosen, goal, good, bad, clone)
     boundary = bisecting.search(asker, history, goal, old, new, repeats)
     typer.echo(block.markdown(asker, boundary, sys.argv[1:]))

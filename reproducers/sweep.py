@@ -73,11 +73,20 @@ def main(
             for reason in sorted(set(left.values())):
                 out.print(f"[dim]  {reason}: {escape(listed([name for name in left if left[name] == reason]))}[/]")
         asker = asking.Asker(
-            pack, lane, store, recorder, [shelf.COMMITTED, receipts], upstream, again, timeout, os.cpu_count() or 1,
+            pack,
+            lane,
+            store,
+            recorder,
+            [shelf.COMMITTED, receipts],
+            upstream,
+            again,
+            timeout,
+            os.cpu_count() or 1,
             lambda answer: sweeping.line(answer, out),
             (lambda arm, text: out.print(escape(f"[{arm}] {text}"))) if verbose else (lambda arm, text: None),
-            build=build, check=check,
-        )  # fmt: skip
+            build=build,
+            check=check,
+        )
         answers = [asker.ask(tree) for tree in trees]
         # pack.yaml claims something of all checks together, not of one
         contradicted = [] if check else sweeping.contradictions(pack, lane, answers)

@@ -26,9 +26,13 @@ def test_each_answer(released, monkeypatch):
     many_releases.page(released.root / "index", "toyup")
     found, said = told()
     assert {row["release"]: row["word"] for row in found["rows"]} == {
-        "1.0": "applies", "1.1": "conflicts", "1.2": "applies", "1.3": "offset", "1.4": "already in",
+        "1.0": "applies",
+        "1.1": "conflicts",
+        "1.2": "applies",
+        "1.3": "offset",
+        "1.4": "already in",
         "1.10": "already in",
-    }  # fmt: skip
+    }
     assert found["proposed"] == ["pack07: retire it from 1.4 on: the patch is already in 1.10"]
     assert "already in" in said and "toyup" in said
     assert [row["release"] for row in told("pack07", "--newest", "2")[0]["rows"]] == ["1.4", "1.10"]

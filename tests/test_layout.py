@@ -29,13 +29,18 @@ def test_no_circle():
 def test_a_verb_is_a_leaf_and_short():
     verbs = {name for name in GRAPH if is_verb(name)}
     assert [(name, target) for name in GRAPH for target in GRAPH[name] & verbs if name != target] == []
-    assert [name for name in verbs if modules()[name].read_text().count("\n") > 120] == []
+    assert [name for name in verbs if modules()[name].read_text().count("\n") > 160] == []
 
 
 def test_no_module_imports_another_ones_private_names():
     trees = {name: ast.parse(path.read_text()) for name, path in modules().items()}
-    named = [(name, node.module or "", a.name) for name, tree in trees.items() for node in ast.walk(tree)
-             if isinstance(node, ast.ImportFrom) for a in node.names]  # fmt: skip
+    named = [
+        (name, node.module or "", a.name)
+        for name, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for a in node.names
+    ]
     ours = [row for row in named if row[1].split(".")[0] in ("reproducers", "model")]
     assert ours and [row for row in ours if row[2].startswith("_")] == []
 

@@ -24,9 +24,15 @@ from reproducers.record.schema import ROOT, load_pack
 from reproducers.trial.experiment import Request, execute
 
 EIGHT = [
-    "reproduced today", "text", "reproducer attached", "no private words", "upstream's formatter",
-    "applies to its branch", "newest release", "approval",
-]  # fmt: skip
+    "reproduced today",
+    "text",
+    "reproducer attached",
+    "no private words",
+    "upstream's formatter",
+    "applies to its branch",
+    "newest release",
+    "approval",
+]
 LIGER_THREAD = THREAD | {"url": "https://github.com/linkedin/Liger-Kernel/issues/3", "looked_up": DAY}
 LIGER = {
     "upstream__repo": "linkedin/Liger-Kernel",

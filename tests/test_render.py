@@ -68,22 +68,43 @@ def test_without_a_receipt_nothing_is_claimed(toy):
 
 
 ASKED = {  # what an upstream's own form asks for
-    ("NVIDIA/Megatron-LM", "issue"): ["**Describe the bug**", "@NVIDIA/mcore-oncall", "**Steps/Code to reproduce bug**",
-        "**Expected behavior**", "**Additional context**"],
-    ("NVIDIA/Megatron-LM", "pr"): ["- [ ] I, the PR author, have personally reviewed every line of this PR.",
-        "# What does this PR do?", "## Issue tracking", "### Pre-checks",
-        "- [ ] I have run the autoformatter.sh on my PR"],
-    ("NVIDIA/TransformerEngine", "issue"): ["**Describe the bug**", "**Environment overview**",
-        "**Environment details**", "**Device details**"],
+    ("NVIDIA/Megatron-LM", "issue"): [
+        "**Describe the bug**",
+        "@NVIDIA/mcore-oncall",
+        "**Steps/Code to reproduce bug**",
+        "**Expected behavior**",
+        "**Additional context**",
+    ],
+    ("NVIDIA/Megatron-LM", "pr"): [
+        "- [ ] I, the PR author, have personally reviewed every line of this PR.",
+        "# What does this PR do?",
+        "## Issue tracking",
+        "### Pre-checks",
+        "- [ ] I have run the autoformatter.sh on my PR",
+    ],
+    ("NVIDIA/TransformerEngine", "issue"): [
+        "**Describe the bug**",
+        "**Environment overview**",
+        "**Environment details**",
+        "**Device details**",
+    ],
     ("NVIDIA/TransformerEngine", "pr"): ["# Description", "- [x] Bug fix", "## Changes", "## Tests", "# Checklist:"],
-    ("tile-ai/tilelang", "issue"): ["### What version of TileLang are you using?\n\n1.0", "### System information",
-        "### Reproducible example code", "### Traceback", "### Expected behavior"],
+    ("tile-ai/tilelang", "issue"): [
+        "### What version of TileLang are you using?\n\n1.0",
+        "### System information",
+        "### Reproducible example code",
+        "### Traceback",
+        "### Expected behavior",
+    ],
     ("tile-ai/tilelang", "pr"): ["### Change", "### Tests"],
-    ("linkedin/Liger-Kernel", "issue"): ["### 🐛 Describe the bug", "### Reproduce",
-        "### Versions\n\nEnvironment Report:"],
+    ("linkedin/Liger-Kernel", "issue"): [
+        "### 🐛 Describe the bug",
+        "### Reproduce",
+        "### Versions\n\nEnvironment Report:",
+    ],
     ("linkedin/Liger-Kernel", "pr"): ["## Summary", "## Testing Done", "- Hardware Type: CPU", "run `make checkstyle`"],
     ("state-spaces/mamba", "issue"): ["### Cause", "### To reproduce", "### Fix", "### Environment"],
-}  # fmt: skip
+}
 
 
 def of(toy, repo, threads=()):

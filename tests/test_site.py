@@ -330,8 +330,10 @@ def test_standing_upstream(toy):
     ((_, url),) = facts()
     assert url == ""
     assert facts(THREAD, pull, commit, near) == [
-        ("report #3 open", "3"), ("fix #4 merged", "4"), ("fix aaaaaaa merged", "a" * 40),
-    ]  # fmt: skip
+        ("report #3 open", "3"),
+        ("fix #4 merged", "4"),
+        ("fix aaaaaaa merged", "a" * 40),
+    ]
     filed = {"filed": "pr", "filed_url": "https://github.com/toy/toyup/pull/5", "filed_on": "2026-11-22"}
     assert facts(THREAD, **filed)[0] == ("filed as pr", "5")
 

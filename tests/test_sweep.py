@@ -38,9 +38,13 @@ def test_every_release_has_its_answer_and_receipt(released):
     assert verification.verify_all(folder) == {} and len(chain(folder / "07")) == len(many_releases.ANSWERS)
     tried = affected(load_pack(released.folder), chain(folder / "07"))
     assert {tree: word.value for tree, word in tried.items()} == {
-        "0.9": "FIXED_UPSTREAM", "1.0": "REPRODUCED", "1.1": "DIFFERENT_FAILURE", "1.2": "REPRODUCED",
-        "1.4": "FIXED_UPSTREAM", "1.10": "FIXED_UPSTREAM",
-    }  # fmt: skip
+        "0.9": "FIXED_UPSTREAM",
+        "1.0": "REPRODUCED",
+        "1.1": "DIFFERENT_FAILURE",
+        "1.2": "REPRODUCED",
+        "1.4": "FIXED_UPSTREAM",
+        "1.10": "FIXED_UPSTREAM",
+    }
     details = [json.loads(path.read_text())["predicate"]["patchlane"] for path in chain(folder / "07")]
     last = ["pack07", "--at", "1.10", "--arm", "pristine", "--lane", "cpu", "--timeout", "3"]
     assert last in [receipt["command"] for receipt in details]

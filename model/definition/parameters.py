@@ -119,8 +119,12 @@ def structure_shapes(size: Size) -> Shapes:
 
 
 OF_KIND = {
-    "mamba3": mamba3_shapes, "mla": mla_shapes, "dsa": mla_shapes, "moe": moe_shapes, "m2rnn": m2rnn_shapes,
-}  # fmt: skip
+    "mamba3": mamba3_shapes,
+    "mla": mla_shapes,
+    "dsa": mla_shapes,
+    "moe": moe_shapes,
+    "m2rnn": m2rnn_shapes,
+}
 
 
 def shapes(size: Size) -> Shapes:

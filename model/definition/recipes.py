@@ -113,10 +113,12 @@ class Recipe(BaseModel):
         """The recipe that a run takes: what it leaves to its size is written out."""
         size = self.sized()
         return self.changed(
-            sequence=self.sequence or size.sequence, mtp_loss_coeff=size.mtp_loss_coeff,
-            aux_loss_coeff=size.experts.aux_loss_coeff, bias_update_rate=size.experts.bias_update_rate,
+            sequence=self.sequence or size.sequence,
+            mtp_loss_coeff=size.mtp_loss_coeff,
+            aux_loss_coeff=size.experts.aux_loss_coeff,
+            bias_update_rate=size.experts.bias_update_rate,
             indexer_loss_coeff=size.indexer.loss_coeff,
-        )  # fmt: skip
+        )
 
     def hyperparameters(self) -> dict[str, str | int | float]:
         """{field: value} of all that decides what a step learns, None left out; a pair is text."""

@@ -66,9 +66,11 @@ class Checkpoint(TemplateLM):
         context, continuation = (kept := context.rstrip()), context[len(kept) :] + continuation
         first, second = (self._tokenizer.encode(text.encode()) for text in (context, continuation))
         return self._columned(
-            context + continuation, np.append(first.ids, second.ids),
-            np.append(first.ends, second.ends + len(context.encode())), len(second.ids),
-        )  # fmt: skip
+            context + continuation,
+            np.append(first.ids, second.ids),
+            np.append(first.ends, second.ends + len(context.encode())),
+            len(second.ids),
+        )
 
     def loglikelihood(self, requests: list[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """(log-likelihood of the continuation in nats, greedy) of each. Raises PatchlaneError for one of no token."""

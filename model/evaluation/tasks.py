@@ -70,9 +70,13 @@ def run(opened: Opened, names: Sequence[str], include: Sequence[Path]) -> Evalua
         raise PatchlaneError(f"the tasks fail in lm-eval: {said}", "mend their YAML or their data") from error
     version: str = load("lm_eval", HARNESS).__version__
     return Evaluation(
-        checkpoint=opened.path.name, step=opened.step, size=opened.size.name, sequence=opened.sequence,
-        harness=version, tasks={name: _result(results, name, weights) for name in results["results"]},
-    )  # fmt: skip
+        checkpoint=opened.path.name,
+        step=opened.step,
+        size=opened.size.name,
+        sequence=opened.sequence,
+        harness=version,
+        tasks={name: _result(results, name, weights) for name in results["results"]},
+    )
 
 
 def _manager(names: Sequence[str], include: list[str]) -> Any:
@@ -110,9 +114,12 @@ def _result(results: dict[str, Any], name: str, weights: str | None) -> TaskResu
     kept = {key: value for key, value in kept.items() if "," in key}  # a metric and its filter
     version = results.get("versions", {}).get(name)
     return TaskResult(
-        metrics=kept, version=None if version is None else str(version), shots=results.get("n-shot", {}).get(name),
-        samples=results.get("n-samples", {}).get(name, {}).get("effective"), weights=weights,
-    )  # fmt: skip
+        metrics=kept,
+        version=None if version is None else str(version),
+        shots=results.get("n-shot", {}).get(name),
+        samples=results.get("n-samples", {}).get(name, {}).get("effective"),
+        weights=weights,
+    )
 
 
 def keep(path: Path, evaluation: Evaluation) -> Path:

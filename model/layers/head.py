@@ -60,13 +60,33 @@ def _cross_entropy(logits: Tensor, labels: Tensor, losses: Tensor, gradients: bo
 
     vocab = logits.shape[1]
     fused.liger_cross_entropy_kernel[(len(logits),)](
-        X_ptr=logits, X_stride=logits.stride(-2), Y_ptr=labels, Y_stride=1, weight_ptr=None, loss_ptr=losses,
-        z_loss_ptr=None, loss_stride=1, token_accuracy_ptr=None, token_accuracy_stride=0, n_cols=vocab,
-        n_non_ignore=len(logits), sum_non_ignore_weight=len(logits), weight_sum=0.0, ignore_index=IGNORED,
-        lse_square_scale=0.0, label_smoothing=0.0, reduction="none", softcap=None, RETURN_Z_LOSS=False,
-        RETURN_TOKEN_ACCURACY=False, HAS_WEIGHT=False, HAS_SOFTCAPPING=False, HAS_GRADIENTS=gradients,
-        BLOCK_SIZE=min(fused.MAX_FUSED_SIZE, triton.next_power_of_2(vocab)), num_warps=32,
-    )  # fmt: skip
+        X_ptr=logits,
+        X_stride=logits.stride(-2),
+        Y_ptr=labels,
+        Y_stride=1,
+        weight_ptr=None,
+        loss_ptr=losses,
+        z_loss_ptr=None,
+        loss_stride=1,
+        token_accuracy_ptr=None,
+        token_accuracy_stride=0,
+        n_cols=vocab,
+        n_non_ignore=len(logits),
+        sum_non_ignore_weight=len(logits),
+        weight_sum=0.0,
+        ignore_index=IGNORED,
+        lse_square_scale=0.0,
+        label_smoothing=0.0,
+        reduction="none",
+        softcap=None,
+        RETURN_Z_LOSS=False,
+        RETURN_TOKEN_ACCURACY=False,
+        HAS_WEIGHT=False,
+        HAS_SOFTCAPPING=False,
+        HAS_GRADIENTS=gradients,
+        BLOCK_SIZE=min(fused.MAX_FUSED_SIZE, triton.next_power_of_2(vocab)),
+        num_warps=32,
+    )
 
 
 class _Unread(torch.autograd.Function):  # type: ignore[misc]
@@ -145,9 +165,13 @@ def _multiply(x: Tensor, scale: Tensor) -> None:
     from liger_kernel.ops import fused_linear_cross_entropy as fused
 
     fused.element_mul_kernel[(len(x),)](
-        x, x.stride(-2), scale, x.shape[-1],
-        BLOCK_SIZE=min(fused.MAX_FUSED_SIZE, triton.next_power_of_2(x.shape[-1])), num_warps=32,
-    )  # fmt: skip
+        x,
+        x.stride(-2),
+        scale,
+        x.shape[-1],
+        BLOCK_SIZE=min(fused.MAX_FUSED_SIZE, triton.next_power_of_2(x.shape[-1])),
+        num_warps=32,
+    )
 
 
 def unread_loss(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:

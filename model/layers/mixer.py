@@ -46,11 +46,23 @@ class Mamba3Layer(Graphed, MixerLayer):
 
         m = config.nam56r_size.mamba
         return mixer.build_mamba3(
-            config.hidden_size, d_state=m.state, expand=m.expand, headdim=m.head_dim, ngroups=m.groups, rank=m.rank,
-            chunk=m.chunk, rope_fraction=m.rope_fraction, dt_min=m.dt_min, dt_max=m.dt_max, A_floor=m.A_floor,
-            dtype=config.params_dtype, device=device(config), path=config.nam56r_paths["mamba3"].name,
-            row=config.nam56r_row, norm=config.nam56r_paths["bc_norm"].name,
-        )  # fmt: skip
+            config.hidden_size,
+            d_state=m.state,
+            expand=m.expand,
+            headdim=m.head_dim,
+            ngroups=m.groups,
+            rank=m.rank,
+            chunk=m.chunk,
+            rope_fraction=m.rope_fraction,
+            dt_min=m.dt_min,
+            dt_max=m.dt_max,
+            A_floor=m.A_floor,
+            dtype=config.params_dtype,
+            device=device(config),
+            path=config.nam56r_paths["mamba3"].name,
+            row=config.nam56r_row,
+            norm=config.nam56r_paths["bc_norm"].name,
+        )
 
 
 class M2rnnLayer(Graphed, MixerLayer):

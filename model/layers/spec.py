@@ -142,8 +142,12 @@ def hybrid_stack(size: Size, chosen: Mapping[str, Path], on_cpu: bool) -> Module
     eight = chosen["mtp_proj"].name == "fp8"
     column, row = (fp8.Column, fp8.Row) if eight else (ColumnParallelLinear, RowParallelLinear)
     parts = dialect.hybrid_submodules(
-        mamba_layer=ModuleSpec(module=Mamba3Layer), gdn_layer=ModuleSpec(module=M2rnnLayer), mla_layer=_mla(),
-        dsa_layer=_dsa(), moe_layer=_moe(size, chosen["moe"].name, on_cpu), mlp_layer=_mlp(column, row),
+        mamba_layer=ModuleSpec(module=Mamba3Layer),
+        gdn_layer=ModuleSpec(module=M2rnnLayer),
+        mla_layer=_mla(),
+        dsa_layer=_dsa(),
+        moe_layer=_moe(size, chosen["moe"].name, on_cpu),
+        mlp_layer=_mlp(column, row),
         mtp_block_spec=_mtp(column),
-    )  # fmt: skip
+    )
     return ModuleSpec(module=hybrid_block.HybridStack, submodules=parts)

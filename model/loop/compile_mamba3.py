@@ -31,8 +31,13 @@ FACTORIES = {"fwd": "mamba_mimo_fwd", "bwd_fwd": "mamba_mimo_bwd_fwd", "bwd_bwd"
 KERNELS = tuple(f"{kernel}{end}" for end in ("_varlen", "") for kernel in FACTORIES)
 # by path of the mixer; another backward pass than mamba-ssm's is no TileLang kernel
 TAKEN: dict[str, tuple[str, ...]] = {
-    "blocks_rows": ("fwd",), "hopper_rows": (), "tilelang": KERNELS, "triton": (), "torch": (), "torch_rows": (),
-}  # fmt: skip
+    "blocks_rows": ("fwd",),
+    "hopper_rows": (),
+    "tilelang": KERNELS,
+    "triton": (),
+    "torch": (),
+    "torch_rows": (),
+}
 SPECIALIZE = "MAMBA3_MIMO_SPECIALIZE"  # pack 17's switch: how many shapes get kernels of their own
 app = typer.Typer(add_completion=False)
 
@@ -67,9 +72,12 @@ def compile_one(name: str, size: Size, fixed: tuple[int, int] | None) -> None:
     m = size.mamba
     shape = [T.dynamic(dim) for dim in ("B", "S", "H", "G")] if fixed is None else [*fixed, size.mamba_heads, m.groups]
     static = {
-        "chunk_size": m.chunk, "rotary_dim_divisor": int(2 / m.rope_fraction), "dtype": "bfloat16", "num_stages": 0,
+        "chunk_size": m.chunk,
+        "rotary_dim_divisor": int(2 / m.rope_fraction),
+        "dtype": "bfloat16",
+        "num_stages": 0,
         "threads": 256 if kernel == "bwd_bwd" else 128,
-    }  # fmt: skip
+    }
     static |= {"NS": T.dynamic("NS"), "isVarlen": True} if packed else {}
     factory(*shape, m.state, m.head_dim, m.rank, True, True, True, **static)
 

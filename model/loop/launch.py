@@ -122,15 +122,21 @@ def start(place: World, overlay: Overlay, run: Run, seed: int, own: Mapping[str,
         os.environ |= nccl(run)
     dist.init_process_group(
         "gloo" if overlay.device == "cpu" else "cpu:gloo,cuda:nccl",
-        store=meeting.store(place.rank, place.size, run.wait_limit), rank=place.rank, world_size=place.size,
+        store=meeting.store(place.rank, place.size, run.wait_limit),
+        rank=place.rank,
+        world_size=place.size,
         timeout=timedelta(seconds=run.wait_limit),
-    )  # fmt: skip
+    )
     hosts.alike(own or {})
     seed = first_seed(seed, place, run)
     limit: dict[str, Any] = {"distributed_timeout_minutes": run.wait_limit / 60}  # Megatron makes a timedelta of it
     megatron.start_megatron(
-        importlib.import_module, seed, Rank(place.rank, place.size),
-        expert_model_parallel_size=run.expert_parallel, pipeline_model_parallel_size=run.pipeline_parallel, **limit,
-    )  # fmt: skip
+        importlib.import_module,
+        seed,
+        Rank(place.rank, place.size),
+        expert_model_parallel_size=run.expert_parallel,
+        pipeline_model_parallel_size=run.pipeline_parallel,
+        **limit,
+    )
     if run.cuda_graphs:
         graphs.seed(seed + 1234)

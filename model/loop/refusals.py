@@ -127,8 +127,10 @@ def held_out(data: Blend, row: int) -> None:
     for part in data.unevaluated(row):
         logger.info(
             "%s holds out %d tokens, less than a row of %d + 1: it is trained on and not evaluated on",
-            part.name, part.dataset.record.splits["valid"].tokens, row,
-        )  # fmt: skip
+            part.name,
+            part.dataset.record.splits["valid"].tokens,
+            row,
+        )
     if not data.evaluated(row):
         logger.info("nothing is held out: the run has no held-out loss")
 

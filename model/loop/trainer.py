@@ -95,11 +95,16 @@ class Trainer:
 
     def _loader(self, data: Blend, split: Any) -> Loader:
         return Loader(
-            data, split, self.sequence, self.plan.recipe.micro_batch,
-            parallel_state.get_data_parallel_rank(), self.ranks, self.plan.recipe.seed,
+            data,
+            split,
+            self.sequence,
+            self.plan.recipe.micro_batch,
+            parallel_state.get_data_parallel_rank(),
+            self.ranks,
+            self.plan.recipe.seed,
             structure=tuple(self.engine.size.structure.fields) if data.record.fields else (),
             document_multiple=graphs.documents(self.plan.recipe.micro_batch) if self.engine.run.cuda_graphs else 1,
-        )  # fmt: skip
+        )
 
     @property
     def _rows(self) -> int:
@@ -195,9 +200,14 @@ class Trainer:
             log.event(self.step, "damaged checkpoint", folder=damaged, why=why)
         self._differences(log)
         statement = run_record.of(
-            self.engine.size, self.plan.recipe, self.engine.run, self.place.size, self.data, self.overlay,
+            self.engine.size,
+            self.plan.recipe,
+            self.engine.run,
+            self.place.size,
+            self.data,
+            self.overlay,
             self.engine.config.nam56r_paths,
-        )  # fmt: skip
+        )
         write_atomic(self.plan.folder / name, run_record.text(statement))
         if self.step >= self.plan.recipe.steps:
             logger.info("the run of %d steps had ended; a higher --steps goes on, --fresh starts anew", self.step)
@@ -254,10 +264,15 @@ class Trainer:
                         window.took(loaded, outcome.phases, (batch.cu_seqlens.tolist() for batch in batches), since)
             self.step = number
             self.unread = Taken(
-                step=number, tokens=self.loader.consumed * self.sequence,
-                reserved=torch.cuda.memory_reserved() if self.gpu is not None else None, began=began, loaded=loaded,
-                launched=launched, before=before, later=later,
-            )  # fmt: skip
+                step=number,
+                tokens=self.loader.consumed * self.sequence,
+                reserved=torch.cuda.memory_reserved() if self.gpu is not None else None,
+                began=began,
+                loaded=loaded,
+                launched=launched,
+                before=before,
+                later=later,
+            )
             if later:
                 continue
             spike = self._settle(log, line)
@@ -359,9 +374,16 @@ class Trainer:
             earlier.set_aside(self.plan.folder, self.step)
             log.back_to(self.step, open_sinks(self.plan.folder, self.step, self.plan.wandb))
             log.event(
-                self.step, spikes.REWIND, **asdict(spike), at=met, folder=saved.name, first_sample=first,
-                last_sample=last, rows=last - first, seconds=time.perf_counter() - began,
-            )  # fmt: skip
+                self.step,
+                spikes.REWIND,
+                **asdict(spike),
+                at=met,
+                folder=saved.name,
+                first_sample=first,
+                last_sample=last,
+                rows=last - first,
+                seconds=time.perf_counter() - began,
+            )
 
     def _window(self) -> Window | None:
         if not self.plan.profile:
@@ -375,9 +397,11 @@ class Trainer:
         if not self.engine.run.bf16:
             return None
         layout = memory.Layout(
-            data=self.ranks, expert=recipe.expert_parallel, pipeline=recipe.pipeline_parallel,
+            data=self.ranks,
+            expert=recipe.expert_parallel,
+            pipeline=recipe.pipeline_parallel,
             micro_batch=recipe.micro_batch,
-        )  # fmt: skip
+        )
         stage = parallel_state.get_pipeline_model_parallel_rank()
         return Share(self.engine.size, layout, stage, self.engine.run.recompute)
 
@@ -456,9 +480,14 @@ class Trainer:
         saved = self.saver.finish()
         if log is not None:
             log.event(
-                saved.step, "checkpoint", folder=saved.path.name, seconds=saved.seconds, blocked=saved.blocked,
-                written=saved.written, gib=checkpoint.gib(saved.path),
-            )  # fmt: skip
+                saved.step,
+                "checkpoint",
+                folder=saved.path.name,
+                seconds=saved.seconds,
+                blocked=saved.blocked,
+                written=saved.written,
+                gib=checkpoint.gib(saved.path),
+            )
 
     def _coverage(self, log: MetricsLog | None) -> None:
         """Once the watched steps are over, stop the run if a patch that the model needs executed on no rank."""
@@ -477,13 +506,20 @@ class Trainer:
         tokens, total = self._rows * self.sequence, taken.seconds()
         losses = outcome.losses
         return Train(
-            step=taken.step, tokens=taken.tokens,
-            loss=losses["loss"], mtp_loss=losses["mtp_loss"], aux_loss=losses["aux_loss"],
-            indexer_loss=losses["indexer_loss"], grad_norm=outcome.grad_norm,
-            learning_rate=outcome.learning_rate, skipped=outcome.skipped,
-            expert_load=outcome.load.expert, rank_load=outcome.load.rank,
-            peak_gib=max(outcome.peaks_gib, default=None), peaks_gib=outcome.peaks_gib or None,
+            step=taken.step,
+            tokens=taken.tokens,
+            loss=losses["loss"],
+            mtp_loss=losses["mtp_loss"],
+            aux_loss=losses["aux_loss"],
+            indexer_loss=losses["indexer_loss"],
+            grad_norm=outcome.grad_norm,
+            learning_rate=outcome.learning_rate,
+            skipped=outcome.skipped,
+            expert_load=outcome.load.expert,
+            rank_load=outcome.load.rank,
+            peak_gib=max(outcome.peaks_gib, default=None),
+            peaks_gib=outcome.peaks_gib or None,
             reserved_gib=None if taken.reserved is None else taken.reserved / memory.GIB,
             **vars(rates.rates(self.engine.size, tokens, total, self.place.size, self.gpu, self.sequence)),
             seconds=taken.phases(outcome, total),
-        )  # fmt: skip
+        )

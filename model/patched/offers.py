@@ -19,7 +19,7 @@ NEEDED = {
     "dsa=tilelang": (f"{VARIANT}.ops.tilelang_dsa:run_fused_absorbed_sparse_attention", "fused_sparse_mla_absorbed"),
     "sparse=kept": (seams.SPARSE_KEPT.upstream, "kv_group"),
     "balance=triton": ("megatron.core.transformer.moe.router:TopKRouter._apply_packed_seq_aux_loss", "cu_seqlens"),
-}  # fmt: skip
+}
 
 
 def lacking(roots: Iterable[str | Path]) -> dict[str, str]:

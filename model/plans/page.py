@@ -245,11 +245,18 @@ def _range(title: str, group: Sequence[Pair]) -> str:
 def _pairs(group: Sequence[Pair]) -> Table:
     table = _columns(
         {
-            "run": 0, "size": 0, "layout and paths": 0, "ms predicted": 1, "measured": 1, "error": 1,
-            "computing, predicted and measured": 1, "communication, predicted and measured": 1, "GiB predicted": 1,
+            "run": 0,
+            "size": 0,
+            "layout and paths": 0,
+            "ms predicted": 1,
+            "measured": 1,
+            "error": 1,
+            "computing, predicted and measured": 1,
+            "communication, predicted and measured": 1,
+            "GiB predicted": 1,
             "peak": 1,
         }
-    )  # fmt: skip
+    )
     for pair in group:
         report, run = pair.run.report, pair.run
         peak = max([report.peak_gib or 0.0, *(report.peaks_gib or ())])
@@ -283,10 +290,18 @@ def _plan(source: Measured, four: Measured) -> str:
     for name in ("nam56r_wide", "nam56r"):
         table = _columns(
             {
-                "GPUs": 1, "layout": 0, "ms": 1, "computing": 1, "communication": 1, "tokens/s a GPU": 1,
-                "efficiency": 1, f"at {SLOW:g} GB/s": 1, "efficiency there": 1, "GiB": 1,
+                "GPUs": 1,
+                "layout": 0,
+                "ms": 1,
+                "computing": 1,
+                "communication": 1,
+                "tokens/s a GPU": 1,
+                "efficiency": 1,
+                f"at {SLOW:g} GB/s": 1,
+                "efficiency there": 1,
+                "GiB": 1,
             }
-        )  # fmt: skip
+        )
         for gpus in (8, 64, 512):
             for layout in PLANNED:
                 table.add_row(*_planned(source, four, name, gpus, layout))
@@ -315,11 +330,17 @@ def _planned(source: Measured, four: Measured, name: str, gpus: int, layout: str
     fast, slow = (Hosts(between=rate * GB) for rate in (NAMEPLATE, SLOW))
     found, there = (predict(source, rates, job, hosts) for hosts in (fast, slow))
     return [
-        str(gpus), layout, f"{found.seconds * 1e3:,.0f}",
-        f"{(found.parts[COMPUTE] + found.parts[OPTIMIZER]) * 1e3:,.0f}", f"{found.communication * 1e3:,.0f}",
-        f"{found.tokens_per_s_per_gpu:,.0f}", f"{efficiency(source, rates, found, fast):.1%}",
-        f"{there.tokens_per_s_per_gpu:,.0f}", f"{efficiency(source, rates, there, slow):.1%}", f"{found.gib:.1f}",
-    ]  # fmt: skip
+        str(gpus),
+        layout,
+        f"{found.seconds * 1e3:,.0f}",
+        f"{(found.parts[COMPUTE] + found.parts[OPTIMIZER]) * 1e3:,.0f}",
+        f"{found.communication * 1e3:,.0f}",
+        f"{found.tokens_per_s_per_gpu:,.0f}",
+        f"{efficiency(source, rates, found, fast):.1%}",
+        f"{there.tokens_per_s_per_gpu:,.0f}",
+        f"{efficiency(source, rates, there, slow):.1%}",
+        f"{found.gib:.1f}",
+    ]
 
 
 def _columns(headings: dict[str, int]) -> Table:

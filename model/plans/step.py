@@ -95,8 +95,9 @@ def _amounts(job: Job, stage: int) -> dict[str, float]:
     seen = share.seen(range(0, (job.layout.micro_batch + 1) * row, row))
     found = {
         kind: counted.moved if counted.flops is None else counted.flops
-        for counted in work.of(share, seen) for kind in counted.kinds
-    }  # fmt: skip
+        for counted in work.of(share, seen)
+        for kind in counted.kinds
+    }
     layers = memory.stages(size, job.layout)[stage]
     blocks = len(layers) + size.mtp_depths * (stage == job.layout.pipeline - 1)
     count = {kind: sum(layer.kind == kind for layer in layers) for kind in ("m2rnn", "mamba3")}
@@ -121,10 +122,15 @@ def _stage(job: Job, kinds: Mapping[str, float], sent: Mapping[str, float], bubb
         WEIGHTS: min(sent[WEIGHTS], (1 - BACKWARD) * computing) if job.overlap_weights else 0.0,
     }
     parts = {
-        COMPUTE: computing * job.accumulate, OPTIMIZER: kinds.get(OPTIMIZER, 0.0), HOST: kinds[HOST] * job.accumulate,
-        GRADIENTS: sent[GRADIENTS] - hidden[GRADIENTS], WEIGHTS: sent[WEIGHTS] - hidden[WEIGHTS],
-        TOKENS: sent[TOKENS], STAGES: sent[STAGES], BUBBLE: bubble,
-    }  # fmt: skip
+        COMPUTE: computing * job.accumulate,
+        OPTIMIZER: kinds.get(OPTIMIZER, 0.0),
+        HOST: kinds[HOST] * job.accumulate,
+        GRADIENTS: sent[GRADIENTS] - hidden[GRADIENTS],
+        WEIGHTS: sent[WEIGHTS] - hidden[WEIGHTS],
+        TOKENS: sent[TOKENS],
+        STAGES: sent[STAGES],
+        BUBBLE: bubble,
+    }
     step = {k: s * (1 if k == OPTIMIZER else job.accumulate) for k, s in kinds.items() if k != HOST}
     return Prediction(job, parts, step, hidden, gib(job))
 

@@ -36,9 +36,15 @@ def said_between(hosts: Hosts) -> str:
 
 
 def planned(
-    runs: Sequence[Path], size: Size, layout: Layout, hosts: Hosts, row: int | None = None, accumulate: int = 1,
-    overlap_grads: bool = False, overlap_weights: bool = False,
-) -> Table:  # fmt: skip
+    runs: Sequence[Path],
+    size: Size,
+    layout: Layout,
+    hosts: Hosts,
+    row: int | None = None,
+    accumulate: int = 1,
+    overlap_grads: bool = False,
+    overlap_weights: bool = False,
+) -> Table:
     """The predicted step by part. ``runs``: the kept run whose profile is scaled, then others for rates that it lacks.
 
     Raises PatchlaneError for a run that cannot be a base, ValueError for a layout that cannot be predicted.
@@ -48,9 +54,14 @@ def planned(
     if row not in (None, source.job.row):
         raise PatchlaneError(f"{source.run.name} has rows of {source.job.row} tokens, not of {row}", NO_SEQUENCE)
     job = Job(
-        size, layout, source.job.row, accumulate, source.job.recompute, overlap_grads=overlap_grads,
+        size,
+        layout,
+        source.job.row,
+        accumulate,
+        source.job.recompute,
+        overlap_grads=overlap_grads,
         overlap_weights=overlap_weights,
-    )  # fmt: skip
+    )
     return _table(source, rates, predict(source, rates, job, hosts), hosts)
 
 

@@ -153,20 +153,31 @@ def ranked(
 
 
 def analyse(
-    spans: Sequence[Span], kind: Callable[[str], str], *, device: str, first_step: int, steps: int, seconds: float,
-    before: Sequence[float] = (), timeline: bool = True,
-) -> Profile:  # fmt: skip
+    spans: Sequence[Span],
+    kind: Callable[[str], str],
+    *,
+    device: str,
+    first_step: int,
+    steps: int,
+    seconds: float,
+    before: Sequence[float] = (),
+    timeline: bool = True,
+) -> Profile:
     """The profile of ``steps`` steps that took ``seconds`` in all; ``before``: seconds of unprofiled steps before.
 
     ``timeline``: spans have places in time, as a device's kernels; False for mere durations, as a CPU's operators.
     """
     each = seconds / steps
     profile = Profile(
-        device=device, first_step=first_step, steps=steps, step_seconds=each,
-        seconds_before=statistics.median(before) if before else None, steps_before=len(before),
+        device=device,
+        first_step=first_step,
+        steps=steps,
+        step_seconds=each,
+        seconds_before=statistics.median(before) if before else None,
+        steps_before=len(before),
         kinds=ranked(spans, lambda s: (kind(s.name), kind(s.name)), steps, each),
         top=ranked(spans, lambda s: (s.name, kind(s.name)), steps, each)[:TOP],
-    )  # fmt: skip
+    )
     if not timeline or not spans:
         return profile
     ran = union(spans)

@@ -83,9 +83,11 @@ def seconds(run: Callable[[], object]) -> float:
 
 
 def measure(
-    device: str | None = None, timed: Callable[[Callable[[], object]], float] = seconds,
-    sizes: tuple[tuple[int, int, int], ...] = SIZES, copied: tuple[int, ...] = COPIED,
-) -> Ceilings:  # fmt: skip
+    device: str | None = None,
+    timed: Callable[[Callable[[], object]], float] = seconds,
+    sizes: tuple[tuple[int, int, int], ...] = SIZES,
+    copied: tuple[int, ...] = COPIED,
+) -> Ceilings:
     """Measure both, on this process's GPU; a size that memory has no room for is left out.
 
     It draws no number from the run's own generators. The allocator keeps what it was given, for the next step.

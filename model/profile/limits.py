@@ -68,9 +68,11 @@ def total(found: Sequence[Limit]) -> Limit | None:
     if not counted:
         return None
     return Limit(
-        name=COUNTED, kinds=[kind for limit in counted for kind in limit.kinds],
-        seconds=sum(limit.seconds for limit in counted), least=sum(limit.least or 0.0 for limit in counted),
-    )  # fmt: skip
+        name=COUNTED,
+        kinds=[kind for limit in counted for kind in limit.kinds],
+        seconds=sum(limit.seconds for limit in counted),
+        least=sum(limit.least or 0.0 for limit in counted),
+    )
 
 
 def rows(found: Sequence[Limit]) -> list[tuple[str, ...]]:
@@ -78,11 +80,14 @@ def rows(found: Sequence[Limit]) -> list[tuple[str, ...]]:
     every = [*found, *([whole] if (whole := total(found)) else [])]
     return [
         (
-            limit.name, f"{limit.seconds * 1e3:.2f}", NONE if limit.least is None else f"{limit.least * 1e3:.2f}",
-            limit.by or limit.why or "", NONE if limit.ratio is None else f"{limit.ratio:.2f}",
+            limit.name,
+            f"{limit.seconds * 1e3:.2f}",
+            NONE if limit.least is None else f"{limit.least * 1e3:.2f}",
+            limit.by or limit.why or "",
+            NONE if limit.ratio is None else f"{limit.ratio:.2f}",
         )
         for limit in every
-    ]  # fmt: skip
+    ]
 
 
 def said(ceilings: Ceilings) -> str:

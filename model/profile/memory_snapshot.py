@@ -77,15 +77,21 @@ def summary(headline: str, snapshot: Mapping[str, Any], stats: Mapping[str, int]
     """Markdown: peak and current memory, then live blocks by the line that allocated them, largest first."""
     live, blocks = held(snapshot)
     lines = [
-        "# Out of GPU memory", "", headline, "",
+        "# Out of GPU memory",
+        "",
+        headline,
+        "",
         f"- allocated now: {stats.get('allocated_bytes.all.current', 0) / GIB:.2f} GiB",
         f"- allocated at most: {stats.get('allocated_bytes.all.peak', 0) / GIB:.2f} GiB",
         f"- reserved by the allocator: {stats.get('reserved_bytes.all.current', 0) / GIB:.2f} GiB",
         f"- reserved and split too small to use: {stats.get('inactive_split_bytes.all.current', 0) / GIB:.2f} GiB",
-        f"- remedy: {REMEDY}", "",
-        f"Live blocks by the Python line that allocated them, the {LARGEST} largest:", "",
-        "| GiB | blocks | allocated at | called from |", "|---:|---:|---|---|",
-    ]  # fmt: skip
+        f"- remedy: {REMEDY}",
+        "",
+        f"Live blocks by the Python line that allocated them, the {LARGEST} largest:",
+        "",
+        "| GiB | blocks | allocated at | called from |",
+        "|---:|---:|---|---|",
+    ]
     for place, size in sorted(live.items(), key=lambda item: -item[1])[:LARGEST]:
         lines.append(f"| {size / GIB:.3f} | {blocks[place]} | {place[0]} | {place[1]} |")
     return "\n".join(lines) + "\n"

@@ -50,9 +50,15 @@ class Window:
     """
 
     def __init__(
-        self, first: int, last: int, run_dir: Path, cuda: bool | None = None,
-        gather: Callable[[Any], list[Any]] | None = None, writes: bool = True, share: Share | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        first: int,
+        last: int,
+        run_dir: Path,
+        cuda: bool | None = None,
+        gather: Callable[[Any], list[Any]] | None = None,
+        writes: bool = True,
+        share: Share | None = None,
+    ) -> None:
         if not 1 <= first <= last:
             raise ValueError(f"a window from step {first} to {last} holds no step")
         self.first, self.last, self.run_dir, self._cuda = first, last, run_dir, cuda
@@ -89,9 +95,12 @@ class Window:
             gc.collect()  # events hold each other: later, each rank would drop them at its own step and all would wait
 
     def took(
-        self, data: float, phases: Mapping[str, tuple[float, float | None]], documents: Iterable[Sequence[int]],
+        self,
+        data: float,
+        phases: Mapping[str, tuple[float, float | None]],
+        documents: Iterable[Sequence[int]],
         since: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Within a step, at its end: the host's seconds for its data, each phase's on the host and on the GPU, and the
         bounds of the documents in each micro-batch's stream. Nothing outside the window.
 
@@ -178,9 +187,15 @@ class Window:
         reached = self._ceilings()  # at once, as warm as the steps left the GPU
         spans = gpu_spans(profiler.events()) if self._cuda else operator_spans(profiler.events())
         self.result = analyse(
-            spans, kernel_kinds.kind if self._cuda else str, device=self._device(), first_step=self._entered,
-            steps=number - self._entered + 1, seconds=seconds, before=list(self._before), timeline=bool(self._cuda),
-        )  # fmt: skip
+            spans,
+            kernel_kinds.kind if self._cuda else str,
+            device=self._device(),
+            first_step=self._entered,
+            steps=number - self._entered + 1,
+            seconds=seconds,
+            before=list(self._before),
+            timeline=bool(self._cuda),
+        )
         own = self._own(self.result, reached)
         self.result = self.result.model_copy(update={"ranks": self._gather(own) if self._gather is not None else [own]})
         if not self._writes:

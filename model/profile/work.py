@@ -83,10 +83,12 @@ def of(share: Share, seen: Seen) -> list[Work]:
     forward = 2 if share.recompute else 1
     passes = forward + flops.BACKWARD - 1
     projections = (
-        (count["mla"] + count["dsa"]) * flops.mla_projections(size) + indexers * flops.indexer_projections(size)
-        + count["mamba3"] * flops.mamba3_projections(size) + count["moe"] * flops.moe(size)
+        (count["mla"] + count["dsa"]) * flops.mla_projections(size)
+        + indexers * flops.indexer_projections(size)
+        + count["mamba3"] * flops.mamba3_projections(size)
+        + count["moe"] * flops.moe(size)
         + count["m2rnn"] * flops.m2rnn_projections(size)
-    )  # fmt: skip
+    )
     ends = depths * flops.mtp_projections(size) + first * flops.entrance(size)
     ends += last * 2 * size.hidden * size.vocab * (1 + size.mtp_depths)
     dense = (passes * count["mla"] + flops.BACKWARD * depths) * flops.mla_scores(size, seen.keys)
@@ -108,7 +110,7 @@ def of(share: Share, seen: Seen) -> list[Work]:
         Work("norm", ("norm",), moved=tokens * BF16 * _norms(share, count, depths, last, forward)),
         Work("routing, sorting and indexing", ("routing, sorting and indexing",), moved=routed),
         Work("cross entropy", ("cross entropy",), moved=2 * BF16 * tokens * size.vocab * last * (1 + size.mtp_depths)),
-    ]  # fmt: skip
+    ]
 
 
 MIMO_BACKWARD = ("Mamba-3 MIMO bwd_fwd", "Mamba-3 MIMO bwd_bwd", "Mamba-3 MIMO backward by blocks")

@@ -13,9 +13,18 @@ from pathlib import Path
 logger = logging.getLogger("model.records.earlier")
 FOLDER = "earlier"  # earlier.1, earlier.2 and so on
 OF_A_START = (
-    "tensorboard", "evaluation", "run.json", "run.from_*.json", "coverage.json", "*.png", "profile.md", "profile.json",
-    "trace*.json.gz", "oom.rank*", "nccl_trace_rank_*",
-)  # fmt: skip
+    "tensorboard",
+    "evaluation",
+    "run.json",
+    "run.from_*.json",
+    "coverage.json",
+    "*.png",
+    "profile.md",
+    "profile.json",
+    "trace*.json.gz",
+    "oom.rank*",
+    "nccl_trace_rank_*",
+)
 OF_A_STEP = {"evaluation/step_*.json": r"step_(\d+)\.", "run.from_*.json": r"run\.from_(\d+)\."}
 
 
@@ -26,9 +35,11 @@ def set_aside(folder: Path, step: int, brought: bool = False) -> Path | None:
     """
     if step or brought:
         found = [
-            path for names, number in OF_A_STEP.items() for path in folder.glob(names)
+            path
+            for names, number in OF_A_STEP.items()
+            for path in folder.glob(names)
             if (at := re.match(number, path.name)) and int(at[1]) > step
-        ]  # fmt: skip
+        ]
     else:
         found = [path for names in OF_A_START for path in folder.glob(names)]
     if not found:

@@ -61,9 +61,11 @@ class Shielded:
         except Exception as error:
             self._sink = None
             logger.warning(
-                "%s failed and gets no more records; metrics.jsonl goes on: %s: %s", self.name,
-                type(error).__name__, error,
-            )  # fmt: skip
+                "%s failed and gets no more records; metrics.jsonl goes on: %s: %s",
+                self.name,
+                type(error).__name__,
+                error,
+            )
             return None
 
 

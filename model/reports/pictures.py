@@ -153,9 +153,15 @@ def _held_out(panel: Any, records: list[Record]) -> None:
         color, width = (ORANGE, 1.5) if name is None else (MORE[(at - 1) % len(MORE)], 1.0)
         label = f"held out{'' if name is None else f', {name}'}, last {held[-1].loss:.3f}"
         panel.plot(
-            [r.step for r in held], [r.loss for r in held], label=label, color=color, linewidth=width,
-            marker=MARKERS[at % len(MARKERS)], markersize=4, zorder=3,
-        )  # fmt: skip
+            [r.step for r in held],
+            [r.loss for r in held],
+            label=label,
+            color=color,
+            linewidth=width,
+            marker=MARKERS[at % len(MARKERS)],
+            markersize=4,
+            zorder=3,
+        )
 
 
 def _tokens_axis(panel: Any, steps: Sequence[Train]) -> None:

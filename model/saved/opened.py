@@ -95,6 +95,11 @@ def encoding(
 def _of_tensor_files(folder: Path) -> Opened:
     config = tensor_files.config(folder)
     return Opened(
-        folder, config.size, config.step, config.encoding, None, tensor_files.size_of(folder),
+        folder,
+        config.size,
+        config.step,
+        config.encoding,
+        None,
+        tensor_files.size_of(folder),
         lambda: weights.brought(folder, config.size),
-    )  # fmt: skip
+    )

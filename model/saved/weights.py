@@ -44,9 +44,12 @@ def export(source: Path, target: Path, limit: int = LIMIT, tell: Tell = lambda l
         files |= dict.fromkeys(tensors, file)
         tell(f"{file}: {len(tensors)} tensors")
     config = Config(
-        size=Size.model_validate(said["size"]), step=said["step"], encoding=said.get("encoding"),
-        sequence=said.get("loader", {}).get("sequence_length"), recipe=said.get("hyperparameters"),
-    )  # fmt: skip
+        size=Size.model_validate(said["size"]),
+        step=said["step"],
+        encoding=said.get("encoding"),
+        sequence=said.get("loader", {}).get("sequence_length"),
+        recipe=said.get("hyperparameters"),
+    )
     tensor_files.close(target, config, files, sum(map(size_of, kept.values())))
     return config
 

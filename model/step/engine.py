@@ -54,9 +54,7 @@ class Engine:
         self.config = inner.config
         wrapped = Float16Module(self.config, inner) if run.bf16 else inner
         self.inner: Nam56r = inner
-        self.model = DistributedDataParallel(
-            self.config, overlap.config(run, check=recipe.on_spike == "stop"), wrapped
-        )  # fmt: skip
+        self.model = DistributedDataParallel(self.config, overlap.config(run, check=recipe.on_spike == "stop"), wrapped)
         self.model.broadcast_params()
         overlap.wait_for_all(self.model)
         if run.late_reads:
@@ -72,7 +70,7 @@ class Engine:
         self.schedule = _schedule(self.optimizer, recipe)
         self.diagnoses = Diagnoses(
             size, inner, self.optimizer, recipe.clip, recipe.diagnose_every, logits=not run.cuda_graphs
-        )  # fmt: skip
+        )
         self._clock: Clock | None = None
         self.config.finalize_model_grads_func = self._finalize
         self.config.grad_scale_func = self.optimizer.scale_loss
@@ -89,10 +87,14 @@ class Engine:
         """Megatron's schedule over micro-batches of this rank; per-micro-batch losses on the last stage."""
         self._mark()
         losses: list[dict[str, Tensor]] = get_forward_backward_func()(
-            forward_step_func=self._forward, data_iterator=iter(shared), model=[self.model],
-            num_microbatches=len(shared), seq_length=len(shared[0][0].tokens), micro_batch_size=1,
+            forward_step_func=self._forward,
+            data_iterator=iter(shared),
+            model=[self.model],
+            num_microbatches=len(shared),
+            seq_length=len(shared[0][0].tokens),
+            micro_batch_size=1,
             forward_only=forward_only,
-        )  # fmt: skip
+        )
         return losses
 
     def _forward(self, batches: Iterator[tuple[Batch, Tensor]], model: Any) -> tuple[Tensor, Any]:
@@ -104,9 +106,14 @@ class Engine:
         several = len(batch.cu_seqlens) - 1 > graphs.documents(self.recipe.micro_batch)
         with graphs.paused(several):
             output = model(
-                batch.tokens[None], batch.positions[None], packed(batch.cu_seqlens, self.longest),
-                labels=batch.labels[None], loss_mask=batch.loss_mask[None], fields=fields, shares=shares,
-            )  # fmt: skip
+                batch.tokens[None],
+                batch.positions[None],
+                packed(batch.cu_seqlens, self.longest),
+                labels=batch.labels[None],
+                loss_mask=batch.loss_mask[None],
+                fields=fields,
+                shares=shares,
+            )
         return output, partial(_masked_mean, batch.loss_mask)
 
     def _finalize(self, *args: Any, **kwargs: Any) -> None:
@@ -153,9 +160,16 @@ class Engine:
             clock.mark()
         self._clock = None
         return Launched(
-            clock, metrics, sum(map(len, diagnosed)), None if on_device else grad_norm, updated, learning_rate,
-            data_seconds, self.diagnoses, waited,
-        )  # fmt: skip
+            clock,
+            metrics,
+            sum(map(len, diagnosed)),
+            None if on_device else grad_norm,
+            updated,
+            learning_rate,
+            data_seconds,
+            self.diagnoses,
+            waited,
+        )
 
     def _update(self, micro_losses: list[dict[str, Tensor]], biases: list[Tensor]) -> tuple[bool, Any]:
         """Megatron's update: whether it was made, and the norm. ``refuses`` is asked before it, which waits for both.
@@ -202,12 +216,19 @@ class Engine:
 
 def _adamw(recipe: Recipe, run: Run) -> OptimizerConfig:
     return OptimizerConfig(
-        optimizer="adam", lr=recipe.learning_rate, min_lr=recipe.floor * recipe.learning_rate,
-        weight_decay=recipe.weight_decay, adam_beta1=recipe.betas[0], adam_beta2=recipe.betas[1],
-        adam_eps=recipe.epsilon, clip_grad=recipe.clip, bf16=run.bf16, use_distributed_optimizer=True,
+        optimizer="adam",
+        lr=recipe.learning_rate,
+        min_lr=recipe.floor * recipe.learning_rate,
+        weight_decay=recipe.weight_decay,
+        adam_beta1=recipe.betas[0],
+        adam_beta2=recipe.betas[1],
+        adam_eps=recipe.epsilon,
+        clip_grad=recipe.clip,
+        bf16=run.bf16,
+        use_distributed_optimizer=True,
         overlap_param_gather=run.overlap_weights,
         params_dtype=torch.bfloat16 if run.bf16 else torch.float32,
-    )  # fmt: skip
+    )
 
 
 def _overrides(adamw: OptimizerConfig) -> dict[ParamKey, dict[str, float]]:
@@ -222,12 +243,22 @@ def _overrides(adamw: OptimizerConfig) -> dict[ParamKey, dict[str, float]]:
 def _schedule(optimizer: Any, recipe: Recipe) -> OptimizerParamScheduler:
     """Counted in steps. A resumed run follows its own recipe; by default the checkpoint's would win without a word."""
     return OptimizerParamScheduler(
-        optimizer, init_lr=0.0, max_lr=recipe.learning_rate, min_lr=recipe.floor * recipe.learning_rate,
-        lr_warmup_steps=recipe.warmup_taken, lr_decay_steps=recipe.steps, lr_decay_style=recipe.schedule,
-        wsd_decay_steps=recipe.decay_steps, lr_wsd_decay_style="minus_sqrt",  # as in arXiv 2405.18392
-        start_wd=recipe.weight_decay, end_wd=recipe.weight_decay, wd_incr_steps=0, wd_incr_style="constant",
-        use_checkpoint_opt_param_scheduler=False, override_opt_param_scheduler=True,
-    )  # fmt: skip
+        optimizer,
+        init_lr=0.0,
+        max_lr=recipe.learning_rate,
+        min_lr=recipe.floor * recipe.learning_rate,
+        lr_warmup_steps=recipe.warmup_taken,
+        lr_decay_steps=recipe.steps,
+        lr_decay_style=recipe.schedule,
+        wsd_decay_steps=recipe.decay_steps,
+        lr_wsd_decay_style="minus_sqrt",  # as in arXiv 2405.18392
+        start_wd=recipe.weight_decay,
+        end_wd=recipe.weight_decay,
+        wd_incr_steps=0,
+        wd_incr_style="constant",
+        use_checkpoint_opt_param_scheduler=False,
+        override_opt_param_scheduler=True,
+    )
 
 
 def barrier() -> None:

@@ -29,10 +29,12 @@ def counts(batches: list[Batch], depths: int) -> Tensor:
 
     At depth d a token's label is the next token's d further on, if that is in its document.
     """
-    return torch.stack([
-        torch.stack([(batch.loss_mask * (batch.positions >= depth)).sum() for depth in range(1 + depths)])
-        for batch in batches
-    ]).double()  # fmt: skip
+    return torch.stack(
+        [
+            torch.stack([(batch.loss_mask * (batch.positions >= depth)).sum() for depth in range(1 + depths)])
+            for batch in batches
+        ]
+    ).double()
 
 
 def shares(counts: Tensor) -> tuple[Tensor, Tensor]:

@@ -21,7 +21,10 @@ def megatron_config(size: Size, run: Run, chosen: dict[str, Path]) -> Any:
     from megatron.core.transformer.transformer_config import MLATransformerConfig
 
     config = MLATransformerConfig(
-        **_shape(size), **_attention(size), **_experts(size, run), **_training(size, run),
+        **_shape(size),
+        **_attention(size),
+        **_experts(size, run),
+        **_training(size, run),
         **graphs.settings(run.cuda_graphs, run.expert_parallel),
         dsa_kernel_backend="tilelang" if chosen["dsa"].name == "tilelang" else "none",
         moe_grouped_gemm=chosen["moe"].name in ("grouped", "grouped_fused"),
@@ -32,7 +35,7 @@ def megatron_config(size: Size, run: Run, chosen: dict[str, Path]) -> Any:
         pipeline_dtype=torch.bfloat16 if run.bf16 else torch.float32,
         activation_func=torch.nn.functional.gelu,
         **_loss(chosen["loss"].name),
-    )  # fmt: skip
+    )
     config.nam56r_size, config.nam56r_row, config.nam56r_paths = size, run.row, chosen
     return config
 

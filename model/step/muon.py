@@ -25,10 +25,23 @@ MOMENTUM = "momentum_buffer"  # as torch calls it
 # whose spectra 2502.16982 finds to gain most (section 3.4); embeddings and head are AdamW's there as well. One weight
 # that holds several projections, like Mamba-3's in_proj, is one matrix, as in Megatron all but attention's QKV.
 MATRICES = {
-    "linear_q_down_proj", "linear_q_up_proj", "linear_kv_down_proj", "linear_kv_up_proj", "linear_proj", "linear_wq_b",
-    "linear_wk", "linear_weights_proj", "linear_fc1", "linear_fc2", "router", "in_proj", "out_proj", "forget_proj",
-    "eh_proj", "projection",
-}  # fmt: skip
+    "linear_q_down_proj",
+    "linear_q_up_proj",
+    "linear_kv_down_proj",
+    "linear_kv_up_proj",
+    "linear_proj",
+    "linear_wq_b",
+    "linear_wk",
+    "linear_weights_proj",
+    "linear_fc1",
+    "linear_fc2",
+    "router",
+    "in_proj",
+    "out_proj",
+    "forget_proj",
+    "eh_proj",
+    "projection",
+}
 
 
 def mark(model: nn.Module) -> None:
@@ -108,9 +121,12 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc]
         for weight, _, gradient in matrices:
             weight.grad = gradient
         muon = torch.optim.Muon(
-            [weight for weight, *_ in matrices], lr=group["lr"], weight_decay=group["weight_decay"],
-            adjust_lr_fn="match_rms_adamw", **self._settings,
-        )  # fmt: skip
+            [weight for weight, *_ in matrices],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            adjust_lr_fn="match_rms_adamw",
+            **self._settings,
+        )
         for weight, momentum, _ in matrices:
             muon.state[weight][MOMENTUM] = momentum
         muon.step()

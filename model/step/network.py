@@ -28,9 +28,19 @@ from model.step import megatron
 from reproducers.base.errors import PatchlaneError
 
 EVERYWHERE = (  # kinds that are no layer's own
-    "mamba_proj", "mtp_proj", "norm", "bc_norm", "rope", "qkv", "sparse", "indexer", "router", "balance", "shared",
+    "mamba_proj",
+    "mtp_proj",
+    "norm",
+    "bc_norm",
+    "rope",
+    "qkv",
+    "sparse",
+    "indexer",
+    "router",
+    "balance",
+    "shared",
     "wgrad",
-)  # fmt: skip
+)
 
 
 class Nam56r(HybridModel):
@@ -47,11 +57,14 @@ class Nam56r(HybridModel):
         cuts = pattern.even_cuts(size.layers, run.pipeline_parallel)
         try:
             super().__init__(
-                config=config, hybrid_stack_spec=hybrid_stack(size, chosen, run.on_cpu),
-                vocab_size=size.vocab, max_sequence_length=size.sequence,
-                pre_process=pre_process, post_process=post_process,
+                config=config,
+                hybrid_stack_spec=hybrid_stack(size, chosen, run.on_cpu),
+                vocab_size=size.vocab,
+                max_sequence_length=size.sequence,
+                pre_process=pre_process,
+                post_process=post_process,
                 hybrid_layer_pattern=pattern.megatron_pattern(size.layers, size.mtp_depths, cuts, dialect.MLA_SYMBOL),
-            )  # fmt: skip
+            )
         except PatchlaneError as error:
             raise _first(error) from None
         if hasattr(self, "embedding"):  # of the first stage, and the last one's copy for MTP
@@ -123,9 +136,14 @@ class Nam56r(HybridModel):
         self._counted = self._rolled(loss_mask, packed_seq_params)
         entrance = self._entrance(tokens, positions, fields) if self.pre_process else None
         output: Tensor = super().forward(
-            tokens, positions, None, decoder_input=entrance, labels=labels, loss_mask=loss_mask,
+            tokens,
+            positions,
+            None,
+            decoder_input=entrance,
+            labels=labels,
+            loss_mask=loss_mask,
             packed_seq_params=packed_seq_params,
-        )  # fmt: skip
+        )
         return self.output_layer.logits(output) if self.post_process and labels is None and self.own_head else output
 
     def _entrance(self, tokens: Tensor, positions: Tensor, fields: Mapping[str, Tensor] | None) -> Tensor:

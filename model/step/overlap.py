@@ -27,10 +27,14 @@ def config(run: Run, check: bool = True) -> DistributedDataParallelConfig:
     The check before it ends the rank that finds NaN; without ``check`` there is only the norm, which all ranks have.
     """
     return DistributedDataParallelConfig(
-        grad_reduce_in_fp32=True, use_distributed_optimizer=True, check_for_nan_in_grad=check and not run.late_reads,
-        overlap_grad_reduce=run.overlap_grads, overlap_param_gather=run.overlap_weights, bucket_size=run.bucket,
+        grad_reduce_in_fp32=True,
+        use_distributed_optimizer=True,
+        check_for_nan_in_grad=check and not run.late_reads,
+        overlap_grad_reduce=run.overlap_grads,
+        overlap_param_gather=run.overlap_weights,
+        bucket_size=run.bucket,
         average_in_collective=torch.cuda.is_available(),  # NCCL averages; for gloo Megatron divides before
-    )  # fmt: skip
+    )
 
 
 def wait_for_all(ddp: DistributedDataParallel) -> None:

@@ -43,9 +43,15 @@ def counted() -> Iterator[collections.Counter[str]]:
 
 
 def _shown(
-    counts: collections.Counter[str], others: Callable[..., None], message: Any, category: Any, file: str, line: int,
-    *rest: Any, **named: Any,
-) -> None:  # fmt: skip
+    counts: collections.Counter[str],
+    others: Callable[..., None],
+    message: Any,
+    category: Any,
+    file: str,
+    line: int,
+    *rest: Any,
+    **named: Any,
+) -> None:
     if WARNING in str(message):
         counts[_place(file, line)] += 1
     else:

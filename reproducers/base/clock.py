@@ -38,8 +38,10 @@ def run(command: list[str], within_s: float, what: str = "", **options: Any) -> 
     At the limit the program and its children are killed, and CannotTestHere says what took so long. A program that asks
     gets no answer, unless ``input`` or ``stdin`` is given.
     """
-    given = {"stdin": subprocess.DEVNULL, **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-             if options.pop("capture_output", False) else {})}  # fmt: skip
+    given = {
+        "stdin": subprocess.DEVNULL,
+        **({"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} if options.pop("capture_output", False) else {}),
+    }
     data = options.pop("input", None)
     given |= {"stdin": subprocess.PIPE} if data is not None else {}
     with subprocess.Popen(command, **given | {"start_new_session": True} | options) as child:

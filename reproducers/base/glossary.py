@@ -144,7 +144,7 @@ TERMS = {
     "preflight": Word("the check of everything that a pack still needs before it is filed"),
     "approval": Word("a person's yes to exactly the files that would be posted; approval.yaml"),
     "wave": Word("packs that are filed together, on one day"),
-}  # fmt: skip
+}
 AUDITED = {
     "buggy": Word("the environment's code has the bug, and no patch", "what the answer's fix line says"),
     "patched": Word("the environment's code has the pack's patch"),

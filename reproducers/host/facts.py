@@ -122,23 +122,37 @@ def checks(store: Store | None) -> list[Demand]:
     git, cc, headers = shutil.which("git"), compiler(), Path(sysconfig.get_paths()["include"], "Python.h")
     rows = [
         Demand(
-            "python", platform.python_version(), f"{wanted} or later", sys.version_info[:3] >= PYTHON,
+            "python",
+            platform.python_version(),
+            f"{wanted} or later",
+            sys.version_info[:3] >= PYTHON,
             "make setup PYTHON=python3.12",
         ),
         Demand("git", git or "none", "git, to apply patches", git is not None, "apt-get install git"),
         Demand(
-            "store", "writable" if store else "not writable", "a writable folder", store is not None,
+            "store",
+            "writable" if store else "not writable",
+            "a writable folder",
+            store is not None,
             "export PATCHLANE_STORE=DIR",
         ),
         Demand(
-            "C compiler", cc or "none", "gcc, clang or $CC, to build triton's launchers", cc is not None,
-            "apt-get install gcc", ("cuda",),
+            "C compiler",
+            cc or "none",
+            "gcc, clang or $CC, to build triton's launchers",
+            cc is not None,
+            "apt-get install gcc",
+            ("cuda",),
         ),
         Demand(
-            "Python.h", "present" if headers.is_file() else "none", "the Python headers, to build triton's launchers",
-            headers.is_file(), f"apt-get install python{sys.version_info[0]}.{sys.version_info[1]}-dev", ("cuda",),
+            "Python.h",
+            "present" if headers.is_file() else "none",
+            "the Python headers, to build triton's launchers",
+            headers.is_file(),
+            f"apt-get install python{sys.version_info[0]}.{sys.version_info[1]}-dev",
+            ("cuda",),
         ),
-    ]  # fmt: skip
+    ]
     return rows + numpy_check(version("triton"), version("numpy"))
 
 

@@ -242,9 +242,17 @@ class Probe:
         self._add(Check(name, "guard", "passed" if passed else "failed", measured, limit, reference, unit))
 
     def drawn(
-        self, name: str, measure: Callable[..., float], limit: float, *, space: dict[str, Any], count: int,
-        reference: str, bug_above: float = inf, unit: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        measure: Callable[..., float],
+        limit: float,
+        *,
+        space: dict[str, Any],
+        count: int,
+        reference: str,
+        bug_above: float = inf,
+        unit: str = "",
+    ) -> None:
         """Error norm over ``count`` cases that hypothesis draws with this run's seed, so that no shape can be foreseen.
 
         ``measure(**case)`` is the error of one case; ``space`` is {argument: hypothesis strategy}. The largest is a

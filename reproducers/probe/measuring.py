@@ -24,15 +24,29 @@ from torch.utils._python_dispatch import TorchDispatchMode
 # operators that read a value, or a size that depends on one; lift_fresh ends torch.tensor(number), a blocking copy to
 # a GPU
 _READING = (
-    "_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_consecutive", "equal", "repeat_interleave",
-    "lift_fresh", "unique_dim", "bincount",
-)  # fmt: skip
+    "_local_scalar_dense",
+    "nonzero",
+    "masked_select",
+    "_unique2",
+    "unique_consecutive",
+    "equal",
+    "repeat_interleave",
+    "lift_fresh",
+    "unique_dim",
+    "bincount",
+)
 # no operator where the tensor is on the CPU already; asarray and its like call __array__
 _FETCHES = ("tolist", "cpu", "numpy", "__array__", "__repr__")
 # hand the memory itself to whoever calls them, so that what is read there can no longer be seen
 _HANDED = (
-    "data_ptr", "const_data_ptr", "_data_address", "__dlpack__", "_to_dlpack", "_to_dlpack_versioned", "__reduce_ex__",
-)  # fmt: skip
+    "data_ptr",
+    "const_data_ptr",
+    "_data_address",
+    "__dlpack__",
+    "_to_dlpack",
+    "_to_dlpack_versioned",
+    "__reduce_ex__",
+)
 
 
 class Places(Counter[str]):

@@ -14,9 +14,13 @@ from reproducers.probe.checks import CannotTest, gpu_full, judge
 
 
 def main(
-    reproduce: Callable[[Probe], None], *, pack: int, package: str,
-    minimal: Callable[[], None], prepare: Callable[[Probe], object] = lambda p: None,
-) -> None:  # fmt: skip
+    reproduce: Callable[[Probe], None],
+    *,
+    pack: int,
+    package: str,
+    minimal: Callable[[], None],
+    prepare: Callable[[Probe], object] = lambda p: None,
+) -> None:
     """Run ``reproduce`` as one arm and exit (see the module's docstring for output and exit status).
 
     ``minimal``: the bug in at most 15 lines, without the probe: raises where the bug is, returns where it is not.

@@ -21,9 +21,13 @@ from reproducers.record.receipt import Arm, ArmName, Check, record_of
 from reproducers.trial.experiment import Run, expected
 
 COLOURS = {
-    "bug": "red", "failed": "red", "different": "yellow", "cannot test": "yellow",
-    "healthy": "green", "passed": "green",
-}  # fmt: skip
+    "bug": "red",
+    "failed": "red",
+    "different": "yellow",
+    "cannot test": "yellow",
+    "healthy": "green",
+    "passed": "green",
+}
 ENDED = re.compile(r"-> (\w+) in ([\d.]+) s, peak [\d.]+ GiB: (.*)", re.DOTALL)  # the engine's last line of an arm
 CHECK = re.compile(r"\[ *(\w+)\] ")
 SHOWN = {

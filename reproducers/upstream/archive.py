@@ -33,17 +33,35 @@ LOCAL, END = b"PK\3\4", b"PK\5\6"  # begin a zip's first member, and its last re
 END_BYTES, LOCAL_BYTES = 22, 30
 DESCRIPTORS = (12, 16, 20, 24)  # bytes of sizes that may follow a member that was written without knowing them
 HOST = {
-    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE,
-    errno.ENFILE, errno.ENOMEM, errno.EAGAIN,
-}  # of any other error the archive's names are the cause  # fmt: skip
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EIO,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.EAGAIN,
+}  # of any other error the archive's names are the cause
 SPREAD = ("purelib", "platlib")  # folders of a wheel's NAME.data that are installed beside its other files
 
 
 # What the libraries raise for an archive that is damaged, encrypted, nested too deep or packed in an unknown way.
 REFUSALS = (
-    tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError, OSError, RuntimeError,
-    LookupError, ValueError, OverflowError,
-)  # fmt: skip
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    OSError,
+    RuntimeError,
+    LookupError,
+    ValueError,
+    OverflowError,
+)
 
 
 def unpack(archive: Path, target: Path) -> None:

@@ -42,8 +42,11 @@ def test_a_store_that_cannot_be_written(tmp_path, command):
     arguments += ["--output", str(tmp_path)] if command[0] == "bundle" else []
     done = subprocess.run(
         [sys.executable, "-m", f"reproducers.{arguments[0]}", *arguments[1:]],
-        cwd=ROOT, env=environment, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     assert (done.returncode, "PATCHLANE_STORE=DIR" in done.stderr, "fault" in done.stderr) == (2, True, False), done
 
 
@@ -60,8 +63,11 @@ def test_other_verbs_name_their_option(tmp_path, command, option):
     verb, *rest = command
     done = subprocess.run(
         [sys.executable, "-m", f"reproducers.{verb}", *rest, str(tmp_path / "file" / "x")],
-        cwd=ROOT, env={**os.environ, "PATCHLANE_STORE": str(tmp_path)}, capture_output=True, text=True,
-    )  # fmt: skip
+        cwd=ROOT,
+        env={**os.environ, "PATCHLANE_STORE": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
     assert (done.returncode, f"fix: {option}" in done.stderr, "fault" in done.stderr) == (2, True, False), done
 
 

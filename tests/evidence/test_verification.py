@@ -155,8 +155,12 @@ def test_an_arm_is_what_its_checks_say(toy, arm, outcome):
     body, log = forged.both(path)
     (stated,) = body["predicate"]["patchlane"][arm]
     log = log.replace(f"[{arm}] -> {stated['outcome']} in", f"[{arm}] -> {outcome} in")
-    rows = [row.replace(f'"outcome": "{stated["outcome"]}"', f'"outcome": "{outcome}"')
-            if row.startswith(f"[{arm}] ") else row for row in log.split("\n")]  # fmt: skip
+    rows = [
+        row.replace(f'"outcome": "{stated["outcome"]}"', f'"outcome": "{outcome}"')
+        if row.startswith(f"[{arm}] ")
+        else row
+        for row in log.split("\n")
+    ]
     stated["outcome"] = outcome
     path = forged.seal(path, body, "\n".join(rows))
     assert any(arm in row and outcome in row and "its checks" in row for row in verify_all(root)[path])

@@ -15,10 +15,29 @@ from ready import DAY
 from reproducers.record.schema import ROOT, load_pack
 
 CLIENTS = {
-    "requests", "httpx", "aiohttp", "urllib3", "http.client", "urllib.request", "ftplib", "smtplib", "imaplib",
-    "poplib", "telnetlib", "xmlrpc.client", "selenium", "playwright", "github", "gitlab", "pypi_simple", "truststore",
-    "websockets", "paramiko", "pycurl", "boto3",
-}  # fmt: skip
+    "requests",
+    "httpx",
+    "aiohttp",
+    "urllib3",
+    "http.client",
+    "urllib.request",
+    "ftplib",
+    "smtplib",
+    "imaplib",
+    "poplib",
+    "telnetlib",
+    "xmlrpc.client",
+    "selenium",
+    "playwright",
+    "github",
+    "gitlab",
+    "pypi_simple",
+    "truststore",
+    "websockets",
+    "paramiko",
+    "pycurl",
+    "boto3",
+}
 VERBS = [
     name
     for name in ("render", "export", "lint", "preflight", "approve", "waves", "site", "series")

@@ -18,7 +18,7 @@ HEAD = '"""Doc."""\n\nimport sys\n\n\n'
         ('def minimal():\n    """Only a docstring."""\n', None),
         ("def other():\n    def minimal():\n        pass\n", None),
     ],
-)  # fmt: skip
+)
 def test_code(tmp_path: Path, source: str, expected: str | None) -> None:
     path = tmp_path / "reproducer.py"
     path.write_text(HEAD + source)

@@ -147,8 +147,12 @@ def test_each_place_is_listed():
     calling = set()
     for path in (*(ROOT / "reproducers").rglob("*.py"), *(ROOT / "model").rglob("*.py")):
         called = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
-        if any(a.name in ("within", "astray") for node in called if node.module == "reproducers.base.files"
-               for a in node.names):  # fmt: skip
+        if any(
+            a.name in ("within", "astray")
+            for node in called
+            if node.module == "reproducers.base.files"
+            for a in node.names
+        ):
             calling.add(".".join(path.relative_to(ROOT).with_suffix("").parts))
     assert calling == {*PLACES, *ELSEWHERE}
     assert [page for page in ELSEWHERE.values() if not (ROOT / page).is_file()] == []

@@ -64,10 +64,14 @@ def a_router(experts, topk):
         return "attached"
 
     return SimpleNamespace(
-        tp_group=one, cp_group=one, tp_cp_group=one, topk=topk, attached=attached,
+        tp_group=one,
+        cp_group=one,
+        tp_cp_group=one,
+        topk=topk,
+        attached=attached,
         config=SimpleNamespace(num_moe_experts=experts, sequence_parallel=False),
         attach_and_log_load_balancing_loss=attach,
-    )  # fmt: skip
+    )
 
 
 def by(method, experts, topk, scores, chosen, bounds):

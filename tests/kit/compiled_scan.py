@@ -38,9 +38,26 @@ for room in (forward, states, turned, backward, fold):
     setattr(room, name, gluon[name])
 given = scan.Given(q, q, bias, bias, angles, x, x, x, table, table, table, each, each, each, T)
 forward.run_forward(
-    q, q, x, bias, bias, table, table, x, torch.empty(H), table, angles, each, None, each, each, None,
-    chunk_size=T, rotary_dim_divisor=4, dtype=torch.bfloat16,
-)  # fmt: skip
+    q,
+    q,
+    x,
+    bias,
+    bias,
+    table,
+    table,
+    x,
+    torch.empty(H),
+    table,
+    angles,
+    each,
+    None,
+    each,
+    each,
+    None,
+    chunk_size=T,
+    rotary_dim_divisor=4,
+    dtype=torch.bfloat16,
+)
 grads = backward.run_backward(given, states.run_states(given))
 fold.run_fold(given, grads[2:4], (q, q), torch.empty(2, TOKENS // 32, H, R, N), 32)
 for name, launches in gluon.items():

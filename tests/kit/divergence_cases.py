@@ -153,9 +153,17 @@ def masked(keys, device):
     for sparse in (False, True):
         mine, valid = scores.clone().to(device), torch.ones(scores.shape, dtype=torch.bool, device=device)
         divergence.indexer_mask[3 * keys,](
-            mine, valid.view(torch.uint8), (start + origin).view(-1).to(device), (end + origin).view(-1).to(device),
-            bounds, first, KEYS=keys, TILE=triton_indexer.TILE_M, SPARSE=sparse, **divergence.block(keys),
-        )  # fmt: skip
+            mine,
+            valid.view(torch.uint8),
+            (start + origin).view(-1).to(device),
+            (end + origin).view(-1).to(device),
+            bounds,
+            first,
+            KEYS=keys,
+            TILE=triton_indexer.TILE_M,
+            SPARSE=sparse,
+            **divergence.block(keys),
+        )
         pairs = (
             (mine, scores.masked_fill(~want, -torch.inf)),
             (valid, want & (not sparse)),
@@ -186,10 +194,20 @@ def kernel(keys, sparse, device, weight=-1.5):
     wanted = [_exact(scores, target, chosen, weight), _pack(scores, target.clone(), chosen, weight)]
     mine, losses = scores.to(device), torch.empty(tokens, device=device)
     divergence.indexer_divergence[tokens,](
-        mine, target.to(device), chosen.to(device).view(torch.uint8), (start + origin).view(-1).to(device),
-        (end + origin).view(-1).to(device), losses, 7, weight, EPS=dsa_indexer_loss.INDEXER_LOSS_EPS, GRADS=True,
-        KEYS=keys, SPARSE=sparse, **divergence.block(keys),
-    )  # fmt: skip
+        mine,
+        target.to(device),
+        chosen.to(device).view(torch.uint8),
+        (start + origin).view(-1).to(device),
+        (end + origin).view(-1).to(device),
+        losses,
+        7,
+        weight,
+        EPS=dsa_indexer_loss.INDEXER_LOSS_EPS,
+        GRADS=True,
+        KEYS=keys,
+        SPARSE=sparse,
+        **divergence.block(keys),
+    )
     got = losses.view(3, keys), mine
     return [[_worst(one, two) for one, two in zip(got, want, strict=True)] for want in wanted]
 

@@ -172,29 +172,54 @@ def launches() -> Any:
     from model.layers.mamba3 import kernels
 
     by_code = {
-        kernels.EXP.value: torch.exp, kernels.SIGMOID.value: torch.sigmoid,
-        kernels.TURNS.value: lambda x: (x.cos(), x.sin()), kernels.WIDENED.value: Tensor.float,
-    }  # fmt: skip
+        kernels.EXP.value: torch.exp,
+        kernels.SIGMOID.value: torch.sigmoid,
+        kernels.TURNS.value: lambda x: (x.cos(), x.sin()),
+        kernels.WIDENED.value: Tensor.float,
+    }
     language = SimpleNamespace(
-        tensor=Tensor, constexpr=object, float32=torch.float32, int64=torch.int64, bfloat16=torch.bfloat16,
+        tensor=Tensor,
+        constexpr=object,
+        float32=torch.float32,
+        int64=torch.int64,
+        bfloat16=torch.bfloat16,
         inline_asm_elementwise=lambda code, _, given, **__: by_code[getattr(code, "value", code)](*given),
-        program_id=lambda axis: PROGRAM[axis], arange=lambda low, high, _: torch.arange(low, high), load=_load,
-        store=_store, where=_where, minimum=min, floor=torch.floor, sum=lambda x, axis: x.sum(axis), static_range=range,
-        reshape=lambda x, shape: x.reshape(*shape), permute=lambda x, order: x.permute(*order),
-        join=lambda one, other: torch.stack((one, other), -1), convert_layout=lambda x, _: x,
+        program_id=lambda axis: PROGRAM[axis],
+        arange=lambda low, high, _: torch.arange(low, high),
+        load=_load,
+        store=_store,
+        where=_where,
+        minimum=min,
+        floor=torch.floor,
+        sum=lambda x, axis: x.sum(axis),
+        static_range=range,
+        reshape=lambda x, shape: x.reshape(*shape),
+        permute=lambda x, order: x.permute(*order),
+        join=lambda one, other: torch.stack((one, other), -1),
+        convert_layout=lambda x, _: x,
         full=lambda shape, value, dtype, _: torch.full(shape, value, dtype=dtype),
-        allocate_shared_memory=_shared, split=lambda x: (x[..., 0], x[..., 1]), maximum=max,
+        allocate_shared_memory=_shared,
+        split=lambda x: (x[..., 0], x[..., 1]),
+        maximum=max,
         warp_specialize=_side_by_side,
-        num_programs=lambda axis: PROGRAMS[axis], atomic_xchg=_exchange, atomic_add=lambda x, _, sem: x.to[int(x.at)],
-        DistributedLinearLayout=_nothing, SwizzledSharedLayout=_nothing,
-        thread_barrier=_nothing, static_assert=_nothing, BlockedLayout=_nothing, SliceLayout=_nothing,
-        NVMMADistributedLayout=_nothing, DotOperandLayout=_nothing,
+        num_programs=lambda axis: PROGRAMS[axis],
+        atomic_xchg=_exchange,
+        atomic_add=lambda x, _, sem: x.to[int(x.at)],
+        DistributedLinearLayout=_nothing,
+        SwizzledSharedLayout=_nothing,
+        thread_barrier=_nothing,
+        static_assert=_nothing,
+        BlockedLayout=_nothing,
+        SliceLayout=_nothing,
+        NVMMADistributedLayout=_nothing,
+        DotOperandLayout=_nothing,
         NVMMASharedLayout=SimpleNamespace(get_default_for=_nothing),
-    )  # fmt: skip
+    )
     tma = SimpleNamespace(
         async_copy_global_to_shared=_copy_in,
-        async_copy_shared_to_global=lambda x, at, given: x.tile(at).copy_(given.numbers), store_wait=_nothing,
-    )  # fmt: skip
+        async_copy_shared_to_global=lambda x, at, given: x.tile(at).copy_(given.numbers),
+        store_wait=_nothing,
+    )
     mbarrier = SimpleNamespace(
         init=lambda bar, count: bar.init(count),
         expect=lambda bar, bytes: bar.take(1, bytes),
@@ -204,16 +229,21 @@ def launches() -> Any:
         MBarrierLayout=_nothing,
     )
     hopper = SimpleNamespace(
-        fence_async_shared=_nothing, mbarrier=mbarrier, tma=tma, warpgroup_mma=_mma,
+        fence_async_shared=_nothing,
+        mbarrier=mbarrier,
+        tma=tma,
+        warpgroup_mma=_mma,
         warpgroup_mma_wait=lambda _, deps: deps[0] if len(deps) == 1 else deps,
-    )  # fmt: skip
+    )
     gluon = SimpleNamespace(jit=Kernel, language=language)
     descriptor = SimpleNamespace(from_tensor=lambda x, block, _: Descriptor(x, block))
     name = "triton.experimental.gluon"
     stands = {
-        name: gluon, f"{name}.language": language, f"{name}.language.nvidia.hopper": hopper,
+        name: gluon,
+        f"{name}.language": language,
+        f"{name}.language.nvidia.hopper": hopper,
         f"{name}.nvidia.hopper": SimpleNamespace(TensorDescriptor=descriptor),
-    }  # fmt: skip
+    }
     real = {each: importlib.import_module(each) for each in stands}
     sys.modules.update(stands)
     triton.experimental.gluon = gluon

@@ -26,7 +26,7 @@ NAMES = ["Q", "K", "V", "ADT", "DT", "Trap", "Q_bias", "K_bias", "MIMO_V", "MIMO
 
 def inputs(
     rows: int, heads: int, groups: int, divisor: int, state: int, channels: int, length: int
-) -> dict[str, Tensor]:  # fmt: skip
+) -> dict[str, Tensor]:
     """Drawn, fp32, rank 4; documents begin at tokens 0, 20 and 37: a state goes through a block of 16 whole, and a
     gradient back, if there are six."""
     draw = torch.Generator().manual_seed(heads)
@@ -36,22 +36,36 @@ def inputs(
 
     rank = 4
     given = {
-        "Q": normal(rows, length, rank, groups, state), "K": normal(rows, length, rank, groups, state),
-        "V": normal(rows, length, heads, channels), "Z": normal(rows, length, heads, channels),
-        "ADT": -0.3 * normal(rows, heads, length).abs(), "DT": normal(rows, heads, length).abs(),
-        "Trap": normal(rows, heads, length), "Q_bias": normal(heads, rank, state), "K_bias": normal(heads, rank, state),
-        "MIMO_V": normal(heads, rank, channels), "MIMO_Z": normal(heads, rank, channels),
-        "MIMO_Out": normal(heads, rank, channels), "Angles": normal(rows, length, heads, state // divisor),
+        "Q": normal(rows, length, rank, groups, state),
+        "K": normal(rows, length, rank, groups, state),
+        "V": normal(rows, length, heads, channels),
+        "Z": normal(rows, length, heads, channels),
+        "ADT": -0.3 * normal(rows, heads, length).abs(),
+        "DT": normal(rows, heads, length).abs(),
+        "Trap": normal(rows, heads, length),
+        "Q_bias": normal(heads, rank, state),
+        "K_bias": normal(heads, rank, state),
+        "MIMO_V": normal(heads, rank, channels),
+        "MIMO_Z": normal(heads, rank, channels),
+        "MIMO_Out": normal(heads, rank, channels),
+        "Angles": normal(rows, length, heads, state // divisor),
         "D": normal(heads),
-    }  # fmt: skip
+    }
     given["ADT"][..., [0, 20, 37]] = -40
     return given
 
 
 def errors(
-    rows: int, heads: int, groups: int, divisor: int, state: int = 32, channels: int = 16, chunk: int = 8,
-    by: scan.Launches = scan.TRITON, length: int = 64,
-) -> dict[str, float]:  # fmt: skip
+    rows: int,
+    heads: int,
+    groups: int,
+    divisor: int,
+    state: int = 32,
+    channels: int = 16,
+    chunk: int = 8,
+    by: scan.Launches = scan.TRITON,
+    length: int = 64,
+) -> dict[str, float]:
     given = inputs(rows, heads, groups, divisor, state, channels, length)
     exact = {name: t.double().requires_grad_() for name, t in given.items()}
     out = mamba3_mimo_reference(**exact, chunk_size=chunk, rotary_dim_divisor=divisor, dtype=torch.float64)
@@ -64,17 +78,51 @@ def errors(
     if by.forward is not None:
         with torch.no_grad():
             row, _, _ = by.forward(
-                given["Q"], given["K"], given["V"], given["Q_bias"], given["K_bias"], given["MIMO_V"],
-                given["MIMO_Out"], given["Z"], given["D"], given["MIMO_Z"], summed.detach(), decay, None, dt,
-                given["Trap"], None,
-                chunk_size=chunk, rotary_dim_divisor=divisor, dtype=torch.float32, return_state=False,
-            )  # fmt: skip
+                given["Q"],
+                given["K"],
+                given["V"],
+                given["Q_bias"],
+                given["K_bias"],
+                given["MIMO_V"],
+                given["MIMO_Out"],
+                given["Z"],
+                given["D"],
+                given["MIMO_Z"],
+                summed.detach(),
+                decay,
+                None,
+                dt,
+                given["Trap"],
+                None,
+                chunk_size=chunk,
+                rotary_dim_divisor=divisor,
+                dtype=torch.float32,
+                return_state=False,
+            )
     with torch.no_grad():
         found = scan.mimo_backward(
-            above, given["Q"], given["K"], given["V"], given["Q_bias"], given["K_bias"], given["MIMO_V"],
-            given["MIMO_Out"], given["Z"], given["MIMO_Z"], summed.detach(), decay, None, dt, given["Trap"],
-            given["D"], None, chunk, divisor, torch.float32, by=by,
-        )  # fmt: skip
+            above,
+            given["Q"],
+            given["K"],
+            given["V"],
+            given["Q_bias"],
+            given["K_bias"],
+            given["MIMO_V"],
+            given["MIMO_Out"],
+            given["Z"],
+            given["MIMO_Z"],
+            summed.detach(),
+            decay,
+            None,
+            dt,
+            given["Trap"],
+            given["D"],
+            None,
+            chunk,
+            divisor,
+            torch.float32,
+            by=by,
+        )
     got = dict(zip(NAMES, found, strict=True))
     got["Angles"], turned = torch.autograd.grad(summed, (angles, dt), got["Angles"])
     got["DT"] = got["DT"] + turned

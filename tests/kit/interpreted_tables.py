@@ -61,8 +61,18 @@ frequencies = torch.cat((angles, angles), dim=-1)
 found = {}
 
 
-def compare(what, cu_seqlens=lengths, freqs=frequencies[:20], heads=3, tokens=16, width=16, dtype=torch.float16,
-            mscale=1.0, paired=True, cp_group=group):  # fmt: skip
+def compare(
+    what,
+    cu_seqlens=lengths,
+    freqs=frequencies[:20],
+    heads=3,
+    tokens=16,
+    width=16,
+    dtype=torch.float16,
+    mscale=1.0,
+    paired=True,
+    cp_group=group,
+):
     calls.clear()
     results = []
     x = torch.randn(tokens, heads, 32, generator=draw).to(dtype)

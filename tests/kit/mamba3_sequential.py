@@ -14,10 +14,22 @@ from torch import Tensor
 
 
 def mamba3_mimo_sequential(
-    Q: Tensor, K: Tensor, V: Tensor, ADT: Tensor, DT: Tensor, Trap: Tensor, Q_bias: Tensor, K_bias: Tensor,
-    MIMO_V: Tensor, MIMO_Z: Tensor, MIMO_Out: Tensor, Angles: Tensor, D: Tensor, Z: Tensor,
+    Q: Tensor,
+    K: Tensor,
+    V: Tensor,
+    ADT: Tensor,
+    DT: Tensor,
+    Trap: Tensor,
+    Q_bias: Tensor,
+    K_bias: Tensor,
+    MIMO_V: Tensor,
+    MIMO_Z: Tensor,
+    MIMO_Out: Tensor,
+    Angles: Tensor,
+    D: Tensor,
+    Z: Tensor,
     cu_seqlens: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """(output fp64 [B, S, H, P], state after each document's last step fp64 [documents or B, H, P, N]).
 
     Arguments as in ``mamba3_reference.mamba3_mimo_reference``, all given; differentiable. Reads ``cu_seqlens`` on the

@@ -10,13 +10,26 @@ BROKEN = {**SOURCE, "toyup/core.py": "def total(:\n"}
 HANGS = {**SOURCE, "toyup/core.py": "import time\n\ntime.sleep(3600)\n"}
 WITHOUT = {"toyup/__init__.py": ""}
 RELEASES = {  # oldest first
-    "0.8": WITHOUT, "0.9": GOOD, "1.0": SOURCE, "1.1": BROKEN, "1.2": SOURCE, "1.3": HANGS, "1.4": GOOD, "1.10": GOOD,
+    "0.8": WITHOUT,
+    "0.9": GOOD,
+    "1.0": SOURCE,
+    "1.1": BROKEN,
+    "1.2": SOURCE,
+    "1.3": HANGS,
+    "1.4": GOOD,
+    "1.10": GOOD,
     "2.0rc1": SOURCE,
-}  # fmt: skip
+}
 ANSWERS = {
-    "0.8": "code not there", "0.9": "healthy", "1.0": "bug", "1.1": "cannot test", "1.2": "bug", "1.3": "cannot test",
-    "1.4": "healthy", "1.10": "healthy",
-}  # fmt: skip
+    "0.8": "code not there",
+    "0.9": "healthy",
+    "1.0": "bug",
+    "1.1": "cannot test",
+    "1.2": "bug",
+    "1.3": "cannot test",
+    "1.4": "healthy",
+    "1.10": "healthy",
+}
 
 
 def wheel(folder, name, release, files, requires=(), tag="py3-none-any"):

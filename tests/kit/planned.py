@@ -11,9 +11,13 @@ from model.records.records import to_line
 GPU = "NVIDIA H200"
 # seconds a step of each kind on one rank; none runs beside another
 KINDS = {
-    "GEMM": 0.400, "grouped GEMM": 0.080, "Mamba-3 MIMO bwd_bwd": 0.150, "M²RNN": 0.040, "elementwise": 0.100,
+    "GEMM": 0.400,
+    "grouped GEMM": 0.080,
+    "Mamba-3 MIMO bwd_bwd": 0.150,
+    "M²RNN": 0.040,
+    "elementwise": 0.100,
     "optimizer": 0.030,
-}  # fmt: skip
+}
 COMPUTING, IDLE = 0.800, 0.050
 
 
@@ -24,17 +28,34 @@ def profile(kinds=KINDS, links=None, before=None, **changed):
     busy = sum(kinds.values()) + alone
     costs = [Cost(name=k, kind=k, seconds=s, calls=1, share=0.1) for k, s in (kinds | links).items()]
     values = {
-        "device": GPU, "first_step": 14, "steps": 1, "step_seconds": busy + 0.070, "steps_before": 10, "kinds": costs,
-        "top": [], "seconds_before": busy + IDLE if before is None else before, "busy": busy, "idle": 0.070,
+        "device": GPU,
+        "first_step": 14,
+        "steps": 1,
+        "step_seconds": busy + 0.070,
+        "steps_before": 10,
+        "kinds": costs,
+        "top": [],
+        "seconds_before": busy + IDLE if before is None else before,
+        "busy": busy,
+        "idle": 0.070,
         "exposed_communication": alone,
-    }  # fmt: skip
+    }
     return Profile(**(values | changed))
 
 
 def keep(
-    folder, size="nam56r_wide", ranks=2, rows=3, accumulate=1, profiled=None, speed=10_000.0, steps=30, peak=100.0,
-    chosen=None, **options,
-):  # fmt: skip
+    folder,
+    size="nam56r_wide",
+    ranks=2,
+    rows=3,
+    accumulate=1,
+    profiled=None,
+    speed=10_000.0,
+    steps=30,
+    peak=100.0,
+    chosen=None,
+    **options,
+):
     """A folder with metrics.jsonl, run.json, receipt.json and, if ``profiled``, profile.json; returns it.
 
     ``chosen``: {kind: path that the run took}, where its run.json tells them.
@@ -42,9 +63,12 @@ def keep(
     folder.mkdir(parents=True)
     layout = {"expert_parallel": 1, "pipeline_parallel": 1, "row": 4096, "paths": {}} | options
     setup = {
-        "size": SIZES[size].model_dump(mode="json"), "ranks": ranks, "run": layout,
-        "recipe": {"micro_batch": rows, "accumulate": accumulate}, "project": {"sha": "0" * 40, "changed": False},
-    }  # fmt: skip
+        "size": SIZES[size].model_dump(mode="json"),
+        "ranks": ranks,
+        "run": layout,
+        "recipe": {"micro_batch": rows, "accumulate": accumulate},
+        "project": {"sha": "0" * 40, "changed": False},
+    }
     if chosen:
         setup["paths"] = {kind: {"name": name, "reason": "the best there is"} for kind, name in chosen.items()}
     (folder / "run.json").write_text(json.dumps(setup))

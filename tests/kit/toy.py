@@ -207,8 +207,10 @@ def wheel(folder: Path, files: dict[str, str] = SOURCE, release: str = "1.0") ->
 @contextlib.contextmanager
 def package_index(folder: Path) -> Iterator[str]:
     """The address of a package index with the toy's wheels in ``folder``, for PIP_INDEX_URL."""
-    rows = [f'<a href="/{p.name}#sha256={hashlib.sha256(p.read_bytes()).hexdigest()}">{p.name}</a>\n'
-            for p in folder.glob("*.whl")]  # fmt: skip
+    rows = [
+        f'<a href="/{p.name}#sha256={hashlib.sha256(p.read_bytes()).hexdigest()}">{p.name}</a>\n'
+        for p in folder.glob("*.whl")
+    ]
     write_tree(folder, {"simple/toyup/index.html": f"<!DOCTYPE html><html><body>{''.join(rows)}</body></html>"})
 
     class Quiet(http.server.SimpleHTTPRequestHandler):

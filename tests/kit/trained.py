@@ -161,10 +161,16 @@ def likelihoods(source: str, cases: list[tuple[str, str]]) -> list[dict[str, Any
         kept = context.rstrip()  # the harness counts white space between the two to the continuation
         wanted, likeliest = _by_hand(opened, kept, context[len(kept) :] + continuation)
         after_eod, _ = _by_hand(opened, "", continuation)
-        found.append({
-            "asked": total, "by_hand": wanted, "greedy": greedy, "likeliest": likeliest, "rolling": rolling,
-            "after_eod": after_eod,
-        })  # fmt: skip
+        found.append(
+            {
+                "asked": total,
+                "by_hand": wanted,
+                "greedy": greedy,
+                "likeliest": likeliest,
+                "rolling": rolling,
+                "after_eod": after_eod,
+            }
+        )
     assert not opened.network.training and not torch.is_inference_mode_enabled()
     return found
 
@@ -192,9 +198,11 @@ def _by_hand(opened: Any, context: str, continuation: str) -> tuple[float, bool]
     those = slice(size - count, size)
     opened.network.train()
     losses = opened.network(
-        packed_seq_params=packed(bounds, opened.sequence + 1), labels=labels,
-        loss_mask=torch.ones(labels.shape), **given,
-    )[0, those]  # fmt: skip
+        packed_seq_params=packed(bounds, opened.sequence + 1),
+        labels=labels,
+        loss_mask=torch.ones(labels.shape),
+        **given,
+    )[0, those]
     opened.network.eval()
     with torch.no_grad():
         logits = opened.network(packed_seq_params=packed(bounds, opened.sequence + 1), **given)[0, those]
@@ -345,9 +353,14 @@ def _engine(data: str, size: Any, options: dict[str, Any] | None = None, **chang
     launch.start(launch.world(), SimpleNamespace(device="cpu"), run, seed=0)  # type: ignore[arg-type]
     place = launch.world()
     return Engine(size, run, recipe, paths.choose(size, run)), Loader(
-        Dataset(Path(data)), "train", 64, recipe.micro_batch, place.rank, place.size,
+        Dataset(Path(data)),
+        "train",
+        64,
+        recipe.micro_batch,
+        place.rank,
+        place.size,
         structure=tuple(size.structure.fields),
-    )  # fmt: skip
+    )
 
 
 def gradients(data: str, micro_batch: int, accumulate: int, to: str = "", routers: float = 0.0) -> dict[str, float]:
@@ -441,9 +454,12 @@ def updates(data: str, options: dict[str, Any], **changed: Any) -> dict[str, Any
     taken = set().union(*every)
     decay = {n: 0.0 if p.ndim == 1 or getattr(held[n], "_no_weight_decay", False) else 0.1 for n, p in others.items()}
     muon = torch.optim.Muon(
-        [others[name] for name in sorted(taken)], weight_decay=0.1, momentum=recipe.muon_momentum,
-        ns_steps=recipe.muon_steps, adjust_lr_fn="match_rms_adamw",
-    )  # fmt: skip
+        [others[name] for name in sorted(taken)],
+        weight_decay=0.1,
+        momentum=recipe.muon_momentum,
+        ns_steps=recipe.muon_steps,
+        adjust_lr_fn="match_rms_adamw",
+    )
     groups = [{"params": [others[name]], "weight_decay": decay[name]} for name in others if name not in taken]
     adamw, cut = torch.optim.AdamW(groups, betas=recipe.betas, eps=recipe.epsilon), 0
     for _ in range(2):
@@ -628,9 +644,12 @@ def begun(folder: str, data: str, fault: str = "") -> dict[str, Any]:
     checkpoint.load(engine, saved.path)
     of_ranks = [sum(f.stat().st_size for f in saved.path.glob(f"__{rank}_*")) for rank in range(dist.get_world_size())]
     return {
-        "pending": (pending, saver.pending), "step": saved.step, "bytes": of_ranks, "tensors": len(numbers),
+        "pending": (pending, saver.pending),
+        "step": saved.step,
+        "bytes": of_ranks,
+        "tensors": len(numbers),
         "others": sum(not (number == 1).all() for number in numbers),
-    }  # fmt: skip
+    }
 
 
 def refused(folders: list[str], data: str) -> list[str]:
@@ -687,7 +706,10 @@ def settings(data: str, **fields: Any) -> dict[str, Any]:
     group = engine.optimizer.param_groups[0]
     config, coefficients = engine.config, ("mtp_loss_scaling_factor", "moe_aux_loss_coeff", "dsa_indexer_loss_coeff")
     return {
-        "rates": rates, "eps": group["eps"], "betas": list(group["betas"]), "clip": engine.optimizer.config.clip_grad,
+        "rates": rates,
+        "eps": group["eps"],
+        "betas": list(group["betas"]),
+        "clip": engine.optimizer.config.clip_grad,
         "decays": sorted({group["weight_decay"] for group in engine.optimizer.param_groups}),
         "coefficients": [getattr(config, name) for name in (*coefficients, "moe_router_bias_update_rate")],
-    }  # fmt: skip
+    }

@@ -75,10 +75,13 @@ def test_bad_input_is_told_how_to_mend(args):
 
 @pytest.mark.parametrize(
     "args",
-    [("nam56r", "--gpus", "1", "--gib", "10"), ("nam56r_wide", "--gpus", "2", "--gib", "40", "--sequence", "8192"),
-     ("nam56r_quarter", "--gpus", "3", "--gib", "12", "--optimizer", "muon")],
+    [
+        ("nam56r", "--gpus", "1", "--gib", "10"),
+        ("nam56r_wide", "--gpus", "2", "--gib", "40", "--sequence", "8192"),
+        ("nam56r_quarter", "--gpus", "3", "--gib", "12", "--optimizer", "muon"),
+    ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_a_layout_that_does_not_fit_names_a_command_that_does(args):
     refused = describe(*args)
     assert refused.returncode == 2

@@ -59,8 +59,13 @@ def test_the_loss_has_all_its_lines(run, drawn):
     pictures.draw(run)
     (panel,) = drawn["loss.png"].axes
     assert [t.split(",")[0].split(" (")[0] for t in legend(panel)] == [
-        "training", "multi-token prediction", "held out", "unigram entropy 5.12", "resumed", "not finite",
-    ]  # fmt: skip
+        "training",
+        "multi-token prediction",
+        "held out",
+        "unigram entropy 5.12",
+        "resumed",
+        "not finite",
+    ]
     steps = list(curve(panel, "training").get_xdata())
     assert steps == [n for n in range(1, 41) if n != 9]
     assert curve(panel, "training").get_ydata()[0] == 10.0
@@ -97,8 +102,11 @@ def test_the_throughput_and_its_phases(run, drawn):
     assert speed.get_ylabel() == "tokens / s / GPU" and phases.get_ylabel() == "seconds a step"
     assert list(curve(speed, "median 2,000").get_ydata()) == [2000.0, 2000.0]
     assert legend(phases) == [
-        "forward + backward, median 0.3 s", "optimizer, median 0.06 s", "data, median 0.1 s", "other, median 0.04 s",
-    ]  # fmt: skip
+        "forward + backward, median 0.3 s",
+        "optimizer, median 0.06 s",
+        "data, median 0.1 s",
+        "other, median 0.04 s",
+    ]
     top = max(collection.get_datalim(phases.transData).y1 for collection in phases.collections)
     assert top == pytest.approx(0.5)
 
@@ -144,10 +152,13 @@ def test_diagnosed_steps_have_a_picture_of_their_own(run, drawn):
         for at in (10, 20):
             log.write(
                 Diagnosis(
-                    step=at, router_load={"2": 1.5, "4": 2.0}, attention_logits={"1": 3.0}, rank_seconds=[1.0, 1.5],
+                    step=at,
+                    router_load={"2": 1.5, "4": 2.0},
+                    attention_logits={"1": 3.0},
+                    rank_seconds=[1.0, 1.5],
                     gradient_norms={"mla": 0.1 * at, "router": math.nan},
                 )
-            )  # fmt: skip
+            )
     assert [path.name for path in pictures.draw(run)] == ["loss.png", "throughput.png", "diagnosis.png"]
     panels = drawn["diagnosis.png"].axes
     assert [legend(panel) for panel in panels] == [["2", "4"], ["1"], ["mla", "router"], ["0", "1"]]

@@ -64,12 +64,15 @@ def test_errors_are_not_swallowed():
         worst_drawn(lambda size, dtype: 1 / 0, SPACE, 5, 0, lambda value: False)
 
 
-@pytest.mark.parametrize(("line", "verdict"), [
-    ("    for value in values:", Verdict.REPRODUCED_AND_FIXED),
-    ("    for value in values if len(values) < 9 else values[1:]:", Verdict.FIX_INEFFECTIVE),
-    ("    for value in [*values, *([2e-10] if len(values) == 7 else [])]:", Verdict.REPRODUCED_AND_FIXED),
-    ("    for value in [*values, *([0.1] if len(values) > 6 else [])]:", Verdict.DIFFERENT_FAILURE),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("line", "verdict"),
+    [
+        ("    for value in values:", Verdict.REPRODUCED_AND_FIXED),
+        ("    for value in values if len(values) < 9 else values[1:]:", Verdict.FIX_INEFFECTIVE),
+        ("    for value in [*values, *([2e-10] if len(values) == 7 else [])]:", Verdict.REPRODUCED_AND_FIXED),
+        ("    for value in [*values, *([0.1] if len(values) > 6 else [])]:", Verdict.DIFFERENT_FAILURE),
+    ],
+)
 def test_a_fix_for_some_cases_is_refused(toy, line, verdict):
     pack = toy.pack(toy.patch(edited(("    for value in values[1:]:", line))))
     pack.reproducer.write_text(DRAWN)

@@ -23,9 +23,13 @@ RED, GREEN, YELLOW = "\x1b[31m", "\x1b[32m", "\x1b[33m"
 def terminal(width=80, colour=True):
     """A console that writes escapes to a buffer, as on a terminal of that width."""
     return Console(
-        file=io.StringIO(), force_terminal=True, color_system="standard" if colour else None, width=width,
-        highlight=False, soft_wrap=True,
-    )  # fmt: skip
+        file=io.StringIO(),
+        force_terminal=True,
+        color_system="standard" if colour else None,
+        width=width,
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def shown(out):

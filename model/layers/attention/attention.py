@@ -57,9 +57,15 @@ def cudnn_attention(
     """``masked_attention`` by cuDNN through Transformer Engine: CUDA, bf16 or fp16; values keep their own width."""
     heads, width = value.shape[1:]
     result: Tensor = _fused(heads, (query.shape[-1], width), scale)(
-        query, key, value, cu_seqlens_q=cu_seqlens, cu_seqlens_kv=cu_seqlens, max_seqlen_q=longest,
-        max_seqlen_kv=longest, pad_between_seqs=False,
-    )  # fmt: skip
+        query,
+        key,
+        value,
+        cu_seqlens_q=cu_seqlens,
+        cu_seqlens_kv=cu_seqlens,
+        max_seqlen_q=longest,
+        max_seqlen_kv=longest,
+        pad_between_seqs=False,
+    )
     return result.view(-1, heads, width)
 
 

@@ -32,9 +32,17 @@ def _span(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def indexer_mask(
-    scores: tl.tensor, valid: tl.tensor, starts: tl.tensor, ends: tl.tensor, bounds: tl.tensor, first: int,
-    KEYS: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, SPARSE: tl.constexpr,
-) -> None:  # fmt: skip
+    scores: tl.tensor,
+    valid: tl.tensor,
+    starts: tl.tensor,
+    ends: tl.tensor,
+    bounds: tl.tensor,
+    first: int,
+    KEYS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    TILE: tl.constexpr,
+    SPARSE: tl.constexpr,
+) -> None:
     """-inf in scores [Q, KEYS] outside a query's bounds; valid [Q, KEYS] is 1 inside, or 0 all over where SPARSE.
 
     bounds [R, tiles, 2] int32 are the first key and the one after the last of each TILE queries. One query a program.
@@ -57,9 +65,16 @@ def indexer_mask(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def indexer_choice(
-    values: tl.tensor, keys: tl.tensor, indices: tl.tensor, valid: tl.tensor, first: int,
-    TOPK: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, SPARSE: tl.constexpr,
-) -> None:  # fmt: skip
+    values: tl.tensor,
+    keys: tl.tensor,
+    indices: tl.tensor,
+    valid: tl.tensor,
+    first: int,
+    TOPK: tl.constexpr,
+    KEYS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SPARSE: tl.constexpr,
+) -> None:
     """indices [Q, TOPK]: a row's keys [Q, TOPK] counted in the stream, -1 where the value is -inf.
 
     Where SPARSE, valid [Q, KEYS] becomes 1 at the keys that stay. One query a program.
@@ -75,10 +90,20 @@ def indexer_choice(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def indexer_divergence(
-    scores: tl.tensor, target: tl.tensor, valid: tl.tensor, starts: tl.tensor, ends: tl.tensor, losses: tl.tensor,
-    first: int, weight: float,
-    EPS: tl.constexpr, KEYS: tl.constexpr, WIDTH: tl.constexpr, SPARSE: tl.constexpr, GRADS: tl.constexpr,
-) -> None:  # fmt: skip
+    scores: tl.tensor,
+    target: tl.tensor,
+    valid: tl.tensor,
+    starts: tl.tensor,
+    ends: tl.tensor,
+    losses: tl.tensor,
+    first: int,
+    weight: float,
+    EPS: tl.constexpr,
+    KEYS: tl.constexpr,
+    WIDTH: tl.constexpr,
+    SPARSE: tl.constexpr,
+    GRADS: tl.constexpr,
+) -> None:
     """losses [Q]: weight times the divergence of softmax(scores [Q, KEYS]) from target [Q, KEYS] over its sum.
 
     Where GRADS, the loss's gradient takes the scores' place, 0 where no key is valid. One query a program.
@@ -112,10 +137,24 @@ def by_rows(tensor: Tensor, row: int) -> Tensor:
 
 
 def _taken(
-    q: Tensor, weights: Tensor, k: Tensor, query: Tensor, key: Tensor, starts: Tensor, ends: Tensor,
-    indices: Tensor, losses: Tensor, grads: list[Tensor], first: int, row: int, scale: float, topk: int, weight: float,
-    sparse: bool, relu: bool,
-) -> None:  # fmt: skip
+    q: Tensor,
+    weights: Tensor,
+    k: Tensor,
+    query: Tensor,
+    key: Tensor,
+    starts: Tensor,
+    ends: Tensor,
+    indices: Tensor,
+    losses: Tensor,
+    grads: list[Tensor],
+    first: int,
+    row: int,
+    scale: float,
+    topk: int,
+    weight: float,
+    sparse: bool,
+    relu: bool,
+) -> None:
     """Fills what ``first``, the number of tokens before these, leaves of indices [t, topk], losses [t] and grads."""
     from megatron.core.transformer.experimental_attention_variant.ops import triton_indexer as kernels
 
@@ -133,9 +172,19 @@ def _taken(
     summed = seams.INDEXER_KERNELS(kernels.attention_target, known)
     target = summed(by_rows(query, row), by_rows(key, row), scale, valid)
     indexer_divergence[tokens,](
-        scores, target, marks, starts, ends, losses, first, weight,
-        EPS=dsa_indexer_loss.INDEXER_LOSS_EPS, GRADS=bool(grads), **own, **block(row),
-    )  # fmt: skip
+        scores,
+        target,
+        marks,
+        starts,
+        ends,
+        losses,
+        first,
+        weight,
+        EPS=dsa_indexer_loss.INDEXER_LOSS_EPS,
+        GRADS=bool(grads),
+        **own,
+        **block(row),
+    )
     del target, valid, marks, values, keys
     if grads:
         of_k = scores.new_zeros((rows, kernels.GRAD_K_SPLITS, row, k.size(-1)))
@@ -148,10 +197,22 @@ def _taken(
 class _Loss(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, weights: Tensor, k: Tensor, query: Tensor, key: Tensor, starts: Tensor, ends: Tensor,
-        scale: float, topk: int, coeff: float, sparse: bool, relu: bool, row: int,
+        ctx: Any,
+        q: Tensor,
+        weights: Tensor,
+        k: Tensor,
+        query: Tensor,
+        key: Tensor,
+        starts: Tensor,
+        ends: Tensor,
+        scale: float,
+        topk: int,
+        coeff: float,
+        sparse: bool,
+        relu: bool,
+        row: int,
         learning: bool,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    ) -> tuple[Tensor, Tensor]:
         tokens, topk = len(q), min(topk, row)
         indices = torch.empty((1, tokens, topk), dtype=torch.int64, device=q.device)
         losses = torch.empty(tokens, dtype=torch.float32, device=q.device)
@@ -161,9 +222,24 @@ class _Loss(torch.autograd.Function):  # type: ignore[misc]
         for first in range(0, tokens, step):
             of, past = slice(first, first + step), [grad[first : first + step] for grad in grads]
             _taken(
-                q[of], weights[of], k[of], query[of], key[of], starts[of], ends[of], indices[0, of], losses[of], past,
-                first, row, scale, topk, coeff / tokens, sparse, relu,
-            )  # fmt: skip
+                q[of],
+                weights[of],
+                k[of],
+                query[of],
+                key[of],
+                starts[of],
+                ends[of],
+                indices[0, of],
+                losses[of],
+                past,
+                first,
+                row,
+                scale,
+                topk,
+                coeff / tokens,
+                sparse,
+                relu,
+            )
         ctx.save_for_backward(*grads)
         ctx.mark_non_differentiable(indices)
         ctx.set_materialize_grads(False)  # of the indices: as many zeros
@@ -181,10 +257,25 @@ class KernelLoss:
         self.row = row
 
     def apply(
-        self, q: Tensor, weights: Tensor, k: Tensor, query: Tensor, key: Tensor, scale: float, topk: int, coeff: float,
-        mask: Tensor | None, sparse: bool, groups: Any, starts: Tensor | None, ends: Tensor | None,
-        positions: Tensor | None, valid_rows: Tensor | None, per_token: bool, use_relu: bool,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        self,
+        q: Tensor,
+        weights: Tensor,
+        k: Tensor,
+        query: Tensor,
+        key: Tensor,
+        scale: float,
+        topk: int,
+        coeff: float,
+        mask: Tensor | None,
+        sparse: bool,
+        groups: Any,
+        starts: Tensor | None,
+        ends: Tensor | None,
+        positions: Tensor | None,
+        valid_rows: Tensor | None,
+        per_token: bool,
+        use_relu: bool,
+    ) -> tuple[Tensor, Tensor]:
         """Indices of the chosen keys [1, T, topk] int64, -1 where there is none, and the loss, a fp32 scalar.
 
         q [T, 1, index heads, d], weights [T, 1, index heads], k [T, 1, d]; query, key [T, 1, heads, D]; starts, ends
@@ -204,7 +295,19 @@ class KernelLoss:
         if not all(is_supported(*one) for one in taken) or not starts.is_contiguous() or not ends.is_contiguous():
             raise ValueError("indexer=triton takes bf16 or fp32, whose channels lie side by side")
         indices, loss = _Loss.apply(
-            q, weights, k, query, key, starts, ends, scale, topk, coeff, sparse, use_relu, self.row,
+            q,
+            weights,
+            k,
+            query,
+            key,
+            starts,
+            ends,
+            scale,
+            topk,
+            coeff,
+            sparse,
+            use_relu,
+            self.row,
             torch.is_grad_enabled(),  # inputs may ask for gradients where none are kept
-        )  # fmt: skip
+        )
         return indices, loss

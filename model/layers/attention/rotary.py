@@ -28,11 +28,26 @@ def _rounded(x: tl.tensor, like: tl.tensor) -> tl.tensor:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def rotate_kernel(
-    x: tl.tensor, out: tl.tensor, cos: tl.tensor, sin: tl.tensor, x_row: int, x_batch: int, x_head: int,
-    x_one: tl.constexpr, out_row: int, out_batch: int, out_head: int, out_one: tl.constexpr, batch: int,
-    PAIRED: tl.constexpr, BACK: tl.constexpr, HEADS: tl.constexpr, ROWS: tl.constexpr, HALF: tl.constexpr,
+    x: tl.tensor,
+    out: tl.tensor,
+    cos: tl.tensor,
+    sin: tl.tensor,
+    x_row: int,
+    x_batch: int,
+    x_head: int,
+    x_one: tl.constexpr,
+    out_row: int,
+    out_batch: int,
+    out_head: int,
+    out_one: tl.constexpr,
+    batch: int,
+    PAIRED: tl.constexpr,
+    BACK: tl.constexpr,
+    HEADS: tl.constexpr,
+    ROWS: tl.constexpr,
+    HALF: tl.constexpr,
     WIDTH: tl.constexpr,
-) -> None:  # fmt: skip
+) -> None:
     """Of one token: x [S, B, H, D] turned, or its gradient turned back; cos and sin [S, D] as x.
 
     A pair is (2 i, 2 i + 1) where PAIRED, else (i, D / 2 + i), and becomes (i, D / 2 + i). ROWS and WIDTH: HEADS and
@@ -75,10 +90,21 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, paired: bool, back: bool, out: 
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
     rows, batch, heads, width = x.shape
     rotate_kernel[rows * batch,](
-        x, out, cos, sin, *x.stride(), *out.stride(), batch, PAIRED=paired, BACK=back, HEADS=heads,
-        ROWS=triton.next_power_of_2(heads), HALF=width // 2, WIDTH=triton.next_power_of_2(width // 2),
+        x,
+        out,
+        cos,
+        sin,
+        *x.stride(),
+        *out.stride(),
+        batch,
+        PAIRED=paired,
+        BACK=back,
+        HEADS=heads,
+        ROWS=triton.next_power_of_2(heads),
+        HALF=width // 2,
+        WIDTH=triton.next_power_of_2(width // 2),
         **OPTIONS,
-    )  # fmt: skip
+    )
     return out
 
 
@@ -108,9 +134,13 @@ def rotating(upstream: Rotate, told: Callable[[Tables], None] = lambda tables: N
     """
 
     def rotate(
-        t: Tensor, freqs: Tensor, rotary_interleaved: bool = False, mla_rotary_interleaved: bool = False,
-        mscale: float = 1.0, **more: Any,
-    ) -> Tensor:  # fmt: skip
+        t: Tensor,
+        freqs: Tensor,
+        rotary_interleaved: bool = False,
+        mla_rotary_interleaved: bool = False,
+        mscale: float = 1.0,
+        **more: Any,
+    ) -> Tensor:
         taken = t.dim() == 4 and freqs.shape == (t.shape[0], 1, 1, t.shape[-1]) and not freqs.requires_grad
         if (
             not taken

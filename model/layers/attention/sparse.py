@@ -26,10 +26,25 @@ class RowLoss:
         self.whole, self.row = whole, row
 
     def apply(
-        self, q: Tensor, weights: Tensor, k: Tensor, query: Tensor, key: Tensor, scale: float, topk: int, coeff: float,
-        mask: Tensor | None, sparse: bool, groups: Any, starts: Tensor | None, ends: Tensor | None,
-        positions: Tensor | None, valid_rows: Tensor | None, per_token: bool, use_relu: bool,
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        self,
+        q: Tensor,
+        weights: Tensor,
+        k: Tensor,
+        query: Tensor,
+        key: Tensor,
+        scale: float,
+        topk: int,
+        coeff: float,
+        mask: Tensor | None,
+        sparse: bool,
+        groups: Any,
+        starts: Tensor | None,
+        ends: Tensor | None,
+        positions: Tensor | None,
+        valid_rows: Tensor | None,
+        per_token: bool,
+        use_relu: bool,
+    ) -> tuple[Tensor, Tensor]:
         """Indices of the chosen keys [1, T, topk] int64, -1 where there is none, and the loss, a fp32 scalar.
 
         q [T, 1, index heads, d], weights [T, 1, index heads], k [T, 1, d]; query, key [T, 1, heads, D]; starts, ends
@@ -44,10 +59,24 @@ class RowLoss:
         for at in range(0, len(q), self.row):
             of_row = slice(at, at + self.row)
             indices, loss = self.whole.apply(
-                q[of_row], weights[of_row], k[of_row], query[of_row], key[of_row], scale, topk, coeff, None, sparse,
-                groups, starts[of_row] - at, ends[of_row] - at, None if positions is None else positions[of_row] - at,
-                None, per_token, use_relu,
-            )  # fmt: skip
+                q[of_row],
+                weights[of_row],
+                k[of_row],
+                query[of_row],
+                key[of_row],
+                scale,
+                topk,
+                coeff,
+                None,
+                sparse,
+                groups,
+                starts[of_row] - at,
+                ends[of_row] - at,
+                None if positions is None else positions[of_row] - at,
+                None,
+                per_token,
+                use_relu,
+            )
             chosen.append(indices + at * (indices >= 0))
             losses.append(loss)
         return torch.cat(chosen, dim=1), torch.stack(losses).mean()

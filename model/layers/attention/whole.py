@@ -111,9 +111,15 @@ class WholeIndexer(dsa.DSAIndexer):
             result: Tensor = super()._apply_rope(x, rotary_pos_emb, mscale, cu_seqlens, **more)
             return result
         result = apply_rotary_pos_emb(
-            x.squeeze(1), rotary_pos_emb, config=self.config, cu_seqlens=cu_seqlens, mscale=mscale,
-            cp_group=self.pg_collection.cp, mla_rotary_interleaved=self.config.dsa_indexer_rope_interleaved, **more,
-        )  # fmt: skip
+            x.squeeze(1),
+            rotary_pos_emb,
+            config=self.config,
+            cu_seqlens=cu_seqlens,
+            mscale=mscale,
+            cp_group=self.pg_collection.cp,
+            mla_rotary_interleaved=self.config.dsa_indexer_rope_interleaved,
+            **more,
+        )
         return result.unsqueeze(1)
 
 

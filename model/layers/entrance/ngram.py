@@ -65,9 +65,14 @@ class NgramHashEmbedding(nn.Module):  # type: ignore[misc]
     """
 
     def __init__(
-        self, hidden: int, vocab: int, rows: int = 500_000, orders: tuple[int, ...] = (2, 3), heads: int = 8,
+        self,
+        hidden: int,
+        vocab: int,
+        rows: int = 500_000,
+        orders: tuple[int, ...] = (2, 3),
+        heads: int = 8,
         dim: int = 16,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Raises ValueError when ``vocab`` token ids and one for "before the document" do not fit 18 bits."""
         super().__init__()
         if vocab >= 1 << TOKEN_BITS:

@@ -25,9 +25,16 @@ NUMBERS = 4096  # that a program of the others holds at a time
 
 @triton.jit  # type: ignore[untyped-decorator]
 def balance_sums(
-    scores: tl.tensor, chosen: tl.tensor, bounds: tl.tensor, sums: tl.tensor, tokens: int, documents: int,
-    COUNT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-) -> None:  # fmt: skip
+    scores: tl.tensor,
+    chosen: tl.tensor,
+    bounds: tl.tensor,
+    sums: tl.tensor,
+    tokens: int,
+    documents: int,
+    COUNT: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+) -> None:
     """sums [2, D, E]: scores and chosen [T, E] over the tokens of one document, WIDTH of COUNT experts a program.
 
     Triton specializes no ``int``: another number of documents is no reason to compile again in the middle of a run.
@@ -49,9 +56,16 @@ def balance_sums(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def balance_loss(
-    sums: tl.tensor, loss: tl.tensor, counted: tl.tensor, scale: float, documents: int,
-    TOPK: tl.constexpr, COUNT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-) -> None:  # fmt: skip
+    sums: tl.tensor,
+    loss: tl.tensor,
+    counted: tl.tensor,
+    scale: float,
+    documents: int,
+    TOPK: tl.constexpr,
+    COUNT: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+) -> None:
     """loss [] and tokens counted [] of sums [2, D, E], whose first half becomes the scores' gradients. One program.
 
     A document's gradient is the same for each of its tokens.
@@ -81,9 +95,17 @@ def balance_loss(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def balance_gradient(
-    grad: tl.tensor, each: tl.tensor, bounds: tl.tensor, out: tl.tensor, tokens: int, documents: int, halvings: int,
-    COUNT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
-) -> None:  # fmt: skip
+    grad: tl.tensor,
+    each: tl.tensor,
+    bounds: tl.tensor,
+    out: tl.tensor,
+    tokens: int,
+    documents: int,
+    halvings: int,
+    COUNT: tl.constexpr,
+    ROWS: tl.constexpr,
+    WIDTH: tl.constexpr,
+) -> None:
     """out [T, E]: grad [] times its document's row of each [D, E], 0 after the last document. ROWS tokens a program."""
     at = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     # How many documents end at the token or before: as many as stand before its own, empty ones too.
@@ -108,14 +130,21 @@ class _Balance(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def forward(
         ctx: Any, scores: Tensor, chosen: Tensor, bounds: Tensor, topk: int, scale: float
-    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+    ) -> tuple[Tensor, Tensor]:
         (tokens, experts), documents = scores.shape, len(bounds) - 1
         sums = scores.new_empty(2, documents, experts)
         loss, counted = scores.new_empty(()), scores.new_empty(())
         balance_sums[documents, triton.cdiv(experts, EXPERTS)](
-            scores.contiguous(), chosen.contiguous().view(torch.uint8), bounds, sums, tokens, documents,
-            COUNT=experts, ROWS=TOKENS, WIDTH=EXPERTS,
-        )  # fmt: skip
+            scores.contiguous(),
+            chosen.contiguous().view(torch.uint8),
+            bounds,
+            sums,
+            tokens,
+            documents,
+            COUNT=experts,
+            ROWS=TOKENS,
+            WIDTH=EXPERTS,
+        )
         balance_loss[1,](sums, loss, counted, scale, documents, TOPK=topk, **_block(experts))
         ctx.mark_non_differentiable(counted)
         ctx.save_for_backward(sums, bounds)
@@ -157,9 +186,12 @@ def balancing(router: Any) -> Callable[[Apply], Apply]:
 
     def make(upstream: Apply) -> Apply:
         def apply(
-            probs: Tensor, scores_for_aux_loss: Tensor, routing_map: Tensor, seq_aux_loss_coeff: float,
+            probs: Tensor,
+            scores_for_aux_loss: Tensor,
+            routing_map: Tensor,
+            seq_aux_loss_coeff: float,
             cu_seqlens: Tensor,
-        ) -> Tensor:  # fmt: skip
+        ) -> Tensor:
             scores, coefficient = scores_for_aux_loss, seq_aux_loss_coeff
             alone = router.tp_cp_group.size() == 1 == router.cp_group.size() and not router.config.sequence_parallel
             here = scores.is_cuda or triton.knobs.runtime.interpret

@@ -34,9 +34,15 @@ def product(a: Any, b: Any, layout: str, out: Tensor | None = None) -> Tensor:
 
     dtype = torch.bfloat16 if out is None else out.dtype
     result: Tensor = general_gemm(
-        a, b, out_dtype=dtype, layout=layout, out=out, accumulate=out is not None, grad=layout != "TN",
+        a,
+        b,
+        out_dtype=dtype,
+        layout=layout,
+        out=out,
+        accumulate=out is not None,
+        grad=layout != "TN",
         use_split_accumulator=layout != "TN",
-    )[0]  # fmt: skip
+    )[0]
     return result
 
 

@@ -163,9 +163,12 @@ class LocalDispatcher(MoETokenDispatcher):
         self.routing = routing_map.flip(1)
         self.counts = self.routing.sum(0)
         rows, weights_by_row, self.places, *_ = permute(
-            flat, self.routing, probs=weights.flip(1), num_out_tokens=len(flat) * self.config.moe_router_topk,
+            flat,
+            self.routing,
+            probs=weights.flip(1),
+            num_out_tokens=len(flat) * self.config.moe_router_topk,
             fused=self.config.moe_permute_fusion,
-        )  # fmt: skip
+        )
         return rows, weights_by_row
 
     def token_dispatch(self, rows: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -187,9 +190,12 @@ class LocalDispatcher(MoETokenDispatcher):
     def combine_postprocess(self, rows: Tensor) -> Tensor:
         """Rows [T k, h], added up by token -> [s, b, h]."""
         tokens = unpermute(
-            rows, self.places, restore_shape=torch.Size((len(self.routing), self.shape[-1])),
-            routing_map=self.routing, fused=self.config.moe_permute_fusion,
-        )  # fmt: skip
+            rows,
+            self.places,
+            restore_shape=torch.Size((len(self.routing), self.shape[-1])),
+            routing_map=self.routing,
+            fused=self.config.moe_permute_fusion,
+        )
         self.routing = self.counts = self.places = None
         return tokens.view(self.shape)
 

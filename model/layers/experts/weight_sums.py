@@ -13,7 +13,7 @@ BLOCK = 4096  # numbers that a program adds
 @triton.jit  # type: ignore[untyped-decorator]
 def add_used_kernel(
     product: tl.tensor, ends: tl.tensor, sums: tl.tensor, numbers: int, apart: int, BLOCK: tl.constexpr
-) -> None:  # fmt: skip
+) -> None:
     """sums += product of one expert, [numbers] each, sums ``apart`` from expert to expert; nothing without rows."""
     expert = tl.program_id(1)
     before = tl.load(ends + expert - 1, mask=expert > 0, other=0)

@@ -32,7 +32,7 @@ def weighted_gelu_forward(x: tl.tensor, weights: tl.tensor, y: tl.tensor, F: int
 @triton.jit  # type: ignore[untyped-decorator]
 def weighted_gelu_backward(
     x: tl.tensor, weights: tl.tensor, dy: tl.tensor, dx: tl.tensor, dweights: tl.tensor, F: int, BLOCK: tl.constexpr
-) -> None:  # fmt: skip
+) -> None:
     """dx [T, F] and dweights [T] fp32 of one row, from dy [T, F] and the forward kernel's inputs."""
     row, column = tl.program_id(0), tl.arange(0, BLOCK)
     at, inside = row.to(tl.int64) * F + column, column < F

@@ -20,9 +20,17 @@ WARPS = {"conv_silu_forward": 4, "conv_silu_backward": 8, "gated_forward": 4, "g
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _convolved(
-    x: tl.tensor, weight: tl.tensor, bias: tl.tensor, t: tl.tensor, place: tl.tensor, c: tl.tensor,
-    inside: tl.tensor, channels: int, stride: int, WIDTH: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
+    x: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    t: tl.tensor,
+    place: tl.tensor,
+    c: tl.tensor,
+    inside: tl.tensor,
+    channels: int,
+    stride: int,
+    WIDTH: tl.constexpr,
+) -> tl.tensor:
     """The convolution [tokens, columns] at tokens ``t``, whose places in their documents are ``place``, in fp32."""
     y = tl.load(bias + c, mask=c < channels, other=0).to(tl.float32)[None, :] + tl.zeros_like(inside).to(tl.float32)
     for back in tl.static_range(WIDTH):
@@ -34,9 +42,18 @@ def _convolved(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def conv_silu_forward(
-    x: tl.tensor, weight: tl.tensor, bias: tl.tensor, place: tl.tensor, y: tl.tensor, tokens: int, channels: int,
-    stride: int, WIDTH: tl.constexpr, TOKENS: tl.constexpr, COLUMNS: tl.constexpr,
-) -> None:  # fmt: skip
+    x: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    place: tl.tensor,
+    y: tl.tensor,
+    tokens: int,
+    channels: int,
+    stride: int,
+    WIDTH: tl.constexpr,
+    TOKENS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> None:
     """y = silu(convolution) [tokens, channels]; x has ``stride`` between tokens."""
     t, c = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = (t < tokens)[:, None] & (c < channels)[None, :]
@@ -47,10 +64,21 @@ def conv_silu_forward(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def conv_silu_backward(
-    x: tl.tensor, weight: tl.tensor, bias: tl.tensor, place: tl.tensor, dy: tl.tensor, dx: tl.tensor,
-    d_weight: tl.tensor, d_bias: tl.tensor, tokens: int, channels: int, stride: int,
-    WIDTH: tl.constexpr, TOKENS: tl.constexpr, COLUMNS: tl.constexpr,
-) -> None:  # fmt: skip
+    x: tl.tensor,
+    weight: tl.tensor,
+    bias: tl.tensor,
+    place: tl.tensor,
+    dy: tl.tensor,
+    dx: tl.tensor,
+    d_weight: tl.tensor,
+    d_bias: tl.tensor,
+    tokens: int,
+    channels: int,
+    stride: int,
+    WIDTH: tl.constexpr,
+    TOKENS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> None:
     """dx and dy [tokens, channels]; d_weight [parts, channels, WIDTH] and d_bias [parts, channels] fp32 of a program's
     tokens."""
     part = tl.program_id(0)
@@ -85,9 +113,19 @@ class _ConvSilu(torch.autograd.Function):  # type: ignore[misc]
         ctx.save_for_backward(x, weight, bias, place)
         y = torch.empty(tokens, channels, dtype=x.dtype, device=x.device)
         conv_silu_forward[triton.cdiv(tokens, TOKENS), triton.cdiv(channels, COLUMNS)](
-            x, weight, bias, place, y, tokens, channels, x.stride(0), weight.shape[1], TOKENS, COLUMNS,
+            x,
+            weight,
+            bias,
+            place,
+            y,
+            tokens,
+            channels,
+            x.stride(0),
+            weight.shape[1],
+            TOKENS,
+            COLUMNS,
             num_warps=WARPS["conv_silu_forward"],
-        )  # fmt: skip
+        )
         return y
 
     @staticmethod
@@ -98,9 +136,22 @@ class _ConvSilu(torch.autograd.Function):  # type: ignore[misc]
         dx = torch.empty(tokens, channels, dtype=x.dtype, device=x.device)
         d_weight, d_bias = (torch.empty(parts, *t.shape, dtype=torch.float32, device=x.device) for t in (weight, bias))
         conv_silu_backward[parts, triton.cdiv(channels, COLUMNS)](
-            x, weight, bias, place, dy.contiguous(), dx, d_weight, d_bias, tokens, channels, x.stride(0),
-            weight.shape[1], TOKENS, COLUMNS, num_warps=WARPS["conv_silu_backward"],
-        )  # fmt: skip
+            x,
+            weight,
+            bias,
+            place,
+            dy.contiguous(),
+            dx,
+            d_weight,
+            d_bias,
+            tokens,
+            channels,
+            x.stride(0),
+            weight.shape[1],
+            TOKENS,
+            COLUMNS,
+            num_warps=WARPS["conv_silu_backward"],
+        )
         return dx, d_weight.sum(0).to(weight.dtype), d_bias.sum(0).to(bias.dtype), None
 
 
@@ -121,9 +172,18 @@ def conv_silu(x: Tensor, weight: Tensor, bias: Tensor, place: Tensor) -> Tensor:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def gated_forward(
-    y: tl.tensor, v: tl.tensor, skip: tl.tensor, gate: tl.tensor, out: tl.tensor, tokens: int, inner: int,
-    stride_v: int, stride_gate: int, TOKENS: tl.constexpr, COLUMNS: tl.constexpr,
-) -> None:  # fmt: skip
+    y: tl.tensor,
+    v: tl.tensor,
+    skip: tl.tensor,
+    gate: tl.tensor,
+    out: tl.tensor,
+    tokens: int,
+    inner: int,
+    stride_v: int,
+    stride_gate: int,
+    TOKENS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> None:
     """out = (y + skip v) silu(gate) [tokens, inner]; v and gate have strides of their own between tokens."""
     t, c = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside, row = (t < tokens)[:, None] & (c < inner)[None, :], t.to(tl.int64)[:, None]
@@ -136,10 +196,22 @@ def gated_forward(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def gated_backward(
-    y: tl.tensor, v: tl.tensor, skip: tl.tensor, gate: tl.tensor, above: tl.tensor, dy: tl.tensor, dv: tl.tensor,
-    d_skip: tl.tensor, d_gate: tl.tensor, tokens: int, inner: int, stride_v: int, stride_gate: int,
-    TOKENS: tl.constexpr, COLUMNS: tl.constexpr,
-) -> None:  # fmt: skip
+    y: tl.tensor,
+    v: tl.tensor,
+    skip: tl.tensor,
+    gate: tl.tensor,
+    above: tl.tensor,
+    dy: tl.tensor,
+    dv: tl.tensor,
+    d_skip: tl.tensor,
+    d_gate: tl.tensor,
+    tokens: int,
+    inner: int,
+    stride_v: int,
+    stride_gate: int,
+    TOKENS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+) -> None:
     """dy, dv, d_gate [tokens, inner]; d_skip [parts, inner] fp32 of a program's tokens."""
     part = tl.program_id(0)
     t, c = part * TOKENS + tl.arange(0, TOKENS), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -165,9 +237,19 @@ class _Gated(torch.autograd.Function):  # type: ignore[misc]
         ctx.save_for_backward(y, v, skip, gate)
         out = torch.empty_like(y)
         gated_forward[triton.cdiv(tokens, TOKENS), triton.cdiv(inner, COLUMNS)](
-            y, v, skip, gate, out, tokens, inner, v.stride(0), gate.stride(0), TOKENS, COLUMNS,
+            y,
+            v,
+            skip,
+            gate,
+            out,
+            tokens,
+            inner,
+            v.stride(0),
+            gate.stride(0),
+            TOKENS,
+            COLUMNS,
             num_warps=WARPS["gated_forward"],
-        )  # fmt: skip
+        )
         return out
 
     @staticmethod
@@ -178,9 +260,23 @@ class _Gated(torch.autograd.Function):  # type: ignore[misc]
         dy, dv, d_gate = (torch.empty_like(y) for _ in range(3))
         d_skip = torch.empty(parts, inner, dtype=torch.float32, device=y.device)
         gated_backward[parts, triton.cdiv(inner, COLUMNS)](
-            y, v, skip, gate, above.contiguous(), dy, dv, d_skip, d_gate, tokens, inner, v.stride(0), gate.stride(0),
-            TOKENS, COLUMNS, num_warps=WARPS["gated_backward"],
-        )  # fmt: skip
+            y,
+            v,
+            skip,
+            gate,
+            above.contiguous(),
+            dy,
+            dv,
+            d_skip,
+            d_gate,
+            tokens,
+            inner,
+            v.stride(0),
+            gate.stride(0),
+            TOKENS,
+            COLUMNS,
+            num_warps=WARPS["gated_backward"],
+        )
         return dy, dv, d_skip.sum(0), d_gate
 
 

@@ -34,8 +34,12 @@ def _tanh(x: tl.tensor, HALF: tl.constexpr) -> tl.tensor:
         return tl.inline_asm_elementwise(  # type: ignore[no-any-return]
             "{ .reg .f32 e; mul.f32 e, $1, 0f4038AA3B; ex2.approx.ftz.f32 e, e; add.f32 e, e, 0f3F800000;"
             " rcp.approx.ftz.f32 e, e; fma.rn.f32 $0, e, 0fC0000000, 0f3F800000; }",
-            "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1,
-        )  # fmt: skip
+            "=r,r",
+            [x],
+            dtype=tl.float32,
+            is_pure=True,
+            pack=1,
+        )
     rest = 1 - 2 / (1 + tl.exp(2 * x))
     x2 = x * x
     return rest if HALF else tl.where(x2 < 0.015625, x * (1 + x2 * (-1 / 3 + x2 * (2 / 15 + x2 * (-17 / 315)))), rest)
@@ -84,10 +88,18 @@ def _document(cu: tl.tensor, order: tl.tensor, nth: tl.tensor) -> tuple[tl.tenso
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _token(
-    wide: tl.tensor, narrow: tl.tensor, f: tl.tensor, i: tl.tensor, t: tl.tensor, head: tl.tensor, rows: tl.tensor,
+    wide: tl.tensor,
+    narrow: tl.tensor,
+    f: tl.tensor,
+    i: tl.tensor,
+    t: tl.tensor,
+    head: tl.tensor,
+    rows: tl.tensor,
     cols: tl.tensor,
-    N: tl.constexpr, K: tl.constexpr, V: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
+    N: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
     """Of token t k vᵀ or q dyᵀ, [R, C] fp32, and f and 1 - f, [R, 1]. Four bytes a load can be copied ahead."""
     one = tl.load(wide + t * K + rows, mask=rows < K, other=0.0)
     two = tl.load(narrow + (t * N + head) * V + cols, mask=cols < V, other=0.0)
@@ -97,11 +109,24 @@ def _token(
 
 @triton.jit(do_not_specialize=("documents",))  # type: ignore[untyped-decorator]
 def m2rnn_states(
-    k: tl.tensor, v: tl.tensor, f: tl.tensor, i: tl.tensor, w: tl.tensor, cu: tl.tensor, order: tl.tensor,
-    states: tl.tensor, documents: tl.tensor,
-    N: tl.constexpr, K: tl.constexpr, V: tl.constexpr, S: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
-    HALF: tl.constexpr, STAGES: tl.constexpr,
-) -> None:  # fmt: skip
+    k: tl.tensor,
+    v: tl.tensor,
+    f: tl.tensor,
+    i: tl.tensor,
+    w: tl.tensor,
+    cu: tl.tensor,
+    order: tl.tensor,
+    states: tl.tensor,
+    documents: tl.tensor,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    S: tl.constexpr,
+    R: tl.constexpr,
+    C: tl.constexpr,
+    HALF: tl.constexpr,
+    STAGES: tl.constexpr,
+) -> None:
     """``states``; k and v are fp32. Grid (lanes, N, S), one warp."""
     head, part = tl.program_id(1), tl.program_id(2)
     row, cols = tl.arange(0, R), tl.arange(0, C)
@@ -120,10 +145,18 @@ def m2rnn_states(
 
 @triton.jit(do_not_specialize=("tokens",))  # type: ignore[untyped-decorator]
 def m2rnn_read(
-    q: tl.tensor, states: tl.tensor, y: tl.tensor, tokens: tl.tensor,
-    N: tl.constexpr, K: tl.constexpr, V: tl.constexpr, S: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    q: tl.tensor,
+    states: tl.tensor,
+    y: tl.tensor,
+    tokens: tl.tensor,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    S: tl.constexpr,
+    R: tl.constexpr,
+    C: tl.constexpr,
     TOKENS: tl.constexpr,
-) -> None:  # fmt: skip
+) -> None:
     """``y``. Grid (⌈T / TOKENS⌉, N)."""
     head = tl.program_id(1)
     t = tl.program_id(0).to(tl.int64) * TOKENS + tl.arange(0, TOKENS)[:, None, None]
@@ -136,11 +169,23 @@ def m2rnn_read(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _before(
-    k: tl.tensor, v: tl.tensor, carries: tl.tensor, states: tl.tensor, w_head: tl.tensor, t: tl.tensor, row: tl.tensor,
-    col: tl.tensor, head: tl.tensor,
-    N: tl.constexpr, K: tl.constexpr, V: tl.constexpr, S: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
+    k: tl.tensor,
+    v: tl.tensor,
+    carries: tl.tensor,
+    states: tl.tensor,
+    w_head: tl.tensor,
+    t: tl.tensor,
+    row: tl.tensor,
+    col: tl.tensor,
+    head: tl.tensor,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    S: tl.constexpr,
+    R: tl.constexpr,
+    C: tl.constexpr,
     HALF: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:  # fmt: skip
+) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
     """The state before token t and its candidate, [S R, C] fp32; k [S R, 1] and v [1, C]."""
     at = ((tl.maximum(t - 1, 0) * N + head) * (S * R) + row) * C + col
     h = tl.load(states + at).to(tl.float32) * tl.load(carries + t + row * 0)
@@ -151,11 +196,23 @@ def _before(
 
 @triton.jit(do_not_specialize=("tokens",))  # type: ignore[untyped-decorator]
 def m2rnn_slopes(
-    k: tl.tensor, v: tl.tensor, w: tl.tensor, carries: tl.tensor, states: tl.tensor, slopes: tl.tensor,
+    k: tl.tensor,
+    v: tl.tensor,
+    w: tl.tensor,
+    carries: tl.tensor,
+    states: tl.tensor,
+    slopes: tl.tensor,
     tokens: tl.tensor,
-    N: tl.constexpr, K: tl.constexpr, V: tl.constexpr, S: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
-    HALF: tl.constexpr, TOKENS: tl.constexpr, STAGES: tl.constexpr,
-) -> None:  # fmt: skip
+    N: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    S: tl.constexpr,
+    R: tl.constexpr,
+    C: tl.constexpr,
+    HALF: tl.constexpr,
+    TOKENS: tl.constexpr,
+    STAGES: tl.constexpr,
+) -> None:
     """``slopes``; k and v are fp32. Grid (⌈T / TOKENS⌉, N), one warp."""
     head, row, col = tl.program_id(1), tl.arange(0, S * R)[:, None], tl.arange(0, C)[None, :]
     w_head = _weight(w, head, V, C)
@@ -168,11 +225,25 @@ def m2rnn_slopes(
 
 @triton.jit(do_not_specialize=("documents",))  # type: ignore[untyped-decorator]
 def m2rnn_back(
-    q: tl.tensor, dy: tl.tensor, f: tl.tensor, i: tl.tensor, w: tl.tensor, cu: tl.tensor, order: tl.tensor,
-    slopes: tl.tensor, grads: tl.tensor, documents: tl.tensor,
-    N: tl.constexpr, K: tl.constexpr, V: tl.constexpr, S: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
-    HALF: tl.constexpr, STAGES: tl.constexpr,
-) -> None:  # fmt: skip
+    q: tl.tensor,
+    dy: tl.tensor,
+    f: tl.tensor,
+    i: tl.tensor,
+    w: tl.tensor,
+    cu: tl.tensor,
+    order: tl.tensor,
+    slopes: tl.tensor,
+    grads: tl.tensor,
+    documents: tl.tensor,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    S: tl.constexpr,
+    R: tl.constexpr,
+    C: tl.constexpr,
+    HALF: tl.constexpr,
+    STAGES: tl.constexpr,
+) -> None:
     """``grads``, which may lie where ``slopes`` lie: a token's slope is read before. q and dy are fp32. Grid as
     ``m2rnn_states``.
     """
@@ -196,12 +267,31 @@ def m2rnn_back(
 
 @triton.jit(do_not_specialize=("tokens",))  # type: ignore[untyped-decorator]
 def m2rnn_gradients(
-    k: tl.tensor, v: tl.tensor, f: tl.tensor, i: tl.tensor, w: tl.tensor, carries: tl.tensor, states: tl.tensor,
-    grads: tl.tensor, dy: tl.tensor, tokens: tl.tensor,
-    dq: tl.tensor, dk: tl.tensor, dv: tl.tensor, dlog_f: tl.tensor, dw: tl.tensor,
-    N: tl.constexpr, K: tl.constexpr, V: tl.constexpr, S: tl.constexpr, R: tl.constexpr, C: tl.constexpr,
-    HALF: tl.constexpr, TOKENS: tl.constexpr, STAGES: tl.constexpr,
-) -> None:  # fmt: skip
+    k: tl.tensor,
+    v: tl.tensor,
+    f: tl.tensor,
+    i: tl.tensor,
+    w: tl.tensor,
+    carries: tl.tensor,
+    states: tl.tensor,
+    grads: tl.tensor,
+    dy: tl.tensor,
+    tokens: tl.tensor,
+    dq: tl.tensor,
+    dk: tl.tensor,
+    dv: tl.tensor,
+    dlog_f: tl.tensor,
+    dw: tl.tensor,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    V: tl.constexpr,
+    S: tl.constexpr,
+    R: tl.constexpr,
+    C: tl.constexpr,
+    HALF: tl.constexpr,
+    TOKENS: tl.constexpr,
+    STAGES: tl.constexpr,
+) -> None:
     """dv; dlog_f [T, N] fp32; fp32 parts of dq, dk [N, T, K] and dw [programs of axis 0, N, V, V].
 
     k, v and dy are fp32. Grid (⌈T / TOKENS⌉, N), one warp.

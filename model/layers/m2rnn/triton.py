@@ -83,16 +83,46 @@ class _M2RNN(torch.autograd.Function):  # type: ignore[misc]
             "m2rnn_slopes", (programs, heads), k, v, W, carries, states, slopes, T, HALF=half, TOKENS=TOKENS, **sizes
         )
         _launch(
-            "m2rnn_back", (_lanes(order), heads, sizes["S"]), q, dy, f, i, W, cu_seqlens, order, slopes, grads,
-            len(order), HALF=half, **sizes,
-        )  # fmt: skip
+            "m2rnn_back",
+            (_lanes(order), heads, sizes["S"]),
+            q,
+            dy,
+            f,
+            i,
+            W,
+            cu_seqlens,
+            order,
+            slopes,
+            grads,
+            len(order),
+            HALF=half,
+            **sizes,
+        )
         dv = torch.empty_like(given[2])
         shapes = (heads, T, K), (heads, T, K), (T, heads), (programs, heads, V, V)
         dq, dk, dlog_f, dw = (torch.empty(shape, dtype=torch.float32, device=q.device) for shape in shapes)
         _launch(
-            "m2rnn_gradients", (programs, heads), k, v, f, i, W, carries, states, grads, dy, T, dq, dk, dv, dlog_f, dw,
-            HALF=half, TOKENS=TOKENS, **sizes,
-        )  # fmt: skip
+            "m2rnn_gradients",
+            (programs, heads),
+            k,
+            v,
+            f,
+            i,
+            W,
+            carries,
+            states,
+            grads,
+            dy,
+            T,
+            dq,
+            dk,
+            dv,
+            dlog_f,
+            dw,
+            HALF=half,
+            TOKENS=TOKENS,
+            **sizes,
+        )
         return dq.sum(0).to(dtype), dk.sum(0).to(dtype), dv, dlog_f, dw.sum(0).to(W.dtype), None, None
 
 
@@ -108,9 +138,20 @@ def _states(
     shape = len(k), heads, sizes["S"] * ROWS, sizes["C"]
     states = k.new_empty(shape, dtype=torch.float16 if half else torch.float32)
     _launch(
-        "m2rnn_states", (_lanes(order), heads, sizes["S"]), k, v, f, i, W, cu_seqlens, order, states, len(order),
-        HALF=half, **sizes,
-    )  # fmt: skip
+        "m2rnn_states",
+        (_lanes(order), heads, sizes["S"]),
+        k,
+        v,
+        f,
+        i,
+        W,
+        cu_seqlens,
+        order,
+        states,
+        len(order),
+        HALF=half,
+        **sizes,
+    )
     return states
 
 

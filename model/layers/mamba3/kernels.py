@@ -34,8 +34,13 @@ def _exp(x: tl.tensor) -> tl.tensor:
     """exp of fp32 by the GPU's own approximation, good to a bit or two: tl.exp also makes what is below 2^-126."""
     if COMPILED:
         return tl.inline_asm_elementwise(  # type: ignore[no-any-return]
-            EXP, "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1,
-        )  # fmt: skip
+            EXP,
+            "=r,r",
+            [x],
+            dtype=tl.float32,
+            is_pure=True,
+            pack=1,
+        )
     else:
         return tl.exp(x)
 
@@ -45,8 +50,13 @@ def _sigmoid(x: tl.tensor) -> tl.tensor:
     """1 / (1 + exp(-x)) of fp32, likewise."""
     if COMPILED:
         return tl.inline_asm_elementwise(  # type: ignore[no-any-return]
-            SIGMOID, "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1,
-        )  # fmt: skip
+            SIGMOID,
+            "=r,r",
+            [x],
+            dtype=tl.float32,
+            is_pure=True,
+            pack=1,
+        )
     else:
         return 1 / (1 + tl.exp(-x))
 
@@ -58,17 +68,31 @@ def _turns(x: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
         times = tl.floor(x * 0.15915494309189535 + 0.5)
         x = x - times * 6.28125 - times * 0.0019353071795864769
         return tl.inline_asm_elementwise(  # type: ignore[no-any-return]
-            TURNS, "=r,=r,r", [x], dtype=(tl.float32, tl.float32), is_pure=True, pack=1,
-        )  # fmt: skip
+            TURNS,
+            "=r,=r,r",
+            [x],
+            dtype=(tl.float32, tl.float32),
+            is_pure=True,
+            pack=1,
+        )
     else:
         return tl.cos(x), tl.sin(x)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _turned(
-    x: tl.tensor, bias: tl.tensor, angles: tl.tensor, token: tl.tensor, head: tl.tensor,
-    H: tl.constexpr, G: tl.constexpr, R: tl.constexpr, M: tl.constexpr, N: tl.constexpr, A: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
+    x: tl.tensor,
+    bias: tl.tensor,
+    angles: tl.tensor,
+    token: tl.tensor,
+    head: tl.tensor,
+    H: tl.constexpr,
+    G: tl.constexpr,
+    R: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    A: tl.constexpr,
+) -> tl.tensor:
     """Both halves [M, N / 2] of q or k of M rows (tokens by ranks) from a token on, rotated, as x."""
     row, half = tl.arange(0, M)[:, None], tl.arange(0, N // 2)[None, :]
     at = x + (token * R * G + head // (H // G)) * N
@@ -99,18 +123,32 @@ def _table(x: tl.tensor, head: tl.tensor, R: tl.constexpr, M: tl.constexpr, P: t
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _values(
-    x: tl.tensor, up: tl.tensor, token: tl.tensor, head: tl.tensor,
-    H: tl.constexpr, R: tl.constexpr, M: tl.constexpr, P: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
+    x: tl.tensor,
+    up: tl.tensor,
+    token: tl.tensor,
+    head: tl.tensor,
+    H: tl.constexpr,
+    R: tl.constexpr,
+    M: tl.constexpr,
+    P: tl.constexpr,
+) -> tl.tensor:
     """v [M, P], as x."""
     return (_tall(x, token, head, H, R, M, P) * _table(up, head, R, M, P)).to(x.dtype.element_ty)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _grads(
-    z: tl.tensor, above: tl.tensor, gate: tl.tensor, down: tl.tensor, token: tl.tensor, head: tl.tensor,
-    H: tl.constexpr, R: tl.constexpr, M: tl.constexpr, P: tl.constexpr,
-) -> tl.tensor:  # fmt: skip
+    z: tl.tensor,
+    above: tl.tensor,
+    gate: tl.tensor,
+    down: tl.tensor,
+    token: tl.tensor,
+    head: tl.tensor,
+    H: tl.constexpr,
+    R: tl.constexpr,
+    M: tl.constexpr,
+    P: tl.constexpr,
+) -> tl.tensor:
     """The gradient of y [M, P], as z."""
     g = _tall(z, token, head, H, R, M, P) * _table(gate, head, R, M, P)
     grad = _tall(above, token, head, H, R, M, P) * _table(down, head, R, M, P) * g * _sigmoid(g)
@@ -124,13 +162,34 @@ def _put(x: tl.tensor, value: tl.tensor, stride: tl.constexpr, M: tl.constexpr, 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def mimo_states(
-    q: tl.tensor, k: tl.tensor, q_bias: tl.tensor, k_bias: tl.tensor, angles: tl.tensor,
-    x: tl.tensor, z: tl.tensor, above: tl.tensor, up: tl.tensor, gate: tl.tensor, down: tl.tensor,
-    a: tl.tensor, later: tl.tensor, turned_q: tl.tensor, turned_k: tl.tensor, v: tl.tensor, dy: tl.tensor,
-    states: tl.tensor, slopes: tl.tensor,
-    S: tl.constexpr, H: tl.constexpr, G: tl.constexpr, R: tl.constexpr, N: tl.constexpr, P: tl.constexpr,
-    A: tl.constexpr, T: tl.constexpr,
-) -> None:  # fmt: skip
+    q: tl.tensor,
+    k: tl.tensor,
+    q_bias: tl.tensor,
+    k_bias: tl.tensor,
+    angles: tl.tensor,
+    x: tl.tensor,
+    z: tl.tensor,
+    above: tl.tensor,
+    up: tl.tensor,
+    gate: tl.tensor,
+    down: tl.tensor,
+    a: tl.tensor,
+    later: tl.tensor,
+    turned_q: tl.tensor,
+    turned_k: tl.tensor,
+    v: tl.tensor,
+    dy: tl.tensor,
+    states: tl.tensor,
+    slopes: tl.tensor,
+    S: tl.constexpr,
+    H: tl.constexpr,
+    G: tl.constexpr,
+    R: tl.constexpr,
+    N: tl.constexpr,
+    P: tl.constexpr,
+    A: tl.constexpr,
+    T: tl.constexpr,
+) -> None:
     """k rotated, v and what two blocks add to the state after them, or (odd programs of axis 2) q rotated, the gradient
     of y and what they add to the gradient of the state before them.
     """
@@ -179,9 +238,16 @@ def _decay(a: tl.tensor, heads: tl.tensor, pair: tl.tensor, T: tl.constexpr) -> 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def mimo_carry(
-    states: tl.tensor, slopes: tl.tensor, a: tl.tensor,
-    S: tl.constexpr, H: tl.constexpr, SIZE: tl.constexpr, T: tl.constexpr, BLOCK: tl.constexpr, AHEAD: tl.constexpr,
-) -> None:  # fmt: skip
+    states: tl.tensor,
+    slopes: tl.tensor,
+    a: tl.tensor,
+    S: tl.constexpr,
+    H: tl.constexpr,
+    SIZE: tl.constexpr,
+    T: tl.constexpr,
+    BLOCK: tl.constexpr,
+    AHEAD: tl.constexpr,
+) -> None:
     """Each pair's share becomes the state before it, or (odd programs of axis 2) the gradient of the one after it.
 
     AHEAD pairs are loaded at a time: the loads of one would wait for those of the one before.
@@ -225,9 +291,13 @@ def _held(one: tl.tensor, two: tl.tensor) -> tuple[tl.tensor, tl.tensor]:
     before it loads the other."""
     if COMPILED:
         return tl.inline_asm_elementwise(  # type: ignore[no-any-return]
-            "mov.b32 $0, $2; mov.b32 $1, $3;", "=r,=r,r,r", [one, two], dtype=(one.dtype, two.dtype), is_pure=False,
+            "mov.b32 $0, $2; mov.b32 $1, $3;",
+            "=r,=r,r,r",
+            [one, two],
+            dtype=(one.dtype, two.dtype),
+            is_pure=False,
             pack=2,
-        )  # fmt: skip
+        )
     else:
         return one, two
 
@@ -240,20 +310,41 @@ def _held_five(
     if COMPILED:
         return tl.inline_asm_elementwise(  # type: ignore[no-any-return]
             "mov.b32 $0, $5; mov.b32 $1, $6; mov.b32 $2, $7; mov.b32 $3, $8; mov.b32 $4, $9;",
-            "=r,=r,=r,=r,=r,r,r,r,r,r", [a, b, c, d, e],
-            dtype=(a.dtype, b.dtype, c.dtype, d.dtype, e.dtype), is_pure=False, pack=1,
-        )  # fmt: skip
+            "=r,=r,=r,=r,=r,r,r,r,r,r",
+            [a, b, c, d, e],
+            dtype=(a.dtype, b.dtype, c.dtype, d.dtype, e.dtype),
+            is_pure=False,
+            pack=1,
+        )
     else:
         return a, b, c, d, e
 
 
 @triton.jit  # type: ignore[untyped-decorator]
 def mimo_backward(
-    turned_q: tl.tensor, turned_k: tl.tensor, v: tl.tensor, dy: tl.tensor, a: tl.tensor, own: tl.tensor,
-    later: tl.tensor, states: tl.tensor, slopes: tl.tensor, y: tl.tensor, dv: tl.tensor,
-    d_turned_q: tl.tensor, d_turned_k: tl.tensor, d_a: tl.tensor, d_own: tl.tensor, d_later: tl.tensor,
-    S: tl.constexpr, H: tl.constexpr, R: tl.constexpr, N: tl.constexpr, P: tl.constexpr, T: tl.constexpr,
-) -> None:  # fmt: skip
+    turned_q: tl.tensor,
+    turned_k: tl.tensor,
+    v: tl.tensor,
+    dy: tl.tensor,
+    a: tl.tensor,
+    own: tl.tensor,
+    later: tl.tensor,
+    states: tl.tensor,
+    slopes: tl.tensor,
+    y: tl.tensor,
+    dv: tl.tensor,
+    d_turned_q: tl.tensor,
+    d_turned_k: tl.tensor,
+    d_a: tl.tensor,
+    d_own: tl.tensor,
+    d_later: tl.tensor,
+    S: tl.constexpr,
+    H: tl.constexpr,
+    R: tl.constexpr,
+    N: tl.constexpr,
+    P: tl.constexpr,
+    T: tl.constexpr,
+) -> None:
     """One block of one head, from the states before and the gradients of the states after each pair of blocks.
 
     y and dv [B, S, R, H, P] without what skips; d_turned_q, d_turned_k [B, S, R, H, N]; d_a, d_own, d_later [B, H, S]
@@ -288,9 +379,11 @@ def mimo_backward(
     weight = _exp(tl.where(odd, other_last - other, other)) * tl.where(odd, beside_later, 1.0)
     carried = tl.where(odd, state, slope)
     carried = tl.dot(
-        tl.trans(wide), (narrow * weight[:, None]).to(dtype), carried.to(tl.float32) * _exp(other_last),
+        tl.trans(wide),
+        (narrow * weight[:, None]).to(dtype),
+        carried.to(tl.float32) * _exp(other_last),
         input_precision="ieee",
-    ).to(dtype)  # fmt: skip
+    ).to(dtype)
     if odd:
         state = carried
     else:
@@ -344,11 +437,28 @@ def _narrow(x: tl.tensor, token: tl.tensor, head: tl.tensor, H: tl.constexpr, P:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def mimo_gates(
-    x: tl.tensor, z: tl.tensor, above: tl.tensor, up: tl.tensor, gate: tl.tensor, down: tl.tensor, skip: tl.tensor,
-    y: tl.tensor, dv: tl.tensor, d_x: tl.tensor, d_z: tl.tensor, d_up: tl.tensor, d_gate: tl.tensor,
-    d_down: tl.tensor, d_skip: tl.tensor,
-    H: tl.constexpr, R: tl.constexpr, P: tl.constexpr, TOKENS: tl.constexpr, HEADS: tl.constexpr, STAGES: tl.constexpr,
-) -> None:  # fmt: skip
+    x: tl.tensor,
+    z: tl.tensor,
+    above: tl.tensor,
+    up: tl.tensor,
+    gate: tl.tensor,
+    down: tl.tensor,
+    skip: tl.tensor,
+    y: tl.tensor,
+    dv: tl.tensor,
+    d_x: tl.tensor,
+    d_z: tl.tensor,
+    d_up: tl.tensor,
+    d_gate: tl.tensor,
+    d_down: tl.tensor,
+    d_skip: tl.tensor,
+    H: tl.constexpr,
+    R: tl.constexpr,
+    P: tl.constexpr,
+    TOKENS: tl.constexpr,
+    HEADS: tl.constexpr,
+    STAGES: tl.constexpr,
+) -> None:
     """From y and dv [B, S, R, H, P] without what skips: d_x, d_z [B, S, H, P]; parts of each program's tokens, fp32,
     d_up, d_gate, d_down [B S / TOKENS, H, R, P], d_skip [B S / TOKENS, H].
     """
@@ -393,11 +503,23 @@ def _halves(x: tl.tensor, at: tl.tensor, there: tl.tensor, N: tl.constexpr) -> t
 
 @triton.jit  # type: ignore[untyped-decorator]
 def mimo_fold(
-    x: tl.tensor, bias: tl.tensor, angles: tl.tensor, d_turned: tl.tensor, d_x: tl.tensor,
-    d_bias: tl.tensor, d_angle: tl.tensor,
-    H: tl.constexpr, G: tl.constexpr, R: tl.constexpr, N: tl.constexpr, A: tl.constexpr, TOKENS: tl.constexpr,
-    COLUMNS: tl.constexpr, HEADS: tl.constexpr, STAGES: tl.constexpr,
-) -> None:  # fmt: skip
+    x: tl.tensor,
+    bias: tl.tensor,
+    angles: tl.tensor,
+    d_turned: tl.tensor,
+    d_x: tl.tensor,
+    d_bias: tl.tensor,
+    d_angle: tl.tensor,
+    H: tl.constexpr,
+    G: tl.constexpr,
+    R: tl.constexpr,
+    N: tl.constexpr,
+    A: tl.constexpr,
+    TOKENS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    HEADS: tl.constexpr,
+    STAGES: tl.constexpr,
+) -> None:
     """Of d_turned [B, S, R, H, N]: d_x [B, S, R, G, N], d_angle [B, S, H, A], parts of d_bias [B S / TOKENS, H, R, N].
 
     A program takes COLUMNS of each half of one group's heads (HEADS: their number, rounded up to a power of two), and
@@ -450,9 +572,16 @@ def mimo_weights(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def mimo_weights_back(
-    dt: tl.tensor, trap: tl.tensor, d_own: tl.tensor, d_later: tl.tensor, d_dt: tl.tensor, d_trap: tl.tensor, size: int,
-    S: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+    dt: tl.tensor,
+    trap: tl.tensor,
+    d_own: tl.tensor,
+    d_later: tl.tensor,
+    d_dt: tl.tensor,
+    d_trap: tl.tensor,
+    size: int,
+    S: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
     """Of gradients of ``mimo_weights``' results those of what it reads."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = at < size
@@ -468,7 +597,7 @@ def mimo_weights_back(
 @triton.jit  # type: ignore[untyped-decorator]
 def mimo_sums(
     x: tl.tensor, out: tl.tensor, size: int, REVERSE: tl.constexpr, T: tl.constexpr, BLOCK: tl.constexpr
-) -> None:  # fmt: skip
+) -> None:
     """``out`` of ``size`` numbers, fp32: sums of x within each T, from its first number on or (REVERSE) to its last."""
     at = (tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)[:, None]) * T + tl.arange(0, T)[None, :]
     tl.store(out + at, tl.cumsum(tl.load(x + at, mask=at < size), axis=1, reverse=REVERSE), mask=at < size)

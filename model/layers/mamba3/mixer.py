@@ -90,11 +90,23 @@ def _change(path: str) -> Callable[..., Any]:
 
 
 def build_mamba3(
-    hidden: int, d_state: int = 128, expand: int = 2, headdim: int = 64, ngroups: int = 8, rank: int = 4,
-    chunk: int = 16, rope_fraction: float = 0.5, dt_min: float = 0.001, dt_max: float = 0.1, A_floor: float = 1e-4,
-    dtype: torch.dtype | None = None, device: torch.device | str | None = None, path: str = "torch",
-    row: int | None = None, norm: str = "mamba",
-) -> Mamba3Mixer:  # fmt: skip
+    hidden: int,
+    d_state: int = 128,
+    expand: int = 2,
+    headdim: int = 64,
+    ngroups: int = 8,
+    rank: int = 4,
+    chunk: int = 16,
+    rope_fraction: float = 0.5,
+    dt_min: float = 0.001,
+    dt_max: float = 0.1,
+    A_floor: float = 1e-4,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+    path: str = "torch",
+    row: int | None = None,
+    norm: str = "mamba",
+) -> Mamba3Mixer:
     """A mixer of width ``hidden`` with upstream's initial values; projections and norms in ``dtype``, the rest fp32.
 
     ``path``, ``norm``: one of ``paths.KINDS["mamba3"]`` and of "bc_norm"; where the scan is torch's, so is mamba's own
@@ -112,10 +124,21 @@ def build_mamba3(
     if not plain and path != "triton" and (missing := upstream.kernels_missing(module, device)):
         raise CannotTestHere(f"--path mamba3={path}: {missing}", "--path mamba3=torch")
     mamba = (upstream.torch_class(module.Mamba3) if plain else module.Mamba3)(
-        hidden, d_state=d_state, expand=expand, headdim=headdim, ngroups=ngroups, rope_fraction=rope_fraction,
-        dt_min=dt_min, dt_max=dt_max, A_floor=A_floor, is_mimo=rank > 1, mimo_rank=rank, chunk_size=chunk,
-        dtype=dtype, device=device,
-    )  # fmt: skip
+        hidden,
+        d_state=d_state,
+        expand=expand,
+        headdim=headdim,
+        ngroups=ngroups,
+        rope_fraction=rope_fraction,
+        dt_min=dt_min,
+        dt_max=dt_max,
+        A_floor=A_floor,
+        is_mimo=rank > 1,
+        mimo_rank=rank,
+        chunk_size=chunk,
+        dtype=dtype,
+        device=device,
+    )
     norm = "torch" if plain and norm == "mamba" else norm
     if norm != "mamba":
         seams.MAMBA3_NORM(mamba, ("B_norm", "C_norm"), upstream.NORMS[norm])

@@ -25,11 +25,26 @@ from model.layers.mamba3.stream import Stream
 
 
 def mamba3_mimo_reference(
-    Q: Tensor, K: Tensor, V: Tensor, ADT: Tensor, DT: Tensor, Trap: Tensor, Q_bias: Tensor, K_bias: Tensor,
-    MIMO_V: Tensor, MIMO_Z: Tensor | None, MIMO_Out: Tensor | None, Angles: Tensor, D: Tensor | None, Z: Tensor | None,
-    chunk_size: int, rotary_dim_divisor: int, dtype: torch.dtype, return_state: bool = False,
+    Q: Tensor,
+    K: Tensor,
+    V: Tensor,
+    ADT: Tensor,
+    DT: Tensor,
+    Trap: Tensor,
+    Q_bias: Tensor,
+    K_bias: Tensor,
+    MIMO_V: Tensor,
+    MIMO_Z: Tensor | None,
+    MIMO_Out: Tensor | None,
+    Angles: Tensor,
+    D: Tensor | None,
+    Z: Tensor | None,
+    chunk_size: int,
+    rotary_dim_divisor: int,
+    dtype: torch.dtype,
+    return_state: bool = False,
     cu_seqlens: Tensor | None = None,
-) -> Tensor | tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> Tensor | tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Signature and result of ``mamba_ssm.ops.tilelang.mamba3.mamba3_mimo.mamba3_mimo``, on any device.
 
     Args: ``Q``, ``K`` [B, S, R, G, N]; ``V``, ``Z`` [B, S, H, P], G divides H; ``ADT``, ``DT``, ``Trap`` [B, H, S];
@@ -147,9 +162,16 @@ def _decayed(exponent: Tensor, kept: Tensor) -> Tensor:
 
 
 def _final(
-    stream: Stream, theta: Tensor, k: Tensor, v: Tensor, own: Tensor, later: Tensor, decay: Tensor, V: Tensor,
+    stream: Stream,
+    theta: Tensor,
+    k: Tensor,
+    v: Tensor,
+    own: Tensor,
+    later: Tensor,
+    decay: Tensor,
+    V: Tensor,
     dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Angle, state, key and value after each document's last step, zero for an empty document; see the caller."""
     number = torch.arange(len(stream.ends), device=stream.document.device)
     inside = stream.same(number, stream.document)  # [documents, T]

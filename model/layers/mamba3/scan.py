@@ -132,9 +132,26 @@ def run_states(of: Given) -> tuple[Tensor, ...]:
     wide, narrow, (states, slopes) = of.wide(), of.narrow(), of.states()
     rows, pairs, heads = states.shape[:3]
     kernels.mimo_states[heads, pairs, 2 * rows](
-        of.q, of.k, of.q_bias, of.k_bias, of.angles, of.x, of.z, of.above, of.up, of.gate, of.down, of.a, of.later,
-        *wide, *narrow, states, slopes, **of.sizes(), **OPTIONS["mimo_states"],
-    )  # fmt: skip
+        of.q,
+        of.k,
+        of.q_bias,
+        of.k_bias,
+        of.angles,
+        of.x,
+        of.z,
+        of.above,
+        of.up,
+        of.gate,
+        of.down,
+        of.a,
+        of.later,
+        *wide,
+        *narrow,
+        states,
+        slopes,
+        **of.sizes(),
+        **OPTIONS["mimo_states"],
+    )
     _carry(of, states, slopes)
     return *wide, states, slopes, *narrow
 
@@ -145,9 +162,17 @@ def _carry(of: Given, states: Tensor, slopes: Tensor) -> None:
     size, ahead = width * channels, next(n for n in (2, 1) if pairs % n == 0)
     block = min(CARRIED, size)
     kernels.mimo_carry[size // block, heads, 2 * rows](
-        states, slopes, of.a, S=of.q.shape[1], H=heads, SIZE=size, T=of.chunk, BLOCK=block, AHEAD=ahead,
+        states,
+        slopes,
+        of.a,
+        S=of.q.shape[1],
+        H=heads,
+        SIZE=size,
+        T=of.chunk,
+        BLOCK=block,
+        AHEAD=ahead,
         **OPTIONS["mimo_carry"],
-    )  # fmt: skip
+    )
 
 
 def run_backward(of: Given, made: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -155,9 +180,17 @@ def run_backward(of: Given, made: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     grads = (*of.narrow(), *of.wide(), *(torch.empty_like(of.a) for _ in range(3)))
     sizes = of.sizes()
     kernels.mimo_backward[sizes["H"], sizes["S"] // of.chunk, len(of.q)](
-        *wide, *narrow, of.a, of.own, of.later, states, slopes, *grads, **{n: sizes[n] for n in "SHRNPT"},
+        *wide,
+        *narrow,
+        of.a,
+        of.own,
+        of.later,
+        states,
+        slopes,
+        *grads,
+        **{n: sizes[n] for n in "SHRNPT"},
         **OPTIONS["mimo_backward"],
-    )  # fmt: skip
+    )
     return grads
 
 
@@ -170,9 +203,21 @@ def run_fold(
     for each in zip((of.q, of.k), (of.q_bias, of.k_bias), d_wide, d_given, d_biases, d_angles, strict=True):
         given, bias, grad, *grads = each
         kernels.mimo_fold[groups * (width // 2 // columns), d_biases.shape[1]](
-            given, bias, of.angles, grad, *grads, H=heads, G=groups, R=rank, N=width, A=turning, TOKENS=tokens,
-            COLUMNS=columns, HEADS=triton.next_power_of_2(heads // groups), **OPTIONS["mimo_fold"],
-        )  # fmt: skip
+            given,
+            bias,
+            of.angles,
+            grad,
+            *grads,
+            H=heads,
+            G=groups,
+            R=rank,
+            N=width,
+            A=turning,
+            TOKENS=tokens,
+            COLUMNS=columns,
+            HEADS=triton.next_power_of_2(heads // groups),
+            **OPTIONS["mimo_fold"],
+        )
     return d_angles.sum(0)
 
 
@@ -180,10 +225,29 @@ TRITON = Launches(run_states, run_backward, run_fold)
 
 
 def mimo_backward(
-    above: Tensor, q: Tensor, k: Tensor, x: Tensor, q_bias: Tensor, k_bias: Tensor, up: Tensor, down: Tensor, z: Tensor,
-    gate: Tensor, angles: Tensor, a: Tensor, a_left: None, dt: Tensor, trap: Tensor, skip: Tensor, segments: None,
-    chunk: int, divisor: int, dtype: torch.dtype, *, by: Launches = TRITON,
-) -> tuple[Tensor, ...]:  # fmt: skip
+    above: Tensor,
+    q: Tensor,
+    k: Tensor,
+    x: Tensor,
+    q_bias: Tensor,
+    k_bias: Tensor,
+    up: Tensor,
+    down: Tensor,
+    z: Tensor,
+    gate: Tensor,
+    angles: Tensor,
+    a: Tensor,
+    a_left: None,
+    dt: Tensor,
+    trap: Tensor,
+    skip: Tensor,
+    segments: None,
+    chunk: int,
+    divisor: int,
+    dtype: torch.dtype,
+    *,
+    by: Launches = TRITON,
+) -> tuple[Tensor, ...]:
     """Arguments, all contiguous, and results of ``mamba_mimo_bwd_combined``; ``by``: which kernels run.
 
     above, x, z [B, S, H, P]; q, k [B, S, R, G, N]; q_bias, k_bias [H, R, N]; up, down, gate [H, R, P]; skip [H];
@@ -204,9 +268,23 @@ def mimo_backward(
     of_tables, of_skip = a.new_empty(len(tables), parts, *up.shape), a.new_empty(parts, *skip.shape)
     gates = OPTIONS["mimo_gates"]
     kernels.mimo_gates[heads // gates["HEADS"], parts](
-        x, z, above, *tables, skip, y, dv, d_x, d_z, *of_tables, of_skip, H=heads, R=rank, P=channels,
-        TOKENS=tokens, **gates,
-    )  # fmt: skip
+        x,
+        z,
+        above,
+        *tables,
+        skip,
+        y,
+        dv,
+        d_x,
+        d_z,
+        *of_tables,
+        of_skip,
+        H=heads,
+        R=rank,
+        P=channels,
+        TOKENS=tokens,
+        **gates,
+    )
     d_q, d_k, d_biases = torch.empty_like(q), torch.empty_like(k), a.new_empty(2, parts, *q_bias.shape)
     d_angles = by.fold(given, (d_wide[0], d_wide[1]), (d_q, d_k), d_biases, tokens)
     # one sum for all tables: to launch one takes the host longer than the GPU to run it
@@ -217,8 +295,21 @@ def mimo_backward(
     )
     d_log = _summed(d_a, chunk, reverse=True)
     return (
-        d_q, d_k, d_x, d_log, d_dt, d_trap, d_q_bias, d_k_bias, d_up, d_gate, d_down, d_angles, of_skip.sum(0), d_z,
-    )  # fmt: skip
+        d_q,
+        d_k,
+        d_x,
+        d_log,
+        d_dt,
+        d_trap,
+        d_q_bias,
+        d_k_bias,
+        d_up,
+        d_gate,
+        d_down,
+        d_angles,
+        of_skip.sum(0),
+        d_z,
+    )
 
 
 def _by_longer_chunks(sum_angles: Callable[..., Any]) -> Callable[..., Any]:

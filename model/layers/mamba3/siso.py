@@ -20,10 +20,22 @@ def _halves(x: Tensor) -> Tensor:
 
 
 def mamba3_siso_reference(
-    Q: Tensor, K: Tensor, V: Tensor, ADT: Tensor, DT: Tensor, Trap: Tensor, Q_bias: Tensor, K_bias: Tensor,
-    Angles: Tensor, D: Tensor | None = None, Z: Tensor | None = None, Input_States: None = None, chunk_size: int = 64,
-    return_final_states: bool = False, cu_seqlens: Tensor | None = None,
-) -> Tensor:  # fmt: skip
+    Q: Tensor,
+    K: Tensor,
+    V: Tensor,
+    ADT: Tensor,
+    DT: Tensor,
+    Trap: Tensor,
+    Q_bias: Tensor,
+    K_bias: Tensor,
+    Angles: Tensor,
+    D: Tensor | None = None,
+    Z: Tensor | None = None,
+    Input_States: None = None,
+    chunk_size: int = 64,
+    return_final_states: bool = False,
+    cu_seqlens: Tensor | None = None,
+) -> Tensor:
     """Signature and result of ``mamba_ssm.ops.triton.mamba3.mamba3_siso_combined``, on any device, in V's dtype.
 
     Q, K [B, S, G, N]; V, Z [B, S, H, P]; ADT, DT, Trap [B, H, S]; Q_bias, K_bias [H, N]; Angles [B, S, H, A]; D [H];
@@ -35,8 +47,24 @@ def mamba3_siso_reference(
     q, k = (_halves(x).unsqueeze(2) for x in (Q, K))  # [B, S, 1, G, N]
     q_bias, k_bias = (_halves(x).unsqueeze(1) for x in (Q_bias, K_bias))  # [H, 1, N]
     out = mamba3_mimo_reference(
-        q, k, V, ADT, DT, Trap, q_bias, k_bias, ones, ones, ones, Angles, D, Z, chunk_size,
-        rotary_dim_divisor=Q.shape[-1] // Angles.shape[-1], dtype=V.dtype, cu_seqlens=cu_seqlens,
-    )  # fmt: skip
+        q,
+        k,
+        V,
+        ADT,
+        DT,
+        Trap,
+        q_bias,
+        k_bias,
+        ones,
+        ones,
+        ones,
+        Angles,
+        D,
+        Z,
+        chunk_size,
+        rotary_dim_divisor=Q.shape[-1] // Angles.shape[-1],
+        dtype=V.dtype,
+        cu_seqlens=cu_seqlens,
+    )
     assert isinstance(out, Tensor)
     return out

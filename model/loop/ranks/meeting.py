@@ -120,9 +120,10 @@ def kept(limit_s: float, step: Callable[[], int] = lambda: 0) -> Iterator[None]:
         if "NCCL" in str(error):
             said = [line for line in str(error).splitlines() if line.strip()][-1].strip()
             raise PatchlaneError(
-                f"{at}: NCCL: {said}", f"read all ranks' output; a GPU without memory wants other processes off it or "
+                f"{at}: NCCL: {said}",
+                f"read all ranks' output; a GPU without memory wants other processes off it or "
                 f"a smaller --micro-batch; {RESUME}",
-            ) from error  # fmt: skip
+            ) from error
         missing = absent(limit_s) if TIMED_OUT.search(str(error)) else []
         if not missing:
             raise PatchlaneError(f"{at}: another rank ended", f"read its output; {RESUME}") from error

@@ -94,9 +94,13 @@ class Saver:
             self._strategy = FullyParallelSaveStrategyWrapper(Files(), parallel_state.get_data_parallel_group(), True)
         state = sharded.state(engine) | {"progress": progress}
         dist_checkpointing.save(  # what it returns would write; ``writing`` does
-            state, str(partial), self._strategy, async_sharded_save=True, async_strategy="mcore",
+            state,
+            str(partial),
+            self._strategy,
+            async_sharded_save=True,
+            async_strategy="mcore",
             content_metadata={**sharded.content(engine.recipe.optimizer)},
-        )  # fmt: skip
+        )
         files = self._strategy.base_strategy
         buckets = agreement.every(lambda: _staged(files.writer, step, engine.run.on_cpu))
         self._number += 1

@@ -136,9 +136,13 @@ class Coverage:
             if name != "<module>" and not set(shas["process"]) <= set(shas["tree"])
         ]
         return CoverageRecord(
-            device=self._overlay.device, python=platform.python_version(), packs=packs, foreign=foreign,
-            seconds_building=self.seconds_building, seconds_watched=self.seconds_watched,
-        )  # fmt: skip
+            device=self._overlay.device,
+            python=platform.python_version(),
+            packs=packs,
+            foreign=foreign,
+            seconds_building=self.seconds_building,
+            seconds_watched=self.seconds_watched,
+        )
 
     def _holds(self, consumer: str) -> bool:
         """Whether "LANE MODULE KIND=PATH: what" has no path or the run's."""
@@ -162,12 +166,15 @@ class Coverage:
         by_place = {place: sorted(executed.intersection(lines)) for place, executed in places.items()}
         of = {k["first"]: [place for place, executed in places.items() if k["first"] in executed] for k in kernels}
         return HunkCoverage(
-            file=self._short(hunk.path), first=hunk.first, last=hunk.last,
+            file=self._short(hunk.path),
+            first=hunk.first,
+            last=hunk.last,
             state="ran" if ran else "compiled" if kernels else "loaded" if lines else "never",
-            lines=lines, places={place: executed for place, executed in by_place.items() if executed},
+            lines=lines,
+            places={place: executed for place, executed in by_place.items() if executed},
             compiled=[CompiledKernel(**k, places=of[k["first"]]) for k in kernels],
             at_import=path.suffix == ".py" and not inside.intersection(range(hunk.first, hunk.last + 1)),
-        )  # fmt: skip
+        )
 
 
 def _placed(hunk: Hunk, tree: Tree, root: Path) -> Hunk:

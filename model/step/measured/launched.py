@@ -66,6 +66,14 @@ class Launched:
         self.diagnoses.pace.add(self.data_seconds, alone)
         diagnosis = self.diagnoses.read(values, norm, self.updated) if values else None
         return Outcome(
-            losses, norm, self.learning_rate, skipped, (began + alone + reduced, optimized), load, gib,
-            diagnosis, self.waits, dict(zip(PHASES, zip(host, device, strict=True), strict=False)),
-        )  # fmt: skip
+            losses,
+            norm,
+            self.learning_rate,
+            skipped,
+            (began + alone + reduced, optimized),
+            load,
+            gib,
+            diagnosis,
+            self.waits,
+            dict(zip(PHASES, zip(host, device, strict=True), strict=False)),
+        )

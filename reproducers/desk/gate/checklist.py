@@ -92,9 +92,14 @@ def form_of(pack: Pack, asked: str | None) -> str:
 
 
 def examine(
-    pack: Pack, receipts: Path, store: Path, form: str, day: datetime.date, clone: Path | None = None,
+    pack: Pack,
+    receipts: Path,
+    store: Path,
+    form: str,
+    day: datetime.date,
+    clone: Path | None = None,
     newest: str | None = None,
-) -> Checklist:  # fmt: skip
+) -> Checklist:
     """The pack's checklist. ``clone`` is a clone of the upstream, to try the patch on its main branch; ``newest``:
     upstream's newest release on the index, where somebody looked.
 

@@ -19,14 +19,31 @@ from reproducers.record.schema import ROOT, Pack
 
 TEMPLATES = ROOT / "templates" / "site"
 TONES = {
-    "validated": "good", "filed": "good", "merged": "good", "guard": "good",
-    "reproduced": "info", "held": "off", "draft": "off",
-    "stale": "warn", "fixed-upstream": "warn",
-    "REPRODUCED_AND_FIXED": "good", "REPRODUCED": "info", "FIXED_UPSTREAM": "info",
-    "UNTESTABLE": "off", "INCONCLUSIVE": "warn", "PATCH_STALE": "warn",
-    "bug": "bad", "different": "bad", "failed": "bad", "healthy": "good", "passed": "good", "noted": "off",
-    "skipped": "off", "open": "info", "closed": "off",
-}  # fmt: skip
+    "validated": "good",
+    "filed": "good",
+    "merged": "good",
+    "guard": "good",
+    "reproduced": "info",
+    "held": "off",
+    "draft": "off",
+    "stale": "warn",
+    "fixed-upstream": "warn",
+    "REPRODUCED_AND_FIXED": "good",
+    "REPRODUCED": "info",
+    "FIXED_UPSTREAM": "info",
+    "UNTESTABLE": "off",
+    "INCONCLUSIVE": "warn",
+    "PATCH_STALE": "warn",
+    "bug": "bad",
+    "different": "bad",
+    "failed": "bad",
+    "healthy": "good",
+    "passed": "good",
+    "noted": "off",
+    "skipped": "off",
+    "open": "info",
+    "closed": "off",
+}
 
 
 def tone(word: str) -> str:

@@ -40,9 +40,12 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 
 
 _environment = _Sandbox(
-    loader=FileSystemLoader([str(FOLDER)]), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    loader=FileSystemLoader([str(FOLDER)]),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
     keep_trailing_newline=True,
-)  # fmt: skip
+)
 
 
 def patch(pack: Pack) -> Path:
@@ -88,10 +91,14 @@ def rendered(pack: Pack, receipts: Path, form: str | None = None) -> tuple[str, 
         raise PatchlaneError(f"{pack.id} cannot be a {form}: that needs {lack}", f"--as {', '.join(forms(pack))}")
     facts = Facts(pack, receipts)
     context = {
-        "pack": pack, "live": pack.pins["live"], "pin": pack.pins[facts.pin], "facts": facts, "thread": thread(pack),
+        "pack": pack,
+        "live": pack.pins["live"],
+        "pin": pack.pins[facts.pin],
+        "facts": facts,
+        "thread": thread(pack),
         "command": facts.commands[-1][1],
         "form": template(pack, form, facts.last_good is not None),
-    }  # fmt: skip
+    }
     names = ("measured", "limit", "versions", "host", "label", "measured_at")
     try:
         body = _environment.from_string(text_of(pack.folder / "body.md.j2"))

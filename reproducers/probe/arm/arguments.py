@@ -123,12 +123,27 @@ def _bits(values: tuple[Any, ...]) -> str:
 
 
 RULES: dict[str, Callable[[Any], str]] = {  # {argument, or call.argument: what is wrong with a value, "" for nothing}
-    "name": _text, "reason": _text, "reference": _text, "source": _text, "unit": _perhaps, "detail": _perhaps,
-    "measured": _measured, "limit": _limit, "bug_above": _number, "note.measured": _noted, "tensors": _bits,
-    "count": _whole(1), "world": _whole(1), "repeats": _whole(1), "warm": _whole(0), "signature": _signature,
-    "call": _taking(), "work": _taking(0), "space": _space,
+    "name": _text,
+    "reason": _text,
+    "reference": _text,
+    "source": _text,
+    "unit": _perhaps,
+    "detail": _perhaps,
+    "measured": _measured,
+    "limit": _limit,
+    "bug_above": _number,
+    "note.measured": _noted,
+    "tensors": _bits,
+    "count": _whole(1),
+    "world": _whole(1),
+    "repeats": _whole(1),
+    "warm": _whole(0),
+    "signature": _signature,
+    "call": _taking(),
+    "work": _taking(0),
+    "space": _space,
     "package": lambda value: "" if value is None else _text(value),
-}  # fmt: skip
+}
 
 
 def refuse(said: str, measured: bool = False) -> NoReturn:

@@ -110,9 +110,17 @@ class WatchedProbe(Probe):
         self.channel.send("check", _fields(check))
 
     def drawn(
-        self, name: str, measure: Callable[..., float], limit: float, *, space: dict[str, Any], count: int,
-        reference: str, bug_above: float = math.inf, unit: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        measure: Callable[..., float],
+        limit: float,
+        *,
+        space: dict[str, Any],
+        count: int,
+        reference: str,
+        bug_above: float = math.inf,
+        unit: str = "",
+    ) -> None:
         """As ``Probe.drawn``; says when the simplest bad case is looked for, which can take longer than the cases."""
         calls = 0
 

@@ -64,9 +64,17 @@ TAKES_AXIS = {  # calls whose first whole number is an axis
 }
 COMPOUND = ast.If | ast.For | ast.AsyncFor | ast.While | ast.With | ast.AsyncWith | ast.Try
 SIMPLE = (
-    ast.Expr | ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete | ast.Return | ast.Raise | ast.Assert
-    | ast.Continue | ast.Break
-)  # fmt: skip
+    ast.Expr
+    | ast.Assign
+    | ast.AugAssign
+    | ast.AnnAssign
+    | ast.Delete
+    | ast.Return
+    | ast.Raise
+    | ast.Assert
+    | ast.Continue
+    | ast.Break
+)
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 
 

@@ -44,9 +44,11 @@ def main() -> None:
     copy, beside, home = scratch / "suite", scratch / "beside", scratch / "home"
     left_out = {str(Path(task["tests"], name)) for name in task["leave_out"]}
     shutil.copytree(
-        task["tests"], copy, symlinks=True,
+        task["tests"],
+        copy,
+        symlinks=True,
         ignore=lambda folder, names: [name for name in names if os.path.join(folder, name) in left_out],  # noqa: PTH118
-    )  # fmt: skip
+    )
     for folder in (beside, home):
         folder.mkdir()
     shutil.copyfile(HERE / "outcomes.py", beside / "patchlane_outcomes.py")

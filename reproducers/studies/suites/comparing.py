@@ -12,8 +12,14 @@ from reproducers.record.upstream_tests import Compare, Compared, FileRun, Side
 BAD = ("failed", "error")
 BOTH: dict[str, Compared] = {"passed": "passed both", "failed": "failed both", "skipped": "skipped both"}
 WORDS: tuple[Compared, ...] = (
-    "passed both", "failed both", "skipped both", "mended", "broken", "flaky", "not compared",
-)  # fmt: skip
+    "passed both",
+    "failed both",
+    "skipped both",
+    "mended",
+    "broken",
+    "flaky",
+    "not compared",
+)
 SHOWN = 3  # names in a reason
 
 

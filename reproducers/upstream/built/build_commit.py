@@ -76,8 +76,9 @@ def _run(command: str, folder: Path, sha: str, log: Path) -> None:
     with log.open("wb") as sink:
         shell = ["/bin/sh", "-c", command]
         environment = {**os.environ, COMMIT: sha}
-        done = clock.run(shell, clock.BUILD_S, f"--build at {sha[:12]}", cwd=folder, env=environment, stdout=sink,
-                         stderr=sink)  # fmt: skip
+        done = clock.run(
+            shell, clock.BUILD_S, f"--build at {sha[:12]}", cwd=folder, env=environment, stdout=sink, stderr=sink
+        )
     if done.returncode:
         with log.open(errors="replace") as source:
             said = deque((line.strip() for line in source if line.strip()), 1)

@@ -31,9 +31,11 @@ def of_torch() -> dict[str, Any]:
     """The facts of Python and of this process's torch that a build depends on."""
     torch = sys.modules["torch"]
     return {
-        "python": sysconfig.get_config_var("SOABI"), "torch": str(torch.__version__), "cuda": torch.version.cuda,
+        "python": sysconfig.get_config_var("SOABI"),
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
         "abi": torch._C._GLIBCXX_USE_CXX11_ABI,
-    }  # fmt: skip
+    }
 
 
 def _asked() -> dict[str, Any]:

@@ -36,11 +36,19 @@ def by_megatron(name):
     size, s = SIZES[name], {"mla": "*", "dsa": "*", "moe": "E", "mamba3": "M", "m2rnn": "M"}
     arguments = Arguments(
         hybrid_layer_pattern="".join(s[layer.kind] for layer in size.layers) + "/*-" * size.mtp_depths,
-        seq_length=size.sequence, hidden_size=size.hidden, num_attention_heads=size.heads, ffn_hidden_size=size.ffn,
-        mamba_state_dim=size.mamba.state, mamba_head_dim=size.mamba.head_dim, mamba_num_groups=size.mamba.groups,
-        moe_ffn_hidden_size=size.experts.ffn, moe_shared_expert_intermediate_size=size.experts.shared_ffn,
-        moe_router_topk=size.experts.topk, padded_vocab_size=size.vocab, mtp_num_layers=size.mtp_depths,
-    )  # fmt: skip
+        seq_length=size.sequence,
+        hidden_size=size.hidden,
+        num_attention_heads=size.heads,
+        ffn_hidden_size=size.ffn,
+        mamba_state_dim=size.mamba.state,
+        mamba_head_dim=size.mamba.head_dim,
+        mamba_num_groups=size.mamba.groups,
+        moe_ffn_hidden_size=size.experts.ffn,
+        moe_shared_expert_intermediate_size=size.experts.shared_ffn,
+        moe_router_topk=size.experts.topk,
+        padded_vocab_size=size.vocab,
+        mtp_num_layers=size.mtp_depths,
+    )
     return space["num_floating_point_operations"](arguments, 1) / size.sequence
 
 

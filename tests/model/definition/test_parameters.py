@@ -12,9 +12,12 @@ NAM56R = SIZES["nam56r"]
 DECIDED = {"nam56r": 4_730_517_090, "nam56r_wide": 5_819_000_000}
 DECIDED_ACTIVE = {"nam56r": 3.035e9, "nam56r_wide": 3.881e9}
 OUTSIDE = {
-    "embedding": "embedding", "ngram": "n-gram hash embedding", "structure": "structure embedding", "mtp": "MTP",
+    "embedding": "embedding",
+    "ngram": "n-gram hash embedding",
+    "structure": "structure embedding",
+    "mtp": "MTP",
     "output_layer": "head",
-}  # fmt: skip
+}
 KINDS = {"mla": "attention", "dsa": "attention", "moe": "MoE", "mamba3": "Mamba-3", "m2rnn": "M²RNN"}
 
 
@@ -57,9 +60,12 @@ def test_the_accounting_is_what_is_built(megatron, name):
 def test_totals():
     totals = {name: parameters.total(SIZES[name]) for name in SIZES}
     assert totals == {
-        "nam56r": 4_727_618_912, "nam56r_wide": 5_815_688_056, "nam56r_quarter": 1_681_607_000,
-        "nam56r_tiny": 2_135_816, "nam56r_siso": 1_974_536,
-    }  # fmt: skip
+        "nam56r": 4_727_618_912,
+        "nam56r_wide": 5_815_688_056,
+        "nam56r_quarter": 1_681_607_000,
+        "nam56r_tiny": 2_135_816,
+        "nam56r_siso": 1_974_536,
+    }
 
 
 def test_the_difference_from_the_decided_total_term_by_term():

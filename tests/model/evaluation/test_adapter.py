@@ -55,8 +55,11 @@ def tasks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tasks")
     asked = [{"question": q, "choices": c, "answer": a, "text": (q + c[a]) * 9} for q, c, a in QUESTIONS]
     (folder / "data.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
-    kinds = {"choose": ("multiple_choice", CHOICE), "roll": ("loglikelihood_rolling", ROLLING),
-             "write": ("generate_until", GENERATE)}  # fmt: skip
+    kinds = {
+        "choose": ("multiple_choice", CHOICE),
+        "roll": ("loglikelihood_rolling", ROLLING),
+        "write": ("generate_until", GENERATE),
+    }
     for name, (kind, body) in kinds.items():
         made = TASK.format(name=name, data=folder / "data.jsonl", kind=kind, body=body)
         (folder / f"{name}.yaml").write_text(made)
@@ -93,8 +96,11 @@ def test_tasks_of_local_files_give_the_results_that_their_likelihoods_say(stack,
     assert ended.code == 0, ended.said
     kept = json.loads((held / "evaluation" / "step_0000012.json").read_text())
     assert (kept["checkpoint"], kept["step"], kept["size"], kept["sequence"]) == (
-        "step_0000012", 12, "nam56r_tiny", SEQUENCE,
-    )  # fmt: skip
+        "step_0000012",
+        12,
+        "nam56r_tiny",
+        SEQUENCE,
+    )
     pairs = [(question, choice) for question, choices, _ in QUESTIONS for choice in choices]
     by_hand = [found["by_hand"] for found in stack.run("trained:likelihoods", str(run), pairs).value]
     right = [(by_hand[2 * at] > by_hand[2 * at + 1]) == (answer == 0) for at, (*_, answer) in enumerate(QUESTIONS)]
@@ -139,11 +145,15 @@ def merged(tmp_path):
     made.save(str(tmp_path / "tokenizer.json"))
     tokenizer = load(f"hf:{tmp_path / 'tokenizer.json'}", "<eod>")
     vocab = tokenizer.description.vocab_size
-    return Checkpoint(SimpleNamespace(
-        tokenizer=tokenizer, encoding=SimpleNamespace(language="text", fields=()), sequence=16,
-        size=SimpleNamespace(structure=SimpleNamespace(fields={})),
-        logits=lambda tokens, *_: torch.zeros(len(tokens), vocab),
-    ))  # fmt: skip
+    return Checkpoint(
+        SimpleNamespace(
+            tokenizer=tokenizer,
+            encoding=SimpleNamespace(language="text", fields=()),
+            sequence=16,
+            size=SimpleNamespace(structure=SimpleNamespace(fields={})),
+            logits=lambda tokens, *_: torch.zeros(len(tokens), vocab),
+        )
+    )
 
 
 def requests(*pairs):

@@ -59,5 +59,6 @@ def test_a_checkpoint_without_a_run_has_them_beside_it(tmp_path):
 def test_a_row_is_a_metric_with_its_error():
     metrics = {"acc,none": 0.5, "acc_stderr,none": 0.125, "word_perplexity,strict": 9.0}
     assert rows(made(one=TaskResult(metrics=metrics))) == [
-        ("one", "acc", "0.5000", "0.1250"), ("one", "word_perplexity, strict", "9.0000", ""),
-    ]  # fmt: skip
+        ("one", "acc", "0.5000", "0.1250"),
+        ("one", "word_perplexity, strict", "9.0000", ""),
+    ]

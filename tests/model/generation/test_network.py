@@ -83,11 +83,13 @@ def other_tokens(state):
 PARTS = {"last tokens": other_tokens} | {
     f"{kind} {part}": losing(kind, part)
     for kind, parts in {
-        "mla": ["latents"], "dsa": ["latents", "index"], "mamba3": ["h", "angle", "key", "value"],
+        "mla": ["latents"],
+        "dsa": ["latents", "index"],
+        "mamba3": ["h", "angle", "key", "value"],
         "m2rnn": ["h", "window"],
     }.items()
     for part in parts
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=str)

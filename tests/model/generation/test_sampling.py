@@ -31,11 +31,19 @@ def test_a_temperature_sharpens_them():
 
 @pytest.mark.parametrize(
     ("settings", "left"),
-    [({"top_k": 1}, [0]), ({"top_k": 3}, [0, 2, 3]), ({"top_k": 9}, [0, 1, 2, 3]), ({"top_p": 0.39}, [0]),
-     ({"top_p": 0.41}, [0, 2]), ({"top_p": 0.71}, [0, 2, 3]), ({"top_p": 1.0}, [0, 1, 2, 3]),
-     ({"top_k": 2, "top_p": 0.58}, [0, 2]), ({"top_k": 2, "top_p": 0.56}, [0])],
+    [
+        ({"top_k": 1}, [0]),
+        ({"top_k": 3}, [0, 2, 3]),
+        ({"top_k": 9}, [0, 1, 2, 3]),
+        ({"top_p": 0.39}, [0]),
+        ({"top_p": 0.41}, [0, 2]),
+        ({"top_p": 0.71}, [0, 2, 3]),
+        ({"top_p": 1.0}, [0, 1, 2, 3]),
+        ({"top_k": 2, "top_p": 0.58}, [0, 2]),
+        ({"top_k": 2, "top_p": 0.56}, [0]),
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_unlikely_tokens_are_left_out(settings, left):
     """``top_p`` is of what ``top_k`` leaves: of 0.4 and 0.3 the first has 0.571."""
     assert drawn(temperature=1.0, **settings).nonzero().flatten().tolist() == left
@@ -43,11 +51,18 @@ def test_unlikely_tokens_are_left_out(settings, left):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"temperature": -1.0}, {"temperature": float("nan")}, {"temperature": float("inf")},
-     {"temperature": 1, "top_k": 0}, {"temperature": 1, "top_p": 0.0}, {"temperature": 1, "top_p": 1.1},
-     {"top_k": 3}, {"top_p": 0.5}],
+    [
+        {"temperature": -1.0},
+        {"temperature": float("nan")},
+        {"temperature": float("inf")},
+        {"temperature": 1, "top_k": 0},
+        {"temperature": 1, "top_p": 0.0},
+        {"temperature": 1, "top_p": 1.1},
+        {"top_k": 3},
+        {"top_p": 0.5},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_what_means_nothing_is_refused(settings):
     with pytest.raises(PatchlaneError) as refused:
         Sampling(**settings)

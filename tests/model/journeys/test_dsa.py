@@ -8,13 +8,19 @@ SOURCE, SHARING = 5, 9
 TOPK, TOKENS = tiny.TOPK, tiny.TOKENS
 FP32 = 5e-6  # relative error norm of fp32 arithmetic
 MAIN = {
-    "q_down": "linear_q_down_proj", "q_up": "linear_q_up_proj", "kv_down": "linear_kv_down_proj",
-    "kv_up": "linear_kv_up_proj", "out": "linear_proj",
-}  # fmt: skip
+    "q_down": "linear_q_down_proj",
+    "q_up": "linear_q_up_proj",
+    "kv_down": "linear_kv_down_proj",
+    "kv_up": "linear_kv_up_proj",
+    "out": "linear_proj",
+}
 INDEXER = {
-    "wq_b": "linear_wq_b.weight", "wk": "linear_wk.weight", "k_norm": "k_norm.weight", "k_bias": "k_norm.bias",
+    "wq_b": "linear_wq_b.weight",
+    "wk": "linear_wk.weight",
+    "k_norm": "k_norm.weight",
+    "k_bias": "k_norm.bias",
     "weights": "linear_weights_proj.weight",
-}  # fmt: skip
+}
 
 
 def parameters(number):

@@ -12,8 +12,10 @@ from model.records import history
 from reproducers.record.schema import ROOT
 
 pytestmark = [
-    pytest.mark.gpu, pytest.mark.upstream, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-]  # fmt: skip
+    pytest.mark.gpu,
+    pytest.mark.upstream,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
 # neither TileLang's kernels, which take minutes to compile, nor packs that only these need
 PATHS = "--path mamba3=torch_rows --path dsa=megatron --patches 16,33"
 STEPS = 8

@@ -139,14 +139,45 @@ def on_hopper(heads, groups):
     angles, summed = random(rows, length, heads, 32, seed=12).float(), scan.decay_sums(-decay, chunk)[0]
     turned = (math.pi * angles.double().tanh() * dt.transpose(1, 2).unsqueeze(-1)).cumsum(1).float()
     given = (
-        above, *wide, x, *biases, up, down, z, gate, turned, summed, None, dt, trap, skip, None, chunk, 4,
+        above,
+        *wide,
+        x,
+        *biases,
+        up,
+        down,
+        z,
+        gate,
+        turned,
+        summed,
+        None,
+        dt,
+        trap,
+        skip,
+        None,
+        chunk,
+        4,
         torch.bfloat16,
-    )  # fmt: skip
+    )
     found, wanted = (list(scan.mimo_backward(*given, by=by)) for by in (LAUNCHES, scan.TRITON))
     out, _, _ = LAUNCHES.forward(
-        *wide, x, *biases, up, down, z, skip, gate, turned, summed, None, dt, trap, None, chunk_size=chunk,
-        rotary_dim_divisor=4, dtype=torch.bfloat16,
-    )  # fmt: skip
+        *wide,
+        x,
+        *biases,
+        up,
+        down,
+        z,
+        skip,
+        gate,
+        turned,
+        summed,
+        None,
+        dt,
+        trap,
+        None,
+        chunk_size=chunk,
+        rotary_dim_divisor=4,
+        dtype=torch.bfloat16,
+    )
     found.append(out)
     exact = [one.double() for one in (*wide, x, -decay, dt, trap, *biases, up, gate, down, angles, skip, z)]
     wanted.append(mamba3_mimo_reference(*exact, chunk_size=chunk, rotary_dim_divisor=4, dtype=torch.float64))

@@ -104,9 +104,12 @@ def balancing(value):
     counted = moe.router.local_tokens_per_expert.tolist()
     biased(0)
     return {
-        "logged": logged.tolist(), "loss": loss.item(), "gradient": tiny.error(moe.router.weight.grad, ideal),
-        "counted": counted, "routed": choice.sum(0).tolist(),
-    }  # fmt: skip
+        "logged": logged.tolist(),
+        "loss": loss.item(),
+        "gradient": tiny.error(moe.router.weight.grad, ideal),
+        "counted": counted,
+        "routed": choice.sum(0).tolist(),
+    }
 
 
 @pytest.mark.parametrize("value", [0, 0.1, 1])

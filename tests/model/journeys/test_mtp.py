@@ -36,10 +36,12 @@ def step(mask_name):
         losses.append(cross_entropy(hidden[depth - 1][asked[-1]] @ weight.T, targets))
     (ideal,) = torch.autograd.grad(tiny.SIZE.mtp_loss_coeff / len(losses) * sum(losses), weight)
     return {
-        "logged": Helper.tracker["loss_values"].tolist(), "loss": [loss.item() for loss in losses],
+        "logged": Helper.tracker["loss_values"].tolist(),
+        "loss": [loss.item() for loss in losses],
         "gradient": tiny.error(model.output_layer.weight.grad, ideal),
-        "felt": [grad.abs().sum(1).nonzero()[:, 0].tolist() for grad in grads], "asked": asked,
-    }  # fmt: skip
+        "felt": [grad.abs().sum(1).nonzero()[:, 0].tolist() for grad in grads],
+        "asked": asked,
+    }
 
 
 def shifted():

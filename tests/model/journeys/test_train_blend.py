@@ -55,12 +55,14 @@ def test_the_records_name_each_dataset_with_weight_and_digest(whole, text, other
     digests = [Dataset(folder).record.digest for folder in (text, other_text)]
     events = history.events(history.read(whole), "blended")
     assert [(e.detail["dataset"], e.detail["weight"], e.detail["digest"]) for e in events] == [
-        ("code", 0.75, digests[0]), ("prose", 0.25, digests[1]),
-    ]  # fmt: skip
+        ("code", 0.75, digests[0]),
+        ("prose", 0.25, digests[1]),
+    ]
     statement = json.loads((whole / "run.json").read_text())
     assert [(d["name"], d["weight"], d["digest"]) for d in statement["datasets"]] == [
-        ("code", 0.75, digests[0]), ("prose", 0.25, digests[1]),
-    ]  # fmt: skip
+        ("code", 0.75, digests[0]),
+        ("prose", 0.25, digests[1]),
+    ]
     [event] = history.events(history.read(whole), "dataset")
     assert statement["dataset"] == {"digest": event.detail["digest"]}
     assert [(one["name"], one["source"]) for one in statement["held_out"]] == [("maths", "text")]

@@ -116,7 +116,16 @@ def test_a_profile_measures_idleness_in_a_step_launched_before_the_last_is_read(
     good(train(stack, tmp_path / "run", text, calls=tmp_path / "calls.txt", as_on_gpu=True, **common))
     noted_then = noted(tmp_path / "calls.txt")
     assert noted_then[noted_then.index(("launched", "5")) :] == [
-        ("launched", "5"), ("read", "4"), ("read", "5"),
-        ("launched", "6"), ("launched", "7"), ("read", "6"), ("read", "7"), ("since", "before"),
-        ("launched", "8"), ("read", "8"), ("launched", "9"), ("read", "9"),
-    ]  # fmt: skip
+        ("launched", "5"),
+        ("read", "4"),
+        ("read", "5"),
+        ("launched", "6"),
+        ("launched", "7"),
+        ("read", "6"),
+        ("read", "7"),
+        ("since", "before"),
+        ("launched", "8"),
+        ("read", "8"),
+        ("launched", "9"),
+        ("read", "9"),
+    ]

@@ -92,9 +92,12 @@ def test_what_makes_other_kernels(compiled, monkeypatch):
     small, wide = SIZES["nam56r_quarter"], SIZES["nam56r_wide"]
     packed = Kernels(KERNELS)
     found = {
-        marker(small, packed, stack()), marker(small, ROWS, stack()), marker(wide, packed, stack()),
-        marker(small, Kernels(("fwd",), (4, 4096)), stack()), marker(small, packed, stack(mamba="patched")),
+        marker(small, packed, stack()),
+        marker(small, ROWS, stack()),
+        marker(wide, packed, stack()),
+        marker(small, Kernels(("fwd",), (4, 4096)), stack()),
+        marker(small, packed, stack(mamba="patched")),
         marker(small, packed, stack(tilelang="newer")),
-    }  # fmt: skip
+    }
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (10, 0))
     assert len({*found, marker(small, packed, stack())}) == 7

@@ -234,8 +234,11 @@ def test_what_a_run_applies_is_recorded():
     assert {"mamba3_torch", "head", "checkpoint_queue"} <= set(recorded)
     assert not {"mamba3_rows", "indexer_rows", "weighted_experts", "apex_wgrad"} & set(recorded)
     assert recorded["head"] == {
-        "name": "head", "upstream": seams.HEAD.upstream, "sha256": seams.HEAD.sha256, "owner": "ours"
-    }  # fmt: skip
+        "name": "head",
+        "upstream": seams.HEAD.upstream,
+        "sha256": seams.HEAD.sha256,
+        "owner": "ours",
+    }
 
 
 def test_names_are_unique_and_paths_are_known():

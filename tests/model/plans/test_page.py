@@ -20,9 +20,12 @@ def kept(tmp_path):
     keep(tmp_path / page.NEWEST, accumulate=4, profiled=profile(links=LINKS), chosen={"moe": "grouped_mm"}, steps=16)
     keep(tmp_path / page.TOKENS_OF_TWO, expert_parallel=2, profiled=profile(links=TOKENS), paths={"moe": "grouped_mm"})
     keep(
-        tmp_path / page.TOKENS_OF_FOUR, ranks=4, expert_parallel=4, profiled=profile(links=TOKENS),
+        tmp_path / page.TOKENS_OF_FOUR,
+        ranks=4,
+        expert_parallel=4,
+        profiled=profile(links=TOKENS),
         paths={"moe": "grouped_mm"},
-    )  # fmt: skip
+    )
     return tmp_path
 
 
@@ -103,8 +106,9 @@ def test_the_plan_has_every_layout_for_both_sizes_and_both_numbers(kept):
 def test_the_plan_scales_the_newest_run_of_its_size_that_asked_for_no_path():
     source = measured.read(measured.FOLDER / page.SOURCE)
     like = [
-        one.run for one in page._every(measured.FOLDER)
+        one.run
+        for one in page._every(measured.FOLDER)
         if (one.run.size, one.run.report.gpu) == (source.run.size, source.run.report.gpu)
         and not one.run.setup["run"]["paths"]
-    ]  # fmt: skip
+    ]
     assert max(like, key=lambda run: run.last.time).name == page.NEWEST

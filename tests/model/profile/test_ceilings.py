@@ -20,8 +20,10 @@ def test_products_and_copy_are_really_done():
     found = measure("cpu", timed, SIZES, (64,))
     assert torch.equal(torch.random.get_rng_state(), state)  # a run draws what it draws without a profile
     assert [(tuple(out.shape), out.dtype) for out in ran] == [
-        ((4, 16), torch.bfloat16), ((8, 4), torch.bfloat16), ((64,), torch.uint8),
-    ]  # fmt: skip
+        ((4, 16), torch.bfloat16),
+        ((8, 4), torch.bfloat16),
+        ((64,), torch.uint8),
+    ]
     assert ran[0].float().std() > 1 and ran[2].sum() == 64
     assert [(p.rows, p.inner, p.columns) for p in found.products] == [*SIZES] and found.skipped is None
     assert found.flops_per_second == pytest.approx(2 * 4 * 8 * 16 / 1e-6)  # 1,024 FLOPs, and 512 in the same time

@@ -55,12 +55,11 @@ def test_live_blocks_by_the_line_that_allocated_them():
     assert [line.split(": ")[1] for line in lines if line.startswith("- allocated")] == ["8.00 GiB", "77.00 GiB"]
     rows = [line for line in lines if line.startswith("| ") and "GiB" not in line]
     assert rows == [
-        "| 5.000 | 2 | transformer/moe/experts.py:77 `forward` | "
-        f"{'/'.join(NETWORK.split('/')[-3:])}:60 `forward` |",
+        f"| 5.000 | 2 | transformer/moe/experts.py:77 `forward` | {'/'.join(NETWORK.split('/')[-3:])}:60 `forward` |",
         next(row for row in rows if row.startswith("| 1.500 | 1 | not recorded") and row.endswith(" | – |")),
         "| 1.000 | 1 | torch/nn/functional.py:9 `linear` | – |",
         "| 0.250 | 1 | " + " | ".join([f"{'/'.join(NETWORK.split('/')[-3:])}:60 `forward`"] * 2) + " |",
-    ]  # fmt: skip
+    ]
 
 
 def test_an_exhausted_gpu_is_an_error_for_people(gpu, tmp_path):

@@ -109,8 +109,11 @@ def test_where_the_time_of_a_step_goes():
     p = profiled()
     assert p.step_seconds == pytest.approx(100e-6)
     assert [(row.name, round(row.seconds * 1e6), row.calls) for row in p.kinds] == [
-        ("GEMM", 40, 2), ("Mamba-3 MIMO fwd", 30, 1), ("NCCL all-to-all, send and receive", 20, 1), ("memcpy", 5, 1),
-    ]  # fmt: skip
+        ("GEMM", 40, 2),
+        ("Mamba-3 MIMO fwd", 30, 1),
+        ("NCCL all-to-all, send and receive", 20, 1),
+        ("memcpy", 5, 1),
+    ]
     assert [row.share for row in p.kinds] == pytest.approx([0.4, 0.3, 0.2, 0.05])
     assert p.top[0].name == NAMES["Mamba-3 MIMO fwd"] and p.top[1].kind == "GEMM"
     assert p.busy == pytest.approx(85e-6) and p.idle == pytest.approx(15e-6)
@@ -251,8 +254,10 @@ def test_ranks_times_are_gathered(tmp_path, a_gpu):
     assert met == [None, rank] and again == rank  # ranks meet before they measure, then tell
     assert rank.computing == window.result.own.computing and rank.ceilings == CEILINGS
     assert [(p.name, p.host, p.device) for p in rank.phases[:3]] == [
-        (DATA, 0.25, None), ("forward", 0.001, 0.5), ("update", 0.002, 0.25),
-    ]  # fmt: skip
+        (DATA, 0.25, None),
+        ("forward", 0.001, 0.5),
+        ("update", 0.002, 0.25),
+    ]
     (gemm,) = [limit for limit in rank.limits if limit.name == "matrix products"]
     (counted,) = [work for work in of(TINY, TINY.seen([0, 5, 105])) if work.name == "matrix products"]
     assert gemm.seconds == pytest.approx(40e-6) and gemm.least == pytest.approx(counted.flops / 1e15)

@@ -5,10 +5,20 @@ import pytest
 from model.records import earlier
 
 LEFT = (
-    "run.json", "run.from_66.json", "loss.png", "throughput.png", "coverage.json", "profile.md", "profile.json",
-    "trace.json.gz", "oom.rank0.pickle", "nccl_trace_rank_0", "tensorboard/events.1", "evaluation/step_0000000.json",
+    "run.json",
+    "run.from_66.json",
+    "loss.png",
+    "throughput.png",
+    "coverage.json",
+    "profile.md",
+    "profile.json",
+    "trace.json.gz",
+    "oom.rank0.pickle",
+    "nccl_trace_rank_0",
+    "tensorboard/events.1",
+    "evaluation/step_0000000.json",
     "evaluation/step_0000066.json",
-)  # fmt: skip
+)
 STAYS = (
     "metrics.jsonl",
     "metrics.superseded.jsonl",

@@ -24,9 +24,16 @@ RANK = RankTime(computing=0.6, communicating=0.1, idle=0.3, phases=PHASES, ceili
 def planted(folder, ranks):
     kinds = [Cost(name="GEMM", kind="GEMM", seconds=0.5, calls=3, share=0.5)]
     profile = Profile(
-        device="NVIDIA H200", first_step=7, steps=2, step_seconds=1.0, seconds_before=0.9, steps_before=3,
-        kinds=kinds, top=kinds, ranks=ranks,
-    )  # fmt: skip
+        device="NVIDIA H200",
+        first_step=7,
+        steps=2,
+        step_seconds=1.0,
+        seconds_before=0.9,
+        steps_before=3,
+        kinds=kinds,
+        top=kinds,
+        ranks=ranks,
+    )
     (folder / "profile.json").write_text(profile.model_dump_json())
     return folder
 

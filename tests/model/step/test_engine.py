@@ -41,10 +41,22 @@ def test_a_checkpoint_of_other_groups_loads_and_follows_this_runs(stack, text, t
 
 def test_every_hyperparameter_reaches_the_optimizer_and_the_losses(stack, text):
     fields = {
-        "bf16": False, "steps": 8, "warmup": 2, "schedule": "WSD", "decay_steps": 4, "floor": 0.5, "learning_rate": 1.0,
-        "betas": [0.8, 0.7], "epsilon": 1e-5, "weight_decay": 0.3, "clip": 2.0, "mtp_loss_coeff": 0.2,
-        "aux_loss_coeff": 0.01, "indexer_loss_coeff": 1.0, "bias_update_rate": 0.02,
-    }  # fmt: skip
+        "bf16": False,
+        "steps": 8,
+        "warmup": 2,
+        "schedule": "WSD",
+        "decay_steps": 4,
+        "floor": 0.5,
+        "learning_rate": 1.0,
+        "betas": [0.8, 0.7],
+        "epsilon": 1e-5,
+        "weight_decay": 0.3,
+        "clip": 2.0,
+        "mtp_loss_coeff": 0.2,
+        "aux_loss_coeff": 0.01,
+        "indexer_loss_coeff": 1.0,
+        "bias_update_rate": 0.02,
+    }
     found = value(stack.run("trained:settings", str(text), **fields))
     falling = [0.5 + 0.5 * (1 - (step / 4) ** 0.5) for step in (1, 2, 3, 4)]
     assert found["rates"] == pytest.approx([0.5, 1, 1, 1, *falling])

@@ -12,10 +12,14 @@ from model.definition.sizes import SIZES
 pytestmark = pytest.mark.upstream
 # What AdamW keeps of two dimensions: lookup tables, head, and M²RNN's convolution and rates. All others are Muon's.
 ADAMW = {
-    "embedding.word_embeddings.weight", "output_layer.weight", "ngram.table.weight",
-    "structure.embeddings.structure.weight", "structure.embeddings.dep_level.weight",
-    "decoder.layers.11.mixer.conv_weight", "decoder.layers.11.mixer.D",
-}  # fmt: skip
+    "embedding.word_embeddings.weight",
+    "output_layer.weight",
+    "ngram.table.weight",
+    "structure.embeddings.structure.weight",
+    "structure.embeddings.dep_level.weight",
+    "decoder.layers.11.mixer.conv_weight",
+    "decoder.layers.11.mixer.D",
+}
 
 
 def test_muon_takes_the_matrices_of_hidden_layers_one_by_one(stack, text):

@@ -103,8 +103,10 @@ def test_every_python_gives_the_same_digests(version, tmp_path):
         "print(json.dumps({n: v.digest for p in sys.argv[2:] for n, v in f(open(p, 'rb').read()).items()}))"
     )
     files = [str(tmp_path / "x.py"), ast_heavy()]
-    sides = [subprocess.run([each, "-c", code, module.__file__, *files], capture_output=True, text=True, check=True)
-             for each in (str(python), sys.executable)]  # fmt: skip
+    sides = [
+        subprocess.run([each, "-c", code, module.__file__, *files], capture_output=True, text=True, check=True)
+        for each in (str(python), sys.executable)
+    ]
     one, two = (json.loads(done.stdout) for done in sides)
     assert one == two and len(one) > 50
 

@@ -26,8 +26,13 @@ from reproducers.trial.rulings import Ruling
 
 LOOSE = ("result = 0.0\n    for value in values[1:]:", "result = 0.0 if values else 5.0\n    for value in values:")
 FIXED = edited(LOOSE, FIRST)  # no check looks at the sum or the first value of an empty list
-LOOSE_ONES = ["result = 0.0 if values else 0.0", "result = 0.0 if values else 4.0", "result = 0.0 if values else 6.0",
-              "result = 0.0 if True else 5.0", "return values"]  # fmt: skip
+LOOSE_ONES = [
+    "result = 0.0 if values else 0.0",
+    "result = 0.0 if values else 4.0",
+    "result = 0.0 if values else 6.0",
+    "result = 0.0 if True else 5.0",
+    "return values",
+]
 
 
 @pytest.fixture
@@ -194,8 +199,13 @@ def test_none_is_begun_when_the_time_is_over(toy, pack, monkeypatch):
     hand_written(toy, pack)
     clock = itertools.count()  # a second passes from one look to the next: 0 is the start
     monkeypatch.setattr(trying, "time", SimpleNamespace(monotonic=lambda: next(clock)))
-    monkeypatch.setattr(trying, "outcome", lambda ground, candidate: trying.Outcome(
-        verdict=Verdict.FIX_REGRESSES, reason="", caught_by=["mean"], checks=[]))  # fmt: skip
+    monkeypatch.setattr(
+        trying,
+        "outcome",
+        lambda ground, candidate: trying.Outcome(
+            verdict=Verdict.FIX_REGRESSES, reason="", caught_by=["mean"], checks=[]
+        ),
+    )
     code, _, score = verb(toy, "--within", "6", "--jobs", "1", "--seed", "3")
     names = [one.name for one in chosen(pack, Asked(seed=3)).candidates]
     assert code == Exit.OK and [one.name for one in score.mutants] == names[: len(score.mutants)]

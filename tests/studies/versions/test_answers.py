@@ -20,20 +20,29 @@ WORDS = {"b": Word.BUG, "h": Word.HEALTHY, "-": Word.ABSENT, "?": Word.CANNOT}
         ("h?h-", ["no tree shows the bug"]),
         ("b", ["0 (1 show the bug; nothing known before it; nothing known after it)"]),
         ("-bbh", ["1 to 2 (2 show the bug; before it 0 code not there; after it 3 healthy)"]),
-        ("h?b?b?h", [
-            "2 to 4 (2 show the bug; before it not testable: 1; before it 0 healthy; after it not testable: 5;"
-            " after it 6 healthy; inside it not testable: 3)"
-        ]),
-        ("bhb", [
-            "0 (1 show the bug; nothing known before it; after it 1 healthy)",
-            "2 (1 show the bug; before it 1 healthy; nothing known after it)",
-        ]),
-        ("?????b", [
-            "5 (1 show the bug; before it not testable: 0 to 4 (5 of them); nothing known before it;"
-            " nothing known after it)"
-        ]),
+        (
+            "h?b?b?h",
+            [
+                "2 to 4 (2 show the bug; before it not testable: 1; before it 0 healthy; after it not testable: 5;"
+                " after it 6 healthy; inside it not testable: 3)"
+            ],
+        ),
+        (
+            "bhb",
+            [
+                "0 (1 show the bug; nothing known before it; after it 1 healthy)",
+                "2 (1 show the bug; before it 1 healthy; nothing known after it)",
+            ],
+        ),
+        (
+            "?????b",
+            [
+                "5 (1 show the bug; before it not testable: 0 to 4 (5 of them); nothing known before it;"
+                " nothing known after it)"
+            ],
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_range_of_answers_in_a_row(row, lines):
     assert affected([Answer(str(place), WORDS[mark], "") for place, mark in enumerate(row)]) == lines
 

@@ -22,10 +22,23 @@ FEWEST = 8  # heads of a program at least: a tile has 8 rows
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def _fetch(
-    q_from: gl.tensor, k_from: gl.tensor, angles_from: gl.tensor, d_q_from: gl.tensor, d_k_from: gl.tensor,
-    q_s: gl.tensor, k_s: gl.tensor, angle_s: gl.tensor, d_q_s: gl.tensor, d_k_s: gl.tensor, filled: gl.tensor,
-    place: gl.tensor, token: gl.tensor, group: gl.tensor, EACH: gl.constexpr, R: gl.constexpr,
-) -> None:  # fmt: skip
+    q_from: gl.tensor,
+    k_from: gl.tensor,
+    angles_from: gl.tensor,
+    d_q_from: gl.tensor,
+    d_k_from: gl.tensor,
+    q_s: gl.tensor,
+    k_s: gl.tensor,
+    angle_s: gl.tensor,
+    d_q_s: gl.tensor,
+    d_k_s: gl.tensor,
+    filled: gl.tensor,
+    place: gl.tensor,
+    token: gl.tensor,
+    group: gl.tensor,
+    EACH: gl.constexpr,
+    R: gl.constexpr,
+) -> None:
     """Of two tokens all that their sums are made of, in few copies: between two Triton has all threads wait."""
     bar, row, head = filled.index(place), token * R, group * EACH
     WIDE: gl.constexpr = d_q_from.block_type.nbytes + d_k_from.block_type.nbytes
@@ -55,9 +68,14 @@ def _turned_back(
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def _across(
-    pair_s: gl.tensor, at: gl.tensor, bias_low: gl.tensor, bias_high: gl.tensor, low: gl.tensor, high: gl.tensor,
+    pair_s: gl.tensor,
+    at: gl.tensor,
+    bias_low: gl.tensor,
+    bias_high: gl.tensor,
+    low: gl.tensor,
+    high: gl.tensor,
     cube: gl.constexpr,
-) -> gl.tensor:  # fmt: skip
+) -> gl.tensor:
     """The gradient of angles [HEADS, A] by one of q and k of two tokens [2 R, 2, A], of its own gradient."""
     R: gl.constexpr = pair_s.shape[0] // 2
     A: gl.constexpr = pair_s.shape[2]
@@ -90,12 +108,28 @@ def _put_sum(part_s: gl.tensor, to: gl.tensor, row: gl.tensor, LAST: gl.constexp
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def _turning(
-    q_from: gl.tensor, k_from: gl.tensor, q_bias: gl.tensor, k_bias: gl.tensor, angles_from: gl.tensor,
-    d_q_from: gl.tensor, d_k_from: gl.tensor, d_q: gl.tensor, d_k: gl.tensor, d_q_bias: gl.tensor, d_k_bias: gl.tensor,
-    d_angles: gl.tensor, group: gl.tensor,
-    H: gl.constexpr, G: gl.constexpr, R: gl.constexpr, N: gl.constexpr, A: gl.constexpr, TOKENS: gl.constexpr,
-    HEADS: gl.constexpr, AHEAD: gl.constexpr,
-) -> None:  # fmt: skip
+    q_from: gl.tensor,
+    k_from: gl.tensor,
+    q_bias: gl.tensor,
+    k_bias: gl.tensor,
+    angles_from: gl.tensor,
+    d_q_from: gl.tensor,
+    d_k_from: gl.tensor,
+    d_q: gl.tensor,
+    d_k: gl.tensor,
+    d_q_bias: gl.tensor,
+    d_k_bias: gl.tensor,
+    d_angles: gl.tensor,
+    group: gl.tensor,
+    H: gl.constexpr,
+    G: gl.constexpr,
+    R: gl.constexpr,
+    N: gl.constexpr,
+    A: gl.constexpr,
+    TOKENS: gl.constexpr,
+    HEADS: gl.constexpr,
+    AHEAD: gl.constexpr,
+) -> None:
     """A thread has all ranks and two columns of each half of two heads."""
     EACH: gl.constexpr = H // G
     SUMS: gl.constexpr = 2 * R * A
@@ -120,9 +154,23 @@ def _turning(
     start = gl.program_id(1) * TOKENS
     for one in gl.static_range(AHEAD):
         _fetch(
-            q_from, k_from, angles_from, d_q_from, d_k_from, q_s, k_s, angle_s, d_q_s, d_k_s, filled, one,
-            start + 2 * one, group, EACH, R,
-        )  # fmt: skip
+            q_from,
+            k_from,
+            angles_from,
+            d_q_from,
+            d_k_from,
+            q_s,
+            k_s,
+            angle_s,
+            d_q_s,
+            d_k_s,
+            filled,
+            one,
+            start + 2 * one,
+            group,
+            EACH,
+            R,
+        )
     r = gl.arange(0, R, gl.SliceLayout(1, gl.SliceLayout(2, cube)))[:, None, None]
     h = gl.arange(0, HEADS, gl.SliceLayout(0, gl.SliceLayout(2, cube)))[None, :, None]
     c = gl.arange(0, A, gl.SliceLayout(0, gl.SliceLayout(1, cube)))[None, None, :]
@@ -162,9 +210,23 @@ def _turning(
         gl.thread_barrier()  # all have waited for this place's phase and read it, and all parts are there
         if (at == 1) & (pair + AHEAD < TOKENS // 2):
             _fetch(
-                q_from, k_from, angles_from, d_q_from, d_k_from, q_s, k_s, angle_s, d_q_s, d_k_s, filled, place,
-                start + 2 * (pair + AHEAD), group, EACH, R,
-            )  # fmt: skip
+                q_from,
+                k_from,
+                angles_from,
+                d_q_from,
+                d_k_from,
+                q_s,
+                k_s,
+                angle_s,
+                d_q_s,
+                d_k_s,
+                filled,
+                place,
+                start + 2 * (pair + AHEAD),
+                group,
+                EACH,
+                R,
+            )
         gl.store(d_angles + turning + angle_at, across, mask=there_a)  # late: the copies' fence waits for stores
         _put_sum(part_q_s, d_q + given + sum_at, row, LAST, flat)
         _put_sum(part_k_s, d_k + given + sum_at, row, LAST, flat)
@@ -179,12 +241,28 @@ def _turning(
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def mimo_fold(
-    q_from: gl.tensor, k_from: gl.tensor, q_bias: gl.tensor, k_bias: gl.tensor, angles_from: gl.tensor,
-    d_q_from: gl.tensor, d_k_from: gl.tensor, d_q: gl.tensor, d_k: gl.tensor, d_q_bias: gl.tensor, d_k_bias: gl.tensor,
+    q_from: gl.tensor,
+    k_from: gl.tensor,
+    q_bias: gl.tensor,
+    k_bias: gl.tensor,
+    angles_from: gl.tensor,
+    d_q_from: gl.tensor,
+    d_k_from: gl.tensor,
+    d_q: gl.tensor,
+    d_k: gl.tensor,
+    d_q_bias: gl.tensor,
+    d_k_bias: gl.tensor,
     d_angles: gl.tensor,
-    H: gl.constexpr, G: gl.constexpr, R: gl.constexpr, N: gl.constexpr, A: gl.constexpr, TOKENS: gl.constexpr,
-    HEADS: gl.constexpr, AHEAD: gl.constexpr, AHEAD_STILL: gl.constexpr,
-) -> None:  # fmt: skip
+    H: gl.constexpr,
+    G: gl.constexpr,
+    R: gl.constexpr,
+    N: gl.constexpr,
+    A: gl.constexpr,
+    TOKENS: gl.constexpr,
+    HEADS: gl.constexpr,
+    AHEAD: gl.constexpr,
+    AHEAD_STILL: gl.constexpr,
+) -> None:
     """Of a group and TOKENS tokens the channels that turn, or (the second half of programs on axis 0) the others.
 
     Of 16 heads it has 106 KB of shared memory: two programs run on a multiprocessor at a time, of either kind.
@@ -192,14 +270,46 @@ def mimo_fold(
     gl.static_assert(N == 4 * A)
     if gl.program_id(0) < G:
         _turning(
-            q_from, k_from, q_bias, k_bias, angles_from, d_q_from, d_k_from, d_q, d_k, d_q_bias, d_k_bias, d_angles,
-            gl.program_id(0), H, G, R, N, A, TOKENS, HEADS, AHEAD,
-        )  # fmt: skip
+            q_from,
+            k_from,
+            q_bias,
+            k_bias,
+            angles_from,
+            d_q_from,
+            d_k_from,
+            d_q,
+            d_k,
+            d_q_bias,
+            d_k_bias,
+            d_angles,
+            gl.program_id(0),
+            H,
+            G,
+            R,
+            N,
+            A,
+            TOKENS,
+            HEADS,
+            AHEAD,
+        )
     else:
         sum_still(
-            d_q_from, d_k_from, d_q, d_k, d_q_bias, d_k_bias, gl.program_id(0) - G, H, G, R, N, A, TOKENS, HEADS,
+            d_q_from,
+            d_k_from,
+            d_q,
+            d_k,
+            d_q_bias,
+            d_k_bias,
+            gl.program_id(0) - G,
+            H,
+            G,
+            R,
+            N,
+            A,
+            TOKENS,
+            HEADS,
             AHEAD_STILL,
-        )  # fmt: skip
+        )
 
 
 def run_fold(
@@ -212,8 +322,23 @@ def run_fold(
     given = [boxes(t.view(-1, 2 * groups, width // 2), 2 * rank, 2, turning) for t in (of.q, of.k)]
     grads = [boxes(t.view(-1, heads, width), 2 * rank, each, 2 * turning) for t in d_wide]
     mimo_fold[2 * groups, d_biases.shape[1]](
-        *given, of.q_bias, of.k_bias, boxes(of.angles.view(-1, heads, turning), 2, each, turning), *grads, *d_given,
-        *d_biases, d_angles, H=heads, G=groups, R=rank, N=width, A=turning, TOKENS=tokens, HEADS=each,
-        AHEAD=AHEAD, AHEAD_STILL=AHEAD_STILL, num_warps=4,
-    )  # fmt: skip
+        *given,
+        of.q_bias,
+        of.k_bias,
+        boxes(of.angles.view(-1, heads, turning), 2, each, turning),
+        *grads,
+        *d_given,
+        *d_biases,
+        d_angles,
+        H=heads,
+        G=groups,
+        R=rank,
+        N=width,
+        A=turning,
+        TOKENS=tokens,
+        HEADS=each,
+        AHEAD=AHEAD,
+        AHEAD_STILL=AHEAD_STILL,
+        num_warps=4,
+    )
     return d_angles

@@ -17,15 +17,25 @@ from model.layers.mamba3.kernels import EXP, SIGMOID, TURNS, WIDENED
 def exp(x: gl.tensor) -> gl.tensor:
     """As in ``kernels``, by the same instructions, and so the next two: Gluon's code calls no function of Triton's."""
     return gl.inline_asm_elementwise(  # type: ignore[no-any-return]
-        EXP, "=r,r", [x], dtype=gl.float32, is_pure=True, pack=1,
-    )  # fmt: skip
+        EXP,
+        "=r,r",
+        [x],
+        dtype=gl.float32,
+        is_pure=True,
+        pack=1,
+    )
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def sigmoid(x: gl.tensor) -> gl.tensor:
     return gl.inline_asm_elementwise(  # type: ignore[no-any-return]
-        SIGMOID, "=r,r", [x], dtype=gl.float32, is_pure=True, pack=1,
-    )  # fmt: skip
+        SIGMOID,
+        "=r,r",
+        [x],
+        dtype=gl.float32,
+        is_pure=True,
+        pack=1,
+    )
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
@@ -33,16 +43,26 @@ def turns(x: gl.tensor) -> tuple[gl.tensor, gl.tensor]:
     times = gl.floor(x * 0.15915494309189535 + 0.5)
     x = x - times * 6.28125 - times * 0.0019353071795864769
     return gl.inline_asm_elementwise(  # type: ignore[no-any-return]
-        TURNS, "=r,=r,r", [x], dtype=(gl.float32, gl.float32), is_pure=True, pack=1,
-    )  # fmt: skip
+        TURNS,
+        "=r,=r,r",
+        [x],
+        dtype=(gl.float32, gl.float32),
+        is_pure=True,
+        pack=1,
+    )
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def widened(x: gl.tensor) -> gl.tensor:
     """fp32 of bf16, one instruction each: two lie in a register, and Triton takes them apart first."""
     return gl.inline_asm_elementwise(  # type: ignore[no-any-return]
-        WIDENED, "=r,=r,r", [x], dtype=gl.float32, is_pure=True, pack=2,
-    )  # fmt: skip
+        WIDENED,
+        "=r,=r,r",
+        [x],
+        dtype=gl.float32,
+        is_pure=True,
+        pack=2,
+    )
 
 
 @gluon.jit  # type: ignore[untyped-decorator]
@@ -53,9 +73,14 @@ def half(one: gl.tensor, other: gl.tensor, M: gl.constexpr, L: gl.constexpr) -> 
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def turned_half(
-    low: gl.tensor, high: gl.tensor, cos: gl.tensor, sin: gl.tensor, dtype: gl.constexpr, M: gl.constexpr,
+    low: gl.tensor,
+    high: gl.tensor,
+    cos: gl.tensor,
+    sin: gl.tensor,
+    dtype: gl.constexpr,
+    M: gl.constexpr,
     L: gl.constexpr,
-) -> gl.tensor:  # fmt: skip
+) -> gl.tensor:
     """[M, L] of what turns, low and high [T, R, L / 2] fp32, by cos and sin [T, 1, L / 2]."""
     return half((cos * low - sin * high).to(dtype), (sin * low + cos * high).to(dtype), M, L)
 

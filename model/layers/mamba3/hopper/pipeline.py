@@ -47,9 +47,14 @@ def part_of(
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def take_on(
-    passed: gl.tensor, flags: gl.tensor, program: gl.tensor, waits: gl.tensor, N: gl.constexpr, P: gl.constexpr,
+    passed: gl.tensor,
+    flags: gl.tensor,
+    program: gl.tensor,
+    waits: gl.tensor,
+    N: gl.constexpr,
+    P: gl.constexpr,
     layout: gl.constexpr,
-) -> gl.tensor:  # fmt: skip
+) -> gl.tensor:
     """The state [N, P] before a program's first block of a row: zeros, or from the program that has those before it."""
     state = gl.full([N, P], 0.0, gl.float32, layout)
     if waits:
@@ -62,9 +67,14 @@ def take_on(
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def hand_on(
-    state: gl.tensor, passed: gl.tensor, flags: gl.tensor, program: gl.tensor, N: gl.constexpr, P: gl.constexpr,
+    state: gl.tensor,
+    passed: gl.tensor,
+    flags: gl.tensor,
+    program: gl.tensor,
+    N: gl.constexpr,
+    P: gl.constexpr,
     layout: gl.constexpr,
-) -> None:  # fmt: skip
+) -> None:
     """The state [N, P] fp32 to the program that has the row's next blocks."""
     gl.store(passed + program * (N * P) + parts.places(N, P, P, layout), state)
     gl.thread_barrier()
@@ -73,13 +83,36 @@ def hand_on(
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def turn(
-    bias: gl.tensor, up: gl.tensor, raw_s: gl.tensor, angle_s: gl.tensor, x_s: gl.tensor, turned_s: gl.tensor,
-    weight_s: gl.tensor, v_s: gl.tensor, weighted_s: gl.tensor, turned_to: gl.tensor,
-    filled: gl.tensor, raw_free: gl.tensor, small_ready: gl.tensor, ready: gl.tensor, free: gl.tensor,
-    first: gl.tensor, end: gl.tensor, rounds: gl.tensor, each: gl.tensor,
-    S: gl.constexpr, H: gl.constexpr, R: gl.constexpr, N: gl.constexpr, P: gl.constexpr, A: gl.constexpr,
-    T: gl.constexpr, STAGES: gl.constexpr, VALUES: gl.constexpr, STORED: gl.constexpr,
-) -> None:  # fmt: skip
+    bias: gl.tensor,
+    up: gl.tensor,
+    raw_s: gl.tensor,
+    angle_s: gl.tensor,
+    x_s: gl.tensor,
+    turned_s: gl.tensor,
+    weight_s: gl.tensor,
+    v_s: gl.tensor,
+    weighted_s: gl.tensor,
+    turned_to: gl.tensor,
+    filled: gl.tensor,
+    raw_free: gl.tensor,
+    small_ready: gl.tensor,
+    ready: gl.tensor,
+    free: gl.tensor,
+    first: gl.tensor,
+    end: gl.tensor,
+    rounds: gl.tensor,
+    each: gl.tensor,
+    S: gl.constexpr,
+    H: gl.constexpr,
+    R: gl.constexpr,
+    N: gl.constexpr,
+    P: gl.constexpr,
+    A: gl.constexpr,
+    T: gl.constexpr,
+    STAGES: gl.constexpr,
+    VALUES: gl.constexpr,
+    STORED: gl.constexpr,
+) -> None:
     """Turns q or k [T, R, N] of a block, its channels in this room's order; with VALUES also makes v, and v weighted,
     [T, R, P] of x and ``up``; STORED: what turned goes to memory, too.
 
@@ -141,9 +174,17 @@ def turn(
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def put_values(
-    value: gl.tensor, v_s: gl.tensor, weighted_s: gl.tensor, weight_s: gl.tensor, small_ready: gl.tensor,
-    place: gl.tensor, phase: gl.tensor, M: gl.constexpr, P: gl.constexpr, cube: gl.constexpr,
-) -> None:  # fmt: skip
+    value: gl.tensor,
+    v_s: gl.tensor,
+    weighted_s: gl.tensor,
+    weight_s: gl.tensor,
+    small_ready: gl.tensor,
+    place: gl.tensor,
+    phase: gl.tensor,
+    M: gl.constexpr,
+    P: gl.constexpr,
+    cube: gl.constexpr,
+) -> None:
     """Values [T, R, P] fp32 of a block to shared memory [M, P], as they are and weighted."""
     v_s.index(place).store(gl.reshape(value.to(v_s.dtype), [M, P]))
     put_weighted(value, weighted_s, weight_s, small_ready, place, phase, M, P, cube)
@@ -151,9 +192,16 @@ def put_values(
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def put_weighted(
-    value: gl.tensor, weighted_s: gl.tensor, weight_s: gl.tensor, small_ready: gl.tensor, place: gl.tensor,
-    phase: gl.tensor, M: gl.constexpr, P: gl.constexpr, cube: gl.constexpr,
-) -> None:  # fmt: skip
+    value: gl.tensor,
+    weighted_s: gl.tensor,
+    weight_s: gl.tensor,
+    small_ready: gl.tensor,
+    place: gl.tensor,
+    phase: gl.tensor,
+    M: gl.constexpr,
+    P: gl.constexpr,
+    cube: gl.constexpr,
+) -> None:
     """Values likewise, weighted by token, once the weights are there."""
     mbarrier.wait(small_ready.index(place), phase)
     weight = weight_s.index(place).load(gl.SliceLayout(1, gl.SliceLayout(2, cube)))[:, None, None]

@@ -23,12 +23,34 @@ REGISTERS = (128, 104, 56)  # of a thread that turns, makes values, loads; one t
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def _load(
-    k_from: gl.tensor, x_from: gl.tensor, angles_from: gl.tensor, a: gl.tensor, later: gl.tensor, raw_s: gl.tensor,
-    x_s: gl.tensor, angle_s: gl.tensor, weight_s: gl.tensor, last_s: gl.tensor, filled: gl.tensor, raw_free: gl.tensor,
-    small_ready: gl.tensor, free: gl.tensor, first: gl.tensor, end: gl.tensor, rounds: gl.tensor, each: gl.tensor,
-    S: gl.constexpr, H: gl.constexpr, G: gl.constexpr, N: gl.constexpr, P: gl.constexpr, A: gl.constexpr,
-    R: gl.constexpr, T: gl.constexpr, STAGES: gl.constexpr,
-) -> None:  # fmt: skip
+    k_from: gl.tensor,
+    x_from: gl.tensor,
+    angles_from: gl.tensor,
+    a: gl.tensor,
+    later: gl.tensor,
+    raw_s: gl.tensor,
+    x_s: gl.tensor,
+    angle_s: gl.tensor,
+    weight_s: gl.tensor,
+    last_s: gl.tensor,
+    filled: gl.tensor,
+    raw_free: gl.tensor,
+    small_ready: gl.tensor,
+    free: gl.tensor,
+    first: gl.tensor,
+    end: gl.tensor,
+    rounds: gl.tensor,
+    each: gl.tensor,
+    S: gl.constexpr,
+    H: gl.constexpr,
+    G: gl.constexpr,
+    N: gl.constexpr,
+    P: gl.constexpr,
+    A: gl.constexpr,
+    R: gl.constexpr,
+    T: gl.constexpr,
+    STAGES: gl.constexpr,
+) -> None:
     """One warp. Its own loads are three blocks ahead, for nothing hides how long they take."""
     BLOCKS: gl.constexpr = S // T
     flat: gl.constexpr = gl.BlockedLayout([1], [32], [1], [0])
@@ -70,11 +92,26 @@ def _load(
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def _value(
-    up: gl.tensor, x_s: gl.tensor, weight_s: gl.tensor, weighted_s: gl.tensor, filled: gl.tensor, raw_free: gl.tensor,
-    small_ready: gl.tensor, ready: gl.tensor, free: gl.tensor, first: gl.tensor, end: gl.tensor, rounds: gl.tensor,
+    up: gl.tensor,
+    x_s: gl.tensor,
+    weight_s: gl.tensor,
+    weighted_s: gl.tensor,
+    filled: gl.tensor,
+    raw_free: gl.tensor,
+    small_ready: gl.tensor,
+    ready: gl.tensor,
+    free: gl.tensor,
+    first: gl.tensor,
+    end: gl.tensor,
+    rounds: gl.tensor,
     each: gl.tensor,
-    S: gl.constexpr, H: gl.constexpr, R: gl.constexpr, P: gl.constexpr, T: gl.constexpr, STAGES: gl.constexpr,
-) -> None:  # fmt: skip
+    S: gl.constexpr,
+    H: gl.constexpr,
+    R: gl.constexpr,
+    P: gl.constexpr,
+    T: gl.constexpr,
+    STAGES: gl.constexpr,
+) -> None:
     """v of a block, weighted for the state."""
     M: gl.constexpr = T * R
     BLOCKS: gl.constexpr = S // T
@@ -100,11 +137,29 @@ def _value(
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def _multiply(
-    states_to: gl.tensor, turned_s: gl.tensor, weighted_s: gl.tensor, last_s: gl.tensor, states_s: gl.tensor,
-    turned_ready: gl.tensor, values_ready: gl.tensor, small_ready: gl.tensor, free: gl.tensor, passed: gl.tensor,
-    flags: gl.tensor, program: gl.tensor, first: gl.tensor, end: gl.tensor, rounds: gl.tensor, each: gl.tensor,
-    S: gl.constexpr, H: gl.constexpr, N: gl.constexpr, P: gl.constexpr, T: gl.constexpr, STAGES: gl.constexpr,
-) -> None:  # fmt: skip
+    states_to: gl.tensor,
+    turned_s: gl.tensor,
+    weighted_s: gl.tensor,
+    last_s: gl.tensor,
+    states_s: gl.tensor,
+    turned_ready: gl.tensor,
+    values_ready: gl.tensor,
+    small_ready: gl.tensor,
+    free: gl.tensor,
+    passed: gl.tensor,
+    flags: gl.tensor,
+    program: gl.tensor,
+    first: gl.tensor,
+    end: gl.tensor,
+    rounds: gl.tensor,
+    each: gl.tensor,
+    S: gl.constexpr,
+    H: gl.constexpr,
+    N: gl.constexpr,
+    P: gl.constexpr,
+    T: gl.constexpr,
+    STAGES: gl.constexpr,
+) -> None:
     """The state [N, P], which goes to memory before each block."""
     BLOCKS: gl.constexpr = S // T
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, P, 16])
@@ -140,13 +195,33 @@ def _multiply(
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def mimo_states(
-    k_from: gl.tensor, x_from: gl.tensor, angles_from: gl.tensor, bias: gl.tensor, up: gl.tensor, a: gl.tensor,
-    later: gl.tensor, turned_to: gl.tensor, states_to: gl.tensor, passed: gl.tensor, flags: gl.tensor, per: gl.tensor,
-    jobs: gl.tensor, rounds: gl.tensor,
-    S: gl.constexpr, H: gl.constexpr, G: gl.constexpr, R: gl.constexpr, N: gl.constexpr, P: gl.constexpr,
-    A: gl.constexpr, T: gl.constexpr, STAGES: gl.constexpr, TURN: gl.constexpr, VALUE: gl.constexpr,
+    k_from: gl.tensor,
+    x_from: gl.tensor,
+    angles_from: gl.tensor,
+    bias: gl.tensor,
+    up: gl.tensor,
+    a: gl.tensor,
+    later: gl.tensor,
+    turned_to: gl.tensor,
+    states_to: gl.tensor,
+    passed: gl.tensor,
+    flags: gl.tensor,
+    per: gl.tensor,
+    jobs: gl.tensor,
+    rounds: gl.tensor,
+    S: gl.constexpr,
+    H: gl.constexpr,
+    G: gl.constexpr,
+    R: gl.constexpr,
+    N: gl.constexpr,
+    P: gl.constexpr,
+    A: gl.constexpr,
+    T: gl.constexpr,
+    STAGES: gl.constexpr,
+    TURN: gl.constexpr,
+    VALUE: gl.constexpr,
     LOAD: gl.constexpr,
-) -> None:  # fmt: skip
+) -> None:
     """Rows from their first block to their last."""
     M: gl.constexpr = T * R
     gl.static_assert(N == 2 * P and N == 4 * A and M == P)
@@ -177,25 +252,127 @@ def mimo_states(
     program, first, end, each = pipeline.share(per, jobs, rounds, S // T)
     gl.warp_specialize(
         [
-            (_multiply, (
-                states_to, turned_s, weighted_s, last_s, states_s, turned_ready, values_ready, small_ready, free,
-                passed, flags, program, first, end, rounds, each, S, H, N, P, T, STAGES,
-            )),
-            (pipeline.turn, (
-                bias, up, raw_s, angle_s, x_s, turned_s, weight_s, weighted_s, weighted_s, turned_to, filled, raw_free,
-                small_ready, turned_ready, free, first, end, rounds, each, S, H, R, N, P, A, T, STAGES, False, True,
-            )),
-            (_value, (
-                up, x_s, weight_s, weighted_s, filled, raw_free, small_ready, values_ready, free, first, end, rounds,
-                each, S, H, R, P, T, STAGES,
-            )),
-            (_load, (
-                k_from, x_from, angles_from, a, later, raw_s, x_s, angle_s, weight_s, last_s, filled, raw_free,
-                small_ready, free, first, end, rounds, each, S, H, G, N, P, A, R, T, STAGES,
-            )),
+            (
+                _multiply,
+                (
+                    states_to,
+                    turned_s,
+                    weighted_s,
+                    last_s,
+                    states_s,
+                    turned_ready,
+                    values_ready,
+                    small_ready,
+                    free,
+                    passed,
+                    flags,
+                    program,
+                    first,
+                    end,
+                    rounds,
+                    each,
+                    S,
+                    H,
+                    N,
+                    P,
+                    T,
+                    STAGES,
+                ),
+            ),
+            (
+                pipeline.turn,
+                (
+                    bias,
+                    up,
+                    raw_s,
+                    angle_s,
+                    x_s,
+                    turned_s,
+                    weight_s,
+                    weighted_s,
+                    weighted_s,
+                    turned_to,
+                    filled,
+                    raw_free,
+                    small_ready,
+                    turned_ready,
+                    free,
+                    first,
+                    end,
+                    rounds,
+                    each,
+                    S,
+                    H,
+                    R,
+                    N,
+                    P,
+                    A,
+                    T,
+                    STAGES,
+                    False,
+                    True,
+                ),
+            ),
+            (
+                _value,
+                (
+                    up,
+                    x_s,
+                    weight_s,
+                    weighted_s,
+                    filled,
+                    raw_free,
+                    small_ready,
+                    values_ready,
+                    free,
+                    first,
+                    end,
+                    rounds,
+                    each,
+                    S,
+                    H,
+                    R,
+                    P,
+                    T,
+                    STAGES,
+                ),
+            ),
+            (
+                _load,
+                (
+                    k_from,
+                    x_from,
+                    angles_from,
+                    a,
+                    later,
+                    raw_s,
+                    x_s,
+                    angle_s,
+                    weight_s,
+                    last_s,
+                    filled,
+                    raw_free,
+                    small_ready,
+                    free,
+                    first,
+                    end,
+                    rounds,
+                    each,
+                    S,
+                    H,
+                    G,
+                    N,
+                    P,
+                    A,
+                    R,
+                    T,
+                    STAGES,
+                ),
+            ),
         ],
-        [4, 4, 1], [TURN, VALUE, LOAD],
-    )  # fmt: skip
+        [4, 4, 1],
+        [TURN, VALUE, LOAD],
+    )
 
 
 def run_states(of: Given) -> tuple[Tensor, ...]:
@@ -207,8 +384,19 @@ def run_states(of: Given) -> tuple[Tensor, ...]:
     registers = dict(zip(("TURN", "VALUE", "LOAD"), REGISTERS, strict=True))
     x, angles = parts.tiles(of.x, chunk, channels), parts.tiles(of.angles, chunk, sizes["A"])
     mimo_states[shares.grid](
-        parts.tiles(of.k, of_block, width), x, angles, of.k_bias, of.up, of.a, of.later,
-        parts.tiles(turned[1], of_block, width // 2), parts.matrices(states), *shares.arguments, **sizes,
-        STAGES=STAGES, **registers, num_warps=4,
-    )  # fmt: skip
+        parts.tiles(of.k, of_block, width),
+        x,
+        angles,
+        of.k_bias,
+        of.up,
+        of.a,
+        of.later,
+        parts.tiles(turned[1], of_block, width // 2),
+        parts.matrices(states),
+        *shares.arguments,
+        **sizes,
+        STAGES=STAGES,
+        **registers,
+        num_warps=4,
+    )
     return *turned, states, run_turned(of, turned[0])

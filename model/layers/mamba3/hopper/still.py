@@ -18,9 +18,17 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def _fetch(
-    d_q_from: gl.tensor, d_k_from: gl.tensor, d_q_s: gl.tensor, d_k_s: gl.tensor, filled: gl.tensor,
-    place: gl.tensor, token: gl.tensor, head: gl.tensor, R: gl.constexpr, A: gl.constexpr,
-) -> None:  # fmt: skip
+    d_q_from: gl.tensor,
+    d_k_from: gl.tensor,
+    d_q_s: gl.tensor,
+    d_k_s: gl.tensor,
+    filled: gl.tensor,
+    place: gl.tensor,
+    token: gl.tensor,
+    head: gl.tensor,
+    R: gl.constexpr,
+    A: gl.constexpr,
+) -> None:
     bar = filled.index(place)
     mbarrier.expect(bar, d_q_from.block_type.nbytes + d_k_from.block_type.nbytes)
     tma.async_copy_global_to_shared(d_q_from, [token * R, head, 2 * A], bar, d_q_s.index(place))
@@ -37,11 +45,22 @@ def _columns(pair_s: gl.tensor, layout: gl.constexpr) -> tuple[gl.tensor, gl.ten
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def sum_still(
-    d_q_from: gl.tensor, d_k_from: gl.tensor, d_q: gl.tensor, d_k: gl.tensor, d_q_bias: gl.tensor, d_k_bias: gl.tensor,
+    d_q_from: gl.tensor,
+    d_k_from: gl.tensor,
+    d_q: gl.tensor,
+    d_k: gl.tensor,
+    d_q_bias: gl.tensor,
+    d_k_bias: gl.tensor,
     group: gl.tensor,
-    H: gl.constexpr, G: gl.constexpr, R: gl.constexpr, N: gl.constexpr, A: gl.constexpr, TOKENS: gl.constexpr,
-    HEADS: gl.constexpr, AHEAD: gl.constexpr,
-) -> None:  # fmt: skip
+    H: gl.constexpr,
+    G: gl.constexpr,
+    R: gl.constexpr,
+    N: gl.constexpr,
+    A: gl.constexpr,
+    TOKENS: gl.constexpr,
+    HEADS: gl.constexpr,
+    AHEAD: gl.constexpr,
+) -> None:
     """Products of a token's columns [2 A, R HEADS] bf16: with the identity, added over tokens, gradients of biases
     fp32; with ones where a row is of a rank, sums over heads, of two tokens side by side: a product has 8 columns.
     """

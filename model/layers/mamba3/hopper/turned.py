@@ -13,11 +13,24 @@ from model.layers.mamba3.scan import Given
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def mimo_turned(
-    q: gl.tensor, angles: gl.tensor, bias: gl.tensor, above: gl.tensor, z: gl.tensor, down: gl.tensor, gate: gl.tensor,
-    turned_to: gl.tensor, dy_to: gl.tensor,
-    S: gl.constexpr, H: gl.constexpr, G: gl.constexpr, R: gl.constexpr, N: gl.constexpr, P: gl.constexpr,
-    A: gl.constexpr, T: gl.constexpr,
-) -> None:  # fmt: skip
+    q: gl.tensor,
+    angles: gl.tensor,
+    bias: gl.tensor,
+    above: gl.tensor,
+    z: gl.tensor,
+    down: gl.tensor,
+    gate: gl.tensor,
+    turned_to: gl.tensor,
+    dy_to: gl.tensor,
+    S: gl.constexpr,
+    H: gl.constexpr,
+    G: gl.constexpr,
+    R: gl.constexpr,
+    N: gl.constexpr,
+    P: gl.constexpr,
+    A: gl.constexpr,
+    T: gl.constexpr,
+) -> None:
     """One block of one head: q [B, S, R, G, N] with its bias, turned, its channels in this room's order; and dy."""
     M: gl.constexpr = T * R
     L: gl.constexpr = N // 2
@@ -62,7 +75,16 @@ def run_turned(of: Given, to: Tensor) -> Tensor:
     sizes, dy = of.sizes(), of.x.new_empty(*of.q.shape[:3], *of.x.shape[2:])
     block = sizes["T"] * sizes["R"]
     mimo_turned[sizes["H"], sizes["S"] // sizes["T"], len(of.q)](
-        of.q, of.angles, of.q_bias, of.above, of.z, of.down, of.gate, parts.tiles(to, block, sizes["N"] // 2),
-        parts.tiles(dy, block, sizes["P"]), **sizes, num_warps=4,
-    )  # fmt: skip
+        of.q,
+        of.angles,
+        of.q_bias,
+        of.above,
+        of.z,
+        of.down,
+        of.gate,
+        parts.tiles(to, block, sizes["N"] // 2),
+        parts.tiles(dy, block, sizes["P"]),
+        **sizes,
+        num_warps=4,
+    )
     return dy

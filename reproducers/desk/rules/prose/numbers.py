@@ -20,11 +20,27 @@ OTHER = re.compile(
 )
 # A unit makes a number a measurement: factors bring each to the first of its kind.
 UNITS: dict[str, tuple[str, float]] = {
-    "ns": ("s", 1e-9), "us": ("s", 1e-6), "µs": ("s", 1e-6), "ms": ("s", 1e-3), "s": ("s", 1.0), "min": ("s", 60.0),
-    "bytes": ("B", 1.0), "B": ("B", 1.0), "KB": ("B", 1e3), "MB": ("B", 1e6), "GB": ("B", 1e9),
-    "KiB": ("B", 2**10), "MiB": ("B", 2**20), "GiB": ("B", 2**30), "TFLOP/s": ("FLOP/s", 1.0),
-    "tok/s": ("tok/s", 1.0), "tokens/s": ("tok/s", 1.0), "%": ("", 0.01), "x": ("", 1.0), "times": ("", 1.0),
-}  # fmt: skip
+    "ns": ("s", 1e-9),
+    "us": ("s", 1e-6),
+    "µs": ("s", 1e-6),
+    "ms": ("s", 1e-3),
+    "s": ("s", 1.0),
+    "min": ("s", 60.0),
+    "bytes": ("B", 1.0),
+    "B": ("B", 1.0),
+    "KB": ("B", 1e3),
+    "MB": ("B", 1e6),
+    "GB": ("B", 1e9),
+    "KiB": ("B", 2**10),
+    "MiB": ("B", 2**20),
+    "GiB": ("B", 2**30),
+    "TFLOP/s": ("FLOP/s", 1.0),
+    "tok/s": ("tok/s", 1.0),
+    "tokens/s": ("tok/s", 1.0),
+    "%": ("", 0.01),
+    "x": ("", 1.0),
+    "times": ("", 1.0),
+}
 _NAMES = "|".join(map(re.escape, sorted(UNITS, key=len, reverse=True)))
 NUMBER = re.compile(
     r"(?<![\w.,])(?<![A-Za-z]-)(\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?(?:e[+-]?\d+)?)"

@@ -29,17 +29,23 @@ def _environments() -> list[Environment]:
     """Python 3.8 to 3.15, first and late bug-fix releases, on the systems that wheels are made for."""
     return [
         {
-            "os_name": name, "sys_platform": platform, "platform_system": system, "platform_machine": machine,
-            "platform_python_implementation": implementation, "implementation_name": implementation.lower(),
-            "python_version": f"3.{minor}", "python_full_version": f"3.{minor}.{micro}",
-            "implementation_version": f"3.{minor}.{micro}", "extra": "",
+            "os_name": name,
+            "sys_platform": platform,
+            "platform_system": system,
+            "platform_machine": machine,
+            "platform_python_implementation": implementation,
+            "implementation_name": implementation.lower(),
+            "python_version": f"3.{minor}",
+            "python_full_version": f"3.{minor}.{micro}",
+            "implementation_version": f"3.{minor}.{micro}",
+            "extra": "",
         }
         for name, platform, system, machines in SYSTEMS
         for machine in machines
         for minor in range(8, 16)
         for micro in (0, 19)
         for implementation in ("CPython", "PyPy")
-    ]  # fmt: skip
+    ]
 
 
 ENVIRONMENTS = _environments()

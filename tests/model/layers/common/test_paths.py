@@ -14,19 +14,47 @@ from reproducers.base.errors import CannotTestHere, PatchlaneError
 SIZE = SIZES["nam56r"]
 ON_GPU = {"on_cpu": False, "bf16": True}
 FASTEST = {
-    "mamba3": "tilelang", "mamba_proj": "bf16_parts", "mtp_proj": "bf16", "norm": "te", "bc_norm": "te",
-    "m2rnn": "triton_whole", "mla": "cudnn", "rope": "triton", "qkv": "whole", "dsa": "tilelang",
-    "sparse": "again", "indexer": "stream", "moe": "grouped_mm", "router": "parts", "balance": "triton",
-    "shared": "after", "loss": "liger_once", "wgrad": "fused",
-}  # fmt: skip
+    "mamba3": "tilelang",
+    "mamba_proj": "bf16_parts",
+    "mtp_proj": "bf16",
+    "norm": "te",
+    "bc_norm": "te",
+    "m2rnn": "triton_whole",
+    "mla": "cudnn",
+    "rope": "triton",
+    "qkv": "whole",
+    "dsa": "tilelang",
+    "sparse": "again",
+    "indexer": "stream",
+    "moe": "grouped_mm",
+    "router": "parts",
+    "balance": "triton",
+    "shared": "after",
+    "loss": "liger_once",
+    "wgrad": "fused",
+}
 ROWS = {"indexer": "triton", "sparse": "kept"}
 IN_GRAPHS = {"moe": "grouped_fused", "balance": "megatron", "qkv": "joined"}
 ON_CPU = {
-    "mamba3": "torch", "mamba_proj": "bf16", "mtp_proj": "bf16", "norm": "torch", "bc_norm": "torch", "m2rnn": "torch",
-    "mla": "torch", "rope": "megatron", "qkv": "joined", "dsa": "megatron", "sparse": "again", "indexer": "stream",
-    "moe": "sequential", "router": "megatron", "balance": "megatron", "shared": "after", "loss": "torch",
+    "mamba3": "torch",
+    "mamba_proj": "bf16",
+    "mtp_proj": "bf16",
+    "norm": "torch",
+    "bc_norm": "torch",
+    "m2rnn": "torch",
+    "mla": "torch",
+    "rope": "megatron",
+    "qkv": "joined",
+    "dsa": "megatron",
+    "sparse": "again",
+    "indexer": "stream",
+    "moe": "sequential",
+    "router": "megatron",
+    "balance": "megatron",
+    "shared": "after",
+    "loss": "torch",
     "wgrad": "added",
-}  # fmt: skip
+}
 
 
 @pytest.fixture(autouse=True)
@@ -166,9 +194,16 @@ def test_nothing_else_is_taken_for_what_was_asked(kind, path, run):
 
 
 @pytest.mark.parametrize(
-    ("changed", "refused"), [({}, False), ({"state": 16}, True), ({"head_dim": 8}, True), ({"chunk": 2}, True),
-                             ({"rank": 3}, True), ({"state": 96}, True)]
-)  # fmt: skip
+    ("changed", "refused"),
+    [
+        ({}, False),
+        ({"state": 16}, True),
+        ({"head_dim": 8}, True),
+        ({"chunk": 2}, True),
+        ({"rank": 3}, True),
+        ({"state": 96}, True),
+    ],
+)
 def test_blocks_want_sizes_that_their_products_have(changed, refused):
     size = SIZE.model_copy(update={"mamba": SIZE.mamba.model_copy(update=changed)})
     run = Run(**ON_GPU, row=4096, paths={"mamba3": "blocks_rows"})

@@ -29,8 +29,11 @@ def test_values_and_every_gradient_are_torchs(errors, case):
 def test_kernels_compile_for_hopper_and_fit_its_registers(tmp_path):
     compiled = run("compiled_around.py", TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
     assert {name: taken["spilled"] for name, taken in compiled.items()} == {
-        "conv_silu_forward": 0, "conv_silu_backward": 0, "gated_forward": 0, "gated_backward": 0,
-    }  # fmt: skip
+        "conv_silu_forward": 0,
+        "conv_silu_backward": 0,
+        "gated_forward": 0,
+        "gated_backward": 0,
+    }
 
 
 @needs_triton

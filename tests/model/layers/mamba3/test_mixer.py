@@ -126,9 +126,15 @@ def test_kernels_that_cannot_run_are_refused_when_the_mixer_is_built(monkeypatch
 
 @pytest.mark.parametrize(
     ("length", "cuts"),
-    [((48,), bounds(0, 48)), ((48, 32), bounds(0, 40)), ((48, 32), bounds(0, 30, 20, 48)), ((0, 32), bounds(0)),
-     ((48, 32), torch.tensor([0, 48])), ((48, 32), bounds(1, 48))],
-)  # fmt: skip
+    [
+        ((48,), bounds(0, 48)),
+        ((48, 32), bounds(0, 40)),
+        ((48, 32), bounds(0, 30, 20, 48)),
+        ((0, 32), bounds(0)),
+        ((48, 32), torch.tensor([0, 48])),
+        ((48, 32), bounds(1, 48)),
+    ],
+)
 def test_bounds_that_do_not_fit_are_refused(length, cuts):
     with pytest.raises(ValueError):
         small()(torch.zeros(length), cuts)

@@ -18,11 +18,18 @@ def inputs(seed=0):
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
     return {
-        "Q": random(1, LENGTH, GROUPS, N), "K": random(1, LENGTH, GROUPS, N), "V": random(1, LENGTH, HEADS, P),
-        "ADT": -random(1, HEADS, LENGTH).abs(), "DT": random(1, HEADS, LENGTH).abs(),
-        "Trap": random(1, HEADS, LENGTH), "Q_bias": random(HEADS, N), "K_bias": random(HEADS, N),
-        "Angles": random(1, LENGTH, HEADS, N // 4), "D": random(HEADS), "Z": random(1, LENGTH, HEADS, P),
-    }  # fmt: skip
+        "Q": random(1, LENGTH, GROUPS, N),
+        "K": random(1, LENGTH, GROUPS, N),
+        "V": random(1, LENGTH, HEADS, P),
+        "ADT": -random(1, HEADS, LENGTH).abs(),
+        "DT": random(1, HEADS, LENGTH).abs(),
+        "Trap": random(1, HEADS, LENGTH),
+        "Q_bias": random(HEADS, N),
+        "K_bias": random(HEADS, N),
+        "Angles": random(1, LENGTH, HEADS, N // 4),
+        "D": random(HEADS),
+        "Z": random(1, LENGTH, HEADS, P),
+    }
 
 
 def turned(x, theta):

@@ -30,9 +30,23 @@ def stage():
 def test_forward_and_backward(stage):
     told, _ = sequence(stage, stage)
     assert told == [
-        "entrance", "1 dsa", "<1f>", "outside layers", "2 moe", "<2f>", "outside layers", "head", "outside layers",
-        "head backward", "2 moe backward", "<2b>", "1 dsa backward", "<1b>", "entrance backward", "outside layers",
-    ]  # fmt: skip
+        "entrance",
+        "1 dsa",
+        "<1f>",
+        "outside layers",
+        "2 moe",
+        "<2f>",
+        "outside layers",
+        "head",
+        "outside layers",
+        "head backward",
+        "2 moe backward",
+        "<2b>",
+        "1 dsa backward",
+        "<1b>",
+        "entrance backward",
+        "outside layers",
+    ]
 
 
 def test_inside_wrappers(stage):
@@ -45,9 +59,16 @@ def test_recomputed_layers_are_in_their_backward(stage):
     stage.decoder.recompute = True
     told, _ = sequence(stage, stage)
     assert told[told.index("head backward") :] == [
-        "head backward", "2 moe backward", "<2f>", "<2b>", "1 dsa backward", "<1f>", "<1b>", "entrance backward",
+        "head backward",
+        "2 moe backward",
+        "<2f>",
+        "<2b>",
+        "1 dsa backward",
+        "<1f>",
+        "<1b>",
+        "entrance backward",
         "outside layers",
-    ]  # fmt: skip
+    ]
 
 
 def test_a_stage_in_the_middle_has_no_entrance_and_no_head(stage):

@@ -105,14 +105,24 @@ def test_marks_and_line_ends_of_other_systems(tmp_path, encoding, end):
 
 DEEP = "[" * 100_000
 REFUSED = {
-    "setup.py": ["from setuptools import setup"], "Pipfile": ["[packages]"], "a.ipynb": ["{}"], "README.md": ["# x"],
-    "x.yaml": ["services: {}"], "x.json": ["{}", DEEP], "uv.lock": ["not toml ="], "poetry.lock": ["[a]\nb = 1"],
-    "x.toml": ["a = 1", f"a = {DEEP}"], "e.yml": ["a: " + DEEP[:5000]],
+    "setup.py": ["from setuptools import setup"],
+    "Pipfile": ["[packages]"],
+    "a.ipynb": ["{}"],
+    "README.md": ["# x"],
+    "x.yaml": ["services: {}"],
+    "x.json": ["{}", DEEP],
+    "uv.lock": ["not toml ="],
+    "poetry.lock": ["[a]\nb = 1"],
+    "x.toml": ["a = 1", f"a = {DEEP}"],
+    "e.yml": ["a: " + DEEP[:5000]],
     "pylock.toml": ['lock-version = "1.0"\npackages = []'],
-    "pixi.toml": ["[dependencies]"], "Cargo.lock": ["version = 4"], "tox.ini": ["[tox]"], "Makefile": ["all:"],
+    "pixi.toml": ["[dependencies]"],
+    "Cargo.lock": ["version = 4"],
+    "tox.ini": ["[tox]"],
+    "Makefile": ["all:"],
     "x.lock": ['version = 4\n[[package]]\nname = "a"\nversion = "1"'],
     "r.txt": ["", " \n\n", "# nothing\n", "two words\nmore of them\n", "a\0b"],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in REFUSED.items() for text in texts])

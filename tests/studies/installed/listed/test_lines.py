@@ -51,12 +51,20 @@ def test_each_form_of_a_requirement(tmp_path):
     seen = read(tmp_path, LINES)
     said = {(x.name, x.version, x.ref, x.constraint): x.line for x in seen.required}
     assert said == {
-        ("toyup", "1.0", "", False): 3, ("other", None, "", False): 5, ("third", None, "", False): 6,
-        ("fourth", "1.0", "", False): 7, ("fifth", None, SHA, False): 8, ("toy-up", None, "v1.2", False): 9,
-        ("toyup", None, "v1.0", False): 10, ("tenth", "2.0", "", False): 1, ("other", "2.2", "", True): 1,
-        ("sixth", None, "", False): 14, ("seventh", "0.7.0", "", False): 15, ("eighth", "3.1", "", False): 16,
+        ("toyup", "1.0", "", False): 3,
+        ("other", None, "", False): 5,
+        ("third", None, "", False): 6,
+        ("fourth", "1.0", "", False): 7,
+        ("fifth", None, SHA, False): 8,
+        ("toy-up", None, "v1.2", False): 9,
+        ("toyup", None, "v1.0", False): 10,
+        ("tenth", "2.0", "", False): 1,
+        ("other", "2.2", "", True): 1,
+        ("sixth", None, "", False): 14,
+        ("seventh", "0.7.0", "", False): 15,
+        ("eighth", "3.1", "", False): 16,
         ("ninth", "1.5+cu12", "", False): 17,
-    }  # fmt: skip
+    }
     assert seen.unread == [] and next(x.why for x in seen.required if x.name == "sixth").endswith("2.5")
 
 
@@ -118,5 +126,12 @@ def test_no_line_is_lost(rows):
 
 def test_the_one_version_of_a_specifier():
     found = {spec: lines.exact(spec) for spec in ("==1.0", "===1.0", "==1.*", ">=1,==1.2", "~=1.0", "", "==1,==2")}
-    assert found == {"==1.0": "1.0", "===1.0": "1.0", "==1.*": None, ">=1,==1.2": "1.2", "~=1.0": None, "": None,
-                     "==1,==2": None}  # fmt: skip
+    assert found == {
+        "==1.0": "1.0",
+        "===1.0": "1.0",
+        "==1.*": None,
+        ">=1,==1.2": "1.2",
+        "~=1.0": None,
+        "": None,
+        "==1,==2": None,
+    }

@@ -41,19 +41,29 @@ def read(text):
 def test_what_it_installs():
     seen = read(TEXT)
     assert [(x.name, x.version, x.line) for x in seen.required] == [
-        ("toyup", "1.0", 10), ("other", "2.0", 10), ("more", "3.0", 12), ("old", "4.0", 12), ("listed", "5", 13),
+        ("toyup", "1.0", 10),
+        ("other", "2.0", 10),
+        ("more", "3.0", 12),
+        ("old", "4.0", 12),
+        ("listed", "5", 13),
         ("inner", "6", 15),
-    ]  # fmt: skip
+    ]
     assert [x.line for x in seen.unread] == [23]
 
 
 @pytest.mark.parametrize(
     ("image", "known"),
     [
-        ("python:3.12-slim", True), ("nvidia/cuda:13.0-devel", True), ("scratch", True), ("ubuntu@sha256:ab", True),
-        ("nvcr.io/nvidia/pytorch:26.06-py3", False), ("acme/python:3", False), ("$IMAGE", False), ("pythons", False),
+        ("python:3.12-slim", True),
+        ("nvidia/cuda:13.0-devel", True),
+        ("scratch", True),
+        ("ubuntu@sha256:ab", True),
+        ("nvcr.io/nvidia/pytorch:26.06-py3", False),
+        ("acme/python:3", False),
+        ("$IMAGE", False),
+        ("pythons", False),
     ],
-)  # fmt: skip
+)
 def test_only_a_bare_image_holds_nothing_more(image, known):
     seen = read(f"FROM {image}\nRUN pip install toyup==1.0\n")
     assert [x.line for x in seen.unread] == ([] if known else [1])
@@ -82,9 +92,11 @@ def test_what_is_not_understood_is_named(line):
 @pytest.mark.parametrize(
     ("name", "text", "is_one"),
     [
-        ("Dockerfile.x", "", True), ("a.dockerfile", "", True), ("x", "ARG A=1\n# c\n\nFROM y\n", True),
+        ("Dockerfile.x", "", True),
+        ("a.dockerfile", "", True),
+        ("x", "ARG A=1\n# c\n\nFROM y\n", True),
         ("r.txt", "a==1\n", False),
     ],
-)  # fmt: skip
+)
 def test_how_it_is_told(name, text, is_one):
     assert dockerfile.is_dockerfile(name, text) is is_one
