@@ -89,36 +89,21 @@ def _cross_entropy(logits: Tensor, labels: Tensor, losses: Tensor, gradients: bo
     )
 
 
-class _Unread(torch.autograd.Function):  # type: ignore[misc]
-    """Liger-Kernel's loss of each token without its count of labels, which "none" ignores and the host waits for.
+def losses_alone(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+    """``liger_loss`` by the same kernels and chunks, [T] fp32, without gradients and without a wait of the host.
 
-    Forward uses its chunks and kernel, backward is pack 09's.
+    Liger-Kernel counts labels, which its reduction "none" ignores and the host waits for.
     """
+    import triton
 
-    @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-        import triton
-
-        ctx.save_for_backward(hidden, weight, labels)
-        tokens, vocab = len(hidden), len(weight)
-        losses = hidden.new_zeros(tokens, dtype=torch.float32)
-        chunk = triton.next_power_of_2(triton.cdiv(tokens, triton.cdiv(vocab, hidden.shape[1])))
-        for at in range(0, tokens, chunk):
-            rows = slice(at, at + chunk)
-            _cross_entropy(hidden[rows] @ weight.t(), labels[rows], losses[rows], gradients=False)
-        return losses
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        from liger_kernel.ops.fused_linear_cross_entropy import fused_linear_cross_entropy_per_token_backward
-
-        hidden, weight, labels = ctx.saved_tensors
-        needed = (*ctx.needs_input_grad[:3], False)
-        # (…, bias, ce_weight, needed, ignore_index, lse_square_scale, label_smoothing, softcap, accum_dtype, scaling)
-        inputs, weights, _ = fused_linear_cross_entropy_per_token_backward(
-            grad, hidden, weight, labels, None, None, needed, IGNORED, 0.0, 0.0, None, None, False
-        )
-        return inputs, weights, None
+    hidden, labels = hidden.contiguous(), labels.contiguous()
+    tokens, vocab = len(hidden), len(weight)
+    losses = hidden.new_zeros(tokens, dtype=torch.float32)
+    chunk = triton.next_power_of_2(triton.cdiv(tokens, triton.cdiv(vocab, hidden.shape[1])))
+    for at in range(0, tokens, chunk):
+        rows = slice(at, at + chunk)
+        _cross_entropy(hidden[rows] @ weight.t(), labels[rows], losses[rows], gradients=False)
+    return losses
 
 
 class _Once(torch.autograd.Function):  # type: ignore[misc]
@@ -174,26 +159,20 @@ def _multiply(x: Tensor, scale: Tensor) -> None:
     )
 
 
-def unread_loss(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
-    """``liger_loss`` by the same kernels, without a wait of the host."""
-    losses: Tensor = _Unread.apply(hidden.contiguous(), weight, labels.contiguous())
-    return losses
-
-
 def once_loss(hidden: Tensor, weight: Tensor, labels: Tensor, counted: Tensor | None = None) -> Tensor:
-    """``unread_loss`` in three products instead of four, for losses that are multiplied by ``counted`` and one number.
+    """``liger_loss`` in three products instead of four, for losses that are multiplied by ``counted`` and one number.
 
     counted [T] fp32 of zeros and ones; None: all count. The loss of a token that does not is 0. Gradients are made with
     the losses, and held until the backward pass. They are NaN if the losses were weighted otherwise.
     """
     if not torch.is_grad_enabled():
-        return unread_loss(hidden, weight, labels)
+        return losses_alone(hidden, weight, labels)
     counted = hidden.new_ones(len(hidden), dtype=torch.float32) if counted is None else counted
     losses: Tensor = _Once.apply(hidden.contiguous(), weight, labels.contiguous(), counted)
     return losses
 
 
-LOSSES = {"liger": liger_loss, "liger_unread": unread_loss, "torch": chunked_loss}
+LOSSES = {"liger": liger_loss, "torch": chunked_loss}
 
 
 def loss(path: paths.Path, hidden: Tensor, weight: Tensor, labels: Tensor, counted: Tensor | None = None) -> Tensor:

@@ -90,9 +90,10 @@ def _dsa() -> ModuleSpec:
 
 
 def _moe(size: Size, path: str, on_cpu: bool) -> ModuleSpec:
-    grouped = path in ("grouped", "grouped_fused")
     experts = get_moe_module_spec(
-        use_te=not on_cpu and path != "sequential", num_experts=size.experts.count, moe_grouped_gemm=grouped
+        use_te=not on_cpu and path != "sequential",
+        num_experts=size.experts.count,
+        moe_grouped_gemm=path == "grouped_fused",
     )
     if path == "grouped_fused":
         from model.layers.experts.experts import WeightedExperts  # imports Triton
@@ -130,9 +131,9 @@ def _mtp(column: type) -> ModuleSpec:
 def hybrid_stack(size: Size, chosen: Mapping[str, Path], on_cpu: bool) -> ModuleSpec:
     """Spec of the main stack and its MTP depths, which alone have dense MLPs; ``chosen``: every kind's path.
 
-    Of the paths of MoE, "sequential" runs experts one after the other; "grouped" is Transformer Engine's grouped
-    product, and "grouped_fused" adds one kernel between two products; "grouped_mm" is torch's grouped product, which
-    takes the experts' counts from the device.
+    Of the paths of MoE, "sequential" runs experts one after the other; "grouped_fused" is Transformer Engine's
+    grouped product with one kernel between two products; "grouped_mm" is torch's grouped product, which takes the
+    experts' counts from the device.
     """
     seams.FINAL_NORM(RMSNorm)
     if chosen["rope"].name == "triton":

@@ -12,7 +12,6 @@ from model.patched import seams
 PER_TOKEN = "liger_kernel.ops.fused_linear_cross_entropy:fused_linear_cross_entropy_per_token_backward"
 VARIANT = "megatron.core.transformer.experimental_attention_variant"
 NEEDED = {
-    "loss=liger_unread": (PER_TOKEN, "grad"),
     "loss=liger_once": (PER_TOKEN, "grad"),
     "loss=linear": ("megatron.core.models.hybrid.hybrid_model:HybridModel.__init__", "LinearCrossEntropyModule"),
     "indexer=triton": (f"{VARIANT}.ops.triton_indexer:attention_target", "_key_bounds"),

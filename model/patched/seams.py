@@ -320,7 +320,7 @@ HEAD = Seam(
     sha256="dac5d6cfeaa44ba64dddce0408a797439050439c0010b5fa3d5d25e8eff43a08",
     reason="the output layer hands hidden states to the loss, so that logits are never held whole",
     apply=_recast,
-    paths={"loss": ("liger_unread", "liger_once", "liger", "torch")},
+    paths={"loss": ("liger_once", "liger", "torch")},
     also=("8de69f2acd5f7e9bbb7fedc0e4546777b85e59587ee5af3e65d279cf025e8dca",),
 )
 LINEAR_LOSS = Seam(

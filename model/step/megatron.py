@@ -27,7 +27,7 @@ def megatron_config(size: Size, run: Run, chosen: dict[str, Path]) -> Any:
         **_training(size, run),
         **graphs.settings(run.cuda_graphs, run.expert_parallel),
         dsa_kernel_backend="tilelang" if chosen["dsa"].name == "tilelang" else "none",
-        moe_grouped_gemm=chosen["moe"].name in ("grouped", "grouped_fused"),
+        moe_grouped_gemm=chosen["moe"].name == "grouped_fused",
         moe_router_fusion=not run.on_cpu and chosen["moe"].name in ("grouped_fused", "grouped_mm"),
         moe_shared_expert_overlap=chosen["shared"].name == "beside",  # computed while tokens travel
         gradient_accumulation_fusion=chosen["wgrad"].name == "fused",

@@ -12,7 +12,7 @@ from typing import Any
 
 from megatron.core.transformer.module import MegatronModule
 from torch import Tensor
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import scaled_dot_product_attention
 
 from model.layers.attention import logits
 from model.layers.attention.logits import document_of
@@ -27,18 +27,6 @@ def masked_attention(query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tens
     visible = (document[:, None] == document[None, :]).tril()  # [T, T]
     q, k, v = (x.transpose(0, 1)[None] for x in (query, key, value))  # [1, n, T, .]
     return scaled_dot_product_attention(q, k, v, attn_mask=visible, scale=scale)[0].transpose(0, 1)
-
-
-def flash_attention(
-    query: Tensor, key: Tensor, value: Tensor, cu_seqlens: Tensor, longest: int, scale: float
-) -> Tensor:
-    """``masked_attention`` by torch's variable-length flash kernel: CUDA, bf16 or fp16, d >= dv, d a multiple of 8."""
-    from torch.nn.attention.varlen import varlen_attn
-
-    bounds = (cu_seqlens, cu_seqlens, longest, longest)
-    wide = pad(value, (0, query.shape[-1] - value.shape[-1]))  # the kernel takes one width for all three
-    result: Tensor = varlen_attn(query, key, wide, *bounds, scale=scale, window_size=(-1, 0))
-    return result[..., : value.shape[-1]]
 
 
 @functools.cache
@@ -67,9 +55,6 @@ def cudnn_attention(
         pad_between_seqs=False,
     )
     return result.view(-1, heads, width)
-
-
-KERNELS = {"flash": flash_attention, "cudnn": cudnn_attention}
 
 
 class PackedAttention(MegatronModule):
@@ -101,6 +86,6 @@ class PackedAttention(MegatronModule):
         """query, key [T, n, d], value [T, n, dv] -> [T, n, dv]."""
         logits.note(self, self.config, query, key, packed_seq_params, self.scale)
         bounds = packed_seq_params.cu_seqlens_q
-        if self.path in KERNELS:
-            return KERNELS[self.path](query, key, value, bounds, packed_seq_params.max_seqlen_q, self.scale)
+        if self.path == "cudnn":
+            return cudnn_attention(query, key, value, bounds, packed_seq_params.max_seqlen_q, self.scale)
         return masked_attention(query, key, value, bounds, self.scale)

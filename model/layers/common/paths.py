@@ -153,10 +153,6 @@ def _powers_of_two(size: Size, run: Run) -> str | None:
     return f"{' and '.join(odd)}: no power of two from 4" if odd else None
 
 
-def _varlen(size: Size, run: Run) -> str | None:
-    return None if importlib.util.find_spec("torch.nn.attention.varlen") else "torch has no torch.nn.attention.varlen"
-
-
 # "tilelang_rows" gets kernels for its one shape where pack 17 is in the stack, and those for any shape elsewhere.
 KINDS = {
     "mamba3": Kind(
@@ -183,11 +179,10 @@ KINDS = {
         {
             "triton_whole": (_triton, _gpu_or_interpreter),
             "triton_kept": (_triton, _gpu_or_interpreter),
-            "triton": (_triton, _gpu_or_interpreter),
             "torch": (),
         },
     ),
-    "mla": Kind("MLA", {"cudnn": (_gpu, _bf16, _eights), "flash": (_gpu, _bf16, _varlen), "torch": ()}),
+    "mla": Kind("MLA", {"cudnn": (_gpu, _bf16, _eights), "torch": ()}),
     "rope": Kind("rotary embedding", {"triton": (_triton, _gpu_or_interpreter), "megatron": ()}),
     "qkv": Kind("queries, keys and values", {"whole": (_triton, _gpu_or_interpreter, _powers_of_two), "joined": ()}),
     "dsa": Kind("DSA", {"tilelang": (_gpu, _bf16), "megatron": ()}),
@@ -205,16 +200,13 @@ KINDS = {
         {
             "grouped_mm": (_gpu_unless_asked, _all_experts, _grouped_mm, _gpu_bf16, _uncaptured),
             "grouped_fused": (_gpu,),
-            "grouped": (_gpu,),
             "sequential": (),
         },
     ),
     "shared": Kind("shared experts", {"beside": (_gpu, _experts_elsewhere), "after": ()}),
     "router": Kind("routers' logits", {"parts": (_gpu, _bf16), "megatron": ()}),
     "balance": Kind("routers' balance loss", {"triton": (_triton, _gpu_or_interpreter), "megatron": ()}),
-    "loss": Kind(
-        "cross entropy", {"liger_once": (_gpu,), "liger_unread": (_gpu,), "liger": (_gpu,), "torch": (), "linear": ()}
-    ),
+    "loss": Kind("cross entropy", {"liger_once": (_gpu,), "liger": (_gpu,), "torch": (), "linear": ()}),
     "wgrad": Kind("weight gradients", {"fused": (_gpu, _bf16), "added": ()}),
 }
 

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from model.layers.common import documents
 from model.layers.m2rnn.reference import log_forget, m2rnn_reference
 
-WHOLE = ("triton_whole", "triton_kept")  # paths with kernels for what is around the recurrence
-
 
 class M2RNN(nn.Module):  # type: ignore[misc]
     """hidden [T, h] → [T, h]; documents do not see one another.
@@ -25,8 +23,8 @@ class M2RNN(nn.Module):  # type: ignore[misc]
     def __init__(
         self, hidden: int, heads: int, head_dim_k: int = 64, head_dim_v: int = 16, conv: int = 4, path: str = "torch"
     ) -> None:
-        """``path``: "torch", or for tensors on CUDA or under Triton's interpreter "triton", the recurrence by Triton's
-        kernels, "triton_whole", what is around it too, and "triton_kept", which keeps all states until backward."""
+        """``path``: "torch", or for tensors on CUDA or under Triton's interpreter "triton_whole", the recurrence and
+        what is around it by Triton's kernels, and "triton_kept", which keeps all states until backward."""
         super().__init__()
         self.heads, self.head_dim_k, self.head_dim_v, self.path = heads, head_dim_k, head_dim_v, path
         inner, mixed = heads * head_dim_v, 2 * head_dim_k + heads * head_dim_v
@@ -75,7 +73,7 @@ class M2RNN(nn.Module):  # type: ignore[misc]
         return out
 
     def _convolved(self, mixed: Tensor, place: Tensor) -> Tensor:
-        if self.path in WHOLE:
+        if self.path != "torch":
             from model.layers.m2rnn.around import conv_silu
 
             return conv_silu(mixed, self.conv_weight, self.conv_bias, place)
@@ -83,7 +81,7 @@ class M2RNN(nn.Module):  # type: ignore[misc]
 
     def _gated(self, y: Tensor, v: Tensor, gate: Tensor) -> Tensor:
         """(y + D v) silu(gate), [T, heads V]; fp32 on torch's path, for D's sake."""
-        if self.path in WHOLE:
+        if self.path != "torch":
             from model.layers.m2rnn.around import gated
 
             return gated(y, v, self.D.flatten(), gate)

@@ -10,14 +10,14 @@ ROW = 1024
 HALF = 2e-2  # a few bf16 roundings in a row, 2**-9 each; a wrong term is of order 1
 
 
-def dense(kernel):
-    """Dense MLA's kernels: 28 heads, 128 channels of queries and keys, 64 of values."""
+def dense():
+    """Dense MLA's kernel: 28 heads, 128 channels of queries and keys, 64 of values."""
     from model.layers.attention import attention
 
     bounds = torch.tensor(CUTS, dtype=torch.int32, device="cuda")
     leaves = [random(CUTS[-1], 28, width, seed=seed) for seed, width in enumerate((128, 128, 64))]
     return differences(
-        lambda q, k, v: attention.KERNELS[kernel](q, k, v, bounds, CUTS[-1], 128**-0.5),
+        lambda q, k, v: attention.cudnn_attention(q, k, v, bounds, CUTS[-1], 128**-0.5),
         lambda q, k, v: attention.masked_attention(q, k, v, bounds, 128**-0.5),
         leaves,
     )
@@ -265,12 +265,11 @@ def test_products_add_weight_gradients_in_fp32(gpu):
     assert weights < 1e-5  # products of bf16 are exact in fp32, a bf16 gradient would be off by 2e-3
 
 
-@pytest.mark.parametrize("kernel", ["flash", "cudnn"])
-def test_dense_attention(gpu, kernel):
-    assert max(gpu.call(dense, kernel)) < HALF
+def test_dense_attention(gpu):
+    assert max(gpu.call(dense)) < HALF
 
 
-@pytest.mark.parametrize("path", ["liger", "liger_unread", "torch"])
+@pytest.mark.parametrize("path", ["liger", "torch"])
 def test_the_loss_of_each_token(gpu, path):
     assert max(gpu.call(heads, path)) < HALF
 

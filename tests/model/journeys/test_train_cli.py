@@ -117,7 +117,7 @@ def test_a_pipeline_longer_than_the_stack_has_cuts_is_refused(stack, text, tmp_p
     refused(ended(stack, options(tmp_path, text, pp=9), **places), 2, "not 9", "fix: --pp 8 or fewer")
 
 
-@pytest.mark.parametrize("asked", ["mamba3=tilelang", "moe=grouped", "loss=liger"])
+@pytest.mark.parametrize("asked", ["mamba3=tilelang", "moe=grouped_fused", "loss=liger"])
 def test_a_path_that_cannot_run_here_stops_the_run(stack, text, tmp_path, asked):
     run = ended(stack, options(tmp_path / "run", text, path=asked))
     refused(run, 77, f"--path {asked}", f"--path {asked.partition('=')[0]}=auto")

@@ -6,7 +6,7 @@ from model.patched import offers
 
 
 def test_a_path_lacks_what_its_function_or_word_is_missing(tmp_path):
-    rest = {"loss=liger_unread", "loss=liger_once", "indexer=triton", "balance=triton", "dsa=tilelang", "sparse=kept"}
+    rest = {"loss=liger_once", "indexer=triton", "balance=triton", "dsa=tilelang", "sparse=kept"}
     assert set(offers.lacking([tmp_path])) == rest | {"loss=linear"}
     code = "class HybridModel:\n    def __init__(self):\n        {}\n"
     file = "megatron/core/models/hybrid/hybrid_model.py"

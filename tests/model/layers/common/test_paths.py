@@ -128,7 +128,7 @@ def test_a_missing_library_leaves_the_next_path(monkeypatch):
 
 def test_cudnn_wants_heads_of_eights():
     size = SIZE.model_copy(update={"attention": SIZE.attention.model_copy(update={"v_dim": 60})})
-    assert paths.choose(size, Run(**ON_GPU))["mla"].name == "flash"
+    assert paths.choose(size, Run(**ON_GPU))["mla"].name == "torch"
 
 
 def test_megatrons_fused_rotary_embedding_wants_powers_of_two():
@@ -161,11 +161,11 @@ def test_siso_has_its_own_kernels():
 
 
 def test_what_the_stacks_code_cannot_run_is_not_taken():
-    gone = dict.fromkeys(("loss=liger_once", "loss=liger_unread"), "pack 09 is not in it")
+    gone = {"loss=liger_once": "pack 09 is not in it"}
     found = paths.choose(SIZE, Run(**ON_GPU), gone)["loss"]
-    assert found == Path("liger", "liger_once: pack 09 is not in it; liger_unread: pack 09 is not in it")
+    assert found == Path("liger", "liger_once: pack 09 is not in it")
     with pytest.raises(CannotTestHere, match="pack 09 is not in it"):
-        paths.choose(SIZE, Run(**ON_GPU, paths={"loss": "liger_unread"}), gone)
+        paths.choose(SIZE, Run(**ON_GPU, paths={"loss": "liger_once"}), gone)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -180,8 +180,8 @@ def test_some_path_of_each_kind_needs_nothing(kind):
         ("mamba3", "torch_rows", {}),
         ("mamba3", "tilelang_rows", {**ON_GPU, "row": 4097}),
         ("mamba3", "blocks_rows", {**ON_GPU, "row": 4096 + 16}),
-        ("m2rnn", "triton", {}),
-        ("mla", "flash", {}),
+        ("m2rnn", "triton_kept", {}),
+        ("mla", "cudnn", {}),
         ("indexer", "rows", ON_GPU),
         ("shared", "beside", ON_GPU),
         ("wgrad", "fused", {"on_cpu": False}),
@@ -255,15 +255,15 @@ def test_a_typo_is_refused_with_the_choices(pair, choices):
 
 def test_the_reason_names_what_better_paths_lack():
     chosen = paths.choose(SIZE, Run())
-    assert chosen["moe"].reason.count("GPU") == 3
+    assert chosen["moe"].reason.count("GPU") == 2
     assert paths.choose(SIZE, Run(**ON_GPU))["moe"] == Path("grouped_mm", "the best there is")
 
 
 def test_one_line_a_layer(caplog):
-    torch, other = Path("torch", "asked for"), Path("flash", "the best there is")
+    torch, other = Path("torch", "asked for"), Path("cudnn", "the best there is")
     with caplog.at_level(logging.INFO, logger="model.paths"):
         paths.announce([("2", "MoE", torch), ("MTP 1", "MLA", other)])
-    assert caplog.messages == ["layer 2, MoE: path torch, asked for", "layer MTP 1, MLA: path flash, the best there is"]
+    assert caplog.messages == ["layer 2, MoE: path torch, asked for", "layer MTP 1, MLA: path cudnn, the best there is"]
 
 
 def test_experts_whose_counts_stay_on_the_device_are_for_one_rank_of_experts():
