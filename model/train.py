@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from model.definition import recipe_file, recipes
-from model.definition.run import Run
-from model.layers.common import paths
+from model.kinds import catalogue
+from model.kinds.run import Run
 from model.loop import launch
 from model.loop.ranks import apart
 from model.loop.session import steps_window, train
@@ -120,7 +120,7 @@ def main(
         on_cpu=launch.device() == "cpu",
         hopper=launch.hopper(),
         row=recipe.sequence,
-        paths=stacks.named(stack).paths | paths.asked(path or []),
+        paths=stacks.named(stack).paths | catalogue.asked(path or []),
         late_reads=late_unasked if late_reads is None else late_reads,
         overlap_grads=overlap_grads,
         overlap_weights=overlap_weights,

@@ -12,11 +12,12 @@ from torch import Tensor
 from model.data.source.tokenizers import Tokenizer
 from model.data.stored.dataset import read_record
 from model.data.stored.encoding import Encoding
-from model.definition.run import Run
 from model.definition.sizes import Size
-from model.layers.common import paths
+from model.kinds import catalogue
+from model.kinds.path import Choice
+from model.kinds.run import Run
 from model.loop import launch, run_record, session
-from model.patched import lock, offers, overlay, seams
+from model.patched import lock, overlay, seams
 from model.patched.stacks import Stack
 from model.saved import opened as saved
 from model.saved import reading
@@ -76,19 +77,19 @@ def opened(
     sequence = loader.get("sequence_length", size.sequence)
     cpu = launch.device() == "cpu"
     run = Run(bf16=not cpu, on_cpu=cpu, hopper=launch.hopper(), row=sequence, paths=of.paths)
-    paths.choose(size, run)  # what cannot run here is refused before upstream's code is fetched
+    catalogue.choose(size, run)  # what cannot run here is refused before upstream's code is fetched
     stack = overlay.build(Store(), overlay.chosen("all", True, of), launch.device(), of, clone)
     lock.verify(stack)
     if "patches" in said:
         lock.compare(said["patches"], stack, True)
     roots = [stack.root(name) for name in stack.trees]
-    chosen = paths.choose(size, run, offers.lacking(roots))
-    seams.check(run_record.choices(chosen, run), roots)
+    chosen = catalogue.choose(size, run, seams.lacking(roots))
+    seams.check(catalogue.seams(run_record.choices(chosen, run)), roots)
     launch.start(place, stack, run, seed=1234)
     return Opened(path, _network(path, size, run, chosen), size, sequence, said["step"], encoding, text)
 
 
-def _network(path: Path, size: Size, run: Run, chosen: dict[str, paths.Path]) -> Any:
+def _network(path: Path, size: Size, run: Run, chosen: dict[str, Choice]) -> Any:
     """The network with the checkpoint's weights, and nothing of its optimizer."""
     import torch
     from megatron.core import dist_checkpointing

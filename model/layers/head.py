@@ -12,7 +12,8 @@ from megatron.core.tensor_parallel import ColumnParallelLinear
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
-from model.layers.common import paths
+from model.kinds import ends as kind
+from model.patched import seams
 
 # Tokens whose logits exist at a time on the torch path: 1.5 GiB in bf16 and fp32 at a vocabulary of 65,536
 CHUNK = 4096
@@ -175,11 +176,39 @@ def once_loss(hidden: Tensor, weight: Tensor, labels: Tensor, counted: Tensor | 
 LOSSES = {"liger": liger_loss, "torch": chunked_loss}
 
 
-def loss(path: paths.Path, hidden: Tensor, weight: Tensor, labels: Tensor, counted: Tensor | None = None) -> Tensor:
+def loss(path: str, hidden: Tensor, weight: Tensor, labels: Tensor, counted: Tensor | None = None) -> Tensor:
     """hidden [s, b, h], weight [vocab, h], labels [b, s] -> [b, s] fp32; counted [b, s] as ``once_loss`` has it."""
     flat = hidden.transpose(0, 1).flatten(0, 1)  # [b s, h]
-    if path.name == "liger_once":
+    if path == "liger_once":
         return once_loss(flat, weight, labels.flatten(), counted if counted is None else counted.flatten()).view_as(
             labels
         )
-    return LOSSES[path.name](flat, weight, labels.flatten()).view_as(labels)
+    return LOSSES[path](flat, weight, labels.flatten()).view_as(labels)
+
+
+def ours(network: Any) -> None:
+    """The output layer of ``network``'s last stage hands hidden states to ``loss``."""
+    if network.post_process:
+        seams.verify(kind.HEAD)
+        network.output_layer.__class__ = Head
+
+
+def megatrons(network: Any) -> None:
+    """Megatron's output layer computes the losses, which ``network.shared`` weights; pack 11 gives it to the model."""
+    if network.post_process:
+        _platform()
+        network.output_layer.register_forward_hook(network.shared)
+
+
+def _platform() -> None:
+    """Have Megatron's linear cross entropy take pack 10's operations on a CPU too; it asks once a process."""
+    from megatron.core.fusions import fused_linear_cross_entropy as fusion
+
+    seams.verify(kind.LINEAR_LOSS)
+    if torch.cuda.is_available():
+        return
+    with (
+        seams.replaced(torch.cuda, "is_available", lambda: True),
+        seams.replaced(torch.cuda, "get_device_capability", lambda device=None: (9, 0)),
+    ):
+        fusion._get_platform()

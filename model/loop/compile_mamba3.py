@@ -18,6 +18,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from model.definition.sizes import Size, named
+from model.kinds import catalogue, mamba3
 from model.patched import overlay, stacks
 from model.patched.overlay import Overlay
 from model.patched.stacks import Stack
@@ -28,16 +29,7 @@ from reproducers.upstream.store import Store
 
 MODULE = "mamba_ssm.ops.tilelang.mamba3.mamba3_mimo_"
 FACTORIES = {"fwd": "mamba_mimo_fwd", "bwd_fwd": "mamba_mimo_bwd_fwd", "bwd_bwd": "mamba_mimo_bwd_bwd"}
-KERNELS = tuple(f"{kernel}{end}" for end in ("_varlen", "") for kernel in FACTORIES)
-# by path of the mixer; another backward pass than mamba-ssm's is no TileLang kernel
-TAKEN: dict[str, tuple[str, ...]] = {
-    "blocks_rows": ("fwd",),
-    "hopper_rows": (),
-    "tilelang": KERNELS,
-    "triton": (),
-    "torch": (),
-    "torch_rows": (),
-}
+KERNELS = mamba3.EVERY
 SPECIALIZE = "MAMBA3_MIMO_SPECIALIZE"  # pack 17's switch: how many shapes get kernels of their own
 app = typer.Typer(add_completion=False)
 
@@ -55,7 +47,8 @@ def wanted(path: str, rows: int, row: int | None, packs: set[int]) -> Kernels:
     A packed stream has no such shape: its number of documents, a part of it, changes at every step.
     """
     fixed = (rows, row) if path.endswith("_rows") and row is not None and 17 in packs else None
-    return Kernels({**TAKEN, "tilelang_rows": tuple(FACTORIES) if fixed else KERNELS}[path], fixed)
+    taken = catalogue.PARTS["mamba3"].path(path).compiles
+    return Kernels(tuple(name for name in taken if fixed is None or name in FACTORIES), fixed)
 
 
 def compile_one(name: str, size: Size, fixed: tuple[int, int] | None) -> None:

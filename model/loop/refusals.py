@@ -16,8 +16,8 @@ from model.data.rows.blend import Blend
 from model.definition import memory, pattern
 from model.definition.memory import Layout
 from model.definition.recipes import Recipe
-from model.definition.run import Run
 from model.definition.sizes import SIZES, Size, named
+from model.kinds.run import Run
 from model.loop import run_record
 from model.records import sinks
 from model.saved import reading

@@ -10,9 +10,10 @@ from typing import Any
 
 from model.data.rows.blend import Blend
 from model.definition.recipes import Recipe
-from model.definition.run import Run
 from model.definition.sizes import Size
-from model.layers.common.paths import Path
+from model.kinds import catalogue
+from model.kinds.path import Choice
+from model.kinds.run import Run
 from model.patched import lock, seams
 from model.patched.overlay import Overlay
 from reproducers.base.errors import CannotTestHere
@@ -61,13 +62,13 @@ def _git(*words: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def choices(chosen: dict[str, Path], run: Run) -> dict[str, str]:
+def choices(chosen: dict[str, Choice], run: Run) -> dict[str, str]:
     """{kind: path} of a run, and when the host reads a step's figures; these decide which seams it needs."""
-    return {kind: path.name for kind, path in chosen.items()} | {"reads": "late" if run.late_reads else "at once"}
+    return {kind: choice.name for kind, choice in chosen.items()} | {"reads": "late" if run.late_reads else "at once"}
 
 
 def of(
-    size: Size, recipe: Recipe, run: Run, ranks: int, data: Blend, built: Overlay, chosen: dict[str, Path]
+    size: Size, recipe: Recipe, run: Run, ranks: int, data: Blend, built: Overlay, chosen: dict[str, Choice]
 ) -> dict[str, Any]:
     """The content of run.json; it names the host's capabilities, never the host."""
     return {
@@ -80,7 +81,7 @@ def of(
         "ranks": ranks,
         "paths": {kind: dataclasses.asdict(path) for kind, path in chosen.items()},
         "patches": lock.as_record(built),
-        "seams": seams.as_record(choices(chosen, run), [built.root(name) for name in built.trees]),
+        "seams": seams.as_record(catalogue.seams(choices(chosen, run)), [built.root(name) for name in built.trees]),
         "stack": built.stack.name,
         "needs": built.stack.needs[built.device],
         **_data(data),

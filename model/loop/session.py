@@ -16,14 +16,14 @@ from model.data.rows.blend import Blend, Part
 from model.data.stored.dataset import Dataset
 from model.definition.memory import Layout
 from model.definition.recipes import Recipe
-from model.definition.run import Run
 from model.definition.sizes import Size, expert_parallel
+from model.kinds import catalogue
+from model.kinds.run import Run
 from model.layers.captured import graphs
-from model.layers.common import paths
 from model.loop import compile_mamba3, launch, refusals, run_record
 from model.loop.launch import World
 from model.loop.ranks import apart, meeting
-from model.patched import lock, offers, overlay, seams
+from model.patched import lock, overlay, seams
 from model.patched.overlay import Overlay
 from model.patched.proof import watching
 from model.patched.proof.watching import Coverage
@@ -105,7 +105,7 @@ def train(
     refusals.stages(size, run.pipeline_parallel)
     expert_parallel(size, run.expert_parallel)
     refusals.graphs(run)
-    paths.choose(size, run)  # what cannot run here is refused before upstream's code is fetched
+    catalogue.choose(size, run)  # what cannot run here is refused before upstream's code is fetched
     refusals.links(run)
     if given is not None:  # the default one has bytes and structure, which every size takes
         refusals.vocabulary(size, given.record.tokenizer.vocab_size)
@@ -121,8 +121,8 @@ def train(
     stack = overlay.build(Store(), overlay.chosen(patches, checkpoints, of), launch.device(), of, clone)
     lock.verify(stack)
     roots = [stack.root(name) for name in stack.trees]
-    chosen = paths.choose(size, run, offers.lacking(roots))
-    seams.check(run_record.choices(chosen, run), roots)
+    chosen = catalogue.choose(size, run, seams.lacking(roots))
+    seams.check(catalogue.seams(run_record.choices(chosen, run)), roots)
     if stack.device == "cuda":
         _compile(size, chosen["mamba3"].name, (recipe.micro_batch, run.row), patches, stack, place)
     steps = graphs.WATCHED if run.cuda_graphs else watching.STEPS

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from model.kinds import ends, mamba3
 from model.patched import seams, stacks
 from model.patched.stacks import Stack, Standing
 from reproducers.base.errors import CannotTestHere, PatchlaneError
@@ -181,9 +182,11 @@ def activate(overlay: Overlay) -> None:
         str(root.resolve()) for root in roots
     ]  # the names by which the watch that proves execution knows files
     importlib.invalidate_caches()
-    seams.NO_PEFT("peft")
+    seams.verify(ends.NO_PEFT)
+    sys.modules["peft"] = None  # type: ignore[assignment]  # importing it says that there is none
     folders = (Path(entry) / "mamba_ssm" for entry in sys.path)
-    seams.BARE_MAMBA("mamba_ssm", next(folder for folder in folders if folder.is_dir()))
+    seams.verify(mamba3.BARE)
+    seams.bare("mamba_ssm", next(folder for folder in folders if folder.is_dir()))
     megatron.megatron_lane(overlay.device)
     if overlay.device == "cuda":
         transformer_engine.import_transformer_engine("cuda")  # with the shim that its core needs beside torch's cuBLAS

@@ -23,11 +23,11 @@ from torch import Tensor
 
 from model.data.rows.loader import Batch
 from model.definition.recipes import Recipe
-from model.definition.run import Run
 from model.definition.sizes import Size
+from model.kinds.path import Choice
+from model.kinds.run import Run
 from model.layers.captured import graphs
 from model.layers.common.packed import packed
-from model.layers.common.paths import Path
 from model.step import late, muon, overlap, waits
 from model.step import losses as parts
 from model.step.clock import Clock
@@ -43,7 +43,7 @@ IN_FLIGHT = 4  # micro-batches of an evaluation for each pipeline stage, between
 class Engine:
     """One rank's stage with its optimizer. Build after ``launch.start``, once: Megatron's trackers are global."""
 
-    def __init__(self, size: Size, run: Run, recipe: Recipe, chosen: dict[str, Path]) -> None:
+    def __init__(self, size: Size, run: Run, recipe: Recipe, chosen: dict[str, Choice]) -> None:
         self.size, self.run, self.recipe = size, run, recipe
         # A bound that no document reaches, always the same: Megatron keeps one rotary table a length, and takes a table
         # as long as the whole stream for positions that do not restart with each document.

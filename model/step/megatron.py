@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from model.definition import pattern
-from model.definition.run import Run
 from model.definition.sizes import Size
+from model.kinds import catalogue
+from model.kinds.path import Choice
+from model.kinds.run import Run
 from model.layers.captured import graphs
-from model.layers.common.paths import Path
 
 
-def megatron_config(size: Size, run: Run, chosen: dict[str, Path]) -> Any:
+def megatron_config(size: Size, run: Run, chosen: dict[str, Choice]) -> Any:
     """The MLATransformerConfig of ``size`` (megatron-core 0.19.0) for ``run``; call with the overlay active.
 
     Three attributes are for this project's layers: ``nam56r_size``, ``nam56r_row`` and ``nam56r_paths``, which is
-    ``chosen``, the result of ``paths.choose``.
+    ``chosen``, the result of ``catalogue.choose``.
     """
     import torch
     from megatron.core.transformer.transformer_config import MLATransformerConfig
@@ -26,15 +28,10 @@ def megatron_config(size: Size, run: Run, chosen: dict[str, Path]) -> Any:
         **_experts(size, run),
         **_training(size, run),
         **graphs.settings(run.cuda_graphs, run.expert_parallel),
-        dsa_kernel_backend="tilelang" if chosen["dsa"].name == "tilelang" else "none",
-        moe_grouped_gemm=chosen["moe"].name == "grouped_fused",
-        moe_router_fusion=not run.on_cpu and chosen["moe"].name in ("grouped_fused", "grouped_mm"),
-        moe_shared_expert_overlap=chosen["shared"].name == "beside",  # computed while tokens travel
-        gradient_accumulation_fusion=chosen["wgrad"].name == "fused",
         params_dtype=torch.bfloat16 if run.bf16 else torch.float32,
         pipeline_dtype=torch.bfloat16 if run.bf16 else torch.float32,
         activation_func=torch.nn.functional.gelu,
-        **_loss(chosen["loss"].name),
+        **_by_paths(run, chosen),
     )
     config.nam56r_size, config.nam56r_row, config.nam56r_paths = size, run.row, chosen
     return config
@@ -86,9 +83,12 @@ def _attention(size: Size) -> dict[str, Any]:
     }
 
 
-def _loss(path: str) -> dict[str, Any]:
-    """Megatron's own loss under the path "linear"; all others are ours, which it does not know of."""
-    return {"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "linear"} if path == "linear" else {}
+def _by_paths(run: Run, chosen: Mapping[str, Choice]) -> dict[str, Any]:
+    """What the chosen paths set; of the routers' fused kernels there are none for a CPU."""
+    found: dict[str, Any] = {"dsa_kernel_backend": "none"}
+    for kind, choice in chosen.items():
+        found |= catalogue.PARTS[kind].path(choice.name).settings
+    return found | ({"moe_router_fusion": False} if run.on_cpu else {})
 
 
 def _experts(size: Size, run: Run) -> dict[str, Any]:

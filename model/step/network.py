@@ -8,52 +8,36 @@ from typing import Any
 
 from megatron.core.models.hybrid.hybrid_model import HybridModel
 from megatron.core.packed_seq_params import PackedSeqParams
-from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.multi_token_prediction import roll_tensor
 from torch import Tensor
 
 from model.definition import pattern
-from model.definition.run import Run
 from model.definition.sizes import Size
+from model.kinds import catalogue
+from model.kinds.path import Choice, called
+from model.kinds.run import Run
 from model.layers import head
-from model.layers.common import paths
-from model.layers.common.paths import Path
 from model.layers.entrance.ngram import NgramHashEmbedding
 from model.layers.entrance.structure import StructureEmbedding
-from model.layers.experts import fp8, gate, parts, wgrad
-from model.layers.mamba3.mixer import Mamba3Mixer
+from model.layers.experts import install as experts
 from model.layers.spec import hybrid_stack
-from model.patched import dialect, seams
+from model.patched import dialect
 from model.step import megatron
 from reproducers.base.errors import PatchlaneError
-
-EVERYWHERE = (  # kinds that are no layer's own
-    "mamba_proj",
-    "mtp_proj",
-    "norm",
-    "bc_norm",
-    "rope",
-    "qkv",
-    "sparse",
-    "indexer",
-    "router",
-    "balance",
-    "shared",
-    "wgrad",
-)
 
 
 class Nam56r(HybridModel):
     """One pipeline stage of NAM56R."""
 
     def __init__(
-        self, size: Size, run: Run, chosen: dict[str, Path], pre_process: bool = True, post_process: bool = True
+        self, size: Size, run: Run, chosen: dict[str, Choice], pre_process: bool = True, post_process: bool = True
     ) -> None:
-        """``chosen``: every kind's path, from ``paths.choose``."""
+        """``chosen``: every kind's path, from ``catalogue.choose``."""
         config = megatron.megatron_config(size, run, chosen)
-        fused = config.gradient_accumulation_fusion
-        if fused:
-            wgrad.stand_in()
+        taken = [catalogue.PARTS[kind].path(choice.name) for kind, choice in chosen.items()]
+        for path in taken:
+            if path.prepare:
+                called(path.prepare)()
         cuts = pattern.even_cuts(size.layers, run.pipeline_parallel)
         try:
             super().__init__(
@@ -74,47 +58,24 @@ class Nam56r(HybridModel):
             self.ngram = NgramHashEmbedding(size.hidden, size.vocab, n.rows, n.orders, n.heads, n.dim)
             self.structure = StructureEmbedding(size.hidden, s.fields, s.bottleneck)
         self.own_head = chosen["loss"].name != "linear"
-        if post_process and self.own_head:
-            seams.HEAD(self.output_layer, head.Head)
-        elif post_process:
-            seams.LINEAR_LOSS()
-            self.output_layer.register_forward_hook(self._shared)
         self._shares: Iterator[Any] = itertools.repeat(1.0)
         self._counted: Iterator[Tensor | None] = itertools.repeat(None)
-        if fused:
-            wgrad.enable(self)
-        for mixer in (module for module in self.modules() if isinstance(module, Mamba3Mixer)):
-            fp8.enable(chosen["mamba_proj"], mixer.mamba)
-            parts.enable(chosen["mamba_proj"], mixer.mamba)
-        for router in (module for module in self.modules() if isinstance(module, TopKRouter)):
-            gate.enable(chosen["router"], router)
-            if chosen["balance"].name == "triton":
-                from model.layers.experts import balance  # imports Triton
+        for path in taken:
+            if path.install:
+                called(path.install)(self)
+        experts.keep_router_state(self)
+        catalogue.announce(self._paths())
 
-                balance.enable(router)
-        if chosen["qkv"].name == "whole":
-            from model.layers.attention import whole  # imports Triton
-
-            whole.enable(self)
-        if chosen["rope"].name == "triton":
-            from model.layers.attention import tables  # imports Triton
-
-            tables.share(self)
-        seams.ROUTER_STATE(self)
-        paths.announce(self._paths())
-
-    def _paths(self) -> Iterator[tuple[str, str, Path]]:
+    def _paths(self) -> Iterator[tuple[str, str, Choice]]:
         """(layer, label, path) of all that this stage computes."""
         numbered = {layer.number: layer.kind for layer in self.config.nam56r_size.layers}
         layers = [(str(layer.layer_number), numbered[layer.layer_number]) for layer in self.decoder.layers]
         if self.post_process:
             depths = len(self.mtp.layers) if self.mtp_process else 0
             layers += [*((f"MTP-{depth}", "mla") for depth in range(1, depths + 1)), ("head", "loss")]
-        for layer, kind in [
-            *layers,
-            *(("all", kind) for kind in EVERYWHERE),
-        ]:
-            yield layer, paths.KINDS[kind].label, self.config.nam56r_paths[kind]
+        layers += [("all", part.name) for part in catalogue.PARTS.values() if not part.layers and part.name != "loss"]
+        for layer, kind in layers:
+            yield layer, catalogue.PARTS[kind].label, self.config.nam56r_paths[kind]
 
     def forward(  # type: ignore[override]
         self,
@@ -165,10 +126,10 @@ class Nam56r(HybridModel):
 
     def compute_language_model_loss(self, labels: Tensor, logits: Tensor) -> Tensor:
         """labels [1, T], ``logits`` the hidden states [T, 1, h] of our head -> [1, T] fp32, times the next share."""
-        path, counted = self.config.nam56r_paths["loss"], next(self._counted)
+        path, counted = self.config.nam56r_paths["loss"].name, next(self._counted)
         return head.loss(path, logits, self.output_layer.weight, labels, counted) * next(self._shares)
 
-    def _shared(self, _layer: Any, _given: Any, output: Any) -> Any:
+    def shared(self, _layer: Any, _given: Any, output: Any) -> Any:
         """Megatron's output layer computes losses [1, T] itself, or logits, in a tuple, where there are no labels."""
         return output * next(self._shares) if isinstance(output, Tensor) else output
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import torch
 
-from model.definition.run import Run
 from model.definition.sizes import SIZES
-from model.layers.common import paths
+from model.kinds import catalogue
+from model.kinds.run import Run
 from model.patched import lock, overlay
 from model.patched.proof.watching import Coverage
 from reproducers.probe.lanes import megatron
@@ -24,7 +24,7 @@ coverage, tracing = Coverage(tree), []
 with coverage.building():
     megatron.start_megatron(importlib.import_module, 0, Rank(0, 1))
     network = importlib.import_module("model.step.network")
-    model = network.Nam56r(size, Run(), paths.choose(size, Run()))
+    model = network.Nam56r(size, Run(), catalogue.choose(size, Run()))
     packed = importlib.import_module("model.layers.common.packed").packed
 coverage.attach(model)
 lock.verify(tree)

@@ -49,14 +49,14 @@ def trained(of: Any) -> Any:
     """Megatron's model in fp64, with every parameter and the routers' biases away from where they start."""
     import torch
 
-    from model.definition.run import Run
-    from model.layers.common import paths
+    from model.kinds import catalogue
+    from model.kinds.run import Run
     from model.loop import launch
     from model.step.network import Nam56r
 
     run = Run()
     launch.start(launch.world(), SimpleNamespace(device="cpu"), run, seed=0)  # type: ignore[arg-type]
-    found = Nam56r(of, run, paths.choose(of, run)).double().eval()
+    found = Nam56r(of, run, catalogue.choose(of, run)).double().eval()
     generator = torch.Generator().manual_seed(0)
     for key, held in [*found.named_parameters(), *found.named_buffers()]:
         lookup = "embedding" in key or key == "ngram.table.weight"

@@ -11,7 +11,7 @@ def torchs(function):
     def run(*args):
         import torch
 
-        from model.layers.experts import fp8, wgrad
+        from model.layers.linear import fp8, wgrad
 
         kinds = {"E4M3": torch.float8_e4m3fn, "E5M2": torch.float8_e5m2}
 

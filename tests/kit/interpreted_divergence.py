@@ -54,13 +54,13 @@ def masked():
 
 def evaluated():
     """Whether evaluating gives the same, whether it asks for gradients, how often they were made; one leaf's error."""
-    made, seam = [], divergence.seams.INDEXER_KERNELS
+    made, rebound = [], divergence.seams.rebound
 
     def watched(function, names):
         made.append(function.__name__)
-        return seam(function, names)
+        return rebound(function, names)
 
-    with mock.patch.object(divergence.seams, "INDEXER_KERNELS", watched):
+    with mock.patch.object(divergence.seams, "rebound", watched):
         same, asks = divergence_cases.evaluated("documents", "cpu", GROUPS)
     return same, asks, made, divergence_cases.one_leaf("documents", "cpu", GROUPS)
 

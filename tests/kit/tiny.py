@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from model.definition.run import Run
 from model.definition.sizes import SIZES
-from model.layers.common import paths
+from model.kinds import catalogue
+from model.kinds.run import Run
 
 CUTS = (0, 40, 41, 41, 70, 96)
 LONGEST = 40
@@ -34,7 +34,7 @@ def fresh(seed: int = 0, **run: Any) -> Any:
     torch.manual_seed(seed)
     model_parallel_cuda_manual_seed(seed, force_reset_rng=True)
     wanted = Run(**run)
-    return Nam56r(SIZE, wanted, paths.choose(SIZE, wanted))
+    return Nam56r(SIZE, wanted, catalogue.choose(SIZE, wanted))
 
 
 @functools.cache

@@ -29,14 +29,14 @@ def joins(outs):
 def model(size, **run):
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
-    from model.definition.run import Run
-    from model.layers.common import paths
+    from model.kinds import catalogue
+    from model.kinds.run import Run
     from model.step.network import Nam56r
 
     torch.manual_seed(0)
     model_parallel_cuda_manual_seed(0, force_reset_rng=True)
     wanted = Run(**run)
-    return Nam56r(size, wanted, paths.choose(size, wanted))
+    return Nam56r(size, wanted, catalogue.choose(size, wanted))
 
 
 def parts(made):

@@ -15,7 +15,7 @@ import triton.language as tl
 from megatron.core.transformer.experimental_attention_variant import dsa_indexer_loss
 from torch import Tensor
 
-from model.layers.common.paths import LONGEST
+from model.kinds import dsa as kind
 from model.patched import seams
 
 ELEMENTS = 1 << 26  # scores of the rows that are taken together, 256 MiB: four rows of 4,096 tokens
@@ -168,8 +168,9 @@ def _taken(
     indexer_mask[tokens,](scores, marks, starts, ends, bounds, first, TILE=kernels.TILE_M, **own, **block(row))
     values, keys = scores.topk(topk, dim=-1)
     indexer_choice[tokens,](values, keys, indices, marks, first, TOPK=topk, **own, **block(topk))
+    seams.verify(kind.INDEXER_KERNELS)
     known = {"_key_bounds": lambda _: bounds}  # pack 12 finds them by eleven operators, twice
-    summed = seams.INDEXER_KERNELS(kernels.attention_target, known)
+    summed = seams.rebound(kernels.attention_target, known)
     target = summed(by_rows(query, row), by_rows(key, row), scale, valid)
     indexer_divergence[tokens,](
         scores,
@@ -188,7 +189,7 @@ def _taken(
     del target, valid, marks, values, keys
     if grads:
         of_k = scores.new_zeros((rows, kernels.GRAD_K_SPLITS, row, k.size(-1)))
-        back = seams.INDEXER_KERNELS(kernels.index_scores_backward, known)
+        back = seams.rebound(kernels.index_scores_backward, known)
         of_q, of_weights = back(scores, *index, of_k, relu)
         for grad, made in zip(grads, (of_q, of_weights, of_k.sum(dim=1).transpose(0, 1)), strict=True):
             by_rows(grad, row).copy_(made)
@@ -289,8 +290,8 @@ class KernelLoss:
             raise ValueError("indexer=triton takes packed documents and a loss that is a mean over tokens")
         if positions is not None or groups.tp.size() > 1:
             raise ValueError("indexer=triton takes keys in their order, and all heads on one rank")
-        if len(q) % self.row or self.row > LONGEST:
-            raise ValueError(f"a stream of {len(q)} tokens is not rows of {self.row}, at most {LONGEST}")
+        if len(q) % self.row or self.row > kind.LONGEST:
+            raise ValueError(f"a stream of {len(q)} tokens is not rows of {self.row}, at most {kind.LONGEST}")
         taken = (q, k, dsa_indexer_loss.MAX_INDEX_DIM), (query, key, dsa_indexer_loss.MAX_ATTENTION_DIM)
         if not all(is_supported(*one) for one in taken) or not starts.is_contiguous() or not ends.is_contiguous():
             raise ValueError("indexer=triton takes bf16 or fp32, whose channels lie side by side")

@@ -14,6 +14,7 @@ import torch
 from megatron.core.transformer.experimental_attention_variant import dsa
 from torch import Tensor
 
+from model.kinds import dsa as kind
 from model.layers.attention import logits
 from model.layers.attention.kept import KeptSparseMLA
 from model.patched import seams
@@ -92,9 +93,13 @@ class SparseAttention(dsa.DSAttention):
         paths = self.config.nam56r_paths
         with contextlib.ExitStack() as within:
             if paths["indexer"].name != "stream":
-                within.enter_context(seams.INDEXER_ROWS(self._loss))
+                seams.verify(kind.INDEXER_ROWS)
+                within.enter_context(seams.replaced(dsa, "FusedDSAIndexerLoss", self._loss(dsa.FusedDSAIndexerLoss)))
             if paths["sparse"].name == "kept":
-                within.enter_context(seams.SPARSE_KEPT(KeptSparseMLA))
+                from megatron.core.transformer.experimental_attention_variant.ops import tilelang_dsa
+
+                seams.verify(kind.SPARSE_KEPT)
+                within.enter_context(seams.replaced(tilelang_dsa, "SparseMLA", KeptSparseMLA))
             return super().forward(*args, **kwargs)
 
     def _loss(self, whole: Any) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from model.kinds import mla as kind
 from model.layers.attention.rotary import Rotate, Tables, rotating, turned
 from model.layers.common import documents
 from model.patched import seams
@@ -73,12 +74,14 @@ def of(angles: Tensor, cu_seqlens: Tensor, tokens: int, dtype: torch.dtype) -> T
 def stand_in() -> None:
     """In the whole process, Megatron's rotary embedding is by the kernel, and its tables are kept while bounds live."""
 
-    def packed(upstream: Rotate) -> Packed:
-        made = Packed(upstream)
-        seams.ROTARY(lambda whole: rotating(whole, made.told))
-        return made
+    from megatron.core.models.common.embeddings import rope_utils
 
-    seams.ROTARY_TABLES(packed)
+    seams.verify(kind.ROTARY)
+    seams.verify(kind.ROTARY_TABLES)
+    if not isinstance(rope_utils._apply_rotary_pos_emb_thd, Packed):  # once a process
+        made = Packed(rope_utils._apply_rotary_pos_emb_thd)
+        rope_utils._apply_rotary_pos_emb_thd = made
+        rope_utils._apply_rotary_pos_emb_bshd = rotating(rope_utils._apply_rotary_pos_emb_bshd, made.told)
 
 
 def share(model: nn.Module) -> None:

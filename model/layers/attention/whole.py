@@ -9,6 +9,8 @@ in their documents, from 0.
 
 from __future__ import annotations
 
+import copy
+import types
 from typing import Any
 
 import torch
@@ -19,6 +21,7 @@ from megatron.core.transformer.experimental_attention_variant.absorbed_mla impor
 from megatron.core.transformer.multi_latent_attention import MLASelfAttention
 from torch import Tensor, nn
 
+from model.kinds import mla as kind
 from model.layers.attention import tables
 from model.layers.attention.rotary import Tables, rotated, turned
 from model.layers.common import documents
@@ -123,6 +126,29 @@ class WholeIndexer(dsa.DSAIndexer):
         return result.unsqueeze(1)
 
 
+def fused(layer: MLASelfAttention, embedding: RotaryTables) -> None:
+    """``layer`` turns by the tables of ``embedding``: keys by Megatron's fused kernels, queries by ``dense``.
+
+    Megatron's checks of the configuration are behind: they refuse the kernels beside DSA, which stays without them. The
+    layer's parts keep the model's own configuration. In the whole process a program has all heads of a token: of
+    several programs the last goes on into the next token's heads, where they do not divide (NVIDIA/Megatron-LM issue
+    7103), and a tuner would choose by time in which order heads are added.
+    """
+    import triton
+    from megatron.core.fusions import fused_mla_yarn_rope_apply as kernels
+
+    seams.verify(kind.FUSED_MLA)
+    layer.config = copy.copy(layer.config)
+    layer.config.apply_rope_fusion, layer.config.rope_type = True, "yarn"
+    layer.rotary_pos_emb = embedding
+    makes = seams.rebound(type(layer).get_query_key_value_tensors, {"fused_apply_mla_rope_for_q": dense})
+    layer.get_query_key_value_tensors = types.MethodType(makes, layer)
+    for kernel in (one for one in vars(kernels).values() if hasattr(one, "configs")):  # named otherwise on branch dev
+        before = kernel.configs[0].kwargs["BLOCK_H"] if len(kernel.configs) == 1 else 1  # for another model
+        heads = max(before, triton.next_power_of_2(layer.config.num_attention_heads))
+        kernel.configs = [triton.Config({"BLOCK_H": heads})]
+
+
 def enable(model: nn.Module) -> None:
     """All attention of ``model`` writes its queries, keys and values whole."""
     for module in list(model.modules()):
@@ -131,8 +157,10 @@ def enable(model: nn.Module) -> None:
             embedding = RotaryTables(
                 c.qk_pos_emb_head_dim, c.rotary_percent, rotary_base=c.rotary_base, cp_group=module.pg_collection.cp
             )
-            seams.FUSED_MLA(module, embedding, dense)
+            fused(module, embedding)
         elif isinstance(module, AbsorbedMLASelfAttention):
-            seams.WHOLE_ABSORBED(module, WholeAbsorbedMLA)
+            seams.verify(kind.WHOLE_ABSORBED)
+            module.__class__ = WholeAbsorbedMLA
         elif isinstance(module, dsa.DSAIndexer):
-            seams.WHOLE_INDEXER(module, WholeIndexer)
+            seams.verify(kind.WHOLE_INDEXER)
+            module.__class__ = WholeIndexer

@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from model.kinds import moe as kind
 from model.patched import seams
 
 Apply = Callable[[Tensor, Tensor, Tensor, float, Tensor], Tensor]
@@ -213,4 +214,5 @@ def enable(router: Any) -> None:
     """Have a Megatron router take the loss of packed documents so. ValueError for one without pack 39's method."""
     if not hasattr(router, METHOD):
         raise ValueError("balance=triton is for routers with pack 39")
-    seams.ROUTER_BALANCE(router, balancing(router))
+    seams.verify(kind.ROUTER_BALANCE)
+    setattr(router, METHOD, balancing(router)(getattr(router, METHOD)))

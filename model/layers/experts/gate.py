@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.layers.common import paths
+from model.kinds import moe as kind
 from model.patched import seams
 
 
@@ -50,9 +50,9 @@ def gate(x: Tensor, weight: Tensor) -> Tensor:
     return logits.view(*x.shape[:-1], -1)
 
 
-def enable(path: paths.Path, router: Any) -> None:
-    """Have a Megatron router make its logits so if the path says so. ValueError for one with a bias."""
-    if path.name == "parts":
-        if router.bias is not None:
-            raise ValueError("router=parts is for routers without a bias")
-        seams.ROUTER_GATE(router, lambda x: gate(x, router.weight))
+def enable(router: Any) -> None:
+    """Have a Megatron router make its logits so. ValueError for one with a bias."""
+    if router.bias is not None:
+        raise ValueError("router=parts is for routers without a bias")
+    seams.verify(kind.ROUTER_GATE)
+    router.gating = lambda x: gate(x, router.weight)

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from model.kinds import mamba3 as kind
 from model.layers.common import documents
 from model.layers.mamba3 import rows, upstream
 from model.patched import seams
@@ -109,8 +110,8 @@ def build_mamba3(
 ) -> Mamba3Mixer:
     """A mixer of width ``hidden`` with upstream's initial values; projections and norms in ``dtype``, the rest fp32.
 
-    ``path``, ``norm``: one of ``paths.KINDS["mamba3"]`` and of "bc_norm"; where the scan is torch's, so is mamba's own
-    norm.
+    ``path``, ``norm``: a path of "mamba3" and of "bc_norm" (``model.kinds.mamba3``); where the scan is torch's, so is
+    mamba's own norm.
 
     Raises ValueError if the dimensions do not fit, ImportError without mamba-ssm, CannotTestHere if its kernels
     are wanted and cannot run.
@@ -141,7 +142,9 @@ def build_mamba3(
     )
     norm = "torch" if plain and norm == "mamba" else norm
     if norm != "mamba":
-        seams.MAMBA3_NORM(mamba, ("B_norm", "C_norm"), upstream.NORMS[norm])
+        seams.verify(kind.NORM)
+        for name in ("B_norm", "C_norm"):
+            setattr(mamba, name, upstream.NORMS[norm](getattr(mamba, name)))
     return Mamba3Mixer(mamba, path, row)
 
 

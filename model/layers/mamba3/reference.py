@@ -10,18 +10,59 @@ Substituting the sum over past steps, step s weighs λ_s DT_s + (1 - λ_{s+1}) D
 in its own. The kernels and this module compute this form, C steps at a time. At a document's first step
 h, the previous step and the angle are zero. Sums of decays and angles are fp64, everything else fp32 (fp64 for fp64).
 
-Source: mamba_ssm/ops/tilelang/mamba3/mamba3_mimo_fwd.py @ a14b1dff0454a3bc27d9eb31355dc01e4b2490ec (2.3.2.post1).
+Source: mamba_ssm/ops/tilelang/mamba3/mamba3_mimo_fwd.py and, for SISO, mamba_ssm/ops/triton/mamba3/mamba3_siso_fwd.py @
+a14b1dff0454a3bc27d9eb31355dc01e4b2490ec (2.3.2.post1).
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from model.layers.mamba3.stream import Stream
+
+@dataclass(frozen=True)
+class Stream:
+    """All rows as one stream of T steps, padded to whole chunks; padding is a document of its own.
+
+    ``document`` int64 [T]; ``ends`` int64 [documents], one past each document's last step; ``chunk`` C.
+    """
+
+    document: Tensor
+    ends: Tensor
+    chunk: int
+
+    @classmethod
+    def of(cls, batch: int, length: int, cu_seqlens: Tensor | None, chunk: int, device: torch.device) -> Stream:
+        steps = torch.arange(batch * length + -batch * length % chunk, device=device)
+        if cu_seqlens is None:
+            ends = torch.arange(1, batch + 1, device=device) * length
+        else:
+            ends = cu_seqlens[1:].to(device=device, dtype=torch.int64)
+        return cls(torch.bucketize(steps, ends, right=True), ends, chunk)
+
+    @property
+    def chunks(self) -> int:
+        return len(self.document) // self.chunk
+
+    def _padded(self, t: Tensor) -> Tensor:
+        """[X, T without padding, ...] to [X, T, ...], with zeros."""
+        return F.pad(t, (0, 0) * (t.dim() - 2) + (0, len(self.document) - t.shape[1]))
+
+    def heads_first(self, t: Tensor) -> Tensor:
+        """[B, S, ..., H, X] to [H, T, ..., X]."""
+        return self._padded(t.movedim(-2, 0).flatten(1, 2))
+
+    def rows_joined(self, t: Tensor) -> Tensor:
+        """[B, H, S] to [H, T]."""
+        return self._padded(t.transpose(0, 1).flatten(1))
+
+    def same(self, left: Tensor, right: Tensor) -> Tensor:
+        """bool [..., A, B]: the documents ``left`` [..., A] and ``right`` [..., B] are the same."""
+        return left[..., :, None] == right[..., None, :]
 
 
 def mamba3_mimo_reference(
@@ -184,3 +225,62 @@ def _final(
     value = V.flatten(0, 1)[at]
     kept = (full[:, None, None] * angle, state, full[:, None, None, None] * key.to(dtype), full[:, None, None] * value)
     return tuple(t.detach().contiguous() for t in kept)
+
+
+def _halves(x: Tensor) -> Tensor:
+    """``x`` [..., N] with the components 2 n ahead of the components 2 n + 1."""
+    return x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
+
+
+def mamba3_siso_reference(
+    Q: Tensor,
+    K: Tensor,
+    V: Tensor,
+    ADT: Tensor,
+    DT: Tensor,
+    Trap: Tensor,
+    Q_bias: Tensor,
+    K_bias: Tensor,
+    Angles: Tensor,
+    D: Tensor | None = None,
+    Z: Tensor | None = None,
+    Input_States: None = None,
+    chunk_size: int = 64,
+    return_final_states: bool = False,
+    cu_seqlens: Tensor | None = None,
+) -> Tensor:
+    """Signature and result of ``mamba_ssm.ops.triton.mamba3.mamba3_siso_combined``, on any device, in V's dtype.
+
+    MIMO's scan of rank 1, whose projections are ones. The kernels rotate neighbouring components, 2 n with 2 n + 1,
+    where MIMO's rotate n with n + N/2. Scores are sums over the components, so queries and keys are reordered alike.
+
+    Q, K [B, S, G, N]; V, Z [B, S, H, P]; ADT, DT, Trap [B, H, S]; Q_bias, K_bias [H, N]; Angles [B, S, H, A]; D [H];
+    ``cu_seqlens`` as ``mamba3_mimo_reference`` has it. -> [B, S, H, P]. No states: ValueError for them.
+    """
+    if Input_States is not None or return_final_states:
+        raise ValueError("states are for decoding, which this reference does not do")
+    ones = torch.ones(V.shape[2], 1, V.shape[3], device=V.device)  # [H, 1, P]
+    q, k = (_halves(x).unsqueeze(2) for x in (Q, K))  # [B, S, 1, G, N]
+    q_bias, k_bias = (_halves(x).unsqueeze(1) for x in (Q_bias, K_bias))  # [H, 1, N]
+    out = mamba3_mimo_reference(
+        q,
+        k,
+        V,
+        ADT,
+        DT,
+        Trap,
+        q_bias,
+        k_bias,
+        ones,
+        ones,
+        ones,
+        Angles,
+        D,
+        Z,
+        chunk_size,
+        rotary_dim_divisor=Q.shape[-1] // Angles.shape[-1],
+        dtype=V.dtype,
+        cu_seqlens=cu_seqlens,
+    )
+    assert isinstance(out, Tensor)
+    return out

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from model.kinds import mamba3 as kind
 from model.layers.common import documents
 from model.layers.mamba3.upstream import KERNEL
 from model.patched import seams
@@ -45,6 +46,7 @@ def run_rows(
     rows = hidden.shape[0] // length
     first = documents.firsts(cu_seqlens, hidden.shape[0]).view(rows, length)
     forward = type(mamba).forward
-    bound = seams.MAMBA3_ROWS(forward, {KERNEL: resetting(change(forward.__globals__[KERNEL]), first)})
+    seams.verify(kind.ROWS)
+    bound = seams.rebound(forward, {KERNEL: resetting(change(forward.__globals__[KERNEL]), first)})
     out: Tensor = bound(mamba, hidden.view(rows, length, -1))
     return out.reshape(hidden.shape)

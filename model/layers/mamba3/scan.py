@@ -17,6 +17,7 @@ import torch
 import triton
 from torch import Tensor
 
+from model.kinds import mamba3 as kind
 from model.layers.mamba3 import kernels
 from model.patched import seams
 
@@ -326,7 +327,8 @@ def _by_longer_chunks(sum_angles: Callable[..., Any]) -> Callable[..., Any]:
 def by_blocks(kernel: Callable[..., Any], by: Launches = TRITON) -> Callable[..., Any]:
     """``kernel``, mamba-ssm's ``mamba3_mimo``, with the passes of ``by``; upstream's own is as it was."""
     names = kernel.__globals__
-    function, bound = names["_Mamba3Function"], seams.MAMBA3_BLOCKS
+    function, bound = names["_Mamba3Function"], seams.rebound
+    seams.verify(kind.BLOCKS)
     forward = {"angle_dt_fwd": _by_longer_chunks(names["angle_dt_fwd"])}
     if by.forward is not None:
         forward |= {"mamba_mimo_forward": by.forward, "compute_dacs_segsum_triton": decay_sums}

@@ -8,13 +8,14 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from model.kinds import mamba3 as kind
 from model.layers.common.norm import by_transformer_engine
-from model.layers.mamba3.reference import mamba3_mimo_reference
-from model.layers.mamba3.siso import mamba3_siso_reference
+from model.layers.mamba3.reference import mamba3_mimo_reference, mamba3_siso_reference
 from model.patched import seams
 
 KERNEL = "mamba3_mimo_combined"  # Mamba3's global name of its kernels; its value is None without tilelang
@@ -32,7 +33,8 @@ def import_mamba3() -> ModuleType:
         spec = importlib.util.find_spec("mamba_ssm")
         if spec is None:
             raise ImportError(f"the Mamba-3 layer needs mamba-ssm, which is not installed\n  fix: {INSTALL}")
-        seams.BARE_MAMBA("mamba_ssm", Path((spec.submodule_search_locations or [""])[0]))
+        seams.verify(kind.BARE)
+        seams.bare("mamba_ssm", Path((spec.submodule_search_locations or [""])[0]))
     try:
         return importlib.import_module("mamba_ssm.modules.mamba3")
     except ModuleNotFoundError as error:
@@ -47,9 +49,10 @@ def torch_class(mamba3: type[nn.Module]) -> type[nn.Module]:
 
     ``mamba3``'s module stays unchanged, so both classes can live in one process.
     """
-    kernel, both = {KERNEL: mamba3_mimo_reference}, {KERNEL: mamba3_mimo_reference, SISO: mamba3_siso_reference}
-    names = {"__init__": kernel, "forward": both}
-    methods = {method: seams.MAMBA3_TORCH(getattr(mamba3, method), of) for method, of in names.items()}
+    kernel: dict[str, Any] = {KERNEL: mamba3_mimo_reference}
+    names = {"__init__": kernel, "forward": kernel | {SISO: mamba3_siso_reference}}
+    seams.verify(kind.TORCH)
+    methods = {method: seams.rebound(getattr(mamba3, method), of) for method, of in names.items()}
     return type(f"{mamba3.__name__}Torch", (mamba3,), {**methods, "__module__": __name__})
 
 

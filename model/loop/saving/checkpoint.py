@@ -12,6 +12,7 @@ import itertools
 import logging
 import os
 import pickle
+import queue
 import shutil
 import threading
 import time
@@ -26,6 +27,7 @@ from megatron.core.dist_checkpointing.core import CheckpointingException
 from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
 
 from model.definition.recipes import Optimizer
+from model.kinds import catalogue
 from model.loop.ranks import agreement, meeting
 from model.loop.saving import sharded, writing
 from model.loop.saving.writing import Files
@@ -89,7 +91,7 @@ class Saver:
         partial = self.folder / (PARTIAL + name(step))
         agreement.first(lambda: _begin(partial))
         engine.gather()
-        seams.CHECKPOINT_QUEUE()
+        _results_by_thread()
         if self._strategy is None:
             self._strategy = FullyParallelSaveStrategyWrapper(Files(), parallel_state.get_data_parallel_group(), True)
         state = sharded.state(engine) | {"progress": progress}
@@ -401,3 +403,11 @@ def _damaged(path: Path, error: Exception) -> PatchlaneError:
 
 def _remedy(path: Path) -> str:
     return f"mv {path} elsewhere to resume from the one before it"
+
+
+def _results_by_thread() -> None:
+    """Megatron's writers hand their results to this process's threads."""
+    from megatron.core.dist_checkpointing.strategies import filesystem_async
+
+    seams.verify(catalogue.CHECKPOINT_QUEUE)
+    filesystem_async._results_queue = queue.Queue()

@@ -25,14 +25,14 @@ def built(name):
     """{part: parameters} of a whole model, the layers that hold an indexer, {key: shape} of its checkpoint."""
     import torch
 
-    from model.definition.run import Run
-    from model.layers.common import paths
+    from model.kinds import catalogue
+    from model.kinds.run import Run
     from model.loop.saving import sharded
     from model.step.network import Nam56r
 
     size = SIZES[name]
     with torch.device("meta"):
-        model = Nam56r(size, Run(), paths.choose(size, Run()))
+        model = Nam56r(size, Run(), catalogue.choose(size, Run()))
     parts, indexers = Counter(), set()
     for path, parameter in model.named_parameters():
         assert parameter.device.type == "meta", path

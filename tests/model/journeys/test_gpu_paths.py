@@ -55,7 +55,7 @@ def once():
 
 def eight():
     """A layer whose products are in FP8."""
-    from model.layers.experts import fp8
+    from model.layers.linear import fp8
 
     return differences(
         fp8._Product.apply, lambda x, weight: x @ weight.t(), [random(2048, 512), random(1040, 512, seed=1)]
@@ -64,7 +64,7 @@ def eight():
 
 def parted(eight):
     """A layer whose output comes in parts, put together."""
-    from model.layers.experts import parts
+    from model.layers.linear import parts
 
     def run(x, weight):
         return torch.cat(parts._Parted.apply(x, weight, (512, 256, 16), eight), dim=-1)
@@ -208,7 +208,7 @@ def weight_gradient():
     import tiny
     from torch import nn
 
-    from model.layers.experts import wgrad
+    from model.layers.linear import wgrad
 
     x, weight = random(3001, 512), random(384, 512, seed=1)
     layer = nn.Linear(512, 384, bias=False, device="cuda", dtype=torch.bfloat16)

@@ -12,7 +12,7 @@ from forked import ENVIRONMENT
 from train_kit import checkpoints, copy, good, options, steps, train
 
 from model.definition import recipes
-from model.layers.common import paths
+from model.kinds import catalogue
 from model.patched import seams
 from model.profile.bottlenecks import Profile
 from model.profile.ceilings import NO_GPU
@@ -39,7 +39,7 @@ def refused(run, code, *words):
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"path": "attention=flash"}, ["--path attention=flash", f"KIND one of {', '.join(paths.KINDS)}"]),
+        ({"path": "attention=flash"}, ["--path attention=flash", f"KIND one of {', '.join(catalogue.PARTS)}"]),
         ({"path": "mamba3=tilelang_row"}, ["--path mamba3=tilelang_row", "tilelang_rows"]),
         ({"profile": "3"}, ["--profile 3", "fix: --profile FIRST:LAST"]),
         ({"profile": "3:2"}, ["--profile 3:2"]),
@@ -170,8 +170,8 @@ def test_a_run_without_patches_has_those_that_its_checkpoints_need(unpatched):
 def test_a_run_records_its_paths_and_what_it_changes_upstream(unpatched):
     record = json.loads((unpatched[0] / "run.json").read_text())
     chosen = {kind: path["name"] for kind, path in record["paths"].items()}
-    assert set(chosen) == set(paths.KINDS) and record["paths"]["mamba3"]["name"] == "torch"
-    assert record["seams"] == seams.as_record(chosen)
+    assert set(chosen) == set(catalogue.PARTS) and record["paths"]["mamba3"]["name"] == "torch"
+    assert record["seams"] == seams.as_record(catalogue.seams(chosen))
 
 
 def test_what_no_option_changes_is_the_recipes(unpatched):
@@ -184,7 +184,7 @@ def test_what_no_option_changes_is_the_recipes(unpatched):
 def test_a_run_says_its_paths_and_its_loss_and_draws_both(unpatched):
     out, done = unpatched
     assert re.search(r"layer 3, Mamba-3\b.*\btorch\b", done.stderr)
-    assert [kind.label for kind in paths.KINDS.values() if f", {kind.label}: path " not in done.stderr] == []
+    assert [kind.label for kind in catalogue.PARTS.values() if f", {kind.label}: path " not in done.stderr] == []
     assert "step 4/4  loss " in done.stdout
     assert "held-out loss " in done.stdout
     for name in ("loss.png", "throughput.png"):

@@ -9,7 +9,7 @@ import torch
 from toy import named
 
 from model.definition.sizes import SIZES
-from model.layers.common.paths import KINDS
+from model.kinds.catalogue import PARTS
 from model.loop import compile_mamba3, session
 from model.loop.compile_mamba3 import KERNELS, Kernels, marker, wanted
 from model.patched.overlay import Overlay
@@ -33,7 +33,7 @@ def test_rows_have_one_shape(path, packs, kernels):
     assert wanted(path, 4, 4096, packs) == kernels
 
 
-@pytest.mark.parametrize("path", KINDS["mamba3"].paths)
+@pytest.mark.parametrize("path", [path.name for path in PARTS["mamba3"].paths])
 def test_a_run_has_its_kernels_before_its_first_step(path, monkeypatch):
     """Without pack 17's switch a path of rows runs the kernels for any shape, three times as slow."""
     monkeypatch.setenv(compile_mamba3.SPECIALIZE, "")

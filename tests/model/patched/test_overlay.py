@@ -45,8 +45,7 @@ def activated(tmp_path, monkeypatch):
     trees = {name: Tree(tmp_path / "link" / name, "0" * 64, name) for name in ("mamba_ssm", "liger_kernel")}
     for module in (overlay, seams):
         monkeypatch.setattr(module, "sys", fake)
-    monkeypatch.setattr(seams.Seam, "check", lambda *_: None)
-    monkeypatch.setattr(seams, "_checked", set())
+    monkeypatch.setattr(seams, "verify", lambda _: None)
     monkeypatch.setattr(Overlay, "root", lambda self, name: self.trees[name].path)
     monkeypatch.setattr(overlay.megatron, "megatron_lane", lambda device: None)
     overlay.activate(Overlay("cpu", trees, trees, []))

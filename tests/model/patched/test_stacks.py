@@ -2,7 +2,7 @@
 
 import pytest
 
-from model.layers.common.paths import KINDS
+from model.kinds import catalogue
 from model.patched import lock_file, overlay, stacks
 from model.patched.stacks import FILE, Worth
 from reproducers.base.errors import PatchlaneError
@@ -85,7 +85,7 @@ def test_every_validated_patch_is_consumed_by_a_stack_or_says_why_not():
 
 
 def test_a_pack_is_wanted_of_paths_that_there_are_and_kernels_only_of_theirs():
-    paths = {f"{kind}={path}" for kind, of in KINDS.items() for path in of.paths}
+    paths = set(catalogue.paths())
     named = {pack.id: [e.partition(":")[0].split()[2:] for e in pack.consumed_by] for pack in load_packs()}
     assert {path for entries in named.values() for entry in entries for path in entry} <= paths
     for pack in ("pack02", "pack04", "pack05", "pack17"):  # in fp32, or with SISO, a run has none of their kernels

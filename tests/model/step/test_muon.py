@@ -53,13 +53,13 @@ def test_the_estimate_counts_the_matrices_within_a_percent(name, megatron):
 
 
 def numbers_in_matrices(name):
-    from model.definition.run import Run
-    from model.layers.common import paths
+    from model.kinds import catalogue
+    from model.kinds.run import Run
     from model.step import muon
     from model.step.network import Nam56r
 
     with torch.device("meta"):
-        model = Nam56r(SIZES[name], Run(), paths.choose(SIZES[name], Run()))
+        model = Nam56r(SIZES[name], Run(), catalogue.choose(SIZES[name], Run()))
     muon.mark(model)
     return sum(parameter.numel() for parameter in model.parameters() if getattr(parameter, muon.MARK, False))
 

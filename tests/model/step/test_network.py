@@ -120,16 +120,16 @@ def counted():
     """Which tokens count at each MTP depth and in the main loss: as the loss gets it, and by positions."""
     import torch
 
+    from model.kinds.path import Choice
     from model.layers import head
-    from model.layers.common.paths import Path
 
     model, batch, seen = tiny.fresh(), tiny.batch(), []
     batch["loss_mask"][0, [3, 50]] = 0
-    model.config.nam56r_paths["loss"] = Path("liger_once", "")
+    model.config.nam56r_paths["loss"] = Choice("liger_once", "")
     kept = head.loss
     head.loss = lambda path, hidden, weight, labels, counted: (
         seen.append(counted),
-        kept(Path("torch", ""), hidden, weight, labels),
+        kept("torch", hidden, weight, labels),
     )[1]
     try:
         with torch.no_grad():

@@ -57,7 +57,7 @@ def compared(width):
         for name, value in stand.items():
             patched.setattr(sparse_mla, name, value)
         before = tilelang_dsa.SparseMLA
-        with seams.SPARSE_KEPT(KeptSparseMLA):
+        with seams.replaced(tilelang_dsa, "SparseMLA", KeptSparseMLA):
             ours = tilelang_dsa.SparseMLA
         assert tilelang_dsa.SparseMLA is before
         for each in (ours, scope["SparseMLA"]):

@@ -9,8 +9,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 
+from model.kinds.path import Choice
 from model.layers.common.norm import ResidualNorm, RMSNorm, by_transformer_engine
-from model.layers.common.paths import Path
 
 
 def forward(x, weight, eps, out, quantizer, dtype, margin, zero_centred):
@@ -76,7 +76,7 @@ def torch_norm(x, weight, eps):
 @pytest.mark.parametrize("kind", [RMSNorm, ResidualNorm])
 @pytest.mark.parametrize("path", ["torch", "te"])
 def test_a_layers_norm_by_its_path(torchs, monkeypatch, path, kind):
-    config = SimpleNamespace(params_dtype=torch.bfloat16, nam56r_paths={"norm": Path(path, "")})
+    config = SimpleNamespace(params_dtype=torch.bfloat16, nam56r_paths={"norm": Choice(path, "")})
     called, name = [], "model.layers.common.norm.by_transformer_engine"
     monkeypatch.setattr(name, lambda *given: called.append(given) or (given[0], given[0]))
     out = kind(config, 8)(torch.ones(2, 8, dtype=torch.bfloat16))

@@ -4,11 +4,12 @@ import itertools
 import math
 
 import pytest
+import siso_sequential
 import torch
 from mamba3_cases import alone, bounds, error, joined, problem
 from mamba3_sequential import mamba3_mimo_sequential
 
-from model.layers.mamba3.reference import mamba3_mimo_reference
+from model.layers.mamba3.reference import mamba3_mimo_reference, mamba3_siso_reference
 
 MANY = (0, 1, 9, 9, 20, 36, 37, 37)  # lengths 1, 8 (a chunk), 0, 11, 16, 1 and 0 at the end
 
@@ -122,3 +123,24 @@ def test_shapes_that_do_not_fit_are_refused():
         chunked(problem(8, batch=2), (0, 8))
     with pytest.raises(ValueError, match="MIMO_Z"):
         chunked(problem(8) | {"MIMO_Z": None})
+
+
+@pytest.mark.parametrize("bounds", [(0, siso_sequential.LENGTH), (0, 4, siso_sequential.LENGTH)])
+@pytest.mark.parametrize("chunk", [4, 64])
+def test_siso_is_the_recurrence(bounds, chunk):
+    x = siso_sequential.inputs()
+    packed = torch.tensor(bounds, dtype=torch.int32) if len(bounds) > 2 else None
+    out = mamba3_siso_reference(**x, chunk_size=chunk, cu_seqlens=packed)
+    assert out.dtype == torch.float64
+    torch.testing.assert_close(out, siso_sequential.stepwise(x, bounds), rtol=1e-10, atol=1e-10)
+
+
+def test_mimos_rotation_would_be_seen(monkeypatch):
+    monkeypatch.setattr("model.layers.mamba3.reference._halves", lambda x: x)
+    x = siso_sequential.inputs()
+    assert (mamba3_siso_reference(**x) - siso_sequential.stepwise(x, (0, siso_sequential.LENGTH))).abs().max() > 1e-2
+
+
+def test_siso_refuses_states():
+    with pytest.raises(ValueError, match="decoding"):
+        mamba3_siso_reference(**siso_sequential.inputs(), return_final_states=True)

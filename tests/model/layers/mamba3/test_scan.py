@@ -8,7 +8,7 @@ import torch
 from mamba3_cases import upstream_tree
 from scripted import run
 
-from model.patched import seams
+from model.kinds.mamba3 import BLOCKS
 from model.patched.seams import source
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
@@ -51,7 +51,7 @@ def test_upstreams_function_is_left_alone():
     upstream_tree()
     scope = dict.fromkeys(("mamba_mimo_bwd_combined", "compute_dacs_segsum_triton"))
     scope |= {"torch": torch, "angle_dt_fwd": dict, "angle_dt_bwd": dict}  # its module imports TileLang
-    exec("from __future__ import annotations\n" + source(seams.MAMBA3_BLOCKS.upstream, sys.path), scope)
+    exec("from __future__ import annotations\n" + source(BLOCKS.upstream, sys.path), scope)
     exec("def mamba3_mimo(*args):\n    return _Mamba3Function.apply(*args)", scope)
     theirs = scope["_Mamba3Function"]
     ours = scan.by_blocks(scope["mamba3_mimo"])

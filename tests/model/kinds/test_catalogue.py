@@ -5,11 +5,13 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from model.definition.run import Run
 from model.definition.sizes import SIZES
-from model.layers.common import paths
-from model.layers.common.paths import KINDS, Path
+from model.kinds import catalogue
+from model.kinds.catalogue import PARTS
+from model.kinds.path import Choice
+from model.kinds.run import Run
 from reproducers.base.errors import CannotTestHere, PatchlaneError
+from reproducers.record.schema import ROOT
 
 SIZE = SIZES["nam56r"]
 ON_GPU = {"on_cpu": False, "bf16": True}
@@ -69,7 +71,7 @@ def missing(name):
 
 
 def names(**run):
-    return {kind: path.name for kind, path in paths.choose(SIZE, Run(**run)).items()}
+    return {kind: path.name for kind, path in catalogue.choose(SIZE, Run(**run)).items()}
 
 
 @pytest.mark.parametrize(
@@ -128,13 +130,13 @@ def test_a_missing_library_leaves_the_next_path(monkeypatch):
 
 def test_cudnn_wants_heads_of_eights():
     size = SIZE.model_copy(update={"attention": SIZE.attention.model_copy(update={"v_dim": 60})})
-    assert paths.choose(size, Run(**ON_GPU))["mla"].name == "torch"
+    assert catalogue.choose(size, Run(**ON_GPU))["mla"].name == "torch"
 
 
 def test_megatrons_fused_rotary_embedding_wants_powers_of_two():
     size = SIZE.model_copy(update={"attention": SIZE.attention.model_copy(update={"v_dim": 48, "qk_rope_dim": 2})})
     with pytest.raises(CannotTestHere, match="qk_rope_dim 2 and v_dim 48: no power of two from 4"):
-        paths.choose(size, Run(**ON_GPU, paths={"qkv": "whole"}))
+        catalogue.choose(size, Run(**ON_GPU, paths={"qkv": "whole"}))
 
 
 def test_tritons_interpreter_runs_on_a_cpu(monkeypatch):
@@ -145,32 +147,32 @@ def test_tritons_interpreter_runs_on_a_cpu(monkeypatch):
 
 
 def test_every_path_can_be_asked_for_where_nothing_lacks():
-    for kind, of in KINDS.items():
-        for path in of.paths:
+    for kind, part in PARTS.items():
+        for path in (path.name for path in part.paths):
             run = {**ON_GPU, "hopper": True, "expert_parallel": 1 if path == "grouped_mm" else 4, "row": 4096}
             size = SIZES["nam56r_siso"] if path == "triton" and kind == "mamba3" else SIZE
-            assert paths.choose(size, Run(**run, paths={kind: path}))[kind] == Path(path, "asked for")
+            assert catalogue.choose(size, Run(**run, paths={kind: path}))[kind] == Choice(path, "asked for")
 
 
 def test_siso_has_its_own_kernels():
     size, run = SIZES["nam56r_siso"], {**ON_GPU, "row": 4096}
-    assert paths.choose(size, Run(**run))["mamba3"].name == "triton"
-    assert paths.choose(size, Run())["mamba3"].name == "torch"
+    assert catalogue.choose(size, Run(**run))["mamba3"].name == "triton"
+    assert catalogue.choose(size, Run())["mamba3"].name == "torch"
     with pytest.raises(CannotTestHere, match="SISO"):
-        paths.choose(size, Run(**run, paths={"mamba3": "tilelang"}))
+        catalogue.choose(size, Run(**run, paths={"mamba3": "tilelang"}))
 
 
 def test_what_the_stacks_code_cannot_run_is_not_taken():
     gone = {"loss=liger_once": "pack 09 is not in it"}
-    found = paths.choose(SIZE, Run(**ON_GPU), gone)["loss"]
-    assert found == Path("liger", "liger_once: pack 09 is not in it")
+    found = catalogue.choose(SIZE, Run(**ON_GPU), gone)["loss"]
+    assert found == Choice("liger", "liger_once: pack 09 is not in it")
     with pytest.raises(CannotTestHere, match="pack 09 is not in it"):
-        paths.choose(SIZE, Run(**ON_GPU, paths={"loss": "liger_once"}), gone)
+        catalogue.choose(SIZE, Run(**ON_GPU, paths={"loss": "liger_once"}), gone)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", PARTS)
 def test_some_path_of_each_kind_needs_nothing(kind):
-    assert () in KINDS[kind].paths.values()
+    assert () in [path.needs for path in PARTS[kind].paths]
 
 
 @pytest.mark.parametrize(
@@ -209,9 +211,9 @@ def test_blocks_want_sizes_that_their_products_have(changed, refused):
     run = Run(**ON_GPU, row=4096, paths={"mamba3": "blocks_rows"})
     if refused:
         with pytest.raises(CannotTestHere, match="mamba3=blocks_rows"):
-            paths.choose(size, run)
+            catalogue.choose(size, run)
     else:
-        assert paths.choose(size, run)["mamba3"].name == "blocks_rows"
+        assert catalogue.choose(size, run)["mamba3"].name == "blocks_rows"
 
 
 @pytest.mark.parametrize(
@@ -231,7 +233,7 @@ def test_hoppers_kernels_want_their_sizes_and_a_gpu_and_triton_that_they_were_tr
     monkeypatch.setattr("importlib.metadata.version", lambda name: triton)
     size = SIZE.model_copy(update={"mamba": SIZE.mamba.model_copy(update=changed)})
     run = Run(**{**ON_GPU, "hopper": True, "row": 4096, **run})
-    assert paths.choose(size, run)["mamba3"].name == "blocks_rows"
+    assert catalogue.choose(size, run)["mamba3"].name == "blocks_rows"
     taken = "hopper_rows" if triton == "3.6.0" else "blocks_rows"
     assert names(**ON_GPU, hopper=True, row=4096)["mamba3"] == taken
 
@@ -239,30 +241,30 @@ def test_hoppers_kernels_want_their_sizes_and_a_gpu_and_triton_that_they_were_tr
 @pytest.mark.parametrize(
     ("pair", "choices"),
     [
-        ("mamba3=tilelang_row", ["auto", *KINDS["mamba3"].paths]),
-        ("mamba3=", ["auto", *KINDS["mamba3"].paths]),
+        ("mamba3=tilelang_row", ["auto", *(path.name for path in PARTS["mamba3"].paths)]),
+        ("mamba3=", ["auto", *(path.name for path in PARTS["mamba3"].paths)]),
         ("wgrad", ["auto", "fused", "added"]),
-        ("attention=flash", KINDS),
+        ("attention=flash", PARTS),
     ],
 )
 def test_a_typo_is_refused_with_the_choices(pair, choices):
     with pytest.raises(PatchlaneError) as caught:
-        paths.asked(["moe=auto", pair])
+        catalogue.asked(["moe=auto", pair])
     assert all(choice in caught.value.remedy for choice in choices)
     with pytest.raises(PatchlaneError):
         names(paths=dict([pair.partition("=")[::2]]))
 
 
 def test_the_reason_names_what_better_paths_lack():
-    chosen = paths.choose(SIZE, Run())
+    chosen = catalogue.choose(SIZE, Run())
     assert chosen["moe"].reason.count("GPU") == 2
-    assert paths.choose(SIZE, Run(**ON_GPU))["moe"] == Path("grouped_mm", "the best there is")
+    assert catalogue.choose(SIZE, Run(**ON_GPU))["moe"] == Choice("grouped_mm", "the best there is")
 
 
 def test_one_line_a_layer(caplog):
-    torch, other = Path("torch", "asked for"), Path("cudnn", "the best there is")
+    torch, other = Choice("torch", "asked for"), Choice("cudnn", "the best there is")
     with caplog.at_level(logging.INFO, logger="model.paths"):
-        paths.announce([("2", "MoE", torch), ("MTP 1", "MLA", other)])
+        catalogue.announce([("2", "MoE", torch), ("MTP 1", "MLA", other)])
     assert caplog.messages == ["layer 2, MoE: path torch, asked for", "layer MTP 1, MLA: path cudnn, the best there is"]
 
 
@@ -272,3 +274,43 @@ def test_experts_whose_counts_stay_on_the_device_are_for_one_rank_of_experts():
     for other in ({"expert_parallel": 2}, {"bf16": False}):
         with pytest.raises(CannotTestHere):
             names(**ON_GPU | other, paths=asked)
+
+
+SITUATIONS = [
+    {},
+    {"row": 64},
+    *(
+        ON_GPU | more
+        for more in (
+            {},
+            {"expert_parallel": 4},
+            {"cuda_graphs": True, "row": 4096},
+            {"row": 4096},
+            {"row": 4096, "hopper": True},
+            {"row": 4097},
+            {"row": 4112},
+            {"row": 16384},
+            {"bf16": False},
+        )
+    ),
+]
+
+
+def test_each_path_is_taken_somewhere_or_says_why_one_would_ask_for_it():
+    """Unasked on some host, or where another one lacks what some stack, or a pack that is left out, has not."""
+    taken = set()
+    for size in SIZES.values():
+        for run in SITUATIONS:
+            for gone in ({}, {name: "not there" for name, path in catalogue.paths().items() if path.code}):
+                taken |= {f"{kind}={one.name}" for kind, one in catalogue.choose(size, Run(**run), gone).items()}
+    unsaid = {name for name, path in catalogue.paths().items() if not path.option}
+    assert unsaid - taken == set()
+    assert taken & {name for name, path in catalogue.paths().items() if path.option} == set()  # it is no option then
+
+
+def test_what_installs_a_path_is_there():
+    for path in catalogue.paths().values():
+        for place in filter(None, (path.prepare, path.install)):
+            module, _, function = place.partition(":")
+            text = ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text()
+            assert f"\ndef {function}(" in text, place

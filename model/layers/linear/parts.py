@@ -13,9 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.layers.common import paths
-from model.layers.experts import fp8, wgrad
-from model.patched import seams
+from model.layers.linear import fp8, wgrad
 
 
 class Parts:
@@ -83,12 +81,3 @@ class Linear(wgrad.Linear):
         made = _Parted.apply(x.reshape(rows, -1), self.weight, (*self.wide, sum(self.rest)), eight)
         *parts, last = (part.view(*x.shape[:-1], -1) for part in made)
         return Parts([*parts, *last.split(self.rest, dim=-1)])
-
-
-def enable(path: paths.Path, mamba: Any) -> None:
-    """Have Mamba3's in-projection give its output in parts if the path says so: z, x, B, C, and all else together."""
-    if path.name.endswith("_parts"):
-        layer, wide, heads = mamba.in_proj, mamba.d_state * mamba.num_bc_heads * mamba.mimo_rank, mamba.nheads
-        seams.MAMBA3_WGRAD(layer, Linear)
-        layer.wide, layer.rest = (mamba.d_inner,) * 2 + (wide,) * 2, (heads,) * 3 + (mamba.num_rope_angles,)
-        layer.eight = path.name.startswith("fp8")

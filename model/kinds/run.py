@@ -1,8 +1,14 @@
-"""The options that the command line adds to a size."""
+"""The options that the command line adds to a size, and what kernel paths of several kinds need of them and the host.
+
+A need says what is missing, or None.
+"""
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -28,3 +34,29 @@ class Run:
     )
     row: int | None = None  # tokens of a row if every micro-batch is whole rows and no document spans two
     paths: dict[str, str] = field(default_factory=dict)
+
+
+def gpu(size: Any, run: Run) -> str | None:
+    return "there is no GPU" if run.on_cpu else None
+
+
+def bf16(size: Any, run: Run) -> str | None:
+    return None if run.bf16 else "weights are fp32"
+
+
+def gpu_bf16(size: Any, run: Run) -> str | None:
+    """bf16 where there is a GPU; on a CPU either."""
+    return None if run.on_cpu else bf16(size, run)
+
+
+def rows(size: Any, run: Run) -> str | None:
+    return "the stream is not rows of one length" if run.row is None else None
+
+
+def triton(size: Any, run: Run) -> str | None:
+    return None if importlib.util.find_spec("triton") else "triton is not installed (pip install triton)"
+
+
+def gpu_or_interpreter(size: Any, run: Run) -> str | None:
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    return "there is no GPU, and no TRITON_INTERPRET=1" if run.on_cpu and not interpreted else None

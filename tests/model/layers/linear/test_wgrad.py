@@ -8,7 +8,7 @@ pytestmark = pytest.mark.upstream
 
 def _on_cpu():
     """Transformer Engine's product in torch's terms."""
-    from model.layers.experts import wgrad
+    from model.layers.linear import wgrad
 
     wgrad.accumulate = lambda x, grad, main: main.add_(grad.float().T @ x.float())
     wgrad.stand_in()
@@ -36,7 +36,7 @@ def torchs(*shape):
     import torch
     from torch import nn
 
-    from model.layers.experts import wgrad
+    from model.layers.linear import wgrad
 
     _on_cpu()
     layer = nn.Linear(8, 6, bias=False, dtype=torch.bfloat16)
@@ -62,7 +62,7 @@ def left_alone():
     import torch
     from torch import nn
 
-    from model.layers.experts import wgrad
+    from model.layers.linear import wgrad
 
     _on_cpu()
     fp32, biased, alone = nn.Linear(4, 4, bias=False), nn.Linear(4, 4), nn.Linear(4, 4, bias=False)
@@ -85,7 +85,7 @@ def taken():
     """Names of the linear layers of a whole model that ``enable`` reaches, and of those with Megatron's own option."""
     from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 
-    from model.layers.experts import wgrad
+    from model.layers.linear import wgrad
 
     model = tiny.fresh()
     wgrad.enable(model)

@@ -1,12 +1,9 @@
-"""Mamba-3's SISO reference against the recurrence, a step at a time, with the kernels' rotation of neighbours."""
+"""Mamba-3's SISO scan as the recurrence, a step at a time in fp64, with the kernels' rotation of neighbours."""
 
 import itertools
 import math
 
-import pytest
 import torch
-
-from model.layers.mamba3.siso import mamba3_siso_reference
 
 HEADS, GROUPS, N, P, LENGTH = 4, 2, 8, 3, 11
 
@@ -61,24 +58,3 @@ def stepwise(x, bounds):
                 z = x["Z"][0, t, head]
                 out[0, t, head] = (q @ state + x["D"][head] * v) * z * z.sigmoid()
     return out
-
-
-@pytest.mark.parametrize("bounds", [(0, LENGTH), (0, 4, LENGTH)])
-@pytest.mark.parametrize("chunk", [4, 64])
-def test_it_is_the_recurrence(bounds, chunk):
-    x = inputs()
-    packed = torch.tensor(bounds, dtype=torch.int32) if len(bounds) > 2 else None
-    out = mamba3_siso_reference(**x, chunk_size=chunk, cu_seqlens=packed)
-    assert out.dtype == torch.float64
-    torch.testing.assert_close(out, stepwise(x, bounds), rtol=1e-10, atol=1e-10)
-
-
-def test_mimos_rotation_would_be_seen(monkeypatch):
-    monkeypatch.setattr("model.layers.mamba3.siso._halves", lambda x: x)
-    x = inputs()
-    assert (mamba3_siso_reference(**x) - stepwise(x, (0, LENGTH))).abs().max() > 1e-2
-
-
-def test_states_are_refused():
-    with pytest.raises(ValueError, match="decoding"):
-        mamba3_siso_reference(**inputs(), return_final_states=True)

@@ -14,7 +14,7 @@ BF16, FP8 = 2**-8, 0.08  # E4M3 has three bits after the first, E5M2 two; errors
 def layer(columns):
     import torch
 
-    from model.layers.experts import fp8
+    from model.layers.linear import fp8
 
     torch.manual_seed(0)
     made = torch.nn.Linear(columns, 64, bias=False, dtype=torch.bfloat16)
@@ -69,7 +69,7 @@ def parallel(name, sequence, biased):
     import torch
     from megatron.core import tensor_parallel
 
-    from model.layers.experts import fp8
+    from model.layers.linear import fp8
 
     config = copy.copy(tiny.model().config)
     config.params_dtype, config.gradient_accumulation_fusion = torch.bfloat16, False
@@ -98,9 +98,9 @@ def layers_in_fp8(path):
     import torch
     from megatron.core.transformer.spec_utils import ModuleSpec
 
+    from model.kinds.path import Choice
     from model.layers import spec
-    from model.layers.common import paths
-    from model.layers.experts import fp8
+    from model.layers.linear import fp8
 
     found = set()
 
@@ -112,21 +112,9 @@ def layers_in_fp8(path):
         for key, value in inner:
             look(value, key)
 
-    chosen = dict(tiny.model().config.nam56r_paths) | {"mtp_proj": paths.Path(path, "")}
+    chosen = dict(tiny.model().config.nam56r_paths) | {"mtp_proj": Choice(path, "")}
     look(spec.hybrid_stack(tiny.SIZE, chosen, not torch.cuda.is_available()), "")
     return found
-
-
-def enabled(path):
-    import torch
-
-    from model.layers.common.paths import Path
-    from model.layers.experts import fp8
-    from model.layers.mamba3.mixer import build_mamba3
-
-    mamba = build_mamba3(32, d_state=16, headdim=8, ngroups=2, device="cpu").mamba
-    fp8.enable(Path(path, ""), mamba)
-    return [type(made) is torch.nn.Linear for made in (mamba.in_proj, mamba.out_proj)]
 
 
 @pytest.mark.parametrize("shape", [(32,), (2, 16), (1, 3, 16)])
@@ -165,8 +153,3 @@ def test_megatrons_layers_that_cannot_are_as_they_were(megatron, sequence, biase
 def test_mtps_layers_alone(megatron):
     assert megatron.call(layers_in_fp8, "bf16") == set()
     assert megatron.call(layers_in_fp8, "fp8") == {"linear_fc1", "linear_fc2", "eh_proj"}
-
-
-def test_only_the_path_that_asks_for_it(megatron):
-    assert megatron.call(enabled, "bf16") == megatron.call(enabled, "bf16_parts") == [True, True]
-    assert megatron.call(enabled, "fp8_parts") == [True, False]

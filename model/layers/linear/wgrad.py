@@ -6,10 +6,13 @@ Apex's extension; here they get Transformer Engine's product instead. torch's la
 
 from __future__ import annotations
 
+import types
+
 import torch
 from megatron.core.tensor_parallel import layers
 from torch import Tensor, nn
 
+from model.kinds import catalogue, mamba3
 from model.patched import seams
 
 
@@ -40,11 +43,14 @@ def enable(model: nn.Module) -> None:
     """Have every linear layer of ``model`` without a bias add its gradient to the fp32 one; call after ``stand_in``."""
     for module in model.modules():
         if type(module) is nn.Linear:
-            seams.MAMBA3_WGRAD(module, Linear)
+            seams.verify(mamba3.WGRAD)
+            module.__class__ = Linear
         if isinstance(module, Linear):
             module.accumulates = module.bias is None
 
 
 def stand_in() -> None:
     """Give Megatron ``accumulate`` in place of the Apex extension that its layers want; call before they are built."""
-    seams.APEX_WGRAD(accumulate)
+    seams.verify(catalogue.APEX_WGRAD)
+    layers.fused_weight_gradient_mlp_cuda = types.SimpleNamespace(wgrad_gemm_accum_fp32=accumulate)
+    layers._grad_accum_fusion_available = True

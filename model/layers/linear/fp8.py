@@ -13,9 +13,7 @@ import torch
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from torch import Tensor
 
-from model.layers.common import paths
-from model.layers.experts import wgrad
-from model.patched import seams
+from model.layers.linear import wgrad
 
 ALIGNED = 16  # rows and columns of what an FP8 product takes come in sixteens
 
@@ -106,9 +104,3 @@ class Column(_Parallel, ColumnParallelLinear):  # type: ignore[misc]
 
 class Row(_Parallel, RowParallelLinear):  # type: ignore[misc]
     """Megatron's RowParallelLinear with products in FP8."""
-
-
-def enable(path: paths.Path, mamba: Any) -> None:
-    """Have Mamba3's out-projection multiply in FP8 if the path says so; the in-projection is ``parts``' to change."""
-    if path.name == "fp8_parts":
-        seams.MAMBA3_WGRAD(mamba.out_proj, Linear)

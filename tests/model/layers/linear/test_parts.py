@@ -13,7 +13,7 @@ BF16, FP8 = 2**-7, 0.08  # gradients of the input are rounded after each part
 def layer(eight, wide=(32, 16), rest=(5, 3)):
     import torch
 
-    from model.layers.experts import parts
+    from model.layers.linear import parts
 
     torch.manual_seed(0)
     made = torch.nn.Linear(48, sum(wide) + sum(rest), bias=False, dtype=torch.bfloat16)
@@ -80,15 +80,15 @@ def in_mamba3(rank):
 
     import torch
 
-    from model.layers.common.paths import Path
-    from model.layers.experts import parts
+    from model.layers.linear import parts
+    from model.layers.mamba3 import install
     from model.layers.mamba3.mixer import build_mamba3
 
     torch.manual_seed(0)
     path = {"path": "torch_rows", "row": 16} if rank > 1 else {}
     plain = build_mamba3(32, d_state=16, headdim=8, ngroups=2, rank=rank, chunk=4, device="cpu", **path)
     ours = copy.deepcopy(plain)
-    parts.enable(Path("bf16_parts", ""), ours.mamba)
+    install.parted(ours.mamba)
     x, cu, found = torch.randn(32, 32), torch.tensor([0, 16, 20, 32], dtype=torch.int32), []
     for mixer in (ours, plain):
         leaf = x.clone().requires_grad_()
@@ -101,13 +101,13 @@ def in_mamba3(rank):
 def sizes(path):
     import torch
 
-    from model.layers.common.paths import Path
-    from model.layers.experts import fp8, parts
+    from model.layers.linear import parts
+    from model.layers.mamba3 import install
     from model.layers.mamba3.mixer import build_mamba3
 
     mamba = build_mamba3(32, d_state=16, headdim=8, ngroups=2, device="cpu").mamba
-    fp8.enable(Path(path, ""), mamba)
-    parts.enable(Path(path, ""), mamba)
+    if path != "bf16":
+        install.parted(mamba, eight=path == "fp8_parts")
     into, out = mamba.in_proj, mamba.out_proj
     return type(into) is parts.Linear, getattr(into, "eight", None), type(out) is torch.nn.Linear
 

@@ -1,0 +1,1 @@
+"""What can be said of layer kinds and kernel paths without torch."""

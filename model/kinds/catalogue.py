@@ -1,0 +1,147 @@
+"""All kernel paths, and the choice among them.
+
+``choose`` reads the catalogue once, before anything is built, locked or compiled. Nothing chooses again later: a layer
+runs the path that it is given, or raises.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from model.kinds import dsa, ends, m2rnn, mamba3, mla, moe
+from model.kinds.path import Choice, Part, Path, Seam
+from model.kinds.run import Run, bf16, gpu
+from reproducers.base.errors import CannotTestHere, PatchlaneError
+
+logger = logging.getLogger("model.paths")
+AUTO = "auto"  # what is asked for unless a path is named
+NOTHING: Mapping[str, str] = {}
+FINAL_NORM = Seam(
+    "final_norm",
+    upstream="megatron.core.models.hybrid.hybrid_block:HybridStack.__init__",
+    sha256="8f31e2dfaa3491fa9849cbf2825c9d42f089a49293ea832819c38290ca0db1e3",
+    reason="the stack's final norm is Transformer Engine's whatever the spec says, which names every other norm",
+    also=("e790a46ba8d5f4456ae9348c1bc4bf088ee2e7646dc5706ab065fab6d9e54013",),
+)
+APEX_WGRAD = Seam(
+    "apex_wgrad",
+    upstream="megatron.core.tensor_parallel.layers:LinearWithGradAccumulationAndAsyncCommunication.backward",
+    sha256="0a5b564dd254cb937e31c7707f240c80980b7b588f2b3bf8e503355a5d2cc5e5",
+    reason="Transformer Engine's product adds weight gradients to the fp32 ones, in the place of Apex's extension",
+    also=("7bc42ef6c3ffe8f056f37f485e5d4a43024732370b80f21deb69014918de4dee",),
+)
+CHECKPOINT_QUEUE = Seam(
+    "checkpoint_queue",
+    upstream="megatron.core.dist_checkpointing.strategies.filesystem_async:get_write_results_queue",
+    sha256="e395fb0e86a062e2d3ff07879707eb71a06233e26597ec043c3b2cbe618b6b19",
+    reason="from thread to thread; Megatron's queue is a process, 3 s to start, that outlives a killed run",
+)
+LATE_CLIP = Seam(
+    "late_clip",
+    upstream="megatron.core.optimizer.clip_grads:clip_grad_by_total_norm_fp32",
+    sha256="cf07b488fb76a8ae90ba0809d1fbd36e05dcccf24b4644af1621a8b616c01784",
+    reason="the clipping factor stays on the device as with Transformer Engine's newer kernel, which 2.13.0 lacks",
+)
+# of every layer; weight gradients first, for other paths change what theirs makes of linear layers
+ALL_LAYERS = (
+    Part(
+        "wgrad",
+        "weight gradients",
+        (
+            Path(
+                "fused",
+                needs=(gpu, bf16),
+                seams=(APEX_WGRAD, mamba3.WGRAD),
+                prepare="model.layers.linear.wgrad:stand_in",
+                install="model.layers.linear.wgrad:enable",
+                settings={"gradient_accumulation_fusion": True},
+            ),
+            Path("added"),
+        ),
+    ),
+    Part("norm", "norms before layers", (Path("te", needs=(gpu, bf16)), Path("torch"))),
+)
+EVERY_RUN = (ends.NO_PEFT, mamba3.BARE, FINAL_NORM, moe.ROUTER_STATE, CHECKPOINT_QUEUE)
+PARTS: dict[str, Part] = {
+    part.name: part
+    for part in (*ALL_LAYERS, *mamba3.PARTS, *m2rnn.PARTS, *mla.PARTS, *dsa.PARTS, *moe.PARTS, *ends.PARTS)
+}
+
+
+def paths() -> dict[str, Path]:
+    """{"kind=path": the path} of all."""
+    return {f"{part.name}={path.name}": path for part in PARTS.values() for path in part.paths}
+
+
+def seams(choices: Mapping[str, str] | None = None) -> list[Seam]:
+    """The seams of a run with these paths, {kind: name}, each once; of all paths for None.
+
+    "reads" is no kind: it is "late" where the host reads a step's figures in the next step.
+    """
+    taken = paths() if choices is None else {kind: PARTS[kind].path(choices[kind]) for kind in PARTS if kind in choices}
+    chosen, late = taken.values(), choices is None or choices.get("reads") == "late"
+    clip = (LATE_CLIP,) if late else ()
+    return list(dict.fromkeys((*EVERY_RUN, *(seam for path in chosen for seam in path.seams), *clip)))
+
+
+def asked(pairs: Iterable[str]) -> dict[str, str]:
+    """``["mamba3=torch"]`` as {kind: path}. PatchlaneError with the choices for a kind or path that there is not."""
+    named = dict(pair.partition("=")[::2] for pair in pairs)
+    for kind, path in named.items():
+        _known(kind, path)
+    return named
+
+
+def able(size: Any, run: Run, gone: Mapping[str, str] = NOTHING) -> dict[str, list[tuple[str, str | None]]]:
+    """{kind: [(path, what it lacks here)]}, best first; None: it lacks nothing.
+
+    ``gone``: {"kind=path": why upstream's code cannot run it}.
+    """
+    return {
+        part.name: [(path.name, _lack(part, path, size, run, gone)) for path in part.paths] for part in PARTS.values()
+    }
+
+
+def _lack(part: Part, path: Path, size: Any, run: Run, gone: Mapping[str, str]) -> str | None:
+    if why := gone.get(f"{part.name}={path.name}"):
+        return why
+    if run.cuda_graphs and not path.graphs and run.paths.get(part.name) != path.name:
+        return "no CUDA graph has captured it"
+    return next(filter(None, (need(size, run) for need in path.needs)), None)
+
+
+def choose(size: Any, run: Run, gone: Mapping[str, str] = NOTHING) -> dict[str, Choice]:
+    """Every kind's path: the one that ``run`` asks for, else the first that lacks nothing; ``gone`` as ``able`` has it.
+
+    PatchlaneError for a kind or path that there is not, CannotTestHere for one that is asked for and cannot run here.
+    """
+    for kind, path in run.paths.items():
+        _known(kind, path)
+    return {kind: _choose(kind, run.paths.get(kind, AUTO), paths) for kind, paths in able(size, run, gone).items()}
+
+
+def _known(kind: str, path: str) -> None:
+    if kind not in PARTS:
+        raise PatchlaneError(f"--path {kind}={path}", f"--path KIND=PATH, KIND one of {', '.join(PARTS)}")
+    names = [AUTO, *(known.name for known in PARTS[kind].paths)]
+    if path not in names:
+        raise PatchlaneError(f"--path {kind}={path}", f"--path {kind}=PATH, PATH one of {', '.join(names)}")
+
+
+def _choose(kind: str, wanted: str, found: list[tuple[str, str | None]]) -> Choice:
+    lacks = dict(found)
+    if wanted == AUTO:
+        best = next(name for name, lack in found if lack is None)  # one of each kind's needs nothing
+        better = found[: list(lacks).index(best)]
+        return Choice(best, "; ".join(f"{name}: {lack}" for name, lack in better) or "the best there is")
+    if lacks[wanted] is not None:
+        raise CannotTestHere(f"--path {kind}={wanted}: {lacks[wanted]}", f"--path {kind}={AUTO}, or leave it out")
+    return Choice(wanted, "asked for")
+
+
+def announce(chosen: Iterable[tuple[str, str, Choice]]) -> None:
+    """One line for each (layer, label, choice) in the log."""
+    for layer, label, choice in chosen:
+        logger.info("layer %s, %s: path %s, %s", layer, label, choice.name, choice.reason)

@@ -1,0 +1,27 @@
+"""M²RNN as a layer of Megatron's hybrid stack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from megatron.core.transformer.spec_utils import ModuleSpec
+from torch import nn
+
+from model.kinds.path import Choice
+from model.layers.captured.graphed import Graphed
+from model.layers.common.mixer import MixerLayer, device
+from model.layers.m2rnn.mixer import M2RNN
+
+
+class M2rnnLayer(Graphed, MixerLayer):
+    """M²RNN (``model.layers.m2rnn.mixer``)."""
+
+    def _mixer(self, config: Any) -> nn.Module:
+        r, path = config.nam56r_size.m2rnn, config.nam56r_paths["m2rnn"].name
+        return M2RNN(config.hidden_size, r.heads, r.k_dim, r.v_dim, r.conv, path).to(device(config))
+
+
+def layer(size: Any, chosen: Mapping[str, Choice], on_cpu: bool) -> ModuleSpec:
+    """The layer's spec; arguments as every kind's."""
+    return ModuleSpec(module=M2rnnLayer)
