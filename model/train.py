@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from model.definition import recipe_file, recipes
-from model.definition.run import Run
+from model.kinds.run import Run
 from model.layers.common import paths
 from model.loop import launch
 from model.loop.ranks import apart

@@ -12,8 +12,8 @@ from torch import Tensor
 from model.data.source.tokenizers import Tokenizer
 from model.data.stored.dataset import read_record
 from model.data.stored.encoding import Encoding
-from model.definition.run import Run
-from model.definition.sizes import Size
+from model.families.nam56r import Size
+from model.kinds.run import Run
 from model.layers.common import paths
 from model.loop import launch, run_record, session
 from model.patched import lock, offers, overlay, seams

@@ -27,7 +27,7 @@ from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules
 from torch import Tensor
 
-from model.definition.sizes import Size
+from model.families.nam56r import Size
 from model.layers.attention.attention import PackedAttention
 from model.layers.attention.sparse import SparseAttention
 from model.layers.captured.graphed import AttentionLayer, ExpertsLayer, SparseLayer

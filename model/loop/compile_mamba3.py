@@ -17,7 +17,8 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from model.definition.sizes import Size, named
+from model.families.nam56r import Size
+from model.families.sizes import named
 from model.patched import overlay, stacks
 from model.patched.overlay import Overlay
 from model.patched.stacks import Stack

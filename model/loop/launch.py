@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from model.definition.run import Run
+from model.kinds.run import Run
 from model.layers.captured import graphs
 from model.loop.ranks import meeting
 from model.patched import overlay as overlays

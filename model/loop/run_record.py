@@ -10,8 +10,8 @@ from typing import Any
 
 from model.data.rows.blend import Blend
 from model.definition.recipes import Recipe
-from model.definition.run import Run
-from model.definition.sizes import Size
+from model.families.nam56r import Size
+from model.kinds.run import Run
 from model.layers.common.paths import Path
 from model.patched import lock, seams
 from model.patched.overlay import Overlay

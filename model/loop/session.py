@@ -16,8 +16,9 @@ from model.data.rows.blend import Blend, Part
 from model.data.stored.dataset import Dataset
 from model.definition.memory import Layout
 from model.definition.recipes import Recipe
-from model.definition.run import Run
-from model.definition.sizes import Size, expert_parallel
+from model.families.nam56r import Size
+from model.families.sizes import expert_parallel
+from model.kinds.run import Run
 from model.layers.captured import graphs
 from model.layers.common import paths
 from model.loop import compile_mamba3, launch, refusals, run_record

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from model.data.rows.loader import Batch
 from model.definition.recipes import Recipe
-from model.definition.run import Run
-from model.definition.sizes import Size
+from model.families.nam56r import Size
+from model.kinds.run import Run
 from model.layers.captured import graphs
 from model.layers.common.packed import packed
 from model.layers.common.paths import Path
@@ -63,7 +63,7 @@ class Engine:
         self.counts_waits = False  # of each step, between its data and what is read of it
         adamw = _adamw(recipe, run)
         if recipe.optimizer == "muon":
-            muon.mark(inner)
+            muon.mark(inner, size.matrices)
         self.optimizer = get_megatron_optimizer(adamw, [self.model], _overrides(adamw))
         if recipe.optimizer == "muon":
             muon.beside_adamw(self.optimizer, recipe)

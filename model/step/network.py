@@ -12,9 +12,9 @@ from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.multi_token_prediction import roll_tensor
 from torch import Tensor
 
-from model.definition import pattern
-from model.definition.run import Run
-from model.definition.sizes import Size
+from model.families import pattern
+from model.families.nam56r import Size
+from model.kinds.run import Run
 from model.layers import head
 from model.layers.common import paths
 from model.layers.common.paths import Path

@@ -14,7 +14,7 @@ from megatron.core.distributed import DistributedDataParallel, DistributedDataPa
 from megatron.core.transformer.experimental_attention_variant.absorbed_mla import AbsorbedMLASelfAttention
 from torch import nn
 
-from model.definition.run import Run
+from model.kinds.run import Run
 from model.layers.experts.grouped import GroupedExperts
 from model.layers.mamba3.mixer import Mamba3Mixer
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from model.definition.run import Run
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
+from model.kinds.run import Run
 from model.layers.common import paths
 from model.patched import lock, overlay
 from model.patched.proof.watching import Coverage

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from model.definition.run import Run
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
+from model.kinds.run import Run
 from model.layers.common import paths
 
 CUTS = (0, 40, 41, 41, 70, 96)

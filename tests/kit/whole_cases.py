@@ -29,7 +29,7 @@ def joins(outs):
 def model(size, **run):
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
-    from model.definition.run import Run
+    from model.kinds.run import Run
     from model.layers.common import paths
     from model.step.network import Nam56r
 

@@ -13,8 +13,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from model.definition.run import Run
-from model.definition.sizes import Size
+from model.families.nam56r import Size
+from model.kinds.run import Run
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 
 logger = logging.getLogger("model.paths")

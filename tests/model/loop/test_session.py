@@ -11,8 +11,8 @@ import pytest
 from data_kit import BYTES, make_dataset
 
 from model.definition.recipes import Recipe
-from model.definition.run import Run
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
+from model.kinds.run import Run
 from model.loop import session
 from model.patched import overlay, stacks
 from model.records import metrics

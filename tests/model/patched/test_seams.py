@@ -6,8 +6,8 @@ import hashlib
 import pytest
 import toy
 
-from model.definition.run import Run
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
+from model.kinds.run import Run
 from model.layers.common import paths
 from model.patched import offers, overlay, seams, stacks
 from reproducers.base.errors import CannotTestHere, PatchlaneError

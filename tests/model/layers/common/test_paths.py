@@ -5,8 +5,8 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from model.definition.run import Run
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
+from model.kinds.run import Run
 from model.layers.common import paths
 from model.layers.common.paths import KINDS, Path
 from reproducers.base.errors import CannotTestHere, PatchlaneError
