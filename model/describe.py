@@ -14,8 +14,8 @@ import typer
 from model.definition import memory
 from model.definition.memory import Layout
 from model.definition.recipes import RECIPES, Optimizer, known
-from model.definition.sizes import SIZES, expert_parallel, named
 from model.definition.traffic import GB
+from model.families.sizes import SIZES, expert_parallel, named
 from model.plans import tables as plans
 from model.plans.links import NAMEPLATE, Hosts
 from model.reports import description, page

@@ -1,1 +1,1 @@
-"""NAM56R as numbers: sizes, layers, parameters, memory, FLOPs, recipes. Imports no torch."""
+"""What follows from a size: parameters, memory, traffic, FLOPs; and recipes. Imports no torch."""

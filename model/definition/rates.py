@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from model.definition import flops
-from model.definition.sizes import Size
+from model.families.family import Family
 
 # Dense bf16 tensor-core peak in TFLOP/s, NVIDIA data sheets (without sparsity); first match in the driver's name.
 PEAKS = {
@@ -36,7 +36,7 @@ class Rates:
     mfu: float | None
 
 
-def rates(size: Size, tokens: int, seconds: float, gpus: int, gpu: str | None, sequence: int | None = None) -> Rates:
+def rates(size: Family, tokens: int, seconds: float, gpus: int, gpu: str | None, sequence: int | None = None) -> Rates:
     """The rates of ``tokens`` tokens in ``seconds`` over all ``gpus`` (ranks on a CPU, where ``gpu`` is None).
 
     Raises ValueError if ``seconds`` is not positive.

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from model.definition.sizes import SIZES, Size, named
+from model.families.nam56r import Size
+from model.families.sizes import SIZES, named
 from reproducers.base.errors import PatchlaneError
 
 MOST = 10**9  # of any count: its days are a time that Python has, its tokens an integer of 64 bits
@@ -105,20 +106,13 @@ class Recipe(BaseModel):
 
     def sized(self) -> Size:
         """The definition of its size, with the recipe's coefficients in place of the size's."""
-        return named(self.size).with_coefficients(
-            self.mtp_loss_coeff, self.aux_loss_coeff, self.bias_update_rate, self.indexer_loss_coeff
-        )
+        size = named(self.size)
+        return size.with_coefficients({field: getattr(self, field) for field in size.coefficients_at})
 
     def whole(self) -> Recipe:
         """The recipe that a run takes: what it leaves to its size is written out."""
         size = self.sized()
-        return self.changed(
-            sequence=self.sequence or size.sequence,
-            mtp_loss_coeff=size.mtp_loss_coeff,
-            aux_loss_coeff=size.experts.aux_loss_coeff,
-            bias_update_rate=size.experts.bias_update_rate,
-            indexer_loss_coeff=size.indexer.loss_coeff,
-        )
+        return self.changed(sequence=self.sequence or size.sequence, **size.coefficients)
 
     def hyperparameters(self) -> dict[str, str | int | float]:
         """{field: value} of all that decides what a step learns, None left out; a pair is text."""

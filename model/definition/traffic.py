@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from model.definition.memory import BF16, FP32, Layout, stage_parameters, stages
-from model.definition.sizes import Size
+from model.definition.memory import Layout, stage_parameters, stages
+from model.families.family import Family
+from model.kinds.kind import BF16, FP32
 
 GB = 1e9
 
 
 def volumes(
-    size: Size, layout: Layout, stage: int = 0, sequence: int | None = None, accumulate: int = 1
+    size: Family, layout: Layout, stage: int = 0, sequence: int | None = None, accumulate: int = 1
 ) -> dict[str, float]:
     """{collective: bytes that a rank of ``stage`` sends to others in a step}, of ``accumulate`` micro-batches.
 
@@ -19,8 +20,8 @@ def volumes(
     """
     tokens = layout.micro_batch * accumulate * (sequence or size.sequence)
     parameters = sum(shared(size, layout, stage))
-    routers = sum(layer.kind == "moe" for layer in stages(size, layout)[stage])
-    each = tokens * size.experts.topk * size.hidden * BF16 * _others(layout.expert) * routers
+    channels = sum(layer.of.dispatched() for layer in stages(size, layout)[stage])
+    each = tokens * channels * BF16 * _others(layout.expert)
     neighbours = (stage > 0) + (stage < layout.pipeline - 1)  # gradients to the one before, activations to the next
     return {
         "gradients, reduce-scatter": FP32 * parameters,
@@ -31,7 +32,7 @@ def volumes(
     }
 
 
-def shared(size: Size, layout: Layout, stage: int = 0) -> tuple[float, float]:
+def shared(size: Family, layout: Layout, stage: int = 0) -> tuple[float, float]:
     """(dense, routed-expert) parameters whose gradients a rank sends: experts are shared by fewer ranks."""
     dense, experts = stage_parameters(size, layout, stage)
     return dense * _others(layout.data), experts * _others(layout.data // layout.expert)

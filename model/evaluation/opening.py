@@ -12,7 +12,7 @@ from torch import Tensor
 from model.data.source.tokenizers import Tokenizer
 from model.data.stored.dataset import read_record
 from model.data.stored.encoding import Encoding
-from model.definition.sizes import Size
+from model.families.nam56r import Size
 from model.kinds import catalogue
 from model.kinds.path import Choice
 from model.kinds.run import Run

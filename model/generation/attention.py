@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from model.definition.pattern import Layer
-from model.definition.sizes import Size
+from model.families.nam56r import Size
+from model.families.pattern import Layer
 
 Linear = functools.partial(nn.Linear, bias=False)
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.definition.sizes import Size
+from model.families.nam56r import Size
 from model.generation.attention import Linear, Step
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-from model.definition.sizes import Size
+from model.families.nam56r import Size
 from model.generation.network import Decoder
 from model.saved.opened import Opened
 from reproducers.base.errors import PatchlaneError

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from model.definition.sizes import Size
+from model.families.nam56r import Size
 from model.generation.attention import Step
 from model.layers.m2rnn.mixer import M2RNN, causal_conv
 from model.layers.m2rnn.reference import log_forget

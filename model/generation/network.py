@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model.definition.pattern import Layer
-from model.definition.sizes import Size
+from model.families.nam56r import Size
+from model.families.pattern import Layer
 from model.generation.attention import Attention, Linear, Step, rotary
 from model.generation.experts import Experts
 from model.generation.m2rnn import M2rnn

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from model.data.columns.incremental import Columns
 from model.data.columns.structure import Language
 from model.data.source.tokenizers import Tokenizer
-from model.definition.sizes import Size
+from model.families.nam56r import Size
 from reproducers.base.errors import PatchlaneError
 
 PART_OF_CHARACTER = b"\x80"  # in each kind of text all bytes of a character that has several have the same columns

@@ -1,1 +1,1 @@
-"""What can be said of layer kinds and kernel paths without torch."""
+"""What is said of each kind of layer and each kernel path, without torch."""

@@ -1,11 +1,92 @@
-"""Mixture of experts: the kernel paths of experts, shared experts and routers."""
+"""Mixture of experts: sigmoid router, selection-only bias (arXiv 2408.15664), non-gated GELU, one shared expert."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+from model.kinds.kind import BF16, FP32, Frozen, Kind, Products, Seen, Shapes
 from model.kinds.path import Code, Part, Path, Seam
 from model.kinds.run import Run, bf16, gpu, gpu_bf16, gpu_or_interpreter, triton
+
+BIAS = "mlp.router.expert_bias"
+
+
+class Dims(Frozen):
+    """Of experts and router, and the router's coefficients."""
+
+    count: int = 16
+    topk: int = 4
+    ffn: int = 896
+    shared_ffn: int = 1024
+    aux_loss_coeff: float = 1e-4
+    bias_update_rate: float = 1e-3
+
+
+@dataclass(frozen=True)
+class Moe(Kind):
+    dims: Dims
+
+    name = "moe"
+    label = "MoE"
+    symbol = "E"
+    groups = ("router", "experts")
+    # Routers too: arXiv 2502.16982 finds their spectra to gain most (section 3.4).
+    matrices = frozenset({"linear_fc1", "linear_fc2", "router"})
+    names = (
+        ("pre_mlp_layernorm", "post_attention_layernorm"),
+        (BIAS, "mlp.gate.e_score_correction_bias"),
+        ("mlp.router", "mlp.gate"),
+        ("mlp.experts.experts.linear_fc1", "mlp.experts.up_proj"),
+        ("mlp.experts.experts.linear_fc2", "mlp.experts.down_proj"),
+        ("mlp.shared_experts.linear_fc1", "mlp.shared_experts.up_proj"),
+        ("mlp.shared_experts.linear_fc2", "mlp.shared_experts.down_proj"),
+    )
+    buffers = frozenset({BIAS})
+    numbered = "mlp.experts"
+
+    def parts(self) -> dict[str, Shapes]:
+        """Experts as one tensor each projection, shared expert, router and its selection bias, the layer's norm."""
+        e, h = self.dims, self.hidden
+        found: Shapes = {
+            "pre_mlp_layernorm.weight": (h,),
+            "mlp.experts.experts.linear_fc1.weight": (e.count, e.ffn, h),
+            "mlp.experts.experts.linear_fc2.weight": (e.count, h, e.ffn),
+            "mlp.shared_experts.linear_fc1.weight": (e.shared_ffn, h),
+            "mlp.shared_experts.linear_fc2.weight": (h, e.shared_ffn),
+            "mlp.router.weight": (e.count, h),
+            BIAS: (e.count,),
+        }
+        return {self.label: found}
+
+    def products(self, seen: Seen) -> list[Products]:
+        e, h = self.dims, self.hidden
+        return [Products(self.label, seen.tokens * 2 * h * (2 * (e.topk * e.ffn + e.shared_ffn) + e.count))]
+
+    def published(self, sequence: int) -> float:
+        return 4 * self.hidden * (self.dims.ffn * self.dims.topk + self.dims.shared_ffn)
+
+    def kept(self) -> float:
+        e, h = self.dims, self.hidden
+        return BF16 * (2 * h + e.topk * (2 * h + 2 * e.ffn) + 2 * e.shared_ffn) + FP32 * 2 * e.count
+
+    def experts(self) -> int:
+        return self.dims.count
+
+    def dispatched(self) -> int:
+        return self.dims.topk * self.hidden
+
+    def spread(self) -> int:
+        return self.dims.count * 2 * self.hidden * self.dims.ffn
+
+    def idle(self) -> int:
+        """Of the experts that a token's router leaves out."""
+        return (self.dims.count - self.dims.topk) * 2 * self.hidden * self.dims.ffn
+
+    def group(self, name: str) -> str:
+        """The layer's norm is of its experts."""
+        return "router" if ".router." in name else "experts"
+
 
 ROUTER_GATE = Seam(
     "router_gate",

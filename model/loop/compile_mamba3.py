@@ -17,7 +17,8 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from model.definition.sizes import Size, named
+from model.families.nam56r import Size
+from model.families.sizes import named
 from model.kinds import catalogue, mamba3
 from model.patched import overlay, stacks
 from model.patched.overlay import Overlay

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from model.data.rows.blend import Blend
-from model.definition import memory, pattern
+from model.definition import memory
 from model.definition.memory import Layout
 from model.definition.recipes import Recipe
-from model.definition.sizes import SIZES, Size, named
+from model.families import pattern
+from model.families.nam56r import Size
+from model.families.sizes import SIZES, named
 from model.kinds.run import Run
 from model.loop import run_record
 from model.records import sinks

@@ -10,7 +10,7 @@ from typing import Any
 
 from model.data.rows.blend import Blend
 from model.definition.recipes import Recipe
-from model.definition.sizes import Size
+from model.families.nam56r import Size
 from model.kinds import catalogue
 from model.kinds.path import Choice
 from model.kinds.run import Run

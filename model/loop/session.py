@@ -16,7 +16,8 @@ from model.data.rows.blend import Blend, Part
 from model.data.stored.dataset import Dataset
 from model.definition.memory import Layout
 from model.definition.recipes import Recipe
-from model.definition.sizes import Size, expert_parallel
+from model.families.nam56r import Size
+from model.families.sizes import expert_parallel
 from model.kinds import catalogue
 from model.kinds.run import Run
 from model.layers.captured import graphs

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from model.definition import traffic
-from model.definition.memory import BF16, FP32
 from model.definition.traffic import GB
+from model.kinds.kind import BF16, FP32
 from model.plans.measured import Job, Measured
 from reproducers.base.errors import PatchlaneError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from model.definition.memory import Layout
-from model.definition.sizes import Size
+from model.families.nam56r import Size
 from model.profile.bottlenecks import Profile
 from model.profile.kernel_kinds import COMMUNICATION
 from model.reports import benchmarks, limit

@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.table import Table
 
 from model.definition.memory import Layout
-from model.definition.sizes import SIZES
 from model.definition.traffic import GB
+from model.families.sizes import SIZES
 from model.plans import links, measured
 from model.plans.links import KERNELS, NAMEPLATE, Hosts
 from model.plans.measured import Job, Measured

@@ -92,7 +92,7 @@ def _amounts(job: Job, stage: int) -> dict[str, float]:
     """Work of a micro-batch by kind of kernel, the optimizer's of a step; only ratios of them are used."""
     size, row = job.size, job.row
     share = Share(size, job.layout, stage, job.recompute)
-    seen = share.seen(range(0, (job.layout.micro_batch + 1) * row, row))
+    seen = work.between(range(0, (job.layout.micro_batch + 1) * row, row))
     found = {
         kind: counted.moved if counted.flops is None else counted.flops
         for counted in work.of(share, seen)
@@ -100,9 +100,11 @@ def _amounts(job: Job, stage: int) -> dict[str, float]:
     }
     layers = memory.stages(size, job.layout)[stage]
     blocks = len(layers) + size.mtp_depths * (stage == job.layout.pipeline - 1)
-    count = {kind: sum(layer.kind == kind for layer in layers) for kind in ("m2rnn", "mamba3")}
     counted = {kind: amount or 0.0 for kind, amount in found.items()}
-    counted |= {"M²RNN": count["m2rnn"] * row, "Mamba-3 other": seen.tokens * count["mamba3"] * size.mamba_heads}
+    counted |= {kind: 0.0 for one in size.kinds.values() for kind in one.paced(seen.tokens, row)}
+    for layer in layers:
+        for kind, amount in layer.of.paced(seen.tokens, row).items():
+            counted[kind] += amount
     return counted | {COMPUTE: seen.tokens * size.hidden * blocks, HOST: blocks}
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.table import Table
 
 from model.definition.memory import Layout
-from model.definition.sizes import Size
 from model.definition.traffic import GB
+from model.families.nam56r import Size
 from model.plans import links, measured
 from model.plans.links import KERNELS, NAMEPLATE, Hosts, Rate
 from model.plans.measured import Job, Measured

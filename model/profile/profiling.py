@@ -33,7 +33,7 @@ from model.profile.bottlenecks import (
     union,
 )
 from model.profile.ceilings import Ceilings
-from model.profile.work import Seen, Share
+from model.profile.work import Documents, Share
 from reproducers.base.files import replacing, write_atomic
 
 DATA, REST = "data", "all else"  # phases beside the engine's
@@ -64,7 +64,7 @@ class Window:
         self.first, self.last, self.run_dir, self._cuda = first, last, run_dir, cuda
         self._gather, self._writes, self._share = gather, writes, share
         self._phases: dict[str, list[tuple[float, float | None]]] = {}  # of each step inside
-        self._seen = Seen()
+        self._seen = Documents()
         self.result: Profile | None = None
         self._before: collections.deque[float] = collections.deque(maxlen=10)
         self._ended: float | None = None
@@ -111,9 +111,8 @@ class Window:
             return
         for name, seconds in {DATA: (data, None), **phases}.items():
             self._phases.setdefault(name, []).append(seconds)
-        for bounds in documents if self._share is not None else ():
-            assert self._share is not None
-            self._seen += self._share.seen(bounds)
+        for bounds in documents:
+            self._seen += work.between(bounds)
 
     def traces(self, number: int) -> bool:
         """Whether that step is traced: inside the window or, on CUDA, right before it."""

@@ -1,6 +1,6 @@
 """What a rank's part of a step has to compute and to move, by kinds of kernels: FLOPs and bytes by stated formulas.
 
-Every count is a least one. Products are those of ``model.definition.flops``, forward once and backward twice; a layer
+Every count is a least one. Products are each kind's own (``model.kinds``), forward once and backward twice; a layer
 that ``--recompute`` computes again once more. Attention and indexer look at the keys of their own document only, which
 are counted from the step's documents. Experts are taken as evenly chosen by the ranks that hold them. Bytes are those
 that have to be read and written once if each kernel does all that it can while a value is at hand:
@@ -16,50 +16,63 @@ that have to be read and written once if each kernel does all that it can while 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from model.definition import flops, memory
-from model.definition.memory import BF16, FP32, Layout
-from model.definition.sizes import Size
+from model.definition.memory import Layout
+from model.families.family import Family
+from model.kinds.kind import BF16, FP32, Kernels, Seen
 
 NO_SIZES = "a trace does not say what these kernels move"
+ROUTING = "routing, sorting and indexing"
 LINKS = "goes over links, which no ceiling is measured of"
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Tokens, and the keys they may see, summed: ``keys`` of their document so far, ``chosen`` of these by top-k."""
+class Documents:
+    """Documents that a rank has seen: {tokens of one: how many of that length}."""
 
-    tokens: float = 0
-    keys: float = 0
-    chosen: float = 0
+    lengths: Mapping[int, float] = field(default_factory=dict)
 
-    def __add__(self, other: Seen) -> Seen:
-        return Seen(self.tokens + other.tokens, self.keys + other.keys, self.chosen + other.chosen)
+    @property
+    def tokens(self) -> float:
+        return sum(n * count for n, count in self.lengths.items())
 
-    def over(self, steps: int) -> Seen:
+    def keys(self, most: float = math.inf) -> float:
+        """n tokens of a document see 1 + 2 + … + n keys, each ``most`` at most."""
+        return sum(count * _keys(n, min(n, most)) for n, count in self.lengths.items())
+
+    def __add__(self, other: Documents) -> Documents:
+        lengths = dict(self.lengths)
+        for n, count in other.lengths.items():
+            lengths[n] = lengths.get(n, 0) + count
+        return Documents(lengths)
+
+    def over(self, steps: int) -> Documents:
         """The mean of ``steps`` steps."""
-        return Seen(self.tokens / steps, self.keys / steps, self.chosen / steps)
+        return Documents({n: count / steps for n, count in self.lengths.items()})
+
+
+def _keys(tokens: int, most: float) -> float:
+    return most * (most + 1) / 2 + (tokens - most) * most
+
+
+def between(bounds: Sequence[int]) -> Documents:
+    """The documents of a stream that lie between ``bounds``."""
+    return Documents(Counter(end - first for first, end in itertools.pairwise(bounds)))
 
 
 @dataclass(frozen=True)
 class Share:
     """What a rank computes of a run: the layers of its stage, on its own rows."""
 
-    size: Size
+    size: Family
     layout: Layout
     stage: int = 0
     recompute: bool = False
-
-    def seen(self, bounds: Sequence[int]) -> Seen:
-        """Of a stream whose documents lie between ``bounds``: n tokens of one see 1 + 2 + … + n keys."""
-        seen, topk = Seen(), self.size.indexer.topk
-        for first, end in itertools.pairwise(bounds):
-            n = end - first
-            short = min(n, topk)
-            seen += Seen(n, n * (n + 1) / 2, short * (short + 1) / 2 + (n - short) * topk)
-        return seen
 
 
 @dataclass(frozen=True)
@@ -75,73 +88,37 @@ class Work:
 def of(share: Share, seen: Seen) -> list[Work]:
     """The work of a step in which the rank has ``seen``; kinds that are in none are not counted."""
     size, tokens = share.size, seen.tokens
-    layers = memory.stages(size, share.layout)[share.stage]
-    count = {kind: sum(layer.kind == kind for layer in layers) for kind in ("mla", "dsa", "moe", "mamba3", "m2rnn")}
-    indexers = sum(layer.indices_from == layer.number for layer in layers)
-    first, last = share.stage == 0, share.stage == share.layout.pipeline - 1
-    depths = size.mtp_depths * last
+    last = share.stage == share.layout.pipeline - 1
+    ends = [size.entrance] * (share.stage == 0) + [size.head, *[size.mtp] * size.mtp_depths] * last
+    layers = [layer.of for layer in memory.stages(size, share.layout)[share.stage]]
     forward = 2 if share.recompute else 1
-    passes = forward + flops.BACKWARD - 1
-    projections = (
-        (count["mla"] + count["dsa"]) * flops.mla_projections(size)
-        + indexers * flops.indexer_projections(size)
-        + count["mamba3"] * flops.mamba3_projections(size)
-        + count["moe"] * flops.moe(size)
-        + count["m2rnn"] * flops.m2rnn_projections(size)
-    )
-    ends = depths * flops.mtp_projections(size) + first * flops.entrance(size)
-    ends += last * 2 * size.hidden * size.vocab * (1 + size.mtp_depths)
-    dense = (passes * count["mla"] + flops.BACKWARD * depths) * flops.mla_scores(size, seen.keys)
-    sparse = passes * (
-        count["dsa"] * flops.mla_scores(size, seen.chosen) + indexers * flops.indexer_scores(size, seen.keys)
-    )
-    # the indexer's loss asks for attention's own scores over all keys, without a gradient
-    target = indexers * 2 * size.heads * size.attention.qk_dim * seen.keys
-    chunks = count["mamba3"] * tokens * flops.mamba3_chunks(size)
-    state = count["m2rnn"] * tokens * flops.m2rnn_state(size)
-    routed = _routed(share, count["moe"], tokens)
+    found = dict.fromkeys(_kernels(size, seen), 0.0)
+    for kind, passes in [*((kind, forward) for kind in layers), *((kind, 1) for kind in ends)]:
+        for one in kind.products(seen):
+            if one.kernels is not None:
+                found[one.kernels] += (1 if one.once else passes) * one.flops
+                found[one.backward or one.kernels] += (0 if one.once else flops.BACKWARD - 1) * one.flops
+    normed = (2 * forward + 3) * sum(kind.normed() for kind in layers) + 5 * sum(kind.normed() for kind in ends)
+    # each channel read once and written for each expert; back the other way; both again backward
+    routed = sum(size.hidden + kind.dispatched() for kind in layers if kind.experts())
+    logits = sum(kind.logits() for kind in ends)
     return [
-        Work("matrix products", ("GEMM", "grouped GEMM"), tokens * (passes * projections + flops.BACKWARD * ends)),
-        Work("attention over all keys", ("attention",), dense),
-        Work("sparse attention and its indexer", SPARSE, sparse + target),
-        *_mamba3(size, forward * chunks, (flops.BACKWARD - 1) * chunks),
-        Work("M²RNN", ("M²RNN",), passes * state),
+        *(Work(kernels.name, kernels.kinds, count) for kernels, count in found.items()),
         Work("optimizer", ("optimizer",), moved=(7 * FP32 + FP32) * updated(share)),
-        Work("norm", ("norm",), moved=tokens * BF16 * _norms(share, count, depths, last, forward)),
-        Work("routing, sorting and indexing", ("routing, sorting and indexing",), moved=routed),
-        Work("cross entropy", ("cross entropy",), moved=2 * BF16 * tokens * size.vocab * last * (1 + size.mtp_depths)),
+        Work("norm", ("norm",), moved=tokens * BF16 * normed),
+        Work(ROUTING, (ROUTING,), moved=tokens * BF16 * routed * (2 * forward + 2)),
+        Work("cross entropy", ("cross entropy",), moved=2 * BF16 * tokens * logits),
     ]
 
 
-MIMO_BACKWARD = ("Mamba-3 MIMO bwd_fwd", "Mamba-3 MIMO bwd_bwd", "Mamba-3 MIMO backward by blocks")
-SPARSE = ("sparse MLA", "DSA main_kernel (sparse MLA forward, indexer loss)", "indexer and top-k")
-
-
-def _mamba3(size: Size, forward: float, backward: float) -> Iterable[Work]:
-    """The kernels of MIMO; SISO's have other shapes and are not counted."""
-    if not size.mamba.mimo:
-        return []
-    return [
-        Work("Mamba-3 MIMO forward", ("Mamba-3 MIMO fwd",), forward),
-        Work("Mamba-3 MIMO backward", MIMO_BACKWARD, backward),
-    ]
+def _kernels(size: Family, seen: Seen) -> Iterator[Kernels]:
+    """All that some layer of the architecture is computed by, also where this rank has none."""
+    for kind in (*size.kinds.values(), *size.ends):
+        for one in kind.products(seen):
+            yield from (kernels for kernels in (one.kernels, one.backward) if kernels is not None)
 
 
 def updated(share: Share) -> float:
     """Parameters whose master and moments the rank holds."""
     dense, experts = memory.stage_parameters(share.size, share.layout, share.stage)
     return dense / share.layout.data + experts * share.layout.expert / share.layout.data
-
-
-def _norms(share: Share, count: dict[str, int], depths: int, last: bool, forward: int) -> float:
-    """Reads and writes of a token's channels: two forward, three backward."""
-    m, h = share.size.mamba, share.size.hidden
-    layers = sum(count.values()) * h + count["mamba3"] * 2 * m.state * m.groups * m.rank
-    ends = (last + 5 * depths) * h
-    return (2 * forward + 3) * layers + 5 * ends
-
-
-def _routed(share: Share, layers: int, tokens: float) -> float:
-    """Channels of a token, read once and written for each expert; back the other way; both again backward."""
-    each = share.size.hidden * (1 + share.size.experts.topk) * BF16
-    return layers * tokens * each * (6 if share.recompute else 4)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rich.table import Table
 
 from model.definition import flops
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from model.records import history
 from model.records.records import Train
 from model.reports import page as describe_page

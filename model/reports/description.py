@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from model.definition import flops, memory, parameters, pattern, traffic
+from model.definition import flops, memory, parameters, traffic
 from model.definition.memory import Layout
-from model.definition.sizes import Size
+from model.families import pattern
+from model.families.family import Family
 
-NAMES = {"mla": "MLA", "dsa": "DSA", "moe": "MoE", "mamba3": "Mamba-3", "m2rnn": "M²RNN"}
 
-
-def layer_map(size: Size) -> Table:
+def layer_map(size: Family) -> Table:
     """Each kind's symbol, count and layer numbers, one row a kind."""
     table = Table(title=f"{size.name}: {size.layer_count} layers, hidden {size.hidden}, vocabulary {size.vocab}")
     for column in ("kind", "symbol", "count", "layers (1-based)"):
         table.add_column(column)
-    for kind, label in NAMES.items():
-        numbers = size.numbers(kind)
-        table.add_row(label, pattern.SYMBOLS[kind], str(len(numbers)), " ".join(map(str, numbers)))
+    for name, kind in size.kinds.items():
+        numbers = size.numbers(name)
+        table.add_row(kind.label, kind.symbol, str(len(numbers)), " ".join(map(str, numbers)))
     shared = [f"{x.number}←{x.indices_from}" for x in size.layers if x.indices_from not in (None, x.number)]
     table.add_row("indices taken from", "", str(len(shared)), " ".join(shared))
     table.add_row("Megatron's pattern", "", "", pattern.megatron_pattern(size.layers, size.mtp_depths))
     return table
 
 
-def parameter_table(size: Size) -> Table:
+def parameter_table(size: Family) -> Table:
     table = Table(title="Parameters")
     table.add_column("part")
     table.add_column("count", justify="right")
@@ -38,7 +37,7 @@ def parameter_table(size: Size) -> Table:
     return table
 
 
-def flops_table(size: Size) -> Table:
+def flops_table(size: Family) -> Table:
     table = Table(title=f"FLOPs per token of a training step, sequence {size.sequence}")
     table.add_column("what")
     table.add_column("GFLOP", justify="right")
@@ -49,7 +48,7 @@ def flops_table(size: Size) -> Table:
     return table
 
 
-def memory_table(size: Size, layout: Layout, sequence: int | None = None, optimizer: str = "adamw") -> Table:
+def memory_table(size: Family, layout: Layout, sequence: int | None = None, optimizer: str = "adamw") -> Table:
     """GiB of a rank of each stage. ``sequence``: tokens of a row, the size's for None."""
     checkpoint = memory.checkpoint_gib(size, optimizer)
     table = Table(
@@ -82,7 +81,7 @@ def largest_table(found: list[tuple[Layout, float]], gib: float) -> Table:
     return table
 
 
-def traffic_table(size: Size, layout: Layout, sequence: int | None = None) -> Table:
+def traffic_table(size: Family, layout: Layout, sequence: int | None = None) -> Table:
     """GB (1e9 bytes) that a rank of each stage sends in a step of one micro-batch."""
     table = Table(title="GB that a rank sends in a step of one micro-batch, by stage")
     stages = [traffic.volumes(size, layout, stage, sequence) for stage in range(layout.pipeline)]

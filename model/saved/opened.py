@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from model.data.stored.dataset import DatasetRecord
 from model.data.stored.encoding import Encoding
-from model.definition.sizes import Size
+from model.families.nam56r import Size
 from model.saved import reading, tensor_files, weights
 from reproducers.base.errors import PatchlaneError
 

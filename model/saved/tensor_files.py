@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from model.data.stored.encoding import Encoding
-from model.definition.sizes import Size
+from model.families.nam56r import Size
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import as_usual, file_sha256, write_atomic
 from reproducers.base.optional import load

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from model.definition import parameters
-from model.definition.sizes import Size
-from model.saved import names, reading, tensor_files
+from model.families.family import Family
+from model.families.nam56r import Size
+from model.saved import reading, tensor_files
+from model.saved.names import Names
 from model.saved.tensor_files import Config
 from reproducers.base.errors import PatchlaneError
 
@@ -34,17 +36,18 @@ def export(source: Path, target: Path, limit: int = LIMIT, tell: Tell = lambda l
     if (target / tensor_files.INDEX).exists():
         raise PatchlaneError(f"{target} holds weights already", "name a new folder")
     kept, said = reading.shapes(path), reading.progress(path)
+    size = Size.model_validate(said["size"])
     together = [*groups(kept, limit)]
     target.mkdir(parents=True, exist_ok=True)
     files = dict[str, str]()
     for number, group in enumerate(together, 1):
         file = tensor_files.file_name(number, len(together))
-        tensors = dict(_named(reading.read(path, group)))
+        tensors = dict(_named(reading.read(path, group), Names(size)))
         tensor_files.write(target / file, tensors)
         files |= dict.fromkeys(tensors, file)
         tell(f"{file}: {len(tensors)} tensors")
     config = Config(
-        size=Size.model_validate(said["size"]),
+        size=size,
         step=said["step"],
         encoding=said.get("encoding"),
         sequence=said.get("loader", {}).get("sequence_length"),
@@ -72,7 +75,7 @@ def bring(source: Path, run: Path) -> Path:
     return writing.write(checkpoints / reading.name(0), tensors, progress)
 
 
-def brought(source: Path, size: Size) -> Iterator[tuple[str, Tensor]]:
+def brought(source: Path, size: Family) -> Iterator[tuple[str, Tensor]]:
     """(a checkpoint's key, tensor) of a folder of safetensors, a layer's experts as one as soon as all have been read.
 
     Raises PatchlaneError where a file is not whole, and for a tensor that ``size`` does not have, that it has in
@@ -80,11 +83,11 @@ def brought(source: Path, size: Size) -> Iterator[tuple[str, Tensor]]:
     """
     import torch
 
-    wanted, given = parameters.shapes(size), set[str]()
+    wanted, given, names = parameters.shapes(size), set[str](), Names(size)
     experts: dict[str, dict[int, Tensor]] = {}
     for name, tensor in tensor_files.tensors(source):
         key, number = names.imported(name)
-        if key not in wanted or (number or 0) >= size.experts.count:
+        if key not in wanted or (number is not None and number >= wanted[key][0]):
             raise PatchlaneError(f"{source}: {size.name} has no tensor {name}", tensor_files.AGAIN)
         shape = wanted[key] if number is None else wanted[key][1:]
         if tensor.shape != shape:
@@ -95,7 +98,7 @@ def brought(source: Path, size: Size) -> Iterator[tuple[str, Tensor]]:
         if number is not None:
             parts = experts.setdefault(key, {})
             parts[number] = tensor
-            if len(parts) < size.experts.count:
+            if len(parts) < wanted[key][0]:
                 continue
             tensor = torch.stack([parts[number] for number in sorted(experts.pop(key))])
         given.add(key)
@@ -128,7 +131,7 @@ def size_of(one: Kept) -> int:
     return count * size
 
 
-def _named(tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+def _named(tensors: dict[str, Tensor], names: Names) -> Iterator[tuple[str, Tensor]]:
     for key, tensor in tensors.items():
         name = names.exported(key)
         if names.stacked(name):

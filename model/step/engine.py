@@ -23,7 +23,7 @@ from torch import Tensor
 
 from model.data.rows.loader import Batch
 from model.definition.recipes import Recipe
-from model.definition.sizes import Size
+from model.families.nam56r import Size
 from model.kinds.path import Choice
 from model.kinds.run import Run
 from model.layers.captured import graphs
@@ -63,7 +63,7 @@ class Engine:
         self.counts_waits = False  # of each step, between its data and what is read of it
         adamw = _adamw(recipe, run)
         if recipe.optimizer == "muon":
-            muon.mark(inner)
+            muon.mark(inner, size.matrices)
         self.optimizer = get_megatron_optimizer(adamw, [self.model], _overrides(adamw))
         if recipe.optimizer == "muon":
             muon.beside_adamw(self.optimizer, recipe)

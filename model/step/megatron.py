@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from model.definition import pattern
-from model.definition.sizes import Size
+from model.families import nam56r
+from model.families.nam56r import Size
 from model.kinds import catalogue
 from model.kinds.path import Choice
 from model.kinds.run import Run
@@ -58,7 +58,7 @@ def _shape(size: Size) -> dict[str, Any]:
 def _attention(size: Size) -> dict[str, Any]:
     """MLA without norms on its low-rank activations, like Megatron's hybrid spec; DSA with index sharing."""
     a, i = size.attention, size.indexer
-    offset, frequency = pattern.index_sharing(size.layers)
+    offset, frequency = nam56r.index_sharing(size.layers)
     return {
         "multi_latent_attention": True,
         "q_lora_rank": a.q_lora_rank,

@@ -10,6 +10,7 @@ The update is scaled to the size of AdamW's, so that AdamW's rate and decay are 
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,33 +22,17 @@ from model.definition.recipes import Recipe
 
 MARK = "takes_muon"  # the attribute of a parameter, and the entry of its group in Megatron
 MOMENTUM = "momentum_buffer"  # as torch calls it
-# The modules whose two-dimensional weights Muon takes, by the last part of their names: all projections, and routers,
-# whose spectra 2502.16982 finds to gain most (section 3.4); embeddings and head are AdamW's there as well. One weight
-# that holds several projections, like Mamba-3's in_proj, is one matrix, as in Megatron all but attention's QKV.
-MATRICES = {
-    "linear_q_down_proj",
-    "linear_q_up_proj",
-    "linear_kv_down_proj",
-    "linear_kv_up_proj",
-    "linear_proj",
-    "linear_wq_b",
-    "linear_wk",
-    "linear_weights_proj",
-    "linear_fc1",
-    "linear_fc2",
-    "router",
-    "in_proj",
-    "out_proj",
-    "forget_proj",
-    "eh_proj",
-    "projection",
-}
 
 
-def mark(model: nn.Module) -> None:
-    """Set ``MARK`` on the parameters that Muon takes. Transformer Engine names experts' matrices weight0 and on."""
+def mark(model: nn.Module, matrices: Set[str]) -> None:
+    """Set ``MARK`` on the two-dimensional weights of the modules ``matrices``, a family's: those that Muon takes.
+
+    All projections are, and routers; embeddings and head are AdamW's in arXiv 2502.16982 as well. One weight that holds
+    several projections, like Mamba-3's in_proj, is one matrix, as in Megatron all but attention's QKV. Transformer
+    Engine names experts' matrices weight0 and on.
+    """
     for name, parameter in model.named_parameters():
-        if parameter.ndim == 2 and f".{name}".split(".")[-2] in MATRICES:
+        if parameter.ndim == 2 and f".{name}".split(".")[-2] in matrices:
             setattr(parameter, MARK, True)
 
 

@@ -11,8 +11,8 @@ from megatron.core.packed_seq_params import PackedSeqParams
 from megatron.core.transformer.multi_token_prediction import roll_tensor
 from torch import Tensor
 
-from model.definition import pattern
-from model.definition.sizes import Size
+from model.families import pattern
+from model.families.nam56r import Size
 from model.kinds import catalogue
 from model.kinds.path import Choice, called
 from model.kinds.run import Run

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from model import describe
 from model.definition.recipes import RECIPES
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from model.plans import page as plan
 from model.reports import benchmarks, kept
 from reproducers.record.schema import ROOT

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from model.kinds import catalogue
 from model.kinds.run import Run
 from model.patched import lock, overlay

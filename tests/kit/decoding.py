@@ -21,7 +21,7 @@ TOPK = 8
 
 def size(name: str) -> Any:
     """``name`` with fewer keys chosen, and so many index heads that no score is 0: a tie, of which top-k takes any."""
-    from model.definition.sizes import SIZES
+    from model.families.sizes import SIZES
 
     indexer = SIZES[name].indexer.model_copy(update={"topk": TOPK, "heads": 16})
     return SIZES[name].model_copy(update={"indexer": indexer})

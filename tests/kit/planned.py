@@ -4,7 +4,7 @@ import json
 
 import recorded
 
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from model.profile.bottlenecks import Cost, Profile
 from model.records.records import to_line
 

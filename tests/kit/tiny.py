@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from model.kinds import catalogue
 from model.kinds.run import Run
 

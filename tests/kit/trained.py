@@ -48,7 +48,7 @@ def cli(
     ``as_on_gpu``: a profile takes the two steps before its window as it does on a GPU, but traces no kernels.
     """
     from model import train
-    from model.definition.sizes import SIZES
+    from model.families.sizes import SIZES
     from model.loop import trainer
     from reproducers.base.cli import guarded
 
@@ -373,7 +373,7 @@ def gradients(data: str, micro_batch: int, accumulate: int, to: str = "", router
     """
     import torch
 
-    from model.definition.sizes import SIZES
+    from model.families.sizes import SIZES
 
     tiny = SIZES["nam56r_tiny"]
     experts = tiny.experts.model_copy(update={"aux_loss_coeff": routers})
@@ -391,7 +391,7 @@ def first_weights(data: str, options: dict[str, Any], as_on_gpu: bool = False) -
 
     ``as_on_gpu``: by the initialisation that Megatron takes on GPUs.
     """
-    from model.definition.sizes import SIZES
+    from model.families.sizes import SIZES
     from model.layers import mixer
     from model.step import megatron
 
@@ -419,7 +419,7 @@ def _groups(engine: Any) -> Iterator[tuple[str, dict[str, Any], Any]]:
 
 def decays(data: str, bf16: bool) -> dict[str, float]:
     """{name: the weight decay that AdamW takes of it}, of nam56r_tiny after a step with a decay of 0.1."""
-    from model.definition.sizes import SIZES
+    from model.families.sizes import SIZES
 
     engine, batches = _engine(data, SIZES["nam56r_tiny"], weight_decay=0.1, bf16=bf16)
     engine.step([next(batches)])
@@ -428,7 +428,7 @@ def decays(data: str, bf16: bool) -> dict[str, float]:
 
 def routed(data: str) -> dict[str, tuple[int, bool]]:
     """{name: (dimensions, whether Muon takes it)} of nam56r_tiny by Muon, by the state that a step makes."""
-    from model.definition.sizes import SIZES
+    from model.families.sizes import SIZES
 
     engine, batches = _engine(data, SIZES["nam56r_tiny"], optimizer="muon", bf16=False)
     engine.step([next(batches)])
@@ -496,7 +496,7 @@ def updates(data: str, options: dict[str, Any], **changed: Any) -> dict[str, Any
 
 def other_groups(data: str, folder: str, marked: bool) -> dict[str, Any]:
     """Save if nothing is marked as spared from decay, else load what that saved: by name, group and moments."""
-    from model.definition.sizes import SIZES
+    from model.families.sizes import SIZES
     from model.loop.saving import checkpoint
     from model.saved import reading
     from model.step import engine as engines
@@ -518,7 +518,8 @@ def other_groups(data: str, folder: str, marked: bool) -> dict[str, Any]:
 
 def _small() -> Any:
     """Two layers, attention and experts, with MTP."""
-    from model.definition.sizes import SIZES, Ngram
+    from model.families.sizes import SIZES
+    from model.kinds.ends import Ngram
 
     return SIZES["nam56r_tiny"].model_copy(update={"layer_count": 2, "ngram": Ngram(rows=50)})
 
@@ -674,7 +675,7 @@ def refused(folders: list[str], data: str) -> list[str]:
 def masters(data: str, steps: int) -> dict[str, Any]:
     """After ``steps`` in bf16: of each bf16 parameter (master's dtype, it is its master rounded, its master is finer),
     of each fp32 one whether it is its own master and moved, and the losses."""
-    from model.definition.sizes import SIZES
+    from model.families.sizes import SIZES
 
     engine, batches = _engine(data, SIZES["nam56r_tiny"], learning_rate=1e-3, warmup=0, steps=10 * steps)
     before = {name: p.detach().clone() for name, p in engine.inner.named_parameters()}

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from model.definition import parameters
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from reproducers.record.schema import ROOT
 
 # Runs a module as ``python -m`` does and says, last, which heavy packages came with it.

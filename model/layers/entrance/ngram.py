@@ -12,7 +12,7 @@ from functools import cache
 import torch
 from torch import Tensor, nn
 
-from model.definition.parameters import prime_sizes
+from model.kinds.ends import prime_sizes
 
 TOKEN_BITS = 18
 FACTOR_BITS = 44

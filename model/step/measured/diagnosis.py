@@ -15,12 +15,10 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from torch import Tensor, nn
 
-from model.definition.sizes import Size
+from model.families.family import Family
 from model.step.measured import balance, norms
-from model.step.measured.norms import KINDS, Norms
+from model.step.measured.norms import Norms
 from model.step.measured.pace import Pace
-
-ATTENTION = ("mla", "dsa")
 
 
 @dataclass(frozen=True)
@@ -41,13 +39,13 @@ class Diagnosis:
 class Diagnoses:
     """Of one rank's stage. ``every``: 0 for never. Logits are left out of layers that CUDA graphs may replay."""
 
-    def __init__(self, size: Size, model: Any, optimizer: Any, clip: float, every: int, logits: bool) -> None:
+    def __init__(self, size: Family, model: Any, optimizer: Any, clip: float, every: int, logits: bool) -> None:
         self.every, self.clip, self.logits, self.config, self.model = every, clip, logits, model.config, model
-        kinds = {layer.number: layer.kind for layer in size.layers}
-        self._moe = [number for number, kind in kinds.items() if kind == "moe"]
-        depths = [f"MTP-{depth}" for depth in range(1, size.mtp_depths + 1)]
-        self._attention = [*(str(number) for number, kind in kinds.items() if kind in ATTENTION), *depths]
-        self._norms = Norms(model, optimizer, kinds) if every else None
+        self._moe = [layer.number for layer in size.layers if layer.of.experts()]
+        depths = [f"MTP-{depth}" for depth in range(1, size.mtp_depths + 1) if size.mtp.has_logits]
+        self._attention = [*(str(layer.number) for layer in size.layers if layer.of.has_logits), *depths]
+        self._groups = size.norm_groups
+        self._norms = Norms(model, optimizer, size) if every else None
         self.pace = Pace()
         self.due = False
 
@@ -92,7 +90,7 @@ class Diagnoses:
 
     def read(self, values: list[float], norm: float, updated: bool) -> Diagnosis:
         """What ``measured`` gave, read; ``norm``: the whole gradient's, by which it was clipped if ``updated``."""
-        at, sizes = 0, (len(self._moe), len(self._attention), len(KINDS), len(values))
+        at, sizes = 0, (len(self._moe), len(self._attention), len(self._groups), len(values))
         parts = []
         for size in sizes:
             parts.append(values[at : at + size])
@@ -102,7 +100,7 @@ class Diagnoses:
         return Diagnosis(
             {str(number): value for number, value in zip(self._moe, load, strict=True)},
             {name: value for name, value in zip(self._attention, logits, strict=True) if value > -math.inf},
-            dict(zip(KINDS, whole, strict=True)),
+            dict(zip(self._groups, whole, strict=True)),
             seconds if all(seconds) else [],
         )
 

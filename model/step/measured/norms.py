@@ -8,43 +8,36 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-KINDS = ("embeddings", "mamba3", "m2rnn", "mla", "dsa", "indexer", "router", "experts", "mtp", "head")
-FIRST = {"embedding": "embeddings", "ngram": "embeddings", "structure": "embeddings", "mtp": "mtp"}
+from model.families.family import Family
 
 
-def kind(name: str, numbers: list[int], layers: dict[int, str]) -> str:
-    """The kind of the parameter ``name`` of a stage whose layers have ``numbers``; ``layers``: {number: kind}.
-
-    A layer's norm is of its kind, an MoE layer's of its experts; the last norm is of the head.
-    """
+def group_of(name: str, numbers: list[int], size: Family) -> str:
+    """The kind, one of ``size.norm_groups``, of the parameter ``name`` of a stage whose layers have ``numbers``."""
     first, _, rest = name.partition(".")
-    if not name.startswith("decoder.layers."):
-        return FIRST.get(first, "head")
-    of_layer = layers[numbers[int(rest.split(".")[1])]]
-    if of_layer == "moe":
-        return "router" if ".router." in name else "experts"
-    return "indexer" if ".indexer." in name else of_layer
+    if name.startswith("decoder.layers."):
+        return size.layers[numbers[int(rest.split(".")[1])] - 1].of.group(name)
+    return next(end.group(name) for end in size.ends if first in end.modules)
 
 
 class Norms:
     """Of one rank; ``squares`` sums the same numbers to Megatron's own norm."""
 
-    def __init__(self, model: nn.Module, optimizer: Any, layers: dict[int, str]) -> None:
+    def __init__(self, model: nn.Module, optimizer: Any, size: Family) -> None:
         numbers = [layer.layer_number for layer in model.decoder.layers]
-        names = {id(parameter): kind(name, numbers, layers) for name, parameter in model.named_parameters()}
+        names = {id(parameter): group_of(name, numbers, size) for name, parameter in model.named_parameters()}
         self._held: list[tuple[Any, int, int]] = []  # (an optimizer, group, place in it) of what this rank updates
-        kinds = []
+        self._groups, kinds = size.norm_groups, []
         for chained in getattr(optimizer, "chained_optimizers", [optimizer]):
             for parameter, (group, place) in getattr(chained, "model_param_group_index_map", {}).items():
                 if not getattr(parameter, "shared", False):  # the last stage's copy of the embedding
                     self._held.append((chained.optimizer, group, place))
-                    kinds.append(KINDS.index(names[id(parameter)]))
+                    kinds.append(self._groups.index(names[id(parameter)]))
         self._kinds = torch.tensor(kinds, dtype=torch.int64, device=torch.cuda.current_device())
 
     def squares(self) -> Tensor:
         """[kinds] fp32, on the device: sums of squares of the gradients as the last update took them, clipped."""
         held = [inner.param_groups[group]["params"][place].grad for inner, group, place in self._held]
-        total = torch.zeros(len(KINDS), device=self._kinds.device)
+        total = torch.zeros(len(self._groups), device=self._kinds.device)
         if not held:
             return total
         norms = torch.stack([norm.float() for norm in torch._foreach_norm(held)])

@@ -2,8 +2,8 @@
 
 import pytest
 
-from model.definition import flops, parameters
-from model.definition.sizes import SIZES
+from model.definition import flops
+from model.families.sizes import SIZES
 
 # GFLOP per token of a training step: (Megatron's formula, matrix products built)
 DECIDED = {"nam56r": (22.52, 18.98), "nam56r_wide": (31.03, 25.94)}
@@ -79,14 +79,13 @@ def test_the_published_speed_is_the_published_throughput():
 def test_products_with_weights_are_six_flops_a_weight(name):
     """With documents of one token, whose causal mean is half a key."""
     size = SIZES[name]
-    half_a_key = size.heads * (size.attention.qk_dim + size.attention.v_dim) // 2
+    half_a_key, kinds = size.heads * (size.attention.qk_dim + size.attention.v_dim) // 2, size.kinds
     weights = {
         "logits": size.vocab * size.hidden * (1 + size.mtp_depths),
-        "MoE": size.count("moe") * (parameters.number(parameters.moe_shapes(size)) - size.hidden)
+        "MoE": size.count("moe") * (kinds["moe"].number() - size.hidden)
         - (size.experts.count - size.experts.topk) * 2 * size.hidden * size.experts.ffn * size.count("moe"),
-        "MTP": size.mtp_depths * (parameters.number(parameters.mtp_shapes(size)) - 5 * size.hidden + half_a_key),
-        "attention": (size.count("mla") + size.count("dsa"))
-        * (parameters.number(parameters.mla_shapes(size)) - size.hidden + half_a_key),
+        "MTP": size.mtp_depths * (size.mtp.number() - 5 * size.hidden + half_a_key),
+        "attention": (size.count("mla") + size.count("dsa")) * (kinds["mla"].number() - size.hidden + half_a_key),
     }
     found = flops.built(size, sequence=1)
     assert {part: found[part] for part in weights} == {part: 6 * count for part, count in weights.items()}

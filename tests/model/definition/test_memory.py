@@ -6,7 +6,7 @@ import pytest
 
 from model.definition import memory, parameters
 from model.definition.memory import Layout
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from reproducers.record.schema import ROOT
 
 WIDE = SIZES["nam56r_wide"]
@@ -64,7 +64,7 @@ def test_activations_grow_with_the_tokens_in_flight():
     one, four = (memory.estimate(WIDE, Layout(micro_batch=n))["activations"] for n in (1, 4))
     assert four == pytest.approx(4 * one)
     first = memory.estimate(WIDE, Layout(pipeline=2), stage=0)["activations"]
-    half = sum(memory.activation_bytes(WIDE, layer.kind) for layer in memory.stages(WIDE, Layout(pipeline=2))[0])
+    half = sum(layer.of.kept() for layer in memory.stages(WIDE, Layout(pipeline=2))[0])
     assert first == pytest.approx((2 * half + memory.workspace_bytes(WIDE)) * WIDE.sequence / memory.GIB)
 
 

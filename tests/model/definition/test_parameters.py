@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from model.definition import parameters
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 
 NAM56R = SIZES["nam56r"]
 # The independent accounting that the project decided by; its terms are listed in ``test_the_difference...``.
@@ -68,45 +68,23 @@ def test_totals():
     }
 
 
+def indexer(size):
+    """Parameters of one."""
+    return size.kinds["dsa"].counts()["indexers"]
+
+
 def test_the_difference_from_the_decided_total_term_by_term():
     sharing = sum(x.kind == "dsa" and x.indices_from != x.number for x in NAM56R.layers)
-    indexers = sharing * parameters.number(
-        parameters.indexer_shapes(NAM56R)
-    )  # a sharing layer has none; the decision counts nine
+    indexers = sharing * indexer(NAM56R)  # a sharing layer has none; the decision counts nine
     pre_norms = NAM56R.count("mamba3") * NAM56R.hidden  # the ancestor's mixer has a norm of its own behind the layer's
     unnamed = 2  # scalars of the ancestor that the decision's list of terms does not name
-    assert (sharing, parameters.number(parameters.indexer_shapes(NAM56R))) == (6, 475_264)
+    assert (sharing, indexer(NAM56R)) == (6, 475_264)
     assert parameters.total(NAM56R) + indexers + pre_norms + unnamed == DECIDED["nam56r"]
 
 
 @pytest.mark.parametrize("name", DECIDED)
 def test_totals_are_the_decided_ones_but_for_the_unneeded_modules(name):
     size = SIZES[name]
-    unneeded = 6 * parameters.number(parameters.indexer_shapes(size)) + size.count("mamba3") * size.hidden
+    unneeded = 6 * indexer(size) + size.count("mamba3") * size.hidden
     assert parameters.total(size) + unneeded == pytest.approx(DECIDED[name], rel=1e-4)
     assert parameters.active(size) + unneeded == pytest.approx(DECIDED_ACTIVE[name], rel=2e-4)
-
-
-def test_the_hash_tables_rows():
-    table = parameters.number(parameters.ngram_shapes(NAM56R)) - 256 * NAM56R.hidden
-    assert table == 7_998_862 * NAM56R.ngram.dim
-
-
-def sieve(low, count):
-    """The first ``count`` primes from ``low`` on, by Eratosthenes."""
-    limit = 2 * low + 200
-    prime = bytearray([0, 0]) + bytearray([1]) * (limit - 2)
-    for n in range(2, limit):
-        if prime[n]:
-            prime[2 * n :: n] = bytes(len(range(2 * n, limit, n)))
-    return tuple([n for n in range(low, limit) if prime[n]][:count])
-
-
-@pytest.mark.parametrize("rows", [1, 9, 25, 120, 2_000, 2_500])
-def test_the_first_primes_near_the_rows(rows):
-    assert parameters.prime_sizes(rows, 16) == sieve(max(2, rows - rows // 2500), 16)
-
-
-def test_the_decided_tables():
-    sizes = parameters.prime_sizes(500_000, 16)
-    assert (sizes[0], sizes[-1], sum(sizes)) == (499_801, 500_041, 7_998_862)

@@ -4,7 +4,7 @@ import pytest
 
 from model.definition import flops
 from model.definition.rates import peak_tflops, rates
-from model.definition.sizes import NAM56R
+from model.families.nam56r import NAM56R
 
 
 def test_a_step_on_four_gpus():

@@ -4,7 +4,7 @@ import pytest
 
 from model.definition.recipe_file import as_yaml, asked
 from model.definition.recipes import RECIPES
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from reproducers.base.errors import PatchlaneError
 
 

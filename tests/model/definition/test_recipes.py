@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from model.definition.recipes import RECIPES, Recipe
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 
 TINY = SIZES["nam56r_tiny"]
 

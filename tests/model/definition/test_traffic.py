@@ -6,7 +6,7 @@ import pytest
 
 from model.definition import parameters, traffic
 from model.definition.memory import Layout
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from reproducers.record.schema import ROOT
 
 WIDE = SIZES["nam56r_wide"]

@@ -7,7 +7,7 @@ import decoding
 import pytest
 import torch
 
-from model.definition import sizes
+from model.families import sizes
 from model.generation import loading
 from model.generation.network import Decoder
 

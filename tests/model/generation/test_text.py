@@ -5,7 +5,7 @@ import pytest
 
 from model.data.columns.structure import token_columns
 from model.data.source.tokenizers import load
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from model.generation.text import Text
 from reproducers.base.errors import PatchlaneError
 

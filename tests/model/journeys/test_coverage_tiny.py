@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from model.patched import overlay
 from model.patched.proof.record import read
 from reproducers.record.schema import ROOT

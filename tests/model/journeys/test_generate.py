@@ -15,7 +15,7 @@ from model import generate as verb
 from model.data.columns.structure import token_columns
 from model.data.source.tokenizers import ByteTokenizer
 from model.data.stored.dataset import Dataset
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from model.generation import loading
 from model.saved import reading, tensor_files, weights, writing
 from model.saved.opened import opened

@@ -3,7 +3,7 @@
 import pytest
 from precision import FP32
 
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 
 pytestmark = pytest.mark.upstream
 

@@ -4,7 +4,7 @@ import pytest
 from train_kit import checkpoints, good, held_out, measured, steps, train
 
 from model.definition.memory import checkpoint_gib
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from model.records import history
 
 pytestmark = pytest.mark.upstream

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from model import weights as verb
 from model.definition.memory import checkpoint_gib
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from model.records import history
 from model.saved import reading, tensor_files, weights
 from reproducers.base.errors import PatchlaneError

@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from model.kinds import catalogue
 from model.kinds.catalogue import PARTS
 from model.kinds.path import Choice

@@ -8,7 +8,7 @@ import pytest
 import torch
 from toy import named
 
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from model.kinds.catalogue import PARTS
 from model.loop import compile_mamba3, session
 from model.loop.compile_mamba3 import KERNELS, Kernels, marker, wanted

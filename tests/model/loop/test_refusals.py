@@ -13,7 +13,7 @@ from model.data.rows import blend
 from model.definition import memory
 from model.definition.memory import Layout
 from model.definition.recipes import Recipe
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from model.kinds.run import Run
 from model.loop import launch, refusals
 from reproducers.base.errors import CannotTestHere, PatchlaneError

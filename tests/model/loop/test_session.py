@@ -11,7 +11,7 @@ import pytest
 from data_kit import BYTES, make_dataset
 
 from model.definition.recipes import Recipe
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from model.kinds.run import Run
 from model.loop import session
 from model.patched import overlay, stacks

@@ -6,7 +6,7 @@ import re
 import pytest
 import toy
 
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from model.kinds import catalogue, dsa, ends, m2rnn, mamba3, mla, moe
 from model.kinds.path import Part, Path, Seam
 from model.kinds.run import Run

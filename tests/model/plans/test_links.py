@@ -5,7 +5,7 @@ from planned import keep, profile
 
 from model.definition import memory, parameters, traffic
 from model.definition.memory import Layout
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from model.plans import links, measured
 from model.plans.links import GRADIENTS, STAGES, TOKENS, WEIGHTS, Hosts, Rate
 from model.plans.measured import Job

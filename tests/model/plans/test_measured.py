@@ -7,7 +7,7 @@ import pytest
 from planned import COMPUTING, IDLE, KINDS, keep, profile
 
 from model.definition.memory import Layout
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from model.plans import measured
 from model.plans.measured import Job
 from model.reports import benchmarks

@@ -5,9 +5,9 @@ import dataclasses
 import pytest
 from planned import COMPUTING, IDLE, KINDS, keep, profile
 
-from model.definition import flops, memory
+from model.definition import memory
 from model.definition.memory import Layout
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from model.plans import links, measured
 from model.plans.links import GRADIENTS, STAGES, TOKENS, WEIGHTS, Hosts, Rate
 from model.plans.step import BUBBLE, COMPUTE, HOST, OPTIMIZER, predict
@@ -68,7 +68,7 @@ def test_another_size_scales_each_kind_by_its_own_work(source):
     """nam56r_quarter: 13 layers of 52, as wide as nam56r, one MTP depth."""
     wide, quarter = SIZES["nam56r_wide"], SIZES["nam56r_quarter"]
     found = predicted(source, size=quarter).kinds
-    chunks = [size.count("mamba3") * flops.mamba3_chunks(size) for size in (quarter, wide)]
+    chunks = [size.count("mamba3") * size.kinds["mamba3"].chunks() for size in (quarter, wide)]
     assert found["Mamba-3 MIMO bwd_bwd"] == pytest.approx(0.15 * chunks[0] / chunks[1])
     assert found["M²RNN"] == pytest.approx(0.04 * quarter.count("m2rnn") / wide.count("m2rnn"))
     assert found["elementwise"] == pytest.approx(0.1 * (14 * 3584) / (54 * 4096))

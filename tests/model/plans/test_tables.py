@@ -4,8 +4,8 @@ import pytest
 from planned import keep, profile
 
 from model.definition.memory import Layout
-from model.definition.sizes import SIZES
 from model.definition.traffic import GB
+from model.families.sizes import SIZES
 from model.plans import tables
 from model.plans.links import Hosts
 from reproducers.base.errors import PatchlaneError

@@ -13,13 +13,13 @@ import torch
 from torch.autograd.profiler_util import FunctionEvent
 
 from model.definition.memory import Layout
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from model.profile import profiling
 from model.profile.bottlenecks import Profile, RankTime, Span, analyse, markdown
 from model.profile.ceilings import Ceilings, Copy, Product
 from model.profile.kernel_kinds import RULES, kind
 from model.profile.profiling import BETWEEN, DATA, REST, Window, gpu_spans
-from model.profile.work import Share, of
+from model.profile.work import Share, between, of
 from reproducers.record.schema import ROOT
 
 NAMES = {
@@ -259,7 +259,7 @@ def test_ranks_times_are_gathered(tmp_path, a_gpu):
         ("update", 0.002, 0.25),
     ]
     (gemm,) = [limit for limit in rank.limits if limit.name == "matrix products"]
-    (counted,) = [work for work in of(TINY, TINY.seen([0, 5, 105])) if work.name == "matrix products"]
+    (counted,) = [work for work in of(TINY, between([0, 5, 105])) if work.name == "matrix products"]
     assert gemm.seconds == pytest.approx(40e-6) and gemm.least == pytest.approx(counted.flops / 1e15)
     kept = Profile.model_validate_json((tmp_path / "profile.json").read_bytes())
     assert kept.ranks == window.result.ranks

@@ -1,13 +1,15 @@
 """The least work of a step, against the counts of model.definition and by hand."""
 
+import math
+
 import pytest
 
 from model.definition import flops, parameters
 from model.definition.memory import Layout
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from model.profile import work
 from model.profile.kernel_kinds import RULES
-from model.profile.work import Seen, Share
+from model.profile.work import Documents, Share, between
 
 NAMES = ("nam56r", "nam56r_wide", "nam56r_quarter", "nam56r_tiny")
 
@@ -16,20 +18,24 @@ def by_name(share, seen):
     return {each.name: each for each in work.of(share, seen)}
 
 
-def even(size, tokens=4096, sequence=4096):
+class Even:
     """What flops.built takes: half a sequence of keys a query."""
-    return Seen(tokens, tokens * sequence / 2, tokens * min(size.indexer.topk, sequence / 2))
+
+    tokens = 4096
+
+    def keys(self, most=math.inf):
+        return self.tokens * min(most, 2048)
 
 
 def target(size, seen):
     computing = sum(layer.indices_from == layer.number for layer in size.layers)
-    return computing * 2 * size.heads * size.attention.qk_dim * seen.keys
+    return computing * 2 * size.heads * size.attention.qk_dim * seen.keys()
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_all_products_are_those_that_are_built(name):
     size = SIZES[name]
-    seen = even(size)
+    seen = Even()
     found = sum(each.flops or 0 for each in work.of(Share(size, Layout()), seen))
     assert found - target(size, seen) == pytest.approx(seen.tokens * flops.total(size, 4096), rel=1e-12)
 
@@ -37,7 +43,7 @@ def test_all_products_are_those_that_are_built(name):
 @pytest.mark.parametrize("stages", [2, 3])
 def test_the_stages_of_a_pipeline_share_the_whole(stages):
     size = SIZES["nam56r"]
-    seen = even(size)
+    seen = Even()
     whole = by_name(Share(size, Layout()), seen)
     parts = [by_name(Share(size, Layout(pipeline=stages), stage), seen) for stage in range(stages)]
     for name, all_of_it in whole.items():
@@ -50,12 +56,14 @@ def test_the_stages_of_a_pipeline_share_the_whole(stages):
 
 def test_what_recompute_adds():
     size = SIZES["nam56r_quarter"]
-    plain, again = (by_name(Share(size, Layout(), recompute=on), even(size)) for on in (False, True))
+    plain, again = (by_name(Share(size, Layout(), recompute=on), Even()) for on in (False, True))
     assert again["Mamba-3 MIMO forward"].flops == 2 * plain["Mamba-3 MIMO forward"].flops
     assert again["Mamba-3 MIMO backward"].flops == plain["Mamba-3 MIMO backward"].flops
     assert again["M²RNN"].flops == pytest.approx(plain["M²RNN"].flops * 4 / 3)
     added = again["matrix products"].flops - plain["matrix products"].flops
-    ends = flops.mtp_projections(size) + flops.entrance(size) + 4 * size.hidden * size.vocab
+    mtp = size.kinds["mla"].projections() + 4 * size.hidden**2 + 4 * size.hidden * size.ffn
+    entrance = 2 * size.hidden * (2 * 8 * 16 + 64)
+    ends = mtp + entrance + 4 * size.hidden * size.vocab
     assert added == pytest.approx(plain["matrix products"].flops / 3 - 4096 * ends)
     channels = size.layer_count * size.hidden + size.count("mamba3") * 2 * 128 * 8 * 4
     assert again["norm"].moved - plain["norm"].moved == 4096 * channels * 2 * 2
@@ -63,18 +71,17 @@ def test_what_recompute_adds():
 
 
 def test_keys_are_those_of_the_document():
-    size = SIZES["nam56r_tiny"]  # top-k 32
-    seen = Share(size, Layout()).seen([0, 5, 105, 105, 105])  # the last two are the loader's padding
+    seen = between([0, 5, 105, 105, 105])  # the last two are the loader's padding
     assert seen.tokens == 105
-    assert seen.keys == sum(range(1, 6)) + sum(range(1, 101))
-    assert seen.chosen == sum(range(1, 6)) + sum(min(n, 32) for n in range(1, 101))
+    assert seen.keys() == sum(range(1, 6)) + sum(range(1, 101))
+    assert seen.keys(32) == sum(range(1, 6)) + sum(min(n, 32) for n in range(1, 101))
     assert (seen + seen).over(2) == seen
 
 
 def test_bytes_by_hand():
     size = SIZES["nam56r_tiny"]
     tokens = 10
-    found = by_name(Share(size, Layout()), Seen(tokens, tokens, tokens))
+    found = by_name(Share(size, Layout()), Documents({1: tokens}))
     assert found["optimizer"].moved == 32 * parameters.total(size)
     assert found["cross entropy"].moved == tokens * size.vocab * 4 * 2
     moe, mamba = size.count("moe"), size.count("mamba3")
@@ -92,9 +99,9 @@ def test_ranks_share_the_optimizer():
 
 
 def test_every_kind_is_one_of_the_traces_and_in_one_row():
-    kinds = [kind for each in work.of(Share(SIZES["nam56r"], Layout()), Seen(1, 1, 1)) for kind in each.kinds]
+    kinds = [kind for each in work.of(Share(SIZES["nam56r"], Layout()), Documents({1: 1})) for kind in each.kinds]
     assert len(kinds) == len(set(kinds)) and set(kinds) <= set(RULES)
 
 
 def test_siso_kernels_are_not_counted():
-    assert not any("Mamba-3" in name for name in by_name(Share(SIZES["nam56r_siso"], Layout()), Seen(1, 1, 1)))
+    assert not any("Mamba-3" in name for name in by_name(Share(SIZES["nam56r_siso"], Layout()), Documents({1: 1})))

@@ -2,7 +2,10 @@
 
 import pytest
 
-from model.saved import names
+from model.families.nam56r import NAM56R
+from model.saved.names import Names
+
+NAMES = Names(NAM56R)
 
 INDEXER = "decoder.layers.4.self_attention.core_attention.indexer"
 PLAIN = {
@@ -25,13 +28,13 @@ PLAIN = {
 
 @pytest.mark.parametrize("key", PLAIN)
 def test_there_and_back(key):
-    assert names.exported(key) == PLAIN[key] and not names.stacked(PLAIN[key])
-    assert names.imported(PLAIN[key]) == (key, None)
+    assert NAMES.exported(key) == PLAIN[key] and not NAMES.stacked(PLAIN[key])
+    assert NAMES.imported(PLAIN[key]) == (key, None)
 
 
 def test_experts_are_numbered():
     key = "decoder.layers.3.mlp.experts.experts.linear_fc1.weight"
-    name = names.exported(key)
-    assert names.stacked(name)
-    assert names.of_expert(name, 17) == "model.layers.3.mlp.experts.17.up_proj.weight"
-    assert names.imported(names.of_expert(name, 17)) == (key, 17)
+    name = NAMES.exported(key)
+    assert NAMES.stacked(name)
+    assert NAMES.of_expert(name, 17) == "model.layers.3.mlp.experts.17.up_proj.weight"
+    assert NAMES.imported(NAMES.of_expert(name, 17)) == (key, 17)

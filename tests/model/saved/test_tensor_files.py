@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from model.saved import reading, tensor_files, weights
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 

@@ -7,7 +7,7 @@ from train_kit import good
 from model.definition import memory
 from model.definition.memory import Layout
 from model.definition.recipes import Recipe
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 
 pytestmark = pytest.mark.upstream
 # What AdamW keeps of two dimensions: lookup tables, head, and M²RNN's convolution and rates. All others are Muon's.
@@ -42,7 +42,7 @@ def marked_names():
     model.experts.linear_fc1 = layer = torch.nn.Module()  # as Transformer Engine's grouped layers name them
     layer.weight0, layer.weight1 = (torch.nn.Parameter(torch.zeros(2, 3)) for _ in range(2))
     layer.bias0, model.experts.table = torch.nn.Parameter(torch.zeros(2)), torch.nn.Parameter(torch.zeros(2, 3))
-    muon.mark(model)
+    muon.mark(model, SIZES["nam56r"].matrices)
     return [name for name, parameter in model.named_parameters() if getattr(parameter, muon.MARK, False)]
 
 
@@ -60,7 +60,7 @@ def numbers_in_matrices(name):
 
     with torch.device("meta"):
         model = Nam56r(SIZES[name], Run(), catalogue.choose(SIZES[name], Run()))
-    muon.mark(model)
+    muon.mark(model, SIZES[name].matrices)
     return sum(parameter.numel() for parameter in model.parameters() if getattr(parameter, muon.MARK, False))
 
 

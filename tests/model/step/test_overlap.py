@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from train_kit import checkpoints, copy, good, held_out, measured, train
 
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from model.loop import refusals
 from model.step.megatron import Run
 from reproducers.base.errors import PatchlaneError

@@ -36,7 +36,7 @@ def at_the_models_sizes(heads):
     import torch
     import whole_cases
 
-    from model.definition.sizes import SIZES
+    from model.families.sizes import SIZES
 
     size = SIZES["nam56r_tiny"]
     size = size.model_copy(

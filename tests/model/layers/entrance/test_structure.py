@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from model.data.columns.structure import FIELDS
-from model.definition.sizes import SIZES
+from model.families.sizes import SIZES
 from model.layers.entrance.structure import StructureEmbedding
 
 TRAINED = SIZES["nam56r"].structure.fields

@@ -1,0 +1,1 @@
+"""Architectures: which kinds their layers are, and their sizes. Imports no torch."""

@@ -1,0 +1,152 @@
+"""The questions that each kind of layer, and each end of the model, answers: of its own dimensions, without torch.
+
+Tensors' names are a checkpoint's; their shapes are those of megatron-core 0.19.0's modules
+(5be9626709af2722333bf54797c954c09edeada3), mamba-ssm 2.3.2.post1's Mamba3 and ``model.layers``. A multiply-add is two
+FLOPs. Bytes and channels are of one token in one layer.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+Shapes = dict[str, tuple[int, ...]]
+BF16, FP32 = 2, 4  # bytes
+
+
+class Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Seen(Protocol):
+    """Tokens, and the keys that they may see."""
+
+    @property
+    def tokens(self) -> float: ...
+
+    def keys(self, most: float = math.inf) -> float:
+        """Keys of all queries, summed, where a query sees ``most`` at most."""
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """GPU kernels whose work is counted together: its name, and theirs by ``model.profile.kernel_kinds``."""
+
+    name: str
+    kinds: tuple[str, ...]
+
+
+GEMM = Kernels("matrix products", ("GEMM", "grouped GEMM"))
+
+
+@dataclass(frozen=True)
+class Products:
+    """Matrix products of a forward pass; the backward pass takes twice as many.
+
+    ``part``: the row of the table of FLOPs. ``kernels``: None for kernels whose work is not counted one by one.
+    ``backward``: kernels of the backward pass, if they are others. ``once``: computed in the forward pass alone, also
+    where layers are computed again, and not in the table.
+    """
+
+    part: str
+    flops: float
+    kernels: Kernels | None = GEMM
+    backward: Kernels | None = None
+    once: bool = False
+
+
+@dataclass(frozen=True)
+class Kind(ABC):
+    """One layer, or one end of the model, that is ``hidden`` channels wide at both sides."""
+
+    hidden: int
+
+    name: ClassVar[str]
+    label: ClassVar[str]  # for people
+    symbol: ClassVar[str] = ""  # in the pattern that Megatron's HybridModel takes
+    modules: ClassVar[tuple[str, ...]] = ()  # of an end: the first parts of its parameters' names
+    groups: ClassVar[tuple[str, ...]]  # kinds of its parameters whose gradients' norm is measured; the first is usual
+    # modules whose two-dimensional weights Muon takes, by the last part of their names
+    matrices: ClassVar[frozenset[str]] = frozenset()
+    # (part of a checkpoint's name, part of the name in safetensors), each whole between dots
+    names: ClassVar[tuple[tuple[str, str], ...]] = ()
+    buffers: ClassVar[frozenset[str]] = frozenset()  # tensors that a checkpoint keeps and that are no parameters
+    numbered: ClassVar[str | None] = None  # the module of which safetensors have a tensor an expert, a checkpoint one
+    has_logits: ClassVar[bool] = False  # attention, whose largest logit a diagnosis reads
+
+    @abstractmethod
+    def parts(self) -> dict[str, Shapes]:
+        """{row of the table of parameters: {name under the layer: shape}}."""
+
+    @abstractmethod
+    def products(self, seen: Seen) -> list[Products]:
+        """The matrix products that are really computed for the tokens seen."""
+
+    @abstractmethod
+    def published(self, sequence: int) -> float:
+        """FLOPs a token of a forward pass by ``hybrid_flops`` of Megatron-LM's training.py."""
+
+    @abstractmethod
+    def kept(self) -> float:
+        """Bytes kept for the backward pass, most of them in bf16."""
+
+    def workspace(self) -> float:
+        """Bytes that the backward pass takes and gives back."""
+        return 0
+
+    def normed(self) -> int:
+        """Channels that go through norms."""
+        return self.hidden
+
+    def experts(self) -> int:
+        """Routed experts; 0 where nothing is routed."""
+        return 0
+
+    def dispatched(self) -> int:
+        """Channels that are sent to routed experts, and that come back."""
+        return 0
+
+    def spread(self) -> int:
+        """Parameters that expert-parallel ranks share among them, of all of ``number``."""
+        return 0
+
+    def idle(self) -> int:
+        """Parameters that one token does not meet."""
+        return 0
+
+    def logits(self) -> int:
+        """Logits of the vocabulary."""
+        return 0
+
+    def paced(self, tokens: float, row: int) -> dict[str, float]:
+        """{kind of kernel: what its seconds grow with}, if not with FLOPs or bytes that are counted; rows of ``row``
+        tokens run side by side."""
+        return {}
+
+    def group(self, name: str) -> str:
+        """Which of ``groups`` the parameter ``name`` is in."""
+        return self.groups[0]
+
+    def shapes(self) -> Shapes:
+        """{name under the layer: shape} of all that a checkpoint keeps, a layer's experts as one."""
+        return {name: shape for found in self.parts().values() for name, shape in found.items()}
+
+    def counts(self) -> dict[str, int]:
+        """{row of the table of parameters: how many}."""
+        return {
+            part: sum(math.prod(shape) for name, shape in found.items() if name not in self.buffers)
+            for part, found in self.parts().items()
+        }
+
+    def number(self) -> int:
+        """Of parameters."""
+        return sum(self.counts().values())
+
+
+def under(prefix: str, found: Shapes) -> Shapes:
+    """The same shapes with ``prefix`` before each name."""
+    return {prefix + name: shape for name, shape in found.items()}
