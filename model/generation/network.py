@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,21 +11,10 @@ from torch import Tensor, nn
 
 from model.families.nam56r import Size
 from model.families.pattern import Layer
-from model.generation.attention import Attention, Linear, Step, rotary
-from model.generation.experts import Experts
-from model.generation.m2rnn import M2rnn
-from model.generation.mamba3 import Mamba3
+from model.kinds.path import called
+from model.layers.common.decoding import Linear, Step, rotary
 from model.layers.entrance.ngram import NgramHashEmbedding
 from model.layers.entrance.structure import StructureEmbedding
-
-# the names of a layer's norm and of the rest, and what that is
-KINDS: dict[str, tuple[str, str, Callable[[Size, Layer], nn.Module]]] = {
-    "mla": ("input_layernorm", "self_attention", Attention),
-    "dsa": ("input_layernorm", "self_attention", Attention),
-    "moe": ("pre_mlp_layernorm", "mlp", lambda size, layer: Experts(size)),
-    "mamba3": ("norm", "mixer", lambda size, layer: Mamba3(size)),
-    "m2rnn": ("norm", "mixer", lambda size, layer: M2rnn(size)),
-}
 
 
 @dataclass
@@ -90,5 +79,5 @@ class Decoder(nn.Module):  # type: ignore[misc]
 
 
 def _layer(size: Size, layer: Layer) -> nn.ModuleDict:
-    norm, inner, build = KINDS[layer.kind]
-    return nn.ModuleDict({norm: nn.RMSNorm(size.hidden, eps=1e-5), inner: build(size, layer)})
+    norm, inner = layer.of.inside
+    return nn.ModuleDict({norm: nn.RMSNorm(size.hidden, eps=1e-5), inner: called(layer.of.state)(size, layer)})

@@ -36,6 +36,10 @@ class Dsa(Mla):
     name = "dsa"
     label = "DSA"
     symbol = "D"
+    spec = "model.layers.attention.install:sparse"
+    state = "model.layers.attention.state:Attention"
+    slot = "dsa_layer"
+    inside = ("input_layernorm", "self_attention")
     groups = ("dsa", "indexer")
     matrices = Mla.matrices | {"linear_wq_b", "linear_wk", "linear_weights_proj"}
     names = (

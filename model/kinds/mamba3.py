@@ -42,6 +42,9 @@ class Mamba3(Kind):
     name = "mamba3"
     label = "Mamba-3"
     symbol = "M"
+    spec = "model.layers.mamba3.install:layer"
+    state = "model.layers.mamba3.state:Mamba3"
+    slot = "mamba_layer"
     groups = ("mamba3",)
     matrices = frozenset({"in_proj", "out_proj"})
     names = (("mixer.mamba", "mamba"),)

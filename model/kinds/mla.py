@@ -38,6 +38,10 @@ class Mla(Kind):
     name = "mla"
     label = "MLA"
     symbol = "+"
+    spec = "model.layers.attention.install:dense"
+    state = "model.layers.attention.state:Attention"
+    slot = "mla_layer"
+    inside = ("input_layernorm", "self_attention")
     groups: ClassVar[tuple[str, ...]] = ("mla",)
     has_logits = True
     matrices = frozenset(

@@ -30,6 +30,10 @@ class Moe(Kind):
     name = "moe"
     label = "MoE"
     symbol = "E"
+    spec = "model.layers.experts.install:layer"
+    state = "model.layers.experts.state:Experts"
+    slot = "moe_layer"
+    inside = ("pre_mlp_layernorm", "mlp")
     groups = ("router", "experts")
     # Routers too: arXiv 2502.16982 finds their spectra to gain most (section 3.4).
     matrices = frozenset({"linear_fc1", "linear_fc2", "router"})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
 from megatron.core.models.hybrid import hybrid_block
@@ -19,14 +18,11 @@ from megatron.core.transformer.multi_token_prediction import (
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules
 
+from model.families.family import Family
 from model.kinds import catalogue
-from model.kinds.path import Choice
-from model.layers.attention import install as attention
+from model.kinds.path import Choice, called
 from model.layers.common.norm import ResidualNorm, RMSNorm
-from model.layers.experts import install as experts
 from model.layers.linear import fp8
-from model.layers.m2rnn import install as m2rnn
-from model.layers.mamba3 import install as mamba3
 from model.patched import dialect, seams
 
 
@@ -46,7 +42,7 @@ def _mtp(column: type) -> ModuleSpec:
     )
 
 
-def hybrid_stack(size: Any, chosen: Mapping[str, Choice], on_cpu: bool) -> ModuleSpec:
+def hybrid_stack(size: Family, chosen: Mapping[str, Choice], on_cpu: bool) -> ModuleSpec:
     """Spec of the main stack and its MTP depths, which alone have dense MLPs; ``chosen``: every kind's path."""
     seams.verify(catalogue.FINAL_NORM)
     hybrid_block.TENorm = RMSNorm
@@ -54,11 +50,7 @@ def hybrid_stack(size: Any, chosen: Mapping[str, Choice], on_cpu: bool) -> Modul
         (fp8.Column, fp8.Row) if chosen["mtp_proj"].name == "fp8" else (ColumnParallelLinear, RowParallelLinear)
     )
     parts = dialect.hybrid_submodules(
-        mamba_layer=mamba3.layer(size, chosen, on_cpu),
-        gdn_layer=m2rnn.layer(size, chosen, on_cpu),
-        mla_layer=attention.dense(size, chosen, on_cpu),
-        dsa_layer=attention.sparse(size, chosen, on_cpu),
-        moe_layer=experts.layer(size, chosen, on_cpu),
+        **{kind.slot: called(kind.spec)(size, chosen, on_cpu) for kind in size.kinds.values()},
         mlp_layer=_mlp(column, row),
         mtp_block_spec=_mtp(column),
     )

@@ -7,7 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.families.nam56r import Size
-from model.generation.attention import Linear, Step
+from model.families.pattern import Layer
+from model.layers.common.decoding import Linear, Step
 
 
 class Router(nn.Module):  # type: ignore[misc]
@@ -53,7 +54,7 @@ class Feed(nn.Module):  # type: ignore[misc]
 class Experts(nn.Module):  # type: ignore[misc]
     """Routed experts plus the shared one."""
 
-    def __init__(self, size: Size) -> None:
+    def __init__(self, size: Size, layer: Layer) -> None:
         super().__init__()
         e = size.experts
         self.router, self.experts = Router(size), Feed(size.hidden, e.ffn, e.count)

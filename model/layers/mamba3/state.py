@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.families.nam56r import Size
-from model.generation.attention import Linear, Step
+from model.families.pattern import Layer
+from model.layers.common.decoding import Linear, Step
 
 
 @dataclass
@@ -40,7 +41,7 @@ class Mamba3(nn.Module):  # type: ignore[misc]
     H heads in G groups, N channels of the state, P of a head, R the rank, A rotary angles.
     """
 
-    def __init__(self, size: Size) -> None:
+    def __init__(self, size: Size, layer: Layer) -> None:
         super().__init__()
         m, heads = size.mamba, size.mamba_heads
         inner, self.angles = size.hidden * m.expand, int(m.state * m.rope_fraction) // 2

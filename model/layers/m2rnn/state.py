@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model.families.nam56r import Size
-from model.generation.attention import Step
+from model.families.pattern import Layer
+from model.layers.common.decoding import Step
 from model.layers.m2rnn.mixer import M2RNN, causal_conv
 from model.layers.m2rnn.reference import log_forget
 
@@ -26,7 +27,7 @@ class M2rnnState:
 class M2rnn(M2RNN):
     """The mixer that is trained, a few tokens at a time."""
 
-    def __init__(self, size: Size) -> None:
+    def __init__(self, size: Size, layer: Layer) -> None:
         r = size.m2rnn
         super().__init__(size.hidden, r.heads, r.k_dim, r.v_dim, r.conv)
 
