@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from model.definition import recipe_file, recipes
+from model.definition.recipes import Recipe
 from model.kinds import catalogue
+from model.kinds.run import Options as RunOptions
 from model.kinds.run import Run
 from model.loop import launch
 from model.loop.ranks import apart
 from model.loop.session import steps_window, train
 from model.patched import stacks
 from reproducers.base.cli import guarded
+from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Exit
 
 app = typer.Typer(add_completion=False)
@@ -29,11 +33,33 @@ def _list(asked: bool) -> None:
         raise typer.Exit()
 
 
-@app.command()
+class Options(TyperCommand):
+    """Names --set for an option that is a field."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """As typer does. Raises PatchlaneError for a field as an option."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            option = getattr(error, "option_name", None)  # of click's NoSuchOption, or of the one that typer brings
+            if type(error).__name__ != "NoSuchOption" or option is None:
+                raise
+            name = option.lstrip("-").removeprefix("no-").replace("-", "_")
+            field = {"ep": "expert_parallel", "pp": "pipeline_parallel", "fp32": "bf16"}.get(name, name)
+            if field not in Recipe.model_fields and field not in RunOptions.model_fields:
+                raise
+            what = f"no option {option}: a field of the recipe, or of the run"
+            raise PatchlaneError(what, f"--set {field}=VALUE") from error
+
+
+@app.command(cls=Options)
 def main(
     size: Annotated[str | None, typer.Argument(help="a size, or a recipe's name")] = None,
     file: Annotated[Path | None, typer.Option("--recipe", help="YAML of a recipe's fields, over SIZE's")] = None,
-    field: Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE of the recipe, over the file's")] = None,
+    field: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="FIELD=VALUE of the recipe, over the file's, or of the run: overlap_grads=true"),
+    ] = None,
     show: Annotated[bool, typer.Option("--show-recipe", help="print the recipe as YAML for --recipe, and end")] = False,
     listing: Annotated[
         bool, typer.Option("--list", callback=_list, is_eager=True, help="list the recipes: name, size, ranks, steps")
@@ -47,62 +73,19 @@ def main(
     patches: Annotated[str, typer.Option(help="none, all, or packs: 12,16,17")] = "all",
     stack: Annotated[str, typer.Option(help="a stack of model/stacks.yaml: whose upstream code")] = stacks.DEFAULT,
     upstream: Annotated[Path | None, typer.Option(help="the clone to take a stack's commit from")] = None,
-    steps: Annotated[int | None, typer.Option(min=1)] = None,
-    micro_batch: Annotated[int | None, typer.Option(min=1, help="rows of a micro-batch")] = None,
-    accumulate: Annotated[int | None, typer.Option(min=1, help="micro-batches of a rank in a step")] = None,
-    sequence: Annotated[int | None, typer.Option(min=16, help="tokens of a row")] = None,
-    learning_rate: Annotated[float | None, typer.Option(min=0, max=1)] = None,
-    warmup: Annotated[int | None, typer.Option(min=0)] = None,
-    evaluate_every: Annotated[int | None, typer.Option(min=1)] = None,
-    save_every: Annotated[int | None, typer.Option(min=0, help="steps; 0: never")] = None,
-    ep: Annotated[int | None, typer.Option(min=1, help="expert-parallel ranks")] = None,
-    pp: Annotated[int | None, typer.Option(min=1, help="pipeline stages")] = None,
-    bf16: Annotated[bool | None, typer.Option("--bf16/--fp32")] = None,
+    steps: Annotated[int | None, typer.Option(help="as --set steps=N")] = None,
     path: Annotated[list[str] | None, typer.Option(help="KIND=PATH, e.g. mamba3=torch")] = None,
-    deterministic: Annotated[bool, typer.Option()] = False,
-    recompute: Annotated[bool, typer.Option("--recompute", help="activations again in backward, not kept")] = False,
     resume: Annotated[bool, typer.Option("--resume/--fresh")] = True,
     patches_changed_ok: Annotated[bool, typer.Option(help="resume a checkpoint of other patches")] = False,
     cuda_graphs: Annotated[bool, typer.Option("--cuda-graphs/--no-cuda-graphs", help="replay layers")] = False,
-    late_reads: Annotated[
-        bool | None, typer.Option("--late-reads/--early-reads", help="read a step in the next one; default on a GPU")
-    ] = None,
-    overlap_grads: Annotated[bool, typer.Option("--overlap-grads", help="reduce beside the backward pass")] = False,
-    overlap_weights: Annotated[bool, typer.Option("--overlap-weights", help="gather beside the forward pass")] = False,
-    bucket: Annotated[int | None, typer.Option(min=1, help="parameters reduced or gathered at a time")] = None,
-    nccl_ctas: Annotated[
-        int | None, typer.Option(min=1, max=64, help="thread blocks of NCCL's collectives; default: NCCL's choice")
-    ] = None,
-    on_spike: Annotated[str | None, typer.Option(help="stop, skip or rewind: at a loss that spikes or is NaN")] = None,
-    wait_limit: Annotated[
-        float, typer.Option(min=1, max=1e9, help="seconds to wait for a rank that is not there")
-    ] = 1200,
     waits: Annotated[int | None, typer.Option(min=1, help="the step to count the host's waits for the GPU in")] = None,
     profile: Annotated[str | None, typer.Option(help="FIRST:LAST, steps under torch.profiler")] = None,
     wandb: Annotated[bool | None, typer.Option("--wandb/--no-wandb")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, max=2**63 - 1, help="seed of the rows' order")] = None,
 ) -> None:
-    """Train SIZE by its recipe, or by the recipe of this name; --recipe changes it, --set that, other options that."""
-    recipe = recipe_file.asked(
-        size,
-        file,
-        field or [],
-        {
-            "steps": steps,
-            "micro_batch": micro_batch,
-            "accumulate": accumulate,
-            "sequence": sequence,
-            "learning_rate": learning_rate,
-            "warmup": warmup,
-            "evaluate_every": evaluate_every,
-            "save_every": save_every,
-            "expert_parallel": ep,
-            "pipeline_parallel": pp,
-            "bf16": bf16,
-            "seed": seed,
-            "on_spike": on_spike,
-        },
-    )
+    """Train SIZE by its recipe, or by the recipe of this name; --recipe changes it, --set that and how it is run."""
+    if steps is not None:
+        field = [*(field or []), f"steps={steps}"]
+    recipe, options = recipe_file.asked(size, file, field or [])
     if show:
         print(recipe_file.as_yaml(recipe), end="")
         raise typer.Exit()
@@ -111,22 +94,16 @@ def main(
     # measured with one stage and without graphs only
     late_unasked = launch.device() == "cuda" and recipe.pipeline_parallel == 1 and not cuda_graphs
     run = Run(
+        **options.model_dump(exclude={"late_reads"}),
+        late_reads=late_unasked if options.late_reads is None else options.late_reads,
         expert_parallel=recipe.expert_parallel,
         pipeline_parallel=recipe.pipeline_parallel,
         bf16=recipe.bf16,
-        deterministic=deterministic,
-        recompute=recompute,
         cuda_graphs=cuda_graphs,
         on_cpu=launch.device() == "cpu",
         hopper=launch.hopper(),
         row=recipe.sequence,
         paths=stacks.named(stack).paths | catalogue.asked(path or []),
-        late_reads=late_unasked if late_reads is None else late_reads,
-        overlap_grads=overlap_grads,
-        overlap_weights=overlap_weights,
-        bucket=bucket,
-        wait_limit=wait_limit,
-        nccl_ctas=nccl_ctas,
         launch_queues=queues if launch.device() == "cuda" else None,
     )
     stopped = train(

@@ -1,9 +1,9 @@
-"""A recipe from its name or its size, a YAML file and options, each over what stands before it, and back as YAML."""
+"""A recipe from its name or its size, a YAML file and ``--set``, each over what stands before it, and back as YAML."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +11,23 @@ import yaml
 from pydantic import ValidationError
 
 from model.definition.recipes import RECIPES, Recipe, for_size, known
+from model.kinds.run import Options
 from reproducers.base.errors import PatchlaneError
 from reproducers.record.schema import line_of, read_yaml
 
 SHOW = "python -m model.train SIZE --show-recipe prints a recipe with all its fields"
 
 
-def asked(
-    name: str | None, file: Path | None, assignments: Sequence[str] = (), options: Mapping[str, Any] | None = None
-) -> Recipe:
+def asked(name: str | None, file: Path | None, assignments: Sequence[str] = ()) -> tuple[Recipe, Options]:
     """The recipe, whole: of ``name`` (a recipe's or a size's), then ``file``'s fields, then ``assignments``
-    ("FIELD=VALUE"), then ``options`` that are not None.
+    ("FIELD=VALUE"); and the options of the run, of the assignments alone.
 
     A file needs no name beside it if it says its size. Raises PatchlaneError with a line for each fault, which names
-    the file and line, or the option, and the field.
+    the file and line, or ``--set``, and the field.
     """
     text, given = _read(file) if file else ("", {})
     set_by_hand = dict(_assigned(one) for one in assignments)
+    of_run = {field: set_by_hand.pop(field) for field in Options.model_fields if field in set_by_hand}
     size = (given | set_by_hand).get("size")
     if name is None and not isinstance(size, str):
         raise PatchlaneError(
@@ -37,25 +37,31 @@ def asked(
     base = _named(name if name is not None else str(size))
     if name is not None and size is not None and size != base.size:
         raise PatchlaneError(f"size {size!r} is not that of {name}, {base.size}", "name only one of the two")
-    spoken = {field: value for field, value in (options or {}).items() if value is not None}
-    values = base.model_dump() | given | set_by_hand | spoken
+    rows = []
     try:
-        return Recipe.model_validate(values).whole()
+        options = Options.model_validate(of_run)
     except ValidationError as error:
-        rows = []
+        rows += [f"--set {_told(fault)}" for fault in error.errors()]
+    try:
+        recipe = Recipe.model_validate(base.model_dump() | given | set_by_hand).whole()
+    except ValidationError as error:
         for fault in error.errors():
             place, field = "", str(next(iter(fault["loc"]), ""))
-            if field in spoken:
-                place = f"--{field.replace('_', '-')}: "
-            elif field in set_by_hand:
+            if field in set_by_hand:
                 place = "--set "
             elif field in given:
                 place = f"{file}:{line_of(text, (field,))}: "
             elif not field and file:  # fields that do not go together
                 place = f"{file}: "
-            message = fault["msg"].removeprefix("Value error, ")
-            rows.append(place + ": ".join(filter(None, [".".join(map(str, fault["loc"])), message])))
-        raise PatchlaneError("\n".join(rows), SHOW) from error
+            rows.append(place + _told(fault) + (f": --set {field}=VALUE" if field in Options.model_fields else ""))
+    if rows:
+        raise PatchlaneError("\n".join(rows), SHOW)
+    return recipe, options
+
+
+def _told(fault: Any) -> str:
+    """A fault of a model's field as text: where, and what pydantic says of it."""
+    return ": ".join(filter(None, [".".join(map(str, fault["loc"])), fault["msg"].removeprefix("Value error, ")]))
 
 
 def as_yaml(recipe: Recipe) -> str:

@@ -22,4 +22,7 @@ def expert_parallel(size: Family, parallel: int) -> None:
     count = size.experts_of_layer
     if count % parallel:
         divisors = ", ".join(str(number) for number in range(1, count + 1) if count % number == 0)
-        raise PatchlaneError(f"{count} experts cannot be shared by --ep {parallel} ranks", f"--ep one of {divisors}")
+        raise PatchlaneError(
+            f"{count} experts cannot be shared by {parallel} expert-parallel ranks",
+            f"--ep, of model.train --set expert_parallel=, one of {divisors}",
+        )

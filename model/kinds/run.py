@@ -7,33 +7,44 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
 
 
-@dataclass(frozen=True)
-class Run:
-    """Parallelism, precision, determinism, and the requested paths: {kind: name}, "auto" for a kind not in it."""
+class Options(BaseModel):
+    """How a run computes, beside its recipe: what ``--set`` of model.train takes beside the recipe's fields.
 
+    ``late_reads``: losses, norm and checks are read once a step, after the next one's launches; None: where that was
+    measured to pay.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    deterministic: bool = False
+    recompute: bool = False  # keep each layer's input only and compute the layer again for its backward pass
+    late_reads: bool | None = None
+    overlap_grads: bool = False  # gradients are reduced beside the backward pass
+    overlap_weights: bool = False  # weights are gathered beside the forward pass
+    bucket: Annotated[int, Field(ge=1)] | None = None  # parameters that travel at a time; None: Megatron's default
+    nccl_ctas: Annotated[int, Field(ge=1, le=64)] | None = None  # thread blocks of a collective; None: NCCL's choice
+    # seconds that a collective waits for a rank: the first step compiles, saving takes minutes
+    wait_limit: Annotated[float, Field(ge=1, le=1e9)] = 1200.0
+
+
+class Run(Options):
+    """Parallelism, precision, this host, and the requested paths: {kind: name}, "auto" for a kind not in it."""
+
+    late_reads: bool = False
     expert_parallel: int = 1
     pipeline_parallel: int = 1
     bf16: bool = False
-    deterministic: bool = False
-    recompute: bool = False  # keep each layer's input only and compute the layer again for its backward pass
     on_cpu: bool = True
     hopper: bool = False  # GPUs are of compute capability 9.0
     cuda_graphs: bool = False
-    late_reads: bool = False  # losses, norm and checks are read once a step, after the next one's launches
-    overlap_grads: bool = False  # gradients are reduced beside the backward pass
-    overlap_weights: bool = False  # weights are gathered beside the forward pass
-    bucket: int | None = None  # parameters reduced or gathered at a time under overlap; None: Megatron's default
-    nccl_ctas: int | None = None  # thread blocks of each collective of NCCL's; None: as many as NCCL takes
     launch_queues: str | None = None  # CUDA_SCALE_LAUNCH_QUEUES of a run by GPUs: how far the host may launch ahead
-    wait_limit: float = (
-        1200.0  # seconds that a collective waits for a rank: the first step compiles, saving takes minutes
-    )
     row: int | None = None  # tokens of a row if every micro-batch is whole rows and no document spans two
-    paths: dict[str, str] = field(default_factory=dict)
+    paths: dict[str, str] = {}
 
 
 def gpu(size: Any, run: Run) -> str | None:

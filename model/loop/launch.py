@@ -75,7 +75,7 @@ def data_parallel(place: World, run: Run) -> int:
         raise PatchlaneError(
             f"{place.size} ranks cannot be {run.pipeline_parallel} pipeline stages of {run.expert_parallel} "
             "expert-parallel ranks",
-            "torchrun --nproc-per-node a multiple of --pp times --ep",
+            "torchrun --nproc-per-node a multiple of pipeline_parallel times expert_parallel",
         )
     return place.size // run.pipeline_parallel
 

@@ -29,7 +29,7 @@ from reproducers.base.errors import CannotTestHere, PatchlaneError
 # bf16: the launch argument that tilelang 0.1.8 gives for sm_90a
 MIMO_SHARED = 223_904
 logger = logging.getLogger("model.loop.refusals")
-LOWER = "the same command with a lower --learning-rate resumes from the last checkpoint"
+LOWER = "the same command with a lower --set learning_rate=RATE resumes from the last checkpoint"
 
 
 def loss(value: float, step: int) -> None:
@@ -62,7 +62,8 @@ def stages(size: Size, pipeline: int) -> None:
     try:
         pattern.even_cuts(size.layers, pipeline)
     except ValueError as error:
-        raise PatchlaneError(str(error), f"--pp {len(pattern.possible_cuts(size.layers)) + 1} or fewer") from error
+        most = len(pattern.possible_cuts(size.layers)) + 1
+        raise PatchlaneError(str(error), f"--set pipeline_parallel={most} or fewer") from error
 
 
 def watched(steps: int, profile: tuple[int, int] | None, waits: int | None) -> None:
@@ -105,14 +106,14 @@ def rows(data: Blend, recipe: Recipe, ranks: int, row: int | None) -> None:
         raise PatchlaneError(
             f"a step of {step} rows ({recipe.micro_batch} x {recipe.accumulate} micro-batches x {ranks} ranks), "
             f"the dataset has {held} of {length} tokens",
-            "a smaller --micro-batch, --accumulate or --sequence, fewer ranks, or a larger dataset",
+            "--set micro_batch=, accumulate= or sequence= of less, fewer ranks, or a larger dataset",
         )
     for part in data.parts:
         if not part.rows("train", length):
             raise PatchlaneError(
                 f"{part.dataset.folder} has {part.dataset.record.splits['train'].tokens} tokens to train on, which do "
                 f"not fill a row of {length} + 1",
-                "a smaller --sequence, more text in it, or the run without it",
+                "a smaller --set sequence=TOKENS, more text in it, or the run without it",
             )
 
 
@@ -190,40 +191,42 @@ def graphs(run: Run) -> None:
     if run.on_cpu:
         raise CannotTestHere("--cuda-graphs needs a GPU", "train without --cuda-graphs")
     if run.pipeline_parallel > 1:  # each micro-batch in flight would need a graph with activations of its own
-        raise PatchlaneError("--cuda-graphs are for one pipeline stage", "train without --cuda-graphs, or with --pp 1")
+        raise PatchlaneError(
+            "--cuda-graphs are for one pipeline stage", "--set pipeline_parallel=1, or without --cuda-graphs"
+        )
     if run.paths.get("moe") == "grouped_mm":
         raise PatchlaneError("--cuda-graphs capture routers of another dispatcher", "choose one of the two")
     if run.recompute:
-        raise PatchlaneError("--cuda-graphs keep what --recompute computes again", "choose one of the two")
+        raise PatchlaneError("--cuda-graphs keep what recompute=true computes again", "choose one of the two")
 
 
 def links(run: Run) -> None:
     """Raise CannotTestHere if NCCL's collectives are sized where there are none; PatchlaneError if gradients or weights
     cannot travel beside computation, or would be wrong."""
     if run.nccl_ctas and run.on_cpu:
-        raise CannotTestHere("--nccl-ctas needs a GPU: ranks on CPUs talk by gloo", "train without --nccl-ctas")
+        raise CannotTestHere("nccl_ctas needs a GPU: ranks on CPUs talk by gloo", "train without --set nccl_ctas")
     if not (run.overlap_grads or run.overlap_weights):
         if run.bucket is not None:
-            raise PatchlaneError("--bucket sizes what overlaps, and nothing does", "add --overlap-grads")
+            raise PatchlaneError("bucket sizes what overlaps, and nothing does", "add --set overlap_grads=true")
         return
     if not run.overlap_grads:
-        raise PatchlaneError("--overlap-weights without --overlap-grads has one bucket", "add --overlap-grads")
+        raise PatchlaneError("overlap_weights without overlap_grads has one bucket", "add --set overlap_grads=true")
     if run.pipeline_parallel > 1:  # stages send in an order of their own, which is untested here
-        raise PatchlaneError("--overlap-grads is for one pipeline stage", "train without it, or with --pp 1")
+        raise PatchlaneError("overlap_grads is for one pipeline stage", "--set pipeline_parallel=1")
     if run.cuda_graphs:  # a replayed layer calls no hooks
-        raise PatchlaneError("--overlap-grads waits in layers that --cuda-graphs replays", "choose one of the two")
+        raise PatchlaneError("overlap_grads waits in layers that --cuda-graphs replays", "choose one of the two")
 
 
 def fields(size: Size, run: Run, given: Collection[str]) -> None:
-    """Raise PatchlaneError for --overlap-grads without structure: its gradients would never be reduced. Without the
+    """Raise PatchlaneError for overlap_grads without structure: its gradients would never be reduced. Without the
     option say that the structure's embedding stays as it is."""
     missing = sorted(size.structure.fields.keys() - set(given))
     if missing and not run.overlap_grads:
         logger.info("the dataset has no field %s: the structure embedding adds nothing", ", ".join(missing))
     if run.overlap_grads and missing:
         raise PatchlaneError(
-            f"the dataset has no field {', '.join(missing)}, so --overlap-grads waits for its gradient",
-            "train without --overlap-grads, or python -m model.data build a dataset of sources",
+            f"the dataset has no field {', '.join(missing)}, so overlap_grads waits for its gradient",
+            "train without --set overlap_grads=true, or python -m model.data build a dataset of sources",
         )
 
 

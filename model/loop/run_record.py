@@ -77,7 +77,7 @@ def of(
         "project": commit(),
         "size": size.model_dump(mode="json"),
         "recipe": recipe.model_dump(mode="json"),
-        "run": dataclasses.asdict(run),
+        "run": run.model_dump(mode="json"),
         "ranks": ranks,
         "paths": {kind: dataclasses.asdict(path) for kind, path in chosen.items()},
         "patches": lock.as_record(built),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import re
@@ -134,7 +133,7 @@ def train(
     with meeting.kept(run.wait_limit):
         with watch.building():
             taken = {kind: path.name for kind, path in chosen.items()}  # of GPUs of several kinds, by their own
-            options = dataclasses.replace(run, hopper=False)
+            options = run.model_copy(update={"hopper": False})
             own = {"recipe": recipe, "option": options, "path": taken, "patch": lock.as_record(stack)}
             launch.start(place, stack, run, seed=recipe.init_seed, own=own)
             from model.loop.ranks import hosts  # torch, which what is refused until here need not wait for

@@ -360,7 +360,7 @@ class Trainer:
         if saved is None or before.get("weights_only"):
             raise PatchlaneError(
                 f"step {met}: {spike.kind}, and no checkpoint to go back to",
-                "the same command with a lower --save-every or --learning-rate",
+                "the same command with a lower --set save_every=STEPS or learning_rate=RATE",
             )
         checkpoint.set_aside(damaged)
         self.engine.gather()

@@ -138,7 +138,7 @@ def chosen(patches: str, checkpoints: bool = False, stack: Stack | None = None) 
     if unproved:
         listed = ", ".join(f"{name} is {known.get(name)}" for name in unproved)
         remedy = f"python -m reproducers.run {' '.join(unproved)}, then python -m reproducers.manifest refresh"
-        other = "train with --save-every 0" if checkpoints else "name others with --patches"
+        other = "train with --set save_every=0" if checkpoints else "name others with --patches"
         raise PatchlaneError(f"a patch to train on is not validated: {listed}", f"{remedy}; or {other}")
     return wanted
 

@@ -21,7 +21,7 @@ from reproducers.base.files import replacing, write_atomic
 
 MAX_ENTRIES = 50_000
 LARGEST = 25
-REMEDY = "a smaller --micro-batch, a larger --ep, more --pp stages, or --recompute"
+REMEDY = "--set micro_batch=ROWS with fewer, a larger expert_parallel or pipeline_parallel, or --set recompute=true"
 MODEL = str(Path(__file__).parents[1]) + os.sep
 TORCH = f"site-packages{os.sep}torch{os.sep}"
 logger = logging.getLogger("model.profile.memory_snapshot")

@@ -1,7 +1,7 @@
 """What a rank's part of a step has to compute and to move, by kinds of kernels: FLOPs and bytes by stated formulas.
 
 Every count is a least one. Products are each kind's own (``model.kinds``), forward once and backward twice; a layer
-that ``--recompute`` computes again once more. Attention and indexer look at the keys of their own document only, which
+that ``recompute`` computes again once more. Attention and indexer look at the keys of their own document only, which
 are counted from the step's documents. Experts are taken as evenly chosen by the ranks that hold them. Bytes are those
 that have to be read and written once if each kernel does all that it can while a value is at hand:
 

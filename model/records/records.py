@@ -60,7 +60,7 @@ class Train(_Record):
     expert_load: float | None = None  # tokens of a layer's fullest expert over the mean, mean over layers
     rank_load: float | None = None  # tokens of a layer's fullest expert-parallel rank over the mean, mean over layers
     seconds: Phases
-    skipped: bool = False  # no update was made: a loss or gradient was not finite or, with --on-spike skip, spiked
+    skipped: bool = False  # no update was made: a loss or gradient was not finite or, with on_spike skip, spiked
 
     @property
     def finite(self) -> bool:

@@ -87,7 +87,7 @@ def _pairs(base: Path, other: Path, first: int) -> list[tuple[Train, Train]]:
 def _same_tokens(pairs: Sequence[tuple[Train, Train]], other: Path) -> None:
     apart = next((a.step for a, b in pairs if a.tokens != b.tokens), None)
     if apart is not None:
-        remedy = "train both with the same --micro-batch times --accumulate times data-parallel ranks, and --sequence"
+        remedy = "train both with the same micro_batch times accumulate times data-parallel ranks, and sequence"
         raise PatchlaneError(f"{other}: step {apart} ended after another number of tokens than the base's", remedy)
 
 

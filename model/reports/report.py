@@ -56,8 +56,8 @@ class RunReport(BaseModel):
     expert_load: float | None = None
     rank_load: float | None = None
     resumed_at: list[int]
-    skipped_at: list[int] | None = None  # with --on-spike skip; None for never
-    went_back_to: list[int] | None = None  # with --on-spike rewind
+    skipped_at: list[int] | None = None  # with on_spike skip; None for never
+    went_back_to: list[int] | None = None  # with on_spike rewind
     optimizer: str | None = None  # of the matrices of hidden layers; None for AdamW
 
 

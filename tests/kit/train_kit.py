@@ -6,15 +6,25 @@ from dataclasses import replace
 
 import pytest
 
+from model.definition.recipes import Recipe
+from model.kinds.run import Options
 from model.records import history
 from reproducers.base.verdicts import Exit
 
+NAMES = {"ep": "expert_parallel", "pp": "pipeline_parallel"}
+FIELDS = {*Recipe.model_fields, *Options.model_fields} - {"steps"}
+
 
 def options(out, data, first="nam56r_tiny", **changed):
-    """Arguments of model.train; ``save_every=3`` is ``--save-every 3``, True a flag, False none of it, a list each."""
+    """Arguments of model.train; ``save_every=3`` is ``--set save_every=3``, True of an option a flag, False none of it,
+    a list each."""
     values = {"out": out, "data": data, "sequence": 64, "micro_batch": 1, "warmup": 2, "no_wandb": True} | changed
     found = [first]
     for name, value in values.items():
+        name, value = ("bf16", not value) if name == "fp32" else (NAMES.get(name, name), value)
+        if name in FIELDS:
+            found += ["--set", f"{name}={str(value).lower() if isinstance(value, bool) else value}"]
+            continue
         flag = "--" + name.replace("_", "-")
         each = value if isinstance(value, list) else [value]
         found += [flag] if value is True else [] if value is False else [x for one in each for x in (flag, str(one))]

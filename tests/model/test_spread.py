@@ -60,7 +60,7 @@ def test_above_every_seed_is_outside_and_below_is_not(seeds, tmp_path, loss, hel
         (lambda folder, seeds: [*seeds, run(folder / "none", 1, steps=0)], "longer runs"),
         (lambda folder, seeds: [*seeds, folder / "run"], "each once"),
         (lambda folder, seeds: [*seeds, seeds[0]], "each once"),
-        (lambda folder, seeds: [*seeds, run(folder / "more", 1, tokens=2000)], "--micro-batch"),
+        (lambda folder, seeds: [*seeds, run(folder / "more", 1, tokens=2000)], "micro_batch"),
         (lambda folder, seeds: [*seeds, run(folder / "nan", math.nan)], "seeds that trained"),
     ],
 )

@@ -64,7 +64,8 @@ def attempt(shared: dist.Store, rank: int, size: int, limit_s: float) -> str:
     late = [other for other in others if not shared.check([f"word/{other}"])] if rank == 0 else [0]
     named = f"rank {', '.join(map(str, late))}" if late else "a rank"
     raise PatchlaneError(
-        f"start: {named} did not arrive within {limit_s:g} s", "its output; a higher --wait-limit waits longer"
+        f"start: {named} did not arrive within {limit_s:g} s",
+        "its output; a higher --set wait_limit=SECONDS",
     )
 
 
@@ -122,7 +123,7 @@ def kept(limit_s: float, step: Callable[[], int] = lambda: 0) -> Iterator[None]:
             raise PatchlaneError(
                 f"{at}: NCCL: {said}",
                 f"read all ranks' output; a GPU without memory wants other processes off it or "
-                f"a smaller --micro-batch; {RESUME}",
+                f"a smaller --set micro_batch=ROWS; {RESUME}",
             ) from error
         missing = absent(limit_s) if TIMED_OUT.search(str(error)) else []
         if not missing:
@@ -130,7 +131,7 @@ def kept(limit_s: float, step: Callable[[], int] = lambda: 0) -> Iterator[None]:
         named = ", ".join(map(str, missing))
         raise PatchlaneError(
             f"{at}: rank {named} did not arrive within {limit_s:g} s",
-            f"see where that rank is, with py-spy for instance; {RESUME}, a higher --wait-limit waits longer",
+            f"see where that rank is, with py-spy for instance; {RESUME}, a higher --set wait_limit=SECONDS",
         ) from error
 
 

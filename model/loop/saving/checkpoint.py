@@ -218,7 +218,7 @@ def _staged(writer: Any, step: int, copies: bool) -> list[Any]:
         why = next(iter(str(error).splitlines()), type(error).__name__)
         raise PatchlaneError(
             f"{name(step)}: host memory has no room for rank {dist.get_rank()}'s share: {why}",
-            "more memory on the host, or --save-every 0; the same command goes on from the last checkpoint",
+            "more memory on the host, or --set save_every=0; the same command goes on from the last checkpoint",
         ) from error
 
 

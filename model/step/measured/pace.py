@@ -1,7 +1,8 @@
 """Which rank the others wait for: each one's own seconds of a step, up to where it waits for the others.
 
 Own are the host's seconds for the data, and forward and backward up to the gradients' reduction. Within these, ranks
-of ``--ep`` above 1 and pipeline stages wait for each other too: there a slow rank shows with those that wait for it.
+with experts of each other's, and pipeline stages, wait for each other too: there a slow rank shows with those that
+wait for it.
 """
 
 from __future__ import annotations

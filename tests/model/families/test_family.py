@@ -128,7 +128,7 @@ def test_memory_and_traffic():
     assert traffic.volumes(TOY, layout)["tokens to experts, all-to-all"] == 2 * 20 * 3 * H * 2 / 2
     with pytest.raises(PatchlaneError) as refused:
         expert_parallel(TOY, 3)
-    assert "--ep one of 1, 2" in refused.value.remedy
+    assert "one of 1, 2" in refused.value.remedy
 
 
 def test_work():

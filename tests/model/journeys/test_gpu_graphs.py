@@ -19,7 +19,7 @@ pytestmark = [
 # neither TileLang's kernels, which take minutes to compile, nor packs that only these need
 PATHS = "--path mamba3=torch_rows --path dsa=megatron --patches 16,33"
 STEPS = 8
-RUN = f"nam56r_tiny --micro-batch 2 --sequence 256 --bf16 --save-every 0 {PATHS}".split()
+RUN = f"nam56r_tiny --set micro_batch=2 --set sequence=256 --set bf16=true --set save_every=0 {PATHS}".split()
 
 
 def trained(arguments, text, out, program=("-m", "model.train")):

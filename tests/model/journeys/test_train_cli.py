@@ -50,16 +50,16 @@ def refused(run, code, *words):
         ({"patches": "99"}, ["99"]),
         ({"patches": "3"}, ["pack03 has no patch for the stack", "fix: --patches all"]),
         ({"steps": 0}, ["--steps"]),
-        ({"ep": 0}, ["--ep"]),
-        ({"learning_rate": -1}, ["--learning-rate"]),
-        ({"learning_rate": "inf"}, ["--learning-rate"]),
-        ({"seed": -1}, ["--seed"]),
-        ({"wait_limit": "1e300"}, ["--wait-limit"]),
+        ({"ep": 0}, ["--set expert_parallel"]),
+        ({"learning_rate": -1}, ["--set learning_rate"]),
+        ({"learning_rate": "inf"}, ["--set learning_rate"]),
+        ({"seed": -1}, ["--set seed"]),
+        ({"wait_limit": "1e300"}, ["--set wait_limit"]),
         ({"steps": 10**22}, ["--steps"]),
         ({"set": "clip=-1"}, ["--set clip", "--show-recipe"]),
-        ({"micro_batch": 1_000_000}, ["error: a step of 2000000 rows", "fix: a smaller --micro-batch"]),
+        ({"micro_batch": 1_000_000}, ["error: a step of 2000000 rows", "fix: --set micro_batch="]),
         ({"sequence": 10_000_000}, ["error: a step of 2 rows", "the dataset has 0 of 10000000 tokens"]),
-        ({"accumulate": 1_000_000}, ["error: a step of 1000000 rows", "fix: a smaller --micro-batch"]),
+        ({"accumulate": 1_000_000}, ["error: a step of 1000000 rows", "fix: --set micro_batch="]),
     ],
 )
 def test_bad_options_are_refused(changed, words, stack, text, tmp_path):
@@ -89,7 +89,9 @@ def test_a_world_that_does_not_divide_is_refused(stack, text, tmp_path):
 
 def test_ranks_that_cannot_share_the_experts_are_refused(stack, text, tmp_path):
     places = {"WORLD_SIZE": "3", "RANK": "0", "LOCAL_RANK": "0"}
-    refused(ended(stack, options(tmp_path, text, ep=3), **places), 2, "8 experts", "fix: --ep one of 1, 2, 4, 8")
+    refused(
+        ended(stack, options(tmp_path, text, ep=3), **places), 2, "8 experts", "expert_parallel=, one of 1, 2, 4, 8"
+    )
 
 
 def test_a_dataset_of_more_ids_than_the_model_has_is_refused_at_once(stack, text, tmp_path):
@@ -114,7 +116,9 @@ def test_a_dataset_without_structure_is_trained_on_with_a_line_that_says_so(stac
 
 def test_a_pipeline_longer_than_the_stack_has_cuts_is_refused(stack, text, tmp_path):
     places = {"WORLD_SIZE": "9", "RANK": "0", "LOCAL_RANK": "0"}
-    refused(ended(stack, options(tmp_path, text, pp=9), **places), 2, "not 9", "fix: --pp 8 or fewer")
+    refused(
+        ended(stack, options(tmp_path, text, pp=9), **places), 2, "not 9", "fix: --set pipeline_parallel=8 or fewer"
+    )
 
 
 @pytest.mark.parametrize("asked", ["mamba3=tilelang", "moe=grouped_fused", "loss=liger"])

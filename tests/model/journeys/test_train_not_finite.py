@@ -20,7 +20,7 @@ def test_the_run_stops_in_that_step(what, world, stack, text, tmp_path):
     assert [process.code for process in ended] == [2] * world
     for process in ended:
         assert "error: step 3: " in process.said and "NaN" in process.said
-        assert "--learning-rate" in remedy(process)
+        assert "--set learning_rate" in remedy(process)
         assert "Traceback" not in process.said
     assert len(steps(tmp_path)) == 2
     assert checkpoints(tmp_path) == ["step_0000002"]
@@ -32,9 +32,9 @@ def test_a_gradient_on_one_rank_stops_both(stack, text, tmp_path):
     """The other process is left in a collective: it ends too, and nothing is saved."""
     ended = train(stack, tmp_path, text, poison=(3, "gradient of rank 1"), world=2, ep=2, **COMMON)
     assert ended[1].code == 2
-    assert "error: step 3: " in ended[1].said and "--learning-rate" in remedy(ended[1])
+    assert "error: step 3: " in ended[1].said and "--set learning_rate" in remedy(ended[1])
     assert ended[0].code == 2
-    assert "error: step 3: " in ended[0].said and "--learning-rate" not in remedy(ended[0])
+    assert "error: step 3: " in ended[0].said and "--set learning_rate" not in remedy(ended[0])
     assert checkpoints(tmp_path) == ["step_0000002"]
 
 
@@ -45,7 +45,7 @@ def test_a_run_that_reads_late_stops_in_that_step_on_both_ranks(what, stack, tex
     assert [process.code for process in ended] == [2, 2], ended[0].said
     for process in ended:
         assert re.search(r"error: step 3: .*\bnan$", process.said, re.MULTILINE)
-        assert "--learning-rate" in remedy(process)
+        assert "--set learning_rate" in remedy(process)
         assert "Traceback" not in process.said
     assert len(steps(tmp_path)) == 2
     assert checkpoints(tmp_path) == ["step_0000002"]

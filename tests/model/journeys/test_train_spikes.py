@@ -50,7 +50,7 @@ def test_a_gradient_on_one_rank_takes_both_back_and_a_resumed_run_leaves_the_row
     common = {"on_spike": "rewind", "world": 2, "ep": 2, **COMMON, "accumulate": 1}
     ended = train(stack, out, text, bad=(5, "gradient"), poison=(6, "weight"), set="max_rewinds=1", **common)
     for one in ended:
-        assert one.code == 2 and "gone back 1 times" in one.said and "--learning-rate" in one.said, one.said
+        assert one.code == 2 and "gone back 1 times" in one.said and "learning_rate" in one.said, one.said
     assert [event.detail["kind"] for event in events(out, "rewind")] == ["norm not finite"]
     good(train(stack, out, text, rows=tmp_path / "rows.txt", set="diagnose_every=2", **common))
     assert kinds_sum_to_the_norm(out) == [4, 6]  # of ranks that hold other experts
@@ -81,6 +81,6 @@ def test_where_nothing_helps_the_run_ends(stack, text, tmp_path):
         ("none", {"on_spike": "rewind", "poison": (2, "weight")}, "no checkpoint to go back to"),
     ):
         [ended] = train(stack, tmp_path / name, text, **options, **COMMON)
-        assert ended.code == 2 and words in ended.said and "--learning-rate" in ended.said, ended.said
+        assert ended.code == 2 and words in ended.said and "learning_rate" in ended.said, ended.said
         assert "Traceback" not in ended.said
     assert [record.skipped for record in steps(tmp_path / "skipped")] == [False, False, True, True]

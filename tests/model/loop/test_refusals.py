@@ -84,7 +84,7 @@ def test_nccls_blocks_are_counted_on_gpus_only():
     assert launch.nccl(Run(nccl_ctas=64)) == {"NCCL_MIN_CTAS": "64", "NCCL_MAX_CTAS": "64"}
     assert launch.nccl(Run()) == {}
     refusals.links(Run(nccl_ctas=64, on_cpu=False))
-    with pytest.raises(CannotTestHere, match="--nccl-ctas"):
+    with pytest.raises(CannotTestHere, match="nccl_ctas"):
         refusals.links(Run(nccl_ctas=64))
 
 

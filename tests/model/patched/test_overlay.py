@@ -32,7 +32,7 @@ def test_a_checkpoint_has_the_packs_that_it_needs(patches, packs, monkeypatch):
     monkeypatch.setattr(overlay, "states", lambda: everything() | {"pack36": "stale"})
     with pytest.raises(PatchlaneError, match="pack36") as caught:
         overlay.chosen(patches, checkpoints=True)
-    assert "--save-every 0" in caught.value.remedy
+    assert "--set save_every=0" in caught.value.remedy
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """What travels beside computation changes no loss, no gradient and no checkpoint; where it would, it is refused."""
 
-import dataclasses
-
 import pytest
 from train_kit import checkpoints, copy, good, held_out, measured, train
 
@@ -79,6 +77,6 @@ def test_what_can_is_not():
 def test_a_field_that_the_data_lack_is_refused():
     size, run = SIZES["nam56r_tiny"], Run(overlap_grads=True)
     refusals.fields(size, run, size.structure.fields)
-    refusals.fields(size, dataclasses.replace(run, overlap_grads=False), ())
+    refusals.fields(size, run.model_copy(update={"overlap_grads": False}), ())
     with pytest.raises(PatchlaneError):
         refusals.fields(size, run, ())

@@ -21,7 +21,7 @@ MACHINERY |= {"core/rerun_state_machine.py", "pipeline_parallel/schedules.py", "
 MACHINERY |= {"moe/experts.py", "moe/moe_utils.py", "moe/router.py"}
 LATE = {"late_reads": True, "paths": {"moe": "grouped_mm"}}
 # a size that one GPU holds, on the paths that a GPU runs unasked
-GPU = "1xh200_quarter --steps 6 --waits 5 --save-every 0 --evaluate-every 100 --late-reads"
+GPU = "1xh200_quarter --steps 6 --waits 5 --set save_every=0 --set evaluate_every=100 --set late_reads=true"
 
 
 def test_what_waits_by_name_and_what_is_warned_of(monkeypatch):

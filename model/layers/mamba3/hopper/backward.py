@@ -2,6 +2,27 @@
 
 Warps that multiply are of two kinds. For the queries: products of queries with keys and with states, y and the gradient
 of q. For the keys: products with the gradient of the state after the block, and the gradients of v, k and that state.
+
+Who fills, who waits and who frees, as in ``forward``; places in brackets, ``made`` and what is written have one.
+
+    _load, 1 warp                     _queries, 4 warps              _keys, 4 warps                _sum, 1 warp
+    q, k, x, dy        =filled[2]===> both kinds
+    state before       =state_filled[2]=> both kinds
+    decays, weights    =small_ready[2]=> both kinds
+                                      v              =v_ready[2]===>  its products
+                       <=state_free[2]=  both, a count of 2: after y's product; after the product with its gradient
+                                      scores, pairs, weighted dy
+                                                     =made_ready===>  dv, dk, gradient of the state
+                                                     <=made_free====  all three products are done
+                                      past, own, columns
+                                                     =sums_ready[2]================================> both kinds, a
+                                                                      out, last, later  =sums_ready=> count of 2
+                                      <=sums_free[2]=================================================  in registers
+                                                                      <=sums_free[2]=
+                       <=free[2]====  both, a count of 2: the last product that reads the block's copies is done
+    y, dq, dv, dk go to memory by copies of their own: ``tma.store_wait`` before the place is written again.
+
+Between programs ``flags``, as in ``forward``: here for the gradient of the state, from a row's last block to its first.
 """
 
 from __future__ import annotations

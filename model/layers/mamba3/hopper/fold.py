@@ -2,6 +2,9 @@
 
 Copies bring numbers into shared memory some tokens ahead: a program does not wait for memory, and has no registers for
 what is under way.
+
+    _fetch, a pair of tokens  =filled[AHEAD]=>  all warps, which read the place twice, token by token
+    the place's next pair     <=gl.thread_barrier=  all have read it; only then is it fetched into again
 """
 
 from __future__ import annotations

@@ -1,4 +1,25 @@
-"""The forward pass: what a row gives, block by block, its state in registers."""
+"""The forward pass: what a row gives, block by block, its state in registers.
+
+Who fills, who waits and who frees. ``=name=>`` is a barrier that the left side arrives at when data is there, and that
+the right side waits for; ``<=name=`` one by which the right side gives the place back. In brackets: its places.
+
+    _load, 1 warp                    turn q, turn k, 4 warps each      _multiply, 4 warps        _gate, 4 warps
+    raw q and k, x, angles  =filled[2]=>      both
+                            <=raw_free[2]=    both, a count of 2
+    weights                 =small_ready[2]=> k: v, and v weighted
+    decay, grown, last      =small_ready[2]========================>  scales by them
+                                     q turned           =q_ready[2]=> its products
+                                     k turned, v, v weighted
+                                                        =k_ready[2]=> its products
+    stores the next ones    <=free[2]=========================================  all products of a block are done
+                                     store the next ones      <=free[2]=
+    x, z once more          =late_filled[4]============================================>  skip and gate
+                            <=late_free[4]=============================================   in registers
+                                                                       y        =y_ready=>  adds, gates, sums ranks
+                                                                                <=y_free=   in registers
+
+``_multiply`` of the program that has a row's next blocks waits for ``flags``, which ``pipeline.hand_on`` sets.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,18 @@
-"""The state before each block, a row by one program, its state in registers; on the way k is turned."""
+"""The state before each block, a row by one program, its state in registers; on the way k is turned.
+
+Who fills, who waits and who frees, as in ``forward``; places in brackets.
+
+    _load, 1 warp                 turn k, _value                       _multiply
+    raw k, x, angles  =filled[]=>     both
+                      <=raw_free[]=   both, a count of 2
+    weights           =small_ready[]=> _value: v weighted
+    last decay        =small_ready[]==============================>    scales the state
+                                  k turned       =turned_ready[]=>     its product
+                                  v weighted     =values_ready[]=>     its product
+    stores the next   <=free[]=========================================  the block's product is done
+                                  store the next     <=free[]========
+    The state goes to memory before each block, k turned too: ``tma.store_wait`` before their places are written again.
+"""
 
 from __future__ import annotations
 

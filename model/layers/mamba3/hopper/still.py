@@ -1,6 +1,9 @@
 """Sums over a group's heads, and over tokens, of gradients of q and k in channels that do not turn, by tensor cores.
 
 They are sums of bf16 numbers alone: products with matrices of zeros and ones, exact but for how fp32 rounds.
+
+    _fetch, a pair of tokens  =filled[AHEAD]=>  all warps' products
+    the place's next pair     <=gl.thread_barrier=  all warps' products of it are done
 """
 
 from __future__ import annotations
