@@ -62,6 +62,11 @@ class Family(Frozen):
         return self.entrance, self.head, self.mtp
 
     @property
+    def every(self) -> tuple[Kind, ...]:
+        """One of each kind that the architecture has, the ends last."""
+        return *self.kinds.values(), *self.ends
+
+    @property
     def placed(self) -> list[tuple[str, Kind]]:
         """(what its tensors' names begin with in a checkpoint, itself) of everything that the model is made of."""
         layers = [(f"decoder.layers.{layer.number - 1}.", layer.of) for layer in self.layers]
@@ -84,13 +89,13 @@ class Family(Frozen):
     @property
     def norm_groups(self) -> tuple[str, ...]:
         """The kinds of parameters whose gradients' norms are measured."""
-        own = (group for kind in (*self.kinds.values(), *self.ends) for group in kind.groups)
+        own = (group for kind in self.every for group in kind.groups)
         return tuple(dict.fromkeys([*self.norm_rows, *own]))
 
     @property
     def matrices(self) -> frozenset[str]:
         """The modules whose two-dimensional weights Muon takes, by the last part of their names."""
-        return frozenset().union(*(kind.matrices for kind in (*self.kinds.values(), *self.ends)))
+        return frozenset().union(*(kind.matrices for kind in self.every))
 
     @property
     def coefficients(self) -> dict[str, float]:

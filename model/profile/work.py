@@ -113,7 +113,7 @@ def of(share: Share, seen: Seen) -> list[Work]:
 
 def _kernels(size: Family, seen: Seen) -> Iterator[Kernels]:
     """All that some layer of the architecture is computed by, also where this rank has none."""
-    for kind in (*size.kinds.values(), *size.ends):
+    for kind in size.every:
         for one in kind.products(seen):
             yield from (kernels for kernels in (one.kernels, one.backward) if kernels is not None)
 

@@ -18,9 +18,8 @@ class Names:
     """Of one architecture's weights."""
 
     def __init__(self, size: Family) -> None:
-        kinds = (*size.kinds.values(), *size.ends)
-        self._pairs = {STACK, *(pair for kind in kinds for pair in kind.names)}
-        self._numbered = [kind.numbered for kind in kinds if kind.numbered]
+        self._pairs = {STACK, *(pair for kind in size.every for pair in kind.names)}
+        self._numbered = [kind.numbered for kind in size.every if kind.numbered]
 
     def exported(self, key: str) -> str:
         """The name for safetensors of a checkpoint's ``key``; of all experts of a layer without a number."""

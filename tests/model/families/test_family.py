@@ -162,6 +162,8 @@ def test_groups_of_norms():
         for name in ("decoder.layers.0.mixer.gate.weight", "decoder.layers.1.mixer.mix.weight", "mtp.layers.0.x")
     ]
     assert found == ["gate", "window", "mtp"]
+    of_a_stage = [norms.group_of(f"decoder.layers.{place}.x.indexer.y", [5, 6, 12], NAM56R) for place in range(3)]
+    assert of_a_stage == ["indexer", "experts", "m2rnn"]
 
 
 def test_muons_matrices():
