@@ -1,8 +1,7 @@
 """``python -m model.receipt keep RUN NAME``: keep a training run's files under ``receipts/train/NAME`` with digests.
 
-``check`` compares every kept run with its digests, its summary with its records, and both pages with all of them.
-``table`` prints all runs as the page ``docs/benchmarks.md``; ``plan`` predictions beside them, and the plan for more
-GPUs, as ``docs/plan.md``.
+``check`` compares every kept run with its digests, its summary with its records, and ``docs/benchmarks.md`` with all of
+them. ``table`` prints that page.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from typing import Annotated
 
 import typer
 
-from model.plans import page
 from model.reports import benchmarks
 from model.reports.kept import KEPT, faults, keep
 from reproducers.base.cli import guarded
@@ -33,14 +31,12 @@ def keep_command(
 
 @app.command()
 def check() -> None:
-    """Fail if a kept run differs from its receipt, or a page of figures from what the kept runs give."""
+    """Fail if a kept run differs from its receipt, or the page of figures from what the kept runs give."""
     if rows := faults():
         raise PatchlaneError("\n".join(rows), from_git("receipts/train"))
-    pages = {benchmarks.COMMAND: ("benchmarks.md", benchmarks.page), page.COMMAND: ("plan.md", page.page)}
-    for command, (name, made) in pages.items():
-        path = ROOT / "docs" / name
-        if not path.is_file() or path.read_text(errors="replace") != made(KEPT):
-            raise PatchlaneError(f"docs/{name} is not what the kept runs give", command)
+    path = ROOT / "docs" / "benchmarks.md"
+    if not path.is_file() or path.read_text(errors="replace") != benchmarks.page(KEPT):
+        raise PatchlaneError(f"docs/{path.name} is not what the kept runs give", benchmarks.COMMAND)
     print("training receipts: clean")
 
 
@@ -48,12 +44,6 @@ def check() -> None:
 def table() -> None:
     """Print docs/benchmarks.md: a row of figures for every kept run."""
     print(benchmarks.page(KEPT), end="")
-
-
-@app.command()
-def plan() -> None:
-    """Print docs/plan.md: steps predicted from one kept run, beside those of the others, and for 8 to 512 GPUs."""
-    print(page.page(KEPT), end="")
 
 
 if __name__ == "__main__":

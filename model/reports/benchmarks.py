@@ -134,7 +134,7 @@ def _cells(run: KeptRun) -> list[str]:
         str(day),
         f"{run.gpus} {device}",
         f"`{run.size}`" if run.size else NONE,
-        layout_and_paths(run),
+        _layout_and_paths(run),
         f"{run.last.tokens // run.last.step:,}",
         f"{figures.steps}, {figures.steady_steps}",
         number(figures.tokens_per_s_per_gpu, ",.0f"),
@@ -147,8 +147,8 @@ def _cells(run: KeptRun) -> list[str]:
     ]
 
 
-def layout_and_paths(run: KeptRun) -> str:
-    """Cells of the page, by the run.json of the run's last start."""
+def _layout_and_paths(run: KeptRun) -> str:
+    """By the run.json of the run's last start."""
     if not run.setup:
         return NONE
     recipe, options = run.setup["recipe"], run.setup["run"]

@@ -21,7 +21,6 @@ from reproducers.upstream.git import git
 GENERATED = {  # by verbs that need more than packs and receipts, so that their digests are kept: each with its command
     "packs/fingerprints.json": "python -m reproducers.audit --write",
     "docs/benchmarks.md": "python -m model.receipt table > docs/benchmarks.md",
-    "docs/plan.md": "python -m model.receipt plan > docs/plan.md",
     "docs/stacks.md": "python -m model.lock page",
     "model/patches*.lock": "python -m model.lock write",
 }

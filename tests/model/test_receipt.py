@@ -104,20 +104,18 @@ def test_kept_runs_name_commits_that_can_be_checked_out():
     assert lost == []
 
 
-@pytest.mark.parametrize("name", ["benchmarks.md", "plan.md"])
-def test_a_figure_of_a_page_that_was_changed_is_named_with_its_command(tmp_path, monkeypatch, name):
-    """The pages are compared with what the kept runs give; here these are none."""
+def test_a_figure_of_the_page_that_was_changed_is_named_with_its_command(tmp_path, monkeypatch):
+    """The page is compared with what the kept runs give; here these are none."""
     from model import receipt
 
-    pages = {"benchmarks.md": receipt.benchmarks, "plan.md": receipt.page}
-    (tmp_path / "docs").mkdir()
-    for file, module in pages.items():
-        monkeypatch.setattr(module, "page", lambda kept, file=file: f"{file}: 123 tokens/s\n")
-        (tmp_path / "docs" / file).write_text(f"{file}: 123 tokens/s\n")
+    page = tmp_path / "docs" / "benchmarks.md"
+    page.parent.mkdir()
+    monkeypatch.setattr(receipt.benchmarks, "page", lambda kept: "123 tokens/s\n")
+    page.write_text("123 tokens/s\n")
     monkeypatch.setattr(receipt, "ROOT", tmp_path)
     monkeypatch.setattr(receipt, "faults", list)
     receipt.check()
-    (tmp_path / "docs" / name).write_text(f"{name}: 124 tokens/s\n")
+    page.write_text("124 tokens/s\n")
     with pytest.raises(PatchlaneError) as caught:
         receipt.check()
-    assert name in caught.value.what and caught.value.remedy == pages[name].COMMAND
+    assert page.name in caught.value.what and caught.value.remedy == receipt.benchmarks.COMMAND
