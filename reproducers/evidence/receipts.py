@@ -5,10 +5,12 @@ Every reader gets a receipt through ``statement_of``, which refuses an altered o
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from filelock import FileLock
@@ -23,7 +25,7 @@ from reproducers.record.origin import Origin, readable
 from reproducers.record.receipt import VERSION, Details, Digest, Host, PatchTried, Predicate, Resource, Statement
 from reproducers.record.schema import Pack, Pin
 from reproducers.trial.experiment import Run, expected
-from reproducers.upstream.store import Tree
+from reproducers.upstream.store import Store, Tree
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
@@ -160,7 +162,7 @@ def write(run: Run, root: Path, host: str, command: list[str], places: dict[str,
     """
     folder, when = root / f"{run.pack.number:02d}", f"{run.started:%Y%m%dT%H%M%SZ}"
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / ".lock"):
+    with _turn(folder):
         sweep(folder)
         last = max(_earlier(folder, when), key=lambda path: path.name, default=None)
         body = statement(run, alias(host), command, file_sha256(last) if last else None)
@@ -172,6 +174,19 @@ def write(run: Run, root: Path, host: str, command: list[str], places: dict[str,
         _create(folder / f"{stem}.log", log)
         _create(folder / f"{stem}.json", data)
     return folder / f"{stem}.json"
+
+
+@contextlib.contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """One writer of ``folder`` at a time, by a lock in the store: a working file is no evidence.
+
+    Without one where the store takes no file: receipts of one moment may share their predecessor.
+    """
+    key = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            held.enter_context(FileLock(Store().root / "locks" / f"receipts-{key}.lock"))
+        yield
 
 
 def _earlier(folder: Path, when: str) -> list[Path]:
