@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
+import hashlib
 import json
 import subprocess
 
@@ -12,6 +14,7 @@ import recorded
 from model.records.metrics import MetricsLog
 from model.reports import kept as receipt
 from reproducers.base.errors import PatchlaneError
+from reproducers.kept import xz
 from reproducers.record.schema import ROOT
 
 
@@ -29,11 +32,19 @@ def test_the_committed_ones_are_what_they_say():
     assert receipt.faults() == []
 
 
+def test_the_committed_ones_hold_nothing_that_can_be_drawn():
+    names = {path.name for path in receipt.KEPT.glob("*/*")}
+    assert "metrics.jsonl" in {name.removesuffix(".xz") for name in names}
+    assert {name for name in names if name.startswith(".") or name.endswith((".png", ".md", ".lock"))} == set()
+
+
 def test_a_run_is_kept_with_what_it_has(run, tmp_path):
-    (run / "profile.md").write_text("where the time goes\n")
+    for name in (*receipt.DRAWN, "coverage.json", ".metrics.lock"):
+        (run / name).write_text("{}\n")
     kept = receipt.keep(run, "1xh200_x", tmp_path / "train")
     content = json.loads((kept / "receipt.json").read_bytes())
-    assert set(content["files"]) == {"metrics.jsonl", "profile.md"} and "run.json" in content["absent"]
+    assert set(content["files"]) == {"metrics.jsonl", "coverage.json"} and "run.json" in content["absent"]
+    assert {path.name for path in kept.iterdir()} == {"receipt.json", *content["files"]}
     assert content["summary"] == receipt.summary(run)
     assert receipt.faults(tmp_path / "train") == []
 
@@ -73,6 +84,53 @@ def test_a_file_that_was_absent_when_the_run_was_kept_is_a_stranger(run, tmp_pat
     kept = receipt.keep(run, "x", tmp_path / "train")
     (kept / "profile.md").write_text("made later\n")
     assert [fault.split()[0] for fault in receipt.faults(tmp_path / "train")] == ["x/profile.md"]
+
+
+def test_a_drawn_file_of_an_early_receipt_may_be_gone_and_may_not_differ(run, tmp_path):
+    kept = receipt.keep(run, "x", tmp_path / "train")
+    content = json.loads((kept / "receipt.json").read_bytes())
+    content["files"] |= {"loss.png": hashlib.sha256(b"drawn").hexdigest(), "run.json": hashlib.sha256().hexdigest()}
+    (kept / "receipt.json").write_text(json.dumps(content))
+    named = [fault.split()[0] for fault in receipt.faults(tmp_path / "train")]
+    assert named == ["x/run.json"]  # no other may be gone
+    (kept / "run.json").write_bytes(b"")
+    (kept / "loss.png").write_bytes(b"drawn")
+    assert receipt.faults(tmp_path / "train") == []
+    (kept / "loss.png").write_bytes(b"drawn anew")
+    assert [fault.split()[0] for fault in receipt.faults(tmp_path / "train")] == ["x/loss.png"]
+
+
+def test_older_runs_are_packed_and_read_like_others(run, tmp_path):
+    (run / "coverage.json").write_text("{}\n")
+    train = tmp_path / "train"
+    kept = receipt.keep(run, "x", train)
+    figures, day = receipt.summary(kept), receipt._day(kept)
+    assert receipt.unpacked(day - datetime.timedelta(days=1), train) == []
+    paths = receipt.unpacked(day, train)
+    assert paths == [kept / "metrics.jsonl", kept / "coverage.json"]
+    for path in paths:
+        xz.pack(path)
+    assert {path.name for path in kept.iterdir()} == {"receipt.json", "metrics.jsonl.xz", "coverage.json.xz"}
+    assert receipt.faults(train) == [] and receipt.unpacked(day, train) == [] and receipt.summary(kept) == figures
+
+
+@pytest.mark.parametrize("harm", ["cut off", "another", "both", "gone"])
+def test_harm_to_a_packed_file_is_named(run, tmp_path, harm):
+    kept = receipt.keep(run, "x", tmp_path / "train")
+    path = kept / "metrics.jsonl"
+    content = path.read_bytes()
+    xz.pack(path)
+    packed = xz.place(path)
+    if harm == "cut off":
+        packed.write_bytes(packed.read_bytes()[:-4])
+    elif harm == "another":
+        packed.write_bytes(xz.packed(content[:-1]))
+    elif harm == "both":
+        path.write_bytes(content)
+    else:
+        packed.unlink()
+    (fault,) = receipt.faults(tmp_path / "train")
+    assert fault.split()[0] == ("x/metrics.jsonl.xz" if harm == "both" else "x/metrics.jsonl")
 
 
 @pytest.mark.parametrize("name", ["../x", "X", ""])
