@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from model.reports.kept import RECEIPT
+from model.records.newest import RECEIPT
 from model.reports.pictures import draw
 from reproducers.base.cli import guarded
 from reproducers.record.schema import ROOT

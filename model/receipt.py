@@ -12,8 +12,9 @@ from typing import Annotated
 
 import typer
 
+from model.records.newest import KEPT
 from model.reports import benchmarks
-from model.reports.kept import KEPT, faults, keep, unpacked
+from model.reports.kept import faults, keep, unpacked
 from reproducers.base.cli import guarded
 from reproducers.base.clock import today
 from reproducers.base.errors import PatchlaneError, from_git

@@ -17,14 +17,12 @@ from typing import Any
 from model.loop import run_record
 from model.patched.proof.record import FILE as COVERAGE
 from model.records import history
+from model.records.newest import KEPT, RECEIPT
 from model.reports import limit, report
 from reproducers.base.errors import PatchlaneError, StoreError
 from reproducers.base.files import file_sha256, parsed_json, within, write_atomic
 from reproducers.kept import xz
-from reproducers.record.schema import ROOT
 
-KEPT = ROOT / "receipts" / "train"
-RECEIPT = "receipt.json"
 NEEDED = (history.NAME,)
 WANTED = (run_record.FILE, COVERAGE, limit.FILE)
 RESUMED = "run.from_*.json"  # the run.json of each resume, by the step that it resumed from

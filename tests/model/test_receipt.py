@@ -12,6 +12,7 @@ import pytest
 import recorded
 
 from model.records.metrics import MetricsLog
+from model.records import newest
 from model.reports import kept as receipt
 from reproducers.base.errors import PatchlaneError
 from reproducers.kept import xz
@@ -33,7 +34,7 @@ def test_the_committed_ones_are_what_they_say():
 
 
 def test_the_committed_ones_hold_nothing_that_can_be_drawn():
-    names = {path.name for path in receipt.KEPT.glob("*/*")}
+    names = {path.name for path in newest.KEPT.glob("*/*")}
     assert "metrics.jsonl" in {name.removesuffix(".xz") for name in names}
     assert {name for name in names if name.startswith(".") or name.endswith((".png", ".md", ".lock"))} == set()
 
@@ -114,6 +115,13 @@ def test_older_runs_are_packed_and_read_like_others(run, tmp_path):
     assert receipt.faults(train) == [] and receipt.unpacked(day, train) == [] and receipt.summary(kept) == figures
 
 
+def test_no_code_names_a_kept_run():
+    names = {path.parent.name for path in newest.KEPT.glob("*/receipt.json")}
+    texts = [path for folder in ("model", "reproducers", "ci") for path in (ROOT / folder).rglob("*") if path.is_file()]
+    said = {path: path.read_text(errors="replace") for path in texts if path.suffix in ("", ".py", ".yaml")}
+    assert names and [(path.name, name) for path, text in said.items() for name in names if name in text] == []
+
+
 @pytest.mark.parametrize("harm", ["cut off", "another", "both", "gone"])
 def test_harm_to_a_packed_file_is_named(run, tmp_path, harm):
     kept = receipt.keep(run, "x", tmp_path / "train")
@@ -155,7 +163,7 @@ def test_kept_runs_name_commits_that_can_be_checked_out():
     git = functools.partial(subprocess.run, cwd=ROOT, capture_output=True, text=True)
     if git(["git", "rev-parse", "--is-shallow-repository"]).stdout.strip() != "false":
         pytest.skip("a clone without its history")
-    runs = [*receipt.KEPT.glob("*/run.json")]
+    runs = [*newest.KEPT.glob("*/run.json")]
     named = {path.parent.name: json.loads(path.read_text())["project"]["sha"] for path in runs}
     lost = [name for name, sha in named.items() if git(["git", "merge-base", "--is-ancestor", sha, "HEAD"]).returncode]
     assert named
