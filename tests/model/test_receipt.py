@@ -11,8 +11,8 @@ import subprocess
 import pytest
 import recorded
 
-from model.records.metrics import MetricsLog
 from model.records import newest
+from model.records.metrics import MetricsLog
 from model.reports import kept as receipt
 from reproducers.base.errors import PatchlaneError
 from reproducers.kept import xz
