@@ -20,6 +20,7 @@ from reproducers.base.files import file_sha256, record_bytes
 from reproducers.evidence import binding, booking, shelf
 from reproducers.evidence.shelf import chain, remedy, sweep
 from reproducers.evidence.verification import checked
+from reproducers.kept import archive
 from reproducers.record import engine
 from reproducers.record.origin import Origin, readable
 from reproducers.record.receipt import VERSION, Details, Digest, Host, PatchTried, Predicate, Resource, Statement
@@ -98,6 +99,7 @@ def _details(run: Run, host: str, command: list[str], previous: str | None) -> D
         "sentinels": run.sentinels,
         "patch": PatchTried(kind=run.patch.kind.value, hunks_executed=run.hunks) if run.patch else None,
         "previous": previous,
+        **({"archive": held[-1]} if (held := archive.heads(shelf.COMMITTED / f"{pack.number:02d}")) else {}),
         **arms,
     }
     return Details.model_validate(fields)
@@ -165,7 +167,7 @@ def write(run: Run, root: Path, host: str, command: list[str], places: dict[str,
     with _turn(folder):
         sweep(folder)
         last = max(_earlier(folder, when), key=lambda path: path.name, default=None)
-        body = statement(run, alias(host), command, file_sha256(last) if last else None)
+        body = statement(run, alias(host), command, archive.sha256(last) if last else None)
         lines = [f"[run] {json.dumps(binding.head(body), sort_keys=True)}", *run.log]
         log = ("\n".join(redact(line, places) for line in lines) + "\n").encode()
         whole = body.logged(hashlib.sha256(log).hexdigest()).as_json()
