@@ -18,7 +18,7 @@ from filelock import FileLock
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Exit
 from reproducers.base.wording import count
-from reproducers.evidence.shelf import COMMITTED, FOLDERS, every, remedy, signature
+from reproducers.evidence.shelf import COMMITTED, FOLDERS, every, remedy, signature, statements
 from reproducers.kept.archive import INDEX
 
 app = typer.Typer(add_completion=False, help=__doc__)
@@ -44,8 +44,10 @@ def verify(
     own = root.resolve() == COMMITTED
     with Console(stderr=True).status("verifying") as told:
         faults = verify_all(root, tell=lambda done, of: told.update(f"verifying: {done} of {count(of, 'receipt')}"))
-    faults, number = faults | keeping.all_faults(root), len(every(root))
-    vouched = _signers(root, signers, faults) if signers else []
+    faults |= keeping.all_faults(root)
+    folders = sorted(root.glob(FOLDERS))
+    paths = [path for folder in folders for path in statements(folder, archived=folder / INDEX not in faults)]
+    number, vouched = len(paths), _signers(paths, signers, faults) if signers else []
     for path, rows in faults.items():
         for row in rows:
             typer.echo(f"{path.relative_to(root)}: {row}" + (f"; fix: {remedy(path)}" if path.name == INDEX else ""))
@@ -61,14 +63,14 @@ def verify(
     raise typer.Exit(Exit.CONTRADICTED if faults or lost or not number else Exit.OK)
 
 
-def _signers(root: Path, signers: Path, faults: dict[Path, list[str]]) -> list[str]:
+def _signers(paths: list[Path], signers: Path, faults: dict[Path, list[str]]) -> list[str]:
     """A line a signer and one for the rest; a signature that does not hold is added to ``faults``."""
     from reproducers.studies.signers import signed
 
     if not signers.is_file():
         raise PatchlaneError(f"--signers {signers} is not a file", "ALLOWED SIGNERS in man ssh-keygen tells its form")
     numbers: dict[str, int] = {}
-    for path in every(root):
+    for path in paths:
         signer, fault = signed(path, signers)
         if fault:
             faults.setdefault(path, []).append(fault)

@@ -171,11 +171,15 @@ def test_an_archive_made_anew_is_missed_by_the_manifest(desk, how):
     assert any("its predecessor" in row for row in faults) == (how != "another verdict"), faults
 
 
-def test_a_damaged_archive_is_one_fault_and_the_open_ones_are_verified(desk):
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_damaged_archive_is_one_fault_and_the_open_ones_are_verified(desk, cut):
     toy, pack, folder = desk
     archived(pack, folder)
     name(toy.root)
-    (folder / TAR).write_bytes((folder / TAR).read_bytes()[:-9])
+    whole = (folder / TAR).read_bytes()
+    (folder / TAR).unlink()
+    if cut:
+        (folder / TAR).write_bytes(whole[:-9])
     newest = shelf.statements(folder, archived=False)[-1]
     newest.with_suffix(".log").write_text("altered")
     found = verify_all(folder.parent)
