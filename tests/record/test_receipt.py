@@ -32,6 +32,13 @@ def test_every_committed_receipt_is_written_as_it_was_read():
     assert texts and [name for name, text in texts.items() if plain(Statement.of(text)).encode() != text] == []
 
 
+def test_the_committed_folders_hold_records_and_archives_alone():
+    folders = [path for path in (ROOT / "receipts").glob(shelf.FOLDERS) if path.is_dir()]
+    names = [path.name for folder in folders for path in folder.iterdir()]
+    records = {name for name in names if name.startswith(("2", *shelf.WITHOUT_LOG)) and not name.endswith(".lock")}
+    assert records and {*names} - records <= {archive.INDEX, archive.TAR}
+
+
 def test_what_is_written_has_fields_for_what_a_check_and_a_tree_are(toy):
     path = write(toy.run(toy.pack()), toy.root / "receipts", "toy", [], {})
     data = json.loads(path.read_text())
