@@ -115,6 +115,19 @@ def test_older_runs_are_packed_and_read_like_others(run, tmp_path):
     assert receipt.faults(train) == [] and receipt.unpacked(day, train) == [] and receipt.summary(kept) == figures
 
 
+def test_the_verb_packs_and_only_names_in_a_dry_run(run, tmp_path, monkeypatch, capsys):
+    from model import receipt as verb
+
+    train = tmp_path / "train"
+    kept = receipt.keep(run, "x", train)
+    monkeypatch.setattr(verb, "KEPT", train)
+    monkeypatch.setattr(verb, "unpacked", lambda before: receipt.unpacked(before, train))
+    verb.archive(days=0, dry_run=True)
+    assert capsys.readouterr().out.split()[0] == "x/metrics.jsonl" and (kept / "metrics.jsonl").is_file()
+    verb.archive(days=0, dry_run=False)
+    assert {path.name for path in kept.iterdir()} == {"receipt.json", "metrics.jsonl.xz"} and not receipt.faults(train)
+
+
 def test_no_code_names_a_kept_run():
     names = {path.parent.name for path in newest.KEPT.glob("*/receipt.json")}
     texts = [path for folder in ("model", "reproducers", "ci") for path in (ROOT / folder).rglob("*") if path.is_file()]
