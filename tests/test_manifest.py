@@ -363,7 +363,7 @@ def test_sigkill_at_random_moments(toy, repo):
     assert verify_all(repo / "receipts") == {}
 
 
-@pytest.mark.parametrize("name", ["docs/benchmarks.md", "docs/stacks.md", "model/patches.dev.lock", "docs/plan.md"])
+@pytest.mark.parametrize("name", ["docs/benchmarks.md", "docs/stacks.md", "model/patches.dev.lock"])
 def test_a_generated_file_that_was_changed_is_named(toy, repo, name):
     write_tree(repo, {name: "123 tokens/s\n", "packs/fingerprints.json": '{"schema_version": 1, "packs": {}}'})
     assert verb(toy, repo, "refresh", "--no-import")[0] == 0 and verb(toy, repo, "check")[0] == 0

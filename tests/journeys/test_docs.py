@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from model import describe
 from model.definition.recipes import RECIPES
 from model.families.sizes import SIZES
-from model.plans import page as plan
-from model.reports import benchmarks, kept
+from model.records import newest
+from model.reports import benchmarks
 from reproducers.record.schema import ROOT
 
 
@@ -79,11 +79,7 @@ def test_the_page_of_figures_is_what_its_command_prints():
 
 
 def test_the_page_of_benchmarks_is_what_its_command_prints():
-    assert (ROOT / "docs" / "benchmarks.md").read_text() == benchmarks.page(kept.KEPT), benchmarks.COMMAND
-
-
-def test_the_page_of_predictions_is_what_its_command_prints():
-    assert (ROOT / "docs" / "plan.md").read_text() == plan.page(kept.KEPT), plan.COMMAND
+    assert (ROOT / "docs" / "benchmarks.md").read_text() == benchmarks.page(newest.KEPT), benchmarks.COMMAND
 
 
 def test_every_environment_variable_has_a_row():

@@ -1,0 +1,32 @@
+"""The newest kept run of a size, asked for in place of a name in code."""
+
+import json
+
+import pytest
+from toy import write_tree
+
+from model.records import newest
+from reproducers.base.errors import PatchlaneError
+
+
+def test_the_newest_kept_run_of_a_size_on_so_many_gpus_is_found(tmp_path):
+    kept = tmp_path / "receipts" / "train"
+    starts = {"a": ("x", 1, "2026-11-25T1"), "b": ("x", 1, "2026-11-24T2"), "c": ("x", 2, "2026-11-26T3")}
+    for name, (size, ranks, started) in starts.items():
+        setup = {"size": {"name": size}, "ranks": ranks, "started": started}
+        files = {
+            "run.json": json.dumps(setup),
+            "receipt.json": json.dumps({"summary": {"gpu": "H200"} if ranks > 1 else {}}),
+        }
+        write_tree(kept, {f"{name}/{file}": text for file, text in files.items()})
+    assert [newest.newest(*one, kept) for one in (("x", 1), ("x", 2), ("x", 4), ("y", 1))] == [
+        "1 CPU: receipts/train/a",
+        "2 H200: receipts/train/c",
+        "",
+        "",
+    ]
+    newest._runs.cache_clear()
+    (kept / "b" / "run.json").write_text("{}")
+    with pytest.raises(PatchlaneError) as refused:
+        newest.newest("x", 1, kept)
+    assert refused.value.what.startswith("b/run.json: ") and refused.value.remedy.startswith("git checkout HEAD -- ")
