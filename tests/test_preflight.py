@@ -10,7 +10,7 @@ import sys
 import pytest
 import yaml
 from ready import BODY, DAY, edit, points, receipt, record, report, write_pack
-from toy import FIRST, SOURCE, THREAD, TOTAL, edited, git, write_tree
+from toy import FIRST, PUBLISHED, SOURCE, THREAD, TOTAL, edited, git, write_tree
 from typer.testing import CliRunner
 
 from reproducers import preflight
@@ -110,16 +110,15 @@ def test_somebodys_own_folder_is_not_the_live_pin(desk):
 
 @pytest.mark.parametrize("digit", ["a" * 40, "b" * 64])
 def test_another_pin_since(desk, digit):
-    edit(desk.folder / "pack.yaml", digit, "c" * len(digit))
+    desk.publishes(PUBLISHED.replace(digit, "c" * len(digit)))
     point = points(desk)["reproduced today"]
     assert point.result == "fail" and "another tree" in point.what
 
 
 def test_a_commit_that_was_added_to_the_pin_since(desk):
-    full = (desk.folder / "pack.yaml").read_text()
-    edit(desk.folder / "pack.yaml", "    sha: " + "a" * 40 + "\n", "")
+    desk.publishes(PUBLISHED.replace("    sha: " + "a" * 40 + "\n", ""))
     assert only(desk).result == "pass"
-    write_tree(desk.folder, {"pack.yaml": full})
+    desk.publishes(PUBLISHED)
     assert points(desk)["reproduced today"].result == "pass"
 
 
@@ -428,9 +427,9 @@ def tried(toy, release, source):
     """A receipt of that release, as a sweep leaves it: the pristine arm on the tree of the index's file."""
     pack = load_pack(toy.folder)
     text = (toy.folder / "pack.yaml").read_text()
-    pin = (
-        f"pins:\n  other:\n    release: '{release}'\n    artifacts: {{toyup-{release}-py3-none-any.whl: {'d' * 64}}}\n"
-    )
+    files = f"{{toyup-{release}-py3-none-any.whl: {'d' * 64}}}"
+    toy.publishes(f"{PUBLISHED}  '{release}':\n    artifacts: {files}\n")
+    pin = f"pins:\n  other:\n    release: '{release}'\n"
     (toy.folder / "pack.yaml").write_text(text.replace("pins:\n", pin))
     toy.publish(source, key="d" * 64, label=f"toyup {release}")
     asked = {"at": "other", "arm": "pristine"}

@@ -188,7 +188,7 @@ def need_artifact(need: Need, tags: list[Tag] | None = None) -> tuple[str, str]:
             return filename, sha256
     raise CannotTestHere(
         f"{need.distribution} {need.release}: no pinned wheel that this interpreter can load",
-        "add its wheel to packs/needs.yaml",
+        "add its wheel to packs/releases.yaml",
     )
 
 

@@ -171,7 +171,10 @@ def test_the_workflow_calls_the_script_and_keys_its_caches_by_content():
     steps = [step for job in yaml.safe_load(text)["jobs"].values() for step in job["steps"]]
     assert [step["run"] for step in steps if "run" in step][-1] == "ci/cpu"
     keys = " ".join(step["with"]["key"] for step in steps if "cache" in step.get("uses", ""))
-    assert all(f"'{name}'" in keys for name in ("pyproject.toml", "packs/needs.yaml", "packs/*/pack.yaml"))
+    assert all(
+        f"'{name}'" in keys
+        for name in ("pyproject.toml", "packs/releases.yaml", "packs/needs.yaml", "packs/*/pack.yaml")
+    )
     assert (ROOT / ".ci" / "run").read_text().rstrip().endswith('ci/cpu"')
 
 

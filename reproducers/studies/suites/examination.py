@@ -100,7 +100,8 @@ class Examiner:
             raise PatchlaneError(f"{pack.id} has no patch for {at}", "python -m reproducers.run --list")
         if pin.sha is None:
             raise CannotTestHere(
-                f"{pack.id}: {at} names no commit, from which its tests would come", f"add pins.{at}.sha"
+                f"{pack.id}: {at} names no commit, from which its tests would come",
+                "add its sha to packs/releases.yaml",
             )
         tests = tests_tree(self.store, pack, pin.sha, asked.upstream)
         options = {} if pin.release or asked.upstream is None else {"upstream": asked.upstream}
