@@ -239,7 +239,13 @@ def test_private_words_that_lint_reads_beside_the_files(desk):
 def test_an_exempted_find_passes(desk, monkeypatch):
     monkeypatch.setattr(dossier, "files", given(desk, fill("x.log", b"in /opt\n/workspace/ours\n")))
     assert list(failed(desk)) == ["no private words"]
-    row = {"rule": "private-path", "pack": "pack07", "match": "/workspace/ours", "reason": "an example"}
+    row = {
+        "rule": "private-path",
+        "pack": "pack07",
+        "match": "/workspace/ours",
+        "reason": "an example",
+        "until": "2099-01-01",
+    }
     write_tree(desk.packs, {"lint-exemptions.yaml": yaml.safe_dump([row])})
     failing = failed(desk)
     assert list(failing) == ["text"] and EXEMPTION in failing["text"].what  # not needed: lint reads no x.log
@@ -268,7 +274,13 @@ def test_the_formatter_of_the_upstream_was_run(desk):
 
 def test_an_exempted_line_serves_a_comment_and_no_pull_request(desk):
     write_pack(desk, edits=[("values[1:]:", "( values ):")])
-    row = {"rule": "format-upstream", "pack": "pack07", "match": "toyup/core.py:7", "reason": "an example"}
+    row = {
+        "rule": "format-upstream",
+        "pack": "pack07",
+        "match": "toyup/core.py:7",
+        "reason": "an example",
+        "until": "2099-01-01",
+    }
     write_tree(desk.packs, {"lint-exemptions.yaml": yaml.safe_dump([row])})
     write_tree(desk.folder, {"pack.yaml": record(**LIGER)})
     issue, pull = (points(desk, form)["upstream's formatter"] for form in ("issue", "pr"))
