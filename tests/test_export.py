@@ -233,7 +233,7 @@ def test_pack09_alone_says_what_it_says_in_the_suite(tmp_path):
             pytest.skip(f"{module} is not installed")
     (pack,) = select(["pack09"], PACKS)
     try:
-        tree = pins.pin_tree(Store(), pack, pack.pins["live"], {})
+        tree = pins.pin_tree(Store(), pack, pack.pins["live"])
     except CannotTestHere as error:
         pytest.skip(str(error))
     root = patching.import_root(tree.path, pack.upstream.source_root)
