@@ -98,12 +98,6 @@ PARTS = (
                 kernels=KERNELS,
                 option="states kept until the backward pass: faster, with more memory",
             ),
-            Path(
-                "triton_renamed",
-                needs=(triton, gpu_or_interpreter),
-                kernels=KERNELS,
-                option="triton_whole by another name, to count what a path costs",
-            ),
             Path("torch"),
         ),
     ),

@@ -22,6 +22,5 @@ found = {
     "gate fp32": around_cases.gate(FP32, 130, 70),
     "gate bf16": around_cases.gate(BF16, 64, 48),
     "mixer fp32": around_cases.mixer("triton_whole"),
-    "mixer fp32, renamed": around_cases.mixer("triton_renamed"),
 }
 print(json.dumps(found))
