@@ -73,7 +73,7 @@ def main(
     elif recipe is not None:
         size, ep, pp, micro_batch = recipe.size, recipe.expert_parallel, recipe.pipeline_parallel, recipe.micro_batch
         dp, accumulate = recipe.ranks // pp, recipe.accumulate
-        told = newest(recipe.size, recipe.ranks) or "no run of its size on as many GPUs is kept"
+        told = newest(recipe.size, recipe.ranks, recipe.on_gpus) or "no run of its size on as many GPUs is kept"
         console.print(f"recipe {recipe.name}: {told}")
     known(size)
     chosen = named(size)

@@ -30,7 +30,7 @@ def _list(asked: bool) -> None:
         from model.records.newest import newest
 
         for recipe in recipes.RECIPES.values():
-            known = newest(recipe.size, recipe.ranks) or "no run is kept"
+            known = newest(recipe.size, recipe.ranks, recipe.on_gpus) or "no run is kept"
             print(f"{recipe.name:14}  {recipe.size:14}  {recipe.ranks}  {recipe.steps:4}  {known}")
         raise typer.Exit()
 

@@ -99,6 +99,11 @@ class Recipe(BaseModel):
         return self
 
     @property
+    def on_gpus(self) -> bool:
+        """Whether it is for GPUs: a recipe for CPUs has a name that says so."""
+        return not self.name.startswith("cpu_")
+
+    @property
     def warmup_taken(self) -> int:
         """Steps of warm-up that a run takes: at least its last step is not of it."""
         return min(self.warmup, self.steps - 1)

@@ -14,12 +14,16 @@ KEPT = ROOT / "receipts" / "train"
 RECEIPT, SETUP = "receipt.json", "run.json"
 
 
-def newest(size: str, ranks: int, kept: Path = KEPT) -> str:
-    """The newest kept run of a size on so many ranks, in words; "" without one. Runs without a run.json tell neither.
+def newest(size: str, ranks: int, on_gpus: bool = True, kept: Path = KEPT) -> str:
+    """The newest kept run of a size on so many GPUs, or CPUs, in words; "" without one. A run without a run.json tells
+    neither.
 
     Raises PatchlaneError if a run.json cannot be read.
     """
-    found = max((run for run in _runs(kept) if (run.size, run.ranks) == (size, ranks)), default=None)
+    found = max(
+        (run for run in _runs(kept) if (run.size, run.ranks, run.gpu is not None) == (size, ranks, on_gpus)),
+        default=None,
+    )
     return f"{ranks} {found.gpu or 'CPU'}: {kept.parent.name}/{kept.name}/{found.name}" if found else ""
 
 

@@ -19,7 +19,9 @@ def test_the_newest_kept_run_of_a_size_on_so_many_gpus_is_found(tmp_path):
             "receipt.json": json.dumps({"summary": {"gpu": "H200"} if ranks > 1 else {}}),
         }
         write_tree(kept, {f"{name}/{file}": text for file, text in files.items()})
-    assert [newest.newest(*one, kept) for one in (("x", 1), ("x", 2), ("x", 4), ("y", 1))] == [
+    assert [
+        newest.newest(*one, kept) for one in (("x", 1, False), ("x", 2, True), ("x", 1, True), ("y", 1, False))
+    ] == [
         "1 CPU: receipts/train/a",
         "2 H200: receipts/train/c",
         "",
@@ -28,5 +30,5 @@ def test_the_newest_kept_run_of_a_size_on_so_many_gpus_is_found(tmp_path):
     newest._runs.cache_clear()
     (kept / "b" / "run.json").write_text("{}")
     with pytest.raises(PatchlaneError) as refused:
-        newest.newest("x", 1, kept)
+        newest.newest("x", 1, False, kept)
     assert refused.value.what.startswith("b/run.json: ") and refused.value.remedy.startswith("git checkout HEAD -- ")
