@@ -27,6 +27,11 @@ def newest(size: str, ranks: int, on_gpus: bool = True, kept: Path = KEPT) -> st
     return f"{ranks} {found.gpu or 'CPU'}: {kept.parent.name}/{kept.name}/{found.name}" if found else ""
 
 
+def measured(kind: str, path: str, kept: Path = KEPT) -> str:
+    """The name of the newest kept run that took this kernel path; "" where none did. Raises as ``newest``."""
+    return max(((run.started, run.name) for run in _runs(kept) if run.paths.get(kind) == path), default=("", ""))[1]
+
+
 class _Run(NamedTuple):
     """When a kept run started, by its run.json, and where."""
 
@@ -35,6 +40,7 @@ class _Run(NamedTuple):
     size: str
     ranks: int
     gpu: str | None
+    paths: dict[str, str]  # {kind: path}
 
 
 @functools.cache
@@ -44,7 +50,8 @@ def _runs(kept: Path) -> list[_Run]:
         try:
             setup, receipt = (parsed_json(file.read_bytes()) for file in (path, path.with_name(RECEIPT)))
             where = path.parent.name, setup["size"]["name"], setup["ranks"], receipt["summary"].get("gpu")
-            found.append(_Run(setup["started"], *where))
+            paths = {kind: choice["name"] for kind, choice in setup.get("paths", {}).items()}
+            found.append(_Run(setup["started"], *where, paths))
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             what = f"{path.parent.name}/{path.name}: {type(error).__name__}: {error}"
             raise PatchlaneError(what, from_git("receipts/train")) from error
