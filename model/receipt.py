@@ -1,7 +1,7 @@
 """``python -m model.receipt keep RUN NAME``: keep a training run's files under ``receipts/train/NAME`` with digests.
 
 ``check`` compares every kept run with its digests, its summary with its records, and ``docs/benchmarks.md`` with all of
-them. ``table`` prints that page; ``archive`` packs the larger files of older runs by xz.
+them. ``table`` prints that page; ``archive`` packs the files of older runs by xz.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def archive(
     days: Annotated[int, typer.Option(min=0, help="of runs that ended so many days ago or earlier")] = 14,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print what would be packed")] = False,
 ) -> None:
-    """Pack records, coverage and profiles of older kept runs by xz; every reader reads them like open ones."""
+    """Pack the files of older kept runs, but for receipts, by xz; every reader reads them like open ones."""
     paths = unpacked(today() - datetime.timedelta(days=days))
     sizes = [path.stat().st_size for path in paths]
     for path in paths if dry_run else ():
