@@ -156,6 +156,20 @@ def test_harm_to_a_packed_file_is_named(run, tmp_path, harm):
     assert fault.split()[0] == ("x/metrics.jsonl.xz" if harm == "both" else "x/metrics.jsonl")
 
 
+@pytest.mark.parametrize("act", ["check", "table"])
+def test_no_page_is_made_of_a_run_that_differs_from_its_receipt(run, tmp_path, monkeypatch, act):
+    from model import receipt as verb
+
+    (run / "run.json").write_text("{}")
+    packed = receipt.keep(run, "x", tmp_path / "train") / "run.json.xz"
+    xz.pack(packed.with_suffix(""))
+    packed.write_bytes(xz.packed(b'{"ranks": 1}'))  # whole, and with other content
+    monkeypatch.setattr(verb, "faults", lambda: receipt.faults(tmp_path / "train"))
+    with pytest.raises(PatchlaneError) as refused:
+        getattr(verb, act)()
+    assert "x/run.json " in refused.value.what and refused.value.remedy == "git checkout HEAD -- receipts/train"
+
+
 @pytest.mark.parametrize("name", ["../x", "X", ""])
 def test_bad_names_are_refused(run, tmp_path, name):
     with pytest.raises(PatchlaneError, match=repr(name)):
