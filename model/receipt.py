@@ -1,7 +1,7 @@
 """``python -m model.receipt keep RUN NAME``: keep a training run's files under ``receipts/train/NAME`` with digests.
 
 ``check`` compares every kept run with its digests, its summary with its records, and ``docs/benchmarks.md`` with all of
-them. ``table`` prints that page; ``archive`` packs the larger files of older runs by xz.
+them. ``table`` prints that page; ``archive`` packs the files of older runs by xz.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ def keep_command(
 @app.command()
 def check() -> None:
     """Fail if a kept run differs from its receipt, or the page of figures from what the kept runs give."""
-    if rows := faults():
-        raise PatchlaneError("\n".join(rows), from_git("receipts/train"))
+    _whole()
     path = ROOT / "docs" / "benchmarks.md"
     if not path.is_file() or path.read_text(errors="replace") != benchmarks.page(KEPT):
         raise PatchlaneError(f"docs/{path.name} is not what the kept runs give", benchmarks.COMMAND)
@@ -50,7 +49,7 @@ def archive(
     days: Annotated[int, typer.Option(min=0, help="of runs that ended so many days ago or earlier")] = 14,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="print what would be packed")] = False,
 ) -> None:
-    """Pack records, coverage and profiles of older kept runs by xz; every reader reads them like open ones."""
+    """Pack the files of older kept runs, but for receipts, by xz; every reader reads them like open ones."""
     paths = unpacked(today() - datetime.timedelta(days=days))
     sizes = [path.stat().st_size for path in paths]
     for path in paths if dry_run else ():
@@ -63,8 +62,14 @@ def archive(
 
 @app.command()
 def table() -> None:
-    """Print docs/benchmarks.md: a row of figures for every kept run."""
+    """Print docs/benchmarks.md: a row of figures for every kept run. Fail if one differs from its receipt."""
+    _whole()
     print(benchmarks.page(KEPT), end="")
+
+
+def _whole() -> None:
+    if rows := faults():
+        raise PatchlaneError("\n".join(rows), from_git("receipts/train"))
 
 
 if __name__ == "__main__":

@@ -271,6 +271,7 @@ def test_a_training_run_has_words_and_units(tmp_path):
     for name, speed in (("slow", 1.0), ("fast", 21258.7), ("without", None)):
         receipt = {"summary": summary | {"tokens_per_s_per_gpu": speed}, "files": {"run.json": ""}}
         write_tree(tmp_path, {f"{name}/receipt.json": json.dumps(receipt), f"{name}/run.json": json.dumps(setup)})
+    xz.pack(tmp_path / "fast" / "run.json")
     runs = training_runs(tmp_path)
     assert [run.name for run in runs] == ["fast", "slow", "without"]
     assert runs[0].title == "wide on 4 GPUs, 230 steps, 2026-11-22" and not runs[0].short

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from reproducers.base.errors import PatchlaneError, from_git
 from reproducers.base.files import parsed_json
+from reproducers.kept import xz
 from reproducers.record.schema import ROOT
 
 KEPT = ROOT / "receipts" / "train"
@@ -46,9 +47,9 @@ class _Run(NamedTuple):
 @functools.cache
 def _runs(kept: Path) -> list[_Run]:
     found = []
-    for path in sorted(kept.glob(f"*/{SETUP}")):
+    for path in xz.found(kept, f"*/{SETUP}"):
         try:
-            setup, receipt = (parsed_json(file.read_bytes()) for file in (path, path.with_name(RECEIPT)))
+            setup, receipt = (parsed_json(xz.data(file)) for file in (path, path.with_name(RECEIPT)))
             where = path.parent.name, setup["size"]["name"], setup["ranks"], receipt["summary"].get("gpu")
             paths = {kind: choice["name"] for kind, choice in setup.get("paths", {}).items()}
             found.append(_Run(setup["started"], *where, paths))

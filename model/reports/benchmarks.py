@@ -17,6 +17,7 @@ from model.reports import page as describe_page
 from model.reports import report
 from model.reports.report import NONE, RunReport, number
 from reproducers.base.errors import PatchlaneError
+from reproducers.kept import xz
 
 COMMAND = "python -m model.receipt table > docs/benchmarks.md"
 LONG = 50  # a run of fewer steps compares two settings
@@ -73,9 +74,9 @@ def read(folder: Path) -> KeptRun:
     records, summary = history.read(folder), report.summarise(folder)
     packs = [str(event.detail["packs"]) for event in history.events(records, "patches")]
     # each resume adds a run.json whose name ends with the step that it resumed from
-    setups = sorted(folder.glob("run*.json"), key=lambda path: (len(path.name), path.name))
+    setups = sorted(xz.found(folder, "run*.json"), key=lambda path: (len(path.name), path.name))
     try:
-        setup = json.loads(setups[-1].read_bytes()) if setups else {}
+        setup = json.loads(xz.data(setups[-1])) if setups else {}
     except ValueError as error:
         raise PatchlaneError(f"{setups[-1]} is no JSON: {error}", "python -m model.receipt check") from error
     moved = bool(summary.resumed_at) and len(setups) == 1

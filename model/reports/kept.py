@@ -1,7 +1,7 @@
 """Training runs kept under ``receipts/train/NAME``, with the digests of their files.
 
-Only what nothing else that is kept gives again: no picture, no page. The older ones' larger files are packed by xz;
-digests are of what they unpack to.
+Only what nothing else that is kept gives again: no picture, no page. The older ones' files are packed by xz, all but
+the receipt, whose digests are of what they unpack to.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ NEEDED = (history.NAME,)
 WANTED = (run_record.FILE, COVERAGE, limit.FILE)
 RESUMED = "run.from_*.json"  # the run.json of each resume, by the step that it resumed from
 DRAWN = ("loss.png", "throughput.png", "diagnosis.png", "profile.md")  # from records and profile, at any time
-PACKED = (history.NAME, COVERAGE, limit.FILE)  # of runs that are older than a number of days
 
 
 def summary(folder: Path) -> dict[str, Any]:
@@ -50,8 +49,7 @@ def keep(run: Path, name: str, kept: Path = KEPT) -> Path:
     if missing:
         raise PatchlaneError(f"{run} has no {', '.join(missing)}", "python -m model.train SIZE --out RUN")
     target.mkdir(parents=True)
-    files = [file for file in (*NEEDED, *WANTED) if (run / file).is_file()]
-    files += sorted(path.name for path in run.glob(RESUMED))
+    files = [path.name for path in _files(run)]
     for file in files:
         shutil.copyfile(run / file, target / file)
     content = {
@@ -62,6 +60,11 @@ def keep(run: Path, name: str, kept: Path = KEPT) -> Path:
     }
     write_atomic(target / RECEIPT, (json.dumps(content, indent=1) + "\n").encode())
     return target
+
+
+def _files(run: Path) -> list[Path]:
+    """The files of a run that its receipt names, as far as they lie open."""
+    return [path for name in (*NEEDED, *WANTED) if (path := run / name).is_file()] + sorted(run.glob(RESUMED))
 
 
 def faults(kept: Path = KEPT) -> list[str]:
@@ -98,9 +101,9 @@ def _same(path: Path, digest: str) -> bool:
 
 
 def unpacked(before: datetime.date, kept: Path = KEPT) -> list[Path]:
-    """The records, coverage and profiles of runs whose last step is of ``before`` or earlier and that lie open."""
+    """The files of runs whose last step is of ``before`` or earlier, but for receipts, as far as they lie open."""
     runs = sorted(path.parent for path in kept.glob(f"*/{RECEIPT}"))
-    return [path for run in runs if _day(run) <= before for name in PACKED if (path := run / name).is_file()]
+    return [path for run in runs if _day(run) <= before for path in _files(run)]
 
 
 def _day(run: Path) -> datetime.date:

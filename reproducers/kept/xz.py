@@ -21,6 +21,12 @@ def place(path: Path) -> Path:
     return packed if not path.exists() and packed.is_file() else path
 
 
+def found(folder: Path, pattern: str) -> list[Path]:
+    """The paths below ``folder`` of this glob pattern, by name, whose content lies there, open or packed."""
+    lying = (*folder.glob(pattern), *folder.glob(pattern + SUFFIX))
+    return sorted({path.with_name(path.name.removesuffix(SUFFIX)) for path in lying})
+
+
 def opened(path: Path) -> io.BytesIO | io.BufferedReader:
     """The content of ``path``, open or packed. OSError where there is neither, StoreError where it is not whole."""
     at = place(path)

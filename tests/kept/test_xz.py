@@ -27,6 +27,16 @@ def test_a_packed_file_is_read_like_an_open_one(path):
     assert packed.read_bytes() == xz.packed(TEXT)  # the same content gives the same bytes
 
 
+def test_what_lies_open_packed_or_both_is_found_once_by_its_open_name(path):
+    folder = path.parent
+    for name in ("run.json", "run.from_6.json.xz", "run.from_50.json", "run.from_50.json.xz", "run.png", "run.xz"):
+        (folder / name).touch()
+    names = [found.name for found in xz.found(folder, "run*.json")]
+    assert names == ["run.from_50.json", "run.from_6.json", "run.json"]
+    xz.pack(path)
+    assert xz.found(folder.parent, f"{folder.name}/metrics.jsonl") == [path]
+
+
 def test_what_is_there_neither_open_nor_packed_is_missing(tmp_path):
     with pytest.raises(FileNotFoundError):
         xz.data(tmp_path / "none")

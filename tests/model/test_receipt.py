@@ -102,16 +102,18 @@ def test_a_drawn_file_of_an_early_receipt_may_be_gone_and_may_not_differ(run, tm
 
 
 def test_older_runs_are_packed_and_read_like_others(run, tmp_path):
-    (run / "coverage.json").write_text("{}\n")
+    others = ["run.json", "coverage.json", "run.from_6.json"]
+    for name in others:
+        (run / name).write_text("{}\n")
     train = tmp_path / "train"
     kept = receipt.keep(run, "x", train)
     figures, day = receipt.summary(kept), receipt._day(kept)
     assert receipt.unpacked(day - datetime.timedelta(days=1), train) == []
     paths = receipt.unpacked(day, train)
-    assert paths == [kept / "metrics.jsonl", kept / "coverage.json"]
+    assert paths == [kept / name for name in ("metrics.jsonl", *others)]
     for path in paths:
         xz.pack(path)
-    assert {path.name for path in kept.iterdir()} == {"receipt.json", "metrics.jsonl.xz", "coverage.json.xz"}
+    assert {path.name for path in kept.iterdir()} == {"receipt.json", *(f"{path.name}.xz" for path in paths)}
     assert receipt.faults(train) == [] and receipt.unpacked(day, train) == [] and receipt.summary(kept) == figures
 
 
@@ -154,6 +156,20 @@ def test_harm_to_a_packed_file_is_named(run, tmp_path, harm):
     assert fault.split()[0] == ("x/metrics.jsonl.xz" if harm == "both" else "x/metrics.jsonl")
 
 
+@pytest.mark.parametrize("act", ["check", "table"])
+def test_no_page_is_made_of_a_run_that_differs_from_its_receipt(run, tmp_path, monkeypatch, act):
+    from model import receipt as verb
+
+    (run / "run.json").write_text("{}")
+    packed = receipt.keep(run, "x", tmp_path / "train") / "run.json.xz"
+    xz.pack(packed.with_suffix(""))
+    packed.write_bytes(xz.packed(b'{"ranks": 1}'))  # whole, and with other content
+    monkeypatch.setattr(verb, "faults", lambda: receipt.faults(tmp_path / "train"))
+    with pytest.raises(PatchlaneError) as refused:
+        getattr(verb, act)()
+    assert "x/run.json " in refused.value.what and refused.value.remedy == "git checkout HEAD -- receipts/train"
+
+
 @pytest.mark.parametrize("name", ["../x", "X", ""])
 def test_bad_names_are_refused(run, tmp_path, name):
     with pytest.raises(PatchlaneError, match=repr(name)):
@@ -176,8 +192,8 @@ def test_kept_runs_name_commits_that_can_be_checked_out():
     git = functools.partial(subprocess.run, cwd=ROOT, capture_output=True, text=True)
     if git(["git", "rev-parse", "--is-shallow-repository"]).stdout.strip() != "false":
         pytest.skip("a clone without its history")
-    runs = [*newest.KEPT.glob("*/run.json")]
-    named = {path.parent.name: json.loads(path.read_text())["project"]["sha"] for path in runs}
+    runs = xz.found(newest.KEPT, "*/run.json")
+    named = {path.parent.name: json.loads(xz.data(path))["project"]["sha"] for path in runs}
     lost = [name for name, sha in named.items() if git(["git", "merge-base", "--is-ancestor", sha, "HEAD"]).returncode]
     assert named
     assert lost == []

@@ -13,7 +13,7 @@ from reproducers.base.files import bytes_of, parsed_json, within
 from reproducers.desk.page.charts import Curve, curve
 from reproducers.kept import xz
 
-RECORDS, STEP = "metrics.jsonl", b'"kind":"train"'
+RECORDS, SETUP, STEP = "metrics.jsonl", "run.json", b'"kind":"train"'
 CURVES = {"loss": "Loss, nats a token", "tokens_per_s_per_gpu": "Tokens/s a GPU"}
 SHORT = 50  # a run of fewer steps compared two settings
 # {the summary's field: (its name in words, the format of its numbers)}
@@ -127,8 +127,9 @@ def _run(path: Path) -> TrainingRun:
         receipt = parsed_json(bytes_of(path))
         summary, files = dict(receipt["summary"]), sorted(receipt["files"])
         kept = [file for file in (xz.place(within(path.parent, name)) for name in files) if file.is_file()]
-        setup = next((dict(parsed_json(bytes_of(file))) for file in kept if file.name == "run.json"), {})
-        drawn = _curves(path.with_name(RECORDS)) if xz.place(path.with_name(RECORDS)) in kept else []
+        start, records = path.with_name(SETUP), path.with_name(RECORDS)
+        setup = dict(parsed_json(xz.data(start))) if xz.place(start) in kept else {}
+        drawn = _curves(records) if xz.place(records) in kept else []
     except (ValueError, KeyError, TypeError) as error:
         where = f"{path.parent.name}/{path.name}"
         raise PatchlaneError(f"{where} is no training receipt: {error!r}", "python -m model.receipt check") from error

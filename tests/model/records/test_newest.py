@@ -10,6 +10,7 @@ from model.kinds import catalogue
 from model.kinds.run import Run
 from model.records import newest
 from reproducers.base.errors import PatchlaneError
+from reproducers.kept import xz
 
 
 def test_the_newest_kept_run_of_a_size_on_so_many_gpus_is_found(tmp_path):
@@ -22,6 +23,8 @@ def test_the_newest_kept_run_of_a_size_on_so_many_gpus_is_found(tmp_path):
             "receipt.json": json.dumps({"summary": {"gpu": "H200"} if ranks > 1 else {}}),
         }
         write_tree(kept, {f"{name}/{file}": text for file, text in files.items()})
+    for name in ("a", "b"):
+        xz.pack(kept / name / "run.json")
     assert [
         newest.newest(*one, kept) for one in (("x", 1, False), ("x", 2, True), ("x", 1, True), ("y", 1, False))
     ] == [
@@ -32,11 +35,13 @@ def test_the_newest_kept_run_of_a_size_on_so_many_gpus_is_found(tmp_path):
     ]
     assert [newest.measured("loss", path, kept) for path in ("b", "d")] == ["b", ""]
     assert newest.measured("other", "b", kept) == ""
-    newest._runs.cache_clear()
-    (kept / "b" / "run.json").write_text("{}")
-    with pytest.raises(PatchlaneError) as refused:
-        newest.newest("x", 1, False, kept)
-    assert refused.value.what.startswith("b/run.json: ") and refused.value.remedy.startswith("git checkout HEAD -- ")
+    packed = kept / "b" / "run.json.xz"
+    for harm in (xz.packed(b"{}"), packed.read_bytes()[:-4]):
+        newest._runs.cache_clear()
+        packed.write_bytes(harm)
+        with pytest.raises(PatchlaneError) as refused:
+            newest.newest("x", 1, False, kept)
+        assert "b/run.json" in refused.value.what and refused.value.remedy.startswith("git checkout HEAD -- ")
 
 
 def test_a_kept_run_measured_each_path_that_a_hopper_takes_unasked():

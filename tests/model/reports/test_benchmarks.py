@@ -11,7 +11,8 @@ import recorded
 from model.records.records import Event, Phases, to_line
 from model.reports import benchmarks
 from model.reports import kept as receipt
-from reproducers.base.errors import PatchlaneError
+from reproducers.base.errors import PatchlaneError, StoreError
+from reproducers.kept import xz
 from reproducers.record.schema import ROOT
 
 LINKED = re.compile(r"\[(\d{1,3}(?:,\d{3})+)\]\(\.\./receipts/train/(\w+)\)")
@@ -97,6 +98,11 @@ def test_the_layout_of_a_resumed_run_is_that_of_its_last_start(tmp_path):
     starts = {"run": setup(), "run__from_6": setup(), "run__from_30": setup(pipeline_parallel=2)}
     folder = kept(tmp_path, "a", resumed=True, **starts)
     assert row(folder.parent)["layout and paths"] == "PP 2, 2 rows × 3"
+    for name in ("run.json", "run.from_6.json"):  # a packed name is longer than an open one of a later start
+        xz.pack(folder / name)
+        assert row(folder.parent)["layout and paths"] == "PP 2, 2 rows × 3"
+    xz.pack(folder / "run.from_30.json")
+    assert row(folder.parent)["layout and paths"] == "PP 2, 2 rows × 3"
 
 
 def test_without_the_record_of_its_last_start_a_resumed_run_shows_no_layout(tmp_path):
@@ -118,3 +124,12 @@ def test_a_damaged_run_json_is_an_error_with_its_remedy(tmp_path):
     with pytest.raises(PatchlaneError) as refused:
         benchmarks.page(folder.parent)
     assert refused.value.remedy == "python -m model.receipt check"
+
+
+def test_a_packed_run_json_that_is_cut_off_is_an_error_with_its_remedy(tmp_path):
+    packed = kept(tmp_path, "a", run=setup()) / "run.json.xz"
+    xz.pack(packed.with_suffix(""))
+    packed.write_bytes(packed.read_bytes()[:-4])
+    with pytest.raises(StoreError) as refused:
+        benchmarks.page(packed.parent.parent)
+    assert refused.value.remedy == f"git checkout HEAD -- {packed}"

@@ -10,6 +10,7 @@ from model.profile.ceilings import NO_GPU, Ceilings, Copy, Product
 from model.profile.limits import Limit
 from model.reports import limit
 from reproducers.base.errors import PatchlaneError
+from reproducers.kept import xz
 from reproducers.record.schema import ROOT
 
 CEILINGS = Ceilings(
@@ -78,7 +79,7 @@ def test_without_a_profile_there_is_nothing(tmp_path):
 
 
 def test_kept_profiles_from_before_are_read():
-    kept = sorted(path.parent for path in (ROOT / "receipts" / "train").glob("*/profile.json*"))
+    kept = [path.parent for path in xz.found(ROOT / "receipts" / "train", "*/profile.json")]
     assert kept
     for folder in kept:
         profile = limit.read(folder)
