@@ -31,7 +31,8 @@ A number in the last column links to a kept run, a commit says where the code is
 class Item(BaseModel):
     """One trial; ``decision`` is a word of the glossary.
 
-    ``receipts``: names of kept runs. ``commit``: where the code of it is. Question, trial and result have ``WORDS`` words together at most.
+    ``receipts``: names of kept runs. ``commit``: where the code of it is. Question, trial and result have ``WORDS``
+    words together at most.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
