@@ -1,4 +1,4 @@
-"""``python -m model.pictures RUN``: the pictures loss.png and throughput.png of a run, from its metrics.jsonl alone."""
+"""``python -m model.pictures RUN``: draw loss.png and throughput.png of a run, from its metrics.jsonl."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m model.spread RUN SEED…``: is a run's loss within what runs of other seeds differ by?
+"""``python -m model.spread RUN SEED…``: set a run's losses among those of other seeds, and fail above them.
 
 For a path or precision that changes losses by more than rounding: it may be a default if 500 steps stay within.
 """

@@ -1,4 +1,4 @@
-"""What a code, a state or any other word of the project means. ``python -m reproducers.explain 77``.
+"""Print what a code, a state or any other word of the project means. ``python -m reproducers.explain 77``.
 
 docs/exit-codes.md is ``python -m reproducers.explain --markdown``, docs/glossary.md the same with ``--glossary``,
 docs/log.md with ``--log``.
