@@ -1,4 +1,4 @@
-"""``python -m model.pictures RUN``: draw loss.png and throughput.png of a run, from its metrics.jsonl."""
+"""Draw loss.png and throughput.png of a run, from its metrics.jsonl: ``python -m model.pictures RUN``."""
 
 from __future__ import annotations
 

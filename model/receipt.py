@@ -1,4 +1,4 @@
-"""``python -m model.receipt keep RUN NAME``: keep a training run's files under ``receipts/train/NAME`` with digests.
+"""Keep a training run's files under ``receipts/train/NAME`` with digests: ``python -m model.receipt keep RUN NAME``.
 
 ``check`` compares every kept run with its digests, its summary with its records, and both pages with all of them.
 ``table`` prints all runs as the page ``docs/benchmarks.md``; ``plan`` predictions beside them, and the plan for more

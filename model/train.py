@@ -1,4 +1,4 @@
-"""``python -m model.train nam56r_tiny``, or under torchrun: train a size of NAM56R through the packs' patches."""
+"""Train a size of NAM56R through the packs' patches: ``python -m model.train nam56r_tiny``, or under torchrun."""
 
 from __future__ import annotations
 
