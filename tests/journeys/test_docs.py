@@ -87,6 +87,23 @@ def test_the_journeys_name_functions_that_are_there():
     assert not defined("reproducers.upstream.store.Store.no_such_thing") and not defined("reproducers.upstream.store")
 
 
+def anchors(page):
+    """The anchors of a page's headings, as code hosts make them."""
+    heads = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_to_files_and_headings(page):
+    lost = []
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
+        file, _, anchor = target.partition("#")
+        place = page.parent / file if file else page
+        if not place.exists() or (anchor and anchor not in anchors(place)):
+            lost.append(target)
+    assert lost == []
+
+
 def test_every_make_target_shown_is_there():
     targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)[1].split()
     shown = {name for page in PAGES for name in re.findall(r"(?:^    |`)make ([a-z-]+)", page.read_text(), re.M)}
