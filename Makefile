@@ -1,4 +1,5 @@
-# setup needs Python >= 3.11.4, git, gcc and the package index; uv is used where it is present, pip otherwise.
+# setup needs Python >= 3.11.4, git, gcc and the package index; uv is used where it is present, pip otherwise. Everything
+# comes by the digests in requirements/ but torch and CUDA's libraries, of which each build of torch has others.
 PYTHON ?= python3.11
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -7,8 +8,9 @@ STACK  ?= released
 RUN    ?= build/train$(if $(filter-out released,$(STACK)),_$(STACK))
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 comma  := ,
+SETUP  := cpu,dev,audit,desk
 
-.PHONY: setup reproduce train test test-all test-ci lint clean
+.PHONY: setup reproduce train test test-all test-ci lint lock clean
 
 # Asked for by name it looks at what is there, and brings what is missing.
 setup:
@@ -22,6 +24,7 @@ endif
 .PHONY: another
 another:
 
+# install: by the lock of this name, with these extras.
 define install
 	@command -v uv >/dev/null 2>&1 || $(PYTHON) -c 'import sys; sys.exit("Python >= 3.11.4 is needed, $(PYTHON) is "\
 	  + sys.version.split()[0] + "; fix: make PYTHON=PATH-TO-IT" if sys.version_info < (3, 11, 4) else 0)'
@@ -29,20 +32,24 @@ define install
 	  "$$(cat $(VENV)/.python 2>/dev/null)" ]; then \
 	  rm -rf $(VENV); fi
 	@if command -v uv >/dev/null 2>&1; then \
-	  uv venv -q --allow-existing --python $(PYTHON) $(VENV) && uv pip install -q --python $(BIN)/python -e '.[$(1)]'; \
+	  uv venv -q --allow-existing --python $(PYTHON) $(VENV) && \
+	  uv pip install -q --python $(BIN)/python --require-hashes -r requirements/$(1).txt && \
+	  uv pip install -q --python $(BIN)/python --no-build-isolation -e '.[$(2)]'; \
 	else \
-	  $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install -q -e '.[$(1)]'; \
+	  $(PYTHON) -m venv $(VENV) && \
+	  $(BIN)/python -m pip install -q --require-hashes -r requirements/$(1).txt && \
+	  $(BIN)/python -m pip install -q --no-build-isolation -e '.[$(2)]'; \
 	fi
 	@[ -z "$(ASKED)" ] && [ -f $(VENV)/.python ] || echo $(PYTHON) > $(VENV)/.python
 	@touch $(VENV)/.ready $@
 endef
 
-$(VENV)/.ready: pyproject.toml
-	$(call install,cpu$(comma)dev$(comma)audit$(comma)desk)
+$(VENV)/.ready: pyproject.toml requirements/setup.txt
+	$(call install,setup,$(SETUP))
 
 # With what training draws and logs with, and the tests of model/ and of the rules read: not needed to reproduce.
-$(VENV)/.train: pyproject.toml
-	$(call install,cpu$(comma)dev$(comma)train$(comma)data$(comma)audit$(comma)desk)
+$(VENV)/.train: pyproject.toml requirements/train.txt
+	$(call install,train,$(SETUP)$(comma)train$(comma)data)
 
 reproduce: $(VENV)/.ready
 	$(BIN)/python -m reproducers.run $(PACKS)
@@ -66,6 +73,14 @@ test-ci: test
 
 lint: $(VENV)/.ready
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+# Needs uv. Keeps what still fits pyproject.toml; NEW=--upgrade takes the newest of everything.
+COMPILE = uv pip compile -q $(NEW) --universal --python-version 3.11 --generate-hashes --no-annotate \
+  --custom-compile-command 'make lock' pyproject.toml $(foreach extra,$(subst $(comma), ,$(2)),--extra $(extra)) \
+  $(3) -o requirements/$(1).txt && sed -i '/^\(torch==\|cuda-\|nvidia-\)/,/[^\\]$$/d' requirements/$(1).txt
+lock:
+	$(call COMPILE,setup,$(SETUP))
+	$(call COMPILE,train,$(SETUP)$(comma)train$(comma)data,-c requirements/setup.txt)
 
 clean:
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache

@@ -13,6 +13,7 @@ from model.patched.proof.table import cost, table
 from model.records import history
 from reproducers.base import cli
 from reproducers.base.verdicts import Exit
+from reproducers.kept import xz
 
 app = typer.Typer(add_completion=False)
 
@@ -23,7 +24,7 @@ def show(run: Annotated[Path, typer.Argument(help="run directory, with its cover
 
     record, console = read(run), cli.console(width=None if sys.stdout.isatty() else 160)
     console.print(table(record))
-    steps = history.train(history.read(run)) if (run / history.NAME).exists() else []
+    steps = history.train(history.read(run)) if xz.place(run / history.NAME).exists() else []
     console.print(cost(record, steps), highlight=False)
     for name in record.foreign:
         console.print(f"other code than the file's ran: {name}", highlight=False)

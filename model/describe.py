@@ -18,6 +18,7 @@ from model.definition.traffic import GB
 from model.families.sizes import SIZES, expert_parallel, named
 from model.plans import tables as plans
 from model.plans.links import NAMEPLATE, Hosts
+from model.records.newest import newest
 from model.reports import description, page
 from reproducers.base import cli
 from reproducers.base.cli import guarded
@@ -72,7 +73,8 @@ def main(
     elif recipe is not None:
         size, ep, pp, micro_batch = recipe.size, recipe.expert_parallel, recipe.pipeline_parallel, recipe.micro_batch
         dp, accumulate = recipe.ranks // pp, recipe.accumulate
-        console.print(f"recipe {recipe.name}: {recipe.verified or 'planned; no run of it is claimed'}")
+        told = newest(recipe.size, recipe.ranks, recipe.on_gpus) or "no run of its size on as many GPUs is kept"
+        console.print(f"recipe {recipe.name}: {told}")
     known(size)
     chosen = named(size)
     try:

@@ -35,7 +35,8 @@ def write(name: Named = stacks.DEFAULT, upstream: Clone = None) -> None:
 
 @app.command()
 def check(name: Named = stacks.DEFAULT, upstream: Clone = None) -> None:
-    """Exit 1 if the stack's lock differs from packs and manifest."""
+    """Exit 1 if the stack's lock differs from packs and manifest; refuses releases that nothing names."""
+    stacks.refuse_idle()
     stack = stacks.named(name)
     current = lock_file.current(Store(), stack, upstream)
     rows = lock_file.differences(lock_file.read(stack), current)

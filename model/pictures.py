@@ -1,4 +1,7 @@
-"""Draw loss.png and throughput.png of a run, from its metrics.jsonl: ``python -m model.pictures RUN``."""
+"""Draw the pictures of a run, from its metrics.jsonl alone: ``python -m model.pictures RUN``.
+
+Those of a kept run go to ``build/pictures/NAME``: what can be drawn is no receipt.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,10 @@ from typing import Annotated
 
 import typer
 
+from model.records.newest import RECEIPT
 from model.reports.pictures import draw
 from reproducers.base.cli import guarded
+from reproducers.record.schema import ROOT
 
 app = typer.Typer(add_completion=False)
 
@@ -19,7 +24,8 @@ def main(
     log: Annotated[bool, typer.Option("--log", help="logarithmic loss axis")] = False,
 ) -> None:
     """Draw loss.png, throughput.png and, of diagnosed steps, diagnosis.png into the run's directory."""
-    for path in draw(run, log):
+    kept = (run / RECEIPT).is_file()
+    for path in draw(run, log, ROOT / "build" / "pictures" / run.resolve().name if kept else None):
         print(path)
 
 

@@ -27,9 +27,13 @@ app = typer.Typer(add_completion=False)
 def main(
     run: Annotated[Path, typer.Argument(help="the run's directory")],
     warmup: Annotated[int, typer.Option(min=0, help="recorded steps left out of the medians")] = 10,
+    profile: Annotated[bool, typer.Option("--profile", help="print a profiled run's page, as in profile.md")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Print a run's speed, losses, gradient norms and memory and, of a profiled run, the distance to the limit."""
+    if profile:
+        print(limit.page(run), end="")
+        return
     report = summarise(run, warmup)
     if as_json:
         print(json.dumps(json.loads(report.model_dump_json()) | limit.data(run), indent=2, ensure_ascii=False))

@@ -25,10 +25,12 @@ app = typer.Typer(add_completion=False)
 
 
 def _list(asked: bool) -> None:
-    """Print each recipe and end: name, size, ranks, steps and the run that verified it."""
+    """Print each recipe and end: name, size, ranks, steps and the newest kept run of that size on as many GPUs."""
     if asked:
+        from model.records.newest import newest
+
         for recipe in recipes.RECIPES.values():
-            known = recipe.verified or "no run yet"
+            known = newest(recipe.size, recipe.ranks, recipe.on_gpus) or "no run is kept"
             print(f"{recipe.name:14}  {recipe.size:14}  {recipe.ranks}  {recipe.steps:4}  {known}")
         raise typer.Exit()
 

@@ -21,7 +21,8 @@ GROUPS = {  # the title of each group and the modules of its verbs
         for name in ("receipts", "manifest", "site", "sweep", "bisect", "applies", "upstream_tests")
     ],
     "Filing": [
-        "reproducers." + name for name in ("new", "export", "render", "lint", "series", "preflight", "approve", "waves")
+        "reproducers." + name
+        for name in ("new", "release", "export", "render", "lint", "series", "preflight", "approve", "waves")
     ],
     "Training": [
         "model." + name

@@ -2,20 +2,24 @@
 
 ``python -m reproducers.receipts verify [DIR]`` recomputes every digest, derives every verdict anew from the recorded
 observations, compares each statement with its log, its place and its predecessor, and names what was changed.
-``--signers FILE`` says who vouches for each; ``sign --key KEY`` signs statements by ssh-keygen.
+``--signers FILE`` says who vouches for each; ``sign --key KEY`` signs statements by ssh-keygen; ``archive`` moves
+superseded ones into the archives of their folders.
 """
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from filelock import FileLock
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Exit
 from reproducers.base.wording import count
-from reproducers.evidence.shelf import COMMITTED, every, signature
+from reproducers.evidence.shelf import COMMITTED, FOLDERS, every, remedy, signature, statements
+from reproducers.kept.archive import INDEX
 
 app = typer.Typer(add_completion=False, help=__doc__)
 
@@ -40,11 +44,13 @@ def verify(
     own = root.resolve() == COMMITTED
     with Console(stderr=True).status("verifying") as told:
         faults = verify_all(root, tell=lambda done, of: told.update(f"verifying: {done} of {count(of, 'receipt')}"))
-    faults, number = faults | keeping.all_faults(root), len(every(root))
-    vouched = _signers(root, signers, faults) if signers else []
+    faults |= keeping.all_faults(root)
+    folders = sorted(root.glob(FOLDERS))
+    paths = [path for folder in folders for path in statements(folder, archived=folder / INDEX not in faults)]
+    number, vouched = len(paths), _signers(paths, signers, faults) if signers else []
     for path, rows in faults.items():
         for row in rows:
-            typer.echo(f"{path.relative_to(root)}: {row}")
+            typer.echo(f"{path.relative_to(root)}: {row}" + (f"; fix: {remedy(path)}" if path.name == INDEX else ""))
     lost = [*heads.lost(ROOT / "manifest.yaml", root), *heads.unnamed(ROOT / "manifest.yaml", root)] if own else []
     for row in [*lost, *keeping.broken(root)]:
         typer.echo(row)
@@ -57,14 +63,14 @@ def verify(
     raise typer.Exit(Exit.CONTRADICTED if faults or lost or not number else Exit.OK)
 
 
-def _signers(root: Path, signers: Path, faults: dict[Path, list[str]]) -> list[str]:
+def _signers(paths: list[Path], signers: Path, faults: dict[Path, list[str]]) -> list[str]:
     """A line a signer and one for the rest; a signature that does not hold is added to ``faults``."""
     from reproducers.studies.signers import signed
 
     if not signers.is_file():
         raise PatchlaneError(f"--signers {signers} is not a file", "ALLOWED SIGNERS in man ssh-keygen tells its form")
     numbers: dict[str, int] = {}
-    for path in every(root):
+    for path in paths:
         signer, fault = signed(path, signers)
         if fault:
             faults.setdefault(path, []).append(fault)
@@ -75,18 +81,54 @@ def _signers(root: Path, signers: Path, faults: dict[Path, list[str]]) -> list[s
 
 @app.command()
 def sign(
-    receipts: Annotated[list[Path] | None, typer.Argument(help="statements (default: all committed ones)")] = None,
+    receipts: Annotated[list[Path] | None, typer.Argument(help="statements (default: all open committed ones)")] = None,
     *,
     key: Annotated[Path, typer.Option(help="an OpenSSH private key, or the public key of one that ssh-agent holds")],
 ) -> None:
     """Sign statements; each signature lies beside its statement, NAME.json.sig. Statements that are signed stay."""
     from reproducers.studies import signers
 
-    for path in receipts or every(COMMITTED):
+    for path in receipts or filter(Path.is_file, every(COMMITTED)):
         if not path.is_file():
             raise PatchlaneError(f"{path} is not a file", "python -m reproducers.receipts sign --key KEY signs all")
         if receipts or not signature(path).exists():
             typer.echo(signers.sign(path, key))
+
+
+@app.command()
+def archive(
+    packs: Annotated[list[str] | None, typer.Argument(help="pack05, pack09 … (default: all)")] = None,
+    days: Annotated[int, typer.Option(min=0, help="only what was taken so many days ago or earlier")] = 14,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="name what would go, and change nothing")] = False,
+) -> None:
+    """Move superseded receipts and scores into the archive of their folder, where every reader reads them like files.
+
+    The newest of each tree, lane and arm, and all that contradict their pack, are signed or cited, lie open.
+    """
+    from reproducers.base.clock import today
+    from reproducers.evidence.verification import refuse, verify_all
+    from reproducers.kept.archive import mend
+    from reproducers.record.schema import ROOT, load_named, load_packs
+    from reproducers.studies import archiving
+
+    chosen, total = load_named(packs) if packs else load_packs(), 0
+    (ROOT / "build").mkdir(exist_ok=True)
+    with FileLock(ROOT / "build" / "manifest.lock"):
+        for folder in () if dry_run else sorted(COMMITTED.glob(FOLDERS)):
+            mend(folder)
+        refuse(verify_all(COMMITTED))
+        named, before = archiving.cited(), today() - datetime.timedelta(days=days)
+        for pack in chosen:
+            folder = COMMITTED / f"{pack.number:02d}"
+            paths = archiving.superseded(pack, COMMITTED, before, named)
+            freed = sum(map(archiving.size, paths)) if dry_run else archiving.move(folder, paths)
+            total += len(paths)
+            for path in paths if dry_run else ():
+                typer.echo(f"{folder.name}/{path.name}")
+            if paths:
+                typer.echo(f"{pack.id}: {count(len(paths), 'record')} of {freed:,} bytes")
+    done = "would go" if dry_run else "in archives; python -m reproducers.manifest refresh --no-import names them"
+    typer.echo(f"{count(total, 'record')} {done}")
 
 
 @app.callback()

@@ -235,7 +235,7 @@ def test_a_guard_brings_its_fixed_release(toy, monkeypatch, kind, wanted):
     guard = pack.model_copy(update={"kind": kind, "pins": pins})
     monkeypatch.setattr("reproducers.record.schema.load_named", lambda names: [guard])
     monkeypatch.setattr(
-        "reproducers.upstream.pins.base_tree", lambda store, pack, pin, how: Tree(Path(pin.release), "", "")
+        "reproducers.upstream.pins.base_tree", lambda store, pack, pin, source: Tree(Path(pin.release), "", "")
     )
     assert list(bundle.collect(toy.store, ["pack07"], ["live"], "cp312-linux-x86_64")) == wanted
 

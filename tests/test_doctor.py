@@ -115,7 +115,7 @@ def test_a_missing_module_has_a_command_that_installs_it(monkeypatch, name):
     extras = [line for extra in facts.SETUP for line in project["optional-dependencies"][extra]]
     required = {doctor.requirement_name(line) for line in [*project["dependencies"], *extras]}
     makefile = (ROOT / "Makefile").read_text()
-    assert "call install," + "$(comma)".join(facts.SETUP) in makefile
+    assert f"SETUP  := {','.join(facts.SETUP)}\n" in makefile
     assert facts.getting(name) == ("make setup" if name in required else f"python -m pip install {name}")
     monkeypatch.setattr(facts, "installed", lambda module: False)
     assert facts.getting("onnxscript") == "uv pip install onnxscript"

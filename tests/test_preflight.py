@@ -10,7 +10,7 @@ import sys
 import pytest
 import yaml
 from ready import BODY, DAY, edit, points, receipt, record, report, write_pack
-from toy import FIRST, SOURCE, THREAD, TOTAL, edited, git, write_tree
+from toy import FIRST, PUBLISHED, SOURCE, THREAD, TOTAL, edited, git, write_tree
 from typer.testing import CliRunner
 
 from reproducers import preflight
@@ -110,16 +110,15 @@ def test_somebodys_own_folder_is_not_the_live_pin(desk):
 
 @pytest.mark.parametrize("digit", ["a" * 40, "b" * 64])
 def test_another_pin_since(desk, digit):
-    edit(desk.folder / "pack.yaml", digit, "c" * len(digit))
+    desk.publishes(PUBLISHED.replace(digit, "c" * len(digit)))
     point = points(desk)["reproduced today"]
     assert point.result == "fail" and "another tree" in point.what
 
 
 def test_a_commit_that_was_added_to_the_pin_since(desk):
-    full = (desk.folder / "pack.yaml").read_text()
-    edit(desk.folder / "pack.yaml", "    sha: " + "a" * 40 + "\n", "")
+    desk.publishes(PUBLISHED.replace("    sha: " + "a" * 40 + "\n", ""))
     assert only(desk).result == "pass"
-    write_tree(desk.folder, {"pack.yaml": full})
+    desk.publishes(PUBLISHED)
     assert points(desk)["reproduced today"].result == "pass"
 
 
@@ -240,7 +239,13 @@ def test_private_words_that_lint_reads_beside_the_files(desk):
 def test_an_exempted_find_passes(desk, monkeypatch):
     monkeypatch.setattr(dossier, "files", given(desk, fill("x.log", b"in /opt\n/workspace/ours\n")))
     assert list(failed(desk)) == ["no private words"]
-    row = {"rule": "private-path", "pack": "pack07", "match": "/workspace/ours", "reason": "an example"}
+    row = {
+        "rule": "private-path",
+        "pack": "pack07",
+        "match": "/workspace/ours",
+        "reason": "an example",
+        "until": "2099-01-01",
+    }
     write_tree(desk.packs, {"lint-exemptions.yaml": yaml.safe_dump([row])})
     failing = failed(desk)
     assert list(failing) == ["text"] and EXEMPTION in failing["text"].what  # not needed: lint reads no x.log
@@ -269,7 +274,13 @@ def test_the_formatter_of_the_upstream_was_run(desk):
 
 def test_an_exempted_line_serves_a_comment_and_no_pull_request(desk):
     write_pack(desk, edits=[("values[1:]:", "( values ):")])
-    row = {"rule": "format-upstream", "pack": "pack07", "match": "toyup/core.py:7", "reason": "an example"}
+    row = {
+        "rule": "format-upstream",
+        "pack": "pack07",
+        "match": "toyup/core.py:7",
+        "reason": "an example",
+        "until": "2099-01-01",
+    }
     write_tree(desk.packs, {"lint-exemptions.yaml": yaml.safe_dump([row])})
     write_tree(desk.folder, {"pack.yaml": record(**LIGER)})
     issue, pull = (points(desk, form)["upstream's formatter"] for form in ("issue", "pr"))
@@ -428,9 +439,9 @@ def tried(toy, release, source):
     """A receipt of that release, as a sweep leaves it: the pristine arm on the tree of the index's file."""
     pack = load_pack(toy.folder)
     text = (toy.folder / "pack.yaml").read_text()
-    pin = (
-        f"pins:\n  other:\n    release: '{release}'\n    artifacts: {{toyup-{release}-py3-none-any.whl: {'d' * 64}}}\n"
-    )
+    files = f"{{toyup-{release}-py3-none-any.whl: {'d' * 64}}}"
+    toy.publishes(f"{PUBLISHED}  '{release}':\n    artifacts: {files}\n")
+    pin = f"pins:\n  other:\n    release: '{release}'\n"
     (toy.folder / "pack.yaml").write_text(text.replace("pins:\n", pin))
     toy.publish(source, key="d" * 64, label=f"toyup {release}")
     asked = {"at": "other", "arm": "pristine"}

@@ -246,6 +246,7 @@ def test_runs_that_end_alike_in_one_second_are_one_receipt(toy):
     run, root = toy.run(toy.pack(), lane="cuda"), toy.root / "receipts"
     one, two = (write(run, root, "toy-host", ["pack07"], places(toy.store)) for _ in range(2))
     assert one == two and shelf.every(root) == [one] and verify_all(root) == {}
+    assert {*one.parent.iterdir()} == {one, one.with_suffix(".log")}  # no lock nor scratch beside the evidence
     one.with_suffix(".log").write_text("altered")
     with pytest.raises(FileExistsError):
         write(run, root, "toy-host", ["pack07"], places(toy.store))

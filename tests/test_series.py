@@ -260,7 +260,7 @@ def test_real_packs_apply_in_series_as_the_overlay_merges_them(numbers, tmp_path
     verify(tree, mails)
     strip = patching.strip_for(tree, first.pack.upstream.source_root)
     copy = tmp_path / "copy"
-    pristine = pins.base_tree(store, first.pack, first.pin, {})
+    pristine = pins.base_tree(store, first.pack, first.pin)
     applied = [merging.apply_alone(store, pristine, m.pack) for m in members]
     wanted = merging.merged_images(pristine, applied)
     for name in wanted:

@@ -26,6 +26,7 @@ from reproducers.desk.page.views import affected, natural, standing
 from reproducers.evidence import manifest
 from reproducers.evidence.receipts import newest, read, write
 from reproducers.evidence.shelf import chain
+from reproducers.kept import xz
 from reproducers.record.schema import ROOT, UpstreamState, load_packs
 
 html5lib = pytest.importorskip("html5lib", reason="html5lib is not installed: pip install -e .[dev]")
@@ -278,9 +279,27 @@ def test_a_training_run_has_words_and_units(tmp_path):
     assert runs[2].formatted("tokens_per_s_per_gpu") == "–"
 
 
+def test_a_run_is_drawn_from_its_records(tmp_path):
+    """Steps that are not finite are left out, the later record of a step counts, and packed records are read."""
+    losses = [(1, 4.0), (2, 2.0), (3, "NaN"), (4, 1.0), (5, 3.0), (2, 3.0)]
+    rows = [{"step": step, "kind": "train", "loss": loss, "tokens_per_s_per_gpu": 7} for step, loss in losses]
+    text = "".join(json.dumps(row, separators=(",", ":")) + "\n" for row in [{"step": 5, "kind": "valid"}, *rows])
+    receipt = {"summary": {}, "files": {"metrics.jsonl": ""}}
+    write_tree(tmp_path, {"x/receipt.json": json.dumps(receipt), "x/metrics.jsonl": text})
+    (run,) = training_runs(tmp_path)
+    loss, speed = run.curves
+    assert loss.points == "10.0,18.0 85.0,31.3 235.0,58.0 310.0,31.3"
+    assert (loss.least, loss.greatest, loss.first, loss.last) == (1.0, 4.0, 1, 5) and speed.least == speed.greatest == 7
+    xz.pack(tmp_path / "x" / "metrics.jsonl")
+    (packed,) = training_runs(tmp_path)
+    assert packed.curves == run.curves and [path.name for path in packed.files] == ["receipt.json", "metrics.jsonl.xz"]
+    assert charts.curve("x", [(1, 2.0)]) is None
+    assert len(charts.curve("x", [(step, 1.0) for step in range(100_000)]).points.split()) <= charts.MOST + 1
+
+
 def test_training_begins_with_a_table_and_folds_short_runs(real):
     document, page = parsed(real["training.html"]), real["training.html"].decode()
-    assert page.index("<table") < page.index("<img") and "e+0" not in page
+    assert page.index("<table") < page.index("<polyline") and "<img" not in page and "e+0" not in page
     runs = training_runs(ROOT / "receipts" / "train")
     folded = {e.get("id") for d in document.iter(f"{HTML}details") for e in d.iter(f"{HTML}h3")}
     assert folded == {run.name for run in runs if run.short}

@@ -75,9 +75,10 @@ def test_releases_are_named_allowed_or_the_newest(released):
 
 def test_an_answer_that_contradicts_a_pin(released):
     (wheel,) = (released.root / "index").glob("toyup-1.2-*.whl")
-    artifacts = f"    artifacts:\n      {wheel.name}: {many_releases.sha256(wheel)}\n"
+    listed = (released.packs / "releases.yaml").read_text()
+    released.publishes(f'{listed}  "1.2":\n    artifacts: {{{wheel.name}: {many_releases.sha256(wheel)}}}\n')
     record = (released.folder / "pack.yaml").read_text()
-    record = record.replace("pins:\n", f'pins:\n  fixed:\n    release: "1.2"\n{artifacts}')
+    record = record.replace("pins:\n", 'pins:\n  fixed:\n    release: "1.2"\n')
     write_tree(released.folder, {"pack.yaml": record})
     found, _ = swept("--releases", "1.2,1.4", code=1)
     assert found["contradicted"] == ["pack07 at 1.2: bug, and pack.yaml says healthy"]

@@ -58,7 +58,7 @@ def _ends(size: Family, layout: Layout, stage: int) -> int:
     return count + (size.head.number() if last else 0)
 
 
-# What one host's local disk took from two ranks, digests with it: receipts/train/2xh200_nam56r_saved_20261123.
+# What one host's local disk took from two ranks, digests with it: nam56r on two H200s, 23 November 2026.
 WRITTEN_GIB_PER_S = 0.70
 # Of a GPU's memory that an estimate may reach: the peaks of runs are 0.94 to 0.98 of it.
 FILLED = 0.95
@@ -146,8 +146,8 @@ def largest(
 ) -> list[tuple[Layout, float]]:
     """Each way to divide ``gpus`` of ``gib``, with the most rows of a micro-batch that fit, and its fullest rank's GiB.
 
-    Data parallelism alone comes first, which was the faster where both fitted (2xh200_wide_host_ep1_20261122 against
-    2xh200_wide_host_ep2_20261122), then more expert-parallel ranks, then more stages. Empty where none fits.
+    Data parallelism alone comes first, which was the faster where both fitted (nam56r_wide on two
+    H200s of one host, 22 November 2026), then more expert-parallel ranks, then more stages. Empty where none fits.
     """
     found = list[tuple[Layout, float]]()
     for one in _layouts(size, gpus):

@@ -1,4 +1,4 @@
-"""Recipes named for the hardware that they were run on; ``verified`` says by which receipt, or that none exists yet."""
+"""Recipes named for the hardware that they are for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NotNegative = Annotated[float, Field(ge=0)]
 Optimizer = Literal["adamw", "muon"]
 # A checkpoint's content does not depend on these, nor do losses: they may differ on resume without a word. What
 # ``run_record.Batching`` compares, and the size, are not here either.
-SILENT = ("name", "verified", "ranks", "evaluate_every", "evaluate_rows", "save_every", "keep", "diagnose_every")
+SILENT = ("name", "ranks", "evaluate_every", "evaluate_rows", "save_every", "keep", "diagnose_every")
 COMPARED_ELSEWHERE = ("size", "micro_batch", "accumulate", "bf16", "expert_parallel", "pipeline_parallel", "sequence")
 
 
@@ -73,7 +73,6 @@ class Recipe(BaseModel):
     spike_factor: Positive = 10.0  # deviations above the median: 6.7 standard deviations of a normal distribution
     max_rewinds: Count = 3  # in a run
     max_skips: Count = 10  # one after the other
-    verified: str = ""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -98,6 +97,11 @@ class Recipe(BaseModel):
         if self.decay_steps is not None and self.decay_steps > self.steps - self.warmup_taken:
             raise ValueError("decay_steps: more than the steps after the warm-up")
         return self
+
+    @property
+    def on_gpus(self) -> bool:
+        """Whether it is for GPUs: a recipe for CPUs has a name that says so."""
+        return not self.name.startswith("cpu_")
 
     @property
     def warmup_taken(self) -> int:
@@ -142,14 +146,12 @@ RECIPES = {
             evaluate_every=64,
             evaluate_rows=32,
             save_every=96,
-            verified="make train on two CPU cores: held-out loss 2.20",
         ),
         Recipe(
             name="1xh200_quarter",
             size="nam56r_quarter",
             steps=100,
             micro_batch=4,
-            verified="one NVIDIA H200: receipts/train/1xh200_quarter_20261121",
         ),
         Recipe(
             name="2xh200_bf16",
@@ -158,7 +160,6 @@ RECIPES = {
             steps=50,
             micro_batch=3,
             expert_parallel=2,
-            verified="two NVIDIA H200: receipts/train/2xh200_nam56r_20261121",
         ),
         Recipe(
             name="2xh200_wide",
@@ -166,7 +167,6 @@ RECIPES = {
             ranks=2,
             steps=50,
             micro_batch=3,  # every rank holds all experts: 123 GiB, faster than tokens that travel
-            verified="two NVIDIA H200: receipts/train/2xh200_wide_ep1_20261122",
         ),
         Recipe(
             name="4xh200_bf16",
@@ -175,7 +175,6 @@ RECIPES = {
             steps=50,
             micro_batch=4,
             expert_parallel=4,
-            verified="four NVIDIA H200: receipts/train/4xh200_nam56r_ranks_20261122",
         ),
         Recipe(
             name="4xh200_wide",
@@ -184,7 +183,6 @@ RECIPES = {
             steps=50,
             micro_batch=4,
             expert_parallel=4,
-            verified="four NVIDIA H200: receipts/train/4xh200_wide_230_20261122",
         ),
         Recipe(name="8xh200_wide", size="nam56r_wide", ranks=8, steps=50, micro_batch=3),
         Recipe(name="8xh200_bf16", size="nam56r", ranks=8, steps=50, micro_batch=4, expert_parallel=8),

@@ -23,6 +23,7 @@ from reproducers.record.entry import Entry
 from reproducers.record.schema import Pack
 from reproducers.upstream import merging, patching, pins
 from reproducers.upstream.merging import Applied
+from reproducers.upstream.pins import Source
 from reproducers.upstream.store import Store, Tree
 
 logger = logging.getLogger("model.patched.overlay")
@@ -64,7 +65,7 @@ def pristine(store: Store, stack: Stack, clone: Path | None = None) -> dict[str,
 
     def tree(name: str) -> Tree:
         pin = stack.code[name]
-        return pins.base_tree(store, _upstream(name), pin, {"upstream": clone if pin.release is None else None})
+        return pins.base_tree(store, _upstream(name), pin, Source(upstream=clone if pin.release is None else None))
 
     return {name: tree(name) for name in stack.code}
 
@@ -91,17 +92,12 @@ def standings(store: Store, stack: Stack, clone: Path | None = None) -> list[Sta
 
 
 def states() -> dict[str, str]:
-    """{pack: state} from the manifest. Raises PatchlaneError in an installed wheel, which has no packs."""
+    """{pack: state} from the manifest."""
     return {name: pack.state for name, pack in _entries().items()}
 
 
 def _entries() -> dict[str, Entry]:
-    manifest = schema.ROOT / "manifest.yaml"
-    if not manifest.is_file():
-        raise PatchlaneError(
-            f"no packs beside {schema.ROOT / 'model'}", "train from a clone: pip install -e '.[cpu,train]'"
-        )
-    return entry.read(manifest).packs
+    return entry.read(schema.ROOT / "manifest.yaml").packs
 
 
 def chosen(patches: str, checkpoints: bool = False, stack: Stack | None = None) -> list[Pack]:
@@ -157,16 +153,9 @@ def build(
         alone = [merging.apply_alone(store, tree, pack, stacks.patch_of(stack, pack)) for pack in own]
         applied[distribution] = alone
         trees[distribution] = merging.merge(store, tree, alone)
-    names = stack.needs[device]
-    needs = [tree for name in names for tree in _needs(store, name, device)]
+    known = schema.load_needs(schema.ROOT / "packs")
+    needs = pins.need_trees(store, {name: known[name] for name in stack.needs[device]}, device)
     return Overlay(device, trees, published, needs, applied, stack)
-
-
-def _needs(store: Store, name: str, device: str) -> list[Tree]:
-    """The trees of one set of needs, found through a pack that names it."""
-    pinned = ((pack, pin) for pack in schema.load_packs() for pin in pack.pins.values())
-    pack, pin = next((pack, pin) for pack, pin in pinned if name in pin.needs)
-    return pins.need_trees(store, pack, pin.model_copy(update={"needs": [name]}), device)
 
 
 def activate(overlay: Overlay) -> None:

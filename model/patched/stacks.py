@@ -15,7 +15,7 @@ from reproducers.base.files import KEY, within
 from reproducers.base.verdicts import Verdict
 from reproducers.record import schema
 from reproducers.record.entry import Entry
-from reproducers.record.schema import Model, Pack, Pin
+from reproducers.record.schema import Model, Pack, Pin, Place
 from reproducers.upstream import patching
 from reproducers.upstream.patching import ApplyClass
 from reproducers.upstream.store import Tree
@@ -41,7 +41,7 @@ class Stack(Model):
     def _plain(self) -> Stack:
         for name, pin in self.code.items():
             if pin.needs or pin.patch or pin.stacked_on or pin.expect != "bug" or (pin.release and pin.sha):
-                raise ValueError(f"code.{name}: a release with its artifacts, or a sha")
+                raise ValueError(f"code.{name}: a release, or a sha")
         if set(self.needs) != {"cpu", "cuda"}:
             raise ValueError("needs: lists for cpu and cuda")
         return self
@@ -165,15 +165,27 @@ def _said(verdict: Verdict | None) -> str:
 
 @functools.cache
 def load(path: Path = FILE) -> dict[str, Stack]:
-    """Every stack, by name. Raises PatchlaneError, naming file, line and field, if the file is bad."""
+    """Every stack, by name, with the files that packs/releases.yaml has of its releases.
+
+    Raises PatchlaneError, naming file, line and field, if a file is bad, and in an installed wheel, which has no packs.
+    """
+    if not (schema.ROOT / "packs").is_dir():
+        raise PatchlaneError(f"no packs beside {FILE.parent}", "train from a clone: pip install -e '.[cpu,train]'")
 
     class Record(Model):
         schema_version: Literal[1]
         stacks: dict[str, Stack]
 
     text, data = schema.read_yaml(path)
+    releases = schema.load_releases(schema.ROOT / "packs")
     for name, stack in data.get("stacks", {}).items():
         stack["name"] = name
+        stack["code"] = {
+            distribution: schema.resolved(
+                Place(path, text, ("stacks", name, "code", distribution)), pin, distribution, releases, with_sha=False
+            )
+            for distribution, pin in stack.get("code", {}).items()
+        }
     try:
         return Record.model_validate(data).stacks
     except ValidationError as error:
@@ -186,3 +198,23 @@ def named(name: str = DEFAULT) -> Stack:
     if name not in known:
         raise PatchlaneError(f"no stack is named {name!r}", f"--stack with one of: {', '.join(known)}")
     return known[name]
+
+
+def refuse_idle(packs: Path = schema.ROOT / "packs") -> None:
+    """Raise PatchlaneError, with file and line, for releases in releases.yaml that no pin, need or stack names."""
+    named = {
+        (pack.upstream.distribution, pin.release) for pack in schema.load_packs(packs) for pin in pack.pins.values()
+    }
+    named |= {(need.distribution, need.release) for needs in schema.load_needs(packs).values() for need in needs}
+    named |= {(name, pin.release) for stack in load().values() for name, pin in stack.code.items()}
+    path = packs / schema.RELEASES
+    schema.refuse(
+        [
+            Place(path, schema.text_of(path), (name,)).fault(
+                release, "no pin, need or stack names it", f"take it out of packs/{schema.RELEASES}"
+            )
+            for name, own in schema.load_releases(packs).items()
+            for release in own
+            if (name, release) not in named
+        ]
+    )

@@ -134,9 +134,4 @@ def _stage(job: Job, kinds: Mapping[str, float], sent: Mapping[str, float], bubb
         BUBBLE: bubble,
     }
     step = {k: s * (1 if k == OPTIMIZER else job.accumulate) for k, s in kinds.items() if k != HOST}
-    return Prediction(job, parts, step, hidden, gib(job))
-
-
-def gib(job: Job) -> float:
-    """Estimated GiB of the rank that holds most."""
-    return memory.fullest(job.size, job.layout, job.row)
+    return Prediction(job, parts, step, hidden, memory.fullest(job.size, job.layout, job.row))

@@ -1,6 +1,7 @@
 """Read ``metrics.jsonl`` back: every table and picture is made from it alone.
 
 A run of a million steps has some 700 MB of it, so lines are read one at a time, and none is parsed for its step alone.
+A kept run's may be packed by xz.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 from model.records.records import ENTROPY, Diagnosis, Event, Record, Train, Valid, from_line
 from reproducers.base.errors import PatchlaneError
+from reproducers.kept import xz
 
 NAME = "metrics.jsonl"
 HEAD = re.compile(
@@ -37,7 +39,7 @@ def lines(path: Path) -> Iterator[Line]:
     Raises PatchlaneError where there is no file, and at the first line that is no record.
     """
     try:
-        with path.open("rb") as file:
+        with xz.opened(path) as file:
             for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n"):
                     return
@@ -99,7 +101,7 @@ def any_step(run_dir: Path) -> bool:
 def named(run_dir: Path, name: str) -> list[Event]:
     """The events called ``name``, in the order of the file; none where there is no file. No other line is parsed."""
     path = run_dir / NAME
-    if not path.exists():
+    if not xz.place(path).exists():
         return []
     mark = f'"name":"{name}"'.encode()
     found = (line for line in lines(path) if line.kind == "event" and mark in line.text)

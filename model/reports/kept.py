@@ -1,7 +1,13 @@
-"""Training runs kept under ``receipts/train/NAME``, with the digests of their files."""
+"""Training runs kept under ``receipts/train/NAME``, with the digests of their files.
+
+Only what nothing else that is kept gives again: no picture, no page. The older ones' larger files are packed by xz;
+digests are of what they unpack to.
+"""
 
 from __future__ import annotations
 
+import datetime
+import hashlib
 import json
 import re
 import shutil
@@ -11,17 +17,17 @@ from typing import Any
 from model.loop import run_record
 from model.patched.proof.record import FILE as COVERAGE
 from model.records import history
-from model.reports import report
-from reproducers.base.errors import PatchlaneError
+from model.records.newest import KEPT, RECEIPT
+from model.reports import limit, report
+from reproducers.base.errors import PatchlaneError, StoreError
 from reproducers.base.files import file_sha256, parsed_json, within, write_atomic
-from reproducers.record.schema import ROOT
+from reproducers.kept import xz
 
-KEPT = ROOT / "receipts" / "train"
-RECEIPT = "receipt.json"
 NEEDED = (history.NAME,)
-WANTED = (run_record.FILE, COVERAGE, "profile.md", "profile.json", "loss.png", "throughput.png")
+WANTED = (run_record.FILE, COVERAGE, limit.FILE)
 RESUMED = "run.from_*.json"  # the run.json of each resume, by the step that it resumed from
-DIAGNOSED = "diagnosis.png"  # of runs that diagnose steps, which the oldest ones did not
+DRAWN = ("loss.png", "throughput.png", "diagnosis.png", "profile.md")  # from records and profile, at any time
+PACKED = (history.NAME, COVERAGE, limit.FILE)  # of runs that are older than a number of days
 
 
 def summary(folder: Path) -> dict[str, Any]:
@@ -45,7 +51,7 @@ def keep(run: Path, name: str, kept: Path = KEPT) -> Path:
         raise PatchlaneError(f"{run} has no {', '.join(missing)}", "python -m model.train SIZE --out RUN")
     target.mkdir(parents=True)
     files = [file for file in (*NEEDED, *WANTED) if (run / file).is_file()]
-    files += sorted(path.name for pattern in (RESUMED, DIAGNOSED) for path in run.glob(pattern))
+    files += sorted(path.name for path in run.glob(RESUMED))
     for file in files:
         shutil.copyfile(run / file, target / file)
     content = {
@@ -59,18 +65,44 @@ def keep(run: Path, name: str, kept: Path = KEPT) -> Path:
 
 
 def faults(kept: Path = KEPT) -> list[str]:
-    """The faults of the kept runs, one line each."""
+    """The faults of the kept runs, one line each.
+
+    What can be drawn need not be there, though early receipts name it; any other file that a receipt names must.
+    """
     rows = []
     for folder in sorted(path for path in kept.glob("*") if path.is_dir()):
         try:
             content = parsed_json((folder / RECEIPT).read_bytes())
-            files = ((within(folder, file), digest) for file, digest in content["files"].items())
-            bad = [path for path, digest in files if not path.is_file() or file_sha256(path) != digest]
+            files = {within(folder, file): digest for file, digest in content["files"].items()}
+            bad = [path for path, digest in files.items() if not _same(path, digest)]
             rows += [f"{folder.name}/{path.name} is missing or was altered" for path in bad]
             if not bad and summary(folder) != content["summary"]:
                 rows.append(f"{folder.name}: its summary differs from its records")
             strangers = {path.name for path in folder.iterdir()} - {RECEIPT, *content["files"]}
+            strangers -= {xz.place(path).name for path in files}
             rows += [f"{folder.name}/{name} is in no receipt" for name in sorted(strangers)]
         except (OSError, ValueError, KeyError, AttributeError, PatchlaneError) as error:
             rows.append(f"{folder.name}/{RECEIPT}: {type(error).__name__}: {error}")
     return rows
+
+
+def _same(path: Path, digest: str) -> bool:
+    """Whether the content of ``path``, open or packed, has the digest; or it is drawn, and not there."""
+    if path.name in DRAWN and not path.exists():
+        return True
+    try:
+        with xz.opened(path) as source:
+            return hashlib.file_digest(source, "sha256").hexdigest() == digest
+    except (FileNotFoundError, StoreError):
+        return False
+
+
+def unpacked(before: datetime.date, kept: Path = KEPT) -> list[Path]:
+    """The records, coverage and profiles of runs whose last step is of ``before`` or earlier and that lie open."""
+    runs = sorted(path.parent for path in kept.glob(f"*/{RECEIPT}"))
+    return [path for run in runs if _day(run) <= before for name in PACKED if (path := run / name).is_file()]
+
+
+def _day(run: Path) -> datetime.date:
+    """The day of a run's last record, UTC."""
+    return datetime.datetime.fromtimestamp(history.read(run)[-1].time, datetime.UTC).date()

@@ -11,8 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from model.profile import limits
-from model.profile.bottlenecks import PHASES, Profile, ceiling_rows, phase_rows
+from model.profile.bottlenecks import PHASES, Profile, ceiling_rows, markdown, phase_rows
 from reproducers.base.errors import PatchlaneError
+from reproducers.kept import xz
 
 FILE = "profile.json"
 NEW = "python -m model.train … --profile 11:13, on a GPU in bf16"
@@ -21,11 +22,19 @@ NEW = "python -m model.train … --profile 11:13, on a GPU in bf16"
 def read(run: Path) -> Profile | None:
     """The run's profile; None without one. Raises PatchlaneError if it cannot be read."""
     try:
-        return Profile.model_validate_json((run / FILE).read_bytes())
+        return Profile.model_validate_json(xz.data(run / FILE))
     except FileNotFoundError:
         return None
     except (OSError, ValidationError) as error:
         raise PatchlaneError(f"{run / FILE}: {error}", "move the file away, or profile the run again") from error
+
+
+def page(run: Path) -> str:
+    """``profile.md`` of a profiled run. Raises PatchlaneError without a profile."""
+    profile = read(run)
+    if profile is None:
+        raise PatchlaneError(f"{run} has no {FILE}", NEW)
+    return markdown(profile)
 
 
 def data(run: Path) -> dict[str, Any]:

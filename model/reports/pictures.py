@@ -22,8 +22,10 @@ LEGIBLE = 32  # lines that a legend names
 PHASES = {"forward_backward": BLUE, "optimizer": ORANGE, "data": GREEN, "other": GREY}
 
 
-def draw(run_dir: Path, log: bool = False) -> list[Path]:
-    """Draw the pictures into ``run_dir``; ``log``: logarithmic loss axis. Raises PatchlaneError without a step.
+def draw(run_dir: Path, log: bool = False, out: Path | None = None) -> list[Path]:
+    """Draw the pictures into ``out``, by default ``run_dir``; ``log``: logarithmic loss axis.
+
+    Raises PatchlaneError without a step.
 
     There is a ``diagnosis.png`` if a step was diagnosed. Of a run of more than ``MOST`` steps some are drawn.
     """
@@ -32,9 +34,10 @@ def draw(run_dir: Path, log: bool = False) -> list[Path]:
     if not steps:
         raise PatchlaneError(f"{run_dir / history.NAME} has no training step yet", "wait for the first step")
     name, diagnosed = run_dir.resolve().name, history.diagnoses(records)
-    with disk.writing(run_dir, f"cp -r {run_dir} COPY && python -m model.pictures COPY"):
-        drawn = [_loss(run_dir, name, records, steps, log), _throughput(run_dir, name, records, steps)]
-        return [*drawn, _diagnosis(run_dir, name, diagnosed)] if diagnosed else drawn
+    out = out or run_dir
+    with disk.writing(out, f"cp -r {run_dir} COPY && python -m model.pictures COPY"):
+        drawn = [_loss(out, name, records, steps, log), _throughput(out, name, records, steps)]
+        return [*drawn, _diagnosis(out, name, diagnosed)] if diagnosed else drawn
 
 
 def at_the_end(run_dir: Path) -> None:
@@ -87,7 +90,7 @@ def _smooth(steps: Sequence[Train]) -> dict[int, float]:
     return dict(zip((r.step for r in good), curve, strict=True))
 
 
-def _diagnosis(run_dir: Path, name: str, diagnosed: list[Diagnosis]) -> Path:
+def _diagnosis(out: Path, name: str, diagnosed: list[Diagnosis]) -> Path:
     """A line a layer, a kind of parameter or a rank."""
     figure, panels = plotting.figure(4, f"{name}: by layer, kind and rank", 12.5)
     x = [record.step for record in diagnosed]
@@ -107,10 +110,10 @@ def _diagnosis(run_dir: Path, name: str, diagnosed: list[Diagnosis]) -> Path:
             panel.legend(loc="center left", bbox_to_anchor=(1, 0.5), ncols=-(-len(lines) // 16), frameon=False)
     panels[2].set_yscale("log")
     panels[-1].set_xlabel("optimizer step")
-    return plotting.save(figure, run_dir / "diagnosis.png")
+    return plotting.save(figure, out / "diagnosis.png")
 
 
-def _loss(run_dir: Path, name: str, records: list[Record], steps: list[Train], log: bool) -> Path:
+def _loss(out: Path, name: str, records: list[Record], steps: list[Train], log: bool) -> Path:
     figure, (panel,) = plotting.figure(1, f"{name}: loss", 5.5)
     good = [r for r in steps if r.finite]
     x, y = [r.step for r in good], [r.loss for r in good]
@@ -132,7 +135,7 @@ def _loss(run_dir: Path, name: str, records: list[Record], steps: list[Train], l
         panel.set_yscale("log")
     _tokens_axis(panel, steps)
     plotting.legend(panel)
-    return plotting.save(figure, run_dir / "loss.png")
+    return plotting.save(figure, out / "loss.png")
 
 
 def _mtp(panel: Any, good: Sequence[Train]) -> None:
@@ -175,7 +178,7 @@ def _tokens_axis(panel: Any, steps: Sequence[Train]) -> None:
     axis.spines["top"].set_visible(False)
 
 
-def _throughput(run_dir: Path, name: str, records: list[Record], steps: list[Train]) -> Path:
+def _throughput(out: Path, name: str, records: list[Record], steps: list[Train]) -> Path:
     figure, (speed, phases) = plotting.figure(2, f"{name}: throughput", 7.5)
     x, rate = [r.step for r in steps], [r.tokens_per_s_per_gpu for r in steps]
     middle = statistics.median(rate)
@@ -189,7 +192,7 @@ def _throughput(run_dir: Path, name: str, records: list[Record], steps: list[Tra
     _stack(phases, x, [r.seconds for r in steps])
     plotting.mark(speed, [e.step for e in history.events(records, "resumed")], "resumed", GREY)
     plotting.legend(speed)
-    return plotting.save(figure, run_dir / "throughput.png")
+    return plotting.save(figure, out / "throughput.png")
 
 
 def _stack(panel: Any, x: Sequence[int], seconds: Sequence[Phases]) -> None:

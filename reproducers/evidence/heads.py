@@ -6,13 +6,15 @@ tests are named with them, and the files that other verbs generate.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from pathlib import Path, PurePath
 
-from reproducers.base.errors import PatchlaneError, from_git
+from reproducers.base.errors import PatchlaneError, StoreError, from_git
 from reproducers.base.files import KEY, file_sha256, within
 from reproducers.base.wording import count
 from reproducers.evidence.shelf import WITHOUT_LOG, kept
+from reproducers.kept import archive
 from reproducers.record import engine, entry
 from reproducers.record.entry import MEND, Chain, read_chains
 from reproducers.record.schema import ROOT
@@ -21,7 +23,6 @@ from reproducers.upstream.git import git
 GENERATED = {  # by verbs that need more than packs and receipts, so that their digests are kept: each with its command
     "packs/fingerprints.json": "python -m reproducers.audit --write",
     "docs/benchmarks.md": "python -m model.receipt table > docs/benchmarks.md",
-    "docs/plan.md": "python -m model.receipt plan > docs/plan.md",
     "docs/stacks.md": "python -m model.lock page",
     "model/patches*.lock": "python -m model.lock write",
 }
@@ -32,11 +33,16 @@ def heads(root: Path) -> dict[str, Chain]:
     chains: dict[str, list[Path]] = {}
     for path in kept(root):
         chains.setdefault(path.parent.name, []).append(path)
-    return {folder: Chain(sha256=_digest(paths), names=[p.stem for p in paths]) for folder, paths in chains.items()}
+    return {folder: _chain(root / folder, paths) for folder, paths in chains.items()}
+
+
+def _chain(folder: Path, paths: list[Path]) -> Chain:
+    held = archive.heads(folder)
+    return Chain(sha256=_digest(paths), names=[path.stem for path in paths], **({"archive": held[-1]} if held else {}))
 
 
 def _digest(paths: list[Path]) -> str:
-    lines = [f"{path.name} {file_sha256(path)}\n" for path in paths]
+    lines = [f"{path.name} {archive.sha256(path)}\n" for path in paths]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
@@ -68,9 +74,14 @@ def proved(root: Path) -> frozenset[str]:
         return frozenset()
     known = set[str]()
     for folder, chain in chains.items():
-        paths = [within(within(root, folder, KEY), name, KEY).with_name(f"{name}.json") for name in chain.names]
-        if all(path.is_file() for path in paths) and _digest(paths) == chain.sha256:
-            known.update(map(file_sha256, paths))
+        place = within(root, folder, KEY)
+        paths = [within(place, name, KEY).with_name(f"{name}.json") for name in chain.names]
+        with contextlib.suppress(StoreError):  # of a damaged archive all is proved anew
+            held = archive.heads(place)
+            if all(map(archive.exists, paths)) and _digest(paths) == chain.sha256:
+                known.update(map(archive.sha256, paths))
+                number = held.index(chain.archive) + 1 if chain.archive in held else 0
+                known.update(member.sha256 for member in archive.members(place)[:number])
     return frozenset(known)
 
 
@@ -86,10 +97,18 @@ def lost(manifest: Path, root: Path, source: Path | None = None) -> list[str]:
         return [] if first else [f"{error.what}; fix: {MEND}"]
     rows = []
     for folder, chain in chains.items():
-        paths = [within(within(root, folder, KEY), name, KEY).with_name(f"{name}.json") for name in chain.names]
-        paths = [source / path.relative_to(root) if source and not path.is_file() else path for path in paths]
-        gone = [path.stem for path in paths if not path.is_file()]
-        remedy = from_git(f"{root.name}/{folder}")
+        place, remedy = within(root, folder, KEY), from_git(f"{root.name}/{folder}")
+        try:
+            held = archive.heads(place)
+        except StoreError as error:
+            rows.append(f"{error.what}; fix: {error.remedy}")
+            continue
+        if chain.archive not in (None, *held):
+            said = "is not the one of the manifest" if held else "is missing"
+            rows.append(f"{root.name}/{folder}: its archive {said}; fix: {remedy}")
+        paths = [within(place, name, KEY).with_name(f"{name}.json") for name in chain.names]
+        paths = [source / path.relative_to(root) if source and not archive.exists(path) else path for path in paths]
+        gone = [path.stem for path in paths if not archive.exists(path)]
         if gone:
             number = count(len(gone), "receipt")
             rows.append(f"{root.name}/{folder}: missing {number} of the manifest: {', '.join(gone)}; fix: {remedy}")

@@ -16,6 +16,7 @@ from reproducers.evidence import booking, heads, shelf, table
 from reproducers.evidence.receipts import digests, newest, read, statement_of
 from reproducers.evidence.shelf import chain, every
 from reproducers.evidence.verification import refuse, verify_all
+from reproducers.kept import archive
 from reproducers.record import engine
 from reproducers.record.entry import ArmEntry, Entry, LaneEntry, Manifest
 from reproducers.record.entry import read as read_manifest
@@ -71,7 +72,7 @@ def lane_entry(pack: Pack, lane: str, root: Path) -> LaneEntry | None:
         host=details.host,
         versions=details.versions,
         receipt=path.relative_to(path.parent.parent).as_posix(),
-        receipt_sha256=file_sha256(path),
+        receipt_sha256=archive.sha256(path),
         log_sha256=details.log_sha256,
         taken=details.day,
         valid_until=details.day + limit,
@@ -223,8 +224,10 @@ def importable(packs: list[Pack], source: Path, root: Path) -> tuple[list[Path],
     if not source.is_dir():
         raise PatchlaneError(f"{source} is not a folder", "python -m reproducers.run PACK writes build/receipts")
     refuse(verify_all(source))
-    new = {path: statement_of(path) for path in every(source) if not (root / path.parent.name / path.name).exists()}
-    known = booking.digests(statement_of(path) for path in root.glob("[0-9][0-9]*/[0-9]*.json"))
+    new = {
+        path: statement_of(path) for path in every(source) if not archive.exists(root / path.parent.name / path.name)
+    }
+    known = booking.digests(statement_of(path) for path in every(root))
     foreign = [f"{path}: {why}" for path, body in new.items() if (why := _foreign(packs, path, body, known))]
     if foreign:
         raise PatchlaneError(

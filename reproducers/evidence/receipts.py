@@ -5,10 +5,12 @@ Every reader gets a receipt through ``statement_of``, which refuses an altered o
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from filelock import FileLock
@@ -18,12 +20,13 @@ from reproducers.base.files import file_sha256, record_bytes
 from reproducers.evidence import binding, booking, shelf
 from reproducers.evidence.shelf import chain, remedy, sweep
 from reproducers.evidence.verification import checked
+from reproducers.kept import archive
 from reproducers.record import engine
 from reproducers.record.origin import Origin, readable
 from reproducers.record.receipt import VERSION, Details, Digest, Host, PatchTried, Predicate, Resource, Statement
 from reproducers.record.schema import Pack, Pin
 from reproducers.trial.experiment import Run, expected
-from reproducers.upstream.store import Tree
+from reproducers.upstream.store import Store, Tree
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
@@ -96,6 +99,7 @@ def _details(run: Run, host: str, command: list[str], previous: str | None) -> D
         "sentinels": run.sentinels,
         "patch": PatchTried(kind=run.patch.kind.value, hunks_executed=run.hunks) if run.patch else None,
         "previous": previous,
+        **({"archive": held[-1]} if (held := archive.heads(shelf.COMMITTED / f"{pack.number:02d}")) else {}),
         **arms,
     }
     return Details.model_validate(fields)
@@ -160,10 +164,10 @@ def write(run: Run, root: Path, host: str, command: list[str], places: dict[str,
     """
     folder, when = root / f"{run.pack.number:02d}", f"{run.started:%Y%m%dT%H%M%SZ}"
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / ".lock"):
+    with _turn(folder):
         sweep(folder)
         last = max(_earlier(folder, when), key=lambda path: path.name, default=None)
-        body = statement(run, alias(host), command, file_sha256(last) if last else None)
+        body = statement(run, alias(host), command, archive.sha256(last) if last else None)
         lines = [f"[run] {json.dumps(binding.head(body), sort_keys=True)}", *run.log]
         log = ("\n".join(redact(line, places) for line in lines) + "\n").encode()
         whole = body.logged(hashlib.sha256(log).hexdigest()).as_json()
@@ -172,6 +176,19 @@ def write(run: Run, root: Path, host: str, command: list[str], places: dict[str,
         _create(folder / f"{stem}.log", log)
         _create(folder / f"{stem}.json", data)
     return folder / f"{stem}.json"
+
+
+@contextlib.contextmanager
+def _turn(folder: Path) -> Iterator[None]:
+    """One writer of ``folder`` at a time, by a lock in the store: a working file is no evidence.
+
+    Without one where the store takes no file: receipts of one moment may share their predecessor.
+    """
+    key = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):
+            held.enter_context(FileLock(Store().root / "locks" / f"receipts-{key}.lock"))
+        yield
 
 
 def _earlier(folder: Path, when: str) -> list[Path]:

@@ -1,4 +1,7 @@
-"""The places of receipts: ``NN/TIME_HOST_DIGEST.json``, each with its log."""
+"""The places of receipts: ``NN/TIME_HOST_DIGEST.json``, each with its log, open or in the folder's archive.
+
+An archived one has the path that it had when it lay open; ``reproducers.kept.archive`` reads either.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import re
 from pathlib import Path
 
 from reproducers.base.errors import from_git
+from reproducers.kept import archive
 from reproducers.record import mutation, upstream_tests
 from reproducers.record.schema import ROOT
 
@@ -18,6 +22,8 @@ WITHOUT_LOG = {mutation.PREFIX: "mutate", upstream_tests.PREFIX: "upstream_tests
 
 def remedy(path: Path) -> str:
     """The command that restores a receipt: from git if it lies in the checkout, else by a new run."""
+    if path.name == archive.INDEX:
+        return archive.remedy(path.parent)
     path = path.resolve()
     verb = next((verb for prefix, verb in WITHOUT_LOG.items() if path.name.startswith(prefix)), "run")
     if not path.is_relative_to(COMMITTED):
@@ -27,21 +33,29 @@ def remedy(path: Path) -> str:
 
 def chain(folder: Path) -> list[Path]:
     """A folder's receipts, oldest first."""
-    return sorted(p for p in folder.glob("*.json") if NAME.match(p.name))
+    return [path for path in archive.listed(folder) if NAME.match(path.name)]
+
+
+def statements(folder: Path, archived: bool = True) -> list[Path]:
+    """A folder's statements, misnamed ones included, without the temporary files of killed writers.
+
+    Mutation scores and records of upstream's tests, which are no statements, have prefixes of their own. ``archived``:
+    those of the archive too.
+    """
+    paths = archive.listed(folder) if archived else sorted({*folder.glob("*.json")} - {folder / archive.INDEX})
+    return [path for path in paths if not path.name.startswith((".tmp-", *WITHOUT_LOG))]
 
 
 def every(root: Path, folders: str = FOLDERS) -> list[Path]:
-    """All statements under ``root``, misnamed ones included, without the temporary files of killed writers.
-
-    Mutation scores and records of upstream's tests, which are no statements, have prefixes of their own.
-    """
-    others = (".tmp-", *WITHOUT_LOG)
-    return sorted(path for path in root.glob(f"{folders}/*.json") if not path.name.startswith(others))
+    """All statements under ``root``, as ``statements`` has them."""
+    return [path for folder in sorted(root.glob(folders)) for path in statements(folder)]
 
 
 def scores(root: Path, folders: str = FOLDERS) -> list[Path]:
     """All mutation scores under ``root``, misnamed ones included."""
-    return sorted(root.glob(f"{folders}/{mutation.PREFIX}*.json"))
+    return [
+        path for folder in sorted(root.glob(folders)) for path in archive.listed(folder, f"{mutation.PREFIX}*.json")
+    ]
 
 
 def signature(receipt: Path) -> Path:
@@ -50,8 +64,9 @@ def signature(receipt: Path) -> Path:
 
 
 def kept(root: Path) -> list[Path]:
-    """Everything under ``root`` that a manifest names: statements, mutation scores, records of upstream's tests."""
-    return sorted(path for path in root.glob(f"{FOLDERS}/*.json") if not path.name.startswith(".tmp-"))
+    """What lies open under ``root`` and a manifest names: statements, mutation scores, records of upstream's tests."""
+    paths = root.glob(f"{FOLDERS}/*.json")
+    return sorted(path for path in paths if not path.name.startswith(".tmp-") and path.name != archive.INDEX)
 
 
 def sweep(folder: Path) -> None:

@@ -17,9 +17,10 @@ from pydantic import ValidationError
 
 from reproducers.base.clock import today
 from reproducers.base.errors import PatchlaneError, StoreError
-from reproducers.base.files import LARGEST, bytes_of, file_sha256
+from reproducers.base.files import LARGEST
 from reproducers.base.verdicts import Verdict
 from reproducers.evidence import binding, shelf
+from reproducers.kept import archive
 from reproducers.record import mutation
 from reproducers.record.receipt import Details, Statement, faults_of
 from reproducers.record.schema import ROOT
@@ -38,10 +39,11 @@ class Checked(NamedTuple):
 
 
 class Proof(NamedTuple):
-    """What stays of a receipt that was checked: its digest, the one of its predecessor, and its faults."""
+    """What stays of a receipt that was checked: its digest, its predecessor's, its archive's, and its faults."""
 
     sha256: str
     previous: str | None
+    archive: str | None
     faults: list[str]
 
 
@@ -56,7 +58,7 @@ _named = set[str]()  # digests of statements that this very code has proved befo
 
 def checked(path: Path) -> Checked:
     """The receipt compared with its name, log and observations; read again only if one of its files changed."""
-    return _checked(path.resolve())
+    return _checked(archive.real(path))
 
 
 def _checked(path: Path) -> Checked:
@@ -75,7 +77,7 @@ def _checked(path: Path) -> Checked:
 def _read(path: Path, known: Proof) -> Checked:
     """A receipt that was proved, in another process perhaps: only its statement is wanted."""
     try:
-        return Checked(Statement.of(bytes_of(path)), known.sha256, known.faults)
+        return Checked(Statement.of(archive.data(path)), known.sha256, known.faults)
     except (ValueError, StoreError):
         return Checked(None, known.sha256, known.faults)
 
@@ -83,12 +85,13 @@ def _read(path: Path, known: Proof) -> Checked:
 def _state(path: Path) -> State:
     """What tells a receipt, with its log, that was not touched since."""
     files = [file.stat() for file in (path, path.with_suffix(".log")) if file.is_file()]
-    return tuple(value for s in files for value in (s.st_mtime_ns, s.st_ctime_ns, s.st_size, s.st_ino))
+    found = tuple(value for s in files for value in (s.st_mtime_ns, s.st_ctime_ns, s.st_size, s.st_ino))
+    return found if len(files) == 2 else (*found, *archive.state(path))
 
 
 def proof(path: Path) -> Proof:
     """What the check of a receipt gives, without its statement."""
-    path = path.resolve()
+    path = archive.real(path)
     now = _state(path)
     if path not in _proofs or _proofs[path][0] != now:
         _proofs[path] = now, _proof(path)
@@ -97,7 +100,7 @@ def proof(path: Path) -> Proof:
 
 def _proof(path: Path) -> Proof:
     body, sha256, faults = _checked(path)
-    return Proof(sha256, body.details.previous if body else None, faults)
+    return Proof(sha256, body.details.previous if body else None, body.details.archive if body else None, faults)
 
 
 def _proofs_of(paths: list[Path]) -> list[tuple[State, Proof]]:
@@ -109,7 +112,7 @@ def _proofs_of(paths: list[Path]) -> list[tuple[State, Proof]]:
 
 def prove(paths: Collection[Path], tell: Tell) -> None:
     """Check receipts, many of them in as many processes as this one may use cores; ``tell(number so far, of)``."""
-    todo = [path for path in map(Path.resolve, paths) if path not in _proofs]
+    todo = [path for path in map(archive.real, paths) if path not in _proofs]
     workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if len(todo) < FEWEST or workers == 1:
         return
@@ -141,7 +144,7 @@ def _die_with(parent: int) -> None:
 
 def _check(path: Path, log: Path) -> Checked:
     try:
-        data, rows = bytes_of(path), list[str]()
+        data, rows = archive.data(path), list[str]()
     except StoreError as error:
         return Checked(None, "", [error.what])
     digest = hashlib.sha256(data).hexdigest()
@@ -190,14 +193,15 @@ def _time(when: str) -> str:
 def _log_faults(log: Path, body: Statement) -> list[str]:
     if rows := _altered(log, body):
         return rows
-    return list(binding.faults(body, bytes_of(log).decode("utf-8", "replace")))
+    return list(binding.faults(body, archive.data(log).decode("utf-8", "replace")))
 
 
 def _altered(log: Path, body: Statement) -> list[str]:
     """Whether the log is not the one that the statement names."""
-    if not log.exists():
+    if not log.exists() and not archive.exists(log):
         return [f"its log {log.name} is missing"]
-    return [] if file_sha256(log) == body.details.log_sha256 else [f"its log {log.name} was altered"]
+    same = hashlib.sha256(archive.data(log)).hexdigest() == body.details.log_sha256
+    return [] if same else [f"its log {log.name} was altered"]
 
 
 def _verdict_faults(details: Details) -> list[str]:
@@ -257,28 +261,46 @@ def verify_all(
     the number of receipts so far, and of all, while many are proved.
     """
     _named.update(named)
-    paths = shelf.every(root, folders)
-    prove(paths, tell)
-    known = _known([*shelf.every(shelf.COMMITTED, folders), *paths])
+    whole, damaged = _archives(root, folders)
+    paths = [path for folder in whole for path in shelf.statements(folder)]
+    beside = [path for index in damaged for path in shelf.statements(index.parent, archived=False)]
+    others = _archives(shelf.COMMITTED, folders)[0] if root.resolve() != shelf.COMMITTED else []
+    prove([*paths, *beside], tell)
+    known = _known([*(path for folder in others for path in shelf.statements(folder)), *paths, *beside])
     firsts = _firsts(known.values())
-    faults = {path: [*proof(path).faults, *place_faults(path)] for path in paths}
+    faults = {path: [*proof(path).faults, *place_faults(path)] for path in [*paths, *beside]}
+    heads: dict[str, set[str]] = {}
+    for folder in [*others, *whole]:
+        heads.setdefault(folder.name, set()).update(archive.heads(folder))
     for path in paths:
         if not faults[path]:
-            faults[path] += _chain_faults(path, known, firsts)
+            faults[path] += [*_chain_faults(path, known, firsts), *_archive_faults(path, heads[path.parent.name])]
     for log in root.glob(f"{folders}/*.log"):
-        if not log.name.startswith(".tmp-") and not log.with_suffix(".json").exists():
+        if log.name.startswith(".tmp-") or log.parent / archive.INDEX in damaged:
+            continue
+        if not archive.exists(log.with_suffix(".json")):
             faults[log] = [
                 "the statement of this log is missing; python -m reproducers.manifest refresh SOURCE"
                 " completes an interrupted import"
             ]
-    faults |= {path: [*mutation.faults(path), *place_faults(path)] for path in shelf.scores(root, folders)}
-    return {path: rows for path, rows in faults.items() if rows}
+    scores = [path for folder in whole for path in archive.listed(folder, f"{mutation.PREFIX}*.json")]
+    faults |= {path: [*mutation.faults(path), *place_faults(path)] for path in scores}
+    return damaged | {path: rows for path, rows in faults.items() if rows}
+
+
+def _archives(root: Path, folders: str) -> tuple[list[Path], dict[Path, list[str]]]:
+    """(folders whose archive, if they have one, is whole, {index of another's: its faults})."""
+    found = {folder: archive.faults(folder) for folder in sorted(root.glob(folders))}
+    whole = [folder for folder, rows in found.items() if not rows]
+    return whole, {folder / archive.INDEX: rows for folder, rows in found.items() if rows}
 
 
 def _known(paths: list[Path]) -> dict[str, Path]:
     """{digest: receipt}."""
-    readable = (path for path in paths if path.is_file() and path.stat().st_size <= LARGEST)  # others are no receipts
-    return {file_sha256(path) if path.resolve() not in _proofs else proof(path).sha256: path for path in readable}
+    readable = (path for path in paths if (path.stat().st_size <= LARGEST if path.is_file() else archive.exists(path)))
+    return {
+        archive.sha256(path) if archive.real(path) not in _proofs else proof(path).sha256: path for path in readable
+    }
 
 
 def _firsts(paths: Collection[Path]) -> dict[tuple[str, str], str]:
@@ -299,6 +321,13 @@ def place_faults(path: Path) -> list[str]:
     if (when := shelf.WHEN.match(path.name)) and when[1][:8] > f"{latest:%Y%m%d}":
         rows.append(f"its day is in the future: {_time(when[1])[:10]}")
     return rows
+
+
+def _archive_faults(path: Path, heads: set[str]) -> list[str]:
+    """Whether the archive that the receipt names as that of its folder is still the beginning of one there."""
+    head = proof(path).archive
+    lost = head is not None and head not in heads
+    return [f"the archive that it names, {str(head)[:12]}, is missing or was altered"] if lost else []
 
 
 def _chain_faults(path: Path, known: dict[str, Path], firsts: dict[tuple[str, str], str]) -> list[str]:

@@ -12,7 +12,7 @@ PLACES = ("probe", "trial", "upstream/patching", "base/errors", "base/files", "b
 
 
 VERIFIER = (
-    *("base/files", "base/verdicts", "probe/checks", "record/origin", "record/receipt", "record/schema"),
+    *("base/files", "base/verdicts", "kept", "probe/checks", "record/origin", "record/receipt", "record/schema"),
     *("trial/arms", "trial/rulings", "evidence/binding", "evidence/shelf", "evidence/verification"),
 )
 

@@ -59,10 +59,14 @@ class Entry(Model):
 
 
 class Chain(Model):
-    """The receipts of one folder: a digest over their names and contents, and their names, oldest first."""
+    """The open receipts of one folder: a digest over their names and contents, and their names, oldest first.
+
+    ``archive``: the digest over the members of the folder's archive, where it has one.
+    """
 
     sha256: Sha256
     names: list[str]
+    archive: Sha256 | None = None
 
 
 class Manifest(Model):

@@ -15,8 +15,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints, ValidationError, model_validator
 
 from reproducers.base.errors import PatchlaneError, StoreError
-from reproducers.base.files import bytes_of, file_sha256, record_of_file, within
+from reproducers.base.files import file_sha256, record_of_file, within
 from reproducers.base.verdicts import Verdict
+from reproducers.kept import archive
 from reproducers.record.receipt import Host, faults_of
 from reproducers.record.schema import Model, Pack, Sha256, explain, read_yaml
 
@@ -257,7 +258,7 @@ def in_order(names: list[str], seed: int) -> list[str]:
 
 def records(folder: Path) -> list[Path]:
     """A folder's mutation scores, oldest first."""
-    return sorted(path for path in folder.glob(f"{PREFIX}*.json") if NAME.match(path.name))
+    return [path for path in archive.listed(folder, f"{PREFIX}*.json") if NAME.match(path.name)]
 
 
 def read(path: Path) -> MutationScore:
@@ -267,7 +268,7 @@ def read(path: Path) -> MutationScore:
         raise PatchlaneError(
             f"{name}: {'; '.join(rows)}", f"python -m reproducers.mutate pack{path.parent.name} --keep"
         )
-    return MutationScore.model_validate_json(path.read_bytes())
+    return MutationScore.model_validate_json(archive.data(path))
 
 
 def faults(path: Path) -> list[str]:
@@ -276,7 +277,7 @@ def faults(path: Path) -> list[str]:
         return [f"its name is not {PREFIX}TIME_HOST_DIGEST.json"]
     rows = []
     try:
-        data = bytes_of(path)
+        data = archive.data(path)
         if hashlib.sha256(data).hexdigest()[:12] != path.stem.rsplit("_", 1)[-1]:
             rows.append("the record was altered: its sha256 does not start with the digest in its name")
         score = MutationScore.model_validate(record_of_file(data))
@@ -292,9 +293,9 @@ def faults(path: Path) -> list[str]:
     due = {"pack": path.parent.name, "host": host, "started": when}
     log = path.with_suffix(".log")
     if score.log_sha256 is not None:
-        if not log.is_file():
+        if not archive.exists(log):
             rows.append(f"its log {log.name} is missing")
-        elif (told := bytes_of(log)) != score.log or hashlib.sha256(told).hexdigest() != score.log_sha256:
+        elif (told := archive.data(log)) != score.log or hashlib.sha256(told).hexdigest() != score.log_sha256:
             rows.append(f"its mutants are not those of its log {log.name}")
     return rows + [
         f"it states {key} {stated[key]}, its place is of {due[key]}" for key in due if due[key] != stated[key]

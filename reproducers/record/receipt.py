@@ -192,7 +192,11 @@ class Resource(Model):
 
 
 class Details(Model):
-    """patchlane's own part of a statement. The first receipts, all of bugs, have no ``kind``."""
+    """patchlane's own part of a statement. The first receipts, all of bugs, have no ``kind``.
+
+    ``previous``: the digest of the receipt before it; ``archive``: that of the committed archive of its folder, which
+    only grows, over the members that it had then.
+    """
 
     schema_version: Literal[1, 2, 3]
     pack: int
@@ -215,6 +219,7 @@ class Details(Model):
     patched: list[Arm]
     fixed: list[Arm] = Field(default=[])
     previous: Sha256 | None
+    archive: Sha256 | None = None
     log_sha256: str = ""  # until there is a log
 
     @property

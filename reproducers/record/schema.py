@@ -1,4 +1,8 @@
-"""The hand-written records, ``packs/NN_slug/pack.yaml`` and ``packs/needs.yaml``, as frozen, cross-checked models."""
+"""The records under ``packs/`` as frozen, cross-checked models: ``NN_slug/pack.yaml``, needs.yaml, releases.yaml.
+
+A release is named in pack.yaml and needs.yaml, and in the model's stacks.yaml; its SHA and its files by digest stand
+once, in releases.yaml.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import functools
 import itertools
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import yaml
 from pydantic import (
@@ -27,6 +31,7 @@ from reproducers.record.origin import Origin
 
 DEEPEST = 200  # levels of YAML in each other; a pack has 6
 ROOT = Path(__file__).resolve().parents[2]
+RELEASES = "releases.yaml"  # beside the packs
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 GitSha = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{40}$")]
 PinName = Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_]*$")]
@@ -41,6 +46,7 @@ def _inner(value: str) -> str:
 
 FileName = Annotated[str, AfterValidator(_inner), StringConstraints(pattern=r"^[^/]+$")]
 Folder = Annotated[str, AfterValidator(lambda value: value if value == "." else _inner(value))]
+Loc = tuple[str | int, ...]
 Category = Literal[
     "graph safety",
     "tensor-wrapper dispatch",
@@ -68,6 +74,21 @@ class Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
+class Release(Model):
+    """A release of a distribution on the package index, for the interpreters that packs run on.
+
+    ``sha``: the full SHA of the commit that it was cut from. ``python``: the Pythons that its metadata takes, a PEP 440
+    specifier. ``artifacts``: {file name: sha256}.
+    """
+
+    sha: GitSha | None = None
+    python: str | None = None
+    artifacts: dict[FileName, Sha256] = Field(min_length=1)
+
+
+Releases = dict[str, dict[str, Release]]  # {distribution: {release: what is known of it}}
+
+
 class Build(Model):
     """How a host builds a source-only need: setup.py's environment, and C shims to build beside it."""
 
@@ -78,6 +99,7 @@ class Build(Model):
 class Need(Model):
     """A distribution that must be importable beside the code under test, unpacked and never installed.
 
+    In needs.yaml ``only`` stands for ``artifacts``: a text that the names of the release's files have that are used.
     ``lane`` limits the need to that lane, ``trim`` keeps GPU code for that architecture only, and with ``build`` each
     host builds the sdist's C++ extension once.
     """
@@ -93,6 +115,7 @@ class Need(Model):
 class Pin(Model):
     """One named upstream tree: a release on the package index, a git SHA, or a release with the SHA it was cut from.
 
+    pack.yaml names the release alone; its ``sha`` and ``artifacts`` come from releases.yaml.
     Two names have a fixed meaning: ``live`` has the bug and takes fix.patch if the pack has one; ``fixed`` is healthy.
     Any other pin is as ``expect`` says and takes the ``patch`` that it names. ``stacked_on`` names packs whose
     fix.patch is applied first, in both arms: the pin then has this bug without theirs.
@@ -413,7 +436,7 @@ def load_pack(folder: Path) -> Pack:
     if not isinstance(data, dict):
         raise PatchlaneError(f"{path}:1: expected a mapping", "see docs/writing-a-pack.md")
     try:
-        pack = Pack.model_validate({**data, "folder": folder})
+        pack = Pack.model_validate({**_with_releases(path, text, data), "folder": folder})
     except ValidationError as error:
         raise explain(path, text, error) from error
     known = load_needs(folder.parent)
@@ -428,6 +451,18 @@ def load_pack(folder: Path) -> Pack:
     return pack
 
 
+def _with_releases(path: Path, text: str, data: dict[str, Any]) -> dict[str, Any]:
+    """What a pack.yaml says, its pins with what releases.yaml has of their releases."""
+    upstream, named = data.get("upstream"), data.get("pins")
+    if not isinstance(upstream, dict) or not isinstance(named, dict):
+        return data
+    distribution, releases = upstream.get("distribution"), load_releases(path.parent.parent)
+    pins = {
+        name: resolved(Place(path, text, ("pins", name)), pin, distribution, releases) for name, pin in named.items()
+    }
+    return {**data, "pins": pins}
+
+
 @functools.lru_cache
 def load_needs(folder: Path) -> dict[str, list[Need]]:
     """{name: needs} of the sets in ``needs.yaml`` beside the packs. Raises PatchlaneError if it is malformed."""
@@ -435,10 +470,77 @@ def load_needs(folder: Path) -> dict[str, list[Need]]:
     if not path.exists():
         return {}
     text, data = read_yaml(path)
+    sets = data or {}
+    if isinstance(sets, dict):
+        sets = {
+            name: [_need(Place(path, text, (name, n)), one) for n, one in enumerate(members)]
+            for name, members in sets.items()
+            if isinstance(members, list)
+        } | {name: members for name, members in sets.items() if not isinstance(members, list)}
     try:
-        return TypeAdapter(dict[str, list[Need]]).validate_python(data or {})
+        return TypeAdapter(dict[str, list[Need]]).validate_python(sets)
     except ValidationError as error:
         raise explain(path, text, error) from error
+
+
+def _need(place: Place, record: Any) -> Any:
+    """A need with the files of its release, of which ``only`` leaves those with this text in their names."""
+    if not isinstance(record, dict):
+        return record
+    only, rest = record.get("only", ""), {name: value for name, value in record.items() if name != "only"}
+    distribution = record.get("distribution")
+    whole = resolved(place, rest, distribution, load_releases(place.path.parent), with_sha=False)
+    if whole is rest:
+        return record
+    files = {name: sha256 for name, sha256 in whole["artifacts"].items() if str(only) in name}
+    if only and not files:
+        what = f"no file of {distribution} {record.get('release')} has {only!r} in its name"
+        raise place.fault("only", what, f"take it out, or write what one of its names in {RELEASES} has")
+    return {**whole, "artifacts": files}
+
+
+@functools.lru_cache
+def load_releases(folder: Path) -> Releases:
+    """The releases in ``releases.yaml`` beside the packs. Raises PatchlaneError with file, line and field of each
+    fault."""
+    path = folder / RELEASES
+    if not path.exists():
+        return {}
+    text, data = read_yaml(path)
+    try:
+        return TypeAdapter(Releases).validate_python(data or {})
+    except ValidationError as error:
+        raise explain(path, text, error) from error
+
+
+class Place(NamedTuple):
+    """Where a record stands: its file, the file's text, and the fields that lead to it."""
+
+    path: Path
+    text: str
+    loc: Loc
+
+    def fault(self, field: str, what: str, remedy: str) -> PatchlaneError:
+        """A fault of one field of the record, as ``explain`` has it."""
+        loc = (*self.loc, field)
+        return PatchlaneError(f"{self.path}:{line_of(self.text, loc)}: {'.'.join(map(str, loc))}: {what}", remedy)
+
+
+def resolved(place: Place, record: Any, distribution: Any, releases: Releases, with_sha: bool = True) -> Any:
+    """A record that names a release, with the release's files and SHA from releases.yaml; another one as it is.
+
+    Raises PatchlaneError for a release that is not there, and for files or a SHA that the record has of its own.
+    """
+    if not isinstance(record, dict) or not isinstance(release := record.get("release"), str):
+        return record
+    if own := next((field for field in ("sha", "artifacts") if field in record), None):
+        remedy = f"take it out; python -m reproducers.release {distribution} {release} writes it there"
+        raise place.fault(own, f"a release's SHA and files stand in {RELEASES}", remedy)
+    found = releases.get(str(distribution), {}).get(release)
+    if found is None:
+        command = f"python -m reproducers.release {distribution} {release}"
+        raise place.fault("release", f"{RELEASES} has no {distribution} {release}", command)
+    return {**record, **({"sha": found.sha} if with_sha else {}), "artifacts": found.artifacts}
 
 
 def load_packs(root: Path | None = None) -> list[Pack]:

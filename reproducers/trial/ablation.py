@@ -8,7 +8,7 @@ from pathlib import Path
 from unidiff import PatchSet
 
 from reproducers.base.files import temporary
-from reproducers.record.schema import Pack
+from reproducers.record.schema import RELEASES, Pack
 from reproducers.trial.experiment import Request, Run, execute
 from reproducers.upstream.patching import NOTHING
 from reproducers.upstream.store import Store
@@ -33,12 +33,13 @@ def without_hunk(patch: str, dropped: int) -> str:
 
 
 def with_patch(pack: Pack, text: str, folder: Path) -> Pack:
-    """The same pack with another patch, which may be empty, in a folder of its own beside the same ``needs.yaml``."""
+    """The same pack with another patch, which may be empty, in a folder of its own with the same needs and releases."""
     copy = folder / pack.folder.name
     copy.mkdir(parents=True)
     for name in ("pack.yaml", "reproducer.py"):
         (copy / name).symlink_to(pack.folder / name)
-    (folder / "needs.yaml").symlink_to(pack.folder.parent / "needs.yaml")
+    for name in ("needs.yaml", RELEASES):
+        (folder / name).symlink_to(pack.folder.parent / name)
     (copy / "fix.patch").write_text(text or NOTHING)
     return pack.model_copy(update={"folder": copy})
 

@@ -27,6 +27,7 @@ from reproducers.trial.rulings import Ruling
 from reproducers.upstream import fitting, patching, pins
 from reproducers.upstream.index import NoSuchRelease
 from reproducers.upstream.patching import Applicability, ApplyClass
+from reproducers.upstream.pins import Source
 from reproducers.upstream.store import Seal, Store, Tree
 
 Say = Callable[[str, str], None]  # (arm name, line)
@@ -161,7 +162,7 @@ def execute(pack: Pack, request: Request, store: Store, say: Say) -> Run:
         bench = _bench(run, _subject(run, store), run.pin, lane, store, tell)
         if pack.kind == "guard" and run.request.at == "live" and request.arm == "both":
             fixed = pack.pins["fixed"]
-            _guard(run, bench, _bench(run, pins.pin_tree(store, pack, fixed, {}), fixed, lane, store, tell))
+            _guard(run, bench, _bench(run, pins.pin_tree(store, pack, fixed), fixed, lane, store, tell))
         else:
             _arms(run, bench)
     except CannotTestHere as error:
@@ -182,8 +183,8 @@ def _subject(run: Run, store: Store) -> Tree:
     asked = run.request
     if asked.build and asked.arm != "pristine":
         raise PatchlaneError("--build has no patched arm: what a patch changes was built before", "--arm pristine")
-    options = {"upstream": asked.upstream, "allow_dirty": asked.allow_dirty, "build": asked.build}
-    at, run.pin, tree, run.artifact = pins.subject(store, run.pack, run.request.at, options)
+    source = Source(asked.upstream, asked.allow_dirty, asked.build)
+    at, run.pin, tree, run.artifact = pins.subject(store, run.pack, asked.at, source)
     run.request, run.tree = dataclasses.replace(run.request, at=at), tree
     return tree
 
@@ -193,7 +194,7 @@ def _bench(run: Run, tree: Tree, pin: Pin | None, lane: Lane, store: Store, tell
     sets, said = fitting.need_sets(pack, pin, tree, store.offline)
     for line in said:
         tell("needs", line)
-    needs = pins.need_trees(store, pack, pin or pack.pins["live"], run.request.lane, sets)
+    needs = pins.need_trees(store, sets, run.request.lane)
     label = str(tree.origin.of(pack.upstream.distribution))
     return Bench(lane, label, tree, needs, store, tell)
 

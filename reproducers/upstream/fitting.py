@@ -22,9 +22,8 @@ from packaging.version import InvalidVersion, Version
 from reproducers.base.errors import CannotTestHere
 from reproducers.record.schema import Need, Pack, Pin, load_needs
 from reproducers.upstream import index, pins
+from reproducers.upstream.pins import Sets
 from reproducers.upstream.store import Tree
-
-Sets = dict[str, list[Need]]
 
 
 def need_sets(pack: Pack, pin: Pin | None, tree: Tree, offline: bool) -> tuple[Sets, list[str]]:
@@ -34,11 +33,11 @@ def need_sets(pack: Pack, pin: Pin | None, tree: Tree, offline: bool) -> tuple[S
     interpreter.
     """
     if pin is not None and pin in pack.pins.values():
-        return pins.need_sets(pack, pin), []
-    sets = pins.need_sets(pack, pack.pins["live"])
-    wanted = requirements(tree.path) if sets else {}
+        return pins.need_sets(pack, pin.needs), []
+    of_live, sets = pins.need_sets(pack, pack.pins["live"].needs), dict[str, list[Need]]()
+    wanted = requirements(tree.path) if of_live else {}
     chooser, said = _Chooser(pack, tree, offline), []
-    for name, needs in sets.items():
+    for name, needs in of_live.items():
         sets[name] = [chooser.fitted(need, wanted.get(_plain(need.distribution))) for need in needs]
         for before, need in zip(needs, sets[name], strict=True):
             if need != before:

@@ -277,7 +277,7 @@ class _Counted:
 def _package(client: Any, distribution: str, filename: str) -> Any:
     package = next((p for p in _packages(client, distribution) if p.filename == filename), None)
     if package is None:
-        raise CannotTestHere(f"the index no longer has {filename}", "update the pin in pack.yaml")
+        raise CannotTestHere(f"the index no longer has {filename}", "update its release in packs/releases.yaml")
     return package
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import os
 import re
 import shutil
 import sys
-from collections.abc import Set
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from packaging.tags import Tag, sys_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -28,6 +30,24 @@ from reproducers.upstream.store import Store, Tree, record
 UPSTREAM = "upstream"  # the folder of --upstream as it stands; in a receipt: a tree without pin, release or SHA
 SHA = re.compile(r"[0-9a-f]{40}")
 PREFIX = re.compile(r"[0-9a-f]{7,40}")
+Sets = Mapping[str, list[Need]]  # {set of needs.yaml: its members}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a tree is taken from; by default the store, and the package index or the upstream's repository.
+
+    ``upstream``: a clone that has the pin's commit, or a folder to test as it stands. ``allow_dirty``: the clone may
+    have local changes. ``build``: a command that builds the commit. ``tags``: those of another interpreter's wheels.
+    """
+
+    upstream: Path | None = None
+    allow_dirty: bool = False
+    build: str | None = None
+    tags: Sequence[Tag] | None = None
+
+
+PUBLISHED = Source()
 
 
 class Subject(NamedTuple):
@@ -110,23 +130,23 @@ def resolve(store: Store, pack: Pack, at: str) -> Pin:
     return Pin(release=at, artifacts=index.release_files(pack.upstream.distribution, at), needs=needs)
 
 
-def subject(store: Store, pack: Pack, at: str, options: dict[str, Any]) -> Subject:
-    """The tree that the settled ``at`` names; ``options`` as in base_tree.
+def subject(store: Store, pack: Pack, at: str, source: Source = PUBLISHED) -> Subject:
+    """The tree that the settled ``at`` names.
 
     A clean checkout counts as its commit. Any other folder counts as the pin whose tree in the store has the same
-    digest, else as ``upstream``. With ``build`` in the options, a command, it is the commit as that builds it, which no
-    pin names.
+    digest, else as ``upstream``. With a command that builds it is the commit as that builds it, which no pin names.
     """
-    if command := options.get("build"):
-        plain = subject(store, pack, at, {**options, "build": None})
-        built = build_commit.ensure(store, plain.tree, command)
+    if source.build:
+        plain = subject(store, pack, at, dataclasses.replace(source, build=None))
+        built = build_commit.ensure(store, plain.tree, source.build)
         commit = str(built.origin.sha)
         return Subject(commit, Pin(sha=commit, needs=pack.pins["live"].needs), built)
     if at != UPSTREAM:
         pin = resolve(store, pack, at)
-        unpacked = pin.release is not None and options.get("upstream") is None
-        return Subject(at, pin, pin_tree(store, pack, pin, options), choose(pin.artifacts)[1] if unpacked else None)
-    tree = git.checkout_tree(store, options["upstream"], sha=None, allow_dirty=bool(options.get("allow_dirty")))
+        unpacked = pin.release is not None and source.upstream is None
+        return Subject(at, pin, pin_tree(store, pack, pin, source), choose(pin.artifacts)[1] if unpacked else None)
+    assert source.upstream is not None  # settle took ``upstream`` for this folder
+    tree = git.checkout_tree(store, source.upstream, sha=None, allow_dirty=source.allow_dirty)
     pins = {name: pin for name, pin in pack.pins.items() if not pin.stacked_on}
     if (sha := tree.origin.sha) and not tree.origin.dirty:
         for name, pin in pins.items():
@@ -160,7 +180,7 @@ def own_tags() -> Set[Tag]:
     return _own_ranks().keys()
 
 
-def choose(artifacts: dict[str, str], tags: list[Tag] | None = None) -> tuple[str, str]:
+def choose(artifacts: dict[str, str], tags: Sequence[Tag] | None = None) -> tuple[str, str]:
     """(file name, sha256) of the best artefact for an interpreter: its wheel, else an sdist, else any Linux wheel.
 
     Any Linux wheel serves code that is only read and imported as Python: nothing of a wheel is installed.
@@ -180,7 +200,7 @@ def choose(artifacts: dict[str, str], tags: list[Tag] | None = None) -> tuple[st
     return name, artifacts[name]
 
 
-def need_artifact(need: Need, tags: list[Tag] | None = None) -> tuple[str, str]:
+def need_artifact(need: Need, tags: Sequence[Tag] | None = None) -> tuple[str, str]:
     """(file name, sha256) of a need's wheel for an interpreter, or of its sdist. Raises CannotTestHere without one."""
     ranks = (_own_ranks() if tags is None else dict.fromkeys(tags)).keys()
     for filename, sha256 in need.artifacts.items():
@@ -188,14 +208,19 @@ def need_artifact(need: Need, tags: list[Tag] | None = None) -> tuple[str, str]:
             return filename, sha256
     raise CannotTestHere(
         f"{need.distribution} {need.release}: no pinned wheel that this interpreter can load",
-        "add its wheel to packs/needs.yaml",
+        "add its wheel to packs/releases.yaml",
     )
+
+
+def need_sets(pack: Pack, names: Iterable[str]) -> Sets:
+    """The sets of these names in the needs.yaml beside the pack; a pin's are those of ``pin.needs``."""
+    known = load_needs(pack.folder.parent)
+    return {name: known[name] for name in names}
 
 
 def needs_of(pack: Pack, pin: Pin) -> list[Need]:
     """The distributions that a pin needs, over all its sets."""
-    known = load_needs(pack.folder.parent)
-    return [need for name in pin.needs for need in known[name]]
+    return [need for needs in need_sets(pack, pin.needs).values() for need in needs]
 
 
 def on_lane(needs: list[Need], lane: str) -> list[Need]:
@@ -203,25 +228,19 @@ def on_lane(needs: list[Need], lane: str) -> list[Need]:
     return [need for need in needs if need.lane in (None, lane)]
 
 
-def need_set_key(needs: list[Need], tags: list[Tag] | None = None) -> str:
+def need_set_key(needs: list[Need], tags: Sequence[Tag] | None = None) -> str:
     """The store key of a set's tree: the artefacts chosen for an interpreter, and how each is trimmed."""
     marks = [need_artifact(need, tags)[1] + (f" {need.trim}" if need.trim else "") for need in needs]
     return hashlib.sha256("\n".join(marks).encode()).hexdigest()
 
 
-def need_sets(pack: Pack, pin: Pin) -> dict[str, list[Need]]:
-    """The sets that a pin needs, by name."""
-    known = load_needs(pack.folder.parent)
-    return {name: known[name] for name in pin.needs}
-
-
-def need_trees(store: Store, pack: Pack, pin: Pin, lane: str, sets: dict[str, list[Need]] | None = None) -> list[Tree]:
+def need_trees(store: Store, sets: Sets, lane: str) -> list[Tree]:
     """One tree a set of needs, side by side as in one site-packages: they load each other's libraries.
 
-    ``sets`` stand for those that the pin names. What has to be built for this host is built, and joined to its set.
+    What has to be built for this host is built, and joined to its set.
     """
     trees = []
-    for name, members in (need_sets(pack, pin) if sets is None else sets).items():
+    for name, members in sets.items():
         needs = on_lane(members, lane)
         base, *sources = _parts(store, name, needs, None)
         builds = [need for need in needs if need.build]
@@ -229,14 +248,13 @@ def need_trees(store: Store, pack: Pack, pin: Pin, lane: str, sets: dict[str, li
     return trees
 
 
-def need_parts(store: Store, pack: Pack, pin: Pin, tags: list[Tag]) -> list[Tree]:
+def need_parts(store: Store, sets: Sets, lanes: Iterable[str], tags: Sequence[Tag]) -> list[Tree]:
     """Every tree from which ``need_trees`` makes its trees for an interpreter with these tags. Builds nothing."""
-    known, lanes = load_needs(pack.folder.parent), sorted(pack.lanes)
-    wanted = [(name, on_lane(known[name], lane)) for name in pin.needs for lane in lanes]
-    return [tree for name, needs in wanted for tree in _parts(store, name, needs, tags)]
+    wanted = itertools.product(sets.items(), sorted(lanes))
+    return [tree for (name, needs), lane in wanted for tree in _parts(store, name, on_lane(needs, lane), tags)]
 
 
-def _parts(store: Store, name: str, needs: list[Need], tags: list[Tag] | None) -> list[Tree]:
+def _parts(store: Store, name: str, needs: list[Need], tags: Sequence[Tag] | None) -> list[Tree]:
     """The set's tree of the needs without a build, then the source tree of each need with one."""
     ready = [(need, *need_artifact(need, tags)) for need in needs if need.build is None]
     sources = [(need, *need_artifact(need, tags)) for need in needs if need.build]
@@ -279,9 +297,9 @@ def _link(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
-def pin_tree(store: Store, pack: Pack, pin: Pin, options: dict[str, Any]) -> Tree:
+def pin_tree(store: Store, pack: Pack, pin: Pin, source: Source = PUBLISHED) -> Tree:
     """The tree under test: the pinned one with the patches of the packs that it is stacked on."""
-    tree = base_tree(store, pack, pin, options)
+    tree = base_tree(store, pack, pin, source)
     strip = patching.strip_for(tree.path, pack.upstream.source_root)
     for number in pin.stacked_on:
         patch = next(pack.folder.parent.glob(f"{number:02d}_*/fix.patch"), None)
@@ -291,26 +309,22 @@ def pin_tree(store: Store, pack: Pack, pin: Pin, options: dict[str, Any]) -> Tre
     return tree
 
 
-def base_tree(store: Store, pack: Pack, pin: Pin, options: dict[str, Any]) -> Tree:
-    """The pinned tree as upstream published it.
-
-    ``options``: ``upstream`` (a clone that has the pin's commit), ``allow_dirty``, ``tags`` (another interpreter's).
-    """
-    folder: Path | None = options.get("upstream")
-    if folder is not None:
+def base_tree(store: Store, pack: Pack, pin: Pin, source: Source = PUBLISHED) -> Tree:
+    """The pinned tree as upstream published it."""
+    if (folder := source.upstream) is not None:
         sha = pin.sha or _tagged(folder, str(pin.release))
-        tree = sha and git.checkout_tree(store, folder, sha=sha, allow_dirty=bool(options.get("allow_dirty")))
+        tree = sha and git.checkout_tree(store, folder, sha=sha, allow_dirty=source.allow_dirty)
         if not tree or tree.origin.sha != sha or tree.origin.dirty:
             raise PatchlaneError(
                 f"--upstream {folder}: no clone that has {pin.origin}", "leave --at out to test the folder as it stands"
             )
         return tree
     if pin.release is not None:
-        filename, sha256 = choose(pin.artifacts, options.get("tags"))
+        filename, sha256 = choose(pin.artifacts, source.tags)
         return store.release_tree(pack.upstream.distribution, pin.release, filename, sha256)
     assert pin.sha is not None
-    source = pin.source or f"https://github.com/{pack.upstream.repo}"
-    return git.commit_tree(store, source, pin.sha, pack.upstream.distribution)
+    repository = pin.source or f"https://github.com/{pack.upstream.repo}"
+    return git.commit_tree(store, repository, pin.sha, pack.upstream.distribution)
 
 
 def settle_all(packs: list[Pack], at: str, upstream: Path | None) -> None:

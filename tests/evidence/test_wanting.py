@@ -4,7 +4,7 @@ import datetime
 from pathlib import Path
 
 import pytest
-from toy import FIRST, HEAD, REPRODUCER, SOURCE, TOTAL, edited, write_tree
+from toy import FIRST, HEAD, PUBLISHED, REPRODUCER, SOURCE, TOTAL, edited, write_tree
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.evidence import receipts, wanting
@@ -39,6 +39,7 @@ def test_another_reproducer_or_patch(toy, out):
 
 
 def test_another_pin(toy, out):
+    toy.publishes(PUBLISHED.replace('"1.0"', '"1.1"'))
     record = (toy.folder / "pack.yaml").read_text()
     write_tree(toy.folder, {"pack.yaml": record.replace('"1.0"', '"1.1"')})
     assert left(toy, out) == ["pack07"]

@@ -34,8 +34,9 @@ def outcomes(tree, needs, place):
 def test_an_added_test_fails_without_the_fix_and_passes_with_it(pack, tmp_path):
     store, pin = Store(offline=True), pack.pins["live"]
     try:
-        pristine = pins.pin_tree(store, pack, pin, {})
-        needs = [need.path for need in pins.need_trees(store, pack, pin, "cpu")] if "cpu" in pack.lanes else []
+        pristine = pins.pin_tree(store, pack, pin)
+        sets = pins.need_sets(pack, pin.needs) if "cpu" in pack.lanes else {}
+        needs = [need.path for need in pins.need_trees(store, sets, "cpu")]
     except CannotTestHere as error:
         pytest.skip(str(error))
     strip = patching.strip_for(pristine.path, pack.upstream.source_root)

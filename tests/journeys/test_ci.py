@@ -170,9 +170,32 @@ def test_the_workflow_calls_the_script_and_keys_its_caches_by_content():
     text = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
     steps = [step for job in yaml.safe_load(text)["jobs"].values() for step in job["steps"]]
     assert [step["run"] for step in steps if "run" in step][-1] == "ci/cpu"
+    used = re.findall(r"uses: (.*)", text)
+    assert used and all(re.fullmatch(r"[\w-]+/[\w-]+@[0-9a-f]{40}  # v\d+\.\d+\.\d+", each) for each in used), used
     keys = " ".join(step["with"]["key"] for step in steps if "cache" in step.get("uses", ""))
-    assert all(f"'{name}'" in keys for name in ("pyproject.toml", "packs/needs.yaml", "packs/*/pack.yaml"))
+    assert all(
+        f"'{name}'" in keys
+        for name in ("pyproject.toml", "packs/releases.yaml", "packs/needs.yaml", "packs/*/pack.yaml")
+    )
     assert (ROOT / ".ci" / "run").read_text().rstrip().endswith('ci/cpu"')
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github").rglob("*.y*ml")), ids=lambda path: path.name)
+def test_a_form_names_every_field_once_and_says_what_it_asks(path):
+    form = yaml.safe_load(path.read_text())
+    if path.parent.name == "ISSUE_TEMPLATE" and path.name != "config.yml":
+        names = [field["id"] for field in form["body"]]
+        assert form["name"] and form["description"] and len(set(names)) == len(names)
+        assert all(field["attributes"]["label"] for field in form["body"])
+
+
+def test_hooks_run_what_make_lint_runs():
+    (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    entries = [hook["entry"].removeprefix(".venv/bin/") for hook in local["hooks"]]
+    tools = re.findall(
+        r"\$\(BIN\)/(ruff \w+|mypy)", re.search(r"(?m)^lint:.*\n(.*)$", (ROOT / "Makefile").read_text())[1]
+    )
+    assert [" ".join(entry.split()[:2]) for entry in entries][:3] == tools
 
 
 def test_the_two_halves_of_the_suite_are_all_of_it_and_disjoint():

@@ -14,8 +14,8 @@ from model import describe
 from model.definition.recipes import RECIPES, Recipe
 from model.families.sizes import SIZES
 from model.kinds.run import Options
-from model.plans import page as plan
-from model.reports import benchmarks, kept
+from model.records import newest
+from model.reports import benchmarks
 from reproducers.record.receipt import Statement
 from reproducers.record.schema import ROOT, load_packs
 
@@ -118,11 +118,7 @@ def test_the_page_of_figures_is_what_its_command_prints():
 
 
 def test_the_page_of_benchmarks_is_what_its_command_prints():
-    assert (ROOT / "docs" / "benchmarks.md").read_text() == benchmarks.page(kept.KEPT), benchmarks.COMMAND
-
-
-def test_the_page_of_predictions_is_what_its_command_prints():
-    assert (ROOT / "docs" / "plan.md").read_text() == plan.page(kept.KEPT), plan.COMMAND
+    assert (ROOT / "docs" / "benchmarks.md").read_text() == benchmarks.page(newest.KEPT), benchmarks.COMMAND
 
 
 def test_every_variable_that_is_read_or_set_has_a_row():

@@ -45,8 +45,8 @@ def test_it_raises_where_the_bug_is_and_returns_where_it_is_not(pack, lane, tmp_
     store, live = Store(), pack.pins["live"]
     sound = next((pin for name, pin in pack.pins.items() if pack.healthy_at(name) and pin.release), None)
     try:
-        tree = pins.pin_tree(store, pack, live, {})
-        needs = [need.path for need in pins.need_trees(store, pack, live, lane)]
+        tree = pins.pin_tree(store, pack, live)
+        needs = [need.path for need in pins.need_trees(store, pins.need_sets(pack, live.needs), lane)]
         status, output = run(store, pack, needs, tree, lane, tmp_path)
         assert status == 1 and ", in minimal" in output, output
         if pack.patch.is_file():
@@ -54,8 +54,8 @@ def test_it_raises_where_the_bug_is_and_returns_where_it_is_not(pack, lane, tmp_
             fixed = patching.patched_tree(store, tree, pack.patch, strip, pack.number)
             status, output = run(store, pack, needs, fixed, lane, tmp_path)
         elif sound is not None:
-            healthy = pins.pin_tree(store, pack, sound, {})
-            needs = [need.path for need in pins.need_trees(store, pack, sound, lane)]
+            healthy = pins.pin_tree(store, pack, sound)
+            needs = [need.path for need in pins.need_trees(store, pins.need_sets(pack, sound.needs), lane)]
             status, output = run(store, pack, needs, healthy, lane, tmp_path)
         else:
             return

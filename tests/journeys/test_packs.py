@@ -59,10 +59,10 @@ def needs_once(monkeypatch):
     """What a pack needs beside its tree is checked once a test: for compiled libraries that takes seconds."""
     known, real = {}, pins.need_trees
 
-    def need_trees(store, pack, pin, lane, sets=None):
-        key = (pack.number, pin.origin, lane)
+    def need_trees(store, sets, lane):
+        key = (*sets, lane)
         if key not in known:
-            known[key] = real(store, pack, pin, lane, sets)
+            known[key] = real(store, sets, lane)
         return known[key]
 
     monkeypatch.setattr(pins, "need_trees", need_trees)
@@ -72,7 +72,7 @@ def first_run(pack):
     """(run with the pack's own patch, the tree); its pristine arm also serves every other patch text."""
     store = Store()
     try:
-        tree = pins.pin_tree(store, pack, pack.pins["live"], {})
+        tree = pins.pin_tree(store, pack, pack.pins["live"])
     except CannotTestHere as error:
         pytest.skip(str(error))
     run = execute(pack, Request(), store, lambda arm, line: None)
@@ -179,7 +179,7 @@ def test_every_mistake_written_by_hand_is_caught(pack):
 def test_a_patch_keeps_what_upstreams_own_tests_hold(pack):
     store = Store()
     try:
-        tree = pins.pin_tree(store, pack, pack.pins["live"], {})
+        tree = pins.pin_tree(store, pack, pack.pins["live"])
     except CannotTestHere as error:
         pytest.skip(str(error))
     fixed = patching.patched_tree(

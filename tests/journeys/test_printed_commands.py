@@ -56,8 +56,8 @@ def trees_of(pack):
     store, refused = Store(offline=True), ""
     for pin in (pack.pins[pack.filing_pin], pack.pins["live"]):
         try:
-            tree = pins.pin_tree(store, pack, pin, {})
-            needs = pins.need_trees(store, pack, pin, "cpu")
+            tree = pins.pin_tree(store, pack, pin)
+            needs = pins.need_trees(store, pins.need_sets(pack, pin.needs), "cpu")
         except CannotTestHere as error:
             refused = refused or str(error)
         else:

@@ -20,6 +20,9 @@ SOURCE = {"toyup/__init__.py": "", "toyup/core.py": CORE}
 STEP = re.compile(r"^`(packs/[\w./]+)`\n```\w+\n(.*?)^```$|^    (python [^\n]*?)(?: +# ([^\n]*))?$", re.M | re.S)
 
 
+RECORD, RELEASES = "packs/99_toy_total/pack.yaml", "packs/releases.yaml"
+
+
 class Step(NamedTuple):
     """A file to write, or a command to run with the page's comment on how it ends."""
 
@@ -58,7 +61,7 @@ def test_the_page_leads_from_nothing_to_what_a_maintainer_gets(desk):
     repo, run = desk
     verbs = [step.command.split()[2].rpartition(".")[2] for step in STEPS if " -m " in step.command]
     assert set(verbs) >= {"new", "run", "ablate", "manifest", "lint", "export", "render", "preflight"}
-    begun = None
+    begun = {}
     for step in STEPS:
         if step.file:
             assert (repo / step.file).is_file(), f"{step.file} is not among what new has written"
@@ -68,9 +71,11 @@ def test_the_page_leads_from_nothing_to_what_a_maintainer_gets(desk):
         due = re.search(r"\bexit (\d+)", step.said)
         assert code == int(due[1] if due else 0), f"{step.command}\n{out}"
         assert all(word in out for word in re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", step.said)), f"{step.command}\n{out}"
-        begun = begun or yaml.safe_load((repo / "packs/99_toy_total/pack.yaml").read_text())
-    written = yaml.safe_load((repo / "packs/99_toy_total/pack.yaml").read_text())
-    assert begun["pins"]["live"]["artifacts"] == written["pins"]["live"]["artifacts"], "the page has new's digests"
+        begun = begun or {name: yaml.safe_load((repo / name).read_text()) for name in (RECORD, RELEASES)}
+    record, releases = (yaml.safe_load((repo / name).read_text()) for name in (RECORD, RELEASES))
+    assert begun[RECORD]["pins"] == record["pins"], "the page has new's pins"
+    release = releases["toyup"]["1.0"]
+    assert begun[RELEASES]["toyup"]["1.0"]["artifacts"] == release["artifacts"], "the page has new's digests"
     assert yaml.safe_load((repo / "manifest.yaml").read_text())["packs"]["pack99"]["state"] == "validated"
     text = (repo / "build/filing/pack99/issue.md").read_text()
     assert "`total([1, 2, 3])` is off by 1." in text
@@ -82,5 +87,5 @@ def test_the_page_leads_from_nothing_to_what_a_maintainer_gets(desk):
 def test_every_file_that_new_writes_is_on_the_page():
     from reproducers.desk.start import skeleton
 
-    files = {step.file.partition("packs/99_toy_total/")[2] for step in STEPS if step.file}
+    files = {step.file.partition("packs/99_toy_total/")[2] for step in STEPS if step.file and step.file != RELEASES}
     assert files == {path.relative_to(skeleton.TEMPLATES).as_posix()[:-3] for path in skeleton.TEMPLATES.rglob("*.in")}

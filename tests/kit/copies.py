@@ -15,13 +15,16 @@ import time
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from reproducers.evidence import shelf
+from reproducers.kept import archive
+
 ROOT = Path(__file__).resolve().parents[2]
 FORM = "%Y-%m-%dT%H:%M:%SZ"
 
 
 def copies(source: Path, target: Path, number: int) -> int:
     """Write the receipts of ``source`` and copies of them, ``number`` in all, below ``target``."""
-    paths = sorted(path for path in source.glob("[0-9]*/[0-9]*.json"))
+    paths = shelf.every(source)
     renamed = dict[tuple[int, str], str]()  # {(round, digest): digest of the copy}
     left, later = number, 0
     while left:
@@ -32,7 +35,7 @@ def copies(source: Path, target: Path, number: int) -> int:
 
 
 def _copy(path: Path, target: Path, later: int, renamed: dict[tuple[int, str], str]) -> None:
-    data, log = path.read_bytes(), path.with_suffix(".log").read_bytes().decode("utf-8", "surrogateescape")
+    data, log = archive.data(path), archive.data(path.with_suffix(".log")).decode("utf-8", "surrogateescape")
     body, when = json.loads(data), path.name[:16]
     details = body["predicate"]["patchlane"]
     started = datetime.strptime(details["started"], FORM) + timedelta(seconds=later)

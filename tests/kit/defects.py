@@ -220,9 +220,9 @@ PLANTED = [
     Edit("pack-mutants", MUTANT, "Caught-By: rank ?: refuses", "Caught-By: rank ?: accepts"),
     Edit("pack-unreached", RECORD, "  cpu:\n", "  cpu:\n    unreached: [{line: no such line, reason: none}]\n"),
     Edit("private-path", MUTANT, "Why: ", "Why: (as in /home/someone/packs) "),
-    exempted("exemption", "{rule: gfm-fence, pack: pack01, match: fence, reason: none}"),
-    exempted("exemption", "{rule: no-such, pack: pack01, match: fence, reason: none}"),
-    exempted("exemption", "{rule: gfm-fence, pack: pack99, match: fence, reason: none}"),
+    exempted("exemption", "{rule: gfm-fence, pack: pack01, match: fence, reason: none, until: 2099-01-01}"),
+    exempted("exemption", "{rule: no-such, pack: pack01, match: fence, reason: none, until: 2099-01-01}"),
+    exempted("exemption", "{rule: gfm-fence, pack: pack99, match: fence, reason: none, until: 2099-01-01}"),
 ]
 HARMLESS = [
     Edit("pack-unreached", RECORD, "  cpu:\n", f"  cpu:\n    unreached: [{{line: {ADDED!r}, reason: none}}]\n"),

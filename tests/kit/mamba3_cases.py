@@ -61,6 +61,6 @@ def upstream_tree():
         return
     pack = next(pack for pack in load_packs() if pack.number == 5)
     try:
-        sys.path.append(str(pins.pin_tree(Store(), pack, pack.pins["live"], {}).path))
+        sys.path.append(str(pins.pin_tree(Store(), pack, pack.pins["live"]).path))
     except (PatchlaneError, OSError) as reason:
         pytest.skip(f"mamba-ssm is neither installed nor in the store: {reason}")

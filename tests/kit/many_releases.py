@@ -3,7 +3,7 @@
 import hashlib
 import zipfile
 
-from toy import FIRST, RECORD, REPRODUCER, SOURCE, TOTAL, edited, write_tree
+from toy import FIRST, PUBLISHED, RECORD, REPRODUCER, SOURCE, TOTAL, edited, write_tree
 
 GOOD = edited(TOTAL, FIRST)
 BROKEN = {**SOURCE, "toyup/core.py": "def total(:\n"}
@@ -57,8 +57,9 @@ def page(folder, name):
     write_tree(folder, {f"simple/{name}/index.html": f"<!DOCTYPE html><html><body>{''.join(rows)}</body></html>"})
 
 
-def pack(toy, needs="", **more):
-    """The toy's pack whose live pin is release 1.0 as the index has it."""
+def pack(toy, needs="", listed="", sets=None, **more):
+    """The toy's pack whose live pin is release 1.0 as the index has it, beside other releases and sets of needs."""
     live = wheel(toy.root / "index", "toyup", "1.0", RELEASES["1.0"])
-    record = RECORD.replace("b" * 64, sha256(live) + (f"\n    needs: [{needs}]" if needs else ""))
+    toy.publishes(PUBLISHED.replace("b" * 64, sha256(live)) + listed, sets)
+    record = RECORD.replace('"1.0"\n', '"1.0"\n' + (f"    needs: [{needs}]\n" if needs else ""))
     return toy.pack(record=record.replace("timeout_s: 30", "timeout_s: 4"), **{"reproducer": REPRODUCER, **more})

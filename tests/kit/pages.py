@@ -12,7 +12,7 @@ from unittest import mock
 
 from reproducers.record.schema import ROOT
 
-PAGES = [ROOT / "README.md", ROOT / "ci" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [*sorted(ROOT.glob("*.md")), ROOT / "ci" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
 @cache

@@ -53,13 +53,9 @@ def keep(
     speed=10_000.0,
     steps=30,
     peak=100.0,
-    chosen=None,
     **options,
 ):
-    """A folder with metrics.jsonl, run.json, receipt.json and, if ``profiled``, profile.json; returns it.
-
-    ``chosen``: {kind: path that the run took}, where its run.json tells them.
-    """
+    """A folder with metrics.jsonl, run.json, receipt.json and, if ``profiled``, profile.json; returns it."""
     folder.mkdir(parents=True)
     layout = {"expert_parallel": 1, "pipeline_parallel": 1, "row": 4096, "paths": {}} | options
     setup = {
@@ -69,8 +65,6 @@ def keep(
         "recipe": {"micro_batch": rows, "accumulate": accumulate},
         "project": {"sha": "0" * 40, "changed": False},
     }
-    if chosen:
-        setup["paths"] = {kind: {"name": name, "reason": "the best there is"} for kind, name in chosen.items()}
     (folder / "run.json").write_text(json.dumps(setup))
     records = [
         recorded.step(n, tokens_per_s_per_gpu=speed, gpu=GPU, peak_gib=peak, peaks_gib=[peak - 1, peak + 1])

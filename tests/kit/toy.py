@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from reproducers.record.origin import Origin
-from reproducers.record.schema import ROOT, Pack, load_pack
+from reproducers.record.schema import RELEASES, ROOT, Pack, load_needs, load_pack, load_releases
 from reproducers.trial.experiment import Request, Run, execute
 from reproducers.upstream.store import Store, tree_digest
 
@@ -111,9 +111,6 @@ upstream:
 pins:
   live:
     release: "1.0"
-    sha: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
-    artifacts:
-      toyup-1.0-py3-none-any.whl: bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb
 lanes:
   cpu:
     timeout_s: 30
@@ -130,6 +127,12 @@ filing:
   reason: a toy
 remove_when: never
 review_by: 2027-11-21
+"""
+PUBLISHED = """toyup:
+  "1.0":
+    sha: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
+    artifacts:
+      toyup-1.0-py3-none-any.whl: bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb
 """
 THREAD = {
     "url": "https://github.com/toy/toyup/issues/3",
@@ -270,10 +273,18 @@ class Toy:
     def patch(self, new: dict[str, str], old: dict[str, str] = SOURCE) -> str:
         return diff(self.root, old, new)
 
+    def publishes(self, releases: str, needs: str | None = None) -> None:
+        """Write the releases that packs and needs may name, and the sets of needs where there are any."""
+        write_tree(self.packs, {RELEASES: releases} | ({} if needs is None else {"needs.yaml": needs}))
+        load_releases.cache_clear()
+        load_needs.cache_clear()
+
     def pack(
         self, patch: str | None = None, reproducer: str = REPRODUCER, record: str = RECORD, folder: str = "07_toy"
     ) -> Pack:
-        """Write the pack; by default with the good patch."""
+        """Write the pack; by default with the good patch, and of the toy's release where no releases are written."""
+        if not (self.packs / RELEASES).exists():
+            self.publishes(PUBLISHED)
         if patch is None:
             patch = HEAD + self.patch(edited(TOTAL, FIRST))
         write_tree(self.packs / folder, {"pack.yaml": record, "reproducer.py": reproducer, "fix.patch": patch})

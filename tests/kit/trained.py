@@ -392,7 +392,7 @@ def first_weights(data: str, options: dict[str, Any], as_on_gpu: bool = False) -
     ``as_on_gpu``: by the initialisation that Megatron takes on GPUs.
     """
     from model.families.sizes import SIZES
-    from model.layers import mixer
+    from model.layers.common import mixer
     from model.step import megatron
 
     mixer.device = lambda config: None

@@ -85,7 +85,7 @@ def test_every_wheel_of_a_release_gives_the_same_lock(everything):
     trees = []
     for minor in (11, 12):
         tags = list(cpython_tags((3, minor), platforms=["manylinux_2_28_x86_64"]))
-        trees.append(pins.base_tree(Store(), live, live.pins["live"], {"tags": tags}))
+        trees.append(pins.base_tree(Store(), live, live.pins["live"], pins.Source(tags=tags)))
     assert trees[0].digest != trees[1].digest  # two wheels indeed
     locked = lock_file.read(RELEASED).stack["megatron-core"].sources
     assert [lock_file.sources_digest(tree) for tree in trees] == [locked, locked]

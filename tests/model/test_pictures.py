@@ -147,6 +147,18 @@ def test_the_command(run):
     assert done.stdout.split() == [str(run / "loss.png"), str(run / "throughput.png")], done.stderr
 
 
+def test_those_of_a_kept_run_are_drawn_elsewhere(run, tmp_path, monkeypatch):
+    from model import pictures as verb
+
+    (run / "receipt.json").write_text("{}")
+    before = {*run.iterdir()}
+    monkeypatch.setattr(verb, "ROOT", tmp_path.with_name("here"))
+    verb.main(run)
+    assert {*run.iterdir()} == before
+    drawn = tmp_path.with_name("here") / "build" / "pictures" / run.name
+    assert {path.name for path in drawn.iterdir()} == {"loss.png", "throughput.png"}
+
+
 def test_diagnosed_steps_have_a_picture_of_their_own(run, drawn):
     with MetricsLog(run, resume_step=40) as log:
         for at in (10, 20):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
+import hashlib
 import json
 import subprocess
 
 import pytest
 import recorded
 
+from model.records import newest
 from model.records.metrics import MetricsLog
 from model.reports import kept as receipt
 from reproducers.base.errors import PatchlaneError
+from reproducers.kept import xz
 from reproducers.record.schema import ROOT
 
 
@@ -29,11 +33,19 @@ def test_the_committed_ones_are_what_they_say():
     assert receipt.faults() == []
 
 
+def test_the_committed_ones_hold_nothing_that_can_be_drawn():
+    names = {path.name for path in newest.KEPT.glob("*/*")}
+    assert "metrics.jsonl" in {name.removesuffix(".xz") for name in names}
+    assert {name for name in names if name.startswith(".") or name.endswith((".png", ".md", ".lock"))} == set()
+
+
 def test_a_run_is_kept_with_what_it_has(run, tmp_path):
-    (run / "profile.md").write_text("where the time goes\n")
+    for name in (*receipt.DRAWN, "coverage.json", ".metrics.lock"):
+        (run / name).write_text("{}\n")
     kept = receipt.keep(run, "1xh200_x", tmp_path / "train")
     content = json.loads((kept / "receipt.json").read_bytes())
-    assert set(content["files"]) == {"metrics.jsonl", "profile.md"} and "run.json" in content["absent"]
+    assert set(content["files"]) == {"metrics.jsonl", "coverage.json"} and "run.json" in content["absent"]
+    assert {path.name for path in kept.iterdir()} == {"receipt.json", *content["files"]}
     assert content["summary"] == receipt.summary(run)
     assert receipt.faults(tmp_path / "train") == []
 
@@ -75,6 +87,73 @@ def test_a_file_that_was_absent_when_the_run_was_kept_is_a_stranger(run, tmp_pat
     assert [fault.split()[0] for fault in receipt.faults(tmp_path / "train")] == ["x/profile.md"]
 
 
+def test_a_drawn_file_of_an_early_receipt_may_be_gone_and_may_not_differ(run, tmp_path):
+    kept = receipt.keep(run, "x", tmp_path / "train")
+    content = json.loads((kept / "receipt.json").read_bytes())
+    content["files"] |= {"loss.png": hashlib.sha256(b"drawn").hexdigest(), "run.json": hashlib.sha256().hexdigest()}
+    (kept / "receipt.json").write_text(json.dumps(content))
+    named = [fault.split()[0] for fault in receipt.faults(tmp_path / "train")]
+    assert named == ["x/run.json"]  # no other may be gone
+    (kept / "run.json").write_bytes(b"")
+    (kept / "loss.png").write_bytes(b"drawn")
+    assert receipt.faults(tmp_path / "train") == []
+    (kept / "loss.png").write_bytes(b"drawn anew")
+    assert [fault.split()[0] for fault in receipt.faults(tmp_path / "train")] == ["x/loss.png"]
+
+
+def test_older_runs_are_packed_and_read_like_others(run, tmp_path):
+    (run / "coverage.json").write_text("{}\n")
+    train = tmp_path / "train"
+    kept = receipt.keep(run, "x", train)
+    figures, day = receipt.summary(kept), receipt._day(kept)
+    assert receipt.unpacked(day - datetime.timedelta(days=1), train) == []
+    paths = receipt.unpacked(day, train)
+    assert paths == [kept / "metrics.jsonl", kept / "coverage.json"]
+    for path in paths:
+        xz.pack(path)
+    assert {path.name for path in kept.iterdir()} == {"receipt.json", "metrics.jsonl.xz", "coverage.json.xz"}
+    assert receipt.faults(train) == [] and receipt.unpacked(day, train) == [] and receipt.summary(kept) == figures
+
+
+def test_the_verb_packs_and_only_names_in_a_dry_run(run, tmp_path, monkeypatch, capsys):
+    from model import receipt as verb
+
+    train = tmp_path / "train"
+    kept = receipt.keep(run, "x", train)
+    monkeypatch.setattr(verb, "KEPT", train)
+    monkeypatch.setattr(verb, "unpacked", lambda before: receipt.unpacked(before, train))
+    verb.archive(days=0, dry_run=True)
+    assert capsys.readouterr().out.split()[0] == "x/metrics.jsonl" and (kept / "metrics.jsonl").is_file()
+    verb.archive(days=0, dry_run=False)
+    assert {path.name for path in kept.iterdir()} == {"receipt.json", "metrics.jsonl.xz"} and not receipt.faults(train)
+
+
+def test_no_code_names_a_kept_run():
+    names = {path.parent.name for path in newest.KEPT.glob("*/receipt.json")}
+    texts = [path for folder in ("model", "reproducers", "ci") for path in (ROOT / folder).rglob("*") if path.is_file()]
+    said = {path: path.read_text(errors="replace") for path in texts if path.suffix in ("", ".py", ".yaml")}
+    assert names and [(path.name, name) for path, text in said.items() for name in names if name in text] == []
+
+
+@pytest.mark.parametrize("harm", ["cut off", "another", "both", "gone"])
+def test_harm_to_a_packed_file_is_named(run, tmp_path, harm):
+    kept = receipt.keep(run, "x", tmp_path / "train")
+    path = kept / "metrics.jsonl"
+    content = path.read_bytes()
+    xz.pack(path)
+    packed = xz.place(path)
+    if harm == "cut off":
+        packed.write_bytes(packed.read_bytes()[:-4])
+    elif harm == "another":
+        packed.write_bytes(xz.packed(content[:-1]))
+    elif harm == "both":
+        path.write_bytes(content)
+    else:
+        packed.unlink()
+    (fault,) = receipt.faults(tmp_path / "train")
+    assert fault.split()[0] == ("x/metrics.jsonl.xz" if harm == "both" else "x/metrics.jsonl")
+
+
 @pytest.mark.parametrize("name", ["../x", "X", ""])
 def test_bad_names_are_refused(run, tmp_path, name):
     with pytest.raises(PatchlaneError, match=repr(name)):
@@ -97,27 +176,25 @@ def test_kept_runs_name_commits_that_can_be_checked_out():
     git = functools.partial(subprocess.run, cwd=ROOT, capture_output=True, text=True)
     if git(["git", "rev-parse", "--is-shallow-repository"]).stdout.strip() != "false":
         pytest.skip("a clone without its history")
-    runs = [*receipt.KEPT.glob("*/run.json")]
+    runs = [*newest.KEPT.glob("*/run.json")]
     named = {path.parent.name: json.loads(path.read_text())["project"]["sha"] for path in runs}
     lost = [name for name, sha in named.items() if git(["git", "merge-base", "--is-ancestor", sha, "HEAD"]).returncode]
     assert named
     assert lost == []
 
 
-@pytest.mark.parametrize("name", ["benchmarks.md", "plan.md"])
-def test_a_figure_of_a_page_that_was_changed_is_named_with_its_command(tmp_path, monkeypatch, name):
-    """The pages are compared with what the kept runs give; here these are none."""
+def test_a_figure_of_the_page_that_was_changed_is_named_with_its_command(tmp_path, monkeypatch):
+    """The page is compared with what the kept runs give; here these are none."""
     from model import receipt
 
-    pages = {"benchmarks.md": receipt.benchmarks, "plan.md": receipt.page}
-    (tmp_path / "docs").mkdir()
-    for file, module in pages.items():
-        monkeypatch.setattr(module, "page", lambda kept, file=file: f"{file}: 123 tokens/s\n")
-        (tmp_path / "docs" / file).write_text(f"{file}: 123 tokens/s\n")
+    page = tmp_path / "docs" / "benchmarks.md"
+    page.parent.mkdir()
+    monkeypatch.setattr(receipt.benchmarks, "page", lambda kept: "123 tokens/s\n")
+    page.write_text("123 tokens/s\n")
     monkeypatch.setattr(receipt, "ROOT", tmp_path)
     monkeypatch.setattr(receipt, "faults", list)
     receipt.check()
-    (tmp_path / "docs" / name).write_text(f"{name}: 124 tokens/s\n")
+    page.write_text("124 tokens/s\n")
     with pytest.raises(PatchlaneError) as caught:
         receipt.check()
-    assert name in caught.value.what and caught.value.remedy == pages[name].COMMAND
+    assert page.name in caught.value.what and caught.value.remedy == receipt.benchmarks.COMMAND

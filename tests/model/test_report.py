@@ -8,9 +8,12 @@ import sys
 import pytest
 from recorded import held_out, step
 
+from model.profile.bottlenecks import markdown
 from model.records.metrics import MetricsLog
+from model.reports import limit
 from model.reports.report import rows, summarise
 from reproducers.base.errors import PatchlaneError
+from reproducers.kept import xz
 from reproducers.record.schema import ROOT
 
 KEPT = ROOT / "receipts" / "train" / "1xh200_quarter_20261121"
@@ -108,7 +111,8 @@ def test_the_command(run, tmp_path):
     report = json.loads(call(run, "--warmup", 2, "--json").stdout, parse_constant=pytest.fail)
     assert report["tokens_per_s_per_gpu"] == 2003.0 and report["worst_grad_norm"] == "Infinity"
     assert "limit" not in report
-    (run / "profile.json").write_bytes((KEPT / "profile.json").read_bytes())
+    (run / "profile.json").write_bytes(xz.data(KEPT / "profile.json"))
     assert "ceilings" in call(run).stdout and "limit" not in json.loads(call(run, "--json").stdout)
+    assert call(run, "--profile").stdout == markdown(limit.read(KEPT)) and call(tmp_path, "--profile").returncode == 2
     lost = call(tmp_path / "nowhere")
     assert lost.returncode == 2 and "metrics.jsonl" in lost.stderr and "Traceback" not in lost.stderr

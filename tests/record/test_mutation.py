@@ -9,6 +9,7 @@ import pytest
 from reproducers.base.clock import today
 from reproducers.base.files import record_bytes
 from reproducers.evidence import heads, shelf, verification
+from reproducers.kept import archive
 from reproducers.record import mutation
 from reproducers.record.entry import Manifest
 from reproducers.record.mutation import MutationScore, Tally, in_order, log_of
@@ -91,7 +92,7 @@ def kept(tmp_path):
     root = tmp_path / "receipts"
     (root / "09").mkdir(parents=True)
     path = root / "09" / KEPT.name
-    path.write_bytes(KEPT.read_bytes())
+    path.write_bytes(archive.data(KEPT))
     manifest = tmp_path / "manifest.yaml"
     manifest.write_text(Manifest(packs={}, receipts=heads.heads(root)).text)
     return root, manifest, path
@@ -100,7 +101,7 @@ def kept(tmp_path):
 @pytest.fixture
 def logged(tmp_path):
     """(folder, path) of the same mutants as they are kept today."""
-    body = counted(json.loads(KEPT.read_bytes()))
+    body = counted(json.loads(archive.data(KEPT)))
     drawn = {one["name"]: one for one in body["mutants"] if one["how"] == "generated"}
     body["mutants"] = [one for one in body["mutants"] if one["how"] == "hand"]
     body["mutants"] += [drawn[name] for name in in_order(list(drawn), 0)]

@@ -9,6 +9,7 @@ from reproducers.base.files import record_bytes
 from reproducers.evidence import receipts, shelf
 from reproducers.evidence.receipts import write
 from reproducers.evidence.verification import verify_all
+from reproducers.kept import archive
 from reproducers.record.receipt import ARMS, RAISED, Check, Signature, Statement, record_of, stamp_of
 from reproducers.record.schema import ROOT
 
@@ -27,7 +28,15 @@ def plain(statement):
 
 def test_every_committed_receipt_is_written_as_it_was_read():
     paths = shelf.every(ROOT / "receipts")
-    assert paths and [path.name for path in paths if plain(Statement.of(path.read_bytes())) != path.read_text()] == []
+    texts = {path.name: archive.data(path) for path in paths}
+    assert texts and [name for name, text in texts.items() if plain(Statement.of(text)).encode() != text] == []
+
+
+def test_the_committed_folders_hold_records_and_archives_alone():
+    folders = [path for path in (ROOT / "receipts").glob(shelf.FOLDERS) if path.is_dir()]
+    names = [path.name for folder in folders for path in folder.iterdir()]
+    records = {name for name in names if name.startswith(("2", *shelf.WITHOUT_LOG)) and not name.endswith(".lock")}
+    assert records and {*names} - records <= {archive.INDEX, archive.TAR}
 
 
 def test_what_is_written_has_fields_for_what_a_check_and_a_tree_are(toy):

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
-from toy import RECORD, THREAD, write_tree
+from toy import PUBLISHED, RECORD, THREAD, write_tree
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Exit
@@ -16,6 +16,7 @@ from reproducers.record.schema import (
     load_needs,
     load_pack,
     load_packs,
+    load_releases,
     read_yaml,
     select,
     text_of,
@@ -53,6 +54,7 @@ def without(field):
     return {key: value for key, value in THREAD.items() if key != field}
 
 
+E_1 = "{e-1.tar.gz: " + "c" * 64 + "}"
 OWN, PATTERN = "value_error", "string_pattern_mismatch"  # a validator of ours raised, a pattern did not match
 THREAD_0 = "upstream_state.threads.0"
 # name: the replacement, then the field and pydantic's type of the fault, then what else the message names
@@ -63,20 +65,9 @@ FAULTS = {
     "category": (("category: memory", "category: other"), "category", "literal_error"),
     "kind": (("kind: bug", "kind: typo"), "kind", "literal_error"),
     "repo": (("repo: toy/toyup", "repo: toyup"), "upstream.repo", PATTERN),
-    "sha": (("a" * 40, "a" * 39), "pins.live.sha", PATTERN),
-    "digest": (("b" * 64, "b" * 63), "pins.live.artifacts.toyup-1.0-py3-none-any.whl", PATTERN),
-    "pin without a name": (
-        ('    release: "1.0"\n    sha: ' + "a" * 40, "    source: x"),
-        "pins.live",
-        OWN,
-        "40-hex sha",
-    ),
-    "release without artefacts": (
-        ("    artifacts:\n      toyup-1.0-py3-none-any.whl: " + "b" * 64, "    artifacts: {}"),
-        "pins.live",
-        OWN,
-        "artifacts",
-    ),
+    "sha": (('release: "1.0"', "sha: " + "a" * 39), "pins.live.sha", PATTERN),
+    "release that is a number": (('release: "1.0"', "release: 1.0"), "pins.live.release", "string_type"),
+    "pin without a name": (('    release: "1.0"', "    source: x"), "pins.live", OWN, "40-hex sha"),
     "no live pin": (("  live:", "  fixed:"), "", OWN, "pins.live"),
     "pin named as a folder": (("lanes:\n", f"  upstream: {{sha: {'a' * 40}}}\nlanes:\n"), "", OWN, '"upstream"'),
     "pin name": (("  live:", "  Live-1:"), "pins.Live-1.[key]", PATTERN),
@@ -225,15 +216,62 @@ def test_needs(toy):
     fault = refusal(toy, record)
     assert f"pack.yaml:{line_of(record, 'needs')}: pins.live.needs: 'extra' " in fault.what
     assert "needs.yaml" in fault.what
-    load_needs.cache_clear()
-    good = f"extra:\n- distribution: extra\n  release: '1'\n  artifacts:\n    e-1.tar.gz: {'c' * 64}\n"
-    (toy.packs / "needs.yaml").write_text(good)
+    good = "extra:\n- distribution: extra\n  release: '1'\n"
+    listed = PUBLISHED + f"extra: {{'1': {{artifacts: {E_1}}}}}\n"
+    toy.publishes(listed, good)
     assert toy.pack(record=record).pins["live"].needs == ["extra"]
-    load_needs.cache_clear()
-    (toy.packs / "needs.yaml").write_text(good.replace("release", "releas"))
+    toy.publishes(listed, good.replace("release", "releas"))
     fault = refusal(toy, record)
     assert "needs.yaml:3: extra.0.releas: " in fault.what
-    assert faults_of(fault) == [("extra.0.release", "missing"), ("extra.0.releas", "extra_forbidden")]
+    assert faults_of(fault) == [
+        ("extra.0.release", "missing"),
+        ("extra.0.artifacts", "missing"),
+        ("extra.0.releas", "extra_forbidden"),
+    ]
+
+
+PLACE = "07_toy/pack.yaml:14: pins.live."
+COMMAND = "python -m reproducers.release toyup "
+
+
+@pytest.mark.parametrize(
+    ("pin", "what", "command"),
+    [
+        ('"1.7"', f"{PLACE}release: releases.yaml has no toyup 1.7", f"{COMMAND}1.7"),
+        (f'"1.0"\n    sha: {"a" * 40}', "07_toy/pack.yaml:15: pins.live.sha: ", f"{COMMAND}1.0"),
+        (f'"1.0"\n    artifacts: {{x.whl: {"b" * 64}}}', "07_toy/pack.yaml:15: pins.live.artifacts: ", f"{COMMAND}1.0"),
+    ],
+)
+def test_a_release_is_known_by_its_name_alone(toy, pin, what, command):
+    fault = refusal(toy, RECORD.replace('"1.0"', pin))
+    assert what in fault.what and command in fault.remedy
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "field", "kind"),
+    [
+        ("sha:", "shaa:", 3, "toyup.1.0.shaa", "extra_forbidden"),
+        ("a" * 40, "a" * 39, 3, "toyup.1.0.sha", PATTERN),
+        ("b" * 64, "b" * 63, 5, "toyup.1.0.artifacts.toyup-1.0-py3-none-any.whl", PATTERN),
+        ("toyup-1.0-py3", "../toyup-1.0-py3", 5, "toyup.1.0.artifacts.../toyup-1.0-py3-none-any.whl.[key]", OWN),
+    ],
+)
+def test_a_fault_of_releases_is_named_by_file_and_line(toy, old, new, line, field, kind):
+    toy.publishes(PUBLISHED.replace(old, new))
+    fault = refusal(toy, RECORD)
+    assert f"packs/releases.yaml:{line}: {field}: " in fault.what and faults_of(fault) == [(field, kind)]
+
+
+def test_a_need_takes_the_files_that_only_names(toy):
+    files = f"{{a-1-cp311.whl: {'a' * 64}, a-1-cp312.whl: {'b' * 64}}}"
+    published = f"a:\n  '1': {{sha: {'c' * 40}, artifacts: {files}}}\n"
+    for only, names in (("", ["a-1-cp311.whl", "a-1-cp312.whl"]), (", only: cp312", ["a-1-cp312.whl"])):
+        toy.publishes(published, f"x:\n- {{distribution: a, release: '1'{only}}}\n")
+        (need,) = load_needs(toy.packs)["x"]
+        assert list(need.artifacts) == names
+    toy.publishes(published, "x:\n- distribution: a\n  release: '1'\n  only: cp313\n")
+    with pytest.raises(PatchlaneError, match=r"needs\.yaml:4: x\.0\.only: "):
+        load_needs(toy.packs)
 
 
 def test_select(toy):
@@ -276,13 +314,13 @@ def test_a_merge_that_would_hide_a_key_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
-@pytest.mark.parametrize("name", ["pack.yaml", "needs.yaml"])
+@pytest.mark.parametrize("name", ["pack.yaml", "needs.yaml", "releases.yaml"])
 def test_what_is_no_file_is_refused_at_once(toy, name, make):
     folder = toy.pack().folder
     path = folder / name if name == "pack.yaml" else folder.parent / name
     path.unlink(missing_ok=True)
     make(path)
     load_needs.cache_clear()
+    load_releases.cache_clear()
     with pytest.raises(PatchlaneError, match=name):
         load_pack(folder)
-    load_needs.cache_clear()

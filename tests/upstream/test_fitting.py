@@ -4,22 +4,28 @@ import datetime
 
 import many_releases
 import pytest
-from toy import RECORD, SOURCE, write_tree
+from toy import PUBLISHED, SOURCE, write_tree
 
 from reproducers.base.errors import CannotTestHere
 from reproducers.base.verdicts import Verdict
 from reproducers.evidence import receipts, verification
 from reproducers.record.origin import Origin
-from reproducers.record.schema import load_needs
 from reproducers.trial.experiment import Request, execute
 from reproducers.upstream import fitting, index
 from reproducers.upstream.index import Published
 from reproducers.upstream.store import Store, Tree
 
 NEEDS = """
-dep-1: [{{distribution: toydep, release: "1.0", artifacts: {{{one}}}}}]
-dep-2: [{{distribution: toydep, release: "2.0", artifacts: {{{two}}}}}]
-rest: [{{distribution: other, release: "1.0", artifacts: {{other-1.0-py3-none-any.whl: {zeros}}}}}]
+dep-1: [{distribution: toydep, release: "1.0"}]
+dep-2: [{distribution: toydep, release: "2.0"}]
+rest: [{distribution: other, release: "1.0"}]
+"""
+RELEASES = """
+toydep:
+  "1.0": {{artifacts: {{{one}}}}}
+  "2.0": {{artifacts: {{{two}}}}}
+other:
+  "1.0": {{artifacts: {{other-1.0-py3-none-any.whl: {zeros}}}}}
 """
 
 
@@ -31,9 +37,8 @@ def needing(toy):
         for release in ("1.0", "2.0", "3.0")
     ]
     one, two = (f"{path.name}: {many_releases.sha256(path)}" for path in paths[:2])
-    pack = toy.pack(record=RECORD.replace("b" * 64, "b" * 64 + "\n    needs: []"))
-    write_tree(toy.packs, {"needs.yaml": NEEDS.format(one=one, two=two, zeros="a" * 64)})
-    load_needs.cache_clear()
+    toy.publishes(PUBLISHED + RELEASES.format(one=one, two=two, zeros="a" * 64), NEEDS)
+    pack = toy.pack()
     live = pack.pins["live"].model_copy(update={"needs": ["dep-2", "rest"]})
     return pack.model_copy(update={"pins": {"live": live}})
 
@@ -111,10 +116,8 @@ def test_a_release_runs_beside_what_it_asks_for_and_the_log_says_so(released):
     folder, core = released.root / "index", "from toydep import RELEASE\n\nassert RELEASE == '1.0', RELEASE\n"
     one, two = (many_releases.wheel(folder, "toydep", r, {"toydep.py": f"RELEASE = {r!r}\n"}) for r in ("1.0", "2.0"))
     lines = [f"{path.name}: {many_releases.sha256(path)}" for path in (one, two)]
-    sets = NEEDS.format(one=lines[0], two=lines[1], zeros="a" * 64)
-    write_tree(released.packs, {"needs.yaml": sets})
-    load_needs.cache_clear()
-    pack = many_releases.pack(released, needs="dep-2")
+    listed = RELEASES.format(one=lines[0], two=lines[1], zeros="a" * 64)
+    pack = many_releases.pack(released, "dep-2", listed, NEEDS)
     files = {**SOURCE, "toyup/core.py": core + SOURCE["toyup/core.py"]}
     many_releases.wheel(folder, "toyup", "1.2", files, ["toydep<2"])
     many_releases.wheel(folder, "toyup", "1.4", files, ["toydep>=2"])

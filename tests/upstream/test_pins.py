@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from toy import FIRST, RECORD, SOURCE, TOTAL, edited, git, write_tree
+from toy import FIRST, PUBLISHED, RECORD, SOURCE, TOTAL, edited, git, write_tree
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Verdict
@@ -12,9 +12,8 @@ from reproducers.trial.experiment import Request, execute, expected
 from reproducers.upstream import index, pins
 
 PINNED = "a" * 40  # pins.live.sha of the toy
-FIXED = RECORD.replace(
-    "lanes:\n", '  fixed:\n    release: "2.0"\n    artifacts: {x.whl: ' + "d" * 64 + "}\nlanes:\n", 1
-)
+FIXED = RECORD.replace("lanes:\n", '  fixed:\n    release: "2.0"\nlanes:\n', 1)
+BOTH = PUBLISHED + '  "2.0":\n    artifacts: {x.whl: ' + "d" * 64 + "}\n"
 
 
 @pytest.fixture
@@ -79,7 +78,8 @@ def test_a_commit_is_booked_under_its_sha(toy, clone):
 
 def test_a_pinned_commit_is_booked_under_its_pin(toy, clone):
     repo, sha = clone
-    pack = toy.pack(record=RECORD.replace(PINNED, sha))
+    toy.publishes(PUBLISHED.replace(PINNED, sha))
+    pack = toy.pack()
     run = execute(pack, Request("upstream", upstream=repo), toy.store, lambda *event: None)
     assert (run.request.at, run.pin, str(run.tree.origin)) == ("live", pack.pins["live"], f"git {sha}")
 
@@ -126,10 +126,12 @@ def test_a_tree_of_which_nothing_is_claimed_is_not_contradicted_by_its_health(to
     [("fixed", True), ("2.0.1", True), ("10.0", True), ("1.5", False), ("0.9", False), ("1.0", False)],
 )
 def test_a_release_after_the_fixed_one_is_expected_to_be_healthy(toy, at, healthy):
+    toy.publishes(BOTH)
     assert (expected(toy.pack(record=FIXED), Request(at)) == {Verdict.FIXED_UPSTREAM}) is healthy
 
 
 def test_a_fix_before_the_live_pin_says_nothing_of_later_releases(toy):
+    toy.publishes(BOTH.replace('"2.0"', '"0.5"'))
     pack = toy.pack(record=FIXED.replace('"2.0"', '"0.5"'))
     assert expected(pack, Request("1.5")) == {Verdict.REPRODUCED_AND_FIXED}
 

@@ -10,16 +10,16 @@ from torch import nn
 
 from model.kinds.path import Choice
 from model.layers.captured.graphed import Graphed
-from model.layers.common.mixer import MixerLayer, device
+from model.layers.common import mixer
 from model.layers.m2rnn.mixer import M2RNN
 
 
-class M2rnnLayer(Graphed, MixerLayer):
+class M2rnnLayer(Graphed, mixer.MixerLayer):
     """M²RNN (``model.layers.m2rnn.mixer``)."""
 
     def _mixer(self, config: Any) -> nn.Module:
         r, path = config.nam56r_size.m2rnn, config.nam56r_paths["m2rnn"].name
-        return M2RNN(config.hidden_size, r.heads, r.k_dim, r.v_dim, r.conv, path).to(device(config))
+        return M2RNN(config.hidden_size, r.heads, r.k_dim, r.v_dim, r.conv, path).to(mixer.device(config))
 
 
 def layer(size: Any, chosen: Mapping[str, Choice], on_cpu: bool) -> ModuleSpec:

@@ -11,13 +11,13 @@ from torch import nn
 from model.kinds import mamba3 as kind
 from model.kinds.path import Choice
 from model.layers.captured.graphed import Graphed
-from model.layers.common.mixer import MixerLayer, device
+from model.layers.common import mixer
 from model.layers.linear import fp8, parts
 from model.layers.mamba3.mixer import Mamba3Mixer, build_mamba3
 from model.patched import seams
 
 
-class Mamba3Layer(Graphed, MixerLayer):
+class Mamba3Layer(Graphed, mixer.MixerLayer):
     """Mamba-3 MIMO: mamba-ssm's module (``model.layers.mamba3.mixer``)."""
 
     def _mixer(self, config: Any) -> nn.Module:
@@ -35,7 +35,7 @@ class Mamba3Layer(Graphed, MixerLayer):
             dt_max=m.dt_max,
             A_floor=m.A_floor,
             dtype=config.params_dtype,
-            device=device(config),
+            device=mixer.device(config),
             path=config.nam56r_paths["mamba3"].name,
             row=config.nam56r_row,
             norm=config.nam56r_paths["bc_norm"].name,
@@ -49,14 +49,14 @@ def layer(size: Any, chosen: Mapping[str, Choice], on_cpu: bool) -> ModuleSpec:
 
 def in_parts(model: nn.Module) -> None:
     """Every Mamba-3 of ``model`` has its in-projection's output in parts."""
-    for mixer in _mixers(model):
-        parted(mixer.mamba)
+    for each in _mixers(model):
+        parted(each.mamba)
 
 
 def in_fp8_parts(model: nn.Module) -> None:
     """And both projections multiply in FP8, all but the in-projection's small outputs."""
-    for mixer in _mixers(model):
-        parted(mixer.mamba, eight=True)
+    for each in _mixers(model):
+        parted(each.mamba, eight=True)
 
 
 def parted(mamba: Any, eight: bool = False) -> None:

@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import write_atomic
+from reproducers.kept import xz
 from reproducers.record.schema import Model
 
 FILE = "coverage.json"
@@ -112,7 +113,7 @@ def read(run: Path) -> CoverageRecord:
     """A run directory's record. Raises PatchlaneError if it is missing or malformed."""
     path = run / FILE
     try:
-        return CoverageRecord.model_validate_json(path.read_bytes())
+        return CoverageRecord.model_validate_json(xz.data(path))
     except OSError as error:
         raise PatchlaneError(f"{path}: cannot be read ({error.strerror})", "name a run directory") from error
     except ValidationError as error:

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from reproducers.base.errors import PatchlaneError
 from reproducers.desk.attachment import flatten
 from reproducers.probe.api import SOURCES
-from reproducers.record.schema import Need, Pack, Upstream, text_of
+from reproducers.record.schema import Pack, text_of
 from reproducers.upstream import pins
 
 ISSUE_LIMIT = 65_536  # characters that GitHub takes in one issue or comment
 UNPINNED = {"tilelang": "apache-tvm-ffi"}  # pip takes the newest, which older releases cannot load
-EXACT = re.compile(r"((?<=\")([A-Za-z][\w.-]*)(?:\[[^\]]*\])?)==([\w.+!]+)(?=\")")  # of a list in TOML
+LISTED = re.compile(r"((?<=\")([A-Za-z][\w.-]*)(?:\[[^\]]*\])?)(?:==([\w.+!]+))?(?=\")")  # of a list in TOML
 HEADER = re.compile(r"(?m)^# /// script$\s(^#(| .*)$\s)+^# ///$\n")  # PEP 723's own pattern, for one type
 
 
@@ -67,17 +67,26 @@ def _checkout(root: str) -> str:
     return "a checkout" if root == "." else f"a checkout's {root}/"
 
 
-def completed(header: str, needs: list[Need], upstream: Upstream) -> str:
+def completed(header: str, pack: Pack) -> str:
     """The header as whoever gets the file needs it.
 
-    Distributions that a listed one loads without pinning them get their releases in ``needs``. A version is exact only
-    of these and of what is under test: any other would bring back the torch of that day. Python is what upstream
-    asks for.
+    What is under test has the release of the live pin, and so have its needs where the header asks for one, and what a
+    listed distribution loads without pinning it. Any other exact version would bring back the torch of that day. Python
+    is what upstream asks for.
     """
-    exact = {
-        _same(name) for name in (upstream.distribution, *(need.distribution for need in needs), *UNPINNED.values())
-    }
-    header = EXACT.sub(lambda m: m[0] if _same(m[2]) in exact else f"{m[1]}>={m[3]}", header)
+    live, upstream = pack.pins["live"], pack.upstream
+    needs = pins.needs_of(pack, live)
+    pinned = {_same(need.distribution): need.release for need in needs}
+
+    def listed(match: re.Match[str]) -> str:
+        name = _same(match[2])
+        if name == _same(upstream.distribution) and live.release:
+            return f"{match[1]}=={live.release}"
+        if match[3] is None:
+            return match[0]
+        return f"{match[1]}=={pinned[name]}" if name in pinned else f"{match[1]}>={match[3]}"
+
+    header = LISTED.sub(listed, header)
     if upstream.python:
         header = re.sub(r'(?m)^# requires-python = ".*"$', f'# requires-python = "{upstream.python}"', header)
     releases = {need.distribution: need.release for need in needs}
@@ -96,6 +105,6 @@ def render(pack: Pack) -> str:
     """The exported file's text; a pure function of the pack's and the engine's files."""
     source = text_of(pack.reproducer)
     header, docstring, future = split(source)
-    header = completed(header, pins.needs_of(pack, pack.pins["live"]), pack.upstream)
+    header = completed(header, pack)
     imports, code = flatten.join(source, pack.reproducer.name, pack.lanes)
     return "\n".join([f"{header}{docstring}{note(pack)}", *([future.lstrip()] if future else []), imports, code])

@@ -1,13 +1,19 @@
-"""Charts of the report page: each arm's number against its limit, as places in pixels. A template draws them."""
+"""Charts of the report page, as places in pixels: each arm's number against its limit, a run's records by step.
+
+A template draws them.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from reproducers.record.receipt import ArmName, Check, Details, is_number
 
 WIDTH, LEFT, RIGHT, ZERO_GAP = 320.0, 10.0, 310.0, 24.0
+TOP, BOTTOM = 18.0, 58.0
+MOST = 300  # points of a curve, one a pixel
 LOG_FROM = 30.0
 
 
@@ -76,6 +82,40 @@ def axis(values: list[float]) -> Axis:
         return Axis("log", min(positive), max(positive), LEFT + ZERO_GAP)
     low, high = min([0.0, *finite]), max([0.0, *finite])
     return Axis("linear", low, high if high > low else low + 1)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Values of a run by step. ``points``: of an SVG polyline; ``first`` and ``last`` are steps."""
+
+    name: str
+    points: str
+    least: float
+    greatest: float
+    first: int
+    last: int
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """Least and greatest value in words."""
+        low, high = (f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}" for value in (self.least, self.greatest))
+        return low, high
+
+
+def curve(name: str, values: Sequence[tuple[int, float]]) -> Curve | None:
+    """The curve of (step, value) in their order, of many every so manieth; None of fewer than two finite ones."""
+    found = [(step, value) for step, value in values if math.isfinite(value)]
+    if len(found) < 2:
+        return None
+    steps, heights = [step for step, _ in found], [value for _, value in found]
+    least, greatest, every = min(heights), max(heights), -(-len(found) // MOST)
+    across, up = RIGHT - LEFT, BOTTOM - TOP
+    points = [
+        f"{LEFT + across * (step - steps[0]) / max(1, steps[-1] - steps[0]):.1f},"
+        f"{BOTTOM - up * (value - least) / ((greatest - least) or 1.0):.1f}"
+        for step, value in [*found[:-1:every], found[-1]]
+    ]
+    return Curve(name, " ".join(points), least, greatest, steps[0], steps[-1])
 
 
 def charts(receipt: Details) -> list[Chart]:

@@ -15,6 +15,7 @@ from reproducers.desk.page import views
 from reproducers.desk.page.training import SHORT, TrainingRun, training_runs
 from reproducers.evidence.shelf import signature
 from reproducers.evidence.verification import refuse, verify_all
+from reproducers.kept import archive
 from reproducers.record.schema import ROOT, Pack
 
 TEMPLATES = ROOT / "templates" / "site"
@@ -122,8 +123,8 @@ def pages(packs: list[Pack], root: Path) -> dict[str, bytes]:
 
 def _copies(packs: list[views.PackView], runs: list[TrainingRun]) -> list[tuple[str, bytes]]:
     receipts = [receipt for view in packs for receipt in view.history]
-    copies = [(receipt.href, receipt.path.read_bytes()) for receipt in receipts]
+    copies = [(receipt.href, archive.data(receipt.path)) for receipt in receipts]
     copies += [(f"{view.folder}/{name}", data) for view in packs for name, data in view.files.items()]
-    copies += [(receipt.log_href, receipt.path.with_suffix(".log").read_bytes()) for receipt in receipts]
+    copies += [(receipt.log_href, archive.data(receipt.path.with_suffix(".log"))) for receipt in receipts]
     copies += [(r.signature_href, signature(r.path).read_bytes()) for r in receipts if r.signature_href]
     return copies + [(f"{run.href}/{path.name}", path.read_bytes()) for run in runs for path in run.files]

@@ -1,4 +1,4 @@
-"""Kept training runs for the report page: each receipt's summary in words, and the files kept beside it."""
+"""Kept training runs for the report page: each receipt's summary in words, its records as curves, and its files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ from typing import Any
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import bytes_of, parsed_json, within
+from reproducers.desk.page.charts import Curve, curve
+from reproducers.kept import xz
 
+RECORDS, STEP = "metrics.jsonl", b'"kind":"train"'
+CURVES = {"loss": "Loss, nats a token", "tokens_per_s_per_gpu": "Tokens/s a GPU"}
 SHORT = 50  # a run of fewer steps compared two settings
 # {the summary's field: (its name in words, the format of its numbers)}
 LABELS = {
@@ -45,22 +49,22 @@ LABELS = {
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """One folder of ``receipts/train``. ``rows``: the summary's (name, value) in words; ``setup``: its run.json."""
+    """One folder of ``receipts/train``. ``rows``: the summary's (name, value) in words; ``setup``: its run.json.
+
+    ``files``: as they lie, so that some are packed.
+    """
 
     name: str
     summary: dict[str, Any]
     setup: dict[str, Any]
     rows: list[tuple[str, str]]
+    curves: list[Curve]
     files: list[Path]
     absent: list[str]
 
     @property
     def href(self) -> str:
         return f"receipts/train/{self.name}"
-
-    @property
-    def pictures(self) -> list[str]:
-        return [path.name for path in self.files if path.suffix == ".png"]
 
     @property
     def size(self) -> str:
@@ -122,10 +126,23 @@ def _run(path: Path) -> TrainingRun:
     try:
         receipt = parsed_json(bytes_of(path))
         summary, files = dict(receipt["summary"]), sorted(receipt["files"])
-        kept = [file for file in (within(path.parent, name) for name in files) if file.is_file()]
+        kept = [file for file in (xz.place(within(path.parent, name)) for name in files) if file.is_file()]
         setup = next((dict(parsed_json(bytes_of(file))) for file in kept if file.name == "run.json"), {})
+        drawn = _curves(path.with_name(RECORDS)) if xz.place(path.with_name(RECORDS)) in kept else []
     except (ValueError, KeyError, TypeError) as error:
         where = f"{path.parent.name}/{path.name}"
         raise PatchlaneError(f"{where} is no training receipt: {error!r}", "python -m model.receipt check") from error
     rows = [(_label(name), _formatted(name, value)) for name, value in _flat(summary) if name != "schema_version"]
-    return TrainingRun(path.parent.name, summary, setup, rows, [path, *kept], list(receipt.get("absent", [])))
+    return TrainingRun(path.parent.name, summary, setup, rows, drawn, [path, *kept], list(receipt.get("absent", [])))
+
+
+def _curves(records: Path) -> list[Curve]:
+    """The figures of each training step, of one that was taken twice the later ones."""
+    with xz.opened(records) as lines:
+        steps = [parsed_json(line) for line in lines if STEP in line]
+    last = {int(step["step"]): step for step in steps}
+    made = [
+        curve(words, [(at, last[at][name]) for at in sorted(last) if isinstance(last[at].get(name), int | float)])
+        for name, words in CURVES.items()
+    ]
+    return [one for one in made if one is not None]

@@ -21,6 +21,7 @@ from reproducers.desk.text.render import render
 from reproducers.evidence import manifest
 from reproducers.evidence.receipts import alias, newest_of, read
 from reproducers.evidence.shelf import chain, signature
+from reproducers.kept import archive
 from reproducers.record.entry import Entry
 from reproducers.record.receipt import ArmName, Check, Details, Host
 from reproducers.record.schema import Pack
@@ -229,7 +230,7 @@ def _lane_view(lane: str, receipt: ReceiptView) -> LaneView:
     for arm, check in receipt.body.every_check():
         if not check.numeric:
             others.setdefault(check.name, OtherCheck(check.name, check.role, {})).arms[arm] = check
-    log = receipt.path.with_suffix(".log").read_text(errors="replace")
+    log = archive.data(receipt.path.with_suffix(".log")).decode("utf-8", "replace")
     return LaneView(lane, receipt, charts(receipt.body), list(others.values()), markup.split_log(log))
 
 

@@ -13,7 +13,7 @@ from reproducers.desk.rules.registry import Skip, all_rules
 from reproducers.record.schema import ROOT, Pack, line_of, read_yaml
 
 EXEMPTION = "exemption"
-MEANING = "every exemption names a rule and a pack that exist and still keeps a fault from being reported"
+MEANING = "every exemption names a rule and a pack that exist, keeps a fault from being reported, and has not ended"
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def examine(packs: list[Pack], receipts: Path, store: Path, today: datetime.date
     for pack in packs:
         _examine(pack, Case(pack, receipts, store, today), report)
     if packs:
-        _exempt(report, packs[0].folder.parent)
+        _exempt(report, packs[0].folder.parent, today)
     return report
 
 
@@ -82,8 +82,8 @@ def _relative(path: Path, root: Path) -> str:
     return path.name
 
 
-def _exempt(report: Report, folder: Path) -> None:
-    """Take the exempted faults out of the report, and add a fault for each wrong or idle exemption."""
+def _exempt(report: Report, folder: Path, today: datetime.date) -> None:
+    """Take the exempted faults out of the report, and add a fault for each wrong, idle or ended exemption."""
     known = {f"pack{path.parent.name[:2]}" for path in folder.glob("*/pack.yaml")}
     listed = read(folder)
     text = read_yaml(folder / NAME)[0] if listed else ""
@@ -91,7 +91,7 @@ def _exempt(report: Report, folder: Path) -> None:
         hit = [fault for fault in report.faults if _covers(exemption, fault)]
         report.faults = [fault for fault in report.faults if fault not in hit]
         report.exempted += hit
-        for what in _wrong(exemption, known, bool(hit), report):
+        for what in _wrong(exemption, known, bool(hit), report, today):
             line = line_of(text, (index,))
             place = _relative(folder / NAME, folder.parent)
             report.faults.append(Fault(EXEMPTION, exemption.pack, place, line, what, "correct it or take it out"))
@@ -101,7 +101,7 @@ def _covers(exemption: Exemption, fault: Fault) -> bool:
     return (exemption.rule, exemption.pack) == (fault.rule, fault.pack) and exemption.match in fault.what
 
 
-def _wrong(exemption: Exemption, known: set[str], hit: bool, report: Report) -> Iterator[str]:
+def _wrong(exemption: Exemption, known: set[str], hit: bool, report: Report, today: datetime.date) -> Iterator[str]:
     skipped = any((s.rule, s.pack) == (exemption.rule, exemption.pack) for s in report.skipped)
     if exemption.rule not in all_rules():
         yield f"no rule {exemption.rule!r}"
@@ -109,3 +109,5 @@ def _wrong(exemption: Exemption, known: set[str], hit: bool, report: Report) -> 
         yield f"no pack {exemption.pack!r}"
     elif not hit and not skipped and exemption.pack in report.packs:
         yield f"exemption not needed: {exemption.rule} finds nothing with {exemption.match!r}"
+    elif today > exemption.until and exemption.pack in report.packs:
+        yield f"exemption ended on {exemption.until}: mend what {exemption.rule} finds"

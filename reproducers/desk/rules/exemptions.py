@@ -1,7 +1,8 @@
-"""``packs/lint-exemptions.yaml``: known faults that are not reported, each with its reason; an idle one fails."""
+"""``packs/lint-exemptions.yaml``: known faults that are not reported, each with its reason and its last day."""
 
 from __future__ import annotations
 
+import datetime
 from pathlib import Path
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -12,12 +13,16 @@ NAME = "lint-exemptions.yaml"
 
 
 class Exemption(Model):
-    """Faults of ``rule`` in ``pack`` (as pack05) with ``match`` in their text are not reported, for ``reason``."""
+    """Faults of ``rule`` in ``pack`` (as pack05) with ``match`` in their text are not reported, for ``reason``.
+
+    An exemption that keeps none back is a fault, and so is one after the day ``until``.
+    """
 
     rule: str
     pack: str
     match: str = Field(min_length=1)
     reason: str = Field(min_length=1)
+    until: datetime.date
 
 
 def read(folder: Path) -> list[Exemption]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from packaging.utils import canonicalize_name
 from reproducers.base import clock, disk
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.base.files import write_atomic
-from reproducers.record.schema import Pack, load_needs, read_yaml, text_of
+from reproducers.record.schema import Pack, load_needs, read_yaml
 from reproducers.upstream.git import git
 
 HOST = "https://github.com"
@@ -21,7 +20,6 @@ HEAD = (
     "# Every number that a pack has or had, here or in history: none is given twice."
     " `python -m reproducers.new` adds its own.\n"
 )
-HEADER = re.compile(r"^# requires-python = .*$", re.M)
 
 
 def numbers(packs: Path) -> dict[int, str]:
@@ -56,12 +54,6 @@ def distribution(repo: str, packs: Path, known: Iterable[Pack]) -> str:
 
 def _plain(name: str) -> str:
     return canonicalize_name(name).replace("-", "")
-
-
-def header_python(pack: Pack) -> str:
-    """What a pack's reproducer asks of Python in its header; "" where it says nothing."""
-    stated = HEADER.search(text_of(pack.reproducer))
-    return str(tomllib.loads(stated[0].removeprefix("# "))["requires-python"]) if stated else ""
 
 
 def tagged(repo: str, release: str) -> str | None:

@@ -13,14 +13,13 @@ from pathlib import Path
 from string import Template
 
 import yaml
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from pydantic import ValidationError
 
 from reproducers.base import disk
 from reproducers.base.errors import PatchlaneError
 from reproducers.desk.start import known as known_of
-from reproducers.record.schema import ROOT, Pack, Pin, Upstream, load_each
-from reproducers.upstream import index
+from reproducers.desk.start import releases
+from reproducers.record.schema import ROOT, Pack, Upstream, load_each, load_releases
 
 TEMPLATES = ROOT / "templates" / "pack"
 PAGE = "docs/writing-a-pack.md"
@@ -30,7 +29,6 @@ UNFIXED = ("report", "guard")  # kinds without a patch
 PYTHON = ">=3.11"  # where the release's metadata names none
 FIX = "{% block fix %}<write what the patch does>{% endblock %}"
 REVIEW_DAYS = 90
-INTERPRETERS = {"py3", "cp311", "cp312"}
 UNKNOWN_LICENCE = "<write the upstream's licence>"
 
 
@@ -58,21 +56,25 @@ def create(wanted: Wanted, packs: Path, today: datetime.date) -> list[Path]:
     number = _number(wanted, packs)
     known = load_each(packs)[0]
     upstream = _upstream(wanted, packs, known)
-    pin, python = _pin(upstream, wanted.release, known)
-    pins = {"live": pin} | ({"fixed": _pin(upstream, wanted.fixed, known)[0]} if wanted.fixed else {})
+    pins = {"live": wanted.release} | ({"fixed": wanted.fixed} if wanted.fixed else {})
+    there = load_releases(packs).get(upstream.distribution, {})
+    new = {
+        (upstream.distribution, release): releases.published(upstream.distribution, release, upstream.repo)
+        for release in dict.fromkeys(pins.values())
+        if release not in there
+    }
+    live = there.get(wanted.release) or new[upstream.distribution, wanted.release]
     values = {
         "number": str(number),
         "padded": f"{number:02d}",
         "kind": wanted.kind,
         "category": CATEGORIES.get(wanted.kind, "kernel numerics and dimensions"),
         "upstream": _yaml("upstream", upstream.model_dump(exclude_defaults=True)),
-        "pins": _yaml("pins", {name: one.model_dump(exclude_defaults=True) for name, one in pins.items()}),
-        "python": python,
+        "pins": _yaml("pins", {name: {"release": release} for name, release in pins.items()}),
+        "python": upstream.python or live.python or PYTHON,
         "distribution": upstream.distribution,
         "package": upstream.package,
-        "release": wanted.release,
         "licence": upstream.licence,
-        "applies": f"{upstream.distribution} {wanted.release} ({pin.sha or '<write the full SHA of the release>'})",
         "today": str(today),
         "review": str(today + datetime.timedelta(days=REVIEW_DAYS)),
         "page": PAGE,
@@ -83,12 +85,13 @@ def create(wanted: Wanted, packs: Path, today: datetime.date) -> list[Path]:
         disk.writing(packs, "make room there, or take a checkout that you may write"),
         tempfile.TemporaryDirectory(dir=packs, prefix=".new-") as scratch,
     ):
-        new = Path(scratch) / folder.name
+        made = Path(scratch) / folder.name
         for name in names:
             text = Template((TEMPLATES / f"{name}.in").read_text(encoding="utf-8")).substitute(values)
-            (new / name).parent.mkdir(parents=True, exist_ok=True)
-            (new / name).write_text(text.rstrip() + "\n", encoding="utf-8")
-        new.rename(folder)
+            (made / name).parent.mkdir(parents=True, exist_ok=True)
+            (made / name).write_text(text.rstrip() + "\n", encoding="utf-8")
+        releases.add(packs, new)
+        made.rename(folder)
     known_of.take(packs, number, wanted.slug)
     return [folder / name for name in names]
 
@@ -130,37 +133,6 @@ def _upstream(wanted: Wanted, folder: Path, packs: list[Pack]) -> Upstream:
         return Upstream.model_validate(base | {key: value for key, value in given.items() if value})
     except ValidationError as error:
         raise PatchlaneError(f"--upstream {wanted.repo}: not OWNER/NAME", "--upstream state-spaces/mamba") from error
-
-
-def _pin(upstream: Upstream, release: str, packs: list[Pack]) -> tuple[Pin, str]:
-    """(the release with the digests of another pack that pins it, else with the package index's; the Pythons that the
-    release takes)."""
-    for pack in packs:
-        for pin in pack.pins.values():
-            if (pack.upstream.distribution, pin.release) == (upstream.distribution, release):
-                python = pack.upstream.python or known_of.header_python(pack) or PYTHON
-                return Pin(release=release, sha=pin.sha, artifacts=pin.artifacts), python
-    files = index.release_files(upstream.distribution, release)
-    usable = {name: digest for name, digest in files.items() if _usable(name)}
-    usable = usable or {name: digest for name, digest in files.items() if not name.endswith(".whl")}
-    if not usable:
-        what = f"{upstream.distribution} {release} has neither an sdist nor a wheel for Linux on x86_64"
-        raise PatchlaneError(what, "take another release, or pin a commit by hand")
-    python = index.python_of(upstream.distribution, release) or PYTHON
-    return Pin(release=release, sha=known_of.tagged(upstream.repo, release), artifacts=usable), python
-
-
-def _usable(filename: str) -> bool:
-    """Whether it is a wheel for Linux on x86_64 and one of our Python versions."""
-    try:
-        tags = parse_wheel_filename(filename)[3]
-    except InvalidWheelFilename:
-        return False
-    return any(
-        (tag.interpreter in INTERPRETERS or tag.abi == "abi3")
-        and (tag.platform == "any" or ("linux" in tag.platform and tag.platform.endswith("x86_64")))
-        for tag in tags
-    )
 
 
 def _yaml(name: str, value: object) -> str:

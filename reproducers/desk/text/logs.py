@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from reproducers.base.wording import collapsed
+from reproducers.kept import archive
 
 TAIL, FRAMES = 16, 8  # lines that are folded in, and of these the last ones of a traceback
 # Lines that tell a reader nothing: records, a compiler's progress, files of the machine, warnings, digests.
@@ -23,7 +24,7 @@ FAILED = re.compile(r"^\[ *(?:bug|different)\] (.*)")
 def attached(path: Path) -> bytes:
     """A kept log without its first entry and the JSON that repeats the checks; what comes often is counted."""
     kept: dict[str, list[str]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in archive.data(path).decode().splitlines():
         if not line.startswith("[run] ") and '] {"checks"' not in line[:40]:
             arm = ARM.match(line)
             kept.setdefault(arm[0] if arm else "", []).append(line[len(arm[0]) if arm else 0 :])

@@ -181,7 +181,7 @@ class _Source:
         key = (pack.upstream.distribution, pin.origin.key)
         if key not in self.roots:
             try:
-                self.roots[key] = pins.pin_tree(self.store, pack, pin, {}).path
+                self.roots[key] = pins.pin_tree(self.store, pack, pin).path
             except CannotTestHere as error:
                 self.roots[key] = error
         root = self.roots[key]
@@ -265,7 +265,7 @@ def _changed(rows: list[tuple[Tried, str, Path | None, Code]]) -> set[str]:
 def _tree(
     pack: Pack, each: Tried, state: str, patch: Path | None, digests: Code, names: set[str], deciding: set[str]
 ) -> KnownTree:
-    needs = pins.needs_of(pack, each.pin.model_copy(update={"needs": list(each.needs)}))
+    needs = itertools.chain(*pins.need_sets(pack, each.needs).values())
     beside = {need.distribution: need.release for need in needs if need.distribution in deciding}
     return KnownTree.model_validate(
         {

@@ -84,7 +84,7 @@ class Unproved(PatchlaneError):
 
 def pinned_tree(pack: Pack) -> Tree:
     """The tree of the pack's live pin, which mutants are made for."""
-    return pins.pin_tree(Store(), pack, pack.pins["live"], {})
+    return pins.pin_tree(Store(), pack, pack.pins["live"])
 
 
 def prepare(pack: Pack, request: Request, tell: Callable[[str], None] = lambda line: None) -> Ground:

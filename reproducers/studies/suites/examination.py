@@ -18,6 +18,7 @@ from reproducers.studies.suites.bench import Bench, Told, run_file
 from reproducers.studies.suites.comparing import compared, differs, ruling
 from reproducers.studies.suites.suite import tests_tree
 from reproducers.upstream import patching, pins
+from reproducers.upstream.pins import Source
 from reproducers.upstream.store import Seal, Store, Tree
 
 ALONE = 8  # tests of a file that are run again each alone; where more differ, together but without the others
@@ -100,20 +101,17 @@ class Examiner:
             raise PatchlaneError(f"{pack.id} has no patch for {at}", "python -m reproducers.run --list")
         if pin.sha is None:
             raise CannotTestHere(
-                f"{pack.id}: {at} names no commit, from which its tests would come", f"add pins.{at}.sha"
+                f"{pack.id}: {at} names no commit, from which its tests would come",
+                "add its sha to packs/releases.yaml",
             )
         tests = tests_tree(self.store, pack, pin.sha, asked.upstream)
-        options = {} if pin.release or asked.upstream is None else {"upstream": asked.upstream}
-        tree = pins.pin_tree(self.store, pack, pin, options)
+        tree = pins.pin_tree(self.store, pack, pin, Source(upstream=None if pin.release else asked.upstream))
         strip = patching.strip_for(tree.path, pack.upstream.source_root)
         patched = patching.patched_tree(self.store, tree, patch, strip, pack.number, pack.upstream.source_root)
-        needs = pins.need_trees(self.store, pack, pin, asked.lane)
+        needs = pins.need_trees(self.store, pins.need_sets(pack, pin.needs), asked.lane)
         files = _files(pack, asked, tests, patch)
         sets = {name: _set(pack, name) for file in files for name in self._needs(file)}
-        beside = {
-            name: pins.need_trees(self.store, pack, pin, asked.lane, {name: members})[0]
-            for name, members in sets.items()
-        }
+        beside = dict(zip(sets, pins.need_trees(self.store, sets, asked.lane), strict=True))
         return Examination(pack, asked, at, pin, tree, patched, patch, tests, needs, files, beside)
 
     def _needs(self, file: Listed) -> list[str]:

@@ -58,8 +58,8 @@ def bundled(store: Store, packs: list[Pack], pin_names: list[str], tags: list[Ta
         needs = dict.fromkeys(
             name for file in listed(pack.folder.parent).get(pack.number, []) for name in file.cuda_needs
         )
-        for pin in named if needs else []:
-            trees += pins.need_parts(store, pack, pin.model_copy(update={"needs": list(needs)}), tags)
+        if named:
+            trees += pins.need_parts(store, pins.need_sets(pack, needs), pack.lanes, tags)
     return {tree.path.name: tree for tree in trees}
 
 

@@ -22,6 +22,7 @@ from reproducers.studies.versions import partial as partly
 from reproducers.studies.versions.answers import Answer, Word
 from reproducers.upstream import git, index, patching, pins
 from reproducers.upstream.patching import ApplyClass
+from reproducers.upstream.pins import Source
 from reproducers.upstream.store import Store
 
 WORDS = {ApplyClass.CLEAN: "applies", ApplyClass.ALREADY_APPLIED: "already in", ApplyClass.CONFLICT: "conflicts"}
@@ -141,7 +142,7 @@ def _on_tree(pack: Pack, at: str, label: str, asked: Asked) -> list[Met]:
         return [meet(pack, label, git.checkout_tree(asked.store, asked.clone, sha=None, allow_dirty=True).path)]
     pin = pins.resolve(asked.store, pack, at)
     if pin.stacked_on or (pin.release is None and asked.clone is None):
-        return [meet(pack, label, pins.pin_tree(asked.store, pack, pin, {"upstream": asked.clone}).path)]
+        return [meet(pack, label, pins.pin_tree(asked.store, pack, pin, Source(asked.clone)).path)]
     if asked.clone and (sha := pin.sha or commits.named(pack, asked.clone, [label])[0]):
         with temporary() as scratch:
             partly.of_commit(asked.clone, sha, _wanted([pack]), _depth([pack]), Path(scratch))

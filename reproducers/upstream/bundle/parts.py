@@ -124,7 +124,8 @@ def collect(store: Store, names: list[str], pin_names: list[str], target: str) -
         both = ["fixed"] if pack.kind == "guard" and "live" in pin_names else []  # a guard runs its fixed release too
         for name in (name for name in dict.fromkeys([*pin_names, *both]) if name in pack.pins):
             pin = pack.pins[name]
-            trees = [pins.base_tree(store, pack, pin, {"tags": tags}), *pins.need_parts(store, pack, pin, tags)]
+            needs = pins.need_parts(store, pins.need_sets(pack, pin.needs), pack.lanes, tags)
+            trees = [pins.base_tree(store, pack, pin, pins.Source(tags=tags)), *needs]
             collected |= {tree.path.name: tree for tree in trees}
     return collected
 

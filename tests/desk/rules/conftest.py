@@ -16,7 +16,7 @@ from reproducers.desk.patches.trees import tree_of
 from reproducers.desk.rules.case import Case
 from reproducers.desk.rules.engine import examine
 from reproducers.evidence.receipts import newest
-from reproducers.record.schema import ROOT, load_pack, load_packs, read_yaml
+from reproducers.record.schema import RELEASES, ROOT, load_pack, load_packs, read_yaml
 from reproducers.upstream.store import Store
 
 TODAY = datetime.date(2026, 11, 22)
@@ -81,7 +81,8 @@ def desk(tmp_path, store, monkeypatch, believed):
         if tree and tree_of(pack, pack.pins["live"], store) is None:
             pytest.skip(f"{pack.pins['live'].origin} is not in the store: python -m reproducers.run {pack.id}")
         shutil.copytree(pack.folder, tmp_path / "packs" / pack.folder.name)
-        shutil.copy(ROOT / "packs" / "needs.yaml", tmp_path / "packs")
+        for name in ("needs.yaml", RELEASES):
+            shutil.copy(ROOT / "packs" / name, tmp_path / "packs")
         kept = [entry for entry in read_yaml(ROOT / "packs" / EXEMPTIONS)[1] if entry["pack"] == pack.id]
         if kept:
             (tmp_path / "packs" / EXEMPTIONS).write_text(yaml.safe_dump(kept))

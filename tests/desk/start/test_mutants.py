@@ -35,7 +35,7 @@ def mutant(toy, pack, change, caught_by="mean"):
 
 
 def ran(toy, pack, wrong):
-    tree = pin_tree(toy.store, pack, pack.pins["live"], {})
+    tree = pin_tree(toy.store, pack, pack.pins["live"])
     return ablation.attempt(pack, mutants.whole(pack, tree, wrong), Request())
 
 

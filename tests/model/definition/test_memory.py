@@ -7,6 +7,7 @@ import pytest
 from model.definition import memory, parameters
 from model.definition.memory import Layout
 from model.families.sizes import SIZES
+from reproducers.kept import xz
 from reproducers.record.schema import ROOT
 
 WIDE = SIZES["nam56r_wide"]
@@ -115,7 +116,7 @@ def test_expert_parallelism_divides_data_parallelism():
 
 
 def test_the_rate_of_the_disk_is_a_kept_runs():
-    lines = (ROOT / "receipts/train/2xh200_nam56r_saved_20261123/metrics.jsonl").read_text().splitlines()
+    lines = xz.opened(ROOT / "receipts/train/2xh200_nam56r_saved_20261123/metrics.jsonl")
     [saved] = [line["detail"] for line in map(json.loads, lines) if line.get("name") == "checkpoint"]
     assert round(saved["gib"] / saved["written"], 2) == memory.WRITTEN_GIB_PER_S
     assert memory.checkpoint_gib(SIZES["nam56r"]) == pytest.approx(saved["gib"], rel=0.01)

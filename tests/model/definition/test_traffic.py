@@ -7,6 +7,7 @@ import pytest
 from model.definition import parameters, traffic
 from model.definition.memory import Layout
 from model.families.sizes import SIZES
+from reproducers.kept import xz
 from reproducers.record.schema import ROOT
 
 WIDE = SIZES["nam56r_wide"]
@@ -46,7 +47,7 @@ def test_a_stage_in_the_middle_sends_both_ways():
 )
 def test_kept_runs_sent_no_faster_than_the_link(receipt, layout, kind, names, rate):
     """Bytes over the seconds of the collective's kernels, which also wait for the last rank."""
-    profile = json.loads((ROOT / "receipts/train" / receipt / "profile.json").read_text())
+    profile = json.loads(xz.data(ROOT / "receipts/train" / receipt / "profile.json"))
     (seconds,) = [row["seconds"] for row in profile["kinds"] if row["name"].startswith(f"NCCL {kind}")]
     volumes = traffic.volumes(WIDE, layout)
     sent = sum(value for name, value in volumes.items() if name.startswith(tuple(names)))

@@ -1,5 +1,7 @@
 """Stacks: which there are, what each pack is worth on one, and that every validated patch is in a run of some stack."""
 
+import shutil
+
 import pytest
 
 from model.kinds import catalogue
@@ -8,7 +10,7 @@ from model.patched.stacks import FILE, Worth
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Verdict
 from reproducers.record import entry
-from reproducers.record.schema import ROOT, load_needs, load_packs
+from reproducers.record.schema import RELEASES, ROOT, load_needs, load_packs
 from reproducers.upstream.store import Store
 
 NAMES = list(stacks.load())
@@ -33,7 +35,8 @@ def test_needs_and_absent_packs_are_known(name):
 @pytest.mark.parametrize(
     ("old", "new", "field"),
     [
-        ("release: 0.19.2", "release: 0.19.2\n        needs: [x]", "stacks.newest"),
+        ("release: 0.19.2}", "release: 0.19.2, needs: [x]}", "stacks.newest"),
+        ("release: 0.19.2}", "release: 0.19.7}", r"stacks\.yaml:24: stacks\.newest\.code\.megatron-core\.release: "),
         ("      cpu: []\n      cuda: [", "      tpu: []\n      cuda: [", "stacks.newest"),
         ("    about: Megatron-LM", "    aboot: Megatron-LM", "stacks.dev.about"),
     ],
@@ -44,6 +47,18 @@ def test_a_bad_file_is_named_with_its_field(tmp_path, old, new, field):
     (tmp_path / "stacks.yaml").write_text(text.replace(old, new))
     with pytest.raises(PatchlaneError, match=field):
         stacks.load(tmp_path / "stacks.yaml")
+
+
+def test_every_release_is_named_by_a_pin_a_need_or_a_stack(tmp_path):
+    stacks.refuse_idle()
+    packs = tmp_path / "packs"
+    shutil.copytree(ROOT / "packs", packs)
+    with (packs / RELEASES).open("a") as sink:
+        sink.write(f"zz:\n  '1':\n    artifacts: {{zz-1.tar.gz: {'a' * 64}}}\n")
+    line = (packs / RELEASES).read_text().count("\n") - 1
+    with pytest.raises(PatchlaneError, match=rf"releases\.yaml:{line}: zz\.1: ") as caught:
+        stacks.refuse_idle(packs)
+    assert caught.value.remedy == "take it out of packs/releases.yaml"
 
 
 @pytest.mark.parametrize("name", NAMES)

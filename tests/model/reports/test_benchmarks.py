@@ -28,7 +28,7 @@ def test_speeds_that_pages_link_to_a_run_are_the_runs():
 
 def kept(tmp_path, name, ranks=4, resumed=False, **setups):
     """Keep a run of 60 steps of 4,000 tokens in 0.5 s, with each of ``setups`` as a file NAME.json; the kept folder."""
-    records = [Event(step=0, name="patches", detail={"packs": "pack05,pack12"})]
+    records = []
     for number in range(1, 61):
         if resumed and number == 31:
             records.append(Event(step=30, name="resumed"))

@@ -2,7 +2,7 @@
 
 import pytest
 from own_tests import ONE, examined, publish_tests
-from toy import Toy
+from toy import PUBLISHED, Toy
 
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.base.verdicts import Verdict
@@ -228,7 +228,8 @@ def test_an_empty_module_stands_in_for_what_is_listed_and_absent_only(toy):
     assert [run.stand_ins for run in found.runs] == [["absent_ext"]] * 2
 
 
-DEP = "dep: [{distribution: dep, release: '1.0', artifacts: {dep-1.0-py3-none-any.whl: " + "c" * 64 + "}}]\n"
+DEP = "dep: [{distribution: dep, release: '1.0'}]\n"
+DEPS = PUBLISHED + "dep:\n  '1.0':\n    artifacts: {dep-1.0-py3-none-any.whl: " + "c" * 64 + "}\n"
 NEEDING = """import os
 from dep import ANSWER
 from toyup import core
@@ -242,8 +243,7 @@ def test_both():
 
 def test_a_file_has_what_it_lists_beside_the_pins_needs_and_the_shim_in_it_first(toy, monkeypatch):
     pack = toy.pack()
-    (toy.packs / "needs.yaml").write_text(DEP)
-    load_needs.cache_clear()
+    toy.publishes(DEPS, DEP)
     toy.publish()
     toy.publish({"dep.py": "ANSWER = 42\n", "libcublaslt_shim.so": ""}, pins.need_set_key(load_needs(toy.packs)["dep"]))
     publish_tests(toy, {"tests/test_core.py": NEEDING})

@@ -18,11 +18,11 @@ from reproducers.evidence.receipts import digests, newest_of, read
 from reproducers.record.schema import Pin
 from reproducers.upstream import patching
 
-REQUIRED = ("Subject", "Pack", "Origin", "Upstream-Status", "Applies-To", "Licence")
+REQUIRED = ("Subject", "Pack", "Origin", "Upstream-Status", "Licence")
 YOCTO = ("Pending", "Submitted", "Backport", "Denied", "Inappropriate", "Inactive-Upstream")
 
 
-@rule("header-grammar", "a patch's short header has every field, and they agree with pack.yaml and the pins")
+@rule("header-grammar", "a patch's short header has every field, and all that it has agree with pack.yaml and the pins")
 def grammar(case: Case) -> Iterator[Breach | Skip]:
     for path in dict.fromkeys(case.patches.values()):
         try:

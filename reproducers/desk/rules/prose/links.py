@@ -73,11 +73,12 @@ def short_sha(case: Case) -> Iterator[Breach | Skip]:
 )
 def known(case: Case) -> Iterator[Breach | Skip]:
     remedy = f"look it up and record it in {case.pack.folder.name}/pack.yaml, upstream_state.threads"
+    pinned = {pin.sha for pin in case.pack.pins.values()}
     for link, path in _links(case):
         blob, thread = BLOB.match(path), THREAD.match(path)
         if DIFF.match(path):
             continue
-        named = blob and (blob[2] in case.record_text or blob[2] in case.entry.tried)
+        named = blob and (blob[2] in pinned or blob[2] in case.record_text or blob[2] in case.entry.tried)
         if blob and FULL.fullmatch(blob[2]) and not (_concerns(case, blob[1]) and named):
             yield Breach(*case.locate(link), f"{link}: the pack's record does not name {blob[2]}", remedy)
         if thread and not any(f"/{thread[1]}/".lower() in t.lower() for t in _threads(case, thread[2])):

@@ -8,6 +8,7 @@ from reproducers.base.files import file_sha256
 from reproducers.desk.patches import fields, header
 from reproducers.desk.rules.patch import headers
 from reproducers.evidence.receipts import read
+from reproducers.record.schema import load_releases
 
 
 def skipped(made, pin):
@@ -51,7 +52,8 @@ def test_a_fix_that_is_not_proved_is_not_exported(desk):
 
 def test_a_release_without_a_known_commit_needs_its_number_only(desk):
     made = desk(9)
-    made.edit("pack.yaml", f"    sha: {made.case().pack.pins['live'].sha}\n", "")
+    made.edit("../releases.yaml", f"    sha: {made.case().pack.pins['live'].sha}\n", "")
+    load_releases.cache_clear()
 
     def lacking():
         return [fault.what.split()[-1] for fault in made.lint().faults if fault.rule == "header-grammar"]

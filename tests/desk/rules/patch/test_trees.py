@@ -13,7 +13,6 @@ TODAY = datetime.date(2026, 11, 22)
 LISTED = edited(("values[1:]:", "list(values):"))
 BESIDE = """  beside:
     release: "1.0"
-    artifacts: {toyup-1.0-py3-none-any.whl: bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb}
     patch: fix.patch
     stacked_on: [7]
 lanes:

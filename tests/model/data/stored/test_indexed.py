@@ -56,7 +56,7 @@ def megatron():
     """megatron-core's tree, as pack 01 pins it."""
     pack = select(["pack01"], load_packs())[0]
     try:
-        return pins.pin_tree(Store(), pack, pack.pins["live"], {}).path
+        return pins.pin_tree(Store(), pack, pack.pins["live"]).path
     except CannotTestHere as error:
         pytest.skip(f"megatron-core 0.19.0: {error.what}")
 

@@ -1,0 +1,111 @@
+"""Which receipts are superseded, and their way into the archive of their folder.
+
+The newest of each tree, lane and arm stays open, as do all that contradict what their pack claims, that are signed,
+that a text of the checkout names, or by which the manifest judges; of mutation scores the newest of a lane.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import bytes_of
+from reproducers.evidence import receipts, shelf
+from reproducers.kept import archive
+from reproducers.kept.archive import Member
+from reproducers.record import mutation
+from reproducers.record.schema import ROOT, Pack
+from reproducers.trial.experiment import Request, expected
+
+STEM = re.compile(r"(?:mutation_)?\d{8}T\d{6}Z_[a-z0-9-]+_[0-9a-f]{12}")
+TEXTS = ("README.md", "docs", "packs", "templates", "model", "reproducers", "ci")
+WRITTEN = (".md", ".yaml", ".json", ".j2", ".py", ".patch", "")  # suffixes of files that may name a receipt
+
+
+def cited(root: Path = ROOT) -> set[str]:
+    """The stems of the records that the checkout's texts name; the manifest names all and does not count."""
+    places = [path for name in TEXTS for path in (root / name, *(root / name).rglob("*"))]
+    texts = (path for path in places if path.is_file() and path.suffix in WRITTEN)
+    return {found for path in texts for found in STEM.findall(bytes_of(path).decode("utf-8", "replace"))}
+
+
+def superseded(pack: Pack, root: Path, before: datetime.date, named: set[str]) -> list[Path]:
+    """A pack's open records that may go, by name: of ``before`` or earlier, and not one of those that stay; and what a
+    kill left open though the archive holds it.
+
+    ``named``: stems that ``cited`` found. Raises PatchlaneError if a record does not verify.
+    """
+    folder = root / f"{pack.number:02d}"
+    stay = {*_held(pack, root, folder), *(folder / f"{stem}.json" for stem in named)}
+    records = [*shelf.chain(folder), *mutation.records(folder)]
+    held = {*archive.names(folder)}
+    return [p for p in records if p.is_file() and (p.name in held or (p not in stay and _day(p) <= before))]
+
+
+def _held(pack: Pack, root: Path, folder: Path) -> Iterator[Path]:
+    """The records that stay open whatever their age."""
+    newest: dict[tuple[str, ...], Path] = {}
+    for path in shelf.chain(folder):
+        body = receipts.statement_of(path)
+        details = body.details
+        newest[body.tree.digest.sha256, details.lane, details.arm] = path
+        claimed = expected(pack, Request(at=details.at, lane=details.lane, arm=details.arm))
+        if details.verdict not in claimed or shelf.signature(path).is_file():
+            yield path
+    for path in mutation.records(folder):
+        score = mutation.read(path)
+        newest["mutation", score.subject.lane, str(score.whole and score.of(pack))] = path
+    yield from newest.values()
+    for pin in pack.pins:
+        yield from receipts.newest_of(pack, root, pin).values()
+
+
+def _day(path: Path) -> datetime.date:
+    """The day in a record's name."""
+    match = shelf.WHEN.match(path.name)
+    assert match, "chain and records give well-named ones"
+    return datetime.datetime.strptime(match[1], "%Y%m%dT%H%M%SZ").date()
+
+
+def move(folder: Path, paths: list[Path]) -> int:
+    """Move records into the archive of their folder; the number of bytes that lie there no more.
+
+    Each goes only when the archive on the disk gives its bytes and those of its log, so that a kill loses nothing and
+    the next call ends what it left. Raises PatchlaneError where the host has no room.
+    """
+    freed = sum(map(size, paths))
+    archive.add(folder, [(_member(path), {file.name: bytes_of(file) for file in _files(path)}) for path in paths])
+    for file in (file for path in paths for file in _files(path)):
+        if archive.held(file) != bytes_of(file):
+            raise PatchlaneError(f"{file} is not what its archive holds", "python -m reproducers.receipts verify")
+        file.unlink()
+    return freed
+
+
+def size(path: Path) -> int:
+    """Bytes of a record and its log, as far as they lie open."""
+    return sum(file.stat().st_size for file in _files(path))
+
+
+def _files(path: Path) -> list[Path]:
+    """A record and its log, where this lies open too."""
+    return [file for file in (path.with_suffix(".log"), path) if file.is_file()]
+
+
+def _member(path: Path) -> Member:
+    if path.name.startswith(mutation.PREFIX):
+        score = mutation.read(path)
+        return Member(
+            name=path.name, sha256=archive.sha256(path), log_sha256=score.log_sha256, verdict=None, previous=None
+        )
+    details = receipts.read(path)
+    return Member(
+        name=path.name,
+        sha256=archive.sha256(path),
+        log_sha256=details.log_sha256,
+        verdict=details.verdict.value,
+        previous=details.previous,
+    )
