@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import itertools
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -74,24 +73,22 @@ def read(path: Path = LOG) -> list[Item]:
 
 def page(items: list[Item]) -> str:
     """docs/log.md: what is open, what was rejected, then what was taken or is an option, by month."""
-    parts = [PREFACE]
-    for title, decision in (("Open", "open"), ("Rejected: what not to try again", "rejected")):
-        parts.append(f"## {title}\n{_table(item for item in items if item.decision == decision)}")
-    done = [item for item in items if item.decision in ("taken", "option")]
-    for month in dict.fromkeys(f"{item.date:%B %Y}" for item in done):
-        rows = [item for item in done if f"{item.date:%B %Y}" == month]
-        parts.append(f"## {month}\n{_table(rows)}")
-    return "\n".join(parts)
+    groups: dict[str, list[Item]] = {"Open": [], "Rejected: what not to try again": []}
+    titles = dict(zip(("open", "rejected"), groups, strict=True))
+    for item in items:
+        groups.setdefault(titles.get(item.decision, f"{item.date:%B %Y}"), []).append(item)
+    return "\n".join([PREFACE, *(f"## {title}\n{_table(group)}" for title, group in groups.items() if group)])
 
 
-def _table(items: Iterable[Item]) -> str:
+def _table(items: list[Item]) -> str:
     rows = sorted(items, key=lambda item: (item.area, item.question, -item.date.toordinal()))
-    lines = ["| question | tried | result | decision | date | record |", "|---|---|---|---|---|---|"]
+    lines = ["| question | tried | result | date | record |", "|---|---|---|---|---|"]
     return "\n".join([*lines, *map(_row, rows)]) + "\n"
 
 
 def _row(item: Item) -> str:
     runs = [f"[{number}](../{RUNS}/{name})" for number, name in enumerate(item.receipts, start=1)]
-    cells = [item.question, item.tried, item.result, item.decision, str(item.date)]
-    cells.append(", ".join([*runs, *([f"`{item.commit}`"] if item.commit else [])]))
+    result = f"{item.result} (an option)" if item.decision == "option" else item.result
+    record = ", ".join([*runs, *([f"`{item.commit}`"] if item.commit else [])])
+    cells = [item.question, item.tried, result, str(item.date), record]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
