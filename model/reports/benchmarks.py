@@ -165,6 +165,9 @@ side, and its `--profile` prints where a profiled step's time goes. [Log](log.md
 - Which paths a run takes unasked has changed from day to day: its `run.json` names them, and its commit and patches.
 - A single figure of peak memory is rank 0's; a list has every rank's. It covers the steps before a resume as well.
 - Held-out loss is in nats a token. It shows {NONE} for a run that ended before its evaluation.
+- Runs of up to 22 November 2026, and `1xh200_quarter_base_*` and `nowait_*` of the day after, count otherwise: step n
+  has the rate that step n - 1 has now, losses are means of the means of micro-batches, and held-out losses are over
+  four micro-batches of each rank.
 - † marks a run from a checkout with local changes.
 
 [record]: {RECORD}
