@@ -1,4 +1,4 @@
-"""``python -m model.compare BASE RUN…``: compare each step's loss, gradient norm, speed and memory with a base run's.
+"""Compare each step's loss, gradient norm, speed and memory with a base run's: ``python -m model.compare BASE RUN…``.
 
 For runs of another layout (EP, PP, recomputing), path or patch over the same data; reads their records alone.
 """

@@ -1,4 +1,4 @@
-"""``python -m model.describe nam56r``: layer map, parameters, FLOPs, memory and traffic of each rank.
+"""Print layers, parameters, FLOPs, memory and traffic of each rank: ``python -m model.describe nam56r``.
 
 A step's time is predicted from a kept run: ``--plan RUN``.
 """

@@ -1,4 +1,4 @@
-"""``python -m model.evaluate build/train --tasks hellaswag``: tasks of lm-evaluation-harness on a checkpoint."""
+"""Run tasks of lm-evaluation-harness on a checkpoint: ``python -m model.evaluate build/train --tasks hellaswag``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text from a trained model: ``python -m model.generate build/train --prompt 'def main('``."""
+"""Generate text from a trained model: ``python -m model.generate build/train --prompt 'def main('``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m model.pictures RUN``: the pictures of a run, from its metrics.jsonl alone.
+"""Draw the pictures of a run, from its metrics.jsonl alone: ``python -m model.pictures RUN``.
 
 Those of a kept run go to ``build/pictures/NAME``: what can be drawn is no receipt.
 """

@@ -1,4 +1,4 @@
-"""``python -m model.receipt keep RUN NAME``: keep a training run's files under ``receipts/train/NAME`` with digests.
+"""Keep a training run's files under ``receipts/train/NAME`` with digests: ``python -m model.receipt keep RUN NAME``.
 
 ``check`` compares every kept run with its digests, its summary with its records, and ``docs/benchmarks.md`` with all of
 them. ``table`` prints that page; ``archive`` packs the files of older runs by xz.

@@ -1,4 +1,4 @@
-"""``python -m model.report RUN``: a run's speed, losses, gradient norms and memory, from its metrics.jsonl alone.
+"""Print a run's speed, losses, gradient norms and memory, from its metrics.jsonl alone: ``python -m model.report RUN``.
 
 A run with a profile also has, from its profile.json, the distance to the limit of its GPUs.
 """

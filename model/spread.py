@@ -1,6 +1,7 @@
-"""``python -m model.spread RUN SEED…``: is a run's loss within what runs of other seeds differ by?
+"""Set a run's losses among those of other seeds, and fail above them: ``python -m model.spread RUN SEED…``.
 
-For a path or precision that changes losses by more than rounding: it may be a default if 500 steps stay within.
+The bar that a new default must pass: a path or precision that changes losses by more than rounding stays within for 500
+steps.
 """
 
 from __future__ import annotations

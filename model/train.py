@@ -1,4 +1,4 @@
-"""``python -m model.train nam56r_tiny``, or under torchrun: train a size of NAM56R through the packs' patches."""
+"""Train a size of NAM56R through the packs' patches: ``python -m model.train nam56r_tiny``, or under torchrun."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from model.definition import recipe_file, recipes
+from model.definition import paths, recipe_file, recipes
 from model.definition.recipes import Recipe
 from model.kinds import catalogue
 from model.kinds.run import Options as RunOptions
@@ -32,6 +32,13 @@ def _list(asked: bool) -> None:
         for recipe in recipes.RECIPES.values():
             known = newest(recipe.size, recipe.ranks, recipe.on_gpus) or "no run is kept"
             print(f"{recipe.name:14}  {recipe.size:14}  {recipe.ranks}  {recipe.steps:4}  {known}")
+        raise typer.Exit()
+
+
+def _paths(asked: bool) -> None:
+    """Print docs/paths.md and end."""
+    if asked:
+        print(paths.page(), end="")
         raise typer.Exit()
 
 
@@ -65,6 +72,9 @@ def main(
     show: Annotated[bool, typer.Option("--show-recipe", help="print the recipe as YAML for --recipe, and end")] = False,
     listing: Annotated[
         bool, typer.Option("--list", callback=_list, is_eager=True, help="list the recipes: name, size, ranks, steps")
+    ] = False,
+    known: Annotated[
+        bool, typer.Option("--paths", callback=_paths, is_eager=True, help="list the kernel paths: docs/paths.md")
     ] = False,
     out: Annotated[Path, typer.Option(help="run directory; a run in it is resumed")] = Path("build/train"),
     data: Annotated[

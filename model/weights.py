@@ -1,4 +1,4 @@
-"""Weights to and from safetensors: ``python -m model.weights export build/train weights``."""
+"""Export or import weights as safetensors: ``python -m model.weights export build/train weights``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A person's yes to what a pack would post: ``python -m reproducers.approve pack05 --as comment``, at a terminal.
+"""Approve what a pack would post: ``python -m reproducers.approve pack05 --as comment``, at a terminal.
 
 It writes all files to a folder, lets the person read them, asks for the person's name and the first characters of the
 files' digest, and records name, day and digests in the pack's approval.yaml. Any later change voids it.

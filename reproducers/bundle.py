@@ -1,4 +1,4 @@
-"""Everything that chosen packs need on an offline host, in parts of a given size.
+"""Pack everything that chosen packs need on an offline host, in parts of a given size.
 
     python -m reproducers.bundle pack05 pack09 --target cp312-linux-x86_64 --split 60M --output build/bundle
     python -m reproducers.bundle install build/bundle/*.part*      (there; needs nothing but Python)

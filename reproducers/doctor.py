@@ -1,4 +1,4 @@
-"""What this host can run, and the exact command that gets whatever is missing. ``python -m reproducers.doctor``.
+"""Print what this host can run, and the command that brings what is missing. ``python -m reproducers.doctor``.
 
 The answers come from files and the driver: the doctor imports nothing under test and uses no network without
 ``--online``. This module starts on any Python 3 with the standard library, where a doctor is needed most.

@@ -1,6 +1,7 @@
-"""What a code, a state or any other word of the project means. ``python -m reproducers.explain 77``.
+"""Print what a code, a state or any other word of the project means. ``python -m reproducers.explain 77``.
 
-docs/exit-codes.md is ``python -m reproducers.explain --markdown``, docs/glossary.md the same with ``--glossary``.
+docs/exit-codes.md is ``python -m reproducers.explain --markdown``, docs/glossary.md the same with ``--glossary``,
+docs/log.md with ``--log``.
 """
 
 from __future__ import annotations
@@ -106,9 +107,14 @@ def main(
     ] = None,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="print docs/exit-codes.md")] = False,
     glossary: Annotated[bool, typer.Option("--glossary", help="print docs/glossary.md")] = False,
+    tried: Annotated[bool, typer.Option("--log", help="print docs/log.md")] = False,
 ) -> None:
     """Print what a word means and what to do next."""
-    if glossary or as_markdown:
+    if tried:
+        from reproducers.studies import log  # no word asks for it
+
+        typer.echo(log.page(log.read()), nl=False)
+    elif glossary or as_markdown:
         typer.echo(markdown(words(), GLOSSARY) if glossary else markdown(codes()), nl=False)
     else:
         typer.echo(text(find(code) if code is not None else [*codes(), *words()]), nl=False)

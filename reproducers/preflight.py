@@ -1,4 +1,4 @@
-"""Whether a pack may be filed today: ``python -m reproducers.preflight pack05 [--as comment]``.
+"""Say whether a pack may be filed today: ``python -m reproducers.preflight pack05 [--as comment]``.
 
 First come the reasons why the pack may not be filed at all, then eight points: the reproducer passed today on a host
 with an alias, the text renders and lint finds no fault, the reproducer is attached, no file has a private word, the

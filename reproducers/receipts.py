@@ -1,4 +1,4 @@
-"""One in-toto statement (Test Result v0.1) and one log a run, never overwritten, chained by digest.
+"""Verify or sign receipts: one in-toto statement (Test Result v0.1) and one log a run, chained by digest.
 
 ``python -m reproducers.receipts verify [DIR]`` recomputes every digest, derives every verdict anew from the recorded
 observations, compares each statement with its log, its place and its predecessor, and names what was changed.

@@ -1,4 +1,4 @@
-"""The report page from packs and receipts, as static HTML: ``python -m reproducers.site [--out build/site]``.
+"""Write the report page from packs and receipts, as static HTML: ``python -m reproducers.site [--out build/site]``.
 
 The site runs no script, loads nothing from elsewhere, and holds copies of the receipts. The same input gives the same
 bytes.

@@ -1,4 +1,4 @@
-"""Run the pristine arm on every release of a pack's upstream: where is the bug? ``python -m reproducers.sweep pack09``.
+"""Say which releases of a pack's upstream have its bug: ``python -m reproducers.sweep pack09`` runs each as it is.
 
 Each release has the needs that its own metadata asks for. The answer is bug, healthy, code not there or cannot test;
 the closing lines give the affected range, and propose what pack.yaml should say. A release of which a receipt of this

@@ -1,4 +1,4 @@
-"""Upstream's own tests of what a patch touches, run on the pristine and on the patched tree.
+"""Run upstream's own tests of what a patch touches, on the pristine and on the patched tree.
 
 ``python -m reproducers.upstream_tests pack09``. Each test file runs as upstream wrote it, in a process of its own with
 the limits of an arm. A test that passes without the patch and fails with it, and does so again alone, is broken by it.

@@ -97,7 +97,19 @@ def test_every_word_of_the_records_is_explained(kind, words):
 
 
 # Words of records that nobody is shown: what a file says it is.
-UNSEEN = {"record", "stamp", "upstream-tests", "mutation score", "PASSED", "FAILED", "both", ""}
+UNSEEN = {
+    "engine",
+    "packs",
+    "training",
+    "record",
+    "stamp",
+    "upstream-tests",
+    "mutation score",
+    "PASSED",
+    "FAILED",
+    "both",
+    "",
+}
 NAMED = {"desk/gate/checklist.py": "Point", "desk/blockers.py": "Blocker"}
 
 

@@ -1,9 +1,11 @@
 """Build a token dataset, or show one.
 
-python -m model.data build                     (the running Python's standard library, by bytes)
-python -m model.data build --source text --split '\\s*' --out DIR PATH...
-python -m model.data build --source parquet-text --tokenizer hf:FILE --eod TOKEN PATH...
-python -m model.data show DIR --verify
+    python -m model.data build                     (the running Python's standard library, by bytes)
+    python -m model.data build --source text --split '\\s*' --out DIR PATH...
+    python -m model.data build --source parquet-text --tokenizer hf:FILE --eod TOKEN PATH...
+    python -m model.data show DIR --verify
+
+``--verify`` fails when a file is not the one that was built.
 """
 
 from __future__ import annotations

@@ -57,8 +57,9 @@ class Opened:
 def opened(
     source: Path, of: Stack, clone: Path | None = None, data: Path | None = None, tokenizer: Path | None = None
 ) -> Opened:
-    """The checkpoint ``source``, or the newest of the run ``source``; once a process, as Megatron's groups are.
+    """The checkpoint ``source``, or the newest of the run ``source``.
 
+    Call once per process: Megatron's groups cannot be created twice.
     In bf16 on a GPU, in fp32 on a CPU. ``data``: a dataset that it was trained on, for one that does not say how its
     text became tokens. ``tokenizer``: the file of a tokenizer that is not bytes. Raises PatchlaneError where there is
     no checkpoint, where it is damaged, with several ranks, and for another tokenizer.

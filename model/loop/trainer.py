@@ -79,7 +79,7 @@ class Trainer:
         self.step = 0  # launched last
         self.unread: Taken | None = None  # that step, where it is read when the next one is launched
         self.batching = run_record.Batching(recipe.micro_batch, recipe.accumulate, self.ranks, recipe.bf16)
-        self.changed: dict[str, tuple[Any, Any]] = {}  # of batching and recipe since the checkpoint, by field
+        self.changed: dict[str, tuple[Any, Any]] = {}  # fields that differ from the checkpoint
         self.data = data
         self.loader = self._loader(data, "train")
         self.held_out = {name: self._loader(held, "valid") for name, held in data.evaluated(self.sequence).items()}
@@ -311,8 +311,9 @@ class Trainer:
         return waits_for_nothing and self.covered and not (self._evaluates(step) or self._saves(step))
 
     def _settle(self, log: MetricsLog | None, line: ProgressLine | None) -> spikes.Spike | None:
-        """Read the step that is unread, if there is one, and record it; what it met. Raises PatchlaneError for a loss
-        or a norm that ends the run."""
+        """Read and record the pending step; return the loss spike, if any.
+
+        Raises PatchlaneError for a loss or a norm that ends the run."""
         taken, self.unread = self.unread, None
         if taken is None:
             return None
@@ -335,7 +336,7 @@ class Trainer:
         return spike
 
     def _rescue(self, log: MetricsLog | None, line: ProgressLine | None) -> None:
-        """Where the steps have failed: record the one that is unread, if the GPU ends it. Raises nothing over that."""
+        """After a failure, record the pending step if the GPU ends it. Raises nothing of its own."""
         try:
             if self.unread is not None and self.unread.ends_soon():
                 self._settle(log, line)

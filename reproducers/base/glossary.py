@@ -276,6 +276,12 @@ CATEGORIES = {
     "compiler": Word("a bug of a compiler of kernels"),
     "legality refactor": Word("code that is changed without a change of results"),
 }
+LOGGED = {
+    "taken": Word("the trial became the default, or its lesson did"),
+    "option": Word("it works and stays an option"),
+    "rejected": Word("it did not pay or did not work; docs/log.md says by which numbers"),
+    "open": Word("nobody has measured enough to decide"),
+}
 # The name of each group, in the order of docs/glossary.md.
 GROUPS = {
     "state": STATES,
@@ -302,4 +308,5 @@ GROUPS = {
     "lane": LANES,
     "state of a thread": THREADS,
     "category of a pack": CATEGORIES,
+    "decision in the log": LOGGED,
 }

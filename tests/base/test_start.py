@@ -102,6 +102,12 @@ def test_all_verbs_are_listed_in_one_line_each(args):
     assert all(len(line.split()) > 4 and len(line) <= 120 and "``" not in line for line in lines), lines
 
 
+def test_the_page_of_verbs_is_what_the_command_prints():
+    done = ended([sys.executable], "-m", "reproducers", "--markdown")
+    assert done.stdout == (ROOT / "docs" / "verbs.md").read_text(), "python -m reproducers --markdown > docs/verbs.md"
+    assert re.findall(r"^### (\S+)$", done.stdout, re.M) == list(COMMANDS)
+
+
 def test_the_command_is_the_verb(tmp_path):
     done = patchlane("run", "--list", "--json", cwd=tmp_path)
     module = ended([sys.executable], "-m", "reproducers.run", "--list", "--json")

@@ -2,17 +2,22 @@
 
 import ast
 import re
+from collections import Counter
+from itertools import pairwise
 
 import pytest
+import yaml
 from pages import PAGES, help_of
 from typer.testing import CliRunner
 
 from model import describe
-from model.definition.recipes import RECIPES
+from model.definition.recipes import RECIPES, Recipe
 from model.families.sizes import SIZES
+from model.kinds.run import Options
 from model.records import newest
 from model.reports import benchmarks
-from reproducers.record.schema import ROOT
+from reproducers.record.receipt import Statement
+from reproducers.record.schema import ROOT, load_packs
 
 
 def commands(text):
@@ -21,14 +26,29 @@ def commands(text):
     return [(module, rest.split()) for module, rest in found]
 
 
-def test_readme_shows_every_verb():
-    shown = {module for module, _ in commands((ROOT / "README.md").read_text())}
-    assert {
-        f"reproducers.{v}" for v in ("new", "run", "export", "doctor", "explain", "bundle", "receipts", "manifest")
-    } <= shown
-    assert {
-        f"model.{v}" for v in ("train", "describe", "coverage", "lock", "report", "pictures", "data", "receipt")
-    } <= shown
+def test_the_readme_counts_the_packs():
+    text, packs = (ROOT / "README.md").read_text(), load_packs()
+    states = yaml.safe_load((ROOT / "manifest.yaml").read_text())["packs"].values()
+    projects = Counter(pack.upstream.repo.split("/")[1] for pack in packs)
+    told = re.search(r"(\d+) packs\]\(\S+\) in (\d+) upstreams, (\d+) of", text)
+    validated = sum(state["state"] == "validated" for state in states)
+    assert [int(number) for number in told.groups()] == [len(packs), len(projects), validated]
+    assert all(f"{name} {number}" in text for name, number in projects.items()), projects
+
+
+def test_what_the_fixes_bring_is_in_the_receipts():
+    rows = re.findall(
+        r"\| \[(\d+)\].*? \| (.+?) \| (\S+) \| (\S+) \| \[\w+\]\((\S+)\) \|", (ROOT / "README.md").read_text()
+    )
+    assert len(rows) > 4
+    for pack, measured, *numbers, receipt in rows:
+        details = Statement.of((ROOT / receipt).read_bytes()).details
+        arms = [
+            {check.name: check for record in arm for check in record.checks}
+            for arm in (details.pristine, details.patched)
+        ]
+        name = max((name for name in arms[0] if measured.startswith(name)), key=len)
+        assert details.pack == int(pack) and [f"{arm[name].measured:.3g}" for arm in arms] == numbers, (pack, name)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -37,9 +57,11 @@ def test_every_command_shown_is_one_that_the_verb_takes(page):
         said = help_of(module)
         if "Commands" in said and rest and rest[0].isalpha():
             said += help_of(module, rest[0])
+        fields = {*Recipe.model_fields, *Options.model_fields}
+        assert {field.partition("=")[0] for one, field in pairwise(rest) if one == "--set"} - fields == set(), page.name
         for option in re.findall(r"--[a-z][a-z-]+", " ".join(rest)):
             assert re.search(rf"{option}\b", said), f"{page.name}: {module} has no {option}"
-        if module in ("model.train", "model.describe") and rest:
+        if module in ("model.train", "model.describe") and rest and not rest[0].startswith("-"):
             assert rest[0] in {*SIZES, *(RECIPES if module == "model.train" else ())}, f"{page.name}: {rest[0]}"
 
 
@@ -65,6 +87,23 @@ def test_the_journeys_name_functions_that_are_there():
     assert not defined("reproducers.upstream.store.Store.no_such_thing") and not defined("reproducers.upstream.store")
 
 
+def anchors(page):
+    """The anchors of a page's headings, as code hosts make them."""
+    heads = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", head.lower()).strip().replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_to_files_and_headings(page):
+    lost = []
+    for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text()):
+        file, _, anchor = target.partition("#")
+        place = page.parent / file if file else page
+        if not place.exists() or (anchor and anchor not in anchors(place)):
+            lost.append(target)
+    assert lost == []
+
+
 def test_every_make_target_shown_is_there():
     targets = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.M)[1].split()
     shown = {name for page in PAGES for name in re.findall(r"(?:^    |`)make ([a-z-]+)", page.read_text(), re.M)}
@@ -82,17 +121,11 @@ def test_the_page_of_benchmarks_is_what_its_command_prints():
     assert (ROOT / "docs" / "benchmarks.md").read_text() == benchmarks.page(newest.KEPT), benchmarks.COMMAND
 
 
-def test_every_environment_variable_has_a_row():
-    table = (ROOT / "README.md").read_text()
-    sources = [path for folder in ("reproducers", "model") for path in (ROOT / folder).rglob("*.py")]
-    used = {name for path in sources for name in re.findall(r"(?:PATCHLANE|WANDB)_[A-Z]+", path.read_text())}
-    assert {"PATCHLANE_STORE", "WANDB_PROJECT"} <= used and all(f"`{name}`" in table for name in used)
-
-
 def test_every_variable_that_is_read_or_set_has_a_row():
     page = (ROOT / "docs" / "environment.md").read_text()
     rows = set(re.findall(r"`([A-Z][A-Z0-9_]+)`", "".join(re.findall(r"(?m)^\| (`[^|]+) \|", page))))
     text = "".join(path.read_text() for folder in ("reproducers", "model") for path in (ROOT / folder).rglob("*.py"))
     used = set(re.findall(r"""environ(?:\.get|\.setdefault)?[\[(]"(\w+)\"""", text)) - {"PATH"}
-    assert "CUDA_HOME" in used and used <= rows
+    used |= set(re.findall(r"(?:PATCHLANE|WANDB)_[A-Z]+", text))
+    assert {"CUDA_HOME", "PATCHLANE_STORE", "WANDB_PROJECT"} <= used <= rows
     assert {name for name in rows if f'"{name}"' not in text} == set()

@@ -38,7 +38,7 @@ ANGLES = 128  # tokens whose angles are summed at a time
 
 
 class Given(NamedTuple):
-    """What the kernels read, as ``mimo_backward`` has it; own, later [B, H, S] fp32: weights of a token's values."""
+    """Inputs of the backward kernels, as in ``mimo_backward``; own, later [B, H, S] fp32: weights of the values."""
 
     q: Tensor
     k: Tensor
@@ -89,7 +89,7 @@ class Given(NamedTuple):
 
 
 class Launches(NamedTuple):
-    """The kernels that there are of two kinds: those of ``kernels`` and, for sm_90, of ``hopper``.
+    """Kernel launchers of one backend: Triton (``kernels``) or, for sm_90, Gluon (``hopper``).
 
     ``states`` makes of a Given what ``backward`` reads with it: q and k turned, states before blocks, and dy; Triton's
     also v and gradients of states after blocks. ``backward`` returns y and dv [B, S, R, H, P] without what skips, and

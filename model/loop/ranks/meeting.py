@@ -1,4 +1,4 @@
-"""How the ranks of a start meet, and which of them is named when the others wait for it too long."""
+"""Rendezvous of the ranks, and timeouts that name the missing one."""
 
 from __future__ import annotations
 
