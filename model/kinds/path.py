@@ -79,7 +79,7 @@ class Part:
     layers: bool = False
 
     def path(self, name: str) -> Path:
-        """The path of this name. StopIteration-free: KeyError where there is none."""
+        """The path of this name. KeyError where there is none."""
         return {path.name: path for path in self.paths}[name]
 
 
