@@ -107,9 +107,9 @@ def chosen(patches: str, checkpoints: bool = False, stack: Stack | None = None) 
     Raises PatchlaneError if a wanted pack is not validated or its receipt is stale, which proves other code. "all"
     leaves out a pack that was never validated, and logs this.
     """
-    stack = stack or stacks.named()
     if patches == "none" and not checkpoints:
         return []
+    stack = stack or stacks.named()
     packs, known = schema.load_packs(), states()
     able = candidates(packs, stack)
     if patches == "none":

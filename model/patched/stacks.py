@@ -170,7 +170,9 @@ def load(path: Path = FILE) -> dict[str, Stack]:
     Raises PatchlaneError, naming file, line and field, if a file is bad, and in an installed wheel, which has no packs.
     """
     if not (schema.ROOT / "packs").is_dir():
-        raise PatchlaneError(f"no packs beside {FILE.parent}", "train from a clone: pip install -e '.[cpu,train]'")
+        raise PatchlaneError(
+            f"no packs beside {schema.ROOT / 'model'}", "train from a clone: pip install -e '.[cpu,train]'"
+        )
 
     class Record(Model):
         schema_version: Literal[1]

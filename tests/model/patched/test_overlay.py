@@ -6,22 +6,29 @@ import types
 
 import pytest
 
-from model.patched import overlay, seams
+from model.patched import overlay, seams, stacks
 from model.patched.overlay import Overlay
 from reproducers.base.errors import PatchlaneError
 from reproducers.record import schema
 from reproducers.upstream.store import Tree
 
 
-def test_a_wheel_without_its_packs_is_told_to_clone(tmp_path, monkeypatch):
+@pytest.fixture
+def wheel(tmp_path, monkeypatch):
+    """An installation without packs, whose stacks nobody has read."""
     monkeypatch.setattr(schema, "ROOT", tmp_path)
-    with pytest.raises(PatchlaneError, match=str(tmp_path)) as caught:
+    stacks.load.cache_clear()
+    yield tmp_path
+    stacks.load.cache_clear()
+
+
+def test_a_wheel_without_its_packs_is_told_to_clone(wheel):
+    with pytest.raises(PatchlaneError, match=str(wheel)) as caught:
         overlay.chosen("all")
     assert "clone" in caught.value.remedy
 
 
-def test_no_patches_need_no_packs(tmp_path, monkeypatch):
-    monkeypatch.setattr(schema, "ROOT", tmp_path)
+def test_no_patches_need_no_packs(wheel):
     assert overlay.chosen("none") == []
 
 
