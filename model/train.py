@@ -54,7 +54,12 @@ class Options(TyperCommand):
             if type(error).__name__ != "NoSuchOption" or option is None:
                 raise
             name = option.lstrip("-").removeprefix("no-").replace("-", "_")
-            field = {"ep": "expert_parallel", "pp": "pipeline_parallel", "fp32": "bf16"}.get(name, name)
+            field = {
+                "ep": "expert_parallel",
+                "pp": "pipeline_parallel",
+                "fp32": "bf16",
+                "early_reads": "late_reads",
+            }.get(name, name)
             if field not in Recipe.model_fields and field not in RunOptions.model_fields:
                 raise
             what = f"no option {option}: a field of the recipe, or of the run"

@@ -20,6 +20,7 @@ def call(*arguments):
         (["--ep", "2"], "expert_parallel"),
         (["--pp=2"], "pipeline_parallel"),
         (["--fp32"], "bf16"),
+        (["--early-reads"], "late_reads"),
         (["--overlap-grads"], "overlap_grads"),
         (["--no-recompute"], "recompute"),
     ],
