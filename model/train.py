@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperCommand
 
 from model.definition import paths, recipe_file, recipes
-from model.definition.recipes import Recipe
+from model.definition.command import Command
 from model.kinds import catalogue
-from model.kinds.run import Options as RunOptions
-from model.kinds.run import Run
 from model.loop import launch
 from model.loop.ranks import apart
 from model.loop.session import steps_window, train
 from model.patched import stacks
 from reproducers.base.cli import guarded
-from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Exit
 
 app = typer.Typer(add_completion=False)
@@ -42,31 +38,7 @@ def _paths(asked: bool) -> None:
         raise typer.Exit()
 
 
-class Options(TyperCommand):
-    """Names --set for an option that is a field."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As typer does. Raises PatchlaneError for a field as an option."""
-        try:
-            return super().parse_args(ctx, args)
-        except Exception as error:
-            option = getattr(error, "option_name", None)  # of click's NoSuchOption, or of the one that typer brings
-            if type(error).__name__ != "NoSuchOption" or option is None:
-                raise
-            name = option.lstrip("-").removeprefix("no-").replace("-", "_")
-            field = {
-                "ep": "expert_parallel",
-                "pp": "pipeline_parallel",
-                "fp32": "bf16",
-                "early_reads": "late_reads",
-            }.get(name, name)
-            if field not in Recipe.model_fields and field not in RunOptions.model_fields:
-                raise
-            what = f"no option {option}: a field of the recipe, or of the run"
-            raise PatchlaneError(what, f"--set {field}=VALUE") from error
-
-
-@app.command(cls=Options)
+@app.command(cls=Command)
 def main(
     size: Annotated[str | None, typer.Argument(help="a size, or a recipe's name")] = None,
     file: Annotated[Path | None, typer.Option("--recipe", help="YAML of a recipe's fields, over SIZE's")] = None,
@@ -107,22 +79,7 @@ def main(
         print(recipe_file.as_yaml(recipe), end="")
         raise typer.Exit()
     apart.live()
-    queues = launch.queues()  # before anything starts CUDA
-    # measured with one stage and without graphs only
-    late_unasked = launch.device() == "cuda" and recipe.pipeline_parallel == 1 and not cuda_graphs
-    run = Run(
-        **options.model_dump(exclude={"late_reads"}),
-        late_reads=late_unasked if options.late_reads is None else options.late_reads,
-        expert_parallel=recipe.expert_parallel,
-        pipeline_parallel=recipe.pipeline_parallel,
-        bf16=recipe.bf16,
-        cuda_graphs=cuda_graphs,
-        on_cpu=launch.device() == "cpu",
-        hopper=launch.hopper(),
-        row=recipe.sequence,
-        paths=stacks.named(stack).paths | catalogue.asked(path or []),
-        launch_queues=queues if launch.device() == "cuda" else None,
-    )
+    run = launch.run_of(recipe, options, stacks.named(stack).paths | catalogue.asked(path or []), cuda_graphs)
     stopped = train(
         recipe,
         run,

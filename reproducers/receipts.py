@@ -8,12 +8,10 @@ superseded ones into the archives of their folders.
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from filelock import FileLock
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Exit
@@ -105,30 +103,10 @@ def archive(
 
     The newest of each tree, lane and arm, and all that contradict their pack, are signed or cited, lie open.
     """
-    from reproducers.base.clock import today
-    from reproducers.evidence.verification import refuse, verify_all
-    from reproducers.kept.archive import mend
-    from reproducers.record.schema import ROOT, load_named, load_packs
     from reproducers.studies import archiving
 
-    chosen, total = load_named(packs) if packs else load_packs(), 0
-    (ROOT / "build").mkdir(exist_ok=True)
-    with FileLock(ROOT / "build" / "manifest.lock"):
-        for folder in () if dry_run else sorted(COMMITTED.glob(FOLDERS)):
-            mend(folder)
-        refuse(verify_all(COMMITTED))
-        named, before = archiving.cited(), today() - datetime.timedelta(days=days)
-        for pack in chosen:
-            folder = COMMITTED / f"{pack.number:02d}"
-            paths = archiving.superseded(pack, COMMITTED, before, named)
-            freed = sum(map(archiving.size, paths)) if dry_run else archiving.move(folder, paths)
-            total += len(paths)
-            for path in paths if dry_run else ():
-                typer.echo(f"{folder.name}/{path.name}")
-            if paths:
-                typer.echo(f"{pack.id}: {count(len(paths), 'record')} of {freed:,} bytes")
-    done = "would go" if dry_run else "in archives; python -m reproducers.manifest refresh --no-import names them"
-    typer.echo(f"{count(total, 'record')} {done}")
+    for line in archiving.archived(packs or [], days, dry_run):
+        typer.echo(line)
 
 
 @app.callback()

@@ -47,8 +47,8 @@ class Path:
     """``name``: as --path KIND=NAME has it. ``needs``: each says what is missing here, or None.
 
     ``code``: what only some stacks, or a pack, have. ``seams``: what the path changes upstream.
-    ``prepare``, ``install``: "module:function", called with the network's size before it is built and with the network
-    after. ``settings``: fields of Megatron's configuration. ``compiles``: kernels to compile before the first step.
+    ``prepare``, ``install``: "module:function", called before the network is built, and with the network after.
+    ``settings``: fields of Megatron's configuration. ``compiles``: kernels to compile before the first step.
     ``kernels``: {a label in profiles: a pattern of its kernels' names}. ``graphs``: whether it is taken unasked where
     layers are captured. ``option``: why one would ask for it, where no run takes it unasked.
     """
@@ -70,7 +70,7 @@ class Path:
 class Part:
     """What of the model has several implementations. ``name``: the KIND of --path; ``paths``: best first.
 
-    ``layers``: whether the layers of a kind with this name run it; else all layers, or none of its own.
+    ``layers``: whether it is what the layers of the kind with its name run, and no part of several kinds.
     """
 
     name: str

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from model.kinds.run import Run
+from model.definition.recipes import Recipe
+from model.kinds.run import Options, Run
 from model.layers.captured import graphs
 from model.loop.ranks import meeting
 from model.patched import overlay as overlays
@@ -62,6 +63,29 @@ def queues() -> str:
     backward passes, which it launches faster than a GPU runs them, and needs that in forward passes, which it does not.
     """
     return os.environ.setdefault("CUDA_SCALE_LAUNCH_QUEUES", "4x")
+
+
+def run_of(recipe: Recipe, options: Options, paths: dict[str, str], cuda_graphs: bool) -> Run:
+    """The run of a recipe on this host; ``paths``: those that are asked for. Call it before anything starts CUDA.
+
+    Late reads were measured with one stage and without graphs on GPUs, and are taken unasked only there.
+    """
+    found = queues()
+    on_cpu = device() == "cpu"
+    unasked = not on_cpu and recipe.pipeline_parallel == 1 and not cuda_graphs
+    return Run(
+        **options.model_dump(exclude={"late_reads"}),
+        late_reads=unasked if options.late_reads is None else options.late_reads,
+        expert_parallel=recipe.expert_parallel,
+        pipeline_parallel=recipe.pipeline_parallel,
+        bf16=recipe.bf16,
+        cuda_graphs=cuda_graphs,
+        on_cpu=on_cpu,
+        hopper=hopper(),
+        row=recipe.sequence,
+        paths=paths,
+        launch_queues=None if on_cpu else found,
+    )
 
 
 def nccl(run: Run) -> dict[str, str]:

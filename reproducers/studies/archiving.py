@@ -11,13 +11,18 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from filelock import FileLock
+
+from reproducers.base.clock import today
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import bytes_of
+from reproducers.base.wording import count
 from reproducers.evidence import receipts, shelf
+from reproducers.evidence.verification import refuse, verify_all
 from reproducers.kept import archive
 from reproducers.kept.archive import Member
 from reproducers.record import mutation
-from reproducers.record.schema import ROOT, Pack
+from reproducers.record.schema import ROOT, Pack, load_named, load_packs
 from reproducers.trial.experiment import Request, expected
 
 STEM = re.compile(r"(?:mutation_)?\d{8}T\d{6}Z_[a-z0-9-]+_[0-9a-f]{12}")
@@ -68,6 +73,30 @@ def _day(path: Path) -> datetime.date:
     match = shelf.WHEN.match(path.name)
     assert match, "chain and records give well-named ones"
     return datetime.datetime.strptime(match[1], "%Y%m%dT%H%M%SZ").date()
+
+
+def archived(names: list[str], days: int, dry_run: bool = False) -> Iterator[str]:
+    """Move what is superseded since ``days`` days, of the packs named or of all; a line a pack, and one of all.
+
+    ``dry_run`` names each record that would go, and changes nothing. PatchlaneError where a receipt does not verify.
+    """
+    chosen, total = load_named(names) if names else load_packs(), 0
+    (ROOT / "build").mkdir(exist_ok=True)
+    with FileLock(ROOT / "build" / "manifest.lock"):
+        for folder in () if dry_run else sorted(shelf.COMMITTED.glob(shelf.FOLDERS)):
+            archive.mend(folder)
+        refuse(verify_all(shelf.COMMITTED))
+        named, before = cited(), today() - datetime.timedelta(days=days)
+        for pack in chosen:
+            folder = shelf.COMMITTED / f"{pack.number:02d}"
+            paths = superseded(pack, shelf.COMMITTED, before, named)
+            freed = sum(map(size, paths)) if dry_run else move(folder, paths)
+            total += len(paths)
+            yield from (f"{folder.name}/{path.name}" for path in paths if dry_run)
+            if paths:
+                yield f"{pack.id}: {count(len(paths), 'record')} of {freed:,} bytes"
+    done = "would go" if dry_run else "in archives; python -m reproducers.manifest refresh --no-import names them"
+    yield f"{count(total, 'record')} {done}"
 
 
 def move(folder: Path, paths: list[Path]) -> int:
