@@ -221,7 +221,7 @@ def test_what_a_run_prints_is_found():
 def test_the_pages_are_what_the_verb_prints():
     codes, words = (ROOT / "docs" / name for name in ("exit-codes.md", "glossary.md"))
     assert codes.read_text() == explain.markdown(explain.codes()), "explain --markdown > docs/exit-codes.md"
-    glossed = explain.markdown(explain.words(), explain.GLOSSARY)
+    glossed = explain.markdown(explain.words(), glossary.WORDS_PAGE)
     assert words.read_text() == glossed, "explain --glossary > docs/glossary.md"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from model.kinds.run import Options
 from reproducers.base.errors import PatchlaneError
 from reproducers.record.schema import line_of, read_yaml
 
-SHOW = "python -m model.train SIZE --show-recipe prints a recipe with all its fields"
+SHOW = "python -m model.train SIZE --show-recipe prints all fields, of the recipe and of the run"
 
 
 def asked(name: str | None, file: Path | None, assignments: Sequence[str] = ()) -> tuple[Recipe, Options]:
@@ -53,7 +54,8 @@ def asked(name: str | None, file: Path | None, assignments: Sequence[str] = ()) 
                 place = f"{file}:{line_of(text, (field,))}: "
             elif not field and file:  # fields that do not go together
                 place = f"{file}: "
-            rows.append(place + _told(fault) + (f": --set {field}=VALUE" if field in Options.model_fields else ""))
+            of_the_run = field in Options.model_fields
+            rows.append(place + (f"{field}: of the run, by --set {field}=VALUE alone" if of_the_run else _told(fault)))
     if rows:
         raise PatchlaneError("\n".join(rows), SHOW)
     return recipe, options
@@ -61,12 +63,19 @@ def asked(name: str | None, file: Path | None, assignments: Sequence[str] = ()) 
 
 def _told(fault: Any) -> str:
     """A fault of a model's field as text: where, and what pydantic says of it."""
+    if fault["type"] == "extra_forbidden":
+        return f"{'.'.join(map(str, fault['loc']))}: neither the recipe nor the run has such a field"
     return ": ".join(filter(None, [".".join(map(str, fault["loc"])), fault["msg"].removeprefix("Value error, ")]))
 
 
 def as_yaml(recipe: Recipe) -> str:
-    """The recipe as a file that ``asked`` reads back to the same one."""
-    return yaml.safe_dump(recipe.model_dump(mode="json", exclude_none=True), sort_keys=False, default_flow_style=None)
+    """The recipe as a file that ``asked`` reads back to the same one; how a run computes beside it, as comments."""
+    fields = recipe.model_dump(mode="json", exclude_none=True)
+    text: str = yaml.safe_dump(fields, sort_keys=False, default_flow_style=None)
+    ways = (f"# {name}: {json.dumps(value)}" for name, value in Options().model_dump().items())
+    return "\n".join(
+        [f"{text}# of the run, by --set alone; null: what was measured to pay, or upstream's default", *ways, ""]
+    )
 
 
 def _named(name: str) -> Recipe:

@@ -85,7 +85,7 @@ def _packages(client: Any, distribution: str) -> list[Any]:
         return list(client.get_project_page(distribution).packages)
     except NoSuchProjectError as error:
         raise NoSuchRelease(
-            f"the package index has no distribution {distribution}", "--distribution NAME, as pip install has it"
+            f"the package index has no distribution {distribution}", "name it as pip install does"
         ) from error
 
 

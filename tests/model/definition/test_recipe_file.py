@@ -5,6 +5,7 @@ import pytest
 from model.definition.recipe_file import as_yaml, asked
 from model.definition.recipes import RECIPES
 from model.families.sizes import SIZES
+from model.kinds.run import Options
 from reproducers.base.errors import PatchlaneError
 
 
@@ -105,3 +106,13 @@ def test_a_name_that_is_none_is_told_with_the_nearest_recipe_or_size(typed, mean
         asked(typed, None)
     assert (f"is it {meant}" in refused.value.what) if meant else "is it" not in refused.value.what
     assert all(name in refused.value.remedy for name in [*RECIPES, *SIZES])
+
+
+def test_all_that_set_takes_is_shown():
+    shown = as_yaml(asked("cpu_tiny", None)[0])
+    assert [field for field in Options.model_fields if f"\n# {field}: " not in shown] == []
+
+
+def test_a_field_of_the_run_in_a_file_is_told_by_its_set(tmp_path):
+    [line] = faults(None, written(tmp_path, "size: nam56r_tiny\nbucket: 7\n"))
+    assert "my.yaml:2: " in line and "--set bucket=VALUE" in line
