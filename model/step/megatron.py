@@ -31,7 +31,7 @@ def megatron_config(size: Size, run: Run, chosen: dict[str, Choice]) -> Any:
         params_dtype=torch.bfloat16 if run.bf16 else torch.float32,
         pipeline_dtype=torch.bfloat16 if run.bf16 else torch.float32,
         activation_func=torch.nn.functional.gelu,
-        **_by_paths(run, chosen),
+        **settings(run, chosen),
     )
     config.nam56r_size, config.nam56r_row, config.nam56r_paths = size, run.row, chosen
     return config
@@ -83,7 +83,7 @@ def _attention(size: Size) -> dict[str, Any]:
     }
 
 
-def _by_paths(run: Run, chosen: Mapping[str, Choice]) -> dict[str, Any]:
+def settings(run: Run, chosen: Mapping[str, Choice]) -> dict[str, Any]:
     """What the chosen paths set; of the routers' fused kernels there are none for a CPU."""
     found: dict[str, Any] = {"dsa_kernel_backend": "none"}
     for kind, choice in chosen.items():
