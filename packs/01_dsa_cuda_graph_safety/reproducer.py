@@ -80,21 +80,49 @@ def layer(p: probe.Probe, cp: int) -> Any:
     if cp == 1:
         groups.cp = groups.tp  # this rank alone
     config = configs.MLATransformerConfig(
-        num_layers=1, hidden_size=HIDDEN, num_attention_heads=HEADS, use_cpu_initialization=True, add_bias_linear=False,
-        q_lora_rank=LORA, kv_lora_rank=64, qk_head_dim=32, qk_pos_emb_head_dim=16, v_head_dim=V, rope_type="rope",
-        rotary_base=10000, rotary_percent=1.0, apply_rope_fusion=False, attention_dropout=0.0, hidden_dropout=0.0,
-        experimental_attention_variant="dsa", dsa_indexer_n_heads=4, dsa_indexer_head_dim=32, dsa_indexer_topk=TOPK,
-        dsa_indexer_loss_coeff=0.1, bf16=True, params_dtype=torch.bfloat16, context_parallel_size=cp,
+        num_layers=1,
+        hidden_size=HIDDEN,
+        num_attention_heads=HEADS,
+        use_cpu_initialization=True,
+        add_bias_linear=False,
+        q_lora_rank=LORA,
+        kv_lora_rank=64,
+        qk_head_dim=32,
+        qk_pos_emb_head_dim=16,
+        v_head_dim=V,
+        rope_type="rope",
+        rotary_base=10000,
+        rotary_percent=1.0,
+        apply_rope_fusion=False,
+        attention_dropout=0.0,
+        hidden_dropout=0.0,
+        experimental_attention_variant="dsa",
+        dsa_indexer_n_heads=4,
+        dsa_indexer_head_dim=32,
+        dsa_indexer_topk=TOPK,
+        dsa_indexer_loss_coeff=0.1,
+        bf16=True,
+        params_dtype=torch.bfloat16,
+        context_parallel_size=cp,
         cp_comm_type="allgather",
-    )  # fmt: skip
-    parts = dsa.DSAIndexerSubmodules(linear_wq_b=Duplicated, linear_wk=Duplicated, k_norm=norm,
-                                     linear_weights_proj=Duplicated)  # fmt: skip
+    )
+    parts = dsa.DSAIndexerSubmodules(
+        linear_wq_b=Duplicated, linear_wk=Duplicated, k_norm=norm, linear_weights_proj=Duplicated
+    )
     submodules = dsa.DSAttentionSubmodules(indexer=spec(module=dsa.DSAIndexer, submodules=parts))
     torch.manual_seed(p.seed)
     built = dsa.DSAttention(
-        config=config, submodules=submodules, layer_number=1, attn_mask_type=causal(p), attention_type="self",
-        softmax_scale=QK**-0.5, k_channels=QK, v_channels=V, cp_comm_type="allgather", pg_collection=groups,
-    )  # fmt: skip
+        config=config,
+        submodules=submodules,
+        layer_number=1,
+        attn_mask_type=causal(p),
+        attention_type="self",
+        softmax_scale=QK**-0.5,
+        k_channels=QK,
+        v_channels=V,
+        cp_comm_type="allgather",
+        pg_collection=groups,
+    )
     dsa.DSAIndexerLossAutoScaler.set_loss_scale(torch.ones((), device=torch.cuda.current_device()))  # as schedules do
     return built.to(torch.bfloat16).to(torch.cuda.current_device()).train()
 
@@ -127,8 +155,13 @@ def check_waits(p: probe.Probe, model: Any, cp: int, rank: int) -> None:
     step(p, model, mine)
     places = p.waits(partial(step, p, model, mine))
     if rank == 0:
-        p.error(f"CP={cp}: waits in a later forward and backward", places.total(), 0,
-                reference="none needed: the host knows all shapes", bug_above=1)  # fmt: skip
+        p.error(
+            f"CP={cp}: waits in a later forward and backward",
+            places.total(),
+            0,
+            reference="none needed: the host knows all shapes",
+            bug_above=1,
+        )
         p.note(f"CP={cp}: places of these waits", str(places))
     if cp > 1:
         known = [[t[: len(t) * eighths // 8] for t in mine] for eighths in (8, 7, 5, 4, 3)]
@@ -143,8 +176,13 @@ def check_waits(p: probe.Probe, model: Any, cp: int, rank: int) -> None:
         alternate()
         places = p.waits(alternate)
         if rank == 0:
-            p.error(f"CP={cp}: waits where five known lengths alternate", places.total(), 0,
-                    reference="none needed: the host knows all shapes", bug_above=1)  # fmt: skip
+            p.error(
+                f"CP={cp}: waits where five known lengths alternate",
+                places.total(),
+                0,
+                reference="none needed: the host knows all shapes",
+                bug_above=1,
+            )
 
 
 def norm_off(measured: Tensor, reference: Tensor) -> float:
@@ -175,15 +213,23 @@ def check_result(p: probe.Probe, alone: Any, split: Any, rank: int) -> None:
         mine = step(p, split, [share(t, rank) for t in given])
         if p.lane == "cpu":  # a GPU sums gradients in any order
             p.digest(f"{name} output and gradients", *mine)
-        p.guard(f"{name} output", norm_off(mine[0], share(whole[0], rank)), 2**-6,  # bf16, and a few tied tokens
-                reference="the same tokens with CP=1")  # fmt: skip
+        p.guard(
+            f"{name} output",
+            norm_off(mine[0], share(whole[0], rank)),
+            2**-6,  # bf16, and a few tied tokens
+            reference="the same tokens with CP=1",
+        )
         off = [norm_off(t, share(true, rank)) for t, true in zip(mine[1:4], whole[1:4], strict=True)]
         for t, true in zip(mine[4:], whole[4:], strict=True):  # the indexer's loss is a mean over a rank's own tokens
             total = t.float()
             torch.distributed.all_reduce(total)
             off.append(norm_off(total / WORLD, true))
-        p.guard(f"{name} gradients", max(off), 2**-5,  # two sums of bf16 gradients, and a few tied tokens
-                reference="the same tokens with CP=1; weights: the mean over ranks")  # fmt: skip
+        p.guard(
+            f"{name} gradients",
+            max(off),
+            2**-5,  # two sums of bf16 gradients, and a few tied tokens
+            reference="the same tokens with CP=1; weights: the mean over ranks",
+        )
 
 
 def agreed(good: bool) -> bool:
@@ -299,8 +345,14 @@ def check_drawn_lengths(p: probe.Probe, alone: Any, rank: int) -> None:
     length = st.sampled_from([S // 2, S // 4, S // 8])
     alike = length.map(lambda n: (n, n))
     space = {"pairs": st.lists(alike | st.tuples(length, length), min_size=2, max_size=4)}
-    p.drawn(f"rank {rank}: lengths judged or used wrongly, drawn", measure, 0, space=space, count=4,
-            reference="taken where they agree, and as with CP=1")  # fmt: skip
+    p.drawn(
+        f"rank {rank}: lengths judged or used wrongly, drawn",
+        measure,
+        0,
+        space=space,
+        count=4,
+        reference="taken where they agree, and as with CP=1",
+    )
 
 
 class Elsewhere(TorchFunctionMode):  # type: ignore[misc]
@@ -336,9 +388,15 @@ def check_loss(p: probe.Probe) -> None:
     groups, waited = SimpleNamespace(tp=SimpleNamespace(size=lambda: 1)), [0]
 
     def measure(
-        sizes: tuple[int, int, int], heads: tuple[int, int], topk: int, sparse: bool, relu: bool, per_token: bool,
-        dtype: torch.dtype, default: torch.dtype,
-    ) -> float:  # fmt: skip
+        sizes: tuple[int, int, int],
+        heads: tuple[int, int],
+        topk: int,
+        sparse: bool,
+        relu: bool,
+        per_token: bool,
+        dtype: torch.dtype,
+        default: torch.dtype,
+    ) -> float:
         (b, sq, more), (indexing, n), generator = sizes, heads, torch.Generator().manual_seed(p.seed)
         sk, d = sq + more, 8
         random = partial(torch.randn, generator=generator)
@@ -347,8 +405,23 @@ def check_loss(p: probe.Probe) -> None:
         leaves = [t.to(device, dtype).requires_grad_() for t in leaves]
         query, key = (random(s, b, n, d).to(device, dtype) for s in (sq, sk))
         mask = torch.full((sq, sk), float("-inf"), device=device).triu(1 + more)
-        chosen, loss = fused.apply(*leaves, query, key, d**-0.5, min(topk, sk), 0.25, mask, sparse, groups,
-                                   None, None, None, None, per_token, relu)  # fmt: skip
+        chosen, loss = fused.apply(
+            *leaves,
+            query,
+            key,
+            d**-0.5,
+            min(topk, sk),
+            0.25,
+            mask,
+            sparse,
+            groups,
+            None,
+            None,
+            None,
+            None,
+            per_token,
+            relu,
+        )
         found = list[Tensor]()
         torch.set_default_dtype(default)
         try:
@@ -374,8 +447,10 @@ def check_loss(p: probe.Probe) -> None:
         rest = score.masked_fill(~open_, float("-inf")).log_softmax(-1).masked_fill(~open_, 0)
         total = -0.25 * (target * rest).sum() / (1 if per_token else b * sq)  # KL, but for what has no gradient
         true = torch.autograd.grad(total, exact)
-        off = max(sum((t.double() - grad).square().sum() for t, grad in zip(each, true, strict=True)) ** 0.5
-                  for each in (found, again))  # fmt: skip
+        off = max(
+            sum((t.double() - grad).square().sum() for t, grad in zip(each, true, strict=True)) ** 0.5
+            for each in (found, again)
+        )
         size = sum(grad.square().sum() for grad in true) ** 0.5  # 0 where one key is open or ReLU lets nothing pass
         return float(off / (size + 0.25 / (1 if per_token else b * sq)))
 
@@ -392,10 +467,21 @@ def check_loss(p: probe.Probe) -> None:
             "dtype": st.just(dtype),
             "default": st.sampled_from([torch.float32, torch.bfloat16, torch.float64]),
         }
-        p.drawn(f"gradients of the indexer's loss, {str(dtype)[6:]}, drawn", measure, limit, space=space, count=12,
-                reference="fp64 autograd of the loss")  # fmt: skip
-    p.error("waits in the backward of the indexer's loss, drawn", waited[0], 0,
-            reference="none needed: the host knows all shapes", bug_above=1)  # fmt: skip
+        p.drawn(
+            f"gradients of the indexer's loss, {str(dtype)[6:]}, drawn",
+            measure,
+            limit,
+            space=space,
+            count=12,
+            reference="fp64 autograd of the loss",
+        )
+    p.error(
+        "waits in the backward of the indexer's loss, drawn",
+        waited[0],
+        0,
+        reference="none needed: the host knows all shapes",
+        bug_above=1,
+    )
 
 
 def check_masks(p: probe.Probe) -> None:
@@ -407,9 +493,12 @@ def check_masks(p: probe.Probe) -> None:
     cases: dict[str, dict[str, Any]] = {
         "a mask with a hole": {"mask": holed},
         "masks that differ in the batch": {"mask": batched},
-        "keys in another order": {"varlen_starts": torch.zeros_like(rows), "varlen_ends": rows + 1,
-                                  "key_positions": rows.flip(0)},
-    }  # fmt: skip
+        "keys in another order": {
+            "varlen_starts": torch.zeros_like(rows),
+            "varlen_ends": rows + 1,
+            "key_positions": rows.flip(0),
+        },
+    }
     bounds = partial(masking.build_fused_indexer_varlen_bounds, sq=S, skv=S, device=rows.device)
     nothing: dict[str, Any] = dict.fromkeys(("mask", "varlen_starts", "varlen_ends", "key_positions"))
     accepted: list[str] = []
@@ -417,8 +506,13 @@ def check_masks(p: probe.Probe) -> None:
     def ask() -> None:
         accepted.extend(name for name, case in cases.items() if bounds(**{**nothing, **case}) is not None)
 
-    p.error("waits in the fused indexer's bounds", p.waits(ask).total(), 0,
-            reference="decided by the arguments given", bug_above=1)  # fmt: skip
+    p.error(
+        "waits in the fused indexer's bounds",
+        p.waits(ask).total(),
+        0,
+        reference="decided by the arguments given",
+        bug_above=1,
+    )
     p.guard("masks accepted that the fused indexer cannot express", len(accepted), 0, reference=", ".join(cases))
     chosen = torch.randint(-1, S, (b, S, k), generator=torch.Generator().manual_seed(p.seed))  # -1: no token
     expected = torch.full((b, S, S), float("-inf"))
@@ -449,9 +543,14 @@ def check_capture(p: probe.Probe, model: Any, cp: int, rank: int) -> None:
         torch.cuda.synchronize()
         worst, itself = (max(map(norm_off, run, eager)) for run in (made, again))
         p.note(f"rank {rank}: eager {what}, CP={cp}, run twice", itself)
-        p.error(f"rank {rank}: replay of {what}, CP={cp}, new inputs", worst, 2**-5,
-                # the same kernels, but atomics sum gradients in any order: up to 2**-6.6 seen, eager run twice is noted
-                reference="eager: output and gradients", bug_above=0.1)  # fmt: skip
+        p.error(
+            f"rank {rank}: replay of {what}, CP={cp}, new inputs",
+            worst,
+            2**-5,
+            # the same kernels, but atomics sum gradients in any order: up to 2**-6.6 seen, eager run twice is noted
+            reference="eager: output and gradients",
+            bug_above=0.1,
+        )
         same = sum(torch.equal(t, expected) for t, expected in zip(made, eager, strict=True))
         p.note(f"rank {rank}: replay of {what}, CP={cp}: bitwise equal", f"{same} of {len(made)} tensors")
 

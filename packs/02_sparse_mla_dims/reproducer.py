@@ -191,9 +191,19 @@ def forward(p: probe.Probe, x: Inputs, backend: str = "tilelang") -> Callable[[]
     up = torch.eye(x.d_v, device=x.q.device, dtype=x.q.dtype).expand(x.q.shape[2], -1, -1)  # latent values as they are
 
     return lambda: dsa._run_sparse_attention(
-        absorbed_mla=True, query=x.q, key=x.k, value=None, up_v_weight=up, topk_indices=x.chosen,
-        softmax_scale=x.scale, config=config, mask=None, varlen_starts=None, varlen_ends=None, key_positions=None,
-    )  # fmt: skip
+        absorbed_mla=True,
+        query=x.q,
+        key=x.k,
+        value=None,
+        up_v_weight=up,
+        topk_indices=x.chosen,
+        softmax_scale=x.scale,
+        config=config,
+        mask=None,
+        varlen_starts=None,
+        varlen_ends=None,
+        key_positions=None,
+    )
 
 
 def backward(x: Inputs, out: Tensor) -> list[Tensor]:
@@ -244,8 +254,12 @@ def check_shapes(p: probe.Probe, launches: Launches, s: int, device: str) -> Non
             p.guard(f"{name}: kernels not launched", missing, 0, reference="all four")
         else:  # all or nothing
             p.error(f"{name}: kernels not launched", missing, 0, reference="all four", bug_above=len(BUILDERS))
-        p.guard(f"{name}: kernels with wrong rows", wrong_rows(launches, shape[2]), 0,
-                reference="the next power of two, filled with zeros")  # fmt: skip
+        p.guard(
+            f"{name}: kernels with wrong rows",
+            wrong_rows(launches, shape[2]),
+            0,
+            reference="the next power of two, filled with zeros",
+        )
         compare(p, name, got, exact(x))
 
 
@@ -278,16 +292,33 @@ def check_drawn(p: probe.Probe, launches: Launches, s: int, device: str) -> None
     def declined(**case: Any) -> float:
         return math.inf if (wrong := error(**case) / LIMIT) > 1 or launches else wrong
 
-    space = {"heads": st.integers(1, 100 if cpu else 64), "b": st.integers(1, 2), "fewer": st.integers(0, s // 2),
-             "topk": st.sampled_from((64, 128)) if cpu else st.just(TOPK["cuda"])}  # fmt: skip
-    p.drawn("drawn shapes: kernels not launched", missing, 0, space={"channels": st.sampled_from(SERVED)} | space,
-            # each shape takes a minute to compile
-            count=10 if cpu else 3, reference="all four, and right results", bug_above=len(BUILDERS))  # fmt: skip
+    space = {
+        "heads": st.integers(1, 100 if cpu else 64),
+        "b": st.integers(1, 2),
+        "fewer": st.integers(0, s // 2),
+        "topk": st.sampled_from((64, 128)) if cpu else st.just(TOPK["cuda"]),
+    }
+    p.drawn(
+        "drawn shapes: kernels not launched",
+        missing,
+        0,
+        space={"channels": st.sampled_from(SERVED)} | space,
+        # each shape takes a minute to compile
+        count=10 if cpu else 3,
+        reference="all four, and right results",
+        bug_above=len(BUILDERS),
+    )
     eights = st.tuples(st.integers(1, 80), st.integers(0, 80)).map(lambda pair: (8 * pair[0], 8 * pair[1]))
     twos = st.tuples(*[st.sampled_from([2**n for n in range(3, 11)])] * 2)
     other = st.one_of(eights, twos).filter(lambda pair: pair not in SERVED)
-    p.drawn("drawn channels without a kernel: error over its limit", declined, 1, space={"channels": other} | space,
-            count=6, reference="dense, no kernel is launched")  # fmt: skip
+    p.drawn(
+        "drawn channels without a kernel: error over its limit",
+        declined,
+        1,
+        space={"channels": other} | space,
+        count=6,
+        reference="dense, no kernel is launched",
+    )
 
 
 def check_declines(p: probe.Probe, launches: Launches) -> None:
@@ -303,14 +334,21 @@ def check_declines(p: probe.Probe, launches: Launches) -> None:
         compare(p, name, p.guard_attempt(f"{name}: forward and backward return", run), exact(x))
         p.guard_attempt(f"{name}: and return again", run)
         if dtype == torch.bfloat16:
-            p.error(f"{name}: warnings of two declined calls, off by", abs(len(said) - before - 1), 0,
-                    reference="one warning", bug_above=1)  # fmt: skip
+            p.error(
+                f"{name}: warnings of two declined calls, off by",
+                abs(len(said) - before - 1),
+                0,
+                reference="one warning",
+                bug_above=1,
+            )
     p.guard("kernels launched for shapes without one", len(launches), 0, reference="none")
     files = "sparse_mla", "tilelang_sparse_mla_fwd", "tilelang_sparse_mla_bwd"
     mla, fwd, bwd = (p.upstream(f"{VARIANT}.ops.{name}") for name in files)
     q, kv, chosen = x.q.bfloat16().transpose(0, 1), x.k.bfloat16().transpose(0, 1), x.chosen.unsqueeze(2).int()
-    p.guard_attempt("SparseMLA.apply without d_v returns, and its backward",
-                    lambda: mla.SparseMLA.apply(q, kv, chosen, x.scale)[0].sum().backward())  # fmt: skip
+    p.guard_attempt(
+        "SparseMLA.apply without d_v returns, and its backward",
+        lambda: mla.SparseMLA.apply(q, kv, chosen, x.scale)[0].sum().backward(),
+    )
     accepted, (q, kv) = 0, (t[..., :128].contiguous() for t in (q, kv))
     none = torch.zeros(q.shape[:3])
     for d_v in (96, 128, 0):
@@ -358,9 +396,14 @@ def check_cost(p: probe.Probe) -> None:
         p.note(f"4,096 tokens: peak with backend {backend}", peak[backend], unit="GiB")
         median = sorted(elapsed(run) for _ in range(9))[4]
         p.note(f"4,096 tokens: forward and backward with backend {backend}", median, unit="ms")
-    p.error("4,096 tokens: peak with backend tilelang / none", peak["tilelang"] / peak["none"], 0.25,
-            # q, k, output and their gradients against several fp32 [heads, 4096, 4096]: about 0.05
-            reference="no saving is 1", bug_above=0.9)  # fmt: skip
+    p.error(
+        "4,096 tokens: peak with backend tilelang / none",
+        peak["tilelang"] / peak["none"],
+        0.25,
+        # q, k, output and their gradients against several fp32 [heads, 4096, 4096]: about 0.05
+        reference="no saving is 1",
+        bug_above=0.9,
+    )
 
 
 def reproduce(p: probe.Probe) -> None:

@@ -83,9 +83,15 @@ class Inputs:
     """One set of the hooks' arguments; ``plain`` is what the Float8Tensors hold, computed here in torch alone."""
 
     def __init__(
-        self, te: types.ModuleType, tex: Any, device: torch.device,
-        rows: int = S, batch: int = B, scale: float = SCALE, format: str = "e4m3",
-    ) -> None:  # fmt: skip
+        self,
+        te: types.ModuleType,
+        tex: Any,
+        device: torch.device,
+        rows: int = S,
+        batch: int = B,
+        scale: float = SCALE,
+        format: str = "e4m3",
+    ) -> None:
         held, cast = FORMATS[format]
 
         def pair(*shape: int) -> tuple[Tensor, Tensor]:
@@ -129,14 +135,26 @@ def kind(call: Callable[[Any], Any], x: Any) -> str:
 def check_contract(p: probe.Probe, x: Any, values: Tensor) -> None:
     """What the wrapper does at the boundary; Transformer Engine is not patched, so this holds in both arms."""
     nominal = [isinstance(x, Tensor), x.dtype == torch.bfloat16, x.data_ptr() == 0, x._data.data_ptr() != 0]
-    p.guard("Float8Tensor: not a bf16 Tensor of NULL pointer with its bytes elsewhere", nominal.count(False), 0,
-            reference="4 statements")  # fmt: skip
+    p.guard(
+        "Float8Tensor: not a bf16 Tensor of NULL pointer with its bytes elsewhere",
+        nominal.count(False),
+        0,
+        reference="4 statements",
+    )
     seen = {name: kind(call, x) for name, (call, _) in CONTRACT.items()}
     others = [f"{name}: {seen[name]}" for name, (_, expected) in CONTRACT.items() if seen[name] != expected]
-    p.guard("Float8Tensor: operations that do otherwise", len(others), 0,
-            reference="; ".join(others) or f"the contract's {len(CONTRACT)}")  # fmt: skip
-    p.guard("Float8Tensor: values of dequantize() that differ", (x.dequantize() != values).sum().item(), 0,
-            reference="cast to E4M3 in torch, over the scale")  # fmt: skip
+    p.guard(
+        "Float8Tensor: operations that do otherwise",
+        len(others),
+        0,
+        reference="; ".join(others) or f"the contract's {len(CONTRACT)}",
+    )
+    p.guard(
+        "Float8Tensor: values of dequantize() that differ",
+        (x.dequantize() != values).sum().item(),
+        0,
+        reference="cast to E4M3 in torch, over the scale",
+    )
     for name, made in [*seen.items(), *((name, kind(call, x)) for name, call in OTHERS.items())]:
         p.note(name, made)
 
@@ -254,15 +272,24 @@ def check_hook(p: probe.Probe, boundary: Boundary, x: Inputs, hook: str, kernel:
     exact: Callable[..., None] = p.guard if hook == "attention" else p.error
     bug = {} if hook == "attention" else {"bug_above": 2}
     made, answer, calls, bad = handed(p, boundary, x, hook, kernel, names)
-    exact(f"{title}: not plain, of {' and '.join(names)}", bad if calls else float("nan"), 0,
-          reference=f"type, pointer and bits in {calls} calls", **bug)  # fmt: skip
+    exact(
+        f"{title}: not plain, of {' and '.join(names)}",
+        bad if calls else float("nan"),
+        0,
+        reference=f"type, pointer and bits in {calls} calls",
+        **bug,
+    )
     truth = run(p, hook, x, x.plain)
     p.guard(f"{title}: declines plain bf16", truth is None, 0, reference="serves it")
     wide = {name: value.float() for name, value in x.plain.items()}
     p.guard(f"{title}: serves fp32", run(p, hook, x, wide) is not None, 0, reference="declines it")
     if made is not None and truth is not None:
-        exact(f"{title}: results that differ", (made != truth).float().mean().item(), 0,
-              reference="plain bf16 tensors of these values")  # fmt: skip
+        exact(
+            f"{title}: results that differ",
+            (made != truth).float().mean().item(),
+            0,
+            reference="plain bf16 tensors of these values",
+        )
     if answer:
         p.note(f"{title}: TileLang's answer", answer)
 
@@ -272,8 +299,13 @@ def check_alone(p: probe.Probe, boundary: Boundary, x: Inputs) -> None:
     truth = run(p, "loss", x, x.plain)
     for name in HOOKS["loss"]:
         made, _, _, bad = handed(p, boundary, x, "loss", "indexer", {name})
-        p.error(f"loss hook, {name} alone: not as with plain tensors", made is None or bad or not made.equal(truth), 0,
-                reference="the result, and what the indexer kernel is handed", bug_above=1)  # fmt: skip
+        p.error(
+            f"loss hook, {name} alone: not as with plain tensors",
+            made is None or bad or not made.equal(truth),
+            0,
+            reference="the result, and what the indexer kernel is handed",
+            bug_above=1,
+        )
 
 
 def check_rewritten(p: probe.Probe, boundary: Boundary, x: Inputs, other: Inputs) -> None:
@@ -284,8 +316,13 @@ def check_rewritten(p: probe.Probe, boundary: Boundary, x: Inputs, other: Inputs
     for hook, names in HOOKS.items():
         made, _, calls, bad = handed(p, boundary, x, hook, "indexer", names)
         stale = not calls or made is None or bad or not made.equal(run(p, hook, x, x.plain))
-        p.error(f"{hook} hook, written anew in place: not as with plain tensors", stale, 0,
-                reference="the result, and what the indexer kernel is handed", bug_above=1)  # fmt: skip
+        p.error(
+            f"{hook} hook, written anew in place: not as with plain tensors",
+            stale,
+            0,
+            reference="the result, and what the indexer kernel is handed",
+            bug_above=1,
+        )
 
 
 def leads_to(loss: Tensor, leaf: Tensor) -> bool:
@@ -310,8 +347,12 @@ def check_gradient(p: probe.Probe, boundary: Boundary, x: Inputs) -> None:
             loss = run(p, "loss", x, x.plain | {"q": q})
         except Refused:
             continue
-        p.error(f"indexer loss does not depend on a {name} q", loss is None or not leads_to(loss, q), 0,
-                reference="a way from the loss to q in autograd's graph")  # fmt: skip
+        p.error(
+            f"indexer loss does not depend on a {name} q",
+            loss is None or not leads_to(loss, q),
+            0,
+            reference="a way from the loss to q in autograd's graph",
+        )
 
 
 def check_drawn(p: probe.Probe, boundary: Boundary, new: Callable[..., Inputs]) -> None:
@@ -327,12 +368,23 @@ def check_drawn(p: probe.Probe, boundary: Boundary, new: Callable[..., Inputs]) 
         return float(bad or not torch.equal(made, run(p, hook, x, x.plain)))
 
     space = {
-        "hook": st.sampled_from(sorted(HOOKS)), "names": st.sampled_from([{"q"}, {"k"}, {"q", "k", "query", "key"}]),
-        "rows": st.sampled_from([S, 2 * S]), "batch": st.integers(1, 2), "power": st.integers(-1, 6),
-        "format": st.sampled_from(sorted(FORMATS)), "seed": st.integers(0, 9999),
-    }  # fmt: skip
-    p.drawn("drawn hooks, arguments and scales: not as with plain tensors", measure, 0, space=space, count=5,
-            reference="type, pointer and bits of what the kernel is handed, and the result", bug_above=0.5)  # fmt: skip
+        "hook": st.sampled_from(sorted(HOOKS)),
+        "names": st.sampled_from([{"q"}, {"k"}, {"q", "k", "query", "key"}]),
+        "rows": st.sampled_from([S, 2 * S]),
+        "batch": st.integers(1, 2),
+        "power": st.integers(-1, 6),
+        "format": st.sampled_from(sorted(FORMATS)),
+        "seed": st.integers(0, 9999),
+    }
+    p.drawn(
+        "drawn hooks, arguments and scales: not as with plain tensors",
+        measure,
+        0,
+        space=space,
+        count=5,
+        reference="type, pointer and bits of what the kernel is handed, and the result",
+        bug_above=0.5,
+    )
 
 
 def reproduce(p: probe.Probe) -> None:

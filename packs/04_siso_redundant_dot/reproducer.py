@@ -201,18 +201,32 @@ def recomputed(p: probe.Probe, siso: Any, case: Case, dtype: torch.dtype, device
 
 
 def check_drawn(
-    p: probe.Probe, siso: Any, dtype: torch.dtype, device: str, limit: float,
-    sizes: tuple[tuple[int, ...], tuple[int, ...]], count: int, after: Callable[[Case], None] = lambda case: None,
-) -> None:  # fmt: skip
+    p: probe.Probe,
+    siso: Any,
+    dtype: torch.dtype,
+    device: str,
+    limit: float,
+    sizes: tuple[tuple[int, ...], tuple[int, ...]],
+    count: int,
+    after: Callable[[Case], None] = lambda case: None,
+) -> None:
     """Sizes and options that nobody foresees, either way to mask; ``sizes``: (chunks, widths); ``after`` a launch."""
     from hypothesis import strategies as st
 
     kept = list[Tensor]()
 
     def measure(
-        chunk: int, width: tuple[int, int], tokens: list[tuple[int, float]], packed: bool, batch: int, groups: int,
-        share: int, absent: set[str], anew: bool, strided: bool,
-    ) -> float:  # fmt: skip
+        chunk: int,
+        width: tuple[int, int],
+        tokens: list[tuple[int, float]],
+        packed: bool,
+        batch: int,
+        groups: int,
+        share: int,
+        absent: set[str],
+        anew: bool,
+        strided: bool,
+    ) -> float:
         lengths = [full * chunk + math.ceil(rest * chunk) for full, rest in tokens]  # the last chunk may be ragged
         cuts = tuple(itertools.accumulate(lengths, initial=0)) if packed else ()
         case = Case(1 if packed else batch, sum(lengths), groups, groups * share, *width, chunk, cuts)
@@ -249,8 +263,14 @@ def check_drawn(
         "anew": st.booleans(),
         "strided": st.booleans(),
     }
-    p.drawn(f"{str(dtype)[6:]}, drawn: worst of 7 gradients", measure, limit, space=space, count=count,
-            reference="fp64 autograd of the recurrence")  # fmt: skip
+    p.drawn(
+        f"{str(dtype)[6:]}, drawn: worst of 7 gradients",
+        measure,
+        limit,
+        space=space,
+        count=count,
+        reference="fp64 autograd of the recurrence",
+    )
     p.digest(f"{str(dtype)[6:]}, drawn: {', '.join(OUTPUTS)}", *kept)
 
 
@@ -258,8 +278,13 @@ def written(p: probe.Probe, siso: Any) -> None:
     """How often the source spells the product out; only this kernel has these names."""
     tree = ast.parse(Path(siso.__file__).read_text())
     count = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Call)].count(PRODUCT)
-    p.error("V dO^T products written in the kernel", count or math.nan, 1,
-            reference="one block that dADT, dK and dQ share", bug_above=2)  # fmt: skip
+    p.error(
+        "V dO^T products written in the kernel",
+        count or math.nan,
+        1,
+        reference="one block that dADT, dK and dQ share",
+        bug_above=2,
+    )
 
 
 def interpreted(p: probe.Probe) -> None:
@@ -279,8 +304,9 @@ def interpreted(p: probe.Probe) -> None:
         # fp32: sums of at most 64 products; fp16: 2**-11 a rounding, a handful in a row
         check(p, siso, case, dtype, "cpu", 1e-5 if dtype == torch.float32 else 2**-9)
         ran = shapes.count(case.product()) / case.programs()
-        p.error(f"{case.name(dtype)}: V dO^T products a chunk", ran, 1,
-                reference="one for each head and chunk", bug_above=2)  # fmt: skip
+        p.error(
+            f"{case.name(dtype)}: V dO^T products a chunk", ran, 1, reference="one for each head and chunk", bug_above=2
+        )
         shapes.clear()
     recomputed(p, siso, SMALL[1], torch.float32, "cpu", 1e-5)
     shapes.clear()

@@ -148,8 +148,26 @@ class Launches:
         return wrong / elements
 
 
-def combined(module, layout, groups, heads, dtype, generator, *, batch=2, lengths=(10, 6), rank=2, n=8, width=4,
-             gate=True, skip=True, project=True, chunk=8, named=False, packed=True):  # fmt: skip
+def combined(
+    module,
+    layout,
+    groups,
+    heads,
+    dtype,
+    generator,
+    *,
+    batch=2,
+    lengths=(10, 6),
+    rank=2,
+    n=8,
+    width=4,
+    gate=True,
+    skip=True,
+    project=True,
+    chunk=8,
+    named=False,
+    packed=True,
+):
     """Call upstream's combined backward on small random tensors, which it must not change; {gradient name: tensor}.
 
     ``lengths`` are the packed sequences; dense, a batch has as many tokens as they. ``gate``, ``skip`` and ``project``:

@@ -118,8 +118,12 @@ def attempt(p, name, call, extent):
 
     result = p.attempt(name, heard, probe.Signature("InternalError", MESSAGE, "tilelang/engine/lower.py"))
     if said and INDICES.search(said[0]):
-        p.guard(f"{name}: coordinates at which the two indices differ", unequal(said[0], extent), 0,
-                reference="every coordinate, by the message's own expressions")  # fmt: skip
+        p.guard(
+            f"{name}: coordinates at which the two indices differ",
+            unequal(said[0], extent),
+            0,
+            reference="every coordinate, by the message's own expressions",
+        )
     return result
 
 

@@ -185,9 +185,18 @@ def loads(traced: Any, names: dict[str, int]) -> Iterator[tuple[str, bool, Tenso
 
 
 def misloaded(
-    launches: Launches, batch: int, tokens: int, groups: int, share: int, head: int, start: float,
-    n: int, rank: int = RANK, chunk: int = CHUNK, options: dict[str, bool] | None = None,
-) -> float:  # fmt: skip
+    launches: Launches,
+    batch: int,
+    tokens: int,
+    groups: int,
+    share: int,
+    head: int,
+    start: float,
+    n: int,
+    rank: int = RANK,
+    chunk: int = CHUNK,
+    options: dict[str, bool] | None = None,
+) -> float:
     """Elements of Q and K that either kernel loads from elsewhere than where the last batch entry has them.
 
     With ``options`` the kernels are traced anew, for these and the sizes.
@@ -220,26 +229,43 @@ def traced(p: probe.Probe, case: Case, device: str, dtype: torch.dtype) -> Launc
     sizes = {"B": case.batch, "S": case.cuts[-1], "H": case.heads, "G": 1, "NS": len(case.cuts) - 1}
     for name in KERNELS:
         label = f"{case.layout} {name}"
-        p.guard(f"{label}: tensors that do not fit the kernel", launches.misfits(name, sizes), 0,
-                reference="shapes that the traced kernel declares")  # fmt: skip
+        p.guard(
+            f"{label}: tensors that do not fit the kernel",
+            launches.misfits(name, sizes),
+            0,
+            reference="shapes that the traced kernel declares",
+        )
         strangers = launches.strangers(name, x)
-        p.guard(f"{label}: tensors that are not the caller's", len(strangers), 0,
-                reference=f"what the backward was given, by name {strangers}")  # fmt: skip
+        p.guard(
+            f"{label}: tensors that are not the caller's",
+            len(strangers),
+            0,
+            reference=f"what the backward was given, by name {strangers}",
+        )
         # two groups of two heads, the last head of the last batch entry; 24 tokens are a chunk and a ragged one
         some = {"B": 2, "S": 24, "H": 4, "G": 2, "NS": 2, "bx": 3, "by": 1, "bz": 1}
         found = [sorted(loads(launches.traced[name], some | {"chunk_start": start})) for start in (0, 16)]
         p.guard(f"{label}: loads of Q and K", abs(len(found[0]) - 2), 0, reference="one each")
         p.digest(f"{label}: which elements of Q and K are loaded where", *(load[2] for at in found for load in at))
         p.digest(f"{label}: Q and K as passed", *(tensor.flatten() for tensor in launches.passed[name][1:3]))
-        p.error(f"{label}: loads of Q and K that TMA cannot take", sum(not load[1] for load in found[0]), 0,
-                reference="copies into a 2-D buffer", bug_above=1)  # fmt: skip
+        p.error(
+            f"{label}: loads of Q and K that TMA cannot take",
+            sum(not load[1] for load in found[0]),
+            0,
+            reference="copies into a 2-D buffer",
+            bug_above=1,
+        )
     many = case._replace(groups=case.heads)  # with one group an exchange of ranks and groups would not show
     x = problem(p, many, device, dtype)
     p.guard_attempt(f"{case.layout}, a group a head: launched", partial(combined, p, many, x))
     for name in KERNELS:
         off = launches.misfits(name, sizes | {"G": case.heads}) + len(launches.strangers(name, x))
-        p.guard(f"{case.layout} {name}, a group a head: tensors that do not fit or are not the caller's", off, 0,
-                reference="the caller's, in the shapes that the traced kernel declares")  # fmt: skip
+        p.guard(
+            f"{case.layout} {name}, a group a head: tensors that do not fit or are not the caller's",
+            off,
+            0,
+            reference="the caller's, in the shapes that the traced kernel declares",
+        )
     from hypothesis import strategies as st
 
     space = {
@@ -251,8 +277,14 @@ def traced(p: probe.Probe, case: Case, device: str, dtype: torch.dtype) -> Launc
         "start": st.floats(0, 0.99),  # any token: packed sequences start anywhere
     }
     name, measure = "elements of Q and K loaded from elsewhere", partial(misloaded, launches)
-    p.drawn(f"{case.layout} drawn: {name}", partial(measure, n=case.state), 0,
-            space=space, count=6, reference="row-major [B, S, R, G, N], -1 past the end")  # fmt: skip
+    p.drawn(
+        f"{case.layout} drawn: {name}",
+        partial(measure, n=case.state),
+        0,
+        space=space,
+        count=6,
+        reference="row-major [B, S, R, G, N], -1 past the end",
+    )
     space |= {
         "n": st.sampled_from([32, 64, 128]),
         "rank": st.sampled_from([2, 1, 3, 8]),
@@ -261,8 +293,14 @@ def traced(p: probe.Probe, case: Case, device: str, dtype: torch.dtype) -> Launc
         "chunk": st.sampled_from([8, 16, 32]),
         "options": st.fixed_dictionaries(dict.fromkeys(("hasZ", "hasD", "reduceO"), st.booleans())),
     }
-    p.drawn(f"{case.layout} drawn, traced anew: {name}", measure, 0,
-            space=space, count=3, reference="row-major [B, S, R, G, N], -1 past the end")  # fmt: skip
+    p.drawn(
+        f"{case.layout} drawn, traced anew: {name}",
+        measure,
+        0,
+        space=space,
+        count=3,
+        reference="row-major [B, S, R, G, N], -1 past the end",
+    )
     return launches
 
 

@@ -81,8 +81,10 @@ def relative(got: Tensor, want: Tensor) -> float:
 def on_capability(p: probe.Probe, version: tuple[int, int]) -> Iterator[None]:
     """torch.cuda says ``version``; Megatron asks it once a process, so that answer is forgotten before and after."""
     fusion: Any = p.upstream(FUSION)
-    with mock.patch.object(torch.cuda, "is_available", lambda: True), \
-         mock.patch.object(torch.cuda, "get_device_capability", lambda device=None: version):  # fmt: skip
+    with (
+        mock.patch.object(torch.cuda, "is_available", lambda: True),
+        mock.patch.object(torch.cuda, "get_device_capability", lambda device=None: version),
+    ):
         try:
             fusion.Platform._instance = None
             fusion._get_platform.cache_clear()
@@ -130,8 +132,16 @@ def reference(hidden: Tensor, weight: Tensor, labels: Tensor, reduction: str, ig
     return [loss.detach(), *grads]
 
 
-def fused(p: probe.Probe, hidden: Tensor, weight: Tensor, labels: Tensor, reduction: str, ignore: int,
-          group: Any = None, sequence_parallel: bool = False) -> list[Tensor]:  # fmt: skip
+def fused(
+    p: probe.Probe,
+    hidden: Tensor,
+    weight: Tensor,
+    labels: Tensor,
+    reduction: str,
+    ignore: int,
+    group: Any = None,
+    sequence_parallel: bool = False,
+) -> list[Tensor]:
     """[loss, d_hidden, d_weight] by Megatron's public function; d_hidden is inf where a tensor given is changed."""
     h, w = (t.detach().requires_grad_() for t in (hidden, weight))
     loss = p.upstream(FUSION).linear_cross_entropy(h, w, labels, group, reduction, ignore, sequence_parallel)
@@ -198,8 +208,14 @@ def check_dispatch(p: probe.Probe) -> None:
 def check_contract(p: probe.Probe) -> None:
     """Reductions, ignored labels, extreme logits and a vocabulary of any size at capability 9.0."""
     f32, bf16 = torch.float32, torch.bfloat16
-    cases = [(f32, "none", -100, 5000, 1.0), (f32, "sum", -100, 5000, 1.0), (f32, "mean", -100, 5000, 1.0),
-             (f32, "none", 7, 96, 1.0), (f32, "mean", -100, 4097, 100.0), (bf16, "none", -100, 5000, 1.0)]  # fmt: skip
+    cases = [
+        (f32, "none", -100, 5000, 1.0),
+        (f32, "sum", -100, 5000, 1.0),
+        (f32, "mean", -100, 5000, 1.0),
+        (f32, "none", 7, 96, 1.0),
+        (f32, "mean", -100, 4097, 100.0),
+        (bf16, "none", -100, 5000, 1.0),
+    ]
     for dtype, reduction, ignore, vocab, scale in cases:
         case = f"{str(dtype)[6:]} {reduction} ignore {ignore} vocabulary {vocab} logits x{scale:g}"
         h, w, y = problem(24, 64, vocab, dtype, p.seed)
@@ -222,8 +238,18 @@ def floors(h: Tensor, w: Tensor, y: Tensor, reduction: str, ignore: int) -> list
     return [len(y) ** {"none": 0.5, "sum": 1.0, "mean": 0.0}[reduction], *(max(gradient * row, 1e-3) for row in rows)]
 
 
-def measure(p: probe.Probe, tokens: int = 6, batch: int = 0, width: int = 8, vocab: int = 9, dtype: str = "float32",
-            reduction: str = "none", ignore: int = -100, every: int = 4, shift: float = 0.0) -> float:  # fmt: skip
+def measure(
+    p: probe.Probe,
+    tokens: int = 6,
+    batch: int = 0,
+    width: int = 8,
+    vocab: int = 9,
+    dtype: str = "float32",
+    reduction: str = "none",
+    ignore: int = -100,
+    every: int = 4,
+    shift: float = 0.0,
+) -> float:
     """The largest error of loss and gradients over its limit; inf for another shape or dtype.
 
     Hidden states are [tokens, batch, width] where ``batch`` is not 0; each ``every``-th label is ignored; ``shift`` is
@@ -271,20 +297,35 @@ def check_edges(p: probe.Probe) -> None:
             if off is not None:
                 p.error(f"{name}: largest error over its limit", off, FEW, reference=FP64)
         vocabularies = st.one_of(st.integers(1, 64), st.integers(SPLIT - 2, SPLIT + 2), st.integers(65, 9000))
-        space = {"tokens": st.integers(1, 24), "batch": st.integers(0, 3), "width": st.integers(1, 40),
-                 "vocab": vocabularies, "dtype": st.sampled_from(["float32", "bfloat16", "float16"]),
-                 "reduction": st.sampled_from(["none", "sum", "mean"]), "every": st.integers(0, 5),
-                 "ignore": st.sampled_from([-100, -1, 0, 7, SPLIT - 1])}  # fmt: skip
+        space = {
+            "tokens": st.integers(1, 24),
+            "batch": st.integers(0, 3),
+            "width": st.integers(1, 40),
+            "vocab": vocabularies,
+            "dtype": st.sampled_from(["float32", "bfloat16", "float16"]),
+            "reduction": st.sampled_from(["none", "sum", "mean"]),
+            "every": st.integers(0, 5),
+            "ignore": st.sampled_from([-100, -1, 0, 7, SPLIT - 1]),
+        }
         if off is not None:
-            p.drawn("drawn: largest error over its limit", partial(measure, p), FEW, space=space, count=60,
-                    reference=FP64, bug_above=1e3)  # fmt: skip
+            p.drawn(
+                "drawn: largest error over its limit",
+                partial(measure, p),
+                FEW,
+                space=space,
+                count=60,
+                reference=FP64,
+                bug_above=1e3,
+            )
 
 
 def check_entries(p: probe.Probe, name: str = "") -> None:
     """The dispatcher's two functions: what they return, refuse and default to, as Blackwell's do."""
     h, w, y = problem(24, 64, 9000, torch.float32, p.seed + 10 + p.rank.number)
-    refusals = {"labels of another number": (AssertionError, "", partial(fused, p, h, w, y[:-1], "none", -100)),
-                "another reduction": (ValueError, "Invalid", partial(fused, p, h, w, y, "max", -100))}  # fmt: skip
+    refusals = {
+        "labels of another number": (AssertionError, "", partial(fused, p, h, w, y[:-1], "none", -100)),
+        "another reduction": (ValueError, "Invalid", partial(fused, p, h, w, y, "max", -100)),
+    }
     with on_capability(p, (9, 0)):
         found = p.attempt(f"entry points{name}: found", p.upstream(FUSION)._get_platform, refused())
         for case, refusal in refusals.items():
@@ -292,8 +333,13 @@ def check_entries(p: probe.Probe, name: str = "") -> None:
     if found is None:
         return
     loss, maximum, total, valid, rank, size, hidden = found.forward_func(h, w, y)
-    wrong = [(rank, size) != (0, 1), (valid.dtype, valid.shape) != (torch.int64, ()), int(valid) != (y != -100).sum(),
-             hidden.data_ptr() != h.data_ptr(), {maximum.dtype, total.dtype} != {torch.float32}]  # fmt: skip
+    wrong = [
+        (rank, size) != (0, 1),
+        (valid.dtype, valid.shape) != (torch.int64, ()),
+        int(valid) != (y != -100).sum(),
+        hidden.data_ptr() != h.data_ptr(),
+        {maximum.dtype, total.dtype} != {torch.float32},
+    ]
     p.error(f"entry points{name}: wrong beside the loss", sum(wrong), 0, reference="blackwell.entry")
     want, gradient = reference(h, w, y, "mean", -100), upstream_gradient("mean", len(y), h)
     for case in ("defaults", "backward again"):  # with the same gradient
@@ -329,8 +375,14 @@ def check_sums(p: probe.Probe, name: str = "", group: Any = None) -> None:
 def check_rank(p: probe.Probe, rank: int) -> None:
     """A rank in a group of two, then in one of all: each of a group's ranks has its part of the vocabulary."""
     p.megatron_cpu(tensor_model_parallel_size=2)
-    cases = (("none", False, 1.0, -100, 0), ("mean", False, 1.0, -100, 0), ("none", True, 1.0, -100, 0),
-             ("none", False, 100.0, -100, 0), ("sum", True, 1.0, 4499, 2), ("mean", True, 1.0, 4500, 2))  # fmt: skip
+    cases = (
+        ("none", False, 1.0, -100, 0),
+        ("mean", False, 1.0, -100, 0),
+        ("none", True, 1.0, -100, 0),
+        ("none", False, 100.0, -100, 0),
+        ("sum", True, 1.0, 4499, 2),
+        ("mean", True, 1.0, 4500, 2),
+    )
     group = check_group(p, rank, 2, cases)
     check_alone(p, f"rank {rank} of {p.rank.world}", group)
     check_sums(p, f", rank {rank} of {p.rank.world}", group)
@@ -416,12 +468,26 @@ class Largest(TorchDispatchMode):
 def module(p: probe.Probe, weight: Tensor) -> Any:
     """Megatron's output layer for the fused loss, as GPTModel builds it."""
     config = p.upstream("megatron.core.transformer.transformer_config").TransformerConfig(
-        num_layers=1, hidden_size=weight.shape[1], num_attention_heads=1, cross_entropy_loss_fusion=True,
-        cross_entropy_fusion_impl="linear", gradient_accumulation_fusion=False, params_dtype=weight.dtype,
-        use_cpu_initialization=True, perform_initialization=False)  # fmt: skip
+        num_layers=1,
+        hidden_size=weight.shape[1],
+        num_attention_heads=1,
+        cross_entropy_loss_fusion=True,
+        cross_entropy_fusion_impl="linear",
+        gradient_accumulation_fusion=False,
+        params_dtype=weight.dtype,
+        use_cpu_initialization=True,
+        perform_initialization=False,
+    )
     layers = p.upstream("megatron.core.transformer.linear_cross_entropy")
-    layer = layers.LinearCrossEntropyModule(weight.shape[1], weight.shape[0], config=config, init_method=lambda w: w,
-                                            bias=False, skip_bias_add=False, gather_output=False)  # fmt: skip
+    layer = layers.LinearCrossEntropyModule(
+        weight.shape[1],
+        weight.shape[0],
+        config=config,
+        init_method=lambda w: w,
+        bias=False,
+        skip_bias_add=False,
+        gather_output=False,
+    )
     layer.to(weight.device)
     layer.weight.data.copy_(weight)
     return layer
@@ -500,8 +566,13 @@ def cost_on_gpu(p: probe.Probe, call: Any, native: Any, layer: Any, hidden: Tens
         p.note(f"{name}: forward and backward, median of 11", statistics.median(times), unit="ms")
     gradients = (layer.weight.numel() + hidden.numel()) * 2
     logits = hidden.shape[0] * layer.weight.shape[0] * 2
-    p.error("fused: peak over its inputs", peaks["fused"], (gradients + logits) / 2**30, unit="GiB",
-            reference="both gradients and the whole logits in bf16")  # fmt: skip
+    p.error(
+        "fused: peak over its inputs",
+        peaks["fused"],
+        (gradients + logits) / 2**30,
+        unit="GiB",
+        reference="both gradients and the whole logits in bf16",
+    )
     p.note("native: peak over its inputs", peaks["native"], unit="GiB")
 
 

@@ -71,21 +71,49 @@ class Kernels:
     def __init__(self) -> None:
         self.calls: list[dict[str, Any]] = []
 
-    def forward_func(self, hidden: Tensor, weight: Tensor, labels: Tensor, group: Any, reduction: str, ignore: int,
-                     sequence_parallel: bool) -> tuple[Any, ...]:  # fmt: skip
+    def forward_func(
+        self,
+        hidden: Tensor,
+        weight: Tensor,
+        labels: Tensor,
+        group: Any,
+        reduction: str,
+        ignore: int,
+        sequence_parallel: bool,
+    ) -> tuple[Any, ...]:
         """hidden [s, b, h] (s / ranks under sequence parallel), weight [v / ranks, h], labels [s, b]."""
         assert reduction == "none"
-        self.calls.append({"hidden": tuple(hidden.shape), "labels": tuple(labels.shape), "weight": weight.data_ptr(),
-                           "group": group, "sequence_parallel": sequence_parallel})  # fmt: skip
+        self.calls.append(
+            {
+                "hidden": tuple(hidden.shape),
+                "labels": tuple(labels.shape),
+                "weight": weight.data_ptr(),
+                "group": group,
+                "sequence_parallel": sequence_parallel,
+            }
+        )
         whole = gather(hidden, group, 0) if sequence_parallel else hidden
         logits = gather(whole.flatten(0, 1).double() @ weight.double().t(), group, 1)  # [s b, v]
         loss = cross_entropy(logits, labels.flatten(), reduction="none", ignore_index=ignore)
         normalizer, valid = logits.logsumexp(1), (labels != ignore).sum()
         return loss.float(), normalizer, normalizer, valid, group.rank(), group.size(), whole
 
-    def backward_func(self, dloss: Tensor, hidden: Tensor, weight: Tensor, labels: Tensor, normalizer: Tensor,
-                      _: Tensor, valid: Tensor, reduction: str, ignore: int, group: Any, rank: int, size: int,
-                      sequence_parallel: bool) -> tuple[Tensor, Tensor]:  # fmt: skip
+    def backward_func(
+        self,
+        dloss: Tensor,
+        hidden: Tensor,
+        weight: Tensor,
+        labels: Tensor,
+        normalizer: Tensor,
+        _: Tensor,
+        valid: Tensor,
+        reduction: str,
+        ignore: int,
+        group: Any,
+        rank: int,
+        size: int,
+        sequence_parallel: bool,
+    ) -> tuple[Tensor, Tensor]:
         flat, wide, kept = hidden.flatten(0, 1).double(), weight.double(), labels.flatten() != ignore
         probability = (flat @ wide.t() - normalizer[:, None]).exp()  # [s b, v / ranks]
         mine = torch.arange(len(weight), device=weight.device) + rank * len(weight)
@@ -117,11 +145,26 @@ def settings(p: probe.Probe, pattern: str, impl: str, **options: Any) -> Any:
     mtp = {"mtp_num_layers": pattern.count("/"), "mtp_loss_scaling_factor": 0.5} if "/" in pattern else {}
     mup = {"use_mup": True, "mup_base_hidden_size": 24} if options.pop("mup", False) else {}  # logits x 0.375
     return p.upstream("megatron.core.transformer.transformer_config").TransformerConfig(
-        num_layers=len(pattern.split("/")[0]), hidden_size=64, num_attention_heads=4,
-        normalization="RMSNorm", add_bias_linear=False, hidden_dropout=0.0, attention_dropout=0.0,
-        use_cpu_initialization=True, is_hybrid_model=True, mamba_state_dim=16, mamba_head_dim=16, mamba_num_groups=2,
+        num_layers=len(pattern.split("/")[0]),
+        hidden_size=64,
+        num_attention_heads=4,
+        normalization="RMSNorm",
+        add_bias_linear=False,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        use_cpu_initialization=True,
+        is_hybrid_model=True,
+        mamba_state_dim=16,
+        mamba_head_dim=16,
+        mamba_num_groups=2,
         use_mamba_mem_eff_path=False,  # the other path needs causal_conv1d
-        gradient_accumulation_fusion=False, masked_softmax_fusion=False, **fused, **mtp, **mup, **options)  # fmt: skip
+        gradient_accumulation_fusion=False,
+        masked_softmax_fusion=False,
+        **fused,
+        **mtp,
+        **mup,
+        **options,
+    )
 
 
 def stack(p: probe.Probe, pattern: str) -> Any:
@@ -139,33 +182,69 @@ def stack(p: probe.Probe, pattern: str) -> Any:
     causal = p.upstream("megatron.core.transformer.enums").AttnMaskType.causal
     inner = attention.SelfAttentionSubmodules(linear_qkv=column, core_attention=core, linear_proj=row)
     parts = {
-        "attention_layer": spec(module=layer.TransformerLayer, submodules=layer.TransformerLayerSubmodules(
-            input_layernorm=Norm, self_attn_bda=bda, self_attention=spec(
-                module=attention.SelfAttention, params={"attn_mask_type": causal}, submodules=inner))),
-        "mlp_layer": spec(module=p.upstream("megatron.core.ssm.mlp_layer").MLPLayer,
-                          submodules=layer.TransformerLayerSubmodules(pre_mlp_layernorm=Norm, mlp_bda=bda, mlp=spec(
-                              module=mlp.MLP, submodules=mlp.MLPSubmodules(linear_fc1=column, linear_fc2=row)))),
-        "mtp_block_spec": spec(module=mtp.MultiTokenPredictionBlock, submodules=mtp.MultiTokenPredictionBlockSubmodules(
-            layer_specs=[spec(module=mtp.MultiTokenPredictionLayer, submodules=mtp.MultiTokenPredictionLayerSubmodules(
-                enorm=Norm, hnorm=Norm, eh_proj=column, mtp_model_layer=None, layer_norm=Norm))])),
-    }  # fmt: skip
+        "attention_layer": spec(
+            module=layer.TransformerLayer,
+            submodules=layer.TransformerLayerSubmodules(
+                input_layernorm=Norm,
+                self_attn_bda=bda,
+                self_attention=spec(
+                    module=attention.SelfAttention, params={"attn_mask_type": causal}, submodules=inner
+                ),
+            ),
+        ),
+        "mlp_layer": spec(
+            module=p.upstream("megatron.core.ssm.mlp_layer").MLPLayer,
+            submodules=layer.TransformerLayerSubmodules(
+                pre_mlp_layernorm=Norm,
+                mlp_bda=bda,
+                mlp=spec(module=mlp.MLP, submodules=mlp.MLPSubmodules(linear_fc1=column, linear_fc2=row)),
+            ),
+        ),
+        "mtp_block_spec": spec(
+            module=mtp.MultiTokenPredictionBlock,
+            submodules=mtp.MultiTokenPredictionBlockSubmodules(
+                layer_specs=[
+                    spec(
+                        module=mtp.MultiTokenPredictionLayer,
+                        submodules=mtp.MultiTokenPredictionLayerSubmodules(
+                            enorm=Norm, hnorm=Norm, eh_proj=column, mtp_model_layer=None, layer_norm=Norm
+                        ),
+                    )
+                ]
+            ),
+        ),
+    }
     if "M" in pattern:
         ssm, mixer = p.upstream("megatron.core.ssm.mamba_layer"), p.upstream("megatron.core.ssm.mamba_mixer")
         projections = mixer.MambaMixerSubmodules(in_proj=column, out_proj=row)
-        parts["mamba_layer"] = spec(module=ssm.MambaLayer, submodules=ssm.MambaLayerSubmodules(
-            norm=Norm, mamba_bda=bda, mixer=spec(module=mixer.MambaMixer, submodules=projections)))  # fmt: skip
+        parts["mamba_layer"] = spec(
+            module=ssm.MambaLayer,
+            submodules=ssm.MambaLayerSubmodules(
+                norm=Norm, mamba_bda=bda, mixer=spec(module=mixer.MambaMixer, submodules=projections)
+            ),
+        )
     return spec(module=block.HybridStack, submodules=block.HybridStackSubmodules(**parts))
 
 
-def hybrid(p: probe.Probe, pattern: str, impl: str, tied: bool = False, evaluation: bool = False,
-           **options: Any) -> Any:  # fmt: skip
+def hybrid(
+    p: probe.Probe,
+    pattern: str,
+    impl: str,
+    tied: bool = False,
+    evaluation: bool = False,
+    **options: Any,
+) -> Any:
     torch.manual_seed(p.seed)
     # Megatron's log of MTP losses keeps the number of heads of the first model in a process
     p.upstream("megatron.core.transformer.multi_token_prediction").MTPLossLoggingHelper.tracker.clear()
     model = p.upstream("megatron.core.models.hybrid.hybrid_model").HybridModel(
-        config=settings(p, pattern, impl, **options), hybrid_stack_spec=stack(p, pattern), vocab_size=VOCAB,
-        max_sequence_length=SEQUENCE, hybrid_layer_pattern=pattern,
-        share_embeddings_and_output_weights=tied)  # fmt: skip
+        config=settings(p, pattern, impl, **options),
+        hybrid_stack_spec=stack(p, pattern),
+        vocab_size=VOCAB,
+        max_sequence_length=SEQUENCE,
+        hybrid_layer_pattern=pattern,
+        share_embeddings_and_output_weights=tied,
+    )
     return model.to(torch.cuda.current_device()).train(not evaluation)
 
 
@@ -222,13 +301,23 @@ def check_linear(p: probe.Probe, kernels: Kernels, name: str, pattern: str, **op
     plain.load_state_dict(model.state_dict())  # MambaMixer draws from a generator that the seed above does not reset
     want = train(plain)
     limit = 1e-3 if "M" in pattern else FP32  # the scan's backward multiplies in tf32 (2**-11)
-    p.error(f"{name}: worst of loss and gradients", worst(got, want), limit, reference="the same model, unfused loss",
-            bug_above=5e-3)  # fmt: skip
+    p.error(
+        f"{name}: worst of loss and gradients",
+        worst(got, want),
+        limit,
+        reference="the same model, unfused loss",
+        bug_above=5e-3,
+    )
     calls, ranks = 2 * (pattern.count("/") + 1), model.tp_group.size()  # with gradients and without
     weight = model.shared_embedding_or_output_weight() if options.get("tied") else model.output_layer.weight
     length = SEQUENCE // (ranks if model.config.sequence_parallel else 1)
-    expected = {"hidden": (length, BATCH, 64), "labels": (SEQUENCE, BATCH), "weight": weight.data_ptr(),
-                "group": model.tp_group, "sequence_parallel": model.config.sequence_parallel}  # fmt: skip
+    expected = {
+        "hidden": (length, BATCH, 64),
+        "labels": (SEQUENCE, BATCH),
+        "weight": weight.data_ptr(),
+        "group": model.tp_group,
+        "sequence_parallel": model.config.sequence_parallel,
+    }
     wrong = sum(call != expected for call in kernels.calls) + abs(len(kernels.calls) - calls)
     p.error(f"{name}: kernel calls missing, too many or with other arguments", wrong, 0, reference=f"{calls} calls")
     made = sum(shape[-1] == VOCAB // ranks for shape in seen)
@@ -247,12 +336,23 @@ def check_drawn(p: probe.Probe) -> None:
         return max(float(worst(train(fused, **size), train(plain, **size))) for size in sizes)
 
     names = ("tied", "evaluation", "mup", "calculate_per_token_loss", "mtp_detach_heads")
-    space = {"pattern": st.sampled_from(["-", "*-", "-/-", "*-/*-", "*/-/-", "-/*/*/*"]), "count": st.integers(1, 3),
-             "length": st.integers(4, 12), **{name: st.booleans() for name in names}}  # fmt: skip
+    space = {
+        "pattern": st.sampled_from(["-", "*-", "-/-", "*-/*-", "*/-/-", "-/*/*/*"]),
+        "count": st.integers(1, 3),
+        "length": st.integers(4, 12),
+        **{name: st.booleans() for name in names},
+    }
     first = partial(measure, "-", 1, 4, **dict.fromkeys(names, False))
     if p.attempt("drawn: runs", first, no_branch()) is not None:
-        p.drawn("drawn: worst of loss and gradients", measure, FP32, space=space, count=8,
-                reference="the same model, unfused loss", bug_above=5e-3)  # fmt: skip
+        p.drawn(
+            "drawn: worst of loss and gradients",
+            measure,
+            FP32,
+            space=space,
+            count=8,
+            reference="the same model, unfused loss",
+            bug_above=5e-3,
+        )
 
 
 def check_unknown(p: probe.Probe) -> None:
@@ -293,8 +393,12 @@ def check_neighbours(p: probe.Probe, kernels: Kernels) -> None:
     kernels.calls.clear()
     got = p.guard_attempt("GPTModel impl linear: loss and gradients", lambda: train(gpt(p, "linear")))
     if got is not None:
-        p.guard("GPTModel impl linear: worst of loss and gradients", worst(got, train(gpt(p, "unfused"))), FP32,
-                reference="the same model, unfused loss")  # fmt: skip
+        p.guard(
+            "GPTModel impl linear: worst of loss and gradients",
+            worst(got, train(gpt(p, "unfused"))),
+            FP32,
+            reference="the same model, unfused loss",
+        )
         p.guard("GPTModel impl linear: kernel calls missing", abs(len(kernels.calls) - 2), 0, reference="2 calls")
 
 

@@ -125,11 +125,26 @@ HALF = {
     # before the loss is scaled its gradients are under fp16's least number, 6e-8
     "fp16, scaled loss": Case(per_token=True, dtype=torch.float16, coeff=1e-7, grad=2.0**20),
 }
-SPACE = {name: st.sampled_from(values) for name, values in {
-    "b": (1, 2, 3), "heads": (1, 2, 5), "d": (1, 8, 24), "np": (1, 2, 5), "hn": (1, 24, 40), "topk": (1, 3, 8, 40),
-    "bounds": BOUNDS, "sparse": (False, True), "relu": (True, False), "rows": (0, 1, 2), "per_token": (False, True),
-    "mqa": (True, False), "dtype": tuple(LIMITS), "layout": LAYOUTS, "frozen": (0, 1, 2, 3),
-}.items()}  # fmt: skip
+SPACE = {
+    name: st.sampled_from(values)
+    for name, values in {
+        "b": (1, 2, 3),
+        "heads": (1, 2, 5),
+        "d": (1, 8, 24),
+        "np": (1, 2, 5),
+        "hn": (1, 24, 40),
+        "topk": (1, 3, 8, 40),
+        "bounds": BOUNDS,
+        "sparse": (False, True),
+        "relu": (True, False),
+        "rows": (0, 1, 2),
+        "per_token": (False, True),
+        "mqa": (True, False),
+        "dtype": tuple(LIMITS),
+        "layout": LAYOUTS,
+        "frozen": (0, 1, 2, 3),
+    }.items()
+}
 
 
 class LiveBytes(TorchDispatchMode):
@@ -218,9 +233,22 @@ class Call:
         if case.layout == "packed" and case.b == 1:
             query, key = query.squeeze(1), key.squeeze(1)
         return self.dsa.FusedDSAIndexerLoss.apply(  # type: ignore[no-any-return]
-            self.q, self.w, self.k, query, key, case.hn**-0.5, case.topk, case.coeff, mask, case.sparse,
-            self.groups, *bounds, self.kept, case.per_token, case.relu,
-        )  # fmt: skip
+            self.q,
+            self.w,
+            self.k,
+            query,
+            key,
+            case.hn**-0.5,
+            case.topk,
+            case.coeff,
+            mask,
+            case.sparse,
+            self.groups,
+            *bounds,
+            self.kept,
+            case.per_token,
+            case.relu,
+        )
 
     def run(self) -> tuple[Tensor, list[Tensor]]:
         """Forward and backward: indices, and the loss with the gradients of q, w and k."""
@@ -358,8 +386,12 @@ def check_neighbours(p: probe.Probe, device: str) -> None:
     p.guard("gradients that reach the attention's query", float(call.query.grad is not None), 0, reference="detached")
     twice = [t.grad for t in (call.q, call.w, call.k) if t.grad is not None]
     indices, (true, *once) = call.run()
-    p.guard("gradients after two backward passes", distance(twice, [2 * t.double() for t in once]), FP32 / 10,
-            reference="twice those of one")  # fmt: skip
+    p.guard(
+        "gradients after two backward passes",
+        distance(twice, [2 * t.double() for t in once]),
+        FP32 / 10,
+        reference="twice those of one",
+    )
     with torch.no_grad():
         (others, alone), (_, nothing) = call.loss(), Call(p, Case(topk=0), device).topk()
     p.guard("loss without gradients", distance([alone], [true.double()]), FP32 / 10, reference="with them")
@@ -407,8 +439,12 @@ def check_ranks(p: probe.Probe) -> None:
                 alone = share.loss(wanted=False)[1]
             indices, found = share.run()
             loss, *grads = reference(call, indices)[1]
-            p.guard(f"tensor-parallel rank {rank}{name}: loss and gradients",
-                    distance([alone, *found], [loss, loss, *grads]), FP32, reference="fp64, all heads")  # fmt: skip
+            p.guard(
+                f"tensor-parallel rank {rank}{name}: loss and gradients",
+                distance([alone, *found], [loss, loss, *grads]),
+                FP32,
+                reference="fp64, all heads",
+            )
 
     p.ranks(2, work)
 
@@ -472,13 +508,31 @@ def check_memory(p: probe.Probe, device: str) -> None:
     topk, alone, forward, both = peaks(p, case, device)
     p.error("top-k peak", topk, sums + chosen + blocks, reference=model, bug_above=one, unit="GiB")
     p.error("loss forward peak", forward, chosen + grad + blocks, reference=model, bug_above=2 * one, unit="GiB")
-    p.error("loss without gradients: peak over that of forward less a gradient of q", alone + grad - forward,
-            grad / 2, reference="no gradient is made", bug_above=0.9 * grad, unit="GiB")  # fmt: skip
-    p.error("loss forward and backward peak", both, chosen + 2 * grad + blocks, reference=model, bug_above=2 * one,
-            unit="GiB")  # fmt: skip
+    p.error(
+        "loss without gradients: peak over that of forward less a gradient of q",
+        alone + grad - forward,
+        grad / 2,
+        reference="no gradient is made",
+        bug_above=0.9 * grad,
+        unit="GiB",
+    )
+    p.error(
+        "loss forward and backward peak",
+        both,
+        chosen + 2 * grad + blocks,
+        reference=model,
+        bug_above=2 * one,
+        unit="GiB",
+    )
     held, own, query = kept(p, case, device)
-    p.error("kept from forward to backward", held, 1.01 * own, reference="gradients of q, weights and k, no inputs",
-            bug_above=own + query, unit="GiB")  # fmt: skip
+    p.error(
+        "kept from forward to backward",
+        held,
+        1.01 * own,
+        reference="gradients of q, weights and k, no inputs",
+        bug_above=own + query,
+        unit="GiB",
+    )
 
 
 def median_ms(run: Callable[[], Any]) -> float:
@@ -495,19 +549,42 @@ def check_time(p: probe.Probe) -> None:
     """Forward and backward at micro-batch 4 and 28 attention heads."""
     call = Call(p, replace(NAM56R, b=4, np=28), "cuda")
     # a layer without the loss takes 20 ms with the TileLang backend, and may take three times that with it
-    p.error("indexer loss forward and backward, B4 S4096", median_ms(call.run), 40,
-            reference="budget: twice a DSA layer without the loss", bug_above=150, unit="ms")  # fmt: skip
+    p.error(
+        "indexer loss forward and backward, B4 S4096",
+        median_ms(call.run),
+        40,
+        reference="budget: twice a DSA layer without the loss",
+        bug_above=150,
+        unit="ms",
+    )
 
 
 def layer(p: probe.Probe, device: str, s: int, b: int, **other: Any) -> Callable[[float], dict[str, Tensor | None]]:
     """NAM56R's DSA layer in bf16, absorbed MLA as a whole: gradients of parameters and input at a loss coefficient."""
     dsa, mla, norms = (p.upstream(x) for x in (DSA, VARIANT + "absorbed_mla", "megatron.core.transformer.torch_norm"))
-    config = mla.MLATransformerConfig(**dict(
-        hidden_size=3584, num_attention_heads=28, q_lora_rank=64, kv_lora_rank=64, qk_head_dim=64, v_head_dim=64,
-        qk_pos_emb_head_dim=64, dsa_indexer_n_heads=32, dsa_indexer_head_dim=64, dsa_indexer_topk=256,
-        experimental_attention_variant="dsa", rope_type="rope", rotary_base=500000, num_layers=1, add_bias_linear=False,
-        bf16=True, params_dtype=torch.bfloat16, use_cpu_initialization=True,
-    ) | other)  # fmt: skip
+    config = mla.MLATransformerConfig(
+        **dict(
+            hidden_size=3584,
+            num_attention_heads=28,
+            q_lora_rank=64,
+            kv_lora_rank=64,
+            qk_head_dim=64,
+            v_head_dim=64,
+            qk_pos_emb_head_dim=64,
+            dsa_indexer_n_heads=32,
+            dsa_indexer_head_dim=64,
+            dsa_indexer_topk=256,
+            experimental_attention_variant="dsa",
+            rope_type="rope",
+            rotary_base=500000,
+            num_layers=1,
+            add_bias_linear=False,
+            bf16=True,
+            params_dtype=torch.bfloat16,
+            use_cpu_initialization=True,
+        )
+        | other
+    )
     column, row, spec = mla.ColumnParallelLinear, mla.tensor_parallel.RowParallelLinear, mla.ModuleSpec
 
     class Duplicated(column):  # type: ignore[misc,valid-type]  # the same on one rank; Megatron's own is in TE only

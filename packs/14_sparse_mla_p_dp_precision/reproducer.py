@@ -79,17 +79,27 @@ def check_change(p: probe.Probe, module: Any) -> None:
     with tempfile.TemporaryDirectory(prefix="patchlane-") as scratch:
         control = rebuilt(module, Path(scratch), lambda source: source).get_tir(**small)
         text = control.script()
-        p.guard("P and dP tiles that are not bf16 in the kernel's TIR",
-                sum(re.search(rf'\b{tile} = T\.\w+\(\([^)]*\), "bfloat16"', text) is None for tile in TILES), 0,
-                reference="both")  # fmt: skip
-        p.guard("TIR of the rebuilt text differs", int(module.bwd.get_tir(**small).script() != text), 0,
-                reference="upstream's own builder")  # fmt: skip
+        p.guard(
+            "P and dP tiles that are not bf16 in the kernel's TIR",
+            sum(re.search(rf'\b{tile} = T\.\w+\(\([^)]*\), "bfloat16"', text) is None for tile in TILES),
+            0,
+            reference="both",
+        )
+        p.guard(
+            "TIR of the rebuilt text differs",
+            int(module.bwd.get_tir(**small).script() != text),
+            0,
+            reference="upstream's own builder",
+        )
         p.guard_attempt("the kernel as released lowers", lambda: p.lower(control, **options))
     with tempfile.TemporaryDirectory(prefix="patchlane-") as scratch:
         told = rebuilt(module, Path(scratch), as_told)
         for name, size in sizes.items():
-            p.attempt(f"the change as told lowers at {name} channels",
-                      lambda size=size: p.lower(told.get_tir(**size), **options), refused)  # fmt: skip
+            p.attempt(
+                f"the change as told lowers at {name} channels",
+                lambda size=size: p.lower(told.get_tir(**size), **options),
+                refused,
+            )
 
 
 def draw(s: int, topk: int, sharp: float, device: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -168,8 +178,12 @@ def check_error(p: probe.Probe, s: int, topk: int, sharp: float) -> None:
     """What the roundings cost, beside what rounding the result alone costs."""
     inputs = draw(s, topk, sharp, "cuda" if p.lane == "cuda" else "cpu")
     true = gradients(*inputs)
-    ways = {"bf16 P and dP": (half, half), "split P and dP": (split, half), "fp32 P and dP": (keep, half),
-            "bf16 P and dP, exact delta": (half, keep)}  # fmt: skip
+    ways = {
+        "bf16 P and dP": (half, half),
+        "split P and dP": (split, half),
+        "fp32 P and dP": (keep, half),
+        "bf16 P and dP, exact delta": (half, keep),
+    }
     emulated = {name: gradients(*inputs, *way) for name, way in ways.items()}
     real = run_kernel(p, *inputs) if p.lane == "cuda" else None
     for index, part in enumerate(("dq", "dkv")):
@@ -182,10 +196,18 @@ def check_error(p: probe.Probe, s: int, topk: int, sharp: float) -> None:
         kernel = error(real[index], true[index]) if real else errors["bf16 P and dP"]
         if real:
             p.note(f"{where}: error of the kernel", kernel)
-        p.guard(f"{where}: error / that with fp32 P and dP", kernel / errors["fp32 P and dP"], GAIN,
-                reference="fp64 over the chosen keys")  # fmt: skip
-        p.guard(f"{where}: error / that of rounding the exact result", kernel / cast, WORST,
-                reference="fp64 over the chosen keys")  # fmt: skip
+        p.guard(
+            f"{where}: error / that with fp32 P and dP",
+            kernel / errors["fp32 P and dP"],
+            GAIN,
+            reference="fp64 over the chosen keys",
+        )
+        p.guard(
+            f"{where}: error / that of rounding the exact result",
+            kernel / cast,
+            WORST,
+            reference="fp64 over the chosen keys",
+        )
 
 
 def reproduce(p: probe.Probe) -> None:

@@ -63,13 +63,33 @@ def indexer(p: probe.Probe, rope_type: str) -> Any:
     configs = p.upstream("megatron.core.transformer.transformer_config")
     norm = p.upstream("megatron.core.transformer.torch_norm").WrappedTorchNorm
     config = configs.MLATransformerConfig(
-        num_layers=1, hidden_size=HIDDEN, num_attention_heads=4, use_cpu_initialization=True, add_bias_linear=False,
-        q_lora_rank=LORA, kv_lora_rank=64, qk_head_dim=128, qk_pos_emb_head_dim=ROTATED, v_head_dim=128,
-        rope_type=rope_type, rotary_base=BASE, rotary_scaling_factor=SCALE, original_max_position_embeddings=ORIGINAL,
-        beta_fast=FAST, beta_slow=SLOW, mscale=1.0, mscale_all_dim=1.0, apply_rope_fusion=False,
-        experimental_attention_variant="dsa", dsa_indexer_n_heads=HEADS, dsa_indexer_head_dim=D,
-        dsa_indexer_topk=TOPK, dsa_indexer_loss_coeff=0.0, bf16=True, params_dtype=torch.bfloat16,
-    )  # fmt: skip
+        num_layers=1,
+        hidden_size=HIDDEN,
+        num_attention_heads=4,
+        use_cpu_initialization=True,
+        add_bias_linear=False,
+        q_lora_rank=LORA,
+        kv_lora_rank=64,
+        qk_head_dim=128,
+        qk_pos_emb_head_dim=ROTATED,
+        v_head_dim=128,
+        rope_type=rope_type,
+        rotary_base=BASE,
+        rotary_scaling_factor=SCALE,
+        original_max_position_embeddings=ORIGINAL,
+        beta_fast=FAST,
+        beta_slow=SLOW,
+        mscale=1.0,
+        mscale_all_dim=1.0,
+        apply_rope_fusion=False,
+        experimental_attention_variant="dsa",
+        dsa_indexer_n_heads=HEADS,
+        dsa_indexer_head_dim=D,
+        dsa_indexer_topk=TOPK,
+        dsa_indexer_loss_coeff=0.0,
+        bf16=True,
+        params_dtype=torch.bfloat16,
+    )
     parts = dsa.DSAIndexerSubmodules(
         linear_wq_b=Duplicated, linear_wk=Duplicated, k_norm=norm, linear_weights_proj=Duplicated
     )
@@ -133,25 +153,46 @@ def check(p: probe.Probe, rope_type: str) -> None:
     angle = angles(rope_type, device)
     made = module.rotary_pos_emb(S, packed_seq=False)
     made, mscale = made if isinstance(made, tuple) else (made, 1.0)
-    p.guard(f"{rope_type}: angles", off(made[:, 0, 0], torch.cat([angle, angle], -1)), 1e-6,  # fp32 throughout
-            reference="fp64 position times frequency")  # fmt: skip
+    p.guard(
+        f"{rope_type}: angles",
+        off(made[:, 0, 0], torch.cat([angle, angle], -1)),
+        1e-6,  # fp32 throughout
+        reference="fp64 position times frequency",
+    )
 
     given = torch.randn(S, B, HEADS, D, device=device)  # fp32
     turned = module._apply_rope(given.clone(), made, mscale)
-    p.error(f"{rope_type}: rotated queries, fp32", off(turned, rotate(given.double(), angle)), 1e-5,
-            # fp32 angles up to 256 are off by up to 2e-5, on a few pairs
-            reference="fp64, first channels, halves", bug_above=0.1)  # fmt: skip
+    p.error(
+        f"{rope_type}: rotated queries, fp32",
+        off(turned, rotate(given.double(), angle)),
+        1e-5,
+        # fp32 angles up to 256 are off by up to 2e-5, on a few pairs
+        reference="fp64, first channels, halves",
+        bug_above=0.1,
+    )
     changed = (turned[1:] != given[1:]).flatten(0, 2).any(0).nonzero().flatten()
     p.note(f"{rope_type}: channels that change with the position", f"{changed[0]} to {changed[-1]} of {D}")
     # what holds for a rotation of any pairs of channels
-    p.guard(f"{rope_type}: lengths of the rotated queries", off(turned.norm(dim=-1), given.double().norm(dim=-1)), 1e-6,
-            reference="before the rotation")  # fmt: skip
-    p.guard(f"{rope_type}: values at position 0, sorted", off(turned[0].sort()[0], given[0].double().sort()[0]), 1e-6,
-            reference="before the rotation")  # fmt: skip
+    p.guard(
+        f"{rope_type}: lengths of the rotated queries",
+        off(turned.norm(dim=-1), given.double().norm(dim=-1)),
+        1e-6,
+        reference="before the rotation",
+    )
+    p.guard(
+        f"{rope_type}: values at position 0, sorted",
+        off(turned[0].sort()[0], given[0].double().sort()[0]),
+        1e-6,
+        reference="before the rotation",
+    )
     same = module._apply_rope(given[:1].expand(S, -1, -1, -1).clone(), made, mscale).double()  # one query everywhere
     dot = torch.einsum("sbhd,tbhd->bhst", same, same)  # [B, HEADS, S, S], constant along each diagonal
-    p.guard(f"{rope_type}: products that depend on more than the distance", off(dot[..., 1:, 1:], dot[..., :-1, :-1]),
-            1e-5, reference="the same distance one position earlier")  # fmt: skip
+    p.guard(
+        f"{rope_type}: products that depend on more than the distance",
+        off(dot[..., 1:, 1:], dot[..., :-1, :-1]),
+        1e-5,
+        reference="the same distance one position earlier",
+    )
 
     x = torch.randn(S, B, HIDDEN, device=device).bfloat16()
     qr = torch.randn(S, B, LORA, device=device).bfloat16()
@@ -166,16 +207,25 @@ def check(p: probe.Probe, rope_type: str) -> None:
     p.error(f"{rope_type}: index keys, bf16", off(seen[1], k), 2**-6, reference="fp64", bug_above=0.1)
     past = future == 0
     p.error(f"{rope_type}: index scores, bf16", off(scores[past], truth[past]), 2**-6, reference="fp64", bug_above=0.1)
-    p.guard(f"{rope_type}: index scores of each token with itself, bf16",
-            off(scores.diagonal(dim1=1, dim2=2), truth.diagonal(dim1=1, dim2=2)), 2**-6,  # any rotation cancels
-            reference="fp64")  # fmt: skip
+    p.guard(
+        f"{rope_type}: index scores of each token with itself, bf16",
+        off(scores.diagonal(dim1=1, dim2=2), truth.diagonal(dim1=1, dim2=2)),
+        2**-6,  # any rotation cancels
+        reference="fp64",
+    )
     picked = torch.zeros_like(past).scatter_(-1, indices.clamp(min=0), True) & past  # -1: fewer than TOPK so far
     best = chosen(truth + future)
     late = slice(2 * TOPK, None)  # queries that choose among at least twice as many tokens as they may keep
     wrong = (picked & ~best)[:, late].sum() / best[:, late].sum()
-    p.error(f"{rope_type}: selected tokens that are wrong", 100 * wrong.item(), 5, unit="%",
-            # bf16 swaps tokens whose scores are nearly equal
-            reference="selection by fp64 scores", bug_above=15)  # fmt: skip
+    p.error(
+        f"{rope_type}: selected tokens that are wrong",
+        100 * wrong.item(),
+        5,
+        unit="%",
+        # bf16 swaps tokens whose scores are nearly equal
+        reference="selection by fp64 scores",
+        bug_above=15,
+    )
 
 
 def reproduce(p: probe.Probe) -> None:

@@ -114,21 +114,37 @@ def check_cast(p: probe.Probe, dtype: torch.dtype) -> tuple[Any, Any, Tensor, Te
     wrapped = wrap(p, cfg, module)
     A, D = before["A_log"].double().exp(), before["D"].double()  # [HEADS] each, of the fp32 values before the wrap
     after = module.A_log.detach().double().exp()
-    p.error(f"A = exp(A_log) after the {name} wrap", relative(after, A), FP32,
-            reference="fp64 exp of A_log before the wrap", bug_above=LOSES[dtype])  # fmt: skip
-    p.error(f"D after the {name} wrap", relative(module.D, D), FP32,
-            reference="D before the wrap", bug_above=LOSES[dtype])  # fmt: skip
-    p.error(f"state left after {STEPS} steps, {name}", relative((-after * DT * STEPS).exp(), (-A * DT * STEPS).exp()),
-            FP32 * 16 * DT * STEPS,  # an error of A is multiplied by A dt steps, A <= 16
-            reference=f"fp64 exp(-A dt {STEPS}), dt {DT:.2g}", bug_above=1e-2)  # fmt: skip
+    p.error(
+        f"A = exp(A_log) after the {name} wrap",
+        relative(after, A),
+        FP32,
+        reference="fp64 exp of A_log before the wrap",
+        bug_above=LOSES[dtype],
+    )
+    p.error(
+        f"D after the {name} wrap", relative(module.D, D), FP32, reference="D before the wrap", bug_above=LOSES[dtype]
+    )
+    p.error(
+        f"state left after {STEPS} steps, {name}",
+        relative((-after * DT * STEPS).exp(), (-A * DT * STEPS).exp()),
+        FP32 * 16 * DT * STEPS,  # an error of A is multiplied by A dt steps, A <= 16
+        reference=f"fp64 exp(-A dt {STEPS}), dt {DT:.2g}",
+        bug_above=1e-2,
+    )
     others = {key: value for key, value in module.named_parameters() if key not in ("A_log", "D")}
-    p.guard(f"other parameters not exactly cast to {name}",
-            sum(not torch.equal(value, before[key].to(dtype)) for key, value in others.items()), 0,
-            reference=f"{', '.join(others)} before the wrap, .to({name})")  # fmt: skip
+    p.guard(
+        f"other parameters not exactly cast to {name}",
+        sum(not torch.equal(value, before[key].to(dtype)) for key, value in others.items()),
+        0,
+        reference=f"{', '.join(others)} before the wrap, .to({name})",
+    )
     p.guard(f"state_dict names changed, {name}", len(set(wrapped.state_dict()) ^ names), 0, reference="before")
-    p.guard(f"parameter attributes changed, {name}",
-            sum(sorted(vars(module.get_parameter(key))) != mine for key, mine in attributes), 0,
-            reference="as constructed")  # fmt: skip
+    p.guard(
+        f"parameter attributes changed, {name}",
+        sum(sorted(vars(module.get_parameter(key))) != mine for key, mine in attributes),
+        0,
+        reference="as constructed",
+    )
     still = module.A_log.detach() + 1e-3 == module.A_log.detach()
     p.note(f"A_log entries that an update of 1e-3 leaves alone, {name}", f"{int(still.sum())} of {HEADS}")
     return wrapped, module, A, D
@@ -152,9 +168,13 @@ def check_neighbours(p: probe.Probe) -> None:
     tied = nn.ModuleList([nn.Linear(8, 8), nn.Linear(8, 8), norm, own])
     tied[1].weight = tied[0].weight
     wrap(p, config(p, torch.bfloat16), tied)
-    wrong = [norm.running_mean.dtype != torch.bfloat16, norm.num_batches_tracked.dtype != torch.int64,
-             tied[1].weight is not tied[0].weight, tied[0].weight.dtype != torch.bfloat16,
-             own.table.dtype != torch.bfloat16]  # fmt: skip
+    wrong = [
+        norm.running_mean.dtype != torch.bfloat16,
+        norm.num_batches_tracked.dtype != torch.int64,
+        tied[1].weight is not tied[0].weight,
+        tied[0].weight.dtype != torch.bfloat16,
+        own.table.dtype != torch.bfloat16,
+    ]
     p.guard("buffers or shared parameters treated otherwise", sum(wrong), 0, reference="nn.Module.bfloat16")
 
 
@@ -177,8 +197,15 @@ def check_nested(p: probe.Probe) -> None:
         "depth": st.integers(0, 4),
         "dtype": st.sampled_from([torch.bfloat16, torch.float16]),
     }
-    p.drawn("A and D of a mixer in a model, drawn", measure, FP32, space=space, count=8,
-            reference="before the wrap", bug_above=LOSES[torch.float16])  # fmt: skip
+    p.drawn(
+        "A and D of a mixer in a model, drawn",
+        measure,
+        FP32,
+        space=space,
+        count=8,
+        reference="before the wrap",
+        bug_above=LOSES[torch.float16],
+    )
 
 
 # kind, shape, dtype, mark (None: no attribute), how many modules lie above
@@ -209,8 +236,10 @@ def check_marks(p: probe.Probe) -> None:
             made.append((holder, f"v{at}", value, tensor.clone(), marked))
         wrap(p, config(p, dtype), levels[0])
         after = [getattr(holder, name) for holder, name, *_ in made]
-        return [(old, new.detach(), marked, new is value or not isinstance(value, nn.Parameter))
-                for (_, _, value, old, marked), new in zip(made, after, strict=True)]  # fmt: skip
+        return [
+            (old, new.detach(), marked, new is value or not isinstance(value, nn.Parameter))
+            for (_, _, value, old, marked), new in zip(made, after, strict=True)
+        ]
 
     def lost(values: list[Value], dtype: torch.dtype) -> float:
         return max((relative(new, old.double()) for old, new, marked, _ in wrapped(values, dtype) if marked), default=0)
@@ -233,10 +262,23 @@ def check_marks(p: probe.Probe) -> None:
         "values": st.lists(value, min_size=1, max_size=8),
         "dtype": st.sampled_from([torch.bfloat16, torch.float16]),
     }
-    p.drawn("marked parameters, drawn", lost, FP32, space=space, count=24,
-            reference="before the wrap", bug_above=LOSES[torch.float16])  # fmt: skip
-    p.drawn("values without a mark that are not cast as ever, drawn", wrong, 0, space=space, count=24,
-            reference="before the wrap, Tensor.to")  # fmt: skip
+    p.drawn(
+        "marked parameters, drawn",
+        lost,
+        FP32,
+        space=space,
+        count=24,
+        reference="before the wrap",
+        bug_above=LOSES[torch.float16],
+    )
+    p.drawn(
+        "values without a mark that are not cast as ever, drawn",
+        wrong,
+        0,
+        space=space,
+        count=24,
+        reference="before the wrap, Tensor.to",
+    )
 
 
 def scan(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor) -> Tensor:
@@ -275,13 +317,27 @@ def check_forward(p: probe.Probe, wrapped: Any, module: Any, A: Tensor, D: Tenso
     if out is None:
         return
     x, y, exact, (state, truth), handed = calls[-1]
-    p.error("scan in the mixer's forward without its D term", ((state - truth).norm() / truth.norm()).item(), FP32,
-            # 256 tokens, where a state has not yet lived long
-            reference="fp64 scan with A before the wrap", bug_above=1e-4)  # fmt: skip
-    p.error("D that the mixer's forward hands to the scan", relative(handed, D), FP32,
-            reference="D before the wrap", bug_above=LOSES[torch.bfloat16])  # fmt: skip
-    p.guard("scan output in bf16", ((y.double() - exact).norm() / exact.norm()).item(), 2e-2,  # a few bf16 roundings
-            reference="fp64 scan of the same arguments")  # fmt: skip
+    p.error(
+        "scan in the mixer's forward without its D term",
+        ((state - truth).norm() / truth.norm()).item(),
+        FP32,
+        # 256 tokens, where a state has not yet lived long
+        reference="fp64 scan with A before the wrap",
+        bug_above=1e-4,
+    )
+    p.error(
+        "D that the mixer's forward hands to the scan",
+        relative(handed, D),
+        FP32,
+        reference="D before the wrap",
+        bug_above=LOSES[torch.bfloat16],
+    )
+    p.guard(
+        "scan output in bf16",
+        ((y.double() - exact).norm() / exact.norm()).item(),
+        2e-2,  # a few bf16 roundings
+        reference="fp64 scan of the same arguments",
+    )
     wrong = [x.dtype != torch.bfloat16, y.dtype != torch.bfloat16, out.dtype != torch.float32]
     p.guard("dtypes of activations and output changed", sum(wrong), 0, reference="bf16 inside, fp32 from the wrapper")
     p.guard_attempt("backward of the wrapped mixer returns", lambda: out.square().mean().backward())
@@ -298,8 +354,9 @@ def check_optimizer(p: probe.Probe, wrapped: Any, dtype: torch.dtype, what: str 
     chunk = ddp.DistributedDataParallel(wrapped.config, options, wrapped)
     half = {"fp16": dtype == torch.float16, "bf16": dtype == torch.bfloat16, "params_dtype": dtype}
     settings = optim.OptimizerConfig(lr=1e-3, use_distributed_optimizer=True, loss_scale=1.0, **half)
-    chained = p.guard_attempt(f"distributed optimizer is built, {name}",
-                              lambda: optim.get_megatron_optimizer(settings, [chunk]))  # fmt: skip
+    chained = p.guard_attempt(
+        f"distributed optimizer is built, {name}", lambda: optim.get_megatron_optimizer(settings, [chunk])
+    )
     if chained is None:
         return
     (inner,) = chained.chained_optimizers
@@ -308,8 +365,13 @@ def check_optimizer(p: probe.Probe, wrapped: Any, dtype: torch.dtype, what: str 
         main = inner._get_main_param_and_optimizer_states(value)["param"]
         wrong += not torch.equal(main, value.detach().float().flatten())
     if what:  # upstream puts them out of place for any parameter in fp32
-        p.error(f"main copies that belong to another parameter, {name}", wrong, 0, bug_above=1,
-                reference="each parameter in fp32")  # fmt: skip
+        p.error(
+            f"main copies that belong to another parameter, {name}",
+            wrong,
+            0,
+            bug_above=1,
+            reference="each parameter in fp32",
+        )
     else:
         p.guard(f"main copies that belong to another parameter, {name}", wrong, 0, reference="each parameter in fp32")
 
@@ -326,9 +388,14 @@ def check_decay_kernel(p: probe.Probe, module: Any, A: Tensor) -> None:
         x, dt, a, B, C, 128, D=module.D.detach(), initial_states=state, return_final_states=True
     )  # left [1, HEADS, P, N], fp32
     truth = (-A * DT * STEPS).exp()[:, None, None].expand(HEADS, P, N)  # from 0.02 down to 1e-28
-    p.error(f"state left after {STEPS} steps of the Triton scan", relative(left[0], truth), 1e-3,
-            # exponents up to 64 summed in fp32 over 32 chunks: about 64 x 2e-6
-            reference="fp64 exp(-A dt steps), A before the wrap", bug_above=1e-2)  # fmt: skip
+    p.error(
+        f"state left after {STEPS} steps of the Triton scan",
+        relative(left[0], truth),
+        1e-3,
+        # exponents up to 64 summed in fp32 over 32 chunks: about 64 x 2e-6
+        reference="fp64 exp(-A dt steps), A before the wrap",
+        bug_above=1e-2,
+    )
 
 
 def check_mamba3(p: probe.Probe, mimo: bool) -> None:
@@ -352,11 +419,19 @@ def check_mamba3(p: probe.Probe, mimo: bool) -> None:
         mark(p, value)
     wrapped = wrap(p, config(p, torch.bfloat16), module)
     lost = max(relative(module.get_parameter(key), truth[key]) for key in kept)
-    p.error(f"Mamba-3 {kind} {', '.join(kept)}, marked", lost, FP32,
-            reference="before the wrap", bug_above=LOSES[torch.bfloat16])  # fmt: skip
-    p.guard(f"Mamba-3 {kind} unmarked parameters not bf16",
-            sum(v.dtype != torch.bfloat16 for k, v in module.named_parameters() if k not in kept), 0,
-            reference="all cast")  # fmt: skip
+    p.error(
+        f"Mamba-3 {kind} {', '.join(kept)}, marked",
+        lost,
+        FP32,
+        reference="before the wrap",
+        bug_above=LOSES[torch.bfloat16],
+    )
+    p.guard(
+        f"Mamba-3 {kind} unmarked parameters not bf16",
+        sum(v.dtype != torch.bfloat16 for k, v in module.named_parameters() if k not in kept),
+        0,
+        reference="all cast",
+    )
     if expected is None:
         return None
     message = "dtype expected float32, but got bfloat16"  # tilelang's own check of the kernel's arguments

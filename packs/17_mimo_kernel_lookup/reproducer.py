@@ -104,8 +104,26 @@ class Kernel:
         return sum(mine.get(name, value) != value for name, value in call.items())
 
 
-def call(module, batch=1, length=16, heads=2, *, rank=2, n=16, width=8, chunk=8, dtype=torch.float32, rotary=4,
-         own=False, sequences=2, gate=True, skip=True, reduce=True, place=torch.Tensor, **options):  # fmt: skip
+def call(
+    module,
+    batch=1,
+    length=16,
+    heads=2,
+    *,
+    rank=2,
+    n=16,
+    width=8,
+    chunk=8,
+    dtype=torch.float32,
+    rotary=4,
+    own=False,
+    sequences=2,
+    gate=True,
+    skip=True,
+    reduce=True,
+    place=torch.Tensor,
+    **options,
+):
     """The module's forward or backward wrapper on small random tensors: (results, kernels, what each is made of).
 
     ``own``: heads have B and C of their own. ``options`` are the wrapper's: state, threads, stages.

@@ -64,9 +64,17 @@ class Input:
     """Tokens t [tokens of this rank, heads, D], frequencies [rows, 1, 1, ROTATED] and a gradient, seeded."""
 
     def __init__(
-        self, p: probe.Probe, lengths: list[int], rows: int, dtype: torch.dtype = torch.float32, *, seed: int = 0,
-        group: SimpleNamespace = ALONE, shape: tuple[int, ...] = (3, 24, 16), bounds: torch.dtype = torch.int32,
-    ) -> None:  # fmt: skip
+        self,
+        p: probe.Probe,
+        lengths: list[int],
+        rows: int,
+        dtype: torch.dtype = torch.float32,
+        *,
+        seed: int = 0,
+        group: SimpleNamespace = ALONE,
+        shape: tuple[int, ...] = (3, 24, 16),
+        bounds: torch.dtype = torch.int32,
+    ) -> None:
         *heads, d, rotated = shape
         generator = torch.Generator().manual_seed(p.seed + seed)
         self.apply, self.config = p.upstream(ROPE).apply_rotary_pos_emb, partial(config, p)
@@ -82,16 +90,30 @@ class Input:
         """Upstream's result, the gradient of t and, where they are ``learned``, that of the frequencies."""
         pairs, mla = STYLES[style]
         t, freqs = self.t.detach().requires_grad_(), self.freqs.detach().requires_grad_(learned)
-        out = self.apply(t, freqs, self.config(pairs), cu_seqlens=self.cu, mscale=mscale, cp_group=self.group,
-                         mla_rotary_interleaved=mla)  # fmt: skip
+        out = self.apply(
+            t,
+            freqs,
+            self.config(pairs),
+            cu_seqlens=self.cu,
+            mscale=mscale,
+            cp_group=self.group,
+            mla_rotary_interleaved=mla,
+        )
         return out.detach(), *torch.autograd.grad(out, (t, freqs) if learned else (t,), self.grad)
 
     def evaluated(self, style: str, mscale: float) -> Tensor:
         """Upstream's result without gradients, of tensors that count no versions, as in inference."""
         pairs, mla = STYLES[style]
         with torch.inference_mode():
-            return self.apply(self.t, self.freqs, self.config(pairs), cu_seqlens=self.cu.clone(), mscale=mscale,
-                              cp_group=self.group, mla_rotary_interleaved=mla).clone()  # type: ignore[no-any-return]  # fmt: skip
+            return self.apply(
+                self.t,
+                self.freqs,
+                self.config(pairs),
+                cu_seqlens=self.cu.clone(),
+                mscale=mscale,
+                cp_group=self.group,
+                mla_rotary_interleaved=mla,
+            ).clone()  # type: ignore[no-any-return]
 
     def given(self) -> tuple[Tensor, ...]:
         """What a call is given, and must leave as it is."""
@@ -180,9 +202,17 @@ def check_drawn(p: probe.Probe, dtype: torch.dtype, limit: float) -> None:
     name, kept = str(dtype).removeprefix("torch."), list[Tensor]()
 
     def measure(
-        size: int, rank: int, parts: list[int], table: str, style: str, heads: int, channels: tuple[int, int],
-        mscale: float, bounds: torch.dtype, over: int,
-    ) -> float:  # fmt: skip
+        size: int,
+        rank: int,
+        parts: list[int],
+        table: str,
+        style: str,
+        heads: int,
+        channels: tuple[int, int],
+        mscale: float,
+        bounds: torch.dtype,
+        over: int,
+    ) -> float:
         parts = [n for n in parts if n or style != "pairs"]
         lengths = [n if size == 1 else 2 * size * n + over % size * (n > 0) for n in parts]
         rows = {"whole batch": sum(lengths), "longer": sum(lengths) + 5, "longest sequence": max(lengths)}[table]
@@ -207,8 +237,14 @@ def check_drawn(p: probe.Probe, dtype: torch.dtype, limit: float) -> None:
         "bounds": st.sampled_from([torch.int32, torch.int64]),
         "over": st.integers(0, 3),  # beyond a multiple of the ranks
     }
-    p.drawn(f"output and gradient, {name}, drawn", measure, limit, space=space, count=24,
-            reference="fp64 rotation of each token")  # fmt: skip
+    p.drawn(
+        f"output and gradient, {name}, drawn",
+        measure,
+        limit,
+        space=space,
+        count=24,
+        reference="fp64 rotation of each token",
+    )
     p.digest(f"{name}, drawn: outputs and gradients", *kept)
 
 
@@ -220,8 +256,10 @@ def check_shapes(p: probe.Probe) -> None:
         ("no heads", [3, 1, 5], 1, (6, 4)),
         ("heads in groups", [3, 1, 5], 1, (2, 3, 6, 4)),
     ):
-        errors = [compared(Input(p, lengths, rows, group=ranks(size, size - 1), shape=shape))[0]
-                  for rows in (sum(lengths), max(lengths))]  # fmt: skip
+        errors = [
+            compared(Input(p, lengths, rows, group=ranks(size, size - 1), shape=shape))[0]
+            for rows in (sum(lengths), max(lengths))
+        ]
         p.guard(f"output and gradient, {what}", max(errors), 1e-6, reference="fp64 rotation of each token")
 
 
@@ -232,8 +270,13 @@ def check_empty(p: probe.Probe) -> None:
     done = p.attempt("an empty sequence, pairs of neighbours", partial(given.rotated, "pairs"), signature)
     if done is not None:
         off = (done[0].double() - exact(given, "pairs", 1.0)[0]).norm() / given.t.double().norm()
-        p.error("output beside an empty sequence, pairs of neighbours", off.item(), 1e-6,
-                reference="fp64 rotation of each token", bug_above=1e-2)  # fmt: skip
+        p.error(
+            "output beside an empty sequence, pairs of neighbours",
+            off.item(),
+            1e-6,
+            reference="fp64 rotation of each token",
+            bug_above=1e-2,
+        )
 
 
 def check_work(p: probe.Probe) -> int:
@@ -258,19 +301,38 @@ def check_work(p: probe.Probe) -> int:
         errors.append(compared(given)[0])
         places = p.waits(given.rotated)
         waits += places.total()
-        p.error(f"waits in a call, {kind}", places.total(), 0,
-                reference="none needed: the host knows all shapes", bug_above=1)  # fmt: skip
+        p.error(
+            f"waits in a call, {kind}",
+            places.total(),
+            0,
+            reference="none needed: the host knows all shapes",
+            bug_above=1,
+        )
         p.note(f"places of these waits, {kind}", str(places))
     # bf16 rounds as in check_values; a call that does less than its work has no operators either
-    p.guard("output and gradient where operators and waits are counted", max(errors), 2**-7,
-            reference="fp64 rotation of each token")  # fmt: skip
+    p.guard(
+        "output and gradient where operators and waits are counted",
+        max(errors),
+        2**-7,
+        reference="fp64 rotation of each token",
+    )
     one, many = work
-    p.error(f"operators for {MANY} sequences over those for one", many.count / one.count, 1.2,
-            # equal but for a way that treats one sequence apart
-            reference="tokens are rotated independently of each other", bug_above=8)  # fmt: skip
-    p.error(f"elements written for {MANY} sequences over those for one", many.written / one.written, 1.05,
-            # equal but for a few elements a sequence
-            reference="tokens are rotated independently of each other", bug_above=1.5)  # fmt: skip
+    p.error(
+        f"operators for {MANY} sequences over those for one",
+        many.count / one.count,
+        1.2,
+        # equal but for a way that treats one sequence apart
+        reference="tokens are rotated independently of each other",
+        bug_above=8,
+    )
+    p.error(
+        f"elements written for {MANY} sequences over those for one",
+        many.written / one.written,
+        1.05,
+        # equal but for a few elements a sequence
+        reference="tokens are rotated independently of each other",
+        bug_above=1.5,
+    )
     return waits
 
 
@@ -309,10 +371,18 @@ def check_times(p: probe.Probe) -> None:
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         given.rotated()
-        p.note(f"peak beyond the inputs, sequences: {count}",
-               (torch.cuda.max_memory_allocated() - before) / 2**20, unit="MiB")  # fmt: skip
-    p.error("time of 32 sequences over that of one", took[32] / took[1], 1.25,  # the same kernels, and noise
-            reference="tokens are rotated independently of each other", bug_above=2)  # fmt: skip
+        p.note(
+            f"peak beyond the inputs, sequences: {count}",
+            (torch.cuda.max_memory_allocated() - before) / 2**20,
+            unit="MiB",
+        )
+    p.error(
+        "time of 32 sequences over that of one",
+        took[32] / took[1],
+        1.25,  # the same kernels, and noise
+        reference="tokens are rotated independently of each other",
+        bug_above=2,
+    )
 
 
 def check_capture(p: probe.Probe) -> None:

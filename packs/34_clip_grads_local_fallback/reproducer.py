@@ -108,14 +108,22 @@ def check_values(p: probe.Probe, upstream: Any) -> None:
         p.guard(f"norm of {count} fp32 gradients", abs(float(total) / given.exact - 1), FP32, reference="fp64 norm")
         given.clip(2 * given.exact, total)
         changed = sum(int((a != b).sum()) for a, b in zip(given.grads, given.before, strict=True))
-        p.guard(f"elements of {count} fp32 gradients that are clipped below the limit", changed, 0,
-                reference="a limit of twice the norm changes nothing")  # fmt: skip
+        p.guard(
+            f"elements of {count} fp32 gradients that are clipped below the limit",
+            changed,
+            0,
+            reference="a limit of twice the norm changes nothing",
+        )
         given.clip(MAX_NORM, total)
         p.guard(f"{count} fp32 gradients after clipping", given.wrong(), FP32, reference="fp64 product")
     half = Gradients(p, FEW, torch.bfloat16)
     half.clip(MAX_NORM, half.exact)
-    p.guard(f"{FEW} bf16 gradients after clipping by a given norm", half.wrong(), 2**-7,  # a product rounds to 2**-8
-            reference="fp64 product")  # fmt: skip
+    p.guard(
+        f"{FEW} bf16 gradients after clipping by a given norm",
+        half.wrong(),
+        2**-7,  # a product rounds to 2**-8
+        reference="fp64 product",
+    )
     few = Gradients(p, FEW)
     one = sum(g.double().abs().sum().item() for g in few.before)
     p.guard("1-norm", abs(float(norm(upstream, few.grads, 1)) / one - 1), FP32, reference="fp64 sum")
@@ -123,8 +131,12 @@ def check_values(p: probe.Probe, upstream: Any) -> None:
     p.guard("inf-norm", abs(norm(upstream, few.grads, math.inf) - largest), 0, reference="largest element")
     p.guard("norm of no gradients", float(norm(upstream, [])), 0, reference="0")
     scaled = hasattr(importlib.import_module("transformer_engine.pytorch.optimizers"), "multi_tensor_scale_tensor")
-    p.guard("kind of the norm", isinstance(norm(upstream, few.grads), Tensor) != scaled, 0,
-            reference="a tensor where Transformer Engine scales by one, else a number")  # fmt: skip
+    p.guard(
+        "kind of the norm",
+        isinstance(norm(upstream, few.grads), Tensor) != scaled,
+        0,
+        reference="a tensor where Transformer Engine scales by one, else a number",
+    )
     for value in (math.inf, math.nan):
         few.grads[2][-1] = value
         p.guard(f"norm with one {value} is finite", math.isfinite(norm(upstream, few.grads)), 0, reference="it is not")
@@ -134,8 +146,13 @@ def check_bf16(p: probe.Probe, upstream: Any) -> None:
     """Gradients of ones, each of norm 256.9: bf16 has 256 and 258 there."""
     ones = torch.ones(65998, device="cuda", dtype=torch.bfloat16)
     total = float(norm(upstream, [ones] * MANY))
-    p.error(f"norm of {MANY} bf16 gradients", abs(total / math.sqrt(MANY * ones.numel()) - 1), FP32,
-            reference="fp64 norm", bug_above=1e-3)  # fmt: skip
+    p.error(
+        f"norm of {MANY} bf16 gradients",
+        abs(total / math.sqrt(MANY * ones.numel()) - 1),
+        FP32,
+        reference="fp64 norm",
+        bug_above=1e-3,
+    )
 
 
 def check_drawn(p: probe.Probe, upstream: Any) -> None:
@@ -156,8 +173,15 @@ def check_drawn(p: probe.Probe, upstream: Any) -> None:
     space = {"sizes": sizes, "part": st.sampled_from([2.0**-10, 0.3, 0.99, 3.0]), "seed": seed}
     p.drawn("drawn fp32 gradients: norm and clipped", values, FP32, space=space, count=24, reference="fp64")
     # half a unit of bf16 is up to 2**-8 of the norm; of two dozen norms one is off by a tenth of that, or more
-    p.drawn("norm of drawn bf16 gradients", halves, FP32, space={"sizes": sizes, "seed": seed}, count=24,
-            reference="fp64 norm", bug_above=2**-12)  # fmt: skip
+    p.drawn(
+        "norm of drawn bf16 gradients",
+        halves,
+        FP32,
+        space={"sizes": sizes, "seed": seed},
+        count=24,
+        reference="fp64 norm",
+        bug_above=2**-12,
+    )
 
 
 def fresh(given: Gradients, measure: Callable[[Callable[[], None]], Any]) -> Any:
@@ -174,19 +198,34 @@ def check_work(p: probe.Probe) -> None:
     for count, places in zip((FEW, MANY), waited, strict=True):
         p.note(f"waits in a step of {count} gradients", places.total(), detail=str(places))
     more, one = MANY - FEW, "the norm is one number, however many gradients"
-    p.error("waits for each further gradient", (waited[1].total() - waited[0].total()) / more, 0,
-            reference=one, bug_above=0.5)  # fmt: skip
+    p.error(
+        "waits for each further gradient",
+        (waited[1].total() - waited[0].total()) / more,
+        0,
+        reference=one,
+        bug_above=0.5,
+    )
     fresh(few, p.launches)  # the first profile of a process starts the profiler
     counts = [fresh(given, p.launches) for given in (few, many)]
     if not counts[0][0]:
         return p.skip("launches and copies for each further gradient", "the profiler saw nothing on the GPU")
     for count, (found, copies) in zip((FEW, MANY), counts, strict=True):
         p.note(f"launches in a step of {count} gradients", found, detail=f"{copies} of them copies to the host")
-    p.error("copies to the host for each further gradient", (counts[1][1] - counts[0][1]) / more, 0,
-            reference=one, bug_above=0.5)  # fmt: skip
+    p.error(
+        "copies to the host for each further gradient",
+        (counts[1][1] - counts[0][1]) / more,
+        0,
+        reference=one,
+        bug_above=0.5,
+    )
     # The norm's kernel takes up to 110 gradients a launch, the scaling one up to 64: 5 launches for 240 gradients
-    p.error("launches for each further gradient", (counts[1][0] - counts[0][0]) / more, 1 / 16,
-            reference="a kernel takes a list of gradients", bug_above=2)  # fmt: skip
+    p.error(
+        "launches for each further gradient",
+        (counts[1][0] - counts[0][0]) / more,
+        1 / 16,
+        reference="a kernel takes a list of gradients",
+        bug_above=2,
+    )
     return None
 
 

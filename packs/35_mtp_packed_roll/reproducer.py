@@ -62,9 +62,16 @@ class Input:
     """Values [*lead, tokens], and the packed sequences' parameters; seeded."""
 
     def __init__(
-        self, p: probe.Probe, lengths: list[int], tokens: int, lead: tuple[int, ...] = (1,),
-        dtype: torch.dtype = torch.int64, *, seed: int = 0, bounds: torch.dtype = torch.int32,
-    ) -> None:  # fmt: skip
+        self,
+        p: probe.Probe,
+        lengths: list[int],
+        tokens: int,
+        lead: tuple[int, ...] = (1,),
+        dtype: torch.dtype = torch.int64,
+        *,
+        seed: int = 0,
+        bounds: torch.dtype = torch.int32,
+    ) -> None:
         generator, device = torch.Generator().manual_seed(p.seed + seed), torch.cuda.current_device()
         self.tensor = torch.randint(*KINDS[dtype], (*lead, tokens), generator=generator).to(device, dtype)
         self.cu = torch.tensor([0, *itertools.accumulate(lengths)], dtype=bounds).to(device)
@@ -126,9 +133,15 @@ def check_drawn(p: probe.Probe) -> None:
     kept = list[Tensor]()
 
     def measure(
-        lengths: list[int], beyond: int, lead: list[int], dtype: torch.dtype, bounds: torch.dtype, host: bool,
-        strided: bool, alone: bool,
-    ) -> float:  # fmt: skip
+        lengths: list[int],
+        beyond: int,
+        lead: list[int],
+        dtype: torch.dtype,
+        bounds: torch.dtype,
+        host: bool,
+        strided: bool,
+        alone: bool,
+    ) -> float:
         tokens = max(1, sum(lengths) + beyond)  # after the last sequence, or fewer than the bounds say
         given = Input(p, lengths, tokens * (1 + strided), tuple(lead), dtype, bounds=bounds)
         given.tensor = given.tensor[..., :: 1 + strided]
@@ -173,8 +186,12 @@ def check_floats(p: probe.Probe) -> None:
     wide = odd.repeat(2, 2, 2)  # [2, 2, 12]
     given.tensor = wide[:, 1]
     made = given.rolled()[0]
-    p.guard("wrong elements, NaN, infinities and signed zeros", wrong(made, given.tensor, lengths), 0,
-            reference="token by token in Python")  # fmt: skip
+    p.guard(
+        "wrong elements, NaN, infinities and signed zeros",
+        wrong(made, given.tensor, lengths),
+        0,
+        reference="token by token in Python",
+    )
     leaf = torch.arange(1.0, 1 + 2 * tokens, device=odd.device).view(2, tokens).requires_grad_()
     weight = torch.arange(100.0, 100 + 2 * tokens, device=odd.device).view(2, tokens)
     given.tensor = leaf
@@ -209,8 +226,13 @@ def check_growth(p: probe.Probe) -> int:
     for i, name in ((2, "sequence"), (3, "empty sequence")):
         more = (waits[i].total() - waits[1].total()) / (MANY - FEW)
         p.error(f"waits for each further {name}", more, 0, reference=none, bug_above=4)
-        p.error(f"operators for each further {name}", (operators[i] - operators[1]) / (MANY - FEW), 0, bug_above=8,
-                reference="each token's next one is found alike")  # fmt: skip
+        p.error(
+            f"operators for each further {name}",
+            (operators[i] - operators[1]) / (MANY - FEW),
+            0,
+            bug_above=8,
+            reference="each token's next one is found alike",
+        )
     return sum(places.total() for places in waits)
 
 
@@ -219,8 +241,11 @@ def check_without_values(p: probe.Probe) -> None:
     given = Input(p, [3, 0, 4], 9)
     given.tensor = given.tensor.to("meta")
     given.packed.cu_seqlens_q = given.cu.to("meta")
-    p.attempt("tensors without values", given.rolled,
-              probe.Signature("RuntimeError", "meta tensor", MTP.replace(".", "/") + ".py"))  # fmt: skip
+    p.attempt(
+        "tensors without values",
+        given.rolled,
+        probe.Signature("RuntimeError", "meta tensor", MTP.replace(".", "/") + ".py"),
+    )
 
 
 def check_refused(p: probe.Probe) -> None:
@@ -246,9 +271,14 @@ def check_times(p: probe.Probe) -> None:
         given = Input(p, [tokens // count] * count, tokens)
         took[count] = p.milliseconds(given.rolled, repeats=30, warm=4)
         p.note(f"a call, T {tokens}, sequences: {count}", took[count], unit="ms")
-    p.error(f"time of {MANY} sequences over that of {FEW}", took[MANY] / took[FEW], 2,
-            # the same kernels, each so short that launching them is what is timed; one by one sixteen times as many
-            reference="each token's next one is found alike", bug_above=6)  # fmt: skip
+    p.error(
+        f"time of {MANY} sequences over that of {FEW}",
+        took[MANY] / took[FEW],
+        2,
+        # the same kernels, each so short that launching them is what is timed; one by one sixteen times as many
+        reference="each token's next one is found alike",
+        bug_above=6,
+    )
 
 
 def check_capture(p: probe.Probe) -> None:

@@ -80,9 +80,17 @@ class Training:
         options = ddp.DistributedDataParallelConfig(use_distributed_optimizer=True, grad_reduce_in_fp32=True)
         self.chunk = ddp.DistributedDataParallel(config, options, self.module)
         settings = optim.OptimizerConfig(
-            lr=RATE, min_lr=RATE, weight_decay=DECAY, adam_beta1=BETAS[0], adam_beta2=BETAS[1], adam_eps=EPS,
-            clip_grad=0.0, bf16=half, params_dtype=dtype, use_distributed_optimizer=True,
-        )  # fmt: skip
+            lr=RATE,
+            min_lr=RATE,
+            weight_decay=DECAY,
+            adam_beta1=BETAS[0],
+            adam_beta2=BETAS[1],
+            adam_eps=EPS,
+            clip_grad=0.0,
+            bf16=half,
+            params_dtype=dtype,
+            use_distributed_optimizer=True,
+        )
         self.chained = optim.get_megatron_optimizer(settings, [self.chunk])
         (self.adam,) = self.chained.chained_optimizers
         self.exact = {name: [value.detach().double(), 0.0, 0.0] for name, value in self.named.items()}
@@ -146,19 +154,38 @@ def check_resumed(p: probe.Probe, name: str, old: Training, new: Training) -> No
     """Counts, masters and moments right after loading and after more updates."""
     new.resumed(old)
     counts = new.counts()
-    p.error(f"{name}: count of updates", max(abs(count - old.updates) for count in counts), 0,
-            reference="updates before the checkpoint", bug_above=1)  # fmt: skip
+    p.error(
+        f"{name}: count of updates",
+        max(abs(count - old.updates) for count in counts),
+        0,
+        reference="updates before the checkpoint",
+        bug_above=1,
+    )
     p.guard(f"{name}: masters and moments", new.error(), FP32, reference="AdamW in fp64")
     step = next(iter(new.states().values()))["step"]
-    p.guard(f"{name}: count of another kind", step.dtype != torch.float32 or step.dim() != 0, 0,
-            reference="torch's own: fp32, one element")  # fmt: skip
+    p.guard(
+        f"{name}: count of another kind",
+        step.dtype != torch.float32 or step.dim() != 0,
+        0,
+        reference="torch's own: fp32, one element",
+    )
     new.update(1)
     advanced = [after - before for before, after in zip(counts, new.counts(), strict=True)]
-    p.error(f"{name}: counted in the next update beyond 1", max(abs(by - 1) for by in advanced), 0,
-            reference="one update", bug_above=1)  # fmt: skip
+    p.error(
+        f"{name}: counted in the next update beyond 1",
+        max(abs(by - 1) for by in advanced),
+        0,
+        reference="one update",
+        bug_above=1,
+    )
     new.update(AFTER - 1)
-    p.error(f"{name}: masters and moments {AFTER} updates later", new.error(), FP32,
-            reference="AdamW in fp64, never interrupted", bug_above=1e-4)  # fmt: skip
+    p.error(
+        f"{name}: masters and moments {AFTER} updates later",
+        new.error(),
+        FP32,
+        reference="AdamW in fp64, never interrupted",
+        bug_above=1e-4,
+    )
 
 
 def check_new(p: probe.Probe) -> None:
@@ -243,19 +270,20 @@ def check_neighbours(p: probe.Probe) -> None:
     """Training that is not resumed, states that cannot be loaded, and counts of long training."""
     plain = Training(p, SHAPES, torch.float32, p.seed)
     plain.update(SAVED)
-    p.guard("never resumed: count of updates", max(abs(count - SAVED) for count in plain.counts()), 0,
-            reference="updates")  # fmt: skip
+    p.guard(
+        "never resumed: count of updates", max(abs(count - SAVED) for count in plain.counts()), 0, reference="updates"
+    )
     p.guard("never resumed: masters and moments", plain.error(), FP32, reference="AdamW in fp64")
     common = plain.adam.state_dict()
     stated = common["optimizer"]["param_groups"]
-    p.guard("never resumed: count in the state", max(abs(group["step"] - SAVED) for group in stated), 0,
-            reference="updates")  # fmt: skip
+    p.guard(
+        "never resumed: count in the state", max(abs(group["step"] - SAVED) for group in stated), 0, reference="updates"
+    )
     whole = next(iter(plain.states().values()))
     wrong = [is_taken(plain, {k: v for k, v in whole.items() if k != key}) != (not key) for key in ("", *MOMENTS)]
     p.guard("states without master or moment taken, or the whole refused", sum(wrong), 0, reference="none")
     next(iter(plain.states().values()))["step"].add_(1)
-    p.guard("counts that disagree are taken", raises(plain.adam.state_dict) != "AssertionError", 0,
-            reference="refused")  # fmt: skip
+    p.guard("counts that disagree are taken", raises(plain.adam.state_dict) != "AssertionError", 0, reference="refused")
     generator, worst = torch.Generator().manual_seed(p.seed), 0.0
     for bits in range(24):  # fp32, in which torch counts, has each whole number of 24 bits
         count = int(torch.randint(2**bits, 2 ** (bits + 1), (), generator=generator)) | 1

@@ -91,9 +91,12 @@ class Trained:
         transformer = p.upstream("megatron.core.transformer")
         ddp, optim = p.upstream("megatron.core.distributed"), p.upstream("megatron.core.optimizer")
         config = transformer.TransformerConfig(
-            num_layers=1, hidden_size=8, num_attention_heads=1, bf16=case.dtype == torch.bfloat16,
+            num_layers=1,
+            hidden_size=8,
+            num_attention_heads=1,
+            bf16=case.dtype == torch.bfloat16,
             params_dtype=case.dtype,
-        )  # fmt: skip
+        )
         self.case, self.modules = case, [transformer.MegatronModule(config) for _ in range(case.chunks)]
         generator = torch.Generator().manual_seed(p.seed)
         device = torch.cuda.current_device()
@@ -104,15 +107,24 @@ class Trained:
         named = dict(pair for module in self.modules for pair in module.named_parameters())
         before = {name: value.detach().double() for name, value in named.items()}
         options = ddp.DistributedDataParallelConfig(
-            use_distributed_optimizer=True, grad_reduce_in_fp32=True, bucket_size=case.bucket_size,
+            use_distributed_optimizer=True,
+            grad_reduce_in_fp32=True,
+            bucket_size=case.bucket_size,
             overlap_grad_reduce=case.bucket_size is not None,  # as bucket_size has no effect without
             pad_buckets_for_high_nccl_busbw=case.padded_further,
-        )  # fmt: skip
+        )
         self.chunks = [ddp.DistributedDataParallel(config, options, module) for module in self.modules]
         settings = optim.OptimizerConfig(
-            lr=RATE, min_lr=RATE, weight_decay=0.0, adam_beta1=BETAS[0], adam_beta2=BETAS[1], clip_grad=0.0,
-            bf16=config.bf16, params_dtype=case.dtype, use_distributed_optimizer=True,
-        )  # fmt: skip
+            lr=RATE,
+            min_lr=RATE,
+            weight_decay=0.0,
+            adam_beta1=BETAS[0],
+            adam_beta2=BETAS[1],
+            clip_grad=0.0,
+            bf16=config.bf16,
+            params_dtype=case.dtype,
+            use_distributed_optimizer=True,
+        )
         self.adam = optim.get_megatron_optimizer(settings, self.chunks)
         self.truth: dict[str, dict[str, Tensor]] = {}
         count = 0
@@ -121,8 +133,11 @@ class Trained:
             count += value.numel()
             value.main_grad.copy_(grad)
             # the first step of AdamW, bias corrections included, moves each element by the rate
-            self.truth[name] = {"param": before[name] - RATE, "exp_avg": grad * (1 - BETAS[0]),
-                                "exp_avg_sq": grad**2 * (1 - BETAS[1])}  # fmt: skip
+            self.truth[name] = {
+                "param": before[name] - RATE,
+                "exp_avg": grad * (1 - BETAS[0]),
+                "exp_avg_sq": grad**2 * (1 - BETAS[1]),
+            }
         if not self.adam.step()[0] or count >= 2**12:
             raise probe.CannotTest("the optimizer took no step")
 
@@ -156,8 +171,13 @@ class Trained:
 def check(p: probe.Probe, name: str, trained: Trained, held: dict[str, Tensor]) -> None:
     """The bug: each of masters and moments is saved at its place."""
     for key in KEYS:
-        p.error(f"{name}: elements of {key} saved wrong", trained.wrong(key, held), 0,
-                reference="AdamW's first step in closed form, fp64", bug_above=1)  # fmt: skip
+        p.error(
+            f"{name}: elements of {key} saved wrong",
+            trained.wrong(key, held),
+            0,
+            reference="AdamW's first step in closed form, fp64",
+            bug_above=1,
+        )
 
 
 def check_case(p: probe.Probe, name: str, case: Case) -> None:
@@ -174,8 +194,9 @@ def check_case(p: probe.Probe, name: str, case: Case) -> None:
 def check_neighbours(p: probe.Probe, name: str, trained: Trained) -> None:
     """What is loaded into has the parameters' shapes, and the other formats keep what they had."""
     wanted = p.guard_attempt(f"{name}: template to load into is made", lambda: trained.entries(loading=True))
-    shapes = {f"optimizer.state.{key}.{param}": value["param"].shape
-              for param, value in trained.truth.items() for key in KEYS}  # fmt: skip
+    shapes = {
+        f"optimizer.state.{key}.{param}": value["param"].shape for param, value in trained.truth.items() for key in KEYS
+    }
     wrong = sum((wanted or {}).get(key, torch.empty(0)).shape != shape for key, shape in shapes.items())
     p.guard(f"{name}: templates of another shape", wrong, 0, reference="the parameters' shapes")
     inner = getattr(trained.adam, "chained_optimizers", [trained.adam])[0]
@@ -189,8 +210,12 @@ def check_healthy(p: probe.Probe, name: str, case: Case) -> None:
     trained = Trained(p, case)
     held = trained.entries()
     for key in KEYS:
-        p.guard(f"{name}: elements of {key} saved wrong", trained.wrong(key, held), 0,
-                reference="AdamW's first step in closed form, fp64")  # fmt: skip
+        p.guard(
+            f"{name}: elements of {key} saved wrong",
+            trained.wrong(key, held),
+            0,
+            reference="AdamW's first step in closed form, fp64",
+        )
 
 
 def check_file(p: probe.Probe) -> None:

@@ -55,13 +55,21 @@ class Routed:
         router = p.upstream("megatron.core.transformer.moe.router")
         groups = p.upstream("megatron.core.process_groups_config").ProcessGroupCollection.use_mpu_process_groups()
         self.config = transformer.TransformerConfig(
-            num_layers=1, hidden_size=EXPERTS, num_attention_heads=1, num_moe_experts=EXPERTS, moe_router_topk=TOPK,
-            moe_router_score_function="sigmoid", moe_router_dtype="fp32", moe_router_load_balancing_type=kind,
+            num_layers=1,
+            hidden_size=EXPERTS,
+            num_attention_heads=1,
+            num_moe_experts=EXPERTS,
+            moe_router_topk=TOPK,
+            moe_router_score_function="sigmoid",
+            moe_router_dtype="fp32",
+            moe_router_load_balancing_type=kind,
             moe_aux_loss_coeff=COEFFICIENT if kind != "none" else 0.0,
             moe_router_enable_expert_bias=kind == "none" if bias is None else bias,
-            moe_router_bias_update_rate=rate, bf16=dtype == torch.bfloat16, fp16=dtype == torch.float16,
+            moe_router_bias_update_rate=rate,
+            bf16=dtype == torch.bfloat16,
+            fp16=dtype == torch.float16,
             params_dtype=dtype,
-        )  # fmt: skip
+        )
         self.router = router.TopKRouter(self.config, groups).to(torch.cuda.current_device())
         self.router.set_layer_number(1)
         with torch.no_grad():
@@ -118,13 +126,27 @@ def check_bias(p: probe.Probe, name: str, routed: Routed, batches: list[list[int
     for counts in batches:
         routed.forward(counts)
     held = routed.router.local_tokens_per_expert.double().tolist()
-    p.error(f"{name}: experts counted wrong", sum(a != b for a, b in zip(held, routed.counted, strict=True)), 0,
-            reference="tokens dealt out", bug_above=1)  # fmt: skip
+    p.error(
+        f"{name}: experts counted wrong",
+        sum(a != b for a, b in zip(held, routed.counted, strict=True)),
+        0,
+        reference="tokens dealt out",
+        bug_above=1,
+    )
     routed.finalize(p)
-    p.error(f"{name}: biases that move wrong", wrong_bias(routed.router, routed.counted), 0,
-            reference="sign of the mean less the count", bug_above=1)  # fmt: skip
-    p.guard(f"{name}: counts that are not set back", int(routed.router.local_tokens_per_expert.count_nonzero()), 0,
-            reference="0 after the update")  # fmt: skip
+    p.error(
+        f"{name}: biases that move wrong",
+        wrong_bias(routed.router, routed.counted),
+        0,
+        reference="sign of the mean less the count",
+        bug_above=1,
+    )
+    p.guard(
+        f"{name}: counts that are not set back",
+        int(routed.router.local_tokens_per_expert.count_nonzero()),
+        0,
+        reference="0 after the update",
+    )
 
 
 def check_rate(p: probe.Probe) -> None:
@@ -139,8 +161,13 @@ def check_rate(p: probe.Probe) -> None:
                 routed.router.expert_bias.copy_(start)
             routed.finalize(p)
         biases.append(routed.router.expert_bias.clone())
-    p.error("bf16, rate of 0.001: biases unlike those without Float16Module", int((biases[0] != biases[1]).sum()), 0,
-            reference="the same updates of the router alone", bug_above=1)  # fmt: skip
+    p.error(
+        "bf16, rate of 0.001: biases unlike those without Float16Module",
+        int((biases[0] != biases[1]).sum()),
+        0,
+        reference="the same updates of the router alone",
+        bug_above=1,
+    )
 
 
 def check_global(p: probe.Probe, name: str, dtype: torch.dtype, counts: list[int], batches: int) -> None:
@@ -150,14 +177,23 @@ def check_global(p: probe.Probe, name: str, dtype: torch.dtype, counts: list[int
         probs, _ = routed.forward(counts)
     router = routed.router
     held = [*router.global_tokens_per_expert.double().tolist(), router.ga_steps.item()]
-    p.error(f"{name}: counts of the global loss wrong",
-            sum(a != b for a, b in zip(held, [*routed.counted, batches], strict=True)), 0,
-            reference="tokens dealt out, and micro-batches", bug_above=1)  # fmt: skip
+    p.error(
+        f"{name}: counts of the global loss wrong",
+        sum(a != b for a, b in zip(held, [*routed.counted, batches], strict=True)),
+        0,
+        reference="tokens dealt out, and micro-batches",
+        bug_above=1,
+    )
     (probs * 0).sum().backward()
     exact = gradient(routed.tokens(counts), counts)
     error = (router.weight.grad.double().cpu() - exact).norm() / exact.norm()
-    p.error(f"{name}: gradient of the global loss", float(error), BF16,
-            reference="autograd in fp64 with exact counts", bug_above=2**-4)  # fmt: skip
+    p.error(
+        f"{name}: gradient of the global loss",
+        float(error),
+        BF16,
+        reference="autograd in fp64 with exact counts",
+        bug_above=2**-4,
+    )
 
 
 def check_both(p: probe.Probe, name: str, dtype: torch.dtype, base: int) -> None:
@@ -186,11 +222,15 @@ def check_both(p: probe.Probe, name: str, dtype: torch.dtype, base: int) -> None
         routed.counted = [0] * EXPERTS
         router.to(dtype)  # the biases so far are of few bits, so that the cast changes none
     p.error(f"{name}: counts wrong", wrong, 0, reference="tokens dealt out, and micro-batches", bug_above=1)
-    p.error(f"{name}: biases that move wrong", turned, 0,
-            reference="sign of the mean less the count", bug_above=1)  # fmt: skip
+    p.error(f"{name}: biases that move wrong", turned, 0, reference="sign of the mean less the count", bug_above=1)
     # so many tokens make it small: fp16's subnormals round it by 0.015; a micro-batch too many is off by a third
-    p.error(f"{name}: gradient of the global loss", max(errors), 2**-4,
-            reference="autograd in fp64 with exact counts", bug_above=2**-2)  # fmt: skip
+    p.error(
+        f"{name}: gradient of the global loss",
+        max(errors),
+        2**-4,
+        reference="autograd in fp64 with exact counts",
+        bug_above=2**-2,
+    )
 
 
 def check_between(p: probe.Probe, name: str, dtype: torch.dtype) -> None:
@@ -224,12 +264,20 @@ def check_neighbours(p: probe.Probe) -> None:
         counts = drawn(p.seed, limit // 4, limit // 3)
         routed.forward(counts)
         held = routed.router.local_tokens_per_expert.tolist()
-        p.guard(f"{name}, few tokens: experts counted wrong", sum(a != b for a, b in zip(held, counts, strict=True)), 0,
-                reference="tokens dealt out")  # fmt: skip
+        p.guard(
+            f"{name}, few tokens: experts counted wrong",
+            sum(a != b for a, b in zip(held, counts, strict=True)),
+            0,
+            reference="tokens dealt out",
+        )
         with torch.no_grad():
             routed.forward(counts)
-        p.guard(f"{name}: counted without gradients", routed.router.local_tokens_per_expert.tolist() != held, 0,
-                reference="evaluation and recomputation count nothing")  # fmt: skip
+        p.guard(
+            f"{name}: counted without gradients",
+            routed.router.local_tokens_per_expert.tolist() != held,
+            0,
+            reference="evaluation and recomputation count nothing",
+        )
         routed.router.expert_bias.fill_(1 + 2.0**-20)
         probs, chosen = routed.forward(counts)
         kept = routed.router.expert_bias.double().eq(1 + 2.0**-20).all()
@@ -259,8 +307,13 @@ def check_ranks(p: probe.Probe) -> None:
         routed.finalize(p)
         if rank == 0:
             total = [sum(column) for column in zip(*parts, strict=True)]
-            p.error("two ranks: biases that move wrong", wrong_bias(routed.router, total), 0,
-                    reference="sign of the mean less the count", bug_above=1)  # fmt: skip
+            p.error(
+                "two ranks: biases that move wrong",
+                wrong_bias(routed.router, total),
+                0,
+                reference="sign of the mean less the count",
+                bug_above=1,
+            )
 
     p.ranks(2, work)
 

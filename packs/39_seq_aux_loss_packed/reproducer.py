@@ -86,15 +86,27 @@ class Layer:
         recompute = {"recompute_granularity": "selective", "recompute_modules": ["moe"]} if options.recompute else {}
         torch.manual_seed(p.seed + seed)
         config = transformer.TransformerConfig(
-            num_layers=1, hidden_size=HIDDEN, num_attention_heads=2, ffn_hidden_size=8, add_bias_linear=False,
-            num_moe_experts=options.experts, moe_router_topk=options.topk, moe_router_score_function=options.score,
-            moe_router_pre_softmax=options.topk == 1, moe_router_dtype="fp32",
-            moe_router_load_balancing_type=options.kind, moe_aux_loss_coeff=options.coefficient,
-            moe_router_enable_expert_bias=options.bias, calculate_per_token_loss=options.per_token,
-            mlp_chunks_for_training=options.chunks, tensor_model_parallel_size=options.tensor_parallel,
-            sequence_parallel=options.tensor_parallel > 1, params_dtype=options.dtype,
-            bf16=options.dtype == torch.bfloat16, **recompute,
-        )  # fmt: skip
+            num_layers=1,
+            hidden_size=HIDDEN,
+            num_attention_heads=2,
+            ffn_hidden_size=8,
+            add_bias_linear=False,
+            num_moe_experts=options.experts,
+            moe_router_topk=options.topk,
+            moe_router_score_function=options.score,
+            moe_router_pre_softmax=options.topk == 1,
+            moe_router_dtype="fp32",
+            moe_router_load_balancing_type=options.kind,
+            moe_aux_loss_coeff=options.coefficient,
+            moe_router_enable_expert_bias=options.bias,
+            calculate_per_token_loss=options.per_token,
+            mlp_chunks_for_training=options.chunks,
+            tensor_model_parallel_size=options.tensor_parallel,
+            sequence_parallel=options.tensor_parallel > 1,
+            params_dtype=options.dtype,
+            bf16=options.dtype == torch.bfloat16,
+            **recompute,
+        )
         experts = upstream(p, SPEC).get_moe_module_spec(use_te=False, num_experts=options.experts)
         inner = dataclasses.replace(experts.keywords["submodules"], router=getattr(upstream(p, ROUTER), options.router))
         experts.keywords["submodules"] = inner
@@ -216,8 +228,13 @@ def check_fixed(p: probe.Probe) -> None:
         hidden = tokens(p, sum(BATCH), 1).to(options.dtype)
         half = options.dtype == torch.bfloat16
         # the gradient is rounded to bf16, each of its elements by 2^-9 at most
-        p.error(f"{name}: loss and gradient", error(layer, hidden, params(p, cumulative(BATCH)), spans(BATCH)),
-                2.0**-8 if half else FP32, reference="mean over sequences in fp64", bug_above=0.05)  # fmt: skip
+        p.error(
+            f"{name}: loss and gradient",
+            error(layer, hidden, params(p, cumulative(BATCH)), spans(BATCH)),
+            2.0**-8 if half else FP32,
+            reference="mean over sequences in fp64",
+            bug_above=0.05,
+        )
         # chunks are products of other sizes; a GPU adds what three experts return in any order
         if options.chunks == 1 and options.topk < 3:
             outputs.append(layer.passed(hidden, params(p, cumulative(BATCH)))[0])
@@ -228,9 +245,13 @@ def check_layouts(p: probe.Probe) -> None:
     """Sequences that are empty, padded in between, or followed by other tokens; and beside another loss."""
     layer, reference = Layer(p, Options()), "mean over sequences in fp64"
     lengths = [0, 5, 0, 0, 11, 6, 0]
-    p.error("empty sequences: loss and gradient",
-            error(layer, tokens(p, 22, 2), params(p, cumulative(lengths)), spans(lengths)), FP32,
-            reference=reference, bug_above=0.05)  # fmt: skip
+    p.error(
+        "empty sequences: loss and gradient",
+        error(layer, tokens(p, 22, 2), params(p, cumulative(lengths)), spans(lengths)),
+        FP32,
+        reference=reference,
+        bug_above=0.05,
+    )
     room, used = [8, 16, 8], [5, 16, 1]
     mask = torch.ones(1, 32, dtype=torch.bool)
     for start, count in zip(cumulative(room).tolist(), used, strict=False):
@@ -240,9 +261,13 @@ def check_layouts(p: probe.Probe) -> None:
         found = error(Layer(p, options), tokens(p, 32, 3), packed, spans(room, mask), mask)
         p.error(f"padded sequences: {name} and gradient", found, FP32, reference=reference, bug_above=0.05)
     for name, lengths in (("tokens after the last sequence", [7, 9]), ("no token in any sequence", [0, 0])):
-        p.error(f"{name}: loss and gradient",
-                error(layer, tokens(p, 30, 4), params(p, cumulative(lengths)), spans(lengths)), FP32,
-                reference=reference, bug_above=0.05)  # fmt: skip
+        p.error(
+            f"{name}: loss and gradient",
+            error(layer, tokens(p, 30, 4), params(p, cumulative(lengths)), spans(lengths)),
+            FP32,
+            reference=reference,
+            bug_above=0.05,
+        )
     lengths = [256, 1, 2, 1, 3, 1, 1, 5, 1]  # bf16 has no odd number after 256
     hidden, packed = tokens(p, sum(lengths), 9), params(p, cumulative(lengths))
     torch.set_default_dtype(torch.bfloat16)
@@ -250,8 +275,12 @@ def check_layouts(p: probe.Probe) -> None:
     torch.set_default_dtype(torch.float32)
     p.error("default dtype bf16: loss and gradient", found, 2.0**-7, reference=reference, bug_above=0.05)
     lengths = [140_000, *BATCH]  # one of two experts has more than 2^16 tokens, so that no half precision counts them
-    found = error(Layer(p, Options(experts=2, topk=1)), tokens(p, sum(lengths), 10), params(p, cumulative(lengths)),
-                  spans(lengths))  # fmt: skip
+    found = error(
+        Layer(p, Options(experts=2, topk=1)),
+        tokens(p, sum(lengths), 10),
+        params(p, cumulative(lengths)),
+        spans(lengths),
+    )
     p.error("long sequence: loss and gradient", found, 1e-4, reference=reference, bug_above=0.05)
     both = Layer(p, Options(kind=["aux_loss", "seq_aux_loss"], coefficient=[COEFFICIENT, 2 * COEFFICIENT]))
     hidden = tokens(p, sum(BATCH), 5)
@@ -267,9 +296,18 @@ def check_drawn(p: probe.Probe) -> None:
     from hypothesis import strategies as st
 
     def measure(
-        lengths: list[int], beyond: int, masked: list[int], experts: int, topk: int, score: str, long: bool,
-        per_token: bool, recompute: bool, refilled: bool, keys: list[int] | None,
-    ) -> float:  # fmt: skip
+        lengths: list[int],
+        beyond: int,
+        masked: list[int],
+        experts: int,
+        topk: int,
+        score: str,
+        long: bool,
+        per_token: bool,
+        recompute: bool,
+        refilled: bool,
+        keys: list[int] | None,
+    ) -> float:
         layer = Layer(p, Options(experts, min(topk, experts), score, per_token=per_token, recompute=recompute))
         dtype = torch.int64 if long else torch.int32
         other = {} if keys == [] else {"cu_seqlens_kv": None if keys is None else cumulative(keys, dtype)}
@@ -300,30 +338,50 @@ def check_drawn(p: probe.Probe) -> None:
         # bounds of keys: the same, none, or others
         "keys": st.one_of(st.just([]), st.none(), st.lists(st.integers(0, 12), min_size=1, max_size=20)),
     }
-    p.drawn("drawn: loss and gradient", measure, 1e-4, space=space, count=60, reference="mean over sequences in fp64",
-            bug_above=0.05)  # fmt: skip
+    p.drawn(
+        "drawn: loss and gradient",
+        measure,
+        1e-4,
+        space=space,
+        count=60,
+        reference="mean over sequences in fp64",
+        bug_above=0.05,
+    )
 
 
 def check_neighbours(p: probe.Probe) -> None:
     """What holds in both arms: one sequence; and bit by bit the others."""
     reference = "mean over sequences in fp64"
     layer, hidden, kept = Layer(p, Options()), tokens(p, 24, 6), list[Tensor]()
-    p.guard("one sequence: loss and gradient", error(layer, hidden, params(p, cumulative([24])), spans([24])), FP32,
-            reference=reference)  # fmt: skip
+    p.guard(
+        "one sequence: loss and gradient",
+        error(layer, hidden, params(p, cumulative([24])), spans([24])),
+        FP32,
+        reference=reference,
+    )
     even = params(p, cumulative([8, 8, 8]), tokens_per_sample=8)
-    p.guard("tokens_per_sample: loss and gradient", error(layer, hidden, even, spans([8, 8, 8])), FP32,
-            reference=reference)  # fmt: skip
+    p.guard(
+        "tokens_per_sample: loss and gradient", error(layer, hidden, even, spans([8, 8, 8])), FP32, reference=reference
+    )
     kept += layer.passed(hidden, even)
     batch = hidden.view(8, 3, HIDDEN)  # place i of sequence b
     columns = [list(range(b, 24, 3)) for b in range(3)]
     _, logged, gradient = layer.passed(batch)
     loss, true = exact(layer, hidden, columns)
-    p.guard("not packed: loss and gradient", max(abs(logged.item() - loss) / loss,
-            distance(gradient / COEFFICIENT, true)), FP32, reference=reference)  # fmt: skip
+    p.guard(
+        "not packed: loss and gradient",
+        max(abs(logged.item() - loss) / loss, distance(gradient / COEFFICIENT, true)),
+        FP32,
+        reference=reference,
+    )
     kept += layer.passed(batch)
     kept += layer.passed(hidden, params(p, cumulative([10, 14]), qkv_format="sbhd"))
-    for kind, coefficient in (("aux_loss", COEFFICIENT), ("global_aux_loss", COEFFICIENT), ("none", 0.0),
-                              (["aux_loss", "seq_aux_loss"], [COEFFICIENT, 0.0])):  # fmt: skip
+    for kind, coefficient in (
+        ("aux_loss", COEFFICIENT),
+        ("global_aux_loss", COEFFICIENT),
+        ("none", 0.0),
+        (["aux_loss", "seq_aux_loss"], [COEFFICIENT, 0.0]),
+    ):
         other = Layer(p, Options(kind=kind, coefficient=coefficient))
         if kind != "none":
             kept += other.passed(hidden, params(p, cumulative([10, 14])))
@@ -364,9 +422,12 @@ def check_waits(p: probe.Probe) -> None:
         call()  # what is done once may wait
     without, waits = (p.waits(call).total() for call in calls)
     p.guard("waits for packed sequences", waits - without, 0, reference="as many as without them")
-    p.guard("where waits are counted: loss and gradient of one sequence",
-            error(layer, hidden, params(p, cumulative([sum(BATCH)])), spans([sum(BATCH)])), FP32,
-            reference="fp64")  # fmt: skip
+    p.guard(
+        "where waits are counted: loss and gradient of one sequence",
+        error(layer, hidden, params(p, cumulative([sum(BATCH)])), spans([sum(BATCH)])),
+        FP32,
+        reference="fp64",
+    )
 
 
 # (tensor with sequence parallelism, context parallelism) of four ranks; what is left are replicas
@@ -395,8 +456,9 @@ def check_ranks(p: probe.Probe) -> None:
                 off = abs(logged.item() - loss) / loss if logged.numel() == 1 else math.inf
                 worst = max(worst, off, distance(gradient / scale, true))
             if rank == 0:
-                p.error(f"{name}: loss and gradient", worst, FP32, reference="mean over sequences in fp64",
-                        bug_above=0.05)  # fmt: skip
+                p.error(
+                    f"{name}: loss and gradient", worst, FP32, reference="mean over sequences in fp64", bug_above=0.05
+                )
 
     p.ranks(4, work)
 
