@@ -9,6 +9,7 @@ from torch import Tensor
 
 from model.families.nam56r import Size
 from model.generation.network import Decoder
+from model.layers.common import fp32
 from model.saved.opened import Opened
 from reproducers.base.errors import PatchlaneError
 
@@ -38,7 +39,7 @@ def filled(
     leaves what is there. Raises PatchlaneError for tensors that are not the size's."""
     with torch.device("meta"):
         made = Decoder(size)
-    kept = {name for name, p in made.named_parameters() if hasattr(p, "_keep_fp32")}
+    kept = {name for name, p in made.named_parameters() if fp32.kept(p)}
     kept |= {name for name, _ in made.named_buffers()}
     state = dict[str, Tensor]()
     for key, tensor in tensors:

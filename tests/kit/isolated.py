@@ -25,14 +25,14 @@ def _own_tests(folder: Path) -> None:
     sys.modules["tests"] = package
 
 
-def activate(device: str) -> str:
+def activate(device: str, stack: str = "released") -> str:
     """In the new process: the stack with every candidate patch, Megatron started. Returns what is missing, or ""."""
     import torch
 
     torch.set_num_threads(1)
     with torch.device("meta"):  # torch lists its factories when first used: before the stand-ins for CUDA wrap them
         torch.empty(0)
-    from model.patched import overlay
+    from model.patched import overlay, stacks
     from reproducers.base.errors import CannotTestHere
     from reproducers.probe.checks import CannotTest
     from reproducers.probe.lanes import megatron
@@ -40,7 +40,8 @@ def activate(device: str) -> str:
     from reproducers.upstream.store import Store
 
     try:
-        overlay.activate(overlay.build(Store(), overlay.chosen("all"), device))
+        of = stacks.named(stack)
+        overlay.activate(overlay.build(Store(), overlay.chosen("all", stack=of), device, of))
     except (CannotTestHere, CannotTest) as lacking:
         return str(lacking)
     megatron.start_megatron(importlib.import_module, 0, Rank(0, 1))
@@ -50,11 +51,11 @@ def activate(device: str) -> str:
 class Worker:
     """A fresh process with the overlay active; ``missing`` says what it lacks, empty when nothing."""
 
-    def __init__(self, device: str = "cpu") -> None:
+    def __init__(self, device: str = "cpu", stack: str = "released") -> None:
         self._pool = ProcessPoolExecutor(
             1, multiprocessing.get_context("spawn"), _own_tests, (Path(__file__).parent.parent,)
         )
-        self.missing = self._pool.submit(activate, device).result()
+        self.missing = self._pool.submit(activate, device, stack).result()
 
     def call(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """``function(*args, **kwargs)`` in the process, all picklable; an exception there is raised here as well."""

@@ -19,6 +19,7 @@ from torch import nn
 from model.kinds import moe as kind
 from model.kinds.path import Choice
 from model.layers.captured.graphed import ExpertsLayer
+from model.layers.common import fp32
 from model.layers.common.norm import ResidualNorm
 from model.layers.experts import gate
 from model.layers.experts.grouped import GroupedExperts, LocalExperts
@@ -70,11 +71,11 @@ def balances(model: nn.Module) -> None:
 
 
 def keep_router_state(model: nn.Module) -> None:
-    """Mark the routers' selection bias and token counts as pack 16's Float16Module reads it."""
+    """Keep the routers' selection bias and token counts in fp32."""
     seams.verify(kind.ROUTER_STATE)
     for path, buffer in model.named_buffers():
         if path.endswith(("router.expert_bias", "router.local_tokens_per_expert")):
-            buffer._keep_fp32 = True
+            fp32.keep(buffer)
 
 
 def _routers(model: nn.Module) -> list[TopKRouter]:

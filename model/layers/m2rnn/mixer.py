@@ -8,14 +8,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.layers.common import documents
+from model.layers.common import documents, fp32
 from model.layers.m2rnn.reference import log_forget, m2rnn_reference
 
 
 class M2RNN(nn.Module):  # type: ignore[misc]
     """hidden [T, h] → [T, h]; documents do not see one another.
 
-    A_log and dt_bias [heads] and D [heads, V] are fp32 by contract (``_keep_fp32``): a cast of the model must leave
+    A_log and dt_bias [heads] and D [heads, V] are fp32 by contract (``fp32.keep``): a cast of the model must leave
     them so. They and W are not decayed (``_no_weight_decay``). Initial values: W identity, D one, exp(A_log) uniform in
     1 to 16, softplus(dt_bias) log-uniform in 0.001 to 0.1 (the last two as Mamba-2, arXiv 2405.21060).
     """
@@ -110,6 +110,6 @@ def causal_conv(x: Tensor, weight: Tensor, bias: Tensor, place: Tensor) -> Tenso
 
 
 def _kept(*shape: int) -> nn.Parameter:
-    parameter = nn.Parameter(torch.empty(*shape, dtype=torch.float32))
-    parameter._keep_fp32 = parameter._no_weight_decay = True
+    parameter = fp32.keep(nn.Parameter(torch.empty(*shape, dtype=torch.float32)))
+    parameter._no_weight_decay = True
     return parameter

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from model.kinds import mamba3 as kind
-from model.layers.common import documents
+from model.layers.common import documents, fp32
 from model.layers.mamba3 import rows, upstream
 from model.patched import seams
 from reproducers.base.errors import CannotTestHere
@@ -36,8 +36,8 @@ FP32 = ("dt_bias", "D", "B_bias", "C_bias", "mimo_x", "mimo_z", "mimo_o")
 class Mamba3Mixer(nn.Module):  # type: ignore[misc]
     """``mamba``, a Mamba3, on a flat stream. ``path`` says which code computes its scan.
 
-    The parameters of ``FP32`` carry ``_keep_fp32 = True``: a cast of the model must leave them fp32; and
-    ``_no_weight_decay = True``: they start at one or a quarter, or are steps and rates, and decay would pull them to 0.
+    The parameters of ``FP32`` stay fp32 (``fp32.keep``), and carry ``_no_weight_decay = True``: they start at one or a
+    quarter, or are steps and rates, and decay would pull them to 0.
     """
 
     def __init__(self, mamba: nn.Module, path: str, row: int | None = None) -> None:
@@ -46,8 +46,7 @@ class Mamba3Mixer(nn.Module):  # type: ignore[misc]
         self.mamba, self.path, self.row = mamba, path, row
         self.fp32 = [name for name in FP32 if hasattr(mamba, name)]  # SISO has no projections
         for name in self.fp32:
-            parameter = getattr(mamba, name)
-            parameter._keep_fp32 = parameter._no_weight_decay = True
+            fp32.keep(getattr(mamba, name))._no_weight_decay = True
 
     def forward(self, hidden: Tensor, cu_seqlens: Tensor) -> Tensor:
         """[T, h], in ``hidden``'s dtype, of ``hidden`` [T, h] and ``cu_seqlens`` int32 [documents + 1] from 0 to T.
@@ -70,7 +69,7 @@ class Mamba3Mixer(nn.Module):  # type: ignore[misc]
         if cast:
             raise TypeError(
                 f"Mamba-3's kernels read {', '.join(cast)} as float32, but a cast changed the dtype"
-                "\n  fix: leave parameters marked _keep_fp32 alone: packs/16_float16module_fp32_contract/notes.md"
+                "\n  fix: leave what model/layers/common/fp32.py marks: packs/16_float16module_fp32_contract/notes.md"
             )
 
     def extra_repr(self) -> str:

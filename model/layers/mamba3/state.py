@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from model.families.nam56r import Size
 from model.families.pattern import Layer
+from model.layers.common import fp32
 from model.layers.common.decoding import Linear, Step
 
 
@@ -30,9 +31,7 @@ class Mamba3State:
 
 
 def _kept(*shape: int) -> nn.Parameter:
-    parameter = nn.Parameter(torch.empty(*shape, dtype=torch.float32))
-    parameter._keep_fp32 = True
-    return parameter
+    return fp32.keep(nn.Parameter(torch.empty(*shape, dtype=torch.float32)))
 
 
 class Mamba3(nn.Module):  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 import pytest
 import tiny
+from isolated import Worker
 from precision import FP32
 
 pytestmark = pytest.mark.upstream
@@ -51,8 +52,22 @@ def counted():
     return router.local_tokens_per_expert.tolist(), routed.tolist()
 
 
-def test_the_contract_holds_after_the_cast(megatron):
-    parameters, buffers = megatron.call(dtypes)
+@pytest.fixture(params=["released", *(pytest.param(name, marks=pytest.mark.long) for name in ("newest", "dev"))])
+def cast(request):
+    """``dtypes`` on a stack."""
+    if request.param == "released":
+        return request.getfixturevalue("megatron").call(dtypes)
+    worker = Worker(stack=request.param)
+    try:
+        if worker.missing:
+            pytest.skip(f"upstream artefacts cannot be had: {worker.missing}")
+        return worker.call(dtypes)
+    finally:
+        worker.close()
+
+
+def test_the_contract_holds_after_the_cast(cast):
+    parameters, buffers = cast
     numbers = {f"decoder.layers.{n - 1}.": kind for kind in FP32 for n in tiny.SIZE.numbers(kind)}
     contract = {place + name for place, kind in numbers.items() for name in FP32[kind]}
     assert {name for name, dtype in parameters.items() if dtype == "torch.float32"} == contract
