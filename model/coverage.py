@@ -8,19 +8,19 @@ from typing import Annotated
 
 import typer
 
-from model.patched.proof.record import read
 from model.patched.proof.table import cost, table
 from model.records import history
 from reproducers.base import cli
 from reproducers.base.verdicts import Exit
 from reproducers.kept import xz
+from reproducers.training.coverage import read
 
 app = typer.Typer(add_completion=False)
 
 
 @app.command()
 def show(run: Annotated[Path, typer.Argument(help="run directory, with its coverage.json")]) -> None:
-    """Print which patched lines a run's first steps executed, by layer; exit 1 if a consumed pack never ran."""
+    """Print which patched lines a run's first steps executed, by layer; exit 1 if a pack that it wants never ran."""
 
     record, console = read(run), cli.console(width=None if sys.stdout.isatty() else 160)
     console.print(table(record))
@@ -30,7 +30,7 @@ def show(run: Annotated[Path, typer.Argument(help="run directory, with its cover
         console.print(f"other code than the file's ran: {name}", highlight=False)
     lost = record.missing()
     for name, pack in lost.items():
-        console.print(f"{name}: consumed by {'; '.join(pack.wanted_on(record.device))}, yet never ran", style="red")
+        console.print(f"{name}: wanted by {'; '.join(pack.wanted_on(record.device))}, yet never ran", style="red")
     raise typer.Exit(Exit.CONTRADICTED if lost else Exit.OK)
 
 

@@ -28,6 +28,7 @@ GROUPS = {  # the title of each group and the modules of its verbs
         "model." + name
         for name in (
             "train",
+            "patched_paths",
             "report",
             "compare",
             "spread",
@@ -44,6 +45,7 @@ GROUPS = {  # the title of each group and the modules of its verbs
     ],
 }
 RENAMED = {  # train-: beside the receipts and locks of packs
+    "model.patched_paths": "patched-paths",
     "model.receipt": "train-receipt",
     "model.lock": "train-lock",
     "reproducers.upstream_tests": "upstream-tests",

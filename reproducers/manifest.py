@@ -25,10 +25,10 @@ from reproducers.evidence.manifest import (
     TAKEN,
     demotions,
     entries_before,
+    faults_of,
     generated,
     import_receipts,
     importable,
-    outdated,
     preview_of,
 )
 from reproducers.evidence.receipts import digests
@@ -108,7 +108,7 @@ def check(
     faults += heads.lost(ROOT / "manifest.yaml", root)
     if not faults:
         content, wrong = known.compared(packs, root)
-        faults += [*outdated(packs, content), *wrong]
+        faults += [*faults_of(packs, content), *wrong]
         _tell_engines(content.packs, root, verbose)
     typer.echo("\n".join([*faults, f"manifest check: {count(len(faults), 'fault') if faults else 'clean'}"]))
     raise typer.Exit(Exit.CONTRADICTED if faults else Exit.OK)

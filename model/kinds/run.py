@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+OptimizerFormat = Literal["stretches", "fully_reshardable"]  # model/loop/saving/sharded.py says what each is
 
 
 class Options(BaseModel):
@@ -30,6 +32,7 @@ class Options(BaseModel):
     nccl_ctas: Annotated[int, Field(ge=1, le=64)] | None = None  # thread blocks of a collective; None: NCCL's choice
     # seconds that a collective waits for a rank: the first step compiles, saving takes minutes
     wait_limit: Annotated[float, Field(ge=1, le=1e9)] = 1200.0
+    optimizer_format: OptimizerFormat = "stretches"  # of checkpoints that are written; either is read
 
 
 class Run(Options):

@@ -200,6 +200,15 @@ def graphs(run: Run) -> None:
         raise PatchlaneError("--cuda-graphs keep what recompute=true computes again", "choose one of the two")
 
 
+def saved_format(recipe: Recipe, run: Run) -> None:
+    """Raise PatchlaneError if the optimizer's state cannot be written as ``run`` asks."""
+    if run.optimizer_format == "fully_reshardable" and recipe.optimizer != "adamw":
+        raise PatchlaneError(
+            f"fully_reshardable has moments for every parameter, and {recipe.optimizer} has none for matrices",
+            "--set optimizer=adamw, or --set optimizer_format=stretches",
+        )
+
+
 def links(run: Run) -> None:
     """Raise CannotTestHere if NCCL's collectives are sized where there are none; PatchlaneError if gradients or weights
     cannot travel beside computation, or would be wrong."""

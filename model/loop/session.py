@@ -107,6 +107,7 @@ def train(
     refusals.graphs(run)
     catalogue.choose(size, run)  # what cannot run here is refused before upstream's code is fetched
     refusals.links(run)
+    refusals.saved_format(recipe, run)
     if given is not None:  # the default one has bytes and structure, which every size takes
         refusals.vocabulary(size, given.record.tokenizer.vocab_size)
         refusals.fields(size, run, given.record.fields)
@@ -126,7 +127,7 @@ def train(
     if stack.device == "cuda":
         _compile(size, chosen["mamba3"].name, (recipe.micro_batch, run.row), patches, stack, place)
     steps = graphs.WATCHED if run.cuda_graphs else watching.STEPS
-    watch = Coverage(stack, steps, run_record.choices(chosen, run))
+    watch = Coverage(stack, steps, overlay.wanted(stack, asked=run.paths != of.paths))
     # where NCCL waits too long torch's flight recorder writes each rank's collectives; torchfrtrace compares them
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
     os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(plan["folder"].resolve() / "nccl_trace_rank_"))

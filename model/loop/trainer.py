@@ -31,7 +31,6 @@ from model.loop.saving import checkpoint
 from model.loop.taken import Taken
 from model.patched import lock
 from model.patched.overlay import Overlay
-from model.patched.proof import record as coverage_record
 from model.patched.proof import watching
 from model.patched.proof.watching import Coverage
 from model.profile import memory_snapshot
@@ -49,6 +48,7 @@ from model.step.measured.diagnosis import Diagnosis
 from model.step.measured.launched import Outcome
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import write_atomic
+from reproducers.training import coverage as coverage_record
 
 logger = logging.getLogger("model.loop.trainer")
 
@@ -147,7 +147,8 @@ class Trainer:
             self.passed_over, self.brought = checkpoint.set_aside(damaged), True
             return
         lock.compare(before["patches"], self.overlay, self.plan.patches_changed_ok)
-        checkpoint.load(self.engine, saved)
+        with self.watch.once(coverage_record.RESUMING):
+            checkpoint.load(self.engine, saved)
         self.passed_over = checkpoint.set_aside(damaged)
         self.step = before["step"]
         self.loader.load_state_dict(before["loader"])
@@ -193,7 +194,8 @@ class Trainer:
         name = run_record.FILE
         if self.step:
             log.event(self.step, "resumed")
-            name = f"run.from_{self.step}.json"
+            if (self.plan.folder / name).exists():  # not where a run goes on from another one's checkpoint
+                name = f"run.from_{self.step}.json"
         elif self.brought:
             log.event(self.step, "imported weights")
         for damaged, why in self.passed_over.items():
@@ -456,7 +458,9 @@ class Trainer:
         """Held-out loss of each set over the same rows each time, in every layout."""
         for name, loader in self.held_out.items():
             began = time.perf_counter()
-            found = self.engine.evaluate(loader.first(self.plan.recipe.evaluate_rows), lambda: self._agreed()[0])
+            with self.watch.once(coverage_record.EVALUATING):
+                found = self.engine.evaluate(loader.first(self.plan.recipe.evaluate_rows), lambda: self._agreed()[0])
+            self._coverage(log)
             if found is None:
                 return
             loss, tokens = found
@@ -470,7 +474,9 @@ class Trainer:
         """Begin a checkpoint, which is written beside the steps that follow."""
         self._saved(log)
         apart.outlive()
-        self.saver.begin(self.engine, self.step, self.progress())
+        with self.watch.once(coverage_record.SAVING):
+            self.saver.begin(self.engine, self.step, self.progress())
+        self._coverage(log)
 
     def _saved(self, log: MetricsLog | None) -> None:
         """Wait until a checkpoint that was begun has its name, and record it. Raises PatchlaneError where it cannot."""
@@ -491,15 +497,18 @@ class Trainer:
             )
 
     def _coverage(self, log: MetricsLog | None) -> None:
-        """Once the watched steps are over, stop the run if a patch that the model needs executed on no rank."""
-        if self.covered or not self.watch.watched:
+        """Record what was watched once steps or a checkpoint are over; stop the run if a patch that the model needs
+        executed on no rank."""
+        if not (self.watch.watched and self.watch.news):
             return
-        self.covered = True
-        gc.collect()
-        gc.freeze()  # later collections skip lasting objects: while one rank collects, all wait for it
+        first, self.covered = not self.covered, True
+        if first:
+            gc.collect()
+            gc.freeze()  # later collections skip lasting objects: while one rank collects, all wait for it
         record = coverage_record.merged(self._gathered(self.watch.record()))
         if log is not None:
             record.write(self.plan.folder)
+        if log is not None and first:
             log.event(self.step, "coverage", seconds=sum(self.watch.seconds_watched) + self.watch.seconds_building)
         watching.require(record, self.overlay, self.overlay.device)
 

@@ -100,6 +100,16 @@ def _entries() -> dict[str, Entry]:
     return entry.read(schema.ROOT / "manifest.yaml").packs
 
 
+def wanted(overlay: Overlay, asked: bool) -> set[str]:
+    """Packs of which a run has to execute something in its first steps: those that runs by default did, if it is one.
+    ``asked``: whether it was asked for paths that its stack does not name."""
+    if asked:
+        return set()
+    known, here = entry.read(schema.ROOT / "manifest.yaml").training, f"{overlay.device} {overlay.stack.name}"
+    patches = {applied.pack.id: known.get(applied.pack.id, {}).get(applied.patch.name, []) for applied in overlay.packs}
+    return {name for name, reaches in patches.items() if any(here in reach.default for reach in reaches)}
+
+
 def chosen(patches: str, checkpoints: bool = False, stack: Stack | None = None) -> list[Pack]:
     """The packs meant by ``--patches``: "none", "all" validated ones, or ids. ``checkpoints`` adds those that a
     checkpoint needs. ``stack``: default: the default one.

@@ -1,4 +1,7 @@
-"""The newest kept run of a size on so many GPUs: who names a run in code names one that goes stale."""
+"""The newest kept run of a size on so many GPUs: who names a run in code names one that goes stale.
+
+Runs count that measured a speed: those of a few steps are kept for other reasons.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +53,8 @@ def _runs(kept: Path) -> list[_Run]:
     for path in xz.found(kept, f"*/{SETUP}"):
         try:
             setup, receipt = (parsed_json(xz.data(file)) for file in (path, path.with_name(RECEIPT)))
+            if not receipt["summary"].get("steady_steps"):
+                continue
             where = path.parent.name, setup["size"]["name"], setup["ranks"], receipt["summary"].get("gpu")
             paths = {kind: choice["name"] for kind, choice in setup.get("paths", {}).items()}
             found.append(_Run(setup["started"], *where, paths))

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from model.loop import run_record
-from model.patched.proof.record import FILE as COVERAGE
 from model.records import history
 from model.records.newest import KEPT, RECEIPT
 from model.reports import limit, report
 from reproducers.base.errors import PatchlaneError, StoreError
 from reproducers.base.files import file_sha256, parsed_json, within, write_atomic
 from reproducers.kept import xz
+from reproducers.training.coverage import FILE as COVERAGE
 
 NEEDED = (history.NAME,)
 WANTED = (run_record.FILE, COVERAGE, limit.FILE)

@@ -22,6 +22,7 @@ from reproducers.record.entry import ArmEntry, Entry, LaneEntry, Manifest
 from reproducers.record.entry import read as read_manifest
 from reproducers.record.receipt import Statement
 from reproducers.record.schema import ROOT, Pack, Pin
+from reproducers.training import reach, runs
 from reproducers.upstream.pins import stored_digest
 from reproducers.upstream.store import Store
 
@@ -167,13 +168,14 @@ def content_of(packs: list[Pack], root: Path, entries: dict[str, Entry] | None =
         verifier=engine.digest(engine.VERIFIER),
         generated=heads.digests(ROOT),
         packs=build(packs, root) if entries is None else entries,
+        training=reach.found(packs, runs.kept(root)),
         receipts=heads.heads(root),
     )
 
 
 def generated(packs: list[Pack], content: Manifest) -> dict[str, str]:
     """{generated file: its text}, from the manifest's content."""
-    return {"manifest.yaml": content.text, "packs/README.md": table.render(packs, content.packs)}
+    return {"manifest.yaml": content.text, "packs/README.md": table.render(packs, content)}
 
 
 def outdated(packs: list[Pack], content: Manifest) -> list[str]:
@@ -188,6 +190,14 @@ def outdated(packs: list[Pack], content: Manifest) -> list[str]:
         if not (ROOT / name).exists() or (ROOT / name).read_text(errors="replace") != text:
             rows.append(f"{name} is not current; fix: python -m reproducers.manifest refresh")
     return rows
+
+
+def faults_of(packs: list[Pack], content: Manifest) -> list[str]:
+    """A line with its remedy for each ``outdated`` file, for each validated pack whose patch training does not run, and
+    for what packs say wrong of that."""
+    return outdated(packs, content) + reach.faults(
+        packs, {name: entry.state for name, entry in content.packs.items()}, content.training
+    )
 
 
 def demotions(before: dict[str, Entry], after: dict[str, Entry]) -> list[str]:
@@ -277,6 +287,7 @@ def preview_of(packs: list[Pack], root: Path, new: list[Path]) -> Manifest:
             link.parent.mkdir(exist_ok=True)
             link.unlink(missing_ok=True)  # left by an interrupted import
             link.symlink_to(path.resolve())
+        (Path(scratch) / runs.FOLDER).symlink_to((root / runs.FOLDER).resolve())
         return content_of(packs, Path(scratch))
 
 

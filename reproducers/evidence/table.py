@@ -8,7 +8,7 @@ from reproducers.base.verdicts import BROKEN, HEALTHY, Verdict
 from reproducers.base.wording import printable, short
 from reproducers.evidence import shelf
 from reproducers.record import mutation
-from reproducers.record.entry import Entry
+from reproducers.record.entry import Entry, Manifest, Reach
 from reproducers.record.schema import Pack
 
 # what begins HTML, a picture, a link, code, emphasis or an entity; not a lone < or the _ inside of a name
@@ -19,13 +19,17 @@ HEADER = """# Packs
 Generated from `packs/*/pack.yaml` and `receipts/` by `python -m reproducers.manifest refresh`; never edited.
 "Bug in" lists what receipts show broken, "not in" what they show healthy; a lane's cell is its newest verdict at the
 live pin, and a lane that cannot exist says so in `pack.yaml`. "Mutants killed" are the mistakes in the patch that its
-checks see, by the newest score of patch and reproducer as they are (`python -m reproducers.mutate`). `signed` says that
-a signature lies beside the receipt; `python -m reproducers.receipts verify --signers FILE` says whose, and whether it
-holds. [What the states and the words mean](../docs/glossary.md).
+checks see, by the newest score of patch and reproducer as they are (`python -m reproducers.mutate`). "Training runs"
+are the patch's hunks that kept runs of `model/` executed, of all, with the day of the newest such run and where they
+ran; of those that "cannot" the pack says why. `signed` says that a signature lies beside the receipt;
+`python -m reproducers.receipts verify --signers FILE` says whose, and whether it holds.
+[What the states and the words mean](../docs/glossary.md).
 
-| pack | upstream | bug | kind | state | bug in | not in | cpu | cuda | mutants killed | newest receipt |
-|---|---|---|---|---|---|---|---|---|---|---|
 """
+COLUMNS = (
+    *("pack", "upstream", "bug", "kind", "state", "bug in", "not in", "cpu", "cuda"),
+    *("mutants killed", "training runs", "newest receipt"),
+)
 
 
 def _names(tried: dict[str, Verdict], words: tuple[Verdict, ...]) -> str:
@@ -56,7 +60,24 @@ def _killed(pack: Pack) -> str:
     return score.cell if score else "–"
 
 
-def row(pack: Pack, entry: Entry) -> str:
+def _trained(patches: dict[str, list[Reach]]) -> str:
+    """Of each patch that a kept run executed: its hunks that ran, of all, where, and the newest run's day."""
+    cells = []
+    for name, reaches in patches.items():
+        days = [reach.newest for reach in reaches if reach.newest]
+        if not days:
+            continue
+        of = dict[str, int]()
+        for reach in reaches:
+            where = "cannot" if reach.why else reach.where
+            of[where] = of.get(where, 0) + len(reach.hunks)
+        ran = sum(len(reach.hunks) for reach in reaches if reach.newest)
+        parts = ", ".join(f"{count} {where}" for where, count in of.items())
+        cells.append(f"{'' if len(patches) == 1 else f'{name}: '}{ran} of {sum(of.values())} ({max(days)}): {parts}")
+    return "; ".join(cells) or "–"
+
+
+def row(pack: Pack, entry: Entry, trained: dict[str, list[Reach]]) -> str:
     """One pack's line."""
     cells = [
         f"[{pack.number:02d}]({pack.folder.name}/notes.md)",
@@ -69,6 +90,7 @@ def row(pack: Pack, entry: Entry) -> str:
         _lane(pack, entry, "cpu"),
         _lane(pack, entry, "cuda"),
         _killed(pack),
+        _trained(trained),
         _newest(entry),
     ]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
@@ -79,6 +101,9 @@ def _plain(title: str) -> str:
     return ACTIVE.sub(r"\\\g<0>", printable(title)).replace("\n", " ")
 
 
-def render(packs: list[Pack], entries: dict[str, Entry]) -> str:
-    """The page's text; ``entries`` are the manifest's, by pack id."""
-    return HEADER + "".join(row(pack, entries[pack.id]) for pack in packs)
+def render(packs: list[Pack], content: Manifest) -> str:
+    """The page's text."""
+    head = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
+    return (
+        HEADER + head + "".join(row(pack, content.packs[pack.id], content.training.get(pack.id, {})) for pack in packs)
+    )

@@ -58,6 +58,21 @@ class Entry(Model):
     tried: dict[str, Verdict]
 
 
+class Reach(Model):
+    """Hunks of a patch that the same training runs execute, by their names: ``FILE hunk N``.
+
+    ``default``: each "DEVICE STACK" of which every size's newest run that asks for no path executes them. ``newest``,
+    ``run``: the newest run that does, None where none does; ``why`` is then the pack's own word.
+    """
+
+    hunks: list[str]
+    where: str
+    default: list[str] = Field(default=[])
+    newest: datetime.date | None = None
+    run: str | None = None
+    why: str | None = None
+
+
 class Chain(Model):
     """The open receipts of one folder: a digest over their names and contents, and their names, oldest first.
 
@@ -70,12 +85,16 @@ class Chain(Model):
 
 
 class Manifest(Model):
-    """The whole file. ``verifier``: the digest of the code that proved the receipts. ``generated``: of other files."""
+    """The whole file. ``verifier``: the digest of the code that proved the receipts. ``generated``: of other files.
+
+    ``training``: {pack: {patch: where kept training runs execute it}}, of packs that a kept run applied.
+    """
 
     schema_version: Literal[1] = 1
     verifier: Sha256 | None = None
     generated: dict[str, Sha256] = Field(default={})
     packs: dict[str, Entry]
+    training: dict[str, dict[str, list[Reach]]] = Field(default={})
     receipts: dict[str, Chain]
 
     @property

@@ -58,18 +58,6 @@ Category = Literal[
 ]
 
 
-def _consumer(value: str) -> str:
-    if not re.fullmatch(r"(cpu|cuda) model(\.[a-z]\w*)+( \w+=\w+)?(: \S.*)?", value):
-        raise ValueError(
-            f'{value!r} is not "LANE MODULE", "LANE MODULE: what" or "LANE MODULE KIND=PATH: what", '
-            'as in "cuda model.layers.mamba3.mixer"'
-        )
-    return value
-
-
-Consumer = Annotated[str, AfterValidator(_consumer)]
-
-
 class Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -248,8 +236,7 @@ class Filing(Model):
 class Pack(Model):
     """One bug, its proof and its fix. ``folder`` holds its files.
 
-    ``consumed_by``: what in ``model/`` runs the patch, on which lane, and under which kernel path if only under one.
-    ``unwatched``: why no entry can be there although training uses the patch, or why training has no use for it.
+    ``untrained``: {patch: {``FILE hunk N``: why no run of ``model/`` can execute it}}.
     """
 
     schema_version: Literal[1]
@@ -266,8 +253,7 @@ class Pack(Model):
     filing: Filing
     remove_when: str
     review_by: datetime.date
-    consumed_by: list[Consumer] = []
-    unwatched: str | None = None
+    untrained: dict[str, dict[str, str]] = {}
     folder: Path = Field(exclude=True)
 
     @property
@@ -338,10 +324,9 @@ class Pack(Model):
             raise ValueError(f"filing.pin: {self.filing.pin!r} is not one of the pins with the bug: {broken}")
         if self.filing.thread is not None and not self.owns(self.filing.thread):
             raise ValueError(f"filing.thread: {self.filing.thread} is not of {self.upstream.repo}")
-        if self.consumed_by and self.unwatched:
-            raise ValueError("consumed_by and unwatched: the patch is watched in a run, or it is not")
-        if self.consumed_by and not self.patch.is_file():
-            raise ValueError("consumed_by needs fix.patch, which training would use, and the pack has none")
+        for name in self.untrained:
+            if not (self.folder / name).is_file():
+                raise ValueError(f"untrained: {self.folder.name}/{name} is missing")
         missing = {"cpu", "cuda"} - set(self.lanes) - set(self.no_lane)
         if missing:
             raise ValueError(f"lane {', '.join(sorted(missing))} is absent: say why under no_lane")

@@ -20,7 +20,7 @@ run, patches = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "all"
 tree = overlay.build(Store(), overlay.chosen(patches), "cpu")
 overlay.activate(tree)
 size, tokens = SIZES["nam56r_tiny"], 512
-coverage, tracing = Coverage(tree), []
+coverage, tracing = Coverage(tree, wanted=overlay.wanted(tree, asked=patches != "all")), []
 with coverage.building():
     megatron.start_megatron(importlib.import_module, 0, Rank(0, 1))
     network = importlib.import_module("model.step.network")

@@ -12,13 +12,13 @@ from toy_model import Stage, imported, overlay_of
 from typer.testing import CliRunner
 
 from model.coverage import app
-from model.patched.proof import record as coverage_record
 from model.patched.proof import table
 from model.patched.proof.watching import Coverage, require
 from model.records.records import Phases
 from reproducers.base.errors import CannotTestHere, PatchlaneError
+from reproducers.training import coverage as coverage_record
 
-CONSUMED = RECORD + 'consumed_by: ["cpu model.layers.spec: sums", "cuda model.layers.head"]\n'
+PACK = "pack07"
 # three hunks: total, a constant, and first
 EDITS = (TOTAL, FIRST, ("def unused", "LIMIT = 3\n\n\ndef unused"))
 
@@ -35,8 +35,8 @@ def no_trace_of_it():
 
 @pytest.fixture
 def found(toy):
-    """An overlay with the toy's pack, which the model consumes on both lanes."""
-    pack = toy.pack(toy.patch(edited(*EDITS)), record=CONSUMED)
+    """An overlay with the toy's pack."""
+    pack = toy.pack(toy.patch(edited(*EDITS)), record=RECORD)
     return overlay_of(toy, pack, SOURCE)
 
 
@@ -45,7 +45,7 @@ def trained(found, monkeypatch):
     """Train some steps with ``calls(core)`` on the layers; returns the coverage."""
 
     def run(calls, steps=4, **coverage):
-        seen = Coverage(found, **coverage)
+        seen = Coverage(found, wanted={PACK}, **coverage)
         with seen.building():
             core = imported(found, monkeypatch)
         model = Stage(calls(core))
@@ -104,21 +104,20 @@ def test_what_only_runs_while_building(found, monkeypatch):
     require(seen.record(), found, "cpu")
 
 
-def test_a_consumed_pack_that_never_ran_stops(trained, found):
+def test_a_wanted_pack_that_never_ran_stops(trained, found):
     record = trained(lambda core: [(nothing, nothing)] * 2).record()
-    for device, entry in (("cpu", "cpu model.layers.spec: sums"), ("cuda", "cuda model.layers.head")):
-        with pytest.raises(PatchlaneError) as caught:
-            require(record, found, device)
-        assert f"pack07 is consumed by {entry}, " in caught.value.what
-        assert all(f"{hunk.where} ({hunk.state})" in caught.value.what for hunk in record.packs["pack07"].hunks)
-        assert "--patches none" in caught.value.remedy
-        assert "consumed_by" in caught.value.remedy
+    with pytest.raises(PatchlaneError) as caught:
+        require(record, found, "cpu")
+    assert "pack07, " in caught.value.what
+    assert all(f"{hunk.where} ({hunk.state})" in caught.value.what for hunk in record.packs[PACK].hunks)
+    assert "--patches none" in caught.value.remedy
+    require(record, found, "cuda")  # another device's runs are others
 
 
 def test_a_patch_of_an_import_alone_is_done_when_imported(toy, monkeypatch):
     """The same constant proves nothing beside changed functions."""
-    found = overlay_of(toy, toy.pack(toy.patch(edited(EDITS[2])), record=CONSUMED), SOURCE)
-    seen = Coverage(found)
+    found = overlay_of(toy, toy.pack(toy.patch(edited(EDITS[2])), record=RECORD), SOURCE)
+    seen = Coverage(found, wanted={PACK})
     with pytest.raises(PatchlaneError, match="pack07"):
         require(seen.record(), found, "cpu")
     with seen.building():
@@ -133,13 +132,40 @@ def test_a_patch_of_an_import_alone_is_done_when_imported(toy, monkeypatch):
 def test_one_hunk_is_enough_and_others_owe_nothing(trained, found):
     require(trained(lambda core: [(nothing, lambda: core.first([])), (nothing, nothing)]).record(), found, "cpu")
     record = trained(lambda core: [(nothing, nothing)] * 2).record()
-    kept = record.packs["pack07"].model_copy(update={"consumed_by": ["cuda model.layers.head"]})
+    kept = record.packs["pack07"].model_copy(update={"consumed_by": ["cuda by default"]})
     record = record.model_copy(update={"packs": {"pack07": kept}})
     require(record, found, "cpu")
     bare = dataclasses.replace(found, applied={})
     require(record, bare, "cuda")  # not applied: nothing is owed
     with pytest.raises(PatchlaneError, match=r"pack07.*coverage\.json"):
         require(record.model_copy(update={"packs": {}}), found, "cpu")
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_the_first_of_an_occasion_is_watched_beside_the_steps(trained, found, monkeypatch, early):
+    """Before, between and after the watched steps; of a second one nothing is seen."""
+    core, seen = imported(found, monkeypatch), Coverage(found)
+
+    def occasion(call):
+        with seen.once("saving"):
+            call()
+
+    if early:
+        with seen.building():
+            pass
+        occasion(lambda: core.total([1]))
+    for _ in range(2):
+        with seen.step():
+            pass
+    assert seen.watched and seen.news
+    assert not any(hunk.executed for hunk in seen.record().packs[PACK].hunks) or early
+    assert not seen.news
+    if not early:
+        occasion(lambda: core.total([1]))
+        assert seen.news
+    occasion(lambda: core.first([]))
+    places = [hunk.places for hunk in seen.record().packs[PACK].hunks if hunk.executed]
+    assert [set(place) for place in places] == [{"saving"}]
 
 
 def test_off_after_the_watched_steps(trained, found, monkeypatch):
@@ -229,7 +255,7 @@ def test_the_verb(trained, tmp_path):
     (run / "coverage.json").write_text(json.dumps(data))
     result = CliRunner().invoke(app, [str(run)], env={"COLUMNS": "200"})
     assert result.exit_code == 1
-    assert "cpu model.layers.spec: sums" in result.output.splitlines()[-1]
+    assert "pack07" in result.output.splitlines()[-1]
 
 
 def test_the_file_has_a_line_a_hunk(trained, tmp_path):

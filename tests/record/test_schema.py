@@ -10,7 +10,6 @@ from toy import PUBLISHED, RECORD, THREAD, write_tree
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Exit
 from reproducers.record.schema import (
-    ROOT,
     load_each,
     load_named,
     load_needs,
@@ -104,25 +103,7 @@ FAULTS = {
         "date_from_datetime_parsing",
     ),
     "date": (("date: 2026-11-21", "date: soon"), "upstream_state.search.date", "date_from_datetime_parsing"),
-    "consumed by": (
-        ("kind: bug", 'kind: bug\nconsumed_by: ["gpu model.head"]'),
-        "consumed_by.0",
-        OWN,
-        "'gpu model.head'",
-        "LANE MODULE",
-    ),
-    "consumed outside": (
-        ("kind: bug", 'kind: bug\nconsumed_by: ["cuda tests.x"]'),
-        "consumed_by.0",
-        OWN,
-        "'cuda tests.x'",
-    ),
-    "consumed for nothing": (
-        ("kind: bug", 'kind: bug\nconsumed_by: ["cuda model.head: "]'),
-        "consumed_by.0",
-        OWN,
-        "'cuda model.head: '",
-    ),
+    "untrained of no patch": (("kind: bug", "kind: bug\nuntrained: {gone.patch: {x: y}}"), "", OWN, "gone.patch"),
     "schema version": (("schema_version: 1", "schema_version: 2"), "schema_version", "literal_error"),
 }
 
@@ -135,24 +116,6 @@ def test_fault(toy, name):
     assert faults_of(fault) == [(field, kind)]
     assert f": {field or '(whole file)'}: " in fault.what
     assert [word for word in words if word not in fault.what] == []
-
-
-def test_consumed_by(toy):
-    entries = ["cpu model.layers.spec", "cuda model.layers.mamba3.mixer: its backward, 8 groups"]
-    assert toy.pack(record=RECORD + f"consumed_by: {entries}\n").consumed_by == entries
-    report = RECORD.replace("kind: bug", "kind: report") + f"consumed_by: {entries}\n"
-    toy.pack("x")
-    (toy.folder / "fix.patch").unlink()
-    (toy.folder / "pack.yaml").write_text(report)
-    with pytest.raises(PatchlaneError, match=r"consumed_by .*fix\.patch"):
-        load_pack(toy.folder)
-
-
-def test_every_consumer_is_a_module_of_the_model():
-    for pack in load_packs():
-        for entry in pack.consumed_by:
-            module = entry.split(":")[0].split()[1]
-            assert ROOT.joinpath(*module.split(".")).with_suffix(".py").is_file(), f"{pack.id}: {entry}"
 
 
 def test_the_line_is_named(toy):

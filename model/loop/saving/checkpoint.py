@@ -28,6 +28,7 @@ from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyPara
 
 from model.definition.recipes import Optimizer
 from model.kinds import catalogue
+from model.kinds.run import OptimizerFormat
 from model.loop.ranks import agreement, meeting
 from model.loop.saving import sharded, writing
 from model.loop.saving.writing import Files
@@ -94,14 +95,15 @@ class Saver:
         _results_by_thread()
         if self._strategy is None:
             self._strategy = FullyParallelSaveStrategyWrapper(Files(), parallel_state.get_data_parallel_group(), True)
-        state = sharded.state(engine) | {"progress": progress}
+        form = engine.run.optimizer_format
+        state = sharded.state(engine, form) | {"progress": progress}
         dist_checkpointing.save(  # what it returns would write; ``writing`` does
             state,
             str(partial),
             self._strategy,
             async_sharded_save=True,
             async_strategy="mcore",
-            content_metadata={**sharded.content(engine.recipe.optimizer)},
+            content_metadata={**sharded.content(engine.recipe.optimizer, form)},
         )
         files = self._strategy.base_strategy
         buckets = agreement.every(lambda: _staged(files.writer, step, engine.run.on_cpu))
@@ -361,10 +363,12 @@ def load(engine: Engine, path: Path) -> None:
     Raises PatchlaneError when it cannot be read, or holds another optimizer, or one in the format of before.
     """
     held, ours = dist_checkpointing.load_content_metadata(str(path)), engine.recipe.optimizer
-    if held != sharded.content(ours):
+    forms: tuple[OptimizerFormat, ...] = get_args(OptimizerFormat)
+    form = next((form for form in forms if held == sharded.content(ours, form)), None)
+    if form is None:
         cause, remedy = f"{path} holds its optimizer as an earlier version of this project wrote it", ""
         for other in get_args(Optimizer):
-            if held == sharded.content(other):
+            if held in [sharded.content(other, form) for form in forms]:
                 cause, remedy = (
                     f"{path} holds moments of {other}, this run is of {ours}",
                     f"--set optimizer={other}; or ",
@@ -374,12 +378,12 @@ def load(engine: Engine, path: Path) -> None:
             f"{remedy}python -m model.weights export {path} WEIGHTS, then python -m model.weights import WEIGHTS OUT: "
             "a run with --out OUT begins with its weights",
         )
-    wanted = sharded.wanted(engine)
+    wanted = sharded.wanted(engine, form)
     try:
         loaded = dist_checkpointing.load(wanted, str(path))
     except (CheckpointingException, OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         raise _damaged(path, error) from error
-    sharded.restore(engine, loaded)
+    sharded.restore(engine, loaded, form)
 
 
 def load_weights(engine: Engine, path: Path) -> None:

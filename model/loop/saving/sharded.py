@@ -2,9 +2,9 @@
 
 Megatron shards the model. Of the optimizer each rank has, by the distributed optimizer, a stretch of some parameters:
 fp32 weights and moments are kept under their parameter's key as one-dimensional tensors, so that a rank writes and
-reads its own stretches, nothing is gathered, and any data, expert or pipeline layout loads them. Megatron's own format
-of this reach (``fully_reshardable``, distrib_optimizer.py @ core_v0.19.0) gathers a data-parallel group's state in each
-host's memory.
+reads its own stretches, nothing is gathered, and any data, expert or pipeline layout loads them. That is the format
+``stretches``. Megatron's own of this reach, ``fully_reshardable`` (distrib_optimizer.py @ core_v0.19.0), gathers a
+data-parallel group's state in the memory of one rank, and Megatron-LM's scripts read it.
 """
 
 from __future__ import annotations
@@ -19,17 +19,21 @@ from megatron.core.dist_checkpointing.mapping import ShardedTensor
 from megatron.core.transformer.module import MegatronModule
 from torch.nn import Parameter
 
+from model.kinds.run import OptimizerFormat
 from model.step import muon
 from model.step.engine import Engine
 from reproducers.base.errors import PatchlaneError
 
 CONTENT = {"optimizer": "stretches of flat parameters"}  # of AdamW; Megatron adds to what it is given
+RESHARDABLE = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
 STATES = ("param", "exp_avg", "exp_avg_sq")  # fp32 weights and AdamW's moments, as the distributed optimizer calls them
 OF_MUON = ("param", muon.MOMENTUM)
 
 
-def content(optimizer: str) -> dict[str, str]:
-    """What a checkpoint tells of the state that it holds of the recipe's ``optimizer``."""
+def content(optimizer: str, form: OptimizerFormat) -> dict[str, Any]:
+    """What a checkpoint tells of the state that it holds of the recipe's ``optimizer``, in which format."""
+    if form == "fully_reshardable":
+        return {**RESHARDABLE, "optimizer": optimizer}
     return CONTENT if optimizer == "adamw" else {"optimizer": f"{CONTENT['optimizer']}, of {optimizer} and AdamW"}
 
 
@@ -39,26 +43,29 @@ def _optimizers(engine: Engine) -> list[Any]:
     return optimizers
 
 
-def state(engine: Engine) -> dict[str, Any]:
-    """Model, optimizer, schedule and the number of updates, to be saved."""
-    return _state(engine) | {"updates": _updates(engine)}
+def state(engine: Engine, form: OptimizerFormat) -> dict[str, Any]:
+    """Model, optimizer, schedule and the number of updates, to be saved. All ranks call it."""
+    return _state(engine, form) | {"updates": _updates(engine)}
 
 
-def wanted(engine: Engine) -> dict[str, Any]:
+def wanted(engine: Engine, form: OptimizerFormat) -> dict[str, Any]:
     """What ``restore`` takes, to be loaded into: tensors of this layout, some of them the optimizer's own."""
     for optimizer in _optimizers(engine):
         optimizer.load_state_dict(optimizer.state_dict())  # makes the moments of one that has taken no step
-    return _state(engine)
+    return _state(engine, form, is_loading=True)
 
 
-def _state(engine: Engine) -> dict[str, Any]:
+def _state(engine: Engine, form: OptimizerFormat, is_loading: bool = False) -> dict[str, Any]:
     model = engine.inner.sharded_state_dict(metadata={**CONTENT})
+    rest = {"model": model, "schedule": engine.schedule.state_dict()}
+    if form == "fully_reshardable":
+        return rest | {"optimizer": engine.optimizer.sharded_state_dict(model, is_loading, metadata={**RESHARDABLE})}
     kept = {id(held.data): held for held in nested_values(model) if isinstance(held, ShardedTensor)}
     stretches = {
         at: _stretches(optimizer, parameter, kept[id(parameter)])
         for at, (optimizer, parameter) in enumerate(_updated(engine))
     }
-    return {"model": model, "optimizer": stretches, "schedule": engine.schedule.state_dict()}
+    return rest | {"optimizer": stretches}
 
 
 def weights(inner: MegatronModule) -> dict[str, Any]:
@@ -101,12 +108,21 @@ def _updates(engine: Engine) -> int:
     return int(max(counts, default=0))
 
 
-def restore(engine: Engine, loaded: dict[str, Any]) -> None:
+def restore(engine: Engine, loaded: dict[str, Any], form: OptimizerFormat) -> None:
     """Put what was loaded into model, optimizers and schedule.
 
     Rates and decay of the optimizers' groups are this layout's own: the schedule sets them.
     """
     engine.inner.load_state_dict(loaded["model"])
+    if form == "fully_reshardable":
+        engine.optimizer.load_state_dict(loaded["optimizer"])
+    else:
+        _restore_stretches(engine, loaded)
+    engine.schedule.num_steps = 0  # Megatron adds what it loads to the steps that were taken
+    engine.schedule.load_state_dict(loaded["schedule"])
+
+
+def _restore_stretches(engine: Engine, loaded: dict[str, Any]) -> None:
     for optimizer in _optimizers(engine):
         plain = optimizer.state_dict()
         for group in plain["optimizer"]["param_groups"]:
@@ -115,5 +131,3 @@ def restore(engine: Engine, loaded: dict[str, Any]) -> None:
     for at, (optimizer, parameter) in enumerate(_updated(engine)):
         with torch.no_grad():
             optimizer._set_main_param_and_optimizer_states(parameter, loaded["optimizer"][at])
-    engine.schedule.num_steps = 0  # Megatron adds what it loads to the steps that were taken
-    engine.schedule.load_state_dict(loaded["schedule"])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from model.patched.proof.record import OUTSIDE
+from reproducers.training.coverage import OUTSIDE
 
 Enter = Callable[[str], None]
 ENTRANCE, HEAD, BACKWARD = "entrance", "head", " backward"

@@ -6,8 +6,8 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from model.patched.proof.record import CoverageRecord, HunkCoverage, PackCoverage
 from model.records.records import Train
+from reproducers.training.coverage import CoverageRecord, HunkCoverage, PackCoverage
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -43,14 +43,13 @@ def table(record: CoverageRecord) -> Table:
     """A row for each hunk that ran, and a row a file for the others."""
     from rich.table import Table
 
-    grid = Table("pack", "consumed by", "file:lines", "executed by layer")
-    grid.columns[2].overflow = "fold"
+    grid = Table("pack", "file:lines", "executed by layer")
+    grid.columns[1].overflow = "fold"
     for name, pack in record.packs.items():
         lost = name in record.missing()
         for number, (where, state) in enumerate(rows(pack)):
-            first = (name, "\n".join(pack.consumed_by) or "-") if number == 0 else ("", "")
             style = "red" if lost else "dim" if state in IDLE else None
-            grid.add_row(*first, where, state, style=style)
+            grid.add_row(name if number == 0 else "", where, state, style=style)
     return grid
 
 

@@ -12,16 +12,16 @@ import itertools
 import os
 import platform
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from model.patched.overlay import Overlay
-from model.patched.proof.record import BUILD, OUTSIDE, CompiledKernel, CoverageRecord, HunkCoverage, PackCoverage
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.probe.codehash import nested
 from reproducers.probe.watch import Ranges, Watch
+from reproducers.training.coverage import BUILD, OUTSIDE, CompiledKernel, CoverageRecord, HunkCoverage, PackCoverage
 from reproducers.upstream.patching import Hunk
 from reproducers.upstream.store import Tree
 
@@ -30,20 +30,19 @@ if TYPE_CHECKING:
 
     from model.patched.proof.places import PlaceHooks
 
-NOTHING: Mapping[str, str] = {}
 STEPS = 2  # the first compiles; the second shows the cost of watching
 
 
 class Coverage:
-    """Watches the first ``steps`` steps of a run; after these it removes itself.
+    """Watches the first ``steps`` steps of a run and the first of each of ``OCCASIONS``; else it is not there.
 
     Build and wrap the model inside ``with coverage.building():`` (some patches act only there), ``attach`` it, and give
     every step to ``with coverage.step():``, from its forward to its optimizer.
     """
 
-    def __init__(self, overlay: Overlay, steps: int = STEPS, paths: Mapping[str, str] = NOTHING) -> None:
-        """``paths``: the run's {kind: path}; a consumer that is one only under a path counts where it was chosen."""
-        self._overlay, self._steps, self._paths = overlay, steps, {f"{kind}={name}" for kind, name in paths.items()}
+    def __init__(self, overlay: Overlay, steps: int = STEPS, wanted: Collection[str] = ()) -> None:
+        """``wanted``: packs that the run has to execute (``model.patched.overlay.wanted``)."""
+        self._overlay, self._steps, self._wanted = overlay, steps, wanted
         self._tree = Path(os.path.commonpath([tree.path.resolve() for tree in overlay.trees.values()]))
         self._hunks = {
             applied.pack.id: [_placed(hunk, tree, self._tree) for hunk in applied.hunks(tree.path)]
@@ -51,14 +50,16 @@ class Coverage:
             for applied in overlay.applied.get(name, [])
         }
         self._watch = Watch(self._tree, _ranges(self._hunks))
-        self._started = self._stopped = False
+        self._running = self._stopped = False
+        self._occasions: set[str] = set()  # those that were watched
+        self.news = False  # whether there is more to record than ``record`` has told
         self._places: PlaceHooks | None = None
         self.seconds_building = 0.0
         self.seconds_watched: list[float] = []
 
     @property
     def watched(self) -> bool:
-        """Whether the steps to watch are over and ``record`` is complete."""
+        """Whether the steps to watch are over."""
         return self._stopped
 
     @contextlib.contextmanager
@@ -89,9 +90,22 @@ class Coverage:
             self._stop()
 
     @contextlib.contextmanager
+    def once(self, occasion: str) -> Iterator[None]:
+        """One of ``OCCASIONS``: its first time is watched, as the place of this name."""
+        if occasion in self._occasions:
+            yield
+            return
+        self._occasions.add(occasion)
+        with self._watching(occasion):
+            yield
+        self.news = True
+        if self._stopped:
+            self._stop()
+
+    @contextlib.contextmanager
     def _watching(self, place: str) -> Iterator[None]:
         """Watch the block; if it raises, stop watching at once."""
-        if self._started:
+        if self._running:
             self._watch.resume()
         else:
             self._start()
@@ -109,22 +123,23 @@ class Coverage:
             self._watch.start()
         except ValueError as error:  # sys.monitoring: the tool id is in use
             raise CannotTestHere(f"lines cannot be watched: {error}", "end the debugger or profiler") from error
-        self._started = True
+        self._running = True
 
     def _stop(self) -> None:
         if self._places is not None:
             self._places.remove()
-        if not self._stopped:
+        if self._running:
             self._watch.stop()
-        self._stopped = True
+        self._running, self._stopped, self.news = False, True, True
 
     def record(self) -> CoverageRecord:
         """The lines seen and the step times so far."""
+        self.news = False
         report = self._watch.report()
         packs = {
             applied.pack.id: PackCoverage(
                 title=applied.pack.title,
-                consumed_by=[entry for entry in applied.pack.consumed_by if self._holds(entry)],
+                consumed_by=[f"{self._overlay.device} by default"] if applied.pack.id in self._wanted else [],
                 hunks=[self._hunk(hunk, report) for hunk in self._hunks[applied.pack.id]],
             )
             for applied in self._overlay.packs
@@ -143,11 +158,6 @@ class Coverage:
             seconds_building=self.seconds_building,
             seconds_watched=self.seconds_watched,
         )
-
-    def _holds(self, consumer: str) -> bool:
-        """Whether "LANE MODULE KIND=PATH: what" has no path or the run's."""
-        path = consumer.partition(":")[0].split()[2:]
-        return not path or path[0] in self._paths
 
     def _short(self, file: str) -> str:
         """A watched file's path inside its own tree."""
@@ -199,20 +209,20 @@ def _inside_functions(path: Path) -> set[int]:
 
 
 def require(record: CoverageRecord, overlay: Overlay, device: str) -> None:
-    """Raise PatchlaneError if a pack of the overlay is consumed on ``device`` and nothing of its patch executed.
+    """Raise PatchlaneError if a pack of the overlay runs by default on ``device`` and nothing of its patch executed.
 
-    The error names the pack, its consumers, and each hunk as file:line.
+    The error names the pack, and each hunk as file:line.
     """
     packs = {applied.pack.id for applied in overlay.packs}
     rows = []
     for name, pack in record.missing(device).items():
         if name in packs:
             hunks = "".join(f"\n    {hunk.where} ({hunk.state})" for hunk in pack.hunks)
-            rows.append(f"{name} is consumed by {'; '.join(pack.wanted_on(device))}, yet never ran:{hunks}")
+            rows.append(f"{name}, which runs by default, never ran:{hunks}")
     rows += [f"{name} is applied and not in coverage.json" for name in sorted(packs - set(record.packs))]
     if rows:
         kept = ",".join(sorted(packs - set(record.missing(device)))) or "none"
         raise PatchlaneError(
             "patches that the model needs did not run:\n  " + "\n  ".join(rows),
-            f"choose the path that needs them; or --patches {kept}; or fix consumed_by in the pack's pack.yaml",
+            f"the path that runs them, as packs/README.md has it; or --patches {kept}",
         )

@@ -9,8 +9,9 @@ import pytest
 
 from model.families.sizes import SIZES
 from model.patched import overlay
-from model.patched.proof.record import read
+from reproducers.record import entry
 from reproducers.record.schema import ROOT
+from reproducers.training.coverage import read
 from reproducers.upstream.store import Store
 
 pytestmark = [pytest.mark.upstream, pytest.mark.train]
@@ -41,13 +42,17 @@ def test_the_indexers_loss_runs_in_the_layer_that_chooses_keys(run):
     assert "5 dsa backward" in whole
 
 
-def test_exactly_the_packs_that_say_so_are_consumed_on_the_cpu(run):
-    record = read(run)
-    ran = {name for name, pack in record.packs.items() for hunk in pack.hunks if set(hunk.places) - {"build"}}
-    said = {pack.id: [e for e in pack.consumed_by if e.startswith("cpu ")] for pack in overlay.chosen("all")}
-    built = {name for name, entries in said.items() if any("as built" in e for e in entries)}  # before the first step
-    assert ran == {name for name, entries in said.items() if entries} - built
-    assert built <= {name for name, pack in record.packs.items() for hunk in pack.hunks if hunk.places}
+def test_the_packs_that_the_manifest_says_run_by_default_on_the_cpu_do(run):
+    record, known = read(run), entry.read(ROOT / "manifest.yaml").training
+    ran = {name for name, pack in record.packs.items() if pack.executed}
+    wanted = {
+        name
+        for name, patches in known.items()
+        for reach in patches.get("fix.patch", [])
+        if "cpu released" in reach.default
+    }
+    assert "pack12" in wanted <= ran
+    assert {name for name in record.packs if record.packs[name].wanted_on("cpu")} == wanted
     assert record.missing() == {}
     assert record.foreign == []
 

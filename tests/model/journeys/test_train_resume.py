@@ -10,14 +10,21 @@ from model.records import history
 pytestmark = pytest.mark.upstream
 
 
+SETTINGS = {
+    "bf16": {"bf16": True},
+    "fp32": {"fp32": True},
+    "muon": {"set": "optimizer=muon", "bf16": True},
+    "reshardable": {"set": "optimizer_format=fully_reshardable", "bf16": True},
+}
+
+
 @pytest.fixture(
-    scope="module", params=[*(pytest.param(name, marks=pytest.mark.long) for name in ("fp32", "muon")), "bf16"]
+    scope="module", params=["bf16", *(pytest.param(x, marks=pytest.mark.long) for x in ("fp32", "muon", "reshardable"))]
 )
 def runs(request, stack, text, tmp_path_factory):
     """(one of six steps, one ended in its fourth and resumed), held-out losses after the second, fourth and sixth."""
     folder = tmp_path_factory.mktemp(request.param)
-    precision = {"set": "optimizer=muon", "bf16": True} if request.param == "muon" else {request.param: True}
-    common = {"steps": 6, "evaluate_every": 2, "save_every": 3, "deterministic": True, **precision}
+    common = {"steps": 6, "evaluate_every": 2, "save_every": 3, "deterministic": True, **SETTINGS[request.param]}
     good(train(stack, folder / "whole", text, weights=folder / "whole.txt", **common))
     good(train(stack, folder / "parts", text, stop_after=4, **common))
     good(train(stack, folder / "parts", text, weights=folder / "parts.txt", **common))

@@ -4,7 +4,6 @@ import shutil
 
 import pytest
 
-from model.kinds import catalogue
 from model.patched import lock_file, overlay, stacks
 from model.patched.stacks import FILE, Worth
 from reproducers.base.errors import PatchlaneError
@@ -81,30 +80,6 @@ def test_the_lock_and_the_page_are_what_the_packs_give(name):
     page = (ROOT / "docs" / "stacks.md").read_text()
     for standing in found:
         assert f"| {standing.pack.id} | {standing.pack.title} | {standing.worth.value} | {standing.reason} |" in page
-
-
-def unconsumed(packs, states, locks):
-    """Validated packs that no stack's run consumes and that do not say why."""
-    validated = [pack for pack in packs if states[pack.id] == "validated"]
-    consumed = {name for lock in locks for name in lock}
-    return [pack.id for pack in validated if not pack.unwatched and not (pack.consumed_by and pack.id in consumed)]
-
-
-def test_every_validated_patch_is_consumed_by_a_stack_or_says_why_not():
-    states = {name: found.state for name, found in ENTRIES.items()}
-    locks = [lock_file.read(stacks.named(name)).packs for name in NAMES]
-    assert unconsumed(load_packs(), states, locks) == []
-    packs = [pack.model_copy(update={"consumed_by": [], "unwatched": None}) for pack in load_packs()]
-    assert "pack12" in unconsumed(packs, states, locks)  # it can fail
-    assert "pack10" in unconsumed(load_packs(), states, locks[:2])  # no release has its code
-
-
-def test_a_pack_is_wanted_of_paths_that_there_are_and_kernels_only_of_theirs():
-    paths = set(catalogue.paths())
-    named = {pack.id: [e.partition(":")[0].split()[2:] for e in pack.consumed_by] for pack in load_packs()}
-    assert {path for entries in named.values() for entry in entries for path in entry} <= paths
-    for pack in ("pack02", "pack04", "pack05", "pack17"):  # in fp32, or with SISO, a run has none of their kernels
-        assert all(named[pack]), pack
 
 
 def at(number):

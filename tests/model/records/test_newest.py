@@ -16,11 +16,14 @@ from reproducers.kept import xz
 def test_the_newest_kept_run_of_a_size_on_so_many_gpus_is_found(tmp_path):
     kept = tmp_path / "receipts" / "train"
     starts = {"a": ("x", 1, "2026-11-25T1"), "b": ("x", 1, "2026-11-24T2"), "c": ("x", 2, "2026-11-26T3")}
+    starts["too short"] = ("x", 1, "2026-11-27T1")
     for name, (size, ranks, started) in starts.items():
         setup = {"size": {"name": size}, "ranks": ranks, "started": started, "paths": {"loss": {"name": name}}}
         files = {
             "run.json": json.dumps(setup),
-            "receipt.json": json.dumps({"summary": {"gpu": "H200"} if ranks > 1 else {}}),
+            "receipt.json": json.dumps(
+                {"summary": {"gpu": "H200" if ranks > 1 else None, "steady_steps": 0 if " " in name else 9}}
+            ),
         }
         write_tree(kept, {f"{name}/{file}": text for file, text in files.items()})
     for name in ("a", "b"):

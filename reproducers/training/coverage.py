@@ -16,6 +16,7 @@ from reproducers.record.schema import Model
 
 FILE = "coverage.json"
 BUILD, OUTSIDE = "build", "outside layers"  # places that are no layer
+OCCASIONS = RESUMING, SAVING, EVALUATING = "resuming", "saving", "evaluating"  # beside the steps; the first is watched
 HUNK_LEVEL = 4  # record, packs, pack, hunks: deeper values share their hunk's line
 State = Literal["ran", "compiled", "loaded", "never"]
 
@@ -56,7 +57,7 @@ class HunkCoverage(Model):
 
 
 class PackCoverage(Model):
-    """A pack's hunks, and the lanes and modules that consume it by its pack.yaml."""
+    """A pack's hunks. ``consumed_by``: "cuda by default" where such a run has to execute it; old records name more."""
 
     title: str
     consumed_by: list[str]

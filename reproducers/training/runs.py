@@ -1,0 +1,89 @@
+"""Kept training runs as far as patches are concerned: where each ran, how it was asked for, and what it executed."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from reproducers.base.errors import PatchlaneError, from_git
+from reproducers.base.files import parsed_json
+from reproducers.kept import xz
+from reproducers.training.coverage import FILE, OCCASIONS
+
+FOLDER = "train"  # of receipts/
+SETUP = "run.json"
+
+
+class Executed(NamedTuple):
+    """A hunk in a run: whether it executed, and the ``OCCASIONS`` of it where no step executed it."""
+
+    ran: bool
+    occasions: frozenset[str]
+
+
+class TrainingRun(NamedTuple):
+    """A kept run. ``paths``: {part: the kernel path that it took}; ``asked``: whether --path named one.
+
+    ``patches``: {pack id: the digest of the patch that was applied}; ``packs``: {pack id: its hunks, in their order}.
+    """
+
+    name: str
+    day: datetime.date
+    device: str
+    stack: str
+    size: str
+    paths: Mapping[str, str]
+    asked: bool
+    patches: Mapping[str, str]
+    packs: Mapping[str, tuple[Executed, ...]]
+
+    @property
+    def order(self) -> tuple[datetime.date, str]:
+        return self.day, self.name
+
+
+def kept(receipts: Path) -> list[TrainingRun]:
+    """The kept runs of ``receipts``; see ``of``."""
+    return of(receipts / FOLDER)
+
+
+def of(folder: Path) -> list[TrainingRun]:
+    """The runs of a folder that recorded which patched lines they executed, oldest first; without run.json none tells
+    of what patches.
+
+    Raises PatchlaneError with the run that cannot be read.
+    """
+    found = []
+    for path in xz.found(folder, f"*/{SETUP}"):
+        if not xz.place(path.with_name(FILE)).exists():
+            continue
+        try:
+            setup, coverage = (parsed_json(xz.data(file)) for file in (path, path.with_name(FILE)))
+            found.append(_run(path.parent.name, setup, coverage))
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            what = f"{path.parent}: {type(error).__name__}: {error}"
+            raise PatchlaneError(what, from_git(path.parent)) from error
+    return sorted(found, key=lambda run: run.order)
+
+
+def _run(name: str, setup: Any, coverage: Any) -> TrainingRun:
+    return TrainingRun(
+        name=name,
+        day=datetime.datetime.fromisoformat(setup["started"]).date(),
+        device=coverage["device"],
+        stack=setup.get("stack") or "released",  # before there were others
+        size=setup["size"]["name"],
+        paths={part: choice["name"] for part, choice in setup.get("paths", {}).items()},
+        asked=bool(setup["run"].get("paths")),
+        patches={pack: locked["patch"] for pack, locked in setup["patches"]["lock"]["packs"].items()},
+        packs={pack: tuple(map(_executed, said["hunks"])) for pack, said in coverage["packs"].items()},
+    )
+
+
+def _executed(hunk: Any) -> Executed:
+    """Import is all that can be seen of a hunk none of whose lines is in a function."""
+    ran = hunk["state"] in ("ran", "compiled") or (hunk.get("at_import", False) and hunk["state"] == "loaded")
+    places = frozenset(hunk["places"])
+    return Executed(ran, places if ran and places <= {*OCCASIONS} else frozenset())

@@ -1,0 +1,62 @@
+"""Kept runs, read for what they executed of patches."""
+
+import json
+
+import pytest
+from toy import write_tree
+
+from reproducers.base.errors import PatchlaneError
+from reproducers.kept import xz
+from reproducers.training import runs
+
+SETUP = {
+    "started": "2026-11-28T03:00:00+00:00",
+    "size": {"name": "tiny"},
+    "stack": "dev",
+    "paths": {"loss": {"name": "linear", "reason": "asked for"}},
+    "run": {"paths": {"loss": "linear"}},
+    "patches": {"lock": {"packs": {"pack07": {"patch": "a" * 64}}}},
+}
+
+
+def hunk(state, places, at_import=False):
+    return {"state": state, "places": {place: [1] for place in places}, "at_import": at_import}
+
+
+HUNKS = [
+    hunk("ran", ["3 dsa", "saving"]),
+    hunk("ran", ["saving"]),
+    hunk("compiled", []),
+    hunk("loaded", ["build"]),
+    hunk("loaded", ["build"], at_import=True),
+    hunk("never", []),
+]
+
+
+@pytest.fixture
+def receipts(tmp_path):
+    coverage = {"device": "cuda", "packs": {"pack07": {"hunks": HUNKS}}}
+    files = {"run.json": json.dumps(SETUP), "coverage.json": json.dumps(coverage)}
+    write_tree(tmp_path / runs.FOLDER, {f"a/{name}": text for name, text in files.items()})
+    write_tree(tmp_path / runs.FOLDER, {"no_setup/coverage.json": "{}", "no_coverage/run.json": "{}"})
+    return tmp_path
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_what_a_run_executed(receipts, packed):
+    if packed:
+        for name in ("run.json", "coverage.json"):
+            xz.pack(receipts / runs.FOLDER / "a" / name)
+    (run,) = runs.kept(receipts)
+    assert (run.name, run.device, run.stack, run.size, run.asked) == ("a", "cuda", "dev", "tiny", True)
+    assert (dict(run.paths), str(run.day), run.patches["pack07"]) == ({"loss": "linear"}, "2026-11-28", "a" * 64)
+    assert [found.ran for found in run.packs["pack07"]] == [True, True, True, False, True, False]
+    assert [sorted(found.occasions) for found in run.packs["pack07"]] == [[], ["saving"], [], [], [], []]
+
+
+@pytest.mark.parametrize("harm", ["{}", "[]", "not json", '{"device": "cuda", "packs": {"pack07": {}}}'])
+def test_a_run_that_cannot_be_read_is_named(receipts, harm):
+    (receipts / runs.FOLDER / "a" / "coverage.json").write_text(harm)
+    with pytest.raises(PatchlaneError) as refused:
+        runs.kept(receipts)
+    assert "/a:" in refused.value.what and refused.value.remedy.startswith("git checkout HEAD -- ")
