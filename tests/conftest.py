@@ -12,6 +12,7 @@ from toy import Toy, package_index, wheel
 from reproducers import approve, preflight
 from reproducers.desk.start import known
 from reproducers.evidence import shelf, verification
+from reproducers.kept import archive
 from reproducers.record import schema
 from reproducers.record.receipt import Statement
 
@@ -61,7 +62,7 @@ def believed(monkeypatch):
     """Receipts are read as they stand: for what is read from receipts that a test wrote or changed by hand."""
 
     def check(path, log):
-        data = path.read_bytes()
+        data = archive.data(path)
         return verification.Checked(Statement.of(data), hashlib.sha256(data).hexdigest(), [])
 
     monkeypatch.setattr(verification, "_check", check)

@@ -16,6 +16,7 @@ from reproducers.desk.patches.trees import tree_of
 from reproducers.desk.rules.case import Case
 from reproducers.desk.rules.engine import examine
 from reproducers.evidence.receipts import newest
+from reproducers.kept import archive
 from reproducers.record.schema import RELEASES, ROOT, load_pack, load_packs, read_yaml
 from reproducers.upstream.store import Store
 
@@ -95,7 +96,7 @@ def desk(tmp_path, store, monkeypatch, believed):
         for lane, pin in itertools.product(pack.lanes, {"live", pack.filing_pin}):
             receipt = newest(pack, lane, ROOT / "receipts", pin)
             for path in [receipt, receipt.with_suffix(".log")] if receipt else []:
-                shutil.copy(path, target)
+                (target / path.name).write_bytes(archive.data(path))
         return Desk(tmp_path, store, pack.folder.name)
 
     return make
