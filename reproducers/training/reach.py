@@ -12,7 +12,7 @@ from reproducers.record.schema import Pack
 from reproducers.training.runs import TrainingRun
 from reproducers.upstream import patching
 
-RECIPE = "ci/train patched_paths, and keep its runs"
+RECIPE = "ci/train --keep patched_DATE patched_paths"
 DAYS = 30  # an older run proves nothing of today's training
 DEFAULT, NOWHERE = "by default", "nowhere"
 STACK = "released"  # runs on others are told apart by their stack
