@@ -130,7 +130,9 @@ TERMS = {
     "lock": Word("model/patches.lock, one for each stack: the patches that training uses, by digest"),
     "path": Word("an implementation of a kind of layer; a run says which each layer takes, --path asks for one"),
     "recipe": Word("all hyperparameters of a training run, by name or in a YAML file; model/definition/recipes.py"),
-    "coverage": Word("the patched lines that the first steps of a training run executed, by layer; coverage.json"),
+    "coverage": Word(
+        "the patched lines that a training run's first steps, checkpoint and evaluation executed; coverage.json"
+    ),
     "diagnosis": Word("what some steps of a run measure by layer, kind of parameter and rank; diagnosis.png"),
     "verb": Word("a command of this project: python -m reproducers.VERB or python -m model.VERB"),
     "room": Word("a folder of modules that imports only rooms below it; docs/architecture.md"),

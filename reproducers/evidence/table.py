@@ -60,7 +60,7 @@ def _killed(pack: Pack) -> str:
     return score.cell if score else "–"
 
 
-def _trained(patches: dict[str, list[Reach]]) -> str:
+def trained(patches: dict[str, list[Reach]]) -> str:
     """Of each patch that a kept run executed: its hunks that ran, of all, where, and the newest run's day."""
     cells = []
     for name, reaches in patches.items():
@@ -77,7 +77,7 @@ def _trained(patches: dict[str, list[Reach]]) -> str:
     return "; ".join(cells) or "–"
 
 
-def row(pack: Pack, entry: Entry, trained: dict[str, list[Reach]]) -> str:
+def row(pack: Pack, entry: Entry, patches: dict[str, list[Reach]]) -> str:
     """One pack's line."""
     cells = [
         f"[{pack.number:02d}]({pack.folder.name}/notes.md)",
@@ -90,7 +90,7 @@ def row(pack: Pack, entry: Entry, trained: dict[str, list[Reach]]) -> str:
         _lane(pack, entry, "cpu"),
         _lane(pack, entry, "cuda"),
         _killed(pack),
-        _trained(trained),
+        trained(patches),
         _newest(entry),
     ]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"

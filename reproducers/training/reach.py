@@ -38,13 +38,13 @@ def found(packs: Sequence[Pack], taken: Sequence[TrainingRun]) -> dict[str, dict
 def faults(
     packs: Sequence[Pack], states: Mapping[str, str], trained: Mapping[str, Mapping[str, list[Reach]]]
 ) -> list[str]:
-    """A line with its remedy for each validated pack of which no kept run of the last DAYS days executes a line, and
-    for each hunk of ``untrained`` that a run executes, or that no patch has."""
+    """A line with its remedy for each validated pack of which no kept run of the last DAYS days executes a line, where
+    runs are kept, and for each hunk of ``untrained`` that a run executes, or that no patch has."""
     rows = []
     for pack in packs:
         reaches = [reach for found in trained.get(pack.id, {}).values() for reach in found]
         days = [reach.newest for reach in reaches if reach.newest]
-        if states.get(pack.id) == "validated" and pack.patch.is_file():
+        if trained and states.get(pack.id) == "validated" and pack.patch.is_file():
             if not days:
                 rows.append(f"{pack.id} is validated and no kept training run executes its patch; fix: {RECIPE}")
             elif (age := (today() - max(days)).days) > DAYS:

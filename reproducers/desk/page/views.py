@@ -18,13 +18,14 @@ from reproducers.desk.blockers import Blocker, blockers, fixes
 from reproducers.desk.page import markup
 from reproducers.desk.page.charts import Chart, charts
 from reproducers.desk.text.render import render
-from reproducers.evidence import manifest
+from reproducers.evidence import manifest, table
 from reproducers.evidence.receipts import alias, newest_of, read
 from reproducers.evidence.shelf import chain, signature
 from reproducers.kept import archive
 from reproducers.record.entry import Entry
 from reproducers.record.receipt import ArmName, Check, Details, Host
 from reproducers.record.schema import Pack
+from reproducers.training import reach, runs
 from reproducers.trial.screen import in_numbers
 
 RELEASE = re.compile(r"\d+(\.\w+)+")
@@ -93,7 +94,8 @@ class Standing:
 
 @dataclass(frozen=True)
 class PackView:
-    """A pack's page. ``no_reproducer`` and ``no_body`` say why the single file and the text could not be made."""
+    """A pack's page. ``trained``: where training runs its hunks. ``no_reproducer`` and ``no_body`` say why the single
+    file and the text could not be made."""
 
     pack: Pack
     entry: Entry
@@ -101,6 +103,7 @@ class PackView:
     history: list[ReceiptView]
     upstream: list[Standing]
     affected: str
+    trained: str
     blockers: list[Blocker]
     files: dict[str, bytes]
     no_reproducer: PatchlaneError | None
@@ -148,10 +151,14 @@ def pack_views(packs: list[Pack], root: Path) -> list[PackView]:
     days = [receipt.body.day for history in histories.values() for receipt in history]
     if not days:
         raise PatchlaneError("there is no receipt to report on", "python -m reproducers.run pack05")
-    return [_pack_view(pack, entries[pack.id], histories[pack.id], root, max(days)) for pack in packs]
+    trained = reach.found(packs, runs.kept(root))
+    cells = {pack.id: table.trained(trained.get(pack.id, {})) for pack in packs}
+    return [_pack_view(pack, entries[pack.id], histories[pack.id], root, max(days), cells[pack.id]) for pack in packs]
 
 
-def _pack_view(pack: Pack, entry: Entry, history: list[ReceiptView], root: Path, day: datetime.date) -> PackView:
+def _pack_view(
+    pack: Pack, entry: Entry, history: list[ReceiptView], root: Path, day: datetime.date, trained: str
+) -> PackView:
     by_path = {receipt.path: receipt for receipt in history}
     body, no_body = _body(pack, root)
     files, no_reproducer = _files(pack)
@@ -163,6 +170,7 @@ def _pack_view(pack: Pack, entry: Entry, history: list[ReceiptView], root: Path,
         history=history[::-1],
         upstream=list(standing(pack)),
         affected=affected(entry.tried),
+        trained=trained,
         files=files,
         no_reproducer=no_reproducer,
         blockers=blockers(pack, entry, day),

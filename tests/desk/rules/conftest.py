@@ -85,6 +85,7 @@ def desk(tmp_path, store, monkeypatch, believed):
         for name in ("needs.yaml", RELEASES):
             shutil.copy(ROOT / "packs" / name, tmp_path / "packs")
         kept = [entry for entry in read_yaml(ROOT / "packs" / EXEMPTIONS)[1] if entry["pack"] == pack.id]
+        kept = [entry | {"until": datetime.date.max} for entry in kept]  # a test asks of later days
         if kept:
             (tmp_path / "packs" / EXEMPTIONS).write_text(yaml.safe_dump(kept))
         for below in {n for pin in pack.pins.values() for n in pin.stacked_on}:
