@@ -73,7 +73,7 @@ def test_refresh_check_and_staleness(toy, repo):
     (repo / "manifest.yaml").write_bytes(before)
 
     table = repo / "packs/README.md"
-    assert "| validated | 1.0 | – | REPRODUCED_AND_FIXED | none | – | [2" in table.read_text()
+    assert "| validated | 1.0 | – | REPRODUCED_AND_FIXED | none | – | – | [2" in table.read_text()
     table.write_text("edited")
     code, out = verb(toy, repo, "check")
     assert (code, "packs/README.md" in out, "manifest.yaml" in out) == (1, True, False), out

@@ -133,6 +133,10 @@ TERMS = {
     "coverage": Word(
         "the patched lines that a training run's first steps, checkpoint and evaluation executed; coverage.json"
     ),
+    "ran": Word("lines of a patch that a training run executed, inside a function"),
+    "compiled": Word("lines of a patch that went to a kernel's compiler in a training run"),
+    "loaded": Word("lines of a patch that a training run only imported, which proves nothing of its functions"),
+    "never": Word("lines of a patch that a training run neither executed nor imported"),
     "diagnosis": Word("what some steps of a run measure by layer, kind of parameter and rank; diagnosis.png"),
     "verb": Word("a command of this project: python -m reproducers.VERB or python -m model.VERB"),
     "room": Word("a folder of modules that imports only rooms below it; docs/architecture.md"),

@@ -102,7 +102,7 @@ def test_the_table_and_the_site_say_whether_a_receipt_is_signed(toy, receipts, k
 
     def told() -> tuple[list[str], bool]:
         (view,) = pack_views([pack], root)
-        cell = table.row(pack, build([pack], root)[pack.id]).rstrip(" |\n").rpartition(", ")[2]
+        cell = table.row(pack, build([pack], root)[pack.id], {}).rstrip(" |\n").rpartition(", ")[2]
         return [receipt.signed for receipt in view.history], cell == "signed"
 
     assert told() == (["unsigned", "unsigned"], False)
