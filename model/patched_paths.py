@@ -7,8 +7,6 @@ of runs that name others ``alike`` are compared with these.
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -24,20 +22,10 @@ from model.reports.kept import keep
 from reproducers.base import disk
 from reproducers.base.cli import guarded
 from reproducers.base.verdicts import Exit
+from reproducers.host import facts
 from reproducers.record.schema import load_packs
 
 app = typer.Typer(add_completion=False)
-
-
-def _gpus() -> list[str]:
-    """The GPUs that programs started here may use."""
-    if (named := os.environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        return [name for name in named.split(",") if name]
-    try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False)
-    except OSError:
-        return []
-    return [str(number) for number, line in enumerate(listed.stdout.splitlines()) if line.startswith("GPU ")]
 
 
 def _apart(plan: Plan, ended: set[str], out: Path) -> list[str]:
@@ -71,16 +59,17 @@ def main(
     plan = runs.read()
     plan = plan.only(only) if only else plan
     disk.usable_folder(out, "--out DIR, with a directory that can be written")
-    ended = Taking(plan, out, _gpus(), lambda line: print(line, file=sys.stderr, flush=True)).all()
-    whole = {name for name, how in ended.items() if not how.code}
+    ended = Taking(plan, out, facts.visible_gpus(), lambda line: print(line, file=sys.stderr, flush=True)).all()
+    whole = [name for name, how in ended.items() if not how.code]
     wrong = [f"{name}: {how.why or f'code {how.code}'}; {out / name}.log" for name, how in ended.items() if how.code]
     account = accounted.of(load_packs(), out)
     print(f"{account.ran} hunks ran, {account.cannot} cannot and their packs say why, {len(account.rest)} are left")
-    wrong += [*([] if only else account.rest), *_apart(plan, whole, out)]
+    wrong += [*([] if only else account.rest), *_apart(plan, {*whole}, out)]
+    for row in wrong:
+        print(row)
     for name in whole if kept else ():
         print(keep(out / name, f"{kept}_{name}"))
     if wrong:
-        print("\n".join(wrong))
         raise typer.Exit(Exit.CONTRADICTED)
 
 

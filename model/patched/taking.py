@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from model.patched.runs import PatchedRun, Plan
+from reproducers.base.wording import count
 
 CHECKPOINTS = "checkpoints"
 
@@ -73,7 +74,7 @@ class Taking:
 
     def _one(self, name: str, run: PatchedRun) -> Ended:
         if run.gpus > len(self._gpus.every):
-            return Ended(-1, f"it takes {run.gpus} GPUs, this host shows {len(self._gpus.every)}")
+            return Ended(-1, f"it takes {count(run.gpus, 'GPU')}, this host shows {len(self._gpus.every)}")
         if run.gpus and (ahead := run.ahead()):
             self.tell(f"{name}: its kernels are compiled")
             if code := self._call(name, ahead, self._gpus.every[:1]):
@@ -92,7 +93,10 @@ class Taking:
         """Give the run the checkpoint that it begins with, unless it has one."""
         own = self.out / name / CHECKPOINTS
         if run.after and not own.exists():
-            shutil.copytree(self.out / run.after / CHECKPOINTS, own, copy_function=_linked)
+            partial = own.with_name(f".{CHECKPOINTS}")  # of an earlier time, that was broken off
+            shutil.rmtree(partial, ignore_errors=True)
+            shutil.copytree(self.out / run.after / CHECKPOINTS, partial, copy_function=_linked)
+            partial.rename(own)
 
     def _call(self, name: str, command: list[str], gpus: list[str]) -> int:
         if self._stopped:

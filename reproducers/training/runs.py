@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from reproducers.base.errors import PatchlaneError, from_git
 from reproducers.base.files import parsed_json
 from reproducers.kept import xz
-from reproducers.training.coverage import FILE, OCCASIONS
+from reproducers.training import coverage
+from reproducers.training.coverage import OCCASIONS, CoverageRecord, HunkCoverage
 
 FOLDER = "train"  # of receipts/
 SETUP = "run.json"
@@ -46,44 +47,43 @@ class TrainingRun(NamedTuple):
 
 def kept(receipts: Path) -> list[TrainingRun]:
     """The kept runs of ``receipts``; see ``of``."""
-    return of(receipts / FOLDER)
+    return of(receipts / FOLDER, from_git(f"receipts/{FOLDER}"))
 
 
-def of(folder: Path) -> list[TrainingRun]:
+def of(folder: Path, remedy: str = "take the run again, into another folder") -> list[TrainingRun]:
     """The runs of a folder that recorded which patched lines they executed, oldest first; without run.json none tells
     of what patches.
 
-    Raises PatchlaneError with the run that cannot be read.
+    Raises PatchlaneError, with the remedy, for a run that cannot be read.
     """
     found = []
     for path in xz.found(folder, f"*/{SETUP}"):
-        if not xz.place(path.with_name(FILE)).exists():
+        if not xz.place(path.with_name(coverage.FILE)).exists():
             continue
         try:
-            setup, coverage = (parsed_json(xz.data(file)) for file in (path, path.with_name(FILE)))
-            found.append(_run(path.parent.name, setup, coverage))
+            found.append(_run(path.parent.name, parsed_json(xz.data(path)), coverage.read(path.parent)))
+        except PatchlaneError as error:
+            raise PatchlaneError(error.what, remedy) from error
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            what = f"{path.parent}: {type(error).__name__}: {error}"
-            raise PatchlaneError(what, from_git(path.parent)) from error
+            raise PatchlaneError(f"{path}: {type(error).__name__}: {error}", remedy) from error
     return sorted(found, key=lambda run: run.order)
 
 
-def _run(name: str, setup: Any, coverage: Any) -> TrainingRun:
+def _run(name: str, setup: Any, record: CoverageRecord) -> TrainingRun:
     return TrainingRun(
         name=name,
         day=datetime.datetime.fromisoformat(setup["started"]).date(),
-        device=coverage["device"],
+        device=record.device,
         stack=setup.get("stack") or "released",  # before there were others
         size=setup["size"]["name"],
         paths={part: choice["name"] for part, choice in setup.get("paths", {}).items()},
         asked=bool(setup["run"].get("paths")),
         patches={pack: locked["patch"] for pack, locked in setup["patches"]["lock"]["packs"].items()},
-        packs={pack: tuple(map(_executed, said["hunks"])) for pack, said in coverage["packs"].items()},
+        packs={pack: tuple(map(_executed, covered.hunks)) for pack, covered in record.packs.items()},
     )
 
 
-def _executed(hunk: Any) -> Executed:
+def _executed(hunk: HunkCoverage) -> Executed:
     """Import is all that can be seen of a hunk none of whose lines is in a function."""
-    ran = hunk["state"] in ("ran", "compiled") or (hunk.get("at_import", False) and hunk["state"] == "loaded")
-    places = frozenset(hunk["places"])
+    ran, places = hunk.executed or (hunk.at_import and hunk.state == "loaded"), frozenset(hunk.places)
     return Executed(ran, places if ran and places <= {*OCCASIONS} else frozenset())

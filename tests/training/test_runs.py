@@ -20,7 +20,8 @@ SETUP = {
 
 
 def hunk(state, places, at_import=False):
-    return {"state": state, "places": {place: [1] for place in places}, "at_import": at_import}
+    lines = {"file": "core.py", "first": 1, "last": 2, "lines": [1], "compiled": []}
+    return {**lines, "state": state, "places": {place: [1] for place in places}, "at_import": at_import}
 
 
 HUNKS = [
@@ -35,7 +36,9 @@ HUNKS = [
 
 @pytest.fixture
 def receipts(tmp_path):
-    coverage = {"device": "cuda", "packs": {"pack07": {"hunks": HUNKS}}}
+    packs = {"pack07": {"title": "a", "consumed_by": [], "hunks": HUNKS}}
+    said = {"python": "3.12", "seconds_building": 1.0, "seconds_watched": [], "foreign": []}
+    coverage = {"device": "cuda", "packs": packs, **said}
     files = {"run.json": json.dumps(SETUP), "coverage.json": json.dumps(coverage)}
     write_tree(tmp_path / runs.FOLDER, {f"a/{name}": text for name, text in files.items()})
     write_tree(tmp_path / runs.FOLDER, {"no_setup/coverage.json": "{}", "no_coverage/run.json": "{}"})
@@ -59,4 +62,4 @@ def test_a_run_that_cannot_be_read_is_named(receipts, harm):
     (receipts / runs.FOLDER / "a" / "coverage.json").write_text(harm)
     with pytest.raises(PatchlaneError) as refused:
         runs.kept(receipts)
-    assert "/a:" in refused.value.what and refused.value.remedy.startswith("git checkout HEAD -- ")
+    assert "/a/coverage.json:" in refused.value.what and refused.value.remedy.startswith("git checkout HEAD -- ")
