@@ -16,7 +16,7 @@ import typer
 from model.patched import runs
 from model.patched.proof import accounted
 from model.patched.runs import Plan
-from model.patched.taking import Taking
+from model.patched.taking import Ended, Taking
 from model.reports.compare import compare
 from model.reports.kept import keep
 from reproducers.base import disk
@@ -44,6 +44,11 @@ def _apart(plan: Plan, ended: set[str], out: Path) -> list[str]:
     return wrong
 
 
+def _why(how: Ended, run: Path) -> str:
+    """Why a run failed or never began, and where its output is."""
+    return how.why if how.code < 0 else f"{how.why or f'it failed with code {how.code}'}: {run}.log"
+
+
 @app.command()
 def main(
     only: Annotated[list[str] | None, typer.Argument(help="of its runs, with those that they begin with")] = None,
@@ -61,7 +66,7 @@ def main(
     disk.usable_folder(out, "--out DIR, with a directory that can be written")
     ended = Taking(plan, out, facts.visible_gpus(), lambda line: print(line, file=sys.stderr, flush=True)).all()
     whole = [name for name, how in ended.items() if not how.code]
-    wrong = [f"{name}: {how.why or f'code {how.code}'}; {out / name}.log" for name, how in ended.items() if how.code]
+    wrong = [f"{name}: {_why(how, out / name)}" for name, how in ended.items() if how.code]
     account = accounted.of(load_packs(), out)
     print(f"{account.ran} hunks ran, {account.cannot} cannot and their packs say why, {len(account.rest)} are left")
     wrong += [*([] if only else account.rest), *_apart(plan, {*whole}, out)]

@@ -19,7 +19,7 @@ from model.patched.stacks import Stack, Standing
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.probe.lanes import megatron, transformer_engine
 from reproducers.record import entry, schema
-from reproducers.record.entry import Entry
+from reproducers.record.entry import Entry, Manifest
 from reproducers.record.schema import Pack
 from reproducers.upstream import merging, patching, pins
 from reproducers.upstream.merging import Applied
@@ -97,7 +97,11 @@ def states() -> dict[str, str]:
 
 
 def _entries() -> dict[str, Entry]:
-    return entry.read(schema.ROOT / "manifest.yaml").packs
+    return _manifest().packs
+
+
+def _manifest() -> Manifest:
+    return entry.read(schema.ROOT / "manifest.yaml")
 
 
 def wanted(overlay: Overlay, asked: bool) -> set[str]:
@@ -105,7 +109,7 @@ def wanted(overlay: Overlay, asked: bool) -> set[str]:
     ``asked``: whether it was asked for paths that its stack does not name."""
     if asked:
         return set()
-    known, here = entry.read(schema.ROOT / "manifest.yaml").training, f"{overlay.device} {overlay.stack.name}"
+    known, here = _manifest().training, f"{overlay.device} {overlay.stack.name}"
     patches = {applied.pack.id: known.get(applied.pack.id, {}).get(applied.patch.name, []) for applied in overlay.packs}
     return {name for name, reaches in patches.items() if any(here in reach.default for reach in reaches)}
 

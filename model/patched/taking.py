@@ -60,7 +60,7 @@ class Taking:
         self.out.mkdir(parents=True, exist_ok=True)
         with ThreadPoolExecutor(max(len(self.plan.runs), 1)) as pool:
             for name, run in self.plan.runs.items():  # in order: whom a run waits for has been submitted
-                self._ended[name] = pool.submit(self._one, name, run)
+                self._ended[name] = pool.submit(self._ended_so, name, run)
             try:
                 return {name: ended.result() for name, ended in self._ended.items()}
             except BaseException:
@@ -71,6 +71,13 @@ class Taking:
         self._stopped = True
         for process in list(self._running):
             process.terminate()
+
+    def _ended_so(self, name: str, run: PatchedRun) -> Ended:
+        """How the run ended; a disk that fails it is not the end of the others."""
+        try:
+            return self._one(name, run)
+        except OSError as error:
+            return Ended(-1, f"{error.filename or self.out}: {error.strerror or error}")
 
     def _one(self, name: str, run: PatchedRun) -> Ended:
         if run.gpus > len(self._gpus.every):

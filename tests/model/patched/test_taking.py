@@ -68,6 +68,13 @@ def test_what_cannot_run_or_has_nothing_to_begin_with_says_why(take, tmp_path):
     assert not (tmp_path / "b").exists()
 
 
+def test_a_run_whose_files_cannot_be_written_ends_alone(take, tmp_path):
+    (tmp_path / "a.log").mkdir()
+    ended, _ = take({"a": {}, "b": {"after": "a"}, "c": {}})
+    assert {name: how.code for name, how in ended.items()} == {"a": -1, "b": -1, "c": 0}
+    assert "a.log" in ended["a"].why
+
+
 def test_kernels_are_compiled_before_a_run_waits_for_another(take, tmp_path):
     ahead = [sys.executable, "-c", "print('compiled')"]
     ended, _ = take({"a": {"gpus": 1}, "b": {"gpus": 1, "after": "a"}}, gpus=["0"], ahead=ahead)
