@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.source import parsed
 from reproducers.desk.attachment import flatten
 from reproducers.probe.api import SOURCES
 from reproducers.record.schema import Pack, text_of
@@ -29,7 +30,7 @@ def split(source: str) -> tuple[str, str, str]:
     header = HEADER.match(source)
     if header is None:
         raise PatchlaneError("the reproducer does not begin with a PEP 723 header", "docs/writing-a-pack.md")
-    body = ast.parse(source).body
+    body = parsed(source).body
     if not (body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)):
         raise PatchlaneError("the reproducer has no docstring", "state the claim in one")
     lines = source.splitlines(keepends=True)

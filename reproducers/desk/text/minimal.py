@@ -4,6 +4,7 @@ import ast
 import functools
 from pathlib import Path
 
+from reproducers.base.source import parsed
 from reproducers.record.schema import text_of
 
 
@@ -12,12 +13,12 @@ def code(reproducer: Path) -> str | None:
 
     None if the reproducer has no such function, or only a docstring in it. SyntaxError if it is no Python.
     """
-    return _code(text_of(reproducer), str(reproducer))
+    return _code(text_of(reproducer))
 
 
 def says(reproducer: Path) -> str:
     """What minimal() shows, by the first paragraph of its docstring, in Markdown; empty where there is none."""
-    for node in ast.parse(text_of(reproducer)).body:
+    for node in parsed(text_of(reproducer)).body:
         if isinstance(node, ast.FunctionDef) and node.name == "minimal":
             told = " ".join((ast.get_docstring(node) or "").partition("\n\n")[0].split())
             return told.replace("``", "`")
@@ -25,8 +26,8 @@ def says(reproducer: Path) -> str:
 
 
 @functools.lru_cache(maxsize=128)  # a body asks for it many times
-def _code(source: str, name: str) -> str | None:
-    for node in ast.parse(source, name).body:
+def _code(source: str) -> str | None:
+    for node in parsed(source).body:
         if isinstance(node, ast.FunctionDef) and node.name == "minimal":
             statements = node.body[1:] if ast.get_docstring(node, clean=False) is not None else node.body
             if not statements:

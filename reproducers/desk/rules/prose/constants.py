@@ -9,6 +9,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator
 
+from reproducers.base.source import parsed
 from reproducers.desk.rules.case import Case
 from reproducers.evidence.receipts import read
 
@@ -38,7 +39,7 @@ def written(case: Case) -> set[float]:
     pack = case.pack.model_dump(mode="json", exclude={"title", "claim"})  # these are judged
     source = case.pack.reproducer.read_text(encoding="utf-8")
     values = {*numbers(json.dumps(pack)), *numbers(source)}
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         value = _folded(node) if isinstance(node, ast.BinOp | ast.Constant) else None
         if value is not None:
             values.add(value)

@@ -6,6 +6,7 @@ import ast
 import builtins
 from collections.abc import Iterator
 
+from reproducers.base.source import parsed
 from reproducers.desk.rules.case import Case
 from reproducers.desk.rules.registry import Breach, Skip, rule
 from reproducers.desk.text import minimal
@@ -17,7 +18,7 @@ LINES, WIDTH = 15, 100
 @rule("minimal-shape", "a reproducer begins with minimal(): 15 short lines that import all they use, and no probe")
 def shape(case: Case) -> Iterator[Breach | Skip]:
     path = case.pack.reproducer
-    body = ast.parse(text_of(path)).body
+    body = parsed(text_of(path)).body
     first = next((n for n in body[1:] if not isinstance(n, ast.Import | ast.ImportFrom)), None)
     code = minimal.code(path)
     if code is None or not isinstance(first, ast.FunctionDef) or first.name != "minimal":

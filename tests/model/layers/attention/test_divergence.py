@@ -14,6 +14,7 @@ def interpreted(*arguments):
 
 
 @pytest.mark.upstream
+@pytest.mark.long
 def test_choice_loss_and_gradients_are_fp64s_and_pack_12s():
     *found, half, coarse = interpreted("cases")
     assert len(found) == 14
@@ -39,6 +40,7 @@ def test_a_querys_divergence_and_its_slope_keep_both_epsilons():
 
 
 @pytest.mark.upstream
+@pytest.mark.long
 def test_gradients_are_made_where_they_are_asked_for():
     same, asks, made, one_leaf = interpreted("evaluated")
     assert (same, asks, one_leaf) == (True, False, 0)

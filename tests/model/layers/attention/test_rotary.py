@@ -8,6 +8,7 @@ from scripted import run
 
 
 @pytest.mark.upstream
+@pytest.mark.long
 def test_results_are_megatrons_in_fp16_and_close_elsewhere():
     """The interpreter rounds to bf16 in a way of its own, and fp32's product and sum are rounded once."""
     found = run("interpreted_rotary.py", TRITON_INTERPRET="1")

@@ -9,6 +9,7 @@ JOINS = {"dense": 1, "sparse": 2, "indexer": 4}  # latents of one head; the inde
 
 
 @pytest.mark.upstream
+@pytest.mark.long
 def test_tensors_and_all_gradients_are_megatrons_and_no_heads_are_joined():
     found = run("interpreted_whole.py", "cases", TRITON_INTERPRET="1")
     assert len(found) == 8
@@ -23,6 +24,7 @@ def test_tensors_and_all_gradients_are_megatrons_and_no_heads_are_joined():
 
 
 @pytest.mark.upstream
+@pytest.mark.long
 def test_the_model_trains_as_it_did():
     losses, gradients, all_there, kinds, told = run("interpreted_whole.py", "model", TRITON_INTERPRET="1")
     assert max(losses, gradients) < 1e-4 and all_there

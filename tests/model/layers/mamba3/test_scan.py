@@ -15,6 +15,7 @@ needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, re
 
 
 @needs_triton
+@pytest.mark.long
 def test_every_gradient_is_the_references():
     found = run("interpreted_scan.py", TRITON_INTERPRET="1")
     for errors in found:
