@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from model.kinds import catalogue
-from model.kinds.path import Part
+from model.kinds.path import Part, Seam
 
 PREFACE = """\
 # Kernel paths
@@ -16,12 +16,27 @@ run say which path each layer took and why the better ones did not fit. The [log
 - **Only when asked**: an option, which no run takes by itself.
 - **Not unasked with `--cuda-graphs`**: no graph has captured it, so `--path` has to ask for it there.
 """
+SEAMS = """
+## What a run changes upstream beside the packs
+Each change is made while the run starts, by the paths that need it, and only where upstream's code is what it was
+written for; `run.json` lists those of a run. **Ours** says why upstream could not take it. What upstream could take is
+**to be offered**, as a pack of kind `performance` whose patch brings it to upstream's own call.
+"""
 
 
 def page() -> str:
-    """The page: a row for each part, its paths best first."""
+    """The page: a row for each part, its paths best first, and one for each change of upstream beside the packs."""
     lines = ["| part | what it is | paths, best first | only when asked | not unasked with `--cuda-graphs` |"]
-    return "\n".join([PREFACE, *lines, "|---|---|---|---|---|", *map(_row, catalogue.PARTS.values())]) + "\n"
+    lines += ["|---|---|---|---|---|", *map(_row, catalogue.PARTS.values())]
+    table = ["| change | of upstream's | what | paths | decision |", "|---|---|---|---|---|"]
+    return "\n".join([PREFACE, *lines, SEAMS, *table, *map(_change, catalogue.seams())]) + "\n"
+
+
+def _change(seam: Seam) -> str:
+    takers = [f"`{name}`" for name, path in catalogue.paths().items() if seam in path.seams]
+    where = f"`{seam.upstream}`"
+    decision = f"ours: {seam.ours}" if seam.ours else f"to be offered: {seam.offer}"
+    return "| " + " | ".join([f"`{seam.name}`", where, seam.reason, ", ".join(takers) or "late reads", decision]) + " |"
 
 
 def _row(part: Part) -> str:

@@ -18,31 +18,20 @@ from reproducers.base.errors import CannotTestHere, PatchlaneError
 logger = logging.getLogger("model.paths")
 AUTO = "auto"  # what is asked for unless a path is named
 NOTHING: Mapping[str, str] = {}
-FINAL_NORM = Seam(
-    "final_norm",
-    upstream="megatron.core.models.hybrid.hybrid_block:HybridStack.__init__",
-    sha256="8f31e2dfaa3491fa9849cbf2825c9d42f089a49293ea832819c38290ca0db1e3",
-    reason="the stack's final norm is Transformer Engine's whatever the spec says, which names every other norm",
-    also=("e790a46ba8d5f4456ae9348c1bc4bf088ee2e7646dc5706ab065fab6d9e54013",),
-)
 APEX_WGRAD = Seam(
     "apex_wgrad",
     upstream="megatron.core.tensor_parallel.layers:LinearWithGradAccumulationAndAsyncCommunication.backward",
     sha256="0a5b564dd254cb937e31c7707f240c80980b7b588f2b3bf8e503355a5d2cc5e5",
     reason="Transformer Engine's product adds weight gradients to the fp32 ones, in the place of Apex's extension",
     also=("7bc42ef6c3ffe8f056f37f485e5d4a43024732370b80f21deb69014918de4dee",),
-)
-CHECKPOINT_QUEUE = Seam(
-    "checkpoint_queue",
-    upstream="megatron.core.dist_checkpointing.strategies.filesystem_async:get_write_results_queue",
-    sha256="e395fb0e86a062e2d3ff07879707eb71a06233e26597ec043c3b2cbe618b6b19",
-    reason="from thread to thread; Megatron's queue is a process, 3 s to start, that outlives a killed run",
+    offer="weight gradients added to fp32 ones by Transformer Engine where Apex is missing",
 )
 LATE_CLIP = Seam(
     "late_clip",
     upstream="megatron.core.optimizer.clip_grads:clip_grad_by_total_norm_fp32",
     sha256="cf07b488fb76a8ae90ba0809d1fbd36e05dcccf24b4644af1621a8b616c01784",
     reason="the clipping factor stays on the device as with Transformer Engine's newer kernel, which 2.13.0 lacks",
+    offer="clipping without a wait where the kernel that scales by a tensor is missing",
 )
 # of every layer; weight gradients first, for other paths change what theirs makes of linear layers
 ALL_LAYERS = (
@@ -63,7 +52,6 @@ ALL_LAYERS = (
     ),
     Part("norm", "norms before layers", (Path("te", needs=(gpu, bf16)), Path("torch"))),
 )
-EVERY_RUN = (ends.NO_PEFT, mamba3.BARE, FINAL_NORM, moe.ROUTER_STATE, CHECKPOINT_QUEUE)
 PARTS: dict[str, Part] = {
     part.name: part
     for part in (*ALL_LAYERS, *mamba3.PARTS, *m2rnn.PARTS, *mla.PARTS, *dsa.PARTS, *moe.PARTS, *ends.PARTS)
@@ -83,7 +71,7 @@ def seams(choices: Mapping[str, str] | None = None) -> list[Seam]:
     taken = paths() if choices is None else {kind: PARTS[kind].path(choices[kind]) for kind in PARTS if kind in choices}
     chosen, late = taken.values(), choices is None or choices.get("reads") == "late"
     clip = (LATE_CLIP,) if late else ()
-    return list(dict.fromkeys((*EVERY_RUN, *(seam for path in chosen for seam in path.seams), *clip)))
+    return list(dict.fromkeys((*(seam for path in chosen for seam in path.seams), *clip)))
 
 
 def asked(pairs: Iterable[str]) -> dict[str, str]:

@@ -95,6 +95,7 @@ INDEXER_ROWS = Seam(
     upstream=f"{VARIANT}.dsa:DSAttention.forward.compute_indexer_loss_with_reference_path",
     sha256="5c7a6bf1620edbc89f013bbdd7eb7c2537bae942c44a16f5c867850c72a6e955",
     reason="a query is scored against every key of the packed stream: of R rows a row at a time is an Rth of the work",
+    offer="the indexer's loss of packed rows, a row at a time",
 )
 # Pack 12 makes the functions that are copied. What holds without it too is the divergence, of which ours is a kernel.
 INDEXER_KERNELS = Seam(
@@ -102,6 +103,7 @@ INDEXER_KERNELS = Seam(
     upstream=f"{VARIANT}.dsa_indexer_loss:_indexer_kl_terms",
     sha256="7d78bd86a2361f224b954436100b9616ba2f89760e6b0218dfad7c2750f4182d",
     reason="pack 12's kernels, told the bounds of their tiles: its loss finds these by eleven operators, twice a row",
+    offer="the indexer's loss by kernels that are told the bounds of their tiles",
 )
 # Pack 02 changes the class itself. What holds with and without it is which heads have no key: ours has none of them.
 SPARSE_KEPT = Seam(
@@ -109,6 +111,7 @@ SPARSE_KEPT = Seam(
     upstream=f"{VARIANT}.ops.sparse_mla:_valid_head_mask",
     sha256="b295a18db4bfe69002626f30d941a6f9a7f59eaca86bc1da623ee2d92e98497e",
     reason="the output is kept; upstream computes it again, and clears queries without a key by passes of their own",
+    offer="sparse attention's output, kept for the backward pass",
 )
 
 

@@ -173,25 +173,20 @@ def _is_prime(n: int) -> bool:
     return n > 1 and all(n % d for d in range(2, int(n**0.5) + 1))
 
 
-NO_PEFT = Seam(
-    "no_peft",
-    upstream="liger_kernel.utils",
-    sha256="350213e934db56ba5251006ee84d728fe51c8dee7a2c90f1a5e7b55bab3cba2b",
-    reason="liger-kernel imports peft only to know whether it is there, and it transformers and sklearn: 7 s",
-    also=("b0f0f16daa0d9a5c3c903d6e3eddd311ec3f0a3b26d1d46fd9a9d6debaa3d027",),
-)
 HEAD = Seam(
     "head",
     upstream="megatron.core.tensor_parallel.layers:ColumnParallelLinear.forward",
     sha256="dac5d6cfeaa44ba64dddce0408a797439050439c0010b5fa3d5d25e8eff43a08",
     reason="the output layer hands hidden states to the loss, so that logits are never held whole",
     also=("8de69f2acd5f7e9bbb7fedc0e4546777b85e59587ee5af3e65d279cf025e8dca",),
+    ours="on branch dev Megatron has a loss without logits (packs 10, 11); it does not need Liger-Kernel",
 )
 LINEAR_LOSS = Seam(
     "linear_loss",
     upstream="megatron.core.fusions.fused_linear_cross_entropy:_get_platform",
     sha256="8150ea4d340c0a0d49b13133022e020337c892489bdf852676fa69a8c625b4a4",
     reason="on a CPU pack 10's PyTorch operations compute Megatron's own loss: its dispatch takes GPUs alone",
+    ours="a stand-in for hosts without a GPU, for which upstream has no such loss",
 )
 OURS = "model.layers.head:ours"
 PARTS = (

@@ -125,41 +125,40 @@ class Mamba3(Kind):
 
 MAMBA3 = "mamba_ssm.modules.mamba3:Mamba3"
 MAMBA3_SHA256 = "5f4cea4f314c221b79be1a2f877d45ed961074cb26e1defee1520a6090320e5f"
-BARE = Seam(
-    "bare_mamba",
-    upstream="mamba_ssm",
-    sha256="d96b346da56c3c63a32224b5ca1d5af97526c3c95af83496c21c71d51dc2a36c",
-    reason="mamba-ssm's __init__ imports the compiled extensions of layers that this model does not have",
-)
 WGRAD = Seam(
     "mamba3_wgrad",
     upstream=MAMBA3,
     sha256=MAMBA3_SHA256,
     reason="torch's linear layers, Mamba3's and ours, add weight gradients to Megatron's, multiply in FP8 or in parts",
+    ours="fp32 gradients beside parameters are Megatron's, of which mamba-ssm's layers know nothing",
 )
 TORCH = Seam(
     "mamba3_torch",
     upstream=MAMBA3,
     sha256=MAMBA3_SHA256,
     reason="Mamba3's own code with the scan in torch where the TileLang kernels cannot run or are not wanted",
+    ours="a reference for hosts without a GPU",
 )
 NORM = Seam(
     "mamba3_norm",
     upstream="mamba_ssm.ops.triton.layernorm_gated:RMSNorm",
     sha256="fc8da4ade556216a39c8392eee5cbc9a002489cd69ac01df1b83b63930b38c76",
     reason="another library's RMSNorm with the same weight: mamba-ssm's Triton kernel takes row after row",
+    ours="it is Transformer Engine's norm, on which mamba-ssm does not depend",
 )
 ROWS = Seam(
     "mamba3_rows",
     upstream=MAMBA3,
     sha256=MAMBA3_SHA256,
     reason="the dense kernels on rows of one length: the state is forgotten where a document begins",
+    ours="rows of one length are this trainer's layout: upstream's kernels take a stream or a batch",
 )
 BLOCKS = Seam(
     "mamba3_blocks",
     upstream="mamba_ssm.ops.tilelang.mamba3.mamba3_mimo:_Mamba3Function",
     sha256="f1659b39c326f8c40a1094f9ba53c476d123a08d52a353c0012f63009e05fa7d",
     reason="a backward pass that takes all chunks side by side, not one after the other; angles summed by longer ones",
+    offer="Mamba-3's backward pass by blocks, side by side",
 )
 
 

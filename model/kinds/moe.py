@@ -97,6 +97,7 @@ ROUTER_GATE = Seam(
     upstream="megatron.core.transformer.moe.router:Router.gating",
     sha256="642d0c2eb9ba6638b306d44a28621be1098d2ab63d14b0ee463194f529be5079",
     reason="Megatron's backward pass makes fp32 copies of the router's inputs and multiplies in TF32",
+    offer="the router's products without fp32 copies of their inputs",
 )
 # Pack 39 makes the method that is replaced. What holds without it too is the method that both hand the loss to.
 ROUTER_BALANCE = Seam(
@@ -104,13 +105,7 @@ ROUTER_BALANCE = Seam(
     upstream="megatron.core.transformer.moe.router:TopKRouter.attach_and_log_load_balancing_loss",
     sha256="f9a34bfea0ed2b51278e32632e808d8ace5460170d611d198a9db03b9fc109d8",
     reason="two kernels forward and one back in place of pack 39's thirty operators each way, in each layer of experts",
-)
-ROUTER_STATE = Seam(
-    "router_state",
-    upstream="megatron.core.transformer.moe.router:TopKRouter._maintain_float32_expert_bias",
-    sha256="be11ddf7927d90f7eeed8da065d807e9dfcf88e2d56ddaa1ee3fd15e6718a12e",
-    reason="the bias is made fp32 again at the next forward, the counts never are: a bf16 count of 1,300 reads 1,240",
-    also=("3ec187c1f959958161f52a138424778c53349fb5026f57ccecc4d28c55339242",),
+    offer="the router's loss of packed sequences by kernels, upon pack 39",
 )
 WEIGHTED_EXPERTS = Seam(
     "weighted_experts",
@@ -118,6 +113,7 @@ WEIGHTED_EXPERTS = Seam(
     sha256="a56ec1eb78c10de2173faead13b381f7517361890d3cf970e19c1fc69b8ccaf6",
     reason="the activation multiplies by the routers' weights, in one kernel: Megatron's own product must not",
     also=("bcad4277e071d0f6d69c145ef1c88886db88a7a968405a4438c110b35b4ffa78",),
+    ours="the activation that multiplies is this model's kernel, which Megatron's experts do not call",
 )
 
 

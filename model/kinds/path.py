@@ -23,7 +23,8 @@ class Seam:
 
     ``upstream``: "module:qualified name" of a function or class, or "module" for a whole file.
     ``sha256``: of that source in the default stack; ``also``: in other stacks, where it was read too.
-    ``owner``: "ours", or the pack that carries the change.
+    ``owner``: "ours", or the pack that carries the change. ``ours``: why upstream could not take it; where it could,
+    ``offer``: the change of upstream's own code that a pack of kind performance has to bring. Each has one of the two.
     """
 
     name: str
@@ -32,6 +33,8 @@ class Seam:
     reason: str
     owner: str = "ours"
     also: tuple[str, ...] = ()
+    ours: str = ""
+    offer: str = ""
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,10 @@ from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules
 
 from model.families.family import Family
-from model.kinds import catalogue
 from model.kinds.path import Choice, called
 from model.layers.common.norm import ResidualNorm, RMSNorm
 from model.layers.linear import fp8
-from model.patched import dialect, seams
+from model.patched import dialect
 
 
 def _mlp(column: type, row: type) -> ModuleSpec:
@@ -44,8 +43,6 @@ def _mtp(column: type) -> ModuleSpec:
 
 def hybrid_stack(size: Family, chosen: Mapping[str, Choice], on_cpu: bool) -> ModuleSpec:
     """Spec of the main stack and its MTP depths, which alone have dense MLPs; ``chosen``: every kind's path."""
-    seams.verify(catalogue.FINAL_NORM)
-    hybrid_block.TENorm = RMSNorm
     column, row = (
         (fp8.Column, fp8.Row) if chosen["mtp_proj"].name == "fp8" else (ColumnParallelLinear, RowParallelLinear)
     )
@@ -53,5 +50,6 @@ def hybrid_stack(size: Family, chosen: Mapping[str, Choice], on_cpu: bool) -> Mo
         **{kind.slot: called(kind.spec)(size, chosen, on_cpu) for kind in size.kinds.values()},
         mlp_layer=_mlp(column, row),
         mtp_block_spec=_mtp(column),
+        final_norm=RMSNorm,
     )
     return ModuleSpec(module=hybrid_block.HybridStack, submodules=parts)

@@ -13,8 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from model.kinds import ends, mamba3
-from model.patched import seams, stacks
+from model.patched import stacks
 from model.patched.stacks import Stack, Standing
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.probe.lanes import megatron, transformer_engine
@@ -27,7 +26,8 @@ from reproducers.upstream.pins import Source
 from reproducers.upstream.store import Store, Tree
 
 logger = logging.getLogger("model.patched.overlay")
-CHECKPOINTS = (36,)  # without it torch's AdamW does not resume
+MODEL = (42, 43)  # without them Mamba-3 cannot be imported here, and no spec names the stack's last norm
+CHECKPOINTS = (36, 41)  # without them torch's AdamW does not resume, and a save starts a process that is not used
 
 
 @dataclass(frozen=True)
@@ -115,14 +115,12 @@ def wanted(overlay: Overlay, asked: bool) -> set[str]:
 
 
 def chosen(patches: str, checkpoints: bool = False, stack: Stack | None = None) -> list[Pack]:
-    """The packs meant by ``--patches``: "none", "all" validated ones, or ids. ``checkpoints`` adds those that a
-    checkpoint needs. ``stack``: default: the default one.
+    """The packs meant by ``--patches``: "none", "all" validated ones, or ids; and those that the model needs, with
+    ``checkpoints`` those that a checkpoint needs too. ``stack``: default: the default one.
 
     Raises PatchlaneError if a wanted pack is not validated or its receipt is stale, which proves other code. "all"
     leaves out a pack that was never validated, and logs this.
     """
-    if patches == "none" and not checkpoints:
-        return []
     stack = stack or stacks.named()
     packs, known = schema.load_packs(), states()
     able = candidates(packs, stack)
@@ -139,10 +137,10 @@ def chosen(patches: str, checkpoints: bool = False, stack: Stack | None = None) 
             if pack not in able:
                 remedy = f"--patches all; python -m model.lock table --stack {stack.name} says why"
                 raise PatchlaneError(f"{pack.id} has no patch for the stack {stack.name} ({stack})", remedy)
-    if checkpoints:
-        added = [pack for pack in able if pack.number in CHECKPOINTS and pack not in wanted]
+    for numbers, what in ((MODEL, "the model"), *(((CHECKPOINTS, "a checkpoint"),) if checkpoints else ())):
+        added = [pack for pack in able if pack.number in numbers and pack not in wanted]
         for pack in added:
-            logger.info("%s is added: a checkpoint needs it", pack.id)
+            logger.info("%s is added: %s needs it", pack.id, what)
         wanted = sorted([*wanted, *added], key=lambda pack: pack.number)
     unproved = [pack.id for pack in wanted if known.get(pack.id) not in ("validated", "filed")]
     if unproved:
@@ -185,11 +183,6 @@ def activate(overlay: Overlay) -> None:
         str(root.resolve()) for root in roots
     ]  # the names by which the watch that proves execution knows files
     importlib.invalidate_caches()
-    seams.verify(ends.NO_PEFT)
-    sys.modules["peft"] = None  # type: ignore[assignment]  # importing it says that there is none
-    folders = (Path(entry) / "mamba_ssm" for entry in sys.path)
-    seams.verify(mamba3.BARE)
-    seams.bare("mamba_ssm", next(folder for folder in folders if folder.is_dir()))
     megatron.megatron_lane(overlay.device)
     if overlay.device == "cuda":
         transformer_engine.import_transformer_engine("cuda")  # with the shim that its core needs beside torch's cuBLAS

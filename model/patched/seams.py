@@ -117,13 +117,6 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
         setattr(owner, name, before)
 
 
-def bare(package: str, folder: Path) -> None:
-    """``package``, in ``folder``, is imported without its ``__init__`` from now on."""
-    module = types.ModuleType(package)
-    module.__path__ = [str(folder)]
-    sys.modules[package] = module
-
-
 def rebound(function: Callable[..., Any], names: dict[str, Any]) -> types.FunctionType:
     """A copy of ``function``: the same code, with other values for some of the global ``names`` that it reads.
 

@@ -19,7 +19,6 @@ from model.kinds.run import Run
 from model.layers import head
 from model.layers.entrance.ngram import NgramHashEmbedding
 from model.layers.entrance.structure import StructureEmbedding
-from model.layers.experts import install as experts
 from model.layers.spec import hybrid_stack
 from model.patched import dialect
 from model.step import megatron
@@ -63,7 +62,6 @@ class Nam56r(HybridModel):
         for path in taken:
             if path.install:
                 called(path.install)(self)
-        experts.keep_router_state(self)
         catalogue.announce(self._paths())
 
     def _paths(self) -> Iterator[tuple[str, str, Choice]]:

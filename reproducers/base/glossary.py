@@ -70,6 +70,9 @@ ROLES = {
 KINDS = {
     "bug": Word("wrong numbers, a crash or a waste, with a patch"),
     "memory": Word("too much memory, with a patch; a peak in bytes is measured"),
+    "performance": Word(
+        "too much work for the same values, with a patch; the work is counted and the values are compared"
+    ),
     "refactor": Word("code that is changed without changing any result; tensors are compared bit for bit"),
     "report": Word("a bug for which the pack offers no patch"),
     "guard": Word("a bug that upstream has fixed; the pack stays to show its return"),

@@ -57,7 +57,9 @@ def _decided(pack: Pack) -> Iterator[Blocker]:
     if state.filed_url:
         yield Blocker("filed", f"filed as {state.filed} on {state.filed_on}: {state.filed_url}", "nothing")
     if decision in ("hold", "none"):
-        yield Blocker("decision", f"{decision}: {pack.filing.reason}", f"{edit}: another decision, with its reason")
+        until = f"; until: {pack.filing.until}" if pack.filing.until else ""
+        said = f"{decision}: {pack.filing.reason}{until}"
+        yield Blocker("decision", said, f"{edit}: another decision, with its reason")
     if decision == "comment" and pack.filing.thread not in [thread.url for thread in state.threads]:
         fault = "is empty" if pack.filing.thread is None else "is none of upstream_state.threads"
         yield Blocker("thread", f"a comment belongs to a thread, and filing.thread {fault}", f"{edit}.thread")

@@ -61,11 +61,12 @@ def _killed(pack: Pack) -> str:
 
 
 def trained(patches: dict[str, list[Reach]]) -> str:
-    """Of each patch that a kept run executed: its hunks that ran, of all, where, and the newest run's day."""
+    """Of each patch that a kept run executed, or that says why none can: its hunks that ran, of all, where, and the
+    newest run's day."""
     cells = []
     for name, reaches in patches.items():
         days = [reach.newest for reach in reaches if reach.newest]
-        if not days:
+        if not days and not all(reach.why for reach in reaches):
             continue
         of = dict[str, int]()
         for reach in reaches:
@@ -73,7 +74,8 @@ def trained(patches: dict[str, list[Reach]]) -> str:
             of[where] = of.get(where, 0) + len(reach.hunks)
         ran = sum(len(reach.hunks) for reach in reaches if reach.newest)
         parts = ", ".join(f"{count} {where}" for where, count in of.items())
-        cells.append(f"{'' if len(patches) == 1 else f'{name}: '}{ran} of {sum(of.values())} ({max(days)}): {parts}")
+        day = f" ({max(days)})" if days else ""
+        cells.append(f"{'' if len(patches) == 1 else f'{name}: '}{ran} of {sum(of.values())}{day}: {parts}")
     return "; ".join(cells) or "–"
 
 

@@ -12,8 +12,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 from reproducers.base.errors import PatchlaneError, from_git
 from reproducers.base.verdicts import Verdict
 from reproducers.probe.checks import Outcome
-from reproducers.record.receipt import ArmName, Host, Kind
-from reproducers.record.schema import Model, Once, Sha256, explain, read_yaml
+from reproducers.record.receipt import ArmName, Host
+from reproducers.record.schema import Kind, Model, Once, Sha256, explain, read_yaml
 
 HEADER = "# Generated from packs/*/pack.yaml and receipts/ by `python -m reproducers.manifest refresh`. Never edit.\n"
 MEND = from_git("manifest.yaml")

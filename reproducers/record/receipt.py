@@ -18,7 +18,7 @@ from reproducers.base.files import record_json, record_of_file
 from reproducers.base.verdicts import Verdict
 from reproducers.probe.checks import Outcome, State
 from reproducers.record.origin import Origin, readable
-from reproducers.record.schema import Model, Pin, Sha256
+from reproducers.record.schema import Kind, Model, Pin, Sha256
 
 VERSION = 3
 HEADED = 2  # the first schema_version whose logs begin with the run's entry
@@ -27,7 +27,6 @@ ARMS = ("pristine", "patched", "fixed")
 OURS = '{"'  # begins a line of ours
 NOT_FINITE = ("nan", "inf", "-inf")  # words for numbers that JSON does not have
 ArmName = Literal["pristine", "patched", "fixed"]
-Kind = Literal["bug", "memory", "refactor", "report", "guard"]
 BUG_ABOVE = re.compile(r"bug at or over (\d[\d.]*(?:e[-+]?\d+)?)")
 RAISED = re.compile(r"no (?P<exception>\w+) /(?P<message>.*)/ from (?P<frame>\S+)", re.S)
 TREE = re.compile(

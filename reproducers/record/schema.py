@@ -47,6 +47,7 @@ def _inner(value: str) -> str:
 FileName = Annotated[str, AfterValidator(_inner), StringConstraints(pattern=r"^[^/]+$")]
 Folder = Annotated[str, AfterValidator(lambda value: value if value == "." else _inner(value))]
 Loc = tuple[str | int, ...]
+Kind = Literal["bug", "memory", "performance", "refactor", "report", "guard"]
 Category = Literal[
     "graph safety",
     "tensor-wrapper dispatch",
@@ -222,7 +223,7 @@ class Filing(Model):
     """What to file and why. A comment belongs to ``thread``; the packs ``after`` are filed before this one.
 
     The text, its numbers and the attached patch are of the pin ``pin``; ``Pack.filing_pin`` has the default. A pull
-    request adds tests.patch, or says why not: ``no_tests``.
+    request adds tests.patch, or says why not: ``no_tests``. ``until``: what ends a hold, as somebody can look it up.
     """
 
     decision: Literal["issue", "pr", "comment", "hold", "none"]
@@ -231,6 +232,13 @@ class Filing(Model):
     pin: PinName | None = None
     after: list[int] = []
     no_tests: str | None = None
+    until: str | None = None
+
+    @model_validator(mode="after")
+    def _ended(self) -> Filing:
+        if (self.decision == "hold") != (self.until is not None):
+            raise ValueError("until: it is what ends a hold, which has one, and no other decision does")
+        return self
 
 
 class Pack(Model):
@@ -244,7 +252,7 @@ class Pack(Model):
     title: str
     claim: str
     category: Category
-    kind: Literal["bug", "memory", "refactor", "report", "guard"]
+    kind: Kind
     upstream: Upstream
     pins: dict[PinName, Pin]
     lanes: dict[Literal["cpu", "cuda"], Lane] = Field(min_length=1)
@@ -310,7 +318,7 @@ class Pack(Model):
             raise ValueError('no pin may be named "upstream": receipts call a folder without a pin so')
         if self.kind == "guard" and "fixed" not in self.pins:
             raise ValueError("a guard needs a fixed pin")
-        if self.kind in ("bug", "memory", "refactor") and not self.patch.is_file():
+        if self.kind in ("bug", "memory", "performance", "refactor") and not self.patch.is_file():
             raise ValueError(f"kind {self.kind} needs {self.folder.name}/fix.patch")
         if self.kind in ("report", "guard") and self.patch.is_file():
             raise ValueError(f"kind {self.kind} offers no fix, yet {self.folder.name}/fix.patch exists")

@@ -99,11 +99,13 @@ def _unanswered(pristine: Arm, patched: Arm) -> list[str]:
 
 
 def _unproved_kind(kind: str, pristine: Arm, patched: Arm) -> str:
-    """The proof that a refactor or memory pack still lacks when both arms are as expected; "" if none."""
+    """The proof that a refactor, memory or performance pack still lacks when both arms are as expected; "" if none."""
     if kind == "refactor" and not _digests(pristine):
         return "a refactor that compared no tensor bit for bit"
     if kind == "memory" and not saved(pristine, patched):
         return "a memory pack that measured no peak in bytes"
+    if kind == "performance" and not _guard_names(patched) | _digests(patched).keys():
+        return "a performance pack that compared no value"
     return ""
 
 

@@ -92,10 +92,13 @@ def test_a_tensor_that_changed_is_a_regression(kind):
     assert rule(before, extended("healthy", digest("x"), digest("b", "outputs")), []).verdict is Verdict.FIX_REGRESSES
 
 
-def test_a_refactor_owes_a_comparison_and_a_memory_pack_a_peak():
+def test_a_refactor_and_a_performance_pack_owe_a_comparison_and_a_memory_pack_a_peak():
     plain = extended("bug"), extended("healthy")
     assert rule(*plain, [], "refactor").verdict is Verdict.INCONCLUSIVE
     assert rule(*plain, [], "memory").verdict is Verdict.INCONCLUSIVE
+    assert rule(*plain, [], "performance").verdict is Verdict.INCONCLUSIVE
+    compared = extended("bug", digest("a")), extended("healthy", digest("a"))
+    assert rule(*compared, [], "performance").verdict is Verdict.REPRODUCED_AND_FIXED
     saving = extended("bug", peak("bug", 32.0)), extended("healthy", peak("healthy", 2.0))  # GiB
     assert rule(*saving, [], "memory").verdict is Verdict.REPRODUCED_AND_FIXED
 

@@ -9,7 +9,7 @@ import torch
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.record.schema import load_packs
-from reproducers.upstream import pins
+from reproducers.upstream import patching, pins
 from reproducers.upstream.store import Store
 
 AXIS = {"ADT": 2, "DT": 2, "Trap": 2} | dict.fromkeys(("Q", "K", "V", "Z", "Angles"), 1)  # where the steps are
@@ -59,8 +59,10 @@ def upstream_tree():
     """Put mamba-ssm on the import path (the installed one, else the store's); skips the test where there is neither."""
     if "mamba_ssm" in sys.modules or importlib.util.find_spec("mamba_ssm"):
         return
-    pack = next(pack for pack in load_packs() if pack.number == 5)
+    pack, store = next(pack for pack in load_packs() if pack.number == 42), Store()  # without extensions
     try:
-        sys.path.append(str(pins.pin_tree(Store(), pack, pack.pins["live"]).path))
+        tree = pins.pin_tree(store, pack, pack.pins["live"])
+        strip = patching.strip_for(tree.path, pack.upstream.source_root)
+        sys.path.append(str(patching.patched_tree(store, tree, pack.patch, strip, pack.number).path))
     except (PatchlaneError, OSError) as reason:
         pytest.skip(f"mamba-ssm is neither installed nor in the store: {reason}")

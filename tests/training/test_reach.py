@@ -94,4 +94,7 @@ def test_a_pack_is_not_believed_that_says_otherwise_than_a_run(pack, run, monkey
     assert faults(pack, run, (RAN, NOT), untrained={silent: "why"}) == []
     (executed,) = faults(pack, run, (RAN, NOT), untrained={ran: "why"})
     (unknown,) = faults(pack, run, (RAN, NOT), untrained={"core.py hunk 9": "why"})
+    assert faults(pack, run, (NOT, NOT), untrained={ran: "why", silent: "why"}) == []
+    (partly,) = faults(pack, run, (NOT, NOT), untrained={silent: "why"})
+    assert "patched_paths" in partly
     assert ran in executed and "core.py hunk 9" in unknown and ran in unknown.partition("fix:")[2]

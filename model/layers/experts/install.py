@@ -16,14 +16,11 @@ from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules
 from torch import nn
 
-from model.kinds import moe as kind
 from model.kinds.path import Choice
 from model.layers.captured.graphed import ExpertsLayer
-from model.layers.common import fp32
 from model.layers.common.norm import ResidualNorm
 from model.layers.experts import gate
 from model.layers.experts.grouped import GroupedExperts, LocalExperts
-from model.patched import seams
 
 
 def layer(size: Any, chosen: Mapping[str, Choice], on_cpu: bool) -> ModuleSpec:
@@ -68,14 +65,6 @@ def balances(model: nn.Module) -> None:
 
     for router in _routers(model):
         balance.enable(router)
-
-
-def keep_router_state(model: nn.Module) -> None:
-    """Keep the routers' selection bias and token counts in fp32."""
-    seams.verify(kind.ROUTER_STATE)
-    for path, buffer in model.named_buffers():
-        if path.endswith(("router.expert_bias", "router.local_tokens_per_expert")):
-            fp32.keep(buffer)
 
 
 def _routers(model: nn.Module) -> list[TopKRouter]:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
-import sys
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -20,25 +17,23 @@ from model.patched import seams
 
 KERNEL = "mamba3_mimo_combined"  # Mamba3's global name of its kernels; its value is None without tilelang
 SISO = "mamba3_siso_combined"  # and of those for SISO, in Triton
+PATCH = "patch -p1 -F0 -d DIR < packs/42_import_without_extensions/fix.patch, DIR the folder that holds mamba_ssm/"
 INSTALL = "pip install mamba-ssm==2.3.2.post1 --no-build-isolation (or put its unpacked tree on PYTHONPATH)"
 
 
 def import_mamba3() -> ModuleType:
-    """``mamba_ssm.modules.mamba3``, from wherever ``import mamba_ssm`` would find it.
+    """``mamba_ssm.modules.mamba3``, from wherever ``import mamba_ssm`` finds it.
 
-    The package's ``__init__`` does not run, unless it already has: it imports compiled extensions of layers that this
-    model does not have. Raises ImportError, with the remedy, if mamba-ssm or a dependency is missing.
+    Raises ImportError, with the remedy, if mamba-ssm or a dependency is missing: without pack 42 Mamba-1's compiled
+    extension is one.
     """
-    if "mamba_ssm" not in sys.modules:
-        spec = importlib.util.find_spec("mamba_ssm")
-        if spec is None:
-            raise ImportError(f"the Mamba-3 layer needs mamba-ssm, which is not installed\n  fix: {INSTALL}")
-        seams.verify(kind.BARE)
-        seams.bare("mamba_ssm", Path((spec.submodule_search_locations or [""])[0]))
     try:
-        return importlib.import_module("mamba_ssm.modules.mamba3")
+        return importlib.import_module(importlib.import_module("mamba_ssm").Mamba3.__module__)
     except ModuleNotFoundError as error:
         missing = error.name or str(error)
+        if missing == "selective_scan_cuda":
+            said = "mamba-ssm cannot be imported without Mamba-1's compiled extension"
+            raise ImportError(f"{said}\n  fix: {PATCH}") from error
         remedy = INSTALL if missing.startswith("mamba_ssm") else f"pip install {missing}"
         raise ImportError(f"mamba-ssm's Mamba3 needs {missing}, which is not installed\n  fix: {remedy}") from error
 

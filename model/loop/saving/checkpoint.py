@@ -12,7 +12,6 @@ import itertools
 import logging
 import os
 import pickle
-import queue
 import shutil
 import threading
 import time
@@ -27,12 +26,10 @@ from megatron.core.dist_checkpointing.core import CheckpointingException
 from megatron.core.dist_checkpointing.strategies.fully_parallel import FullyParallelSaveStrategyWrapper
 
 from model.definition.recipes import Optimizer
-from model.kinds import catalogue
 from model.kinds.run import OptimizerFormat
 from model.loop.ranks import agreement, meeting
 from model.loop.saving import sharded, writing
 from model.loop.saving.writing import Files
-from model.patched import seams
 from model.saved import reading
 from model.saved import writing as on_disk
 from model.saved.reading import complete, damage, name
@@ -92,7 +89,6 @@ class Saver:
         partial = self.folder / (PARTIAL + name(step))
         agreement.first(lambda: _begin(partial))
         engine.gather()
-        _results_by_thread()
         if self._strategy is None:
             self._strategy = FullyParallelSaveStrategyWrapper(Files(), parallel_state.get_data_parallel_group(), True)
         form = engine.run.optimizer_format
@@ -407,11 +403,3 @@ def _damaged(path: Path, error: Exception) -> PatchlaneError:
 
 def _remedy(path: Path) -> str:
     return f"mv {path} elsewhere to resume from the one before it"
-
-
-def _results_by_thread() -> None:
-    """Megatron's writers hand their results to this process's threads."""
-    from megatron.core.dist_checkpointing.strategies import filesystem_async
-
-    seams.verify(catalogue.CHECKPOINT_QUEUE)
-    filesystem_async._results_queue = queue.Queue()

@@ -24,7 +24,7 @@ from reproducers.record.schema import ROOT, Pack, Upstream, load_each, load_rele
 TEMPLATES = ROOT / "templates" / "pack"
 PAGE = "docs/writing-a-pack.md"
 CATEGORIES = {"memory": "memory", "refactor": "legality refactor"}  # of these kinds; other kinds leave it to the writer
-KINDS = ("bug", "memory", "refactor", "report", "guard")
+KINDS = ("bug", "memory", "performance", "refactor", "report", "guard")
 UNFIXED = ("report", "guard")  # kinds without a patch
 PYTHON = ">=3.11"  # where the release's metadata names none
 FIX = "{% block fix %}<write what the patch does>{% endblock %}"

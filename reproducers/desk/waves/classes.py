@@ -23,7 +23,7 @@ def wave_class(pack: Pack, checks: Iterable[Check]) -> WaveClass:
     - "refactor": kind refactor; it removes something, and no user waits for it.
     - "crash fix": of those ``checks`` that show the bug, at least half have the signature of a crash. Never in category
       "graph safety": that code raises only while a CUDA graph captures it.
-    - "fix": every other bug, memory included.
+    - "fix": every other bug, memory and performance included.
     """
     if pack.filing.decision == "comment":
         return "comment"

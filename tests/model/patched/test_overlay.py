@@ -1,12 +1,10 @@
 """Where the training stack's packs come from."""
 
-import importlib
-import sys
 import types
 
 import pytest
 
-from model.patched import overlay, seams, stacks
+from model.patched import overlay, stacks
 from model.patched.overlay import Overlay
 from reproducers.base.errors import PatchlaneError
 from reproducers.record import schema
@@ -28,11 +26,12 @@ def test_a_wheel_without_its_packs_is_told_to_clone(wheel):
     assert "clone" in caught.value.remedy
 
 
-def test_no_patches_need_no_packs(wheel):
-    assert overlay.chosen("none") == []
+def test_the_model_has_the_packs_that_it_needs(monkeypatch):
+    monkeypatch.setattr(overlay, "states", everything)
+    assert [pack.number for pack in overlay.chosen("none")] == [42, 43]
 
 
-@pytest.mark.parametrize(("patches", "packs"), [("none", {36}), ("37,16", {16, 36, 37})])
+@pytest.mark.parametrize(("patches", "packs"), [("none", {36, 41, 42, 43}), ("37,16", {16, 36, 37, 41, 42, 43})])
 def test_a_checkpoint_has_the_packs_that_it_needs(patches, packs, monkeypatch):
     monkeypatch.setattr(overlay, "states", everything)
     assert {pack.number for pack in overlay.chosen(patches, checkpoints=True)} == packs
@@ -45,14 +44,12 @@ def test_a_checkpoint_has_the_packs_that_it_needs(patches, packs, monkeypatch):
 @pytest.fixture
 def activated(tmp_path, monkeypatch):
     """A process's modules after an overlay was activated whose trees the store holds as links."""
-    fake = types.SimpleNamespace(path=[], modules={"peft": types.ModuleType("peft")})
+    fake = types.SimpleNamespace(path=[], modules={})
     for name in ("mamba_ssm", "liger_kernel"):
         (tmp_path / "real" / name / name).mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "real")
     trees = {name: Tree(tmp_path / "link" / name, "0" * 64, name) for name in ("mamba_ssm", "liger_kernel")}
-    for module in (overlay, seams):
-        monkeypatch.setattr(module, "sys", fake)
-    monkeypatch.setattr(seams, "verify", lambda _: None)
+    monkeypatch.setattr(overlay, "sys", fake)
     monkeypatch.setattr(Overlay, "root", lambda self, name: self.trees[name].path)
     monkeypatch.setattr(overlay.megatron, "megatron_lane", lambda device: None)
     overlay.activate(Overlay("cpu", trees, trees, []))
@@ -63,14 +60,6 @@ def test_modules_come_from_real_names_where_the_store_holds_links(activated, tmp
     """The watch that proves execution names files so: under a link's name nothing would be seen to run."""
     real = tmp_path.resolve() / "real"
     assert activated.path == [str(real / "mamba_ssm"), str(real / "liger_kernel")]
-    assert activated.modules["mamba_ssm"].__path__ == [str(real / "mamba_ssm" / "mamba_ssm")]
-
-
-def test_what_upstream_only_looks_for_is_not_there(activated, monkeypatch):
-    assert activated.modules["peft"] is None
-    monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(ModuleNotFoundError):
-        importlib.import_module("peft")
 
 
 @pytest.mark.parametrize("state", ["draft", "reproduced"])

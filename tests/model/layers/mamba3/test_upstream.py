@@ -4,6 +4,7 @@ On an H200 the real kernels' q, k, v and bias gradients were within 6.5e-3 of th
 """
 
 import ast
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from model.patched.seams import rebound
 from reproducers.record.schema import ROOT
 
 pytestmark = pytest.mark.upstream
+EXTENSION = "selective_scan_cuda"
 NAMES = {"q": "Q", "k": "K", "v": "V", "z": "Z", "adt": "ADT", "dt": "DT", "trap": "Trap", "angles": "Angles", "d": "D"}
 NAMES |= {"q_bias": "Q_bias", "k_bias": "K_bias", "mimo_v": "MIMO_V", "mimo_z": "MIMO_Z", "mimo_o": "MIMO_Out"}
 
@@ -107,7 +109,15 @@ def test_a_missing_package_is_named_with_its_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "einops", None)
     with pytest.raises(ImportError, match="fix: pip install einops"):
         build_mamba3(32, headdim=8, device="cpu")
-    monkeypatch.delitem(sys.modules, "mamba_ssm")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "mamba_ssm", None)
     with pytest.raises(ImportError, match="fix: pip install mamba-ssm"):
         build_mamba3(32, headdim=8, device="cpu")
+
+
+def test_the_extension_that_upstream_imports_first_is_named_with_its_remedy(monkeypatch):
+    def missing(name):
+        raise ModuleNotFoundError(f"No module named {EXTENSION!r}", name=EXTENSION)
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    with pytest.raises(ImportError, match=r"fix: patch .*packs/42_import_without_extensions/fix\.patch"):
+        import_mamba3()

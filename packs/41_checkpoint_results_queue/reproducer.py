@@ -1,0 +1,314 @@
+# /// script
+# requires-python = ">=3.12"
+# dependencies = ["megatron-core==0.19.0", "torch>=2.8", "numpy", "packaging", "hypothesis"]
+# ///
+"""A synchronous distributed checkpoint starts another process, and from a script without a main guard ends in EOFError.
+
+The writer asks for its results queue before anybody knows who will execute the request, and the queue is that of a
+``multiprocessing`` manager: an interpreter of its own, started by ``spawn``, which imports the caller's script again.
+``TorchDistSaveShardedStrategy.save`` then writes in the calling process, where a plain queue serves. The one queue is
+every request's as well, so a synchronous save beside an asynchronous one that waits for its end takes its results.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint
+from hypothesis import strategies as st
+from torch import Tensor
+
+from reproducers import probe
+
+
+def minimal() -> None:
+    """Save one tensor; ``python THIS --minimal`` has a main guard, so the process shows and not the EOFError."""
+    import multiprocessing
+    import tempfile
+
+    import torch
+    from megatron.core import dist_checkpointing
+
+    if not torch.distributed.is_initialized():
+        store = torch.distributed.HashStore()
+        torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    value = dist_checkpointing.ShardedTensor.from_rank_offsets("x", torch.arange(8.0))
+    dist_checkpointing.save({"x": value}, tempfile.mkdtemp())
+    print("processes started:", multiprocessing.active_children())
+    assert not multiprocessing.active_children()
+
+
+# What a user runs, whole: nothing in it asks for another process. Without a GPU there is none to wait for.
+SCRIPT = """
+import sys, torch
+from megatron.core import dist_checkpointing
+if not torch.cuda.is_available():
+    torch.cuda.synchronize, torch.cuda.current_device = (lambda *_: None), (lambda: "cpu")
+torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+value = dist_checkpointing.ShardedTensor.from_rank_offsets("x", torch.arange(8.0))
+dist_checkpointing.save({"x": value}, sys.argv[1])
+print("saved")
+"""
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool)
+State = dict[str, Tensor]
+
+
+def drawn(seed: int, shapes: tuple[tuple[int, ...], ...]) -> State:
+    """Seeded tensors of these shapes, each of another dtype in turn."""
+    generator = torch.Generator().manual_seed(seed)
+    values = (torch.randint(-99, 99, shape, generator=generator) for shape in shapes)
+    return {f"t{at}": value.to(DTYPES[at % len(DTYPES)]) for at, value in enumerate(values)}
+
+
+class Checkpoints:
+    """Upstream's entrances, for the plain tensors of one rank."""
+
+    def __init__(self, p: probe.Probe) -> None:
+        self.core = p.upstream("megatron.core.dist_checkpointing")
+        self.strategies = p.upstream("megatron.core.dist_checkpointing.strategies.torch")
+        self.parallel = p.upstream("megatron.core.dist_checkpointing.strategies.fully_parallel")
+
+    def sharded(self, state: State, replica: int = 0) -> dict[str, Any]:
+        make = self.core.ShardedTensor.from_rank_offsets
+        return {name: make(name, value, replica_id=replica) for name, value in state.items()}
+
+    def save(self, state: State, folder: str, **options: Any) -> bool:
+        """By the calling process. ``options``: of the strategy."""
+        self.core.save(self.sharded(state), folder, self.strategies.TorchDistSaveShardedStrategy(**options))
+        return True
+
+    def request(self, state: State, folder: str) -> Any:
+        """What is left to be done of an asynchronous save."""
+        return self.core.save(self.sharded(state), folder, async_sharded_save=True, async_strategy="mcore")
+
+    def wrong(self, state: State, folder: str, replica: int = 0) -> int:
+        """Tensors of ``state`` that are not in the checkpoint as they are."""
+        template = {name: torch.zeros_like(value) for name, value in state.items()}
+        loaded = self.core.load(self.sharded(template, replica), folder)
+        return sum(loaded[name].dtype != v.dtype or not torch.equal(loaded[name], v) for name, v in state.items())
+
+
+def write_elsewhere(request: Any) -> None:
+    """Execute a request in a forked process, as Megatron's callers do, and wait for it; it is not finalized."""
+    arguments = list(request.async_fn_args)
+    arguments[1] = request.preload_fn()
+    process = multiprocessing.get_context("fork").Process(target=request.async_fn, args=arguments)
+    process.start()
+    process.join()
+    if process.exitcode:
+        raise RuntimeError(f"the process that writes ended with {process.exitcode}")
+
+
+def finalize(request: Any) -> bool:
+    for call in request.finalize_fns:
+        call()
+    return True
+
+
+def started(call: Callable[[], Any]) -> int:
+    """Processes that ``call`` starts and leaves running."""
+    before = {child.pid for child in multiprocessing.active_children()}
+    call()
+    return len({child.pid for child in multiprocessing.active_children()} - before)
+
+
+def script_ends_in_eof(folder: Path) -> float:
+    """1 where a plain script that saves ends in the EOFError of the process that it starts, 0 where it saves."""
+    script = folder / "train.py"
+    script.write_text(textwrap.dedent(SCRIPT), encoding="utf-8")
+    target = folder / "checkpoint"
+    target.mkdir()
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    ended = subprocess.run(
+        [sys.executable, str(script), str(target)], env=environment, capture_output=True, text=True, check=False
+    )
+    if ended.returncode == 0 and ended.stdout.endswith("saved\n") and (target / ".metadata").is_file():
+        return 0.0
+    if "EOFError" in ended.stderr and "in get_write_results_queue" in ended.stderr:
+        return 1.0
+    raise RuntimeError(f"the script ended with {ended.returncode}: {ended.stderr[-400:]}")
+
+
+def check_processes(p: probe.Probe, checkpoints: Checkpoints, folder: Callable[[], str]) -> None:
+    """What one process saves by itself."""
+    p.error(
+        "scripts without a main guard that cannot save",
+        script_ends_in_eof(Path(folder())),
+        0,
+        reference="it asks for no process",
+        bug_above=1,
+    )
+    state, first = drawn(p.seed, ((8,), (3, 5))), folder()
+    began = time.perf_counter()
+    count = started(lambda: checkpoints.save(state, first))
+    p.note("seconds of the first save", time.perf_counter() - began)
+    p.error("processes that a synchronous save leaves", count, 0, reference="it writes by itself", bug_above=1)
+    p.guard("tensors that are loaded wrong", checkpoints.wrong(state, first), 0, reference="as saved")
+    again = folder()
+    p.guard("processes that a second save starts", started(lambda: checkpoints.save(state, again)), 0, reference="0")
+    p.guard(
+        "tensors of the second save that are loaded wrong", checkpoints.wrong(state, again), 0, reference="as saved"
+    )
+
+
+def check_drawn(p: probe.Probe, checkpoints: Checkpoints, folder: Callable[[], str]) -> None:
+    """Shapes, dtypes, numbers of files, one file apart, and structures kept from save to save."""
+
+    def wrong(sizes: tuple[tuple[int, ...], ...], threads: int, apart: bool, kept: bool) -> int:
+        state, options = drawn(p.seed, sizes), {"thread_count": threads, "cached_metadata": kept}
+        if apart:
+            options["separation_hint"] = "t1"
+        strategy = checkpoints.strategies.TorchDistSaveShardedStrategy(**options)
+        bad = 0
+        for time_ in range(2):
+            state = {name: value if time_ else value.roll(1) for name, value in state.items()}
+            where = folder()
+            checkpoints.core.save(checkpoints.sharded(state), where, strategy)
+            bad += checkpoints.wrong(state, where)
+        return bad
+
+    space = {
+        "sizes": st.lists(st.lists(st.integers(1, 7), min_size=1, max_size=3).map(tuple), min_size=2, max_size=7).map(
+            tuple
+        ),
+        "threads": st.integers(1, 4),
+        "apart": st.booleans(),
+        "kept": st.booleans(),
+    }
+    p.drawn("tensors of drawn checkpoints that are loaded wrong", wrong, 0, space=space, count=12, reference="as saved")
+
+
+def check_elsewhere(p: probe.Probe, checkpoints: Checkpoints, folder: Callable[[], str]) -> None:
+    """Requests that another process executes, alone and with a synchronous save before they are finalized."""
+    state, where = drawn(p.seed + 1, ((5,), (2, 2))), folder()
+    request = checkpoints.request(state, where)
+    write_elsewhere(request)
+    p.guard_attempt("a request that another process executed is finalized", partial(finalize, request))
+    p.guard("tensors of it that are loaded wrong", checkpoints.wrong(state, where), 0, reference="as saved")
+    itself = folder()
+    request = checkpoints.request(state, itself)
+    p.guard_attempt("a request that this process executes", partial(executed, request))
+    p.guard("tensors of that that are loaded wrong", checkpoints.wrong(state, itself), 0, reference="as saved")
+
+    waiting, other, beside = folder(), drawn(p.seed + 2, ((40, 3), (9,), (7, 2))), folder()
+    other = {f"other.{name}": value for name, value in other.items()}
+    request = checkpoints.request(state, waiting)
+    write_elsewhere(request)
+    p.guard_attempt(
+        "a synchronous save while a request waits to be finalized", partial(checkpoints.save, other, beside)
+    )
+    p.guard_attempt("that request is finalized", partial(finalize, request))
+    for name, values, where in (("the synchronous save", other, beside), ("the request", state, waiting)):
+        p.error(
+            f"{name}: checkpoints whose index is another's",
+            unreadable(checkpoints, values, where),
+            0,
+            reference="each save has its own results",
+            bug_above=1,
+        )
+
+
+def executed(request: Any) -> bool:
+    request.execute_sync()
+    return True
+
+
+def unreadable(checkpoints: Checkpoints, state: State, folder: str) -> float:
+    """1 where a checkpoint's index is not of its files, by which it fails to load or loads wrong; else 0."""
+    try:
+        return float(checkpoints.wrong(state, folder) > 0)
+    except torch.distributed.checkpoint.CheckpointException as error:  # no Exception, but a BaseException
+        if any(isinstance(cause, KeyError) for cause, _ in error.failures.values()):
+            return 1.0
+        raise RuntimeError(f"loading fails otherwise: {error}") from error
+
+
+def check_failure(p: probe.Probe, checkpoints: Checkpoints, folder: Callable[[], str]) -> None:
+    """A save that cannot write says so, and the next one has results of its own."""
+    state, gone = drawn(p.seed + 3, ((4,),)), folder()
+    Path(gone).rmdir()
+    Path(gone).write_text("a file where the folder was")
+    try:
+        checkpoints.core.save(checkpoints.sharded(state), gone)
+        told = False
+    except Exception:
+        told = True
+    p.guard("a save that cannot write and says nothing", not told, 0, reference="it raises")
+    where = folder()
+    p.guard_attempt("the save after it", partial(checkpoints.save, state, where))
+    p.guard(
+        "tensors of the save after it that are loaded wrong", checkpoints.wrong(state, where), 0, reference="as saved"
+    )
+
+
+def check_ranks(p: probe.Probe) -> None:
+    """Two ranks by Megatron's parallel wrapper; and one that has nothing to write."""
+
+    def work(rank: int) -> None:
+        p.megatron_cpu()
+        checkpoints = Checkpoints(p)
+        with tempfile.TemporaryDirectory() as own:
+            folders = [own]
+            torch.distributed.broadcast_object_list(folders, 0)
+            for kind, wrap in (("shared out", True), ("written by one", False)):
+                where = Path(folders[0]) / kind.replace(" ", "_")
+                where.mkdir(exist_ok=True)
+                torch.distributed.barrier()
+                state = drawn(p.seed + 4, ((6, 2), (5,), (3, 3)))
+                strategy = checkpoints.strategies.TorchDistSaveShardedStrategy()
+                if wrap:
+                    strategy = checkpoints.parallel.FullyParallelSaveStrategyWrapper(strategy)
+                sharded = checkpoints.sharded(state, rank)
+                count = started(partial(checkpoints.core.save, sharded, str(where), strategy))
+                if wrap:
+                    p.error(
+                        f"rank {rank} of 2, {kind}: processes that the save leaves",
+                        count,
+                        0,
+                        reference="0",
+                        bug_above=1,
+                    )
+                p.guard(
+                    f"rank {rank} of 2, {kind}: tensors that are loaded wrong",
+                    checkpoints.wrong(state, str(where), rank),
+                    0,
+                    reference="as saved",
+                )
+                torch.distributed.barrier()
+
+    p.ranks(2, work)
+
+
+def reproduce(p: probe.Probe) -> None:
+    check_ranks(p)
+    p.megatron_cpu()
+    checkpoints = Checkpoints(p)
+    with tempfile.TemporaryDirectory() as root:
+
+        def folder() -> str:
+            return tempfile.mkdtemp(dir=root)
+
+        check_processes(p, checkpoints, folder)
+        check_drawn(p, checkpoints, folder)
+        check_elsewhere(p, checkpoints, folder)
+        check_failure(p, checkpoints, folder)
+
+
+def prepare(p: probe.Probe) -> None:
+    """For ``minimal``, which starts Megatron by itself."""
+    p.megatron_cpu()
+
+
+if __name__ == "__main__":
+    probe.main(reproduce, pack=41, package="megatron", minimal=minimal, prepare=prepare)
