@@ -20,8 +20,10 @@ def wrapped():
 
 
 def dtypes():
-    """({parameter: dtype}, {buffer: dtype}) after the wrap."""
+    """({parameter: dtype}, {buffer: dtype}) after the wrap, where a state to save or to load is asked for, as it is
+    before the first step: routers make their own state fp32 again there, and in each forward."""
     model = wrapped().module
+    model.state_dict()
     parameters = {name: str(p.dtype) for name, p in model.named_parameters()}
     return parameters, {name: str(b.dtype) for name, b in model.named_buffers()}
 
