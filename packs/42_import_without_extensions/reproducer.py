@@ -142,12 +142,23 @@ def names(p: probe.Probe) -> None:
     p.guard("exported names that are not their modules'", wrong, 0, reference="the same objects")
     wrong = sum(getattr(package, name) is not getattr(package, name) for name in drawn)
     p.guard("exported names that are made anew", wrong, 0, reference="the same objects")
+    for absent in ("Mamba4", "nothing", "__wrapped__"):
+        p.guard(f"{absent} is there", hasattr(package, absent), 0, reference="it is not")
+
+
+def star(p: probe.Probe) -> None:
+    """All names at once, before any was asked for by itself."""
+    beside(extension=True)
     scope: dict[str, Any] = {}
     exec("from mamba_ssm import *", scope)
     p.guard("exported names that * does not bring", len(EXPORTED.keys() - scope.keys()), 0, reference="all")
-    p.guard("exported names that dir() lacks", len(EXPORTED.keys() - set(dir(package))), 0, reference="all")
-    for absent in ("Mamba4", "nothing", "__wrapped__"):
-        p.guard(f"{absent} is there", hasattr(package, absent), 0, reference="it is not")
+
+
+def listed(p: probe.Probe) -> None:
+    """The names, before any was asked for."""
+    beside(extension=True)
+    lacking = EXPORTED.keys() - set(dir(importlib.import_module("mamba_ssm")))
+    p.guard("exported names that dir() lacks", len(lacking), 0, reference="all")
 
 
 def attributes(p: probe.Probe) -> None:
@@ -201,6 +212,8 @@ CASES: tuple[Callable[[probe.Probe], None], ...] = (
     alone,
     version,
     names,
+    star,
+    listed,
     attributes,
     broken,
     threads,
