@@ -18,11 +18,12 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed.checkpoint
@@ -60,6 +61,7 @@ value = dist_checkpointing.ShardedTensor.from_rank_offsets("x", torch.arange(8.0
 dist_checkpointing.save({"x": value}, sys.argv[1])
 print("saved")
 """
+WAIT = 60  # seconds for a save of a few bytes that fails
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.bool)
 State = dict[str, Tensor]
 
@@ -110,9 +112,13 @@ def write_elsewhere(request: Any) -> None:
         raise RuntimeError(f"the process that writes ended with {process.exitcode}")
 
 
-def finalize(request: Any) -> bool:
-    for call in request.finalize_fns:
-        call()
+def finalize(calls: list[Callable[[], Any]]) -> bool:
+    """RuntimeError where results are missing or another's, for which torch has a BaseException."""
+    try:
+        for call in calls:
+            call()
+    except torch.distributed.checkpoint.CheckpointException as error:
+        raise RuntimeError(str(error)) from error
     return True
 
 
@@ -187,6 +193,8 @@ def check_drawn(p: probe.Probe, checkpoints: Checkpoints, folder: Callable[[], s
         "kept": st.booleans(),
     }
     p.drawn("tensors of drawn checkpoints that are loaded wrong", wrong, 0, space=space, count=12, reference="as saved")
+    running = len(multiprocessing.active_children())
+    p.error("processes that run after drawn saves", running, 0, reference="each writes by itself", bug_above=1)
 
 
 def check_elsewhere(p: probe.Probe, checkpoints: Checkpoints, folder: Callable[[], str]) -> None:
@@ -194,7 +202,7 @@ def check_elsewhere(p: probe.Probe, checkpoints: Checkpoints, folder: Callable[[
     state, where = drawn(p.seed + 1, ((5,), (2, 2))), folder()
     request = checkpoints.request(state, where)
     write_elsewhere(request)
-    p.guard_attempt("a request that another process executed is finalized", partial(finalize, request))
+    p.guard_attempt("a request that another process executed is finalized", partial(finalize, request.finalize_fns))
     p.guard("tensors of it that are loaded wrong", checkpoints.wrong(state, where), 0, reference="as saved")
     itself = folder()
     request = checkpoints.request(state, itself)
@@ -208,7 +216,7 @@ def check_elsewhere(p: probe.Probe, checkpoints: Checkpoints, folder: Callable[[
     p.guard_attempt(
         "a synchronous save while a request waits to be finalized", partial(checkpoints.save, other, beside)
     )
-    p.guard_attempt("that request is finalized", partial(finalize, request))
+    p.guard_attempt("that request is finalized", partial(finalize, request.finalize_fns))
     for name, values, where in (("the synchronous save", other, beside), ("the request", state, waiting)):
         p.error(
             f"{name}: checkpoints whose index is another's",
@@ -232,6 +240,28 @@ def unreadable(checkpoints: Checkpoints, state: State, folder: str) -> float:
         if any(isinstance(cause, KeyError) for cause, _ in error.failures.values()):
             return 1.0
         raise RuntimeError(f"loading fails otherwise: {error}") from error
+
+
+def check_own_writer(p: probe.Probe, folder: Callable[[], str]) -> None:
+    """A writer that the caller makes, whose request another process executes."""
+    saver = p.upstream("megatron.core.dist_checkpointing.strategies.state_dict_saver")
+    where = folder()
+    writer = p.upstream("megatron.core.dist_checkpointing.strategies.filesystem_async").FileSystemWriterAsync(where)
+    planned = saver.save_state_dict_async_plan(drawn(p.seed + 5, ((6,), (2, 3))), writer)[0]
+    save, preload, arguments = writer.get_save_function_and_args()
+    request = Request(save, tuple(arguments), preload)
+    write_elsewhere(request)
+    call = partial(finalize, [lambda: saver.save_state_dict_async_finalize(*planned)])
+    p.guard_attempt("a writer of the caller's, executed by another process, is finalized", call)
+    p.guard("its index is missing", not (Path(where) / ".metadata").is_file(), 0, reference="it is written")
+
+
+class Request(NamedTuple):
+    """What is left to be done of a writer's own save."""
+
+    async_fn: Callable[..., Any]
+    async_fn_args: tuple[Any, ...]
+    preload_fn: Callable[[], Any]
 
 
 def check_failure(p: probe.Probe, checkpoints: Checkpoints, folder: Callable[[], str]) -> None:
@@ -286,8 +316,30 @@ def check_ranks(p: probe.Probe) -> None:
                     reference="as saved",
                 )
                 torch.distributed.barrier()
+            check_failing_rank(p, checkpoints, Path(folders[0]) / "failing", rank)
 
     p.ranks(2, work)
+
+
+def check_failing_rank(p: probe.Probe, checkpoints: Checkpoints, where: Path, rank: int) -> None:
+    """A file of one rank cannot be written: both are told, and neither waits for the other."""
+    strategy = checkpoints.parallel.FullyParallelSaveStrategyWrapper(
+        checkpoints.strategies.TorchDistSaveShardedStrategy()
+    )
+    (where / "__1_0.distcp").mkdir(parents=True, exist_ok=True)  # in the place of rank 1's file
+    torch.distributed.barrier()
+    sharded, told = checkpoints.sharded(drawn(p.seed + 6, ((6, 2), (5,), (3, 3))), rank), list[str]()
+
+    def save() -> None:
+        try:
+            checkpoints.core.save(sharded, str(where), strategy)
+        except BaseException as error:  # torch's is none of Exception's
+            told.append(type(error).__name__)
+
+    saving = threading.Thread(target=save, daemon=True)
+    saving.start()
+    saving.join(WAIT)
+    p.guard(f"rank {rank} of 2: a failed write is not told", told != ["CheckpointException"], 0, reference="on both")
 
 
 def reproduce(p: probe.Probe) -> None:
@@ -302,6 +354,7 @@ def reproduce(p: probe.Probe) -> None:
         check_processes(p, checkpoints, folder)
         check_drawn(p, checkpoints, folder)
         check_elsewhere(p, checkpoints, folder)
+        check_own_writer(p, folder)
         check_failure(p, checkpoints, folder)
 
 

@@ -20,6 +20,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -52,6 +53,7 @@ BESIDE = {  # what is imported from distributions beside mamba-ssm, by module
     "transformers.utils.hub": ("cached_file",),
     "huggingface_hub": ("PyTorchModelHubMixin",),
 }
+ATTRIBUTES = ("ops.selective_scan_interface", "modules.mamba2", "models.mixer_seq_simple", "utils.generation")
 NO_EXTENSION = probe.Signature("ModuleNotFoundError", EXTENSION, "mamba_ssm/ops/selective_scan_interface.py")
 
 
@@ -161,12 +163,13 @@ def listed(p: probe.Probe) -> None:
     p.guard("exported names that dir() lacks", len(lacking), 0, reference="all")
 
 
-def attributes(p: probe.Probe) -> None:
-    """Modules that a user reads from the package after ``import mamba_ssm`` alone."""
+def attributes(first: str, p: probe.Probe) -> None:
+    """Modules that a user reads from the package after ``import mamba_ssm`` alone, ``first`` before the others."""
     beside(extension=True)
     package: Any = importlib.import_module("mamba_ssm")
-    paths = ("ops.selective_scan_interface", "modules.mamba2", "models.mixer_seq_simple", "utils.generation")
-    p.guard_attempt("submodules as attributes", lambda: [walk(package, path) for path in (*paths, "distributed")])
+    p.guard_attempt(
+        f"{first} and other submodules as attributes", lambda: [walk(package, at) for at in (first, *ATTRIBUTES)]
+    )
 
 
 def walk(value: Any, path: str) -> Any:
@@ -214,7 +217,7 @@ CASES: tuple[Callable[[probe.Probe], None], ...] = (
     names,
     star,
     listed,
-    attributes,
+    *(partial(attributes, first) for first in (*ATTRIBUTES, "distributed", "utils", "models")),
     broken,
     threads,
 )

@@ -56,9 +56,9 @@ FP32 = 1e-6  # some hundred fp32 terms in a sum, and a root
 class Own(nn.Module):
     """A norm as a spec names it, told apart by its class; it keeps what it was built with."""
 
-    def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5) -> None:
+    def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, scale: float = 1.0) -> None:
         super().__init__()
-        self.built = (config, hidden_size, eps)
+        self.built, self.scale = (config, hidden_size, eps), scale
         self.weight = nn.Parameter(torch.full((hidden_size,), 2.0))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -184,6 +184,9 @@ def by_spec(p: probe.Probe) -> None:
     )
     for field in fields:
         spec = p.upstream("megatron.core.transformer.spec_utils").ModuleSpec
+        parameters = spec(module=Own, params={"scale": 3.0})
+        made = stack(p, settings(p, 32, "RMSNorm", 1e-5), norms={field: parameters}).final_norm
+        p.error(f"a spec with parameters as {field}: a parameter lost", made.scale != 3.0, 0, reference="the spec's")
         for how, value in (("a class", Own), ("a spec", spec(module=Own))):
             for hidden, eps in ((32, 1e-5), (12, 0.25)):
                 config = settings(p, hidden, "RMSNorm", eps)
@@ -210,6 +213,9 @@ def with_engine(p: probe.Probe) -> None:
             f"{kind}: a last norm that is not Transformer Engine's", not theirs, 0, reference="Transformer Engine's"
         )
         p.guard(f"{kind}: its epsilon", abs(made.eps - 0.25), 0, reference="the config's")
+    for field in norm_fields(p):
+        made = stack(p, settings(p, 32, "RMSNorm", 0.25), norms={field: Own}).final_norm
+        p.error(f"beside it {field} by a spec: another norm", type(made) is not Own, 0, reference="as the spec")
 
 
 CASES: tuple[Callable[[probe.Probe], None], ...] = (without_engine, by_spec, with_engine)

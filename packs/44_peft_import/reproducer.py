@@ -15,6 +15,7 @@ import importlib
 import importlib.abc
 import importlib.util
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import ModuleType
@@ -44,12 +45,14 @@ class Peft(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def __init__(self, fails: Exception | None = None) -> None:
         self.fails, self.seen = fails, 0
+        self.within: Callable[[], Any] = int  # called while it is being imported
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
         return importlib.util.spec_from_loader(name, self) if name == "peft" else None
 
     def exec_module(self, module: ModuleType) -> None:
         self.seen += 1
+        self.within()
         if self.fails:
             raise self.fails
 
@@ -93,6 +96,39 @@ def answered(name: str, peft: Peft | None, expected: bool, first: bool, p: probe
     )
 
 
+def otherwise(p: probe.Probe) -> None:
+    """A peft whose import fails by anything else than an ImportError is told, where it is imported, each time."""
+    beside(Peft(RuntimeError("an operator is registered twice")))
+
+    def ask() -> Any:
+        return p.upstream(UTILS).is_peft_available()
+
+    for time in ("first", "second"):
+        p.guard(
+            f"asked the {time} time: an error of peft's own is hidden", not raises(ask), 0, reference="RuntimeError"
+        )
+
+
+def raises(call: Callable[[], Any]) -> bool:
+    try:
+        call()
+    except RuntimeError:
+        return True
+    return False
+
+
+def meanwhile(p: probe.Probe) -> None:
+    """Another thread asks while peft is being imported."""
+    peft, said = Peft(), list[Any]()
+    beside(peft)
+    asking = threading.Thread(target=lambda: said.append(p.upstream(UTILS).is_peft_available()))
+    peft.within = asking.start
+    utils = p.upstream(UTILS)
+    said.append(utils.is_peft_available())
+    asking.join()
+    p.guard("asked meanwhile: wrong answers", sum(one is not True for one in said), 0, reference="True")
+
+
 def other_names(p: probe.Probe) -> None:
     """A name that is not there stays so."""
     beside(Peft())
@@ -108,6 +144,8 @@ CASES: tuple[Callable[[probe.Probe], None], ...] = (
     partial(answered, "without peft", None, False, True),
     partial(answered, "with a peft that lacks what it needs", Peft(ImportError("no accelerate")), False, True),
     partial(answered, "with that, the function first", Peft(ModuleNotFoundError("accelerate")), False, False),
+    otherwise,
+    meanwhile,
     other_names,
 )
 
