@@ -101,7 +101,7 @@ def archive(
 ) -> None:
     """Move superseded receipts and scores into the archive of their folder, where every reader reads them like files.
 
-    The newest of each tree, lane and arm, and all that contradict their pack, are signed or cited, lie open.
+    The newest of each pin, lane and arm, and all that contradict their pack, are signed or cited, lie open.
     """
     from reproducers.studies import archiving
 

@@ -1,6 +1,6 @@
 """Which receipts are superseded, and their way into the archive of their folder.
 
-The newest of each tree, lane and arm stays open, as do all that contradict what their pack claims, that are signed,
+The newest of each pin, lane and arm stays open, as do all that contradict what their pack claims, that are signed,
 that a text of the checkout names, or by which the manifest judges; of mutation scores the newest of a lane.
 """
 
@@ -56,7 +56,8 @@ def _held(pack: Pack, root: Path, folder: Path) -> Iterator[Path]:
     for path in shelf.chain(folder):
         body = receipts.statement_of(path)
         details = body.details
-        newest[body.tree.digest.sha256, details.lane, details.arm] = path
+        if pin := pack.pin_name(details.at):
+            newest[pin, details.lane, details.arm] = path
         claimed = expected(pack, Request(at=details.at, lane=details.lane, arm=details.arm))
         if details.verdict not in claimed or shelf.signature(path).is_file():
             yield path

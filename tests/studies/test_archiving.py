@@ -103,6 +103,14 @@ def test_those_that_stay_lie_open(desk):
     assert archiving.superseded(pack, folder.parent, START.date(), set()) == []
 
 
+def test_a_swept_release_that_no_pin_names_goes(desk, monkeypatch):
+    _, pack, folder = desk
+    first, last = shelf.chain(folder)[0], shelf.chain(folder)[4]
+    assert not {first, last} & {*archiving.superseded(pack, folder.parent, LATE, set())}
+    monkeypatch.setattr(type(pack), "pin_name", lambda *_: None)
+    assert {first, last} & {*archiving.superseded(pack, folder.parent, LATE, set())}
+
+
 def test_one_that_contradicts_its_pack_lies_open(desk, monkeypatch):
     _, pack, folder = desk
     monkeypatch.setattr(archiving, "expected", lambda *_: set())
