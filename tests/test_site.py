@@ -26,7 +26,7 @@ from reproducers.desk.page.views import affected, natural, standing
 from reproducers.evidence import manifest
 from reproducers.evidence.receipts import newest, read, write
 from reproducers.evidence.shelf import chain
-from reproducers.kept import xz
+from reproducers.kept import archive, xz
 from reproducers.record.schema import ROOT, UpstreamState, load_packs
 
 html5lib = pytest.importorskip("html5lib", reason="html5lib is not installed: pip install -e .[dev]")
@@ -133,7 +133,7 @@ def test_a_page_for_every_pack_and_host(real):
         page = texts(parsed(real[f"packs/{pack.number:02d}.html"]))
         assert " ".join(pack.claim.split()) in page and " ".join(pack.filing.reason.split()) in page
         newest = chain(ROOT / "receipts" / f"{pack.number:02d}")[-1]
-        assert real[f"receipts/{newest.parent.name}/{newest.name}"] == newest.read_bytes()
+        assert real[f"receipts/{newest.parent.name}/{newest.name}"] == archive.data(newest)
     aliases = {path.name.split("_")[1] for path in ROOT.glob("receipts/[0-9]*/[0-9]*.json")}
     assert {f"hosts/{alias}.html" for alias in aliases} <= set(real)
 

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.10"
-# dependencies = ["mamba-ssm==2.3.2.post1", "torch>=2.8", "triton==3.6.0", "einops", "numpy", "packaging"]
+# dependencies = ["torch>=2.11", "triton==3.6.0", "numpy<2.4", "einops", "packaging"]
 # ///
 """Mamba-2 and Mamba-3, which need no compiled extension, cannot be imported without Mamba-1's, nor without
 transformers.
@@ -116,7 +116,7 @@ def alone(p: probe.Probe) -> None:
     p.error("extensions that come with Mamba-3", found.seen.count(EXTENSION), 0, reference="it calls none", bug_above=1)
 
 
-def version(p: probe.Probe) -> None:
+def by_itself(p: probe.Probe) -> None:
     """The package by itself, where there is no extension."""
     beside(extension=False)
     package = p.attempt("the package without the extension", lambda: importlib.import_module("mamba_ssm"), NO_EXTENSION)
@@ -213,7 +213,7 @@ CASES: tuple[Callable[[probe.Probe], None], ...] = (
     lambda p: without(p, "Mamba3"),
     lambda p: without(p, "Mamba2"),
     alone,
-    version,
+    by_itself,
     names,
     star,
     listed,

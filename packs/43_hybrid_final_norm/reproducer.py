@@ -1,8 +1,8 @@
 # /// script
 # requires-python = ">=3.12"
 # dependencies = [
-#     "megatron-core==0.19.0", "transformer-engine[pytorch]==2.13.0", "torch>=2.8", "triton==3.6.0", "numpy",
-#     "packaging", "hypothesis",
+#     "megatron-core==0.19.0", "transformer-engine==2.13.0", "torch>=2.8", "triton==3.6.0", "numpy", "einops",
+#     "packaging", "pydantic", "hypothesis",
 # ]
 # ///
 """HybridStack's final norm is Transformer Engine's whatever its spec says, so that no stack is built without it.

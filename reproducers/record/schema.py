@@ -6,6 +6,7 @@ once, in releases.yaml.
 
 from __future__ import annotations
 
+import ast
 import datetime
 import functools
 import itertools
@@ -236,8 +237,8 @@ class Filing(Model):
 
     @model_validator(mode="after")
     def _ended(self) -> Filing:
-        if (self.decision == "hold") != (self.until is not None):
-            raise ValueError("until: it is what ends a hold, which has one, and no other decision does")
+        if self.until is not None and self.decision != "hold":
+            raise ValueError("until: it is what ends a hold, and the decision is another")
         return self
 
 
@@ -357,6 +358,12 @@ def line_of(text: str, loc: tuple[Any, ...]) -> int:
         else:
             break
     return line
+
+
+@functools.lru_cache(maxsize=64)
+def parsed(source: str) -> ast.Module:
+    """The module of Python ``source``, shared by all who ask: to be read, never changed. SyntaxError if it is none."""
+    return ast.parse(source)
 
 
 def text_of(path: Path) -> str:

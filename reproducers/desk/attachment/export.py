@@ -10,10 +10,9 @@ import re
 from collections.abc import Iterator
 
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.source import parsed
 from reproducers.desk.attachment import flatten
 from reproducers.probe.api import SOURCES
-from reproducers.record.schema import Pack, text_of
+from reproducers.record.schema import Pack, parsed, text_of
 from reproducers.upstream import pins
 
 ISSUE_LIMIT = 65_536  # characters that GitHub takes in one issue or comment

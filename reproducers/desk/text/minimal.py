@@ -4,8 +4,7 @@ import ast
 import functools
 from pathlib import Path
 
-from reproducers.base.source import parsed
-from reproducers.record.schema import text_of
+from reproducers.record.schema import parsed, text_of
 
 
 def code(reproducer: Path) -> str | None:

@@ -94,7 +94,7 @@ def desk(tmp_path, store, monkeypatch, believed):
             shutil.copy(folder / "fix.patch", tmp_path / "packs" / folder.name)
         target = tmp_path / "receipts" / pack.folder.name[:2]
         target.mkdir(parents=True)
-        for lane, pin in itertools.product(pack.lanes, {"live", pack.filing_pin}):
+        for lane, pin in itertools.product(pack.lanes, pack.pins):
             receipt = newest(pack, lane, ROOT / "receipts", pin)
             for path in [receipt, receipt.with_suffix(".log")] if receipt else []:
                 (target / path.name).write_bytes(archive.data(path))

@@ -9,9 +9,9 @@ import operator
 import re
 from collections.abc import Callable, Iterator
 
-from reproducers.base.source import parsed
 from reproducers.desk.rules.case import Case
 from reproducers.evidence.receipts import read
+from reproducers.record.schema import parsed
 
 FOLDED: dict[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,

@@ -6,11 +6,10 @@ import ast
 import builtins
 from collections.abc import Iterator
 
-from reproducers.base.source import parsed
 from reproducers.desk.rules.case import Case
 from reproducers.desk.rules.registry import Breach, Skip, rule
 from reproducers.desk.text import minimal
-from reproducers.record.schema import text_of
+from reproducers.record.schema import parsed, text_of
 
 LINES, WIDTH = 15, 100
 
