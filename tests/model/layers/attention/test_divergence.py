@@ -3,6 +3,7 @@
 import pytest
 from scripted import run
 
+pytestmark = pytest.mark.long
 ROUNDING = 1e-6  # relative error norms of fp32 arithmetic
 WEIGHTS = 4e-3  # a gradient in bf16 is rounded once as it is made, and once as it is scaled
 CANCELLED = 5e-5  # a query's loss is a difference of two entropies
@@ -14,7 +15,6 @@ def interpreted(*arguments):
 
 
 @pytest.mark.upstream
-@pytest.mark.long
 def test_choice_loss_and_gradients_are_fp64s_and_pack_12s():
     *found, half, coarse = interpreted("cases")
     assert len(found) == 14
@@ -40,7 +40,6 @@ def test_a_querys_divergence_and_its_slope_keep_both_epsilons():
 
 
 @pytest.mark.upstream
-@pytest.mark.long
 def test_gradients_are_made_where_they_are_asked_for():
     same, asks, made, one_leaf = interpreted("evaluated")
     assert (same, asks, one_leaf) == (True, False, 0)
@@ -48,7 +47,6 @@ def test_gradients_are_made_where_they_are_asked_for():
 
 
 @pytest.mark.upstream
-@pytest.mark.long
 def test_a_models_indexer_learns_the_same_without_pack_12s_loss():
     error, largest, with_kernels, without = interpreted("model")
     assert error < 1e-3 and largest > 1e-6  # targets and scores of a new model are alike, and cancel

@@ -5,6 +5,7 @@ import torch
 from scripted import run
 from torch import nn
 
+pytestmark = pytest.mark.long
 ANEW = {
     "queries": 1,
     "keys of the same": 0,

@@ -9,6 +9,7 @@ from scripted import run
 # fp32: sums of a few dozen terms. 16 bits: the result's own rounding, 2^-8 and 2^-11, that of h, and, where inputs are
 # bf16, of h's gradient.
 LIMITS = {"fp32": 1e-6, "fp32, odd sizes, one lane": 1e-6, "bf16": 1e-2, "fp16": 7e-4}
+pytestmark = pytest.mark.long
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 
 
