@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import multiprocessing
 import os
 import resource
 import sys
@@ -649,6 +650,7 @@ def begun(folder: str, data: str, fault: str = "") -> dict[str, Any]:
     return {
         "pending": (pending, saver.pending),
         "step": saved.step,
+        "processes": len(multiprocessing.active_children()),
         "bytes": of_ranks,
         "tensors": len(numbers),
         "others": sum(not (number == 1).all() for number in numbers),
