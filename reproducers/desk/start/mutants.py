@@ -32,11 +32,12 @@ REBASE = "rebase it: apply fix.patch to the pinned tree, commit, make the mistak
 
 @dataclass(frozen=True)
 class Mutant:
-    """A wrong fix, the check that must catch it (a name or a glob), and what is wrong with it."""
+    """A wrong fix, the check that must catch it (a name or a glob), what is wrong with it, and its diff."""
 
     path: Path
     caught_by: str
     why: str
+    diff: str
 
     def catching(self, checks: Iterable[str]) -> list[str]:
         """Those of ``checks`` that the mutant names."""
@@ -57,7 +58,7 @@ def read(path: Path) -> Mutant:
     """One mutant; PatchlaneError if a field is missing, a line is no field, or no diff follows."""
     header = short_header.read(path)
     caught_by, why = (header.field(name) for name in FIELDS)
-    return Mutant(path, caught_by, why)
+    return Mutant(path, caught_by, why, header.diff.decode(errors="replace"))
 
 
 def whole(pack: Pack, tree: Tree, mutant: Mutant) -> str:

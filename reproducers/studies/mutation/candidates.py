@@ -38,7 +38,7 @@ class Chosen:
     @property
     def diffs(self) -> dict[str, str]:
         """{mutant: its difference to the patched files}."""
-        written = {c.name: m.path.read_text().partition("\n\n")[2] for m, c in self.hand}
+        written = {candidate.name: mutant.diff for mutant, candidate in self.hand}
         return written | {candidate.name: mutant.diff for mutant, candidate in self.generated}
 
     def among(self, tried: set[str]) -> Chosen:
