@@ -11,6 +11,7 @@ MILES = "https://github.com/radixark/miles/pull/975"  # a thread of pack 16
 LIVE = "5be9626709af2722333bf54797c954c09edeada3"
 HERE = "capture ends with a `RuntimeError` in `dsa.py`."
 FULL = "+            # A fill; torch.tensor makes the host wait for its copy and cannot be captured.\n"
+UNTIL = "until: the kernel returns dKV in fp32, beside which the guard that compares both roundings fails"  # pack 14's
 ADDED = "uniform = torch.all(all_lens == sq)"  # by pack 01's patch
 
 
@@ -198,6 +199,7 @@ PLANTED = [
     Edit("filing-thread", RECORD, "decision: pr", "decision: comment"),
     Edit("filing-thread", RECORD, "decision: pr", f"decision: comment\n  thread: {UPSTREAM}/pull/7001"),
     Edit("filing-patch", RECORD, "decision: issue", "decision: pr", base=6),
+    Edit("filing-until", RECORD, UNTIL, "", base=14),
     Edit(
         "tests-added",
         RECORD,
@@ -267,6 +269,7 @@ HARMLESS = [
     thread("filing-overlap", f"{UPSTREAM}/pull/7001", "closed", "overlaps"),
     Edit("filing-thread", RECORD, "decision: pr", f"decision: comment\n  thread: {UPSTREAM}/pull/5246"),
     Edit("filing-patch", RECORD, "decision: pr", "decision: issue"),
+    Edit("filing-until", RECORD, UNTIL, "until: the kernel returns dKV in fp32", base=14),
     Edit("tests-added", RECORD, "no_tests: results", "no_tests: the results", base=4),
     Edit("tests-scope", TESTS, "Subject: DSA: test that", "Subject: DSA: see that"),
     Edit("header-python", CODE, 'requires-python = ">=3.12"', 'requires-python = ">=3.13"', base=33),

@@ -34,3 +34,13 @@ def thread(case: Case) -> Iterator[Breach | Skip]:
 @rule("filing-patch", "a pull request has a fix to offer")
 def patch(case: Case) -> Iterator[Breach | Skip]:
     yield from _blocked(case, "patch")
+
+
+@rule("filing-until", "a hold says what ends it")
+def until(case: Case) -> Iterator[Breach | Skip]:
+    filing = case.pack.filing
+    if filing.decision == "hold" and filing.until is None:
+        line = line_of(case.record_text, ("filing", "decision"))
+        yield Breach(
+            case.record, line, "the hold has no end", "write filing.until: what ends it, for others to look up"
+        )
