@@ -127,9 +127,9 @@ def chosen(patches: str, checkpoints: bool = False, stack: Stack | None = None) 
     if patches == "none":
         wanted = []
     elif patches == "all":
-        new = [pack for pack in able if known.get(pack.id) in stacks.UNPROVED]
+        new = [pack for pack in able if known.get(pack.id, "draft") in stacks.UNPROVED]
         for pack in new:
-            logger.info("%s is not validated yet (%s): left out", pack.id, known[pack.id])
+            logger.info("%s is not validated yet (%s): left out", pack.id, known.get(pack.id, "not in the manifest"))
         wanted = [pack for pack in able if pack not in new]
     else:
         wanted = schema.select(patches.split(","), packs)

@@ -147,9 +147,9 @@ def standing(stack: Stack, pack: Pack, entry: Entry | None, pristine: Tree) -> S
         return Standing(pack, Worth.CONFLICTING, f"{patch.name} does not apply; {live}")
     if pack.filing.decision == "hold":
         return Standing(pack, Worth.HELD, f"held back from filing; {live}")
-    if name == "live" and entry is not None and entry.state in UNPROVED:
+    if name == "live" and (entry is None or entry.state in UNPROVED):
         left = "its patch has not been proved on every lane"
-        return Standing(pack, Worth.UNTRIED, f"{patch.name} applies; {entry.state}: {left}")
+        return Standing(pack, Worth.UNTRIED, f"{patch.name} applies; {entry.state if entry else 'draft'}: {left}")
     if mended(stack, pack, entry):
         return Standing(pack, Worth.NEEDED, f"{patch.name}; {live}", patch)
     remedy = f"python -m reproducers.run {pack.id} --at {label}"

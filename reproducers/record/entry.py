@@ -61,8 +61,8 @@ class Entry(Model):
 class Reach(Model):
     """Hunks of a patch that the same training runs execute, by their names: ``FILE hunk N``.
 
-    ``default``: each "DEVICE STACK" of which every size's newest run that asks for no path executes them. ``newest``,
-    ``run``: the newest run that does, None where none does; ``why`` is then the pack's own word.
+    ``default``: each "DEVICE STACK" of which every size's newest run that asks for no path executes them, and not by an
+    import alone. ``newest``, ``run``: the newest that does, None where none does; ``why``: then the pack's own word.
     """
 
     hunks: list[str]

@@ -88,12 +88,12 @@ def _reach(pack: str, at: int, applied: Sequence[TrainingRun], why: str | None) 
     rest, newest = [run for run in applied if run not in ran], max(ran, key=lambda run: run.order)
     steps = [run for run in ran if not run.packs[pack][at].occasions]
     occasions = sorted({occasion for run in ran for occasion in run.packs[pack][at].occasions})
-    default = _default(steps, applied)
+    default = _default([run for run in steps if not run.packs[pack][at].imported], applied)
     where = (
         f"when {' or '.join(occasions)}"
         if not steps
         else DEFAULT
-        if f"cuda {STACK}" in default
+        if f"cuda {STACK}" in _default(steps, applied)
         else _where(steps, rest)
     )
     return Reach(hunks=[], where=where, default=default, newest=newest.day, run=newest.name)

@@ -11,17 +11,21 @@ from reproducers.base.errors import PatchlaneError, from_git
 from reproducers.base.files import parsed_json
 from reproducers.kept import xz
 from reproducers.training import coverage
-from reproducers.training.coverage import OCCASIONS, CoverageRecord, HunkCoverage
+from reproducers.training.coverage import OCCASIONS, CoverageRecord, HunkCoverage, PackCoverage
 
 FOLDER = "train"  # of receipts/
 SETUP = "run.json"
 
 
 class Executed(NamedTuple):
-    """A hunk in a run: whether it executed, and the ``OCCASIONS`` of it where no step executed it."""
+    """A hunk in a run: whether it executed, and the ``OCCASIONS`` of it where no step executed it.
+
+    ``imported``: its file's import alone did, which proves nothing of a pack that has lines in functions.
+    """
 
     ran: bool
     occasions: frozenset[str]
+    imported: bool = False
 
 
 class TrainingRun(NamedTuple):
@@ -79,11 +83,17 @@ def _run(name: str, setup: Any, record: CoverageRecord) -> TrainingRun:
         paths={part: choice["name"] for part, choice in setup.get("paths", {}).items()},
         asked=bool(setup["run"].get("paths")),
         patches={pack: locked["patch"] for pack, locked in setup["patches"]["lock"]["packs"].items()},
-        packs={pack: tuple(map(_executed, covered.hunks)) for pack, covered in record.packs.items()},
+        packs={pack: _hunks(covered) for pack, covered in record.packs.items()},
     )
 
 
-def _executed(hunk: HunkCoverage) -> Executed:
-    """Import is all that can be seen of a hunk none of whose lines is in a function."""
-    ran, places = hunk.executed or (hunk.at_import and hunk.state == "loaded"), frozenset(hunk.places)
-    return Executed(ran, places if ran and places <= {*OCCASIONS} else frozenset())
+def _hunks(pack: PackCoverage) -> tuple[Executed, ...]:
+    functions = not all(hunk.at_import for hunk in pack.hunks)
+    return tuple(_executed(hunk, functions) for hunk in pack.hunks)
+
+
+def _executed(hunk: HunkCoverage, functions: bool) -> Executed:
+    """Of a hunk with no line in a function an import is all that can be seen. ``functions``: others have some."""
+    imported, places = hunk.at_import and hunk.state == "loaded", frozenset(hunk.places)
+    ran = hunk.executed or imported
+    return Executed(ran, places if ran and places <= {*OCCASIONS} else frozenset(), imported and functions)

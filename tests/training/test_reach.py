@@ -43,6 +43,12 @@ def test_what_every_sizes_newest_run_executes_runs_by_default(pack, run):
     assert (first.default, first.newest, first.run) == (["cpu released", "cuda released"], TODAY, "c")
 
 
+def test_no_run_has_to_execute_what_imports_alone_executed(pack, run):
+    first, second = reach.of(pack, pack.patch, [run("a", RAN, RAN._replace(imported=True))])
+    assert (first.where, first.default) == ("by default", ["cuda released"])
+    assert (second.where, second.default) == ("by default", [])
+
+
 def test_what_tells_the_runs_that_execute_it_is_named(pack, run):
     plain = run("plain", RAN, NOT, paths={"loss": "ours", "norm": "te"})
     asked = run("asked", RAN, RAN, paths={"loss": "liger", "norm": "te"}, asked=True)

@@ -6,8 +6,11 @@ import pytest
 from toy import write_tree
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.files import file_sha256
 from reproducers.kept import xz
-from reproducers.training import runs
+from reproducers.record import entry, schema
+from reproducers.record.schema import ROOT
+from reproducers.training import coverage, runs
 
 SETUP = {
     "started": "2026-11-28T03:00:00+00:00",
@@ -55,6 +58,7 @@ def test_what_a_run_executed(receipts, packed):
     assert (dict(run.paths), str(run.day), run.patches["pack07"]) == ({"loss": "linear"}, "2026-11-28", "a" * 64)
     assert [found.ran for found in run.packs["pack07"]] == [True, True, True, False, True, False]
     assert [sorted(found.occasions) for found in run.packs["pack07"]] == [[], ["saving"], [], [], [], []]
+    assert [found.imported for found in run.packs["pack07"]] == [False] * 4 + [True, False]
 
 
 @pytest.mark.parametrize("harm", ["{}", "[]", "not json", '{"device": "cuda", "packs": {"pack07": {}}}'])
@@ -63,3 +67,19 @@ def test_a_run_that_cannot_be_read_is_named(receipts, harm):
     with pytest.raises(PatchlaneError) as refused:
         runs.kept(receipts)
     assert "/a/coverage.json:" in refused.value.what and refused.value.remedy.startswith("git checkout HEAD -- ")
+
+
+def test_the_newest_run_by_default_did_what_is_asked_of_the_next():
+    """Else the next run by default would be refused, as it executes no more than that one did."""
+    kept = {(run.device, run.stack, run.size): run for run in runs.kept(ROOT / "receipts") if not run.asked}
+    trained = entry.read(ROOT / "manifest.yaml").training
+    for run in kept.values():
+        record = coverage.read(ROOT / "receipts" / runs.FOLDER / run.name)
+        asked = {
+            pack
+            for pack, patches in trained.items()
+            for patch, reaches in patches.items()
+            if f"{run.device} {run.stack}" in {word for reach in reaches for word in reach.default}
+            and run.patches.get(pack) == file_sha256(schema.load_named([pack])[0].folder / patch)
+        }
+        assert {pack for pack in asked if not record.packs[pack].executed} == set(), run.name

@@ -72,6 +72,12 @@ def test_all_leaves_out_what_was_never_validated_and_says_so(state, monkeypatch,
         overlay.chosen("pack17")
 
 
+def test_all_leaves_out_a_pack_that_the_manifest_does_not_know(monkeypatch):
+    known = everything()
+    monkeypatch.setattr(overlay, "states", lambda: {name: state for name, state in known.items() if name != "pack17"})
+    assert {pack.id for pack in overlay.chosen("all")} == set(known) - {"pack17"}
+
+
 def test_all_refuses_what_was_validated_and_no_longer_is(monkeypatch):
     monkeypatch.setattr(overlay, "states", lambda: everything() | {"pack17": "stale"})
     with pytest.raises(PatchlaneError, match="pack17"):
