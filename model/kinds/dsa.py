@@ -90,13 +90,6 @@ class Dsa(Mla):
 
 
 LONGEST = 8192  # keys of a row that the indexer's kernels hold in registers
-INDEXER_ROWS = Seam(
-    "indexer_rows",
-    upstream=f"{VARIANT}.dsa:DSAttention.forward.compute_indexer_loss_with_reference_path",
-    sha256="5c7a6bf1620edbc89f013bbdd7eb7c2537bae942c44a16f5c867850c72a6e955",
-    reason="a query is scored against every key of the packed stream: of R rows a row at a time is an Rth of the work",
-    offer="the indexer's loss of packed rows, a row at a time",
-)
 # Pack 12 makes the functions that are copied. What holds without it too is the divergence, of which ours is a kernel.
 INDEXER_KERNELS = Seam(
     "indexer_kernels",
@@ -111,7 +104,7 @@ SPARSE_KEPT = Seam(
     upstream=f"{VARIANT}.ops.sparse_mla:_valid_head_mask",
     sha256="b295a18db4bfe69002626f30d941a6f9a7f59eaca86bc1da623ee2d92e98497e",
     reason="the output is kept; upstream computes it again, and clears queries without a key by passes of their own",
-    offer="sparse attention's output, kept for the backward pass",
+    ours="upstream computes it again on purpose, as its comment says, to keep no memory: this spends memory for time",
 )
 
 
@@ -165,11 +158,10 @@ PARTS = (
                 "triton",
                 needs=(triton, gpu_or_interpreter, gpu_bf16, rows, _short_rows),
                 code=Code(f"{VARIANT}.ops.triton_indexer:attention_target", "_key_bounds"),  # of pack 12
-                seams=(INDEXER_ROWS, INDEXER_KERNELS),
+                seams=(INDEXER_KERNELS,),
                 kernels={"indexer and top-k": r"^_(index_scores|attention_(lse|target)|grad_[kq])"},
                 graphs=False,
             ),
-            Path("rows", needs=(rows,), seams=(INDEXER_ROWS,)),
             Path("stream"),
         ),
     ),

@@ -7,7 +7,7 @@ from typing import Any
 
 from model.kinds.kind import BF16, FP32, Frozen, Kind, Products, Seen, Shapes
 from model.kinds.path import Code, Part, Path, Seam
-from model.kinds.run import Run, bf16, gpu, gpu_bf16, gpu_or_interpreter, triton
+from model.kinds.run import Run, gpu, gpu_bf16, gpu_or_interpreter, triton
 
 BIAS = "mlp.router.expert_bias"
 
@@ -92,13 +92,6 @@ class Moe(Kind):
         return "router" if ".router." in name else "experts"
 
 
-ROUTER_GATE = Seam(
-    "router_gate",
-    upstream="megatron.core.transformer.moe.router:Router.gating",
-    sha256="642d0c2eb9ba6638b306d44a28621be1098d2ab63d14b0ee463194f529be5079",
-    reason="Megatron's backward pass makes fp32 copies of the router's inputs and multiplies in TF32",
-    offer="the router's products without fp32 copies of their inputs",
-)
 # Pack 39 makes the method that is replaced. What holds without it too is the method that both hand the loss to.
 ROUTER_BALANCE = Seam(
     "router_balance",
@@ -167,14 +160,6 @@ PARTS = (
         (
             Path("beside", needs=(gpu, _experts_elsewhere), settings={"moe_shared_expert_overlap": True}),
             Path("after"),
-        ),
-    ),
-    Part(
-        "router",
-        "routers' logits",
-        (
-            Path("parts", needs=(gpu, bf16), seams=(ROUTER_GATE,), install="model.layers.experts.install:gates"),
-            Path("megatron"),
         ),
     ),
     Part(

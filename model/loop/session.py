@@ -119,7 +119,9 @@ def train(
     if place.first and (place.size == 1 or apart.under_torchrun()):  # other ranks would wait for one that is refused
         metrics.claim(plan["folder"]).release()
     checkpoints = recipe.save_every > 0 or (plan["folder"] / "checkpoints").is_dir()
-    stack = overlay.build(Store(), overlay.chosen(patches, checkpoints, of), launch.device(), of, clone)
+    stack = overlay.build(
+        Store(), overlay.chosen(patches, checkpoints, of, run.cuda_graphs), launch.device(), of, clone
+    )
     lock.verify(stack)
     roots = [stack.root(name) for name in stack.trees]
     chosen = catalogue.choose(size, run, seams.lacking(roots))

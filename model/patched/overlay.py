@@ -28,6 +28,7 @@ from reproducers.upstream.store import Store, Tree
 logger = logging.getLogger("model.patched.overlay")
 MODEL = (42, 43)  # without them Mamba-3 cannot be imported here, and no spec names the stack's last norm
 CHECKPOINTS = (36, 41)  # without them torch's AdamW does not resume, and a save starts a process that is not used
+GRAPHS = (40,)  # without it gradients of replayed layers with torch's norm are wrong, in silence
 
 
 @dataclass(frozen=True)
@@ -114,12 +115,13 @@ def wanted(overlay: Overlay, asked: bool) -> set[str]:
     return {name for name, reaches in patches.items() if any(here in reach.default for reach in reaches)}
 
 
-def chosen(patches: str, checkpoints: bool = False, stack: Stack | None = None) -> list[Pack]:
+def chosen(patches: str, checkpoints: bool = False, stack: Stack | None = None, graphs: bool = False) -> list[Pack]:
     """The packs meant by ``--patches``: "none", "all" validated ones, or ids; and those that the model needs, with
-    ``checkpoints`` those that a checkpoint needs too. ``stack``: default: the default one.
+    ``checkpoints`` those that a checkpoint needs too, with ``graphs`` those of CUDA graphs. ``stack``: default: the
+    default one.
 
-    Raises PatchlaneError if a wanted pack is not validated or its receipt is stale, which proves other code. "all"
-    leaves out a pack that was never validated, and logs this.
+    Raises PatchlaneError if a wanted pack is not validated or its receipt is stale, which proves other code, or if the
+    stack lacks one that CUDA graphs need. "all" leaves out a pack that was never validated, and logs this.
     """
     stack = stack or stacks.named()
     packs, known = schema.load_packs(), states()
@@ -137,7 +139,14 @@ def chosen(patches: str, checkpoints: bool = False, stack: Stack | None = None) 
             if pack not in able:
                 remedy = f"--patches all; python -m model.lock table --stack {stack.name} says why"
                 raise PatchlaneError(f"{pack.id} has no patch for the stack {stack.name} ({stack})", remedy)
-    for numbers, what in ((MODEL, "the model"), *(((CHECKPOINTS, "a checkpoint"),) if checkpoints else ())):
+    if graphs and (lacks := [number for number in GRAPHS if number not in {pack.number for pack in able}]):
+        raise PatchlaneError(
+            f"CUDA graphs need pack {lacks[0]}, which has no validated patch for the stack {stack.name} ({stack})",
+            f"train without --cuda-graphs; python -m model.lock table --stack {stack.name} says why",
+        )
+    needed: list[tuple[tuple[int, ...], str]] = [(MODEL, "the model")]
+    needed += [(CHECKPOINTS, "a checkpoint")] * checkpoints + [(GRAPHS, "a CUDA graph")] * graphs
+    for numbers, what in needed:
         added = [pack for pack in able if pack.number in numbers and pack not in wanted]
         for pack in added:
             logger.info("%s is added: %s needs it", pack.id, what)

@@ -31,6 +31,7 @@ class PatchedRun(Model):
     options: dict[str, Setting] = Field(default={})
     paths: dict[str, str] = Field(default={})
     alike: list[str] = Field(default=[])
+    cuda_graphs: bool = False
 
     @property
     def rows(self) -> Recipe:
@@ -51,7 +52,7 @@ class PatchedRun(Model):
         """The command that trains it into ``out``; under torchrun where it takes several GPUs."""
         ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.gpus)]
         words = [sys.executable, *(ranks if self.gpus > 1 else []), "-m", "model.train", self.recipe]
-        words += ["--stack", self.stack, "--out", str(out)]
+        words += ["--stack", self.stack, "--out", str(out), *(["--cuda-graphs"] if self.cuda_graphs else [])]
         words += [word for name, value in self.options.items() for word in ("--set", f"{name}={value}")]
         return words + [word for kind, path in self.paths.items() for word in ("--path", f"{kind}={path}")]
 

@@ -4,9 +4,9 @@ from unittest import mock
 
 import torch
 from megatron.core.transformer.experimental_attention_variant import dsa, dsa_indexer_loss, dsa_masking
+from row_loss import RowLoss
 
 from model.layers.attention import divergence
-from model.layers.attention.sparse import RowLoss
 
 HEADS, WIDTH = 16, 8  # fewer heads, and a score is 0 because every head's ReLU is shut: ties, of which top-k takes any
 FP32 = (torch.float32,) * 3

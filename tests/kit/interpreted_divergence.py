@@ -66,20 +66,20 @@ def evaluated():
 
 
 def in_model():
-    """Errors of the indexer's gradients against path "rows", and pack 12's calls by each: (ours, rows)."""
+    """Errors of the indexer's gradients against path "stream", and pack 12's calls by each: (ours, stream)."""
     from megatron.core.transformer.experimental_attention_variant import dsa_indexer_loss
 
     found, calls, whole = {}, [], dsa_indexer_loss.indexer_loss_with_grads
     dsa_indexer_loss.indexer_loss_with_grads = lambda *given, **named: (calls.append(1), whole(*given, **named))[1]
-    for path in ("triton", "rows"):
+    for path in ("triton", "stream"):
         # none but what is looked at by the interpreter
-        others = {"m2rnn": "torch", "rope": "megatron", "qkv": "joined", "balance": "megatron"}
+        others = {"m2rnn": "torch", "qkv": "joined", "balance": "megatron"}
         model = tiny.fresh(row=tiny.TOKENS, paths=others | {"indexer": path})
         before = len(calls)
         model(packed_seq_params=tiny.packed(), **tiny.batch()).sum().backward()
         indexers = [p.grad for name, p in model.named_parameters() if ".indexer." in name]
         found[path] = indexers, len(calls) - before
-    (ours, with_kernels), (theirs, without) = found["triton"], found["rows"]
+    (ours, with_kernels), (theirs, without) = found["triton"], found["stream"]
     errors = [divergence_cases.error(*pair) for pair in zip(ours, theirs, strict=True)]
     return max(errors), max(float(grad.abs().max()) for grad in theirs), with_kernels, without
 

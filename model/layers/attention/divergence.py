@@ -312,3 +312,26 @@ class KernelLoss:
             torch.is_grad_enabled(),  # inputs may ask for gradients where none are kept
         )
         return indices, loss
+
+    def packed(
+        self,
+        q: Tensor,
+        weights: Tensor,
+        k: Tensor,
+        query: Tensor,
+        key: Tensor,
+        scale: float,
+        topk: int,
+        coeff: float,
+        sparse: bool,
+        groups: Any,
+        starts: Tensor,
+        ends: Tensor,
+        valid_rows: Tensor | None,
+        per_token: bool,
+        use_relu: bool,
+        longest: int,
+    ) -> tuple[Tensor, Tensor]:
+        """In place of pack 52's ``packed_indexer_loss``: rows bound the keys more tightly than the longest document."""
+        own = (starts, ends, None, valid_rows, per_token, use_relu)
+        return self.apply(q, weights, k, query, key, scale, topk, coeff, None, sparse, groups, *own)

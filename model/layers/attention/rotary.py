@@ -1,22 +1,16 @@
-"""Rotary embedding of queries and keys as one Triton kernel each way.
+"""Rotary embedding of dense MLA's queries by a Triton kernel, into a part of a tensor.
 
-Takes the place of ``_apply_rotary_pos_emb_bshd`` (megatron/core/models/common/embeddings/rope_utils.py @
-5be9626709af2722333bf54797c954c09edeada3), whose products, halves and their concatenations are an operator each, ten of
-them, forward, and more of them back. Where the dtype has 16 bits, what it rounds is rounded here. Megatron's own fusion
-takes YaRN's embedding alone, and refuses DSA.
+What a dtype of 16 bits rounds one operator after another is rounded here. Upstream's own call has such a kernel by pack
+48, which writes a tensor of its own.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-Rotate = Callable[..., Tensor]
 Tables = tuple[Tensor, Tensor]
 OPTIONS = {"enable_fp_fusion": False}  # else LLVM narrows the products to the dtype and fuses each with the sum
 
@@ -106,51 +100,3 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor, paired: bool, back: bool, out: 
         **OPTIONS,
     )
     return out
-
-
-class _Rotated(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor, paired: bool) -> Tensor:
-        ctx.save_for_backward(cos, sin)
-        ctx.paired = paired
-        return rotated(x, cos, sin, paired, back=False)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
-        cos, sin = ctx.saved_tensors
-        return rotated(grad, cos, sin, ctx.paired, back=True), None, None, None
-
-
-def turned(t: Tensor, tables: Tables, paired: bool) -> Tensor:
-    """t [S, B, H, D] turned by cosines and sines [S, 1, 1, D] of t's dtype; ``paired`` as ``rotate_kernel``."""
-    return _Rotated.apply(t, *tables, paired)  # type: ignore[no-any-return, no-untyped-call]
-
-
-def rotating(upstream: Rotate, told: Callable[[Tables], None] = lambda tables: None) -> Rotate:
-    """``upstream``, Megatron's function, by the kernel where all channels of a token turn, by angles that heads share.
-
-    t [S, B, H, D], freqs [S, 1, 1, D] fp32, as Megatron calls it for MLA and for DSA's indexer. ``told`` is called with
-    the tables of each call that is not left to ``upstream``.
-    """
-
-    def rotate(
-        t: Tensor,
-        freqs: Tensor,
-        rotary_interleaved: bool = False,
-        mla_rotary_interleaved: bool = False,
-        mscale: float = 1.0,
-        **more: Any,
-    ) -> Tensor:
-        taken = t.dim() == 4 and freqs.shape == (t.shape[0], 1, 1, t.shape[-1]) and not freqs.requires_grad
-        if (
-            not taken
-            or rotary_interleaved
-            or t.numel() == 0
-            or any(value not in (None, False) for value in more.values())
-        ):
-            return upstream(t, freqs, rotary_interleaved, mla_rotary_interleaved, mscale, **more)
-        tables = (freqs.cos() * mscale).to(t.dtype), (freqs.sin() * mscale).to(t.dtype)
-        told(tables)
-        return turned(t, tables, mla_rotary_interleaved)
-
-    return rotate

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from megatron.core.transformer.transformer_layer import MoETransformerLayer, TransformerLayer
 from torch import Tensor
 
@@ -12,28 +11,6 @@ from model.layers.captured import graphs
 from model.layers.common.packed import packed
 
 STAGES = ["route", "expert_compute", "postprocess"]  # of an MoE layer called as a whole
-
-
-class _Saved(torch.autograd.Function):  # type: ignore[misc]
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad
-
-
-def keep(x: Tensor) -> None:
-    """Have the input ``x`` of a captured layer keep its memory until the layer's backward pass is captured.
-
-    Megatron gives the memory of inputs to the graphs captured next, unless an autograd function written in Python saves
-    them (``_weakref_forward_buffers``, megatron/core/transformer/cuda_graphs.py @ core_v0.19.0). torch's RMSNorm, which
-    is not, then reads what those graphs wrote: gradients are wrong or NaN. A view of ``x`` would not do, because a
-    router gives its input back, and outputs are given away as well.
-    """
-    _Saved.apply(x)
 
 
 class Graphed:
@@ -58,7 +35,6 @@ class Graphed:
             row = self.config.nam56r_row
             cu_seqlens = graphs.bounds(offsets, row, len(kwargs["hidden_states"]))
             kwargs |= {"attention_mask": None, "packed_seq_params": packed(cu_seqlens, row + 1)}
-            keep(kwargs["hidden_states"])
         return super().forward(*args, **kwargs)  # type: ignore[misc]
 
 
@@ -77,11 +53,6 @@ class ExpertsLayer(MoETransformerLayer):
     """MoE: the router and the steps after the experts are captured, the experts between them are not."""
 
     use_partial_cudagraphs: bool
-
-    def _forward_mlp_router(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-        if self.use_partial_cudagraphs:
-            keep(hidden_states)
-        return super()._forward_mlp_router(hidden_states, *args, **kwargs)
 
     def _forward_mlp(self, *args: Any, **kwargs: Any) -> Any:
         if graphs.active() or not self.use_partial_cudagraphs:

@@ -19,7 +19,6 @@ from torch import nn
 from model.kinds.path import Choice
 from model.layers.captured.graphed import ExpertsLayer
 from model.layers.common.norm import ResidualNorm
-from model.layers.experts import gate
 from model.layers.experts.grouped import GroupedExperts, LocalExperts
 
 
@@ -51,12 +50,6 @@ def layer(size: Any, chosen: Mapping[str, Choice], on_cpu: bool) -> ModuleSpec:
         experts = functools.partial(LocalExperts, submodules=parts)
     parts = TransformerLayerSubmodules(pre_mlp_layernorm=ResidualNorm, mlp=experts, mlp_bda=get_bias_dropout_add)
     return ModuleSpec(module=ExpertsLayer, submodules=parts)
-
-
-def gates(model: nn.Module) -> None:
-    """All routers of ``model`` make their logits by ``gate``."""
-    for router in _routers(model):
-        gate.enable(router)
 
 
 def balances(model: nn.Module) -> None:

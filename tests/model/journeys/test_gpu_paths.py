@@ -225,40 +225,6 @@ def weight_gradient():
     return [tiny.error(one.cpu(), other.cpu()) for one, other in pairs]
 
 
-def indexer_rows():
-    """DSA's indexer loss by rows against the stream's, by pack 12's kernels: the share of chosen keys that differ, and
-    relative errors of the loss and of its gradients."""
-    import tiny
-    from megatron.core.process_groups_config import ProcessGroupCollection
-    from megatron.core.transformer.experimental_attention_variant import dsa
-
-    from model.layers.attention.sparse import RowLoss
-
-    T, bounds = CUTS[-1], torch.tensor(CUTS, device="cuda")
-    leaves = [random(T, 1, 32, 64), random(T, 1, 32, seed=1), random(T, 1, 64, seed=2)]
-    query, key = random(T, 1, 28, 128, seed=3), random(T, 1, 1, 128, seed=4).expand(-1, -1, 28, -1)
-    ends = torch.arange(1, T + 1, device="cuda")
-    starts = bounds[torch.bucketize(ends - 1, bounds[1:], right=True)]
-    groups = ProcessGroupCollection.use_mpu_process_groups(required_pgs=["tp", "cp"])
-    rest = (query, key, 128**-0.5, 256, 1.0, None, False, groups, starts, ends, None, None, False, True)
-    found = []
-    for how in (dsa.FusedDSAIndexerLoss, RowLoss(dsa.FusedDSAIndexerLoss, ROW)):
-        mine = [leaf.clone().requires_grad_() for leaf in leaves]
-        indices, loss = how.apply(*mine, *rest)
-        found.append((indices.sort(dim=-1).values, loss, *torch.autograd.grad(loss, mine)))
-    (whole, *exact), (rows, *got) = found
-    differ = (whole != rows).float().mean().item()
-    return differ, *(
-        tiny.error(one.detach().cpu(), other.detach().cpu()) for one, other in zip(got, exact, strict=True)
-    )
-
-
-def test_the_indexer_is_trained_by_rows_as_on_the_stream(gpu):
-    differ, *errors = gpu.call(indexer_rows)
-    assert differ < 1e-3  # scores that are equal to rounding may be ranked otherwise
-    assert max(errors) < HALF
-
-
 def test_products_add_weight_gradients_in_fp32(gpu):
     output, inputs, weights = gpu.call(weight_gradient)
     assert max(output, inputs) < HALF
@@ -310,17 +276,3 @@ def test_hoppers_kernels_do_what_tritons_do(gpu, heads, groups):
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("no GPU of compute capability 9.0")
     assert max(gpu.call(on_hopper, heads, groups)) < HALF
-
-
-def routed():
-    import gate_cases
-
-    return gate_cases.errors("cuda", tokens=4096, hidden=4096, experts=64)
-
-
-def test_the_routers_product_by_parts(gpu):
-    """Gradients are rounded to bf16 once; Megatron's products are in TF32."""
-    found = gpu.call(routed)
-    logits, *gradients = found["ours"]
-    assert logits < 1e-5 and max(gradients) < HALF
-    assert all(ours < theirs + 1e-5 for ours, theirs in zip(found["ours"], found["theirs"], strict=True))

@@ -23,13 +23,11 @@ FASTEST = {
     "bc_norm": "te",
     "m2rnn": "triton_whole",
     "mla": "cudnn",
-    "rope": "triton",
     "qkv": "whole",
     "dsa": "tilelang",
     "sparse": "again",
     "indexer": "stream",
     "moe": "grouped_mm",
-    "router": "parts",
     "balance": "triton",
     "shared": "after",
     "loss": "liger_once",
@@ -45,13 +43,11 @@ ON_CPU = {
     "bc_norm": "torch",
     "m2rnn": "torch",
     "mla": "torch",
-    "rope": "megatron",
     "qkv": "joined",
     "dsa": "megatron",
     "sparse": "again",
     "indexer": "stream",
     "moe": "sequential",
-    "router": "megatron",
     "balance": "megatron",
     "shared": "after",
     "loss": "torch",
@@ -80,12 +76,12 @@ def names(**run):
         ({}, {}),
         ({"expert_parallel": 4}, {"shared": "beside", "moe": "grouped_fused"}),
         ({"cuda_graphs": True}, IN_GRAPHS),
-        ({"cuda_graphs": True, "row": 4096}, IN_GRAPHS | {"mamba3": "tilelang_rows", "indexer": "rows"}),
+        ({"cuda_graphs": True, "row": 4096}, IN_GRAPHS | {"mamba3": "tilelang_rows"}),
         ({"row": 8192}, ROWS | {"mamba3": "blocks_rows"}),
-        ({"row": 16384}, ROWS | {"indexer": "rows", "mamba3": "blocks_rows"}),  # too long for its kernels
+        ({"row": 16384}, ROWS | {"indexer": "stream", "mamba3": "blocks_rows"}),  # too long for its kernels
         (
             {"cuda_graphs": True, "row": 4096, "paths": {"mamba3": "blocks_rows"}},
-            IN_GRAPHS | {"mamba3": "blocks_rows", "indexer": "rows"},
+            IN_GRAPHS | {"mamba3": "blocks_rows"},
         ),
         (  # flash attention and TileLang's kernels are for bf16; the product adds gradients of bf16 weights only
             {"bf16": False},
@@ -98,7 +94,6 @@ def names(**run):
                 "dsa": "megatron",
                 "wgrad": "added",
                 "moe": "grouped_fused",
-                "router": "megatron",
             },
         ),
         ({"row": 4096}, ROWS | {"mamba3": "blocks_rows"}),
@@ -111,21 +106,19 @@ def test_what_a_gpu_runs_unasked(run, other):
     assert names(**ON_GPU | run) == FASTEST | other
 
 
-@pytest.mark.parametrize(
-    ("run", "other"), [({"bf16": True, "expert_parallel": 2}, {}), ({"row": 64}, {"indexer": "rows"})]
-)
-def test_what_a_cpu_runs_unasked(run, other):
-    assert names(**run) == ON_CPU | other
+@pytest.mark.parametrize("run", [{"bf16": True, "expert_parallel": 2}, {"row": 64}])
+def test_what_a_cpu_runs_unasked(run):
+    assert names(**run) == ON_CPU
 
 
 def test_a_missing_library_leaves_the_next_path(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("importlib.metadata.version", missing)
-    gone = {"m2rnn": "torch", "rope": "megatron", "qkv": "joined", "balance": "megatron"}
+    gone = {"m2rnn": "torch", "qkv": "joined", "balance": "megatron"}
     assert names(**ON_GPU) == FASTEST | gone
     assert names(**ON_GPU, cuda_graphs=True) == FASTEST | IN_GRAPHS | gone
     found = names(**ON_GPU, hopper=True, row=4096)
-    assert (found["mamba3"], found["indexer"]) == ("blocks_rows", "rows")
+    assert (found["mamba3"], found["indexer"]) == ("blocks_rows", "stream")
 
 
 def test_cudnn_wants_heads_of_eights():
@@ -141,7 +134,7 @@ def test_megatrons_fused_rotary_embedding_wants_powers_of_two():
 
 def test_tritons_interpreter_runs_on_a_cpu(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    interpreted = {"m2rnn": "triton_whole", "rope": "triton", "qkv": "whole", "balance": "triton"}
+    interpreted = {"m2rnn": "triton_whole", "qkv": "whole", "balance": "triton"}
     assert names() == ON_CPU | interpreted
     assert names(row=64) == ON_CPU | interpreted | {"indexer": "triton"}
 
@@ -184,7 +177,7 @@ def test_some_path_of_each_kind_needs_nothing(kind):
         ("mamba3", "blocks_rows", {**ON_GPU, "row": 4096 + 16}),
         ("m2rnn", "triton_kept", {}),
         ("mla", "cudnn", {}),
-        ("indexer", "rows", ON_GPU),
+        ("indexer", "triton", ON_GPU),
         ("shared", "beside", ON_GPU),
         ("wgrad", "fused", {"on_cpu": False}),
     ],

@@ -41,6 +41,16 @@ def test_a_checkpoint_has_the_packs_that_it_needs(patches, packs, monkeypatch):
     assert "--set save_every=0" in caught.value.remedy
 
 
+def test_cuda_graphs_have_the_pack_that_they_need_or_are_refused(monkeypatch):
+    monkeypatch.setattr(overlay, "states", everything)
+    assert {pack.number for pack in overlay.chosen("none", graphs=True)} == {40, 42, 43}
+    able = overlay.candidates
+    monkeypatch.setattr(overlay, "candidates", lambda *args: [pack for pack in able(*args) if pack.number != 40])
+    with pytest.raises(PatchlaneError, match="pack 40") as caught:
+        overlay.chosen("all", graphs=True)
+    assert "--cuda-graphs" in caught.value.remedy
+
+
 @pytest.fixture
 def activated(tmp_path, monkeypatch):
     """A process's modules after an overlay was activated whose trees the store holds as links."""

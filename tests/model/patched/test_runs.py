@@ -30,6 +30,8 @@ def test_a_run_has_the_fields_of_the_one_that_it_is_like(read, tmp_path):
     words = second.command(tmp_path)[1:]
     assert words[:3] == ["-m", "model.train", "cpu_tiny"] and "torch.distributed.run" not in words
     assert words[-6:] == ["--set", "steps=4", "--set", "save_every=2", "--path", "loss=torch"]
+    assert "--cuda-graphs" not in words
+    assert "--cuda-graphs" in second.model_copy(update={"cuda_graphs": True}).command(tmp_path)
     several = second.model_copy(update={"gpus": 2}).command(tmp_path)
     assert several[1:6] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 

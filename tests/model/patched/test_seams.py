@@ -100,13 +100,12 @@ def applied():
 
     import tiny
     import torch
-    from megatron.core.models.common.embeddings import rope_utils
     from megatron.core.optimizer import clip_grads
     from megatron.core.tensor_parallel import layers
     from megatron.core.transformer.multi_latent_attention import MLASelfAttention
 
     from model.layers import head
-    from model.layers.attention import tables, whole
+    from model.layers.attention import whole
     from model.layers.experts import experts
     from model.layers.linear import wgrad
     from model.layers.mamba3 import reference
@@ -136,16 +135,6 @@ def applied():
     late.stand_in()
     found["late_clip"] = clip_grads.multi_tensor_scale_tensor_impl is late.scale is not before
     clip_grads.multi_tensor_scale_tensor_impl = before
-    both = "_apply_rotary_pos_emb_thd", "_apply_rotary_pos_emb_bshd"
-    before = [getattr(rope_utils, name) for name in both]
-    tables.stand_in()
-    first = [getattr(rope_utils, name) for name in both]
-    tables.stand_in()  # once a process
-    again = [getattr(rope_utils, name) for name in both]
-    found["rotary_tables"] = isinstance(again[0], tables.Packed) and again[0] is first[0]
-    found["rotary"] = again[1] is first[1] is not before[1]
-    for name, one in zip(both, before, strict=True):
-        setattr(rope_utils, name, one)
     linear = torch.nn.Linear(2, 2)
     wgrad.enable(torch.nn.Sequential(linear))
     found["mamba3_wgrad"] = type(linear) is wgrad.Linear
@@ -210,9 +199,9 @@ def test_a_seam_is_refused_where_upstream_changed(tree, monkeypatch, upstream):
 
 
 def test_a_run_has_the_seams_of_its_paths_alone(monkeypatch):
-    part = Part("indexer", "", (Path("rows", seams=(seam(),)), Path("stream")))
+    part = Part("indexer", "", (Path("ours", seams=(seam(),)), Path("stream")))
     monkeypatch.setitem(catalogue.PARTS, "indexer", part)
-    assert "toy" in {each.name for each in catalogue.seams(ON_CPU | {"indexer": "rows"})}
+    assert "toy" in {each.name for each in catalogue.seams(ON_CPU | {"indexer": "ours"})}
     assert "toy" not in {each.name for each in catalogue.seams(ON_CPU)}
     late = {each.name for each in catalogue.seams(ON_CPU | {"reads": "late"})}
     assert late - {each.name for each in catalogue.seams(ON_CPU)} == {"late_clip"}
@@ -221,7 +210,7 @@ def test_a_run_has_the_seams_of_its_paths_alone(monkeypatch):
 def test_what_a_run_applies_is_recorded():
     recorded = {entry["name"]: entry for entry in seams.as_record(catalogue.seams(ON_CPU))}
     assert {"mamba3_torch", "head"} <= set(recorded)
-    assert not {"mamba3_rows", "indexer_rows", "weighted_experts", "apex_wgrad"} & set(recorded)
+    assert not {"mamba3_rows", "indexer_kernels", "weighted_experts", "apex_wgrad"} & set(recorded)
     assert recorded["head"] == {
         "name": "head",
         "upstream": ends.HEAD.upstream,

@@ -73,6 +73,7 @@ def test_kinds(expected, name):
         *(("indexer and top-k", f"indexer_{what}") for what in ("mask", "choice", "divergence")),
         ("elementwise", "weighted_gelu_backward"),
         ("elementwise", "add_used_kernel"),  # gradients of the experts that had tokens
+        ("elementwise", "_rotate_kernel"),  # pack 48's
         ("norm", "void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernelTemplate<float>(long)"),
         ("routing, sorting and indexing", "_row_id_map_pass_3_kernel"),
         *(("routing, sorting and indexing", f"balance_{what}") for what in ("sums", "loss", "gradient")),

@@ -81,10 +81,10 @@ def called():
 
     from model.kinds import catalogue
 
-    here = catalogue.PARTS["rope"]
-    hooked = dataclasses.replace(here.path("megatron"), prepare=f"{__name__}:before", install=f"{__name__}:after")
+    here = catalogue.PARTS["qkv"]
+    hooked = dataclasses.replace(here.path("joined"), prepare=f"{__name__}:before", install=f"{__name__}:after")
     CALLED.clear()
-    with mock.patch.dict(catalogue.PARTS, rope=dataclasses.replace(here, paths=(hooked,))):
+    with mock.patch.dict(catalogue.PARTS, qkv=dataclasses.replace(here, paths=(hooked,))):
         tiny.fresh()
     return list(CALLED)
 
@@ -100,27 +100,20 @@ def installed(kind, name):
 
     model = tiny.fresh()
     called(catalogue.PARTS[kind].path(name).install)(model)
-    mamba, router = model.decoder.layers[2].mixer.mamba, model.decoder.layers[1].mlp.router
+    mamba = model.decoder.layers[2].mixer.mamba
     made = type(mamba.in_proj), type(mamba.out_proj)
-    gating = getattr(router.gating, "__module__", "")
-    return (
-        [f"{cls.__module__}.{cls.__qualname__}" for cls in made],
-        gating,
-        getattr(mamba.out_proj, "accumulates", None),
-    )
+    return [f"{cls.__module__}.{cls.__qualname__}" for cls in made], getattr(mamba.out_proj, "accumulates", None)
 
 
 PLAIN, LINEAR = "torch.nn.modules.linear.Linear", "model.layers.linear"
-THEIRS = "megatron.core.transformer.moe.router"
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "expected"),
     [
-        ("router", "parts", ([PLAIN, PLAIN], "model.layers.experts.gate", None)),
-        ("mamba_proj", "bf16_parts", ([f"{LINEAR}.parts.Linear", PLAIN], THEIRS, None)),
-        ("mamba_proj", "fp8_parts", ([f"{LINEAR}.parts.Linear", f"{LINEAR}.fp8.Linear"], THEIRS, False)),
-        ("wgrad", "fused", ([f"{LINEAR}.wgrad.Linear"] * 2, THEIRS, True)),
+        ("mamba_proj", "bf16_parts", ([f"{LINEAR}.parts.Linear", PLAIN], None)),
+        ("mamba_proj", "fp8_parts", ([f"{LINEAR}.parts.Linear", f"{LINEAR}.fp8.Linear"], False)),
+        ("wgrad", "fused", ([f"{LINEAR}.wgrad.Linear"] * 2, True)),
     ],
 )
 def test_a_path_for_gpus_changes_what_it_names(megatron, kind, name, expected):

@@ -101,16 +101,16 @@ def test_a_rows_scores_stay_in_a_gpus_registers(keys):
 
 
 def on_a_gpu(sparse):
-    """Three rows of 1,024 by the models' sizes: see divergence_cases.case, against path "rows" alone; and launches."""
+    """Three rows of 1,024 by the models' sizes: see divergence_cases.case, against upstream by rows; and launches."""
     import divergence_cases
     import torch
     from gpu_cases import random
     from megatron.core.process_groups_config import ProcessGroupCollection
     from megatron.core.transformer.experimental_attention_variant import dsa
+    from row_loss import RowLoss
     from torch.profiler import ProfilerActivity, profile
 
     from model.layers.attention.divergence import KernelLoss
-    from model.layers.attention.sparse import RowLoss
 
     row, cuts = 1024, torch.tensor([0, 1, 700, 1024, 2048, 2500, 3072], device="cuda")
     tokens = int(cuts[-1])

@@ -3,24 +3,23 @@
 import pytest
 from scripted import run
 
-LIMITS = {"fp32": 2e-6, "fp16": 1e-3, "bf16": 1e-2}  # a few roundings of 2^-24, 2^-11 and 2^-9
+LIMITS = {"fp32": 2e-6, "fp16": 1e-3}  # a few roundings of 2^-24 and 2^-11
 DTYPES = list(LIMITS)
-JOINS = {"dense": 1, "sparse": 2, "indexer": 4}  # latents of one head; the indexer turns by Megatron's operators here
+JOINED = 1  # latents of one head
 
 
 @pytest.mark.upstream
 @pytest.mark.long
 def test_tensors_and_all_gradients_are_megatrons_and_no_heads_are_joined():
     found = run("interpreted_whole.py", "cases", TRITON_INTERPRET="1")
-    assert len(found) == 8
+    assert len(found) == 6
     for number, each in enumerate(found):
-        dtype, whole = DTYPES[number % 3], number > 5
+        dtype, whole = DTYPES[number % 2], number > 3
         for what, (error, before, joined, compared) in each.items():
             assert error < LIMITS[dtype], (number, what, error)
             assert joined < before and compared >= 10, (number, what)
-            assert whole or joined == JOINS[what]
-        parts = {"dense layer", "sparse layer"} if whole else {"dense", "sparse", "indexer"}
-        assert each.keys() == {part for part in parts if dtype != "bf16" or "dense" not in part}
+            assert whole or joined == JOINED
+        assert each.keys() == {"dense layer" if whole else "dense"}
 
 
 @pytest.mark.upstream
@@ -28,7 +27,7 @@ def test_tensors_and_all_gradients_are_megatrons_and_no_heads_are_joined():
 def test_the_model_trains_as_it_did():
     losses, gradients, all_there, kinds, told = run("interpreted_whole.py", "model", TRITON_INTERPRET="1")
     assert max(losses, gradients) < 1e-4 and all_there
-    assert kinds == ["RotaryTables", "WholeAbsorbedMLA", "WholeIndexer"]
+    assert kinds == ["RotaryTables"]
     assert told  # of a step that is diagnosed: the layers' parts keep the model's own configuration
 
 
@@ -53,6 +52,6 @@ def at_the_models_sizes(heads):
 @pytest.mark.parametrize("heads", [28, 32])
 def test_on_a_gpu_at_the_models_sizes(gpu, heads):
     found = gpu.call(at_the_models_sizes, heads)
-    assert found.keys() == {"dense", "sparse", "indexer"}
+    assert found.keys() == {"dense"}
     for error, before, joined, compared in found.values():
         assert error < 2e-2 and joined < before and compared >= 10
