@@ -1,7 +1,7 @@
 # /// script
 # requires-python = ">=3.12"
 # dependencies = [
-#     "megatron-core==0.19.0", "transformer-engine[pytorch]==2.13.0", "torch>=2.8", "triton==3.6.0", "numpy", "einops",
+#     "megatron-core==0.19.0", "transformer-engine==2.13.0", "torch>=2.8", "triton==3.6.0", "numpy", "einops",
 #     "hypothesis",
 # ]
 # ///
@@ -79,9 +79,15 @@ class Linear:
 
     def forward(self, x: Tensor, **more: Any) -> Tensor:
         return self.layers.linear_with_grad_accumulation_and_async_allreduce(  # type: ignore[no-any-return]
-            x, self.weight, None, gradient_accumulation_fusion=self.fused, allreduce_dgrad=False,
-            sequence_parallel=False, tp_group=ALONE, **more,
-        )  # fmt: skip
+            x,
+            self.weight,
+            None,
+            gradient_accumulation_fusion=self.fused,
+            allreduce_dgrad=False,
+            sequence_parallel=False,
+            tp_group=ALONE,
+            **more,
+        )
 
     def backward(self, out: Tensor, grad: Tensor) -> None:
         self.weight.grad = None
@@ -141,12 +147,21 @@ def check_values(p: probe.Probe) -> None:
             return max(inputs * (1 if dtype == torch.float32 else HALF / 2**-7), layer.error)
 
         space = {
-            "tokens": st.lists(st.integers(0, 70), min_size=1, max_size=3), "out": st.integers(1, 40),
-            "width": st.integers(1, 40), "whole": st.booleans(), "seed": st.integers(0, 999),
-        }  # fmt: skip
+            "tokens": st.lists(st.integers(0, 70), min_size=1, max_size=3),
+            "out": st.integers(1, 40),
+            "width": st.integers(1, 40),
+            "whole": st.booleans(),
+            "seed": st.integers(0, 999),
+        }
         limit = FP32 if dtype == torch.float32 else HALF
-        p.drawn(f"{name}: main_grad and gradient of the input, drawn", measure, limit, space=space,
-                count=30 if p.lane == "cuda" else 15, reference=EXACT)  # fmt: skip
+        p.drawn(
+            f"{name}: main_grad and gradient of the input, drawn",
+            measure,
+            limit,
+            space=space,
+            count=30 if p.lane == "cuda" else 15,
+            reference=EXACT,
+        )
         layer = Linear(p, 96, 64, dtype, main)
         layer.passed(200)
         layer.passed(200)
