@@ -24,7 +24,7 @@ APEX_WGRAD = Seam(
     sha256="0a5b564dd254cb937e31c7707f240c80980b7b588f2b3bf8e503355a5d2cc5e5",
     reason="Transformer Engine's product adds weight gradients to the fp32 ones, in the place of Apex's extension",
     also=("7bc42ef6c3ffe8f056f37f485e5d4a43024732370b80f21deb69014918de4dee",),
-    offer="pack 46 brings it, and waits for a GPU",
+    offer="weight gradients added by Transformer Engine without Apex: pack 46, in history at 75559fde, waits for a GPU",
 )
 LATE_CLIP = Seam(
     "late_clip",
