@@ -313,25 +313,9 @@ class KernelLoss:
         )
         return indices, loss
 
-    def packed(
-        self,
-        q: Tensor,
-        weights: Tensor,
-        k: Tensor,
-        query: Tensor,
-        key: Tensor,
-        scale: float,
-        topk: int,
-        coeff: float,
-        sparse: bool,
-        groups: Any,
-        starts: Tensor,
-        ends: Tensor,
-        valid_rows: Tensor | None,
-        per_token: bool,
-        use_relu: bool,
-        longest: int,
-    ) -> tuple[Tensor, Tensor]:
-        """In place of pack 52's ``packed_indexer_loss``: rows bound the keys more tightly than the longest document."""
-        own = (starts, ends, None, valid_rows, per_token, use_relu)
-        return self.apply(q, weights, k, query, key, scale, topk, coeff, None, sparse, groups, *own)
+    def packed(self, *given: Any) -> tuple[Tensor, Tensor]:
+        """Pack 52's ``packed_indexer_loss``, but for its last argument: rows bound the keys more tightly than the
+        longest document."""
+        before, sparse, groups, starts, ends, after = given[:8], *given[8:12], given[12:-1]
+        whole = (*before, None, sparse, groups, starts, ends, None, *after)  # without a mask, and keys as they lie
+        return self.apply(*whole)
