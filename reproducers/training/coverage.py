@@ -64,9 +64,14 @@ class PackCoverage(Model):
     hunks: list[HunkCoverage]
 
     @property
+    def at_import(self) -> bool:
+        """Whether no hunk has a line in a function, so that importing is all that a run can do."""
+        return all(hunk.at_import for hunk in self.hunks)
+
+    @property
     def executed(self) -> bool:
         """Whether a hunk executed. Importing is enough if no hunk has a line in a function."""
-        if all(hunk.at_import for hunk in self.hunks):
+        if self.at_import:
             return any(hunk.state == "loaded" for hunk in self.hunks)
         return any(hunk.executed for hunk in self.hunks)
 

@@ -83,17 +83,14 @@ def _run(name: str, setup: Any, record: CoverageRecord) -> TrainingRun:
         paths={part: choice["name"] for part, choice in setup.get("paths", {}).items()},
         asked=bool(setup["run"].get("paths")),
         patches={pack: locked["patch"] for pack, locked in setup["patches"]["lock"]["packs"].items()},
-        packs={pack: _hunks(covered) for pack, covered in record.packs.items()},
+        packs={
+            pack: tuple(_executed(hunk, covered) for hunk in covered.hunks) for pack, covered in record.packs.items()
+        },
     )
 
 
-def _hunks(pack: PackCoverage) -> tuple[Executed, ...]:
-    functions = not all(hunk.at_import for hunk in pack.hunks)
-    return tuple(_executed(hunk, functions) for hunk in pack.hunks)
-
-
-def _executed(hunk: HunkCoverage, functions: bool) -> Executed:
-    """Of a hunk with no line in a function an import is all that can be seen. ``functions``: others have some."""
+def _executed(hunk: HunkCoverage, pack: PackCoverage) -> Executed:
+    """Of a hunk with no line in a function an import is all that can be seen."""
     imported, places = hunk.at_import and hunk.state == "loaded", frozenset(hunk.places)
     ran = hunk.executed or imported
-    return Executed(ran, places if ran and places <= {*OCCASIONS} else frozenset(), imported and functions)
+    return Executed(ran, places if ran and places <= {*OCCASIONS} else frozenset(), imported and not pack.at_import)
