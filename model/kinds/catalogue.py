@@ -24,14 +24,14 @@ APEX_WGRAD = Seam(
     sha256="0a5b564dd254cb937e31c7707f240c80980b7b588f2b3bf8e503355a5d2cc5e5",
     reason="Transformer Engine's product adds weight gradients to the fp32 ones, in the place of Apex's extension",
     also=("7bc42ef6c3ffe8f056f37f485e5d4a43024732370b80f21deb69014918de4dee",),
-    offer="weight gradients added by Transformer Engine without Apex: pack 46, in history at 75559fde, waits for a GPU",
+    offer="weight gradients added to fp32 ones by Transformer Engine where Apex is missing",
 )
 LATE_CLIP = Seam(
     "late_clip",
     upstream="megatron.core.optimizer.clip_grads:clip_grad_by_total_norm_fp32",
     sha256="cf07b488fb76a8ae90ba0809d1fbd36e05dcccf24b4644af1621a8b616c01784",
     reason="the clipping factor stays on the device as with Transformer Engine's newer kernel, which 2.13.0 lacks",
-    offer="pack 45 brings it, and waits for a GPU",
+    offer="clipping without a wait where the kernel that scales by a tensor is missing: pack 45, still a draft",
 )
 # of every layer; weight gradients first, for other paths change what theirs makes of linear layers
 ALL_LAYERS = (

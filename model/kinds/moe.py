@@ -98,7 +98,7 @@ ROUTER_BALANCE = Seam(
     upstream="megatron.core.transformer.moe.router:TopKRouter.attach_and_log_load_balancing_loss",
     sha256="f9a34bfea0ed2b51278e32632e808d8ace5460170d611d198a9db03b9fc109d8",
     reason="two kernels forward and one back in place of pack 39's thirty operators each way, in each layer of experts",
-    offer="the router's loss of packed sequences by kernels, upon pack 39: a pack of it is in history at 47317a44",
+    offer="the router's loss of packed sequences by kernels, upon pack 39",
 )
 WEIGHTED_EXPERTS = Seam(
     "weighted_experts",
