@@ -144,19 +144,24 @@ def chosen(patches: str, checkpoints: bool = False, stack: Stack | None = None, 
             f"CUDA graphs need pack {lacks[0]}, which has no validated patch for the stack {stack.name} ({stack})",
             f"train without --cuda-graphs; python -m model.lock table --stack {stack.name} says why",
         )
-    needed: list[tuple[tuple[int, ...], str]] = [(MODEL, "the model")]
-    needed += [(CHECKPOINTS, "a checkpoint")] * checkpoints + [(GRAPHS, "a CUDA graph")] * graphs
-    for numbers, what in needed:
+    asked = {pack.id for pack in wanted}
+    needed: list[tuple[tuple[int, ...], str, str]] = [(MODEL, "the model", "")]
+    needed += [(CHECKPOINTS, "a checkpoint", "train with --set save_every=0")] * checkpoints
+    needed += [(GRAPHS, "a CUDA graph", "train without --cuda-graphs")] * graphs
+    spared = dict[str, str]()  # how to do without a pack that was added
+    for numbers, what, without in needed:
         added = [pack for pack in able if pack.number in numbers and pack not in wanted]
         for pack in added:
             logger.info("%s is added: %s needs it", pack.id, what)
+            spared[pack.id] = without
         wanted = sorted([*wanted, *added], key=lambda pack: pack.number)
     unproved = [pack.id for pack in wanted if known.get(pack.id) not in ("validated", "filed")]
     if unproved:
         listed = ", ".join(f"{name} is {known.get(name)}" for name in unproved)
         remedy = f"python -m reproducers.run {' '.join(unproved)}, then python -m reproducers.manifest refresh"
-        other = "train with --set save_every=0" if checkpoints else "name others with --patches"
-        raise PatchlaneError(f"a patch to train on is not validated: {listed}", f"{remedy}; or {other}")
+        others = ["name others with --patches"] if asked & {*unproved} else []
+        others += dict.fromkeys(spared[name] for name in unproved if spared.get(name))
+        raise PatchlaneError(f"a patch to train on is not validated: {listed}", "; or ".join([remedy, *others]))
     return wanted
 
 

@@ -38,7 +38,17 @@ def test_a_checkpoint_has_the_packs_that_it_needs(patches, packs, monkeypatch):
     monkeypatch.setattr(overlay, "states", lambda: everything() | {"pack36": "stale"})
     with pytest.raises(PatchlaneError, match="pack36") as caught:
         overlay.chosen(patches, checkpoints=True)
-    assert "--set save_every=0" in caught.value.remedy
+    assert "--set save_every=0" in caught.value.remedy and "--patches" not in caught.value.remedy
+
+
+def test_what_was_asked_for_is_not_spared_by_what_was_not(monkeypatch):
+    monkeypatch.setattr(overlay, "states", lambda: everything() | {"pack16": "stale", "pack40": "stale"})
+    with pytest.raises(PatchlaneError) as caught:
+        overlay.chosen("16", checkpoints=True)
+    assert "--patches" in caught.value.remedy and "save_every" not in caught.value.remedy
+    with pytest.raises(PatchlaneError) as caught:
+        overlay.chosen("none", graphs=True)
+    assert "without --cuda-graphs" in caught.value.remedy and "--patches" not in caught.value.remedy
 
 
 def test_cuda_graphs_have_the_pack_that_they_need_or_are_refused(monkeypatch):
