@@ -10,9 +10,9 @@ from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Exit, Verdict
 from reproducers.base.wording import count
 from reproducers.record.schema import load_named, load_packs
+from reproducers.studies.mutation.ablation import ablations, attempt
 from reproducers.studies.mutation.candidates import by_hand
 from reproducers.studies.mutation.trying import outcome, pinned_tree, prepare
-from reproducers.trial.ablation import ablations, attempt
 from reproducers.trial.experiment import Request
 
 app = typer.Typer(add_completion=False, help=__doc__, pretty_exceptions_enable=False)

@@ -34,6 +34,7 @@ def main(
     within: Annotated[
         float | None, typer.Option(min=1, help="seconds after which no mutant is begun: the tried ones are the sample")
     ] = None,
+    census: Annotated[bool, typer.Option(help="compare all that calls do with what the pristine tree does")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="write the record to receipts/ too, as evidence")] = False,
     host: Annotated[str, typer.Option(envvar="PATCHLANE_HOST", help="this host's alias")] = "local",
     receipts: Annotated[Path, typer.Option(help="where records go")] = Path("build/receipts"),
@@ -51,7 +52,7 @@ def main(
     from reproducers.studies.mutation import score
     from reproducers.studies.mutation.sitting import Asked, chosen, sit
 
-    asked, ends = Asked(only, sample, seed, lane, jobs, timeout, within), []  # type: ignore[arg-type]
+    asked, ends = Asked(only, sample, seed, lane, jobs, timeout, within, census), []  # type: ignore[arg-type]
     alias(host)
     if not listing:
         disk.usable_folder(receipts, "--receipts DIR names another folder")

@@ -39,6 +39,7 @@ def main(
     timeout: Annotated[
         float | None, typer.Option(min=1, help="processor seconds an arm may use (default: the lane's timeout_s)")
     ] = None,
+    census: Annotated[bool, typer.Option(help="compare all that calls do on both trees, beside the checks")] = False,
     missing_from: Annotated[
         list[Path] | None, typer.Option(help="skip packs with a receipt in this folder that still holds")
     ] = None,
@@ -51,9 +52,7 @@ def main(
     receipts: Annotated[Path, typer.Option(help="where receipts go")] = Path("build/receipts"),
     as_json: Annotated[bool, typer.Option("--json", help="results as JSON on stdout")] = False,
     junitxml: Annotated[Path | None, typer.Option(help="results as JUnit XML")] = None,
-    bisect: Annotated[
-        bool, typer.Option(help="answer git bisect run for the checkout's HEAD: 0 good, 1 bad, 125 cannot test")
-    ] = False,
+    bisect: Annotated[bool, typer.Option(help="for git bisect run, of HEAD: 0 good, 1 bad, 125 cannot test")] = False,
     listing: Annotated[bool, typer.Option("--list", help="list all packs, or those chosen; run none")] = False,
     verbose: Annotated[bool, typer.Option("-v", "--verbose", help="show everything that the arms print")] = False,
 ) -> None:
@@ -95,7 +94,7 @@ def main(
         disk.usable_file(junitxml, "--junitxml FILE names another file")
     workers = jobs or (1 if lane == "cuda" else min(len(chosen), os.cpu_count() or 1))
     threads = max(1, (os.cpu_count() or 1) // workers)
-    request = Request(tree, lane, arm, repeats, upstream, allow_dirty, threads, timeout, build=build)
+    request = Request(tree, lane, arm, repeats, upstream, allow_dirty, threads, timeout, None, build, census)
     console = screen.console(as_json)
     recorder = saving.Recorder(receipts, host, sys.argv[1:])
     cli.leaves(lambda: (recorder.left(), ["--missing-from", str(receipts)] if recorder.written else []))

@@ -116,6 +116,9 @@ TERMS = {
     "need": Word("a distribution that must be importable beside the code under test; packs/needs.yaml"),
     "store": Word("the folder of fetched artefacts and unpacked trees; PATCHLANE_STORE"),
     "hunk": Word("one connected change of a patch; every hunk of a patch must be seen running"),
+    "census": Word(
+        "what calls of upstream do beside their values and under other conditions, on the pristine and the patched tree"
+    ),
     "ablation": Word("a trial that drops each hunk of a patch in turn; the bug has to come back"),
     "mutant": Word("a patch with one mistake in it, written by hand or generated: the pack's checks have to see it"),
     "mutation score": Word("the share of a pack's mutants that its checks see, those explained as equivalent left out"),

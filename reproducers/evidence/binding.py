@@ -21,15 +21,17 @@ from reproducers.record.receipt import (
     ArmName,
     Details,
     Executed,
+    Facts,
     Host,
     Stamp,
     Statement,
     record_of,
     stamp_of,
 )
+from reproducers.trial import census
 from reproducers.trial.arms import EXPECTED_EXIT
 
-ENTRY = re.compile(rf"^\[(run|{'|'.join(ARMS)}|needs|verdict)\] ", re.M)
+ENTRY = re.compile(rf"^\[(run|{'|'.join(ARMS)}|needs|census|verdict)\] ", re.M)
 ENDED = re.compile(r"-> (\w+) in ([\d.]+) s, peak ([\d.]+) GiB: (.*)", re.S)
 PUBLISHED = re.compile(r"[0-9a-f]{40}|\d+(?:\.\w+)+")  # a commit or release, where ``at`` is no pin's name
 OPTIONS = {"--at": "at", "--lane": "lane", "--arm": "arm"}
@@ -43,7 +45,7 @@ SHOWN = 60  # characters of a value in a message
 
 def head(body: Statement) -> dict[str, Any]:
     """The log's first entry: every field of the statement that neither an arm nor the verdict prints."""
-    statement, printed = body.as_json(), {*ARMS, "log_sha256", "verdict", "reason", "sentinels"}
+    statement, printed = body.as_json(), {*ARMS, "census", "log_sha256", "verdict", "reason", "sentinels"}
     predicate = statement["predicate"]
     return {
         **{name: value for name, value in predicate["patchlane"].items() if name not in printed},
@@ -97,9 +99,27 @@ def faults(body: Statement, log: str) -> Iterator[str]:
     due = [line for line in due if not line.startswith("BUG_REPRODUCED: ")]  # the arm prints this itself
     if lines[-len(due) :] != due:
         yield f"its log does not end with its verdict and sentinels: {_short('; '.join(due))}"
+    yield from _census(details, [text for who, text in logged if who == "census"])
     for title, names in tests(details).items():
         if getattr(body.predicate, title) != names:
             yield f"its {title} differ from its arms"
+
+
+def _census(details: Details, entries: list[str]) -> Iterator[str]:
+    """Differences between the stated census and the facts in the log."""
+    if details.census is None:
+        if entries:
+            yield "its log has a census, the statement has none"
+        return
+    facts: dict[str, Facts] = {}
+    for entry in entries:
+        told = record_json(entry)
+        facts[told["arm"]] = told["facts"]
+    found = census.compare(facts.get("pristine", {}), facts.get("patched", {}))
+    stated = details.census
+    rows = [one.model_copy(update={"meant": None}) for one in stated.differences if not census.is_elsewhere(one)]
+    if (stated.facts, rows) != (found.facts, found.differences):
+        yield "its census differs from the facts in its log"
 
 
 def _capability(details: Details) -> Host:

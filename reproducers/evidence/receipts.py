@@ -101,6 +101,7 @@ def _details(run: Run, host: str, command: list[str], previous: str | None) -> D
         "previous": previous,
         **({"archive": held[-1]} if (held := archive.heads(shelf.COMMITTED / f"{pack.number:02d}")) else {}),
         **arms,
+        **({"census": run.census} if run.census else {}),
     }
     return Details.model_validate(fields)
 

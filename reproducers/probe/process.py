@@ -36,12 +36,17 @@ def main(
         from reproducers.probe.arm.watched import WatchedProbe
 
         kind = WatchedProbe
+        if "--census" in sys.argv:
+            from reproducers.probe.arm.census.probe import CensusProbe
+
+            kind = CensusProbe
         kind.options(parser, pack)
     args, remedy, said = parser.parse_args(), "", dict[str, logging.LogRecord]()
     if logging.lastResort is not None:  # upstream's log without a handler: each message once, or it buries the results
         logging.lastResort.addFilter(lambda record: said.setdefault(record.getMessage(), record) is record)
     if args.lane == "cpu" and not args.minimal:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # upstream may ask torch for a GPU when it is imported
+    del sys.argv[1:]  # to upstream this is a program like any other
     sys.path[:0] = [folder for folder in (args.tree, *args.needs) if folder]
     p = kind(package, args)
     try:

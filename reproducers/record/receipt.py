@@ -79,6 +79,9 @@ class Check(Model):
         return self.number is not None and is_number(self.limit)
 
 
+Facts = dict[str, dict[str, Any]]  # {call or file: {fact: what was found}}
+
+
 class Function(Model):
     """Digests of a function's code as it ran in the process, and as the file of the tree has it."""
 
@@ -169,6 +172,32 @@ class Stamp(Model):
     versions: dict[str, str]
 
 
+class Difference(Model):
+    """What a call of the patched tree does otherwise, beside the bug; ``meant``: the pack's reason, if it has one."""
+
+    call: str
+    fact: str
+    pristine: str
+    patched: str
+    meant: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.call}: {self.fact}: {self.patched} (without the patch: {self.pristine})"
+
+
+class Census(Model):
+    """By how many facts of calls both trees were compared, and which differ. ``untaken``: why there are none."""
+
+    facts: int
+    differences: list[Difference]
+    untaken: str = ""
+
+    @property
+    def strayed(self) -> list[Difference]:
+        """Differences that the pack does not mean."""
+        return [one for one in self.differences if one.meant is None]
+
+
 class PatchTried(Model):
     """How the patch applied to the tree, and whether each of its hunks was seen to run."""
 
@@ -217,6 +246,7 @@ class Details(Model):
     pristine: list[Arm]
     patched: list[Arm]
     fixed: list[Arm] = Field(default=[])
+    census: Census | None = None
     previous: Sha256 | None
     archive: Sha256 | None = None
     log_sha256: str = ""  # until there is a log

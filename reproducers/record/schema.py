@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import datetime
+import fnmatch
 import functools
 import itertools
 import re
@@ -151,6 +152,20 @@ class Unreached(Model):
     reason: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 
 
+class Meant(Model):
+    """What a fix changes on purpose beside the bug: call, fact and what becomes of it, by patterns of fnmatch."""
+
+    call: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+    fact: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+    patched: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)] = "*"
+    reason: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+
+    def covers(self, *difference: str) -> bool:
+        """Of a call, a fact, and what the patched tree does."""
+        patterns = (self.call, self.fact, self.patched)
+        return all(fnmatch.fnmatchcase(text, one) for text, one in zip(difference, patterns, strict=True))
+
+
 class Lane(Model):
     """A kind of host that can run the pack. ``requires`` are importable modules; the limits are for each arm.
 
@@ -263,6 +278,7 @@ class Pack(Model):
     remove_when: str
     review_by: datetime.date
     untrained: dict[str, dict[str, str]] = {}
+    meant: list[Meant] = []
     folder: Path = Field(exclude=True)
 
     @property

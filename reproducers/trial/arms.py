@@ -36,7 +36,7 @@ from reproducers.base import clock, disk
 from reproducers.base.wording import Repeats
 from reproducers.probe.checks import Outcome
 from reproducers.probe.watch import Ranges
-from reproducers.record.receipt import Arm, Check, Executed, Stamp, record_of, stamp_of
+from reproducers.record.receipt import Arm, Check, Executed, Facts, Stamp, record_of, stamp_of
 from reproducers.record.schema import ROOT
 from reproducers.trial import keeper
 from reproducers.trial.observed import Inbox, Observed
@@ -53,7 +53,15 @@ IDLE_SHARE = 0.1  # of one core: an arm that uses less and waits less for a core
 WALL_FACTOR = 20
 PATIENCE_S = 15.0
 SHM = "/dev/shm/"
+WATCH, CENSUS = "watch.json", "census.json"
 Sink = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The facts that a census arm takes, {call: [fact]}; None: all that there is time for."""
+
+    facts: dict[str, list[str]] | None = None
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,7 @@ class ArmSpec:
     threads: int = 1
     gpu: str | None = None  # the only GPU that it sees; None: every GPU of the runner
     until: Callable[[Check], bool] | None = None  # the arm is ended at the first check of which this holds
+    census: Wanted | None = None  # it is a census arm, which takes these facts
 
 
 @dataclass(frozen=True)
@@ -106,6 +115,7 @@ class ArmResult:
     sentinel: str | None = None
     checks: list[Check] = field(default_factory=list)
     executed: dict[str, Executed] = field(default_factory=dict)
+    census: Facts = field(default_factory=dict)
     ended_at: Check | None = None
     misused: Misused | None = None
 
@@ -297,14 +307,29 @@ def _bytecode(spec: ArmSpec) -> Path:
     return folder
 
 
-def _command(spec: ArmSpec, watch: Path, inbox: Inbox) -> list[str]:
-    command = [sys.executable, "-s", "-P", str(spec.reproducer), "--tree", str(spec.tree)]
+def _installed(spec: ArmSpec) -> Path:
+    """The tree under a name as an installed package has it; the same each time, so that bytecode is found again."""
+    name = hashlib.sha256(os.fsencode(str(spec.tree))).hexdigest()[:32]
+    link = (
+        spec.cache / "installed" / name / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
+    )
+    link.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        link.symlink_to(spec.tree)
+    return link
+
+
+def _command(spec: ArmSpec, scratch: Path, inbox: Inbox) -> list[str]:
+    census = ["--census", str(scratch / CENSUS)] if spec.census else []
+    tree = _installed(spec) if spec.census and spec.census.facts is not None else spec.tree
+    command = [sys.executable, "-s", "-P", str(spec.reproducer), "--tree", str(tree)]
     for need in spec.needs:
         command += ["--needs", str(need)]
     return [
         *command,
-        *("--lane", spec.lane, "--seed", str(spec.seed), "--label", spec.label, "--watch", str(watch)),
+        *("--lane", spec.lane, "--seed", str(spec.seed), "--label", spec.label, "--watch", str(scratch / WATCH)),
         *("--channel", *map(str, inbox.passed)),
+        *census,
     ]
 
 
@@ -316,9 +341,9 @@ def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
     """
     remove_leftovers(Path(tempfile.gettempdir()))
     with _scratch_folder() as scratch:
-        watch = scratch / "watch.json"
         with disk.writing(scratch, disk.SCRATCH_REMEDY):
-            watch.write_text(json.dumps(spec.watch))
+            (scratch / WATCH).write_text(json.dumps(spec.watch))
+            (scratch / CENSUS).write_text(json.dumps(spec.census.facts if spec.census else None))
         if not os.access(spec.cache, os.W_OK):  # a store that can only be read serves too, but keeps nothing compiled
             spec = dataclasses.replace(spec, cache=scratch / "cache")
         with disk.writing(spec.cache, disk.STORE_REMEDY):
@@ -328,7 +353,7 @@ def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
         try:
             with disk.writing(scratch, "end other processes, or run again later"), _children_lock:
                 child = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(KEEPER), str(scratch), *_command(spec, watch, inbox)],
+                    [sys.executable, "-I", "-S", str(KEEPER), str(scratch), *_command(spec, scratch, inbox)],
                     cwd=scratch,
                     env=environment,
                     stdin=subprocess.PIPE,
@@ -373,6 +398,7 @@ def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
         sink(observed.line)
     fault = inbox.fault or (observed.fault if observed else "")
     result = _result(child.returncode, stop, time.monotonic() - started, meter.peak_gib, output, fault)
+    result.census = inbox.census()
     if result.outcome == "different":
         result.misused = _misused(result, observed)
     return result

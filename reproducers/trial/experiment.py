@@ -19,10 +19,10 @@ from reproducers.base.verdicts import Verdict
 from reproducers.host.facts import getting
 from reproducers.probe.stamp import gpus
 from reproducers.probe.watch import Ranges
-from reproducers.record.receipt import ArmName, Check, Executed
+from reproducers.record.receipt import ArmName, Census, Check, Executed, Facts
 from reproducers.record.schema import Lane, Pack, Pin
-from reproducers.trial import rulings, statements
-from reproducers.trial.arms import ArmResult, ArmSpec, run_arm
+from reproducers.trial import census, rulings, statements
+from reproducers.trial.arms import ArmResult, ArmSpec, Wanted, run_arm
 from reproducers.trial.rulings import Ruling
 from reproducers.upstream import fitting, patching, pins
 from reproducers.upstream.index import NoSuchRelease
@@ -59,6 +59,7 @@ class Request:
     timeout_s: float | None = None  # processor seconds an arm may use; None: the lane's
     gpu: str | None = None  # the only GPU that arms see; None: every GPU of the runner
     build: str | None = None  # the command that builds the commit under test; None: it is tested as it is
+    census: bool = False  # a fix that all checks find healthy is also asked what else it changes
 
 
 @dataclass
@@ -79,6 +80,8 @@ class Run:
     pristine: list[ArmResult] = field(default_factory=list)
     patched: list[ArmResult] = field(default_factory=list)
     fixed: list[ArmResult] = field(default_factory=list)
+    census: Census | None = None
+    facts: Facts | None = None  # of the pristine tree's census, which is taken once
     hunks: dict[str, bool] = field(default_factory=dict)
     started: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
     log: list[str] = field(default_factory=list)
@@ -207,7 +210,7 @@ def bench_of(run: Run, store: Store, tell: Say) -> Bench:
 
 def with_patch_of(pack: Pack, run: Run, bench: Bench) -> Run:
     """A run of ``pack``, which differs by its patch: a new patched arm beside the pristine one that ``run`` had."""
-    again = dataclasses.replace(run, pack=pack, patch=None, patched=[], hunks={}, log=[])
+    again = dataclasses.replace(run, pack=pack, patch=None, patched=[], hunks={}, log=[], census=None)
     strip = patching.strip_for(bench.tree.path, pack.upstream.source_root)
     try:
         again.ruling = _patched(again, bench, strip, seed=0)
@@ -291,12 +294,57 @@ def _patched(run: Run, bench: Bench, strip: int, seed: int) -> Ruling:
     if run.request.arm == "patched":
         word = Verdict.FIX_INEFFECTIVE if arm.outcome == "bug" else Verdict.INCONCLUSIVE
         return Ruling(word, f"patched arm alone: {arm.outcome}: {arm.reason}", "run both arms")
-    return rulings.rule(run.pristine[-1].arm(), arm.arm(), missing, run.pack.kind)
+    ruling = rulings.rule(run.pristine[-1].arm(), arm.arm(), missing, run.pack.kind)
+    if ruling.verdict is Verdict.REPRODUCED_AND_FIXED and run.request.census and seed == 0:
+        before = patching.hunks(patch, strip, after=False)
+        run.census = _counted(run, bench, dataclasses.replace(bench, tree=fixed), before)
+        ruling = rulings.rule_census(ruling, run.census)
+    return ruling
+
+
+def _counted(run: Run, bench: Bench, patched: Bench, hunks: Sequence[patching.Hunk]) -> Census:
+    """What the calls of both trees do beside the bug; the pristine tree's once for all patches.
+
+    The patched one lies in a folder as an installed package does, and has to be healthy there too.
+    """
+    if run.facts is None:
+        run.facts = _taken(run, bench, hunks, Wanted()).census
+        run.log.append(census.line("pristine", run.facts))
+    wanted = {call: [*facts] for call, facts in run.facts.items()}
+    after = _taken(run, patched, hunks, Wanted(wanted))
+    run.log.append(census.line("patched", after.census))
+    made = census.compare(run.facts, after.census, run.pack.meant)
+    if after.outcome == "bug":
+        installed = census.elsewhere(f"{after.outcome}: {after.reason}")
+        made = made.model_copy(update={"differences": [*made.differences, installed]})
+    bench.tell("verdict", census.told(made))
+    return made
+
+
+def _taken(run: Run, bench: Bench, hunks: Sequence[patching.Hunk], wanted: Wanted) -> ArmResult:
+    spec = _spec(run, bench, hunks, seed=0)
+    spec = dataclasses.replace(spec, census=wanted, timeout_s=census.PATIENCE * spec.timeout_s)
+    return run_arm(spec, lambda line: None)
 
 
 def _arm(run: Run, bench: Bench, hunks: Sequence[patching.Hunk], name: str, seed: int) -> ArmResult:
+    pack, tree = run.pack, bench.tree
+    spec = dataclasses.replace(_spec(run, bench, hunks, seed), until=bench.until if name == "patched" else None)
+    seal = Seal({bench.tree, run.tree or bench.tree, *bench.needs})
+    result = run_arm(spec, lambda line: bench.tell(name, line))
+    if broken := seal.broken():
+        result.outcome, result.sentinel, result.remedy = "different", None, ""
+        result.reason = f"the {name} arm changed {seal.file} in the store's tree of {broken.origin}"
+    _refuse_misuse(run, name, result)
+    result.executed = _outside(result.executed, pack, tree)
+    cost = f"{result.seconds:.1f} s, peak {result.peak_gib:.2f} GiB"
+    bench.tell(name, f"-> {result.outcome} in {cost}: {result.reason}")
+    return result
+
+
+def _spec(run: Run, bench: Bench, hunks: Sequence[patching.Hunk], seed: int) -> ArmSpec:
     pack, tree, lane = run.pack, bench.tree, bench.lane
-    spec = ArmSpec(
+    return ArmSpec(
         reproducer=pack.reproducer,
         tree=patching.import_root(tree.path, pack.upstream.source_root),
         needs=[need.path for need in bench.needs],
@@ -309,18 +357,7 @@ def _arm(run: Run, bench: Bench, hunks: Sequence[patching.Hunk], name: str, seed
         cache=bench.store.root / "cache",
         threads=run.request.threads,
         gpu=run.request.gpu,
-        until=bench.until if name == "patched" else None,
     )
-    seal = Seal({bench.tree, run.tree or bench.tree, *bench.needs})
-    result = run_arm(spec, lambda line: bench.tell(name, line))
-    if broken := seal.broken():
-        result.outcome, result.sentinel, result.remedy = "different", None, ""
-        result.reason = f"the {name} arm changed {seal.file} in the store's tree of {broken.origin}"
-    _refuse_misuse(run, name, result)
-    result.executed = _outside(result.executed, pack, tree)
-    cost = f"{result.seconds:.1f} s, peak {result.peak_gib:.2f} GiB"
-    bench.tell(name, f"-> {result.outcome} in {cost}: {result.reason}")
-    return result
 
 
 def _prefix(pack: Pack, tree: Tree) -> str:

@@ -24,6 +24,7 @@ from reproducers.base.files import parsed_json
 from reproducers.probe.arm.channel import SECRET_BYTES
 from reproducers.probe.checks import Check, judge
 from reproducers.record import receipt
+from reproducers.record.receipt import Facts
 from reproducers.trial import rulings
 
 FORGED = "a message on the record's channel that the probe did not write"
@@ -103,6 +104,14 @@ class Inbox:
                 self.ended_at = check
                 self.enough.set()
 
+    def census(self) -> Facts:
+        """What a census arm found, as far as it came."""
+        found: Facts = {}
+        for kind, body in self._messages:
+            for call, facts in body.items() if kind == "census" else ():
+                found.setdefault(call, {}).update(facts)
+        return found
+
     def observed(self) -> Observed | None:
         """The judged record; None if the arm did not end its messages."""
         bodies = dict(self._messages)
@@ -120,8 +129,9 @@ class Inbox:
 
 FOLLOWS = {  # {kind of a message, "" for none: kinds that may follow}
     "": ("stamp",),
-    "stamp": ("check", "executed"),
-    "check": ("check", "executed"),
+    "stamp": ("check", "census", "executed"),
+    "check": ("check", "census", "executed"),
+    "census": ("check", "census", "executed"),
     "executed": ("end",),
     "end": (),
 }

@@ -9,10 +9,12 @@ from typing import NamedTuple, cast
 from reproducers.base.verdicts import VERDICT_REMEDY, Verdict
 from reproducers.probe import checks as probe
 from reproducers.probe.checks import State, judge, judge_error
-from reproducers.record.receipt import Arm, ArmName, Check, is_number
+from reproducers.record.receipt import Arm, ArmName, Census, Check, is_number
 
 BYTES = ("bytes", "GiB", "MiB")
 GUARDS = "correct the reproducer: a guard holds without the patch, or its limit is too narrow for this host"
+STRAYED = "correct the patch; what it changes on purpose goes to meant in pack.yaml, with the reason"
+SHOWN = 3  # differences that a reason names
 UNMADE = "correct fix.patch or the reproducer: with -v the run prints where the patched arm went another way"
 UNSEEN = "add a check that runs these lines; a hunk without statements, say a docstring, joins the one beside it"
 
@@ -153,6 +155,16 @@ def rule(pristine: Arm, patched: Arm, unexecuted: list[str], kind: str = "bug") 
     if owed := _unproved_kind(kind, pristine, patched):
         return Ruling(Verdict.INCONCLUSIVE, owed, VERDICT_REMEDY[Verdict.INCONCLUSIVE])
     return Ruling(Verdict.REPRODUCED_AND_FIXED, f"{pristine.reason}; healthy with the patch")
+
+
+def rule_census(ruling: Ruling, census: Census) -> Ruling:
+    """The verdict of a fix whose checks are healthy: a regression where its calls do otherwise than the pack means."""
+    if not (strayed := census.strayed):
+        return ruling
+    more = f", and {len(strayed) - SHOWN} more" if len(strayed) > SHOWN else ""
+    return Ruling(
+        Verdict.FIX_REGRESSES, f"changed beside the bug: {'; '.join(map(str, strayed[:SHOWN]))}{more}", STRAYED
+    )
 
 
 def rule_ended(check: Check) -> Ruling:

@@ -148,6 +148,24 @@ def test_a_check_is_what_its_measured_value_and_its_limit_say(toy, arm, change):
     assert list(verify_all(root)) == [path]
 
 
+STRAYED = {"call": "core.total()", "fact": "says", "pristine": "not so", "patched": "more", "meant": "it is better"}
+
+
+@pytest.mark.parametrize("change", [{"facts": 5}, {"differences": [STRAYED]}, None])
+def test_a_census_is_what_the_facts_in_its_log_say(toy, change):
+    root, run = toy.root / "receipts", toy.run(toy.pack(), census=True)
+    assert run.census.untaken and not run.census.differences  # a toy has no tensors
+    path = write(run, root, "bench", ["pack07"], {})
+    assert verify_all(root) == {}
+    body, log = forged.both(path)
+    if change is None:
+        del body["predicate"]["patchlane"]["census"]
+    else:
+        body["predicate"]["patchlane"]["census"].update(change)
+    path = forged.seal(path, body, log)
+    assert list(verify_all(root)) == [path]
+
+
 @pytest.mark.parametrize(("arm", "outcome"), [("pristine", "healthy"), ("patched", "bug")])
 def test_an_arm_is_what_its_checks_say(toy, arm, outcome):
     root = toy.root / "receipts"

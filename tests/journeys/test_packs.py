@@ -11,9 +11,10 @@ from toy import git, write_tree
 from reproducers.base.errors import CannotTestHere
 from reproducers.base.verdicts import Exit, Verdict
 from reproducers.record.schema import ROOT, load_packs
+from reproducers.studies.mutation import ablation
 from reproducers.studies.mutation.score import lines
 from reproducers.studies.mutation.sitting import Asked, sit
-from reproducers.trial import ablation, experiment
+from reproducers.trial import experiment
 from reproducers.trial.arms import ArmResult
 from reproducers.trial.experiment import Request, execute, expected
 from reproducers.upstream import patching, pins

@@ -7,7 +7,7 @@ from toy import CORE, DEAD, FIRST, HEAD, RECORD, SOURCE, SUM, TOTAL, body, diff,
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Verdict
 from reproducers.record.schema import load_pack
-from reproducers.trial import ablation
+from reproducers.studies.mutation import ablation
 from reproducers.trial.experiment import Request, execute, expected
 from reproducers.upstream import patching
 from reproducers.upstream.store import tree_digest

@@ -48,6 +48,10 @@ HOSTILE = {  # {name: (code at the top of a module that keeps the bug, verdict, 
         f"import sys\n{PROBE}\nprobe.float = lambda value: 0.0",
         *(Verdict.DIFFERENT_FAILURE, "reproducers.probe.api.float"),
     ),
+    "looks for the options of an arm": (
+        "import sys\nassert sys.argv[1:] == [], sys.argv",
+        *(Verdict.FIX_INEFFECTIVE, "total"),
+    ),
     "writes to every descriptor": (
         "import os\nfor number in range(3, 40):\n    try:\n"
         "        os.write(number, b'0 [2, \"end\", {}]\\n')\n    except OSError:\n        pass",
@@ -86,7 +90,8 @@ def test_a_line_that_other_code_claims_to_have_run(toy, name):
 
 
 def test_the_secret_is_in_neither_arguments_nor_environment(toy):
-    code = "print('SEEN', sys.argv, dict(os.environ)); p.error('e', 1.0, 1e-9, reference='0', bug_above=0.5)"
+    told = "open('/proc/self/cmdline').read().split(chr(0)), dict(os.environ)"
+    code = f"print('SEEN', {told}); p.error('e', 1.0, 1e-9, reference='0', bug_above=0.5)"
     run = toy.run(toy.pack(reproducer=body(code)), arm="pristine")
     assert run.ruling.verdict is Verdict.REPRODUCED
     (seen,) = (line for line in run.log if "SEEN" in line)

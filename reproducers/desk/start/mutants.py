@@ -121,8 +121,8 @@ def failing(pristine: ArmResult) -> Callable[[Check], bool]:
 def caught(run: Run) -> list[str]:
     """The names of the checks by which a run shows that its patched arm is wrong; none if an arm did not run.
 
-    They are checks that fail there, guards that it did not reach, and tensors that changed in any bit; of an arm that
-    was ended at a check this one alone.
+    They are checks that fail there, guards that it did not reach, tensors that changed in any bit, and facts of its
+    census; of an arm that was ended at a check this one alone.
     """
     if not (run.pristine and run.patched):
         return []
@@ -131,4 +131,5 @@ def caught(run: Run) -> list[str]:
     before, after = (arms[-1].checks for arms in (run.pristine, run.patched))
     now, wrong = {check.name for check in after}, failing(run.pristine[-1])
     gone = [check.name for check in before if check.role == "guard" and check.name not in now]
-    return [check.name for check in after if wrong(check)] + gone
+    strayed = [f"census: {one.fact}" for one in run.census.strayed] if run.census else []
+    return [check.name for check in after if wrong(check)] + gone + strayed

@@ -22,7 +22,7 @@ from reproducers.probe.arm.integrity import Integrity
 from reproducers.probe.checks import Check, Signature
 from reproducers.probe.lanes import kept
 from reproducers.probe.stamp import capability, versions
-from reproducers.probe.watch import Watch
+from reproducers.probe.watch import Ranges, Watch
 
 
 @arguments.checked
@@ -55,8 +55,13 @@ class WatchedProbe(Probe):
             self.tree = tree = locate(self.package, self.args.tree, "--tree")
         finally:
             self._stamp(tree)
-        self.watch = Watch(self.tree, json.loads(self.args.watch.read_text()))
+        self.watch = Watch(self.tree, self.watched())
         self.watch.start()
+
+    def watched(self) -> Ranges:
+        """The lines to watch."""
+        ranges: Ranges = json.loads(self.args.watch.read_text())
+        return ranges
 
     def close(self, outcome: str, reason: str, remedy: str) -> None:
         """Send the record's end; its remedy names options of the verb that started this arm."""

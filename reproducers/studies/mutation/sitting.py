@@ -33,6 +33,7 @@ class Asked:
     jobs: int = 0
     timeout_s: float | None = None
     within_s: float | None = None
+    census: bool = False
 
 
 def chosen(pack: Pack, asked: Asked) -> Chosen:
@@ -50,7 +51,8 @@ def sit(pack: Pack, asked: Asked, say: Say) -> Sitting:
     workers = asked.jobs or fitting(pack, asked.lane)
     threads = max(1, (os.cpu_count() or 1) // workers)
     say(f"{pack.id}: the pack as it is, then {count(total, 'mutant')}, {workers} at a time")
-    ground = trying.prepare(pack, Request(lane=asked.lane, threads=threads, timeout_s=asked.timeout_s))
+    request = Request(lane=asked.lane, threads=threads, timeout_s=asked.timeout_s, census=asked.census)
+    ground = trying.prepare(pack, request)
 
     def ended(number: int, tried: Tried, seconds: float) -> None:
         left = seconds / number * (total - number)

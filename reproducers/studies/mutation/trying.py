@@ -23,7 +23,7 @@ from reproducers.desk.start import mutants as hand
 from reproducers.record import engine
 from reproducers.record.mutation import How, Tried
 from reproducers.record.schema import Lane, Model, Pack
-from reproducers.trial.ablation import with_patch
+from reproducers.studies.mutation.ablation import with_patch
 from reproducers.trial.arms import kill_children
 from reproducers.trial.experiment import Bench, Request, Run, bench_of, execute, with_patch_of
 from reproducers.upstream import pins
@@ -106,6 +106,7 @@ def prepare(pack: Pack, request: Request, tell: Callable[[str], None] = lambda l
         "lane": request.lane,
         "threads": request.threads,
         "timeout": request.timeout_s,
+        "census": request.census,
         "versions": stamp.versions if stamp else {},
         "machine": stamp.host.model_dump(exclude={"alias"}) if stamp else {},
         "engine": engine.digest(),

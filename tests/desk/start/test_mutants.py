@@ -9,7 +9,7 @@ from reproducers.base.verdicts import Verdict
 from reproducers.desk.start import mutants
 from reproducers.desk.text import dossier
 from reproducers.evidence.receipts import statement
-from reproducers.trial import ablation
+from reproducers.studies.mutation import ablation
 from reproducers.trial.experiment import Request
 from reproducers.upstream.pins import pin_tree
 

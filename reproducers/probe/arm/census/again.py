@@ -1,0 +1,548 @@
+"""A kept call made again: in other modes, by another form, with other kinds and sizes of inputs.
+
+Each way says of itself how the call then ended beside how it ends as it is: ``AS`` where both agree. Nothing here
+says that they should; the runner asks of the patched tree what the pristine tree does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import inspect
+import math
+import pickle
+import random
+import sys
+import threading
+import time
+import types
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from reproducers.probe.arm.census import values
+from reproducers.probe.arm.census.calls import Call, Heard
+from reproducers.probe.measuring import host_waits
+
+AS, OTHERWISE = "as it is", "otherwise"
+THREAD_S = 60.0  # after which a call in a thread has not ended
+DEAREST = 4  # calls of the same cost that the next fact may take
+KNOWN = 40  # tensors of which it is asked who holds them
+SIZES = 2  # lengths of dimensions that are varied
+MORE = 10  # calls of other sizes after which nothing more may be alive
+LOW = 0.15  # of the largest value: results in two precisions that are alike
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
+INTS = (torch.int64, torch.int32, torch.int16, torch.uint8)
+
+
+@dataclass
+class Given:
+    """What a call is made with."""
+
+    owner: Any
+    args: list[Any]
+    named: dict[str, Any]
+
+    def copy(self) -> Given:
+        made = values.copied({"owner": self.owner, "args": self.args, "named": self.named})
+        return Given(made["owner"], made["args"], made["named"])
+
+    def mapped(self, change: Callable[[Any], Any]) -> Given:
+        """With every tensor and whole number in the arguments, not in the owner, changed."""
+        return Given(self.owner, [_mapped(arg, change) for arg in self.args], _mapped(self.named, change))
+
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        return values.tensors({"args": self.args, "named": self.named})
+
+    @property
+    def everything(self) -> dict[str, Tensor]:
+        return values.tensors({"owner": self.owner, "args": self.args, "named": self.named})
+
+
+@dataclass
+class Ended:
+    """How a call ended: its value or the error's type, gradients by path, what it said."""
+
+    value: Any = None
+    raised: str = ""
+    grads: dict[str, Tensor] = field(default_factory=dict)
+    said: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def kind(self) -> str:
+        return f"raises {self.raised}" if self.raised else values.kind(self.value, shapes=False).replace(" grad", "")
+
+
+class Subclass(Tensor):  # type: ignore[misc]
+    """A kind of tensor of one's own, as that of a quantized or a distributed parameter is."""
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, Tensor) or (isinstance(value, int) and not isinstance(value, bool)):
+        return change(value)
+    if type(value) in (tuple, list):
+        return type(value)(_mapped(inner, change) for inner in value)
+    if type(value) is dict:
+        return {key: _mapped(inner, change) for key, inner in value.items()}
+    if isinstance(value, (*values.PLAIN, *values.OPAQUE, nn.Module)) or not hasattr(value, "__dict__"):
+        return value
+    for name, inner in list(vars(value).items()):
+        if isinstance(inner, Tensor | int) and not isinstance(inner, bool):
+            with contextlib.suppress(Exception):
+                setattr(value, name, change(inner))
+    return value
+
+
+def _seeded() -> None:
+    torch.manual_seed(0)
+    random.seed(0)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(0)
+
+
+class Again:
+    """Ways in which one call is made again. ``wanted``: names of the facts to take, None for all.
+
+    None is begun for which the processor time until ``until`` may not do; nothing is broken off, for autograd's engine
+    does not survive an error that comes from outside.
+    """
+
+    until = math.inf
+
+    def __init__(self, call: Call, tree: Path, lane: str, wanted: set[str] | None = None) -> None:
+        self.call, self.tree, self.lane, self.wanted = call, tree, lane, wanted
+        self.given = Given(call.target.object, call.args, call.named)
+        self.facts: dict[str, Any] = {}
+        begun = time.process_time()
+        self.base = self.make(self.given.copy())
+        self.cost = time.process_time() - begun
+
+    def take(self, name: str, ask: Callable[[], Any]) -> None:
+        """The fact, where it is wanted and can be told; of one that another tree told, that this one cannot."""
+        if self.wanted is None or name in self.wanted:
+            if time.process_time() + DEAREST * self.cost > self.until:
+                return
+            try:
+                told = ask()
+            except Exception as error:
+                told = None if self.wanted is None else f"{OTHERWISE}: {type(error).__name__}"
+            if told is None and self.wanted is not None:
+                told = f"{OTHERWISE}: it cannot be told"
+            if told is not None:
+                self.facts[name] = told
+
+    def make(self, given: Given, twice: bool = False) -> Ended:
+        """Call, and go backward where the value wants to. ``twice``: backward again, whose gradients are returned."""
+        _seeded()
+        function, heard = self.call.target.on(given.owner), Heard()
+        try:
+            with heard.listening():
+                value = function(*given.args, **given.named)
+                grads = self._backward(value, given, twice)
+        except (Exception, SystemExit) as error:
+            return Ended(raised=type(error).__name__, said=heard.said)
+        return Ended(value, "", grads, heard.said)
+
+    def _backward(self, value: Any, given: Given, twice: bool) -> dict[str, Tensor]:
+        made = [one for one in values.tensors(value).values() if one.requires_grad and one.grad_fn is not None]
+        wanted = {path: one for path, one in given.everything.items() if one.requires_grad and one.is_leaf}
+        if not made or not wanted or not torch.is_grad_enabled():
+            return {}
+        weights = [_weights(one) for one in made]
+        for last in (False, True) if twice else (True,):
+            found = torch.autograd.grad(
+                made,
+                list(wanted.values()),
+                [w.to(m.dtype) for w, m in zip(weights, made, strict=True)],
+                retain_graph=not last,
+                allow_unused=True,
+            )
+        return {path: grad for path, grad in zip(wanted, found, strict=True) if grad is not None}
+
+    def like(self, other: Ended, near: float | None = None, base: Ended | None = None) -> str:
+        """Whether another ending is as the call's own."""
+        base = base or self.base
+        if base.raised or other.raised:
+            return AS if base.raised == other.raised else f"{OTHERWISE}: {other.kind} for {base.kind}"
+        if not values.alike(base.value, other.value, near):
+            return f"{OTHERWISE}: {other.kind} for {base.kind}" if other.kind != base.kind else OTHERWISE
+        both = base.grads.keys() & other.grads.keys()
+        grads = all(values.alike(base.grads[path], other.grads[path], near) for path in both)
+        return AS if grads else f"{OTHERWISE}: gradients"
+
+    # modes and forms ------------------------------------------------------------------------------------------------
+
+    def modes(self) -> None:
+        """Ways that change no input."""
+        given = self.given
+        self.take("a second time", self._second)
+        self.take("under no_grad", lambda: self._within(torch.no_grad()))
+        self.take("under inference_mode", lambda: self._within(torch.inference_mode()))
+        self.take("under autocast", self._autocast)
+        self.take("in a thread", self._threaded)
+        self.take("by names", self._by_names)
+        self.take("in order", self._in_order)
+        if given.owner is not None:
+            self.take("of a deep copy", lambda: self.like(self.make(given.copy().copy())))
+            self.take("of a pickled copy", self._pickled)
+        if isinstance(given.owner, nn.Module):
+            self.take("with eval() and train()", lambda: self.like(self.make(_toggled(given.copy()))))
+        self.take("backward twice", lambda: self.like(self.make(given.copy(), twice=True)))
+        self.take("gradients", self._gradients)
+        self.take("host waits", self._waits)
+        self.take("host waits under no_grad", lambda: self._waits(torch.no_grad()))
+        self.take("tensors alive after backward", self._alive)
+        self.take("says again", self._says)
+
+    def _second(self) -> str:
+        given = self.given.copy()
+        first, more = self.make(given), self.given.copy()
+        return self.like(self.make(Given(given.owner, more.args, more.named)), base=first)
+
+    def _within(self, mode: Any) -> str:
+        with mode:
+            return self.like(self.make(self.given.copy()))
+
+    def _autocast(self) -> str:
+        with torch.autocast("cuda" if self.lane == "cuda" else "cpu", torch.bfloat16):
+            ended = self.make(self.given.copy())
+        return AS if ended.kind == self.base.kind else f"{OTHERWISE}: {ended.kind}"
+
+    def _threaded(self) -> str:
+        """In a thread that has torch's own defaults."""
+        made, given = list[Ended](), self.given.copy()
+
+        def work() -> None:
+            _seeded()
+            try:
+                value = self.call.target.on(given.owner)(*given.args, **given.named)
+                made.append(Ended(value, "", self._backward(value, given, False)))
+            except Exception as error:
+                made.append(Ended(raised=type(error).__name__))
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        thread.join(THREAD_S)
+        return self.like(made[0]) if made else f"{OTHERWISE}: it does not end"
+
+    def _signature(self) -> inspect.Signature:
+        return inspect.signature(self.call.target.on(self.given.owner))
+
+    def _by_names(self) -> str | None:
+        given = self.given.copy()
+        if not given.args:
+            return None
+        bound = self._signature().bind(*given.args, **given.named)
+        kinds = {name: parameter.kind for name, parameter in self._signature().parameters.items()}
+        if any(
+            kinds[name] in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+            for name in bound.arguments
+        ):
+            return None
+        named = dict(bound.arguments)
+        for name in [name for name in named if kinds[name] is inspect.Parameter.VAR_KEYWORD]:
+            named |= named.pop(name)
+        return self.like(self.make(Given(given.owner, [], named)))
+
+    def _in_order(self) -> str | None:
+        given, args = self.given.copy(), list[Any]()
+        bound = self._signature().bind(*given.args, **given.named)
+        bound.apply_defaults()
+        for name, parameter in self._signature().parameters.items():
+            if parameter.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
+                break
+            args.append(bound.arguments.pop(name))
+        rest = {name: value for name, value in given.named.items() if name in bound.arguments}
+        return self.like(self.make(Given(given.owner, args, rest))) if args else None
+
+    def _pickled(self) -> str | None:
+        given = self.given.copy()
+        given.owner = pickle.loads(pickle.dumps(given.owner))
+        return self.like(self.make(given))
+
+    def _wanting(self) -> Given:
+        """With a gradient wanted by every argument that can have one."""
+        return self.given.copy().mapped(
+            lambda v: v.detach().requires_grad_() if isinstance(v, Tensor) and v.is_floating_point() else v
+        )
+
+    def _gradients(self) -> list[str] | None:
+        """Arguments that get a gradient where all want one."""
+        ended = self.make(self._wanting())
+        return None if ended.raised else sorted(ended.grads)
+
+    def _waits(self, mode: Any = None) -> int | None:
+        given = self.given.copy()
+        with mode or contextlib.nullcontext():
+            ended = list[Ended]()
+            places = host_waits(lambda: ended.append(self.make(given)), self.tree, self.lane)
+        return None if ended[0].raised else sum(places.values())
+
+    def _alive(self) -> int | None:
+        """Tensors that Python still knows, results and arguments left out, while the results are held."""
+        given = self._wanting()
+        with Made() as made:
+            ended = self.make(given)
+        if ended.raised or not ended.grads:
+            return None
+        held = (given.everything, values.tensors(ended.value), ended.grads)
+        alive: int = made.alive({id(one) for group in held for one in group.values()})
+        return alive
+
+    def _says(self) -> dict[str, int]:
+        """What is said when the call has been made before."""
+        given = self.given.copy()
+        self.make(given)
+        more = self.given.copy()
+        return dict(self.make(Given(given.owner, more.args, more.named)).said)
+
+    # inputs ---------------------------------------------------------------------------------------------------------
+
+    def inputs(self) -> None:
+        """Other kinds of inputs, where the call takes those that it has."""
+        if self.base.raised or not self.given.tensors:
+            return
+        changes: dict[str, Callable[[Tensor], Tensor]] = {
+            "with strided inputs": _strided,
+            "with inputs of a subclass": lambda t: t.as_subclass(Subclass) if type(t) is Tensor else t,
+            "with inputs as parameters": lambda t: nn.Parameter(t, t.requires_grad) if type(t) is Tensor else t,
+        }
+        for name, change in changes.items():
+            self.take(name, partial(self._of_kind, change))
+        for dtype in FLOATS:
+            self.take(f"in {_short(dtype)}", partial(self._in, dtype, FLOATS, LOW))
+        for dtype in INTS:
+            self.take(f"with integers in {_short(dtype)}", partial(self._in, dtype, INTS, None))
+        self.take("on meta", self._meta)
+        self.take("of zeros", lambda: self._filled(lambda t: torch.zeros_like(t) if t.is_floating_point() else t))
+        for word in (False, True):
+            self.take(f"all {word}", partial(self._filled, partial(_bools, word)))
+        self.take("with integers doubled", self._doubled)
+        for length in self._lengths():
+            self._resized(length)
+
+    def _changed(self, change: Callable[[Tensor], Tensor]) -> Given:
+        return self.given.copy().mapped(lambda v: change(v) if isinstance(v, Tensor) else v)
+
+    def _of_kind(self, change: Callable[[Tensor], Tensor]) -> str:
+        return self.like(self.make(self._changed(change)))
+
+    def _in(self, dtype: torch.dtype, family: tuple[torch.dtype, ...], near: float | None) -> str | None:
+        """The value, and what dtypes it has."""
+        given = self.given.copy()
+        mine = [t for t in given.tensors.values() if t.dtype in family]
+        if not mine or all(t.dtype is dtype for t in mine):
+            return None
+        if dtype in INTS:
+            top = torch.iinfo(dtype)
+            if any(t.numel() and not (top.min <= int(t.min()) and int(t.max()) <= top.max) for t in mine):
+                return None
+        elif isinstance(given.owner, nn.Module):
+            given.owner.to(dtype)
+        ended = self.make(given.mapped(lambda v: _cast(v, dtype, family) if isinstance(v, Tensor) else v))
+        return f"{self._near(ended, near)}; {ended.kind}"
+
+    def _near(self, ended: Ended, near: float | None) -> str:
+        if ended.raised:
+            return "raises"
+        mine, other = values.tensors(self.base.value), values.tensors(ended.value)
+        if mine.keys() != other.keys() or any(mine[path].shape != other[path].shape for path in mine):
+            return OTHERWISE
+        return AS if all(values.alike(mine[path], other[path], near or 1e-9) for path in mine) else OTHERWISE
+
+    def _meta(self) -> str:
+        given = self._changed(lambda t: t.to("meta"))
+        if isinstance(given.owner, nn.Module):
+            given.owner.to("meta")
+        ended = self.make(given)
+        return "raises" if ended.raised else values.kind(ended.value)
+
+    def _filled(self, fill: Callable[[Tensor], Tensor]) -> str | None:
+        given = self.given.copy()
+        before = {path: values.digest(t) for path, t in given.tensors.items()}
+        given = given.mapped(lambda v: _like(v, fill(v)) if isinstance(v, Tensor) else v)
+        if {path: values.digest(t) for path, t in given.tensors.items()} == before:
+            return None
+        ended = self.make(given)
+        if ended.raised:
+            return f"raises {ended.raised}"
+        return f"{'' if values.finite([ended.value, ended.grads]) else 'not '}finite; {ended.kind}"
+
+    def _doubled(self) -> str | None:
+        """Whether indices and bounds that point beyond are refused."""
+        if not any(t.dtype in INTS and t.numel() for t in self.given.tensors.values()):
+            return None
+        ended = self.make(self._changed(lambda t: t * 2 + 1 if t.dtype in INTS else t))
+        return f"raises {ended.raised}" if ended.raised else "taken"
+
+    # sizes ----------------------------------------------------------------------------------------------------------
+
+    def _lengths(self) -> list[int]:
+        """Lengths that most dimensions of the arguments have, the longest first among equals."""
+        found = Counter(n for t in self.given.tensors.values() for n in t.shape if n > 1 and not _bounds(t))
+        return sorted(found, key=lambda n: (-n * (n in self._numbers()), -found[n], -n))[:SIZES]
+
+    def _numbers(self) -> set[int]:
+        return {int(t.max()) for t in self.given.tensors.values() if t.dtype in INTS and t.dim() == 1 and t.numel() > 1}
+
+    def _sized(self, length: int, to: int) -> Given:
+        """Every dimension, number and row of bounds of this length made another length."""
+
+        def change(value: Any) -> Any:
+            if isinstance(value, int):
+                return to if value == length else value
+            made = value.detach()
+            if _bounds(value):
+                if int(value[-1]) != length:
+                    return made
+                return (made * to // length if to > length else made.clamp(max=to)).to(value.dtype)
+            for dim, n in enumerate(value.shape):
+                if n == length:
+                    made = made.index_select(dim, torch.arange(to, device=value.device) % n)
+            return _like(value, made)
+
+        return self.given.copy().mapped(change)
+
+    def _resized(self, length: int) -> None:
+        """None, one, twice and four times as many; what that costs; what many sizes leave behind."""
+        for to in (0, 1, 2 * length):
+            self.take(f"{length} made {to}", partial(self._kind_at, length, to))
+        self.take(f"largest tensor with {length}", lambda: self._largest(self.given.copy()))
+        more = f"with {4 * length} for {length}"
+        self.take(f"largest tensor {more}", lambda: self._largest(self._sized(length, 4 * length)))
+        self.take(f"host waits {more}", lambda: self._waits_of(self._sized(length, 4 * length)))
+        self.take(f"tensors left by more sizes than {length}", lambda: self._left(length))
+
+    def _kind_at(self, length: int, to: int) -> str:
+        ended = self.make(self._sized(length, to))
+        return "raises" if ended.raised else values.kind(ended.value).replace(" grad", "")
+
+    def _largest(self, given: Given) -> int | None:
+        seen = Largest()
+        with seen:
+            ended = self.make(given)
+        elements: int = seen.elements
+        return None if ended.raised else elements
+
+    def _waits_of(self, given: Given) -> int | None:
+        ended = list[Ended]()
+        places = host_waits(lambda: ended.append(self.make(given)), self.tree, self.lane)
+        return None if ended[0].raised else sum(places.values())
+
+    def _left(self, length: int) -> int | None:
+        """Tensors that MORE calls of other sizes leave, on one object, results dropped, after the first two."""
+        owner = self.given.copy().owner
+
+        def once(to: int) -> bool:
+            given = self._sized(length, to)
+            return not self.make(Given(owner, given.args, given.named)).raised
+
+        if not all([once(length), once(length + 1)]):
+            return None
+        with Made() as made:
+            able = all([once(length + 2 + more) for more in range(MORE)])
+        alive: int = made.alive(set())
+        return alive if able else None
+
+
+def _weights(tensor: Tensor) -> Tensor:
+    """A gradient that is not the same everywhere."""
+    made: Tensor = 1 + torch.arange(tensor.numel(), device=tensor.device).view(tensor.shape) % 7 / 8
+    return made
+
+
+class Largest(TorchDispatchMode):  # type: ignore[misc]
+    """``elements`` of the largest tensor that is made, views left out."""
+
+    elements: int = 0
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = op(*args, **(kwargs or {}))
+        alias = [r.alias_info for r in op._schema.returns]
+        if isinstance(made, Tensor) and not (alias and alias[0] and not alias[0].is_write):
+            self.elements = max(self.elements, made.numel())
+        return made
+
+
+class Made(TorchDispatchMode):  # type: ignore[misc]
+    """Knows every tensor that operators made while it was on, as long as Python holds it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = list[weakref.ref[Tensor]]()
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = op(*args, **(kwargs or {}))
+        several = made if isinstance(made, tuple | list) else (made,)
+        self.made += [weakref.ref(one) for one in several if isinstance(one, Tensor)]
+        return made
+
+    def alive(self, but: set[int]) -> int:
+        """How many are held still, those with these identities left out."""
+        known = [one for one in self.made if one() is not None]
+        if known:
+            gc.collect()  # a cycle holds them for a while
+        held, seen = 0, set(but)
+        for one in known[:KNOWN]:
+            tensor = one()
+            if tensor is not None and id(tensor) not in seen:
+                seen.add(id(tensor))
+                held += _held(tensor)
+        return held
+
+
+def _bounds(tensor: Tensor) -> bool:
+    """Whether it holds the bounds of packed sequences: whole numbers from 0 on that do not fall."""
+    if tensor.dtype not in INTS or tensor.dim() != 1 or tensor.numel() < 2 or int(tensor[0]) != 0:
+        return False
+    return bool((tensor.diff() >= 0).all())
+
+
+def _held(tensor: Tensor) -> bool:
+    """Whether a thing of Python's holds the tensor; autograd's own nodes are none."""
+    return any(not isinstance(one, types.FrameType) for one in gc.get_referrers(tensor))
+
+
+def _toggled(given: Given) -> Given:
+    was = given.owner.training
+    given.owner.eval()
+    given.owner.train(was)
+    return given
+
+
+def _strided(tensor: Tensor) -> Tensor:
+    """The same values with gaps between them."""
+    if not tensor.dim() or not tensor.numel():
+        return tensor
+    wide = tensor.new_zeros(*tensor.shape[:-1], 2 * tensor.shape[-1])
+    wide[..., ::2] = tensor.detach()
+    return wide[..., ::2].requires_grad_(tensor.requires_grad)
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype, family: tuple[torch.dtype, ...]) -> Tensor:
+    return _like(tensor, tensor.detach().to(dtype)) if tensor.dtype in family else tensor
+
+
+def _like(tensor: Tensor, made: Tensor) -> Tensor:
+    """``made``, a leaf that wants a gradient and is a parameter as ``tensor`` is."""
+    made = made.detach()
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(made, tensor.requires_grad)
+    return made.requires_grad_(tensor.requires_grad and made.is_floating_point())
+
+
+def _bools(word: bool, tensor: Tensor) -> Tensor:
+    return torch.full_like(tensor, word) if tensor.dtype is torch.bool else tensor
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

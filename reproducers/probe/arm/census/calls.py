@@ -1,0 +1,340 @@
+"""The outermost calls of upstream that run code of touched files, seen as they begin and end.
+
+A trace function sees each call whose code lies in the tree while no other such call is under way in its thread. Of each
+callable the first calls of different kinds are kept: with copies of their arguments, so that they can be made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import inspect
+import logging
+import sys
+import threading
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from reproducers.probe.arm.census import state, values
+
+KINDS, CALLABLES = 3, 40  # calls of different kinds that are kept of a callable; callables
+TOUCHED = 2  # the place of a file that the patch changes; 1: of another one of the tree
+LARGE = 1 << 27  # bytes of arguments of which no copies are kept
+SKIPPED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
+RETURNS = {dis.opmap[name] for name in ("RETURN_VALUE", "RETURN_CONST") if name in dis.opmap}
+BACKWARD = "backward"  # of an autograd function: autograd's context cannot be made again
+
+
+@dataclass
+class Call:
+    """One call that is kept. ``target``: what makes it again with ``args`` and ``named``, None where nothing can.
+
+    ``facts``: {name: value} of what it did.
+    """
+
+    name: str
+    kind: str
+    target: Any = None
+    args: list[Any] = field(default_factory=list)
+    named: dict[str, Any] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)  # names of the arguments in ``args``
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        return f"{self.name}({self.kind})"
+
+
+@dataclass
+class Open:
+    """A kept call that is under way."""
+
+    call: Call
+    given: dict[str, Any]
+    photograph: dict[str, Any]
+    state: dict[str, Any]
+    heard: Heard
+    left: contextlib.ExitStack
+
+
+class Heard(logging.Handler):
+    """Records of the log and warnings while it listens."""
+
+    def __init__(self) -> None:
+        super().__init__(level=logging.NOTSET)
+        self.said = Counter[str]()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said[f"log record of level {record.levelname.lower()}"] += 1
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[Heard]:
+        """Every logger that hands its records on, and Python's warnings."""
+        shown = warnings.showwarning
+
+        def warned(message: Any, category: Any, *rest: Any, **named: Any) -> None:
+            self.said[f"warning {category.__name__}"] += 1
+            shown(message, category, *rest, **named)
+
+        logging.root.addHandler(self)
+        warnings.showwarning = warned
+        try:
+            yield self
+        finally:
+            warnings.showwarning = shown
+            logging.root.removeHandler(self)
+
+
+class Calls:
+    """``kept``: the calls, by key. ``counts``: how many of each name were made, kept or not."""
+
+    def __init__(self, tree: Path, files: Iterable[str]) -> None:
+        self.root = f"{tree.resolve()}/"
+        self.files = {str((tree / file).resolve()) for file in files}
+        self.kept: dict[str, Call] = {}
+        self.counts = Counter[str]()
+        self._inside: dict[str, int] = {}
+        self._here = threading.local()
+
+    def start(self) -> None:
+        threading.settrace(self._on_call)
+        sys.settrace(self._on_call)
+
+    def stop(self) -> None:
+        sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]
+
+    def _on_call(self, frame: FrameType, event: str, arg: object) -> Any:
+        code = frame.f_code
+        inside = self._inside.get(code.co_filename)
+        if inside is None:
+            inside = self._inside[code.co_filename] = self._place(code.co_filename)
+        if not inside:
+            return None
+        if getattr(self._here, "busy", False) or code.co_flags & SKIPPED:
+            self._here.touched = getattr(self._here, "touched", False) or inside == TOUCHED
+            return None
+        self._here.busy, self._here.open, self._here.touched = True, None, inside == TOUCHED
+        frame.f_trace_lines = False
+        if code.co_flags & inspect.CO_NEWLOCALS and not code.co_name.startswith("<"):
+            with contextlib.suppress(Exception):
+                self._here.open = self._begin(frame)
+        return self._on_end
+
+    def _place(self, filename: str) -> int:
+        path = str(Path(filename).resolve())
+        return TOUCHED if path in self.files else int(path.startswith(self.root))
+
+    def _on_end(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "exception":
+            self._here.raised = arg[0].__name__
+        elif event == "return":
+            if self._here.open is not None:
+                left = frame.f_code.co_code[frame.f_lasti] in RETURNS
+                raised = None if left else getattr(self._here, "raised", "an error")
+                with contextlib.suppress(Exception):
+                    self._end(self._here.open, arg, raised, self._here.touched)
+            self._here.busy = False
+        return self._on_end
+
+    def _begin(self, frame: FrameType) -> Open | None:
+        code = frame.f_code
+        name = f"{Path(code.co_filename).stem}.{code.co_qualname}"
+        self.counts[name] += 1
+        names, given = _given(frame)
+        with quiet():
+            call = Call(name, _kind(frame, given))
+            mine = [one for one in self.kept.values() if one.name == name]
+            if call.key in self.kept or len(mine) >= KINDS or len({*self.counts}) > CALLABLES:
+                return None
+            self.kept[call.key] = call
+            with contextlib.suppress(Exception):
+                _again(call, frame, names, given)
+            before = values.photograph(given)
+        left, heard, now = contextlib.ExitStack(), Heard(), state.state()
+        left.enter_context(heard.listening())
+        return Open(call, given, before, now, heard, left)
+
+    def _end(self, opened: Open, value: Any, raised: str | None, touched: bool) -> None:
+        opened.left.close()
+        call, facts, now = opened.call, opened.call.facts, state.state()
+        if not touched:  # nothing that the patch changes has run; the next of its kind may run some
+            del self.kept[call.key]
+            return
+        with quiet():
+            facts["leaves changed"] = state.changed(opened.state, now)
+            facts["changes of its arguments"] = values.changed(opened.photograph, values.photograph(opened.given))
+            facts["says"] = dict(opened.heard.said)
+            facts["ends"] = f"raises {raised}" if raised else values.kind(value)
+            if raised is None:
+                facts["shares memory with"] = _shared(value, opened.given)
+            if call.name.endswith(".__init__"):
+                facts |= _made(opened.given.get("self"))
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Neither modes of torch that count operators nor autograd see what happens inside."""
+    import torch
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
+        yield
+
+
+def _given(frame: FrameType) -> tuple[list[str], dict[str, Any]]:
+    """Names of the arguments, in order, and {name: value}."""
+    code, held = frame.f_code, frame.f_locals
+    count = code.co_argcount + code.co_kwonlyargcount
+    count += bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
+    names = [name for name in code.co_varnames[:count] if name in held]
+    return names, {name: held[name] for name in names}
+
+
+def _kind(frame: FrameType, given: dict[str, Any]) -> str:
+    """The kinds of a call's arguments; not of those that are as by default, which another tree may not have."""
+    defaults = _defaults(frame, given)
+    told = {name: value for name, value in given.items() if name != "self" and not _default(value, defaults.get(name))}
+    return ", ".join(f"{name}={_word(value)}" for name, value in told.items())
+
+
+def _default(value: Any, default: Any) -> bool:
+    same = isinstance(value, values.PLAIN) and type(value) is type(default) and value == default
+    return value is default or same or (isinstance(value, tuple | dict) and not value)
+
+
+def _defaults(frame: FrameType, given: dict[str, Any]) -> dict[str, Any]:
+    """{argument: its default} of the function that a frame runs; of one that cannot be found none."""
+    target, _ = _target(frame, given)
+    function = getattr(type(target[0]), target[1], None) if isinstance(target, tuple) else target
+    if frame.f_code.co_name == "__init__" and isinstance(function, type):
+        function = function.__init__  # type: ignore[misc]
+    function = _plain(function)
+    if getattr(function, "__code__", None) is not frame.f_code:
+        return {}
+    code, last = frame.f_code, function.__defaults__ or ()
+    by_place = dict(zip(code.co_varnames[: code.co_argcount][::-1], last[::-1], strict=False))
+    return by_place | (function.__kwdefaults__ or {})
+
+
+def _word(value: Any) -> str:
+    """The kind of an argument, without sizes; of a number or a text the value decides what a call does."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return values.kind(value, shapes=False)
+    if isinstance(value, bool | str) or value is None:
+        return repr(value)[:40]
+    if isinstance(value, tuple | list | dict):
+        return f"{type(value).__name__}"
+    return type(value).__name__
+
+
+def _again(call: Call, frame: FrameType, names: list[str], given: dict[str, Any]) -> None:
+    """Fill in what makes the call again."""
+    code = frame.f_code
+    if code.co_name == BACKWARD or values.size(given) > LARGE:
+        return
+    target, first = _target(frame, given)
+    if target is None:
+        return
+    flags, plain = code.co_flags, code.co_argcount
+    own = [name for name in names if name != first]
+    rest = own[: plain - (1 if first else 0)]
+    if flags & inspect.CO_VARKEYWORDS:
+        call.named |= given[own.pop()]
+    args = [given[name] for name in rest]
+    if flags & inspect.CO_VARARGS:
+        args += given[own.pop()]
+    call.named |= {name: given[name] for name in own if name not in rest}
+    call.order = rest
+    held = values.copied({"target": _bound(target), "args": args, "named": call.named})
+    call.target, call.args, call.named = _Target(target, held["target"]), held["args"], held["named"]
+
+
+@dataclass
+class _Target:
+    """A function or a class, or the name of a method and a copy of its object."""
+
+    what: Any
+    object: Any = None
+
+    def on(self, owner: Any) -> Callable[..., Any]:
+        if owner is None:
+            made: Callable[..., Any] = self.what
+            return made
+        name: str = self.what[1]
+        return owner if name == "forward" and callable(owner) else getattr(owner, name)  # type: ignore[no-any-return]
+
+
+def _bound(target: Any) -> Any:
+    return target[0] if isinstance(target, tuple) else None
+
+
+def _target(frame: FrameType, given: dict[str, Any]) -> tuple[Any, str | None]:
+    """What is to be called, and the name of the first argument that it brings itself."""
+    code = frame.f_code
+    first = code.co_varnames[0] if code.co_argcount else None
+    owner = given.get(first) if first else None
+    cls: Any = type(owner)
+    if cls.__name__.endswith("Backward") and hasattr(cls, "_forward_cls"):
+        return cls._forward_cls.apply, first
+    if first and code.co_name == "__init__" and _code(cls.__init__) is code:
+        return cls, first
+    if first == "self" and _code(getattr(cls, code.co_name, None)) is code:
+        return (owner, code.co_name), first
+    if first == "cls" and isinstance(owner, type):
+        return getattr(owner, code.co_name, None), first
+    found: Any = sys.modules.get(frame.f_globals.get("__name__", ""))
+    for name in code.co_qualname.split("."):
+        found = getattr(found, name, None)
+    return (found, None) if _code(found) is code else (None, None)
+
+
+def _code(function: Any) -> CodeType | None:
+    """The code of a function under its decorators."""
+    return getattr(_plain(function), "__code__", None)
+
+
+def _plain(function: Any) -> Any:
+    """A function without its decorators."""
+    for _ in range(10):
+        if getattr(function, "__wrapped__", None) is None:
+            break
+        function = function.__wrapped__
+    function = getattr(function, "__func__", function)
+    return getattr(function, "_torchdynamo_orig_callable", function)
+
+
+def _shared(value: Any, given: dict[str, Any]) -> list[str]:
+    """Arguments whose memory a result has."""
+    import torch
+
+    def memory(tensor: Any) -> int:
+        with contextlib.suppress(RuntimeError, NotImplementedError):
+            if tensor.device.type != "meta" and tensor.layout is torch.strided and tensor.numel():
+                return int(tensor.untyped_storage().data_ptr())
+        return 0
+
+    made = {memory(tensor) for tensor in values.tensors(value).values()} - {0}
+    return sorted({values.place(path) for path, tensor in values.tensors(given).items() if memory(tensor) in made})
+
+
+def _made(made: Any) -> dict[str, Any]:
+    """What a new module has: names, dtypes, shapes; buffers that a checkpoint has or has not."""
+    from torch import nn
+
+    if not isinstance(made, nn.Module):
+        return {}
+    with contextlib.suppress(Exception):
+        return {
+            "parameters": {name: values.kind(one) for name, one in made.named_parameters()},
+            "buffers": {name: values.kind(one) for name, one in made.named_buffers()},
+            "state dict": sorted(made.state_dict()),
+        }
+    return {}

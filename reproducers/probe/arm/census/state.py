@@ -1,0 +1,100 @@
+"""The state of a process beside its arguments: what a call may not leave changed."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import locale
+import logging
+import os
+import random
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()
+
+
+def _numpy() -> str:
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return ""
+    return _digest([part.tobytes() if hasattr(part, "tobytes") else part for part in numpy.random.get_state()])
+
+
+def _cuda(ask: Callable[[], Any]) -> Any:
+    return ask() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
+
+
+def _flags() -> dict[str, Any]:
+    cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    return {
+        "default dtype": torch.get_default_dtype(),
+        "default device": torch.get_default_device(),
+        "grad mode": torch.is_grad_enabled(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "anomaly mode": torch.is_anomaly_enabled(),
+        "autocast": [torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")],
+        "deterministic algorithms": (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
+        "precision of products": (torch.get_float32_matmul_precision(), cuda.allow_tf32, cudnn.allow_tf32),
+        "reductions of products": (
+            cuda.allow_fp16_reduced_precision_reduction,
+            cuda.allow_bf16_reduced_precision_reduction,
+        ),
+        "cuDNN's flags": (cudnn.enabled, cudnn.benchmark, cudnn.deterministic),
+        "threads of torch": torch.get_num_threads(),
+        "print options of torch": _digest(vars(torch._tensor_str.PRINT_OPTS)),
+    }
+
+
+def _python() -> dict[str, Any]:
+    return {
+        "environment": _digest(sorted(os.environ.items())),
+        "working directory": str(Path.cwd()),
+        "import path": tuple(sys.path),
+        "warning filters": _digest(warnings.filters),
+        "locale": locale.setlocale(locale.LC_ALL),
+        "recursion limit": sys.getrecursionlimit(),
+        "garbage collection": (gc.isenabled(), gc.get_threshold()),
+        "signal handlers": [signal.getsignal(number) for number in SIGNALS],
+        "threads": len([one for one in threading.enumerate() if not isinstance(one, threading._DummyThread)]),
+        "loggers' levels": _levels(),
+        "standard streams": (id(sys.stdout), id(sys.stderr), sys.excepthook),
+    }
+
+
+def _levels() -> tuple[Any, ...]:
+    """Of the root and of torch: what upstream does to its own loggers is its own."""
+    named = [logging.getLogger(name) for name in ("", "torch")]
+    return tuple((one.level, one.disabled, len(one.handlers)) for one in named), logging.root.manager.disable
+
+
+def state() -> dict[str, Any]:
+    """{name: what can be compared}."""
+    return {
+        "torch's random state": _digest(torch.get_rng_state().numpy().tobytes()),
+        "Python's random state": _digest(random.getstate()),
+        "numpy's random state": _numpy(),
+        "CUDA's random state": _cuda(lambda: _digest(torch.cuda.get_rng_state().numpy().tobytes())),
+        "CUDA device": _cuda(torch.cuda.current_device),
+        "CUDA stream": _cuda(lambda: torch.cuda.current_stream().cuda_stream),
+        **_flags(),
+        **_python(),
+    }
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    return [name for name in before if before[name] != after[name]]

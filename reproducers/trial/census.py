@@ -1,0 +1,166 @@
+"""What a patch changes beside the bug: facts of a census on both trees, compared.
+
+The rule is pass to pass: what the pristine tree does healthily the patched tree does the same. A fact that the pristine
+tree does not show, or in which it is worse, says nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from reproducers.base.wording import count
+from reproducers.record.receipt import Census, Difference, Facts
+from reproducers.record.schema import Meant
+
+PATIENCE = 4  # times as long as other arms may take
+UNSEEN = "no call of touched code was seen on both trees"
+EVERYWHERE, INSTALLED = "all calls", "site-packages"
+AS, RAISES = "as it is", "raises"
+HELD, ENTRIES, LEFT = 4, 40, 2  # tensors, and entries of containers, that a fix may keep, whatever was called
+GROWTH, TIMES = 0.4, 4.0  # of the exponent of the largest tensor; of its size
+LISTS = ("leaves changed", "changes of its arguments", "class attributes changed", "shares memory with")
+SAME = ("ends", "parameters", "buffers", "state dict")
+SAID = ("says", "says again")
+Taken = dict[str, Any]  # {fact: what was found} of one call
+LARGEST = re.compile(r"largest tensor with (\d+)(?: for (\d+))?")
+
+
+def compare(pristine: Facts, patched: Facts, meant: Iterable[Meant] = ()) -> Census:
+    """Facts of the pristine tree that do not hold of the patched one, in the order in which they were taken."""
+    found, facts, meant = list[Difference](), 0, list(meant)
+    for call, all_before in pristine.items():
+        all_after = patched.get(call, {})
+        for name, before in all_before.items():
+            facts += name in all_after
+            if name in all_after and (said := _differs(name, before, all_after[name], all_before, all_after)):
+                reason = next((row.reason for row in meant if row.covers(call, name, said[1])), None)
+                found.append(Difference(call=call, fact=name, pristine=said[0], patched=said[1], meant=reason))
+    return Census(facts=facts, differences=found, untaken="" if facts else UNSEEN)
+
+
+def elsewhere(said: str) -> Difference:
+    """The difference of a fix that does not hold in a folder of installed packages."""
+    return Difference(call=EVERYWHERE, fact=f"in a folder {INSTALLED}", pristine="healthy", patched=said)
+
+
+def is_elsewhere(difference: Difference) -> bool:
+    return (difference.call, difference.fact) == (EVERYWHERE, f"in a folder {INSTALLED}")
+
+
+def line(arm: str, facts: Facts) -> str:
+    """The entry of a log with an arm's facts."""
+    return f"[census] {json.dumps({'patchlane': 'census', 'arm': arm, 'facts': facts}, sort_keys=True)}"
+
+
+def told(census: Census) -> str:
+    """A census in a line."""
+    if census.untaken:
+        return f"census: {census.untaken}"
+    meant = len(census.differences) - len(census.strayed)
+    said = f"census: {count(census.facts, 'fact')} compared, {meant} otherwise as meant"
+    return "; ".join([said, *(f"otherwise: {one}" for one in census.strayed)])
+
+
+def _differs(name: str, before: Any, after: Any, all_before: Taken, all_after: Taken) -> tuple[str, str] | None:
+    """(before, after) where they differ as the rule has it."""
+    if isinstance(after, str) and not isinstance(before, str):  # the patched tree could not tell
+        return _short(before), after
+    if name in LISTS:
+        more = sorted(set(after) - set(before))
+        return ("not so", ", ".join(more)) if more else None
+    if name in SAID:
+        more = sorted(word for word, times in after.items() if times > before.get(word, 0))
+        return ("not so", ", ".join(f"{word} x{after[word]}" for word in more)) if more else None
+    if name in SAME:
+        return None if before == after or _raised(all_before) else _apart(before, after)
+    if name == "gradients":
+        lost = sorted(set(before) - set(after))
+        return ("a gradient", f"none for {', '.join(lost)}") if lost else None
+    if name == "offers":
+        return _offers(before, after)
+    if name in ("tensors held at the end", "entries held at the end"):
+        slack = HELD if name.startswith("tensors") else ENTRIES
+        return (str(before), str(after)) if after > before + slack else None
+    if isinstance(before, int):
+        return _number(name, before, after, all_before, all_after)
+    return _ended(name, str(before), str(after), _kind(all_before) == _kind(all_after))
+
+
+def _raised(facts: dict[str, Any]) -> bool:
+    return str(facts.get("ends", "")).startswith(RAISES)
+
+
+def _kind(facts: dict[str, Any]) -> str:
+    return re.sub(r"\[[^]]*\]", "", str(facts.get("ends", "")))
+
+
+def _number(name: str, before: int, after: int, all_before: Taken, all_after: Taken) -> tuple[str, str] | None:
+    match = LARGEST.fullmatch(name)
+    if not match:
+        slack = LEFT if name.startswith("tensors left") else 0
+        return (str(before), str(after)) if after > before + slack else None
+    if match[2]:
+        one = f"largest tensor with {match[2]}"
+        small = [facts.get(one) or 0 for facts in (all_before, all_after)]
+        if all(small) and before and _power(after, small[1]) > _power(before, small[0]) + GROWTH and after > before:
+            return f"{small[0]} to {before} elements", f"{small[1]} to {after} elements"
+    return (f"{before} elements", f"{after} elements") if after > TIMES * max(before, 64) else None
+
+
+def _power(large: int, small: int) -> float:
+    return math.log(max(large, 1) / small, 4)
+
+
+def _ended(name: str, before: str, after: str, same_kind: bool) -> tuple[str, str] | None:
+    """How a call ended that was made in another way."""
+    if name == "with integers doubled":
+        return (before, after) if before.startswith(RAISES) and not after.startswith(RAISES) else None
+    if before.startswith("finite"):
+        return None if after.startswith("finite") else (before, after)
+    if before == AS or before.startswith(f"{AS};"):
+        wrong = not (after == AS or after.startswith(f"{AS};")) or (same_kind and before != after)
+        return (before, after) if wrong else None
+    if before.startswith((RAISES, "otherwise", "not finite")):
+        return None
+    if after.startswith(RAISES):
+        return before, after
+    return (before, after) if same_kind and before != after else None
+
+
+def _offers(before: dict[str, list[str]], after: dict[str, list[str]]) -> tuple[str, str] | None:
+    """Names that are gone, and parameters that another order, kind or default of today's callers meets."""
+    rows = [f"{name} is gone" for name in before if name not in after]
+    for name in before.keys() & after.keys():
+        if name == "__all__":
+            rows += [f"{one} is gone from __all__" for one in before[name] if one not in after[name]]
+        elif not _takes(before[name], after[name]):
+            rows.append(f"{name}({', '.join(after[name])})")
+    return ("as it was", "; ".join(sorted(rows))) if rows else None
+
+
+def _takes(before: list[str], after: list[str]) -> bool:
+    """Whether all of today's calls are still taken: by order, by name, by the same defaults; docstrings stay."""
+    places = [[row for row in rows if row.startswith("positional")] for rows in (before, after)]
+    names = [{row for row in rows if not row.startswith("positional")} for rows in (before, after)]
+    more = [row for row in (*places[1][len(places[0]) :], *sorted(names[1] - names[0])) if " " in row]
+    added = [row for row in more if " = " not in row and not row.startswith("var_")]
+    return places[1][: len(places[0])] == places[0] and names[0] <= names[1] and not added
+
+
+def _apart(before: Any, after: Any) -> tuple[str, str]:
+    """What differs of two things; of two mappings the keys that do."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        keys = sorted(key for key in before.keys() | after.keys() if before.get(key) != after.get(key))
+        before, after = ({key: held.get(key, "none") for key in keys} for held in (before, after))
+    elif isinstance(before, list) and isinstance(after, list):
+        before, after = sorted(set(before) - set(after)), sorted(set(after) - set(before))
+    return _short(before), _short(after)
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 160 else f"{text[:157]}..."

@@ -1,0 +1,138 @@
+"""What a fix changes beside the bug, kind by kind: the toy's own code as it is against the same with one mistake."""
+
+import warnings
+
+import counting
+import pytest
+import torch
+
+from reproducers.record.schema import Meant
+from reproducers.trial import census
+
+SUM = "    return torch.where(inside, x, 0.0).sum(-1) * scale\n"
+FORWARD = "        return Square.apply(x) * self.weight\n"
+MEMBER = '        self.register_buffer("count"'
+
+
+def use(toy):
+    x = torch.arange(12.0).view(3, 4)
+    toy.sums(x, torch.tensor([1, 4, 2]))
+    toy.sums(x, torch.tensor([1, 4, 2]), scale=2.0)
+    layer = toy.Layer(4)
+    layer(x.clone().requires_grad_())
+
+
+@pytest.fixture(autouse=True)
+def restored():
+    """What the wrong ones leave changed."""
+    with warnings.catch_warnings():
+        yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory):
+    return counting.census(tmp_path_factory.mktemp("pristine"), counting.SOURCE, use)
+
+
+@pytest.fixture
+def strayed(tmp_path, pristine):
+    def of(old, new):
+        assert old in counting.SOURCE
+        return census.compare(pristine, counting.census(tmp_path, counting.SOURCE.replace(old, new, 1), use, pristine))
+
+    return of
+
+
+WRONG = [
+    ("leaves changed", SUM, "    torch.manual_seed(7)\n" + SUM),
+    ("leaves changed", SUM, "    torch.set_default_dtype(torch.float64)\n" + SUM),
+    ("leaves changed", SUM, "    warnings.simplefilter('ignore')\n" + SUM),
+    ("changes of its arguments", SUM, "    bounds.clamp_(max=x.shape[-1])\n    bounds.add_(0)\n    x.mul_(2)\n" + SUM),
+    ("changes of its arguments", FORWARD, "        self.last = x.shape\n" + FORWARD),
+    ("changes of its arguments", FORWARD, "        self.count = self.count + 0\n" + FORWARD),
+    ("says", SUM, "    logger.warning('slow')\n" + SUM),
+    ("says", SUM, "    warnings.warn('slow', stacklevel=1)\n" + SUM),
+    ("ends", SUM, SUM.replace("* scale", "* scale + bounds.double()")),
+    ("gradients", FORWARD, FORWARD.replace("self.weight", "self.weight.detach()")),
+    ("state dict", MEMBER, MEMBER.replace("count", "other") + ", torch.zeros(1))\n" + MEMBER),
+    ("shares memory with", SUM, "    if scale == 1.0:\n        return x.T.view(4, 3)[0, :]\n" + SUM),
+    ("under no_grad", FORWARD, "        if not torch.is_grad_enabled():\n            return x\n" + FORWARD),
+    (
+        "in a thread",
+        SUM,
+        "    import threading\n\n    if threading.current_thread() is not threading.main_thread():\n"
+        "        return None\n" + SUM,
+    ),
+    (
+        "a second time",
+        FORWARD,
+        "        if hasattr(self, 'before'):\n            return x\n        self.before = 1\n" + FORWARD,
+    ),
+    ("of a pickled copy", MEMBER, "        self.how = lambda: 0\n" + MEMBER),
+    ("by names", "def sums(x, bounds,", "def sums(x, bounds, /,"),
+    (
+        "backward twice",
+        "        return 2 * x * grad\n",
+        "        ctx.times = getattr(ctx, 'times', 0) + 1\n        return 2 * x * grad * ctx.times\n",
+    ),
+    ("host waits", SUM, "    if bounds.max() > x.shape[-1]:\n        raise ValueError\n" + SUM),
+    ("tensors alive after backward", "        return x * x\n", "        ctx.more = x * 3\n        return x * x\n"),
+    ("in bfloat16", SUM, "    if x.dtype is torch.bfloat16:\n        return x.sum(-1)\n" + SUM),
+    ("with integers in int32", SUM, "    if bounds.dtype is torch.int32:\n        return x.sum(-1)\n" + SUM),
+    ("with strided inputs", SUM, "    x = x.as_strided(x.shape, (x.shape[-1], 1))\n" + SUM),
+    ("with inputs of a subclass", SUM, "    if type(x) is not torch.Tensor:\n        return x.sum(-1)\n" + SUM),
+    ("of zeros", SUM, SUM.replace("* scale", "* (x.mean() / x.mean())")),
+    ("3 made 0", SUM, "    bounds = bounds - bounds.min() + bounds.min()\n" + SUM),
+    ("largest tensor with 16 for 4", SUM, "    torch.zeros(x.shape[-1], x.shape[-1], x.shape[-1])\n" + SUM),
+    ("tensors left by more sizes than 4", SUM, "    KEPT[x.shape[-1]] = torch.arange(x.shape[-1])\n" + SUM),
+    ("class attributes changed", FORWARD, "        type(self).known = x.shape[-1]\n" + FORWARD),
+    ("offers", "def sums(x, bounds,", "def sums(x, bounds, also=None,"),
+    ("entries held at the end", SUM, "    KEPT.update(dict.fromkeys(range(100)))\n" + SUM),
+    ("tensors held at the end", SUM, "    KEPT[x] = [torch.ones(1) for _ in range(9)]\n" + SUM),
+    ("offers", '    """The sum of each row up to its bound."""\n', ""),
+]
+
+
+@pytest.mark.parametrize(("fact", "old", "new"), WRONG, ids=[f"{i}-{row[0]}" for i, row in enumerate(WRONG)])
+def test_a_wrong_fix_is_seen(strayed, fact, old, new):
+    assert fact in {one.fact for one in strayed(old, new).strayed}
+
+
+RIGHT = [
+    (SUM, "    return (x * inside).sum(-1) * scale\n"),
+    (SUM, "    parts = x.masked_fill(~inside, 0.0)\n" + SUM.replace("torch.where(inside, x, 0.0)", "parts")),
+    ("def _private(x):\n", "def _private(x, also=None):\n"),
+    ("*, whole=True", "*, whole=True, more=None"),
+    ("        return 2 * x * grad\n", "        return grad * x + grad * x\n"),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), RIGHT)
+def test_a_right_fix_is_not(strayed, old, new):
+    made = strayed(old, new)
+    assert made.facts > 100
+    assert made.strayed == []
+
+
+def test_what_the_pack_means_is_told_with_its_reason(tmp_path, pristine):
+    more = counting.SOURCE.replace(SUM, "    logger.warning('slow')\n" + SUM, 1)
+    after = counting.census(tmp_path, more, use, pristine)
+    meant = [Meant(call="counted.sums*", fact="says*", patched="log record of level warning x1", reason="it tells")]
+    made = census.compare(pristine, after, meant)
+    assert made.strayed == []
+    assert {one.meant for one in made.differences} == {"it tells"}
+    other = [meant[0].model_copy(update={"patched": "warning *"})]
+    assert (
+        census.compare(pristine, after, other).strayed
+        == made.model_copy(
+            update={"differences": [one.model_copy(update={"meant": None}) for one in made.differences]}
+        ).differences
+    )
+
+
+def test_what_the_pristine_tree_does_not_do_well_is_not_asked(tmp_path, pristine):
+    """A host wait less, a warning less, one memory more: nothing that a fix has to answer for."""
+    worse = counting.SOURCE.replace(SUM, "    bounds.max().item()\n    logger.warning('slow')\n" + SUM, 1)
+    before = counting.census(tmp_path / "worse", worse, use)
+    assert census.compare(before, counting.census(tmp_path / "better", counting.SOURCE, use, before)).strayed == []
