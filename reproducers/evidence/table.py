@@ -19,10 +19,11 @@ HEADER = """# Packs
 Generated from `packs/*/pack.yaml` and `receipts/` by `python -m reproducers.manifest refresh`; never edited.
 "Bug in" lists what receipts show broken, "not in" what they show healthy; a lane's cell is its newest verdict at the
 live pin, and a lane that cannot exist says so in `pack.yaml`. "Mutants killed" are the mistakes in the patch that its
-checks see, by the newest score of patch and reproducer as they are (`python -m reproducers.mutate`). "Training runs"
-are the patch's hunks that kept runs of `model/` executed, of all, with the day of the newest such run and where they
-ran; of those that "cannot" the pack says why. `signed` says that a signature lies beside the receipt;
-`python -m reproducers.receipts verify --signers FILE` says whose, and whether it holds.
+checks see, by the newest score of patch and reproducer as they are (`python -m reproducers.mutate`); scores with † have
+those of which a line did not run among them. "Training runs" are the patch's hunks that kept runs of `model/`
+executed, of all, with the day of the newest such run and where they ran; of those that "cannot" the pack says why.
+`signed` says that a signature lies beside the receipt; `python -m reproducers.receipts verify --signers FILE` says
+whose, and whether it holds.
 [What the states and the words mean](../docs/glossary.md).
 
 """

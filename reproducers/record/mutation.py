@@ -32,6 +32,7 @@ REASONS = {  # how the reason of a verdict begins
 }
 LOG_FIELDS = ("name", "patch", "verdict", "reason", "caught_by")
 LOGGED = 2  # the first schema_version with a log
+APART = 3  # the first that counts mutants which no check refuses apart from killed ones
 EQUIVALENT = "mutants/equivalent.yaml"
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
 How = Literal["hand", "generated"]
@@ -132,7 +133,13 @@ class Tried(Model):
 
     @property
     def killed(self) -> bool:
-        return self.tested and self.verdict is not Verdict.REPRODUCED_AND_FIXED
+        """Whether a check fails with it."""
+        return self.tested and bool(self.caught_by)
+
+    @property
+    def refused(self) -> bool:
+        """Whether it is refused, but by no check: a line of it did not run, say, or the arm ended."""
+        return self.tested and not self.survived and not self.caught_by
 
     @property
     def survived(self) -> bool:
@@ -140,21 +147,29 @@ class Tried(Model):
 
 
 class Tally(Model):
-    """Counts of one kind of mutants. What could not be tested is in ``all`` and is not killed, so it lifts no score."""
+    """Counts of one kind of mutants. What could not be tested is in ``all`` and is not killed, so it lifts no score.
+
+    ``refused``: those that no check saw; None in records before APART, which have them among the killed.
+    """
 
     all: int
     killed: int
     explained: int
     untested: int
     survivors: list[str]
+    refused: int | None = None
 
     @classmethod
-    def of(cls, tried: list[Tried]) -> Tally:
-        """The counts of these; an explained mutant counts as explained only where it survived."""
-        left = [one for one in tried if one.survived]
+    def of(cls, tried: list[Tried], apart: bool = True) -> Tally:
+        """The counts of these; an explained mutant counts as explained only where it survived.
+
+        ``apart``: as from APART on.
+        """
+        left, refused = [one for one in tried if one.survived], sum(one.refused for one in tried)
         return cls(
             all=len(tried),
-            killed=sum(one.killed for one in tried),
+            killed=sum(one.killed for one in tried) + (0 if apart else refused),
+            refused=refused if apart else None,
             explained=sum(one.explained for one in left),
             untested=sum(not one.tested for one in tried),
             survivors=[one.name for one in left if not one.explained],
@@ -175,7 +190,7 @@ class MutationScore(Model):
     digest of a log beside the record, with a line a mutant. Earlier records have the manifest as their only witness.
     """
 
-    schema_version: Literal[1, 2]
+    schema_version: Literal[1, 2, 3]
     record: Literal["mutation score"]
     started: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")]
     command: list[str]
@@ -195,7 +210,7 @@ class MutationScore(Model):
 
     def logged(self) -> MutationScore:
         """This score as a record that has a log."""
-        return self.model_copy(update={"schema_version": LOGGED, "log_sha256": hashlib.sha256(self.log).hexdigest()})
+        return self.model_copy(update={"schema_version": APART, "log_sha256": hashlib.sha256(self.log).hexdigest()})
 
     @model_validator(mode="after")
     def _whole(self) -> MutationScore:
@@ -215,7 +230,8 @@ class MutationScore(Model):
     def _consistent(self) -> MutationScore:
         for how in ("hand", "generated"):
             tally, tried = getattr(self, how), [one for one in self.mutants if one.how == how]
-            if (Tally.of(tried) if tried else None) != tally:
+            apart = self.schema_version >= APART or bool(tally and tally.refused is not None)
+            if (Tally.of(tried, apart) if tried else None) != tally:
                 raise ValueError(f"{how}: its counts are not those of its mutants")
         drawn = self.known if self.sample is None else self.sample
         if self.generated is not None and self.generated.all != drawn:
@@ -242,6 +258,9 @@ class MutationScore(Model):
         explained = sum(tally.explained for tally in tallies)
         said = f"{sum(tally.killed for tally in tallies)}/{sum(tally.all for tally in tallies)}"
         said += f", {explained} equivalent" if explained else ""
+        refused = sum(tally.refused or 0 for tally in tallies)
+        said += "" if self.schema_version >= APART else " †"
+        said += f", {refused} refused by no check" if refused else ""
         return said + (f", {self.sample} of {self.known} drawn" if self.sample is not None else "")
 
 

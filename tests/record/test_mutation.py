@@ -41,6 +41,17 @@ def put(path, body):
     return there
 
 
+def test_what_no_check_refuses_is_no_kill():
+    """A hunk that does not run refuses any mutant; such records of before APART have them among the killed."""
+    body = json.loads(KEPT.read_text()) if KEPT.is_file() else mutation.read(KEPT).model_dump(mode="json")
+    one = mutation.Tried.model_validate(killed(body))
+    idle = {"verdict": "INCONCLUSIVE", "reason": "patched code not seen executing: a.py hunk 2", "caught_by": []}
+    tried = [one, mutation.Tried.model_validate(one.model_dump() | idle | {"name": "constant-00000000"})]
+    apart, before = Tally.of(tried), Tally.of(tried, apart=False)
+    assert (apart.killed, apart.refused, apart.score) == (1, 1, 0.5)
+    assert (before.killed, before.refused, before.score) == (2, None, 1.0)
+
+
 def survivor(body):
     return next(one for one in body["mutants"] if one["verdict"] == "REPRODUCED_AND_FIXED")
 

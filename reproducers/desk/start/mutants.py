@@ -25,6 +25,7 @@ from reproducers.upstream.git import git
 from reproducers.upstream.store import Tree
 
 FIELDS = ("Caught-By", "Why")
+WIDEST = 30  # lines of context
 WRONG = ("bug", "different", "failed")
 PAGE = "docs/writing-a-pack.md, The mutants"
 REBASE = "rebase it: apply fix.patch to the pinned tree, commit, make the mistake, and git diff"
@@ -68,7 +69,7 @@ def whole(pack: Pack, tree: Tree, mutant: Mutant) -> str:
     """
     with patched_files(pack, tree, mutant.path) as root:
         _apply(pack, root, mutant.path)
-        return difference(root)
+        return difference(root, hunks(pack))
 
 
 @contextlib.contextmanager
@@ -101,10 +102,24 @@ def _apply(pack: Pack, root: Path, path: Path) -> None:
     patching.apply(root, path, strip=1)
 
 
-def difference(root: Path) -> str:
-    """What the folder of ``patched_files`` holds by now, as one patch of the pristine tree."""
+def difference(root: Path, hunks: int) -> str:
+    """What the folder of ``patched_files`` holds by now, as one patch of the pristine tree.
+
+    ``hunks``: of fix.patch. No more are made, with as much context as that takes: of a hunk that became two one may
+    have no line that runs.
+    """
     git("add", "-AN", cwd=root)
-    return git("diff", cwd=root).stdout
+    text = ""
+    for context in range(3, WIDEST + 1):
+        text = git("diff", f"-U{context}", cwd=root).stdout
+        if sum(line.startswith("@@ ") for line in text.splitlines()) <= hunks:
+            break
+    return text
+
+
+def hunks(pack: Pack) -> int:
+    """How many fix.patch has."""
+    return sum(len(file) for file in patching.files(pack.patch))
 
 
 def failing(pristine: ArmResult) -> Callable[[Check], bool]:

@@ -62,7 +62,8 @@ def choose(pack: Pack, tree: Tree, only: Only | None, sample: int | None, seed: 
     with hand.patched_files(pack, tree) as root:
         known = generated.of(pack, root)
         drawn = generated.sample(known, sample, seed) if only != "hand" else []
-        made = [(mutant, _candidate(root, mutant)) for mutant in drawn]
+        most = hand.hunks(pack)
+        made = [(mutant, _candidate(root, mutant, most)) for mutant in drawn]
     names = frozenset([mutant.name for mutant in known] + [candidate.name for _, candidate in written])
     return Chosen(written if only != "generated" else [], made, len(known), names)
 
@@ -75,9 +76,9 @@ def by_hand(pack: Pack, tree: Tree) -> Iterator[tuple[hand.Mutant, Candidate]]:
         yield mutant, Candidate(path.stem, "hand", f"mutants/{path.name}", text, source=file_sha256(path))
 
 
-def _candidate(root: Path, mutant: Generated) -> Candidate:
+def _candidate(root: Path, mutant: Generated, hunks: int) -> Candidate:
     path = root / mutant.path
     path.write_bytes(mutant.after.encode())
-    text = hand.difference(root)
+    text = hand.difference(root, hunks)
     path.write_bytes(mutant.before.encode())
     return Candidate(mutant.name, "generated", mutant.where, text, *mutant.exchanged)

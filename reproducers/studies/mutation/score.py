@@ -46,13 +46,13 @@ class Sitting:
         caught = {tried.name: tried for tried in self.tried}
         for mutant, candidate in self.chosen.hand:
             tried = caught[candidate.name]
-            if tried.killed and not mutant.catching(tried.caught_by):
+            if tried.tested and not tried.survived and not mutant.catching(tried.caught_by):
                 by = ", ".join(tried.caught_by) or tried.verdict.value
                 yield f"{candidate.where}: not caught by {mutant.caught_by}, which it names, but by {by}"
 
     def stale(self) -> Iterator[str]:
         """Explanations that explain nothing, a line each."""
-        killed = {tried.name: tried for tried in self.tried if tried.killed}
+        killed = {tried.name: tried for tried in self.tried if tried.killed or tried.refused}
         for name in self.explained:
             if name not in self.chosen.names:
                 yield f"{EQUIVALENT}: {name}: stale: there is no such mutant"
@@ -96,6 +96,7 @@ def told(tally: Tally) -> str:
     """A tally in words."""
     share = "no score" if tally.score is None else f"{tally.score:.1%}"
     said = f"{tally.killed} of {tally.all} killed ({share})"
+    said += f", {tally.refused} refused by no check" if tally.refused else ""
     said += f", {count(len(tally.survivors), 'survivor')}, {tally.explained} explained as equivalent"
     return said + (f", {tally.untested} not tested" if tally.untested else "")
 

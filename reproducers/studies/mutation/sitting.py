@@ -66,7 +66,7 @@ def word(tried: Tried) -> str:
     """What became of a mutant, in one word."""
     if tried.survived:
         return "explained" if tried.explained else "survived"
-    return "killed" if tried.killed else "not tested"
+    return "killed" if tried.killed else "refused" if tried.refused else "not tested"
 
 
 def fitting(pack: Pack, lane: str) -> int:

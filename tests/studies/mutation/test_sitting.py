@@ -261,8 +261,8 @@ def test_a_kept_score_is_evidence_and_no_statement(toy, pack, monkeypatch):
     assert mutation.newest(pack, toy.root / "committed") == score
 
     entry = Entry(title="", kind="bug", state="draft", live="", lanes={}, lanes_without_receipt=[], tried={})
-    cells = [cell.strip() for cell in table.row(pack, entry).split("|")]
-    assert cells[-3] == f"{score.generated.killed}/3, 3 of {score.known} drawn"
+    cells = [cell.strip() for cell in table.row(pack, entry, {}).split("|")]
+    assert cells[-4] == f"{score.generated.killed}/3, 3 of {score.known} drawn"
 
     whole = {"sample": None, "seed": None, "known": 3}
     later = score.model_copy(update={"started": f"{today()}T23:59:58Z", **whole})
@@ -290,7 +290,7 @@ def test_a_kept_score_is_evidence_and_no_statement(toy, pack, monkeypatch):
     }
     astray.unlink()
     pack.reproducer.write_text(pack.reproducer.read_text() + "\n# another\n")
-    assert table.row(pack, entry).split("|")[-3].strip() == "–", "a score of another reproducer says nothing"
+    assert table.row(pack, entry, {}).split("|")[-4].strip() == "–", "a score of another reproducer says nothing"
 
 
 def test_only_checks_that_ran_are_named(toy, pack, monkeypatch):
