@@ -147,7 +147,7 @@ def standing(stack: Stack, pack: Pack, entry: Entry | None, pristine: Tree) -> S
         return Standing(pack, Worth.CONFLICTING, f"{patch.name} does not apply; {live}")
     if pack.filing.decision == "hold":
         return Standing(pack, Worth.HELD, f"held back from filing; {live}")
-    if name == "live" and (entry is None or entry.state in UNPROVED):
+    if entry.state in UNPROVED if entry else name == "live":
         left = "its patch has not been proved on every lane"
         return Standing(pack, Worth.UNTRIED, f"{patch.name} applies; {entry.state if entry else 'draft'}: {left}")
     if mended(stack, pack, entry):

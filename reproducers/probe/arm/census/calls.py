@@ -42,7 +42,6 @@ class Call:
     target: Any = None
     args: list[Any] = field(default_factory=list)
     named: dict[str, Any] = field(default_factory=dict)
-    order: list[str] = field(default_factory=list)  # names of the arguments in ``args``
     facts: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -91,13 +90,12 @@ class Heard(logging.Handler):
 
 
 class Calls:
-    """``kept``: the calls, by key. ``counts``: how many of each name were made, kept or not."""
+    """``kept``: the calls, by key."""
 
     def __init__(self, tree: Path, files: Iterable[str]) -> None:
         self.root = f"{tree.resolve()}/"
         self.files = {str((tree / file).resolve()) for file in files}
         self.kept: dict[str, Call] = {}
-        self.counts = Counter[str]()
         self._inside: dict[str, int] = {}
         self._here = threading.local()
 
@@ -145,12 +143,12 @@ class Calls:
     def _begin(self, frame: FrameType) -> Open | None:
         code = frame.f_code
         name = f"{Path(code.co_filename).stem}.{code.co_qualname}"
-        self.counts[name] += 1
         names, given = _given(frame)
         with quiet():
             call = Call(name, _kind(frame, given))
-            mine = [one for one in self.kept.values() if one.name == name]
-            if call.key in self.kept or len(mine) >= KINDS or len({*self.counts}) > CALLABLES:
+            kinds = Counter(one.name for one in self.kept.values())
+            full = kinds[name] >= KINDS or (name not in kinds and len(kinds) >= CALLABLES)
+            if call.key in self.kept or full:
                 return None
             self.kept[call.key] = call
             with contextlib.suppress(Exception):
@@ -252,7 +250,6 @@ def _again(call: Call, frame: FrameType, names: list[str], given: dict[str, Any]
     if flags & inspect.CO_VARARGS:
         args += given[own.pop()]
     call.named |= {name: given[name] for name in own if name not in rest}
-    call.order = rest
     held = values.copied({"target": _bound(target), "args": args, "named": call.named})
     call.target, call.args, call.named = _Target(target, held["target"]), held["args"], held["named"]
 
