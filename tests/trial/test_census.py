@@ -89,7 +89,7 @@ WRONG = [
     ("class attributes changed", FORWARD, "        type(self).known = x.shape[-1]\n" + FORWARD),
     ("offers", "def sums(x, bounds,", "def sums(x, bounds, also=None,"),
     ("entries held at the end", SUM, "    KEPT.update(dict.fromkeys(range(100)))\n" + SUM),
-    ("tensors held at the end", SUM, "    KEPT[x] = [torch.ones(1) for _ in range(9)]\n" + SUM),
+    ("tensors held at the end", SUM, "    KEPT[len(KEPT)] = [torch.ones(1) for _ in range(9)]\n" + SUM),
     ("offers", '    """The sum of each row up to its bound."""\n', ""),
 ]
 
