@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 from hypothesis import strategies as st
@@ -117,6 +118,11 @@ TRITON = WIDE | {
     "sparse, other keys in each sequence": Case(
         bounds="windows", sq=1, sk=900, b=4, heads=1, np=1, topk=2, sparse=True
     ),
+    "additive mask, sparse, other keys in each sequence": Case(
+        bounds="mask", sq=1, sk=900, b=4, heads=1, np=1, topk=2, sparse=True
+    ),
+    # rows of keys longer than a program holds, which begin and end anywhere
+    "long rows": Case(bounds="windows", sq=3, sk=2500, b=2, heads=1, d=8, np=1, hn=8, rows=2),
 }
 # Gradients of scores sum to zero in a row, so what all keys have in common cancels in the gradient of q, unless they
 # are rounded to bf16 before: then the error is some 2^-9 of what cancels, 16 times what is left.
@@ -636,6 +642,27 @@ def check_layer(p: probe.Probe) -> None:
     return p.error(name, took[1] / took[0], 3, reference="the same layer with the loss off", bug_above=8)
 
 
+def check_blocks(p: probe.Probe, device: str) -> None:
+    """What the host does for a further block of rows: operators, and on the cpu lane kernels, which do not run."""
+    from triton.runtime import interpreter
+
+    kernels: list[int] = []
+    launch = mock.patch.object(interpreter.GridExecutor, "__call__", lambda *_, **__: kernels.append(1))
+
+    def count(rows: int) -> int:
+        call = Call(p, replace(MANY, sq=rows, sparse=False, rows=0), device)
+        kernels.clear()
+        with launch if p.lane == "cpu" else contextlib.nullcontext():
+            return p.operators(call.loss).count + len(kernels)
+
+    p.guard(
+        "operators and kernels for a further block of rows",
+        count(66) - count(64),
+        60,
+        reference="seven kernels, the top-k, copies of what a block made, and views",
+    )
+
+
 def dots_of_bf16() -> None:
     """Triton's interpreter keeps bf16 as bits and multiplies those; widen them before a product, which is exact."""
     from triton import language
@@ -693,6 +720,7 @@ def reproduce(p: probe.Probe) -> None:
         for name, case in (TRITON | HALF).items():
             check_numbers(p, f"as on a GPU, {name}", Call(p, case, "cpu"))
         check_drawn(p, "drawn, as on a GPU", "cpu", 200, 8)
+        check_blocks(p, "cpu")
         p.guard("as on a GPU: numbers read outside of a kernel's tensors", sum(outside), 0, reference="none")
         return
     p.megatron_cpu()
@@ -706,6 +734,7 @@ def reproduce(p: probe.Probe) -> None:
         check_numbers(p, name, Call(p, case, "cuda"))
     check_drawn(p, "drawn", "cuda", 200, 40)
     check_neighbours(p, "cuda")
+    check_blocks(p, "cuda")
     check_numbers(p, "S 4096, bf16", Call(p, replace(NAM56R, b=2), "cuda"))
     torch.cuda.empty_cache()
     check_time(p)
