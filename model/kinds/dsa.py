@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from model.kinds.kind import FP32, Frozen, Kernels, Products, Seen, Shapes, under
 from model.kinds.mla import PART, VARIANT, Mla
 from model.kinds.path import Code, Part, Path, Seam
-from model.kinds.run import Run, bf16, gpu, gpu_bf16, gpu_or_interpreter, rows, triton
+from model.kinds.run import bf16, gpu, rows
 
 SPARSE = Kernels(
     "sparse attention and its indexer",
@@ -89,15 +88,6 @@ class Dsa(Mla):
         return "indexer" if ".indexer." in name else "dsa"
 
 
-LONGEST = 8192  # keys of a row that the indexer's kernels hold in registers
-# Pack 12 makes the functions that are copied. What holds without it too is the divergence, of which ours is a kernel.
-INDEXER_KERNELS = Seam(
-    "indexer_kernels",
-    upstream=f"{VARIANT}.dsa_indexer_loss:_indexer_kl_terms",
-    sha256="7d78bd86a2361f224b954436100b9616ba2f89760e6b0218dfad7c2750f4182d",
-    reason="pack 12's kernels, told the bounds of their tiles: its loss finds these by eleven operators, twice a row",
-    offer="the indexer's loss by kernels that are told the bounds of their tiles",
-)
 # Pack 02 changes the class itself. What holds with and without it is which heads have no key: ours has none of them.
 SPARSE_KEPT = Seam(
     "sparse_kept",
@@ -106,11 +96,6 @@ SPARSE_KEPT = Seam(
     reason="the output is kept; upstream computes it again, and clears queries without a key by passes of their own",
     ours="upstream computes it again on purpose, as its comment says, to keep no memory: this spends memory for time",
 )
-
-
-def _short_rows(size: Any, run: Run) -> str | None:
-    long = run.row is not None and run.row > LONGEST
-    return f"rows of {run.row} tokens are longer than {LONGEST}" if long else None
 
 
 PARTS = (
@@ -130,7 +115,11 @@ PARTS = (
                     "sparse MLA": r"sparse_mla|^(pre|post)process_kernel",
                     # megatron-core 0.19.0 calls both its sparse-MLA forward and its indexer-loss kernels ``main``
                     "DSA main_kernel (sparse MLA forward, indexer loss)": r"^main_kernel",
-                    "indexer and top-k": r"indexer|clean_logits|gatherTopK|radixFindKth|topk",
+                    # TileLang's, PyTorch's, and those of pack 12
+                    "indexer and top-k": (
+                        r"indexer|clean_logits|gatherTopK|radixFindKth|topk"
+                        r"|^_(valid_keys|index_scores|attention_(lse|target)|kl|grad_[kq])_kernel"
+                    ),
                 },
             ),
             Path("megatron"),
@@ -148,21 +137,6 @@ PARTS = (
                 graphs=False,
             ),
             Path("again"),
-        ),
-    ),
-    Part(
-        "indexer",
-        "indexer's loss",
-        (
-            Path(
-                "triton",
-                needs=(triton, gpu_or_interpreter, gpu_bf16, rows, _short_rows),
-                code=Code(f"{VARIANT}.ops.triton_indexer:attention_target", "_key_bounds"),  # of pack 12
-                seams=(INDEXER_KERNELS,),
-                kernels={"indexer and top-k": r"^_(index_scores|attention_(lse|target)|grad_[kq])"},
-                graphs=False,
-            ),
-            Path("stream"),
         ),
     ),
 )

@@ -26,14 +26,13 @@ FASTEST = {
     "qkv": "whole",
     "dsa": "tilelang",
     "sparse": "again",
-    "indexer": "stream",
     "moe": "grouped_mm",
     "balance": "triton",
     "shared": "after",
     "loss": "liger_once",
     "wgrad": "fused",
 }
-ROWS = {"indexer": "triton", "sparse": "kept"}
+ROWS = {"sparse": "kept"}
 IN_GRAPHS = {"moe": "grouped_fused", "balance": "megatron", "qkv": "joined"}
 ON_CPU = {
     "mamba3": "torch",
@@ -46,7 +45,6 @@ ON_CPU = {
     "qkv": "joined",
     "dsa": "megatron",
     "sparse": "again",
-    "indexer": "stream",
     "moe": "sequential",
     "balance": "megatron",
     "shared": "after",
@@ -78,7 +76,6 @@ def names(**run):
         ({"cuda_graphs": True}, IN_GRAPHS),
         ({"cuda_graphs": True, "row": 4096}, IN_GRAPHS | {"mamba3": "tilelang_rows"}),
         ({"row": 8192}, ROWS | {"mamba3": "blocks_rows"}),
-        ({"row": 16384}, ROWS | {"indexer": "stream", "mamba3": "blocks_rows"}),  # too long for its kernels
         (
             {"cuda_graphs": True, "row": 4096, "paths": {"mamba3": "blocks_rows"}},
             IN_GRAPHS | {"mamba3": "blocks_rows"},
@@ -117,8 +114,7 @@ def test_a_missing_library_leaves_the_next_path(monkeypatch):
     gone = {"m2rnn": "torch", "qkv": "joined", "balance": "megatron"}
     assert names(**ON_GPU) == FASTEST | gone
     assert names(**ON_GPU, cuda_graphs=True) == FASTEST | IN_GRAPHS | gone
-    found = names(**ON_GPU, hopper=True, row=4096)
-    assert (found["mamba3"], found["indexer"]) == ("blocks_rows", "stream")
+    assert names(**ON_GPU, hopper=True, row=4096)["mamba3"] == "blocks_rows"
 
 
 def test_cudnn_wants_heads_of_eights():
@@ -136,7 +132,6 @@ def test_tritons_interpreter_runs_on_a_cpu(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     interpreted = {"m2rnn": "triton_whole", "qkv": "whole", "balance": "triton"}
     assert names() == ON_CPU | interpreted
-    assert names(row=64) == ON_CPU | interpreted | {"indexer": "triton"}
 
 
 def test_every_path_can_be_asked_for_where_nothing_lacks():
@@ -177,7 +172,6 @@ def test_some_path_of_each_kind_needs_nothing(kind):
         ("mamba3", "blocks_rows", {**ON_GPU, "row": 4096 + 16}),
         ("m2rnn", "triton_kept", {}),
         ("mla", "cudnn", {}),
-        ("indexer", "triton", ON_GPU),
         ("shared", "beside", ON_GPU),
         ("wgrad", "fused", {"on_cpu": False}),
     ],

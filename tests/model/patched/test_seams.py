@@ -199,9 +199,9 @@ def test_a_seam_is_refused_where_upstream_changed(tree, monkeypatch, upstream):
 
 
 def test_a_run_has_the_seams_of_its_paths_alone(monkeypatch):
-    part = Part("indexer", "", (Path("ours", seams=(seam(),)), Path("stream")))
-    monkeypatch.setitem(catalogue.PARTS, "indexer", part)
-    assert "toy" in {each.name for each in catalogue.seams(ON_CPU | {"indexer": "ours"})}
+    part = Part("sparse", "", (Path("ours", seams=(seam(),)), Path("again")))
+    monkeypatch.setitem(catalogue.PARTS, "sparse", part)
+    assert "toy" in {each.name for each in catalogue.seams(ON_CPU | {"sparse": "ours"})}
     assert "toy" not in {each.name for each in catalogue.seams(ON_CPU)}
     late = {each.name for each in catalogue.seams(ON_CPU | {"reads": "late"})}
     assert late - {each.name for each in catalogue.seams(ON_CPU)} == {"late_clip"}
@@ -210,7 +210,7 @@ def test_a_run_has_the_seams_of_its_paths_alone(monkeypatch):
 def test_what_a_run_applies_is_recorded():
     recorded = {entry["name"]: entry for entry in seams.as_record(catalogue.seams(ON_CPU))}
     assert {"mamba3_torch", "head"} <= set(recorded)
-    assert not {"mamba3_rows", "indexer_kernels", "weighted_experts", "apex_wgrad"} & set(recorded)
+    assert not {"mamba3_rows", "weighted_experts", "apex_wgrad"} & set(recorded)
     assert recorded["head"] == {
         "name": "head",
         "upstream": ends.HEAD.upstream,
@@ -231,7 +231,7 @@ def test_names_are_unique():
 
 
 def test_a_path_lacks_what_its_function_or_word_is_missing(tmp_path):
-    rest = {"loss=liger_once", "indexer=triton", "balance=triton", "dsa=tilelang", "sparse=kept"}
+    rest = {"loss=liger_once", "balance=triton", "dsa=tilelang", "sparse=kept"}
     assert set(seams.lacking([tmp_path])) == rest | {"loss=linear"}
     code = "class HybridModel:\n    def __init__(self):\n        {}\n"
     file = "megatron/core/models/hybrid/hybrid_model.py"

@@ -70,7 +70,7 @@ def test_kinds(expected, name):
     [
         ("indexer and top-k", "_attention_lse_kernel"),  # pack 12's, which other rules would take for attention
         ("indexer and top-k", "_grad_k_kernel"),
-        *(("indexer and top-k", f"indexer_{what}") for what in ("mask", "choice", "divergence")),
+        *(("indexer and top-k", f"_{what}_kernel") for what in ("valid_keys", "index_scores", "kl")),
         ("elementwise", "weighted_gelu_backward"),
         ("elementwise", "add_used_kernel"),  # gradients of the experts that had tokens
         ("elementwise", "_rotate_kernel"),  # pack 48's

@@ -1,80 +1,41 @@
-"""What the sparse layers put in the place of upstream's: by path, and for both of upstream's ways to the loss."""
+"""What the sparse layers put in the place of upstream's: the kernels' function where its output is kept; no loss."""
 
 import pytest
 import tiny
 
 pytestmark = pytest.mark.upstream
-ARGUMENTS = ("q", "w", "k", "query", "key", 0.5, 3, 1.0, True, "groups", "starts", "ends", None, False, True, 33)
 
 
-def replaced(path, patched):
-    """What upstream's forward finds under its own names; ``patched``: whether it has pack 52's."""
+def replaced(path):
+    """What upstream's forward finds under its own names."""
     from unittest import mock
 
     from megatron.core.transformer.experimental_attention_variant import dsa
+    from megatron.core.transformer.experimental_attention_variant.ops import tilelang_dsa
 
-    names, found = ("FusedDSAIndexerLoss", "packed_indexer_loss"), []
+    from model.patched import seams
+
+    found, own = [], dsa.FusedDSAIndexerLoss
 
     def forward(self, *args, **kwargs):
-        found.append([getattr(getattr(dsa, name, None), "__qualname__", "ours") for name in names])
+        found.append((tilelang_dsa.SparseMLA.__name__, dsa.FusedDSAIndexerLoss is own))
         return "done"
 
     layer = tiny.layer(5).self_attention.core_attention
-    paths = {**layer.config.nam56r_paths, "indexer": mock.Mock()}
-    paths["indexer"].name = path
-    record = tiny.packed()
+    paths = {**layer.config.nam56r_paths, "sparse": mock.Mock()}
+    paths["sparse"].name = path
     with (
         mock.patch.object(layer.config, "nam56r_paths", paths),
         mock.patch.object(dsa.DSAttention, "forward", forward),
-        mock.patch.object(dsa, "packed_indexer_loss", lambda *given: None, create=True),
+        mock.patch.object(tilelang_dsa, "SparseMLA", type("Upstreams", (), {})),
+        mock.patch.object(seams, "verify"),
     ):
-        if not patched:
-            del dsa.packed_indexer_loss
-        before = [getattr(dsa, name, None) for name in names]
-        assert layer("query", "key", packed_seq_params=record) == "done"
-        assert [getattr(dsa, name, None) for name in names] == before
-        if not patched:
-            dsa.packed_indexer_loss = None  # for the mock to take away
+        assert layer("query", "key", packed_seq_params=tiny.packed()) == "done"
+        assert tilelang_dsa.SparseMLA.__name__ == "Upstreams"
     return found[0]
 
 
-def test_upstreams_loss_stays_unless_kernels_are_asked_for(megatron):
+@pytest.mark.parametrize(("path", "name"), [("again", "Upstreams"), ("kept", "KeptSparseMLA")])
+def test_the_output_is_kept_where_that_is_asked_for_and_the_loss_is_upstreams(megatron, path, name):
     pytest.importorskip("triton")
-    assert megatron.call(replaced, "stream", True) == ["FusedDSAIndexerLoss", "replaced.<locals>.<lambda>"]
-    assert megatron.call(replaced, "triton", True) == ["ours", "KernelLoss.packed"]
-    assert megatron.call(replaced, "triton", False) == ["ours", "ours"]
-
-
-def handed_on():
-    """What ``packed`` gives ``apply``."""
-    from model.layers.attention.divergence import KernelLoss
-
-    class Loss(KernelLoss):
-        def apply(self, *given):
-            return given
-
-    return Loss(32).packed(*ARGUMENTS)
-
-
-def test_the_loss_of_packed_documents_is_by_the_same_kernels(megatron):
-    pytest.importorskip("triton")
-    given = (
-        "q",
-        "w",
-        "k",
-        "query",
-        "key",
-        0.5,
-        3,
-        1.0,
-        None,
-        True,
-        "groups",
-        "starts",
-        "ends",
-        None,
-        None,
-        False,
-        True,
-    )
-    assert megatron.call(handed_on) == given
+    assert megatron.call(replaced, path) == (name, True)
