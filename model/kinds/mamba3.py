@@ -136,7 +136,7 @@ TORCH = Seam(
     "mamba3_torch",
     upstream=MAMBA3,
     sha256=MAMBA3_SHA256,
-    reason="Mamba3's own code with the scan in torch where the TileLang kernels cannot run or are not wanted",
+    reason="Mamba3's own code with scan and norms in torch where kernels cannot run or are not wanted",
     ours="a reference for hosts without a GPU",
 )
 NORM = Seam(
@@ -281,7 +281,7 @@ PARTS = (
         (
             Path("te", needs=(gpu, bf16), seams=(NORM,)),
             Path("mamba", needs=(gpu,)),
-            Path("torch", seams=(NORM,)),
+            Path("torch", seams=(TORCH,)),
         ),
     ),
 )

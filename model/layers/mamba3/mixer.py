@@ -140,8 +140,11 @@ def build_mamba3(
         device=device,
     )
     norm = "torch" if plain and norm == "mamba" else norm
-    if norm != "mamba":
+    if norm == "te":
         seams.verify(kind.NORM)
+    elif norm == "torch":
+        seams.verify(kind.TORCH)
+    if norm != "mamba":
         for name in ("B_norm", "C_norm"):
             setattr(mamba, name, upstream.NORMS[norm](getattr(mamba, name)))
     return Mamba3Mixer(mamba, path, row)

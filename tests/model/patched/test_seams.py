@@ -116,8 +116,8 @@ def applied():
     mamba, kernel = model.decoder.layers[2].mixer.mamba, reference.mamba3_mimo_reference
     found = {
         "head": type(model.output_layer) is head.Head,
-        "mamba3_norm": type(mamba.B_norm) is torch.nn.RMSNorm,
-        "mamba3_torch": type(mamba).forward.__globals__[mamba3_upstream.KERNEL] is kernel
+        "mamba3_torch": type(mamba.B_norm) is torch.nn.RMSNorm
+        and type(mamba).forward.__globals__[mamba3_upstream.KERNEL] is kernel
         and module.mamba3_mimo_combined is not kernel,
     }
     of_model = SimpleNamespace(apply_rope_fusion=False, rope_type="rope", num_attention_heads=3)
