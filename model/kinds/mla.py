@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from model.kinds.kind import BF16, Frozen, Kernels, Kind, Products, Seen, Shapes
-from model.kinds.path import Part, Path, Seam
-from model.kinds.run import Run, bf16, gpu, gpu_or_interpreter, triton
+from model.kinds.path import Part, Path
+from model.kinds.run import Run, bf16, gpu
 
 ATTENTION = Kernels("attention over all keys", ("attention",))
 PART = "attention"  # the row of tables, sparse attention's too
@@ -100,26 +100,11 @@ class Mla(Kind):
 
 
 VARIANT = "megatron.core.transformer.experimental_attention_variant"
-FUSED_MLA = Seam(
-    "fused_mla",
-    upstream="megatron.core.transformer.multi_latent_attention:MLASelfAttention.get_query_key_value_tensors",
-    sha256="e19fa46a2a0b1b231d4725127a3bc4c0e6bfec7004492ae2293b890a38709d92",
-    reason="Megatron's fused kernels, which write keys and values whole and which it refuses beside DSA; own queries",
-    also=("c7c142edae56f6510f3073cd976521642fc9ceb8d9727561d95d1da38e402f19",),
-    offer="queries, keys and values of dense MLA written whole, beside DSA too",
-)
 
 
 def _eights(size: Any, run: Run) -> str | None:
     odd = [str(width) for width in (size.attention.qk_dim, size.attention.v_dim) if width % 8]
     return f"a head has {' and '.join(odd)} channels, no multiple of 8" if odd else None
-
-
-def _powers_of_two(size: Any, run: Run) -> str | None:
-    a = size.attention
-    widths = {"qk_nope_dim": a.qk_nope_dim, "qk_rope_dim": a.qk_rope_dim, "v_dim": a.v_dim}
-    odd = [f"{name} {width}" for name, width in widths.items() if width & (width - 1) or width < 4]
-    return f"{' and '.join(odd)}: no power of two from 4" if odd else None
 
 
 PARTS = (
@@ -130,20 +115,6 @@ PARTS = (
         paths=(
             Path("cudnn", needs=(gpu, bf16, _eights), kernels={"attention": r"cudnn.*sdpa|flash_(fprop|bprop)"}),
             Path("torch"),
-        ),
-    ),
-    Part(
-        "qkv",
-        "queries, keys and values",
-        (
-            Path(
-                "whole",
-                needs=(triton, gpu_or_interpreter, _powers_of_two),
-                seams=(FUSED_MLA,),
-                install="model.layers.attention.whole:enable",
-                graphs=False,
-            ),
-            Path("joined"),
         ),
     ),
 )

@@ -33,7 +33,7 @@ GENERAL: dict[str, str] = {
     ),
     "elementwise": (
         r"elementwise|copy_kernel|fill|cast|amax_kernel|add_used|CatArray|triton_poi|unrolled|gelu|transpose"
-        r"|rotary|rotate_kernel"
+        r"|rotary|rotate_kernel|key_value_kernel"
     ),
 }
 

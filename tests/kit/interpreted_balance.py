@@ -37,7 +37,7 @@ def theirs(router):
 
 def trained(path):
     """The gradients of the routers' weights by the balance loss alone, and how often pack 39's method was called."""
-    model = tiny.fresh(paths={"m2rnn": "torch", "qkv": "joined", "balance": path})  # none but this by the interpreter
+    model = tiny.fresh(paths={"m2rnn": "torch", "balance": path})  # none but this by the interpreter
     with mock.patch.object(TopKRouter, METHOD, autospec=True, side_effect=getattr(TopKRouter, METHOD)) as method:
         losses = model(packed_seq_params=tiny.packed(), **tiny.batch())
         (0.0 * losses).sum().backward()

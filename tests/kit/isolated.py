@@ -25,8 +25,11 @@ def _own_tests(folder: Path) -> None:
     sys.modules["tests"] = package
 
 
-def activate(device: str, stack: str = "released") -> str:
-    """In the new process: the stack with every candidate patch, Megatron started. Returns what is missing, or ""."""
+def activate(device: str, stack: str = "released", packs: tuple[int, ...] = ()) -> str:
+    """In the new process: the stack with every candidate patch, Megatron started. Returns what is missing, or "".
+
+    ``packs``: those that it has whether they are validated or not.
+    """
     import torch
 
     torch.set_num_threads(1)
@@ -37,11 +40,14 @@ def activate(device: str, stack: str = "released") -> str:
     from reproducers.probe.checks import CannotTest
     from reproducers.probe.lanes import megatron
     from reproducers.probe.ranks import Rank
+    from reproducers.record import schema
     from reproducers.upstream.store import Store
 
     try:
         of = stacks.named(stack)
-        overlay.activate(overlay.build(Store(), overlay.chosen("all", stack=of), device, of))
+        chosen = overlay.chosen("all", stack=of)
+        chosen += [pack for pack in schema.load_packs() if pack.number in packs and pack not in chosen]
+        overlay.activate(overlay.build(Store(), sorted(chosen, key=lambda pack: pack.number), device, of))
     except (CannotTestHere, CannotTest) as lacking:
         return str(lacking)
     megatron.start_megatron(importlib.import_module, 0, Rank(0, 1))

@@ -23,7 +23,6 @@ FASTEST = {
     "bc_norm": "te",
     "m2rnn": "triton_whole",
     "mla": "cudnn",
-    "qkv": "whole",
     "dsa": "tilelang",
     "sparse": "again",
     "moe": "grouped_mm",
@@ -33,7 +32,7 @@ FASTEST = {
     "wgrad": "fused",
 }
 ROWS = {"sparse": "kept"}
-IN_GRAPHS = {"moe": "grouped_fused", "balance": "megatron", "qkv": "joined"}
+IN_GRAPHS = {"moe": "grouped_fused", "balance": "megatron"}
 ON_CPU = {
     "mamba3": "torch",
     "mamba_proj": "bf16",
@@ -42,7 +41,6 @@ ON_CPU = {
     "bc_norm": "torch",
     "m2rnn": "torch",
     "mla": "torch",
-    "qkv": "joined",
     "dsa": "megatron",
     "sparse": "again",
     "moe": "sequential",
@@ -111,7 +109,7 @@ def test_what_a_cpu_runs_unasked(run):
 def test_a_missing_library_leaves_the_next_path(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("importlib.metadata.version", missing)
-    gone = {"m2rnn": "torch", "qkv": "joined", "balance": "megatron"}
+    gone = {"m2rnn": "torch", "balance": "megatron"}
     assert names(**ON_GPU) == FASTEST | gone
     assert names(**ON_GPU, cuda_graphs=True) == FASTEST | IN_GRAPHS | gone
     assert names(**ON_GPU, hopper=True, row=4096)["mamba3"] == "blocks_rows"
@@ -122,15 +120,9 @@ def test_cudnn_wants_heads_of_eights():
     assert catalogue.choose(size, Run(**ON_GPU))["mla"].name == "torch"
 
 
-def test_megatrons_fused_rotary_embedding_wants_powers_of_two():
-    size = SIZE.model_copy(update={"attention": SIZE.attention.model_copy(update={"v_dim": 48, "qk_rope_dim": 2})})
-    with pytest.raises(CannotTestHere, match="qk_rope_dim 2 and v_dim 48: no power of two from 4"):
-        catalogue.choose(size, Run(**ON_GPU, paths={"qkv": "whole"}))
-
-
 def test_tritons_interpreter_runs_on_a_cpu(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    interpreted = {"m2rnn": "triton_whole", "qkv": "whole", "balance": "triton"}
+    interpreted = {"m2rnn": "triton_whole", "balance": "triton"}
     assert names() == ON_CPU | interpreted
 
 

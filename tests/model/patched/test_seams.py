@@ -96,16 +96,12 @@ def test_branch_dev_has_no_path_by_tilelangs_sparse_attention(stack):
 
 def applied():
     """In the worker: {seam: whether what it changes is changed}, each applied to the real upstream."""
-    from types import SimpleNamespace
-
     import tiny
     import torch
     from megatron.core.optimizer import clip_grads
     from megatron.core.tensor_parallel import layers
-    from megatron.core.transformer.multi_latent_attention import MLASelfAttention
 
     from model.layers import head
-    from model.layers.attention import whole
     from model.layers.experts import experts
     from model.layers.linear import wgrad
     from model.layers.mamba3 import reference
@@ -120,13 +116,6 @@ def applied():
         and type(mamba).forward.__globals__[mamba3_upstream.KERNEL] is kernel
         and module.mamba3_mimo_combined is not kernel,
     }
-    of_model = SimpleNamespace(apply_rope_fusion=False, rope_type="rope", num_attention_heads=3)
-    layer = type("Layer", (), {"get_query_key_value_tensors": MLASelfAttention.get_query_key_value_tensors})()
-    layer.config, makes = of_model, type(layer).get_query_key_value_tensors
-    whole.fused(layer, "ours")
-    seen = layer.config.apply_rope_fusion, layer.config.rope_type, layer.rotary_pos_emb, of_model.apply_rope_fusion
-    names = [one.__globals__["fused_apply_mla_rope_for_q"] for one in (layer.get_query_key_value_tensors, makes)]
-    found["fused_mla"] = seen == (True, "yarn", "ours", False) and names[0] is whole.dense is not names[1]
     weights, hidden = experts.Applied(), torch.ones(2)
     found["weighted_experts"] = hidden * weights.unsqueeze(-1) is hidden
     wgrad.stand_in()

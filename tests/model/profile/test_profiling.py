@@ -73,7 +73,9 @@ def test_kinds(expected, name):
         *(("indexer and top-k", f"_{what}_kernel") for what in ("valid_keys", "index_scores", "kl")),
         ("elementwise", "weighted_gelu_backward"),
         ("elementwise", "add_used_kernel"),  # gradients of the experts that had tokens
-        ("elementwise", "_rotate_kernel"),  # pack 48's
+        *(
+            ("elementwise", f"_{what}_kernel") for what in ("rotate", "key_value", "grad_key_value")
+        ),  # packs 48's and 54's
         ("norm", "void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernelTemplate<float>(long)"),
         ("routing, sorting and indexing", "_row_id_map_pass_3_kernel"),
         *(("routing, sorting and indexing", f"balance_{what}") for what in ("sums", "loss", "gradient")),

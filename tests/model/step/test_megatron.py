@@ -81,10 +81,10 @@ def called():
 
     from model.kinds import catalogue
 
-    here = catalogue.PARTS["qkv"]
-    hooked = dataclasses.replace(here.path("joined"), prepare=f"{__name__}:before", install=f"{__name__}:after")
+    here = catalogue.PARTS["mla"]
+    hooked = dataclasses.replace(here.path("torch"), prepare=f"{__name__}:before", install=f"{__name__}:after")
     CALLED.clear()
-    with mock.patch.dict(catalogue.PARTS, qkv=dataclasses.replace(here, paths=(hooked,))):
+    with mock.patch.dict(catalogue.PARTS, mla=dataclasses.replace(here, paths=(hooked,))):
         tiny.fresh()
     return list(CALLED)
 
