@@ -118,8 +118,7 @@ def test_what_the_header_lists_installs_without_a_compiler_for_gpus(pack):
     listed = [Requirement(r) for r in script["dependencies"]]
     names = {r.name for r in listed}
     assert ("apache-tvm-ffi" in names) == ("tilelang" in names)  # pip takes one that an older tilelang cannot load
-    if pack.number != 47:  # named with its extension, which a CPU does without, until its lanes run again on a GPU
-        assert not [str(r) for r in listed if r.name in NEED_NVCC or (r.name, *r.extras) in NEED_NVCC]
+    assert not [str(r) for r in listed if r.name in NEED_NVCC or (r.name, *r.extras) in NEED_NVCC]
     if "megatron-core" in names:
         assert script["requires-python"] == ">=3.12"
     needed = {need.distribution for need in pins.needs_of(pack, pack.pins["live"])} | {pack.upstream.distribution}

@@ -1,7 +1,7 @@
 # /// script
 # requires-python = ">=3.12"
 # dependencies = [
-#     "megatron-core==0.19.0", "transformer-engine[pytorch]==2.13.0", "torch>=2.8", "triton==3.6.0", "numpy",
+#     "megatron-core==0.19.0", "transformer-engine==2.13.0", "torch>=2.8", "triton==3.6.0", "numpy",
 #     "packaging", "einops", "hypothesis",
 # ]
 # ///
@@ -209,9 +209,9 @@ def check_cost(p: probe.Probe) -> None:
         p.error(
             f"{name}: written backward",
             written,
-            1.5,
+            1.7,
             reference="the tokens' gradient once",
-            bug_above=1.7,
+            bug_above=1.8,
             unit="elements",
         )
         held, peak, left = gate.bytes(p)
@@ -241,7 +241,7 @@ def check_values(p: probe.Probe) -> None:
     )
     gate = Gate(p)
     for name, error in zip(("logits", "tokens' gradient", "weight's gradient"), gate.errors(), strict=True):
-        p.note(f"{name}: error", error, detail="relative to fp64")
+        p.guard(f"{name}: rounded once", error, 2.0**-9, reference="fp64")
     check_cancelling(p)
 
     other = Gate(p, seed=5)
