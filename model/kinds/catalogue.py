@@ -11,28 +11,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from model.kinds import dsa, ends, m2rnn, mamba3, mla, moe
-from model.kinds.path import Choice, Part, Path, Seam
+from model.kinds.path import Choice, Code, Part, Path, Seam
 from model.kinds.run import Run, bf16, gpu
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 
 logger = logging.getLogger("model.paths")
 AUTO = "auto"  # what is asked for unless a path is named
 NOTHING: Mapping[str, str] = {}
-APEX_WGRAD = Seam(
-    "apex_wgrad",
-    upstream="megatron.core.tensor_parallel.layers:LinearWithGradAccumulationAndAsyncCommunication.backward",
-    sha256="0a5b564dd254cb937e31c7707f240c80980b7b588f2b3bf8e503355a5d2cc5e5",
-    reason="Transformer Engine's product adds weight gradients to the fp32 ones, in the place of Apex's extension",
-    also=("7bc42ef6c3ffe8f056f37f485e5d4a43024732370b80f21deb69014918de4dee",),
-    offer="weight gradients added to fp32 ones by Transformer Engine where Apex is missing",
-)
-LATE_CLIP = Seam(
-    "late_clip",
-    upstream="megatron.core.optimizer.clip_grads:clip_grad_by_total_norm_fp32",
-    sha256="cf07b488fb76a8ae90ba0809d1fbd36e05dcccf24b4644af1621a8b616c01784",
-    reason="the clipping factor stays on the device as with Transformer Engine's newer kernel, which 2.13.0 lacks",
-    offer="clipping without a wait where the kernel that scales by a tensor is missing: pack 45, still a draft",
-)
 # of every layer; weight gradients first, for other paths change what theirs makes of linear layers
 ALL_LAYERS = (
     Part(
@@ -42,8 +27,8 @@ ALL_LAYERS = (
             Path(
                 "fused",
                 needs=(gpu, bf16),
-                seams=(APEX_WGRAD, mamba3.WGRAD),
-                prepare="model.layers.linear.wgrad:stand_in",
+                code=Code("megatron.core.fusions.fused_weight_gradient:wgrad_gemm_accum", "general_gemm"),  # of pack 46
+                seams=(mamba3.WGRAD,),
                 install="model.layers.linear.wgrad:enable",
                 settings={"gradient_accumulation_fusion": True},
             ),
@@ -64,14 +49,9 @@ def paths() -> dict[str, Path]:
 
 
 def seams(choices: Mapping[str, str] | None = None) -> list[Seam]:
-    """The seams of a run with these paths, {kind: name}, each once; of all paths for None.
-
-    "reads" is no kind: it is "late" where the host reads a step's figures in the next step.
-    """
+    """The seams of a run with these paths, {kind: name}, each once; of all paths for None."""
     taken = paths() if choices is None else {kind: PARTS[kind].path(choices[kind]) for kind in PARTS if kind in choices}
-    chosen, late = taken.values(), choices is None or choices.get("reads") == "late"
-    clip = (LATE_CLIP,) if late else ()
-    return list(dict.fromkeys((*(seam for path in chosen for seam in path.seams), *clip)))
+    return list(dict.fromkeys(seam for path in taken.values() for seam in path.seams))
 
 
 def asked(pairs: Iterable[str]) -> dict[str, str]:

@@ -50,7 +50,7 @@ class Path:
     """``name``: as --path KIND=NAME has it. ``needs``: each says what is missing here, or None.
 
     ``code``: what only some stacks, or a pack, have. ``seams``: what the path changes upstream.
-    ``prepare``, ``install``: "module:function", called before the network is built, and with the network after.
+    ``install``: "module:function", called with the network when that is built.
     ``settings``: fields of Megatron's configuration. ``compiles``: kernels to compile before the first step.
     ``kernels``: {a label in profiles: a pattern of its kernels' names}. ``graphs``: whether it is taken unasked where
     layers are captured. ``option``: why one would ask for it, where no run takes it unasked.
@@ -60,7 +60,6 @@ class Path:
     needs: tuple[Need, ...] = ()
     code: Code | None = None
     seams: tuple[Seam, ...] = ()
-    prepare: str = ""
     install: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     compiles: tuple[str, ...] = ()

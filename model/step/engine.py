@@ -28,8 +28,8 @@ from model.kinds.path import Choice
 from model.kinds.run import Run
 from model.layers.captured import graphs
 from model.layers.common.packed import packed
-from model.step import late, muon, overlap, waits
 from model.step import losses as parts
+from model.step import muon, overlap, waits
 from model.step.clock import Clock
 from model.step.measured import balance, peaks
 from model.step.measured.diagnosis import Diagnoses
@@ -57,8 +57,6 @@ class Engine:
         self.model = DistributedDataParallel(self.config, overlap.config(run, check=recipe.on_spike == "stop"), wrapped)
         self.model.broadcast_params()
         overlap.wait_for_all(self.model)
-        if run.late_reads:
-            late.stand_in()
         self.refuses: Callable[[float, float], bool] | None = None  # of loss and norm: no update is made
         self.counts_waits = False  # of each step, between its data and what is read of it
         adamw = _adamw(recipe, run)

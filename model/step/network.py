@@ -34,9 +34,6 @@ class Nam56r(HybridModel):
         """``chosen``: every kind's path, from ``catalogue.choose``."""
         config = megatron.megatron_config(size, run, chosen)
         taken = [catalogue.PARTS[kind].path(choice.name) for kind, choice in chosen.items()]
-        for path in taken:
-            if path.prepare:
-                called(path.prepare)()
         cuts = pattern.even_cuts(size.layers, run.pipeline_parallel)
         try:
             super().__init__(

@@ -11,7 +11,7 @@ def torchs(function):
     def run(*args):
         import torch
 
-        from model.layers.linear import fp8, wgrad
+        from model.layers.linear import fp8, parts
 
         kinds = {"E4M3": torch.float8_e4m3fn, "E5M2": torch.float8_e5m2}
 
@@ -28,7 +28,7 @@ def torchs(function):
 
         with (
             mock.patch.multiple(fp8, quantized=cast, product=multiplied),
-            mock.patch.object(wgrad, "accumulate", accumulated),
+            mock.patch.object(parts, "accumulate", accumulated),
         ):
             return function(*args)
 

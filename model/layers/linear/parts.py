@@ -16,6 +16,13 @@ from torch import Tensor
 from model.layers.linear import fp8, wgrad
 
 
+def accumulate(inputs: Tensor, grads: Tensor, main_grad: Tensor) -> None:
+    """main_grad [out, in] fp32 += gradsᵀ inputs, of inputs [T, in] and grads [T, out] in bf16; needs CUDA."""
+    from transformer_engine.pytorch.cpp_extensions import general_gemm
+
+    general_gemm(inputs, grads, out_dtype=torch.float32, layout="NT", out=main_grad, accumulate=True, grad=True)
+
+
 class Parts:
     """What ``torch.split`` along the last dimension, by the widths of ``parts``, gives back; nothing else takes it."""
 
@@ -58,7 +65,7 @@ class _Parted(torch.autograd.Function):  # type: ignore[misc]
             grad = grad.contiguous()
             if low is None:
                 inputs = grad @ rows if inputs is None else inputs.addmm_(grad, rows)
-                wgrad.accumulate(x, grad, due)
+                accumulate(x, grad, due)
             else:
                 high = fp8.quantized(grad, "E5M2")
                 inputs = fp8.product(low, high, "NN", out=inputs)

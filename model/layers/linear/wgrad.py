@@ -1,26 +1,17 @@
 """Weight gradients added to Megatron's fp32 ones inside their product, without a bf16 gradient and a kernel to add it.
 
-Transformer Engine's layers do so themselves if ``gradient_accumulation_fusion`` is set. Megatron's own layers want
-Apex's extension; here they get Transformer Engine's product instead. torch's layers compute like Megatron's.
+Transformer Engine's layers do so themselves if ``gradient_accumulation_fusion`` is set, and so do Megatron's own with
+Apex's extension or pack 46. torch's layers compute like Megatron's.
 """
 
 from __future__ import annotations
-
-import types
 
 import torch
 from megatron.core.tensor_parallel import layers
 from torch import Tensor, nn
 
-from model.kinds import catalogue, mamba3
+from model.kinds import mamba3
 from model.patched import seams
-
-
-def accumulate(inputs: Tensor, grads: Tensor, main_grad: Tensor) -> None:
-    """main_grad [out, in] fp32 += gradsᵀ inputs, of inputs [T, in] and grads [T, out] in bf16; needs CUDA."""
-    from transformer_engine.pytorch.cpp_extensions import general_gemm
-
-    general_gemm(inputs, grads, out_dtype=torch.float32, layout="NT", out=main_grad, accumulate=True, grad=True)
 
 
 class Linear(nn.Linear):  # type: ignore[misc]
@@ -40,17 +31,10 @@ class Linear(nn.Linear):  # type: ignore[misc]
 
 
 def enable(model: nn.Module) -> None:
-    """Have every linear layer of ``model`` without a bias add its gradient to the fp32 one; call after ``stand_in``."""
+    """Have every linear layer of ``model`` without a bias add its gradient to the fp32 one."""
     for module in model.modules():
         if type(module) is nn.Linear:
             seams.verify(mamba3.WGRAD)
             module.__class__ = Linear
         if isinstance(module, Linear):
             module.accumulates = module.bias is None
-
-
-def stand_in() -> None:
-    """Give Megatron ``accumulate`` in place of the Apex extension that its layers want; call before they are built."""
-    seams.verify(catalogue.APEX_WGRAD)
-    layers.fused_weight_gradient_mlp_cuda = types.SimpleNamespace(wgrad_gemm_accum_fp32=accumulate)
-    layers._grad_accum_fusion_available = True

@@ -289,7 +289,7 @@ def test_each_path_is_taken_somewhere_or_says_why_one_would_ask_for_it():
 
 def test_what_installs_a_path_is_there():
     for path in catalogue.paths().values():
-        for place in filter(None, (path.prepare, path.install)):
+        if place := path.install:
             module, _, function = place.partition(":")
             text = ROOT.joinpath(*module.split(".")).with_suffix(".py").read_text()
             assert f"\ndef {function}(" in text, place

@@ -98,15 +98,12 @@ def applied():
     """In the worker: {seam: whether what it changes is changed}, each applied to the real upstream."""
     import tiny
     import torch
-    from megatron.core.optimizer import clip_grads
-    from megatron.core.tensor_parallel import layers
 
     from model.layers import head
     from model.layers.experts import experts
     from model.layers.linear import wgrad
     from model.layers.mamba3 import reference
     from model.layers.mamba3 import upstream as mamba3_upstream
-    from model.step import late
 
     model, module = tiny.fresh(), mamba3_upstream.import_mamba3()
     mamba, kernel = model.decoder.layers[2].mixer.mamba, reference.mamba3_mimo_reference
@@ -118,12 +115,6 @@ def applied():
     }
     weights, hidden = experts.Applied(), torch.ones(2)
     found["weighted_experts"] = hidden * weights.unsqueeze(-1) is hidden
-    wgrad.stand_in()
-    found["apex_wgrad"] = layers.fused_weight_gradient_mlp_cuda.wgrad_gemm_accum_fp32 is wgrad.accumulate
-    before = clip_grads.multi_tensor_scale_tensor_impl
-    late.stand_in()
-    found["late_clip"] = clip_grads.multi_tensor_scale_tensor_impl is late.scale is not before
-    clip_grads.multi_tensor_scale_tensor_impl = before
     linear = torch.nn.Linear(2, 2)
     wgrad.enable(torch.nn.Sequential(linear))
     found["mamba3_wgrad"] = type(linear) is wgrad.Linear
@@ -192,14 +183,12 @@ def test_a_run_has_the_seams_of_its_paths_alone(monkeypatch):
     monkeypatch.setitem(catalogue.PARTS, "sparse", part)
     assert "toy" in {each.name for each in catalogue.seams(ON_CPU | {"sparse": "ours"})}
     assert "toy" not in {each.name for each in catalogue.seams(ON_CPU)}
-    late = {each.name for each in catalogue.seams(ON_CPU | {"reads": "late"})}
-    assert late - {each.name for each in catalogue.seams(ON_CPU)} == {"late_clip"}
 
 
 def test_what_a_run_applies_is_recorded():
     recorded = {entry["name"]: entry for entry in seams.as_record(catalogue.seams(ON_CPU))}
     assert {"mamba3_torch", "head"} <= set(recorded)
-    assert not {"mamba3_rows", "weighted_experts", "apex_wgrad"} & set(recorded)
+    assert not {"mamba3_rows", "weighted_experts", "mamba3_wgrad"} & set(recorded)
     assert recorded["head"] == {
         "name": "head",
         "upstream": ends.HEAD.upstream,
@@ -220,7 +209,7 @@ def test_names_are_unique():
 
 
 def test_a_path_lacks_what_its_function_or_word_is_missing(tmp_path):
-    rest = {"loss=liger_once", "balance=triton", "dsa=tilelang", "sparse=kept"}
+    rest = {"loss=liger_once", "balance=triton", "dsa=tilelang", "sparse=kept", "wgrad=fused"}
     assert set(seams.lacking([tmp_path])) == rest | {"loss=linear"}
     code = "class HybridModel:\n    def __init__(self):\n        {}\n"
     file = "megatron/core/models/hybrid/hybrid_model.py"

@@ -66,23 +66,19 @@ def test_each_path_sets_its_fields_on_gpus(megatron, run, expected):
 CALLED = []
 
 
-def before():
-    CALLED.append("before")
-
-
 def after(network):
-    CALLED.append(("after", len(network.decoder.layers)))
+    CALLED.append(len(network.decoder.layers))
 
 
 def called():
-    """What is called of a path with hooks: before the network is built, and with it."""
+    """What is called of a path that installs something: its function, with the network."""
     import dataclasses
     from unittest import mock
 
     from model.kinds import catalogue
 
     here = catalogue.PARTS["mla"]
-    hooked = dataclasses.replace(here.path("torch"), prepare=f"{__name__}:before", install=f"{__name__}:after")
+    hooked = dataclasses.replace(here.path("torch"), install=f"{__name__}:after")
     CALLED.clear()
     with mock.patch.dict(catalogue.PARTS, mla=dataclasses.replace(here, paths=(hooked,))):
         tiny.fresh()
@@ -90,7 +86,7 @@ def called():
 
 
 def test_the_network_calls_what_its_paths_name(megatron):
-    assert megatron.call(called) == ["before", ("after", len(tiny.SIZE.layers))]
+    assert megatron.call(called) == [len(tiny.SIZE.layers)]
 
 
 def installed(kind, name):
