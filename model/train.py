@@ -59,7 +59,7 @@ def main(
         typer.Option(help="dataset folder, several as WEIGHT:[NAME=]FOLDER; default: the standard library's sources"),
     ] = None,
     held_out: Annotated[list[str] | None, typer.Option(help="NAME=FOLDER, a set to evaluate on only")] = None,
-    patches: Annotated[str, typer.Option(help="none, all, or packs: 12,16,17")] = "all",
+    patches: Annotated[str, typer.Option(help="none, all, all but some: all,-53, or packs: 12,16,17")] = "all",
     stack: Annotated[str, typer.Option(help="a stack of model/stacks.yaml: whose upstream code")] = stacks.DEFAULT,
     upstream: Annotated[Path | None, typer.Option(help="the clone to take a stack's commit from")] = None,
     steps: Annotated[int | None, typer.Option(help="as --set steps=N")] = None,

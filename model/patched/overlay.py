@@ -116,9 +116,9 @@ def wanted(overlay: Overlay, asked: bool) -> set[str]:
 
 
 def chosen(patches: str, checkpoints: bool = False, stack: Stack | None = None, graphs: bool = False) -> list[Pack]:
-    """The packs meant by ``--patches``: "none", "all" validated ones, or ids; and those that the model needs, with
-    ``checkpoints`` those that a checkpoint needs too, with ``graphs`` those of CUDA graphs. ``stack``: default: the
-    default one.
+    """The packs meant by ``--patches``: "none", "all" validated ones, "all" without those after a minus ("all,-53"), or
+    ids; and those that the model needs, with ``checkpoints`` those that a checkpoint needs too, with ``graphs`` those
+    of CUDA graphs. ``stack``: default: the default one.
 
     Raises PatchlaneError if a wanted pack is not validated or its receipt is stale, which proves other code, or if the
     stack lacks one that CUDA graphs need. "all" leaves out a pack that was never validated, and logs this.
@@ -126,13 +126,15 @@ def chosen(patches: str, checkpoints: bool = False, stack: Stack | None = None, 
     stack = stack or stacks.named()
     packs, known = schema.load_packs(), states()
     able = candidates(packs, stack)
+    first, *rest = patches.split(",")
     if patches == "none":
         wanted = []
-    elif patches == "all":
+    elif first == "all" and all(word.startswith("-") for word in rest):
+        without = schema.select([word.removeprefix("-") for word in rest], packs) if rest else []
         new = [pack for pack in able if known.get(pack.id, "draft") in stacks.UNPROVED]
         for pack in new:
             logger.info("%s is not validated yet (%s): left out", pack.id, known.get(pack.id, "not in the manifest"))
-        wanted = [pack for pack in able if pack not in new]
+        wanted = [pack for pack in able if pack not in new and pack not in without]
     else:
         wanted = schema.select(patches.split(","), packs)
         for pack in wanted:

@@ -20,13 +20,14 @@ Setting = str | int | float | bool
 
 
 class PatchedRun(Model):
-    """One run. ``gpus``: 0 is a CPU. ``after``: the run whose checkpoint it begins with. ``alike``: two runs or more
-    that differ from each other by as much as it may differ from them."""
+    """One run. ``gpus``: 0 is a CPU. ``patches``: as --patches. ``after``: the run whose checkpoint it begins with.
+    ``alike``: two runs or more that differ from each other by as much as it may differ from them."""
 
     about: str
     recipe: str
     gpus: int = Field(ge=0)
     stack: str = DEFAULT
+    patches: str = "all"
     after: str | None = None
     options: dict[str, Setting] = Field(default={})
     paths: dict[str, str] = Field(default={})
@@ -40,19 +41,23 @@ class PatchedRun(Model):
         said = {name: self.options.get(name) for name in ("micro_batch", "sequence")}
         return recipe.changed(**said).whole()
 
+    @property
+    def _upstream(self) -> list[str]:
+        return ["--stack", self.stack, "--patches", self.patches]
+
     def ahead(self) -> list[str]:
         """The command that compiles upstream's kernels of Mamba-3, for minutes; none where the run takes none."""
         path, recipe = self.paths.get("mamba3", ""), self.rows
         if not path.startswith("tilelang"):
             return []
         shape = ["--rows", str(recipe.micro_batch), "--length", str(recipe.sequence)] if path.endswith("_rows") else []
-        return [sys.executable, "-m", "model.loop.compile_mamba3", recipe.size, "--stack", self.stack, *shape]
+        return [sys.executable, "-m", "model.loop.compile_mamba3", recipe.size, *self._upstream, *shape]
 
     def command(self, out: Path) -> list[str]:
         """The command that trains it into ``out``; under torchrun where it takes several GPUs."""
         ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.gpus)]
         words = [sys.executable, *(ranks if self.gpus > 1 else []), "-m", "model.train", self.recipe]
-        words += ["--stack", self.stack, "--out", str(out), *(["--cuda-graphs"] if self.cuda_graphs else [])]
+        words += [*self._upstream, "--out", str(out), *(["--cuda-graphs"] if self.cuda_graphs else [])]
         words += [word for name, value in self.options.items() for word in ("--set", f"{name}={value}")]
         return words + [word for kind, path in self.paths.items() for word in ("--path", f"{kind}={path}")]
 

@@ -92,6 +92,14 @@ def test_all_leaves_out_what_was_never_validated_and_says_so(state, monkeypatch,
         overlay.chosen("pack17")
 
 
+def test_all_but_some(monkeypatch):
+    monkeypatch.setattr(overlay, "states", lambda: everything() | {"pack17": "stale"})
+    assert {pack.id for pack in overlay.chosen("all,-17,-5")} == set(everything()) - {"pack05", "pack17"}
+    assert {pack.number for pack in overlay.chosen("all,-17,-42")} >= {42}  # which the model needs
+    with pytest.raises(PatchlaneError, match="pack999"):
+        overlay.chosen("all,-pack999")
+
+
 def test_all_leaves_out_a_pack_that_the_manifest_does_not_know(monkeypatch):
     known = everything()
     monkeypatch.setattr(overlay, "states", lambda: {name: state for name, state in known.items() if name != "pack17"})

@@ -59,10 +59,15 @@ def test_a_run_brings_those_that_it_begins_with(read):
         read(PLAN).only(["gone"])
 
 
-def test_the_projects_plan_names_stacks_and_paths_that_there_are():
+def test_the_projects_plan_names_stacks_and_paths_that_there_are(tmp_path):
     plan = runs.read()
     known = set(catalogue.paths())
     assert {run.stack for run in plan.runs.values()} == set(stacks.load())
     assert {f"{part}={path}" for run in plan.runs.values() for part, path in run.paths.items()} <= known
     kernels = {name: run.ahead() for name, run in plan.runs.items() if run.ahead()}
-    assert {name: "--rows" in words for name, words in kernels.items()} == {"released": True, "newest": False}
+    assert {name: "--rows" in words for name, words in kernels.items()} == {
+        "released": True,
+        "chain": True,
+        "newest": False,
+    }
+    assert [name for name, run in plan.runs.items() if "all,-53" in run.command(tmp_path)] == ["chain"]
