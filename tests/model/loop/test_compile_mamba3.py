@@ -132,7 +132,7 @@ def test_a_run_has_its_kernels_before_its_first_step(path, monkeypatch):
     session._compile(
         SIZES["nam56r"], path, (4, 4096), "all", SimpleNamespace(packs=packs), SimpleNamespace(local_rank=0)
     )
-    upstreams = path in ("blocks_rows", "tilelang_rows", "tilelang")
+    upstreams = path in ("tilelang_rows", "tilelang")
     assert [kernels.names[0].partition("_")[0] for kernels in asked] == ["fwd"] * upstreams
     assert os.environ.get(compile_mamba3.SPECIALIZE) == ("1" if upstreams and path != "tilelang" else None)
 
