@@ -107,8 +107,8 @@ class Mamba3(Kind):
         return BF16 * (2 * self.hidden + 3 * self.inner + 4 * self._bc) + FP32 * (3 * heads + angles)
 
     def workspace(self) -> float:
-        """The state before every chunk, and of MIMO its gradient at every other one and, of each head and rank, q, k,
-        v, y and their gradients (``model.layers.mamba3.scan``)."""
+        """The state before every chunk and, of MIMO, q, k, v, y and their gradients of each head and rank: the most
+        that a backward pass keeps. That of ``model.layers.mamba3.scan`` keeps no v, mamba-ssm's much less."""
         m = self.dims
         states = m.head_dim * m.state / m.chunk
         ranks = 4 * m.rank * (m.state + m.head_dim) if m.mimo else 0
@@ -153,12 +153,13 @@ ROWS = Seam(
     reason="the dense kernels on rows of one length: the state is forgotten where a document begins",
     ours="rows of one length are this trainer's layout: upstream's kernels take a stream or a batch",
 )
-BLOCKS = Seam(
-    "mamba3_blocks",
+HOPPER = Seam(
+    "mamba3_hopper",
     upstream="mamba_ssm.ops.tilelang.mamba3.mamba3_mimo:_Mamba3Function",
-    sha256="f1659b39c326f8c40a1094f9ba53c476d123a08d52a353c0012f63009e05fa7d",
-    reason="a backward pass that takes all chunks side by side, not one after the other; angles summed by longer ones",
-    offer="Mamba-3's backward pass by blocks, side by side",
+    sha256="22d520c8f0a891af0ca0aa01ca92a92e61478e1ce2f76df3b2e95a41abdb0325",
+    also=("f1659b39c326f8c40a1094f9ba53c476d123a08d52a353c0012f63009e05fa7d",),  # without pack 53
+    reason="both passes by kernels for sm_90, side by side in blocks; angles summed by longer ones",
+    ours="they are in Gluon, which is experimental, for Triton 3.6, one GPU and one shape; what is not, is pack 53",
 )
 
 
@@ -214,13 +215,15 @@ def _gluon(size: Any, run: Run) -> str | None:
 _DENSE = ("fwd", "bwd_fwd", "bwd_bwd")
 EVERY = (*(f"{kernel}_varlen" for kernel in _DENSE), *_DENSE)
 _FORWARD = {"Mamba-3 MIMO fwd": r"mamba_mimo_fwd|^mimo_forward"}
+_BY_BLOCKS = "Mamba-3 MIMO backward by blocks"
 _UPSTREAM = {
     "Mamba-3 MIMO bwd_bwd": r"mamba_mimo_bwd_bwd",
     "Mamba-3 MIMO bwd_fwd": r"mamba_mimo_bwd_fwd",
+    _BY_BLOCKS: r"^mimo_(factors|states|carry|backward|gates|fold)_kernel",  # pack 53's
     **_FORWARD,
     "Mamba-3 other": r"mamba3_|dacs_segsum|dadt_cumsum|dtrap_ddt|segsum_dadt|angle_dt_",
 }
-_OURS = _FORWARD | {"Mamba-3 MIMO backward by blocks": r"^mimo_(turned|states|carry|backward|gates|fold|sums|weights)"}
+_OURS = _FORWARD | {_BY_BLOCKS: r"^mimo_(turned|states|backward|gates|fold|sums|weights)"}
 PARTS = (
     Part(
         "mamba3",
@@ -230,15 +233,7 @@ PARTS = (
             Path(
                 "hopper_rows",
                 needs=(gpu, _hopper, _gluon, bf16, _mimo, rows, _pairs_of_chunks),
-                seams=(ROWS, BLOCKS),
-                kernels=_OURS,
-                graphs=False,
-            ),
-            Path(
-                "blocks_rows",
-                needs=(gpu, bf16, _mimo, rows, _pairs_of_chunks),
-                seams=(ROWS, BLOCKS),
-                compiles=("fwd",),
+                seams=(ROWS, HOPPER),
                 kernels=_OURS,
                 graphs=False,
             ),

@@ -22,7 +22,8 @@ class Seam:
     """One change of upstream at run time, outside packs, and the code that it rests on.
 
     ``upstream``: "module:qualified name" of a function or class, or "module" for a whole file.
-    ``sha256``: of that source in the default stack; ``also``: in other stacks, where it was read too.
+    ``sha256``: of that source in the default stack with all packs; ``also``: without some of them, or in other stacks,
+    where it was read too.
     ``owner``: "ours", or the pack that carries the change. ``ours``: why upstream could not take it; where it could,
     ``offer``: the change of upstream's own code that a pack of kind performance has to bring. Each has one of the two.
     """

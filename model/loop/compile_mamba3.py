@@ -2,7 +2,8 @@
 
 Each takes 20 to 75 s of nvcc; TileLang keeps them on disk by content, so that the training processes load them. For a
 packed stream shapes stay open (batch, length, heads, groups, documents): six kernels serve every batch, packed or of
-one document. For rows of one shape there are three kernels, which the wrappers want under pack 17's switch.
+one document. For rows of one shape there are three kernels, which the wrappers want under pack 17's switch; where pack
+53's Triton kernels take the backward pass of rows, one.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ MODULE = "mamba_ssm.ops.tilelang.mamba3.mamba3_mimo_"
 FACTORIES = {"fwd": "mamba_mimo_fwd", "bwd_fwd": "mamba_mimo_bwd_fwd", "bwd_bwd": "mamba_mimo_bwd_bwd"}
 KERNELS = mamba3.EVERY
 SPECIALIZE = "MAMBA3_MIMO_SPECIALIZE"  # pack 17's switch: how many shapes get kernels of their own
+GROUP, TURNS = 16, 16  # of pack 53: heads of a group that a program takes, and launches for one backward pass, at most
 app = typer.Typer(add_completion=False)
 
 
@@ -42,14 +44,47 @@ class Kernels(NamedTuple):
     fixed: tuple[int, int] | None = None
 
 
-def wanted(path: str, rows: int, row: int | None, packs: set[int]) -> Kernels:
+def wanted(path: str, size: Size, rows: int, row: int | None, packs: set[int]) -> Kernels:
     """The kernels that a path of the mixer takes, none or some, of rows of one shape where pack 17 makes them for it.
 
     A packed stream has no such shape: its number of documents, a part of it, changes at every step.
     """
-    fixed = (rows, row) if path.endswith("_rows") and row is not None and 17 in packs else None
-    taken = catalogue.PARTS["mamba3"].path(path).compiles
-    return Kernels(tuple(name for name in taken if fixed is None or name in FACTORIES), fixed)
+    names = catalogue.PARTS["mamba3"].path(path).compiles
+    if not path.endswith("_rows") or row is None:
+        return Kernels(names)
+    fixed = (rows, row) if 17 in packs else None
+    if 53 in packs and side_by_side(size, rows, row):
+        dense: tuple[str, ...] = ("fwd",)
+    else:
+        dense = tuple(FACTORIES) if fixed else KERNELS
+    return Kernels(tuple(name for name in names if name in dense), fixed)
+
+
+def side_by_side(size: Size, rows: int, row: int) -> bool:
+    """Whether pack 53's kernels take the backward pass of rows in bf16: its ``can_run_parallel``, from a size."""
+    m = size.mamba
+    block, chunks = m.chunk * m.rank, rows * row // m.chunk
+    if any(number & (number - 1) for number in (m.rank, m.state, m.head_dim)):
+        return False
+    if min(m.state // 2, m.head_dim, block) < 16 or m.state > 128 or m.state * m.head_dim > 8192 or block > 64:
+        return False
+    if row % (2 * m.chunk) or not 0 < chunks < 65536:
+        return False
+    return heads_at_once(size.mamba_heads, m.groups, m.rank, m.state, m.head_dim, m.chunk) > 0
+
+
+def heads_at_once(heads: int, groups: int, rank: int, state: int, head_dim: int, chunk: int) -> int:
+    """The heads that pack 53 takes at once, groups or a part of one, in the memory of TileLang's kernels; 0: none."""
+    group, states = heads // groups, state * head_dim // chunk
+    memory, most = heads * (2 * rank * state + states), 0
+    for some in range(1, heads + 1):
+        split = some < group
+        if heads % some or (group % some if split else some % group) or min(some, group) > GROUP:
+            continue
+        folded = 2 * rank * state * groups * (3 if split else 1)
+        if some * (4 * rank * (state + head_dim) + states) + folded <= memory:
+            most = some
+    return most if most * TURNS >= heads else 0
 
 
 def compile_one(name: str, size: Size, fixed: tuple[int, int] | None) -> None:
@@ -122,7 +157,7 @@ def compile_all(size: Size, patches: str, kernels: Kernels, stack: Stack | None 
 @app.command()
 def main(
     size: Annotated[str, typer.Argument()],
-    kernel: Annotated[str | None, typer.Option(help=f"one of {', '.join(KERNELS)}; default: all")] = None,
+    kernel: Annotated[str | None, typer.Option(help=f"one of {', '.join(KERNELS)}; default: those of a run")] = None,
     patches: Annotated[str, typer.Option(help="as for model.train")] = "all",
     rows: Annotated[int | None, typer.Option(min=1, help="with --length: kernels for rows of that shape")] = None,
     length: Annotated[int | None, typer.Option(min=1)] = None,
@@ -135,7 +170,9 @@ def main(
     upstream = stacks.named(of)
     stack = overlay.build(Store(), overlay.chosen(patches, stack=upstream), "cuda", upstream)
     if kernel is None:
-        compile_once(named(size), patches, Kernels(tuple(FACTORIES) if fixed else KERNELS, fixed), stack)
+        packs = {applied.pack.number for applied in stack.packs}
+        kernels = wanted("tilelang_rows" if fixed else "tilelang", named(size), rows or 1, length, packs)
+        compile_once(named(size), patches, kernels, stack)
         return
     overlay.activate(stack)
     compile_one(kernel, named(size), fixed)

@@ -161,7 +161,7 @@ def _compile(size: Size, path: str, rows: tuple[int, int | None], patches: str, 
 
     ``rows``: the rows of a micro-batch and their tokens.
     """
-    kernels = compile_mamba3.wanted(path, *rows, {applied.pack.number for applied in stack.packs})
+    kernels = compile_mamba3.wanted(path, size, *rows, {applied.pack.number for applied in stack.packs})
     if not kernels.names or not size.count("mamba3"):
         return
     if kernels.fixed:

@@ -2,7 +2,7 @@
 
 A seam (``model.kinds.path.Seam``) stands with the kernel path that needs it, and what it does with the path's kernels.
 Before it acts for the first time, ``verify`` compares the upstream function that it rests on with the seam's digests,
-which are those of the stacks' code; no pack changes any of these functions. What a run applies is in its ``run.json``.
+which are those of the stacks' code, with and without a pack that changes it. What a run applies is in its ``run.json``.
 """
 
 from __future__ import annotations

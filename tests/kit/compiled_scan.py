@@ -1,4 +1,4 @@
-"""Run by test_scan in a process of its own: what the kernels of Mamba-3's backward by blocks take of a GPU, as JSON."""
+"""Run by test_scan in a process of its own: what the kernels of Mamba-3's scan by blocks take of a GPU, as JSON."""
 
 import json
 
@@ -8,10 +8,8 @@ from compiled import Launches, resources, taken
 from model.layers.mamba3 import kernels, scan
 from model.layers.mamba3.hopper import backward, fold, forward, parts, states, turned
 
-SIZES = {"S": 4096, "H": 112, "G": 8, "R": 4, "N": 128, "P": 64, "A": 32, "T": 16, "TOKENS": 32, "HEADS": 16}
-SIZES |= {"COLUMNS": scan.COLUMNS, "SIZE": 8192, "BLOCK": scan.CARRIED, "AHEAD": 2, "REVERSE": True}
-HALVES = ("q", "k", "x", "z", "above", "turned_q", "turned_k", "v", "dy", "states", "slopes", "y", "dv", "d_x", "d_z")
-HALVES += ("d_turned", "d_turned_q", "d_turned_k", "trap", "d_trap")
+SIZES = {"S": 4096, "H": 112, "R": 4, "P": 64, "T": 16, "TOKENS": 32, "REVERSE": True, "BLOCK": 128}
+HALVES = ("x", "z", "above", "y", "dv", "d_x", "d_z", "trap", "d_trap")
 
 found = {}
 for name, launched in scan.OPTIONS.items():

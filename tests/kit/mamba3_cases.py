@@ -57,12 +57,16 @@ def error(got, want):
 
 def upstream_tree():
     """Put mamba-ssm on the import path (the installed one, else the store's); skips the test where there is neither."""
-    if "mamba_ssm" in sys.modules or importlib.util.find_spec("mamba_ssm"):
-        return
-    pack, store = next(pack for pack in load_packs() if pack.number == 42), Store()  # without extensions
+    if "mamba_ssm" not in sys.modules and not importlib.util.find_spec("mamba_ssm"):
+        sys.path.append(tree_with(42))  # without extensions
+
+
+def tree_with(number):
+    """The path of mamba-ssm's tree with that pack's patch alone; skips the test where the store has none."""
+    pack, store = next(pack for pack in load_packs() if pack.number == number), Store()
     try:
         tree = pins.pin_tree(store, pack, pack.pins["live"])
         strip = patching.strip_for(tree.path, pack.upstream.source_root)
-        sys.path.append(str(patching.patched_tree(store, tree, pack.patch, strip, pack.number).path))
+        return str(patching.patched_tree(store, tree, pack.patch, strip, pack.number).path)
     except (PatchlaneError, OSError) as reason:
-        pytest.skip(f"mamba-ssm is neither installed nor in the store: {reason}")
+        pytest.skip(f"the store has no mamba-ssm: {reason}")

@@ -78,10 +78,6 @@ class Mamba3Mixer(nn.Module):  # type: ignore[misc]
 
 def _change(path: str) -> Callable[..., Any]:
     """What a path of rows makes of the module's kernel."""
-    if path == "blocks_rows":
-        from model.layers.mamba3.scan import by_blocks
-
-        return by_blocks
     if path == "hopper_rows":
         from model.layers.mamba3.hopper.launches import by_blocks_on_hopper
 

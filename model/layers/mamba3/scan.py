@@ -1,10 +1,10 @@
-"""The backward pass of Mamba-3's MIMO scan over rows of one length, by Triton kernels that take blocks side by side.
+"""Mamba-3's MIMO scan over rows of one length by the kernels of ``hopper``, in the places of mamba-ssm's own.
 
-Takes the place of mamba-ssm's ``mamba_mimo_bwd_combined`` (ops/tilelang/mamba3/mamba3_mimo_bwd.py @
-a14b1dff0454a3bc27d9eb31355dc01e4b2490ec), whose two kernels go through a row chunk by chunk. Memory while it runs, in
-bf16 at three rows of 4,096 tokens and 128 heads of 128 by 64 of rank 4: rotated q and k and their gradients, 4 B S R
-H N numbers, 6.4 GB; v, y and their gradients, 4 B S R H P, 3.2 GB; states and their gradients, B (S / T) H N P,
-1.6 GB. A pair of blocks shares a state in memory, for states would be most of what is written and read.
+Takes the place of ``mamba_mimo_forward`` and ``mamba_mimo_bwd_combined`` (ops/tilelang/mamba3/mamba3_mimo_fwd.py and
+mamba3_mimo_bwd.py @ a14b1dff0454a3bc27d9eb31355dc01e4b2490ec), and of pack 53's backward pass. Memory while a backward
+pass runs, in bf16 at three rows of 4,096 tokens and 128 heads of 128 by 64 of rank 4: rotated q and k and their
+gradients, 4 B S R H N numbers, 6.4 GB; y, its gradient and that of v, 3 B S R H P, 2.4 GB; states, B (S / T) H N P,
+1.6 GB.
 """
 
 from __future__ import annotations
@@ -23,16 +23,11 @@ from model.patched import seams
 
 # How each kernel is launched: the fastest on an H200 of those in docs/log.md
 OPTIONS = {
-    "mimo_states": {"num_warps": 8, "maxnreg": 128},
-    "mimo_carry": {"num_warps": 1},
-    "mimo_backward": {"num_warps": 4},
     "mimo_gates": {"num_warps": 1, "HEADS": 2, "STAGES": 4},
-    "mimo_fold": {"num_warps": 1, "STAGES": 3},
     "mimo_sums": {"num_warps": 4},
     "mimo_weights": {"num_warps": 4},
     "mimo_weights_back": {"num_warps": 4},
 }
-CARRIED, COLUMNS = 256, 16  # numbers of a state, and of a half of q or k, that a program takes at most
 SUMMED = 2048  # numbers that a program sums, in chunks
 ANGLES = 128  # tokens whose angles are summed at a time
 
@@ -81,27 +76,20 @@ class Given(NamedTuple):
         size = (*self.q.shape[:3], *self.x.shape[2:])
         return [self.q.new_empty(size) for _ in range(2)]
 
-    def states(self) -> list[Tensor]:
-        """Memory for two [B, S / (2 T), H, N, P]."""
-        pairs = self.q.shape[1] // (2 * self.chunk)
-        size = (self.q.shape[0], pairs, self.x.shape[2], self.q.shape[-1], self.x.shape[-1])
-        return [self.q.new_empty(size) for _ in range(2)]
-
 
 class Launches(NamedTuple):
-    """Kernel launchers of one backend: Triton (``kernels``) or, for sm_90, Gluon (``hopper``).
+    """Launchers of the kernels of both passes (``hopper.launches``).
 
-    ``states`` makes of a Given what ``backward`` reads with it: q and k turned, states before blocks, and dy; Triton's
-    also v and gradients of states after blocks. ``backward`` returns y and dv [B, S, R, H, P] without what skips, and
-    the gradients of q and k turned, of a, own and later. ``fold`` makes of those of q and k turned the gradients of q
-    and k and, a part for each ``tokens`` tokens, of their biases [2, parts, H, R, N], and returns that of angles.
-    ``forward``: in place of ``mamba_mimo_forward``, else that is as it was.
+    ``forward``: in place of ``mamba_mimo_forward``. ``states`` makes of a Given what ``backward`` reads with it: q and
+    k turned, states before blocks, and dy. ``backward`` returns y and dv [B, S, R, H, P] without what skips, and the
+    gradients of q and k turned, of a, own and later. ``fold`` makes of those of q and k turned the gradients of q and k
+    and, a part for each ``tokens`` tokens, of their biases [2, parts, H, R, N], and returns that of angles.
     """
 
+    forward: Callable[..., tuple[Tensor, None, None]]
     states: Callable[[Given], tuple[Tensor, ...]]
     backward: Callable[[Given, tuple[Tensor, ...]], tuple[Tensor, ...]]
     fold: Callable[[Given, tuple[Tensor, Tensor], tuple[Tensor, Tensor], Tensor, int], Tensor]
-    forward: Callable[..., tuple[Tensor, None, None]] | None = None
 
 
 def decay_sums(a: Tensor, chunk: int) -> tuple[Tensor, None, None]:
@@ -129,102 +117,6 @@ def weights(dt: Tensor, trap: Tensor) -> tuple[Tensor, Tensor]:
     return own, later
 
 
-def run_states(of: Given) -> tuple[Tensor, ...]:
-    wide, narrow, (states, slopes) = of.wide(), of.narrow(), of.states()
-    rows, pairs, heads = states.shape[:3]
-    kernels.mimo_states[heads, pairs, 2 * rows](
-        of.q,
-        of.k,
-        of.q_bias,
-        of.k_bias,
-        of.angles,
-        of.x,
-        of.z,
-        of.above,
-        of.up,
-        of.gate,
-        of.down,
-        of.a,
-        of.later,
-        *wide,
-        *narrow,
-        states,
-        slopes,
-        **of.sizes(),
-        **OPTIONS["mimo_states"],
-    )
-    _carry(of, states, slopes)
-    return *wide, states, slopes, *narrow
-
-
-def _carry(of: Given, states: Tensor, slopes: Tensor) -> None:
-    """What each pair of blocks adds becomes the state before it, and the gradient of the one after it."""
-    rows, pairs, heads, width, channels = states.shape
-    size, ahead = width * channels, next(n for n in (2, 1) if pairs % n == 0)
-    block = min(CARRIED, size)
-    kernels.mimo_carry[size // block, heads, 2 * rows](
-        states,
-        slopes,
-        of.a,
-        S=of.q.shape[1],
-        H=heads,
-        SIZE=size,
-        T=of.chunk,
-        BLOCK=block,
-        AHEAD=ahead,
-        **OPTIONS["mimo_carry"],
-    )
-
-
-def run_backward(of: Given, made: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    wide, states, slopes, narrow = made[:2], *made[2:4], made[4:]
-    grads = (*of.narrow(), *of.wide(), *(torch.empty_like(of.a) for _ in range(3)))
-    sizes = of.sizes()
-    kernels.mimo_backward[sizes["H"], sizes["S"] // of.chunk, len(of.q)](
-        *wide,
-        *narrow,
-        of.a,
-        of.own,
-        of.later,
-        states,
-        slopes,
-        *grads,
-        **{n: sizes[n] for n in "SHRNPT"},
-        **OPTIONS["mimo_backward"],
-    )
-    return grads
-
-
-def run_fold(
-    of: Given, d_wide: tuple[Tensor, Tensor], d_given: tuple[Tensor, Tensor], d_biases: Tensor, tokens: int
-) -> Tensor:
-    rank, groups, width = of.q.shape[2:]
-    heads, turning = of.angles.shape[2:]
-    columns, d_angles = min(COLUMNS, turning), of.angles.new_empty(2, *of.angles.shape)
-    for each in zip((of.q, of.k), (of.q_bias, of.k_bias), d_wide, d_given, d_biases, d_angles, strict=True):
-        given, bias, grad, *grads = each
-        kernels.mimo_fold[groups * (width // 2 // columns), d_biases.shape[1]](
-            given,
-            bias,
-            of.angles,
-            grad,
-            *grads,
-            H=heads,
-            G=groups,
-            R=rank,
-            N=width,
-            A=turning,
-            TOKENS=tokens,
-            COLUMNS=columns,
-            HEADS=triton.next_power_of_2(heads // groups),
-            **OPTIONS["mimo_fold"],
-        )
-    return d_angles.sum(0)
-
-
-TRITON = Launches(run_states, run_backward, run_fold)
-
-
 def mimo_backward(
     above: Tensor,
     q: Tensor,
@@ -247,7 +139,7 @@ def mimo_backward(
     divisor: int,
     dtype: torch.dtype,
     *,
-    by: Launches = TRITON,
+    by: Launches,
 ) -> tuple[Tensor, ...]:
     """Arguments, all contiguous, and results of ``mamba_mimo_bwd_combined``; ``by``: which kernels run.
 
@@ -323,20 +215,29 @@ def _by_longer_chunks(sum_angles: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def _takes_none(*arguments: Any) -> bool:
+    """In place of pack 53's ``can_run_parallel``: nothing goes to its kernels."""
+    return False
+
+
 @functools.cache
-def by_blocks(kernel: Callable[..., Any], by: Launches = TRITON) -> Callable[..., Any]:
+def by_blocks(kernel: Callable[..., Any], by: Launches) -> Callable[..., Any]:
     """``kernel``, mamba-ssm's ``mamba3_mimo``, with the passes of ``by``; upstream's own is as it was."""
     names = kernel.__globals__
     function, bound = names["_Mamba3Function"], seams.rebound
-    seams.verify(kind.BLOCKS)
-    forward = {"angle_dt_fwd": _by_longer_chunks(names["angle_dt_fwd"])}
-    if by.forward is not None:
-        forward |= {"mamba_mimo_forward": by.forward, "compute_dacs_segsum_triton": decay_sums}
+    seams.verify(kind.HOPPER)
+    forward = {
+        "mamba_mimo_forward": by.forward,
+        "compute_dacs_segsum_triton": decay_sums,
+        "angle_dt_fwd": _by_longer_chunks(names["angle_dt_fwd"]),
+    }
     backward = {
         "mamba_mimo_bwd_combined": functools.partial(mimo_backward, by=by),
         "compute_dacs_segsum_triton": decay_sums,
         "angle_dt_bwd": _by_longer_chunks(names["angle_dt_bwd"]),
     }
+    if "can_run_parallel" in function.backward.__code__.co_names:
+        backward["can_run_parallel"] = _takes_none
     ways = {
         "forward": staticmethod(bound(function.forward, forward)),
         "backward": staticmethod(bound(function.backward, backward)),

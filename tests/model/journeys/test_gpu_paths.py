@@ -114,8 +114,8 @@ def mamba_rows(path):
 
 
 def on_hopper(heads, groups):
-    """Relative errors of the backward pass by blocks, by Gluon's kernels beside Triton's: three rows of 320 tokens;
-    last the forward pass's, beside the reference in fp64.
+    """Relative errors of the backward pass by blocks, by Gluon's kernels beside pack 53's: three rows of 320 tokens;
+    last the forward pass's, beside the reference in fp64. None without that pack.
     """
     import math
 
@@ -125,6 +125,10 @@ def on_hopper(heads, groups):
     from model.layers.mamba3.hopper.launches import LAUNCHES
     from model.layers.mamba3.reference import mamba3_mimo_reference
 
+    try:
+        from mamba_ssm.ops.triton.mamba3 import mamba3_mimo_bwd_parallel as parallel
+    except ImportError:
+        return None
     rows, length, rank, state, channels, chunk = 3, 320, 4, 128, 64, 16
 
     def table(*shape, seed):
@@ -137,7 +141,8 @@ def on_hopper(heads, groups):
     biases = [table(state, seed=seed) for seed in (10, 11)]
     trap, skip = random(rows, heads, length, seed=13), random(heads, seed=14).float()
     angles, summed = random(rows, length, heads, 32, seed=12).float(), scan.decay_sums(-decay, chunk)[0]
-    turned = (math.pi * angles.double().tanh() * dt.transpose(1, 2).unsqueeze(-1)).cumsum(1).float()
+    turned = (math.pi * angles.double().tanh() * dt.transpose(1, 2).unsqueeze(-1)).cumsum(1)
+    turned = (turned % (2 * math.pi)).float()  # as mamba-ssm's sums are, from which pack 53's kernels turn
     given = (
         above,
         *wide,
@@ -158,7 +163,10 @@ def on_hopper(heads, groups):
         4,
         torch.bfloat16,
     )
-    found, wanted = (list(scan.mimo_backward(*given, by=by)) for by in (LAUNCHES, scan.TRITON))
+    found = list(scan.mimo_backward(*given, by=LAUNCHES))
+    theirs = (above, *wide, x, -decay, dt, trap, *biases, up, gate, down, turned, skip, z, chunk)
+    assert parallel.can_run_parallel(*theirs)
+    wanted = list(parallel.mamba_mimo_bwd_parallel(*theirs))
     out, _, _ = LAUNCHES.forward(
         *wide,
         x,
@@ -265,13 +273,16 @@ def test_the_norms_of_b_and_c(gpu, kind):
     assert max(gpu.call(norms, kind)) < HALF
 
 
-@pytest.mark.parametrize("path", ["tilelang_rows", "blocks_rows", "hopper_rows"])
+@pytest.mark.parametrize("path", ["tilelang_rows", "hopper_rows"])
 def test_mamba_on_rows_is_mamba_on_the_packed_stream(gpu, path):
     assert max(gpu.call(mamba_rows, path)) < 6e-2  # sums over a document of terms of both signs, as in test_mamba3_gpu
 
 
 @pytest.mark.parametrize(("heads", "groups"), [(128, 8), (112, 8), (10, 2)])
-def test_hoppers_kernels_do_what_tritons_do(gpu, heads, groups):
+def test_hoppers_kernels_do_what_pack_53s_do(gpu, heads, groups):
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("no GPU of compute capability 9.0")
-    assert max(gpu.call(on_hopper, heads, groups)) < HALF
+    found = gpu.call(on_hopper, heads, groups)
+    if found is None:
+        pytest.skip("pack 53 is not in the stack")
+    assert max(found) < HALF

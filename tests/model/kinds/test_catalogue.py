@@ -73,10 +73,11 @@ def names(**run):
         ({"expert_parallel": 4}, {"shared": "beside", "moe": "grouped_fused"}),
         ({"cuda_graphs": True}, IN_GRAPHS),
         ({"cuda_graphs": True, "row": 4096}, IN_GRAPHS | {"mamba3": "tilelang_rows"}),
-        ({"row": 8192}, ROWS | {"mamba3": "blocks_rows"}),
+        ({"row": 8192}, ROWS | {"mamba3": "tilelang_rows"}),
+        ({"cuda_graphs": True, "row": 4096, "hopper": True}, IN_GRAPHS | {"mamba3": "tilelang_rows"}),
         (
-            {"cuda_graphs": True, "row": 4096, "paths": {"mamba3": "blocks_rows"}},
-            IN_GRAPHS | {"mamba3": "blocks_rows"},
+            {"cuda_graphs": True, "row": 4096, "hopper": True, "paths": {"mamba3": "hopper_rows"}},
+            IN_GRAPHS | {"mamba3": "hopper_rows"},
         ),
         (  # flash attention and TileLang's kernels are for bf16; the product adds gradients of bf16 weights only
             {"bf16": False},
@@ -91,9 +92,9 @@ def names(**run):
                 "moe": "grouped_fused",
             },
         ),
-        ({"row": 4096}, ROWS | {"mamba3": "blocks_rows"}),
+        ({"row": 4096}, ROWS | {"mamba3": "tilelang_rows"}),
         ({"row": 4096, "hopper": True}, ROWS | {"mamba3": "hopper_rows"}),
-        ({"row": 4096 + 16}, ROWS | {"mamba3": "tilelang_rows"}),  # no pairs of chunks
+        ({"row": 4096 + 16, "hopper": True}, ROWS | {"mamba3": "tilelang_rows"}),  # no pairs of chunks
         ({"row": 4097}, ROWS),  # no whole chunks
     ],
 )
@@ -112,7 +113,7 @@ def test_a_missing_library_leaves_the_next_path(monkeypatch):
     gone = {"m2rnn": "torch", "balance": "megatron"}
     assert names(**ON_GPU) == FASTEST | gone
     assert names(**ON_GPU, cuda_graphs=True) == FASTEST | IN_GRAPHS | gone
-    assert names(**ON_GPU, hopper=True, row=4096)["mamba3"] == "blocks_rows"
+    assert names(**ON_GPU, hopper=True, row=4096)["mamba3"] == "tilelang_rows"
 
 
 def test_cudnn_wants_heads_of_eights():
@@ -161,7 +162,8 @@ def test_some_path_of_each_kind_needs_nothing(kind):
         ("mamba3", "tilelang", {}),
         ("mamba3", "torch_rows", {}),
         ("mamba3", "tilelang_rows", {**ON_GPU, "row": 4097}),
-        ("mamba3", "blocks_rows", {**ON_GPU, "row": 4096 + 16}),
+        ("mamba3", "hopper_rows", {**ON_GPU, "hopper": True, "row": 4096 + 16}),
+        ("mamba3", "hopper_rows", {**ON_GPU, "row": 4096}),
         ("m2rnn", "triton_kept", {}),
         ("mla", "cudnn", {}),
         ("shared", "beside", ON_GPU),
@@ -175,27 +177,6 @@ def test_nothing_else_is_taken_for_what_was_asked(kind, path, run):
 
 
 @pytest.mark.parametrize(
-    ("changed", "refused"),
-    [
-        ({}, False),
-        ({"state": 16}, True),
-        ({"head_dim": 8}, True),
-        ({"chunk": 2}, True),
-        ({"rank": 3}, True),
-        ({"state": 96}, True),
-    ],
-)
-def test_blocks_want_sizes_that_their_products_have(changed, refused):
-    size = SIZE.model_copy(update={"mamba": SIZE.mamba.model_copy(update=changed)})
-    run = Run(**ON_GPU, row=4096, paths={"mamba3": "blocks_rows"})
-    if refused:
-        with pytest.raises(CannotTestHere, match="mamba3=blocks_rows"):
-            catalogue.choose(size, run)
-    else:
-        assert catalogue.choose(size, run)["mamba3"].name == "blocks_rows"
-
-
-@pytest.mark.parametrize(
     ("changed", "run", "triton"),
     [
         ({}, {"hopper": False}, "3.6.0"),
@@ -204,6 +185,9 @@ def test_blocks_want_sizes_that_their_products_have(changed, refused):
         ({"rope_fraction": 1.0}, {}, "3.6.0"),
         ({"groups": 4}, {}, "3.6.0"),  # 28 heads in each
         ({"groups": 28}, {}, "3.6.0"),  # 4
+        ({"state": 64}, {}, "3.6.0"),
+        ({"head_dim": 128, "groups": 4}, {}, "3.6.0"),
+        ({"rank": 2}, {}, "3.6.0"),
     ],
 )
 def test_hoppers_kernels_want_their_sizes_and_a_gpu_and_triton_that_they_were_tried_with(
@@ -212,8 +196,8 @@ def test_hoppers_kernels_want_their_sizes_and_a_gpu_and_triton_that_they_were_tr
     monkeypatch.setattr("importlib.metadata.version", lambda name: triton)
     size = SIZE.model_copy(update={"mamba": SIZE.mamba.model_copy(update=changed)})
     run = Run(**{**ON_GPU, "hopper": True, "row": 4096, **run})
-    assert catalogue.choose(size, run)["mamba3"].name == "blocks_rows"
-    taken = "hopper_rows" if triton == "3.6.0" else "blocks_rows"
+    assert catalogue.choose(size, run)["mamba3"].name == "tilelang_rows"
+    taken = "hopper_rows" if triton == "3.6.0" else "tilelang_rows"
     assert names(**ON_GPU, hopper=True, row=4096)["mamba3"] == taken
 
 

@@ -14,6 +14,7 @@ from torch.autograd.profiler_util import FunctionEvent
 
 from model.definition.memory import Layout
 from model.families.sizes import SIZES
+from model.kinds.catalogue import PARTS
 from model.profile import profiling
 from model.profile.bottlenecks import Profile, RankTime, Span, analyse, markdown
 from model.profile.ceilings import Ceilings, Copy, Product
@@ -26,7 +27,7 @@ NAMES = {
     "Mamba-3 MIMO fwd": "mamba_mimo_fwd_kernel_kernel",
     "Mamba-3 MIMO bwd_fwd": "mamba_mimo_bwd_fwd_kernel_kernel",
     "Mamba-3 MIMO bwd_bwd": "mamba_mimo_bwd_bwd_kernel_kernel",
-    "Mamba-3 MIMO backward by blocks": "mimo_carry",
+    "Mamba-3 MIMO backward by blocks": "mimo_carry_kernel",
     "Mamba-3 other": "bwd_dadt_cumsum_fused_kernel",
     "M²RNN": "m2rnn_backward",
     "NCCL all-reduce": "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
@@ -58,6 +59,10 @@ def test_every_kernel_of_mamba3_is_counted_as_its_own_kind():
     kernels = {name for file in files for name in re.findall(r"^def (mimo_\w+)\(\n", file.read_text(), re.MULTILINE)}
     assert len(kernels) >= 9
     assert {name: kind(name) for name in kernels if not kind(name).startswith("Mamba-3 MIMO")} == {}
+    added = re.findall(r"^\+def (mimo_\w+_kernel)\(", next((ROOT / "packs").glob("53_*/fix.patch")).read_text(), re.M)
+    assert {kind(name) for name in added} == {"Mamba-3 MIMO backward by blocks"} and len(added) == 6
+    upstreams = PARTS["mamba3"].path("tilelang_rows").kernels["Mamba-3 MIMO backward by blocks"]
+    assert [name for name in added if not re.search(upstreams, name)] == []
 
 
 @pytest.mark.parametrize(("expected", "name"), NAMES.items())

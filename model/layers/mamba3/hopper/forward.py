@@ -574,7 +574,7 @@ def run_forward(
     state and no last key. Raises ValueError if they are asked for.
     """
     if return_state:
-        raise ValueError("mamba3=hopper_rows has no states to go on from\n  fix: --path mamba3=blocks_rows")
+        raise ValueError("mamba3=hopper_rows has no states to go on from\n  fix: --path mamba3=tilelang_rows")
     batch, length, rank, _, width = q.shape
     heads, channels = x.shape[2:]
     own, later = weights(dt, trap)

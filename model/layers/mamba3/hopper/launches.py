@@ -1,4 +1,4 @@
-"""The kernels of this room in the places of ``scan``'s and, for the forward pass, of mamba-ssm's."""
+"""The kernels of this room in the places of mamba-ssm's."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from model.layers.mamba3.hopper.forward import run_forward
 from model.layers.mamba3.hopper.states import run_states
 from model.layers.mamba3.scan import Launches, by_blocks
 
-LAUNCHES = Launches(run_states, run_backward, run_fold, run_forward)
+LAUNCHES = Launches(run_forward, run_states, run_backward, run_fold)
 
 
 def by_blocks_on_hopper(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """``scan.by_blocks`` with these kernels, forwards too."""
+    """``scan.by_blocks`` with these kernels."""
     return by_blocks(kernel, LAUNCHES)

@@ -15,7 +15,7 @@ from model.layers.mamba3.kernels import EXP, SIGMOID, TURNS, WIDENED
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def exp(x: gl.tensor) -> gl.tensor:
-    """As in ``kernels``, by the same instructions, and so the next two: Gluon's code calls no function of Triton's."""
+    """exp of fp32 by the GPU's own approximation, good to a bit or two: what is below 2^-126 is 0."""
     return gl.inline_asm_elementwise(  # type: ignore[no-any-return]
         EXP,
         "=r,r",
@@ -28,6 +28,7 @@ def exp(x: gl.tensor) -> gl.tensor:
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def sigmoid(x: gl.tensor) -> gl.tensor:
+    """As in ``kernels``, by the same instructions: Gluon's code calls no function of Triton's."""
     return gl.inline_asm_elementwise(  # type: ignore[no-any-return]
         SIGMOID,
         "=r,r",
@@ -40,6 +41,7 @@ def sigmoid(x: gl.tensor) -> gl.tensor:
 
 @gluon.jit  # type: ignore[untyped-decorator]
 def turns(x: gl.tensor) -> tuple[gl.tensor, gl.tensor]:
+    """cos and sin of fp32, off by 1e-6 where |x| < 10,000: 2 pi as a number of nine bits and the rest of it."""
     times = gl.floor(x * 0.15915494309189535 + 0.5)
     x = x - times * 6.28125 - times * 0.0019353071795864769
     return gl.inline_asm_elementwise(  # type: ignore[no-any-return]
