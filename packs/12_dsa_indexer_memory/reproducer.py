@@ -369,6 +369,15 @@ def check_numbers(p: probe.Probe, name: str, call: Call) -> None:
     p.guard(f"{name}: wrong top-k keys", found.keys, 0, reference="fp64, ties within 1e-5")
 
 
+def check_host(p: probe.Probe) -> None:
+    """What a host with a GPU computes of tensors that are not on it."""
+    for name, case in SMALL.items():
+        call = Call(p, case, "cpu")
+        check_numbers(p, f"on the host, {name}", call)
+        alone, loss = call.loss(wanted=False)[1], call.loss()[1].detach()
+        p.guard(f"on the host, {name}: loss alone", distance([alone], [loss.double()]), FP32 / 10, reference="the same")
+
+
 def check_drawn(p: probe.Probe, name: str, device: str, most: int, count: int, **fixed: Any) -> None:
     """The same of shapes, bounds, layouts and options that nobody chose."""
     sizes = {name: st.integers(1, most) for name in ("sq", "sk")}
@@ -734,6 +743,7 @@ def reproduce(p: probe.Probe) -> None:
         check_numbers(p, f"{name}, fp32", Call(p, case, "cuda"))
     for name, case in HALF.items():
         check_numbers(p, name, Call(p, case, "cuda"))
+    check_host(p)
     check_drawn(p, "drawn", "cuda", 200, 40)
     check_neighbours(p, "cuda")
     check_blocks(p, "cuda")

@@ -494,6 +494,7 @@ def check_memory(p: probe.Probe, kernels: Kernels, name: str, case: Case) -> Non
     full = 2 * chunk + 2 * angles + 12  # decays between tokens and their gradients, angles', one number a token
     tables = 4 * case.heads * r * (n + width)
     limit = case.batch * (case.length * case.heads * (2 * low + 4 * full) + 4 * tables)
+    limit += 2**27 * (p.lane == "cuda")  # what the blocks of torch's sums over tokens have for each other
     p.guard(f"{name}: peak of the backward", peak / 2**20, limit / 2**20, reference="TileLang's tensors", unit="MiB")
 
 
