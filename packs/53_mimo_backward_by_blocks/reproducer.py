@@ -426,6 +426,9 @@ def check_alone(p: probe.Probe, kernels: Kernels) -> None:
         found = p.guard_attempt(f"{name}: returns", step.run)
         p.guard(f"{name}: TileLang's launches that are missing", 2 - step.seen.tilelang, 0, reference="both kernels")
         p.digest(f"{name}: gradients", *(found or {"": step.dout}).values())
+    step = Step(p, kernels, SHORT)
+    step.dout = step.dout.transpose(1, 2).contiguous().transpose(1, 2)
+    p.guard("a gradient of another layout: worst gradient", step.compared(), LIMITS[SHORT.dtype], reference=EXACT)
 
 
 def different(found: dict[str, Tensor], other: dict[str, Tensor]) -> int:
