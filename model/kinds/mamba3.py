@@ -139,13 +139,6 @@ TORCH = Seam(
     reason="Mamba3's own code with scan and norms in torch where kernels cannot run or are not wanted",
     ours="a reference for hosts without a GPU",
 )
-NORM = Seam(
-    "mamba3_norm",
-    upstream="mamba_ssm.ops.triton.layernorm_gated:RMSNorm",
-    sha256="fc8da4ade556216a39c8392eee5cbc9a002489cd69ac01df1b83b63930b38c76",
-    reason="another library's RMSNorm with the same weight: mamba-ssm's Triton kernel takes row after row",
-    ours="it is Transformer Engine's norm, on which mamba-ssm does not depend",
-)
 ROWS = Seam(
     "mamba3_rows",
     upstream=MAMBA3,
@@ -274,7 +267,6 @@ PARTS = (
         "bc_norm",
         "Mamba-3's norms of B and C",
         (
-            Path("te", needs=(gpu, bf16), seams=(NORM,)),
             Path("mamba", needs=(gpu,)),
             Path("torch", seams=(TORCH,)),
         ),

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from model.kinds.kind import BF16, FP32, Frozen, Kind, Products, Seen, Shapes
-from model.kinds.path import Code, Part, Path, Seam
-from model.kinds.run import Run, gpu, gpu_bf16, gpu_or_interpreter, triton
+from model.kinds.path import Part, Path, Seam
+from model.kinds.run import Run, gpu, gpu_bf16
 
 BIAS = "mlp.router.expert_bias"
 
@@ -92,14 +92,6 @@ class Moe(Kind):
         return "router" if ".router." in name else "experts"
 
 
-# Pack 39 makes the method that is replaced. What holds without it too is the method that both hand the loss to.
-ROUTER_BALANCE = Seam(
-    "router_balance",
-    upstream="megatron.core.transformer.moe.router:TopKRouter.attach_and_log_load_balancing_loss",
-    sha256="f9a34bfea0ed2b51278e32632e808d8ace5460170d611d198a9db03b9fc109d8",
-    reason="two kernels forward and one back in place of pack 39's thirty operators each way, in each layer of experts",
-    offer="the router's loss of packed sequences by kernels, upon pack 39",
-)
 WEIGHTED_EXPERTS = Seam(
     "weighted_experts",
     upstream="megatron.core.transformer.moe.experts:TEGroupedMLP.forward",
@@ -160,22 +152,6 @@ PARTS = (
         (
             Path("beside", needs=(gpu, _experts_elsewhere), settings={"moe_shared_expert_overlap": True}),
             Path("after"),
-        ),
-    ),
-    Part(
-        "balance",
-        "routers' balance loss",
-        (
-            Path(
-                "triton",
-                needs=(triton, gpu_or_interpreter),
-                code=Code("megatron.core.transformer.moe.router:TopKRouter._apply_packed_seq_aux_loss", "cu_seqlens"),
-                seams=(ROUTER_BALANCE,),
-                install="model.layers.experts.install:balances",
-                kernels={"routing, sorting and indexing": r"^balance_"},
-                graphs=False,
-            ),
-            Path("megatron"),
         ),
     ),
 )

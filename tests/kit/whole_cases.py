@@ -9,7 +9,7 @@ import torch
 DOCUMENTS = {"several": ((0, 7, 7, 8, 25, 37), 20), "no longer": ((0, 5, 37), 40)}
 WIDTHS = {"alike": {}, "apart": {"qk_nope_dim": 8, "v_dim": 32, "kv_lora_rank": 24}}
 # none but what is looked at by the interpreter
-UNTOUCHED = {"m2rnn": "torch", "balance": "megatron"}
+UNTOUCHED = {"m2rnn": "torch"}
 
 
 def joined():

@@ -11,10 +11,8 @@ from megatron.core.fusions.fused_bias_dropout import get_bias_dropout_add
 from megatron.core.models.gpt.moe_module_specs import get_moe_module_spec
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from megatron.core.transformer.mlp import MLPSubmodules
-from megatron.core.transformer.moe.router import TopKRouter
 from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_layer import TransformerLayerSubmodules
-from torch import nn
 
 from model.kinds.path import Choice
 from model.layers.captured.graphed import ExpertsLayer
@@ -50,15 +48,3 @@ def layer(size: Any, chosen: Mapping[str, Choice], on_cpu: bool) -> ModuleSpec:
         experts = functools.partial(LocalExperts, submodules=parts)
     parts = TransformerLayerSubmodules(pre_mlp_layernorm=ResidualNorm, mlp=experts, mlp_bda=get_bias_dropout_add)
     return ModuleSpec(module=ExpertsLayer, submodules=parts)
-
-
-def balances(model: nn.Module) -> None:
-    """All routers of ``model`` take the loss of packed documents by ``balance``'s kernels."""
-    from model.layers.experts import balance  # imports Triton
-
-    for router in _routers(model):
-        balance.enable(router)
-
-
-def _routers(model: nn.Module) -> list[TopKRouter]:
-    return [module for module in model.modules() if isinstance(module, TopKRouter)]

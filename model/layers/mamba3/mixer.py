@@ -135,14 +135,10 @@ def build_mamba3(
         dtype=dtype,
         device=device,
     )
-    norm = "torch" if plain and norm == "mamba" else norm
-    if norm == "te":
-        seams.verify(kind.NORM)
-    elif norm == "torch":
+    if plain or norm == "torch":
         seams.verify(kind.TORCH)
-    if norm != "mamba":
         for name in ("B_norm", "C_norm"):
-            setattr(mamba, name, upstream.NORMS[norm](getattr(mamba, name)))
+            setattr(mamba, name, upstream.torch_norm(getattr(mamba, name)))
     return Mamba3Mixer(mamba, path, row)
 
 

@@ -8,10 +8,9 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from model.kinds import mamba3 as kind
-from model.layers.common.norm import by_transformer_engine
 from model.layers.mamba3.reference import mamba3_mimo_reference, mamba3_siso_reference
 from model.patched import seams
 
@@ -56,21 +55,6 @@ def torch_norm(norm: nn.Module) -> nn.Module:
     replaced = nn.RMSNorm(norm.weight.shape, eps=norm.eps, device="meta")
     replaced.weight = norm.weight
     return replaced
-
-
-class TransformerEngineNorm(nn.Module):  # type: ignore[misc]
-    """Transformer Engine's RMSNorm, in fp32 within, with the weight (the same Parameter) and epsilon of ``norm``."""
-
-    def __init__(self, norm: nn.Module) -> None:
-        super().__init__()
-        self.weight, self.eps = norm.weight, norm.eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., n] -> [..., n], bf16."""
-        return by_transformer_engine(x, self.weight, self.eps)[0]
-
-
-NORMS = {"torch": torch_norm, "te": TransformerEngineNorm}
 
 
 def kernels_missing(mamba3: ModuleType, device: torch.device) -> str:

@@ -20,19 +20,18 @@ FASTEST = {
     "mamba_proj": "bf16_parts",
     "mtp_proj": "bf16",
     "norm": "te",
-    "bc_norm": "te",
+    "bc_norm": "mamba",
     "m2rnn": "triton_whole",
     "mla": "cudnn",
     "dsa": "tilelang",
     "sparse": "again",
     "moe": "grouped_mm",
-    "balance": "triton",
     "shared": "after",
     "loss": "liger_once",
     "wgrad": "fused",
 }
 ROWS = {"sparse": "kept"}
-IN_GRAPHS = {"moe": "grouped_fused", "balance": "megatron"}
+IN_GRAPHS = {"moe": "grouped_fused"}
 ON_CPU = {
     "mamba3": "torch",
     "mamba_proj": "bf16",
@@ -44,7 +43,6 @@ ON_CPU = {
     "dsa": "megatron",
     "sparse": "again",
     "moe": "sequential",
-    "balance": "megatron",
     "shared": "after",
     "loss": "torch",
     "wgrad": "added",
@@ -110,7 +108,7 @@ def test_what_a_cpu_runs_unasked(run):
 def test_a_missing_library_leaves_the_next_path(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("importlib.metadata.version", missing)
-    gone = {"m2rnn": "torch", "balance": "megatron"}
+    gone = {"m2rnn": "torch"}
     assert names(**ON_GPU) == FASTEST | gone
     assert names(**ON_GPU, cuda_graphs=True) == FASTEST | IN_GRAPHS | gone
     assert names(**ON_GPU, hopper=True, row=4096)["mamba3"] == "tilelang_rows"
@@ -123,7 +121,7 @@ def test_cudnn_wants_heads_of_eights():
 
 def test_tritons_interpreter_runs_on_a_cpu(monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    interpreted = {"m2rnn": "triton_whole", "balance": "triton"}
+    interpreted = {"m2rnn": "triton_whole"}
     assert names() == ON_CPU | interpreted
 
 

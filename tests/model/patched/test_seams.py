@@ -41,7 +41,7 @@ def tree(tmp_path):
 
 
 # A stack's code without what a seam rests on: no run there can have its paths.
-UNFIT = {("released", "linear_loss"), ("newest", "linear_loss"), ("dev", "router_balance"), ("dev", "sparse_kept")}
+UNFIT = {("released", "linear_loss"), ("newest", "linear_loss"), ("dev", "sparse_kept")}
 
 
 def roots(name, patches):
@@ -210,7 +210,7 @@ def test_names_are_unique():
 
 
 def test_a_path_lacks_what_its_function_or_word_is_missing(tmp_path):
-    rest = {"loss=liger_once", "balance=triton", "dsa=tilelang", "sparse=kept", "wgrad=fused"}
+    rest = {"loss=liger_once", "dsa=tilelang", "sparse=kept", "wgrad=fused"}
     assert set(seams.lacking([tmp_path])) == rest | {"loss=linear"}
     code = "class HybridModel:\n    def __init__(self):\n        {}\n"
     file = "megatron/core/models/hybrid/hybrid_model.py"

@@ -83,7 +83,6 @@ def test_kinds(expected, name):
         ),  # packs 48's and 54's
         ("norm", "void at::native::(anonymous namespace)::GammaBetaBackwardCUDAKernelTemplate<float>(long)"),
         ("routing, sorting and indexing", "_row_id_map_pass_3_kernel"),
-        *(("routing, sorting and indexing", f"balance_{what}") for what in ("sums", "loss", "gradient")),
     ],
 )
 def test_kinds_of_names_that_mislead(expected, name):
