@@ -186,11 +186,13 @@ class Difference(Model):
 
 
 class Census(Model):
-    """By how many facts of calls both trees were compared, and which differ. ``untaken``: why there are none."""
+    """By how many facts of calls both trees were compared, and which differ. ``untaken``: why there are none; ``cut``:
+    why there are no more, where the patched tree's calls ended before its checks did."""
 
     facts: int
     differences: list[Difference]
     untaken: str = ""
+    cut: str = ""
 
     @property
     def strayed(self) -> list[Difference]:

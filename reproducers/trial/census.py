@@ -58,11 +58,12 @@ def line(arm: str, facts: Facts) -> str:
 
 def told(census: Census) -> str:
     """A census in a line."""
+    cut = [f"cut short: {census.cut}"] if census.cut else []
     if census.untaken:
-        return f"census: {census.untaken}"
+        return "; ".join([f"census: {census.untaken}", *cut])
     meant = len(census.differences) - len(census.strayed)
     said = f"census: {count(census.facts, 'fact')} compared, {meant} otherwise as meant"
-    return "; ".join([said, *(f"otherwise: {one}" for one in census.strayed)])
+    return "; ".join([said, *(f"otherwise: {one}" for one in census.strayed), *cut])
 
 
 def _differs(name: str, before: Any, after: Any, all_before: Taken, all_after: Taken) -> tuple[str, str] | None:

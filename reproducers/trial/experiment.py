@@ -317,6 +317,8 @@ def _counted(run: Run, bench: Bench, patched: Bench, hunks: Sequence[patching.Hu
     if after.outcome == "bug":
         installed = census.elsewhere(f"{after.outcome}: {after.reason}")
         made = made.model_copy(update={"differences": [*made.differences, installed]})
+    elif after.outcome != "healthy":
+        made = made.model_copy(update={"cut": after.reason})
     bench.tell("verdict", census.told(made))
     return made
 

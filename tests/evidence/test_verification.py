@@ -12,9 +12,11 @@ import pytest
 from toy import CORE, SOURCE, body, edited, overwrite
 
 from reproducers.base.errors import PatchlaneError
+from reproducers.base.verdicts import Verdict
 from reproducers.evidence import binding, heads, receipts, shelf, verification
 from reproducers.evidence.receipts import write
 from reproducers.evidence.verification import verify_all
+from reproducers.trial import experiment
 from reproducers.trial.experiment import Misused
 
 DEEP = {
@@ -164,6 +166,22 @@ def test_a_census_is_what_the_facts_in_its_log_say(toy, change):
         body["predicate"]["patchlane"]["census"].update(change)
     path = forged.seal(path, body, log)
     assert list(verify_all(root)) == [path]
+
+
+def test_a_census_that_the_patched_tree_does_not_finish_is_told(toy, monkeypatch):
+    whole = experiment.run_arm
+
+    def cut(spec, tell):
+        result = whole(spec, tell)
+        if spec.census is not None and result.outcome == "healthy":
+            result.outcome, result.reason = "different", "killed by a signal"
+        return result
+
+    monkeypatch.setattr(experiment, "run_arm", cut)
+    run = toy.run(toy.pack(), census=True)
+    assert (run.ruling.verdict, run.census.cut) == (Verdict.REPRODUCED_AND_FIXED, "killed by a signal")
+    write(run, toy.root / "receipts", "bench", ["pack07"], {})
+    assert verify_all(toy.root / "receipts") == {}
 
 
 @pytest.mark.parametrize(("arm", "outcome"), [("pristine", "healthy"), ("patched", "bug")])
