@@ -461,7 +461,8 @@ def check_gpu(p: probe.Probe) -> None:
     del far
     for what, heads, mla in (("MLA's queries", 32, True), ("MLA's shared key", 1, True), ("the indexer's", 32, False)):
         case = Case(p, torch.bfloat16, (12288, 1, heads, 64), mla, layout="part")
-        p.note(f"step of 12,288 tokens: {what}", p.milliseconds(case.step, 30, 10), unit="ms")
+        replay = p.graph(case.step)[0].replay  # the host launches the steps of upstream slower than a GPU runs them
+        p.note(f"step of 12,288 tokens: {what}", p.milliseconds(replay, 30, 10), unit="ms")
 
 
 def prepare(p: probe.Probe) -> None:

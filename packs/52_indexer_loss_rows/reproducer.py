@@ -299,7 +299,7 @@ def check_counted(p: probe.Probe) -> None:
         p.note(f"elements for a query of 1 sequence of 1024{name}", one)
         p.note(f"elements for a query of 12 sequences of 1024{name}", many)
         # a block of rows and the keys before it that some row may see are as two sequences; all of them are as twelve
-        p.error(f"elements for a query, 12 sequences over 1{name}", many / one, 2.5, reference="the same", bug_above=8)
+        p.error(f"elements for a query, 12 sequences over 1{name}", many / one, 2.5, reference="the same", bug_above=6)
 
 
 def check_drawn_work(p: probe.Probe, device: str) -> None:
@@ -326,7 +326,7 @@ def check_drawn_work(p: probe.Probe, device: str) -> None:
         space={"lengths": st.lists(st.integers(100, 300), min_size=1, max_size=8), "seed": st.integers(0, 9)},
         count=2,
         reference="the same",
-        bug_above=2.8,
+        bug_above=2.4,
     )
     p.guard("where they are counted: errors over their limits", worst[0], 1, reference="fp64, by sequence")
 
