@@ -1,4 +1,7 @@
-"""Make mistakes in the lines that a patch adds, and try whether the pack's checks see each."""
+"""Make mistakes in the lines that a patch adds, and try whether the pack's checks see each.
+
+Other right fixes, in ``alternatives/``, are tried beside them: the checks must accept these.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,10 @@ app = typer.Typer(add_completion=False, help=__doc__, pretty_exceptions_enable=F
 @app.command()
 def main(
     packs: Annotated[list[str], typer.Argument(help="packs, as pack05")],
-    only: Annotated[str | None, typer.Option(help="hand: those in mutants/; generated: those of the patch")] = None,
+    only: Annotated[
+        str | None,
+        typer.Option(help="hand: those in mutants/ and alternatives/; generated: those of the patch; or alternatives"),
+    ] = None,
     sample: Annotated[
         int | None, typer.Option(min=1, help="how many of the generated ones to try (default: all)")
     ] = None,
@@ -39,9 +45,10 @@ def main(
     host: Annotated[str, typer.Option(envvar="PATCHLANE_HOST", help="this host's alias")] = "local",
     receipts: Annotated[Path, typer.Option(help="where records go")] = Path("build/receipts"),
 ) -> None:
-    """Exit 1 when a mutant survives that mutants/equivalent.yaml does not explain, or an explanation is stale."""
-    if only not in (None, "hand", "generated"):
-        raise PatchlaneError(f"--only {only}", "--only hand, or --only generated")
+    """Exit 1 when a mutant survives that mutants/equivalent.yaml does not explain, an explanation is stale, or an
+    alternative is refused."""
+    if only not in (None, "hand", "generated", "alternatives"):
+        raise PatchlaneError(f"--only {only}", "--only hand, --only generated or --only alternatives")
     named = load_named(packs)
     for pack in named:
         if not pack.patch.is_file():

@@ -130,11 +130,11 @@ def chosen(patches: str, checkpoints: bool = False, stack: Stack | None = None, 
     if patches == "none":
         wanted = []
     elif first == "all" and all(word.startswith("-") for word in rest):
-        without = schema.select([word.removeprefix("-") for word in rest], packs) if rest else []
+        left_out = schema.select([word.removeprefix("-") for word in rest], packs) if rest else []
         new = [pack for pack in able if known.get(pack.id, "draft") in stacks.UNPROVED]
         for pack in new:
             logger.info("%s is not validated yet (%s): left out", pack.id, known.get(pack.id, "not in the manifest"))
-        wanted = [pack for pack in able if pack not in new and pack not in without]
+        wanted = [pack for pack in able if pack not in new and pack not in left_out]
     else:
         wanted = schema.select(patches.split(","), packs)
         for pack in wanted:

@@ -247,6 +247,8 @@ TESTED = {
 MUTATED = {
     "hand": Word("a mutant that a person wrote, in the pack's mutants/"),
     "generated": Word("a mutant made of a line that the patch adds"),
+    "alternative": Word("another right fix, in the pack's alternatives/, which its checks must accept"),
+    "alternatives": Word("the pack's alternatives alone"),
     "killed": Word("a check of the pack sees the mutant"),
     "survivor": Word(
         "no check sees the mutant", "a check that does, or its name and reason in mutants/equivalent.yaml"

@@ -35,7 +35,7 @@ LOGGED = 2  # the first schema_version with a log
 APART = 3  # the first that counts mutants which no check refuses apart from killed ones
 EQUIVALENT = "mutants/equivalent.yaml"
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-How = Literal["hand", "generated"]
+How = Literal["hand", "generated", "alternative"]
 
 
 class Equivalent(Model):
@@ -114,6 +114,8 @@ class Tried(Model):
         """What its name, place, verdict and reason do not say alike; "" where they do."""
         if self.how == "hand" and self.where != f"mutants/{self.name}.patch":
             return f"{self.where} is another mutant's file"
+        if self.how == "alternative" and self.where != f"alternatives/{self.name}.patch":
+            return f"{self.where} is another alternative's file"
         if self.how == "generated" and not GENERATED.fullmatch(self.name):
             return "no generated mutant has such a name"
         if self.survived != self.reason.endswith(HEALTHY) or (self.survived and self.caught_by):
@@ -182,8 +184,27 @@ class Tally(Model):
         return self.killed / counted if counted else None
 
 
+class Others(Model):
+    """Counts of alternatives, right fixes beside the pack's: ``refused`` names those that its checks do not accept."""
+
+    all: int
+    accepted: int
+    refused: list[str]
+    untested: int
+
+    @classmethod
+    def of(cls, tried: list[Tried]) -> Others:
+        """The counts of these."""
+        return cls(
+            all=len(tried),
+            accepted=sum(one.survived for one in tried),
+            refused=[one.name for one in tried if one.tested and not one.survived],
+            untested=sum(not one.tested for one in tried),
+        )
+
+
 class MutationScore(Model):
-    """The mutants of one pack that were tried in one go.
+    """The mutants and alternatives of one pack that were tried in one go.
 
     ``sample`` of the ``known`` generated mutants were drawn with ``seed``; ``sample`` is None where all were tried.
     From schema_version 2 the mutants stand in the order in which ``seed`` draws their names, and ``log_sha256`` is the
@@ -200,6 +221,7 @@ class MutationScore(Model):
     known: int
     hand: Tally | None
     generated: Tally | None
+    alternative: Others | None = None
     mutants: list[Tried]
     log_sha256: Sha256 | None = None
 
@@ -233,6 +255,9 @@ class MutationScore(Model):
             apart = self.schema_version >= APART or bool(tally and tally.refused is not None)
             if (Tally.of(tried, apart) if tried else None) != tally:
                 raise ValueError(f"{how}: its counts are not those of its mutants")
+        others = [one for one in self.mutants if one.how == "alternative"]
+        if (Others.of(others) if others else None) != self.alternative:
+            raise ValueError("alternative: its counts are not those of its alternatives")
         drawn = self.known if self.sample is None else self.sample
         if self.generated is not None and self.generated.all != drawn:
             raise ValueError(f"generated: {self.generated.all} were tried, and {drawn} were to be")
@@ -261,6 +286,8 @@ class MutationScore(Model):
         refused = sum(tally.refused or 0 for tally in tallies)
         said += "" if self.schema_version >= APART else " †"
         said += f", {refused} refused by no check" if refused else ""
+        if self.alternative:
+            said += f", {self.alternative.accepted} of {self.alternative.all} alternatives accepted"
         return said + (f", {self.sample} of {self.known} drawn" if self.sample is not None else "")
 
 
@@ -324,4 +351,6 @@ def faults(path: Path) -> list[str]:
 def newest(pack: Pack, root: Path) -> MutationScore | None:
     """The newest score of all mutants that speaks for the pack as it is, else the newest of some; None without any."""
     scores = [score for path in records(root / f"{pack.number:02d}") if (score := read(path)).of(pack)]
-    return max(scores, key=lambda score: (score.whole, score.started), default=None)
+    return max(
+        scores, key=lambda score: (score.whole, bool(score.hand or score.generated), score.started), default=None
+    )

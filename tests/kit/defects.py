@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 BODY, RECORD, PATCH, NOTES, TESTS = "body.md.j2", "pack.yaml", "fix.patch", "notes.md", "tests.patch"
 EXEMPTIONS, LOG, CODE = "lint-exemptions.yaml", "log", "reproducer.py"
 MUTANT = "mutants/one_rank_uniform.patch"  # pack 01's
+ALTERNATIVE = "alternatives/one_by_one.patch"  # pack 42's
 UPSTREAM = "https://github.com/NVIDIA/Megatron-LM"
 DSA = "megatron/core/transformer/experimental_attention_variant/dsa.py"
 MILES = "https://github.com/radixark/miles/pull/975"  # a thread of pack 16
@@ -220,6 +221,7 @@ PLANTED = [
     noted("pack-unwritten", "Limits: <write each limit with its reason>"),
     Edit("pack-mutants", MUTANT, "Why: ", "Because: "),
     Edit("pack-mutants", MUTANT, "Caught-By: rank ?: refuses", "Caught-By: rank ?: accepts"),
+    Edit("pack-alternatives", ALTERNATIVE, "Why: ", "Because: ", base=42),
     Edit("pack-unreached", RECORD, "  cpu:\n", "  cpu:\n    unreached: [{line: no such line, reason: none}]\n"),
     Edit("private-path", MUTANT, "Why: ", "Why: (as in /home/someone/packs) "),
     exempted("exemption", "{rule: gfm-fence, pack: pack01, match: fence, reason: none, until: 2099-01-01}"),
@@ -276,6 +278,7 @@ HARMLESS = [
     Edit("body-expected", BODY, "{% block expected %}", "{%- block expected %}", base=16),
     Edit("foreign-thread", BODY, "There is no error:", f"It was met in {MILES} too. There is no error:", base=16),
     noted("pack-unwritten", "It can write the loss, a < write b, and `x <writes> y`."),
+    Edit("pack-alternatives", ALTERNATIVE, "Why: Each name", "Why: Every name", base=42),
     Edit(
         "pack-mutants",
         MUTANT,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.desk import unwritten as unwritten_texts
+from reproducers.desk.patches import short_header
 from reproducers.desk.rules.case import Case
 from reproducers.desk.rules.registry import Breach, Skip, rule
 from reproducers.desk.start import mutants, skeleton
@@ -37,6 +38,15 @@ def mutated(case: Case) -> Iterator[Breach | Skip]:
         if names and not mutant.catching(names):
             what = f"Caught-By: the newest cpu receipt has no check {mutant.caught_by!r}"
             yield Breach(path, 1, what, "name a check as the receipt does, or take a new receipt")
+
+
+@rule("pack-alternatives", "an alternative says why it is right, above a diff")
+def alternatives(case: Case) -> Iterator[Breach | Skip]:
+    for path in mutants.alternatives(case.pack):
+        try:
+            short_header.read(path).field("Why")
+        except PatchlaneError as error:
+            yield Breach(path, 1, error.what, error.remedy)
 
 
 @rule("pack-unreached", "a line that a lane lists as unreached is one that a patch of the pack adds")

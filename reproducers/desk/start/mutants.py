@@ -2,6 +2,9 @@
 
 Two lines stand above the diff: ``Caught-By``, the name of that check or a glob over names, and ``Why``, what is wrong
 with the fix. A mutant proves the reproducer, so nobody upstream gets it and no receipt names it.
+
+``alternatives/NAME.patch`` is another right fix, which the checks must accept: a diff of the pristine tree below the
+line ``Why``, how it does it.
 """
 
 from __future__ import annotations
@@ -60,6 +63,24 @@ def read(path: Path) -> Mutant:
     header = short_header.read(path)
     caught_by, why = (header.field(name) for name in FIELDS)
     return Mutant(path, caught_by, why, header.diff.decode(errors="replace"))
+
+
+def alternatives(pack: Pack) -> list[Path]:
+    """The files of the pack's alternatives, by name."""
+    return sorted(pack.folder.glob("alternatives/*.patch"))
+
+
+def alternative(pack: Pack, tree: Tree, path: Path) -> str:
+    """An alternative's diff; PatchlaneError if its header lacks ``Why`` or it does not apply to ``tree`` as it is."""
+    header = short_header.read(path)
+    header.field("Why")
+    fit = patching.classify(tree.path, path, strip=patching.strip_for(tree.path, pack.upstream.source_root))
+    if fit.kind is not patching.ApplyClass.CLEAN:
+        raise PatchlaneError(
+            f"{pack.folder.name}/alternatives/{path.name}: {fit.kind.value}: {fit.message}",
+            "rebase it: apply it to the pinned tree and git diff",
+        )
+    return header.diff.decode(errors="replace")
 
 
 def whole(pack: Pack, tree: Tree, mutant: Mutant) -> str:

@@ -1,4 +1,7 @@
-"""Which mutants of a pack are tried: those written by hand, and those generated from the lines that its patch adds."""
+"""Which mutants of a pack are tried: those written by hand, and those generated from the lines that its patch adds.
+
+Beside them its alternatives, right fixes that the checks must accept.
+"""
 
 from __future__ import annotations
 
@@ -16,24 +19,25 @@ from reproducers.studies.mutation.generated import Generated
 from reproducers.studies.mutation.trying import Candidate
 from reproducers.upstream.store import Tree
 
-Only = Literal["hand", "generated"]
+Only = Literal["hand", "generated", "alternatives"]
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The mutants to try, generated ones in the order in which they were drawn.
+    """The mutants and alternatives to try, generated ones in the order in which they were drawn.
 
     ``known`` is how many generated ones there are, ``names`` those of all mutants, chosen or not.
     """
 
     hand: list[tuple[hand.Mutant, Candidate]]
     generated: list[tuple[Generated, Candidate]]
+    alternatives: list[Candidate]
     known: int
     names: frozenset[str]
 
     @property
     def candidates(self) -> list[Candidate]:
-        return [candidate for _, candidate in (*self.hand, *self.generated)]
+        return [*self.alternatives, *(candidate for _, candidate in (*self.hand, *self.generated))]
 
     @property
     def diffs(self) -> dict[str, str]:
@@ -47,10 +51,12 @@ class Chosen:
             self,
             hand=[(mutant, candidate) for mutant, candidate in self.hand if candidate.name in tried],
             generated=[(mutant, candidate) for mutant, candidate in self.generated if candidate.name in tried],
+            alternatives=[candidate for candidate in self.alternatives if candidate.name in tried],
         )
 
     def listing(self) -> Iterator[str]:
-        """A line a mutant: its name, its place, and its mistake."""
+        """A line a mutant: its name, its place, and its mistake; a line an alternative."""
+        yield from (f"{candidate.name}  {candidate.where}" for candidate in self.alternatives)
         yield from (f"{candidate.name}  {candidate.where}  {mutant.why}" for mutant, candidate in self.hand)
         mutants = [mutant for mutant, _ in self.generated]
         yield from generated.listing(sorted(mutants, key=lambda mutant: (mutant.path, mutant.line)))
@@ -61,11 +67,12 @@ def choose(pack: Pack, tree: Tree, only: Only | None, sample: int | None, seed: 
     written = [*by_hand(pack, tree)]
     with hand.patched_files(pack, tree) as root:
         known = generated.of(pack, root)
-        drawn = generated.sample(known, sample, seed) if only != "hand" else []
+        drawn = generated.sample(known, sample, seed) if only in (None, "generated") else []
         most = hand.hunks(pack)
         made = [(mutant, _candidate(root, mutant, most)) for mutant in drawn]
     names = frozenset([mutant.name for mutant in known] + [candidate.name for _, candidate in written])
-    return Chosen(written if only != "generated" else [], made, len(known), names)
+    others = [*alternatives(pack, tree)] if only != "generated" else []
+    return Chosen(written if only in (None, "hand") else [], made, others, len(known), names)
 
 
 def by_hand(pack: Pack, tree: Tree) -> Iterator[tuple[hand.Mutant, Candidate]]:
@@ -74,6 +81,13 @@ def by_hand(pack: Pack, tree: Tree) -> Iterator[tuple[hand.Mutant, Candidate]]:
         mutant = hand.read(path)
         text = hand.whole(pack, tree, mutant)
         yield mutant, Candidate(path.stem, "hand", f"mutants/{path.name}", text, source=file_sha256(path))
+
+
+def alternatives(pack: Pack, tree: Tree) -> Iterator[Candidate]:
+    """The pack's alternatives, each with its patch."""
+    for path in hand.alternatives(pack):
+        text = hand.alternative(pack, tree, path)
+        yield Candidate(path.stem, "alternative", f"alternatives/{path.name}", text, source=file_sha256(path))
 
 
 def _candidate(root: Path, mutant: Generated, hunks: int) -> Candidate:

@@ -15,7 +15,7 @@ from reproducers.base.verdicts import Exit
 from reproducers.base.wording import count
 from reproducers.evidence import receipts, saving
 from reproducers.record import engine
-from reproducers.record.mutation import EQUIVALENT, PREFIX, MutationScore, Subject, Tally, Tried, log_of
+from reproducers.record.mutation import EQUIVALENT, PREFIX, MutationScore, Others, Subject, Tally, Tried, log_of
 from reproducers.record.receipt import Host
 from reproducers.studies.mutation.candidates import Chosen
 from reproducers.studies.mutation.trying import Ground, Outcome
@@ -39,7 +39,19 @@ class Sitting:
     @property
     def survivors(self) -> list[Result]:
         """Those that nothing told from the fix and that nobody explains."""
-        return [(tried, outcome) for tried, outcome in self.results if tried.survived and not tried.explained]
+        left = [(tried, outcome) for tried, outcome in self.results if tried.survived and not tried.explained]
+        return [(tried, outcome) for tried, outcome in left if tried.how != "alternative"]
+
+    @property
+    def others(self) -> list[Tried]:
+        """The alternatives."""
+        return [tried for tried in self.tried if tried.how == "alternative"]
+
+    def refused(self) -> Iterator[str]:
+        """Right fixes that the checks do not accept, a line each."""
+        for tried in self.others:
+            if tried.tested and not tried.survived:
+                yield f"{tried.where}: a right fix is refused by {', '.join(tried.caught_by) or tried.reason}"
 
     def misnamed(self) -> Iterator[str]:
         """Hand-written mutants that are not caught by the check that they name, a line each."""
@@ -52,7 +64,8 @@ class Sitting:
 
     def stale(self) -> Iterator[str]:
         """Explanations that explain nothing, a line each."""
-        killed = {tried.name: tried for tried in self.tried if tried.killed or tried.refused}
+        mutants = [tried for tried in self.tried if tried.how != "alternative"]
+        killed = {tried.name: tried for tried in mutants if tried.killed or tried.refused}
         for name in self.explained:
             if name not in self.chosen.names:
                 yield f"{EQUIVALENT}: {name}: stale: there is no such mutant"
@@ -62,7 +75,7 @@ class Sitting:
                 yield f"{EQUIVALENT}: {name}: stale: it is no equivalent, it is caught by {by}"
 
     def exit_code(self) -> Exit:
-        if self.survivors or any(self.misnamed()) or any(self.stale()):
+        if self.survivors or any(self.misnamed()) or any(self.stale()) or any(self.refused()):
             return Exit.CONTRADICTED
         return Exit.OK if all(tried.tested for tried in self.tried) else Exit.CANNOT_TEST
 
@@ -82,12 +95,15 @@ def lines(sitting: Sitting) -> Iterator[str]:
     for tried in sitting.tried:
         if not tried.tested:
             yield f"could not be tested: {tried.name} at {tried.where}: {tried.reason}"
-    for row in (*sitting.misnamed(), *sitting.stale()):
+    for row in (*sitting.misnamed(), *sitting.stale(), *sitting.refused()):
         yield f"{pack.folder.name}/{row}"
     for how in ("hand", "generated"):
         mine = [tried for tried in sitting.tried if tried.how == how]
         if mine:
             yield f"{pack.id} {how}: {told(Tally.of(mine))}"
+    if sitting.others:
+        tally = Others.of(sitting.others)
+        yield f"{pack.id} alternatives: {tally.accepted} of {tally.all} accepted"
     if len(sitting.chosen.generated) < sitting.chosen.known and sitting.chosen.generated:
         yield f"{pack.id} generated: a sample of {len(sitting.chosen.generated)} of {sitting.chosen.known}"
 
@@ -131,6 +147,7 @@ def record(sitting: Sitting, host: str, command: list[str], seed: int) -> Mutati
         known=sitting.chosen.known,
         hand=Tally.of(by_kind["hand"]) if by_kind["hand"] else None,
         generated=Tally.of(by_kind["generated"]) if by_kind["generated"] else None,
+        alternative=Others.of(sitting.others) if sitting.others else None,
         mutants=[tried.model_copy(update={"reason": ""}) if tried.caught_by else tried for tried in sitting.tried],
     ).logged()
 

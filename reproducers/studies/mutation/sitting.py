@@ -50,7 +50,9 @@ def sit(pack: Pack, asked: Asked, say: Say) -> Sitting:
     total = len(picked.candidates)
     workers = asked.jobs or fitting(pack, asked.lane)
     threads = max(1, (os.cpu_count() or 1) // workers)
-    say(f"{pack.id}: the pack as it is, then {count(total, 'mutant')}, {workers} at a time")
+    mutants, others = total - len(picked.alternatives), len(picked.alternatives)
+    trying_them = count(mutants, "mutant") + (f" and {count(others, 'alternative')}" if others else "")
+    say(f"{pack.id}: the pack as it is, then {trying_them}, {workers} at a time")
     request = Request(lane=asked.lane, threads=threads, timeout_s=asked.timeout_s, census=asked.census)
     ground = trying.prepare(pack, request)
 
@@ -63,7 +65,9 @@ def sit(pack: Pack, asked: Asked, say: Say) -> Sitting:
 
 
 def word(tried: Tried) -> str:
-    """What became of a mutant, in one word."""
+    """What became of a mutant, or an alternative, in one word."""
+    if tried.how == "alternative":
+        return "accepted" if tried.survived else "refused" if tried.tested else "not tested"
     if tried.survived:
         return "explained" if tried.explained else "survived"
     return "killed" if tried.killed else "refused" if tried.refused else "not tested"

@@ -274,6 +274,7 @@ def test_ranks_times_are_gathered(tmp_path, a_gpu):
     assert "| rank |" in text and "| 1.0, 500.0 |" in text and "| 1000.0 |" in text and "| matrix products |" in text
 
 
+@pytest.mark.long
 def test_of_the_steps_before_kernels_alone_are_traced(tmp_path, a_gpu):
     """They are busy for 170 of the second one's microseconds; no time of theirs is one of those before the window."""
     window = Window(5, 5, tmp_path, cuda=True)
@@ -292,6 +293,7 @@ def test_of_the_steps_before_kernels_alone_are_traced(tmp_path, a_gpu):
     assert f"of {alone.seconds * 1e3:.2f} (" in (tmp_path / "profile.md").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("since", "idle"), [(90e-6, 5e-6), (105e-6, 15e-6), (115e-6, 20e-6)])
 def test_a_step_launched_before_the_last_had_ended_idles_since_that_ended(tmp_path, a_gpu, since, idle):
     """The trace ends at 190 microseconds; its kernels leave 80 to 85 and 90 to 100 of each hundred."""
@@ -303,6 +305,7 @@ def test_a_step_launched_before_the_last_had_ended_idles_since_that_ended(tmp_pa
     assert (alone.step, alone.seconds, alone.idle) == (2, since, pytest.approx(idle))
 
 
+@pytest.mark.long
 def test_a_window_after_one_step_has_its_kernels_traced(tmp_path, a_gpu):
     window = Window(2, 2, tmp_path, cuda=True)
     for number in (1, 2):
@@ -311,6 +314,7 @@ def test_a_window_after_one_step_has_its_kernels_traced(tmp_path, a_gpu):
     assert window.result.ranks[0].kernels_alone.step == 1 and len(a_gpu) == 2
 
 
+@pytest.mark.long
 def test_a_trace_without_kernels_measures_no_idleness(tmp_path, a_gpu, monkeypatch):
     monkeypatch.setattr(profiling, "gpu_spans", lambda _: [])
     window = Window(2, 2, tmp_path, cuda=True)
@@ -321,6 +325,7 @@ def test_a_trace_without_kernels_measures_no_idleness(tmp_path, a_gpu, monkeypat
     assert "idle" not in (tmp_path / "profile.md").read_text()
 
 
+@pytest.mark.long
 def test_a_traced_step_that_fails_keeps_its_error(tmp_path, a_gpu):
     window = Window(2, 2, tmp_path, cuda=True)
     with pytest.raises(ZeroDivisionError), window.step(1):

@@ -88,6 +88,24 @@ def hand_written(toy, pack, change=MEAN, caught_by="mean"):
     write_tree(pack.folder, {"mutants/wrong.patch": MUTANT.replace("mean", caught_by, 1) + diff})
 
 
+def test_another_right_fix_is_accepted_and_one_that_is_refused_is_told(toy, pack):
+    right = edited(
+        ("result = 0.0\n    for value in values[1:]:", "result = 0.0\n    for value in list(values):"), FIRST
+    )
+    other = edited(("result = 0.0\n    for value in values[1:]:", "result = 1.0\n    for value in values:"), FIRST)
+    write_tree(pack.folder, {"alternatives/copied.patch": "Why: It copies first.\n\n" + toy.patch(right)})
+    code, said, score = verb(toy, "--only", "alternatives")
+    assert code == Exit.OK and score.hand is score.generated is None
+    assert score.alternative == mutation.Others(all=1, accepted=1, refused=[], untested=0)
+    assert "1 of 1 alternatives accepted" in score.cell
+    write_tree(pack.folder, {"alternatives/one.patch": "Why: It begins at one.\n\n" + toy.patch(other)})
+    code, said, score = verb(toy, "--only", "alternatives")
+    assert code == Exit.CONTRADICTED and score.alternative.refused == ["one"]
+    assert "alternatives/one.patch" in said.splitlines()[-3]
+    write_tree(pack.folder, {"alternatives/one.patch": toy.patch(right)})
+    assert verb(toy, "--only", "alternatives")[0] == Exit.USAGE  # its header lacks the line
+
+
 def test_what_no_check_sees_survives_until_it_is_explained(toy, pack, arms):
     code, said, score = verb(toy)
     names = loose(pack)
