@@ -65,7 +65,13 @@ class Linear:
     """
 
     def __init__(
-        self, p: probe.Probe, out: int, width: int, dtype: torch.dtype, main: torch.dtype, seed: int = 0
+        self,
+        p: probe.Probe,
+        out: int,
+        width: int,
+        dtype: torch.dtype,
+        main: torch.dtype,
+        seed: int = 0,
     ) -> None:
         self.layers, device = p.upstream(LAYERS), torch.cuda.current_device()
         self.generator = torch.Generator().manual_seed(p.seed + seed)
