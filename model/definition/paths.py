@@ -19,8 +19,8 @@ run say which path each layer took and why the better ones did not fit. The [log
 SEAMS = """
 ## What a run changes upstream beside the packs
 Each change is made while the run starts, by the paths that need it, and only where upstream's code is what it was
-written for; `run.json` lists those of a run. **Ours** says why upstream could not take it. What upstream could take is
-**to be offered**, as a pack of kind `performance` whose patch brings it to upstream's own call.
+written for; `run.json` lists those of a run. The last column says why upstream could not take it; what it could
+take is a pack of kind `performance`, whose patch brings it to upstream's own call.
 """
 
 
@@ -28,15 +28,14 @@ def page() -> str:
     """The page: a row for each part, its paths best first, and one for each change of upstream beside the packs."""
     lines = ["| part | what it is | paths, best first | only when asked | not unasked with `--cuda-graphs` |"]
     lines += ["|---|---|---|---|---|", *map(_row, catalogue.PARTS.values())]
-    table = ["| change | of upstream's | what | paths | decision |", "|---|---|---|---|---|"]
+    table = ["| change | of upstream's | what | paths | why it is ours |", "|---|---|---|---|---|"]
     return "\n".join([PREFACE, *lines, SEAMS, *table, *map(_change, catalogue.seams())]) + "\n"
 
 
 def _change(seam: Seam) -> str:
     takers = [f"`{name}`" for name, path in catalogue.paths().items() if seam in path.seams]
     where = f"`{seam.upstream}`"
-    decision = f"ours: {seam.ours}" if seam.ours else f"to be offered: {seam.offer}"
-    return "| " + " | ".join([f"`{seam.name}`", where, seam.reason, ", ".join(takers) or "late reads", decision]) + " |"
+    return "| " + " | ".join([f"`{seam.name}`", where, seam.reason, ", ".join(takers), seam.ours]) + " |"
 
 
 def _row(part: Part) -> str:

@@ -24,8 +24,8 @@ class Seam:
     ``upstream``: "module:qualified name" of a function or class, or "module" for a whole file.
     ``sha256``: of that source in the default stack with all packs; ``also``: without some of them, or in other stacks,
     where it was read too.
-    ``owner``: "ours", or the pack that carries the change. ``ours``: why upstream could not take it; where it could,
-    ``offer``: the change of upstream's own code that a pack of kind performance has to bring. Each has one of the two.
+    ``owner``: "ours", or the pack that carries the change. ``ours``: why upstream could not take it; what it could is
+    a pack of kind performance, and no seam.
     """
 
     name: str
@@ -35,7 +35,6 @@ class Seam:
     owner: str = "ours"
     also: tuple[str, ...] = ()
     ours: str = ""
-    offer: str = ""
 
 
 @dataclass(frozen=True)

@@ -63,16 +63,10 @@ def errors(by: scan.Launches, rows: int, heads: int, groups: int, length: int = 
     angles, dt = given["Angles"].requires_grad_(), given["DT"].requires_grad_()
     summed = (math.pi * angles.tanh() * dt.transpose(1, 2).unsqueeze(-1)).cumsum(1)
     decay, _, _ = scan.decay_sums(given["ADT"], chunk)
+    first = [given[name] for name in ("Q", "K", "V", "Q_bias", "K_bias", "MIMO_V", "MIMO_Out", "Z")]
     with torch.no_grad():
         row, _, _ = by.forward(
-            given["Q"],
-            given["K"],
-            given["V"],
-            given["Q_bias"],
-            given["K_bias"],
-            given["MIMO_V"],
-            given["MIMO_Out"],
-            given["Z"],
+            *first,
             given["D"],
             given["MIMO_Z"],
             summed.detach(),
@@ -88,14 +82,7 @@ def errors(by: scan.Launches, rows: int, heads: int, groups: int, length: int = 
         )
         found = scan.mimo_backward(
             above,
-            given["Q"],
-            given["K"],
-            given["V"],
-            given["Q_bias"],
-            given["K_bias"],
-            given["MIMO_V"],
-            given["MIMO_Out"],
-            given["Z"],
+            *first,
             given["MIMO_Z"],
             summed.detach(),
             decay,

@@ -95,7 +95,7 @@ WRONG = [
 
 
 def some(rows):
-    """All of them, but for every sixth marked as long: each is a census of its own."""
+    """All of them, all but every sixth marked as long, for each is a census of its own."""
     return [
         pytest.param(*row, marks=[pytest.mark.long] * (i % 6 > 0), id=f"{i}-{row[0]}") for i, row in enumerate(rows)
     ]

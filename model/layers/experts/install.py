@@ -1,4 +1,4 @@
-"""Mixture of experts as a layer of Megatron's hybrid stack, and its routers' paths and state."""
+"""Mixture of experts as a layer of Megatron's hybrid stack."""
 
 from __future__ import annotations
 

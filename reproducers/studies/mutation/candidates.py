@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import file_sha256
 from reproducers.desk.start import mutants as hand
 from reproducers.record.schema import Pack
@@ -70,8 +71,17 @@ def choose(pack: Pack, tree: Tree, only: Only | None, sample: int | None, seed: 
         drawn = generated.sample(known, sample, seed) if only in (None, "generated") else []
         most = hand.hunks(pack)
         made = [(mutant, _candidate(root, mutant, most)) for mutant in drawn]
+    if twice := {path.stem for path in hand.paths(pack)} & {path.stem for path in hand.alternatives(pack)}:
+        raise PatchlaneError(
+            f"{pack.folder.name}: mutants/ and alternatives/ both have {', '.join(sorted(twice))}.patch", "rename one"
+        )
     names = frozenset([mutant.name for mutant in known] + [candidate.name for _, candidate in written])
     others = [*alternatives(pack, tree)] if only != "generated" else []
+    if only == "alternatives" and not others:
+        raise PatchlaneError(
+            f"{pack.id} has no alternatives to try",
+            f"write one, packs/{pack.folder.name}/alternatives/NAME.patch: {hand.PAGE}",
+        )
     return Chosen(written if only in (None, "hand") else [], made, others, len(known), names)
 
 

@@ -89,6 +89,7 @@ def hand_written(toy, pack, change=MEAN, caught_by="mean"):
 
 
 def test_another_right_fix_is_accepted_and_one_that_is_refused_is_told(toy, pack):
+    assert verb(toy, "--only", "alternatives")[0] == Exit.USAGE  # there is none
     right = edited(
         ("result = 0.0\n    for value in values[1:]:", "result = 0.0\n    for value in list(values):"), FIRST
     )
@@ -102,6 +103,9 @@ def test_another_right_fix_is_accepted_and_one_that_is_refused_is_told(toy, pack
     code, said, score = verb(toy, "--only", "alternatives")
     assert code == Exit.CONTRADICTED and score.alternative.refused == ["one"]
     assert "alternatives/one.patch" in said.splitlines()[-3]
+    write_tree(pack.folder, {"mutants/one.patch": MUTANT + toy.patch(right)})
+    assert verb(toy, "--only", "alternatives")[0] == Exit.USAGE  # a name is one patch's
+    (pack.folder / "mutants/one.patch").unlink()
     write_tree(pack.folder, {"alternatives/one.patch": toy.patch(right)})
     assert verb(toy, "--only", "alternatives")[0] == Exit.USAGE  # its header lacks the line
 
