@@ -129,6 +129,19 @@ def test_a_patch_of_an_import_alone_is_done_when_imported(toy, monkeypatch):
     require(seen.record(), found, "cpu")
 
 
+def test_a_decorator_is_the_import_s(toy, monkeypatch):
+    """A function's code begins with its first decorator, which runs although the function is never called."""
+    added = "import functools\n\n\n@functools.lru_cache(\n    maxsize=1,\n)\ndef added():\n    return 1\n\n\ndef unused"
+    found = overlay_of(toy, toy.pack(toy.patch(edited(("def unused", added))), record=RECORD), SOURCE)
+    seen = Coverage(found)
+    with seen.building():
+        core = imported(found, monkeypatch)
+    assert [hunk.state for hunk in seen.record().packs["pack07"].hunks] == ["loaded"]
+    with pytest.raises(RuntimeError), seen.step():
+        raise RuntimeError(core.added())
+    assert [hunk.state for hunk in seen.record().packs["pack07"].hunks] == ["ran"]
+
+
 def test_one_hunk_is_enough_and_others_owe_nothing(trained, found):
     require(trained(lambda core: [(nothing, lambda: core.first([])), (nothing, nothing)]).record(), found, "cpu")
     record = trained(lambda core: [(nothing, nothing)] * 2).record()

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import functools
 import inspect
@@ -204,8 +205,16 @@ def _inside_functions(path: Path) -> set[int]:
     """The lines of a source file that belong to a function, which an import does not run."""
     if path.suffix != ".py":
         return set()
-    code: CodeType = compile(path.read_bytes(), str(path), "exec", dont_inherit=True)
-    return {n or 0 for part in nested(code) if part.co_flags & inspect.CO_NEWLOCALS for _, _, n in part.co_lines()}
+    tree = ast.parse(path.read_bytes())
+    code: CodeType = compile(tree, str(path), "exec", dont_inherit=True)
+    lines = {n or 0 for part in nested(code) if part.co_flags & inspect.CO_NEWLOCALS for _, _, n in part.co_lines()}
+    return lines - {n for node in ast.walk(tree) for n in _decorators(node)}
+
+
+def _decorators(node: ast.AST) -> range:
+    """The lines of a function's decorators: the import runs them, though a function's code begins with the first."""
+    decorators = getattr(node, "decorator_list", None)
+    return range(decorators[0].lineno, node.lineno) if decorators else range(0)  # type: ignore[attr-defined]
 
 
 def require(record: CoverageRecord, overlay: Overlay, device: str) -> None:
