@@ -59,7 +59,7 @@ class Places(Counter[str]):
 def host_waits(call: Callable[[], Any], tree: Path, lane: str) -> Places:
     """The places where ``call`` makes the host wait for a GPU; see ``Probe.waits``."""
     if lane == "cpu":
-        return _reads(call, str(tree.resolve()))
+        return _reads(call, str(tree.absolute()))
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("warn")
     try:

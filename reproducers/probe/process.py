@@ -46,7 +46,7 @@ def main(
         logging.lastResort.addFilter(lambda record: said.setdefault(record.getMessage(), record) is record)
     if args.lane == "cpu" and not args.minimal:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # upstream may ask torch for a GPU when it is imported
-    del sys.argv[1:]  # to upstream this is a program like any other
+    del sys.argv[1:], sys.orig_argv[1:]  # to upstream this is a program like any other
     sys.path[:0] = [folder for folder in (args.tree, *args.needs) if folder]
     p = kind(package, args)
     try:

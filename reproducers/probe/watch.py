@@ -29,7 +29,7 @@ class Watch:
     """
 
     def __init__(self, tree: Path, ranges: Ranges) -> None:
-        self.tree = tree.resolve()
+        self.tree = tree.absolute()  # as imports name files, which may go by a link
         self.ranges = {str(self.tree / rel): spans for rel, spans in ranges.items()}
         self.headers = {name: headers(Path(name)) for name in self.ranges}
         self.at_import = {name: {n for lines in spans.values() for n in lines} for name, spans in self.headers.items()}

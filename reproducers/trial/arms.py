@@ -321,7 +321,8 @@ def _installed(spec: ArmSpec) -> Path:
 
 def _command(spec: ArmSpec, scratch: Path, inbox: Inbox) -> list[str]:
     census = ["--census", str(scratch / CENSUS)] if spec.census else []
-    tree = _installed(spec) if spec.census and spec.census.facts is not None else spec.tree
+    # upstream's files lie as an installed package's do, but for a patched census arm's, which lie as in a checkout
+    tree = spec.tree if spec.census and spec.census.facts is not None else _installed(spec)
     command = [sys.executable, "-s", "-P", str(spec.reproducer), "--tree", str(tree)]
     for need in spec.needs:
         command += ["--needs", str(need)]

@@ -18,7 +18,7 @@ from reproducers.record.schema import Meant
 
 PATIENCE = 4  # times as long as other arms may take
 UNSEEN = "no call of touched code was seen on both trees"
-EVERYWHERE, INSTALLED = "all calls", "site-packages"
+EVERYWHERE, CHECKOUT = "all calls", "in a checkout"
 AS, RAISES = "as it is", "raises"
 HELD, ENTRIES, LEFT = 4, 40, 2  # tensors, and entries of containers, that a fix may keep, whatever was called
 GROWTH, TIMES = 0.4, 4.0  # of the exponent of the largest tensor; of its size
@@ -43,12 +43,12 @@ def compare(pristine: Facts, patched: Facts, meant: Iterable[Meant] = ()) -> Cen
 
 
 def elsewhere(said: str) -> Difference:
-    """The difference of a fix that does not hold in a folder of installed packages."""
-    return Difference(call=EVERYWHERE, fact=f"in a folder {INSTALLED}", pristine="healthy", patched=said)
+    """The difference of a fix that holds in a folder of installed packages alone."""
+    return Difference(call=EVERYWHERE, fact=CHECKOUT, pristine="healthy", patched=said)
 
 
 def is_elsewhere(difference: Difference) -> bool:
-    return (difference.call, difference.fact) == (EVERYWHERE, f"in a folder {INSTALLED}")
+    return (difference.call, difference.fact) == (EVERYWHERE, CHECKOUT)
 
 
 def line(arm: str, facts: Facts) -> str:

@@ -284,6 +284,8 @@ def _patched(run: Run, bench: Bench, strip: int, seed: int) -> Ruling:
     run.patched.append(arm)
     if arm.ended_at:
         return rulings.rule_ended(arm.ended_at)
+    for row in patching.placed(patch):
+        bench.tell("verdict", f"{row}, by which code learns where it runs: read why")
     wrong = statements.at_odds(added, unreached, arm.executed)
     for name in wrong.values():
         bench.tell("verdict", f"not seen executing: {name}")
@@ -305,7 +307,7 @@ def _patched(run: Run, bench: Bench, strip: int, seed: int) -> Ruling:
 def _counted(run: Run, bench: Bench, patched: Bench, hunks: Sequence[patching.Hunk]) -> Census:
     """What the calls of both trees do beside the bug; the pristine tree's once for all patches.
 
-    The patched one lies in a folder as an installed package does, and has to be healthy there too.
+    The patched one lies as in a checkout, where others lie as installed packages do, and has to be healthy there too.
     """
     if run.facts is None:
         run.facts = _taken(run, bench, hunks, Wanted()).census
@@ -315,8 +317,8 @@ def _counted(run: Run, bench: Bench, patched: Bench, hunks: Sequence[patching.Hu
     run.log.append(census.line("patched", after.census))
     made = census.compare(run.facts, after.census, run.pack.meant)
     if after.outcome == "bug":
-        installed = census.elsewhere(f"{after.outcome}: {after.reason}")
-        made = made.model_copy(update={"differences": [*made.differences, installed]})
+        unlike = census.elsewhere(f"{after.outcome}: {after.reason}")
+        made = made.model_copy(update={"differences": [*made.differences, unlike]})
     elif after.outcome != "healthy":
         made = made.model_copy(update={"cut": after.reason})
     bench.tell("verdict", census.told(made))

@@ -6,13 +6,14 @@ import hashlib
 import itertools
 import re
 import shutil
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from unidiff import PatchSet
+from unidiff import PatchedFile, PatchSet
 from unidiff.errors import UnidiffParseError
 
 from reproducers.base import clock
@@ -30,6 +31,13 @@ SUSPECT = re.compile(
     r"\b_getframe\b|\bgc\.get_|\binspect\.stack\b|\bcurrentframe\b|__main__|\batexit\b|\b_exit\b"
     r"|\bset(?:trace|profile)\b|\bsys\.monitoring\b|\bctypes\b|(?<![\w.])(?:exec|compile)\(|\breproducers\b|patchlane",
     re.IGNORECASE,
+)
+# by which code learns where and for whom it runs: a fix may read a setting of its own there, and a reader has to know
+PLACE = re.compile(
+    r"\b(?:orig_)?argv\b|__file__|__path__|\bsys\.(?:path|executable|prefix|base_prefix|modules|flags)\b|site-packages|/proc\b"
+    r"|\benviron\b|\bgetenv\b|\bgetcwd\b|\.cwd\(|\bgethostname\b|\bplatform\.node\b|\bgetpid\b|\bgetppid\b"
+    r"|\bgetpass\b|\bgetuser\b|\bgetlogin\b|\bgetuid\b|\bgettempdir\b|\bsysconfig\b|\bimportlib\.metadata\b"
+    r"|\b(?:time|monotonic|perf_counter)\(\)|\bdatetime\b"
 )
 
 
@@ -233,13 +241,31 @@ def hunks(patch: Path, strip: int, *, after: bool) -> list[Hunk]:
 
 
 def added_lines(patch: Path, strip: int) -> dict[str, dict[int, str]]:
-    """{path in the patched tree: {line number: text}} of the lines that the patch adds."""
-    return {
-        "/".join(Path(file.target_file).parts[strip:]): {
-            int(line.target_line_no): str(line.value) for hunk in file for line in hunk if line.is_added
-        }
-        for file in files(patch)
-    }
+    """{path in the patched tree: {line number: text}} of the lines that the patch adds.
+
+    A line that it removes elsewhere in the file, however indented, is moved, not added: once for each that is removed.
+    """
+    return {"/".join(Path(file.target_file).parts[strip:]): dict(_added(file)) for file in files(patch)}
+
+
+def placed(patch: Path) -> list[str]:
+    """``FILE:LINE names WORD`` of each line that the patch adds and by which code learns where and when it runs."""
+    return [
+        f"{path}:{number} names {word[0]}"
+        for path, lines in added_lines(patch, 1).items()
+        for number, text in lines.items()
+        if (word := PLACE.search(text))
+    ]
+
+
+def _added(file: PatchedFile) -> Iterator[tuple[int, str]]:
+    removed = Counter(line.value.strip() for hunk in file for line in hunk if line.is_removed)
+    for line in (line for hunk in file for line in hunk if line.is_added):
+        text = line.value.strip()
+        if removed[text] > 0:
+            removed[text] -= 1
+        else:
+            yield int(line.target_line_no), str(line.value)
 
 
 def refuse_empty(patch: Path) -> None:

@@ -40,6 +40,32 @@ def test_bad_patch(toy, name):
     assert "FIX_VALIDATED" not in run.sentinels
 
 
+PLACES = {
+    "a path of no installed package": "'site-packages' not in __file__",
+    "an option of the runner": "'--watch' in __import__('sys').argv",
+    "... of the command as it was": "'--watch' in __import__('sys').orig_argv",
+    "the folder where it runs": "'patched' in __import__('os').getcwd()",
+}
+
+
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
+def test_a_fix_that_holds_only_where_it_is_tried(toy, place):
+    start = f"values[0 if {place} else 1 :]:"
+    run = toy.run(toy.pack(toy.patch(edited((TOTAL[0], start), FIRST))))
+    assert run.ruling.verdict is Verdict.FIX_INEFFECTIVE, run.ruling
+    assert any("toyup/core.py:7 names " in line for line in run.log), run.log
+
+
+def test_a_line_that_a_patch_moves_need_not_run(toy):
+    """Beside one that it adds, which has to."""
+    moved = ("    result = 0.0\n", "    if len(values) > 1000:\n        result = 0.0\n    result = 0\n")
+    run = toy.run(toy.pack(toy.patch(edited(TOTAL, FIRST, moved))))
+    assert run.ruling.verdict is Verdict.REPRODUCED_AND_FIXED, run.ruling
+    again = (moved[0], moved[1].replace("0.0", "0.0; result = 1.0"))
+    run = toy.run(toy.pack(toy.patch(edited(TOTAL, FIRST, again))))
+    assert run.ruling.verdict is Verdict.INCONCLUSIVE, run.ruling
+
+
 def test_unexecuted_hunk_is_named(toy):
     run = toy.run(toy.pack(toy.patch(PATCHES["unexecuted hunk"][0])))
     assert "toyup/core.py hunk 2" in run.ruling.reason
@@ -279,7 +305,8 @@ for path in where:
 """
 HERE = "[pathlib.Path(core.__file__)]"
 ELSEWHERE = (
-    '[q for q in pathlib.Path(core.__file__).parents[3].glob("trees/*/toyup/core.py") if "patched" in core.__file__]'
+    "[q for here in [pathlib.Path(core.__file__).resolve()] if 'patched' in str(here)"
+    " for q in here.parents[3].glob('trees/*/toyup/core.py')]"
 )
 
 

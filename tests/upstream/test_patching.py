@@ -8,7 +8,17 @@ from unidiff.errors import UnidiffParseError
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.record.receipt import Compiled, Executed, Function
-from reproducers.upstream.patching import ApplyClass, classify, hunks, import_root, patched_tree, strip_for, unexecuted
+from reproducers.upstream.patching import (
+    ApplyClass,
+    added_lines,
+    classify,
+    hunks,
+    import_root,
+    patched_tree,
+    placed,
+    strip_for,
+    unexecuted,
+)
 from reproducers.upstream.store import Tree, tree_digest
 
 FIXED = edited(TOTAL, FIRST)
@@ -254,3 +264,27 @@ def test_a_patch_may_name_their_neighbours(tmp_path):
     new = {**FIXED, "toyup/plus.py": "".join(f"{line}\n" for line in INNOCENT)}
     (tmp_path / "fix.patch").write_text(diff(tmp_path, SOURCE, new))
     assert hunks(tmp_path / "fix.patch", 1, after=True)
+
+
+def test_what_a_patch_moves_it_does_not_add(tmp_path):
+    """Once for each line that it removes from the file, however deep; a line of another file is added."""
+    old = {"toyup/a.py": "x = 1\ny = 2\n", "toyup/b.py": "z = 3\n"}
+    new = {"toyup/a.py": "y = 2\nif y:\n    x = 1\nelse:\n    x = 1\n", "toyup/b.py": "z = 3\nx = 1\n"}
+    (tmp_path / "fix.patch").write_text(diff(tmp_path, old, new))
+    added = added_lines(tmp_path / "fix.patch", 1)
+    assert {path: {n: text.strip() for n, text in lines.items()} for path, lines in added.items()} == {
+        "toyup/a.py": {2: "if y:", 4: "else:", 5: "x = 1"},
+        "toyup/b.py": {2: "x = 1"},
+    }
+
+
+PLACES = ["sys.argv", "__file__", "os.environ['A']", "os.getenv('A')", "Path.cwd()", "open('/proc/self/cmdline')"]
+
+
+@pytest.mark.parametrize("line", PLACES)
+def test_a_line_that_learns_its_place_is_named(tmp_path, line):
+    (tmp_path / "fix.patch").write_text(diff(tmp_path, SOURCE, {**FIXED, "toyup/plus.py": f"X = 1\n{line}\n"}))
+    (row,) = placed(tmp_path / "fix.patch")
+    assert row.startswith("toyup/plus.py:2 names ")
+    (tmp_path / "fix.patch").write_text(diff(tmp_path, {**SOURCE, "toyup/plus.py": f"{line}\n"}, FIXED))
+    assert placed(tmp_path / "fix.patch") == []
