@@ -1,5 +1,6 @@
 """What a fix changes beside the bug, kind by kind: the toy's own code as it is against the same with one mistake."""
 
+import contextlib
 import warnings
 
 import counting
@@ -112,6 +113,7 @@ RIGHT = [
     ("def _private(x):\n", "def _private(x, also=None):\n"),
     ("*, whole=True", "*, whole=True, more=None"),
     ("        return 2 * x * grad\n", "        return grad * x + grad * x\n"),
+    (FORWARD, "        return (Square.apply(x) * self.weight).unsqueeze(0).squeeze(0)\n"),
 ]
 
 
@@ -143,3 +145,21 @@ def test_what_the_pristine_tree_does_not_do_well_is_not_asked(tmp_path, pristine
     worse = counting.SOURCE.replace(SUM, "    bounds.max().item()\n    logger.warning('slow')\n" + SUM, 1)
     before = counting.census(tmp_path / "worse", worse, use)
     assert census.compare(before, counting.census(tmp_path / "better", counting.SOURCE, use, before)).strayed == []
+
+
+def test_a_call_that_upstream_does_not_end_is_asked_only_what_it_leaves(tmp_path):
+    """Upstream raised, each time alike; the mended call gets as far as what warns, draws and seeds."""
+
+    def once(toy):
+        with contextlib.suppress(ValueError):
+            toy.sums(torch.ones(3, 4), torch.tensor([1, 4, 2]))
+
+    def facts(more):
+        mended = counting.SOURCE.replace(SUM, f"{more}    logger.warning('slow')\n    scale = torch.rand(())\n{SUM}", 1)
+        made = census.compare(before, counting.census(tmp_path / "mended", mended, once, before))
+        return {one.fact for one in made.strayed}
+
+    source = counting.SOURCE.replace(SUM, "    raise ValueError('not for these')\n", 1)
+    before = counting.census(tmp_path / "raises", source, once)
+    assert facts("") <= {"leaves changed"}
+    assert facts("    torch.set_default_dtype(torch.float64)\n") == {"leaves changed"}

@@ -18,7 +18,7 @@ import time
 import types
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -295,7 +295,7 @@ class Again:
         if ended.raised or not ended.grads:
             return None
         held = (given.everything, values.tensors(ended.value), ended.grads)
-        alive: int = made.alive({id(one) for group in held for one in group.values()})
+        alive: int = made.alive([one for group in held for one in group.values()])
         return alive
 
     def _says(self) -> dict[str, int]:
@@ -450,7 +450,7 @@ class Again:
             return None
         with Made() as made:
             able = all([once(length + 2 + more) for more in range(MORE)])
-        alive: int = made.alive(set())
+        alive: int = made.alive([])
         return alive if able else None
 
 
@@ -486,12 +486,12 @@ class Made(TorchDispatchMode):  # type: ignore[misc]
         self.made += [weakref.ref(one) for one in several if isinstance(one, Tensor)]
         return made
 
-    def alive(self, but: set[int]) -> int:
-        """How many are held still, those with these identities left out."""
+    def alive(self, but: Sequence[Tensor]) -> int:
+        """How many are held still; none of these, and none of which one of these is a view."""
         known = [one for one in self.made if one() is not None]
         if known:
             gc.collect()  # a cycle holds them for a while
-        held, seen = 0, set(but)
+        held, seen = 0, {id(one) for one in but} | {id(one._base) for one in but if one._base is not None}
         for one in known[:KNOWN]:
             tensor = one()
             if tensor is not None and id(tensor) not in seen:
