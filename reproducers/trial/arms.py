@@ -85,6 +85,7 @@ class ArmSpec:
     gpu: str | None = None  # the only GPU that it sees; None: every GPU of the runner
     until: Callable[[Check], bool] | None = None  # the arm is ended at the first check of which this holds
     census: Wanted | None = None  # it is a census arm, which takes these facts
+    installed: bool = True  # the tree lies in a folder as an installed package does, or as in a checkout
 
 
 @dataclass(frozen=True)
@@ -321,8 +322,7 @@ def _installed(spec: ArmSpec) -> Path:
 
 def _command(spec: ArmSpec, scratch: Path, inbox: Inbox) -> list[str]:
     census = ["--census", str(scratch / CENSUS)] if spec.census else []
-    # upstream's files lie as an installed package's do, but for a patched census arm's, which lie as in a checkout
-    tree = spec.tree if spec.census and spec.census.facts is not None else _installed(spec)
+    tree = _installed(spec) if spec.installed else spec.tree
     command = [sys.executable, "-s", "-P", str(spec.reproducer), "--tree", str(tree)]
     for need in spec.needs:
         command += ["--needs", str(need)]

@@ -8,6 +8,7 @@ from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Verdict
 from reproducers.record.schema import load_pack
 from reproducers.studies.mutation import ablation
+from reproducers.trial import census
 from reproducers.trial.experiment import Request, execute, expected
 from reproducers.upstream import patching
 from reproducers.upstream.store import tree_digest
@@ -54,6 +55,31 @@ def test_a_fix_that_holds_only_where_it_is_tried(toy, place):
     run = toy.run(toy.pack(toy.patch(edited((TOTAL[0], start), FIRST))))
     assert run.ruling.verdict is Verdict.FIX_INEFFECTIVE, run.ruling
     assert any("toyup/core.py:7 names " in line for line in run.log), run.log
+
+
+def test_a_fix_that_holds_only_where_it_is_installed(toy):
+    """The census' own arm of the patched tree lies as in a checkout."""
+    start = "values[0 if 'site-packages' in __file__ else 1 :]:"
+    run = toy.run(toy.pack(toy.patch(edited((TOTAL[0], start), FIRST))), census=True)
+    assert run.census.strayed[-1] == census.elsewhere("bug: total")
+    assert run.ruling.verdict is Verdict.FIX_REGRESSES, run.ruling
+    assert toy.run(toy.pack(), census=True).ruling.verdict is Verdict.REPRODUCED_AND_FIXED
+
+
+DISTURBED = """
+core = p.upstream("toyup.core")
+p.error("total", abs(core.total([1, 2, 3]) - 6), 1e-9, reference="6", bug_above=0.5)
+held = float("reproducers.probe.arm.census.calls" in sys.modules)
+p.error("held", held, 0.1, reference="nothing", bug_above=0.5)
+"""
+
+
+def test_a_check_that_the_census_disturbs_is_asked_without_it(toy):
+    """What holds copies of arguments is in a check's sight, too."""
+    pack = toy.pack(toy.patch(edited(TOTAL)), body(DISTURBED))
+    run = toy.run(pack, census=True)
+    assert run.ruling.verdict is Verdict.REPRODUCED_AND_FIXED, run.ruling
+    assert run.census.strayed == []
 
 
 def test_a_line_that_a_patch_moves_need_not_run(toy):

@@ -153,7 +153,7 @@ class Calls:
             self.kept[call.key] = call
             with contextlib.suppress(Exception):
                 _again(call, frame, names, given)
-            before = values.photograph(given)
+            before = _photograph(given)
         left, heard, now = contextlib.ExitStack(), Heard(), state.state()
         left.enter_context(heard.listening())
         return Open(call, given, before, now, heard, left)
@@ -166,7 +166,7 @@ class Calls:
             return
         with quiet():
             facts["leaves changed"] = state.changed(opened.state, now)
-            facts["changes of its arguments"] = values.changed(opened.photograph, values.photograph(opened.given))
+            facts["changes of its arguments"] = values.changed(opened.photograph, _photograph(opened.given))
             facts["says"] = dict(opened.heard.said)
             facts["ends"] = f"raises {raised}" if raised else values.kind(value)
             if raised is None:
@@ -183,6 +183,13 @@ def quiet() -> Iterator[None]:
 
     with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
         yield
+
+
+def _photograph(given: dict[str, Any]) -> dict[str, Any]:
+    """What the arguments look like; not autograd's context, on which a function keeps what is its own."""
+    from torch.autograd.function import FunctionCtx
+
+    return values.photograph({name: value for name, value in given.items() if not isinstance(value, FunctionCtx)})
 
 
 def _given(frame: FrameType) -> tuple[list[str], dict[str, Any]]:
