@@ -67,7 +67,7 @@ def told(census: Census) -> str:
 
 
 def _differs(name: str, before: Any, after: Any, all_before: Taken, all_after: Taken) -> tuple[str, str] | None:
-    """(before, after) where they differ as the rule has it; of a call that only the patched tree ends, what it leaves."""
+    """(before, after) where they differ as the rule has it; of a call that upstream did not end, what it leaves."""
     if name != "leaves changed" and _raised(all_before) and not _raised(all_after):
         return None
     if isinstance(after, str) and not isinstance(before, str):  # the patched tree could not tell

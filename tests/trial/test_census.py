@@ -124,6 +124,15 @@ def test_a_right_fix_is_not(strayed, old, new):
     assert made.strayed == []
 
 
+def test_what_nobody_writes_is_alike_each_time(tmp_path):
+    """Stand-ins of kernels leave the memory of results as it was."""
+    source = counting.SOURCE.replace(SUM, "    return torch.empty(len(x), 4096).mul(1)\n", 1)
+    before = counting.census(tmp_path / "before", source, use)
+    (facts,) = (facts for call, facts in before.items() if "scale=float" in call)
+    assert {facts["a second time"], facts["in a thread"], facts["of zeros"][:6]} <= {census.AS, "finite"}, facts
+    assert census.compare(before, counting.census(tmp_path / "after", source, use, before)).strayed == []
+
+
 def test_what_the_pack_means_is_told_with_its_reason(tmp_path, pristine):
     more = counting.SOURCE.replace(SUM, "    logger.warning('slow')\n" + SUM, 1)
     after = counting.census(tmp_path, more, use, pristine)

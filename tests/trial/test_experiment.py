@@ -67,6 +67,7 @@ def test_a_fix_that_holds_only_where_it_is_installed(toy):
 
 
 DISTURBED = """
+import torch
 core = p.upstream("toyup.core")
 p.error("total", abs(core.total([1, 2, 3]) - 6), 1e-9, reference="6", bug_above=0.5)
 held = float("reproducers.probe.arm.census.calls" in sys.modules)
