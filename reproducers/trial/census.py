@@ -19,6 +19,7 @@ from reproducers.record.schema import Meant
 PATIENCE = 4  # times as long as other arms may take
 UNSEEN = "no call of touched code was seen on both trees"
 EVERYWHERE, CHECKOUT = "all calls", "in a checkout"
+OF = "of"  # a call's sizes
 AS, RAISES = "as it is", "raises"
 HELD, ENTRIES, LEFT = 4, 40, 2  # tensors, and entries of containers, that a fix may keep, whatever was called
 GROWTH, TIMES = 0.4, 4.0  # of the exponent of the largest tensor; of its size
@@ -34,7 +35,11 @@ def compare(pristine: Facts, patched: Facts, meant: Iterable[Meant] = ()) -> Cen
     found, facts, meant = list[Difference](), 0, list(meant)
     for call, all_before in pristine.items():
         all_after = patched.get(call, {})
+        if all_before.get(OF) != all_after.get(OF):  # another call: the first of its kind went elsewhere
+            continue
         for name, before in all_before.items():
+            if name == OF:
+                continue
             facts += name in all_after
             if name in all_after and (said := _differs(name, before, all_after[name], all_before, all_after)):
                 reason = next((row.reason for row in meant if row.covers(call, name, said[1])), None)

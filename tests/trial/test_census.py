@@ -172,3 +172,12 @@ def test_a_call_that_upstream_does_not_end_is_asked_only_what_it_leaves(tmp_path
     before = counting.census(tmp_path / "raises", source, once)
     assert facts("") <= {"leaves changed"}
     assert facts("    torch.set_default_dtype(torch.float64)\n") == {"leaves changed"}
+
+
+def test_calls_of_other_sizes_are_not_compared(pristine):
+    """Where the pristine tree raises the first call of a kind may be another one."""
+    assert all("[3, 4] [3]" in facts["of"] for call, facts in pristine.items() if call.startswith("counted.sums("))
+    one, other = ({"f()": {"of": f"[{n}]", "ends": f"float32 [{n}]"}} for n in (3, 4))
+    assert census.compare(one, other).untaken == census.UNSEEN
+    (found,) = census.compare(one, {"f()": {**other["f()"], "of": "[3]"}}).strayed
+    assert (found.fact, found.patched) == ("ends", "float32 [4]")

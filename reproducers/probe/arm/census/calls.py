@@ -27,6 +27,7 @@ TOUCHED = 2  # the place of a file that the patch changes; 1: of another one of 
 LARGE = 1 << 27  # bytes of arguments of which no copies are kept
 SKIPPED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 RETURNS = {dis.opmap[name] for name in ("RETURN_VALUE", "RETURN_CONST") if name in dis.opmap}
+OF = "of"  # the fact that tells a call's sizes: of other sizes it is another call
 BACKWARD = "backward"  # of an autograd function: autograd's context cannot be made again
 
 
@@ -59,6 +60,7 @@ class Open:
     state: dict[str, Any]
     heard: Heard
     left: contextlib.ExitStack
+    sizes: str
 
 
 class Heard(logging.Handler):
@@ -153,10 +155,10 @@ class Calls:
             self.kept[call.key] = call
             with contextlib.suppress(Exception):
                 _again(call, frame, names, given)
-            before = _photograph(given)
+            before, sizes = _photograph(given), _sizes(given)
         left, heard, now = contextlib.ExitStack(), Heard(), state.state()
         left.enter_context(heard.listening())
-        return Open(call, given, before, now, heard, left)
+        return Open(call, given, before, now, heard, left, sizes)
 
     def _end(self, opened: Open, value: Any, raised: str | None, touched: bool) -> None:
         opened.left.close()
@@ -165,6 +167,7 @@ class Calls:
             del self.kept[call.key]
             return
         with quiet():
+            facts[OF] = opened.sizes
             facts["leaves changed"] = state.changed(opened.state, now)
             facts["changes of its arguments"] = values.changed(opened.photograph, _photograph(opened.given))
             facts["says"] = dict(opened.heard.said)
@@ -183,6 +186,12 @@ def quiet() -> Iterator[None]:
 
     with torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
         yield
+
+
+def _sizes(given: dict[str, Any]) -> str:
+    """The shapes of the arguments' tensors, in order."""
+    told = {name: value for name, value in given.items() if name not in ("self", "ctx")}
+    return " ".join(str(list(tensor.shape)) for tensor in values.tensors(told).values())[:400]
 
 
 def _photograph(given: dict[str, Any]) -> dict[str, Any]:

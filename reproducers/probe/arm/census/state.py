@@ -36,6 +36,13 @@ def _cuda(ask: Callable[[], Any]) -> Any:
     return ask() if torch.cuda.is_available() and torch.cuda.is_initialized() else None
 
 
+def _threads() -> int | None:
+    """How many there are; beside other threads that a check has started, whose ends are no call's, nobody can say."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    return len([one for one in threading.enumerate() if not isinstance(one, threading._DummyThread)])
+
+
 def _flags() -> dict[str, Any]:
     cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     return {
@@ -70,7 +77,7 @@ def _python() -> dict[str, Any]:
         "recursion limit": sys.getrecursionlimit(),
         "garbage collection": (gc.isenabled(), gc.get_threshold()),
         "signal handlers": [signal.getsignal(number) for number in SIGNALS],
-        "threads": len([one for one in threading.enumerate() if not isinstance(one, threading._DummyThread)]),
+        "threads": _threads(),
         "loggers' levels": _levels(),
         "standard streams": (id(sys.stdout), id(sys.stderr), sys.excepthook),
     }
