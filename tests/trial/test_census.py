@@ -181,3 +181,14 @@ def test_calls_of_other_sizes_are_not_compared(pristine):
     assert census.compare(one, other).untaken == census.UNSEEN
     (found,) = census.compare(one, {"f()": {**other["f()"], "of": "[3]"}}).strayed
     assert (found.fact, found.patched) == ("ends", "float32 [4]")
+
+
+def test_arguments_are_as_free_as_they_were(tmp_path):
+    """What recomputation drops, it drops by an empty storage, which a view of numpy's would forbid."""
+
+    def drops(toy):
+        x = torch.ones(3, 4)
+        toy.sums(x, torch.tensor([1, 4, 2]))
+        x.untyped_storage().resize_(0)
+
+    assert counting.census(tmp_path, counting.SOURCE, drops)

@@ -87,7 +87,8 @@ def digest(tensor: Tensor) -> str:
     if tensor.device.type == "meta" or tensor.numel() * tensor.element_size() > HASHED:
         return ""
     try:
-        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        copy = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)  # numpy's view forbids a resize
+        flat = copy.reshape(-1).view(torch.uint8)
     except (RuntimeError, NotImplementedError):  # a kind without memory of its own
         return ""
     return hashlib.sha256(flat.numpy().data).hexdigest()
