@@ -82,6 +82,7 @@ class Run:
     fixed: list[ArmResult] = field(default_factory=list)
     census: Census | None = None
     facts: Facts | None = None  # of the pristine tree's census, which is taken once
+    facts_cut: str = ""  # why that census did not go to its end
     hunks: dict[str, bool] = field(default_factory=dict)
     started: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
     log: list[str] = field(default_factory=list)
@@ -310,7 +311,9 @@ def _counted(run: Run, bench: Bench, patched: Bench, hunks: Sequence[patching.Hu
     The patched one lies as in a checkout, where others lie as installed packages do, and has to be healthy there too.
     """
     if run.facts is None:
-        run.facts = _taken(run, bench, hunks, Wanted(), installed=True).census
+        taken = _taken(run, bench, hunks, Wanted(), installed=True)
+        run.facts, ended = taken.census, taken.outcome in ("bug", "healthy")
+        run.facts_cut = "" if ended else f"without the patch: {taken.reason}"
         run.log.append(census.line("pristine", run.facts))
     wanted = Wanted({call: [*facts] for call, facts in run.facts.items()})
     after = _taken(run, patched, hunks, wanted, installed=False)
@@ -323,6 +326,8 @@ def _counted(run: Run, bench: Bench, patched: Bench, hunks: Sequence[patching.Hu
         made = made.model_copy(update={"differences": [*made.differences, unlike]})
     elif after.outcome != "healthy":
         made = made.model_copy(update={"cut": after.reason})
+    elif run.facts_cut:
+        made = made.model_copy(update={"cut": run.facts_cut})
     bench.tell("verdict", census.told(made))
     return made
 

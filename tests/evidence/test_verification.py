@@ -168,18 +168,21 @@ def test_a_census_is_what_the_facts_in_its_log_say(toy, change):
     assert list(verify_all(root)) == [path]
 
 
-def test_a_census_that_the_patched_tree_does_not_finish_is_told(toy, monkeypatch):
+@pytest.mark.parametrize(
+    ("outcome", "said"), [("healthy", "killed by a signal"), ("bug", "without the patch: killed by a signal")]
+)
+def test_a_census_that_a_tree_does_not_finish_is_told(toy, monkeypatch, outcome, said):
     whole = experiment.run_arm
 
     def cut(spec, tell):
         result = whole(spec, tell)
-        if spec.census is not None and result.outcome == "healthy":
+        if spec.census is not None and result.outcome == outcome:
             result.outcome, result.reason = "different", "killed by a signal"
         return result
 
     monkeypatch.setattr(experiment, "run_arm", cut)
     run = toy.run(toy.pack(), census=True)
-    assert (run.ruling.verdict, run.census.cut) == (Verdict.REPRODUCED_AND_FIXED, "killed by a signal")
+    assert (run.ruling.verdict, run.census.cut) == (Verdict.REPRODUCED_AND_FIXED, said)
     write(run, toy.root / "receipts", "bench", ["pack07"], {})
     assert verify_all(toy.root / "receipts") == {}
 

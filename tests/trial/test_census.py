@@ -7,6 +7,7 @@ import counting
 import pytest
 import torch
 
+from reproducers.probe.arm.census import values
 from reproducers.record.schema import Meant
 from reproducers.trial import census
 
@@ -192,3 +193,15 @@ def test_arguments_are_as_free_as_they_were(tmp_path):
         x.untyped_storage().resize_(0)
 
     assert counting.census(tmp_path, counting.SOURCE, drops)
+
+
+def test_memory_that_was_given_back_is_not_read():
+    """It would end the process."""
+    x = torch.ones(3, 4)
+    y = x[1:]
+    before = values.looks(x)
+    x.untyped_storage().resize_(0)
+    assert values.emptied(x) and values.emptied(y)
+    assert values.looks(x)[:-1] == before[:-1] and values.looks(x)[-1] == ""
+    with pytest.raises(ValueError):
+        values.clone(y)

@@ -82,9 +82,17 @@ def looks(tensor: Tensor) -> tuple[Any, ...]:
     return id(tensor), *kind, tensor.requires_grad, digest(tensor)
 
 
+def emptied(tensor: Tensor) -> bool:
+    """Whether its memory was given back, as recomputation does: its values cannot be read."""
+    try:
+        return bool(tensor.numel() and tensor.device.type != "meta" and not tensor.untyped_storage().nbytes())
+    except (RuntimeError, NotImplementedError):  # a kind without memory of its own
+        return False
+
+
 def digest(tensor: Tensor) -> str:
     """Of a tensor's values, "" of one that has none or many."""
-    if tensor.device.type == "meta" or tensor.numel() * tensor.element_size() > HASHED:
+    if tensor.device.type == "meta" or tensor.numel() * tensor.element_size() > HASHED or emptied(tensor):
         return ""
     try:
         copy = tensor.detach().cpu().clone(memory_format=torch.contiguous_format)  # numpy's view forbids a resize
@@ -157,6 +165,8 @@ def _copied_by_parts(value: Any, memo: dict[int, Any]) -> Any:
 
 def clone(tensor: Tensor) -> Tensor:
     """Of the same kind, strides and wish for a gradient; a leaf."""
+    if emptied(tensor):
+        raise ValueError("a tensor whose memory was given back")
     made = tensor.detach().clone(memory_format=torch.preserve_format)
     if tensor.layout is torch.strided and made.stride() != tensor.stride() and tensor.numel():
         made = strided_as(tensor)
