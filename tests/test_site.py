@@ -88,6 +88,7 @@ def faults(files):
     return broken
 
 
+@pytest.mark.site
 def test_every_link_leads_somewhere_and_nothing_is_loaded_from_elsewhere(real):
     assert faults(real) == []
     assert b"url(" not in real["site.css"] and b"@import" not in real["site.css"]

@@ -264,6 +264,7 @@ def test_what_make_test_leaves_out(monkeypatch):
     assert not any(tiers.rests({"upstream", "pack"}, packs[number], "test_packs.py") for number in tiers.SAMPLE)
     assert not tiers.rests({"pack"}, packs[5], "test_packs.py")
     assert tiers.rests({"pack"}, packs[4], "test_packs.py") and tiers.rests({"pack"}, None, "test_packs.py")
+    assert tiers.rests({"pack", "long"}, packs[13], "test_printed_commands.py")
     assert tiers.rests({"long"}, None, "test_store.py") and tiers.rests({"site"}, None, "test_site.py")
     assert tiers.rests({"train"}, None, "test_train_cli.py")
     assert not tiers.rests({"train"}, None, tiers.TRAINED) and not tiers.rests({"upstream"}, None, "test_lock.py")

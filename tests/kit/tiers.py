@@ -15,7 +15,7 @@ from reproducers.record import mutation
 from reproducers.record.schema import ROOT
 from reproducers.trial.experiment import Request, expected
 
-SAMPLE = {13, 15, 44}  # the quickest bug, report and guard: three upstreams
+SAMPLE = {13, 44}  # the quickest bug and report: two upstreams
 TRAINED = "test_train_recompute.py"  # two short runs of the whole model
 # Each starts dozens of interpreters, and only what asks beyond the two arms is in question.
 BEYOND = {"test_examination.py", "test_sitting.py", "test_bisect.py", "test_sweep.py", "test_upstream_tests.py"}
@@ -57,5 +57,9 @@ def over():
 def rests(marks, pack, file):
     """Whether ``make test`` leaves out a test with these markers, of this pack (or None), in the file of this name."""
     if "pack" in marks:
-        return pack is None or not (pack.number in SAMPLE or ("cpu" in pack.lanes and not covered(pack)))
+        return (
+            pack is None
+            or "long" in marks
+            or not (pack.number in SAMPLE or ("cpu" in pack.lanes and not covered(pack)))
+        )
     return not marks.isdisjoint({"site", "long"}) or file in BEYOND or ("train" in marks and file != TRAINED)

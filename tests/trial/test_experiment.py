@@ -75,6 +75,7 @@ p.error("held", held, 0.1, reference="nothing", bug_above=0.5)
 """
 
 
+@pytest.mark.long
 def test_a_check_that_the_census_disturbs_is_asked_without_it(toy):
     """What holds copies of arguments is in a check's sight, too."""
     pack = toy.pack(toy.patch(edited(TOTAL)), body(DISTURBED))

@@ -70,6 +70,7 @@ def test_the_models_loss_is_cross_entropy_on_its_logits(megatron):
     assert logits == [1, tiny.TOKENS, tiny.SIZE.vocab] and loss == [1, tiny.TOKENS]
 
 
+@pytest.mark.long
 def test_ligers_losses_are_fp64s_and_the_same():
     """Without gradients by the same kernels, and without a wait."""
     errors = run("interpreted_head.py", TRITON_INTERPRET="1")

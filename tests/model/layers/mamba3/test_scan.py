@@ -23,6 +23,7 @@ def test_every_gradient_is_the_references():
     assert [len(errors) for errors in found] == [15, 15, 15]  # with the output
 
 
+@pytest.mark.long
 @needs_triton
 def test_kernels_compile_for_hopper_and_fit_its_registers(tmp_path):
     found = run("compiled_scan.py", TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
