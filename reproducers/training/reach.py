@@ -9,7 +9,7 @@ from reproducers.base.clock import today
 from reproducers.base.files import file_sha256
 from reproducers.record.entry import Reach
 from reproducers.record.schema import Pack
-from reproducers.training.runs import TrainingRun
+from reproducers.training.runs import Executed, TrainingRun
 from reproducers.upstream import patching
 
 RECIPE = "ci/train --keep patched_DATE patched_paths"
@@ -20,8 +20,11 @@ STACK = "released"  # runs on others are told apart by their stack
 
 def names(pack: Pack, patch: Path) -> list[str]:
     """The hunks of a patch in their order, ``FILE hunk N`` with the file's path in the installed package."""
-    strip = 1 + len(Path(pack.upstream.source_root).parts)
-    return [hunk.name for hunk in patching.hunks(patch, strip, after=True)]
+    return [hunk.name for hunk in patching.hunks(patch, _strip(pack), after=True)]
+
+
+def _strip(pack: Pack) -> int:
+    return 1 + len(Path(pack.upstream.source_root).parts)
 
 
 def found(packs: Sequence[Pack], taken: Sequence[TrainingRun]) -> dict[str, dict[str, list[Reach]]]:
@@ -71,13 +74,23 @@ def _ran(reaches: Sequence[Reach]) -> dict[str, str]:
 def of(pack: Pack, patch: Path, kept: Sequence[TrainingRun]) -> list[Reach]:
     """Where training runs ``patch``: what runs by default first, what no run executes last."""
     digest, named = file_sha256(patch), names(pack, patch)
-    applied = [run for run in kept if run.patches.get(pack.id) == digest and len(run.packs[pack.id]) == len(named)]
+    decorators = patching.decorators(patch, _strip(pack))
+    applied = [
+        run._replace(packs={pack.id: tuple(map(_called, run.packs[pack.id], decorators))})
+        for run in kept
+        if run.patches.get(pack.id) == digest and len(run.packs[pack.id]) == len(named)
+    ]
     found = dict[str, Reach]()
     for at, name in enumerate(named):
         reach = _reach(pack.id, at, applied, pack.untrained.get(patch.name, {}).get(name))
         key = reach.model_dump_json()
         found[key] = reach.model_copy(update={"hunks": [*(found[key].hunks if key in found else []), name]})
     return sorted(found.values(), key=lambda reach: (reach.where == NOWHERE, reach.where != DEFAULT, reach.where))
+
+
+def _called(hunk: Executed, decorators: frozenset[int]) -> Executed:
+    """The hunk, as not executed where all that was seen are decorators: they are the import's."""
+    return Executed(False, frozenset()) if hunk.lines and hunk.lines <= decorators else hunk
 
 
 def _reach(pack: str, at: int, applied: Sequence[TrainingRun], why: str | None) -> Reach:

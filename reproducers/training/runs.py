@@ -21,11 +21,13 @@ class Executed(NamedTuple):
     """A hunk in a run: whether it executed, and the ``OCCASIONS`` of it where no step executed it.
 
     ``imported``: its file's import alone did, which proves nothing of a pack that has lines in functions.
+    ``lines``: those that executed, counted from its first; none of what was compiled whole.
     """
 
     ran: bool
     occasions: frozenset[str]
     imported: bool = False
+    lines: frozenset[int] = frozenset()
 
 
 class TrainingRun(NamedTuple):
@@ -93,4 +95,10 @@ def _executed(hunk: HunkCoverage, pack: PackCoverage) -> Executed:
     """Of a hunk with no line in a function an import is all that can be seen."""
     imported, places = hunk.at_import and hunk.state == "loaded", frozenset(hunk.places)
     ran = hunk.executed or imported
-    return Executed(ran, places if ran and places <= {*OCCASIONS} else frozenset(), imported and not pack.at_import)
+    lines = [] if hunk.compiled or hunk.state != "ran" else hunk.lines
+    return Executed(
+        ran,
+        places if ran and places <= {*OCCASIONS} else frozenset(),
+        imported and not pack.at_import,
+        frozenset(line - hunk.first for line in lines),
+    )

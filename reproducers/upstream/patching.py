@@ -240,6 +240,21 @@ def hunks(patch: Path, strip: int, *, after: bool) -> list[Hunk]:
     return ranged
 
 
+def decorators(patch: Path, strip: int) -> list[frozenset[int]]:
+    """Of each hunk of ``hunks(after=True)`` the lines of decorators, counted from its first: an import runs them."""
+    found = []
+    for hunk in hunks(patch, strip, after=True):
+        (file,) = (one for one in files(patch) if "/".join(Path(one.target_file).parts[strip:]) == hunk.path)
+        texts = {line.target_line_no: line.value.lstrip() for part in file for line in part if line.target_line_no}
+        inside, lines = False, set[int]()
+        for number in range(hunk.first, hunk.last + 1):
+            text = texts.get(number, "")
+            inside = text.startswith("@") or (inside and not text.startswith(("def ", "async def ", "class ")))
+            lines |= {number - hunk.first} if inside else set()
+        found.append(frozenset(lines))
+    return found
+
+
 def added_lines(patch: Path, strip: int) -> dict[str, dict[int, str]]:
     """{path in the patched tree: {line number: text}} of the lines that the patch adds.
 

@@ -9,6 +9,7 @@ from reproducers.base.files import file_sha256
 from reproducers.record.entry import Reach
 from reproducers.training import reach
 from reproducers.training.runs import Executed, TrainingRun
+from reproducers.upstream import patching
 
 TODAY = datetime.date(2026, 11, 28)
 NOT, RAN = Executed(False, frozenset()), Executed(True, frozenset())
@@ -60,6 +61,20 @@ def test_what_tells_the_runs_that_execute_it_is_named(pack, run):
     assert where(pack, plain, run("other", NOT, RAN, stack="dev"))["2"] == "on stack dev"
     assert where(pack, plain, run("host", NOT, RAN, device="cpu"))["2"] == "on a CPU"
     assert where(pack, plain, run("saves", RAN, SAVED))["2"] == "when saving"
+
+
+def test_a_decorator_is_run_by_the_import(toy, run):
+    """Kept runs from before it was known count it as a line of its function."""
+    added = "import functools\n\n\n@functools.lru_cache(\n    maxsize=1,\n)\ndef added():\n    return 1\n\n\ndef unused"
+    pack = toy.pack(toy.patch(edited(("def unused", added))))
+    assert patching.decorators(pack.patch, 1) == [frozenset({3, 4, 5})]
+
+    def seen(*lines):
+        patches, hunk = {pack.id: file_sha256(pack.patch)}, RAN._replace(lines=frozenset(lines))
+        return where(pack, run("a", hunk)._replace(patches=patches))
+
+    assert seen(3, 4) == {"1": "nowhere"}
+    assert seen(3, 7) == seen() == {"1": "by default"}
 
 
 def test_only_runs_of_the_very_patch_count(pack, run):

@@ -59,6 +59,7 @@ def test_what_a_run_executed(receipts, packed):
     assert [found.ran for found in run.packs["pack07"]] == [True, True, True, False, True, False]
     assert [sorted(found.occasions) for found in run.packs["pack07"]] == [[], ["saving"], [], [], [], []]
     assert [found.imported for found in run.packs["pack07"]] == [False] * 4 + [True, False]
+    assert [set(found.lines) for found in run.packs["pack07"]] == [{0}, {0}, set(), set(), set(), set()]
 
 
 @pytest.mark.parametrize("harm", ["{}", "[]", "not json", '{"device": "cuda", "packs": {"pack07": {}}}'])
