@@ -320,9 +320,8 @@ def _installed(spec: ArmSpec) -> Path:
     return link
 
 
-def _command(spec: ArmSpec, scratch: Path, inbox: Inbox) -> list[str]:
+def _command(spec: ArmSpec, tree: Path, scratch: Path, inbox: Inbox) -> list[str]:
     census = ["--census", str(scratch / CENSUS)] if spec.census else []
-    tree = _installed(spec) if spec.installed else spec.tree
     command = [sys.executable, "-s", "-P", str(spec.reproducer), "--tree", str(tree)]
     for need in spec.needs:
         command += ["--needs", str(need)]
@@ -349,12 +348,13 @@ def run_arm(spec: ArmSpec, sink: Sink) -> ArmResult:
             spec = dataclasses.replace(spec, cache=scratch / "cache")
         with disk.writing(spec.cache, disk.STORE_REMEDY):
             environment = _environment(spec, scratch)
+            tree = _installed(spec) if spec.installed else spec.tree
         transcript = Transcript(sink)
         started, inbox, before = time.monotonic(), Inbox(transcript.begin, spec.until), _own()
         try:
             with disk.writing(scratch, "end other processes, or run again later"), _children_lock:
                 child = subprocess.Popen(
-                    [sys.executable, "-I", "-S", str(KEEPER), str(scratch), *_command(spec, scratch, inbox)],
+                    [sys.executable, "-I", "-S", str(KEEPER), str(scratch), *_command(spec, tree, scratch, inbox)],
                     cwd=scratch,
                     env=environment,
                     stdin=subprocess.PIPE,

@@ -19,7 +19,7 @@ from reproducers.record.schema import Meant
 PATIENCE = 4  # times as long as other arms may take
 UNSEEN = "no call of touched code was seen on both trees"
 EVERYWHERE, CHECKOUT = "all calls", "in a checkout"
-OF = "of"  # a call's sizes
+OF = "of"  # the fact that tells a call's sizes
 AS, RAISES = "as it is", "raises"
 HELD, ENTRIES, LEFT = 4, 40, 2  # tensors, and entries of containers, that a fix may keep, whatever was called
 GROWTH, TIMES = 0.4, 4.0  # of the exponent of the largest tensor; of its size

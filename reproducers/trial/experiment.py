@@ -86,6 +86,7 @@ class Run:
     hunks: dict[str, bool] = field(default_factory=dict)
     started: datetime.datetime = field(default_factory=lambda: datetime.datetime.now(datetime.UTC))
     log: list[str] = field(default_factory=list)
+    placed: list[str] = field(default_factory=list)  # lines of the patch that a reader has to know
     mistyped: bool = False  # there is no such release: nothing was tried, so there is nothing to keep
 
     @property
@@ -285,8 +286,9 @@ def _patched(run: Run, bench: Bench, strip: int, seed: int) -> Ruling:
     run.patched.append(arm)
     if arm.ended_at:
         return rulings.rule_ended(arm.ended_at)
-    for row in patching.placed(patch):
-        bench.tell("verdict", f"{row}, by which code learns where it runs: read why")
+    run.placed = [f"{row}, by which code learns where it runs: read why" for row in patching.placed(patch)]
+    for row in run.placed:
+        bench.tell("verdict", row)
     wrong = statements.at_odds(added, unreached, arm.executed)
     for name in wrong.values():
         bench.tell("verdict", f"not seen executing: {name}")

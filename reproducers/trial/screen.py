@@ -195,6 +195,8 @@ def verdict(run: Run, room: int) -> Text:
     row.append(cut(f"  {_short(run)}", room - len(row.plain)))
     if run.sentinels:
         row.append(f"\n{'':8}{' '.join(run.sentinels)}", "dim")
+    for line in run.placed:
+        row.append(f"\n{'':8}{cut(line, room - 8)}", "yellow")
     return row
 
 

@@ -8,7 +8,7 @@ from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Verdict
 from reproducers.record.schema import load_pack
 from reproducers.studies.mutation import ablation
-from reproducers.trial import census
+from reproducers.trial import census, screen
 from reproducers.trial.experiment import Request, execute, expected
 from reproducers.upstream import patching
 from reproducers.upstream.store import tree_digest
@@ -55,6 +55,7 @@ def test_a_fix_that_holds_only_where_it_is_tried(toy, place):
     run = toy.run(toy.pack(toy.patch(edited((TOTAL[0], start), FIRST))))
     assert run.ruling.verdict is Verdict.FIX_INEFFECTIVE, run.ruling
     assert any("toyup/core.py:7 names " in line for line in run.log), run.log
+    assert "toyup/core.py:7 names " in screen.verdict(run, 200).plain
 
 
 def test_a_fix_that_holds_only_where_it_is_installed(toy):

@@ -27,7 +27,6 @@ TOUCHED = 2  # the place of a file that the patch changes; 1: of another one of 
 LARGE = 1 << 27  # bytes of arguments of which no copies are kept
 SKIPPED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 RETURNS = {dis.opmap[name] for name in ("RETURN_VALUE", "RETURN_CONST") if name in dis.opmap}
-OF = "of"  # the fact that tells a call's sizes: of other sizes it is another call
 BACKWARD = "backward"  # of an autograd function: autograd's context cannot be made again
 
 
@@ -167,7 +166,7 @@ class Calls:
             del self.kept[call.key]
             return
         with quiet():
-            facts[OF] = opened.sizes
+            facts["of"] = opened.sizes
             facts["leaves changed"] = state.changed(opened.state, now)
             facts["changes of its arguments"] = values.changed(opened.photograph, _photograph(opened.given))
             facts["says"] = dict(opened.heard.said)
