@@ -12,6 +12,7 @@ stages share. Values are numbered, so that any element out of its place is seen.
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from dataclasses import dataclass, replace
 from typing import Any
@@ -191,9 +192,32 @@ def check_case(p: probe.Probe, name: str, case: Case) -> None:
     check_neighbours(p, name, trained)
 
 
+class Warned(logging.Handler):
+    """In this ``with``, how many warnings are logged."""
+
+    def __enter__(self) -> Warned:
+        self.count = 0
+        logging.getLogger().addHandler(self)
+        return self
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.count += record.levelno >= logging.WARNING
+
+    def __exit__(self, *_: object) -> None:
+        logging.getLogger().removeHandler(self)
+
+
 def check_neighbours(p: probe.Probe, name: str, trained: Trained) -> None:
     """What is loaded into has the parameters' shapes, and the other formats keep what they had."""
-    wanted = p.guard_attempt(f"{name}: template to load into is made", lambda: trained.entries(loading=True))
+    with Warned() as warned:
+        wanted = p.guard_attempt(f"{name}: template to load into is made", lambda: trained.entries(loading=True))
+    p.error(
+        f"{name}: warnings that a template lacks elements",
+        warned.count,
+        0,
+        reference="offsets of the state without padding",
+        bug_above=1,
+    )
     shapes = {
         f"optimizer.state.{key}.{param}": value["param"].shape for param, value in trained.truth.items() for key in KEYS
     }

@@ -50,7 +50,7 @@ def module_hashes(path: Path) -> set[str]:
 
 
 def headers(path: Path) -> dict[int, range]:
-    """{line of ``def``: the lines up to its body} of a source file, also under the line of its first decorator.
+    """{line of ``def``: the lines up to its first statement} of a source file, also under its first decorator's line.
 
     Importing a file runs its ``def`` lines, but not the functions' own code.
     """
@@ -59,7 +59,9 @@ def headers(path: Path) -> dict[int, range]:
     spans = {}
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lines = range(node.lineno, max(node.lineno, node.body[0].lineno - 1) + 1)
+            text = ast.get_docstring(node, clean=False) is not None
+            last = node.body[0].end_lineno if text and len(node.body) == 1 else node.body[int(text)].lineno - 1
+            lines = range(node.lineno, max(node.lineno, last or 0) + 1)
             spans[min([node.lineno, *(d.lineno for d in node.decorator_list)])] = spans[node.lineno] = lines
     return spans
 

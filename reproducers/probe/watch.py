@@ -139,11 +139,11 @@ class Watch:
         if (id(code), line) in self._known:
             return
         self._known[id(code), line] = code
-        name = code.co_filename
+        name, first = code.co_filename, code.co_firstlineno
         code = self.origins.get(code, code)
         function = code.co_flags & inspect.CO_NEWLOCALS and code.co_qualname != "<module>"
         if function:  # its call runs its whole header
-            lines = set(self.headers[name].get(line, ())) if line == code.co_firstlineno else {line}
+            lines = set(self.headers[name].get(line, ())) if line == first else {line}
         elif code_sha256(code) in self.modules[name]:  # not code that another file compiled under this one's name
             lines = {line} - self.at_import[name]
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tokenize
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from reproducers.upstream import patching
 from reproducers.upstream.patching import Hunk
 
 Span = tuple[int, int]
+SILENT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,22 @@ def added(tree: Path, patch: Path, strip: int) -> list[Statement]:
             texts = tuple(lines[number].strip() for number in numbers)
             found.append(Statement(f"{path}:{numbers[0]} {texts[0]}", path, first, last, texts))
     return found
+
+
+def with_code(tree: Path, hunks: list[Hunk]) -> list[Hunk]:
+    """Those of the hunks that change more of ``tree`` than comments and empty lines; nobody sees these run."""
+    return [hunk for hunk in hunks if not _without_code(tree / hunk.path, hunk)]
+
+
+def _without_code(path: Path, hunk: Hunk) -> bool:
+    if path.suffix != ".py" or not path.is_file():
+        return False
+    try:
+        with tokenize.open(path) as file:
+            words = [word for word in tokenize.generate_tokens(file.readline) if word.type not in SILENT]
+    except (SyntaxError, tokenize.TokenError):
+        return False
+    return not any(word.start[0] <= hunk.last and hunk.first <= word.end[0] for word in words)
 
 
 def could_run(path: Path) -> dict[int, Span]:

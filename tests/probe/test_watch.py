@@ -5,6 +5,7 @@ import inspect
 import sys
 import threading
 import types
+from typing import Any
 
 import pytest
 from toy import write_tree
@@ -102,6 +103,31 @@ def test_importing_a_function_does_not_execute_it(watched):
     assert watched([[5, 9]], lambda m: None, text)["lines"] == [5]
     assert watched([[7, 7]], lambda m: m["far"](), text)["lines"] == [7]
     assert watched([[12, 12]], lambda m: m["near"](), text)["lines"] == [12]
+
+
+def test_a_call_runs_the_docstring_too(watched):
+    text = 'def far(\n    x=1,\n):\n    """One.\n\n    Two.\n    """\n    return x\n\n\ndef bare():\n    """One."""\n'
+    assert watched([[5, 6]], lambda m: None, text)["lines"] == []
+    assert watched([[5, 6]], lambda m: m["far"](), text)["lines"] == [5, 6]
+    assert watched([[12, 12]], lambda m: m["bare"](), text)["lines"] == [12]
+
+
+def test_the_header_of_a_rewritten_copy(tmp_path):
+    """Triton's interpreter runs a copy that has no decorator, so that it begins at another line."""
+    text = "def deco(f):\n    return f\n\n\n@deco\ndef kernel(\n    x=1,\n):\n    return x\n"
+    path, made = write_tree(tmp_path, {"mod.py": text}) / "mod.py", dict[str, Any]()
+    watch, copy = Watch(tmp_path, {"mod.py": [[7, 7]]}), dict[str, Any]()
+    exec(compile(text, str(path), "exec"), made)
+    exec(compile(text.replace("@deco", ""), str(path), "exec"), copy)
+    watch.origins[copy["kernel"].__code__] = made["kernel"].__code__
+    old = sys.gettrace()
+    watch.start()
+    try:
+        copy["kernel"]()
+    finally:
+        watch.stop()
+        sys.settrace(old)
+    assert watch.report()["mod.py"]["lines"] == [7]
 
 
 def test_replaced_at_run_time(watched, tmp_path):

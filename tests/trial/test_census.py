@@ -112,6 +112,11 @@ RIGHT = [
     (SUM, "    return (x * inside).sum(-1) * scale\n"),
     (SUM, "    parts = x.masked_fill(~inside, 0.0)\n" + SUM.replace("torch.where(inside, x, 0.0)", "parts")),
     ("def _private(x):\n", "def _private(x, also=None):\n"),
+    (
+        SUM,
+        "    return torch.nn.functional.pad(x.cumsum(-1), (1, 0)).gather(-1, bounds[:, None].long())[:, 0] * scale\n",
+    ),
+    (MEMBER, "        self.how = torch.ones(2)\n        self.weight.kept = 1\n" + MEMBER),
     ("*, whole=True", "*, whole=True, more=None"),
     ("        return 2 * x * grad\n", "        return grad * x + grad * x\n"),
     (FORWARD, "        return (Square.apply(x) * self.weight).unsqueeze(0).squeeze(0)\n"),

@@ -2,7 +2,8 @@
 
 import textwrap
 
-from reproducers.trial.statements import could_run
+from reproducers.trial.statements import could_run, with_code
+from reproducers.upstream.patching import Hunk
 
 TEXT = '''
     """Text."""
@@ -57,3 +58,12 @@ def test_what_does_not_compile_and_what_is_not_python(tmp_path):
         (tmp_path / name).write_text(text)
         assert could_run(tmp_path / name) == {}
     assert could_run(tmp_path / "absent.py") == {}
+
+
+def test_a_hunk_of_comments_has_no_code(tmp_path):
+    text = "x = [\n    1,\n    # one\n    2,\n]\n\n# two\ndef f(\n    a,  # three\n):\n"
+    (tmp_path / "mod.py").write_text(f'{text}    """Text.\n\n    More.\n    """\n')
+    hunks = [Hunk(str(line), "mod.py", line, line) for line in (2, 3, 5, 6, 7, 9, 12, 13)]
+    assert [hunk.first for hunk in with_code(tmp_path, hunks)] == [2, 5, 9, 12, 13]
+    other = [Hunk("a", "notes.md", 1, 1), Hunk("b", "absent.py", 1, 1)]
+    assert with_code(tmp_path, other) == other

@@ -416,6 +416,9 @@ class Again:
             for dim, n in enumerate(value.shape):
                 if n == length:
                     made = made.index_select(dim, torch.arange(to, device=value.device) % n)
+            if value.dtype in INTS and to < length:  # what counts or points within the length does so still
+                made = torch.where((made >= to) & (made < length), made % max(to, 1), made)
+                made = torch.where(made == length, to, made).to(value.dtype)
             return _like(value, made)
 
         return self.given.copy().mapped(change)

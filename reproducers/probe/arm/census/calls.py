@@ -154,7 +154,7 @@ class Calls:
             self.kept[call.key] = call
             with contextlib.suppress(Exception):
                 _again(call, frame, names, given)
-            before, sizes = _photograph(given), _sizes(given)
+            before, sizes = _photograph(call, given), _sizes(given)
         left, heard, now = contextlib.ExitStack(), Heard(), state.state()
         left.enter_context(heard.listening())
         return Open(call, given, before, now, heard, left, sizes)
@@ -168,7 +168,7 @@ class Calls:
         with quiet():
             facts["of"] = opened.sizes
             facts["leaves changed"] = state.changed(opened.state, now)
-            facts["changes of its arguments"] = values.changed(opened.photograph, _photograph(opened.given))
+            facts["changes of its arguments"] = values.changed(opened.photograph, _photograph(call, opened.given))
             facts["says"] = dict(opened.heard.said)
             facts["ends"] = f"raises {raised}" if raised else values.kind(value)
             if raised is None:
@@ -193,11 +193,16 @@ def _sizes(given: dict[str, Any]) -> str:
     return " ".join(str(list(tensor.shape)) for tensor in values.tensors(told).values())[:400]
 
 
-def _photograph(given: dict[str, Any]) -> dict[str, Any]:
-    """What the arguments look like; not autograd's context, on which a function keeps what is its own."""
+def _photograph(call: Call, given: dict[str, Any]) -> dict[str, Any]:
+    """What the arguments look like; not autograd's context, on which a function keeps what is its own.
+
+    Nor what ``__init__`` makes: which members it has, and of what names, is its own.
+    """
     from torch.autograd.function import FunctionCtx
 
-    return values.photograph({name: value for name, value in given.items() if not isinstance(value, FunctionCtx)})
+    made = "self" if call.name.endswith(".__init__") else None
+    told = {name: value for name, value in given.items() if name != made and not isinstance(value, FunctionCtx)}
+    return values.photograph(told)
 
 
 def _given(frame: FrameType) -> tuple[list[str], dict[str, Any]]:
