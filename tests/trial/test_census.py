@@ -130,6 +130,26 @@ def test_a_right_fix_is_not(strayed, old, new):
     assert made.strayed == []
 
 
+def test_bounds_of_packed_sequences_are_no_small_integers(tmp_path):
+    """``repeat_interleave`` takes none."""
+    packed = "\n\ndef packed(x, bounds):\n    return {}\n"
+    first = counting.SOURCE + packed.format(
+        "x[torch.searchsorted(bounds, torch.arange(x.shape[0]), right=True).clamp(max=1) - 1]"
+    )
+    other = counting.SOURCE + packed.format(
+        "x[torch.repeat_interleave(torch.zeros(1, dtype=torch.int64), bounds.diff())]"
+    )
+
+    def use(toy):
+        toy.packed(torch.ones(5, 3), torch.tensor([0, 5]))
+
+    (facts,) = (facts for call, facts in counting.census(tmp_path, first, use).items() if "packed" in call)
+    after = counting.census(tmp_path / "other", other, use)
+    (others,) = (facts for call, facts in after.items() if "packed" in call)
+    known = {name for name in facts if name.startswith("with integers in")}
+    assert known == {"with integers in int32"} and all(facts[name] == others[name] for name in known)
+
+
 def test_what_nobody_writes_is_alike_each_time(tmp_path):
     """Stand-ins of kernels leave the memory of results as it was."""
     source = counting.SOURCE.replace(SUM, "    return torch.empty(len(x), 4096).mul(1)\n", 1)

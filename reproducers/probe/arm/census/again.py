@@ -354,6 +354,8 @@ class Again:
             top = torch.iinfo(dtype)
             if any(t.numel() and not (top.min <= int(t.min()) and int(t.max()) <= top.max) for t in mine):
                 return None
+            if top.bits < 32 and any(map(_bounds, mine)):  # nobody packs sequences by these
+                return None
         elif isinstance(given.owner, nn.Module):
             given.owner.to(dtype)
         ended = self.make(given.mapped(lambda v: _cast(v, dtype, family) if isinstance(v, Tensor) else v))
