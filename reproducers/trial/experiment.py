@@ -279,7 +279,7 @@ def _patched(run: Run, bench: Bench, strip: int, seed: int) -> Ruling:
     if run.patch.kind is not ApplyClass.CLEAN:
         return Ruling(Verdict.PATCH_STALE, f"{run.patch.kind.value}: {run.patch.message}", run.patch.remedy)
     fixed = patching.patched_tree(bench.store, bench.tree, patch, strip, run.pack.number, root)
-    after = statements.with_code(fixed.path, patching.hunks(patch, strip, after=True))
+    after = statements.with_code(fixed.path, patch, strip)
     added, unreached = statements.added(fixed.path, patch, strip), bench.lane.unreached
     wanted = [statement for statement in added if not statements.excused(statement, unreached)]
     arm = _arm(run, dataclasses.replace(bench, tree=fixed), [*after, *wanted], "patched", seed)

@@ -39,20 +39,27 @@ def added(tree: Path, patch: Path, strip: int) -> list[Statement]:
     return found
 
 
-def with_code(tree: Path, hunks: list[Hunk]) -> list[Hunk]:
-    """Those of the hunks that change more of ``tree`` than comments and empty lines; nobody sees these run."""
-    return [hunk for hunk in hunks if not _without_code(tree / hunk.path, hunk)]
+def with_code(tree: Path, patch: Path, strip: int) -> list[Hunk]:
+    """The patch's hunks in ``tree``, which it is applied to, but those of comments and empty lines: these never run."""
+    hunks, removing = patching.hunks(patch, strip, after=True), patching.removing(patch, strip)
+    code = {hunk.path: _lines_with_code(tree / hunk.path) for hunk in hunks}
+    return [hunk for hunk in hunks if hunk.name in removing or _touches(hunk, code[hunk.path])]
 
 
-def _without_code(path: Path, hunk: Hunk) -> bool:
+def _touches(hunk: Hunk, lines: set[int] | None) -> bool:
+    return lines is None or not lines.isdisjoint(range(hunk.first, hunk.last + 1))
+
+
+def _lines_with_code(path: Path) -> set[int] | None:
+    """The lines of a Python file that are not empty nor comments alone; None where nobody can tell."""
     if path.suffix != ".py" or not path.is_file():
-        return False
+        return None
     try:
         with tokenize.open(path) as file:
             words = [word for word in tokenize.generate_tokens(file.readline) if word.type not in SILENT]
     except (SyntaxError, tokenize.TokenError):
-        return False
-    return not any(word.start[0] <= hunk.last and hunk.first <= word.end[0] for word in words)
+        return None
+    return {line for word in words for line in range(word.start[0], word.end[0] + 1)}
 
 
 def could_run(path: Path) -> dict[int, Span]:

@@ -240,6 +240,16 @@ def hunks(patch: Path, strip: int, *, after: bool) -> list[Hunk]:
     return ranged
 
 
+def removing(patch: Path, strip: int) -> set[str]:
+    """The names of the hunks that remove more than comments and empty lines."""
+    return {
+        f"{'/'.join(Path(file.target_file or '').parts[strip:])} hunk {number}"
+        for file in files(patch)
+        for number, hunk in enumerate(file, 1)
+        if any(line.is_removed and line.value.strip() and not line.value.lstrip().startswith("#") for line in hunk)
+    }
+
+
 def decorators(patch: Path, strip: int) -> list[frozenset[int]]:
     """Of each hunk of ``hunks(after=True)`` the lines of decorators, counted from its first: an import runs them."""
     found = []

@@ -1,9 +1,11 @@
 """Which lines could run, and of which statement they are."""
 
+import difflib
 import textwrap
 
+from toy import write_tree
+
 from reproducers.trial.statements import could_run, with_code
-from reproducers.upstream.patching import Hunk
 
 TEXT = '''
     """Text."""
@@ -61,9 +63,26 @@ def test_what_does_not_compile_and_what_is_not_python(tmp_path):
 
 
 def test_a_hunk_of_comments_has_no_code(tmp_path):
-    text = "x = [\n    1,\n    # one\n    2,\n]\n\n# two\ndef f(\n    a,  # three\n):\n"
-    (tmp_path / "mod.py").write_text(f'{text}    """Text.\n\n    More.\n    """\n')
-    hunks = [Hunk(str(line), "mod.py", line, line) for line in (2, 3, 5, 6, 7, 9, 12, 13)]
-    assert [hunk.first for hunk in with_code(tmp_path, hunks)] == [2, 5, 9, 12, 13]
-    other = [Hunk("a", "notes.md", 1, 1), Hunk("b", "absent.py", 1, 1)]
-    assert with_code(tmp_path, other) == other
+    """One that removes a statement between comments has: what runs beside it has to be seen."""
+    before = "# one\nx = 1\n# two\n\n\ndef f(\n    a,\n):\n    return a\n"
+    for number, (old, new, kept) in enumerate(
+        [
+            ("# one\n", "# uno\n", False),
+            ("x = 1\n", "", True),
+            ("# two\n", "\n", False),
+            ("    a,\n", "    a,  # three\n", True),
+            ("    return a\n", "    # four\n    return a\n", False),
+            ("    return a\n", '    """Text."""\n    return a\n', True),
+        ]
+    ):
+        after, folder = before.replace(old, new), tmp_path / str(number)
+        lines = difflib.unified_diff(before.splitlines(True), after.splitlines(True), "a/mod.py", "b/mod.py")
+        write_tree(folder, {"mod.py": after, "fix.patch": "".join(lines)})
+        found = with_code(folder, folder / "fix.patch", 1)
+        assert [hunk.name for hunk in found] == ["mod.py hunk 1"] * kept, new
+
+
+def test_a_hunk_of_what_is_not_python_is_asked_for(tmp_path):
+    patch = "--- a/notes.md\n+++ b/notes.md\n@@ -1 +1 @@\n-a\n+# b\n"
+    write_tree(tmp_path, {"notes.md": "# b\n", "fix.patch": patch})
+    assert len(with_code(tmp_path, tmp_path / "fix.patch", 1)) == 1
