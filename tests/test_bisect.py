@@ -20,6 +20,8 @@ from reproducers.studies.versions.answers import Word
 from reproducers.trial.experiment import Request, execute
 from reproducers.upstream.store import Store
 
+pytestmark = pytest.mark.rest  # starts dozens of interpreters
+
 
 def bisected(*args):
     """(the block, what people were told)."""

@@ -14,6 +14,8 @@ from reproducers.evidence.manifest import affected
 from reproducers.evidence.shelf import chain
 from reproducers.record.schema import load_pack
 
+pytestmark = pytest.mark.rest  # starts dozens of interpreters
+
 
 def swept(*args, code=0):
     done = CliRunner().invoke(sweep.app, ["7", "--json", *args], catch_exceptions=False)

@@ -5,6 +5,8 @@ import json
 import pytest
 from own_tests import BROKEN, ONE, publish_tests
 
+pytestmark = pytest.mark.rest  # starts dozens of interpreters
+
 
 @pytest.fixture
 def verb(toy):

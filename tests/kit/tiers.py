@@ -17,8 +17,6 @@ from reproducers.trial.experiment import Request, expected
 
 SAMPLE = {13, 44}  # the quickest bug and report: two upstreams
 TRAINED = "test_train_recompute.py"  # two short runs of the whole model
-# Each starts dozens of interpreters, and only what asks beyond the two arms is in question.
-BEYOND = {"test_examination.py", "test_sitting.py", "test_bisect.py", "test_sweep.py", "test_upstream_tests.py"}
 
 
 def covered(pack, folder=ROOT / "receipts"):
@@ -62,4 +60,4 @@ def rests(marks, pack, file):
             or "long" in marks
             or not (pack.number in SAMPLE or ("cpu" in pack.lanes and not covered(pack)))
         )
-    return not marks.isdisjoint({"site", "long"}) or file in BEYOND or ("train" in marks and file != TRAINED)
+    return not marks.isdisjoint({"site", "long"}) or ("train" in marks and file != TRAINED)

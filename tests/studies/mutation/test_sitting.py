@@ -24,6 +24,8 @@ from reproducers.studies.mutation.sitting import Asked, chosen, sit
 from reproducers.trial import experiment
 from reproducers.trial.rulings import Ruling
 
+pytestmark = pytest.mark.rest  # starts dozens of interpreters
+
 LOOSE = ("result = 0.0\n    for value in values[1:]:", "result = 0.0 if values else 5.0\n    for value in values:")
 FIXED = edited(LOOSE, FIRST)  # no check looks at the sum or the first value of an empty list
 LOOSE_ONES = [

@@ -13,6 +13,8 @@ from reproducers.studies.suites.examination import Asked, Examiner
 from reproducers.upstream import pins
 from reproducers.upstream.store import tree_digest
 
+pytestmark = pytest.mark.rest  # starts dozens of interpreters
+
 CORE = """
 import socket
 from pathlib import Path
