@@ -25,6 +25,7 @@ PREFIX = "mutation_"
 NAME = re.compile(rf"^{PREFIX}\d{{8}}T\d{{6}}Z_[a-z0-9-]+_[0-9a-f]{{12}}\.json$")
 GENERATED = re.compile(r"[a-z_]+-[0-9a-f]{8}(-\d+)?")
 HEALTHY = "healthy with the patch"  # ends the reason of a verdict that no check spoke against
+UNSEEN = "patched code not seen executing"  # begins the reason of one where checks are healthy and a line did not run
 REASONS = {  # how the reason of a verdict begins
     Verdict.FIX_REGRESSES: "guards broken",
     Verdict.FIX_INEFFECTIVE: "patched tree still shows",
@@ -147,6 +148,11 @@ class Tried(Model):
     def survived(self) -> bool:
         return self.verdict is Verdict.REPRODUCED_AND_FIXED
 
+    @property
+    def unseen(self) -> bool:
+        """Whether nothing speaks against it but that some line of it did not run."""
+        return self.verdict is Verdict.INCONCLUSIVE and not self.caught_by and self.reason.startswith(UNSEEN)
+
 
 class Tally(Model):
     """Counts of one kind of mutants. What could not be tested is in ``all`` and is not killed, so it lifts no score.
@@ -185,21 +191,26 @@ class Tally(Model):
 
 
 class Others(Model):
-    """Counts of alternatives, right fixes beside the pack's: ``refused`` names those that its checks do not accept."""
+    """Counts of alternatives, right fixes beside the pack's: ``refused`` names those that its checks do not accept.
+
+    ``unseen``: of those accepted, the ones of which some line did not run here.
+    """
 
     all: int
     accepted: int
     refused: list[str]
     untested: int
+    unseen: int = 0
 
     @classmethod
     def of(cls, tried: list[Tried]) -> Others:
         """The counts of these."""
         return cls(
             all=len(tried),
-            accepted=sum(one.survived for one in tried),
-            refused=[one.name for one in tried if one.tested and not one.survived],
+            accepted=sum(one.survived or one.unseen for one in tried),
+            refused=[one.name for one in tried if one.tested and not (one.survived or one.unseen)],
             untested=sum(not one.tested for one in tried),
+            unseen=sum(one.unseen for one in tried),
         )
 
 
@@ -288,6 +299,9 @@ class MutationScore(Model):
         said += f", {refused} refused by no check" if refused else ""
         if self.alternative:
             said += f", {self.alternative.accepted} of {self.alternative.all} alternatives accepted"
+            said += (
+                f", {self.alternative.unseen} of them with lines that did not run" if self.alternative.unseen else ""
+            )
         return said + (f", {self.sample} of {self.known} drawn" if self.sample is not None else "")
 
 

@@ -1,8 +1,8 @@
 """Run one arm: the reproducer in a child process, with limits on time and memory, its output captured live.
 
 Each arm runs under ``keeper.py`` in its own scratch folder, which also takes its temporary files. The runner holds a
-lock in this folder while it lives, and every process of the arm has the folder's name in its environment. So the next
-run finds the processes and folders of a dead runner, and removes them.
+lock in this folder while it lives, and the folder is TMPDIR of every process of the arm. So the next run finds the
+processes and folders of a dead runner, and removes them. Nothing else there tells code that it is an arm's.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from reproducers.upstream.store import INTERPRETER
 KEPT_ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "LANG", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CC")
 KEEPER = Path(__file__).with_name("keeper.py")
 DRAWING = ("hypothesis", "_hypothesis_globals", "sortedcontainers")  # what a reproducer that draws cases imports
-MARK = "ARM_OF_PATCHLANE"  # variable with the arm's scratch folder, in the environment of all its processes
-PREFIX, LOCK = "patchlane-arm-", ".lock"
+MARK = "TMPDIR"  # the variable that holds the arm's scratch folder, in the environment of all its processes
+PREFIX, LOCK = "python-", ".patchlane.lock"
 POLL_S = 0.1
 IDLE_SHARE = 0.1  # of one core: an arm that uses less and waits less for a core or a disk is idle; two ranks that wait
 # for each other over gloo use 0.034 of a core
@@ -257,7 +257,6 @@ def _environment(spec: ArmSpec, scratch: Path) -> dict[str, str]:
     return kept | {
         **({"LD_LIBRARY_PATH": ":".join([*folders, *inherited])} if folders else {}),
         MARK: str(scratch),
-        "TMPDIR": str(scratch),
         "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *_drawing(scratch, sys.prefix)))),
         "PYTHONHASHSEED": "0",
         "PYTHONUNBUFFERED": "1",

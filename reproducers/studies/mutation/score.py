@@ -50,7 +50,7 @@ class Sitting:
     def refused(self) -> Iterator[str]:
         """Right fixes that the checks do not accept, a line each."""
         for tried in self.others:
-            if tried.tested and not tried.survived:
+            if tried.tested and not tried.survived and not tried.unseen:
                 yield f"{tried.where}: a right fix is refused by {', '.join(tried.caught_by) or tried.reason}"
 
     def misnamed(self) -> Iterator[str]:
@@ -103,7 +103,8 @@ def lines(sitting: Sitting) -> Iterator[str]:
             yield f"{pack.id} {how}: {told(Tally.of(mine))}"
     if sitting.others:
         tally = Others.of(sitting.others)
-        yield f"{pack.id} alternatives: {tally.accepted} of {tally.all} accepted"
+        more = f", {tally.unseen} of them with lines that did not run" if tally.unseen else ""
+        yield f"{pack.id} alternatives: {tally.accepted} of {tally.all} accepted{more}"
     if len(sitting.chosen.generated) < sitting.chosen.known and sitting.chosen.generated:
         yield f"{pack.id} generated: a sample of {len(sitting.chosen.generated)} of {sitting.chosen.known}"
 

@@ -67,7 +67,7 @@ def sit(pack: Pack, asked: Asked, say: Say) -> Sitting:
 def word(tried: Tried) -> str:
     """What became of a mutant, or an alternative, in one word."""
     if tried.how == "alternative":
-        return "accepted" if tried.survived else "refused" if tried.tested else "not tested"
+        return "accepted" if tried.survived or tried.unseen else "refused" if tried.tested else "not tested"
     if tried.survived:
         return "explained" if tried.explained else "survived"
     return "killed" if tried.killed else "refused" if tried.refused else "not tested"

@@ -101,6 +101,17 @@ def test_another_right_fix_is_accepted_and_one_that_is_refused_is_told(toy, pack
     assert code == Exit.OK and score.hand is score.generated is None
     assert score.alternative == mutation.Others(all=1, accepted=1, refused=[], untested=0)
     assert "1 of 1 alternatives accepted" in score.cell
+    seldom = edited(
+        (
+            "result = 0.0\n    for value in values[1:]:",
+            "if len(values) > 9999:\n        return 0.0 + sum(values)\n    " + "result = 0.0\n    for value in values:",
+        ),
+        FIRST,
+    )
+    write_tree(pack.folder, {"alternatives/seldom.patch": "Why: It adds many at once.\n\n" + toy.patch(seldom)})
+    code, said, score = verb(toy, "--only", "alternatives")
+    assert code == Exit.OK and (score.alternative.accepted, score.alternative.unseen) == (2, 1)
+    assert "1 of them with lines that did not run" in score.cell
     write_tree(pack.folder, {"alternatives/one.patch": "Why: It begins at one.\n\n" + toy.patch(other)})
     code, said, score = verb(toy, "--only", "alternatives")
     assert code == Exit.CONTRADICTED and score.alternative.refused == ["one"]
