@@ -258,6 +258,25 @@ def check_shapes(p: probe.Probe) -> None:
         p.guard(f"output and gradient, {what}", max(errors), 1e-6, reference="fp64 rotation of each token")
 
 
+def check_long(p: probe.Probe) -> None:
+    """Streams of more tokens than fp32 counts: the last of them turn by their own row's angles."""
+    tokens, worst = 2**24 + 40, 0.0
+    device = torch.cuda.current_device()
+    t = torch.ones(tokens, 1, 2, dtype=torch.bfloat16, device=device)
+    cu = torch.tensor([0, tokens - 30, tokens], dtype=torch.int32, device=device)
+    for rows in (tokens, tokens - 30):
+        angle = (torch.arange(rows, device=device) % 1021).float().view(rows, 1, 1, 1).expand(rows, 1, 1, 2)
+        apply = p.upstream(ROPE).apply_rotary_pos_emb
+        with torch.no_grad():
+            out = apply(t, angle, config(p, False), cu_seqlens=cu, cp_group=ALONE)
+        own = torch.arange(tokens - 60, tokens, device=device)  # 30 of each sequence
+        own = own if rows == tokens else torch.where(own < tokens - 30, own, own - (tokens - 30))
+        a = (own % 1021).double()
+        want = torch.stack([a.cos() - a.sin(), a.cos() + a.sin()], -1)[:, None]
+        worst = max(worst, ((out[-60:].double() - want).norm() / want.norm()).item())
+    p.guard("output, the last of 2**24 tokens", worst, 2**-7, reference="fp64 rotation of each token")
+
+
 def check_tables(p: probe.Probe) -> None:
     """Frequencies in bf16, as a model that was cast whole has them, and tokens that are not packed at all."""
     errors = []
@@ -449,6 +468,7 @@ def reproduce(p: probe.Probe) -> None:
     check_drawn(p, torch.float32, 1e-6)
     check_drawn(p, torch.bfloat16, 2**-7)
     check_shapes(p)
+    check_long(p)
     check_tables(p)
     check_empty(p)
     if not check_work(p):
