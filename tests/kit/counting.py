@@ -101,5 +101,6 @@ def census(folder: Path, source: str, use: Callable[[Any], object], wanted: Fact
         again = Again(call, folder, "cpu", None if wanted is None else set(wanted.get(call.key, {})))
         again.modes()
         again.inputs()
+        again.drawn()
         facts[call.key] |= again.facts
     return facts

@@ -108,6 +108,13 @@ def test_a_wrong_fix_is_seen(strayed, fact, old, new):
     assert fact in {one.fact for one in strayed(old, new).strayed}
 
 
+def test_what_is_wrong_in_two_ways_at_once_is_drawn(strayed):
+    """Nowhere else has a call both strided inputs and no gradients."""
+    two = "    if not torch.is_grad_enabled() and not x.is_contiguous():\n        return x.sum(-1)\n"
+    facts = {one.fact for one in strayed(SUM, two + SUM).strayed}
+    assert facts and all(fact.startswith("drawn: ") and "strided, " in fact for fact in facts)
+
+
 RIGHT = [
     (SUM, "    return (x * inside).sum(-1) * scale\n"),
     (SUM, "    parts = x.masked_fill(~inside, 0.0)\n" + SUM.replace("torch.where(inside, x, 0.0)", "parts")),
@@ -120,6 +127,7 @@ RIGHT = [
     ("*, whole=True", "*, whole=True, more=None"),
     ("        return 2 * x * grad\n", "        return grad * x + grad * x\n"),
     (FORWARD, "        return (Square.apply(x) * self.weight).unsqueeze(0).squeeze(0)\n"),
+    ("torch.int64), persistent=False", "torch.int32), persistent=False"),
 ]
 
 

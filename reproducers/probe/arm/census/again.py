@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import inspect
+import itertools
 import math
 import pickle
 import random
@@ -114,7 +115,7 @@ def _seeded() -> None:
 
 
 class Again:
-    """Ways in which one call is made again. ``wanted``: names of the facts to take, None for all.
+    """Ways in which one call is made again. ``wanted``: names of the facts to take, None for all; ``seed`` draws some.
 
     None is begun for which the processor time until ``until`` may not do; nothing is broken off, for autograd's engine
     does not survive an error that comes from outside.
@@ -122,8 +123,8 @@ class Again:
 
     until = math.inf
 
-    def __init__(self, call: Call, tree: Path, lane: str, wanted: set[str] | None = None) -> None:
-        self.call, self.tree, self.lane, self.wanted = call, tree, lane, wanted
+    def __init__(self, call: Call, tree: Path, lane: str, wanted: set[str] | None = None, seed: int = 0) -> None:
+        self.call, self.tree, self.lane, self.wanted, self.seed = call, tree, lane, wanted, seed
         self.given = Given(call.target.object, call.args, call.named)
         self.facts: dict[str, Any] = {}
         begun = time.process_time()
@@ -246,6 +247,11 @@ class Again:
         return inspect.signature(self.call.target.on(self.given.owner))
 
     def _by_names(self) -> str | None:
+        given = self._named()
+        return self.like(self.make(given)) if given else None
+
+    def _named(self) -> Given | None:
+        """Every argument by its name, where each has one that a caller may use."""
         given = self.given.copy()
         if not given.args:
             return None
@@ -259,9 +265,14 @@ class Again:
         named = dict(bound.arguments)
         for name in [name for name in named if kinds[name] is inspect.Parameter.VAR_KEYWORD]:
             named |= named.pop(name)
-        return self.like(self.make(Given(given.owner, [], named)))
+        return Given(given.owner, [], named)
 
     def _in_order(self) -> str | None:
+        given = self._ordered()
+        return self.like(self.make(given)) if given else None
+
+    def _ordered(self) -> Given | None:
+        """Every argument that has a place at its place, those left out as well."""
         given, args = self.given.copy(), list[Any]()
         bound = self._signature().bind(*given.args, **given.named)
         bound.apply_defaults()
@@ -270,7 +281,17 @@ class Again:
                 break
             args.append(bound.arguments.pop(name))
         rest = {name: value for name, value in given.named.items() if name in bound.arguments}
-        return self.like(self.make(Given(given.owner, args, rest))) if args else None
+        return Given(given.owner, args, rest) if args else None
+
+    def _short(self) -> Given | None:
+        """By names, arguments that are as by default left out."""
+        given, usual = self._named() or self.given.copy(), self._signature().parameters
+        named = {
+            name: value
+            for name, value in given.named.items()
+            if name not in usual or not _default(value, usual[name].default)
+        }
+        return None if len(named) == len(given.named) else Given(given.owner, given.args, named)
 
     def _pickled(self) -> str | None:
         given = self.given.copy()
@@ -319,13 +340,9 @@ class Again:
         """Other kinds of inputs, where the call takes those that it has."""
         if self.base.raised or not self.given.tensors:
             return
-        changes: dict[str, Callable[[Tensor], Tensor]] = {
-            "with strided inputs": _strided,
-            "with inputs of a subclass": lambda t: t.as_subclass(Subclass) if type(t) is Tensor else t,
-            "with inputs as parameters": lambda t: nn.Parameter(t, t.requires_grad) if type(t) is Tensor else t,
-        }
-        for name, change in changes.items():
-            self.take(name, partial(self._of_kind, change))
+        for kind in ("strided", "of a subclass", "as parameters"):
+            name = f"with {kind} inputs" if kind == "strided" else f"with inputs {kind}"
+            self.take(name, partial(self._of_kind, KINDS[kind]))
         for dtype in FLOATS:
             self.take(f"in {_short(dtype)}", partial(self._in, dtype, FLOATS, LOW))
         for dtype in INTS:
@@ -393,6 +410,41 @@ class Again:
             return None
         ended = self.make(self._changed(lambda t: t * 2 + 1 if t.dtype in INTS else t))
         return f"raises {ended.raised}" if ended.raised else "taken"
+
+    # several of these at once ---------------------------------------------------------------------------------------
+
+    def drawn(self) -> None:
+        """Kinds, dtypes and modes of tensors and forms of the call, together as nobody foresees them."""
+        if self.base.raised or not self.given.tensors:
+            return
+        forms = {"as given": self.given.copy, "by names": self._named, "in order": self._ordered, "short": self._short}
+        draw = random.Random(f"{self.seed} {self.call.key}")
+        every = list(itertools.product(KINDS, MODES))
+        for kind, mode in draw.sample(every, len(every)):
+            dtype, form, wants = draw.choice((None, None, *FLOATS)), draw.choice(list(forms)), draw.choice(list(WANTS))
+            said = f"{kind}, {_short(dtype) if dtype else 'dtypes kept'}, {mode}, {form}, {wants}"
+            self.take(f"drawn: {said}", partial(self._together, kind, dtype, mode, forms[form], WANTS[wants]))
+
+    def _together(
+        self, kind: str, dtype: torch.dtype | None, mode: str, form: Callable[[], Given | None], wants: bool | None
+    ) -> str | None:
+        given = form()
+        if given is None:
+            return None
+        if dtype and isinstance(given.owner, nn.Module):
+            given.owner.to(dtype)
+
+        def change(value: Any) -> Any:
+            if not isinstance(value, Tensor):
+                return value
+            made = _cast(value, dtype, FLOATS) if dtype else value
+            if wants is not None and made.is_floating_point():
+                made = _like(made, made).requires_grad_(wants)
+            return KINDS[kind](made)
+
+        with MODES[mode]():
+            ended = self.make(given.mapped(change))
+        return f"{self._near(ended, LOW if dtype else None)}; {ended.kind}"
 
     # sizes ----------------------------------------------------------------------------------------------------------
 
@@ -549,6 +601,34 @@ def _strided(tensor: Tensor) -> Tensor:
     wide = tensor.new_zeros(*tensor.shape[:-1], 2 * tensor.shape[-1])
     wide[..., ::2] = tensor.detach()
     return wide[..., ::2].requires_grad_(tensor.requires_grad)
+
+
+def _part(tensor: Tensor) -> Tensor:
+    """The same values somewhere inside a larger tensor's memory."""
+    if not tensor.dim() or not tensor.numel():
+        return tensor
+    wide = torch.cat([tensor.detach().new_ones(1, *tensor.shape[1:]), tensor.detach()])
+    return wide[1:].requires_grad_(tensor.requires_grad)
+
+
+def _default(value: Any, default: Any) -> bool:
+    plain = isinstance(value, values.PLAIN) and type(value) is type(default) and value == default
+    return value is default or plain
+
+
+KINDS: dict[str, Callable[[Tensor], Tensor]] = {
+    "plain": lambda t: t,
+    "strided": _strided,
+    "of a subclass": lambda t: t.as_subclass(Subclass) if type(t) is Tensor else t,
+    "as parameters": lambda t: nn.Parameter(t, t.requires_grad) if type(t) is Tensor else t,
+    "inside another's memory": _part,
+}
+WANTS = {"wanting gradients as they do": None, "all wanting gradients": True, "none wanting gradients": False}
+MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
+    "in no mode": contextlib.nullcontext,
+    "under no_grad": torch.no_grad,
+    "under inference_mode": torch.inference_mode,
+}
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype, family: tuple[torch.dtype, ...]) -> Tensor:

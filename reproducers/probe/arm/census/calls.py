@@ -343,15 +343,16 @@ def _shared(value: Any, given: dict[str, Any]) -> list[str]:
 
 
 def _made(made: Any) -> dict[str, Any]:
-    """What a new module has: names, dtypes, shapes; buffers that a checkpoint has or has not."""
+    """What a new module has: names, dtypes, shapes of its parameters and of those buffers that a checkpoint has."""
     from torch import nn
 
     if not isinstance(made, nn.Module):
         return {}
     with contextlib.suppress(Exception):
+        saved = made.state_dict()
         return {
             "parameters": {name: values.kind(one) for name, one in made.named_parameters()},
-            "buffers": {name: values.kind(one) for name, one in made.named_buffers()},
-            "state dict": sorted(made.state_dict()),
+            "buffers": {name: values.kind(one) for name, one in made.named_buffers() if name in saved},
+            "state dict": sorted(saved),
         }
     return {}

@@ -106,7 +106,7 @@ class CensusProbe(WatchedProbe):
         return found
 
     def _again(self, took: float) -> None:
-        """Make the calls again, in two rounds: what changes no input first."""
+        """Make the calls again, in three rounds: what changes no input first."""
         from reproducers.probe.arm.census.again import Again
 
         until = time.process_time() + max(FLOOR_S, SHARE * took) * (PATIENCE if self.wanted is not None else 1)
@@ -115,8 +115,8 @@ class CensusProbe(WatchedProbe):
             wanted = None if self.wanted is None else set(self.wanted.get(call.key, ()))
             if call.target is not None and wanted != set() and time.process_time() < until:
                 with contextlib.suppress(Exception):
-                    ways.append((call.key, Again(call, self.tree, self.lane, wanted)))
-        rounds = [(way, name) for name in ("modes", "inputs") for way in ways]
+                    ways.append((call.key, Again(call, self.tree, self.lane, wanted, self.seed)))
+        rounds = [(way, name) for name in ("modes", "inputs", "drawn") for way in ways]
         for number, ((key, again), name) in enumerate(rounds):
             now = time.process_time()
             again.until = now + (until - now) / (len(rounds) - number)
