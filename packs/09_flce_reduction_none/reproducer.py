@@ -310,16 +310,22 @@ def accumulation(p: probe.Probe, function: Any, device: str) -> None:
 
 
 class Made(TorchDispatchMode):
-    """Bytes of the largest tensor that an operator made, and how many matrix products ran."""
+    """Bytes of the largest tensor that an operator made, and how many matrix products ran.
 
-    def __init__(self) -> None:
+    ``widened``: those of fp32 operands whose result has ``columns`` columns, as logits have.
+    """
+
+    def __init__(self, columns: int = 0) -> None:
         super().__init__()
-        self.largest = self.products = 0
+        self.largest = self.products = self.widened = 0
+        self.columns = columns
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = op(*args, **(kwargs or {}))
         self.largest = max(self.largest, made.nbytes if isinstance(made, torch.Tensor) else 0)
-        self.products += op.name().split(".")[0] in ("aten::mm", "aten::addmm", "aten::addmm_")
+        product = op.name().split(".")[0] in ("aten::mm", "aten::addmm", "aten::addmm_")
+        self.products += product
+        self.widened += product and made.shape[-1] == self.columns and args[-1].dtype == torch.float32
         return made
 
 
@@ -337,6 +343,11 @@ def chunks(p: probe.Probe, function: Any, device: str, limit: float) -> None:
         p.guard(f"{name}: matrix products", made.products, products * 4, reference=f"{products} a chunk")
         # operands, their gradients and a chunk of logits have 64 fp32 numbers each, all logits 256
         p.guard(f"{name}: largest tensor", made.largest, 128 * 4, reference="two chunks of logits", unit="bytes")
+    half = Case.make((16, 4, 16), device, torch.bfloat16)
+    leaves = half.leaves()
+    with Made(columns=16) as made:
+        backward(function, liger(function, leaves, half.target)[0], leaves, half.go)
+    p.guard("chunks, bf16: logits of fp32 copies", made.widened, 0, reference="the logits that the loss is made of")
 
 
 def guards(p: probe.Probe, function: Any, case: Case, limit: float) -> None:
