@@ -319,8 +319,8 @@ def check_edges(p: probe.Probe) -> None:
             )
 
 
-def check_cases_of_size(p: probe.Probe) -> None:
-    """The mean of no label, which is NaN or 0 and ends nothing; and how many operators a large vocabulary takes."""
+def check_more(p: probe.Probe) -> None:
+    """The mean of no label, which is NaN or 0 and ends nothing; calls that overlap; operators of a large vocabulary."""
     h, w, y = problem(6, 8, 5000, torch.float32, p.seed)
     with on_capability(p, (9, 0)):
         got = p.attempt(
@@ -330,6 +330,16 @@ def check_cases_of_size(p: probe.Probe) -> None:
             return
         beyond = [got[0].isinf().any(), *(~(part.isnan() | (part == 0)).all() for part in got)]
         p.error("mean of no label: neither NaN nor 0", sum(map(bool, beyond)), 0, reference="0 over 0")
+        cases = [problem(24, 16, 5000, torch.float32, p.seed + at) for at in range(2)]
+        leaves = [[t.detach().requires_grad_() for t in case[:2]] for case in cases]
+        losses = [
+            p.upstream(FUSION).linear_cross_entropy(*mine, case[2], None, "none", -100, False)
+            for mine, case in zip(leaves, cases, strict=True)
+        ]
+        for name, case, mine, loss in zip(("first", "second"), cases, leaves, losses, strict=True):
+            grads = torch.autograd.grad(loss, mine, upstream_gradient("none", 24, loss))
+            want = reference(*case, "none", -100)
+            compare(p, f"two calls before their backward, the {name}", [loss.detach(), *grads], want)
         vocabulary = 65536
         h, w, y = problem(8, 16, vocabulary, torch.float32, p.seed)
         compare(p, f"vocabulary {vocabulary}", fused(p, h, w, y, "none", -100), reference(h, w, y, "none", -100))
@@ -619,7 +629,7 @@ def reproduce(p: probe.Probe) -> None:
     check_dispatch(p)
     check_contract(p)
     check_edges(p)
-    check_cases_of_size(p)
+    check_more(p)
     check_entries(p)
     check_sums(p)
     check_module(p, *((4096, 3584, 65536) if p.lane == "cuda" else (64, 16, 16384)))
