@@ -87,6 +87,12 @@ WRONG = [
     ("of zeros", SUM, SUM.replace("* scale", "* (x.mean() / x.mean())")),
     ("3 made 0", SUM, "    bounds = bounds - bounds.min() + bounds.min()\n" + SUM),
     ("largest tensor with 16 for 4", SUM, "    torch.zeros(x.shape[-1], x.shape[-1], x.shape[-1])\n" + SUM),
+    (
+        "peak with 16 for 4",
+        SUM,
+        "    held = [torch.zeros(x.shape[-1]) for _ in range(4 * x.shape[-1])]\n    bounds = bounds + len(held) * 0\n"
+        + SUM,
+    ),
     ("tensors left by more sizes than 4", SUM, "    KEPT[x.shape[-1]] = torch.arange(x.shape[-1])\n" + SUM),
     ("class attributes changed", FORWARD, "        type(self).known = x.shape[-1]\n" + FORWARD),
     ("offers", "def sums(x, bounds,", "def sums(x, bounds, also=None,"),
