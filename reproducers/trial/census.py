@@ -22,12 +22,12 @@ EVERYWHERE, CHECKOUT = "all calls", "in a checkout"
 OF = "of"  # the fact that tells a call's sizes
 AS, RAISES = "as it is", "raises"
 HELD, ENTRIES, LEFT = 4, 40, 2  # tensors, and entries of containers, that a fix may keep, whatever was called
-GROWTH, TIMES = 0.4, 4.0  # of the exponent of the largest tensor; of its size
+GROWTH, TIMES = 0.4, 4.0  # of the exponent of the largest tensor and of the peak; of the largest tensor's size
 LISTS = ("leaves changed", "changes of its arguments", "class attributes changed", "shares memory with")
 SAME = ("ends", "parameters", "buffers", "state dict")
 SAID = ("says", "says again")
 Taken = dict[str, Any]  # {fact: what was found} of one call
-LARGEST = re.compile(r"largest tensor with (\d+)(?: for (\d+))?")
+GROWING = re.compile(r"(largest tensor|peak) with (\d+)(?: for (\d+))?")
 
 
 def compare(pristine: Facts, patched: Facts, meant: Iterable[Meant] = ()) -> Census:
@@ -107,15 +107,17 @@ def _kind(facts: dict[str, Any]) -> str:
 
 
 def _number(name: str, before: int, after: int, all_before: Taken, all_after: Taken) -> tuple[str, str] | None:
-    match = LARGEST.fullmatch(name)
+    match = GROWING.fullmatch(name)
     if not match:
         slack = LEFT if name.startswith("tensors left") else 0
         return (str(before), str(after)) if after > before + slack else None
-    if match[2]:
-        one = f"largest tensor with {match[2]}"
+    if match[3]:
+        one = f"{match[1]} with {match[3]}"
         small = [facts.get(one) or 0 for facts in (all_before, all_after)]
         if all(small) and before and _power(after, small[1]) > _power(before, small[0]) + GROWTH and after > before:
             return f"{small[0]} to {before} elements", f"{small[1]} to {after} elements"
+    if match[1] == "peak":  # what is made at once may hold more than what is made piece by piece; not of another order
+        return None
     return (f"{before} elements", f"{after} elements") if after > TIMES * max(before, 64) else None
 
 

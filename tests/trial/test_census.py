@@ -51,7 +51,8 @@ WRONG = [
     ("leaves changed", SUM, "    torch.set_default_dtype(torch.float64)\n" + SUM),
     ("leaves changed", SUM, "    warnings.simplefilter('ignore')\n" + SUM),
     ("changes of its arguments", SUM, "    bounds.clamp_(max=x.shape[-1])\n    bounds.add_(0)\n    x.mul_(2)\n" + SUM),
-    ("changes of its arguments", FORWARD, "        self.last = x.shape\n" + FORWARD),
+    ("changes of its arguments", FORWARD, "        x.last = x.shape\n" + FORWARD),
+    ("changes of its arguments", FORWARD, "        self.register_buffer('last', x.detach())\n" + FORWARD),
     ("changes of its arguments", FORWARD, "        self.count = self.count + 0\n" + FORWARD),
     ("says", SUM, "    logger.warning('slow')\n" + SUM),
     ("says", SUM, "    warnings.warn('slow', stacklevel=1)\n" + SUM),
@@ -87,6 +88,12 @@ WRONG = [
     ("of zeros", SUM, SUM.replace("* scale", "* (x.mean() / x.mean())")),
     ("3 made 0", SUM, "    bounds = bounds - bounds.min() + bounds.min()\n" + SUM),
     ("largest tensor with 16 for 4", SUM, "    torch.zeros(x.shape[-1], x.shape[-1], x.shape[-1])\n" + SUM),
+    (
+        "peak with 16 for 4",
+        SUM,
+        "    held = [torch.zeros(x.shape[-1]) for _ in range(4 * x.shape[-1])]\n    bounds = bounds + len(held) * 0\n"
+        + SUM,
+    ),
     ("tensors left by more sizes than 4", SUM, "    KEPT[x.shape[-1]] = torch.arange(x.shape[-1])\n" + SUM),
     ("class attributes changed", FORWARD, "        type(self).known = x.shape[-1]\n" + FORWARD),
     ("offers", "def sums(x, bounds,", "def sums(x, bounds, also=None,"),
@@ -128,6 +135,7 @@ RIGHT = [
     ("        return 2 * x * grad\n", "        return grad * x + grad * x\n"),
     (FORWARD, "        return (Square.apply(x) * self.weight).unsqueeze(0).squeeze(0)\n"),
     ("torch.int64), persistent=False", "torch.int32), persistent=False"),
+    (FORWARD, "        self.last = x.shape\n" + FORWARD),
 ]
 
 

@@ -481,9 +481,11 @@ class Again:
         """None, one, twice and four times as many; what that costs; what many sizes leave behind."""
         for to in (0, 1, 2 * length):
             self.take(f"{length} made {to}", partial(self._kind_at, length, to))
-        self.take(f"largest tensor with {length}", lambda: self._largest(self.given.copy()))
+        self.take(f"largest tensor with {length}", lambda: self._cost(self.given.copy()).elements)
+        self.take(f"peak with {length}", lambda: self._cost(self.given.copy()).peak)
         more = f"with {4 * length} for {length}"
-        self.take(f"largest tensor {more}", lambda: self._largest(self._sized(length, 4 * length)))
+        self.take(f"largest tensor {more}", lambda: self._cost(self._sized(length, 4 * length)).elements)
+        self.take(f"peak {more}", lambda: self._cost(self._sized(length, 4 * length)).peak)
         self.take(f"host waits {more}", lambda: self._waits_of(self._sized(length, 4 * length)))
         self.take(f"tensors left by more sizes than {length}", lambda: self._left(length))
 
@@ -491,12 +493,13 @@ class Again:
         ended = self.make(self._sized(length, to))
         return "raises" if ended.raised else values.kind(ended.value).replace(" grad", "")
 
-    def _largest(self, given: Given) -> int | None:
-        seen = Largest()
+    def _cost(self, given: Given) -> Cost:
+        seen = Cost()
         with seen:
             ended = self.make(given)
-        elements: int = seen.elements
-        return None if ended.raised else elements
+        if ended.raised:
+            seen.elements = seen.peak = None
+        return seen
 
     def _waits_of(self, given: Given) -> int | None:
         ended = list[Ended]()
@@ -535,17 +538,32 @@ class Filled(TorchDispatchMode):  # type: ignore[misc]
         return made
 
 
-class Largest(TorchDispatchMode):  # type: ignore[misc]
-    """``elements`` of the largest tensor that is made, views left out."""
+class Cost(TorchDispatchMode):  # type: ignore[misc]
+    """Of the tensors that are made, views left out: ``elements`` of the largest, ``peak`` of all that live at once.
 
-    elements: int = 0
+    None of both where the call did not end.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements: int | None = 0
+        self.peak: int | None = 0
+        self._now, self._known = 0, set[int]()
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = op(*args, **(kwargs or {}))
-        alias = [r.alias_info for r in op._schema.returns]
-        if isinstance(made, Tensor) and not (alias and alias[0] and not alias[0].is_write):
-            self.elements = max(self.elements, made.numel())
+        for one, told in zip(made if isinstance(made, tuple | list) else (made,), op._schema.returns, strict=False):
+            if isinstance(one, Tensor) and not told.alias_info and id(one) not in self._known:
+                self._known.add(id(one))
+                self._now += one.numel()
+                weakref.finalize(one, self._gone, id(one), one.numel())
+                self.elements = max(self.elements or 0, one.numel())
+                self.peak = max(self.peak or 0, self._now)
         return made
+
+    def _gone(self, name: int, elements: int) -> None:
+        self._known.discard(name)
+        self._now -= elements
 
 
 class Made(TorchDispatchMode):  # type: ignore[misc]

@@ -10,6 +10,7 @@ import contextlib
 import dis
 import inspect
 import logging
+import re
 import sys
 import threading
 import warnings
@@ -27,6 +28,7 @@ TOUCHED = 2  # the place of a file that the patch changes; 1: of another one of 
 LARGE = 1 << 27  # bytes of arguments of which no copies are kept
 SKIPPED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 RETURNS = {dis.opmap[name] for name in ("RETURN_VALUE", "RETURN_CONST") if name in dis.opmap}
+MEMBER = re.compile(r"\['self'\]\.\w+")  # of a path that values.photograph gives
 BACKWARD = "backward"  # of an autograd function: autograd's context cannot be made again
 
 
@@ -168,7 +170,8 @@ class Calls:
         with quiet():
             facts["of"] = opened.sizes
             facts["leaves changed"] = state.changed(opened.state, now)
-            facts["changes of its arguments"] = values.changed(opened.photograph, _photograph(call, opened.given))
+            after = _kept_members(opened.photograph, _photograph(call, opened.given), opened.given)
+            facts["changes of its arguments"] = values.changed(opened.photograph, after)
             facts["says"] = dict(opened.heard.said)
             facts["ends"] = f"raises {raised}" if raised else values.kind(value)
             if raised is None:
@@ -203,6 +206,14 @@ def _photograph(call: Call, given: dict[str, Any]) -> dict[str, Any]:
     made = "self" if call.name.endswith(".__init__") else None
     told = {name: value for name, value in given.items() if name != made and not isinstance(value, FunctionCtx)}
     return values.photograph(told)
+
+
+def _kept_members(before: dict[str, Any], after: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """``after`` without what the call adds to its own object: a member that is neither parameter, buffer nor module."""
+    owner = vars(given["self"]) if hasattr(given.get("self"), "__dict__") else {}
+    known = {match[0] for path in before if (match := MEMBER.match(path))}
+    known |= {f"['self'].{name}" for held in values.MODULE for name in owner.get(held, ())}
+    return {path: held for path, held in after.items() if not (match := MEMBER.match(path)) or match[0] in known}
 
 
 def _given(frame: FrameType) -> tuple[list[str], dict[str, Any]]:
