@@ -25,7 +25,7 @@ from reproducers.record import mutation
 from reproducers.record.receipt import Details, Statement, faults_of
 from reproducers.record.schema import ROOT
 from reproducers.trial import keeper
-from reproducers.trial.rulings import misjudged, rule, rule_census, rule_guard, rule_pristine, sentinels
+from reproducers.trial.rulings import is_healthy, misjudged, rule, rule_census, rule_guard, rule_pristine, sentinels
 
 SIDE_BY_SIDE = datetime.timedelta(hours=1)  # for so long one checkout of a host may not know of a run in another
 
@@ -231,7 +231,7 @@ def _derive(details: Details) -> set[Verdict]:
         word = rule_pristine(arm).verdict
         if word is Verdict.REPRODUCED and patched:
             ruling = rule(arm, next(rest), unexecuted, details.kind)
-            if details.census and ruling.verdict is Verdict.REPRODUCED_AND_FIXED and not derived:
+            if details.census and is_healthy(ruling) and not derived:
                 ruling = rule_census(ruling, details.census)  # it is taken in the first repeat
             word = ruling.verdict
         elif word is Verdict.REPRODUCED and patch:

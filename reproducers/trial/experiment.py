@@ -300,7 +300,7 @@ def _patched(run: Run, bench: Bench, strip: int, seed: int) -> Ruling:
         word = Verdict.FIX_INEFFECTIVE if arm.outcome == "bug" else Verdict.INCONCLUSIVE
         return Ruling(word, f"patched arm alone: {arm.outcome}: {arm.reason}", "run both arms")
     ruling = rulings.rule(run.pristine[-1].arm(), arm.arm(), missing, run.pack.kind)
-    if ruling.verdict is Verdict.REPRODUCED_AND_FIXED and run.request.census and seed == 0:
+    if rulings.is_healthy(ruling) and run.request.census and seed == 0:
         before = patching.hunks(patch, strip, after=False)
         run.census = _counted(run, bench, dataclasses.replace(bench, tree=fixed), before)
         ruling = rulings.rule_census(ruling, run.census)

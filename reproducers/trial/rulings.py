@@ -157,6 +157,11 @@ def rule(pristine: Arm, patched: Arm, unexecuted: list[str], kind: str = "bug") 
     return Ruling(Verdict.REPRODUCED_AND_FIXED, f"{pristine.reason}; healthy with the patch")
 
 
+def is_healthy(ruling: Ruling) -> bool:
+    """Whether all checks are healthy with the patch: it is validated, or only lines of it did not run."""
+    return ruling.verdict is Verdict.REPRODUCED_AND_FIXED or ruling.remedy == UNSEEN
+
+
 def rule_census(ruling: Ruling, census: Census) -> Ruling:
     """The verdict of a fix whose checks are healthy: a regression where its calls do otherwise than the pack means."""
     if not (strayed := census.strayed):

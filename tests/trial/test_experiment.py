@@ -67,6 +67,17 @@ def test_a_fix_that_holds_only_where_it_is_installed(toy):
     assert toy.run(toy.pack(), census=True).ruling.verdict is Verdict.REPRODUCED_AND_FIXED
 
 
+def test_a_fix_of_which_a_line_did_not_run_has_a_census_too(toy):
+    """That is refused anyway; by what it does it is known to be wrong."""
+    seldom = "result = 0.0\n    if len(values) > 9999:\n        return 0.0"
+    for first, verdict in (
+        ("0", Verdict.INCONCLUSIVE),
+        ("0 if 'site-packages' in __file__ else 1", Verdict.FIX_REGRESSES),
+    ):
+        patch = toy.patch(edited((TOTAL[0], f"values[{first} :]:"), ("result = 0.0", seldom), FIRST))
+        assert toy.run(toy.pack(patch), census=True).ruling.verdict is verdict
+
+
 DISTURBED = """
 import torch
 core = p.upstream("toyup.core")
