@@ -362,8 +362,13 @@ def _made(made: Any) -> dict[str, Any]:
     with contextlib.suppress(Exception):
         saved = made.state_dict()
         return {
-            "parameters": {name: values.kind(one) for name, one in made.named_parameters()},
-            "buffers": {name: values.kind(one) for name, one in made.named_buffers() if name in saved},
+            "parameters": {name: _looks(one) for name, one in made.named_parameters()},
+            "buffers": {name: _looks(one) for name, one in made.named_buffers() if name in saved},
             "state dict": sorted(saved),
         }
     return {}
+
+
+def _looks(tensor: Any) -> str:
+    """Dtype, shape and whether it wants a gradient; of which class it is, is the module's own."""
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}{' grad' if tensor.requires_grad else ''}"
