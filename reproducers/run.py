@@ -39,13 +39,7 @@ def main(
     timeout: Annotated[
         float | None, typer.Option(min=1, help="processor seconds an arm may use (default: the lane's timeout_s)")
     ] = None,
-    census: Annotated[
-        bool | None,
-        typer.Option(
-            "--census/--no-census",
-            help="compare all that calls do on both trees, beside the checks (default: on the cpu lane)",
-        ),
-    ] = None,
+    census: Annotated[bool, typer.Option(help="compare all that calls do on both trees, beside the checks")] = False,
     missing_from: Annotated[
         list[Path] | None, typer.Option(help="skip packs with a receipt in this folder that still holds")
     ] = None,
@@ -100,8 +94,7 @@ def main(
         disk.usable_file(junitxml, "--junitxml FILE names another file")
     workers = jobs or (1 if lane == "cuda" else min(len(chosen), os.cpu_count() or 1))
     threads = max(1, (os.cpu_count() or 1) // workers)
-    counted = lane == "cpu" if census is None else census
-    request = Request(tree, lane, arm, repeats, upstream, allow_dirty, threads, timeout, None, build, counted)
+    request = Request(tree, lane, arm, repeats, upstream, allow_dirty, threads, timeout, None, build, census)
     console = screen.console(as_json)
     recorder = saving.Recorder(receipts, host, sys.argv[1:])
     cli.leaves(lambda: (recorder.left(), ["--missing-from", str(receipts)] if recorder.written else []))
