@@ -53,7 +53,7 @@ def test_other_warnings_are_shown(recwarn):
 def test_the_machinery_reads_nothing_of_a_step_that_reads_late(stack, text):
     early, late = (stack.run("trained:reads", str(text), options) for options in ({}, LATE))
     assert (early.code, late.code) == (0, 0), early.said + late.said
-    assert {"optimizer/clip_grads.py", "core/rerun_state_machine.py"} <= early.value.keys()
+    assert "core/rerun_state_machine.py" in early.value  # clipping reads nothing either way, by pack 45
     assert not MACHINERY & late.value.keys(), late.value
     diagnosed = stack.run("trained:reads", str(text), LATE, diagnosed=True)
     assert diagnosed.value == late.value
