@@ -107,7 +107,7 @@ def test_under_torchrun(stack, text, tmp_path):
     assert "exitcode" not in words.replace("exitcode : 0", "")
     last = saved_where_it_ended(tmp_path / "run")
     [event] = history.events(history.read(tmp_path / "run"), "patches")
-    assert event.detail == {"packs": "pack04,pack12,pack36"}
+    assert event.detail == {"packs": "pack04,pack12,pack36,pack41,pack42,pack43"}
     again = {"world": 2, "pp": 2, "stop_after": last + 1, "patches_changed_ok": True}
     good(train(stack, tmp_path / "run", text, **again, **COMMON))
 
