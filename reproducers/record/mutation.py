@@ -25,7 +25,7 @@ PREFIX = "mutation_"
 NAME = re.compile(rf"^{PREFIX}\d{{8}}T\d{{6}}Z_[a-z0-9-]+_[0-9a-f]{{12}}\.json$")
 GENERATED = re.compile(r"[a-z_]+-[0-9a-f]{8}(-\d+)?")
 HEALTHY = "healthy with the patch"  # ends the reason of a verdict that no check spoke against
-UNSEEN = "patched code not seen executing"  # begins the reason of one where checks are healthy and a line did not run
+NOT_RUN = "patched code not seen executing"  # begins that of one where checks are healthy and a line did not run
 REASONS = {  # how the reason of a verdict begins
     Verdict.FIX_REGRESSES: "guards broken",
     Verdict.FIX_INEFFECTIVE: "patched tree still shows",
@@ -151,7 +151,7 @@ class Tried(Model):
     @property
     def unseen(self) -> bool:
         """Whether nothing speaks against it but that some line of it did not run."""
-        return self.verdict is Verdict.INCONCLUSIVE and not self.caught_by and self.reason.startswith(UNSEEN)
+        return self.verdict is Verdict.INCONCLUSIVE and not self.caught_by and self.reason.startswith(NOT_RUN)
 
 
 class Tally(Model):

@@ -2,7 +2,7 @@
 
 Each arm runs under ``keeper.py`` in its own scratch folder, which also takes its temporary files. The runner holds a
 lock in this folder while it lives, and the folder is TMPDIR of every process of the arm. So the next run finds the
-processes and folders of a dead runner, and removes them. Nothing else there tells code that it is an arm's.
+processes and folders of a dead runner, and removes them. No other variable is there for this.
 """
 
 from __future__ import annotations

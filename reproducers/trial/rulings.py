@@ -9,6 +9,7 @@ from typing import NamedTuple, cast
 from reproducers.base.verdicts import VERDICT_REMEDY, Verdict
 from reproducers.probe import checks as probe
 from reproducers.probe.checks import State, judge, judge_error
+from reproducers.record.mutation import HEALTHY, NOT_RUN
 from reproducers.record.receipt import Arm, ArmName, Census, Check, is_number
 
 BYTES = ("bytes", "GiB", "MiB")
@@ -151,15 +152,15 @@ def rule(pristine: Arm, patched: Arm, unexecuted: list[str], kind: str = "bug") 
     if gone := _unanswered(pristine, patched):
         return Ruling(Verdict.INCONCLUSIVE, f"bug checks that the patched arm did not make: {', '.join(gone)}", UNMADE)
     if unexecuted:
-        return Ruling(Verdict.INCONCLUSIVE, f"patched code not seen executing: {', '.join(unexecuted)}", UNSEEN)
+        return Ruling(Verdict.INCONCLUSIVE, f"{NOT_RUN}: {', '.join(unexecuted)}", UNSEEN)
     if owed := _unproved_kind(kind, pristine, patched):
         return Ruling(Verdict.INCONCLUSIVE, owed, VERDICT_REMEDY[Verdict.INCONCLUSIVE])
-    return Ruling(Verdict.REPRODUCED_AND_FIXED, f"{pristine.reason}; healthy with the patch")
+    return Ruling(Verdict.REPRODUCED_AND_FIXED, f"{pristine.reason}; {HEALTHY}")
 
 
 def is_healthy(ruling: Ruling) -> bool:
     """Whether all checks are healthy with the patch: it is validated, or only lines of it did not run."""
-    return ruling.verdict is Verdict.REPRODUCED_AND_FIXED or ruling.remedy == UNSEEN
+    return ruling.verdict is Verdict.REPRODUCED_AND_FIXED or ruling.reason.startswith(NOT_RUN)
 
 
 def rule_census(ruling: Ruling, census: Census) -> Ruling:

@@ -229,21 +229,28 @@ def hunks(patch: Path, strip: int, *, after: bool) -> list[Hunk]:
     """
     ranged = []
     for file in files(patch):
-        name = (file.target_file if after else file.source_file) or ""
-        path = "/".join(Path(name).parts[strip:])
+        path = _path(file, strip, after)
         for number, hunk in enumerate(file, 1):
             numbers = [(x.target_line_no if after else x.source_line_no) for x in hunk if _changed(x, after)]
             if not numbers:
                 numbers = _neighbours(hunk, after)
             if numbers:  # none before a file that the patch adds, nor after one that it deletes
-                ranged.append(Hunk(f"{path} hunk {number}", path, min(numbers), max(numbers)))
+                ranged.append(Hunk(_name(path, number), path, min(numbers), max(numbers)))
     return ranged
+
+
+def _path(file: PatchedFile, strip: int, after: bool) -> str:
+    return "/".join(Path((file.target_file if after else file.source_file) or "").parts[strip:])
+
+
+def _name(path: str, number: int) -> str:
+    return f"{path} hunk {number}"
 
 
 def removing(patch: Path, strip: int) -> set[str]:
     """The names of the hunks that remove more than comments and empty lines."""
     return {
-        f"{'/'.join(Path(file.target_file or '').parts[strip:])} hunk {number}"
+        _name(_path(file, strip, after=True), number)
         for file in files(patch)
         for number, hunk in enumerate(file, 1)
         if any(line.is_removed and line.value.strip() and not line.value.lstrip().startswith("#") for line in hunk)

@@ -46,6 +46,7 @@ PLACES = {
     "an option of the runner": "'--watch' in __import__('sys').argv",
     "... of the command as it was": "'--watch' in __import__('sys').orig_argv",
     "the folder where it runs": "'patched' in __import__('os').getcwd()",
+    "a variable of the arm's": "any(name.startswith('ARM') for name in __import__('os').environ)",
 }
 
 

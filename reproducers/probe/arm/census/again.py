@@ -7,6 +7,7 @@ says that they should; the runner asks of the patched tree what the pristine tre
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import inspect
 import itertools
@@ -289,7 +290,7 @@ class Again:
         named = {
             name: value
             for name, value in given.named.items()
-            if name not in usual or not _default(value, usual[name].default)
+            if name not in usual or not values.is_default(value, usual[name].default)
         }
         return None if len(named) == len(given.named) else Given(given.owner, given.args, named)
 
@@ -481,11 +482,12 @@ class Again:
         """None, one, twice and four times as many; what that costs; what many sizes leave behind."""
         for to in (0, 1, 2 * length):
             self.take(f"{length} made {to}", partial(self._kind_at, length, to))
-        self.take(f"largest tensor with {length}", lambda: self._cost(self.given.copy()).elements)
-        self.take(f"peak with {length}", lambda: self._cost(self.given.copy()).peak)
         more = f"with {4 * length} for {length}"
-        self.take(f"largest tensor {more}", lambda: self._cost(self._sized(length, 4 * length)).elements)
-        self.take(f"peak {more}", lambda: self._cost(self._sized(length, 4 * length)).peak)
+        one, four = (functools.cache(partial(self._cost, length, to)) for to in (length, 4 * length))
+        self.take(f"largest tensor with {length}", lambda: one()[0])
+        self.take(f"peak with {length}", lambda: one()[1])
+        self.take(f"largest tensor {more}", lambda: four()[0])
+        self.take(f"peak {more}", lambda: four()[1])
         self.take(f"host waits {more}", lambda: self._waits_of(self._sized(length, 4 * length)))
         self.take(f"tensors left by more sizes than {length}", lambda: self._left(length))
 
@@ -493,13 +495,12 @@ class Again:
         ended = self.make(self._sized(length, to))
         return "raises" if ended.raised else values.kind(ended.value).replace(" grad", "")
 
-    def _cost(self, given: Given) -> Cost:
-        seen = Cost()
+    def _cost(self, length: int, to: int) -> tuple[int, int] | tuple[None, None]:
+        """Elements of the largest tensor, and at the peak; None of both where the call does not end."""
+        given, seen = self._sized(length, to) if to != length else self.given.copy(), Cost()
         with seen:
             ended = self.make(given)
-        if ended.raised:
-            seen.elements = seen.peak = None
-        return seen
+        return (None, None) if ended.raised else (seen.elements, seen.peak)
 
     def _waits_of(self, given: Given) -> int | None:
         ended = list[Ended]()
@@ -539,16 +540,12 @@ class Filled(TorchDispatchMode):  # type: ignore[misc]
 
 
 class Cost(TorchDispatchMode):  # type: ignore[misc]
-    """Of the tensors that are made, views left out: ``elements`` of the largest, ``peak`` of all that live at once.
-
-    None of both where the call did not end.
-    """
+    """Of the tensors that are made, views left out: ``elements`` of the largest, ``peak`` of all that live at once."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.elements: int | None = 0
-        self.peak: int | None = 0
-        self._now, self._known = 0, set[int]()
+        self.elements = self.peak = self._now = 0
+        self._known = set[int]()
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = op(*args, **(kwargs or {}))
@@ -557,8 +554,8 @@ class Cost(TorchDispatchMode):  # type: ignore[misc]
                 self._known.add(id(one))
                 self._now += one.numel()
                 weakref.finalize(one, self._gone, id(one), one.numel())
-                self.elements = max(self.elements or 0, one.numel())
-                self.peak = max(self.peak or 0, self._now)
+                self.elements = max(self.elements, one.numel())
+                self.peak = max(self.peak, self._now)
         return made
 
     def _gone(self, name: int, elements: int) -> None:
@@ -627,11 +624,6 @@ def _part(tensor: Tensor) -> Tensor:
         return tensor
     wide = torch.cat([tensor.detach().new_ones(1, *tensor.shape[1:]), tensor.detach()])
     return wide[1:].requires_grad_(tensor.requires_grad)
-
-
-def _default(value: Any, default: Any) -> bool:
-    plain = isinstance(value, values.PLAIN) and type(value) is type(default) and value == default
-    return value is default or plain
 
 
 KINDS: dict[str, Callable[[Tensor], Tensor]] = {

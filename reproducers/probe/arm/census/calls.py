@@ -228,13 +228,12 @@ def _given(frame: FrameType) -> tuple[list[str], dict[str, Any]]:
 def _kind(frame: FrameType, given: dict[str, Any]) -> str:
     """The kinds of a call's arguments; not of those that are as by default, which another tree may not have."""
     defaults = _defaults(frame, given)
-    told = {name: value for name, value in given.items() if name != "self" and not _default(value, defaults.get(name))}
+    told = {name: value for name, value in given.items() if name != "self" and not _usual(value, defaults.get(name))}
     return ", ".join(f"{name}={_word(value)}" for name, value in told.items())
 
 
-def _default(value: Any, default: Any) -> bool:
-    same = isinstance(value, values.PLAIN) and type(value) is type(default) and value == default
-    return value is default or same or (isinstance(value, tuple | dict) and not value)
+def _usual(value: Any, default: Any) -> bool:
+    return values.is_default(value, default) or (isinstance(value, tuple | dict) and not value)
 
 
 def _defaults(frame: FrameType, given: dict[str, Any]) -> dict[str, Any]:
@@ -362,13 +361,8 @@ def _made(made: Any) -> dict[str, Any]:
     with contextlib.suppress(Exception):
         saved = made.state_dict()
         return {
-            "parameters": {name: _looks(one) for name, one in made.named_parameters()},
-            "buffers": {name: _looks(one) for name, one in made.named_buffers() if name in saved},
+            "parameters": {name: values.form(one) for name, one in made.named_parameters()},
+            "buffers": {name: values.form(one) for name, one in made.named_buffers() if name in saved},
             "state dict": sorted(saved),
         }
     return {}
-
-
-def _looks(tensor: Any) -> str:
-    """Dtype, shape and whether it wants a gradient; of which class it is, is the module's own."""
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}{' grad' if tensor.requires_grad else ''}"

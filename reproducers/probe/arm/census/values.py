@@ -129,12 +129,21 @@ def place(path: str) -> str:
     return out
 
 
+def form(tensor: Tensor, shapes: bool = True) -> str:
+    """A tensor's dtype, dimensions and whether it wants a gradient, in words, of whatever class it is."""
+    size = str(list(tensor.shape)) if shapes else f"{tensor.dim()}d"
+    return f"{str(tensor.dtype).removeprefix('torch.')} {size}{' grad' if tensor.requires_grad else ''}"
+
+
+def is_default(value: Any, default: Any) -> bool:
+    """Whether an argument is what it is by default."""
+    return value is default or (isinstance(value, PLAIN) and type(value) is type(default) and bool(value == default))
+
+
 def kind(value: Any, shapes: bool = True) -> str:
     """A value's type in words, as a result has it: of tensors dtype, dimensions, whether they want gradients."""
     if isinstance(value, Tensor):
-        size = str(list(value.shape)) if shapes else f"{value.dim()}d"
-        name = "" if type(value) is Tensor else f"{type(value).__name__} "
-        return f"{name}{str(value.dtype).removeprefix('torch.')} {size}{' grad' if value.requires_grad else ''}"
+        return ("" if type(value) is Tensor else f"{type(value).__name__} ") + form(value, shapes)
     if isinstance(value, tuple | list):
         return f"{type(value).__name__}({', '.join(kind(inner, shapes) for inner in value[:20])})"
     if isinstance(value, Mapping):
