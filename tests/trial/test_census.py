@@ -124,6 +124,13 @@ def test_what_is_wrong_in_two_ways_at_once_is_drawn(strayed):
 
 RIGHT = [
     (SUM, "    return (x * inside).sum(-1) * scale\n"),
+    (
+        SUM,
+        "    made = torch.empty(len(x), dtype=x.dtype, device=x.device)\n"
+        + SUM.replace("return ", "made[:] = ")
+        + "    return made\n",
+    ),
+    (SUM, SUM.replace("* scale", "* (scale if torch.is_grad_enabled() else scale * (1 + 2.0**-23))")),
     (SUM, "    parts = x.masked_fill(~inside, 0.0)\n" + SUM.replace("torch.where(inside, x, 0.0)", "parts")),
     ("def _private(x):\n", "def _private(x, also=None):\n"),
     (
