@@ -39,7 +39,13 @@ def main(
     timeout: Annotated[
         float | None, typer.Option(min=1, help="processor seconds an arm may use (default: the lane's timeout_s)")
     ] = None,
-    census: Annotated[bool, typer.Option(help="compare all that calls do on both trees, beside the checks")] = False,
+    census: Annotated[
+        bool | None,
+        typer.Option(
+            "--census/--no-census",
+            help="compare all that calls do on both trees, beside the checks (default: on the cpu lane)",
+        ),
+    ] = None,
     missing_from: Annotated[
         list[Path] | None, typer.Option(help="skip packs with a receipt in this folder that still holds")
     ] = None,
@@ -99,7 +105,8 @@ def main(
         disk.usable_file(junitxml, "--junitxml FILE names another file")
     workers = jobs or (1 if lane == "cuda" else min(len(chosen), cores.usable()))
     each = cores.threads(workers)
-    request = Request(tree, lane, arm, repeats, upstream, allow_dirty, each, timeout, None, build, census)
+    counted = lane == "cpu" if census is None else census
+    request = Request(tree, lane, arm, repeats, upstream, allow_dirty, each, timeout, None, build, counted)
     console = screen.console(as_json)
     recorder = saving.Recorder(receipts, host, sys.argv[1:])
     cli.leaves(lambda: (recorder.left(), ["--missing-from", str(receipts)] if recorder.written else []))
