@@ -140,6 +140,7 @@ RIGHT = [
     (MEMBER, "        self.how = torch.ones(2)\n        self.weight.kept = 1\n" + MEMBER),
     ("*, whole=True", "*, whole=True, more=None"),
     ("        return 2 * x * grad\n", "        return grad * x + grad * x\n"),
+    ("        return 2 * x * grad\n", "        return 2 * x * grad, *[None] * (len(ctx.needs_input_grad) - 1)\n"),
     (FORWARD, "        return (Square.apply(x) * self.weight).unsqueeze(0).squeeze(0)\n"),
     ("torch.int64), persistent=False", "torch.int32), persistent=False"),
     (FORWARD, "        self.last = x.shape\n" + FORWARD),
