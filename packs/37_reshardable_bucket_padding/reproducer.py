@@ -85,6 +85,13 @@ def drawn(seed: int, chunks: int = 1) -> Case:
     return Case(((17, 17), *((2 * a + 1, b) for a, b in sizes)), chunks=chunks)
 
 
+def crowded(seed: int) -> Case:
+    """Sixty parameters of drawn shapes, some thirty in each of two buckets."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = torch.randint(2, 9, (60, 2), generator=generator).tolist()
+    return Case(tuple((a, b) for a, b in sizes), bucket_size=800)
+
+
 class Trained:
     """A model of one step of training under the distributed optimizer; ``truth`` is what a checkpoint must hold."""
 
@@ -242,6 +249,34 @@ def check_healthy(p: probe.Probe, name: str, case: Case) -> None:
         )
 
 
+def check_order(p: probe.Probe) -> None:
+    """Upstream loads a parameter from the entry of its number in the buffers."""
+    trained = Trained(p, crowded(p.seed))
+    named = {value: name for module in trained.modules for name, value in module.named_parameters()}
+    order = [named[value] for buffer in trained.buffers for value in buffer.param_index_map]
+    held = trained.state()["param_state"]
+    wrong = sum(
+        sharded.key != f"optimizer.state.{key}.{name}"
+        for number, name in enumerate(order)
+        for key, sharded in held[number].items()
+    )
+    p.guard("many parameters a bucket: entries of another parameter", wrong, 0, reference="the order of the buffer")
+
+
+def check_memory(p: probe.Probe) -> None:
+    """What a state holds in memory while it is written."""
+    case = crowded(p.seed + 1)
+    held = Trained(p, case).entries()
+    owned = {value.untyped_storage().data_ptr(): value.untyped_storage().nbytes() for value in held.values()}
+    needed = sum(value.numel() * value.element_size() for value in held.values())
+    p.guard(
+        "many parameters a bucket: bytes held for each of the state",
+        sum(owned.values()) / needed,
+        4,
+        reference="each element once, and padding",
+    )
+
+
 def check_file(p: probe.Probe) -> None:
     """A checkpoint that Megatron wrote, read back as plain tensors."""
     checkpointing = p.upstream("megatron.core.dist_checkpointing")
@@ -258,9 +293,13 @@ def check_ranks(p: probe.Probe) -> None:
     def work(rank: int) -> None:
         p.megatron_cpu()
         trained = Trained(p, CASES["four buckets, bf16"])
-        held = trained.entries()  # on both: gathered by all
+        held = trained.entries()  # on all: gathered by all
         if rank == 0:
             check(p, "three ranks", trained, held)
+        trained = Trained(p, crowded(p.seed))  # many lie in other ranks' shards
+        held = trained.entries()
+        if rank == 2:
+            check(p, "three ranks, many parameters a bucket", trained, held)
         efficient = Trained(p, replace(drawn(p.seed + 1, 2), memory_efficient=True))
         state = efficient.state()["param_state"]
         if rank == 0:
@@ -289,6 +328,8 @@ def reproduce(p: probe.Probe) -> None:
     for name, case in HEALTHY.items():
         check_healthy(p, name, case)
     check_file(p)
+    check_order(p)
+    check_memory(p)
 
 
 if __name__ == "__main__":
