@@ -43,7 +43,7 @@ def minimal():
     assert state[1]["param"].data.all(), "zeros are saved for parameters of ones"
 
 
-FORM = {"distrib_optim_sharding_type": "fully_reshardable"}
+FORM = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
 KEYS = ("param", "exp_avg", "exp_avg_sq")
 PAD = 128  # elements; a bucket ends at a multiple of this and of the data-parallel size
 BETAS = (0.5, 0.75)  # with whole gradients up to 2**12 both moments of the first step are exact in fp32
@@ -61,6 +61,7 @@ class Case:
     memory_efficient: bool = False  # gathered by gloo on rank 0
     chunks: int = 1  # of the model, as virtual pipeline stages have: one optimizer with a buffer of each
     padded_further: bool = False  # to 2**16 elements, for NCCL
+    experts: bool = False  # have every other parameter, whose buffer belongs to other ranks
 
 
 CASES = {
@@ -111,6 +112,7 @@ class Trained:
         for at, shape in enumerate(case.shapes):
             value = nn.Parameter(torch.randn(shape, generator=generator).to(device, case.dtype))
             value.shared_embedding = at == case.shared
+            value.allreduce = not (case.experts and at % 2)  # by which Megatron knows experts' parameters
             self.modules[at * case.chunks // len(case.shapes)].register_parameter(f"p{at}", value)
         named = dict(pair for module in self.modules for pair in module.named_parameters())
         before = {name: value.detach().double() for name, value in named.items()}
@@ -160,8 +162,10 @@ class Trained:
 
     def entries(self, loading: bool = False) -> dict[str, Tensor]:
         """{name in the checkpoint: tensor} of masters and moments."""
-        held = self.state(loading)["param_state"].values()
-        return {sharded.key: sharded.data for entry in held for sharded in entry.values()}
+        held = self.state(loading)
+        parts = [held] if "param_state" in held else held.values()  # experts have an optimizer of their own
+        entries = [entry for part in parts for entry in part["param_state"].values()]
+        return {sharded.key: sharded.data for entry in entries for sharded in entry.values()}
 
     def wrong(self, key: str, held: dict[str, Tensor]) -> int:
         """Elements that are not what they should be, all of them where a tensor is absent or of another shape."""
@@ -305,6 +309,13 @@ def check_ranks(p: probe.Probe) -> None:
         if rank == 0:
             held = {sharded.key: sharded.data for entry in state.values() for sharded in entry.values()}
             check(p, "three ranks, gathered on one of them", efficient, held)
+        parallel = p.upstream("megatron.core.parallel_state")
+        parallel.destroy_model_parallel()
+        parallel.initialize_model_parallel(expert_model_parallel_size=3)
+        trained = Trained(p, replace(crowded(p.seed + 1), experts=True))  # experts' buckets end at a multiple of PAD
+        held = trained.entries()
+        if rank == 1:
+            check(p, "three ranks, an expert each", trained, held)
 
     p.ranks(3, work)
 
