@@ -145,6 +145,12 @@ class Launches:
         assert {"Q", "K", "V", "Q_BIAS", "K_BIAS", "MIMO_V", "MIMO_O"} <= {n for n, _, _ in pairs}
         return [n for n, t, true in pairs if not torch.equal(t.flatten(), true.flatten())]
 
+    def copies(self, name: str, x: dict[str, Tensor]) -> int:
+        """Of Q and K, how many lie elsewhere than where the caller has them."""
+        declared = [self.traced[name].buffer_map[parameter].name for parameter in self.traced[name].params]
+        passed = {n: t.data_ptr() for n, t in zip(declared, self.passed[name], strict=True)}
+        return sum(passed[n.upper()] != x[n].data_ptr() for n in "qk")
+
 
 def views(traced: Any) -> dict[str, str]:
     """{buffer: whose memory it is} of those by which a traced kernel gives memory another shape."""
@@ -253,6 +259,7 @@ def traced(p: probe.Probe, case: Case, device: str, dtype: torch.dtype) -> Launc
             0,
             reference=f"what the backward was given, by name {strangers}",
         )
+        p.guard(f"{label}: copies of Q and K", launches.copies(name, x), 0, reference="the caller's memory")
         # two groups of two heads, the last head of the last batch entry; 24 tokens are a chunk and a ragged one
         some = {"B": 2, "S": 24, "H": 4, "G": 2, "NS": 2, "bx": 3, "by": 1, "bz": 1}
         found = [sorted(loads(launches.traced[name], some | {"chunk_start": start})) for start in (0, 16)]
