@@ -40,7 +40,13 @@ def main(
     within: Annotated[
         float | None, typer.Option(min=1, help="seconds after which no mutant is begun: the tried ones are the sample")
     ] = None,
-    census: Annotated[bool, typer.Option(help="of what no check refuses compare all that calls do, too")] = False,
+    census: Annotated[
+        bool | None,
+        typer.Option(
+            "--census/--no-census",
+            help="of what no check refuses compare all that calls do, too (default: on the cpu lane)",
+        ),
+    ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="write the record to receipts/ too, as evidence")] = False,
     host: Annotated[str, typer.Option(envvar="PATCHLANE_HOST", help="this host's alias")] = "local",
     receipts: Annotated[Path, typer.Option(help="where records go")] = Path("build/receipts"),
@@ -59,7 +65,8 @@ def main(
     from reproducers.studies.mutation import score
     from reproducers.studies.mutation.sitting import Asked, chosen, sit
 
-    asked, ends = Asked(only, sample, seed, lane, jobs, timeout, within, census), []  # type: ignore[arg-type]
+    counted = lane == "cpu" if census is None else census
+    asked, ends = Asked(only, sample, seed, lane, jobs, timeout, within, counted), []  # type: ignore[arg-type]
     alias(host)
     if not listing:
         disk.usable_folder(receipts, "--receipts DIR names another folder")

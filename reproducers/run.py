@@ -39,13 +39,23 @@ def main(
     timeout: Annotated[
         float | None, typer.Option(min=1, help="processor seconds an arm may use (default: the lane's timeout_s)")
     ] = None,
-    census: Annotated[bool, typer.Option(help="compare all that calls do on both trees, beside the checks")] = False,
+    census: Annotated[
+        bool | None,
+        typer.Option(
+            "--census/--no-census",
+            help="compare all that calls do on both trees, beside the checks (default: on the cpu lane)",
+        ),
+    ] = None,
     missing_from: Annotated[
         list[Path] | None, typer.Option(help="skip packs with a receipt in this folder that still holds")
     ] = None,
     jobs: Annotated[
         int,
-        typer.Option(min=0, help="packs at a time, on cuda each on its own GPU (default: one a core, on cuda one)"),
+        typer.Option(
+            min=0,
+            help="packs at a time, on cuda each on its own GPU (default: one a core, on cuda one); they share cores, "
+            "and no arm has more threads than OMP_NUM_THREADS says",
+        ),
     ] = 0,
     offline: Annotated[bool, typer.Option(help="use only the files in the store")] = False,
     host: Annotated[str, typer.Option(envvar="PATCHLANE_HOST", help="this host's alias")] = "local",
@@ -85,6 +95,7 @@ def main(
         return
     from reproducers.base import cli, disk
     from reproducers.evidence import saving
+    from reproducers.host import cores
     from reproducers.trial import screen, session
     from reproducers.upstream import pins
 
@@ -92,9 +103,10 @@ def main(
     disk.usable_folder(receipts, "--receipts DIR names another folder")
     if junitxml:
         disk.usable_file(junitxml, "--junitxml FILE names another file")
-    workers = jobs or (1 if lane == "cuda" else min(len(chosen), os.cpu_count() or 1))
-    threads = max(1, (os.cpu_count() or 1) // workers)
-    request = Request(tree, lane, arm, repeats, upstream, allow_dirty, threads, timeout, None, build, census)
+    workers = jobs or (1 if lane == "cuda" else min(len(chosen), cores.usable()))
+    each = cores.threads(workers)
+    counted = lane == "cpu" if census is None else census
+    request = Request(tree, lane, arm, repeats, upstream, allow_dirty, each, timeout, None, build, counted)
     console = screen.console(as_json)
     recorder = saving.Recorder(receipts, host, sys.argv[1:])
     cli.leaves(lambda: (recorder.left(), ["--missing-from", str(receipts)] if recorder.written else []))
