@@ -39,23 +39,13 @@ def main(
     timeout: Annotated[
         float | None, typer.Option(min=1, help="processor seconds an arm may use (default: the lane's timeout_s)")
     ] = None,
-    census: Annotated[
-        bool | None,
-        typer.Option(
-            "--census/--no-census",
-            help="compare all that calls do on both trees, beside the checks (default: on the cpu lane)",
-        ),
-    ] = None,
+    census: choice.Census = None,
     missing_from: Annotated[
         list[Path] | None, typer.Option(help="skip packs with a receipt in this folder that still holds")
     ] = None,
     jobs: Annotated[
         int,
-        typer.Option(
-            min=0,
-            help="packs at a time, on cuda each on its own GPU (default: one a core, on cuda one); they share cores, "
-            "and no arm has more threads than OMP_NUM_THREADS says",
-        ),
+        typer.Option(min=0, help="packs at a time, on cuda each on its own GPU (default: one a core, on cuda one)"),
     ] = 0,
     offline: Annotated[bool, typer.Option(help="use only the files in the store")] = False,
     host: Annotated[str, typer.Option(envvar="PATCHLANE_HOST", help="this host's alias")] = "local",
@@ -104,9 +94,8 @@ def main(
     if junitxml:
         disk.usable_file(junitxml, "--junitxml FILE names another file")
     workers = jobs or (1 if lane == "cuda" else min(len(chosen), cores.usable()))
-    each = cores.threads(workers)
-    counted = lane == "cpu" if census is None else census
-    request = Request(tree, lane, arm, repeats, upstream, allow_dirty, each, timeout, None, build, counted)
+    threads, told = cores.threads(workers), choice.counted(census, lane)
+    request = Request(tree, lane, arm, repeats, upstream, allow_dirty, threads, timeout, None, build, told)
     console = screen.console(as_json)
     recorder = saving.Recorder(receipts, host, sys.argv[1:])
     cli.leaves(lambda: (recorder.left(), ["--missing-from", str(receipts)] if recorder.written else []))
