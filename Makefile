@@ -52,7 +52,7 @@ $(VENV)/.train: pyproject.toml requirements/train.txt
 	$(call install,train,$(SETUP)$(comma)train$(comma)data)
 
 reproduce: $(VENV)/.ready
-	$(BIN)/python -m reproducers.run $(PACKS)
+	$(BIN)/python -m reproducers.run --no-census $(PACKS)
 
 # On the CPU wherever it is; on one core, for tensors are small and threads wait for each other longer than they work.
 # A run that RUN holds already is resumed; one that had ended only draws and reports again. STACK: one of model/stacks.yaml.

@@ -6,7 +6,6 @@ times. It ends in a block of Markdown to paste. For ``git bisect run`` there is 
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -52,6 +51,7 @@ def main(
     (chosen,) = choice.chosen([pack], False, lane, "pristine")
     from reproducers.base import cli, disk
     from reproducers.evidence import saving, shelf
+    from reproducers.host import cores
     from reproducers.studies.versions import asking, bisecting, block, ends, sweeping
     from reproducers.trial import screen
     from reproducers.upstream.store import Store
@@ -69,7 +69,7 @@ def main(
         clone,
         again,
         timeout,
-        os.cpu_count() or 1,
+        cores.threads(1),
         lambda answer: sweeping.line(answer, out),
         lambda arm, text: out.print(escape(f"[{arm}] {text}")) if verbose else sweeping.ended(text, out),
         begin=lambda tree, repeats: sweeping.begun(tree, repeats, out),

@@ -13,6 +13,7 @@ import typer
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Exit
+from reproducers.record import choice
 from reproducers.record.schema import load_named
 
 app = typer.Typer(add_completion=False, help=__doc__, pretty_exceptions_enable=False)
@@ -40,7 +41,7 @@ def main(
     within: Annotated[
         float | None, typer.Option(min=1, help="seconds after which no mutant is begun: the tried ones are the sample")
     ] = None,
-    census: Annotated[bool, typer.Option(help="of what no check refuses compare all that calls do, too")] = False,
+    census: choice.Census = None,
     keep: Annotated[bool, typer.Option("--keep", help="write the record to receipts/ too, as evidence")] = False,
     host: Annotated[str, typer.Option(envvar="PATCHLANE_HOST", help="this host's alias")] = "local",
     receipts: Annotated[Path, typer.Option(help="where records go")] = Path("build/receipts"),
@@ -59,7 +60,8 @@ def main(
     from reproducers.studies.mutation import score
     from reproducers.studies.mutation.sitting import Asked, chosen, sit
 
-    asked, ends = Asked(only, sample, seed, lane, jobs, timeout, within, census), []  # type: ignore[arg-type]
+    told = choice.counted(census, lane)
+    asked, ends = Asked(only, sample, seed, lane, jobs, timeout, within, told), []  # type: ignore[arg-type]
     alias(host)
     if not listing:
         disk.usable_folder(receipts, "--receipts DIR names another folder")

@@ -39,7 +39,7 @@ def main(
     timeout: Annotated[
         float | None, typer.Option(min=1, help="processor seconds an arm may use (default: the lane's timeout_s)")
     ] = None,
-    census: Annotated[bool, typer.Option(help="compare all that calls do on both trees, beside the checks")] = False,
+    census: choice.Census = None,
     missing_from: Annotated[
         list[Path] | None, typer.Option(help="skip packs with a receipt in this folder that still holds")
     ] = None,
@@ -85,6 +85,7 @@ def main(
         return
     from reproducers.base import cli, disk
     from reproducers.evidence import saving
+    from reproducers.host import cores
     from reproducers.trial import screen, session
     from reproducers.upstream import pins
 
@@ -92,9 +93,9 @@ def main(
     disk.usable_folder(receipts, "--receipts DIR names another folder")
     if junitxml:
         disk.usable_file(junitxml, "--junitxml FILE names another file")
-    workers = jobs or (1 if lane == "cuda" else min(len(chosen), os.cpu_count() or 1))
-    threads = max(1, (os.cpu_count() or 1) // workers)
-    request = Request(tree, lane, arm, repeats, upstream, allow_dirty, threads, timeout, None, build, census)
+    workers = jobs or (1 if lane == "cuda" else min(len(chosen), cores.usable()))
+    threads, told = cores.threads(workers), choice.counted(census, lane)
+    request = Request(tree, lane, arm, repeats, upstream, allow_dirty, threads, timeout, None, build, told)
     console = screen.console(as_json)
     recorder = saving.Recorder(receipts, host, sys.argv[1:])
     cli.leaves(lambda: (recorder.left(), ["--missing-from", str(receipts)] if recorder.written else []))

@@ -8,7 +8,6 @@ reproducer exists is not run again.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,6 +51,7 @@ def main(
         raise PatchlaneError("--build builds commits", "--commits SHA --upstream CLONE")
     from reproducers.base import cli, disk
     from reproducers.evidence import saving, shelf
+    from reproducers.host import cores
     from reproducers.studies.versions import asking, sweeping
     from reproducers.studies.versions import releases as published
     from reproducers.studies.versions.answers import affected, listed
@@ -81,7 +81,7 @@ def main(
             upstream,
             again,
             timeout,
-            os.cpu_count() or 1,
+            cores.threads(1),
             lambda answer: sweeping.line(answer, out),
             (lambda arm, text: out.print(escape(f"[{arm}] {text}"))) if verbose else (lambda arm, text: None),
             build=build,

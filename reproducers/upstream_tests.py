@@ -56,6 +56,7 @@ def main(
     if offline:
         os.environ["PATCHLANE_OFFLINE"] = "1"
     from reproducers.base import disk
+    from reproducers.host import cores
     from reproducers.studies.suites.examination import Asked, Examiner
     from reproducers.trial import screen
     from reproducers.trial.arms import kill_children
@@ -66,7 +67,7 @@ def main(
     out = screen.console(as_json)
     store = Store(progress=screen.Announcer(out))
     redact = keeping.redactor(store, upstream)
-    asked = Asked(lane, at, upstream, tuple(tests or ()), timeout, max(1, (os.cpu_count() or 1)))
+    asked = Asked(lane, at, upstream, tuple(tests or ()), timeout, cores.threads(1))
     examiner = Examiner(store, asked, redact, lambda line: out.print(line, markup=False))
     records, untested = [], 0
     try:

@@ -244,6 +244,7 @@ def test_each_python_has_requirements_of_its_own(tmp_path, monkeypatch):
     """Although the last of the wheels, by name, is the same for all."""
 
     def download(command, *limits, **more):
+        assert [one for one in command if one.startswith("numpy")] == ["numpy>=2,<2.4"]  # for CPU arms, as validated
         tag = "cp" + command[command.index("--python-version") + 1].replace(".", "")
         for name in (f"core-1-{tag}-{tag}-linux_x86_64", "unidiff-0.7.5-py2.py3-none-any"):
             with zipfile.ZipFile(Path(command[command.index("-d") + 1], f"{name}.whl"), "w") as wheel:

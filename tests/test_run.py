@@ -70,9 +70,9 @@ def test_a_pack_that_begins_says_how_long_it_may_take(toy, repo):
     assert code == 0 and out.splitlines()[0] == "pack07: pristine and patched, up to 30 s of processor time each"
 
 
-def test_a_run_has_a_census_where_it_is_asked_for(toy, repo):
+def test_a_cpu_run_has_a_census_unless_it_is_declined(toy, repo):
     toy.publish()
-    for option, counted in ((["--census"], True), ([], False)):
+    for option, counted in (([], True), (["--no-census"], False)):
         assert run(toy, repo, "7", "--receipts", "out", *option)[0] == 0
         newest = max((repo / "out").rglob("*.json"), key=lambda path: path.stat().st_mtime_ns)
         assert ("census" in json.loads(newest.read_text())["predicate"]["patchlane"]) is counted

@@ -261,6 +261,17 @@ def check_shapes(p: probe.Probe, launches: Launches, s: int, device: str) -> Non
             reference="the next power of two, filled with zeros",
         )
         compare(p, name, got, exact(x))
+        launches.clear()
+        with torch.no_grad():
+            out = forward(p, x)()
+        p.guard(
+            f"{name}: output without gradients", distance(out, exact(x)[0]), LIMIT, reference="dense fp64 attention"
+        )
+        none, said = float(not launches), f"{name}: forward without gradients launches no kernel"
+        if shape in RELEASED:
+            p.guard(said, none, 0, reference="the same as with gradients")
+        else:
+            p.error(said, none, 0, reference="the same as with gradients", bug_above=1)
 
 
 def check_two_layers(p: probe.Probe, s: int, device: str) -> None:
@@ -342,6 +353,14 @@ def check_declines(p: probe.Probe, launches: Launches) -> None:
                 bug_above=1,
             )
     p.guard("kernels launched for shapes without one", len(launches), 0, reference="none")
+    before, told = len(said), [shape for shape in WITHOUT_KERNEL.values() if shape[-1] == torch.bfloat16][:2]
+    for d, d_v, heads, topk, dtype in 2 * told:
+        layer(p, draw((d, d_v, heads), 72, 1, topk, "cpu", dtype))()
+    p.guard("warnings of two cases told before, asked in turn", len(said) - before, 0, reference="none")
+    second = {"is_initialized": lambda: True, "get_rank": lambda group=None: 1, "get_world_size": lambda group=None: 2}
+    with mock.patch.multiple(torch.distributed, **second):
+        layer(p, draw((136, 104, 16), 72, 1, 64, "cpu", torch.bfloat16))()  # channels of which nobody was told
+    p.guard("warnings of the second of two ranks", len(said) - before, 0, reference="the first rank's alone")
     files = "sparse_mla", "tilelang_sparse_mla_fwd", "tilelang_sparse_mla_bwd"
     mla, fwd, bwd = (p.upstream(f"{VARIANT}.ops.{name}") for name in files)
     q, kv, chosen = x.q.bfloat16().transpose(0, 1), x.k.bfloat16().transpose(0, 1), x.chosen.unsqueeze(2).int()

@@ -246,6 +246,23 @@ def check_between(p: probe.Probe, name: str, dtype: torch.dtype) -> None:
     p.guard(f"{name}: counts lost by a cast within a global batch", wrong, 0, reference="tokens dealt out")
 
 
+def check_held(p: probe.Probe, name: str, dtype: torch.dtype) -> None:
+    """Whoever holds the counts, a CUDA graph for one, counts on: a forward replaces and moves none, and reads none."""
+    routed, counts = Routed(p, dtype, "global_aux_loss", bias=True), [1, 2, 3, 4, 4, 3, 2, 1]
+    router, names = routed.router, ("local_tokens_per_expert", "global_tokens_per_expert", "ga_steps")
+    before = [getattr(router, one) for one in names]
+    routed.forward(counts)
+    same = [getattr(router, one) is held for one, held in zip(names, before, strict=True)]
+    p.guard(f"{name}: counts that a forward replaces", len(names) - sum(same), 0, reference="the same tensors")
+    places = [held.data_ptr() for held in before]
+    routed.forward(counts)
+    moved = [held.data_ptr() != place for held, place in zip(before, places, strict=True)]
+    p.guard(f"{name}: counts that a later forward moves", sum(moved), 0, reference="where the first one left them")
+    router.to(dtype)
+    first, later = (p.waits(lambda: routed.forward(counts)).total() for _ in range(2))
+    p.guard(f"{name}: waits of the forward after a cast", first - later, 0, reference="those of a later one")
+
+
 def gradient(hidden: Tensor, counts: list[int]) -> Tensor:
     """Of the auxiliary loss with respect to the router's weight, fp64; each micro-batch has the same counts."""
     x = hidden[:, 0].double().cpu()
@@ -341,6 +358,7 @@ def reproduce(p: probe.Probe) -> None:
     check_both(p, "fp16, bias and global loss, two global batches", torch.float16, 3000)
     check_between(p, "bf16", torch.bfloat16)
     check_between(p, "fp16", torch.float16)
+    check_held(p, "bf16", torch.bfloat16)
     check_neighbours(p)
 
 

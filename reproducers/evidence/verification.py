@@ -20,6 +20,7 @@ from reproducers.base.errors import PatchlaneError, StoreError
 from reproducers.base.files import LARGEST
 from reproducers.base.verdicts import Verdict
 from reproducers.evidence import binding, shelf
+from reproducers.host import cores
 from reproducers.kept import archive
 from reproducers.record import mutation
 from reproducers.record.receipt import Details, Statement, faults_of
@@ -113,7 +114,7 @@ def _proofs_of(paths: list[Path]) -> list[tuple[State, Proof]]:
 def prove(paths: Collection[Path], tell: Tell) -> None:
     """Check receipts, many of them in as many processes as this one may use cores; ``tell(number so far, of)``."""
     todo = [path for path in map(archive.real, paths) if path not in _proofs]
-    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers = cores.usable()
     if len(todo) < FEWEST or workers == 1:
         return
     size = max(1, min(100, len(todo) // (4 * workers)))

@@ -21,6 +21,7 @@ from packaging.version import Version
 from reproducers.base.errors import CannotTestHere
 from reproducers.base.start import PYTHON
 from reproducers.base.wording import requirement_name
+from reproducers.host import cores
 from reproducers.probe import stamp
 from reproducers.record.schema import ROOT
 from reproducers.upstream.git import git
@@ -50,11 +51,10 @@ class Demand(NamedTuple):
 def facts() -> dict[str, Any]:
     """Python, platform, cores, memory, GPUs and versions; never the host's name."""
     memory = psutil.virtual_memory()
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "cores": usable,
+        "cores": cores.usable(),
         "memory_gib": round(memory.total / 2**30, 1),
         "memory_available_gib": round(memory.available / 2**30, 1),
         "gpus": gpus(),

@@ -1,12 +1,28 @@
-"""The packs that a command line names, and one line about each."""
+"""The packs that a command line names, one line about each, and what is asked of them beside their checks."""
 
 from __future__ import annotations
 
 import json
+from typing import Annotated
+
+import typer
 
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.wording import short
 from reproducers.record.schema import Pack, load_named, load_packs
+
+Census = Annotated[
+    bool | None,
+    typer.Option(
+        "--census/--no-census",
+        help="compare all that calls do on both trees where no check refuses a patch (default: on the cpu lane)",
+    ),
+]
+
+
+def counted(census: bool | None, lane: str) -> bool:
+    """Whether a census is taken: as the command line says, else on the CPU lane."""
+    return lane == "cpu" if census is None else census
 
 
 def list_packs(packs: list[Pack], as_json: bool) -> None:

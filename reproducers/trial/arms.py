@@ -14,6 +14,7 @@ import fcntl
 import functools
 import hashlib
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -45,6 +46,7 @@ from reproducers.upstream.store import INTERPRETER
 KEPT_ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "LANG", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CC")
 KEEPER = Path(__file__).with_name("keeper.py")
 DRAWING = ("hypothesis", "_hypothesis_globals", "sortedcontainers")  # what a reproducer that draws cases imports
+LENT = {"cpu": (*DRAWING, "numpy"), "cuda": DRAWING}  # Triton's interpreter does not work with every numpy
 MARK = "TMPDIR"  # the variable that holds the arm's scratch folder, in the environment of all its processes
 PREFIX, LOCK = "python-", ".patchlane.lock"
 POLL_S = 0.1
@@ -257,7 +259,7 @@ def _environment(spec: ArmSpec, scratch: Path) -> dict[str, str]:
     return kept | {
         **({"LD_LIBRARY_PATH": ":".join([*folders, *inherited])} if folders else {}),
         MARK: str(scratch),
-        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *_drawing(scratch, sys.prefix)))),
+        "PYTHONPATH": os.pathsep.join(map(str, (ROOT, *_lent(scratch, sys.prefix, spec.lane)))),
         "PYTHONHASHSEED": "0",
         "PYTHONUNBUFFERED": "1",
         "PYTHONPYCACHEPREFIX": str(_bytecode(spec)),
@@ -271,20 +273,22 @@ def _environment(spec: ArmSpec, scratch: Path) -> dict[str, str]:
     }
 
 
-def _drawing(scratch: Path, prefix: str) -> list[Path]:
-    """A folder of links to the library that draws cases, where the interpreter under ``prefix`` has it from elsewhere.
+def _lent(scratch: Path, prefix: str, lane: str) -> list[Path]:
+    """A folder of links to what an arm imports that the interpreter under ``prefix`` has from elsewhere.
 
-    Beside a bundle it is among the engine's requirements, of which an arm must see nothing else.
+    Beside a bundle that is among the engine's requirements, of which an arm must see nothing else.
     """
-    found = [importlib.util.find_spec(name) for name in DRAWING]
+    found = [importlib.util.find_spec(name) for name in LENT[lane]]
     origins = [Path(spec.origin) for spec in found if spec and spec.origin]
-    if all(path.is_relative_to(prefix) for path in origins):
+    if not (elsewhere := [path for path in origins if not path.is_relative_to(prefix)]):
         return []
-    folder = scratch / "drawing"
+    folder = scratch / "lent"
     folder.mkdir()
-    for path in origins:
+    for path in elsewhere:
         part = path.parent if path.name == "__init__.py" else path
-        (folder / part.name).symlink_to(part)
+        beside = (part.parent.glob(f"{part.stem}{more}") for more in (".libs", "-*.dist-info"))  # its version is told
+        for one in (part, *itertools.chain(*beside)):
+            (folder / one.name).symlink_to(one)
     return [folder]
 
 

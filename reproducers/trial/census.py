@@ -17,6 +17,8 @@ from reproducers.record.receipt import Census, Difference, Facts
 from reproducers.record.schema import Meant
 
 PATIENCE = 4  # times as long as other arms may take
+LINE = "census: "  # begins what is told of a census beside the verdict
+BEGUN = f"{LINE}both trees again, each call in other ways"
 UNSEEN = "no call of touched code was seen on both trees"
 EVERYWHERE, CHECKOUT = "all calls", "in a checkout"
 OF = "of"  # the fact that tells a call's sizes
@@ -65,9 +67,9 @@ def told(census: Census) -> str:
     """A census in a line."""
     cut = [f"cut short: {census.cut}"] if census.cut else []
     if census.untaken:
-        return "; ".join([f"census: {census.untaken}", *cut])
+        return "; ".join([f"{LINE}{census.untaken}", *cut])
     meant = len(census.differences) - len(census.strayed)
-    said = f"census: {count(census.facts, 'fact')} compared, {meant} otherwise as meant"
+    said = f"{LINE}{count(census.facts, 'fact')} compared, {meant} otherwise as meant"
     return "; ".join([said, *(f"otherwise: {one}" for one in census.strayed), *cut])
 
 

@@ -312,6 +312,7 @@ def _counted(run: Run, bench: Bench, patched: Bench, hunks: Sequence[patching.Hu
 
     The patched one lies as in a checkout, where others lie as installed packages do, and has to be healthy there too.
     """
+    bench.tell("verdict", census.BEGUN)
     if run.facts is None:
         taken = _taken(run, bench, hunks, Wanted(), installed=True)
         run.facts, ended = taken.census, taken.outcome in ("bug", "healthy")

@@ -18,6 +18,7 @@ from reproducers.base import cli
 from reproducers.base.verdicts import Verdict
 from reproducers.base.wording import count
 from reproducers.record.receipt import Arm, ArmName, Check, record_of
+from reproducers.trial import census
 from reproducers.trial.experiment import Run, expected
 
 COLOURS = {
@@ -114,6 +115,10 @@ class Screen:
     def say(self, pack: str, arm: str, line: str) -> None:
         """Take one line of an arm; print the arm at its last line."""
         with self.lock:
+            if not self.silent and arm == "verdict" and line.startswith(census.LINE):
+                self.busy[pack] = ("census", time.monotonic())
+                said = f"{pack} census    {line.removeprefix(census.LINE)}"
+                self.out.print(Text(said if self.verbose else cut(said, width(self.out))))
             if self.silent or arm in ("needs", "verdict"):
                 return
             lines = self.lines.setdefault(pack, [])

@@ -168,6 +168,23 @@ def test_a_census_is_what_the_facts_in_its_log_say(toy, change):
     assert list(verify_all(root)) == [path]
 
 
+def test_a_census_verifies_in_whatever_order_its_calls_were_made(toy, monkeypatch):
+    whole = experiment.run_arm
+
+    def told(spec, tell):
+        result = whole(spec, tell)
+        if spec.census is not None:
+            ends = "a float" if result.outcome == "bug" else "a float64"
+            result.census = {f"core.{name}()": {"of": "", "ends": ends} for name in ("total", "mean")}
+        return result
+
+    monkeypatch.setattr(experiment, "run_arm", told)
+    run = toy.run(toy.pack(), census=True)
+    assert [one.call for one in run.census.differences] == ["core.total()", "core.mean()"]
+    write(run, toy.root / "receipts", "bench", ["pack07"], {})
+    assert verify_all(toy.root / "receipts") == {}
+
+
 @pytest.mark.parametrize(
     ("outcome", "said"), [("healthy", "killed by a signal"), ("bug", "without the patch: killed by a signal")]
 )

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import errno
 import fcntl
+import importlib.util
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from argparse import Namespace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy
 import psutil
 import pytest
 from toy import FIRST, RECORD, SOURCE, TOTAL, body, edited, write_tree
@@ -25,7 +27,7 @@ from reproducers.probe import Probe
 from reproducers.probe.checks import Check, Signature, judge, judge_error
 from reproducers.record.schema import load_packs
 from reproducers.trial import arms, experiment, keeper
-from reproducers.trial.arms import ArmSpec, _drawing, _environment
+from reproducers.trial.arms import ArmSpec, _environment, _lent
 
 SHORT = "    timeout_s: 2\n    memory_gib: 0.3\n"
 BAD = {
@@ -517,13 +519,25 @@ def test_libraries_of_needs_are_found(tmp_path, monkeypatch):
 
 
 def test_an_arm_beside_a_bundle_can_draw_cases_and_sees_nothing_else_of_the_engines(tmp_path):
-    assert _drawing(tmp_path, sys.prefix) == []
-    (folder,) = _drawing(tmp_path, "/elsewhere")
+    assert _lent(tmp_path, sys.prefix, "cpu") == []
+    (folder,) = _lent(tmp_path, "/elsewhere", "cuda")
     code = "import hypothesis, sys; from hypothesis import strategies, find; print(find(strategies.integers(), bool))"
     environment = {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run([sys.executable, "-S", "-c", code], env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
-    assert {path.name for path in folder.iterdir()} <= {"hypothesis", "_hypothesis_globals.py", "sortedcontainers"}
+    names = {path.name for path in folder.iterdir() if path.suffix != ".dist-info"}
+    assert names <= {"hypothesis", "_hypothesis_globals.py", "sortedcontainers"}
+
+
+def test_an_arm_on_the_cpu_beside_a_bundle_has_the_bundle_s_numpy_and_tells_its_version(tmp_path, monkeypatch):
+    """A host's own may be too new for Triton's interpreter; on a GPU nothing interprets kernels."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: numpy.__spec__ if name == "numpy" else None)
+    assert _lent(tmp_path, "/elsewhere", "cuda") == []
+    (folder,) = _lent(tmp_path, "/elsewhere", "cpu")
+    code = "import numpy as n, importlib.metadata as m; print(n.ones(3) @ n.ones(3), m.version('numpy'), n.__file__)"
+    environment = {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([sys.executable, "-S", "-c", code], env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == ["3.0", numpy.__version__, f"{folder}/numpy/__init__.py"], done.stderr
 
 
 DRAWS = [pack for pack in load_packs() if "hypothesis" in pack.reproducer.read_text()]

@@ -124,6 +124,13 @@ def test_what_is_wrong_in_two_ways_at_once_is_drawn(strayed):
 
 RIGHT = [
     (SUM, "    return (x * inside).sum(-1) * scale\n"),
+    (
+        SUM,
+        "    made = torch.empty(len(x), dtype=x.dtype, device=x.device)\n"
+        + SUM.replace("return ", "made[:] = ")
+        + "    return made\n",
+    ),
+    (SUM, SUM.replace("* scale", "* (scale if torch.is_grad_enabled() else scale * (1 + 2.0**-23))")),
     (SUM, "    parts = x.masked_fill(~inside, 0.0)\n" + SUM.replace("torch.where(inside, x, 0.0)", "parts")),
     ("def _private(x):\n", "def _private(x, also=None):\n"),
     (
@@ -133,6 +140,7 @@ RIGHT = [
     (MEMBER, "        self.how = torch.ones(2)\n        self.weight.kept = 1\n" + MEMBER),
     ("*, whole=True", "*, whole=True, more=None"),
     ("        return 2 * x * grad\n", "        return grad * x + grad * x\n"),
+    ("        return 2 * x * grad\n", "        return 2 * x * grad, *[None] * (len(ctx.needs_input_grad) - 1)\n"),
     (FORWARD, "        return (Square.apply(x) * self.weight).unsqueeze(0).squeeze(0)\n"),
     ("torch.int64), persistent=False", "torch.int32), persistent=False"),
     (FORWARD, "        self.last = x.shape\n" + FORWARD),

@@ -10,8 +10,8 @@ from rich.console import Console
 from toy import SOURCE, body, edited, named, write_tree
 
 from reproducers.base.verdicts import Verdict
-from reproducers.record.receipt import Check
-from reproducers.trial import screen, session
+from reproducers.record.receipt import Census, Check
+from reproducers.trial import census, screen, session
 from reproducers.trial.experiment import Request, Run
 from reproducers.trial.rulings import Ruling
 from reproducers.trial.screen import Announcer, Screen
@@ -157,6 +157,20 @@ def test_what_takes_long_is_named_on_a_terminal_and_not_in_a_pipe(monkeypatch):
     with piped.live():
         pass
     assert shown(piped.out) == ""
+
+
+def test_a_census_is_told_when_it_begins_and_in_a_line_when_it_ends(monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(screen.time, "monotonic", lambda: clock[0])
+    made = Screen(terminal(width=60, colour=False))
+    made.begin("pack05")
+    made.say("pack05", "verdict", census.BEGUN)
+    clock[0] += 3
+    assert made._progress().plain == "pack05 census 3 s"
+    made.say("pack05", "verdict", census.told(Census(facts=7, differences=[], untaken="", cut="x" * 99)))
+    made.say("pack05", "verdict", "FIX_VALIDATED: seen")
+    begun, ended = shown(made.out).splitlines()
+    assert begun.startswith("pack05 census    ") and ended.startswith("pack05 census    7 facts") and len(ended) <= 60
 
 
 def test_small_files_are_fetched_without_a_word():

@@ -11,6 +11,7 @@ from reproducers.desk.rules.case import Case
 from reproducers.desk.rules.registry import Breach, Skip, rule
 from reproducers.desk.start import mutants, skeleton
 from reproducers.evidence.receipts import read
+from reproducers.record.mutation import equivalents
 from reproducers.record.schema import line_of, text_of
 from reproducers.upstream import patching
 
@@ -23,20 +24,21 @@ def unwritten(case: Case) -> Iterator[Breach | Skip]:
             yield Breach(path, line, f"not written yet: {what}", f"write it in place of <write ...>: {skeleton.PAGE}")
 
 
-@rule("pack-mutants", "a fix with a cpu lane has a mutant, and each mutant names a check of that lane that catches it")
+@rule("pack-mutants", "a fix with a cpu lane has a mutant, and each mutant names a check of a lane that catches it")
 def mutated(case: Case) -> Iterator[Breach | Skip]:
     paths = mutants.paths(case.pack)
     if mutants.owed(case.pack) and not paths:
         yield Breach(case.pack.patch, 1, "no mutant shows that a wrong fix is caught", mutants.PAGE)
-    names = list(_checks(case))
+    unseen = equivalents(case.pack, "cpu")
     for path in paths:
         try:
             mutant = mutants.read(path)
         except PatchlaneError as error:
             yield Breach(path, 1, error.what, error.remedy)
             continue
-        if names and not mutant.catching(names):
-            what = f"Caught-By: the newest cpu receipt has no check {mutant.caught_by!r}"
+        lane = "cuda" if path.stem in unseen else "cpu"
+        if (names := list(_checks(case, lane))) and not mutant.catching(names):
+            what = f"Caught-By: the newest {lane} receipt has no check {mutant.caught_by!r}"
             yield Breach(path, 1, what, "name a check as the receipt does, or take a new receipt")
 
 
@@ -67,8 +69,8 @@ def unreached(case: Case) -> Iterator[Breach | Skip]:
                 yield Breach(path, line, f"no patch adds the line {entry.line!r}", "take the entry out")
 
 
-def _checks(case: Case) -> Iterator[str]:
-    """The names of the checks in the newest cpu receipt; none without a receipt."""
-    if "cpu" in case.newest:
-        receipt = read(case.newest["cpu"])
+def _checks(case: Case, lane: str) -> Iterator[str]:
+    """The names of the checks in the lane's newest receipt; none without a receipt."""
+    if lane in case.newest:
+        receipt = read(case.newest[lane])
         yield from (check.name for arm in (*receipt.pristine, *receipt.patched) for check in arm.checks)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import psutil
 
 from reproducers.base.wording import count
+from reproducers.host import cores
 from reproducers.record.mutation import Tried, equivalents
 from reproducers.record.schema import Pack
 from reproducers.studies.mutation import trying
@@ -49,11 +49,10 @@ def sit(pack: Pack, asked: Asked, say: Say) -> Sitting:
     explained, picked = equivalents(pack, asked.lane), chosen(pack, asked)
     total = len(picked.candidates)
     workers = asked.jobs or fitting(pack, asked.lane)
-    threads = max(1, (os.cpu_count() or 1) // workers)
     mutants, others = total - len(picked.alternatives), len(picked.alternatives)
     trying_them = count(mutants, "mutant") + (f" and {count(others, 'alternative')}" if others else "")
     say(f"{pack.id}: the pack as it is, then {trying_them}, {workers} at a time")
-    request = Request(lane=asked.lane, threads=threads, timeout_s=asked.timeout_s, census=asked.census)
+    request = Request(lane=asked.lane, threads=cores.threads(workers), timeout_s=asked.timeout_s, census=asked.census)
     ground = trying.prepare(pack, request)
 
     def ended(number: int, tried: Tried, seconds: float) -> None:
@@ -79,4 +78,4 @@ def fitting(pack: Pack, lane: str) -> int:
         return 1
     limits = pack.lanes.get(lane)  # type: ignore[call-overload]
     room = psutil.virtual_memory().available / 2**30 // limits.memory_gib if limits else 1
-    return max(1, min(os.cpu_count() or 1, int(room)))
+    return max(1, min(cores.usable(), int(room)))

@@ -19,3 +19,12 @@ def test_a_fix_without_a_mutant_is_a_fault_that_names_the_page(desk):
 def test_a_pack_without_a_fix_owes_no_mutant(desk):
     made = desk(6)
     assert not mutants.paths(made.case().pack) and made.lint().faults == []
+
+
+def test_a_mutant_that_only_a_gpu_tells_from_the_fix_names_a_check_of_that_lane(desk):
+    made = desk(10)
+    path = made.folder / "mutants" / "weight_gradient_fp32.patch"
+    assert [fault for fault in made.lint().faults if fault.rule == "pack-mutants"] == []
+    path.write_text(path.read_text().replace("Caught-By: ", "Caught-By: no "))
+    (fault,) = (fault for fault in made.lint().faults if fault.rule == "pack-mutants")
+    assert fault.file == f"packs/{made.name}/mutants/weight_gradient_fp32.patch"

@@ -63,7 +63,7 @@ def arms(monkeypatch):
 
 def verb(toy, *args):
     """(exit code, what the verb printed, its newest record)."""
-    done = CliRunner().invoke(mutate.app, ["pack07", "--receipts", str(toy.root / "out"), *args])
+    done = CliRunner().invoke(mutate.app, ["pack07", "--receipts", str(toy.root / "out"), "--no-census", *args])
     kept = sorted((toy.root / "out").rglob("*.json"), key=lambda path: path.stat().st_mtime_ns)
     code = done.exception.exit_code if hasattr(done.exception, "exit_code") else done.exit_code
     return code, done.output, mutation.read(kept[-1]) if kept else None

@@ -173,7 +173,7 @@ class Calls:
             after = _kept_members(opened.photograph, _photograph(call, opened.given), opened.given)
             facts["changes of its arguments"] = values.changed(opened.photograph, after)
             facts["says"] = dict(opened.heard.said)
-            facts["ends"] = f"raises {raised}" if raised else values.kind(value)
+            facts["ends"] = f"raises {raised}" if raised else values.kind(_returned(call, value))
             if raised is None:
                 facts["shares memory with"] = _shared(value, opened.given)
             if call.name.endswith(".__init__"):
@@ -194,6 +194,13 @@ def _sizes(given: dict[str, Any]) -> str:
     """The shapes of the arguments' tensors, in order."""
     told = {name: value for name, value in given.items() if name not in ("self", "ctx")}
     return " ".join(str(list(tensor.shape)) for tensor in values.tensors(told).values())[:400]
+
+
+def _returned(call: Call, value: Any) -> Any:
+    """The value; of an autograd function's backward its gradients, for an argument that a fix adds has none."""
+    if call.name.rpartition(".")[2] != BACKWARD:
+        return value
+    return tuple(one for one in (value if isinstance(value, tuple) else (value,)) if one is not None)
 
 
 def _photograph(call: Call, given: dict[str, Any]) -> dict[str, Any]:
