@@ -25,7 +25,17 @@ OF = "of"  # the fact that tells a call's sizes
 AS, RAISES = "as it is", "raises"
 HELD, ENTRIES, LEFT = 4, 40, 2  # tensors, and entries of containers, that a fix may keep, whatever was called
 GROWTH, TIMES = 0.4, 4.0  # of the exponent of the largest tensor and of the peak; of the largest tensor's size
-LISTS = ("leaves changed", "changes of its arguments", "class attributes changed", "shares memory with")
+LISTS = (
+    "leaves changed",
+    "changes of its arguments",
+    "class attributes changed",
+    "shares memory with",
+    "unnoticed when changed before backward",
+)
+LOST = {  # {fact: the fact that says what of the pristine tree it may not name}
+    "private names that nothing defines": "private names that touched files define",
+    "left where it was by to()": "moved by to()",
+}
 SAME = ("ends", "parameters", "buffers", "state dict")
 SAID = ("says", "says again")
 Taken = dict[str, Any]  # {fact: what was found} of one call
@@ -82,6 +92,11 @@ def _differs(name: str, before: Any, after: Any, all_before: Taken, all_after: T
     if name in LISTS:
         more = sorted(set(after) - set(before))
         return ("not so", ", ".join(more)) if more else None
+    if name in LOST:
+        lost = sorted((set(after) - set(before)) & set(all_before.get(LOST[name], ())))
+        return ("not so", ", ".join(lost)) if lost else None
+    if name in LOST.values():
+        return None
     if name in SAID:
         more = sorted(word for word, times in after.items() if times > before.get(word, 0))
         return ("not so", ", ".join(f"{word} x{after[word]}" for word in more)) if more else None
