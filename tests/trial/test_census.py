@@ -222,6 +222,14 @@ def test_what_the_pack_means_is_told_with_its_reason(tmp_path, pristine):
     )
 
 
+def test_a_file_that_a_patch_adds_holds_no_tensors(pristine):
+    held = "tensors held at the end"
+    few, many = ({"new.py": {"offers": {}, held: count, "entries held at the end": 90}} for count in (4, 9))
+    (found,) = census.compare(pristine, pristine | many).strayed
+    assert (found.call, found.fact, found.pristine, found.patched) == ("new.py", held, "0", "9")
+    assert census.compare(pristine, pristine | few).strayed == []
+
+
 def test_what_the_pristine_tree_does_not_do_well_is_not_asked(tmp_path, pristine):
     """A host wait less, a warning less, one memory more: nothing that a fix has to answer for."""
     worse = counting.SOURCE.replace(SUM, "    bounds.max().item()\n    logger.warning('slow')\n" + SUM, 1)

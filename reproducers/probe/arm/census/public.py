@@ -108,14 +108,14 @@ def private(tree: Path, files: Iterable[str]) -> dict[str, list[str]]:
 
     Read from the sources. What torch and Python define is among the latter, on both trees.
     """
-    used, defined, touched, files = set[str](), set[str](), set[str](), {tree / file for file in files}
-    for package in sorted({tree / path.relative_to(tree).parts[0] for path in files}):
+    used, defined, touched, own = set[str](), set[str](), set[str](), {tree / file for file in files}
+    for package in sorted({tree / path.relative_to(tree).parts[0] for path in own}):
         for path in sorted(package.rglob("*.py")) if package.is_dir() else [package]:
             text = path.read_text(errors="replace")
             used.update(USED.findall(text))
             found = DEFINED.findall(text)
             defined.update(found)
-            touched.update(found if path in files else ())
+            touched.update(found if path in own else ())
     return {DEFINES: sorted(touched), UNDEFINED: sorted(used - defined)}
 
 
