@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 FLOOR_S, SHARE = 10.0, 1.0  # processor time of making calls again: so long, or so much of the reproducer's own
 PATIENCE = 4  # times as long where the facts to take are given
+PACKAGE = "the package's sources"
 Facts = dict[str, dict[str, Any]]
 
 
@@ -93,7 +94,7 @@ class CensusProbe(WatchedProbe):
         """What the touched files offer, and what they hold by now."""
         from reproducers.probe.arm.census import public
 
-        found: Facts = {}
+        found: Facts = {PACKAGE: public.private(self.tree, self.files)}
         for file, module in public.modules(self.files).items():
             tensors, entries = public.held(module)
             now, before = public.class_state(module), self.classes.get(file, {})
