@@ -379,6 +379,43 @@ def check_strategy(p: probe.Probe, checkpoints: Checkpoints, folder: Callable[[]
     )
 
 
+class Asked(Exception):
+    """A writer of NVRx's was made."""
+
+
+def nvrx_writer(
+    path: str, *, separation_hint: str | None, thread_count: int, use_msc: bool, use_cached_data_structure: bool
+) -> None:
+    """In the place of NVRx's, which takes these names and refuses others."""
+    raise Asked
+
+
+def check_other_implementation(p: probe.Probe, checkpoints: Checkpoints, folder: Callable[[], str]) -> None:
+    """NVRx is asked for what it knows, and a synchronous save does without it."""
+    package = "nvidia_resiliency_ext.checkpointing.async_ckpt"
+    files = ("core", "cached_metadata_filesystem_reader", "filesystem_async", "state_dict_saver")
+    names = [
+        "nvidia_resiliency_ext",
+        "nvidia_resiliency_ext.checkpointing",
+        package,
+        *(f"{package}.{f}" for f in files),
+    ]
+    state, where = drawn(p.seed + 12, ((4,), (2,))), folder()
+
+    def ask() -> bool:
+        strategy = checkpoints.strategies.TorchDistSaveShardedStrategy()
+        try:
+            strategy.async_save(checkpoints.sharded(state), folder(), async_strategy="nvrx")
+        except Asked:
+            return True
+        return False
+
+    with mock.patch.dict(sys.modules, {name: mock.MagicMock(FileSystemWriterAsync=nvrx_writer) for name in names}):
+        p.guard_attempt("NVRx's writer is made", ask)
+        p.guard_attempt("a synchronous save where NVRx is installed", partial(checkpoints.save, state, where))
+    p.guard("tensors of it that are loaded wrong, with NVRx", checkpoints.wrong(state, where), 0, reference="as saved")
+
+
 def check_nobody(p: probe.Probe, checkpoints: Checkpoints, folder: Callable[[], str]) -> bool:
     """Whether the end of a request whose writing nobody executed raises; where it waits it takes another's results."""
     request, told = checkpoints.request(drawn(p.seed + 11, ((4,),)), folder()), list[str]()
@@ -471,6 +508,7 @@ def reproduce(p: probe.Probe) -> None:
         check_elsewhere(p, checkpoints, folder)
         check_own_writer(p, folder)
         check_failure(p, checkpoints, folder)
+        check_other_implementation(p, checkpoints, folder)
         if check_nobody(p, checkpoints, folder):
             check_overlapping(p, checkpoints, folder)
 
