@@ -22,6 +22,7 @@ from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -71,14 +72,19 @@ def causal(p: probe.Probe) -> Any:
     return p.upstream("megatron.core.transformer.enums").AttnMaskType.causal
 
 
-def layer(p: probe.Probe, cp: int) -> Any:
-    """The real DSAttention with its indexer and indexer loss, in bf16, for ``cp`` context parallel ranks."""
+def layer(p: probe.Probe, cp: int, group: Any = None) -> Any:
+    """The real DSAttention with its indexer and indexer loss, in bf16, for ``cp`` context parallel ranks.
+
+    ``group``: in place of Megatron's own.
+    """
     dsa, configs = p.upstream(VARIANT + "dsa"), p.upstream("megatron.core.transformer.transformer_config")
     norm = p.upstream("megatron.core.transformer.torch_norm").WrappedTorchNorm
     spec = p.upstream("megatron.core.transformer.spec_utils").ModuleSpec
     groups = p.upstream("megatron.core.process_groups_config").ProcessGroupCollection.use_mpu_process_groups()
     if cp == 1:
         groups.cp = groups.tp  # this rank alone
+    if group is not None:
+        groups.cp = group
     config = configs.MLATransformerConfig(
         num_layers=1,
         hidden_size=HIDDEN,
@@ -259,13 +265,31 @@ def refuses(p: probe.Probe, split: Any, rank: int, lengths: list[int], what: str
     return agreed(bool(p.guard_attempt(name, lambda: refused(lambda: step(p, split, given)))))
 
 
+class OnDevice(Exception):
+    """A device's assertion, after which the process is of no use."""
+
+
+def assert_on_device(held: Tensor, *_: Any) -> None:
+    if not bool(held):
+        raise OnDevice
+
+
+def by_the_host() -> Any:
+    """In this ``with`` what only a device would refuse is no RuntimeError."""
+    return mock.patch.object(torch, "_assert_async", assert_on_device)
+
+
 def check_lengths(p: probe.Probe, alone: Any, split: Any, rank: int) -> None:
     """Every way in which ranks can differ; ``split`` knows S // 2 and S // 4, not S // 8.
 
     On a GPU only the first is survived; ``check_device_refuses`` has the second.
     """
-    if not refuses(p, layer(p, WORLD), rank, [S // 2, S // 4]):
+    new = layer(p, WORLD)
+    if not refuses(p, new, rank, [S // 2, S // 4]):
         return
+    with by_the_host():  # nobody has agreed on them meanwhile
+        if not refuses(p, new, rank, [S // 2, S // 4], ", asked again"):
+            return
     compare = p.upstream(VARIANT + "dsa")._validate_nonpacked_cp_uniform_length
     group = p.upstream("megatron.core.parallel_state").get_context_parallel_group()
     ask = partial(compare, cp_size=WORLD, device=torch.cuda.current_device())
@@ -323,6 +347,11 @@ def check_many(p: probe.Probe, rank: int) -> None:
     torch.distributed.all_reduce(wrong)
     if rank == 0:
         p.guard(f"CP={MANY}: lengths taken or refused wrongly", float(wrong), 0, reference="one by one, of all ranks")
+    pair = torch.distributed.new_group([0, 1])
+    if rank < WORLD:
+        step(p, layer(p, WORLD, pair), [share(t, rank) for t in inputs(p.seed)])
+    with by_the_host():  # two of the ranks have agreed on S // 2 in another group
+        refuses(p, layer(p, MANY), rank, [S // 2, S // 2, *[S // 4] * (MANY - 2)], " after another group")
 
 
 def check_drawn_lengths(p: probe.Probe, alone: Any, rank: int) -> None:

@@ -15,10 +15,12 @@ attention permutes first, which happens to dequantize; the indexer and its loss 
 from __future__ import annotations
 
 import importlib
+import sys
 import types
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -339,6 +341,52 @@ def leads_to(loss: Tensor, leaf: Tensor) -> bool:
     return False
 
 
+def check_class(p: probe.Probe, boundary: Boundary, x: Inputs) -> None:
+    """A quantized tensor of another class, as those of other recipes have."""
+    known = type(x.quantized["q"])
+
+    def dequantize(self: Any, *given: Any, **asked: Any) -> Tensor:
+        """Transformer Engine's C++ knows its own classes only, by their exact type."""
+        self.__class__ = known
+        try:
+            return known.dequantize(self, *given, **asked)
+        finally:
+            self.__class__ = other
+
+    other = type("OtherTensor", (known,), {"dequantize": dequantize})
+    for value in x.quantized.values():
+        value.__class__ = other
+    for hook, names in HOOKS.items():
+        made, _, calls, bad = handed(p, boundary, x, hook, "indexer", names)
+        wrong = not calls or made is None or bad or not made.equal(run(p, hook, x, x.plain))
+        p.error(
+            f"{hook} hook, quantized tensors of another class: not as with plain tensors",
+            wrong,
+            0,
+            reference="the result, and what the indexer kernel is handed",
+            bug_above=1,
+        )
+
+
+def check_without(p: probe.Probe, boundary: Boundary, x: Inputs) -> None:
+    """Where Transformer Engine cannot be imported plain tensors are served all the same."""
+    truth = {hook: run(p, hook, x, x.plain) for hook in HOOKS}
+    mine = ("megatron.core.fp8_utils", OPS + "tilelang_dsa", OPS + "dsa_layout")
+    parent = sys.modules[OPS.rstrip(".")]
+    kept = {name.rpartition(".")[2]: getattr(parent, name.rpartition(".")[2], None) for name in mine[1:]}
+    gone = {name: None for name in sys.modules if name.partition(".")[0] == "transformer_engine"}
+    with mock.patch.dict(sys.modules, gone):
+        for name in mine:
+            sys.modules.pop(name, None)
+        wrong = sum(
+            run(p, hook, x, x.plain) is None or not run(p, hook, x, x.plain).equal(truth[hook]) for hook in HOOKS
+        )
+    for name, module in kept.items():
+        if module is not None:
+            setattr(parent, name, module)
+    p.guard("without Transformer Engine: plain tensors declined or wrong", wrong, 0, reference="as with it")
+
+
 def check_gradient(p: probe.Probe, boundary: Boundary, x: Inputs) -> None:
     """A fix must not cut a trained q off from the indexer's loss."""
     for name, given in (("plain", x.plain), ("Float8Tensor", x.quantized)):
@@ -408,7 +456,10 @@ def reproduce(p: probe.Probe) -> None:
         check_drawn(p, boundary, new)
         check_alone(p, boundary, x)
         check_rewritten(p, boundary, x, new())
+        check_class(p, boundary, new())
     check_gradient(p, boundary, x)
+    with torch.no_grad():
+        check_without(p, boundary, x)
 
 
 if __name__ == "__main__":

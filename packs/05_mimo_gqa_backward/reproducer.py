@@ -131,9 +131,8 @@ class Launches:
         """The share of all gradients' elements that one rounding of a sum in fp32 does not explain.
 
         Summing n terms x in fp32 is off by at most n * 2**-24 * sum |x|, twice that is allowed; then the result is
-        rounded to its own dtype, by at most its eps (half of it on a GPU; Triton's interpreter cuts bf16 off). A sum
-        kept in bf16 rounds after each head, and is over this where heads cancel. Infinite where a gradient has the
-        wrong shape, or is there for an input that is absent.
+        rounded to its own dtype once, by at most half its eps. A sum kept in bf16 rounds after each head, and is over
+        this where heads cancel. Infinite where a gradient has the wrong shape, or is there for an input that is absent.
         """
         wrong = elements = 0
         terms, total = (self.expected(groups, heads, change) for change in (torch.ones_like, torch.abs))
@@ -142,7 +141,7 @@ class Launches:
                 if right is not None or got[name] is not None:
                     return math.inf
                 continue
-            bound = torch.finfo(got[name].dtype).eps * right.abs() + terms[name] * 2**-23 * total[name]
+            bound = torch.finfo(got[name].dtype).eps / 2 * right.abs() + terms[name] * 2**-23 * total[name]
             wrong += (~((got[name].double() - right).abs() <= bound)).sum().item()
             elements += right.numel()
         return wrong / elements

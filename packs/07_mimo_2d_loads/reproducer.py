@@ -20,6 +20,7 @@ from __future__ import annotations
 import ast
 import itertools
 import math
+import re
 import statistics
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -144,9 +145,21 @@ class Launches:
         assert {"Q", "K", "V", "Q_BIAS", "K_BIAS", "MIMO_V", "MIMO_O"} <= {n for n, _, _ in pairs}
         return [n for n, t, true in pairs if not torch.equal(t.flatten(), true.flatten())]
 
+    def copies(self, name: str, x: dict[str, Tensor]) -> int:
+        """Of Q and K, how many lie elsewhere than where the caller has them."""
+        declared = [self.traced[name].buffer_map[parameter].name for parameter in self.traced[name].params]
+        passed = {n: t.data_ptr() for n, t in zip(declared, self.passed[name], strict=True)}
+        return sum(passed[n.upper()] != x[n].data_ptr() for n in "qk")
+
+
+def views(traced: Any) -> dict[str, str]:
+    """{buffer: whose memory it is} of those by which a traced kernel gives memory another shape."""
+    return dict(re.findall(r"(\w+) = T\.Buffer\(.*\bdata=(\w+)\.data\b", traced.script()))
+
 
 def loads(traced: Any, names: dict[str, int]) -> Iterator[tuple[str, bool, Tensor]]:
     """Each load of Q and K: (name, is it a copy into a 2-D buffer, per element of that buffer its offset in Q or K).
+
 
     Read off the traced kernel's text. ``names``: sizes, block indices and the first token; offset -1 is out of bounds.
     """
@@ -154,6 +167,7 @@ def loads(traced: Any, names: dict[str, int]) -> Iterator[tuple[str, bool, Tenso
     parents: Any = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
     lets: Any = {ast.unparse(node.target): node.value for node in nodes if isinstance(node, ast.AnnAssign)}
     buffers: Any = {ast.unparse(node.targets[0]): node.value for node in nodes if isinstance(node, ast.Assign)}
+    memory = views(traced)
 
     def value(node: ast.AST, **loops: Any) -> Any:
         used = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
@@ -162,26 +176,29 @@ def loads(traced: Any, names: dict[str, int]) -> Iterator[tuple[str, bool, Tenso
 
     def offsets(name: str, index: list[Any]) -> Tensor:
         flat, inside = torch.zeros((), dtype=torch.long), torch.ones((), dtype=torch.bool)
-        for i, size in zip(index, value(buffers[name].args[1]), strict=True):
-            flat, inside = flat * size + i, inside & torch.as_tensor(i < size)
+        sizes = value(buffers[name].args[name not in memory])  # T.match_buffer has its parameter before them
+        (strides,) = (word.value for word in buffers[name].keywords if word.arg == "strides")
+        for i, size, stride in zip(index, sizes, value(strides), strict=True):
+            flat, inside = flat + i * stride, inside & torch.as_tensor(i < size)
         return torch.where(inside, flat, -1).flatten()
 
     for node in nodes:
         copy = isinstance(node, ast.Call) and ast.unparse(node.func) == "T.copy"
         source: Any = node.args[0].args[0] if copy else node.value if isinstance(node, ast.Assign) else None
         name = ast.unparse(source.value) if isinstance(source, ast.Subscript) else ""
-        if name in ("Q", "K") and copy:  # T.copy(T.region(Q[first...], 1, extents...), T.region(shared[0...], 2, ...))
+        given = memory.get(name, name)
+        if given in ("Q", "K") and copy:  # T.copy(T.region(Q[first...], 1, extents...), T.region(shared[0...], 2, ...))
             grid = torch.meshgrid(*(torch.arange(value(extent)) for extent in node.args[0].args[2:]), indexing="ij")
             index = [value(first) + step for first, step in zip(source.slice.elts, grid, strict=True)]
-            yield name, len(node.args[1].args[0].slice.elts) == 2, offsets(name, index)
-        elif name in ("Q", "K"):  # shared[row, column] = Q[...] in nested parallel loops
+            yield given, len(node.args[1].args[0].slice.elts) == 2, offsets(name, index)
+        elif given in ("Q", "K"):  # shared[row, column] = Q[...] in nested parallel loops
             loops, above = dict[str, Tensor](), parents[node]
             while ast.unparse(getattr(above, "iter", node)).startswith("T.parallel("):
                 loops, above = {above.target.id: torch.arange(value(above.iter.args[0]))} | loops, parents[above]
             at = dict(zip(loops, torch.meshgrid(*loops.values(), indexing="ij"), strict=True))
             row, column = (value(i, **at) for i in node.targets[0].slice.elts)
             found = offsets(name, [value(i, **at) for i in source.slice.elts])
-            yield name, False, found[(row * (column.max() + 1) + column).flatten().argsort()]
+            yield given, False, found[(row * (column.max() + 1) + column).flatten().argsort()]
 
 
 def misloaded(
@@ -242,6 +259,7 @@ def traced(p: probe.Probe, case: Case, device: str, dtype: torch.dtype) -> Launc
             0,
             reference=f"what the backward was given, by name {strangers}",
         )
+        p.guard(f"{label}: copies of Q and K", launches.copies(name, x), 0, reference="the caller's memory")
         # two groups of two heads, the last head of the last batch entry; 24 tokens are a chunk and a ragged one
         some = {"B": 2, "S": 24, "H": 4, "G": 2, "NS": 2, "bx": 3, "by": 1, "bz": 1}
         found = [sorted(loads(launches.traced[name], some | {"chunk_start": start})) for start in (0, 16)]
@@ -310,9 +328,11 @@ def refused() -> probe.Signature:
     return probe.Signature("InternalError", message, "tilelang/engine/phase.py")
 
 
-def check_source(p: probe.Probe, label: str, source: str) -> None:
+def check_source(p: probe.Probe, label: str, source: str, traced: Any) -> None:
     """The CUDA of a kernel that was built with TMA on."""
-    missing = sum(f"tl::tma_load({name}_desc," not in source for name in "QK")
+    memory = {"Q": "Q", "K": "K"} | views(traced)
+    loaded = {memory.get(name) for name in re.findall(r"\btl::tma_load\((\w+)_desc,", source)}
+    missing = len({"Q", "K"} - loaded)
     p.error(f"{label}: of Q and K, not loaded by TMA", missing, 0, reference="the generated CUDA")
 
 
@@ -326,7 +346,7 @@ def cpu_lane(p: probe.Probe) -> None:
         lower = partial(p.lower, launches.traced["bwd_fwd"], **configs)
         source = p.attempt(f"{label}: lowered with TMA", lower, refused())
         if source is not None:
-            check_source(p, label, source)
+            check_source(p, label, source, launches.traced["bwd_fwd"])
     p.skip("dense bwd_bwd and varlen, lowered with TMA", "minutes of compiler time; the cuda lane builds them")
 
 
@@ -350,7 +370,7 @@ def kernels(p: probe.Probe, found: dict[str, Launches]) -> dict[tuple[str, str],
             result[layout, mode][name] = got[0]
             p.note(f"{label}: nvcc, {mode}", got[2])
             if mode == "TMA":
-                check_source(p, label, got[1])
+                check_source(p, label, got[1], found[layout].traced[name])
     return result
 
 

@@ -258,6 +258,42 @@ def check_shapes(p: probe.Probe) -> None:
         p.guard(f"output and gradient, {what}", max(errors), 1e-6, reference="fp64 rotation of each token")
 
 
+def check_long(p: probe.Probe) -> None:
+    """Streams of more tokens than fp32 counts: the last of them turn by their own row's angles."""
+    tokens, worst = 2**24 + 40, 0.0
+    device = torch.cuda.current_device()
+    t = torch.ones(tokens, 1, 2, dtype=torch.bfloat16, device=device)
+    cu = torch.tensor([0, tokens - 30, tokens], dtype=torch.int32, device=device)
+    for rows in (tokens, tokens - 30):
+        angle = (torch.arange(rows, device=device) % 1021).float().view(rows, 1, 1, 1).expand(rows, 1, 1, 2)
+        apply = p.upstream(ROPE).apply_rotary_pos_emb
+        with torch.no_grad():
+            out = apply(t, angle, config(p, False), cu_seqlens=cu, cp_group=ALONE)
+        own = torch.arange(tokens - 60, tokens, device=device)  # 30 of each sequence
+        own = own if rows == tokens else torch.where(own < tokens - 30, own, own - (tokens - 30))
+        a = (own % 1021).double()
+        want = torch.stack([a.cos() - a.sin(), a.cos() + a.sin()], -1)[:, None]
+        worst = max(worst, ((out[-60:].double() - want).norm() / want.norm()).item())
+    p.guard("output, the last of 2**24 tokens", worst, 2**-7, reference="fp64 rotation of each token")
+
+
+def check_tables(p: probe.Probe) -> None:
+    """Frequencies in bf16, as a model that was cast whole has them, and tokens that are not packed at all."""
+    errors = []
+    for style, rows, size in itertools.product(STYLES, (26, 15), (1, 2)):
+        given = Input(p, [4, 12, 8, 2] if size == 1 else [4, 12, 8], rows, torch.bfloat16, group=ranks(size, size - 1))
+        given.freqs = given.freqs.bfloat16()
+        errors.append(compared(given, style)[0])
+    # bf16 rounds the cosine and the sine of a bf16 angle, too, and adds up the gradient of each angle
+    p.guard("output and gradient, bf16 table", max(errors), 2**-6, reference="fp64 rotation of each token")
+    whole, kept = Input(p, [24], 24), list[Tensor]()
+    for style in STYLES:
+        t = whole.t.reshape(12, 2, 3, 24).detach().requires_grad_()
+        out = whole.apply(t, whole.freqs[:12], cp_group=ALONE, **whole.named(style))
+        kept += [out.detach(), *torch.autograd.grad(out.square().sum(), t)]
+    p.digest("tokens that are not packed: outputs and gradients", *kept)
+
+
 def check_empty(p: probe.Probe) -> None:
     """cu_seqlens is padded by empty sequences, which one by one have no shape to be inferred."""
     given = Input(p, [6, 0, 7], 9)
@@ -328,6 +364,22 @@ def check_work(p: probe.Probe) -> int:
         reference="tokens are rotated independently of each other",
         bug_above=1.5,
     )
+    tokens, count = 8192, 512
+    narrow = [Input(p, [tokens // n] * n, tokens + 1, shape=(1, 4, 4)) for n in (1, count)]
+    p.guard(
+        f"output and gradient, {count} sequences",
+        max(compared(given)[0] for given in narrow),
+        1e-6,
+        reference="fp64 rotation of each token",
+    )
+    one, many = (p.operators(given.rotated) for given in narrow)
+    p.error(
+        f"elements written for {count} sequences of one narrow head over those for one",
+        many.written / one.written,
+        1.25,  # some elements a sequence; one for each pair of a token and a sequence were eight times as many
+        reference="tokens are rotated independently of each other",
+        bug_above=1.5,
+    )
     return waits
 
 
@@ -343,14 +395,21 @@ def check_without_values(p: probe.Probe) -> None:
 def check_taken(p: probe.Probe) -> None:
     """What is refused does not change. Refusals on a device end the process, so the lengths are on the host."""
     said = []
-    for what, tokens, rows in (("fit", 26, 20), ("more tokens", 30, 20), ("fewer tokens", 22, 20), ("few rows", 26, 9)):
+    for what, tokens, rows, size in (
+        ("fit", 26, 20, 1),
+        ("more tokens", 30, 20, 1),
+        ("fewer tokens", 22, 20, 1),
+        ("few rows", 26, 9, 1),
+        ("two parts of six and a half tokens", 26, 20, 2),
+    ):
         if p.lane == "cpu" or what == "fit":
-            given, whole = Input(p, [13, 13], rows), Input(p, [tokens], rows)
+            group = ranks(size, 0)
+            given, whole = Input(p, [13 * size] * 2, rows, group=group), Input(p, [tokens * size], rows, group=group)
             given.t, given.grad, given.cu = whole.t, whole.grad, given.cu.cpu()
             try:
                 given.rotated()
                 said.append(f"{what}: taken")
-            except (RuntimeError, IndexError):
+            except Exception:
                 said.append(f"{what}: refused")
     p.note("lengths on the host", "; ".join(said))
     p.digest("lengths on the host: what is taken and refused", "; ".join(said).encode())
@@ -409,6 +468,8 @@ def reproduce(p: probe.Probe) -> None:
     check_drawn(p, torch.float32, 1e-6)
     check_drawn(p, torch.bfloat16, 2**-7)
     check_shapes(p)
+    check_long(p)
+    check_tables(p)
     check_empty(p)
     if not check_work(p):
         check_without_values(p)

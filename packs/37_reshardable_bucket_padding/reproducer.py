@@ -43,7 +43,7 @@ def minimal():
     assert state[1]["param"].data.all(), "zeros are saved for parameters of ones"
 
 
-FORM = {"distrib_optim_sharding_type": "fully_reshardable"}
+FORM = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
 KEYS = ("param", "exp_avg", "exp_avg_sq")
 PAD = 128  # elements; a bucket ends at a multiple of this and of the data-parallel size
 BETAS = (0.5, 0.75)  # with whole gradients up to 2**12 both moments of the first step are exact in fp32
@@ -61,6 +61,7 @@ class Case:
     memory_efficient: bool = False  # gathered by gloo on rank 0
     chunks: int = 1  # of the model, as virtual pipeline stages have: one optimizer with a buffer of each
     padded_further: bool = False  # to 2**16 elements, for NCCL
+    experts: bool = False  # have every other parameter, whose buffer belongs to other ranks
 
 
 CASES = {
@@ -85,6 +86,13 @@ def drawn(seed: int, chunks: int = 1) -> Case:
     return Case(((17, 17), *((2 * a + 1, b) for a, b in sizes)), chunks=chunks)
 
 
+def crowded(seed: int) -> Case:
+    """Sixty parameters of drawn shapes, some thirty in each of two buckets."""
+    generator = torch.Generator().manual_seed(seed)
+    sizes = torch.randint(2, 9, (60, 2), generator=generator).tolist()
+    return Case(tuple((a, b) for a, b in sizes), bucket_size=800)
+
+
 class Trained:
     """A model of one step of training under the distributed optimizer; ``truth`` is what a checkpoint must hold."""
 
@@ -104,6 +112,7 @@ class Trained:
         for at, shape in enumerate(case.shapes):
             value = nn.Parameter(torch.randn(shape, generator=generator).to(device, case.dtype))
             value.shared_embedding = at == case.shared
+            value.allreduce = not (case.experts and at % 2)  # by which Megatron knows experts' parameters
             self.modules[at * case.chunks // len(case.shapes)].register_parameter(f"p{at}", value)
         named = dict(pair for module in self.modules for pair in module.named_parameters())
         before = {name: value.detach().double() for name, value in named.items()}
@@ -153,8 +162,10 @@ class Trained:
 
     def entries(self, loading: bool = False) -> dict[str, Tensor]:
         """{name in the checkpoint: tensor} of masters and moments."""
-        held = self.state(loading)["param_state"].values()
-        return {sharded.key: sharded.data for entry in held for sharded in entry.values()}
+        held = self.state(loading)
+        parts = [held] if "param_state" in held else held.values()  # experts have an optimizer of their own
+        entries = [entry for part in parts for entry in part["param_state"].values()]
+        return {sharded.key: sharded.data for entry in entries for sharded in entry.values()}
 
     def wrong(self, key: str, held: dict[str, Tensor]) -> int:
         """Elements that are not what they should be, all of them where a tensor is absent or of another shape."""
@@ -242,6 +253,34 @@ def check_healthy(p: probe.Probe, name: str, case: Case) -> None:
         )
 
 
+def check_order(p: probe.Probe) -> None:
+    """Upstream loads a parameter from the entry of its number in the buffers."""
+    trained = Trained(p, crowded(p.seed))
+    named = {value: name for module in trained.modules for name, value in module.named_parameters()}
+    order = [named[value] for buffer in trained.buffers for value in buffer.param_index_map]
+    held = trained.state()["param_state"]
+    wrong = sum(
+        sharded.key != f"optimizer.state.{key}.{name}"
+        for number, name in enumerate(order)
+        for key, sharded in held[number].items()
+    )
+    p.guard("many parameters a bucket: entries of another parameter", wrong, 0, reference="the order of the buffer")
+
+
+def check_memory(p: probe.Probe) -> None:
+    """What a state holds in memory while it is written."""
+    case = crowded(p.seed + 1)
+    held = Trained(p, case).entries()
+    owned = {value.untyped_storage().data_ptr(): value.untyped_storage().nbytes() for value in held.values()}
+    needed = sum(value.numel() * value.element_size() for value in held.values())
+    p.guard(
+        "many parameters a bucket: bytes held for each of the state",
+        sum(owned.values()) / needed,
+        4,
+        reference="each element once, and padding",
+    )
+
+
 def check_file(p: probe.Probe) -> None:
     """A checkpoint that Megatron wrote, read back as plain tensors."""
     checkpointing = p.upstream("megatron.core.dist_checkpointing")
@@ -258,14 +297,25 @@ def check_ranks(p: probe.Probe) -> None:
     def work(rank: int) -> None:
         p.megatron_cpu()
         trained = Trained(p, CASES["four buckets, bf16"])
-        held = trained.entries()  # on both: gathered by all
+        held = trained.entries()  # on all: gathered by all
         if rank == 0:
             check(p, "three ranks", trained, held)
+        trained = Trained(p, crowded(p.seed))  # many lie in other ranks' shards
+        held = trained.entries()
+        if rank == 2:
+            check(p, "three ranks, many parameters a bucket", trained, held)
         efficient = Trained(p, replace(drawn(p.seed + 1, 2), memory_efficient=True))
         state = efficient.state()["param_state"]
         if rank == 0:
             held = {sharded.key: sharded.data for entry in state.values() for sharded in entry.values()}
             check(p, "three ranks, gathered on one of them", efficient, held)
+        parallel = p.upstream("megatron.core.parallel_state")
+        parallel.destroy_model_parallel()
+        parallel.initialize_model_parallel(expert_model_parallel_size=3)
+        trained = Trained(p, replace(crowded(p.seed + 1), experts=True))  # experts' buckets end at a multiple of PAD
+        held = trained.entries()
+        if rank == 1:
+            check(p, "three ranks, an expert each", trained, held)
 
     p.ranks(3, work)
 
@@ -289,6 +339,8 @@ def reproduce(p: probe.Probe) -> None:
     for name, case in HEALTHY.items():
         check_healthy(p, name, case)
     check_file(p)
+    check_order(p)
+    check_memory(p)
 
 
 if __name__ == "__main__":

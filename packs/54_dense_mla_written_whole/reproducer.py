@@ -340,10 +340,11 @@ def check_work(p: probe.Probe) -> None:
         least = heads * 8 * min(lengths or [8])  # what turns of a sequence's queries
         errors.append(case.error())
         results = sum(t.numel() for t in case.evaluated())
-        # a step: 64 channels of results, 56 of gradients, 1.88; RoPE of two heads beside 32, and of the keys' one
+        # a step: 64 channels of results, 56 of gradients, 1.88; RoPE of two heads beside 32, and the keys' one by single
+        # operators; what is copied for each head writes 0.125 more each way
         for what, call, few, many, limit, bug in (
-            ("a step", case.step, 6, 7, 2.05, 2.1),
-            ("without gradients", case.evaluated, 3, 4, 1.1, 1.13),
+            ("a step", case.step, 6, 7, 2.12, 2.14),
+            ("without gradients", case.evaluated, 3, 4, 1.14, 1.15),
         ):
             found = work(case, call, least)
             p.error(
