@@ -333,6 +333,8 @@ def _counted(run: Run, bench: Bench, patched: Bench, hunks: Sequence[patching.Hu
     elif run.facts_cut:
         made = made.model_copy(update={"cut": run.facts_cut})
     bench.tell("verdict", census.told(made))
+    if lost := census.unmade(run.facts):
+        bench.tell("verdict", f"{census.LINE}not made again: {', '.join(lost)}")
     return made
 
 

@@ -50,6 +50,11 @@ class Call:
     def key(self) -> str:
         return f"{self.name}({self.kind})"
 
+    @property
+    def backward(self) -> bool:
+        """Whether it is an autograd function's, whose context cannot be made again; the forward call goes through it."""
+        return self.name.rpartition(".")[2] == BACKWARD
+
 
 @dataclass
 class Open:
@@ -198,7 +203,7 @@ def _sizes(given: dict[str, Any]) -> str:
 
 def _returned(call: Call, value: Any) -> Any:
     """The value; of an autograd function's backward its gradients, for an argument that a fix adds has none."""
-    if call.name.rpartition(".")[2] != BACKWARD:
+    if not call.backward:
         return value
     return tuple(one for one in (value if isinstance(value, tuple) else (value,)) if one is not None)
 
