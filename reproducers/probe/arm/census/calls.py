@@ -52,7 +52,7 @@ class Call:
 
     @property
     def backward(self) -> bool:
-        """Whether it is an autograd function's, whose context cannot be made again; the forward call goes through it."""
+        """Whether it is an autograd function's, whose context cannot be made again; forward goes through it."""
         return self.name.rpartition(".")[2] == BACKWARD
 
 
