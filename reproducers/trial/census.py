@@ -21,21 +21,35 @@ LINE = "census: "  # begins what is told of a census beside the verdict
 BEGUN = f"{LINE}both trees again, each call in other ways"
 UNSEEN = "no call of touched code was seen on both trees"
 EVERYWHERE, CHECKOUT = "all calls", "in a checkout"
+MADE = "made again"
 OF = "of"  # the fact that tells a call's sizes
 AS, RAISES = "as it is", "raises"
 HELD, ENTRIES, LEFT = 4, 40, 2  # tensors, and entries of containers, that a fix may keep, whatever was called
 GROWTH, TIMES = 0.4, 4.0  # of the exponent of the largest tensor and of the peak; of the largest tensor's size
-LISTS = ("leaves changed", "changes of its arguments", "class attributes changed", "shares memory with")
+Taken = dict[str, Any]  # {fact: what was found} of one call
+LISTS = (
+    "leaves changed",
+    "changes of its arguments",
+    "class attributes changed",
+    "shares memory with",
+    "unnoticed when changed before backward",
+)
+LOST = {  # {fact: the fact that says what of the pristine tree it may not name}
+    "private names that nothing defines": "private names that touched files define",
+    "left where it was by to()": "moved by to()",
+}
 SAME = ("ends", "parameters", "buffers", "state dict")
 SAID = ("says", "says again")
-Taken = dict[str, Any]  # {fact: what was found} of one call
+HOLDS = "tensors held at the end"
+NOTHING: Taken = {HOLDS: 0}  # of a file that a patch adds
 GROWING = re.compile(r"(largest tensor|peak) with (\d+)(?: for (\d+))?")
 
 
 def compare(pristine: Facts, patched: Facts, meant: Iterable[Meant] = ()) -> Census:
     """Facts of the pristine tree that do not hold of the patched one, in the order in which they were taken."""
     found, facts, meant = list[Difference](), 0, list(meant)
-    for call, all_before in pristine.items():
+    new = {call: NOTHING for call, taken in patched.items() if call not in pristine and HOLDS in taken}
+    for call, all_before in (pristine | new).items():
         all_after = patched.get(call, {})
         if all_before.get(OF) != all_after.get(OF):  # another call: the first of its kind went elsewhere
             continue
@@ -63,6 +77,12 @@ def line(arm: str, facts: Facts) -> str:
     return f"[census] {json.dumps({'patchlane': 'census', 'arm': arm, 'facts': facts}, sort_keys=True)}"
 
 
+def unmade(facts: Facts) -> list[str]:
+    """Of calls that ended, those that could not be made again, of which less is known: each with the reason."""
+    rows = {call: str(taken.get(MADE, AS)) for call, taken in facts.items() if not _raised(taken)}
+    return [f"{call.partition('(')[0]} ({said.partition(': ')[2]})" for call, said in rows.items() if said != AS]
+
+
 def told(census: Census) -> str:
     """A census in a line."""
     cut = [f"cut short: {census.cut}"] if census.cut else []
@@ -82,6 +102,11 @@ def _differs(name: str, before: Any, after: Any, all_before: Taken, all_after: T
     if name in LISTS:
         more = sorted(set(after) - set(before))
         return ("not so", ", ".join(more)) if more else None
+    if name in LOST:
+        lost = sorted((set(after) - set(before)) & set(all_before.get(LOST[name], ())))
+        return ("not so", ", ".join(lost)) if lost else None
+    if name in LOST.values():
+        return None
     if name in SAID:
         more = sorted(word for word, times in after.items() if times > before.get(word, 0))
         return ("not so", ", ".join(f"{word} x{after[word]}" for word in more)) if more else None
@@ -92,7 +117,7 @@ def _differs(name: str, before: Any, after: Any, all_before: Taken, all_after: T
         return ("a gradient", f"none for {', '.join(lost)}") if lost else None
     if name == "offers":
         return _offers(before, after)
-    if name in ("tensors held at the end", "entries held at the end"):
+    if name in (HOLDS, "entries held at the end"):
         slack = HELD if name.startswith("tensors") else ENTRIES
         return (str(before), str(after)) if after > before + slack else None
     if isinstance(before, int):

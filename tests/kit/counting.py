@@ -60,6 +60,11 @@ class Layer(torch.nn.Module):
 
 def _private(x):
     return x
+
+
+def asks(module):
+    """Whether a module has what is private."""
+    return hasattr(module, "_private")
 '''
 
 
@@ -97,6 +102,7 @@ def census(folder: Path, source: str, use: Callable[[Any], object], wanted: Fact
         "entries held at the end": entries,
         "class attributes changed": [name for name in now if now[name] != classes.get(name)],
     }
+    facts["sources"] = public.private(folder, ["counted.py"])
     for call in [call for call in calls.kept.values() if call.target is not None]:
         again = Again(call, folder, "cpu", None if wanted is None else set(wanted.get(call.key, {})))
         again.modes()

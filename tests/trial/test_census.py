@@ -14,6 +14,9 @@ from reproducers.trial import census
 SUM = "    return torch.where(inside, x, 0.0).sum(-1) * scale\n"
 FORWARD = "        return Square.apply(x) * self.weight\n"
 MEMBER = '        self.register_buffer("count"'
+COUNT = MEMBER + ", torch.zeros((), dtype=torch.int64), persistent=False)\n"
+KEEPS = "        ctx.save_for_backward(x)\n"
+BACKWARD = "    def backward(ctx, grad):\n"
 
 
 def use(toy):
@@ -100,6 +103,11 @@ WRONG = [
     ("entries held at the end", SUM, "    KEPT.update(dict.fromkeys(range(100)))\n" + SUM),
     ("tensors held at the end", SUM, "    KEPT[len(KEPT)] = [torch.ones(1) for _ in range(9)]\n" + SUM),
     ("offers", '    """The sum of each row up to its bound."""\n', ""),
+    ("under another default dtype", SUM, SUM.replace("* scale", "* torch.tensor(scale + 0.3)")),
+    ("differentiated twice", BACKWARD, "    @torch.autograd.function.once_differentiable\n" + BACKWARD),
+    ("unnoticed when changed before backward", KEEPS, KEEPS.replace("x)", "x.data)")),
+    ("left where it was by to()", COUNT, "        self.count = torch.zeros((), dtype=torch.int64)\n"),
+    ("private names that nothing defines", "def _private(x):", "def _private_one(x):"),
 ]
 
 
@@ -174,6 +182,21 @@ def test_bounds_of_packed_sequences_are_no_small_integers(tmp_path):
     assert known == {"with integers in int32"} and all(facts[name] == others[name] for name in known)
 
 
+def test_bounds_may_be_on_the_host_where_upstream_takes_them_there(tmp_path):
+    """Tokens on meta stand for tokens on a GPU."""
+
+    def source(value):
+        return counting.SOURCE + f"\n\ndef packed(x, bounds):\n    return {value}\n"
+
+    def use(toy):
+        toy.packed(torch.ones(5, 3), torch.tensor([0, 2, 5]))
+
+    before = counting.census(tmp_path / "before", source("torch.cat([x[:b] for b in bounds])"), use)
+    after = source("torch.cat([x[: bounds[1]], x]).index_add(0, bounds, x[:3])")
+    made = census.compare(before, counting.census(tmp_path / "after", after, use, before))
+    assert "on meta, bounds on the host" in {one.fact for one in made.strayed}
+
+
 def test_what_nobody_writes_is_alike_each_time(tmp_path):
     """Stand-ins of kernels leave the memory of results as it was."""
     source = counting.SOURCE.replace(SUM, "    return torch.empty(len(x), 4096).mul(1)\n", 1)
@@ -197,6 +220,14 @@ def test_what_the_pack_means_is_told_with_its_reason(tmp_path, pristine):
             update={"differences": [one.model_copy(update={"meant": None}) for one in made.differences]}
         ).differences
     )
+
+
+def test_a_file_that_a_patch_adds_holds_no_tensors(pristine):
+    held = "tensors held at the end"
+    few, many = ({"new.py": {"offers": {}, held: count, "entries held at the end": 90}} for count in (4, 9))
+    (found,) = census.compare(pristine, pristine | many).strayed
+    assert (found.call, found.fact, found.pristine, found.patched) == ("new.py", held, "0", "9")
+    assert census.compare(pristine, pristine | few).strayed == []
 
 
 def test_what_the_pristine_tree_does_not_do_well_is_not_asked(tmp_path, pristine):
@@ -231,6 +262,24 @@ def test_calls_of_other_sizes_are_not_compared(pristine):
     assert census.compare(one, other).untaken == census.UNSEEN
     (found,) = census.compare(one, {"f()": {**other["f()"], "of": "[3]"}}).strayed
     assert (found.fact, found.patched) == ("ends", "float32 [4]")
+
+
+def test_an_object_is_copied_without_what_cannot_be(tmp_path):
+    """A lock, as a process group and a stream, stays the same thing; parameters beside it are copies."""
+    held = MEMBER.replace("self.", "self.lock = __import__('threading').Lock()\n        self.", 1)
+    facts = counting.census(tmp_path, counting.SOURCE.replace(MEMBER, held, 1), use)
+    (layer,) = (taken for call, taken in facts.items() if "Layer.forward" in call)
+    assert layer["a second time"] == layer["under no_grad"] == layer["with eval() and train()"] == census.AS
+    assert layer["moved by to()"] == [".count", ".weight"]
+
+
+def test_a_call_that_cannot_be_made_again_is_named():
+    facts = {
+        "made": {"ends": "None", census.MADE: census.AS},
+        "f(x=int)": {"ends": "None"} | {census.MADE: "otherwise: raises E"},
+    }
+    facts |= {"g()": {"ends": "raises ValueError", census.MADE: census.AS}}
+    assert census.unmade(facts) == ["f (raises E)"]
 
 
 def test_arguments_are_as_free_as_they_were(tmp_path):

@@ -40,6 +40,8 @@ DEAREST = 4  # calls of the same cost that the next fact may take
 KNOWN = 40  # tensors of which it is asked who holds them
 SIZES = 2  # lengths of dimensions that are varied
 MORE = 10  # calls of other sizes after which nothing more may be alive
+CHANGED = 6  # inputs that are changed between forward and backward
+NODES = 1000  # of autograd's graph that are looked at
 LOW = 0.15  # of the largest value: results in two precisions that are alike
 ROUNDED = {torch.float32: 1e-5}  # sums in another order, as other memory and modes have them; in TF32 it were more
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -133,6 +135,14 @@ class Again:
         self.base = self.make(self.given.copy())
         self.cost = time.process_time() - begun
 
+    @property
+    def made(self) -> str:
+        """Whether the call, made again as it was, ends as it did."""
+        ended = str(self.call.facts["ends"])
+        if self.base.raised and not ended.startswith("raises"):
+            return f"{OTHERWISE}: {self.base.kind}"
+        return AS
+
     def take(self, name: str, ask: Callable[[], Any]) -> None:
         """The fact, where it is wanted and can be told; of one that another tree told, that this one cannot."""
         if self.wanted is None or name in self.wanted:
@@ -147,13 +157,18 @@ class Again:
             if told is not None:
                 self.facts[name] = told
 
-    def make(self, given: Given, twice: bool = False) -> Ended:
-        """Call, and go backward where the value wants to. ``twice``: backward again, whose gradients are returned."""
+    def make(self, given: Given, twice: bool = False, between: Callable[[], object] | None = None) -> Ended:
+        """Call, and go backward where the value wants to. ``twice``: backward again, whose gradients are returned.
+
+        ``between``: is called after forward.
+        """
         _seeded()
         function, heard = self.call.target.on(given.owner), Heard()
         try:
             with heard.listening(), self._ones():
                 value = function(*given.args, **given.named)
+                if between:
+                    between()
                 grads = self._backward(value, given, twice)
         except (Exception, SystemExit) as error:
             return Ended(raised=type(error).__name__, said=heard.said)
@@ -163,8 +178,7 @@ class Again:
         return Filled() if self.lane == "cpu" else contextlib.nullcontext()
 
     def _backward(self, value: Any, given: Given, twice: bool) -> dict[str, Tensor]:
-        made = [one for one in values.tensors(value).values() if one.requires_grad and one.grad_fn is not None]
-        wanted = {path: one for path, one in given.everything.items() if one.requires_grad and one.is_leaf}
+        made, wanted = _differentiable(value), _leaves(given)
         if not made or not wanted or not torch.is_grad_enabled():
             return {}
         weights = [_weights(one) for one in made]
@@ -198,6 +212,7 @@ class Again:
         self.take("under no_grad", lambda: self._within(torch.no_grad()))
         self.take("under inference_mode", lambda: self._within(torch.inference_mode()))
         self.take("under autocast", self._autocast)
+        self.take("under another default dtype", self._default_dtype)
         self.take("in a thread", self._threaded)
         self.take("by names", self._by_names)
         self.take("in order", self._in_order)
@@ -206,7 +221,11 @@ class Again:
             self.take("of a pickled copy", self._pickled)
         if isinstance(given.owner, nn.Module):
             self.take("with eval() and train()", lambda: self.like(self.make(_toggled(given.copy()))))
+            self.take("moved by to()", lambda: self._after_to(lambda one: one.device.type == "meta"))
+            self.take("left where it was by to()", lambda: self._after_to(lambda one: one.device.type != "meta"))
         self.take("backward twice", lambda: self.like(self.make(given.copy(), twice=True)))
+        self.take("differentiated twice", self._differentiated_twice)
+        self.take("unnoticed when changed before backward", self._unnoticed)
         self.take("gradients", self._gradients)
         self.take("host waits", self._waits)
         self.take("host waits under no_grad", lambda: self._waits(torch.no_grad()))
@@ -226,6 +245,15 @@ class Again:
         with torch.autocast("cuda" if self.lane == "cuda" else "cpu", torch.bfloat16):
             ended = self.make(self.given.copy())
         return AS if ended.kind == self.base.kind else f"{OTHERWISE}: {ended.kind}"
+
+    def _default_dtype(self) -> str:
+        usual = torch.get_default_dtype()
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            ended = self.make(self.given.copy())
+        finally:
+            torch.set_default_dtype(usual)
+        return f"{self._near(ended, None)}; {ended.kind}"
 
     def _threaded(self) -> str:
         """In a thread that has torch's own defaults."""
@@ -311,6 +339,39 @@ class Again:
         ended = self.make(self._wanting())
         return None if ended.raised else sorted(ended.grads)
 
+    def _differentiated_twice(self) -> str | None:
+        """Whether gradients have gradients, where a backward that upstream wrote is differentiated by autograd."""
+        given = self._wanting()
+        _seeded()
+        made = _differentiable(self.call.target.on(given.owner)(*given.args, **given.named))
+        if self.wanted is None and not any(map(_own_backward, made)):
+            return None
+        wanted = list(_leaves(given).values())
+        found = torch.autograd.grad(made, wanted, [*map(_weights, made)], create_graph=True, allow_unused=True)
+        again = [one for one in found if one is not None and one.requires_grad]
+        if not again:
+            return None
+        torch.autograd.backward(again, [*map(_weights, again)])  # unlike grad it comes by every function
+        return AS
+
+    def _unnoticed(self) -> list[str] | None:
+        """Inputs that may be changed between forward and backward, so that gradients are wrong and nobody is told."""
+        if not self.base.grads:
+            return None
+        inputs = [path for path, one in self.given.everything.items() if one.is_floating_point() and one.numel()]
+        return [path for path in inputs[:CHANGED] if self._differs_when_changed(path)]
+
+    def _differs_when_changed(self, path: str) -> bool:
+        given = self.given.copy()
+        ended = self.make(given, between=lambda: _changed_in_place(given.everything[path]))
+        both = self.base.grads.keys() & ended.grads.keys()
+        return not ended.raised and not all(values.alike(self.base.grads[one], ended.grads[one]) for one in both)
+
+    def _after_to(self, told: Callable[[Tensor], bool]) -> list[str]:
+        """Members of a module whose tensors are so after it was moved to another device."""
+        owner = self.given.copy().owner.to("meta")
+        return sorted({values.place(path) for path, one in values.tensors(owner).items() if told(one)})
+
     def _waits(self, mode: Any = None) -> int | None:
         given = self.given.copy()
         with mode or contextlib.nullcontext():
@@ -349,7 +410,9 @@ class Again:
             self.take(f"in {_short(dtype)}", partial(self._in, dtype, FLOATS, LOW))
         for dtype in INTS:
             self.take(f"with integers in {_short(dtype)}", partial(self._in, dtype, INTS, None))
-        self.take("on meta", self._meta)
+        self.take("on meta", lambda: self._meta(lambda _: False))
+        if any(map(_bounds, self.given.tensors.values())):
+            self.take("on meta, bounds on the host", lambda: self._meta(_bounds))
         self.take("of zeros", lambda: self._filled(lambda t: torch.zeros_like(t) if t.is_floating_point() else t))
         for word in (False, True):
             self.take(f"all {word}", partial(self._filled, partial(_bools, word)))
@@ -389,8 +452,8 @@ class Again:
         agree = (values.alike(mine[path], other[path], near or ROUNDED.get(mine[path].dtype, 1e-9)) for path in mine)
         return AS if all(agree) else OTHERWISE
 
-    def _meta(self) -> str:
-        given = self._changed(lambda t: t.to("meta"))
+    def _meta(self, stays: Callable[[Tensor], bool]) -> str:
+        given = self._changed(lambda t: t if stays(t) else t.to("meta"))
         if isinstance(given.owner, nn.Module):
             given.owner.to("meta")
         ended = self.make(given)
@@ -524,6 +587,32 @@ class Again:
             able = all([once(length + 2 + more) for more in range(MORE)])
         alive: int = made.alive([])
         return alive if able else None
+
+
+def _differentiable(value: Any) -> list[Tensor]:
+    return [one for one in values.tensors(value).values() if one.requires_grad and one.grad_fn is not None]
+
+
+def _leaves(given: Given) -> dict[str, Tensor]:
+    return {path: one for path, one in given.everything.items() if one.requires_grad and one.is_leaf}
+
+
+def _own_backward(tensor: Tensor) -> bool:
+    """Whether a function that somebody wrote made it, or something that it comes from."""
+    seen, todo = set[Any](), [tensor.grad_fn]
+    while todo and len(seen) < NODES:
+        node = todo.pop()
+        if node is not None and node not in seen:
+            if isinstance(node, torch.autograd.function.BackwardCFunction):
+                return True
+            seen.add(node)
+            todo += [before for before, _ in node.next_functions]
+    return False
+
+
+def _changed_in_place(tensor: Tensor) -> None:
+    with torch.no_grad():
+        tensor.add_(1)
 
 
 def _weights(tensor: Tensor) -> Tensor:

@@ -5,14 +5,22 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
+import re
 import sys
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 CONTAINERS = (dict, list, set, tuple, deque)
 LIMIT = 20000  # objects that are looked at below a module
+DEFINES, UNDEFINED = "private names that touched files define", "private names that nothing defines"
+PRIVATE = r"(_[a-z]\w{3,})\b"
+USED = re.compile(rf"(?:\.|['\"]){PRIVATE}")
+DEFINED = re.compile(
+    rf"(?:(?:def|class|import|as)\s+|(?<![\w.'\"`])|\.(?=\w+\s*(?::[^=\n]+)?=[^=])|setattr\([^,]+,\s*['\"]){PRIVATE}"
+)
 
 
 def modules(files: Iterable[str]) -> dict[str, types.ModuleType]:
@@ -93,6 +101,22 @@ def _below(module: types.ModuleType) -> Iterator[Any]:
             todo += [inner for inner in gc.get_referents(value) if _own(module, inner)]
         elif type(value).__module__ == module.__name__:
             todo += list(getattr(value, "__dict__", {}).values())
+
+
+def private(tree: Path, files: Iterable[str]) -> dict[str, list[str]]:
+    """Private names that touched files define, and those that lines of their packages use and no line defines.
+
+    Read from the sources. What torch and Python define is among the latter, on both trees.
+    """
+    used, defined, touched, own = set[str](), set[str](), set[str](), {tree / file for file in files}
+    for package in sorted({tree / path.relative_to(tree).parts[0] for path in own}):
+        for path in sorted(package.rglob("*.py")) if package.is_dir() else [package]:
+            text = path.read_text(errors="replace")
+            used.update(USED.findall(text))
+            found = DEFINED.findall(text)
+            defined.update(found)
+            touched.update(found if path in own else ())
+    return {DEFINES: sorted(touched), UNDEFINED: sorted(used - defined)}
 
 
 def _filled(cell: Any) -> bool:
