@@ -15,7 +15,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("reproducers", "model")
 GROUPS = {  # the title of each group and the modules of its verbs
-    "Run": ["reproducers." + name for name in ("run", "audit", "doctor", "explain", "ablate", "mutate", "bundle")],
+    "Run": [
+        "reproducers." + name for name in ("run", "audit", "doctor", "explain", "ablate", "mutate", "reach", "bundle")
+    ],
     "Evidence": [
         "reproducers." + name
         for name in ("receipts", "manifest", "site", "sweep", "bisect", "applies", "upstream_tests")

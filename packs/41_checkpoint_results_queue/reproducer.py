@@ -12,8 +12,11 @@ every request's as well, so a synchronous save beside an asynchronous one that w
 
 from __future__ import annotations
 
+import copy
+import gc
 import multiprocessing
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -24,6 +27,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import torch
 import torch.distributed.checkpoint
@@ -282,6 +286,153 @@ def check_failure(p: probe.Probe, checkpoints: Checkpoints, folder: Callable[[],
     )
 
 
+def check_overlapping(p: probe.Probe, checkpoints: Checkpoints, folder: Callable[[], str]) -> None:
+    """Saves that begin before another ends, by one strategy, and one that is broken off before its end."""
+    first, second = (drawn(p.seed + 7 + at, ((30, 2), (at + 3,))) for at in range(2))
+    second = {f"other.{name}": value for name, value in second.items()}
+    strategy = checkpoints.strategies.TorchDistSaveShardedStrategy()
+    outer, inner, planned = folder(), folder(), folder()
+    requests, saver = list[Any](), p.upstream("megatron.core.dist_checkpointing.strategies.state_dict_saver")
+
+    def save(state: State, where: str) -> bool:
+        checkpoints.core.save(checkpoints.sharded(state), where, strategy)
+        return True
+
+    def within(name: str, call: Callable[[], Any]) -> Any:
+        """Has ``call`` made once, in the next call of upstream's function of this name, before that begins."""
+        whole, left = getattr(saver, name), [call]
+
+        def instead(*args: Any, **named: Any) -> Any:
+            if left:
+                left.pop()()
+            return whole(*args, **named)
+
+        return mock.patch.object(saver, name, instead)
+
+    with within("save_state_dict_async_finalize", partial(save, second, inner)):
+        p.guard_attempt("a save that begins before another's end", partial(save, first, outer))
+    for name, state, where in (("the one within", second, inner), ("the one around it", first, outer)):
+        p.error(
+            f"{name}: checkpoints whose index is another's",
+            unreadable(checkpoints, state, where),
+            0,
+            reference="each save has its own results",
+            bug_above=1,
+        )
+    with within("save_state_dict_async_plan", lambda: requests.append(checkpoints.request(second, planned))):
+        save(first, folder())
+    write_elsewhere(requests[0])
+    p.guard_attempt("a request made while a save is planned", partial(finalize, requests[0].finalize_fns))
+
+    def broken() -> None:
+        raise KeyboardInterrupt
+
+    try:
+        with within("save_state_dict_async_finalize", broken):
+            save(second, folder())
+    except KeyboardInterrupt:
+        pass
+    after = folder()
+    p.guard_attempt("a save after one that was broken off", partial(save, first, after))
+    p.error(
+        "after one that was broken off: checkpoints whose index is another's",
+        unreadable(checkpoints, first, after),
+        0,
+        reference="each save has its own results",
+        bug_above=1,
+    )
+
+
+def check_strategy(p: probe.Probe, checkpoints: Checkpoints, folder: Callable[[], str]) -> None:
+    """What a strategy is and does once it has saved, and what it leaves."""
+    writers = p.upstream("megatron.core.dist_checkpointing.strategies.filesystem_async").FileSystemWriterAsync
+    strategy = checkpoints.strategies.TorchDistSaveShardedStrategy(separation_hint="t1")
+    state, where, length = drawn(p.seed + 9, ((4,), (5,))), folder(), 40_961
+    state["long"] = torch.full((length,), 3.0)
+    with mock.patch.object(writers, "preload_tensors", wraps=writers.preload_tensors) as staged:
+        checkpoints.core.save(checkpoints.sharded(state), where, strategy)
+    p.guard("a save that brings no tensors to the host", not staged.call_count, 0, reference="the writer's own way")
+    apart = [path.name.startswith("t1") for path in Path(where).glob("*.distcp")]
+    p.guard("files apart that are missing", not (any(apart) and not all(apart)), 0, reference="separation_hint")
+    staged.reset_mock()  # it keeps what it was called with
+    del state
+    gc.collect()
+    size = length * 4
+    held = {
+        one.untyped_storage().data_ptr()
+        for one in gc.get_objects()
+        if type(one) is Tensor
+        and one.device.type == "cpu"
+        and one.untyped_storage().nbytes() >= size
+        and one.numel() == length
+    }
+    p.guard("tensors that a save leaves", len(held), 0, reference="the caller has let go of them")
+    p.guard_attempt("the strategy is copied and pickled", lambda: pickle.loads(pickle.dumps(copy.deepcopy(strategy))))
+    later, there = drawn(p.seed + 10, ((4,), (5,))), folder()
+    request = checkpoints.core.save(
+        checkpoints.sharded(later), there, strategy, async_sharded_save=True, async_strategy="mcore"
+    )
+    write_elsewhere(request)
+    p.guard_attempt("a request of a strategy that has saved", partial(finalize, request.finalize_fns))
+    p.guard(
+        "tensors of it, after a save, that are loaded wrong", checkpoints.wrong(later, there), 0, reference="as saved"
+    )
+
+
+class Asked(Exception):
+    """A writer of NVRx's was made."""
+
+
+def nvrx_writer(
+    path: str, *, separation_hint: str | None, thread_count: int, use_msc: bool, use_cached_data_structure: bool
+) -> None:
+    """In the place of NVRx's, which takes these names and refuses others."""
+    raise Asked
+
+
+def check_other_implementation(p: probe.Probe, checkpoints: Checkpoints, folder: Callable[[], str]) -> None:
+    """NVRx is asked for what it knows, and a synchronous save does without it."""
+    package = "nvidia_resiliency_ext.checkpointing.async_ckpt"
+    files = ("core", "cached_metadata_filesystem_reader", "filesystem_async", "state_dict_saver")
+    names = [
+        "nvidia_resiliency_ext",
+        "nvidia_resiliency_ext.checkpointing",
+        package,
+        *(f"{package}.{f}" for f in files),
+    ]
+    state, where = drawn(p.seed + 12, ((4,), (2,))), folder()
+
+    def ask() -> bool:
+        strategy = checkpoints.strategies.TorchDistSaveShardedStrategy()
+        try:
+            strategy.async_save(checkpoints.sharded(state), folder(), async_strategy="nvrx")
+        except Asked:
+            return True
+        return False
+
+    with mock.patch.dict(sys.modules, {name: mock.MagicMock(FileSystemWriterAsync=nvrx_writer) for name in names}):
+        p.guard_attempt("NVRx's writer is made", ask)
+        p.guard_attempt("a synchronous save where NVRx is installed", partial(checkpoints.save, state, where))
+    p.guard("tensors of it that are loaded wrong, with NVRx", checkpoints.wrong(state, where), 0, reference="as saved")
+
+
+def check_nobody(p: probe.Probe, checkpoints: Checkpoints, folder: Callable[[], str]) -> bool:
+    """Whether the end of a request whose writing nobody executed raises; where it waits it takes another's results."""
+    request, told = checkpoints.request(drawn(p.seed + 11, ((4,),)), folder()), list[str]()
+
+    def end() -> None:
+        try:
+            finalize(request.finalize_fns)
+        except Exception as error:
+            told.append(type(error).__name__)
+
+    ending = threading.Thread(target=end, daemon=True)
+    ending.start()
+    ending.join(WAIT)
+    p.guard("the end of a request that nobody executed is not told", not told, 0, reference="it raises")
+    return bool(told)
+
+
 def check_ranks(p: probe.Probe) -> None:
     """Two ranks by Megatron's parallel wrapper; and one that has nothing to write."""
 
@@ -353,9 +504,13 @@ def reproduce(p: probe.Probe) -> None:
 
         check_processes(p, checkpoints, folder)
         check_drawn(p, checkpoints, folder)
+        check_strategy(p, checkpoints, folder)  # first, for upstream's saves find what others left in their queue
         check_elsewhere(p, checkpoints, folder)
         check_own_writer(p, folder)
         check_failure(p, checkpoints, folder)
+        check_other_implementation(p, checkpoints, folder)
+        if check_nobody(p, checkpoints, folder):
+            check_overlapping(p, checkpoints, folder)
 
 
 def prepare(p: probe.Probe) -> None:

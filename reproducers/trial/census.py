@@ -21,6 +21,7 @@ LINE = "census: "  # begins what is told of a census beside the verdict
 BEGUN = f"{LINE}both trees again, each call in other ways"
 UNSEEN = "no call of touched code was seen on both trees"
 EVERYWHERE, CHECKOUT = "all calls", "in a checkout"
+MADE = "made again"
 OF = "of"  # the fact that tells a call's sizes
 AS, RAISES = "as it is", "raises"
 HELD, ENTRIES, LEFT = 4, 40, 2  # tensors, and entries of containers, that a fix may keep, whatever was called
@@ -74,6 +75,12 @@ def is_elsewhere(difference: Difference) -> bool:
 def line(arm: str, facts: Facts) -> str:
     """The entry of a log with an arm's facts."""
     return f"[census] {json.dumps({'patchlane': 'census', 'arm': arm, 'facts': facts}, sort_keys=True)}"
+
+
+def unmade(facts: Facts) -> list[str]:
+    """Of calls that ended, those that could not be made again, of which less is known: each with the reason."""
+    rows = {call: str(taken.get(MADE, AS)) for call, taken in facts.items() if not _raised(taken)}
+    return [f"{call.partition('(')[0]} ({said.partition(': ')[2]})" for call, said in rows.items() if said != AS]
 
 
 def told(census: Census) -> str:

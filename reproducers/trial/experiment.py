@@ -60,6 +60,7 @@ class Request:
     gpu: str | None = None  # the only GPU that arms see; None: every GPU of the runner
     build: str | None = None  # the command that builds the commit under test; None: it is tested as it is
     census: bool = False  # a fix that all checks find healthy is also asked what else it changes
+    watch: Callable[[Tree, Ranges], Ranges] | None = None  # more lines to watch than those that the patch adds
 
 
 @dataclass
@@ -332,6 +333,8 @@ def _counted(run: Run, bench: Bench, patched: Bench, hunks: Sequence[patching.Hu
     elif run.facts_cut:
         made = made.model_copy(update={"cut": run.facts_cut})
     bench.tell("verdict", census.told(made))
+    if lost := census.unmade(run.facts):
+        bench.tell("verdict", f"{census.LINE}not made again: {', '.join(lost)}")
     return made
 
 
@@ -359,6 +362,9 @@ def _arm(run: Run, bench: Bench, hunks: Sequence[patching.Hunk], name: str, seed
 
 def _spec(run: Run, bench: Bench, hunks: Sequence[patching.Hunk], seed: int) -> ArmSpec:
     pack, tree, lane = run.pack, bench.tree, bench.lane
+    watched = patching.ranges(hunks)
+    if run.request.watch:
+        watched = run.request.watch(tree, watched)
     return ArmSpec(
         reproducer=pack.reproducer,
         tree=patching.import_root(tree.path, pack.upstream.source_root),
@@ -366,7 +372,7 @@ def _spec(run: Run, bench: Bench, hunks: Sequence[patching.Hunk], seed: int) -> 
         lane=run.request.lane,
         seed=seed,
         label=bench.label,
-        watch=_inside(patching.ranges(hunks), pack, tree),
+        watch=_inside(watched, pack, tree),
         timeout_s=run.request.timeout_s or lane.timeout_s,
         memory_gib=lane.memory_gib,
         cache=bench.store.root / "cache",

@@ -264,6 +264,24 @@ def test_calls_of_other_sizes_are_not_compared(pristine):
     assert (found.fact, found.patched) == ("ends", "float32 [4]")
 
 
+def test_an_object_is_copied_without_what_cannot_be(tmp_path):
+    """A lock, as a process group and a stream, stays the same thing; parameters beside it are copies."""
+    held = MEMBER.replace("self.", "self.lock = __import__('threading').Lock()\n        self.", 1)
+    facts = counting.census(tmp_path, counting.SOURCE.replace(MEMBER, held, 1), use)
+    (layer,) = (taken for call, taken in facts.items() if "Layer.forward" in call)
+    assert layer["a second time"] == layer["under no_grad"] == layer["with eval() and train()"] == census.AS
+    assert layer["moved by to()"] == [".count", ".weight"]
+
+
+def test_a_call_that_cannot_be_made_again_is_named():
+    facts = {
+        "made": {"ends": "None", census.MADE: census.AS},
+        "f(x=int)": {"ends": "None"} | {census.MADE: "otherwise: raises E"},
+    }
+    facts |= {"g()": {"ends": "raises ValueError", census.MADE: census.AS}}
+    assert census.unmade(facts) == ["f (raises E)"]
+
+
 def test_arguments_are_as_free_as_they_were(tmp_path):
     """What recomputation drops, it drops by an empty storage, which a view of numpy's would forbid."""
 

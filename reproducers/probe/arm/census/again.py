@@ -135,6 +135,14 @@ class Again:
         self.base = self.make(self.given.copy())
         self.cost = time.process_time() - begun
 
+    @property
+    def made(self) -> str:
+        """Whether the call, made again as it was, ends as it did."""
+        ended = str(self.call.facts["ends"])
+        if self.base.raised and not ended.startswith("raises"):
+            return f"{OTHERWISE}: {self.base.kind}"
+        return AS
+
     def take(self, name: str, ask: Callable[[], Any]) -> None:
         """The fact, where it is wanted and can be told; of one that another tree told, that this one cannot."""
         if self.wanted is None or name in self.wanted:

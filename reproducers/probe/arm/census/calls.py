@@ -23,7 +23,7 @@ from typing import Any
 
 from reproducers.probe.arm.census import state, values
 
-KINDS, CALLABLES = 3, 40  # calls of different kinds that are kept of a callable; callables
+KINDS, CALLABLES = 4, 40  # calls of different kinds that are kept of a callable; callables
 TOUCHED = 2  # the place of a file that the patch changes; 1: of another one of the tree
 LARGE = 1 << 27  # bytes of arguments of which no copies are kept
 SKIPPED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
@@ -49,6 +49,11 @@ class Call:
     @property
     def key(self) -> str:
         return f"{self.name}({self.kind})"
+
+    @property
+    def backward(self) -> bool:
+        """Whether it is an autograd function's, whose context cannot be made again; forward goes through it."""
+        return self.name.rpartition(".")[2] == BACKWARD
 
 
 @dataclass
@@ -198,7 +203,7 @@ def _sizes(given: dict[str, Any]) -> str:
 
 def _returned(call: Call, value: Any) -> Any:
     """The value; of an autograd function's backward its gradients, for an argument that a fix adds has none."""
-    if call.name.rpartition(".")[2] != BACKWARD:
+    if not call.backward:
         return value
     return tuple(one for one in (value if isinstance(value, tuple) else (value,)) if one is not None)
 
@@ -258,12 +263,12 @@ def _defaults(frame: FrameType, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _word(value: Any) -> str:
-    """The kind of an argument, without sizes; of a number or a text the value decides what a call does."""
+    """The kind of an argument, without sizes; a flag, a text or a dtype decides by its value what a call does."""
     import torch
 
     if isinstance(value, torch.Tensor):
         return values.kind(value, shapes=False)
-    if isinstance(value, bool | str) or value is None:
+    if isinstance(value, bool | str | torch.dtype) or value is None:
         return repr(value)[:40]
     if isinstance(value, tuple | list | dict):
         return f"{type(value).__name__}"

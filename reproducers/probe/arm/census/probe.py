@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 FLOOR_S, SHARE = 10.0, 1.0  # processor time of making calls again: so long, or so much of the reproducer's own
 PATIENCE = 4  # times as long where the facts to take are given
 PACKAGE = "the package's sources"
+MADE = "made again"
 Facts = dict[str, dict[str, Any]]
 
 
@@ -114,9 +115,15 @@ class CensusProbe(WatchedProbe):
         ways = list[tuple[str, Again]]()
         for call in self._kept():
             wanted = None if self.wanted is None else set(self.wanted.get(call.key, ()))
-            if call.target is not None and wanted != set() and time.process_time() < until:
+            if wanted == set() or time.process_time() > until:
+                continue
+            again = None
+            if call.target is not None:
                 with contextlib.suppress(Exception):
-                    ways.append((call.key, Again(call, self.tree, self.lane, wanted, self.seed)))
+                    again = Again(call, self.tree, self.lane, wanted, self.seed)
+                    ways.append((call.key, again))
+            if again or not call.backward:
+                self.send({call.key: {MADE: again.made if again else "otherwise: its arguments are not copied"}})
         rounds = [(way, name) for name in ("modes", "inputs", "drawn") for way in ways]
         for number, ((key, again), name) in enumerate(rounds):
             now = time.process_time()

@@ -17,6 +17,7 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.d
 OPAQUE = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.CodeType)
 MODULE = ("_parameters", "_buffers", "_modules")
 DEPTH, NODES = 6, 4000  # of an argument; what lies deeper is not looked at
+HELD = 20_000  # objects in which one that cannot be copied is looked for
 HASHED = 1 << 22  # bytes of a tensor whose values are compared
 NEAR = {torch.float64: 1e-9, torch.float32: 1e-4, torch.bfloat16: 4e-2, torch.float16: 4e-3}  # of the largest value
 
@@ -153,23 +154,37 @@ def kind(value: Any, shapes: bool = True) -> str:
 
 
 def copied(value: Any) -> Any:
-    """A copy that shares no tensor with ``value``; of what cannot be copied the thing itself."""
-    memo = {id(t): clone(t) for t in tensors(value).values()}
+    """A copy that shares no tensor with ``value``; of what cannot be copied, such as a process group, the thing itself.
+
+    Raises what copying raises where no such thing is to blame.
+    """
+    made = {id(t): clone(t) for t in tensors(value).values()}
     try:
-        return copy.deepcopy(value, memo)
-    except Exception:
-        return _copied_by_parts(value, memo)
+        return copy.deepcopy(value, dict(made))
+    except Exception:  # which leaves things that are half copied in what it was given
+        return copy.deepcopy(value, made | {id(one): one for one in _held(value, set(), [HELD]) if not _copies(one)})
 
 
-def _copied_by_parts(value: Any, memo: dict[int, Any]) -> Any:
-    if isinstance(value, dict):
-        return {key: _copied_by_parts(held, memo) for key, held in value.items()}
-    if type(value) in (tuple, list):
-        return type(value)(_copied_by_parts(held, memo) for held in value)
+def _held(value: Any, seen: set[int], left: list[int]) -> Iterator[Any]:
+    """Everything within a value that is neither plain nor a tensor; HELD at most."""
+    if isinstance(value, (*PLAIN, *OPAQUE, Tensor)) or id(value) in seen or left[0] <= 0:
+        return
+    seen.add(id(value))
+    left[0] -= 1
+    yield value
+    for inner in members(value).values():
+        yield from _held(inner, seen, left)
+
+
+def _copies(value: Any) -> bool:
+    """Whether ``copy.deepcopy`` takes an object apart, as it does by pickle's protocol."""
+    if isinstance(value, dict | list | tuple | set | frozenset | nn.Module) or hasattr(value, "__deepcopy__"):
+        return True
     try:
-        return copy.deepcopy(value, dict(memo))
+        value.__reduce_ex__(4)
     except Exception:
-        return value
+        return False
+    return True
 
 
 def clone(tensor: Tensor) -> Tensor:
