@@ -302,20 +302,22 @@ def _patched(run: Run, bench: Bench, strip: int, seed: int) -> Ruling:
         return Ruling(word, f"patched arm alone: {arm.outcome}: {arm.reason}", "run both arms")
     ruling = rulings.rule(run.pristine[-1].arm(), arm.arm(), missing, run.pack.kind)
     if rulings.is_healthy(ruling) and run.request.census and seed == 0:
-        before = patching.hunks(patch, strip, after=False)
-        run.census = _counted(run, bench, dataclasses.replace(bench, tree=fixed), before)
+        touched = [patching.hunks(patch, strip, after=after) for after in (False, True)]
+        run.census = _counted(run, bench, dataclasses.replace(bench, tree=fixed), touched)
         ruling = rulings.rule_census(ruling, run.census)
     return ruling
 
 
-def _counted(run: Run, bench: Bench, patched: Bench, hunks: Sequence[patching.Hunk]) -> Census:
+def _counted(run: Run, bench: Bench, patched: Bench, touched: Sequence[Sequence[patching.Hunk]]) -> Census:
     """What the calls of both trees do beside the bug; the pristine tree's once for all patches.
 
     The patched one lies as in a checkout, where others lie as installed packages do, and has to be healthy there too.
+    ``touched``: hunks of the pristine and of the patched tree, to which a file that the patch adds belongs alone.
     """
+    before, hunks = touched[0], [*touched[0], *touched[1]]
     bench.tell("verdict", census.BEGUN)
     if run.facts is None:
-        taken = _taken(run, bench, hunks, Wanted(), installed=True)
+        taken = _taken(run, bench, before, Wanted(), installed=True)
         run.facts, ended = taken.census, taken.outcome in ("bug", "healthy")
         run.facts_cut = "" if ended else f"without the patch: {taken.reason}"
         run.log.append(census.line("pristine", run.facts))

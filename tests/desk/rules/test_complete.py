@@ -28,3 +28,12 @@ def test_a_mutant_that_only_a_gpu_tells_from_the_fix_names_a_check_of_that_lane(
     path.write_text(path.read_text().replace("Caught-By: ", "Caught-By: no "))
     (fault,) = (fault for fault in made.lint().faults if fault.rule == "pack-mutants")
     assert fault.file == f"packs/{made.name}/mutants/weight_gradient_fp32.patch"
+
+
+def test_a_mutant_may_name_a_fact_of_the_census(desk):
+    made = desk(10)
+    path = made.folder / "mutants" / "logits_kept.patch"
+    assert path.read_text().startswith("Caught-By: census: ")
+    assert [fault for fault in made.lint().faults if fault.rule == "pack-mutants"] == []
+    path.write_text(path.read_text().replace("census: ", "senses: "))
+    assert [fault.rule for fault in made.lint().faults] == ["pack-mutants"]

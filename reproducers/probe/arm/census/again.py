@@ -349,10 +349,9 @@ class Again:
         wanted = list(_leaves(given).values())
         found = torch.autograd.grad(made, wanted, [*map(_weights, made)], create_graph=True, allow_unused=True)
         again = [one for one in found if one is not None and one.requires_grad]
-        if not again:
-            return None
-        torch.autograd.backward(again, [*map(_weights, again)])  # unlike grad it comes by every function
-        return AS
+        if again:
+            torch.autograd.backward(again, [*map(_weights, again)])  # unlike grad it comes by every function
+        return AS if again or self.wanted is not None else None  # made by forward already, they have none
 
     def _unnoticed(self) -> list[str] | None:
         """Inputs that may be changed between forward and backward, so that gradients are wrong and nobody is told."""
