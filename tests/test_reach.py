@@ -5,10 +5,12 @@ from toy import FIRST, TOTAL, edited
 from typer.testing import CliRunner
 
 from reproducers import reach
+from reproducers.base.errors import CannotTestHere
 from reproducers.base.verdicts import Exit
 from reproducers.record import schema
 from reproducers.record.receipt import Compiled, Executed
 from reproducers.studies import reach as study
+from reproducers.trial.experiment import Request
 
 LONG = "    return result\n", "    if len(values) > 99:\n        result = -1.0\n        del values\n    return result\n"
 
@@ -40,6 +42,14 @@ def test_a_pack_that_cannot_run_is_told_with_its_code(reached):
     code, said = reached(TOTAL, FIRST, ("def mean(values):", "def mean(:"))
     assert code == Exit.CANNOT_TEST
     assert "pack07" in said[0]
+
+
+def test_a_pack_without_a_patch_is_told_with_a_command(toy):
+    pack = toy.pack()
+    pack.patch.unlink()
+    with pytest.raises(CannotTestHere) as raised:
+        study.measure(pack, Request(), toy.store, lambda arm, line: None)
+    assert raised.value.remedy == "python -m reproducers.run --list"
 
 
 FILE = '''import functools

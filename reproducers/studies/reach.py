@@ -57,6 +57,8 @@ class Reach:
 
 def measure(pack: Pack, request: Request, store: Store, say: Say) -> Reach:
     """Run the patched arm. Raises CannotTestHere where it cannot run to its end."""
+    if pack.patch_at(request.at) is None:
+        raise CannotTestHere(f"{pack.id} has no patch for {request.at}", "python -m reproducers.run --list")
     functions = list[Function]()
 
     def watch(tree: Tree, ranges: Ranges) -> Ranges:
@@ -68,7 +70,7 @@ def measure(pack: Pack, request: Request, store: Store, say: Say) -> Reach:
 
     run = execute(pack, dataclasses.replace(request, arm="patched", watch=watch), store, say)
     if not run.patched or run.patched[-1].outcome not in ("bug", "healthy"):
-        raise CannotTestHere(f"{pack.id}: {run.ruling.reason}", run.ruling.remedy)
+        raise CannotTestHere(f"{pack.id} did not run to its end: {run.ruling.reason}", run.ruling.remedy)
     executed = run.patched[-1].executed
     return Reach({one: one.unrun(executed.get(one.path)) for one in functions})
 
