@@ -222,13 +222,7 @@ def check_elsewhere(p: probe.Probe, checkpoints: Checkpoints, folder: Callable[[
     )
     p.guard_attempt("that request is finalized", partial(finalize, request.finalize_fns))
     for name, values, where in (("the synchronous save", other, beside), ("the request", state, waiting)):
-        p.error(
-            f"{name}: checkpoints whose index is another's",
-            unreadable(checkpoints, values, where),
-            0,
-            reference="each save has its own results",
-            bug_above=1,
-        )
+        own_index(p, name, checkpoints, values, where)
 
 
 def executed(request: Any) -> bool:
@@ -244,6 +238,17 @@ def unreadable(checkpoints: Checkpoints, state: State, folder: str) -> float:
         if any(isinstance(cause, KeyError) for cause, _ in error.failures.values()):
             return 1.0
         raise RuntimeError(f"loading fails otherwise: {error}") from error
+
+
+def own_index(p: probe.Probe, name: str, checkpoints: Checkpoints, state: State, folder: str) -> None:
+    """The checkpoint's index is of its own files, not of another save's."""
+    p.error(
+        f"{name}: checkpoints whose index is another's",
+        unreadable(checkpoints, state, folder),
+        0,
+        reference="each save has its own results",
+        bug_above=1,
+    )
 
 
 def check_own_writer(p: probe.Probe, folder: Callable[[], str]) -> None:
@@ -312,13 +317,7 @@ def check_overlapping(p: probe.Probe, checkpoints: Checkpoints, folder: Callable
     with within("save_state_dict_async_finalize", partial(save, second, inner)):
         p.guard_attempt("a save that begins before another's end", partial(save, first, outer))
     for name, state, where in (("the one within", second, inner), ("the one around it", first, outer)):
-        p.error(
-            f"{name}: checkpoints whose index is another's",
-            unreadable(checkpoints, state, where),
-            0,
-            reference="each save has its own results",
-            bug_above=1,
-        )
+        own_index(p, name, checkpoints, state, where)
     with within("save_state_dict_async_plan", lambda: requests.append(checkpoints.request(second, planned))):
         save(first, folder())
     write_elsewhere(requests[0])
@@ -334,13 +333,7 @@ def check_overlapping(p: probe.Probe, checkpoints: Checkpoints, folder: Callable
         pass
     after = folder()
     p.guard_attempt("a save after one that was broken off", partial(save, first, after))
-    p.error(
-        "after one that was broken off: checkpoints whose index is another's",
-        unreadable(checkpoints, first, after),
-        0,
-        reference="each save has its own results",
-        bug_above=1,
-    )
+    own_index(p, "after one that was broken off", checkpoints, first, after)
 
 
 def check_strategy(p: probe.Probe, checkpoints: Checkpoints, folder: Callable[[], str]) -> None:
