@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from reproducers.base.wording import count
+from reproducers.probe.arm.census import DEFINES, HOLDS, LEFT_BEHIND, MADE, MOVED, UNDEFINED
 from reproducers.record.receipt import Census, Difference, Facts
 from reproducers.record.schema import Meant
 
@@ -21,7 +22,6 @@ LINE = "census: "  # begins what is told of a census beside the verdict
 BEGUN = f"{LINE}both trees again, each call in other ways"
 UNSEEN = "no call of touched code was seen on both trees"
 EVERYWHERE, CHECKOUT = "all calls", "in a checkout"
-MADE = "made again"
 OF = "of"  # the fact that tells a call's sizes
 AS, RAISES = "as it is", "raises"
 HELD, ENTRIES, LEFT = 4, 40, 2  # tensors, and entries of containers, that a fix may keep, whatever was called
@@ -35,12 +35,11 @@ LISTS = (
     "unnoticed when changed before backward",
 )
 LOST = {  # {fact: the fact that says what of the pristine tree it may not name}
-    "private names that nothing defines": "private names that touched files define",
-    "left where it was by to()": "moved by to()",
+    UNDEFINED: DEFINES,
+    LEFT_BEHIND: MOVED,
 }
 SAME = ("ends", "parameters", "buffers", "state dict")
 SAID = ("says", "says again")
-HOLDS = "tensors held at the end"
 NOTHING: Taken = {HOLDS: 0}  # of a file that a patch adds
 GROWING = re.compile(r"(largest tensor|peak) with (\d+)(?: for (\d+))?")
 

@@ -3,3 +3,9 @@
 An arm of its own runs the reproducer once more; its checks count for nothing there, so that nothing that the census
 does can change what a check measures. Standard library only until upstream has imported torch.
 """
+
+# names of facts that the runner asks for by name
+MADE = "made again"
+DEFINES, UNDEFINED = "private names that touched files define", "private names that nothing defines"
+MOVED, LEFT_BEHIND = "moved by to()", "left where it was by to()"
+HOLDS = "tensors held at the end"

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from reproducers.probe.arm.census import values
+from reproducers.probe.arm.census import LEFT_BEHIND, MOVED, values
 from reproducers.probe.arm.census.calls import Call, Heard
 from reproducers.probe.measuring import host_waits
 
@@ -221,8 +221,8 @@ class Again:
             self.take("of a pickled copy", self._pickled)
         if isinstance(given.owner, nn.Module):
             self.take("with eval() and train()", lambda: self.like(self.make(_toggled(given.copy()))))
-            self.take("moved by to()", lambda: self._after_to(lambda one: one.device.type == "meta"))
-            self.take("left where it was by to()", lambda: self._after_to(lambda one: one.device.type != "meta"))
+            self.take(MOVED, lambda: self._after_to(lambda one: one.device.type == "meta"))
+            self.take(LEFT_BEHIND, lambda: self._after_to(lambda one: one.device.type != "meta"))
         self.take("backward twice", lambda: self.like(self.make(given.copy(), twice=True)))
         self.take("differentiated twice", self._differentiated_twice)
         self.take("unnoticed when changed before backward", self._unnoticed)

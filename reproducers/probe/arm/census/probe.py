@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from reproducers.probe.arm.census import HOLDS, MADE
 from reproducers.probe.arm.watched import WatchedProbe
 from reproducers.probe.watch import Ranges
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 FLOOR_S, SHARE = 10.0, 1.0  # processor time of making calls again: so long, or so much of the reproducer's own
 PATIENCE = 4  # times as long where the facts to take are given
 PACKAGE = "the package's sources"
-MADE = "made again"
 Facts = dict[str, dict[str, Any]]
 
 
@@ -101,7 +101,7 @@ class CensusProbe(WatchedProbe):
             now, before = public.class_state(module), self.classes.get(file, {})
             found[file] = {
                 "offers": public.offers(module),
-                "tensors held at the end": tensors,
+                HOLDS: tensors,
                 "entries held at the end": entries,
                 "class attributes changed": sorted(name for name in now if before and now[name] != before.get(name)),
             }

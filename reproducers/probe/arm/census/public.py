@@ -13,9 +13,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from reproducers.probe.arm.census import DEFINES, UNDEFINED
+
 CONTAINERS = (dict, list, set, tuple, deque)
 LIMIT = 20000  # objects that are looked at below a module
-DEFINES, UNDEFINED = "private names that touched files define", "private names that nothing defines"
 PRIVATE = r"(_[a-z]\w{3,})\b"
 USED = re.compile(rf"(?:\.|['\"]){PRIVATE}")
 DEFINED = re.compile(
