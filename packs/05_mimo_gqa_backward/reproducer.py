@@ -30,6 +30,7 @@ import torch
 from hypothesis import strategies as st
 from torch.nn.functional import pad, silu, softplus
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from reproducers import probe
 
@@ -92,7 +93,7 @@ class Launches:
     """Stand-ins for one module's two compiled kernels; arguments are named after the real kernels' parameters."""
 
     def __init__(self, module, generator):
-        self.generator, self.written, self.count = generator, {}, 0
+        self.generator, self.written, self.count, self.spoilt = generator, {}, 0, {}
         tree = ast.parse(Path(module.__file__).read_text())
         functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
         for factory in ("mamba_mimo_bwd_fwd", "mamba_mimo_bwd_bwd"):
@@ -106,7 +107,11 @@ class Launches:
         self.count += 1
         for name, tensor in zip(names, tensors, strict=True):
             if name in WRITTEN:  # absent where its input is
-                self.written[name] = None if tensor is None else tensor.normal_(generator=self.generator).double()
+                if tensor is not None:
+                    tensor.normal_(generator=self.generator)
+                    if name in self.spoilt:
+                        tensor.view(-1)[self.spoilt[name]] = math.inf
+                self.written[name] = None if tensor is None else tensor.double()
 
     def expected(self, groups, heads, change=lambda written: written):
         """fp64: a bias belongs to one value head, dQ and dK to the group that upstream's kernel reads for the head.
@@ -277,6 +282,53 @@ def drawn_lane(p, module, layout, launches):
         p.drawn(name, launched, 0, space=pairs | SPACE, count=8, bug_above=1, reference="refused first")
 
 
+class Largest(TorchDispatchMode):
+    """``elements`` of the largest tensor that an operator makes, views left out."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        made = operator(*args, **(kwargs or {}))
+        for one, told in zip(
+            made if isinstance(made, tuple | list) else (made,), operator._schema.returns, strict=False
+        ):
+            if isinstance(one, torch.Tensor) and not told.alias_info:
+                self.elements = max(self.elements, one.numel())
+        return made
+
+
+def check_fold(p, module, layout, launches):
+    """What the fold of heads into groups costs and leaves: memory, host waits, and where an overflow is seen."""
+    attempt, record = runner(p, False, layout)
+    groups, heads, bad, seen = 3, 12, 5, Largest()
+
+    def call():
+        launches.generator.manual_seed(p.seed)
+        return combined(module, layout, groups, heads, torch.float16, launches.generator)
+
+    def folded():
+        with seen:
+            return call()
+
+    with without_tails(module):
+        got = attempt(f"{layout} G={groups} H={heads}, fp16: runs", folded)
+        if got is None:
+            return
+        per_head = launches.written["DQ"].numel()
+        loose = sum(got[name].untyped_storage().nbytes() > 2 * got[name].numel() for name in ("dq", "dk"))
+        record(f"{layout} fold: gradients that hold more memory than theirs", loose, 0, reference="of the group alone")
+        share = seen.elements / per_head
+        record(f"{layout} fold: largest tensor, in per-head gradients", share, 1, reference="the kernel's own output")
+        record(f"{layout} fold: host waits", p.waits(call).total(), 0, reference="nothing is asked of the GPU")
+        launches.spoilt = {"DQ": bad, "DK": bad}
+        try:
+            got, want = call(), launches.expected(groups, heads)
+        finally:
+            launches.spoilt = {}
+        apart = sum(int((got[name].isfinite() != want[name].isfinite()).sum()) for name in ("dq", "dk"))
+        record(f"{layout} fold: an overflow that is lost or spread", apart, 0, reference="its head's group alone")
+
+
 def check_unpacked(p, generator):
     """The varlen function that is told of no sequences is the dense one, to the bit."""
     dense, varlen = (p.upstream(FOLDER + file) for file in FILES.values())
@@ -318,6 +370,7 @@ def cpu_lane(p):
         for groups, heads in ((4, 6), (3, 8)):
             call = partial(combined, module, layout, groups, heads, torch.float32, generator)
             p.guard_attempt(f"{layout} G={groups} H={heads}: ValueError", partial(refused, call))
+        check_fold(p, module, layout, launches)
         drawn_lane(p, module, layout, launches)
     check_unpacked(p, generator)
 

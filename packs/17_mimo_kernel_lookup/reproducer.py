@@ -318,9 +318,10 @@ def lookups(p, layouts):
             built = compiler.threads(partial(time.sleep, 0.2), fwd, [10 + number % 4 for number in range(32)])
         name = f"kernels{' of fixed shape' * bool(fixed)} built by 32 threads that ask for 4"
         p.error(name, built, 4, bug_above=32, reference="one build each")
-    together = threading.Barrier(4, timeout=20)
-    beside = partial(compiler.threads, together.wait, fwd, range(20, 24))
-    p.guard_attempt("4 threads build 4 kernels at the same time", beside)
+    for fixed, first in ((0, 20), (9, 24)):
+        beside = partial(compiler.threads, threading.Barrier(4, timeout=20).wait, fwd, range(first, first + 4))
+        with specialising(fixed):
+            p.guard_attempt(f"4 threads build 4 kernels{' of fixed shape' * bool(fixed)} at the same time", beside)
     with contextlib.suppress(ZeroDivisionError):
         compiler.threads(lambda: 1 // 0, fwd, [30])
     p.guard_attempt("a build that failed is tried again", partial(call, fwd, num_stages=30))

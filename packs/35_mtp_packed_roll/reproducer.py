@@ -301,7 +301,34 @@ def check_capture(p: probe.Probe) -> None:
     p.error("wrong elements of a replay, other lengths", off, 0, reference="token by token in Python", bug_above=1)
 
 
+def shared_out(rows: Tensor, lengths: list[int], rank: int) -> Tensor:
+    """A rank's part of two: of each sequence's four quarters the first and last, or those between."""
+    quarters = [one.chunk(4, -1) for one in rows.split(lengths, -1)]
+    return torch.cat([part for four in quarters for part in (four[rank], four[3 - rank])], -1)
+
+
+def check_ranks(p: probe.Probe) -> None:
+    """Two ranks of context parallelism, which the claim leaves as it is: each has its part of what one would have."""
+
+    def work(rank: int) -> None:
+        p.megatron_cpu()
+        lengths, group = [4, 12, 8, 4], torch.distributed.group.WORLD
+        given = Input(p, lengths, sum(lengths), (2,))
+        want = torch.tensor(exact(given.tensor, lengths))
+        given.tensor = shared_out(given.tensor, lengths, rank)
+        made, total = given.rolled(cp_group=group)
+        mine = shared_out(want, lengths, rank)
+        bad = int((made != mine).sum()) + (total.item() != mine.sum().item())
+        p.guard(f"rank {rank} of 2: wrong elements", bad, 0, reference="its part of the whole stream's roll")
+
+    p.ranks(2, work)
+
+
 def reproduce(p: probe.Probe) -> None:
+    if p.lane == "cpu":
+        check_ranks(p)
+    else:
+        p.skip("two ranks", "two GPUs; the cpu lane has them")
     p.megatron_cpu()
     check_values(p)
     check_drawn(p)

@@ -63,7 +63,7 @@ class Routed:
             moe_router_score_function="sigmoid",
             moe_router_dtype="fp32",
             moe_router_load_balancing_type=kind,
-            moe_aux_loss_coeff=COEFFICIENT if kind != "none" else 0.0,
+            moe_aux_loss_coeff=COEFFICIENT if kind == "global_aux_loss" else 0.0,
             moe_router_enable_expert_bias=kind == "none" if bias is None else bias,
             moe_router_bias_update_rate=rate,
             bf16=dtype == torch.bfloat16,
@@ -168,6 +168,20 @@ def check_rate(p: probe.Probe) -> None:
         reference="the same updates of the router alone",
         bug_above=1,
     )
+
+
+def check_quantiles(p: probe.Probe, name: str, dtype: torch.dtype) -> None:
+    """The bias by quantiles and their sum, which upstream keeps in fp32, hold what half precision does not."""
+    routed, fine = Routed(p, dtype, "quantile_balancing", bias=False), 1 + 2.0**-20
+    router, title = routed.router, f"{name}: biases and sums of quantiles that are rounded"
+    if not hasattr(router, "qb_beta"):
+        return p.skip(title, "this tree has no balancing by quantiles")
+    routed.forward(near(p.seed, 8))
+    for held in (router.qb_beta, router.qb_beta_accum):
+        held.fill_(fine)
+    routed.forward(near(p.seed, 8))
+    lost = int((router.qb_beta.double() != fine).sum()) + (router.qb_beta_accum.dtype != torch.float32)
+    p.guard(title, lost, 0, reference="fp32 from the first forward on")
 
 
 def check_global(p: probe.Probe, name: str, dtype: torch.dtype, counts: list[int], batches: int) -> None:
@@ -351,7 +365,11 @@ def reproduce(p: probe.Probe) -> None:
     check_bias(p, "bf16, one micro-batch", Routed(p, torch.bfloat16), [near(p.seed, 600)])
     check_bias(p, "fp16, one micro-batch", Routed(p, torch.float16), [near(p.seed + 1, 3000)])
     check_bias(p, "bf16, 300 micro-batches", Routed(p, torch.bfloat16), [[1, 1, 2, 2, 3, 3, 2, 2]] * 300)
+    # neither count is their mean
+    apart = [count + 2 * (count == 603) for count in near(p.seed + 3, 600)]
+    check_bias(p, "bf16, a mean between two counts", Routed(p, torch.bfloat16), [apart])
     check_rate(p)
+    check_quantiles(p, "bf16", torch.bfloat16)
     check_global(p, "bf16, 300 micro-batches", torch.bfloat16, [1, 1, 2, 2, 3, 3, 2, 2], 300)
     check_global(p, "bf16, drawn, 200 micro-batches", torch.bfloat16, drawn(p.seed + 2, 5, 14), 200)
     check_both(p, "bf16, bias and global loss, two global batches", torch.bfloat16, 600)
