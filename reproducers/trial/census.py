@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from reproducers.base.wording import count
-from reproducers.probe.arm.census import DEFINES, HOLDS, LEFT_BEHIND, MADE, MOVED, UNDEFINED
+from reproducers.probe.arm.census import DEFINES, HOLDS, IMPORTED, LEFT_BEHIND, MADE, MOVED, UNDEFINED
 from reproducers.record.receipt import Census, Difference, Facts
 from reproducers.record.schema import Meant
 
@@ -169,8 +169,10 @@ def _ended(name: str, before: str, after: str, same_kind: bool) -> tuple[str, st
 
 def _offers(before: dict[str, list[str]], after: dict[str, list[str]]) -> tuple[str, str] | None:
     """Names that are gone, and parameters that another order, kind or default of today's callers meets."""
-    rows = [f"{name} is gone" for name in before if name not in after]
-    for name in before.keys() & after.keys():
+    imported = before.get(IMPORTED, [])
+    owed = {name for name in before if name != IMPORTED and name.split(".")[0] not in imported}
+    rows = [f"{name} is gone" for name in owed - after.keys()]
+    for name in owed & after.keys():
         if name == "__all__":
             rows += [f"{one} is gone from __all__" for one in before[name] if one not in after[name]]
         elif not _takes(before[name], after[name]):

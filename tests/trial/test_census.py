@@ -7,7 +7,7 @@ import counting
 import pytest
 import torch
 
-from reproducers.probe.arm.census import values
+from reproducers.probe.arm.census import public, values
 from reproducers.record.schema import Meant
 from reproducers.trial import census
 
@@ -228,6 +228,21 @@ def test_a_file_that_a_patch_adds_holds_no_tensors(pristine):
     (found,) = census.compare(pristine, pristine | many).strayed
     assert (found.call, found.fact, found.pristine, found.patched) == ("new.py", held, "0", "9")
     assert census.compare(pristine, pristine | few).strayed == []
+
+
+def test_a_name_that_another_file_defines_now_is_not_gone(tmp_path):
+    """What a file imports it need not offer; what it defined it has to, from wherever it comes."""
+    moved = counting.SOURCE[counting.SOURCE.index("def asks(module)") :]
+    counting.module(tmp_path / "elsewhere", moved, "elsewhere")
+    sources = [counting.SOURCE, counting.SOURCE.replace(moved, "from elsewhere import asks\n")]
+    sources += [sources[1].replace("import asks", "import asks as ask")]
+    here, there, gone = (
+        {"counted.py": {"offers": public.offers(counting.module(tmp_path / str(i), source))}}
+        for i, source in enumerate(sources)
+    )
+    assert census.compare(here, there).strayed == census.compare(there, gone).strayed == []
+    (found,) = census.compare(here, gone).strayed
+    assert found.patched == "asks is gone"
 
 
 def test_what_the_pristine_tree_does_not_do_well_is_not_asked(tmp_path, pristine):
