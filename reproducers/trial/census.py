@@ -38,7 +38,7 @@ LOST = {  # {fact: the fact that says what of the pristine tree it may not name}
     UNDEFINED: DEFINES,
     LEFT_BEHIND: MOVED,
 }
-SAME = ("ends", "parameters", "buffers", "state dict")
+SAME = ("ends", "parameters", "buffers", "state dict", "collectives")
 SAID = ("says", "says again")
 NOTHING: Taken = {HOLDS: 0}  # of a file that a patch adds
 GROWING = re.compile(r"(largest tensor|peak) with (\d+)(?: for (\d+))?")

@@ -108,6 +108,20 @@ WRONG = [
     ("unnoticed when changed before backward", KEEPS, KEEPS.replace("x)", "x.data)")),
     ("left where it was by to()", COUNT, "        self.count = torch.zeros((), dtype=torch.int64)\n"),
     ("private names that nothing defines", "def _private(x):", "def _private_one(x):"),
+    (
+        "results kept when it is called again",
+        SUM,
+        SUM.replace("return ", "made = ")
+        + "    if made.requires_grad:\n        return made\n"
+        + "    return KEPT.setdefault((made.shape, made.dtype), made.clone()).copy_(made)\n",
+    ),
+    (
+        "in the midst of another thread's call",
+        SUM,
+        "    scratch = KEPT.setdefault((x.shape, x.dtype), torch.zeros_like(x)).detach()\n"
+        + "    scratch.copy_(x)\n"
+        + SUM.replace(" x,", " scratch + 0 * x,"),
+    ),
 ]
 
 
@@ -160,6 +174,42 @@ def test_a_right_fix_is_not(strayed, old, new):
     made = strayed(old, new)
     assert made.facts > 100
     assert made.strayed == []
+
+
+NORM = """
+
+def norm(grads):
+    \'\'\'Of an iterable of tensors.\'\'\'
+    total = sum((grad.square().sum() for grad in grads), torch.zeros(()))
+    torch.distributed.all_reduce(total)
+    return total
+"""
+
+
+@pytest.fixture
+def group():
+    torch.distributed.init_process_group(store=torch.distributed.HashStore(), rank=0, world_size=1, backend="gloo")
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("fact", "wrong"),
+    [
+        ("collectives", "    if not grads:\n        return torch.zeros(())\n"),
+        ("with iterators for lists", "    device = next(iter(grads), torch.zeros(())).device\n"),
+        (None, "    grads = list(grads)\n"),
+    ],
+)
+def test_a_rank_with_nothing_joins_and_an_iterator_is_read_once(tmp_path, group, fact, wrong):
+    def use(toy):
+        toy.norm([torch.ones(3), torch.ones(2)])
+        toy.norm([])
+
+    before = counting.census(tmp_path / "before", counting.SOURCE + NORM, use)
+    after = (counting.SOURCE + NORM).replace("    total = sum", wrong + "    total = sum")
+    made = census.compare(before, counting.census(tmp_path / "after", after, use, before))
+    assert {one.fact for one in made.strayed} == ({fact} if fact else set())
 
 
 def test_bounds_of_packed_sequences_are_no_small_integers(tmp_path):

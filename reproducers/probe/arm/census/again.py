@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import gc
 import inspect
 import itertools
 import math
@@ -17,10 +16,8 @@ import random
 import sys
 import threading
 import time
-import types
-import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,16 +25,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from reproducers.probe.arm.census import LEFT_BEHIND, MOVED, values
 from reproducers.probe.arm.census.calls import Call, Heard
+from reproducers.probe.arm.census.modes import Collectives, Cost, Counted, Filled, Made
 from reproducers.probe.measuring import host_waits
 
 AS, OTHERWISE = "as it is", "otherwise"
 THREAD_S = 60.0  # after which a call in a thread has not ended
+WAIT_S = 1.0  # for a call in the midst of another, which may hold a lock
+BETWEEN = (4, 12)  # places in the midst of a call, and of one that takes less than CHEAP_S
+CHEAP_S = 0.05
 DEAREST = 4  # calls of the same cost that the next fact may take
-KNOWN = 40  # tensors of which it is asked who holds them
 SIZES = 2  # lengths of dimensions that are varied
 MORE = 10  # calls of other sizes after which nothing more may be alive
 CHANGED = 6  # inputs that are changed between forward and backward
@@ -45,10 +44,6 @@ NODES = 1000  # of autograd's graph that are looked at
 LOW = 0.15  # of the largest value: results in two precisions that are alike
 ROUNDED = {torch.float32: 1e-5}  # sums in another order, as other memory and modes have them; in TF32 it were more
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-EMPTY = {getattr(torch.ops.aten, f"{prefix}empty{more}") for prefix in ("", "new_") for more in ("", "_strided")} | {
-    torch.ops.aten.empty_like,
-    torch.ops.aten.empty_permuted,
-}
 INTS = (torch.int64, torch.int32, torch.int16, torch.uint8)
 
 
@@ -214,8 +209,12 @@ class Again:
         self.take("under autocast", self._autocast)
         self.take("under another default dtype", self._default_dtype)
         self.take("in a thread", self._threaded)
+        self.take("results kept when it is called again", self._results_kept)
+        self.take("in the midst of another thread's call", self._interrupted)
+        self.take("collectives", self._collectives)
         self.take("by names", self._by_names)
         self.take("in order", self._in_order)
+        self.take("with iterators for lists", self._iterated)
         if given.owner is not None:
             self.take("of a deep copy", lambda: self.like(self.make(given.copy().copy())))
             self.take("of a pickled copy", self._pickled)
@@ -261,17 +260,73 @@ class Again:
 
         def work() -> None:
             _seeded()
-            try:
-                with self._ones():
-                    value = self.call.target.on(given.owner)(*given.args, **given.named)
-                    made.append(Ended(value, "", self._backward(value, given, False)))
-            except Exception as error:
-                made.append(Ended(raised=type(error).__name__))
+            with self._ones():
+                made.append(self._alone(given))
 
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
         thread.join(THREAD_S)
         return self.like(made[0]) if made else f"{OTHERWISE}: it does not end"
+
+    def _other(self) -> Given:
+        """Arguments of other values."""
+        return self._changed(lambda t: _like(t, t.detach() * 0.5) if t.is_floating_point() else t)
+
+    def _results_kept(self) -> str | None:
+        """Whether a result stays what it is while the same object is called with other values."""
+        given, other = self.given.copy(), self._other()
+        first = self.make(given)
+        if first.raised:
+            return None
+        before = values.digests(first.value)
+        self.make(Given(given.owner, other.args, other.named))
+        return AS if values.digests(first.value) == before else OTHERWISE
+
+    def _interrupted(self) -> str | None:
+        """Whether a call ends as it does alone while another thread makes one of other values in the midst of it."""
+        counted = Counted()
+        with counted:
+            if self.make(self.given.copy()).raised:
+                return None
+        late, places = list[threading.Thread](), range(1, counted.count)
+        step = max(1, -(-len(places) // BETWEEN[self.cost < CHEAP_S]))
+
+        def other() -> None:
+            if not late:  # else a lock is held until the call has ended
+                thread = threading.Thread(target=self._alone, args=(self._other(),), daemon=True)
+                thread.start()
+                thread.join(WAIT_S)
+                late.extend([thread] * thread.is_alive())
+
+        with Counted(places[::step], other):
+            ended = self.make(self.given.copy())
+        for thread in late:
+            thread.join(THREAD_S)
+        return self.like(ended)
+
+    def _alone(self, given: Given) -> Ended:
+        """As ``make``, with nothing of torch's or Python's that other threads share set anew."""
+        try:
+            value = self.call.target.on(given.owner)(*given.args, **given.named)
+            return Ended(value, "", self._backward(value, given, False))
+        except Exception as error:
+            return Ended(raised=type(error).__name__)
+
+    def _collectives(self) -> list[str] | None:
+        with Collectives() as seen:
+            ended = self.make(self.given.copy())
+        return None if ended.raised else sorted(seen.called)
+
+    def _iterated(self) -> str | None:
+        """Lists handed over as iterators, where upstream says that it takes an iterable."""
+        given, signature = self.given.copy(), self._signature()
+        bound = signature.bind(*given.args, **given.named)
+        said = f"{inspect.getdoc(self.call.target.on(given.owner)) or ''} {signature}".lower()
+        lists = {name: iter(value) for name, value in bound.arguments.items() if type(value) is list}
+        if not lists or "iterable" not in said:
+            return None
+        bound.arguments.update(lists)
+        return self.like(self.make(Given(given.owner, list(bound.args), dict(bound.kwargs))))
 
     def _signature(self) -> inspect.Signature:
         return inspect.signature(self.call.target.on(self.given.owner))
@@ -460,9 +515,9 @@ class Again:
 
     def _filled(self, fill: Callable[[Tensor], Tensor]) -> str | None:
         given = self.given.copy()
-        before = {path: values.digest(t) for path, t in given.tensors.items()}
+        before = values.digests(given.tensors)
         given = given.mapped(lambda v: _like(v, fill(v)) if isinstance(v, Tensor) else v)
-        if {path: values.digest(t) for path, t in given.tensors.items()} == before:
+        if values.digests(given.tensors) == before:
             return None
         ended = self.make(given)
         if ended.raised:
@@ -620,77 +675,11 @@ def _weights(tensor: Tensor) -> Tensor:
     return made
 
 
-class Filled(TorchDispatchMode):  # type: ignore[misc]
-    """Memory that nobody writes holds ones: where kernels have stand-ins, their results are alike each time."""
-
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = op(*args, **(kwargs or {}))
-        if op._overloadpacket in EMPTY:
-            made.fill_(1)
-        return made
-
-
-class Cost(TorchDispatchMode):  # type: ignore[misc]
-    """Of the tensors that are made, views left out: ``elements`` of the largest, ``peak`` of all that live at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements = self.peak = self._now = 0
-        self._known = set[int]()
-
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = op(*args, **(kwargs or {}))
-        for one, told in zip(made if isinstance(made, tuple | list) else (made,), op._schema.returns, strict=False):
-            if isinstance(one, Tensor) and not told.alias_info and id(one) not in self._known:
-                self._known.add(id(one))
-                self._now += one.numel()
-                weakref.finalize(one, self._gone, id(one), one.numel())
-                self.elements = max(self.elements, one.numel())
-                self.peak = max(self.peak, self._now)
-        return made
-
-    def _gone(self, name: int, elements: int) -> None:
-        self._known.discard(name)
-        self._now -= elements
-
-
-class Made(TorchDispatchMode):  # type: ignore[misc]
-    """Knows every tensor that operators made while it was on, as long as Python holds it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made = list[weakref.ref[Tensor]]()
-
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = op(*args, **(kwargs or {}))
-        several = made if isinstance(made, tuple | list) else (made,)
-        self.made += [weakref.ref(one) for one in several if isinstance(one, Tensor)]
-        return made
-
-    def alive(self, but: Sequence[Tensor]) -> int:
-        """How many are held still; none of these, and none of which one of these is a view."""
-        known = [one for one in self.made if one() is not None]
-        if known:
-            gc.collect()  # a cycle holds them for a while
-        held, seen = 0, {id(one) for one in but} | {id(one._base) for one in but if one._base is not None}
-        for one in known[:KNOWN]:
-            tensor = one()
-            if tensor is not None and id(tensor) not in seen:
-                seen.add(id(tensor))
-                held += _held(tensor)
-        return held
-
-
 def _bounds(tensor: Tensor) -> bool:
     """Whether it holds the bounds of packed sequences: whole numbers from 0 on that do not fall."""
     if tensor.dtype not in INTS or tensor.dim() != 1 or tensor.numel() < 2 or int(tensor[0]) != 0:
         return False
     return bool((tensor.diff() >= 0).all())
-
-
-def _held(tensor: Tensor) -> bool:
-    """Whether a thing of Python's holds the tensor; autograd's own nodes are none."""
-    return any(not isinstance(one, types.FrameType) for one in gc.get_referrers(tensor))
 
 
 def _toggled(given: Given) -> Given:

@@ -271,7 +271,7 @@ def _word(value: Any) -> str:
     if isinstance(value, bool | str | torch.dtype) or value is None:
         return repr(value)[:40]
     if isinstance(value, tuple | list | dict):
-        return f"{type(value).__name__}"
+        return f"{type(value).__name__}{'' if value else ' of none'}"
     return type(value).__name__
 
 

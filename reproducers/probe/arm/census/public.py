@@ -33,7 +33,7 @@ def modules(files: Iterable[str]) -> dict[str, types.ModuleType]:
 def offers(module: types.ModuleType) -> dict[str, Any]:
     """{name: how it is called, or what it is} of a module's public names and of its classes' members.
 
-    ``IMPORTED`` lists the names that another module defines: nobody has to offer them, but a name that moved is not gone.
+    ``IMPORTED`` lists the names that another module defines: nobody has to offer them, but what moved is not gone.
     """
     found: dict[str, Any] = {IMPORTED: []}
     if hasattr(module, "__all__"):

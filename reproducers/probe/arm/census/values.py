@@ -103,6 +103,11 @@ def digest(tensor: Tensor) -> str:
     return hashlib.sha256(flat.numpy().data).hexdigest()
 
 
+def digests(value: Any) -> dict[str, str]:
+    """{path: digest} of the tensors within a value."""
+    return {path: digest(tensor) for path, tensor in tensors(value).items()}
+
+
 def photograph(value: Any) -> dict[str, Any]:
     """{path: what is there} of a value's tensors and plain values, for ``changed``."""
     return {path: looks(part) if isinstance(part, Tensor) else part for path, part in parts(value)}
