@@ -68,17 +68,25 @@ class Given:
         return values.tensors({"args": self.args, "named": self.named})
 
     @property
+    def whole(self) -> dict[str, Any]:
+        return {"owner": self.owner, "args": self.args, "named": self.named}
+
+    @property
     def everything(self) -> dict[str, Tensor]:
-        return values.tensors({"owner": self.owner, "args": self.args, "named": self.named})
+        return values.tensors(self.whole)
 
 
 @dataclass
 class Ended:
-    """How a call ended: its value or the error's type, gradients by path, what it said."""
+    """How a call ended: its value or the error's type, gradients by path, what it said.
+
+    ``left``: arguments that it changes in place, by path.
+    """
 
     value: Any = None
     raised: str = ""
     grads: dict[str, Tensor] = field(default_factory=dict)
+    left: dict[str, Tensor] = field(default_factory=dict)
     said: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -91,7 +99,12 @@ class Subclass(Tensor):  # type: ignore[misc]
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    if isinstance(value, Tensor) or (isinstance(value, int) and not isinstance(value, bool)):
+    if isinstance(value, Tensor):
+        made = change(value)
+        if made is not value and type(made) is type(value):
+            _as_held(value, made, change)
+        return made
+    if isinstance(value, int) and not isinstance(value, bool):
         return change(value)
     if type(value) in (tuple, list):
         return type(value)(_mapped(inner, change) for inner in value)
@@ -104,6 +117,13 @@ def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
             with contextlib.suppress(Exception):
                 setattr(value, name, change(inner))
     return value
+
+
+def _as_held(tensor: Tensor, made: Tensor, change: Callable[[Any], Any]) -> None:
+    """What a tensor holds beside its values, its gradient above all, changed as the tensor is."""
+    for name, held in {**vars(tensor), **values.gradient(tensor)}.items():
+        with contextlib.suppress(Exception):
+            setattr(made, name.lstrip("."), change(held) if isinstance(held, Tensor) else held)
 
 
 def _seeded() -> None:
@@ -126,9 +146,13 @@ class Again:
         self.call, self.tree, self.lane, self.wanted, self.seed = call, tree, lane, wanted, seed
         self.given = Given(call.target.object, call.args, call.named)
         self.facts: dict[str, Any] = {}
-        begun = time.process_time()
-        self.base = self.make(self.given.copy())
+        self.changes = set[str]()  # paths of arguments that it changes in place
+        given = self.given.copy()
+        before, begun = values.digests(given.whole), time.process_time()
+        self.base = self.make(given)
         self.cost = time.process_time() - begun
+        self.changes = {path for path, now in values.digests(given.whole).items() if before.get(path) != now}
+        self.base.left = self._left_in(given)
 
     @property
     def made(self) -> str:
@@ -167,7 +191,11 @@ class Again:
                 grads = self._backward(value, given, twice)
         except (Exception, SystemExit) as error:
             return Ended(raised=type(error).__name__, said=heard.said)
-        return Ended(value, "", grads, heard.said)
+        return Ended(value, "", grads, self._left_in(given), heard.said)
+
+    def _left_in(self, given: Given) -> dict[str, Tensor]:
+        """Those arguments that the call changes in place."""
+        return {path: one for path, one in given.everything.items() if path in self.changes} if self.changes else {}
 
     def _ones(self) -> contextlib.AbstractContextManager[Any]:
         return Filled() if self.lane == "cpu" else contextlib.nullcontext()
@@ -194,6 +222,9 @@ class Again:
             return AS if base.raised == other.raised else f"{OTHERWISE}: {other.kind} for {base.kind}"
         if not values.alike(base.value, other.value, near):
             return f"{OTHERWISE}: {other.kind} for {base.kind}" if other.kind != base.kind else OTHERWISE
+        left = base.left.keys() & other.left.keys()
+        if not all(values.alike(base.left[path], other.left[path], near) for path in left):
+            return f"{OTHERWISE}: arguments changed in place"
         both = base.grads.keys() & other.grads.keys()
         grads = all(values.alike(base.grads[path], other.grads[path], near) for path in both)
         return AS if grads else f"{OTHERWISE}: gradients"
@@ -308,7 +339,7 @@ class Again:
         """As ``make``, with nothing of torch's or Python's that other threads share set anew."""
         try:
             value = self.call.target.on(given.owner)(*given.args, **given.named)
-            return Ended(value, "", self._backward(value, given, False))
+            return Ended(value, "", self._backward(value, given, False), self._left_in(given))
         except Exception as error:
             return Ended(raised=type(error).__name__)
 

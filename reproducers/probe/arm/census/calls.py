@@ -329,9 +329,10 @@ def _target(frame: FrameType, given: dict[str, Any]) -> tuple[Any, str | None]:
         return (owner, code.co_name), first
     if first == "cls" and isinstance(owner, type):
         return getattr(owner, code.co_name, None), first
-    found: Any = sys.modules.get(frame.f_globals.get("__name__", ""))
-    for name in code.co_qualname.split("."):
-        found = getattr(found, name, None)
+    name, *members = code.co_qualname.split(".")
+    found: Any = frame.f_globals.get(name)  # not of sys.modules, whose module may be another import of the same file
+    for member in members:
+        found = getattr(found, member, None)
     return (found, None) if _code(found) is code else (None, None)
 
 
