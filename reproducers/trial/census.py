@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from reproducers.base.wording import count
-from reproducers.probe.arm.census import DEFINES, HOLDS, IMPORTED, LEFT_BEHIND, MADE, MOVED, UNDEFINED
+from reproducers.probe.arm.census import DEFINES, HOLDS, IMPORTED, LEFT_BEHIND, MADE, MARKS, MOVED, UNDEFINED
 from reproducers.record.receipt import Census, Difference, Facts
 from reproducers.record.schema import Meant
 
@@ -101,6 +101,9 @@ def _differs(name: str, before: Any, after: Any, all_before: Taken, all_after: T
     if name in LISTS:
         more = sorted(set(after) - set(before))
         return ("not so", ", ".join(more)) if more else None
+    if name == MARKS:
+        gone = sorted(set(before) - set(after))
+        return (", ".join(gone), "not so") if gone else None
     if name in LOST:
         lost = sorted((set(after) - set(before)) & set(all_before.get(LOST[name], ())))
         return ("not so", ", ".join(lost)) if lost else None

@@ -15,6 +15,7 @@ SUM = "    return torch.where(inside, x, 0.0).sum(-1) * scale\n"
 FORWARD = "        return Square.apply(x) * self.weight\n"
 MEMBER = '        self.register_buffer("count"'
 COUNT = MEMBER + ", torch.zeros((), dtype=torch.int64), persistent=False)\n"
+MARK = "        self.weight.sharded = True\n"
 KEEPS = "        ctx.save_for_backward(x)\n"
 BACKWARD = "    def backward(ctx, grad):\n"
 
@@ -108,6 +109,9 @@ WRONG = [
     ("unnoticed when changed before backward", KEEPS, KEEPS.replace("x)", "x.data)")),
     ("left where it was by to()", COUNT, "        self.count = torch.zeros((), dtype=torch.int64)\n"),
     ("private names that nothing defines", "def _private(x):", "def _private_one(x):"),
+    ("deepcopy of the module", MEMBER, "        self.kept = {}.keys()\n" + MEMBER),
+    ("dtypes after half()", FORWARD, FORWARD + "\n    def _apply(self, fn, recurse=True):\n        return self\n"),
+    ("attributes of its parameters", MARK, ""),
     (
         "results kept when it is called again",
         SUM,

@@ -10,3 +10,4 @@ DEFINES, UNDEFINED = "private names that touched files define", "private names t
 MOVED, LEFT_BEHIND = "moved by to()", "left where it was by to()"
 HOLDS = "tensors held at the end"
 IMPORTED = "__imported__"  # in "offers": names that another module defines
+MARKS = "attributes of its parameters"

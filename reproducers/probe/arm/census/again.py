@@ -7,6 +7,7 @@ says that they should; the runner asks of the patched tree what the pristine tre
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import inspect
 import itertools
@@ -253,6 +254,11 @@ class Again:
             self.take("with eval() and train()", lambda: self.like(self.make(_toggled(given.copy()))))
             self.take(MOVED, lambda: self._after_to(lambda one: one.device.type == "meta"))
             self.take(LEFT_BEHIND, lambda: self._after_to(lambda one: one.device.type != "meta"))
+        if isinstance(given.owner if given.owner is not None else self.base.value, nn.Module):
+            self.take("deepcopy of the module", lambda: self._taken_by(copy.deepcopy))
+            self.take("pickle of the module", lambda: self._taken_by(pickle.dumps))
+            for name, cast in CASTS.items():
+                self.take(f"dtypes after {name}", partial(self._cast, cast))
         self.take("backward twice", lambda: self.like(self.make(given.copy(), twice=True)))
         self.take("differentiated twice", self._differentiated_twice)
         self.take("unnoticed when changed before backward", self._unnoticed)
@@ -413,6 +419,27 @@ class Again:
         given = self.given.copy()
         given.owner = pickle.loads(pickle.dumps(given.owner))
         return self.like(self.make(given))
+
+    def _module(self) -> nn.Module:
+        """The call's own module, or the one that it makes."""
+        given = self.given.copy()
+        module = given.owner if given.owner is not None else self.make(given).value
+        assert isinstance(module, nn.Module)
+        return module
+
+    def _taken_by(self, use: Callable[[nn.Module], object]) -> str:
+        try:
+            use(self._module())
+        except Exception as error:
+            return f"raises {type(error).__name__}"
+        return AS
+
+    def _cast(self, cast: Callable[[nn.Module], object]) -> str:
+        """Kinds of what a checkpoint of the module has after a cast."""
+        module = self._module()
+        cast(module)
+        held = {name: one for name, one in module.state_dict().items() if isinstance(one, Tensor)}
+        return "; ".join(f"{name} {_short(one.dtype)} {one.device.type}" for name, one in held.items())
 
     def _wanting(self) -> Given:
         """With a gradient wanted by every argument that can have one."""
@@ -749,6 +776,13 @@ MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "in no mode": contextlib.nullcontext,
     "under no_grad": torch.no_grad,
     "under inference_mode": torch.inference_mode,
+}
+
+
+CASTS: dict[str, Callable[[nn.Module], object]] = {
+    "half()": lambda module: module.half(),
+    "double()": lambda module: module.double(),
+    "to(meta, bfloat16)": lambda module: module.to("meta", torch.bfloat16),
 }
 
 
