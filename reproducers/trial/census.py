@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from reproducers.base.wording import count
-from reproducers.probe.arm.census import DEFINES, HOLDS, LEFT_BEHIND, MADE, MOVED, UNDEFINED
+from reproducers.probe.arm.census import DEFINES, HOLDS, IMPORTED, LEFT_BEHIND, MADE, MARKS, MOVED, UNDEFINED
 from reproducers.record.receipt import Census, Difference, Facts
 from reproducers.record.schema import Meant
 
@@ -38,7 +38,7 @@ LOST = {  # {fact: the fact that says what of the pristine tree it may not name}
     UNDEFINED: DEFINES,
     LEFT_BEHIND: MOVED,
 }
-SAME = ("ends", "parameters", "buffers", "state dict")
+SAME = ("ends", "parameters", "buffers", "state dict", "collectives")
 SAID = ("says", "says again")
 NOTHING: Taken = {HOLDS: 0}  # of a file that a patch adds
 GROWING = re.compile(r"(largest tensor|peak) with (\d+)(?: for (\d+))?")
@@ -101,6 +101,9 @@ def _differs(name: str, before: Any, after: Any, all_before: Taken, all_after: T
     if name in LISTS:
         more = sorted(set(after) - set(before))
         return ("not so", ", ".join(more)) if more else None
+    if name == MARKS:
+        gone = sorted(set(before) - set(after))
+        return (", ".join(gone), "not so") if gone else None
     if name in LOST:
         lost = sorted((set(after) - set(before)) & set(all_before.get(LOST[name], ())))
         return ("not so", ", ".join(lost)) if lost else None
@@ -169,8 +172,10 @@ def _ended(name: str, before: str, after: str, same_kind: bool) -> tuple[str, st
 
 def _offers(before: dict[str, list[str]], after: dict[str, list[str]]) -> tuple[str, str] | None:
     """Names that are gone, and parameters that another order, kind or default of today's callers meets."""
-    rows = [f"{name} is gone" for name in before if name not in after]
-    for name in before.keys() & after.keys():
+    imported = before.get(IMPORTED, [])
+    owed = {name for name in before if name != IMPORTED and name.split(".")[0] not in imported}
+    rows = [f"{name} is gone" for name in owed - after.keys()]
+    for name in owed & after.keys():
         if name == "__all__":
             rows += [f"{one} is gone from __all__" for one in before[name] if one not in after[name]]
         elif not _takes(before[name], after[name]):

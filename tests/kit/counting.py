@@ -51,6 +51,7 @@ class Layer(torch.nn.Module):
     def __init__(self, size):
         super().__init__()
         self.weight = torch.nn.Parameter(torch.ones(size))
+        self.weight.sharded = True
         self.register_buffer("count", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def forward(self, x):

@@ -7,7 +7,7 @@ import counting
 import pytest
 import torch
 
-from reproducers.probe.arm.census import values
+from reproducers.probe.arm.census import public, values
 from reproducers.record.schema import Meant
 from reproducers.trial import census
 
@@ -15,6 +15,7 @@ SUM = "    return torch.where(inside, x, 0.0).sum(-1) * scale\n"
 FORWARD = "        return Square.apply(x) * self.weight\n"
 MEMBER = '        self.register_buffer("count"'
 COUNT = MEMBER + ", torch.zeros((), dtype=torch.int64), persistent=False)\n"
+MARK = "        self.weight.sharded = True\n"
 KEEPS = "        ctx.save_for_backward(x)\n"
 BACKWARD = "    def backward(ctx, grad):\n"
 
@@ -108,6 +109,23 @@ WRONG = [
     ("unnoticed when changed before backward", KEEPS, KEEPS.replace("x)", "x.data)")),
     ("left where it was by to()", COUNT, "        self.count = torch.zeros((), dtype=torch.int64)\n"),
     ("private names that nothing defines", "def _private(x):", "def _private_one(x):"),
+    ("deepcopy of the module", MEMBER, "        self.kept = {}.keys()\n" + MEMBER),
+    ("dtypes after half()", FORWARD, FORWARD + "\n    def _apply(self, fn, recurse=True):\n        return self\n"),
+    ("attributes of its parameters", MARK, ""),
+    (
+        "results kept when it is called again",
+        SUM,
+        SUM.replace("return ", "made = ")
+        + "    if made.requires_grad:\n        return made\n"
+        + "    return KEPT.setdefault((made.shape, made.dtype), made.clone()).copy_(made)\n",
+    ),
+    (
+        "in the midst of another thread's call",
+        SUM,
+        "    scratch = KEPT.setdefault((x.shape, x.dtype), torch.zeros_like(x)).detach()\n"
+        + "    scratch.copy_(x)\n"
+        + SUM.replace(" x,", " scratch + 0 * x,"),
+    ),
 ]
 
 
@@ -160,6 +178,42 @@ def test_a_right_fix_is_not(strayed, old, new):
     made = strayed(old, new)
     assert made.facts > 100
     assert made.strayed == []
+
+
+NORM = """
+
+def norm(grads):
+    \'\'\'Of an iterable of tensors.\'\'\'
+    total = sum((grad.square().sum() for grad in grads), torch.zeros(()))
+    torch.distributed.all_reduce(total)
+    return total
+"""
+
+
+@pytest.fixture
+def group():
+    torch.distributed.init_process_group(store=torch.distributed.HashStore(), rank=0, world_size=1, backend="gloo")
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    ("fact", "wrong"),
+    [
+        ("collectives", "    if not grads:\n        return torch.zeros(())\n"),
+        ("with iterators for lists", "    device = next(iter(grads), torch.zeros(())).device\n"),
+        (None, "    grads = list(grads)\n"),
+    ],
+)
+def test_a_rank_with_nothing_joins_and_an_iterator_is_read_once(tmp_path, group, fact, wrong):
+    def use(toy):
+        toy.norm([torch.ones(3), torch.ones(2)])
+        toy.norm([])
+
+    before = counting.census(tmp_path / "before", counting.SOURCE + NORM, use)
+    after = (counting.SOURCE + NORM).replace("    total = sum", wrong + "    total = sum")
+    made = census.compare(before, counting.census(tmp_path / "after", after, use, before))
+    assert {one.fact for one in made.strayed} == ({fact} if fact else set())
 
 
 def test_bounds_of_packed_sequences_are_no_small_integers(tmp_path):
@@ -228,6 +282,21 @@ def test_a_file_that_a_patch_adds_holds_no_tensors(pristine):
     (found,) = census.compare(pristine, pristine | many).strayed
     assert (found.call, found.fact, found.pristine, found.patched) == ("new.py", held, "0", "9")
     assert census.compare(pristine, pristine | few).strayed == []
+
+
+def test_a_name_that_another_file_defines_now_is_not_gone(tmp_path):
+    """What a file imports it need not offer; what it defined it has to, from wherever it comes."""
+    moved = counting.SOURCE[counting.SOURCE.index("def asks(module)") :]
+    counting.module(tmp_path / "elsewhere", moved, "elsewhere")
+    sources = [counting.SOURCE, counting.SOURCE.replace(moved, "from elsewhere import asks\n")]
+    sources += [sources[1].replace("import asks", "import asks as ask")]
+    here, there, gone = (
+        {"counted.py": {"offers": public.offers(counting.module(tmp_path / str(i), source))}}
+        for i, source in enumerate(sources)
+    )
+    assert census.compare(here, there).strayed == census.compare(there, gone).strayed == []
+    (found,) = census.compare(here, gone).strayed
+    assert found.patched == "asks is gone"
 
 
 def test_what_the_pristine_tree_does_not_do_well_is_not_asked(tmp_path, pristine):

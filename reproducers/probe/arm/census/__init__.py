@@ -9,3 +9,5 @@ MADE = "made again"
 DEFINES, UNDEFINED = "private names that touched files define", "private names that nothing defines"
 MOVED, LEFT_BEHIND = "moved by to()", "left where it was by to()"
 HOLDS = "tensors held at the end"
+IMPORTED = "__imported__"  # in "offers": names that another module defines
+MARKS = "attributes of its parameters"

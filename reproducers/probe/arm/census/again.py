@@ -7,8 +7,8 @@ says that they should; the runner asks of the patched tree what the pristine tre
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
-import gc
 import inspect
 import itertools
 import math
@@ -17,10 +17,8 @@ import random
 import sys
 import threading
 import time
-import types
-import weakref
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,16 +26,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from reproducers.probe.arm.census import LEFT_BEHIND, MOVED, values
 from reproducers.probe.arm.census.calls import Call, Heard
+from reproducers.probe.arm.census.modes import Collectives, Cost, Counted, Filled, Made
 from reproducers.probe.measuring import host_waits
 
 AS, OTHERWISE = "as it is", "otherwise"
 THREAD_S = 60.0  # after which a call in a thread has not ended
+WAIT_S = 1.0  # for a call in the midst of another, which may hold a lock
+BETWEEN = (4, 12)  # places in the midst of a call, and of one that takes less than CHEAP_S
+CHEAP_S = 0.05
 DEAREST = 4  # calls of the same cost that the next fact may take
-KNOWN = 40  # tensors of which it is asked who holds them
 SIZES = 2  # lengths of dimensions that are varied
 MORE = 10  # calls of other sizes after which nothing more may be alive
 CHANGED = 6  # inputs that are changed between forward and backward
@@ -45,10 +45,6 @@ NODES = 1000  # of autograd's graph that are looked at
 LOW = 0.15  # of the largest value: results in two precisions that are alike
 ROUNDED = {torch.float32: 1e-5}  # sums in another order, as other memory and modes have them; in TF32 it were more
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-EMPTY = {getattr(torch.ops.aten, f"{prefix}empty{more}") for prefix in ("", "new_") for more in ("", "_strided")} | {
-    torch.ops.aten.empty_like,
-    torch.ops.aten.empty_permuted,
-}
 INTS = (torch.int64, torch.int32, torch.int16, torch.uint8)
 
 
@@ -73,17 +69,25 @@ class Given:
         return values.tensors({"args": self.args, "named": self.named})
 
     @property
+    def whole(self) -> dict[str, Any]:
+        return {"owner": self.owner, "args": self.args, "named": self.named}
+
+    @property
     def everything(self) -> dict[str, Tensor]:
-        return values.tensors({"owner": self.owner, "args": self.args, "named": self.named})
+        return values.tensors(self.whole)
 
 
 @dataclass
 class Ended:
-    """How a call ended: its value or the error's type, gradients by path, what it said."""
+    """How a call ended: its value or the error's type, gradients by path, what it said.
+
+    ``left``: arguments that it changes in place, by path.
+    """
 
     value: Any = None
     raised: str = ""
     grads: dict[str, Tensor] = field(default_factory=dict)
+    left: dict[str, Tensor] = field(default_factory=dict)
     said: Counter[str] = field(default_factory=Counter)
 
     @property
@@ -96,7 +100,12 @@ class Subclass(Tensor):  # type: ignore[misc]
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    if isinstance(value, Tensor) or (isinstance(value, int) and not isinstance(value, bool)):
+    if isinstance(value, Tensor):
+        made = change(value)
+        if made is not value and type(made) is type(value):
+            _as_held(value, made, change)
+        return made
+    if isinstance(value, int) and not isinstance(value, bool):
         return change(value)
     if type(value) in (tuple, list):
         return type(value)(_mapped(inner, change) for inner in value)
@@ -109,6 +118,13 @@ def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
             with contextlib.suppress(Exception):
                 setattr(value, name, change(inner))
     return value
+
+
+def _as_held(tensor: Tensor, made: Tensor, change: Callable[[Any], Any]) -> None:
+    """What a tensor holds beside its values, its gradient above all, changed as the tensor is."""
+    for name, held in {**vars(tensor), **values.gradient(tensor)}.items():
+        with contextlib.suppress(Exception):
+            setattr(made, name.lstrip("."), change(held) if isinstance(held, Tensor) else held)
 
 
 def _seeded() -> None:
@@ -131,9 +147,13 @@ class Again:
         self.call, self.tree, self.lane, self.wanted, self.seed = call, tree, lane, wanted, seed
         self.given = Given(call.target.object, call.args, call.named)
         self.facts: dict[str, Any] = {}
-        begun = time.process_time()
-        self.base = self.make(self.given.copy())
+        self.changes = set[str]()  # paths of arguments that it changes in place
+        given = self.given.copy()
+        before, begun = values.digests(given.whole), time.process_time()
+        self.base = self.make(given)
         self.cost = time.process_time() - begun
+        self.changes = {path for path, now in values.digests(given.whole).items() if before.get(path) != now}
+        self.base.left = self._left_in(given)
 
     @property
     def made(self) -> str:
@@ -172,7 +192,11 @@ class Again:
                 grads = self._backward(value, given, twice)
         except (Exception, SystemExit) as error:
             return Ended(raised=type(error).__name__, said=heard.said)
-        return Ended(value, "", grads, heard.said)
+        return Ended(value, "", grads, self._left_in(given), heard.said)
+
+    def _left_in(self, given: Given) -> dict[str, Tensor]:
+        """Those arguments that the call changes in place."""
+        return {path: one for path, one in given.everything.items() if path in self.changes} if self.changes else {}
 
     def _ones(self) -> contextlib.AbstractContextManager[Any]:
         return Filled() if self.lane == "cpu" else contextlib.nullcontext()
@@ -199,6 +223,9 @@ class Again:
             return AS if base.raised == other.raised else f"{OTHERWISE}: {other.kind} for {base.kind}"
         if not values.alike(base.value, other.value, near):
             return f"{OTHERWISE}: {other.kind} for {base.kind}" if other.kind != base.kind else OTHERWISE
+        left = base.left.keys() & other.left.keys()
+        if not all(values.alike(base.left[path], other.left[path], near) for path in left):
+            return f"{OTHERWISE}: arguments changed in place"
         both = base.grads.keys() & other.grads.keys()
         grads = all(values.alike(base.grads[path], other.grads[path], near) for path in both)
         return AS if grads else f"{OTHERWISE}: gradients"
@@ -214,8 +241,12 @@ class Again:
         self.take("under autocast", self._autocast)
         self.take("under another default dtype", self._default_dtype)
         self.take("in a thread", self._threaded)
+        self.take("results kept when it is called again", self._results_kept)
+        self.take("in the midst of another thread's call", self._interrupted)
+        self.take("collectives", self._collectives)
         self.take("by names", self._by_names)
         self.take("in order", self._in_order)
+        self.take("with iterators for lists", self._iterated)
         if given.owner is not None:
             self.take("of a deep copy", lambda: self.like(self.make(given.copy().copy())))
             self.take("of a pickled copy", self._pickled)
@@ -223,6 +254,11 @@ class Again:
             self.take("with eval() and train()", lambda: self.like(self.make(_toggled(given.copy()))))
             self.take(MOVED, lambda: self._after_to(lambda one: one.device.type == "meta"))
             self.take(LEFT_BEHIND, lambda: self._after_to(lambda one: one.device.type != "meta"))
+        if isinstance(given.owner if given.owner is not None else self.base.value, nn.Module):
+            self.take("deepcopy of the module", lambda: self._taken_by(copy.deepcopy))
+            self.take("pickle of the module", lambda: self._taken_by(pickle.dumps))
+            for name, cast in CASTS.items():
+                self.take(f"dtypes after {name}", partial(self._cast, cast))
         self.take("backward twice", lambda: self.like(self.make(given.copy(), twice=True)))
         self.take("differentiated twice", self._differentiated_twice)
         self.take("unnoticed when changed before backward", self._unnoticed)
@@ -261,17 +297,73 @@ class Again:
 
         def work() -> None:
             _seeded()
-            try:
-                with self._ones():
-                    value = self.call.target.on(given.owner)(*given.args, **given.named)
-                    made.append(Ended(value, "", self._backward(value, given, False)))
-            except Exception as error:
-                made.append(Ended(raised=type(error).__name__))
+            with self._ones():
+                made.append(self._alone(given))
 
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
         thread.join(THREAD_S)
         return self.like(made[0]) if made else f"{OTHERWISE}: it does not end"
+
+    def _other(self) -> Given:
+        """Arguments of other values."""
+        return self._changed(lambda t: _like(t, t.detach() * 0.5) if t.is_floating_point() else t)
+
+    def _results_kept(self) -> str | None:
+        """Whether a result stays what it is while the same object is called with other values."""
+        given, other = self.given.copy(), self._other()
+        first = self.make(given)
+        if first.raised:
+            return None
+        before = values.digests(first.value)
+        self.make(Given(given.owner, other.args, other.named))
+        return AS if values.digests(first.value) == before else OTHERWISE
+
+    def _interrupted(self) -> str | None:
+        """Whether a call ends as it does alone while another thread makes one of other values in the midst of it."""
+        counted = Counted()
+        with counted:
+            if self.make(self.given.copy()).raised:
+                return None
+        late, places = list[threading.Thread](), range(1, counted.count)
+        step = max(1, -(-len(places) // BETWEEN[self.cost < CHEAP_S]))
+
+        def other() -> None:
+            if not late:  # else a lock is held until the call has ended
+                thread = threading.Thread(target=self._alone, args=(self._other(),), daemon=True)
+                thread.start()
+                thread.join(WAIT_S)
+                late.extend([thread] * thread.is_alive())
+
+        with Counted(places[::step], other):
+            ended = self.make(self.given.copy())
+        for thread in late:
+            thread.join(THREAD_S)
+        return self.like(ended)
+
+    def _alone(self, given: Given) -> Ended:
+        """As ``make``, with nothing of torch's or Python's that other threads share set anew."""
+        try:
+            value = self.call.target.on(given.owner)(*given.args, **given.named)
+            return Ended(value, "", self._backward(value, given, False), self._left_in(given))
+        except Exception as error:
+            return Ended(raised=type(error).__name__)
+
+    def _collectives(self) -> list[str] | None:
+        with Collectives() as seen:
+            ended = self.make(self.given.copy())
+        return None if ended.raised else sorted(seen.called)
+
+    def _iterated(self) -> str | None:
+        """Lists handed over as iterators, where upstream says that it takes an iterable."""
+        given, signature = self.given.copy(), self._signature()
+        bound = signature.bind(*given.args, **given.named)
+        said = f"{inspect.getdoc(self.call.target.on(given.owner)) or ''} {signature}".lower()
+        lists = {name: iter(value) for name, value in bound.arguments.items() if type(value) is list}
+        if not lists or "iterable" not in said:
+            return None
+        bound.arguments.update(lists)
+        return self.like(self.make(Given(given.owner, list(bound.args), dict(bound.kwargs))))
 
     def _signature(self) -> inspect.Signature:
         return inspect.signature(self.call.target.on(self.given.owner))
@@ -327,6 +419,27 @@ class Again:
         given = self.given.copy()
         given.owner = pickle.loads(pickle.dumps(given.owner))
         return self.like(self.make(given))
+
+    def _module(self) -> nn.Module:
+        """The call's own module, or the one that it makes."""
+        given = self.given.copy()
+        module = given.owner if given.owner is not None else self.make(given).value
+        assert isinstance(module, nn.Module)
+        return module
+
+    def _taken_by(self, use: Callable[[nn.Module], object]) -> str:
+        try:
+            use(self._module())
+        except Exception as error:
+            return f"raises {type(error).__name__}"
+        return AS
+
+    def _cast(self, cast: Callable[[nn.Module], object]) -> str:
+        """Kinds of what a checkpoint of the module has after a cast."""
+        module = self._module()
+        cast(module)
+        held = {name: one for name, one in module.state_dict().items() if isinstance(one, Tensor)}
+        return "; ".join(f"{name} {_short(one.dtype)} {one.device.type}" for name, one in held.items())
 
     def _wanting(self) -> Given:
         """With a gradient wanted by every argument that can have one."""
@@ -460,9 +573,9 @@ class Again:
 
     def _filled(self, fill: Callable[[Tensor], Tensor]) -> str | None:
         given = self.given.copy()
-        before = {path: values.digest(t) for path, t in given.tensors.items()}
+        before = values.digests(given.tensors)
         given = given.mapped(lambda v: _like(v, fill(v)) if isinstance(v, Tensor) else v)
-        if {path: values.digest(t) for path, t in given.tensors.items()} == before:
+        if values.digests(given.tensors) == before:
             return None
         ended = self.make(given)
         if ended.raised:
@@ -620,77 +733,11 @@ def _weights(tensor: Tensor) -> Tensor:
     return made
 
 
-class Filled(TorchDispatchMode):  # type: ignore[misc]
-    """Memory that nobody writes holds ones: where kernels have stand-ins, their results are alike each time."""
-
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = op(*args, **(kwargs or {}))
-        if op._overloadpacket in EMPTY:
-            made.fill_(1)
-        return made
-
-
-class Cost(TorchDispatchMode):  # type: ignore[misc]
-    """Of the tensors that are made, views left out: ``elements`` of the largest, ``peak`` of all that live at once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements = self.peak = self._now = 0
-        self._known = set[int]()
-
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = op(*args, **(kwargs or {}))
-        for one, told in zip(made if isinstance(made, tuple | list) else (made,), op._schema.returns, strict=False):
-            if isinstance(one, Tensor) and not told.alias_info and id(one) not in self._known:
-                self._known.add(id(one))
-                self._now += one.numel()
-                weakref.finalize(one, self._gone, id(one), one.numel())
-                self.elements = max(self.elements, one.numel())
-                self.peak = max(self.peak, self._now)
-        return made
-
-    def _gone(self, name: int, elements: int) -> None:
-        self._known.discard(name)
-        self._now -= elements
-
-
-class Made(TorchDispatchMode):  # type: ignore[misc]
-    """Knows every tensor that operators made while it was on, as long as Python holds it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.made = list[weakref.ref[Tensor]]()
-
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = op(*args, **(kwargs or {}))
-        several = made if isinstance(made, tuple | list) else (made,)
-        self.made += [weakref.ref(one) for one in several if isinstance(one, Tensor)]
-        return made
-
-    def alive(self, but: Sequence[Tensor]) -> int:
-        """How many are held still; none of these, and none of which one of these is a view."""
-        known = [one for one in self.made if one() is not None]
-        if known:
-            gc.collect()  # a cycle holds them for a while
-        held, seen = 0, {id(one) for one in but} | {id(one._base) for one in but if one._base is not None}
-        for one in known[:KNOWN]:
-            tensor = one()
-            if tensor is not None and id(tensor) not in seen:
-                seen.add(id(tensor))
-                held += _held(tensor)
-        return held
-
-
 def _bounds(tensor: Tensor) -> bool:
     """Whether it holds the bounds of packed sequences: whole numbers from 0 on that do not fall."""
     if tensor.dtype not in INTS or tensor.dim() != 1 or tensor.numel() < 2 or int(tensor[0]) != 0:
         return False
     return bool((tensor.diff() >= 0).all())
-
-
-def _held(tensor: Tensor) -> bool:
-    """Whether a thing of Python's holds the tensor; autograd's own nodes are none."""
-    return any(not isinstance(one, types.FrameType) for one in gc.get_referrers(tensor))
 
 
 def _toggled(given: Given) -> Given:
@@ -729,6 +776,13 @@ MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "in no mode": contextlib.nullcontext,
     "under no_grad": torch.no_grad,
     "under inference_mode": torch.inference_mode,
+}
+
+
+CASTS: dict[str, Callable[[nn.Module], object]] = {
+    "half()": lambda module: module.half(),
+    "double()": lambda module: module.double(),
+    "to(meta, bfloat16)": lambda module: module.to("meta", torch.bfloat16),
 }
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from reproducers.probe.arm.census import state, values
+from reproducers.probe.arm.census import MARKS, state, values
 
 KINDS, CALLABLES = 4, 40  # calls of different kinds that are kept of a callable; callables
 TOUCHED = 2  # the place of a file that the patch changes; 1: of another one of the tree
@@ -271,7 +271,7 @@ def _word(value: Any) -> str:
     if isinstance(value, bool | str | torch.dtype) or value is None:
         return repr(value)[:40]
     if isinstance(value, tuple | list | dict):
-        return f"{type(value).__name__}"
+        return f"{type(value).__name__}{'' if value else ' of none'}"
     return type(value).__name__
 
 
@@ -329,9 +329,10 @@ def _target(frame: FrameType, given: dict[str, Any]) -> tuple[Any, str | None]:
         return (owner, code.co_name), first
     if first == "cls" and isinstance(owner, type):
         return getattr(owner, code.co_name, None), first
-    found: Any = sys.modules.get(frame.f_globals.get("__name__", ""))
-    for name in code.co_qualname.split("."):
-        found = getattr(found, name, None)
+    name, *members = code.co_qualname.split(".")
+    found: Any = frame.f_globals.get(name)  # not of sys.modules, whose module may be another import of the same file
+    for member in members:
+        found = getattr(found, member, None)
     return (found, None) if _code(found) is code else (None, None)
 
 
@@ -364,6 +365,12 @@ def _shared(value: Any, given: dict[str, Any]) -> list[str]:
     return sorted({values.place(path) for path, tensor in values.tensors(given).items() if memory(tensor) in made})
 
 
+def _marks(name: str, parameter: Any) -> Iterator[str]:
+    """What Python holds of a parameter, by which optimizers and checkpoints know it."""
+    for mark, held in vars(parameter).items():
+        yield f"{name}.{mark} = {held}" if isinstance(held, bool | int | str | None) else f"{name}.{mark}"
+
+
 def _made(made: Any) -> dict[str, Any]:
     """What a new module has: names, dtypes, shapes of its parameters and of those buffers that a checkpoint has."""
     from torch import nn
@@ -376,5 +383,6 @@ def _made(made: Any) -> dict[str, Any]:
             "parameters": {name: values.form(one) for name, one in made.named_parameters()},
             "buffers": {name: values.form(one) for name, one in made.named_buffers() if name in saved},
             "state dict": sorted(saved),
+            MARKS: sorted(mark for name, one in made.named_parameters() for mark in _marks(name, one)),
         }
     return {}

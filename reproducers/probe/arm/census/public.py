@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from reproducers.probe.arm.census import DEFINES, UNDEFINED
+from reproducers.probe.arm.census import DEFINES, IMPORTED, UNDEFINED
 
 CONTAINERS = (dict, list, set, tuple, deque)
 LIMIT = 20000  # objects that are looked at below a module
@@ -31,15 +31,21 @@ def modules(files: Iterable[str]) -> dict[str, types.ModuleType]:
 
 
 def offers(module: types.ModuleType) -> dict[str, Any]:
-    """{name: how it is called, or what it is} of a module's own public names and of its classes' members."""
-    found: dict[str, Any] = {}
+    """{name: how it is called, or what it is} of a module's public names and of its classes' members.
+
+    ``IMPORTED`` lists the names that another module defines: nobody has to offer them, but what moved is not gone.
+    """
+    found: dict[str, Any] = {IMPORTED: []}
     if hasattr(module, "__all__"):
         found["__all__"] = sorted(module.__all__)
     for name, value in vars(module).items():
-        if name.startswith("_") or getattr(value, "__module__", module.__name__) != module.__name__:
+        if name.startswith("_"):
             continue
+        home = getattr(value, "__module__", None) or module.__name__
+        if home != module.__name__:
+            found[IMPORTED].append(name)
         found[name] = _offer(value)
-        if isinstance(value, type):
+        if isinstance(value, type) and home.split(".")[0] == module.__name__.split(".")[0]:
             for member, held in vars(value).items():
                 if not member.startswith("_") or member in ("__init__", "__call__"):
                     found[f"{name}.{member}"] = _offer(held)

@@ -37,8 +37,8 @@ def _parts(value: Any, path: str, depth: int, seen: set[int], left: list[int]) -
     left[0] -= 1
     if isinstance(value, Tensor):
         yield path, value
-        if value.__dict__ and depth:
-            yield from _members(vars(value), path, depth, seen, left)
+        if depth and (held := {**vars(value), **gradient(value)}):
+            yield from _members(held, path, depth, seen, left)
     elif depth and not isinstance(value, OPAQUE):
         yield from _members(members(value), path, depth, seen, left)
 
@@ -46,6 +46,11 @@ def _parts(value: Any, path: str, depth: int, seen: set[int], left: list[int]) -
 def _members(held: Mapping[str, Any], path: str, depth: int, seen: set[int], left: list[int]) -> Iterator[Any]:
     for name, inner in held.items():
         yield from _parts(inner, f"{path}{name}", depth - 1, seen, left)
+
+
+def gradient(tensor: Tensor) -> dict[str, Tensor]:
+    """{".grad": it} of a leaf that has one."""
+    return {".grad": tensor.grad} if tensor.is_leaf and tensor.grad is not None else {}
 
 
 def members(value: Any) -> dict[str, Any]:
@@ -101,6 +106,11 @@ def digest(tensor: Tensor) -> str:
     except (RuntimeError, NotImplementedError):  # a kind without memory of its own
         return ""
     return hashlib.sha256(flat.numpy().data).hexdigest()
+
+
+def digests(value: Any) -> dict[str, str]:
+    """{path: digest} of the tensors within a value."""
+    return {path: digest(tensor) for path, tensor in tensors(value).items()}
 
 
 def photograph(value: Any) -> dict[str, Any]:
@@ -199,6 +209,8 @@ def clone(tensor: Tensor) -> Tensor:
     elif tensor.requires_grad:
         made.requires_grad_()
     made.__dict__.update({name: copied(held) for name, held in vars(tensor).items()})
+    for grad in gradient(tensor).values():
+        made.grad = clone(grad)
     return made
 
 

@@ -1,0 +1,113 @@
+"""Modes of torch under which the census makes calls: what they make, hold and send, and what may come between."""
+
+from __future__ import annotations
+
+import gc
+import types
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+KNOWN = 40  # tensors of which it is asked who holds them
+EMPTY = {getattr(torch.ops.aten, f"{prefix}empty{more}") for prefix in ("", "new_") for more in ("", "_strided")} | {
+    torch.ops.aten.empty_like,
+    torch.ops.aten.empty_permuted,
+}
+
+
+class Filled(TorchDispatchMode):  # type: ignore[misc]
+    """Memory that nobody writes holds ones: where kernels have stand-ins, their results are alike each time."""
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = op(*args, **(kwargs or {}))
+        if op._overloadpacket in EMPTY:
+            made.fill_(1)
+        return made
+
+
+class Cost(TorchDispatchMode):  # type: ignore[misc]
+    """Of the tensors that are made, views left out: ``elements`` of the largest, ``peak`` of all that live at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = self.peak = self._now = 0
+        self._known = set[int]()
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = op(*args, **(kwargs or {}))
+        for one, told in zip(made if isinstance(made, tuple | list) else (made,), op._schema.returns, strict=False):
+            if isinstance(one, Tensor) and not told.alias_info and id(one) not in self._known:
+                self._known.add(id(one))
+                self._now += one.numel()
+                weakref.finalize(one, self._gone, id(one), one.numel())
+                self.elements = max(self.elements, one.numel())
+                self.peak = max(self.peak, self._now)
+        return made
+
+    def _gone(self, name: int, elements: int) -> None:
+        self._known.discard(name)
+        self._now -= elements
+
+
+class Made(TorchDispatchMode):  # type: ignore[misc]
+    """Knows every tensor that operators made while it was on, as long as Python holds it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made = list[weakref.ref[Tensor]]()
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = op(*args, **(kwargs or {}))
+        several = made if isinstance(made, tuple | list) else (made,)
+        self.made += [weakref.ref(one) for one in several if isinstance(one, Tensor)]
+        return made
+
+    def alive(self, but: Sequence[Tensor]) -> int:
+        """How many are held still; none of these, and none of which one of these is a view."""
+        known = [one for one in self.made if one() is not None]
+        if known:
+            gc.collect()  # a cycle holds them for a while
+        held, seen = 0, {id(one) for one in but} | {id(one._base) for one in but if one._base is not None}
+        for one in known[:KNOWN]:
+            tensor = one()
+            if tensor is not None and id(tensor) not in seen:
+                seen.add(id(tensor))
+                held += _held(tensor)
+        return held
+
+
+def _held(tensor: Tensor) -> bool:
+    """Whether a thing of Python's holds the tensor; autograd's own nodes are none."""
+    return any(not isinstance(one, types.FrameType) for one in gc.get_referrers(tensor))
+
+
+class Collectives(TorchDispatchMode):  # type: ignore[misc]
+    """``called``: operations of a process group, which every rank of the group has to call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.called = set[str]()
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if op.namespace in ("c10d", "_c10d_functional", "c10d_functional"):
+            self.called.add(op._opname.rstrip("_"))
+        return op(*args, **(kwargs or {}))
+
+
+class Counted(TorchDispatchMode):  # type: ignore[misc]
+    """``count`` of the operators; after those in ``at`` (1 for the first) ``between`` is called."""
+
+    def __init__(self, at: Sequence[int] = (), between: Callable[[], object] = lambda: None) -> None:
+        super().__init__()
+        self.count, self.at, self.between = 0, set(at), between
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = op(*args, **(kwargs or {}))
+        self.count += 1
+        if self.count in self.at:
+            self.between()
+        return made
