@@ -251,6 +251,13 @@ def test_bounds_may_be_on_the_host_where_upstream_takes_them_there(tmp_path):
     assert "on meta, bounds on the host" in {one.fact for one in made.strayed}
 
 
+def test_nothing_comes_in_the_midst_of_a_call_by_tritons_interpreter(tmp_path, monkeypatch, pristine):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    facts = counting.census(tmp_path, counting.SOURCE, use)
+    other = {name for taken in pristine.values() for name in taken} - {n for taken in facts.values() for n in taken}
+    assert other == {"in the midst of another thread's call"}
+
+
 def test_what_nobody_writes_is_alike_each_time(tmp_path):
     """Stand-ins of kernels leave the memory of results as it was."""
     source = counting.SOURCE.replace(SUM, "    return torch.empty(len(x), 4096).mul(1)\n", 1)
