@@ -174,7 +174,7 @@ def _offers(before: dict[str, list[str]], after: dict[str, list[str]]) -> tuple[
     """Names that are gone, and parameters that another order, kind or default of today's callers meets."""
     imported = before.get(IMPORTED, [])
     owed = {name for name in before if name != IMPORTED and name.split(".")[0] not in imported}
-    rows = [f"{name} is gone" for name in owed - after.keys()]
+    rows = [f"{name} is gone" for name in owed - after.keys() if name.split(".")[0] not in after.get(IMPORTED, [])]
     for name in owed & after.keys():
         if name == "__all__":
             rows += [f"{one} is gone from __all__" for one in before[name] if one not in after[name]]

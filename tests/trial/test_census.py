@@ -304,6 +304,11 @@ def test_a_name_that_another_file_defines_now_is_not_gone(tmp_path):
     assert census.compare(here, there).strayed == census.compare(there, gone).strayed == []
     (found,) = census.compare(here, gone).strayed
     assert found.patched == "asks is gone"
+    other = counting.module(
+        tmp_path / "other",
+        counting.SOURCE.replace("class Square(", "from fractions import Fraction as Square\n\n\nclass Cube("),
+    )
+    assert census.compare(here, {"counted.py": {"offers": public.offers(other)}}).strayed == []
 
 
 def test_what_the_pristine_tree_does_not_do_well_is_not_asked(tmp_path, pristine):

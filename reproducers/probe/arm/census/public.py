@@ -41,11 +41,13 @@ def offers(module: types.ModuleType) -> dict[str, Any]:
     for name, value in vars(module).items():
         if name.startswith("_"):
             continue
-        home = getattr(value, "__module__", None) or module.__name__
-        if home != module.__name__:
+        if (getattr(value, "__module__", None) or module.__name__) != module.__name__:
             found[IMPORTED].append(name)
+            if inspect.isroutine(value):  # of a class that is imported the name is enough, for it has a file of its own
+                found[name] = _offer(value)
+            continue
         found[name] = _offer(value)
-        if isinstance(value, type) and home.split(".")[0] == module.__name__.split(".")[0]:
+        if isinstance(value, type):
             for member, held in vars(value).items():
                 if not member.startswith("_") or member in ("__init__", "__call__"):
                     found[f"{name}.{member}"] = _offer(held)
