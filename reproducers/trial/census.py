@@ -13,7 +13,18 @@ from collections.abc import Iterable
 from typing import Any
 
 from reproducers.base.wording import count
-from reproducers.probe.arm.census import DEFINES, HOLDS, IMPORTED, LEFT_BEHIND, MADE, MARKS, MOVED, UNDEFINED
+from reproducers.probe.arm.census import (
+    DEFINES,
+    HOLDS,
+    IMPORTED,
+    LEFT_BEHIND,
+    MADE,
+    MARKS,
+    MOVED,
+    PAST,
+    TWICE,
+    UNDEFINED,
+)
 from reproducers.record.receipt import Census, Difference, Facts
 from reproducers.record.schema import Meant
 
@@ -39,6 +50,7 @@ LOST = {  # {fact: the fact that says what of the pristine tree it may not name}
     LEFT_BEHIND: MOVED,
 }
 SAME = ("ends", "parameters", "buffers", "state dict", "collectives")
+MEASURED = ("tensors alive after backward", PAST)  # in parts, of which one may be rounding
 SAID = ("says", "says again")
 NOTHING: Taken = {HOLDS: 0}  # of a file that a patch adds
 GROWING = re.compile(r"(largest tensor|peak) with (\d+)(?: for (\d+))?")
@@ -138,7 +150,7 @@ def _kind(facts: dict[str, Any]) -> str:
 def _number(name: str, before: int, after: int, all_before: Taken, all_after: Taken) -> tuple[str, str] | None:
     match = GROWING.fullmatch(name)
     if not match:
-        slack = LEFT if name.startswith("tensors left") else 0
+        slack = LEFT if name.startswith("tensors left") else int(name in MEASURED)
         return (str(before), str(after)) if after > before + slack else None
     if match[3]:
         one = f"{match[1]} with {match[3]}"
@@ -158,6 +170,9 @@ def _ended(name: str, before: str, after: str, same_kind: bool) -> tuple[str, st
     """How a call ended that was made in another way."""
     if name == "with integers doubled":
         return (before, after) if before.startswith(RAISES) and not after.startswith(RAISES) else None
+    if name == TWICE:  # what gradients get anew must be right
+        wrong = after.startswith("otherwise") or (before == AS and after != AS)
+        return (before, after) if wrong and not before.startswith("otherwise") else None
     if before.startswith("finite"):
         return None if after.startswith("finite") else (before, after)
     if before == AS or before.startswith(f"{AS};"):

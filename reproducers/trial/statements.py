@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import tokenize
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -40,10 +41,31 @@ def added(tree: Path, patch: Path, strip: int) -> list[Statement]:
 
 
 def with_code(tree: Path, patch: Path, strip: int) -> list[Hunk]:
-    """The patch's hunks in ``tree``, which it is applied to, but those of comments and empty lines: these never run."""
+    """The patch's hunks in ``tree``, which it is applied to, but those of comments and empty lines: these never run.
+
+    Each reaches to the ends of its statements: of a name that is imported between brackets the first line alone runs.
+    """
     hunks, removing = patching.hunks(patch, strip, after=True), patching.removing(patch, strip)
     code = {hunk.path: _lines_with_code(tree / hunk.path) for hunk in hunks}
-    return [hunk for hunk in hunks if hunk.name in removing or _touches(hunk, code[hunk.path])]
+    spans = {hunk.path: _statements(tree / hunk.path) for hunk in hunks}
+    return [
+        _whole(hunk, spans[hunk.path]) for hunk in hunks if hunk.name in removing or _touches(hunk, code[hunk.path])
+    ]
+
+
+def _whole(hunk: Hunk, spans: dict[int, Span]) -> Hunk:
+    (first, _), (_, last) = (spans.get(line, (line, line)) for line in (hunk.first, hunk.last))
+    return dataclasses.replace(hunk, first=first, last=last)
+
+
+def _statements(path: Path) -> dict[int, Span]:
+    """{line: (first, last) line of its innermost statement}; of what is no Python none."""
+    if path.suffix != ".py" or not path.is_file():
+        return {}
+    try:
+        return _claimed(ast.parse(path.read_bytes()))
+    except (SyntaxError, ValueError):
+        return {}
 
 
 def _touches(hunk: Hunk, lines: set[int] | None) -> bool:
@@ -75,11 +97,16 @@ def could_run(path: Path) -> dict[int, Span]:
     except (SyntaxError, ValueError):
         return {}
     numbers = {number for part in nested(code) for _, _, number in part.co_lines() if number}
+    spans = _claimed(tree)
+    return {number: spans.get(number, (number, number)) for number in sorted(numbers)}
+
+
+def _claimed(tree: ast.AST) -> dict[int, Span]:
     spans: dict[int, Span] = {}
     for node in ast.walk(tree):  # from the outside in: the innermost statement of a line is the last to claim it
         for first, last in _spans(node):
             spans |= dict.fromkeys(range(first, last + 1), (first, last))
-    return {number: spans.get(number, (number, number)) for number in sorted(numbers)}
+    return spans
 
 
 def _spans(node: ast.AST) -> Iterable[Span]:

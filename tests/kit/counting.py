@@ -96,18 +96,16 @@ def census(folder: Path, source: str, use: Callable[[Any], object], wanted: Fact
         sys.settrace(before)
     facts: Facts = {call.key: call.facts for call in calls.kept.values()}
     tensors, entries = public.held(toy)
-    now = public.class_state(toy)
     facts["counted.py"] = {
-        "offers": public.offers(toy),
+        "offers": public.offers(toy, public.exported(folder, ["counted.py"])["counted.py"]),
         "tensors held at the end": tensors,
         "entries held at the end": entries,
-        "class attributes changed": [name for name in now if now[name] != classes.get(name)],
+        "class attributes changed": public.changed(classes, public.class_state(toy)),
     }
     facts["sources"] = public.private(folder, ["counted.py"])
     for call in [call for call in calls.kept.values() if call.target is not None]:
         again = Again(call, folder, "cpu", None if wanted is None else set(wanted.get(call.key, {})))
-        again.modes()
-        again.inputs()
-        again.drawn()
-        facts[call.key] |= again.facts
+        again.ask()
+        while again.left:
+            facts[call.key] |= again.next()
     return facts

@@ -7,7 +7,7 @@ import counting
 import pytest
 import torch
 
-from reproducers.probe.arm.census import public, values
+from reproducers.probe.arm.census import modes, public, values
 from reproducers.record.schema import Meant
 from reproducers.trial import census
 
@@ -17,6 +17,8 @@ MEMBER = '        self.register_buffer("count"'
 COUNT = MEMBER + ", torch.zeros((), dtype=torch.int64), persistent=False)\n"
 MARK = "        self.weight.sharded = True\n"
 KEEPS = "        ctx.save_for_backward(x)\n"
+READS = "        (x,) = ctx.saved_tensors\n"
+TWICE = "        return 2 * x * grad\n"
 BACKWARD = "    def backward(ctx, grad):\n"
 
 
@@ -106,6 +108,15 @@ WRONG = [
     ("offers", '    """The sum of each row up to its bound."""\n', ""),
     ("under another default dtype", SUM, SUM.replace("* scale", "* torch.tensor(scale + 0.3)")),
     ("differentiated twice", BACKWARD, "    @torch.autograd.function.once_differentiable\n" + BACKWARD),
+    ("differentiated twice", TWICE, "        return (2 * x * grad).detach() + 0 * x\n"),
+    ("under checkpoint", READS, 2 * READS),
+    ("tensors that the graph holds beside the saved ones", KEEPS, KEEPS + "        ctx.more = x * 3\n"),
+    (
+        "under autocast, one input in bfloat16",
+        FORWARD,
+        "        if x.dtype is not self.weight.dtype:\n            raise TypeError\n" + FORWARD,
+    ),
+    ("under another default dtype", TWICE, "        return 2 * x * grad * torch.tensor(1.3) / 1.3\n"),
     ("unnoticed when changed before backward", KEEPS, KEEPS.replace("x)", "x.data)")),
     ("left where it was by to()", COUNT, "        self.count = torch.zeros((), dtype=torch.int64)\n"),
     ("private names that nothing defines", "def _private(x):", "def _private_one(x):"),
@@ -139,6 +150,38 @@ def some(rows):
 @pytest.mark.parametrize(("fact", "old", "new"), some(WRONG))
 def test_a_wrong_fix_is_seen(strayed, fact, old, new):
     assert fact in {one.fact for one in strayed(old, new).strayed}
+
+
+def test_a_name_that_is_made_when_asked_for_is_offered_and_a_module_is_not(tmp_path):
+    lazy = (
+        "import json\ndef __getattr__(name):\n    if name == 'EAGER':\n        return True\n    raise AttributeError\n"
+    )
+    before, after = (counting.module(tmp_path, one, "asked") for one in ("import re\nEAGER = False\n", lazy))
+    assert public.offers(after)["EAGER"] == public.offers(before)["EAGER"] == ["bool"]
+    assert "json" not in public.offers(after)
+
+
+def test_a_class_that_is_made_anew_has_not_changed(tmp_path):
+    toy = counting.module(tmp_path, counting.SOURCE)
+    before = public.class_state(toy)
+    toy.Layer.known = 1
+    assert public.changed(before, public.class_state(toy)) == ["Layer.known"]
+    assert public.changed(before, public.class_state(counting.module(tmp_path, counting.SOURCE))) == []
+
+
+def test_what_a_package_exports_is_offered_though_it_is_private(tmp_path):
+    package = tmp_path / "exporting"
+    package.mkdir()
+    (package / "__init__.py").write_text("from exporting.sums import _hidden, shown, used\n\nMADE = used()\n")
+    source = (
+        "def _hidden(x, whole=True):\n    return x, x\ndef shown():\n    return 1, 2, 3\ndef used():\n    return 1\n"
+    )
+    (package / "sums.py").write_text(source)
+    exported = public.exported(tmp_path, ["exporting/sums.py"])["exporting/sums.py"]
+    assert exported == {"_hidden", "shown"}
+    offered = public.offers(counting.module(package, source, "sums"), exported)
+    assert offered["_hidden"] == ["positional_or_keyword x", "positional_or_keyword whole = True", "returns 2 values"]
+    assert offered["shown"] == ["returns 3 values"] and offered["used"] == []
 
 
 def test_what_is_wrong_in_two_ways_at_once_is_drawn(strayed):
@@ -214,6 +257,15 @@ def test_a_rank_with_nothing_joins_and_an_iterator_is_read_once(tmp_path, group,
     after = (counting.SOURCE + NORM).replace("    total = sum", wrong + "    total = sum")
     made = census.compare(before, counting.census(tmp_path / "after", after, use, before))
     assert {one.fact for one in made.strayed} == ({fact} if fact else set())
+
+
+def test_one_rank_alone_waits_for_no_other(group):
+    x = torch.ones(2)
+    with modes.Alone():
+        assert (x + 1).sum() == 4
+        with pytest.raises(RuntimeError, match="alone"):
+            torch.distributed.all_reduce(x)
+    torch.distributed.all_reduce(x)
 
 
 def test_bounds_of_packed_sequences_are_no_small_integers(tmp_path):
@@ -338,7 +390,11 @@ def test_a_call_that_upstream_does_not_end_is_asked_only_what_it_leaves(tmp_path
 
 def test_calls_of_other_sizes_are_not_compared(pristine):
     """Where the pristine tree raises the first call of a kind may be another one."""
-    assert all("[3, 4] [3]" in facts["of"] for call, facts in pristine.items() if call.startswith("counted.sums("))
+    assert all(
+        "float32 [3, 4] int64 [3]" in facts["of"]
+        for call, facts in pristine.items()
+        if call.startswith("counted.sums(")
+    )
     one, other = ({"f()": {"of": f"[{n}]", "ends": f"float32 [{n}]"}} for n in (3, 4))
     assert census.compare(one, other).untaken == census.UNSEEN
     (found,) = census.compare(one, {"f()": {**other["f()"], "of": "[3]"}}).strayed

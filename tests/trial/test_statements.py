@@ -82,6 +82,13 @@ def test_a_hunk_of_comments_has_no_code(tmp_path):
         assert [hunk.name for hunk in found] == ["mod.py hunk 1"] * kept, new
 
 
+def test_a_hunk_inside_a_statement_is_all_of_it(tmp_path):
+    patch = "--- a/mod.py\n+++ b/mod.py\n@@ -1,4 +1,5 @@\n from os import (\n     path,\n+    sep,\n )\n x = 1\n"
+    write_tree(tmp_path, {"mod.py": "from os import (\n    path,\n    sep,\n)\nx = 1\n", "fix.patch": patch})
+    (hunk,) = with_code(tmp_path, tmp_path / "fix.patch", 1)
+    assert (hunk.first, hunk.last) == (1, 4)
+
+
 def test_a_hunk_of_what_is_not_python_is_asked_for(tmp_path):
     patch = "--- a/notes.md\n+++ b/notes.md\n@@ -1 +1 @@\n-a\n+# b\n"
     write_tree(tmp_path, {"notes.md": "# b\n", "fix.patch": patch})

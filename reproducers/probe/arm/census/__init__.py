@@ -11,3 +11,5 @@ MOVED, LEFT_BEHIND = "moved by to()", "left where it was by to()"
 HOLDS = "tensors held at the end"
 IMPORTED = "__imported__"  # in "offers": names that another module defines
 MARKS = "attributes of its parameters"
+PAST = "tensors that the graph holds beside the saved ones"
+TWICE = "differentiated twice"

@@ -18,7 +18,7 @@ import random
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,13 +27,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
-from reproducers.probe.arm.census import LEFT_BEHIND, MOVED, values
+from reproducers.probe.arm.census import LEFT_BEHIND, MOVED, PAST, TWICE, inputs, values
 from reproducers.probe.arm.census.calls import Call, Heard
+from reproducers.probe.arm.census.inputs import CASTS, FLOATS, INTS, KINDS, MODES, WANTS, Given, Subclass
 from reproducers.probe.arm.census.modes import Collectives, Cost, Counted, Filled, Made
 from reproducers.probe.measuring import host_waits
 
 AS, OTHERWISE = "as it is", "otherwise"
+NONE, UNLIKE = "they have none", f"{OTHERWISE}: unlike differences of gradients"
 THREAD_S = 60.0  # after which a call in a thread has not ended
 WAIT_S = 1.0  # for a call in the midst of another, which may hold a lock
 BETWEEN = (4, 12)  # places in the midst of a call, and of one that takes less than CHEAP_S
@@ -42,40 +45,11 @@ DEAREST = 4  # calls of the same cost that the next fact may take
 SIZES = 2  # lengths of dimensions that are varied
 MORE = 10  # calls of other sizes after which nothing more may be alive
 CHANGED = 6  # inputs that are changed between forward and backward
-NODES = 1000  # of autograd's graph that are looked at
+PART = 8  # of the elements of the largest input: the measure of what is held
+STEPS = (1e-2, 1e-3)  # along a direction, to see how gradients change
+NEARLY, ROUNDING = 0.3, 1e-5  # of that change; of the gradients, for what fp32 leaves of a difference
 LOW = 0.15  # of the largest value: results in two precisions that are alike
 ROUNDED = {torch.float32: 1e-5}  # sums in another order, as other memory and modes have them; in TF32 it were more
-FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-INTS = (torch.int64, torch.int32, torch.int16, torch.uint8)
-
-
-@dataclass
-class Given:
-    """What a call is made with."""
-
-    owner: Any
-    args: list[Any]
-    named: dict[str, Any]
-
-    def copy(self) -> Given:
-        made = values.copied({"owner": self.owner, "args": self.args, "named": self.named})
-        return Given(made["owner"], made["args"], made["named"])
-
-    def mapped(self, change: Callable[[Any], Any]) -> Given:
-        """With every tensor and whole number in the arguments, not in the owner, changed."""
-        return Given(self.owner, [_mapped(arg, change) for arg in self.args], _mapped(self.named, change))
-
-    @property
-    def tensors(self) -> dict[str, Tensor]:
-        return values.tensors({"args": self.args, "named": self.named})
-
-    @property
-    def whole(self) -> dict[str, Any]:
-        return {"owner": self.owner, "args": self.args, "named": self.named}
-
-    @property
-    def everything(self) -> dict[str, Tensor]:
-        return values.tensors(self.whole)
 
 
 @dataclass
@@ -96,38 +70,6 @@ class Ended:
         return f"raises {self.raised}" if self.raised else values.kind(self.value, shapes=False).replace(" grad", "")
 
 
-class Subclass(Tensor):  # type: ignore[misc]
-    """A kind of tensor of one's own, as that of a quantized or a distributed parameter is."""
-
-
-def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
-    if isinstance(value, Tensor):
-        made = change(value)
-        if made is not value and type(made) is type(value):
-            _as_held(value, made, change)
-        return made
-    if isinstance(value, int) and not isinstance(value, bool):
-        return change(value)
-    if type(value) in (tuple, list):
-        return type(value)(_mapped(inner, change) for inner in value)
-    if type(value) is dict:
-        return {key: _mapped(inner, change) for key, inner in value.items()}
-    if isinstance(value, (*values.PLAIN, *values.OPAQUE, nn.Module)) or not hasattr(value, "__dict__"):
-        return value
-    for name, inner in list(vars(value).items()):
-        if isinstance(inner, Tensor | int) and not isinstance(inner, bool):
-            with contextlib.suppress(Exception):
-                setattr(value, name, change(inner))
-    return value
-
-
-def _as_held(tensor: Tensor, made: Tensor, change: Callable[[Any], Any]) -> None:
-    """What a tensor holds beside its values, its gradient above all, changed as the tensor is."""
-    for name, held in {**vars(tensor), **values.gradient(tensor)}.items():
-        with contextlib.suppress(Exception):
-            setattr(made, name.lstrip("."), change(held) if isinstance(held, Tensor) else held)
-
-
 def _seeded() -> None:
     torch.manual_seed(0)
     random.seed(0)
@@ -138,8 +80,9 @@ def _seeded() -> None:
 class Again:
     """Ways in which one call is made again. ``wanted``: names of the facts to take, None for all; ``seed`` draws some.
 
-    None is begun for which the processor time until ``until`` may not do; nothing is broken off, for autograd's engine
-    does not survive an error that comes from outside.
+    ``asked``: the facts that are still to be taken, those first that wrong patches most often spoil. None is begun for
+    which the processor time until ``until`` may not do; nothing is broken off, for autograd's engine does not survive
+    an error that comes from outside.
     """
 
     until = math.inf
@@ -147,7 +90,8 @@ class Again:
     def __init__(self, call: Call, tree: Path, lane: str, wanted: set[str] | None = None, seed: int = 0) -> None:
         self.call, self.tree, self.lane, self.wanted, self.seed = call, tree, lane, wanted, seed
         self.given = Given(call.target.object, call.args, call.named)
-        self.facts: dict[str, Any] = {}
+        self.asked = deque[tuple[str, Callable[[], Any]]]()
+        self.spent = 0.0  # processor time of the facts so far
         self.changes = set[str]()  # paths of arguments that it changes in place
         given = self.given.copy()
         before, begun = values.digests(given.whole), time.process_time()
@@ -165,26 +109,44 @@ class Again:
         return AS
 
     def take(self, name: str, ask: Callable[[], Any]) -> None:
-        """The fact, where it is wanted and can be told; of one that another tree told, that this one cannot."""
+        """Ask for a fact when its turn comes, where it is wanted."""
         if self.wanted is None or name in self.wanted:
-            if time.process_time() + DEAREST * self.cost > self.until:
-                return
-            try:
-                told = ask()
-            except Exception as error:
-                told = None if self.wanted is None else f"{OTHERWISE}: {type(error).__name__}"
-            if told is None and self.wanted is not None:
-                told = f"{OTHERWISE}: it cannot be told"
-            if told is not None:
-                self.facts[name] = told
+            self.asked.append((name, ask))
+
+    @property
+    def left(self) -> bool:
+        """Whether there is a fact to ask for, and time for it."""
+        return bool(self.asked) and time.process_time() + DEAREST * self.cost <= self.until
+
+    def next(self) -> dict[str, Any]:
+        """The next fact, where it can be told; of one that another tree told, that this one cannot."""
+        name, ask = self.asked.popleft()
+        begun = time.process_time()
+        try:
+            told = ask()
+        except Exception as error:
+            told = None if self.wanted is None else f"{OTHERWISE}: {type(error).__name__}"
+        if told is None and self.wanted is not None:
+            told = f"{OTHERWISE}: it cannot be told"
+        self.spent += time.process_time() - begun
+        return {} if told is None else {name: told}
 
     def make(self, given: Given, twice: bool = False, between: Callable[[], object] | None = None) -> Ended:
         """Call, and go backward where the value wants to. ``twice``: backward again, whose gradients are returned.
 
         ``between``: is called after forward.
         """
+        return self._made_by(self.call.target.on(given.owner), given, twice, between)
+
+    def _made_by(
+        self,
+        function: Callable[..., Any],
+        given: Given,
+        twice: bool = False,
+        between: Callable[[], object] | None = None,
+    ) -> Ended:
         _seeded()
-        function, heard = self.call.target.on(given.owner), Heard()
+        heard = Heard()
         try:
             with heard.listening(), self._ones():
                 value = function(*given.args, **given.named)
@@ -203,10 +165,10 @@ class Again:
         return Filled() if self.lane == "cpu" else contextlib.nullcontext()
 
     def _backward(self, value: Any, given: Given, twice: bool) -> dict[str, Tensor]:
-        made, wanted = _differentiable(value), _leaves(given)
+        made, wanted = inputs.differentiable(value), inputs.leaves(given)
         if not made or not wanted or not torch.is_grad_enabled():
             return {}
-        weights = [_weights(one) for one in made]
+        weights = [inputs.weights(one) for one in made]
         for last in (False, True) if twice else (True,):
             found = torch.autograd.grad(
                 made,
@@ -233,26 +195,56 @@ class Again:
 
     # modes and forms ------------------------------------------------------------------------------------------------
 
-    def modes(self) -> None:
-        """Ways that change no input."""
-        given = self.given
-        self.take("a second time", self._second)
-        self.take("under no_grad", lambda: self._within(torch.no_grad()))
-        self.take("under inference_mode", lambda: self._within(torch.inference_mode()))
-        self.take("under autocast", self._autocast)
-        self.take("under another default dtype", self._default_dtype)
-        self.take("in a thread", self._threaded)
-        self.take("results kept when it is called again", self._results_kept)
+    def ask(self) -> None:
+        """List all ways, the dearer the information the earlier."""
+        sized = not self.base.raised and bool(self.given.tensors)
+        lengths = self._lengths() if sized else []
+        self._ask_of_gradients()
+        for length in lengths:
+            self._ask_of_costs(length)
+        self._ask_of_modes()
+        self._ask_of_modules()
+        if sized:
+            self._ask_of_kinds()
+        for length in lengths:
+            self._ask_of_sizes(length)
         self.take("in the midst of another thread's call", self._interrupted)
+        if sized:
+            self._ask_of_several()
+
+    def _ask_of_gradients(self) -> None:
+        self.take("a second time", self._second)
+        self.take("backward twice", lambda: self.like(self.make(self.given.copy(), twice=True)))
+        self.take("gradients", self._gradients)
+        self.take("under checkpoint", self._checkpointed)
+        self.take("unnoticed when changed before backward", self._unnoticed)
+        self.take("host waits", self._waits)
+        self.take("tensors alive after backward", self._alive)
+        self.take(PAST, self._past_hooks)
+        self.take(TWICE, self._differentiated_twice)
+
+    def _ask_of_modes(self) -> None:
+        self.take("under no_grad", lambda: self._within(torch.no_grad()))
+        self.take("results kept when it is called again", self._results_kept)
+        self.take("under autocast", self._autocast)
+        self.take("under autocast, one input in bfloat16", self._autocast_of_two)
+        self.take("under another default dtype", self._default_dtype)
+        self.take("says again", self._says)
         self.take("collectives", self._collectives)
         self.take("by names", self._by_names)
         self.take("in order", self._in_order)
         self.take("with iterators for lists", self._iterated)
+        self.take("under inference_mode", lambda: self._within(torch.inference_mode()))
+        self.take("in a thread", self._threaded)
+        self.take("host waits under no_grad", lambda: self._waits(torch.no_grad()))
+
+    def _ask_of_modules(self) -> None:
+        given = self.given
         if given.owner is not None:
             self.take("of a deep copy", lambda: self.like(self.make(given.copy().copy())))
             self.take("of a pickled copy", self._pickled)
         if isinstance(given.owner, nn.Module):
-            self.take("with eval() and train()", lambda: self.like(self.make(_toggled(given.copy()))))
+            self.take("with eval() and train()", lambda: self.like(self.make(inputs.toggled(given.copy()))))
             self.take(MOVED, lambda: self._after_to(lambda one: one.device.type == "meta"))
             self.take(LEFT_BEHIND, lambda: self._after_to(lambda one: one.device.type != "meta"))
         if isinstance(given.owner if given.owner is not None else self.base.value, nn.Module):
@@ -260,14 +252,6 @@ class Again:
             self.take("pickle of the module", lambda: self._taken_by(pickle.dumps))
             for name, cast in CASTS.items():
                 self.take(f"dtypes after {name}", partial(self._cast, cast))
-        self.take("backward twice", lambda: self.like(self.make(given.copy(), twice=True)))
-        self.take("differentiated twice", self._differentiated_twice)
-        self.take("unnoticed when changed before backward", self._unnoticed)
-        self.take("gradients", self._gradients)
-        self.take("host waits", self._waits)
-        self.take("host waits under no_grad", lambda: self._waits(torch.no_grad()))
-        self.take("tensors alive after backward", self._alive)
-        self.take("says again", self._says)
 
     def _second(self) -> str:
         given = self.given.copy()
@@ -282,6 +266,56 @@ class Again:
         with torch.autocast("cuda" if self.lane == "cuda" else "cpu", torch.bfloat16):
             ended = self.make(self.given.copy())
         return AS if ended.kind == self.base.kind else f"{OTHERWISE}: {ended.kind}"
+
+    def _autocast_of_two(self) -> str | None:
+        """With the first floating input in bfloat16, as another layer under autocast hands it over."""
+        given = self.given.copy()
+        mine, every = ([t for t in one.values() if t.is_floating_point()] for one in (given.tensors, given.everything))
+        if not mine or len(every) < 2 or mine[0].dtype is torch.bfloat16:
+            return None
+        given = given.mapped(lambda v: inputs.cast(v, torch.bfloat16, FLOATS) if v is mine[0] else v)
+        with torch.autocast("cuda" if self.lane == "cuda" else "cpu", torch.bfloat16):
+            ended = self.make(given)
+        return f"{self._near(ended, LOW)}; {ended.kind}"
+
+    def _checkpointed(self) -> str | None:
+        """Made again by a checkpoint, which asks for each saved tensor once."""
+        if not self.base.grads or self.changes:
+            return None
+        given, made = self.given.copy(), list[Any]()
+        function = self.call.target.on(given.owner)
+
+        def forward(*_: Tensor) -> list[Tensor]:
+            made.append(function(*given.args, **given.named))
+            return inputs.differentiable(made[-1])
+
+        def run(*_: Any, **__: Any) -> Any:
+            checkpoint(forward, *inputs.leaves(given).values(), use_reentrant=False)
+            return made[0]
+
+        return self.like(self._made_by(run, given))
+
+    def _past_hooks(self) -> int | None:
+        """What the graph holds by itself where hooks keep copies of all that is handed to them, as ``_alive``."""
+        given, copies = self._wanting(), list[Tensor]()
+
+        def packed(tensor: Tensor) -> int:
+            copies.append(tensor.detach().clone())
+            return len(copies) - 1
+
+        with self._ones(), Made() as made, torch.autograd.graph.saved_tensors_hooks(packed, copies.__getitem__):
+            _seeded()
+            given = given.mapped(lambda v: v.clone() if isinstance(v, Tensor) and v.requires_grad else v)
+            value = self.call.target.on(given.owner)(*given.args, **given.named)
+        if not inputs.differentiable(value):
+            return None
+        del given
+        return self._parts(made.alive([*values.tensors(value).values(), *copies]))
+
+    def _parts(self, elements: list[int]) -> int:
+        """Elements in so many parts of the largest input, for a pass in pieces has more tensors that are smaller."""
+        largest = max((one.numel() for one in self.given.tensors.values()), default=0)
+        return sum(elements) // max(largest // PART, 1)
 
     def _default_dtype(self) -> str:
         usual = torch.get_default_dtype()
@@ -308,7 +342,7 @@ class Again:
 
     def _other(self) -> Given:
         """Arguments of other values."""
-        return self._changed(lambda t: _like(t, t.detach() * 0.5) if t.is_floating_point() else t)
+        return self._changed(lambda t: inputs.like(t, t.detach() * 0.5) if t.is_floating_point() else t)
 
     def _results_kept(self) -> str | None:
         """Whether a result stays what it is while the same object is called with other values."""
@@ -445,7 +479,7 @@ class Again:
         module = self._module()
         cast(module)
         held = {name: one for name, one in module.state_dict().items() if isinstance(one, Tensor)}
-        return "; ".join(f"{name} {_short(one.dtype)} {one.device.type}" for name, one in held.items())
+        return "; ".join(f"{name} {inputs.short(one.dtype)} {one.device.type}" for name, one in held.items())
 
     def _wanting(self) -> Given:
         """With a gradient wanted by every argument that can have one."""
@@ -459,18 +493,58 @@ class Again:
         return None if ended.raised else sorted(ended.grads)
 
     def _differentiated_twice(self) -> str | None:
-        """Whether gradients have gradients, where a backward that upstream wrote is differentiated by autograd."""
+        """Whether gradients have gradients, and those that differences of gradients show."""
         given = self._wanting()
+        wanted = list(inputs.leaves(given).values())
+        try:
+            with self._ones():
+                first = self._gradients_at(given, graph=True)
+                again = [one for one in first if one is not None and one.requires_grad]
+                if not again:  # made by forward already, they have none
+                    return NONE
+                along = [inputs.weights(one).to(one.dtype) for one in wanted]
+                pairs = [
+                    (one, way) for one, way in zip(first, along, strict=True) if one is not None and one.requires_grad
+                ]
+                for one in wanted:
+                    one.grad = None
+                torch.autograd.backward(*map(list, zip(*pairs, strict=True)))  # unlike grad it comes by every function
+        except Exception as error:
+            return f"raises {type(error).__name__}"
+        second = [torch.zeros_like(one) if one.grad is None else one.grad.detach() for one in wanted]
+        if any(one.dtype not in (torch.float32, torch.float64) for one in wanted):
+            return AS
+        return AS if any(self._differs_by(given, along, second, step) for step in STEPS) else UNLIKE
+
+    def _gradients_at(self, given: Given, graph: bool = False) -> list[Tensor | None]:
         _seeded()
-        made = _differentiable(self.call.target.on(given.owner)(*given.args, **given.named))
-        if self.wanted is None and not any(map(_own_backward, made)):
-            return None
-        wanted = list(_leaves(given).values())
-        found = torch.autograd.grad(made, wanted, [*map(_weights, made)], create_graph=True, allow_unused=True)
-        again = [one for one in found if one is not None and one.requires_grad]
-        if again:
-            torch.autograd.backward(again, [*map(_weights, again)])  # unlike grad it comes by every function
-        return AS if again or self.wanted is not None else None  # made by forward already, they have none
+        made = inputs.differentiable(self.call.target.on(given.owner)(*given.args, **given.named))
+        weights = [inputs.weights(one).to(one.dtype) for one in made]
+        wanted = list(inputs.leaves(given).values())
+        found: tuple[Tensor | None, ...] = torch.autograd.grad(
+            made, wanted, weights, create_graph=graph, allow_unused=True
+        )
+        return [*found]
+
+    def _differs_by(self, given: Given, along: list[Tensor], second: list[Tensor], step: float) -> bool:
+        """Whether gradients a step this way and that way along ``along`` differ by what ``second`` says."""
+        ends = list[list[Tensor | None]]()
+        with self._ones():
+            for sign in (step, -step):
+                moved = given.copy()
+                with torch.no_grad():
+                    for one, way in zip(inputs.leaves(moved).values(), along, strict=True):
+                        one.add_(way, alpha=sign)
+                ends.append(self._gradients_at(moved))
+        rows = [
+            ((after - before).double() / (2 * step), said.double())
+            for after, before, said in zip(*ends, second, strict=True)
+            if after is not None and before is not None
+        ]
+        apart = sum(float((seen - said).square().sum()) for seen, said in rows)
+        size = sum(float(seen.square().sum()) for seen, _ in rows)
+        noise = sum(float(after.double().square().sum()) for after in ends[0] if after is not None)
+        return math.sqrt(apart) <= NEARLY * math.sqrt(size) + ROUNDING * math.sqrt(noise) / step
 
     def _unnoticed(self) -> list[str] | None:
         """Inputs that may be changed between forward and backward, so that gradients are wrong and nobody is told."""
@@ -481,7 +555,7 @@ class Again:
 
     def _differs_when_changed(self, path: str) -> bool:
         given = self.given.copy()
-        ended = self.make(given, between=lambda: _changed_in_place(given.everything[path]))
+        ended = self.make(given, between=lambda: inputs.changed_in_place(given.everything[path]))
         both = self.base.grads.keys() & ended.grads.keys()
         return not ended.raised and not all(values.alike(self.base.grads[one], ended.grads[one]) for one in both)
 
@@ -498,15 +572,14 @@ class Again:
         return None if ended[0].raised else sum(places.values())
 
     def _alive(self) -> int | None:
-        """Tensors that Python still knows, results and arguments left out, while the results are held."""
+        """What Python still knows, results and arguments left out, while the results are held: in parts of an input."""
         given = self._wanting()
         with Made() as made:
             ended = self.make(given)
         if ended.raised or not ended.grads:
             return None
         held = (given.everything, values.tensors(ended.value), ended.grads)
-        alive: int = made.alive([one for group in held for one in group.values()])
-        return alive
+        return self._parts(made.alive([one for group in held for one in group.values()]))
 
     def _says(self) -> dict[str, int]:
         """What is said when the call has been made before."""
@@ -517,26 +590,22 @@ class Again:
 
     # inputs ---------------------------------------------------------------------------------------------------------
 
-    def inputs(self) -> None:
+    def _ask_of_kinds(self) -> None:
         """Other kinds of inputs, where the call takes those that it has."""
-        if self.base.raised or not self.given.tensors:
-            return
         for kind in ("strided", "of a subclass", "as parameters"):
             name = f"with {kind} inputs" if kind == "strided" else f"with inputs {kind}"
             self.take(name, partial(self._of_kind, KINDS[kind]))
         for dtype in FLOATS:
-            self.take(f"in {_short(dtype)}", partial(self._in, dtype, FLOATS, LOW))
+            self.take(f"in {inputs.short(dtype)}", partial(self._in, dtype, FLOATS, LOW))
         for dtype in INTS:
-            self.take(f"with integers in {_short(dtype)}", partial(self._in, dtype, INTS, None))
+            self.take(f"with integers in {inputs.short(dtype)}", partial(self._in, dtype, INTS, None))
         self.take("on meta", lambda: self._meta(lambda _: False))
-        if any(map(_bounds, self.given.tensors.values())):
-            self.take("on meta, bounds on the host", lambda: self._meta(_bounds))
+        if any(map(inputs.bounds, self.given.tensors.values())):
+            self.take("on meta, bounds on the host", lambda: self._meta(inputs.bounds))
         self.take("of zeros", lambda: self._filled(lambda t: torch.zeros_like(t) if t.is_floating_point() else t))
         for word in (False, True):
-            self.take(f"all {word}", partial(self._filled, partial(_bools, word)))
+            self.take(f"all {word}", partial(self._filled, partial(inputs.bools, word)))
         self.take("with integers doubled", self._doubled)
-        for length in self._lengths():
-            self._resized(length)
 
     def _changed(self, change: Callable[[Tensor], Tensor]) -> Given:
         return self.given.copy().mapped(lambda v: change(v) if isinstance(v, Tensor) else v)
@@ -554,11 +623,11 @@ class Again:
             top = torch.iinfo(dtype)
             if any(t.numel() and not (top.min <= int(t.min()) and int(t.max()) <= top.max) for t in mine):
                 return None
-            if top.bits < 32 and any(map(_bounds, mine)):  # nobody packs sequences by these
+            if top.bits < 32 and any(map(inputs.bounds, mine)):  # nobody packs sequences by these
                 return None
         elif isinstance(given.owner, nn.Module):
             given.owner.to(dtype)
-        ended = self.make(given.mapped(lambda v: _cast(v, dtype, family) if isinstance(v, Tensor) else v))
+        ended = self.make(given.mapped(lambda v: inputs.cast(v, dtype, family) if isinstance(v, Tensor) else v))
         return f"{self._near(ended, near)}; {ended.kind}"
 
     def _near(self, ended: Ended, near: float | None) -> str:
@@ -567,6 +636,8 @@ class Again:
         mine, other = values.tensors(self.base.value), values.tensors(ended.value)
         if mine.keys() != other.keys() or any(mine[path].shape != other[path].shape for path in mine):
             return OTHERWISE
+        mine |= {f"gradient {path}": self.base.grads[path] for path in self.base.grads.keys() & ended.grads.keys()}
+        other |= {f"gradient {path}": one for path, one in ended.grads.items()}
         agree = (values.alike(mine[path], other[path], near or ROUNDED.get(mine[path].dtype, 1e-9)) for path in mine)
         return AS if all(agree) else OTHERWISE
 
@@ -580,7 +651,7 @@ class Again:
     def _filled(self, fill: Callable[[Tensor], Tensor]) -> str | None:
         given = self.given.copy()
         before = values.digests(given.tensors)
-        given = given.mapped(lambda v: _like(v, fill(v)) if isinstance(v, Tensor) else v)
+        given = given.mapped(lambda v: inputs.like(v, fill(v)) if isinstance(v, Tensor) else v)
         if values.digests(given.tensors) == before:
             return None
         ended = self.make(given)
@@ -597,16 +668,14 @@ class Again:
 
     # several of these at once ---------------------------------------------------------------------------------------
 
-    def drawn(self) -> None:
+    def _ask_of_several(self) -> None:
         """Kinds, dtypes and modes of tensors and forms of the call, together as nobody foresees them."""
-        if self.base.raised or not self.given.tensors:
-            return
         forms = {"as given": self.given.copy, "by names": self._named, "in order": self._ordered, "short": self._short}
         draw = random.Random(f"{self.seed} {self.call.key}")
         every = list(itertools.product(KINDS, MODES))
         for kind, mode in draw.sample(every, len(every)):
             dtype, form, wants = draw.choice((None, None, *FLOATS)), draw.choice(list(forms)), draw.choice(list(WANTS))
-            said = f"{kind}, {_short(dtype) if dtype else 'dtypes kept'}, {mode}, {form}, {wants}"
+            said = f"{kind}, {inputs.short(dtype) if dtype else 'dtypes kept'}, {mode}, {form}, {wants}"
             self.take(f"drawn: {said}", partial(self._together, kind, dtype, mode, forms[form], WANTS[wants]))
 
     def _together(
@@ -621,9 +690,9 @@ class Again:
         def change(value: Any) -> Any:
             if not isinstance(value, Tensor):
                 return value
-            made = _cast(value, dtype, FLOATS) if dtype else value
+            made = inputs.cast(value, dtype, FLOATS) if dtype else value
             if wants is not None and made.is_floating_point():
-                made = _like(made, made).requires_grad_(wants)
+                made = inputs.like(made, made).requires_grad_(wants)
             return KINDS[kind](made)
 
         with MODES[mode]():
@@ -635,7 +704,7 @@ class Again:
 
     def _lengths(self) -> list[int]:
         """Lengths that most dimensions of the arguments have, the longest first among equals."""
-        found = Counter(n for t in self.given.tensors.values() for n in t.shape if n > 1 and not _bounds(t))
+        found = Counter(n for t in self.given.tensors.values() for n in t.shape if n > 1 and not inputs.bounds(t))
         return sorted(found, key=lambda n: (-n * (n in self._numbers()), -found[n], -n))[:SIZES]
 
     def _numbers(self) -> set[int]:
@@ -648,7 +717,7 @@ class Again:
             if isinstance(value, int):
                 return to if value == length else value
             made = value.detach()
-            if _bounds(value):
+            if inputs.bounds(value):
                 if int(value[-1]) != length:
                     return made
                 return (made * to // length if to > length else made.clamp(max=to)).to(value.dtype)
@@ -658,21 +727,25 @@ class Again:
             if value.dtype in INTS and to < length:  # what counts or points within the length does so still
                 made = torch.where((made >= to) & (made < length), made % max(to, 1), made)
                 made = torch.where(made == length, to, made).to(value.dtype)
-            return _like(value, made)
+            return inputs.like(value, made)
 
         return self.given.copy().mapped(change)
 
-    def _resized(self, length: int) -> None:
-        """None, one, twice and four times as many; what that costs; what many sizes leave behind."""
-        for to in (0, 1, 2 * length):
-            self.take(f"{length} made {to}", partial(self._kind_at, length, to))
+    def _ask_of_costs(self, length: int) -> None:
+        """What the call costs, and what one of four times the length does."""
         more = f"with {4 * length} for {length}"
         one, four = (functools.cache(partial(self._cost, length, to)) for to in (length, 4 * length))
         self.take(f"largest tensor with {length}", lambda: one()[0])
         self.take(f"peak with {length}", lambda: one()[1])
         self.take(f"largest tensor {more}", lambda: four()[0])
         self.take(f"peak {more}", lambda: four()[1])
-        self.take(f"host waits {more}", lambda: self._waits_of(self._sized(length, 4 * length)))
+
+    def _ask_of_sizes(self, length: int) -> None:
+        """None, one and twice as many; what four times as many wait for; what many sizes leave behind."""
+        for to in (0, 1, 2 * length):
+            self.take(f"{length} made {to}", partial(self._kind_at, length, to))
+        four = f"host waits with {4 * length} for {length}"
+        self.take(four, lambda: self._waits_of(self._sized(length, 4 * length)))
         self.take(f"tensors left by more sizes than {length}", lambda: self._left(length))
 
     def _kind_at(self, length: int, to: int) -> str:
@@ -703,110 +776,4 @@ class Again:
             return None
         with Made() as made:
             able = all([once(length + 2 + more) for more in range(MORE)])
-        alive: int = made.alive([])
-        return alive if able else None
-
-
-def _differentiable(value: Any) -> list[Tensor]:
-    return [one for one in values.tensors(value).values() if one.requires_grad and one.grad_fn is not None]
-
-
-def _leaves(given: Given) -> dict[str, Tensor]:
-    return {path: one for path, one in given.everything.items() if one.requires_grad and one.is_leaf}
-
-
-def _own_backward(tensor: Tensor) -> bool:
-    """Whether a function that somebody wrote made it, or something that it comes from."""
-    seen, todo = set[Any](), [tensor.grad_fn]
-    while todo and len(seen) < NODES:
-        node = todo.pop()
-        if node is not None and node not in seen:
-            if isinstance(node, torch.autograd.function.BackwardCFunction):
-                return True
-            seen.add(node)
-            todo += [before for before, _ in node.next_functions]
-    return False
-
-
-def _changed_in_place(tensor: Tensor) -> None:
-    with torch.no_grad():
-        tensor.add_(1)
-
-
-def _weights(tensor: Tensor) -> Tensor:
-    """A gradient that is not the same everywhere."""
-    made: Tensor = 1 + torch.arange(tensor.numel(), device=tensor.device).view(tensor.shape) % 7 / 8
-    return made
-
-
-def _bounds(tensor: Tensor) -> bool:
-    """Whether it holds the bounds of packed sequences: whole numbers from 0 on that do not fall."""
-    if tensor.dtype not in INTS or tensor.dim() != 1 or tensor.numel() < 2 or int(tensor[0]) != 0:
-        return False
-    return bool((tensor.diff() >= 0).all())
-
-
-def _toggled(given: Given) -> Given:
-    was = given.owner.training
-    given.owner.eval()
-    given.owner.train(was)
-    return given
-
-
-def _strided(tensor: Tensor) -> Tensor:
-    """The same values with gaps between them."""
-    if not tensor.dim() or not tensor.numel():
-        return tensor
-    wide = tensor.new_zeros(*tensor.shape[:-1], 2 * tensor.shape[-1])
-    wide[..., ::2] = tensor.detach()
-    return wide[..., ::2].requires_grad_(tensor.requires_grad)
-
-
-def _part(tensor: Tensor) -> Tensor:
-    """The same values somewhere inside a larger tensor's memory."""
-    if not tensor.dim() or not tensor.numel():
-        return tensor
-    wide = torch.cat([tensor.detach().new_ones(1, *tensor.shape[1:]), tensor.detach()])
-    return wide[1:].requires_grad_(tensor.requires_grad)
-
-
-KINDS: dict[str, Callable[[Tensor], Tensor]] = {
-    "plain": lambda t: t,
-    "strided": _strided,
-    "of a subclass": lambda t: t.as_subclass(Subclass) if type(t) is Tensor else t,
-    "as parameters": lambda t: nn.Parameter(t, t.requires_grad) if type(t) is Tensor else t,
-    "inside another's memory": _part,
-}
-WANTS = {"wanting gradients as they do": None, "all wanting gradients": True, "none wanting gradients": False}
-MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
-    "in no mode": contextlib.nullcontext,
-    "under no_grad": torch.no_grad,
-    "under inference_mode": torch.inference_mode,
-}
-
-
-CASTS: dict[str, Callable[[nn.Module], object]] = {
-    "half()": lambda module: module.half(),
-    "double()": lambda module: module.double(),
-    "to(meta, bfloat16)": lambda module: module.to("meta", torch.bfloat16),
-}
-
-
-def _cast(tensor: Tensor, dtype: torch.dtype, family: tuple[torch.dtype, ...]) -> Tensor:
-    return _like(tensor, tensor.detach().to(dtype)) if tensor.dtype in family else tensor
-
-
-def _like(tensor: Tensor, made: Tensor) -> Tensor:
-    """``made``, a leaf that wants a gradient and is a parameter as ``tensor`` is."""
-    made = made.detach()
-    if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(made, tensor.requires_grad)
-    return made.requires_grad_(tensor.requires_grad and made.is_floating_point())
-
-
-def _bools(word: bool, tensor: Tensor) -> Tensor:
-    return torch.full_like(tensor, word) if tensor.dtype is torch.bool else tensor
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+        return len(made.alive([])) if able else None

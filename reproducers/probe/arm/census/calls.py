@@ -196,9 +196,9 @@ def quiet() -> Iterator[None]:
 
 
 def _sizes(given: dict[str, Any]) -> str:
-    """The shapes of the arguments' tensors, in order."""
+    """The dtypes and shapes of the arguments' tensors, in order."""
     told = {name: value for name, value in given.items() if name not in ("self", "ctx")}
-    return " ".join(str(list(tensor.shape)) for tensor in values.tensors(told).values())[:400]
+    return " ".join(values.form(tensor).removesuffix(" grad") for tensor in values.tensors(told).values())[:400]
 
 
 def _returned(call: Call, value: Any) -> Any:

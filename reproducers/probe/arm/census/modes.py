@@ -17,6 +17,7 @@ EMPTY = {getattr(torch.ops.aten, f"{prefix}empty{more}") for prefix in ("", "new
     torch.ops.aten.empty_like,
     torch.ops.aten.empty_permuted,
 }
+GROUPED = ("c10d", "_c10d_functional", "c10d_functional")
 
 
 class Filled(TorchDispatchMode):  # type: ignore[misc]
@@ -66,18 +67,19 @@ class Made(TorchDispatchMode):  # type: ignore[misc]
         self.made += [weakref.ref(one) for one in several if isinstance(one, Tensor)]
         return made
 
-    def alive(self, but: Sequence[Tensor]) -> int:
-        """How many are held still; none of these, and none of which one of these is a view."""
-        known = [one for one in self.made if one() is not None]
+    def alive(self, but: Sequence[Tensor]) -> list[int]:
+        """Elements of each that is held; none of these, and none of which one of these is a view. The largest first."""
+        seen = {id(one) for one in but} | {id(one._base) for one in but if one._base is not None}
+        known = {id(one()): one for one in self.made if one() is not None and id(one()) not in seen}
         if known:
             gc.collect()  # a cycle holds them for a while
-        held, seen = 0, {id(one) for one in but} | {id(one._base) for one in but if one._base is not None}
-        for one in known[:KNOWN]:
+        sizes = [(tensor.numel(), one) for one in known.values() if (tensor := one()) is not None]
+        found = list[int]()
+        for elements, one in sorted(sizes, key=lambda row: -row[0])[:KNOWN]:
             tensor = one()
-            if tensor is not None and id(tensor) not in seen:
-                seen.add(id(tensor))
-                held += _held(tensor)
-        return held
+            if tensor is not None and _held(tensor):
+                found.append(elements)
+        return found
 
 
 def _held(tensor: Tensor) -> bool:
@@ -93,8 +95,17 @@ class Collectives(TorchDispatchMode):  # type: ignore[misc]
         self.called = set[str]()
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if op.namespace in ("c10d", "_c10d_functional", "c10d_functional"):
+        if op.namespace in GROUPED:
             self.called.add(op._opname.rstrip("_"))
+        return op(*args, **(kwargs or {}))
+
+
+class Alone(TorchDispatchMode):  # type: ignore[misc]
+    """An operation for which other ranks would have to be there raises RuntimeError, as they are not."""
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if op.namespace in GROUPED:
+            raise RuntimeError(f"{op} in one rank alone")
         return op(*args, **(kwargs or {}))
 
 

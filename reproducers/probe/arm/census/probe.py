@@ -19,8 +19,9 @@ from reproducers.probe.watch import Ranges
 
 if TYPE_CHECKING:
     from reproducers.probe.arm.census.calls import Call, Calls
+    from reproducers.probe.arm.census.public import ClassState
 
-FLOOR_S, SHARE = 10.0, 1.0  # processor time of making calls again: so long, or so much of the reproducer's own
+FLOOR_S, SHARE = 20.0, 1.0  # processor time of making calls again: so long, or so much of the reproducer's own
 PATIENCE = 4  # times as long where the facts to take are given
 PACKAGE = "the package's sources"
 Facts = dict[str, dict[str, Any]]
@@ -39,7 +40,7 @@ class CensusProbe(WatchedProbe):
         self.calls: Calls | None = None
         self.wanted: dict[str, list[str]] | None = json.loads(args.census.read_text())
         self.files = list[str](json.loads(args.watch.read_text()))
-        self.classes: dict[str, dict[str, int]] = {}
+        self.classes: dict[str, ClassState] = {}
         self.begun = time.process_time()
 
     def watched(self) -> Ranges:
@@ -65,16 +66,27 @@ class CensusProbe(WatchedProbe):
         return contextlib.nullcontext()
 
     def ranks(self, world: int, work: Callable[[int], Any]) -> list[Any]:
-        """What each rank's calls did joins this arm's facts, the first rank's last, so that those of others stay."""
+        """What ranks' calls did joins this arm's facts; the first makes those again that need no other rank."""
 
-        def counted(rank: int) -> tuple[Any, Facts]:
-            value = work(rank)
-            facts = {f"rank {rank} of {world}: {call.key}": call.facts for call in self._kept()}
-            return value, facts
+        def counted(rank: int) -> tuple[Any, list[Facts]]:
+            begun = time.process_time()
+            value, name = work(rank), f"rank {rank} of {world}: "
+            if self.calls is None:
+                return value, []
+            self.calls.stop()
+            took = [{f"{name}{call.key}": call.facts for call in self._kept()}]
+            if rank == 0:
+                from reproducers.probe.arm.census.modes import Alone
+
+                took.append(self._files())
+                with Alone():
+                    self._again(time.process_time() - begun, took.append, name)
+            return value, took
 
         results = super().ranks(world, counted)
-        for _, facts in results:
-            self.send(facts)
+        for _, took in results:
+            for facts in took:
+                self.send(facts)
         return [value for value, _ in results]
 
     def close(self, outcome: str, reason: str, remedy: str) -> None:
@@ -85,7 +97,7 @@ class CensusProbe(WatchedProbe):
             with contextlib.suppress(Exception):
                 self.send({call.key: call.facts for call in self._kept()})
                 self.send(self._files())
-            self._again(took)
+            self._again(took, self.send)
         super().close(outcome, reason, remedy)
 
     def _kept(self) -> list[Call]:
@@ -96,42 +108,41 @@ class CensusProbe(WatchedProbe):
         from reproducers.probe.arm.census import public
 
         found: Facts = {PACKAGE: public.private(self.tree, self.files)}
+        exported = public.exported(self.tree, self.files)
         for file, module in public.modules(self.files).items():
             tensors, entries = public.held(module)
-            now, before = public.class_state(module), self.classes.get(file, {})
             found[file] = {
-                "offers": public.offers(module),
+                "offers": public.offers(module, exported[file]),
                 HOLDS: tensors,
                 "entries held at the end": entries,
-                "class attributes changed": sorted(name for name in now if before and now[name] != before.get(name)),
+                "class attributes changed": public.changed(self.classes.get(file, {}), public.class_state(module)),
             }
         return found
 
-    def _again(self, took: float) -> None:
-        """Make the calls again, in three rounds: what changes no input first."""
-        from reproducers.probe.arm.census.again import Again
+    def _again(self, took: float, send: Callable[[Facts], None], name: str = "") -> None:
+        """Make the calls again, by turns: next is the one that has taken the least time. ``name`` begins their keys."""
+        from reproducers.probe.arm.census.again import AS, Again
 
         until = time.process_time() + max(FLOOR_S, SHARE * took) * (PATIENCE if self.wanted is not None else 1)
         ways = list[tuple[str, Again]]()
         for call in self._kept():
-            wanted = None if self.wanted is None else set(self.wanted.get(call.key, ()))
+            key = f"{name}{call.key}"
+            wanted = None if self.wanted is None else set(self.wanted.get(key, ()))
             if wanted == set() or time.process_time() > until:
                 continue
             again = None
             if call.target is not None:
                 with contextlib.suppress(Exception):
                     again = Again(call, self.tree, self.lane, wanted, self.seed)
-                    ways.append((call.key, again))
+                    again.until = until
+                    if again.made == AS or not name:  # else it needs the other ranks
+                        again.ask()
+                        ways.append((key, again))
             if again or not call.backward:
-                self.send({call.key: {MADE: again.made if again else "otherwise: its arguments are not copied"}})
-        rounds = [(way, name) for name in ("modes", "inputs", "drawn") for way in ways]
-        for number, ((key, again), name) in enumerate(rounds):
-            now = time.process_time()
-            again.until = now + (until - now) / (len(rounds) - number)
-            with contextlib.suppress(Exception):
-                getattr(again, name)()
-            self.send({key: again.facts})
-            again.facts = {}
+                send({key: {MADE: again.made if again else "otherwise: its arguments are not copied"}})
+        while live := [row for row in ways if row[1].left]:
+            key, again = min(live, key=lambda row: row[1].spent)
+            send({key: again.next()})
 
     def send(self, facts: Facts) -> None:
         self.channel.send("census", facts)

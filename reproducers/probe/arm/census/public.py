@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import functools
 import gc
 import inspect
 import re
 import sys
+import textwrap
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -30,28 +33,44 @@ def modules(files: Iterable[str]) -> dict[str, types.ModuleType]:
     return {file: sys.modules[name] for file, name in named.items() if name in sys.modules}
 
 
-def offers(module: types.ModuleType) -> dict[str, Any]:
+def offers(module: types.ModuleType, exported: Iterable[str] = ()) -> dict[str, Any]:
     """{name: how it is called, or what it is} of a module's public names and of its classes' members.
 
     ``IMPORTED`` lists the names that another module defines: nobody has to offer them, but what moved is not gone.
+    Of ``exported`` functions, private ones too, how long the tuples are that they return.
     """
     found: dict[str, Any] = {IMPORTED: []}
     if hasattr(module, "__all__"):
         found["__all__"] = sorted(module.__all__)
-    for name, value in vars(module).items():
-        if name.startswith("_"):
+    for name, value in {**vars(module), **_made_when_asked(module)}.items():
+        if name.startswith("_") and name not in exported:
+            continue
+        if isinstance(value, types.ModuleType):
+            found[IMPORTED].append(name)
             continue
         if (getattr(value, "__module__", None) or module.__name__) != module.__name__:
             found[IMPORTED].append(name)
             if inspect.isroutine(value):  # of a class that is imported the name is enough, for it has a file of its own
                 found[name] = _offer(value)
             continue
-        found[name] = _offer(value)
+        found[name] = _offer(value) + (_returned(value) if name in exported else [])
         if isinstance(value, type):
             for member, held in vars(value).items():
                 if not member.startswith("_") or member in ("__init__", "__call__"):
                     found[f"{name}.{member}"] = _offer(held)
     return found
+
+
+def _made_when_asked(module: types.ModuleType) -> dict[str, Any]:
+    """{name: value} of what a module's ``__getattr__`` names and has."""
+    code = getattr(vars(module).get("__getattr__"), "__code__", None)
+    words = {
+        word
+        for one in getattr(code, "co_consts", ())
+        for word in (one if isinstance(one, tuple | frozenset) else (one,))
+    }
+    names = sorted(word for word in words if isinstance(word, str) and word.isidentifier())
+    return {name: getattr(module, name) for name in names if hasattr(module, name)}
 
 
 def _offer(value: Any) -> Any:
@@ -65,9 +84,42 @@ def _offer(value: Any) -> Any:
         except (TypeError, ValueError):
             rows = ["unknown"]
         return [*rows, *(["documented"] if function.__doc__ else [])]
-    if isinstance(value, types.ModuleType):
-        return ["module"]
     return [type(value).__name__]
+
+
+def _returned(value: Any) -> list[str]:
+    """How many values a function hands back at once."""
+    try:
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(value)))).body
+    except (TypeError, ValueError, OSError, SyntaxError):
+        return []
+    found, todo = set[int](), list[ast.AST](ast.iter_child_nodes(tree))
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Return) and isinstance(node.value, ast.Tuple):
+            found.add(len(node.value.elts))
+        if not isinstance(node, ast.FunctionDef | ast.Lambda | ast.ClassDef):
+            todo += ast.iter_child_nodes(node)
+    return [f"returns {many} values" for many in sorted(found)]
+
+
+def exported(tree: Path, files: Iterable[str]) -> dict[str, set[str]]:
+    """{touched file: names that another file of its package imports from it and does not use, for others to find}."""
+    found = {file: set[str]() for file in files}
+    stems = {Path(file).stem: file for file in found}
+    asks = re.compile(rf"\b(?:{'|'.join(map(re.escape, stems))})\s+import\b")
+    for package in sorted({tree / Path(file).parts[0] for file in found}):
+        for path in package.rglob("*.py") if package.is_dir() else ():
+            text = path.read_text(errors="replace")
+            if not asks.search(text):
+                continue
+            with contextlib.suppress(SyntaxError):
+                nodes = list(ast.walk(ast.parse(text)))
+                used = {node.id for node in nodes if isinstance(node, ast.Name)}
+                for node in nodes:
+                    if isinstance(node, ast.ImportFrom) and (file := stems.get((node.module or "").rpartition(".")[2])):
+                        found[file] |= {one.name for one in node.names if (one.asname or one.name) not in used}
+    return found
 
 
 def _parameter(one: inspect.Parameter) -> str:
@@ -75,20 +127,32 @@ def _parameter(one: inspect.Parameter) -> str:
     return f"{one.kind.name.lower()} {one.name}{default}"
 
 
-def class_state(module: types.ModuleType) -> dict[str, int]:
-    """{class.attribute: identity} of the module's own classes."""
+ClassState = dict[str, tuple[int, int]]
+
+
+def class_state(module: types.ModuleType) -> ClassState:
+    """{class.attribute: (the class's identity, the attribute's)} of the module's own classes."""
     own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
-    return {f"{one.__qualname__}.{name}": id(held) for one in own for name, held in vars(one).items()}
+    return {f"{one.__qualname__}.{name}": (id(one), id(held)) for one in own for name, held in vars(one).items()}
+
+
+def changed(before: ClassState, now: ClassState) -> list[str]:
+    """Attributes that are others by now; not of classes that another import of the file has made."""
+    known = {owner for owner, _ in before.values()}
+    return sorted(name for name, (owner, held) in now.items() if owner in known and before.get(name) != (owner, held))
 
 
 def held(module: types.ModuleType) -> tuple[int, int]:
-    """(tensors, entries) that the containers and caches of the module's globals, functions and classes hold."""
+    """(tensors, entries) that the containers and caches of the module's globals, functions and classes hold.
+
+    A tuple is one entry of what holds it, however long: a key of a cache is one.
+    """
     import torch
 
     tensors = entries = 0
     for value in _below(module):
         tensors += isinstance(value, torch.Tensor)
-        entries += len(value) if isinstance(value, CONTAINERS) else 0
+        entries += len(value) if isinstance(value, CONTAINERS) and not isinstance(value, tuple) else 0
     return tensors, entries
 
 
