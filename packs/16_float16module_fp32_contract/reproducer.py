@@ -18,6 +18,8 @@ mamba-ssm comes as a checkout:
 
 from __future__ import annotations
 
+import contextlib
+import copy
 from typing import Any
 
 import torch
@@ -233,14 +235,65 @@ def check_neighbours(p: probe.Probe) -> None:
     p.guard("wrapped without fp16 or bf16", sum(wrong), 0, reference="an error, and nothing cast")
 
 
+class Named(nn.Module):  # type: ignore[misc]
+    """Parameters that are called as the mixer's are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.A_log, self.D = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+
+
+class Refusing(nn.Linear):  # type: ignore[misc]
+    """A layer that cannot be cast."""
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        raise RuntimeError("no")
+
+
+def check_direct(p: probe.Probe) -> None:
+    """Casts without the wrapper, after one that failed as well; names alone; copies; marks of tensor parallelism."""
+    cfg = config(p, torch.bfloat16)
+    module = mixer(p, cfg)
+    marks = [(value.tensor_model_parallel, value.partition_dim) for value in (module.A_log, module.D)]
+    p.guard(
+        "A_log and D that tensor parallelism does not know",
+        sum(mark != (True, 0) for mark in marks),
+        0,
+        reference="set_tensor_model_parallel_attributes",
+    )
+    named = Named()
+    wrapped = wrap(p, cfg, named)
+    wrong = sum(value.dtype != torch.bfloat16 for value in named.parameters())
+    p.guard("parameters of another module called A_log and D: not cast", wrong, 0, reference="nn.Module.bfloat16")
+    p.guard_attempt("a deep copy of the wrapper", lambda: copy.deepcopy(wrapped))
+    with contextlib.suppress(RuntimeError):
+        wrap(p, cfg, nn.ModuleList([mixer(p, cfg), Refusing(2, 2)]))
+    for name, cast in CASTS.items():
+        module = cast(mixer(p, cfg))
+        wrong = sum((value.dtype, value.device.type) != name for value in module.parameters())
+        p.guard(f"parameters that a cast to {name[0]} on {name[1]} leaves", wrong, 0, reference="nn.Module.to")
+
+
+CASTS: dict[tuple[torch.dtype, str], Any] = {
+    (torch.float64, "meta"): lambda module: module.to("meta", torch.float64),
+    (torch.bfloat16, "meta"): lambda module: module.to("meta").bfloat16(),
+    (torch.float16, "meta"): lambda module: module.half().to("meta"),
+}
+
+
 def check_nested(p: probe.Probe) -> None:
     """A mixer of any number of heads and either form of D, however it is built, as deep in a model as layers are."""
     from hypothesis import strategies as st
 
-    def measure(heads: int, wide: bool, depth: int, dtype: torch.dtype, grad: bool, training: bool) -> float:
+    def measure(
+        heads: int, wide: bool, depth: int, dtype: torch.dtype, grad: bool, training: bool, initialised: bool
+    ) -> float:
         cfg = config(p, dtype, 2 * heads)
+        cfg.perform_initialization = initialised
         with torch.set_grad_enabled(grad):
             module = model = mixer(p, cfg, wide).train(training)
+            for value in (module.A_log, module.D) if not initialised else ():  # as a checkpoint is loaded
+                value.data.copy_(torch.linspace(0.3, 2.1, value.numel()).view(value.shape))
         A, D = module.A_log.detach().double().exp(), module.D.detach().double()
         for _ in range(depth):
             model = nn.ModuleList([nn.Linear(2, 2), model])
@@ -254,6 +307,7 @@ def check_nested(p: probe.Probe) -> None:
         "dtype": st.sampled_from([torch.bfloat16, torch.float16]),
         "grad": st.booleans(),
         "training": st.booleans(),
+        "initialised": st.booleans(),
     }
     p.drawn(
         "A and D of a mixer in a model, drawn",
@@ -520,6 +574,7 @@ def reproduce(p: probe.Probe) -> None:
     bf16 = check_cast(p, torch.bfloat16)
     fp16 = check_cast(p, torch.float16)
     check_neighbours(p)
+    check_direct(p)
     check_nested(p)
     keeper = Keeper(p)
     check_marks(p, keeper)

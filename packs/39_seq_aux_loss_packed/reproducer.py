@@ -395,6 +395,11 @@ def check_neighbours(p: probe.Probe) -> None:
     other.router.forward = lambda *args, **more: (given.append(len(args) + len(more)), forward(*args, **more))[1]
     kept += other.passed(hidden, params(p, cumulative([10, 14])))
     p.guard("another loss: what its router is given", max(given), 2, reference="tokens and mask, as any router takes")
+    own = Layer(p, Options())
+    routing = own.router.routing
+    own.router.routing = lambda logits, padding_mask=None: routing(logits, padding_mask=padding_mask)
+    if (made := p.guard_attempt("a routing of one's own, not packed", lambda: own.passed(batch))) is not None:
+        kept += made
     without = dense(p, layer.layer.config)
     kept.append(without(hidden_states=hidden, packed_seq_params=params(p, cumulative([10, 14])))[0])
     layer.layer.eval()

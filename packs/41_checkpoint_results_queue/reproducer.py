@@ -314,14 +314,19 @@ def check_overlapping(p: probe.Probe, checkpoints: Checkpoints, folder: Callable
 
         return mock.patch.object(saver, name, instead)
 
+    def elsewhere() -> None:
+        thread = threading.Thread(target=lambda: requests.append(checkpoints.request(second, planned)))
+        thread.start()
+        thread.join()
+
     with within("save_state_dict_async_finalize", partial(save, second, inner)):
         p.guard_attempt("a save that begins before another's end", partial(save, first, outer))
     for name, state, where in (("the one within", second, inner), ("the one around it", first, outer)):
         own_index(p, name, checkpoints, state, where)
-    with within("save_state_dict_async_plan", lambda: requests.append(checkpoints.request(second, planned))):
+    with within("save_state_dict_async_plan", elsewhere):
         save(first, folder())
     write_elsewhere(requests[0])
-    p.guard_attempt("a request made while a save is planned", partial(finalize, requests[0].finalize_fns))
+    p.guard_attempt("a request of another thread while a save is planned", partial(finalize, requests[0].finalize_fns))
 
     def broken() -> None:
         raise KeyboardInterrupt

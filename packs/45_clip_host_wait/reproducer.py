@@ -12,9 +12,11 @@ neither has to be installed.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import warnings
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 from unittest import mock
@@ -261,6 +263,61 @@ def check_others(p: probe.Probe, modules: dict[str, Any]) -> None:
     p.guard("clipped by that kernel", float((step.grads[0] - 0.25).abs().max()), 1e-5, reference="1 / 4")
 
 
+@contextlib.contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    usual = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(usual)
+
+
+def check_forms(p: probe.Probe, modules: dict[str, Any]) -> None:
+    """Other norms, parameters by an iterator, gradients that want gradients, and other default dtypes."""
+
+    def off(step: Step, exact: float) -> float:
+        """How far the norm and the gradients are from fp64's."""
+        away = abs(float(step.norm) - exact) / exact
+        return max(away / 10, error(step.grads, step.before, step.most / (float(step.norm) + EPS)))
+
+    for found in LACKING:
+        for kind in (1.0, 3.0):
+            grads = laid_out(6, p.seed, "no")
+            exact = sum(float(grad.double().abs().pow(kind).sum()) for grad in grads) ** (1 / kind)
+            step = Step(modules[found], grads, most=exact / 2, kind=kind)
+            step()
+            p.guard(f"{found}: norm {kind:g} and what it clips", off(step, exact), FP32, reference="fp64")
+        step = Step(modules[found], laid_out(4, p.seed, "no"), most=1.0, value=4.0)
+        step.read()
+        step.params = iter(step.params)  # type: ignore[assignment]
+        step.scale()
+        p.guard(f"{found}: parameters by an iterator", off(step, 4.0), FP32, reference="fp64")
+        step = Step(modules[found], laid_out(4, p.seed, "no"), most=1.0, value=4.0)
+        step.read()
+        for grad in step.grads:
+            grad.requires_grad_()
+        p.guard_attempt(f"{found}: gradients that want gradients", step.scale)
+        joined = sum(param.grad.grad_fn is not None for param in step.params if param.grad is not None)
+        for grad in step.grads:
+            grad.requires_grad_(False)
+        p.guard(f"{found}: how they are clipped", off(step, 4.0) + joined, FP32, reference="fp64, no graph of it")
+        for dtype in (torch.float64, HALF):
+            step = Step(modules[found], laid_out(4, p.seed, "no"), most=1.0, value=4.0)
+            with default_dtype(dtype):
+                p.guard_attempt(f"{found}: {dtype} by default", step)
+            p.guard(f"{found}: clipped where {dtype} is the default", off(step, 4.0), FP32, reference="fp64")
+    clip = beside(p, "Transformer Engine", Scale())
+    step = Step(clip, [torch.ones(70)], most=1.0, value=math.nan)
+    step()
+    p.guard(
+        "a norm that is no number, beside the kernel that takes a tensor: finite gradients",
+        int(step.grads[0].isfinite().sum()),
+        0,
+        reference="the kernel is given it",
+    )
+
+
 def check_optimizer(p: probe.Probe) -> None:
     """An optimizer of Megatron's, as it is made beside what is installed."""
     transformer, optim = p.upstream("megatron.core.transformer"), p.upstream("megatron.core.optimizer")
@@ -283,6 +340,14 @@ def check_optimizer(p: probe.Probe) -> None:
         1e-5,
         reference="the rate, by Adam's first step",
     )
+    before = model.a.detach().clone()
+    made.config.grad_norm_skip_threshold = exact / 2
+    for part in getattr(made, "chained_optimizers", [made]):
+        part.config.grad_norm_skip_threshold = exact / 2
+    model.a.main_grad.fill_(2.0)
+    updated, norm, _ = made.step()
+    taken = int((model.a.detach() != before).sum()) + bool(updated)
+    p.guard("steps of a norm above grad_norm_skip_threshold", taken, 0, reference="the step is skipped")
 
 
 def waited(p: probe.Probe, step: Step, beside_apex: bool) -> int:
@@ -365,6 +430,7 @@ def reproduce(p: probe.Probe) -> None:
     check_waits(p, modules)
     check_values(p, modules)
     check_others(p, modules)
+    check_forms(p, modules)
     check_optimizer(p)
     check_work(p, modules)
 
