@@ -97,6 +97,27 @@ def test_a_check_that_the_census_disturbs_is_asked_without_it(toy):
     assert run.census.strayed == []
 
 
+RANKED = """
+import torch
+
+def work(rank):
+    core = p.upstream("toyup.core")
+    if rank == 0:
+        p.error("total", abs(core.total([1, 2, 3]) - 6), 1e-9, reference="6", bug_above=0.5)
+
+p.ranks(2, work)
+"""
+
+
+@pytest.mark.long
+def test_what_only_ranks_import_and_call_has_a_census(toy):
+    """The first rank's calls are made again, and what the file offers is compared."""
+    strict = ("def total(values):", "def total(values, /):")
+    for new, found in ((edited(TOTAL), set()), (edited(TOTAL, strict), {"by names", "in order", "offers"})):
+        run = toy.run(toy.pack(toy.patch(new), body(RANKED)), census=True)
+        assert {one.fact for one in run.census.strayed} == found, run.census.strayed
+
+
 def test_a_line_that_a_patch_moves_need_not_run(toy):
     """Beside one that it adds, which has to."""
     moved = ("    result = 0.0\n", "    if len(values) > 1000:\n        result = 0.0\n    result = 0\n")
