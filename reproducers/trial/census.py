@@ -14,6 +14,7 @@ from typing import Any
 
 from reproducers.base.wording import count
 from reproducers.probe.arm.census import (
+    CHANGED,
     DEFINES,
     HOLDS,
     IMPORTED,
@@ -22,6 +23,7 @@ from reproducers.probe.arm.census import (
     MARKS,
     MOVED,
     PAST,
+    SAYS,
     TWICE,
     UNDEFINED,
 )
@@ -39,7 +41,7 @@ HELD, ENTRIES, LEFT = 4, 40, 2  # tensors, and entries of containers, that a fix
 GROWTH, TIMES = 0.4, 4.0  # of the exponent of the largest tensor and of the peak; of the largest tensor's size
 Taken = dict[str, Any]  # {fact: what was found} of one call
 LISTS = (
-    "leaves changed",
+    CHANGED,
     "changes of its arguments",
     "class attributes changed",
     "shares memory with",
@@ -51,8 +53,8 @@ LOST = {  # {fact: the fact that says what of the pristine tree it may not name}
 }
 SAME = ("ends", "parameters", "buffers", "state dict", "collectives")
 MEASURED = ("tensors alive after backward", PAST)  # in parts, of which one may be rounding
-SAID = ("says", "says again")
-NOTHING: Taken = {HOLDS: 0}  # of a file that a patch adds
+SAID = (SAYS, "says again")
+NOTHING: Taken = {HOLDS: 0, CHANGED: [], SAYS: {}}  # of a file that a patch adds
 GROWING = re.compile(r"(largest tensor|peak) with (\d+)(?: for (\d+))?")
 
 
@@ -106,7 +108,7 @@ def told(census: Census) -> str:
 
 def _differs(name: str, before: Any, after: Any, all_before: Taken, all_after: Taken) -> tuple[str, str] | None:
     """(before, after) where they differ as the rule has it; of a call that upstream did not end, what it leaves."""
-    if name != "leaves changed" and _raised(all_before) and not _raised(all_after):
+    if name != CHANGED and _raised(all_before) and not _raised(all_after):
         return None
     if isinstance(after, str) and not isinstance(before, str):  # the patched tree could not tell
         return _short(before), after

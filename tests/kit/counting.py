@@ -86,10 +86,11 @@ def module(folder: Path, source: str, name: str = "counted") -> ModuleType:
 
 def census(folder: Path, source: str, use: Callable[[Any], object], wanted: Facts | None = None) -> Facts:
     """The facts of what ``use`` calls of the module, made again as in a census arm; ``wanted``: those of another."""
-    toy = module(folder, source)
-    calls, classes = Calls(folder, ["counted.py"]), public.class_state(toy)
+    calls = Calls(folder, ["counted.py"], wanted)
     before, _ = sys.gettrace(), calls.start()
     try:
+        toy = module(folder, source)
+        classes = public.class_state(toy)
         use(toy)
     finally:
         calls.stop()
@@ -101,6 +102,7 @@ def census(folder: Path, source: str, use: Callable[[Any], object], wanted: Fact
         "tensors held at the end": tensors,
         "entries held at the end": entries,
         "class attributes changed": public.changed(classes, public.class_state(toy)),
+        **calls.imports["counted.py"],
     }
     facts["sources"] = public.private(folder, ["counted.py"])
     for call in [call for call in calls.kept.values() if call.target is not None]:

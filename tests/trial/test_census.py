@@ -1,6 +1,7 @@
 """What a fix changes beside the bug, kind by kind: the toy's own code as it is against the same with one mistake."""
 
 import contextlib
+import sys
 import warnings
 
 import counting
@@ -13,6 +14,7 @@ from reproducers.trial import census
 
 SUM = "    return torch.where(inside, x, 0.0).sum(-1) * scale\n"
 FORWARD = "        return Square.apply(x) * self.weight\n"
+KEPT = "KEPT = {}\n"
 MEMBER = '        self.register_buffer("count"'
 COUNT = MEMBER + ", torch.zeros((), dtype=torch.int64), persistent=False)\n"
 MARK = "        self.weight.sharded = True\n"
@@ -36,6 +38,7 @@ def restored():
     with warnings.catch_warnings():
         yield
     torch.set_default_dtype(torch.float32)
+    torch.backends.cuda.matmul.allow_tf32 = False
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +59,8 @@ WRONG = [
     ("leaves changed", SUM, "    torch.manual_seed(7)\n" + SUM),
     ("leaves changed", SUM, "    torch.set_default_dtype(torch.float64)\n" + SUM),
     ("leaves changed", SUM, "    warnings.simplefilter('ignore')\n" + SUM),
+    ("leaves changed", KEPT, KEPT + "torch.backends.cuda.matmul.allow_tf32 = True\n"),
+    ("says", KEPT, KEPT + "warnings.warn('slow', stacklevel=1)\n"),
     ("changes of its arguments", SUM, "    bounds.clamp_(max=x.shape[-1])\n    bounds.add_(0)\n    x.mul_(2)\n" + SUM),
     ("changes of its arguments", FORWARD, "        x.last = x.shape\n" + FORWARD),
     ("changes of its arguments", FORWARD, "        self.register_buffer('last', x.detach())\n" + FORWARD),
@@ -182,6 +187,33 @@ def test_what_a_package_exports_is_offered_though_it_is_private(tmp_path):
     offered = public.offers(counting.module(package, source, "sums"), exported)
     assert offered["_hidden"] == ["positional_or_keyword x", "positional_or_keyword whole = True", "returns 2 values"]
     assert offered["shown"] == ["returns 3 values"] and offered["used"] == []
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_what_an_import_of_another_distribution_changes_is_its_own(tmp_path, monkeypatch, pristine, own):
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "another.py").write_text("import warnings\nwarnings.simplefilter('ignore')\n")
+    monkeypatch.syspath_prepend(tmp_path / "beside")
+    monkeypatch.delitem(sys.modules, "another", raising=False)
+    more = "import another\n" + "warnings.simplefilter('error')\n" * own
+    made = counting.census(tmp_path / "tree", counting.SOURCE.replace(KEPT, more + KEPT, 1), lambda toy: toy.asks(toy))
+    found = census.compare(pristine, made).strayed
+    assert {(one.call, one.patched) for one in found} == ({("counted.py", "warning filters")} if own else set())
+
+
+def test_kinds_of_calls_that_only_one_tree_sees_take_no_place_of_others(tmp_path):
+    def source(word):
+        return counting.SOURCE + f"\n\ndef word():\n    return {word!r}\n"
+
+    def calls(toy):
+        for one in toy.word():
+            toy.sums(torch.ones(3, 4), torch.tensor([1, 4, 2]), whole=one)
+        toy.sums(torch.ones(3, 4), torch.tensor([1, 4, 2]), scale=2.0)
+
+    before = counting.census(tmp_path / "before", source(""), calls)
+    after = counting.census(tmp_path / "after", source("abcdefg"), calls, before)
+    (call,) = (call for call in before if "scale=float" in call)
+    assert len(after[call]) > 40 and not any("whole=" in call for call in after)
 
 
 def test_what_is_wrong_in_two_ways_at_once_is_drawn(strayed):

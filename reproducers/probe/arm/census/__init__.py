@@ -6,6 +6,7 @@ does can change what a check measures. Standard library only until upstream has 
 
 # names of facts that the runner asks for by name
 MADE = "made again"
+CHANGED, SAYS = "leaves changed", "says"  # by a call, or by a file when it is imported
 DEFINES, UNDEFINED = "private names that touched files define", "private names that nothing defines"
 MOVED, LEFT_BEHIND = "moved by to()", "left where it was by to()"
 HOLDS = "tensors held at the end"

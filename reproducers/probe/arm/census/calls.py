@@ -1,4 +1,4 @@
-"""The outermost calls of upstream that run code of touched files, seen as they begin and end.
+"""The outermost calls of upstream that run code of touched files, and these files' imports, seen as they begin and end.
 
 A trace function sees each call whose code lies in the tree while no other such call is under way in its thread. Of each
 callable the first calls of different kinds are kept: with copies of their arguments, so that they can be made again.
@@ -21,7 +21,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from reproducers.probe.arm.census import MARKS, state, values
+from reproducers.probe.arm.census import CHANGED, MARKS, SAYS, state, values
 
 KINDS, CALLABLES = 4, 40  # calls of different kinds that are kept of a callable; callables
 TOUCHED = 2  # the place of a file that the patch changes; 1: of another one of the tree
@@ -29,6 +29,7 @@ LARGE = 1 << 27  # bytes of arguments of which no copies are kept
 SKIPPED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR | inspect.CO_ITERABLE_COROUTINE
 RETURNS = {dis.opmap[name] for name in ("RETURN_VALUE", "RETURN_CONST") if name in dis.opmap}
 MEMBER = re.compile(r"\['self'\]\.\w+")  # of a path that values.photograph gives
+RANK = re.compile(r"^rank \d+ of \d+: ")  # begins the keys of calls that a rank has made
 BACKWARD = "backward"  # of an autograd function: autograd's context cannot be made again
 
 
@@ -97,13 +98,38 @@ class Heard(logging.Handler):
             logging.root.removeHandler(self)
 
 
-class Calls:
-    """``kept``: the calls, by key."""
+class _Import:
+    """The state of the process as a file's import begins, and what is said until it has ended."""
 
-    def __init__(self, tree: Path, files: Iterable[str]) -> None:
+    def __init__(self) -> None:
+        self.before, self.after = state.state(), dict[str, Any]()
+        self.heard, self.left = Heard(), contextlib.ExitStack()
+        self.left.enter_context(self.heard.listening())
+
+    def ended(self) -> tuple[list[str], Counter[str]]:
+        """What it left changed, and what it said."""
+        self.left.close()
+        self.after = state.state()
+        return state.changed(self.before, self.after), self.heard.said
+
+    def forgive(self, other: _Import) -> None:
+        """As if what another one did had been so before."""
+        self.before |= {name: other.after[name] for name in state.changed(other.before, other.after)}
+        self.heard.said -= other.heard.said
+
+
+class Calls:
+    """``kept``: the calls, by key; ``imports``: {touched file: what its imports leave changed and say}.
+
+    ``known``: the keys of another tree's calls, which alone are kept then, for there is nothing to set others beside.
+    """
+
+    def __init__(self, tree: Path, files: Iterable[str], known: Iterable[str] | None = None) -> None:
+        self.known = None if known is None else {RANK.sub("", key) for key in known}
         self.root = f"{tree.resolve()}/"
-        self.files = {str((tree / file).resolve()) for file in files}
+        self.files = {str((tree / file).resolve()): file for file in files}
         self.kept: dict[str, Call] = {}
+        self.imports: dict[str, dict[str, Any]] = {}
         self._inside: dict[str, int] = {}
         self._here = threading.local()
 
@@ -121,7 +147,14 @@ class Calls:
         if inside is None:
             inside = self._inside[code.co_filename] = self._place(code.co_filename)
         if not inside:
-            return None
+            other = code.co_name == "<module>" and self._importing() and not getattr(self._here, "other", False)
+            return self._on_other(frame) if other else None
+        if inside == TOUCHED and code.co_name == "<module>":
+            return self._on_import(frame)
+        return self._on_code(frame, inside)
+
+    def _on_code(self, frame: FrameType, inside: int) -> Any:
+        code = frame.f_code
         if getattr(self._here, "busy", False) or code.co_flags & SKIPPED:
             self._here.touched = getattr(self._here, "touched", False) or inside == TOUCHED
             return None
@@ -135,6 +168,45 @@ class Calls:
     def _place(self, filename: str) -> int:
         path = str(Path(filename).resolve())
         return TOUCHED if path in self.files else int(path.startswith(self.root))
+
+    def _on_import(self, frame: FrameType) -> Any:
+        """As any code; beside that what it leaves changed, with other files of the tree that it imports in turn."""
+        known = self.imports.setdefault(self.files[str(Path(frame.f_code.co_filename).resolve())], {})
+        opened, ended = _Import(), self._on_code(frame, TOUCHED)
+        open_ones = self._importing()
+        open_ones.append(opened)
+        frame.f_trace_lines = False
+
+        def on_end(frame: FrameType, event: str, arg: Any) -> Any:
+            if event == "return":
+                open_ones.remove(opened)
+                changed, said = opened.ended()
+                known[CHANGED] = sorted({*known.get(CHANGED, ()), *changed})
+                known[SAYS] = dict(Counter(known.get(SAYS, {})) | said)
+            if ended is not None:
+                ended(frame, event, arg)
+            return on_end
+
+        return on_end
+
+    def _on_other(self, frame: FrameType) -> Any:
+        """An import of another distribution's: what it leaves changed is none of the touched file that asks for it."""
+        other, frame.f_trace_lines, self._here.other = _Import(), False, True
+
+        def on_end(frame: FrameType, event: str, arg: Any) -> Any:
+            if event == "return":
+                self._here.other = False
+                other.ended()
+                for one in self._importing():
+                    one.forgive(other)
+            return on_end
+
+        return on_end
+
+    def _importing(self) -> list[_Import]:
+        """The touched files whose imports are under way in this thread."""
+        found: list[_Import] = vars(self._here).setdefault("importing", [])
+        return found
 
     def _on_end(self, frame: FrameType, event: str, arg: Any) -> Any:
         if event == "exception":
@@ -156,7 +228,7 @@ class Calls:
             call = Call(name, _kind(frame, given))
             kinds = Counter(one.name for one in self.kept.values())
             full = kinds[name] >= KINDS or (name not in kinds and len(kinds) >= CALLABLES)
-            if call.key in self.kept or full:
+            if call.key in self.kept or (full if self.known is None else call.key not in self.known):
                 return None
             self.kept[call.key] = call
             with contextlib.suppress(Exception):
@@ -174,10 +246,10 @@ class Calls:
             return
         with quiet():
             facts["of"] = opened.sizes
-            facts["leaves changed"] = state.changed(opened.state, now)
+            facts[CHANGED] = state.changed(opened.state, now)
             after = _kept_members(opened.photograph, _photograph(call, opened.given), opened.given)
             facts["changes of its arguments"] = values.changed(opened.photograph, after)
-            facts["says"] = dict(opened.heard.said)
+            facts[SAYS] = dict(opened.heard.said)
             facts["ends"] = f"raises {raised}" if raised else values.kind(_returned(call, value))
             if raised is None:
                 facts["shares memory with"] = _shared(value, opened.given)

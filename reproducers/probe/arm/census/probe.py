@@ -48,19 +48,25 @@ class CensusProbe(WatchedProbe):
         return {}
 
     def upstream(self, name: str) -> types.ModuleType:
+        self._start()
         module = super().upstream(name)
-        if "torch" not in sys.modules:  # without it there is nothing to count
+        self._start()
+        if self.calls is None:
             return module
         from reproducers.probe.arm.census import public
-        from reproducers.probe.arm.census.calls import Calls
 
-        if self.calls is None:
-            self.calls = Calls(self.tree, self.files)
-            self.calls.start()
         for file, found in public.modules(self.files).items():
             if file not in self.classes:
                 self.classes[file] = public.class_state(found)
         return module
+
+    def _start(self) -> None:
+        """See calls and imports, once torch is imported: without it there is nothing to count."""
+        if self.calls is None and "torch" in sys.modules:
+            from reproducers.probe.arm.census.calls import Calls
+
+            self.calls = Calls(self.tree, self.files, self.wanted)
+            self.calls.start()
 
     def unwatched(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
@@ -117,6 +123,7 @@ class CensusProbe(WatchedProbe):
                 HOLDS: tensors,
                 "entries held at the end": entries,
                 "class attributes changed": public.changed(self.classes.get(file, {}), public.class_state(module)),
+                **(self.calls.imports.get(file, {}) if self.calls else {}),
             }
         return found
 
