@@ -44,13 +44,25 @@ def with_code(tree: Path, patch: Path, strip: int) -> list[Hunk]:
     """The patch's hunks in ``tree``, which it is applied to, but those of comments and empty lines: these never run.
 
     Each reaches to the ends of its statements: of a name that is imported between brackets the first line alone runs.
+    One that only removes, between comments or empty lines, reaches to the code before and after it.
     """
     hunks, removing = patching.hunks(patch, strip, after=True), patching.removing(patch, strip)
     code = {hunk.path: _lines_with_code(tree / hunk.path) for hunk in hunks}
     spans = {hunk.path: _statements(tree / hunk.path) for hunk in hunks}
     return [
-        _whole(hunk, spans[hunk.path]) for hunk in hunks if hunk.name in removing or _touches(hunk, code[hunk.path])
+        _whole(_beside(hunk, code[hunk.path]), spans[hunk.path])
+        for hunk in hunks
+        if hunk.name in removing or _touches(hunk, code[hunk.path])
     ]
+
+
+def _beside(hunk: Hunk, lines: set[int] | None) -> Hunk:
+    """With the nearest lines that have code, if it has none itself."""
+    if lines is None or _touches(hunk, lines):
+        return hunk
+    first = max((line for line in lines if line < hunk.first), default=hunk.first)
+    last = min((line for line in lines if line > hunk.last), default=hunk.last)
+    return dataclasses.replace(hunk, first=first, last=last)
 
 
 def _whole(hunk: Hunk, spans: dict[int, Span]) -> Hunk:

@@ -8,7 +8,9 @@ import counting
 import pytest
 import torch
 
-from reproducers.probe.arm.census import modes, public, values
+from reproducers.probe.arm.census import modes, public, state, values
+from reproducers.probe.arm.census.again import Again
+from reproducers.probe.arm.census.calls import Calls, Heard
 from reproducers.record.schema import Meant
 from reproducers.trial import census
 
@@ -199,6 +201,33 @@ def test_what_an_import_of_another_distribution_changes_is_its_own(tmp_path, mon
     made = counting.census(tmp_path / "tree", counting.SOURCE.replace(KEPT, more + KEPT, 1), lambda toy: toy.asks(toy))
     found = census.compare(pristine, made).strayed
     assert {(one.call, one.patched) for one in found} == ({("counted.py", "warning filters")} if own else set())
+
+
+def test_nothing_is_asked_of_a_gpu_that_has_failed(tmp_path, monkeypatch):
+    toy, calls = counting.module(tmp_path, counting.SOURCE), Calls(tmp_path, ["counted.py"])
+    before, _ = sys.gettrace(), calls.start()
+    try:
+        use(toy)
+    finally:
+        calls.stop()
+        sys.settrace(before)
+    again = Again(next(iter(calls.kept.values())), tmp_path, "cuda")
+    again.ask()
+    monkeypatch.setattr(modes, "gpu_works", lambda: True)
+    assert set(again.next().values()) == {census.AS} and not again.broken
+    monkeypatch.setattr(modes, "gpu_works", lambda: False)
+    assert set(again.next().values()) == {"otherwise: the GPU fails"} and again.broken
+    assert "on meta" not in {name for name, _ in again.asked}
+
+
+def test_what_could_not_be_told_before_is_not_changed():
+    """CUDA's state before a process uses a GPU; and the census's own handlers are none of upstream's."""
+    assert state.changed(
+        {"CUDA stream": None, "threads": 1, "filters": 1}, {"CUDA stream": 7, "threads": 1, "filters": 2}
+    ) == ["filters"]
+    before = state.state()
+    with Heard().listening():
+        assert state.changed(before, state.state()) == []
 
 
 def test_kinds_of_calls_that_only_one_tree_sees_take_no_place_of_others(tmp_path):

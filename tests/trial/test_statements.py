@@ -89,6 +89,13 @@ def test_a_hunk_inside_a_statement_is_all_of_it(tmp_path):
     assert (hunk.first, hunk.last) == (1, 4)
 
 
+def test_a_hunk_that_only_removes_reaches_to_the_code_around_it(tmp_path):
+    patch = "--- a/mod.py\n+++ b/mod.py\n@@ -3,5 +3,4 @@\n \n # two\n-x = 2\n # three\n \n"
+    write_tree(tmp_path, {"mod.py": "x = (\n    1)\n\n# two\n# three\n\ny = 3\n", "fix.patch": patch})
+    (hunk,) = with_code(tmp_path, tmp_path / "fix.patch", 1)
+    assert (hunk.first, hunk.last) == (1, 7)
+
+
 def test_a_hunk_of_what_is_not_python_is_asked_for(tmp_path):
     patch = "--- a/notes.md\n+++ b/notes.md\n@@ -1 +1 @@\n-a\n+# b\n"
     write_tree(tmp_path, {"notes.md": "# b\n", "fix.patch": patch})

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from reproducers.probe.arm.census import LEFT_BEHIND, MOVED, PAST, TWICE, inputs, values
+from reproducers.probe.arm.census import LEFT_BEHIND, MOVED, PAST, TWICE, inputs, modes, values
 from reproducers.probe.arm.census.calls import Call, Heard
 from reproducers.probe.arm.census.inputs import CASTS, FLOATS, INTS, KINDS, MODES, WANTS, Given, Subclass
 from reproducers.probe.arm.census.modes import Collectives, Cost, Counted, Filled, Made
@@ -93,6 +93,7 @@ class Again:
         self.asked = deque[tuple[str, Callable[[], Any]]]()
         self.spent = 0.0  # processor time of the facts so far
         self.changes = set[str]()  # paths of arguments that it changes in place
+        self.broken = False  # the GPU: nothing can be told any more
         given = self.given.copy()
         before, begun = values.digests(given.whole), time.process_time()
         self.base = self.make(given)
@@ -128,6 +129,8 @@ class Again:
             told = None if self.wanted is None else f"{OTHERWISE}: {type(error).__name__}"
         if told is None and self.wanted is not None:
             told = f"{OTHERWISE}: it cannot be told"
+        if self.lane == "cuda" and not modes.gpu_works():
+            told, self.broken = f"{OTHERWISE}: the GPU fails", True
         self.spent += time.process_time() - begun
         return {} if told is None else {name: told}
 
@@ -599,9 +602,10 @@ class Again:
             self.take(f"in {inputs.short(dtype)}", partial(self._in, dtype, FLOATS, LOW))
         for dtype in INTS:
             self.take(f"with integers in {inputs.short(dtype)}", partial(self._in, dtype, INTS, None))
-        self.take("on meta", lambda: self._meta(lambda _: False))
-        if any(map(inputs.bounds, self.given.tensors.values())):
-            self.take("on meta, bounds on the host", lambda: self._meta(inputs.bounds))
+        if self.lane == "cpu":  # a kernel reads where the tensor has no memory, and that is the end of the GPU
+            self.take("on meta", lambda: self._meta(lambda _: False))
+            if any(map(inputs.bounds, self.given.tensors.values())):
+                self.take("on meta, bounds on the host", lambda: self._meta(inputs.bounds))
         self.take("of zeros", lambda: self._filled(lambda t: torch.zeros_like(t) if t.is_floating_point() else t))
         for word in (False, True):
             self.take(f"all {word}", partial(self._filled, partial(inputs.bools, word)))

@@ -70,7 +70,7 @@ class Open:
     sizes: str
 
 
-class Heard(logging.Handler):
+class Heard(state.Listener):
     """Records of the log and warnings while it listens."""
 
     def __init__(self) -> None:

@@ -20,6 +20,15 @@ EMPTY = {getattr(torch.ops.aten, f"{prefix}empty{more}") for prefix in ("", "new
 GROUPED = ("c10d", "_c10d_functional", "c10d_functional")
 
 
+def gpu_works() -> bool:
+    """Whether all that the GPU was asked for is done; a kernel's fault comes late, and leaves a process no GPU."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError:  # torch.AcceleratorError is one
+        return False
+    return True
+
+
 class Filled(TorchDispatchMode):  # type: ignore[misc]
     """Memory that nobody writes holds ones: where kernels have stand-ins, their results are alike each time."""
 

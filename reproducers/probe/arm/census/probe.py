@@ -151,6 +151,8 @@ class CensusProbe(WatchedProbe):
         while live := [row for row in ways if row[1].left]:
             key, again = min(live, key=lambda row: row[1].spent)
             send({key: again.next()})
+            if again.broken:
+                break
 
     def send(self, facts: Facts) -> None:
         self.channel.send("census", facts)

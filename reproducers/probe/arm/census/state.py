@@ -83,10 +83,16 @@ def _python() -> dict[str, Any]:
     }
 
 
+class Listener(logging.Handler):
+    """A handler of the census's own, which no state has."""
+
+
 def _levels() -> tuple[Any, ...]:
     """Of the root and of torch: what upstream does to its own loggers is its own."""
-    named = [logging.getLogger(name) for name in ("", "torch")]
-    return tuple((one.level, one.disabled, len(one.handlers)) for one in named), logging.root.manager.disable
+    rows = list[tuple[Any, ...]]()
+    for one in (logging.getLogger(name) for name in ("", "torch")):
+        rows.append((one.level, one.disabled, sum(not isinstance(row, Listener) for row in one.handlers)))
+    return (*rows, logging.root.manager.disable)
 
 
 def state() -> dict[str, Any]:
@@ -104,4 +110,5 @@ def state() -> dict[str, Any]:
 
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
-    return [name for name in before if before[name] != after[name]]
+    """What is otherwise; not what could not be told before: the first to use a GPU gives its process a stream."""
+    return [name for name in before if before[name] is not None and before[name] != after[name]]
