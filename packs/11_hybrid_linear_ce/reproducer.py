@@ -18,7 +18,6 @@ The Mamba layer of the CUDA lane needs a checkout:
 
 from __future__ import annotations
 
-import copy
 import os
 from functools import partial
 from typing import Any
@@ -335,9 +334,10 @@ def check_linear(p: probe.Probe, kernels: Kernels, name: str, pattern: str, **op
 def check_new_head(p: probe.Probe) -> None:
     """An output layer that a user puts in the place of the model's own, as for a resized vocabulary."""
     for name, pattern, signature in (("", "*-", no_branch()), (", MTP", "*-/*-", no_module())):
-        models = [hybrid(p, pattern, impl) for impl in ("linear", "unfused")]
-        for model in models:
-            model.output_layer = copy.deepcopy(model.output_layer)
+        models = []
+        for impl in ("linear", "unfused"):
+            models.append(model := hybrid(p, pattern, impl))
+            model.output_layer = hybrid(p, pattern, impl).output_layer
             with torch.no_grad():
                 model.output_layer.weight.mul_(1.5)
         got = p.attempt(f"a new output layer{name}: loss and gradients", partial(train, models[0]), signature)
