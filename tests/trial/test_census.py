@@ -114,6 +114,7 @@ WRONG = [
     ("tensors held at the end", SUM, "    KEPT[len(KEPT)] = [torch.ones(1) for _ in range(9)]\n" + SUM),
     ("offers", '    """The sum of each row up to its bound."""\n', ""),
     ("under another default dtype", SUM, SUM.replace("* scale", "* torch.tensor(scale + 0.3)")),
+    ("as one graph", SUM, "    x.data_ptr()\n    import gc\n\n    gc.collect()\n" + SUM),
     ("differentiated twice", BACKWARD, "    @torch.autograd.function.once_differentiable\n" + BACKWARD),
     ("differentiated twice", TWICE, "        return (2 * x * grad).detach() + 0 * x\n"),
     ("under checkpoint", READS, 2 * READS),

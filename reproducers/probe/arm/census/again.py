@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from reproducers.probe.arm.census import LEFT_BEHIND, MOVED, PAST, TWICE, inputs, modes, values
+from reproducers.probe.arm.census import LEFT_BEHIND, MOVED, PAST, TWICE, WHOLE, inputs, modes, values
 from reproducers.probe.arm.census.calls import Call, Heard
 from reproducers.probe.arm.census.inputs import CASTS, FLOATS, INTS, KINDS, MODES, WANTS, Given, Subclass
 from reproducers.probe.arm.census.modes import Collectives, Cost, Counted, Filled, Made
@@ -118,6 +118,11 @@ class Again:
     def left(self) -> bool:
         """Whether there is a fact to ask for, and time for it."""
         return bool(self.asked) and time.process_time() + DEAREST * self.cost <= self.until
+
+    @property
+    def turn(self) -> tuple[bool, float]:
+        """Whose is least is next: who has taken the least time, and last what leaves traces of its own in torch."""
+        return bool(self.asked) and self.asked[0][0] == WHOLE, self.spent
 
     def next(self) -> dict[str, Any]:
         """The next fact, where it can be told; of one that another tree told, that this one cannot."""
@@ -214,6 +219,7 @@ class Again:
         self.take("in the midst of another thread's call", self._interrupted)
         if sized:
             self._ask_of_several()
+        self.take(WHOLE, self._one_graph)
 
     def _ask_of_gradients(self) -> None:
         self.take("a second time", self._second)
@@ -255,6 +261,20 @@ class Again:
             self.take("pickle of the module", lambda: self._taken_by(pickle.dumps))
             for name, cast in CASTS.items():
                 self.take(f"dtypes after {name}", partial(self._cast, cast))
+
+    def _one_graph(self) -> str:
+        """Traced whole by ``torch.compile``, which leaves to Python what runs under a mode: so under none here."""
+        given = self.given.copy()
+        try:
+            traced = torch.compile(self.call.target.on(given.owner), backend="eager", fullgraph=True)
+            _seeded()
+            value = traced(*given.args, **given.named)
+            ended = Ended(value, "", self._backward(value, given, False), self._left_in(given))
+        except Exception as error:
+            ended = Ended(raised=type(error).__name__)
+        finally:
+            torch._dynamo.reset()
+        return "raises" if ended.raised else f"{self._near(ended, None)}; {ended.kind}"
 
     def _second(self) -> str:
         given = self.given.copy()
