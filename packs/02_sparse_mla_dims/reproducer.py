@@ -354,8 +354,9 @@ def check_declines(p: probe.Probe, launches: Launches) -> None:
             )
     p.guard("kernels launched for shapes without one", len(launches), 0, reference="none")
     before, told = len(said), [shape for shape in WITHOUT_KERNEL.values() if shape[-1] == torch.bfloat16][:2]
-    for d, d_v, heads, topk, dtype in 2 * told:
-        layer(p, draw((d, d_v, heads), 72, 1, topk, "cpu", dtype))()
+    for s, b in ((72, 1), (72, 1), (88, 2), (104, 1)):
+        for d, d_v, heads, topk, dtype in told:
+            layer(p, draw((d, d_v, heads), s, b, topk, "cpu", dtype))()
     p.guard("warnings of two cases told before, asked in turn", len(said) - before, 0, reference="none")
     second = {"is_initialized": lambda: True, "get_rank": lambda group=None: 1, "get_world_size": lambda group=None: 2}
     with mock.patch.multiple(torch.distributed, **second):
@@ -378,6 +379,19 @@ def check_declines(p: probe.Probe, launches: Launches) -> None:
             bwd.sparse_mla_bwd(q, kv, None, q[..., :d_v].contiguous(), chosen, none, x.scale, none)
             accepted += 1
     p.guard("unsupported channels that the interfaces accept", accepted, 0, reference="AssertionError")
+
+
+def check_failures(p: probe.Probe) -> None:
+    """What a kernel raises is told, and not taken for a shape without one."""
+    run, passed = forward(p, draw(RELEASED[0], 72, 1, TOPK["cpu"], "cpu")), 0
+
+    def full(*_: Tensor) -> None:
+        raise torch.OutOfMemoryError("no memory is left")
+
+    with mock.patch.object(Kernel, "__call__", full), suppress(torch.OutOfMemoryError):
+        run()
+        passed = 1
+    p.guard("kernels without memory that are passed over", passed, 0, reference="OutOfMemoryError")
 
 
 def check_lowering(p: probe.Probe, asked: dict[str, Kernel], real: dict[str, Any]) -> None:
@@ -438,6 +452,7 @@ def reproduce(p: probe.Probe) -> None:
         check_shapes(p, launches, 72, "cpu")
         check_two_layers(p, 72, "cpu")
         check_declines(p, launches)
+        check_failures(p)
         check_lowering(p, asked, real)
         check_drawn(p, launches, 40, "cpu")  # last: a shape's warning comes once, and other kernels are asked for
         return p.skip("peak memory and time at 4,096 tokens", "needs a GPU")
@@ -446,6 +461,7 @@ def reproduce(p: probe.Probe) -> None:
     with ThreadPoolExecutor(len(asked)) as pool:
         list(pool.map(Kernel.compile, asked.values()))
     check_declines(p, launches)
+    check_failures(p)
     del os.environ[BUCKET]
     check_shapes(p, launches, 400, "cuda")
     check_two_layers(p, 400, "cuda")

@@ -65,13 +65,14 @@ def drawn(seed: int) -> Shapes:
 class Training:
     """A model under the distributed optimizer with seeded gradients, and AdamW in fp64 beside it."""
 
-    def __init__(self, p: probe.Probe, shapes: Shapes, dtype: torch.dtype, start: int) -> None:
+    def __init__(
+        self, p: probe.Probe, shapes: Shapes, dtype: torch.dtype, start: int, decay: float = DECAY, **more: Any
+    ) -> None:
         transformer = p.upstream("megatron.core.transformer")
         ddp, optim = p.upstream("megatron.core.distributed"), p.upstream("megatron.core.optimizer")
-        half = dtype == torch.bfloat16
-        config = transformer.TransformerConfig(
-            num_layers=1, hidden_size=8, num_attention_heads=1, bf16=half, params_dtype=dtype
-        )
+        half = {"bf16": dtype == torch.bfloat16, "fp16": dtype == torch.float16, "params_dtype": dtype}
+        config = transformer.TransformerConfig(num_layers=1, hidden_size=8, num_attention_heads=1, **half)
+        self.decay = decay
         self.module, self.seed, self.updates = transformer.MegatronModule(config), p.seed, 0
         device, generator = torch.cuda.current_device(), torch.Generator().manual_seed(start)
         for at, shape in enumerate(shapes):
@@ -82,14 +83,14 @@ class Training:
         settings = optim.OptimizerConfig(
             lr=RATE,
             min_lr=RATE,
-            weight_decay=DECAY,
+            weight_decay=decay,
             adam_beta1=BETAS[0],
             adam_beta2=BETAS[1],
             adam_eps=EPS,
             clip_grad=0.0,
-            bf16=half,
-            params_dtype=dtype,
             use_distributed_optimizer=True,
+            **half,
+            **more,
         )
         self.chained = optim.get_megatron_optimizer(settings, [self.chunk])
         (self.adam,) = self.chained.chained_optimizers
@@ -115,7 +116,7 @@ class Training:
         master, first, second = self.exact[name]
         first, second = (b * m + (1 - b) * g for b, m, g in zip(BETAS, (first, second), (grad, grad**2), strict=True))
         mean, square = first / (1 - BETAS[0] ** self.updates), second / (1 - BETAS[1] ** self.updates)
-        master = master * (1 - RATE * DECAY) - RATE * mean / (square.sqrt() + EPS)
+        master = master * (1 - RATE * self.decay) - RATE * mean / (square.sqrt() + EPS)
         self.exact[name] = [master, first, second]
 
     def states(self) -> dict[str, dict[str, Tensor]]:
@@ -142,6 +143,12 @@ class Training:
                     return float("nan")
                 worst = max(worst, float((state[key].double() - part).abs().max()))
         return worst
+
+    def owned(self) -> list[tuple[bool, str, int]]:
+        """Of each count and moment: whether it is a count, its device, and bytes of the memory that it keeps alive."""
+        states = self.states().values()
+        rows = [(key, held) for state in states for key, held in sorted(state.items()) if key != "param"]
+        return [(key == "step", held.device.type, held.untyped_storage().nbytes()) for key, held in rows]
 
     def resumed(self, of: Training) -> None:
         """From here on compare with ``of``, whose state was loaded."""
@@ -172,6 +179,12 @@ def check_resumed(p: probe.Probe, name: str, old: Training, new: Training) -> No
         step.dtype != torch.float32 or step.dim() != 0,
         0,
         reference="torch's own: fp32, one element",
+    )
+    p.guard(
+        f"{name}: counts and moments on another device, or parts of other memory",
+        sum(mine != theirs for mine, theirs in zip(new.owned(), old.owned(), strict=True)),
+        0,
+        reference="as in the run that was never interrupted",
     )
     new.update(1)
     advanced = [after - before for before, after in zip(counts, new.counts(), strict=True)]
@@ -227,15 +240,15 @@ def load_sharded(p: probe.Probe, form: str, folder: str, new: Training) -> bool:
     return True
 
 
-def check_load(p: probe.Probe, kind: str, form: str, shapes: Shapes, dtype: torch.dtype) -> None:
+def check_load(p: probe.Probe, kind: str, form: str, shapes: Shapes, dtype: torch.dtype, **more: Any) -> None:
     """Train, save, load into another that is new or has taken an update, which says more where new ones are refused."""
-    old = Training(p, shapes, dtype, p.seed)
+    old = Training(p, shapes, dtype, p.seed, **more)
     old.update(SAVED)
     with tempfile.TemporaryDirectory() as folder:
         if form != ONE_FILE:
             p.upstream("megatron.core.dist_checkpointing").save(old.sharded(form, False), folder)
         for before in (0, 1):
-            new = Training(p, shapes, dtype, p.seed + 1)
+            new = Training(p, shapes, dtype, p.seed + 1, **more)
             new.update(before)
             name = f"{kind}, {form}, {'after an update' if before else 'new'}"
             if form == ONE_FILE:
@@ -252,6 +265,25 @@ def check_common(p: probe.Probe, kind: str, shapes: Shapes, dtype: torch.dtype) 
     training.update(SAVED)
     training.adam.load_state_dict(training.adam.state_dict())
     check_resumed(p, f"{kind}, its own state", training, training)
+
+
+def check_templates(p: probe.Probe) -> None:
+    """What is asked of an optimizer before a load: of one in training, whose load may fail, and of one in fp16."""
+    training = Training(p, drawn(p.seed + 3), torch.bfloat16, p.seed)
+    training.update(SAVED)
+    for form in FORMS:
+        if p.attempt(f"in training, asked for a template, {form}", partial(training.sharded, form, True), NO_STATE):
+            p.guard(
+                f"asked for a template, {form}: masters and moments", training.error(), FP32, reference="as they were"
+            )
+            worst = max(abs(count - SAVED) for count in training.counts())
+            p.guard(f"asked for a template, {form}: count of updates", worst, 0, reference="as it was")
+    new = Training(p, SHAPES, torch.float16, p.seed, initial_loss_scale=1.0)
+    for form in FORMS:
+        template = p.attempt(f"new optimizer in fp16 as a template, {form}", partial(new.sharded, form, True), NO_STATE)
+        if template is not None:
+            asks = "grad_scaler" in template["optimizer"]
+            p.guard(f"fp16, {form}: loss scale that is not asked for", not asks, 0, reference="a checkpoint has it")
 
 
 def check_ranks(p: probe.Probe) -> None:
@@ -357,6 +389,11 @@ def reproduce(p: probe.Probe) -> None:
         check_common(p, kind, shapes, dtype)
         for form in forms:
             check_load(p, kind, form, shapes, dtype)
+    if "decoupled_weight_decay" in vars(p.upstream("megatron.core.optimizer").OptimizerConfig()):
+        plain = {"decay": 0.0, "decoupled_weight_decay": False}  # Adam, which without decay does as AdamW
+        for form in FORMS:
+            check_load(p, "Adam, bf16", form, drawn(p.seed + 5), torch.bfloat16, **plain)
+    check_templates(p)
     check_neighbours(p)
 
 

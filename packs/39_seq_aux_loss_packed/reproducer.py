@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from reproducers import probe
 
@@ -438,6 +439,49 @@ def check_waits(p: probe.Probe) -> None:
     )
 
 
+def check_together(p: probe.Probe) -> None:
+    """The loss over all batches beside it, of a batch that ends after its last sequence, is what it is alone."""
+    hidden, packed, worst = tokens(p, 24, 8), params(p, cumulative([10, 9])), 0.0
+    kinds = ["global_aux_loss", "seq_aux_loss"]
+    alone = Layer(p, Options(kind=kinds[0]))
+    both = Layer(p, Options(kind=kinds, coefficient=[COEFFICIENT, COEFFICIENT]))
+    for _ in range(2):  # it counts tokens from batch to batch
+        found = [layer.passed(hidden, packed)[1][0].item() for layer in (alone, both)]
+        worst = max(worst, abs(found[1] - found[0]))
+    counts = [layer.router.global_tokens_per_expert for layer in (alone, both)]
+    p.guard("beside it, tokens after the last sequence: loss over all batches", worst, FP32, reference="as alone")
+    p.guard(
+        "beside it, tokens after the last sequence: counts over all batches",
+        float((counts[1] - counts[0]).abs().max()),
+        0,
+        reference="as alone",
+    )
+
+
+class Largest(TorchDispatchMode):
+    """``elements`` of the largest tensor that an operator makes, views left out."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = op(*args, **(kwargs or {}))
+        if isinstance(made, Tensor) and made._base is None:
+            self.elements = max(self.elements, made.numel())
+        return made
+
+
+def check_many(p: probe.Probe) -> None:
+    """Of many short sequences nothing is as large as their number times that of the tokens."""
+    count, layer = 512, Layer(p, Options())
+    hidden, found = tokens(p, 2 * count, 9), list[int]()
+    for lengths in ([2 * count], [2] * count):
+        with Largest() as seen:
+            off = error(layer, hidden, params(p, cumulative(lengths)), spans(lengths))
+        found.append(seen.elements)
+    p.guard("512 sequences: largest tensor", found[1] / found[0], 2, reference="that of one sequence", unit="times")
+    p.error("512 sequences: loss and gradient", off, FP32, reference="mean over sequences in fp64", bug_above=0.05)
+
+
 # (tensor with sequence parallelism, context parallelism) of four ranks; what is left are replicas
 PARALLEL = {"sequence parallelism": (2, 1), "context parallelism": (1, 4), "sequence and context parallelism": (2, 2)}
 
@@ -492,6 +536,8 @@ def reproduce(p: probe.Probe) -> None:
     check_drawn(p)
     check_neighbours(p)
     check_waits(p)
+    check_together(p)
+    check_many(p)
 
 
 if __name__ == "__main__":

@@ -14,11 +14,12 @@ added by a kernel of its own. Apex may not be installed where this runs.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -46,8 +47,6 @@ def minimal():
 
 
 LAYERS, APEX = "megatron.core.tensor_parallel.layers", "fused_weight_gradient_mlp_cuda"
-FUSIONS = "megatron.core.fusions"
-FUSIONS = "megatron.core.fusions"
 ALONE = SimpleNamespace(size=lambda: 1, rank=lambda: 0)  # all that is asked of a group
 REFUSED = probe.Signature("RuntimeError", APEX, "megatron/core/tensor_parallel/layers.py")
 MISSING = probe.Signature("ModuleNotFoundError", APEX, "megatron/core/utils.py")
@@ -84,7 +83,7 @@ class Linear:
         self.added = self.weight.main_grad.double()
         self.terms = self.added.norm().item()
         self.fused = self.layers._grad_accum_fusion_available
-        self.given: list[Tensor] = []
+        self.memory = self.weight.main_grad.data_ptr()  # of a buffer that Megatron reduces
 
     def forward(self, x: Tensor, **more: Any) -> Tensor:
         return self.layers.linear_with_grad_accumulation_and_async_allreduce(  # type: ignore[no-any-return]
@@ -128,7 +127,9 @@ class Linear:
 
     @property
     def error(self) -> float:
-        return error(self.weight.main_grad, self.added)
+        """Of the main gradient; infinite where it is not in its place any more."""
+        kept = self.weight.main_grad.data_ptr() == self.memory
+        return error(self.weight.main_grad, self.added) if kept else math.inf
 
     @property
     def error_of_terms(self) -> float:
@@ -144,6 +145,17 @@ def dtypes(p: probe.Probe) -> list[tuple[torch.dtype, torch.dtype]]:
     """Of activations, and of the gradient to add to."""
     alike = [(torch.float32, torch.float32), (torch.bfloat16, torch.bfloat16)]
     return alike if p.lane == "cpu" else [*alike, (torch.bfloat16, torch.float32), (torch.float16, torch.float32)]
+
+
+def check_off(p: probe.Probe) -> None:
+    """The same layer without the option."""
+    for dtype, main in dtypes(p):
+        layer = Linear(p, 96, 64, dtype, main)
+        layer.fused = False
+        layer.passed(200)
+        layer.passed(200, whole=False)
+        name = f"{str(dtype)[6:]} to {str(main)[6:]}: main_grad where the option is off"
+        p.guard(name, layer.error, FP32 if dtype == torch.float32 else HALF, reference=EXACT)
 
 
 def check_values(p: probe.Probe) -> None:
@@ -258,12 +270,18 @@ def check_layers(p: probe.Probe) -> None:
     inputs, grads = (list(part) for part in zip(*(layer.drawn(count) for count in (9, 30, 4)), strict=True))
     config = SimpleNamespace(sequence_parallel=False, gradient_accumulation_fusion=True)
 
-    def drained() -> bool:
+    def drained(inputs: list[Tensor], grads: list[Tensor]) -> bool:
         utils.drain_embedding_wgrad_compute(config, inputs, grads, layer.weight, ALONE)
         return True
 
-    if p.attempt("deferred gradients of an embedding", drained, MISSING):
-        p.guard("deferred gradients of an embedding: main_grad", layer.error, HALF, reference=EXACT)
+    name = "deferred gradients of an embedding"
+    if p.attempt(name, partial(drained, inputs, grads), MISSING):
+        p.guard(f"{name}: main_grad", layer.error, HALF, reference=EXACT)
+        inputs, grads = (list(part) for part in zip(*(layer.drawn(500) for _ in range(3)), strict=True))
+        given = sum(tensor.numel() for tensor in (*inputs, *grads))
+        written = p.operators(partial(drained, inputs, grads)).written / given
+        p.guard(f"{name}: numbers written for each that is given", written, 0.25, reference="products alone")
+        p.guard(f"{name}: main_grad where work is counted", layer.error, HALF, reference=EXACT)
 
 
 def check_work(p: probe.Probe) -> None:
@@ -301,13 +319,14 @@ def check_work(p: probe.Probe) -> None:
         p.note("memory of a backward pass, in weights", peak)
 
 
-def anew(p: probe.Probe, module: str, value: ModuleType | None) -> Any:
-    """Upstream's layers imported again beside another ``module``, or as if there were none; the last checks."""
-    for name in (LAYERS, f"{FUSIONS}.fused_weight_gradient"):
-        sys.modules.pop(name, None)
-    vars(sys.modules[FUSIONS]).pop("fused_weight_gradient", None)
-    sys.modules[module] = value  # type: ignore[assignment]
-    return importlib.import_module(LAYERS)
+@contextlib.contextmanager
+def beside(module: str, value: ModuleType | None) -> Iterator[None]:
+    """All of Megatron is imported again beside another ``module``, or as if there were none; the last checks."""
+    with mock.patch.dict(sys.modules):
+        for name in [name for name in sys.modules if name.partition(".")[0] == "megatron"]:
+            del sys.modules[name]  # whichever has kept a product, or whether there is one
+        sys.modules[module] = value  # type: ignore[assignment]
+        yield
 
 
 def check_others(p: probe.Probe) -> None:
@@ -315,21 +334,18 @@ def check_others(p: probe.Probe) -> None:
     apex, calls = ModuleType(APEX), list[str]()
     apex.wgrad_gemm_accum_fp32 = lambda *args: calls.append("fp32")  # type: ignore[attr-defined]
     apex.wgrad_gemm_accum_fp16 = lambda *args: calls.append("16 bits")  # type: ignore[attr-defined]
-    layers = p.guard_attempt("beside Apex: import", partial(anew, p, APEX, apex))
-    if layers is not None:
-        layer = Linear(p, 8, 8, torch.float32, torch.float32)
-        layer.layers, layer.fused = layers, True
-        x, grad = layer.drawn(4)
-        layer.forward(x).backward(grad)
-        p.guard("beside Apex: its products that were not called", calls != ["fp32"], 0, reference="called once")
-    sys.modules.pop(APEX)
-    with mock.patch.dict(sys.modules):
-        for name in [name for name in sys.modules if name.partition(".")[0] == "megatron"]:
-            del sys.modules[name]  # whichever has kept Transformer Engine's product
-        sys.modules["transformer_engine.pytorch.cpp_extensions"] = None  # type: ignore[assignment]
+    with beside(APEX, apex):
+        layers = p.guard_attempt("beside Apex: import", partial(importlib.import_module, LAYERS))
+        if layers is not None:
+            layer = Linear(p, 8, 8, torch.float32, torch.float32)
+            layer.layers, layer.fused = layers, True
+            x, grad = layer.drawn(4)
+            layer.forward(x).backward(grad)
+            p.guard("beside Apex: its products that were not called", calls != ["fp32"], 0, reference="called once")
+    with beside("transformer_engine.pytorch.cpp_extensions", None):
         layers = p.guard_attempt("without both: import", partial(importlib.import_module, LAYERS))
-    if layers is not None:
-        p.guard("without both: available", bool(layers._grad_accum_fusion_available), 0, reference="it is not")
+        if layers is not None:
+            p.guard("without both: available", bool(layers._grad_accum_fusion_available), 0, reference="it is not")
 
 
 def prepare(p: probe.Probe) -> None:
@@ -345,6 +361,7 @@ def prepare(p: probe.Probe) -> None:
 
 def reproduce(p: probe.Probe) -> None:
     prepare(p)
+    check_off(p)  # first, so that a census has these calls of both trees
     check_layers(p)
     check_values(p)
     check_orders(p)
