@@ -86,7 +86,7 @@ def _content(path: Path) -> str:
 def _imported_elsewhere(overlay: Overlay) -> list[str]:
     """Imported modules of the overlay that were loaded from another file."""
     rows, roots = [], [overlay.root(distribution) for distribution in overlay.trees]
-    for name, module in list(sys.modules.items()):
+    for name, module in sys.modules.copy().items():
         file = getattr(module, "__file__", None)
         for root in roots if file else ():
             stem = root.joinpath(*name.split("."))

@@ -90,7 +90,7 @@ class Probe:
 
     def check_origin(self) -> None:
         """Raises RuntimeError if a module of the package under test was imported from outside the tree."""
-        for name, module in list(sys.modules.items()):
+        for name, module in sys.modules.copy().items():  # other threads may import meanwhile
             origin = getattr(module, "__file__", None) if name.split(".")[0] == self.package else None
             if origin and not Path(origin).resolve().is_relative_to(self.tree.resolve()):
                 raise RuntimeError(f"{name} was imported from {origin}, not from the tree under test {self.tree}")
