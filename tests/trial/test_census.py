@@ -384,11 +384,14 @@ def test_what_nobody_writes_is_alike_each_time(tmp_path):
 def test_what_the_pack_means_is_told_with_its_reason(tmp_path, pristine):
     more = counting.SOURCE.replace(SUM, "    logger.warning('slow')\n" + SUM, 1)
     after = counting.census(tmp_path, more, use, pristine)
-    meant = [Meant(call="counted.sums*", fact="says*", patched="log record of level warning x1", reason="it tells")]
+    meant = [
+        Meant(call="counted.sums*", fact="says*", patched="log record of level warning x1", reason="it tells"),
+        Meant(call="counted.sums*", fact="as one graph", patched="raises", reason="it tells"),
+    ]
     made = census.compare(pristine, after, meant)
     assert made.strayed == []
     assert {one.meant for one in made.differences} == {"it tells"}
-    other = [meant[0].model_copy(update={"patched": "warning *"})]
+    other = [row.model_copy(update={"patched": "warning *"}) for row in meant]
     assert (
         census.compare(pristine, after, other).strayed
         == made.model_copy(
