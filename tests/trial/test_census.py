@@ -86,6 +86,13 @@ WRONG = [
         "        if hasattr(self, 'before'):\n            return x\n        self.before = 1\n" + FORWARD,
     ),
     ("of a pickled copy", MEMBER, "        self.how = lambda: 0\n" + MEMBER),
+    (
+        "after its tensors change, under no_grad",
+        FORWARD,
+        "        if not torch.is_grad_enabled():\n"
+        "            self.held = getattr(self, 'held', self.weight.detach().clone())\n"
+        "            return x * x * self.held\n" + FORWARD,
+    ),
     ("by names", "def sums(x, bounds,", "def sums(x, bounds, /,"),
     (
         "backward twice",
@@ -202,6 +209,30 @@ def test_what_an_import_of_another_distribution_changes_is_its_own(tmp_path, mon
     made = counting.census(tmp_path / "tree", counting.SOURCE.replace(KEPT, more + KEPT, 1), lambda toy: toy.asks(toy))
     found = census.compare(pristine, made).strayed
     assert {(one.call, one.patched) for one in found} == ({("counted.py", "warning filters")} if own else set())
+
+
+HOLDER = """
+
+class Holder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = Layer(4)
+        self.bound = {}
+
+    def forward(self, x):
+        return {}(x)
+"""
+
+
+@pytest.mark.parametrize(("bound", "call"), [("[self.layer]", "self.bound[0]"), ("None", "(lambda y: self.layer(y))")])
+def test_a_module_that_is_exchanged_is_not_called_any_more(tmp_path, bound, call):
+    def run(toy):
+        toy.Holder()(torch.ones(3, 4))
+
+    before = counting.census(tmp_path / "before", counting.SOURCE + HOLDER.format(None, "self.layer"), run)
+    after = counting.census(tmp_path / "after", counting.SOURCE + HOLDER.format(bound, call), run, before)
+    strayed = {one.fact for one in census.compare(before, after).strayed}
+    assert ("with its parts exchanged" in strayed) == (bound != "None")
 
 
 def test_nothing_is_asked_of_a_gpu_that_has_failed(tmp_path, monkeypatch):

@@ -235,6 +235,8 @@ class Again:
     def _ask_of_modes(self) -> None:
         self.take("under no_grad", lambda: self._within(torch.no_grad()))
         self.take("results kept when it is called again", self._results_kept)
+        self.take("after its tensors change", self._rewritten)
+        self.take("after its tensors change, under no_grad", lambda: self._rewritten(torch.no_grad()))
         self.take("under autocast", self._autocast)
         self.take("under autocast, one input in bfloat16", self._autocast_of_two)
         self.take("under another default dtype", self._default_dtype)
@@ -253,6 +255,8 @@ class Again:
             self.take("of a deep copy", lambda: self.like(self.make(given.copy().copy())))
             self.take("of a pickled copy", self._pickled)
         if isinstance(given.owner, nn.Module):
+            if any(given.owner.children()):
+                self.take("with its parts exchanged", self._exchanged)
             self.take("with eval() and train()", lambda: self.like(self.make(inputs.toggled(given.copy()))))
             self.take(MOVED, lambda: self._after_to(lambda one: one.device.type == "meta"))
             self.take(LEFT_BEHIND, lambda: self._after_to(lambda one: one.device.type != "meta"))
@@ -376,6 +380,29 @@ class Again:
         before = values.digests(first.value)
         self.make(Given(given.owner, other.args, other.named))
         return AS if values.digests(first.value) == before else OTHERWISE
+
+    def _rewritten(self, mode: contextlib.AbstractContextManager[Any] | None = None) -> str | None:
+        """Called again with the same tensors, of other values by now, as after a step: a copy of before is stale."""
+        if self.changes:
+            return None
+        given, fresh = self.given.copy(), self.given.copy()
+        tensors = [*given.everything.values(), *fresh.everything.values()]  # not what the call keeps
+        with mode or contextlib.nullcontext():
+            if self.make(given).raised:
+                return None
+            inputs.rewrite(tensors)
+            return self.like(self.make(given), base=self.make(fresh))
+
+    def _exchanged(self) -> str:
+        """A copy in the place of each of its modules, as a user's own head or an adapter: those of before hold NaN."""
+        given = self.given.copy()
+        children = dict(given.owner.named_children())
+        for name, copied in values.copied(children).items():
+            setattr(given.owner, name, copied)
+        for tensor in (one for child in children.values() for one in (*child.parameters(), *child.buffers())):
+            if tensor.is_floating_point():
+                tensor.data = torch.full_like(tensor, math.nan)
+        return self.like(self.make(given))
 
     def _interrupted(self) -> str | None:
         """Whether a call ends as it does alone while another thread makes one of other values in the midst of it.
