@@ -146,12 +146,10 @@ class Calls:
         inside = self._inside.get(code.co_filename)
         if inside is None:
             inside = self._inside[code.co_filename] = self._place(code.co_filename)
-        if not inside:
-            other = code.co_name == "<module>" and self._importing() and not getattr(self._here, "other", False)
-            return self._on_other(frame) if other else None
-        if inside == TOUCHED and code.co_name == "<module>":
-            return self._on_import(frame)
-        return self._on_code(frame, inside)
+        if code.co_name == "<module>" and inside != 1:
+            with contextlib.suppress(Exception):  # where torch itself is half imported nothing can be told
+                return self._on_import(frame) if inside else self._on_other(frame)
+        return self._on_code(frame, inside) if inside else None
 
     def _on_code(self, frame: FrameType, inside: int) -> Any:
         code = frame.f_code
@@ -180,9 +178,10 @@ class Calls:
         def on_end(frame: FrameType, event: str, arg: Any) -> Any:
             if event == "return":
                 open_ones.remove(opened)
-                changed, said = opened.ended()
-                known[CHANGED] = sorted({*known.get(CHANGED, ()), *changed})
-                known[SAYS] = dict(Counter(known.get(SAYS, {})) | said)
+                with contextlib.suppress(Exception):
+                    changed, said = opened.ended()
+                    known[CHANGED] = sorted({*known.get(CHANGED, ()), *changed})
+                    known[SAYS] = dict(Counter(known.get(SAYS, {})) | said)
             if ended is not None:
                 ended(frame, event, arg)
             return on_end
@@ -191,14 +190,17 @@ class Calls:
 
     def _on_other(self, frame: FrameType) -> Any:
         """An import of another distribution's: what it leaves changed is none of the touched file that asks for it."""
+        if not self._importing() or getattr(self._here, "other", False):
+            return None
         other, frame.f_trace_lines, self._here.other = _Import(), False, True
 
         def on_end(frame: FrameType, event: str, arg: Any) -> Any:
             if event == "return":
                 self._here.other = False
-                other.ended()
-                for one in self._importing():
-                    one.forgive(other)
+                with contextlib.suppress(Exception):
+                    other.ended()
+                    for one in self._importing():
+                        one.forgive(other)
             return on_end
 
         return on_end

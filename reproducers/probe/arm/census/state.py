@@ -25,10 +25,10 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(repr(value).encode()).hexdigest()
 
 
-def _numpy() -> str:
+def _numpy() -> str | None:
     numpy = sys.modules.get("numpy")
     if numpy is None:
-        return ""
+        return None
     return _digest([part.tobytes() if hasattr(part, "tobytes") else part for part in numpy.random.get_state()])
 
 
