@@ -11,6 +11,7 @@ import torch
 from reproducers.probe.arm.census import modes, public, state, values
 from reproducers.probe.arm.census.again import Again
 from reproducers.probe.arm.census.calls import Calls, Heard
+from reproducers.probe.arm.census.probe import CensusProbe
 from reproducers.record.schema import Meant
 from reproducers.trial import census
 
@@ -235,7 +236,7 @@ def test_a_module_that_is_exchanged_is_not_called_any_more(tmp_path, bound, call
     assert ("with its parts exchanged" in strayed) == (bound != "None")
 
 
-def test_nothing_is_asked_of_a_gpu_that_has_failed(tmp_path, monkeypatch):
+def test_a_gpu_that_has_failed_ends_a_census_and_is_told(tmp_path, monkeypatch):
     toy, calls = counting.module(tmp_path, counting.SOURCE), Calls(tmp_path, ["counted.py"])
     before, _ = sys.gettrace(), calls.start()
     try:
@@ -243,12 +244,16 @@ def test_nothing_is_asked_of_a_gpu_that_has_failed(tmp_path, monkeypatch):
     finally:
         calls.stop()
         sys.settrace(before)
+    arm, told = CensusProbe.__new__(CensusProbe), list[dict]()
+    vars(arm).update(calls=calls, tree=tmp_path, lane="cuda", wanted=None, seed=0)
+    works = iter([True, True, False])
+    monkeypatch.setattr(modes, "gpu_works", lambda: next(works))
+    reason = arm._again(0.0, told.append)
+    *rows, (call, last) = [(call, taken) for facts in told for call, taken in facts.items()]
+    assert reason == f"the GPU fails after {call}" and set(last.values()) == {"otherwise: the GPU fails"}
+    assert len([taken for _, taken in rows if "made again" not in taken]) == 2
     again = Again(next(iter(calls.kept.values())), tmp_path, "cuda")
     again.ask()
-    monkeypatch.setattr(modes, "gpu_works", lambda: True)
-    assert set(again.next().values()) == {census.AS} and not again.broken
-    monkeypatch.setattr(modes, "gpu_works", lambda: False)
-    assert set(again.next().values()) == {"otherwise: the GPU fails"} and again.broken
     assert "on meta" not in {name for name, _ in again.asked}
 
 

@@ -104,7 +104,8 @@ class CensusProbe(WatchedProbe):
             with contextlib.suppress(Exception):
                 self.send({call.key: call.facts for call in self._kept()})
                 self.send(self._files())
-            self._again(took, self.send)
+            if failed := self._again(took, self.send):
+                outcome, reason, remedy = "different", failed, ""
         super().close(outcome, reason, remedy)
 
     def _kept(self) -> list[Call]:
@@ -123,12 +124,16 @@ class CensusProbe(WatchedProbe):
                 HOLDS: tensors,
                 "entries held at the end": entries,
                 "class attributes changed": public.changed(self.classes.get(file, {}), public.class_state(module)),
-                **(self.calls.imports.get(file, {}) if self.calls else {}),
             }
+        for file, took in self.calls.imports.items() if self.calls else ():  # of one that is gone by now too
+            found.setdefault(file, {}).update(took)
         return found
 
-    def _again(self, took: float, send: Callable[[Facts], None], name: str = "") -> None:
-        """Make the calls again, by turns: next is the one that has taken the least time. ``name`` begins their keys."""
+    def _again(self, took: float, send: Callable[[Facts], None], name: str = "") -> str:
+        """Make the calls again, by turns: next is the one that has taken the least time. ``name`` begins their keys.
+
+        Why it did not go to its end: the call that left the GPU failing.
+        """
         from reproducers.probe.arm.census.again import AS, Again
 
         until = time.process_time() + max(FLOOR_S, SHARE * took) * (PATIENCE if self.wanted is not None else 1)
@@ -152,7 +157,8 @@ class CensusProbe(WatchedProbe):
             key, again = min(live, key=lambda row: row[1].turn)
             send({key: again.next()})
             if again.broken:
-                break
+                return f"the GPU fails after {key}"
+        return ""
 
     def send(self, facts: Facts) -> None:
         self.channel.send("census", facts)
