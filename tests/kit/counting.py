@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from reproducers.probe.arm.census import public
+from reproducers.probe.arm.census import UNBOUND, public
 from reproducers.probe.arm.census.again import Again
 from reproducers.probe.arm.census.calls import Calls
 from reproducers.record.receipt import Facts
@@ -99,15 +99,18 @@ def census(folder: Path, source: str, use: Callable[[Any], object], wanted: Fact
     tensors, entries = public.held(toy)
     facts["counted.py"] = {
         "offers": public.offers(toy, public.exported(folder, ["counted.py"])["counted.py"]),
+        UNBOUND: public.unbound(folder / "counted.py", toy),
         "tensors held at the end": tensors,
         "entries held at the end": entries,
         "class attributes changed": public.changed(classes, public.class_state(toy)),
         **calls.imports["counted.py"],
     }
     facts["sources"] = public.private(folder, ["counted.py"])
+    ways = dict[str, Again]()
     for call in [call for call in calls.kept.values() if call.target is not None]:
-        again = Again(call, folder, "cpu", None if wanted is None else set(wanted.get(call.key, {})))
+        again = ways[call.key] = Again(call, folder, "cpu", None if wanted is None else set(wanted.get(call.key, {})))
         again.ask()
-        while again.left:
-            facts[call.key] |= again.next()
+    while live := [key for key, again in ways.items() if again.left]:
+        key = min(live, key=lambda one: ways[one].turn)
+        facts[key] |= ways[key].next()
     return facts

@@ -87,6 +87,13 @@ WRONG = [
         "        if hasattr(self, 'before'):\n            return x\n        self.before = 1\n" + FORWARD,
     ),
     ("of a pickled copy", MEMBER, "        self.how = lambda: 0\n" + MEMBER),
+    (
+        "after its tensors change, under no_grad",
+        FORWARD,
+        "        if not torch.is_grad_enabled():\n"
+        "            self.held = getattr(self, 'held', self.weight.detach().clone())\n"
+        "            return x * x * self.held\n" + FORWARD,
+    ),
     ("by names", "def sums(x, bounds,", "def sums(x, bounds, /,"),
     (
         "backward twice",
@@ -115,6 +122,7 @@ WRONG = [
     ("tensors held at the end", SUM, "    KEPT[len(KEPT)] = [torch.ones(1) for _ in range(9)]\n" + SUM),
     ("offers", '    """The sum of each row up to its bound."""\n', ""),
     ("under another default dtype", SUM, SUM.replace("* scale", "* torch.tensor(scale + 0.3)")),
+    ("as one graph", SUM, "    x.data_ptr()\n    import gc\n\n    gc.collect()\n" + SUM),
     ("differentiated twice", BACKWARD, "    @torch.autograd.function.once_differentiable\n" + BACKWARD),
     ("differentiated twice", TWICE, "        return (2 * x * grad).detach() + 0 * x\n"),
     ("under checkpoint", READS, 2 * READS),
@@ -127,6 +135,7 @@ WRONG = [
     ("under another default dtype", TWICE, "        return 2 * x * grad * torch.tensor(1.3) / 1.3\n"),
     ("unnoticed when changed before backward", KEEPS, KEEPS.replace("x)", "x.data)")),
     ("left where it was by to()", COUNT, "        self.count = torch.zeros((), dtype=torch.int64)\n"),
+    ("names that nothing binds", "def _private(x):\n    return x", "def _private(x):\n    return time.sleep(x)"),
     ("private names that nothing defines", "def _private(x):", "def _private_one(x):"),
     ("deepcopy of the module", MEMBER, "        self.kept = {}.keys()\n" + MEMBER),
     ("dtypes after half()", FORWARD, FORWARD + "\n    def _apply(self, fn, recurse=True):\n        return self\n"),
@@ -160,13 +169,49 @@ def test_a_wrong_fix_is_seen(strayed, fact, old, new):
     assert fact in {one.fact for one in strayed(old, new).strayed}
 
 
-def test_a_name_that_is_made_when_asked_for_is_offered_and_a_module_is_not(tmp_path):
-    lazy = (
-        "import json\ndef __getattr__(name):\n    if name == 'EAGER':\n        return True\n    raise AttributeError\n"
+LAZY = {
+    "named": "def __getattr__(name):\n    if name == 'EAGER':\n        return True\n    raise AttributeError\n",
+    "in a table": (
+        "_MADE = {'EAGER': True}\n"
+        "def __getattr__(name):\n    if name in _MADE:\n        return _MADE[name]\n    raise AttributeError\n"
+    ),
+    "in a closure": (
+        "def _lazy(made):\n"
+        "    def get(name):\n"
+        "        if name in made:\n            return made[name]\n        raise AttributeError\n"
+        "    return get\n"
+        "__getattr__ = _lazy({'EAGER': True})\n"
+    ),
+    "by a class": (
+        "import sys, types\n"
+        "class _Own(types.ModuleType):\n    EAGER = property(lambda self: True)\n"
+        "sys.modules[__name__].__class__ = _Own\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("lazy", LAZY.values(), ids=LAZY)
+def test_a_name_that_is_made_when_asked_for_is_offered_and_a_module_is_not(tmp_path, lazy):
+    before, after = (
+        counting.module(tmp_path, one, "asked") for one in ("import re\nEAGER = False\n", f"import json\n{lazy}")
     )
-    before, after = (counting.module(tmp_path, one, "asked") for one in ("import re\nEAGER = False\n", lazy))
     assert public.offers(after)["EAGER"] == public.offers(before)["EAGER"] == ["bool"]
     assert "json" not in public.offers(after)
+
+
+AS_A_MODULE = {
+    "": [],
+    "def __dir__():\n    raise ImportError\n": ["dir()"],
+    "import sys\ndef __dir__():\n    sys.modules['made_by_dir'] = sys\n    return []\n": ["dir() without imports"],
+    "__spec__ = None\n": ["find_spec()"],
+    "import sys, types\nsys.modules[__name__] = types.ModuleType(__name__)\n": ["__file__", "find_spec()"],
+}
+
+
+@pytest.mark.parametrize(("source", "amiss"), AS_A_MODULE.items())
+def test_what_tools_ask_of_a_module_is_seen(tmp_path, monkeypatch, source, amiss):
+    monkeypatch.delitem(sys.modules, "made_by_dir", raising=False)
+    assert public.amiss(counting.module(tmp_path, source, "asked")) == amiss
 
 
 def test_a_class_that_is_made_anew_has_not_changed(tmp_path):
@@ -202,6 +247,30 @@ def test_what_an_import_of_another_distribution_changes_is_its_own(tmp_path, mon
     made = counting.census(tmp_path / "tree", counting.SOURCE.replace(KEPT, more + KEPT, 1), lambda toy: toy.asks(toy))
     found = census.compare(pristine, made).strayed
     assert {(one.call, one.patched) for one in found} == ({("counted.py", "warning filters")} if own else set())
+
+
+HOLDER = """
+
+class Holder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = Layer(4)
+        self.bound = {}
+
+    def forward(self, x):
+        return {}(x)
+"""
+
+
+@pytest.mark.parametrize(("bound", "call"), [("[self.layer]", "self.bound[0]"), ("None", "(lambda y: self.layer(y))")])
+def test_a_module_that_is_exchanged_is_not_called_any_more(tmp_path, bound, call):
+    def run(toy):
+        toy.Holder()(torch.ones(3, 4))
+
+    before = counting.census(tmp_path / "before", counting.SOURCE + HOLDER.format(None, "self.layer"), run)
+    after = counting.census(tmp_path / "after", counting.SOURCE + HOLDER.format(bound, call), run, before)
+    strayed = {one.fact for one in census.compare(before, after).strayed}
+    assert ("with its parts exchanged" in strayed) == (bound != "None")
 
 
 def test_a_gpu_that_has_failed_ends_a_census_and_is_told(tmp_path, monkeypatch):
@@ -364,9 +433,15 @@ def test_bounds_may_be_on_the_host_where_upstream_takes_them_there(tmp_path):
         toy.packed(torch.ones(5, 3), torch.tensor([0, 2, 5]))
 
     before = counting.census(tmp_path / "before", source("torch.cat([x[:b] for b in bounds])"), use)
-    after = source("torch.cat([x[: bounds[1]], x]).index_add(0, bounds, x[:3])")
+    after = source("torch.cat([x[: bounds[1]], x[:3] * (bounds[:, None] >= 0), x[3:]])")
     made = census.compare(before, counting.census(tmp_path / "after", after, use, before))
     assert "on meta, bounds on the host" in {one.fact for one in made.strayed}
+
+
+def test_a_call_that_fails_at_another_length_is_told_by_its_error(tmp_path, pristine):
+    worse = counting.SOURCE.replace(SUM, "    if x.shape[-1] > 8:\n        raise OverflowError\n" + SUM, 1)
+    made = census.compare(pristine, counting.census(tmp_path, worse, use, pristine))
+    assert {one.fact: one.patched for one in made.strayed}["largest tensor with 16 for 4"] == "otherwise: OverflowError"
 
 
 def test_nothing_comes_in_the_midst_of_a_call_by_tritons_interpreter(tmp_path, monkeypatch, pristine):
@@ -388,11 +463,14 @@ def test_what_nobody_writes_is_alike_each_time(tmp_path):
 def test_what_the_pack_means_is_told_with_its_reason(tmp_path, pristine):
     more = counting.SOURCE.replace(SUM, "    logger.warning('slow')\n" + SUM, 1)
     after = counting.census(tmp_path, more, use, pristine)
-    meant = [Meant(call="counted.sums*", fact="says*", patched="log record of level warning x1", reason="it tells")]
+    meant = [
+        Meant(call="counted.sums*", fact="says*", patched="log record of level warning x1", reason="it tells"),
+        Meant(call="counted.sums*", fact="as one graph", patched="raises", reason="it tells"),
+    ]
     made = census.compare(pristine, after, meant)
     assert made.strayed == []
     assert {one.meant for one in made.differences} == {"it tells"}
-    other = [meant[0].model_copy(update={"patched": "warning *"})]
+    other = [row.model_copy(update={"patched": "warning *"}) for row in meant]
     assert (
         census.compare(pristine, after, other).strayed
         == made.model_copy(

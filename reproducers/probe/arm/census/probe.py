@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reproducers.probe.arm.census import HOLDS, MADE
+from reproducers.probe.arm.census import AMISS, HOLDS, MADE, UNBOUND
 from reproducers.probe.arm.watched import WatchedProbe
 from reproducers.probe.watch import Ranges
 
@@ -121,6 +121,8 @@ class CensusProbe(WatchedProbe):
             tensors, entries = public.held(module)
             found[file] = {
                 "offers": public.offers(module, exported[file]),
+                AMISS: public.amiss(module),
+                UNBOUND: public.unbound(self.tree / file, module),
                 HOLDS: tensors,
                 "entries held at the end": entries,
                 "class attributes changed": public.changed(self.classes.get(file, {}), public.class_state(module)),
@@ -154,7 +156,7 @@ class CensusProbe(WatchedProbe):
             if again or not call.backward:
                 send({key: {MADE: again.made if again else "otherwise: its arguments are not copied"}})
         while live := [row for row in ways if row[1].left]:
-            key, again = min(live, key=lambda row: row[1].spent)
+            key, again = min(live, key=lambda row: row[1].turn)
             send({key: again.next()})
             if again.broken:
                 return f"the GPU fails after {key}"
