@@ -20,7 +20,8 @@ import typer
 
 from model.families.nam56r import Size
 from model.families.sizes import named
-from model.kinds import catalogue, mamba3
+from model.kinds import catalogue
+from model.kinds.recurrent import mamba3
 from model.patched import overlay, stacks
 from model.patched.overlay import Overlay
 from model.patched.stacks import Stack
