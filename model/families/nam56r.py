@@ -45,6 +45,7 @@ class Size(Family):
     flops_rows = ("Mamba-3", "MoE", "logits", "MTP", "attention", "indexers", "M²RNN", "embeddings")
     norm_rows = ("embeddings", "mamba3", "m2rnn", "mla", "dsa", "indexer", "router", "experts", "mtp", "head")
 
+    ffn: int  # the MTP depth's dense MLP
     layer_count: int = 52
     vocab: int = 65_536
     mtp_depths: int = 1
