@@ -21,6 +21,7 @@ class Family(Frozen):
     parameter_rows: ClassVar[tuple[str, ...]] = ()
     flops_rows: ClassVar[tuple[str, ...]] = ()
     norm_rows: ClassVar[tuple[str, ...]] = ()
+    upstream: ClassVar[str] = "Megatron's"  # whose pattern and formula of FLOPs ``symbol`` and ``published`` are of
     untrained: ClassVar[str] = ""  # why no size of it can be trained here; empty: they can
 
     name: str

@@ -22,7 +22,7 @@ def layer_map(size: Family) -> Table:
     for row, said in size.remarks.items():
         table.add_row(row, "", str(len(said)), " ".join(said))
     symbols = pattern.megatron_pattern(size.layers, size.mtp_depths, mtp=size.mtp.symbol)
-    table.add_row("Megatron's pattern", "", "", symbols)
+    table.add_row(f"{size.upstream} pattern", "", "", symbols)
     return table
 
 
@@ -53,7 +53,7 @@ def flops_table(size: Family) -> Table:
     for part, value in flops.built(size).items():
         table.add_row(part, f"{value / 1e9:.3f}")
     table.add_row("matrix products built", f"{flops.total(size) / 1e9:.3f}", end_section=True)
-    table.add_row("Megatron's hybrid_flops", f"{flops.megatron(size) / 1e9:.3f}")
+    table.add_row(f"{size.upstream} hybrid_flops", f"{flops.megatron(size) / 1e9:.3f}")
     return table
 
 
