@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from model.families.nam56r import Size
-from model.families.sizes import SIZES, named
+from model.families.sizes import SIZES, trained
 from reproducers.base.errors import PatchlaneError
 
 MOST = 10**9  # of any count: its days are a time that Python has, its tokens an integer of 64 bits
@@ -109,8 +109,9 @@ class Recipe(BaseModel):
         return min(self.warmup, self.steps - 1)
 
     def sized(self) -> Size:
-        """The definition of its size, with the recipe's coefficients in place of the size's."""
-        size = named(self.size)
+        """The definition of its size, with the recipe's coefficients in place of the size's. Raises PatchlaneError for
+        one that cannot be trained here."""
+        size = trained(self.size)
         return size.with_coefficients({field: getattr(self, field) for field in size.coefficients_at})
 
     def whole(self) -> Recipe:
