@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -196,12 +197,13 @@ def for_size(size: str) -> Recipe:
     return next((recipe for recipe in RECIPES.values() if recipe.size == size), Recipe(name="", size=size))
 
 
-def known(name: str) -> None:
-    """Raise PatchlaneError if neither a size nor a recipe is called ``name``: with the nearest names, and all."""
+def known(name: str, offered: Iterable[str] = SIZES) -> None:
+    """Raise PatchlaneError if neither a size nor a recipe is called ``name``: with the nearest names, and all that are
+    ``offered``."""
     if name not in SIZES and name not in RECIPES:
-        near = difflib.get_close_matches(name, [*RECIPES, *SIZES])
+        near = difflib.get_close_matches(name, [*RECIPES, *offered])
         meant = f": is it {' or '.join(near)}?" if near else ""
         raise PatchlaneError(
             f"no size is named {name!r}, and no recipe{meant}",
-            f"choose one of: {', '.join(SIZES)}; or of the recipes: {', '.join(RECIPES)}",
+            f"choose one of: {', '.join(offered)}; or of the recipes: {', '.join(RECIPES)}",
         )

@@ -64,7 +64,7 @@ class Size(Family):
     vocab: int = 129_280
     mtp_depths: int = 1
     mtp_loss_coeff: float = 0.1
-    sequence: int = 4096
+    sequence: int = 4096  # of figures and of a row; positions go up to 1,048,576
     rms_norm_eps: float = 1e-6
     compress_ratios: tuple[int, ...]
     hash_layers: int = 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from model.families import deepseek_v4, nam56r
@@ -12,17 +13,17 @@ SIZES: dict[str, Family] = {**nam56r.SIZES, **deepseek_v4.SIZES}
 TRAINED = tuple(name for name, size in SIZES.items() if not size.untrained)
 
 
-def named(name: str) -> Family:
-    """The size called ``name``. Raises PatchlaneError if there is none."""
+def named(name: str, offered: Iterable[str] = SIZES) -> Family:
+    """The size called ``name``. Raises PatchlaneError if there is none, with those that are ``offered`` instead."""
     if name not in SIZES:
-        raise PatchlaneError(f"no size is named {name!r}", f"choose one of: {', '.join(SIZES)}")
+        raise PatchlaneError(f"no size is named {name!r}", f"choose one of: {', '.join(offered)}")
     return SIZES[name]
 
 
 def trained(name: str) -> nam56r.Size:
     """The size called ``name``, of the architecture that this project computes. Raises PatchlaneError for one of
     another, and if there is none."""
-    size = named(name)
+    size = named(name, TRAINED)
     if not isinstance(size, nam56r.Size):
         _untrained(size)
     return size

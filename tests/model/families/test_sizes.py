@@ -29,10 +29,10 @@ def test_both_architectures_sizes_are_named():
     assert set(sizes.SIZES) == {*nam56r.SIZES, *deepseek_v4.SIZES} and len(sizes.SIZES) == 10
     assert tuple(nam56r.SIZES) == sizes.TRAINED
     assert sizes.named("v4_tiny") is TINY and sizes.trained("nam56r_tiny") is nam56r.TINY
-    for by in (sizes.named, sizes.trained):
+    for by, offered in ((sizes.named, True), (sizes.trained, False)):
         with pytest.raises(PatchlaneError) as error:
             by("v4_flush")
-        assert "v4_flash" in error.value.remedy
+        assert ("v4_flash" in error.value.remedy) is offered and "nam56r_tiny" in error.value.remedy
 
 
 @pytest.mark.parametrize("name", deepseek_v4.SIZES)
@@ -66,6 +66,12 @@ def test_commands_refuse_it_before_they_do_anything(app, arguments, monkeypatch)
     for build in ("build", "chosen"):
         monkeypatch.setattr(compile_mamba3.overlay, build, lambda *_, **__: pytest.fail("upstream was looked for"))
     assert is_of_v4(refused(app, *arguments), "v4_tiny")
+
+
+@pytest.mark.parametrize(("app", "offered"), [(describe.app, True), (train.app, False)])
+def test_a_name_that_is_none_is_answered_by_those_that_the_command_takes(app, offered):
+    error = refused(app, "v4_tin")
+    assert ("v4_tiny" in error.what, "v4_tiny" in error.remedy) == (offered, offered)
 
 
 def test_a_recipes_file_of_it_is_refused(tmp_path):
