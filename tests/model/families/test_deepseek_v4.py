@@ -1,6 +1,7 @@
 """DeepSeek-V4's sizes: their layers, what does not fit, and every tensor against transformers' model."""
 
 import re
+from collections import Counter
 
 import pytest
 from pydantic import ValidationError
@@ -9,6 +10,7 @@ from model.definition import parameters
 from model.families import pattern
 from model.families.deepseek_v4 import FLASH, SIZES, Size
 from model.families.nam56r import NAM56R
+from model.profile.work import Documents
 from model.saved.names import Names
 
 PRO, TINY = SIZES["v4_pro"], SIZES["v4_tiny"]
@@ -233,3 +235,46 @@ def test_every_tensor_is_transformers_by_its_name_and_shape(name, transformers):
     biases = parameters.by_part(size)["selection biases"]
     assert biases == size.count("topk_moe") * size.experts.count
     assert parameters.total(size, mtp=False) == count + biases
+
+
+def multiplied(transformers, size, tokens):
+    """{module: FLOPs} of products in a forward pass of transformers' model over one document."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    model = transformers.DeepseekV4ForCausalLM(configuration(transformers, size))
+    model.set_experts_implementation("eager")  # grouped products are not counted
+    for name, table in model.named_buffers():
+        if name.endswith("tid2eid"):  # it begins with one expert for all
+            table.copy_(torch.arange(table.numel()).view_as(table) % size.experts.count)
+    with FlopCounterMode(display=False) as counted, torch.no_grad():
+        model(torch.arange(tokens)[None] % size.vocab, use_cache=False)
+    prefix = "DeepseekV4ForCausalLM."
+    return {name.removeprefix(prefix): sum(found.values()) for name, found in counted.get_flop_counts().items()}
+
+
+def test_products_with_weights_are_those_that_transformers_computes(transformers):
+    """It scores every compressed key for every query, and mixes streams without products that are counted."""
+    size, tokens = TINY, 64
+    found, seen = multiplied(transformers, size, tokens), Documents({tokens: 1})
+    every_key = 2 * size.indexer.heads * size.indexer.head_dim * tokens * (tokens // size.attention.csa_ratio)
+    lines = ("q_a_proj", "q_b_proj", "kv_proj", "o_a_proj", "o_b_proj")
+    for number in range(len(size.compress_ratios)):
+        layer, ours = f"model.layers.{number}.", []
+        attention, experts = (size.layers[2 * number + place].of for place in (0, 1))
+        for kind in (attention, experts):
+            ours.append(Counter())
+            for one in kind.products(seen):
+                ours[-1][one.part] += one.flops if one.kernels is not None else 0
+        theirs = {
+            "attention": sum(found[f"{layer}self_attn.{line}"] for line in lines),
+            "compressors": found.get(f"{layer}self_attn.compressor", 0),
+            "mHC": found[f"{layer}attn_hc"],
+        }
+        if attention.name == "csa":
+            theirs["compressors"] -= every_key
+        inner = ours[0]["compressors"] + ours[0]["indexers"]
+        assert theirs == {"attention": ours[0]["attention"], "compressors": inner, "mHC": ours[0]["mHC"]}
+        assert ours[1] == {"MoE": found[f"{layer}mlp"], "mHC": found[f"{layer}ffn_hc"]}
+    (logits,) = [one.flops for one in size.head.products(seen) if one.part == "logits"]
+    assert logits == (1 + size.mtp_depths) * found["lm_head"]
