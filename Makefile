@@ -49,7 +49,7 @@ $(VENV)/.ready: pyproject.toml requirements/setup.txt
 
 # With what training draws and logs with, and the tests of model/ and of the rules read: not needed to reproduce.
 $(VENV)/.train: pyproject.toml requirements/train.txt
-	$(call install,train,$(SETUP)$(comma)train$(comma)data)
+	$(call install,train,$(SETUP)$(comma)train$(comma)data$(comma)reference)
 
 reproduce: $(VENV)/.ready
 	$(BIN)/python -m reproducers.run --no-census $(PACKS)
@@ -80,7 +80,7 @@ COMPILE = uv pip compile -q $(NEW) --universal --python-version 3.11 --generate-
   $(3) -o requirements/$(1).txt && sed -i '/^\(torch==\|cuda-\|nvidia-\)/,/[^\\]$$/d' requirements/$(1).txt
 lock:
 	$(call COMPILE,setup,$(SETUP))
-	$(call COMPILE,train,$(SETUP)$(comma)train$(comma)data,-c requirements/setup.txt)
+	$(call COMPILE,train,$(SETUP)$(comma)train$(comma)data$(comma)reference,-c requirements/setup.txt)
 
 clean:
 	rm -rf build .pytest_cache .mypy_cache .ruff_cache

@@ -12,7 +12,7 @@ from model.definition import parameters
 from model.families import pattern
 from model.families.family import Family
 from model.kinds.ends import WORDS
-from model.kinds.kind import BF16, FP32
+from model.kinds.kind import BF16, FP32, Kind
 from reproducers.base.errors import PatchlaneError
 
 GIB = 2**30
@@ -35,18 +35,22 @@ class Layout:
 
 def stages(size: Family, layout: Layout) -> list[tuple[pattern.Layer, ...]]:
     """The layers of each pipeline stage."""
-    edges = [0, *pattern.even_cuts(size.layers, layout.pipeline), size.layer_count]
-    return [size.layers[a:b] for a, b in itertools.pairwise(edges)]
+    layers = size.layers
+    edges = [0, *pattern.even_cuts(layers, layout.pipeline), len(layers)]
+    return [layers[a:b] for a, b in itertools.pairwise(edges)]
 
 
 def stage_parameters(size: Family, layout: Layout, stage: int) -> tuple[int, int]:
     """(dense, routed-expert) parameters held by a rank of ``stage``; experts are spread over expert parallel ranks."""
-    layers = [layer.of for layer in stages(size, layout)[stage]]
-    spread = sum(kind.spread() for kind in layers)
-    dense = sum(kind.number() for kind in layers) - spread + _ends(size, layout, stage)
-    if stage == layout.pipeline - 1:
-        dense += size.mtp_depths * size.mtp.number()
-    return dense, spread // layout.expert
+    held = stacked(size, layout, stage)
+    spread = sum(kind.spread() for kind in held)
+    return sum(kind.number() for kind in held) - spread + _ends(size, layout, stage), spread // layout.expert
+
+
+def stacked(size: Family, layout: Layout, stage: int) -> list[Kind]:
+    """The layers of a pipeline stage, and the depths of MTP of the last one."""
+    depths = size.mtp_depths if stage == layout.pipeline - 1 else 0
+    return [*(layer.of for layer in stages(size, layout)[stage]), *[size.mtp] * depths]
 
 
 def _ends(size: Family, layout: Layout, stage: int) -> int:
@@ -95,9 +99,7 @@ def estimate(
     tokens = layout.micro_batch * (sequence or size.sequence)
     dense, experts = stage_parameters(size, layout, stage)
     flight = layout.pipeline - stage
-    kept = sum(layer.of.kept() for layer in stages(size, layout)[stage])
-    if stage == layout.pipeline - 1:
-        kept += size.mtp_depths * size.mtp.kept()
+    kept = sum(kind.kept() for kind in stacked(size, layout, stage))
     parts = {
         "weights": BF16 * (dense + experts),
         "gradients": FP32 * (dense + experts),

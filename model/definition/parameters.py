@@ -21,10 +21,12 @@ def by_part(size: Family) -> dict[str, int]:
     return found
 
 
-def total(size: Family) -> int:
-    return sum(by_part(size).values())
+def total(size: Family, mtp: bool = True) -> int:
+    """``mtp``: with the depths of MTP, which generation does without."""
+    return sum(by_part(size).values()) - (0 if mtp else size.mtp_depths * size.mtp.number())
 
 
-def active(size: Family) -> int:
-    """Parameters that one token meets: all but the experts that its router leaves out."""
-    return total(size) - sum(kind.idle() for _, kind in size.placed)
+def active(size: Family, mtp: bool = True) -> int:
+    """Parameters that one token meets: all but the experts that its router leaves out. ``mtp`` as ``total`` has it."""
+    idle = sum(kind.idle() for _, kind in size.placed) - (0 if mtp else size.mtp_depths * size.mtp.idle())
+    return total(size, mtp) - idle

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from model.families.nam56r import Size
-from model.families.sizes import SIZES, named
+from model.families.sizes import SIZES, trained
 from reproducers.base.errors import PatchlaneError
 
 MOST = 10**9  # of any count: its days are a time that Python has, its tokens an integer of 64 bits
@@ -109,8 +110,9 @@ class Recipe(BaseModel):
         return min(self.warmup, self.steps - 1)
 
     def sized(self) -> Size:
-        """The definition of its size, with the recipe's coefficients in place of the size's."""
-        size = named(self.size)
+        """The definition of its size, with the recipe's coefficients in place of the size's. Raises PatchlaneError for
+        one that cannot be trained here."""
+        size = trained(self.size)
         return size.with_coefficients({field: getattr(self, field) for field in size.coefficients_at})
 
     def whole(self) -> Recipe:
@@ -195,12 +197,13 @@ def for_size(size: str) -> Recipe:
     return next((recipe for recipe in RECIPES.values() if recipe.size == size), Recipe(name="", size=size))
 
 
-def known(name: str) -> None:
-    """Raise PatchlaneError if neither a size nor a recipe is called ``name``: with the nearest names, and all."""
+def known(name: str, offered: Iterable[str] = SIZES) -> None:
+    """Raise PatchlaneError if neither a size nor a recipe is called ``name``: with the nearest names, and all that are
+    ``offered``."""
     if name not in SIZES and name not in RECIPES:
-        near = difflib.get_close_matches(name, [*RECIPES, *SIZES])
+        near = difflib.get_close_matches(name, [*RECIPES, *offered])
         meant = f": is it {' or '.join(near)}?" if near else ""
         raise PatchlaneError(
             f"no size is named {name!r}, and no recipe{meant}",
-            f"choose one of: {', '.join(SIZES)}; or of the recipes: {', '.join(RECIPES)}",
+            f"choose one of: {', '.join(offered)}; or of the recipes: {', '.join(RECIPES)}",
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from model.definition.memory import Layout, stage_parameters, stages
+from model.definition.memory import Layout, stacked, stage_parameters
 from model.families.family import Family
 from model.kinds.kind import BF16, FP32
 
@@ -20,7 +20,7 @@ def volumes(
     """
     tokens = layout.micro_batch * accumulate * (sequence or size.sequence)
     parameters = sum(shared(size, layout, stage))
-    channels = sum(layer.of.dispatched() for layer in stages(size, layout)[stage])
+    channels = sum(kind.dispatched() for kind in stacked(size, layout, stage))
     each = tokens * channels * BF16 * _others(layout.expert)
     neighbours = (stage > 0) + (stage < layout.pipeline - 1)  # gradients to the one before, activations to the next
     return {
@@ -28,7 +28,7 @@ def volumes(
         "weights, all-gather": BF16 * parameters,
         "tokens to experts, all-to-all": 2 * each,
         "tokens from experts, all-to-all": 2 * each,
-        "pipeline, send": BF16 * tokens * size.hidden * neighbours,
+        "pipeline, send": BF16 * tokens * size.residual * neighbours,
     }
 
 

@@ -21,12 +21,12 @@ class Family(Frozen):
     parameter_rows: ClassVar[tuple[str, ...]] = ()
     flops_rows: ClassVar[tuple[str, ...]] = ()
     norm_rows: ClassVar[tuple[str, ...]] = ()
+    upstream: ClassVar[str] = "Megatron's"  # whose pattern and formula of FLOPs ``symbol`` and ``published`` are of
+    untrained: ClassVar[str] = ""  # why no size of it can be trained here; empty: they can
 
     name: str
     hidden: int
     heads: int
-    ffn: int  # the MTP depth's dense MLP
-    layer_count: int
     vocab: int
     mtp_depths: int
     mtp_loss_coeff: float
@@ -56,6 +56,17 @@ class Family(Frozen):
     @abstractmethod
     def mtp(self) -> Kind:
         """One depth of multi-token prediction."""
+
+    @property
+    def residual(self) -> int:
+        """Channels of a token between layers, which travel from one pipeline stage to the next."""
+        return self.hidden
+
+    @property
+    def remarks(self) -> dict[str, list[str]]:
+        """{row of the layer map: what it says of single layers}."""
+        shared = [f"{x.number}←{x.indices_from}" for x in self.layers if x.indices_from not in (None, x.number)]
+        return {"indices taken from": shared}
 
     @property
     def ends(self) -> tuple[Kind, Kind, Kind]:

@@ -10,9 +10,10 @@ from pydantic import model_validator
 
 from model.families.family import Family
 from model.families.pattern import Layer
-from model.kinds import dsa, m2rnn, mamba3, mla, moe
+from model.kinds import dsa, mla, moe
 from model.kinds.ends import Entrance, Head, Mtp, Ngram, Structure
 from model.kinds.kind import Kind
+from model.kinds.recurrent import m2rnn, mamba3
 
 PERIOD = "AEMEAEMEAEMR"
 KIND_OF_LETTER = {"E": "moe", "M": "mamba3", "R": "m2rnn"}
@@ -44,6 +45,7 @@ class Size(Family):
     flops_rows = ("Mamba-3", "MoE", "logits", "MTP", "attention", "indexers", "M²RNN", "embeddings")
     norm_rows = ("embeddings", "mamba3", "m2rnn", "mla", "dsa", "indexer", "router", "experts", "mtp", "head")
 
+    ffn: int  # the MTP depth's dense MLP
     layer_count: int = 52
     vocab: int = 65_536
     mtp_depths: int = 1

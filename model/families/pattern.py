@@ -23,14 +23,18 @@ class Layer:
 
 
 def megatron_pattern(
-    stack: tuple[Layer, ...], mtp_depths: int, cuts: tuple[int, ...] = (), mla: str = Mla.symbol
+    stack: tuple[Layer, ...],
+    mtp_depths: int,
+    cuts: tuple[int, ...] = (),
+    mla: str = Mla.symbol,
+    mtp: str = Mtp.symbol,
 ) -> str:
-    """``stack`` in Megatron's symbols: "|" after each layer number in ``cuts``, "/+-" for each MTP depth.
+    """``stack`` in Megatron's symbols: "|" after each layer number in ``cuts``, "/" and ``mtp`` for each MTP depth.
 
     ``mla``: the symbol of MLA's place, where Megatron has another.
     """
     main = "".join(layer.of.symbol + ("|" if layer.number in cuts else "") for layer in stack)
-    return (main + f"/{Mtp.symbol}" * mtp_depths).replace(Mla.symbol, mla)
+    return (main + f"/{mtp}" * mtp_depths).replace(Mla.symbol, mla)
 
 
 def possible_cuts(stack: tuple[Layer, ...]) -> list[int]:

@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
-from model.families import nam56r
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from model.families import deepseek_v4, nam56r
 from model.families.family import Family
-from model.families.nam56r import Size
 from reproducers.base.errors import PatchlaneError
 
-SIZES: dict[str, Size] = nam56r.SIZES
+SIZES: dict[str, Family] = {**nam56r.SIZES, **deepseek_v4.SIZES}
+TRAINED = tuple(name for name, size in SIZES.items() if not size.untrained)
 
 
-def named(name: str) -> Size:
-    """The size called ``name``. Raises PatchlaneError if there is none."""
+def named(name: str, offered: Iterable[str] = SIZES) -> Family:
+    """The size called ``name``. Raises PatchlaneError if there is none, with those that are ``offered`` instead."""
     if name not in SIZES:
-        raise PatchlaneError(f"no size is named {name!r}", f"choose one of: {', '.join(SIZES)}")
+        raise PatchlaneError(f"no size is named {name!r}", f"choose one of: {', '.join(offered)}")
     return SIZES[name]
+
+
+def trained(name: str) -> nam56r.Size:
+    """The size called ``name``, of the architecture that this project computes. Raises PatchlaneError for one of
+    another, and if there is none."""
+    size = named(name, TRAINED)
+    if not isinstance(size, nam56r.Size):
+        _untrained(size)
+    return size
+
+
+def recorded(said: Any) -> nam56r.Size:
+    """The size that a record says, a ``model_dump``. Raises PatchlaneError for an architecture that this project does
+    not compute, ValidationError for another version's."""
+    if isinstance(said, dict) and said.get("model_type") == "deepseek_v4":
+        _untrained(deepseek_v4.Size.model_validate(said))
+    return nam56r.Size.model_validate(said)
+
+
+def _untrained(size: Family) -> NoReturn:
+    raise PatchlaneError(
+        f"{size.name} cannot be trained or run here yet: {size.untrained}",
+        f"python -m model.describe {size.name} says what is known of it; to train choose one of: {', '.join(TRAINED)}",
+    )
 
 
 def expert_parallel(size: Family, parallel: int) -> None:

@@ -10,8 +10,9 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from model.kinds import dsa, ends, m2rnn, mamba3, mla, moe
+from model.kinds import dsa, ends, mla, moe
 from model.kinds.path import Choice, Code, Part, Path, Seam
+from model.kinds.recurrent import m2rnn, mamba3
 from model.kinds.run import Run, bf16, gpu
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 

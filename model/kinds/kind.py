@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 Shapes = dict[str, tuple[int, ...]]
 BF16, FP32 = 2, 4  # bytes
+BACKWARD = 3  # products of forward and backward pass over those of the forward pass
 
 
 class Frozen(BaseModel):
@@ -30,6 +31,16 @@ class Seen(Protocol):
 
     def keys(self, most: float = math.inf) -> float:
         """Keys of all queries, summed, where a query sees ``most`` at most."""
+
+    def windows(self, ratio: int, most: float = math.inf) -> float:
+        """Windows of ``ratio`` tokens that all queries may see, summed: whose last token is the query or before it,
+        ``most`` of them at most. A window of one token is a key."""
+
+
+def windows(tokens: int, ratio: int, most: float = math.inf) -> float:
+    """Of one document of ``tokens``: the sum of min(most, floor(s / ratio)) over its queries s = 1 … tokens."""
+    last = min(tokens // ratio, most)  # what the last query sees; each number below it is seen by ``ratio`` queries
+    return ratio * last * (last - 1) / 2 + last * (tokens - last * ratio + 1)
 
 
 @dataclass(frozen=True)
@@ -49,7 +60,8 @@ class Products:
 
     ``part``: the row of the table of FLOPs. ``kernels``: None for kernels whose work is not counted one by one.
     ``backward``: kernels of the backward pass, if they are others. ``once``: computed in the forward pass alone, also
-    where layers are computed again, and not in the table.
+    where layers are computed again, and not in the table. ``detached``: of inputs that no gradient goes to, so that the
+    backward pass has the weights' products alone.
     """
 
     part: str
@@ -57,6 +69,12 @@ class Products:
     kernels: Kernels | None = GEMM
     backward: Kernels | None = None
     once: bool = False
+    detached: bool = False
+
+    @property
+    def backwards(self) -> int:
+        """The backward pass's products over the forward pass's."""
+        return 0 if self.once else 1 if self.detached else BACKWARD - 1
 
 
 @dataclass(frozen=True)

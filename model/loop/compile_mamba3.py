@@ -19,8 +19,9 @@ from typing import Annotated, NamedTuple
 import typer
 
 from model.families.nam56r import Size
-from model.families.sizes import named
-from model.kinds import catalogue, mamba3
+from model.families.sizes import trained
+from model.kinds import catalogue
+from model.kinds.recurrent import mamba3
 from model.patched import overlay, stacks
 from model.patched.overlay import Overlay
 from model.patched.stacks import Stack
@@ -167,15 +168,15 @@ def main(
     fixed = (rows, length) if rows and length else None
     if kernel not in (None, *KERNELS):
         raise PatchlaneError(f"no kernel is named {kernel!r}", f"choose one of: {', '.join(KERNELS)}")
-    upstream = stacks.named(of)
+    known, upstream = trained(size), stacks.named(of)
     stack = overlay.build(Store(), overlay.chosen(patches, stack=upstream), "cuda", upstream)
     if kernel is None:
         packs = {applied.pack.number for applied in stack.packs}
-        kernels = wanted("tilelang_rows" if fixed else "tilelang", named(size), rows or 1, length, packs)
-        compile_once(named(size), patches, kernels, stack)
+        kernels = wanted("tilelang_rows" if fixed else "tilelang", known, rows or 1, length, packs)
+        compile_once(known, patches, kernels, stack)
         return
     overlay.activate(stack)
-    compile_one(kernel, named(size), fixed)
+    compile_one(kernel, known, fixed)
 
 
 if __name__ == "__main__":

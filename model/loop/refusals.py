@@ -18,7 +18,7 @@ from model.definition.memory import Layout
 from model.definition.recipes import Recipe
 from model.families import pattern
 from model.families.nam56r import Size
-from model.families.sizes import SIZES, named
+from model.families.sizes import SIZES, TRAINED, named
 from model.kinds.run import Run
 from model.loop import run_record
 from model.records import sinks
@@ -80,7 +80,7 @@ def watched(steps: int, profile: tuple[int, int] | None, waits: int | None) -> N
 def vocabulary(size: Size, ids: int) -> None:
     """Raise PatchlaneError for a dataset of ``ids`` token ids of which the model has no row for the last ones."""
     if ids > size.vocab:
-        larger = ", ".join(name for name, other in SIZES.items() if other.vocab >= ids)
+        larger = ", ".join(name for name in TRAINED if SIZES[name].vocab >= ids)
         raise PatchlaneError(
             f"the dataset's tokenizer has {ids} ids, {size.name} has a vocabulary of {size.vocab}",
             (f"train {larger}, or " if larger else "") + f"python -m model.data build by a tokenizer of {size.vocab}",

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from model.definition.memory import Layout
 from model.families.nam56r import Size
+from model.families.sizes import recorded
 from model.profile.bottlenecks import Profile
 from model.profile.kernel_kinds import COMMUNICATION
 from model.reports import benchmarks, limit
@@ -74,7 +75,7 @@ def job(run: KeptRun) -> Job | None:
     recipe, options = run.setup["recipe"], run.setup["run"]
     stages, expert = options["pipeline_parallel"], options["expert_parallel"]
     return Job(
-        Size.model_validate(run.setup["size"]),
+        recorded(run.setup["size"]),
         Layout(run.setup["ranks"] // stages, expert, stages, recipe["micro_batch"]),
         options["row"],
         recipe["accumulate"],

@@ -22,7 +22,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from model.definition import flops, memory
+from model.definition import memory
+from model.kinds.kind import BACKWARD as PASSES
 from model.plans import links
 from model.plans.links import GRADIENTS, STAGES, TOKENS, WEIGHTS, Hosts, Rate
 from model.plans.measured import Job, Measured
@@ -30,7 +31,7 @@ from model.profile import work
 from model.profile.work import Share
 
 OPTIMIZER, HOST, COMPUTE, BUBBLE = "optimizer", "host", "compute", "pipeline bubble"
-BACKWARD = (flops.BACKWARD - 1) / flops.BACKWARD  # of a micro-batch's compute
+BACKWARD = (PASSES - 1) / PASSES  # of a micro-batch's compute
 
 
 @dataclass(frozen=True)

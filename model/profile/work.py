@@ -21,9 +21,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from model.definition import flops, memory
+from model.definition import memory
 from model.definition.memory import Layout
 from model.families.family import Family
+from model.kinds import kind
 from model.kinds.kind import BF16, FP32, Kernels, Seen
 
 NO_SIZES = "a trace does not say what these kernels move"
@@ -43,7 +44,10 @@ class Documents:
 
     def keys(self, most: float = math.inf) -> float:
         """n tokens of a document see 1 + 2 + … + n keys, each ``most`` at most."""
-        return sum(count * _keys(n, min(n, most)) for n, count in self.lengths.items())
+        return self.windows(1, most)
+
+    def windows(self, ratio: int, most: float = math.inf) -> float:
+        return sum(count * kind.windows(n, ratio, most) for n, count in self.lengths.items())
 
     def __add__(self, other: Documents) -> Documents:
         lengths = dict(self.lengths)
@@ -54,10 +58,6 @@ class Documents:
     def over(self, steps: int) -> Documents:
         """The mean of ``steps`` steps."""
         return Documents({n: count / steps for n, count in self.lengths.items()})
-
-
-def _keys(tokens: int, most: float) -> float:
-    return most * (most + 1) / 2 + (tokens - most) * most
 
 
 def between(bounds: Sequence[int]) -> Documents:
@@ -93,28 +93,29 @@ def of(share: Share, seen: Seen) -> list[Work]:
     layers = [layer.of for layer in memory.stages(size, share.layout)[share.stage]]
     forward = 2 if share.recompute else 1
     found = dict.fromkeys(_kernels(size, seen), 0.0)
-    for kind, passes in [*((kind, forward) for kind in layers), *((kind, 1) for kind in ends)]:
-        for one in kind.products(seen):
+    for part, passes in [*((layer, forward) for layer in layers), *((end, 1) for end in ends)]:
+        for one in part.products(seen):
             if one.kernels is not None:
                 found[one.kernels] += (1 if one.once else passes) * one.flops
-                found[one.backward or one.kernels] += (0 if one.once else flops.BACKWARD - 1) * one.flops
-    normed = (2 * forward + 3) * sum(kind.normed() for kind in layers) + 5 * sum(kind.normed() for kind in ends)
+                found[one.backward or one.kernels] += one.backwards * one.flops
+    normed = (2 * forward + 3) * sum(layer.normed() for layer in layers) + 5 * sum(end.normed() for end in ends)
     # each channel read once and written for each expert; back the other way; both again backward
-    routed = sum(size.hidden + kind.dispatched() for kind in layers if kind.experts())
-    logits = sum(kind.logits() for kind in ends)
+    routed = sum((2 * forward + 2) * (size.hidden + layer.dispatched()) for layer in layers if layer.experts())
+    routed += sum(4 * (size.hidden + end.dispatched()) for end in ends if end.experts())
+    logits = sum(end.logits() for end in ends)
     return [
         *(Work(kernels.name, kernels.kinds, count) for kernels, count in found.items()),
         Work("optimizer", ("optimizer",), moved=(7 * FP32 + FP32) * updated(share)),
         Work("norm", ("norm",), moved=tokens * BF16 * normed),
-        Work(ROUTING, (ROUTING,), moved=tokens * BF16 * routed * (2 * forward + 2)),
+        Work(ROUTING, (ROUTING,), moved=tokens * BF16 * routed),
         Work("cross entropy", ("cross entropy",), moved=2 * BF16 * tokens * logits),
     ]
 
 
 def _kernels(size: Family, seen: Seen) -> Iterator[Kernels]:
     """All that some layer of the architecture is computed by, also where this rank has none."""
-    for kind in size.every:
-        for one in kind.products(seen):
+    for part in size.every:
+        for one in part.products(seen):
             yield from (kernels for kernels in (one.kernels, one.backward) if kernels is not None)
 
 

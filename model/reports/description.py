@@ -8,19 +8,21 @@ from model.definition import flops, memory, parameters, traffic
 from model.definition.memory import Layout
 from model.families import pattern
 from model.families.family import Family
+from model.kinds.ends import WORDS
 
 
 def layer_map(size: Family) -> Table:
     """Each kind's symbol, count and layer numbers, one row a kind."""
-    table = Table(title=f"{size.name}: {size.layer_count} layers, hidden {size.hidden}, vocabulary {size.vocab}")
+    table = Table(title=f"{size.name}: {len(size.layers)} layers, hidden {size.hidden}, vocabulary {size.vocab}")
     for column in ("kind", "symbol", "count", "layers (1-based)"):
         table.add_column(column)
     for name, kind in size.kinds.items():
         numbers = size.numbers(name)
         table.add_row(kind.label, kind.symbol, str(len(numbers)), " ".join(map(str, numbers)))
-    shared = [f"{x.number}←{x.indices_from}" for x in size.layers if x.indices_from not in (None, x.number)]
-    table.add_row("indices taken from", "", str(len(shared)), " ".join(shared))
-    table.add_row("Megatron's pattern", "", "", pattern.megatron_pattern(size.layers, size.mtp_depths))
+    for row, said in size.remarks.items():
+        table.add_row(row, "", str(len(said)), " ".join(said))
+    symbols = pattern.megatron_pattern(size.layers, size.mtp_depths, mtp=size.mtp.symbol)
+    table.add_row(f"{size.upstream} pattern", "", "", symbols)
     return table
 
 
@@ -33,7 +35,14 @@ def parameter_table(size: Family) -> Table:
     for part, count in parameters.by_part(size).items():
         table.add_row(part, f"{count:,}", f"{count / total:.2%}")
     table.add_row("total", f"{total:,}", "", end_section=True)
-    table.add_row("active for one token", f"{parameters.active(size):,}", f"{parameters.active(size) / total:.2%}")
+    main, active = parameters.total(size, mtp=False), parameters.active(size, mtp=False)
+    for what, count in (
+        ("active for one token", parameters.active(size)),
+        ("without MTP", main),
+        ("active without MTP", active),
+        ("active without MTP and embedding", active - size.entrance.counts()[WORDS]),
+    ):
+        table.add_row(what, f"{count:,}", f"{count / total:.2%}")
     return table
 
 
@@ -44,7 +53,7 @@ def flops_table(size: Family) -> Table:
     for part, value in flops.built(size).items():
         table.add_row(part, f"{value / 1e9:.3f}")
     table.add_row("matrix products built", f"{flops.total(size) / 1e9:.3f}", end_section=True)
-    table.add_row("Megatron's hybrid_flops", f"{flops.megatron(size) / 1e9:.3f}")
+    table.add_row(f"{size.upstream} hybrid_flops", f"{flops.megatron(size) / 1e9:.3f}")
     return table
 
 

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 from model.data.stored.dataset import DatasetRecord
 from model.data.stored.encoding import Encoding
 from model.families.nam56r import Size
+from model.families.sizes import recorded
 from model.saved import reading, tensor_files, weights
 from reproducers.base.errors import PatchlaneError
 
@@ -56,10 +57,10 @@ def opened(source: Path) -> Opened:
 
 def described(path: Path, said: dict[str, Any]) -> tuple[Size, Encoding | None]:
     """Size and encoding of the checkpoint ``path``, whose progress is ``said``. Raises PatchlaneError for another
-    version's."""
+    version's, and for an architecture that this project does not compute."""
     try:
         known = Encoding.model_validate(said["encoding"]) if "encoding" in said else None
-        return Size.model_validate(said["size"]), known
+        return recorded(said["size"]), known
     except ValidationError as error:
         where, why = ".".join(map(str, error.errors()[0]["loc"])), error.errors()[0]["msg"]
         raise PatchlaneError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from model.definition import parameters
 from model.families.family import Family
-from model.families.nam56r import Size
+from model.families.sizes import recorded
 from model.saved import reading, tensor_files
 from model.saved.names import Names
 from model.saved.tensor_files import Config
@@ -36,7 +36,7 @@ def export(source: Path, target: Path, limit: int = LIMIT, tell: Tell = lambda l
     if (target / tensor_files.INDEX).exists():
         raise PatchlaneError(f"{target} holds weights already", "name a new folder")
     kept, said = reading.shapes(path), reading.progress(path)
-    size = Size.model_validate(said["size"])
+    size = recorded(said["size"])
     together = [*groups(kept, limit)]
     target.mkdir(parents=True, exist_ok=True)
     files = dict[str, str]()

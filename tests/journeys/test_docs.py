@@ -110,11 +110,12 @@ def test_every_make_target_shown_is_there():
     assert {"reproduce", "train", "test", "test-all"} <= shown <= set(targets)
 
 
-def test_the_page_of_figures_is_what_its_command_prints():
-    page = (ROOT / "docs" / "nam56r.md").read_text()
+@pytest.mark.parametrize("name", ["nam56r", "deepseek_v4"])
+def test_a_page_of_figures_is_what_its_command_prints(name):
+    page = (ROOT / "docs" / f"{name}.md").read_text()
     command = re.search(r"`python -m model.describe ([^`]*)`", page)[1]
     printed = CliRunner().invoke(describe.app, command.split())
-    assert printed.exit_code == 0 and page == printed.stdout, f"python -m model.describe {command} > docs/nam56r.md"
+    assert printed.exit_code == 0 and page == printed.stdout, f"python -m model.describe {command} > docs/{name}.md"
 
 
 def test_the_page_of_benchmarks_is_what_its_command_prints():

@@ -33,6 +33,28 @@ def test_prints_each_size_without_torch(name):
         assert figure in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("name", "figures"),
+    [
+        (
+            "v4_flash",
+            (
+                "284,332,240,471",
+                "6,610,048,891",
+                "13,799,632,471",
+                "13,270,101,591",
+                "Megatron dev's pattern |  |  | WEWECEHE",
+            ),
+        ),
+        ("v4_pro", ("1,572,997,201,763", "25,840,145,979", "49,779,081,059", "48,852,402,019", "HEHECEHE")),
+    ],
+)
+def test_figures_of_deepseek_v4_with_and_without_mtp_and_embedding(name, figures):
+    done = describe(name, "--dp", "8", "--ep", "8", "--pp", "2", "--markdown")
+    assert done.returncode == 0, done.stderr
+    assert [figure for figure in figures if figure not in done.stdout] == []
+
+
 def test_a_layout_has_a_row_for_each_stage():
     done = describe("nam56r", "--dp", "8", "--ep", "4", "--pp", "4")
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ import torch
 from megatron.core.tensor_parallel import layers
 from torch import Tensor, nn
 
-from model.kinds import mamba3
+from model.kinds.recurrent import mamba3
 from model.patched import seams
 
 

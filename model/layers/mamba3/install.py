@@ -8,8 +8,8 @@ from typing import Any
 from megatron.core.transformer.spec_utils import ModuleSpec
 from torch import nn
 
-from model.kinds import mamba3 as kind
 from model.kinds.path import Choice
+from model.kinds.recurrent import mamba3 as kind
 from model.layers.captured.graphed import Graphed
 from model.layers.common import mixer
 from model.layers.linear import fp8, parts

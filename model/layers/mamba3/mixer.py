@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model.kinds import mamba3 as kind
+from model.kinds.recurrent import mamba3 as kind
 from model.layers.common import documents, fp32
 from model.layers.mamba3 import rows, upstream
 from model.patched import seams
@@ -105,8 +105,8 @@ def build_mamba3(
 ) -> Mamba3Mixer:
     """A mixer of width ``hidden`` with upstream's initial values; projections and norms in ``dtype``, the rest fp32.
 
-    ``path``, ``norm``: a path of "mamba3" and of "bc_norm" (``model.kinds.mamba3``); where the scan is torch's, so is
-    mamba's own norm.
+    ``path``, ``norm``: a path of "mamba3" and of "bc_norm" (``model.kinds.recurrent.mamba3``); where the scan is
+    torch's, so is mamba's own norm.
 
     Raises ValueError if the dimensions do not fit, ImportError without mamba-ssm, CannotTestHere if its kernels
     are wanted and cannot run.

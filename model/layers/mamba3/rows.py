@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model.kinds import mamba3 as kind
+from model.kinds.recurrent import mamba3 as kind
 from model.layers.common import documents
 from model.layers.mamba3.upstream import KERNEL
 from model.patched import seams

@@ -17,7 +17,7 @@ import torch
 import triton
 from torch import Tensor
 
-from model.kinds import mamba3 as kind
+from model.kinds.recurrent import mamba3 as kind
 from model.layers.mamba3 import kernels
 from model.patched import seams
 

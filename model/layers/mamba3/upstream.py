@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from model.kinds import mamba3 as kind
+from model.kinds.recurrent import mamba3 as kind
 from model.layers.mamba3.reference import mamba3_mimo_reference, mamba3_siso_reference
 from model.patched import seams
 

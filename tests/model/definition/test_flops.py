@@ -2,8 +2,9 @@
 
 import pytest
 
-from model.definition import flops
-from model.families.sizes import SIZES
+from model.definition import flops, parameters
+from model.families import deepseek_v4
+from model.families.nam56r import SIZES
 
 # GFLOP per token of a training step: (Megatron's formula, matrix products built)
 DECIDED = {"nam56r": (22.52, 18.98), "nam56r_wide": (31.03, 25.94)}
@@ -96,3 +97,43 @@ def test_sparse_attention_stops_growing_with_the_sequence():
     each = flops.BACKWARD * 2 * size.heads * (size.attention.qk_dim + size.attention.v_dim)  # a key
     grown = flops.built(size, 8192)["attention"] - flops.built(size, 4096)["attention"]
     assert grown == pytest.approx(size.count("mla") * each * 2048)
+
+
+# FLOPs of a training step over its tokens, {size: {sequence: FLOPs}}, by num_floating_point_operations of Megatron-LM's
+# branch dev (d48bd6be0a85cc0d6d3cc71e8750cf357cc6bdb1), run on V4's arguments, by its pattern and by its ratios alike
+MEGATRON_DEV = {
+    "v4_flash": {256: 86_765_948_928, 4096: 90_781_470_720, 65_536: 109_514_280_960},
+    "v4_pro": {256: 309_449_299_968, 4096: 322_555_189_248, 65_536: 362_380_105_728},
+    "v4_medium": {256: 20_990_803_968, 4096: 21_559_394_304, 65_536: 24_154_619_904},
+    "v4_small": {256: 1_638_653_952, 4096: 1_672_003_584, 65_536: 2_067_922_944},
+}
+
+
+@pytest.mark.parametrize("name", MEGATRON_DEV)
+def test_megatrons_figures_of_deepseek_v4(name):
+    size = deepseek_v4.SIZES[name]
+    assert {length: flops.megatron(size, length) for length in MEGATRON_DEV[name]} == MEGATRON_DEV[name]
+
+
+def test_deepseek_v4s_products_and_its_published_figures():
+    """Products are six FLOPs a weight that a token meets, and scores beside them; both figures agree within 1%, where
+    Megatron gives the first queries a whole window and leaves out routers, hyper-connections and further streams."""
+    size = deepseek_v4.FLASH
+    found = flops.built(size)
+    assert list(found) == list(size.flops_rows)
+    assert sum(found.values()) == pytest.approx(flops.megatron(size), rel=0.01)
+    experts = size.count("hash_moe") + size.count("topk_moe")
+    met = size.kinds["hash_moe"].counts()["MoE"] - size.kinds["hash_moe"].idle() - size.hidden
+    assert found["MoE"] == 6 * experts * met
+    assert found["logits"] == 6 * 2 * size.vocab * size.hidden
+    without = parameters.active(size, mtp=False) - parameters.by_part(size)["embedding"]
+    assert sum(found.values()) - found["MTP"] > 6 * without
+
+
+def test_deepseek_v4s_indexers_have_no_gradient_of_their_inputs():
+    """Of what is multiplied with weights the forward pass and half of the backward one, of the scores all."""
+    size, keys = deepseek_v4.FLASH, flops.Mean(4096).windows(4)
+    i, per_layer = size.indexer, 1024 * 64 * 128 + 4096 * 64 + 4 * 4096 * 128
+    assert keys == sum(s // 4 for s in range(1, 4097)) / 4096
+    each = 2 * 2 * per_layer + 3 * 2 * i.heads * i.head_dim * keys
+    assert flops.built(size)["indexers"] == pytest.approx(21 * each, rel=1e-12)

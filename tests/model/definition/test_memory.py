@@ -7,6 +7,7 @@ import pytest
 from model.definition import memory, parameters
 from model.definition.memory import Layout
 from model.families.sizes import SIZES
+from reproducers.base.errors import PatchlaneError
 from reproducers.kept import xz
 from reproducers.record.schema import ROOT
 
@@ -139,3 +140,22 @@ def test_the_fullest_rank_decides_and_nothing_may_fit():
     assert memory.fullest(WIDE, Layout(2, pipeline=2)) == max(both)
     assert memory.largest(WIDE, 1, 78.0) == []
     assert [layout.micro_batch for layout, _ in memory.largest(SIZES["nam56r_quarter"], 1, 78.0)] > [3]
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(8, 8, 1), Layout(4, 2, 4)])
+def test_the_experts_of_mtp_are_spread_as_those_of_layers_are(layout):
+    """Ranks of all stages together hold every parameter once, the embedding twice, experts in as many parts."""
+    size = SIZES["v4_flash"]
+    held = [memory.stage_parameters(size, layout, stage) for stage in range(layout.pipeline)]
+    experts = (43 + 1) * 256 * 3 * 4096 * 2048
+    assert sum(spread for _, spread in held) == experts / layout.expert
+    twice = parameters.by_part(size)["embedding"] if layout.pipeline > 1 else 0
+    assert sum(dense for dense, _ in held) == parameters.total(size) + twice - experts
+
+
+def test_the_medium_v4_fits_one_gpu_of_139_gib_and_flash_does_not():
+    assert [layout.micro_batch for layout, _ in memory.largest(SIZES["v4_medium"], 1, 139.0)] == [2]
+    with pytest.raises(PatchlaneError) as refused:
+        memory.none_fits(SIZES["v4_flash"], 8, 139.0, None, "adamw")
+    assert "--gpus 256" in refused.value.remedy
+    assert memory.largest(SIZES["v4_flash"], 256, 139.0)

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 from model.definition import parameters
-from model.families.sizes import SIZES
+from model.families.nam56r import SIZES
 
 NAM56R = SIZES["nam56r"]
 # The independent accounting that the project decided by; its terms are listed in ``test_the_difference...``.

@@ -36,6 +36,15 @@ def test_a_stage_in_the_middle_sends_both_ways():
     assert sent == [4096 * 4096 * 2, 2 * 4096 * 4096 * 2, 4096 * 4096 * 2]
 
 
+def test_all_streams_travel_between_stages_and_the_last_one_sends_mtps_tokens_too():
+    size = SIZES["v4_flash"]
+    found = [traffic.volumes(size, Layout(4, 4, 2), stage) for stage in range(2)]
+    assert [one["pipeline, send"] for one in found] == [4096 * 4 * 4096 * 2] * 2
+    once = 2 * 2 * 4096 * 6 * 4096 * 3 / 4  # there and back, bf16, tokens, experts of a token, hidden, other ranks
+    assert found[0]["tokens to experts, all-to-all"] == 21 * once
+    assert found[1]["tokens to experts, all-to-all"] == (22 + 1) * once
+
+
 @pytest.mark.parametrize(
     ("receipt", "layout", "kind", "names", "rate"),
     [

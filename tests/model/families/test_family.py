@@ -48,7 +48,8 @@ class Window(Kind):
     def products(self, seen):
         h = self.hidden
         each = Products("Windows", 4 * h * seen.keys(self.keys), WINDOW)
-        return [Products("Windows", 4 * h * h * seen.tokens), each, Products("Windows", 5.0, WINDOW, once=True)]
+        gate = Products("gates", 7.0, WINDOW, detached=True)
+        return [Products("Windows", 4 * h * h * seen.tokens), each, gate, Products("Windows", 5.0, WINDOW, once=True)]
 
     def published(self, sequence):
         return 1000 * sequence
@@ -79,6 +80,9 @@ class Window(Kind):
 
 
 class Toy(Family):
+    ffn: int
+    layer_count: int
+
     @property
     def kinds(self):
         return {"window": Window(self.hidden, 4)}
@@ -116,7 +120,7 @@ def test_tensors_and_parameters():
 def test_flops():
     found = flops.built(TOY)
     assert found["Windows"] == 3 * 3 * (4 * H * H + 4 * H * 4)  # of five keys four
-    assert set(found) == {"embeddings", "Windows", "logits"}
+    assert set(found) == {"embeddings", "Windows", "gates", "logits"} and found["gates"] == 3 * 2 * 7
     assert flops.megatron(TOY) == 3 * (3 * 10_000 + 2 * H * 64)
 
 
@@ -134,7 +138,7 @@ def test_memory_and_traffic():
 def test_work():
     found = {one.name: one for one in work.of(Share(TOY, Layout()), Documents({6: 1}))}
     keys = 1 + 2 + 3 + 4 + 4 + 4
-    assert (found["windows"].kinds, found["windows"].flops) == (("sliding window",), 3 * (3 * 4 * H * keys + 5))
+    assert (found["windows"].kinds, found["windows"].flops) == (("sliding window",), 3 * (3 * 4 * H * keys + 2 * 7 + 5))
     assert found["norm"].moved == 6 * 2 * 5 * (3 * H + H)
     assert found["routing, sorting and indexing"].moved == 6 * 2 * 3 * 2 * H * 4
 

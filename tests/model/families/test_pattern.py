@@ -3,7 +3,7 @@
 import pytest
 
 from model.families import pattern
-from model.families.sizes import SIZES
+from model.families.sizes import SIZES, TRAINED
 
 NAM56R = SIZES["nam56r"]
 
@@ -37,7 +37,7 @@ def test_a_stack_is_cut_into_as_many_stages_as_there_are_places(name):
 
 
 @pytest.mark.upstream
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", TRAINED)
 def test_megatrons_parser_reads_the_pattern(megatron, name):
     size = SIZES[name]
     text = pattern.megatron_pattern(size.layers, size.mtp_depths)

@@ -5,7 +5,7 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from model.families.sizes import SIZES
+from model.families.nam56r import SIZES
 from model.kinds import catalogue
 from model.kinds.catalogue import PARTS
 from model.kinds.path import Choice

@@ -14,7 +14,7 @@ from toy import named
 
 from model.families.sizes import SIZES
 from model.kinds.catalogue import PARTS
-from model.kinds.mamba3 import Dims
+from model.kinds.recurrent.mamba3 import Dims
 from model.loop import compile_mamba3, session
 from model.loop.compile_mamba3 import KERNELS, Kernels, heads_at_once, marker, side_by_side, wanted
 from model.patched.overlay import Overlay

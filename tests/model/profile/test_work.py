@@ -90,6 +90,14 @@ def test_bytes_by_hand():
     assert found["norm"].moved == tokens * channels * 2 * 5
 
 
+def test_tokens_are_routed_in_mtp_too_where_it_has_experts():
+    """Each channel is read once and written for two experts, and back, in four layers and one depth."""
+    size, tokens = SIZES["v4_tiny"], 10
+    found = [by_name(Share(size, Layout(), recompute=again), Documents({tokens: 1})) for again in (False, True)]
+    moved = [one["routing, sorting and indexing"].moved for one in found]
+    assert moved == [tokens * 2 * 3 * 128 * (4 * passes + 4) for passes in (4, 6)]
+
+
 def test_ranks_share_the_optimizer():
     size = SIZES["nam56r"]
     experts = size.count("moe") * size.experts.count * 2 * size.hidden * size.experts.ffn

@@ -8,7 +8,7 @@ import torch
 from mamba3_cases import tree_with
 from scripted import run
 
-from model.kinds.mamba3 import HOPPER
+from model.kinds.recurrent.mamba3 import HOPPER
 from model.patched import seams
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")

@@ -1,0 +1,1 @@
+"""Kinds whose layers hand a state on from token to token."""

@@ -1,0 +1,87 @@
+"""Sizes by name: of an architecture that is described alone every command that would compute it says so."""
+
+import pytest
+from typer.testing import CliRunner
+
+from model import describe, train
+from model.definition.recipe_file import asked
+from model.families import deepseek_v4, nam56r, sizes
+from model.loop import compile_mamba3
+from reproducers.base.errors import PatchlaneError
+
+TINY = deepseek_v4.SIZES["v4_tiny"]
+
+
+def refused(app, *arguments):
+    """What the command refuses with; nothing else may end it."""
+    ended = CliRunner().invoke(app, [*arguments])
+    assert isinstance(ended.exception, PatchlaneError), ended
+    return ended.exception
+
+
+def is_of_v4(error, name):
+    """Whether the refusal says which size, why, and commands that take it or that train another."""
+    said = error.what.startswith(f"{name} ") and TINY.untrained in error.what
+    return said and f"python -m model.describe {name} " in error.remedy and "nam56r_tiny" in error.remedy
+
+
+def test_both_architectures_sizes_are_named():
+    assert set(sizes.SIZES) == {*nam56r.SIZES, *deepseek_v4.SIZES} and len(sizes.SIZES) == 10
+    assert tuple(nam56r.SIZES) == sizes.TRAINED
+    assert sizes.named("v4_tiny") is TINY and sizes.trained("nam56r_tiny") is nam56r.TINY
+    for by, offered in ((sizes.named, True), (sizes.trained, False)):
+        with pytest.raises(PatchlaneError) as error:
+            by("v4_flush")
+        assert ("v4_flash" in error.value.remedy) is offered and "nam56r_tiny" in error.value.remedy
+
+
+@pytest.mark.parametrize("name", deepseek_v4.SIZES)
+def test_a_size_that_is_described_alone_is_refused(name):
+    with pytest.raises(PatchlaneError) as error:
+        sizes.trained(name)
+    assert is_of_v4(error.value, name)
+
+
+def test_a_record_is_of_the_architecture_that_it_says():
+    assert sizes.recorded(nam56r.TINY.model_dump(mode="json")) == nam56r.TINY
+    with pytest.raises(PatchlaneError) as error:
+        sizes.recorded(TINY.model_dump(mode="json"))
+    assert is_of_v4(error.value, "v4_tiny")
+    for other in ({"name": "v4_tiny"}, "v4_tiny"):
+        with pytest.raises(ValueError):
+            sizes.recorded(other)
+
+
+@pytest.mark.parametrize(
+    ("app", "arguments"),
+    [
+        (train.app, ["v4_tiny"]),
+        (train.app, ["v4_tiny", "--show-recipe"]),
+        (train.app, ["v4_tiny", "--profile", "2:3"]),
+        (describe.app, ["v4_tiny", "--plan", "2xh200_wide_host_ep1_nowait_profile_20261122"]),
+        (compile_mamba3.app, ["v4_tiny", "--kernel", "fwd"]),
+    ],
+)
+def test_commands_refuse_it_before_they_do_anything(app, arguments, monkeypatch):
+    for build in ("build", "chosen"):
+        monkeypatch.setattr(compile_mamba3.overlay, build, lambda *_, **__: pytest.fail("upstream was looked for"))
+    assert is_of_v4(refused(app, *arguments), "v4_tiny")
+
+
+@pytest.mark.parametrize(("app", "offered"), [(describe.app, True), (train.app, False)])
+def test_a_name_that_is_none_is_answered_by_those_that_the_command_takes(app, offered):
+    error = refused(app, "v4_tin")
+    assert ("v4_tiny" in error.what, "v4_tiny" in error.remedy) == (offered, offered)
+
+
+def test_a_recipes_file_of_it_is_refused(tmp_path):
+    file = tmp_path / "recipe.yaml"
+    file.write_text("size: v4_tiny\nsteps: 3\n")
+    with pytest.raises(PatchlaneError) as error:
+        asked(None, file)
+    assert is_of_v4(error.value, "v4_tiny")
+
+
+def test_the_commands_of_the_remedy_end_well():
+    assert CliRunner().invoke(describe.app, ["v4_tiny"]).exit_code == 0
+    assert CliRunner().invoke(train.app, ["nam56r_tiny", "--show-recipe"]).exit_code == 0
