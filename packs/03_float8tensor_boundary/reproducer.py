@@ -93,6 +93,7 @@ class Inputs:
         batch: int = B,
         scale: float = SCALE,
         format: str = "e4m3",
+        nominal: torch.dtype = torch.bfloat16,
     ) -> None:
         held, cast = FORMATS[format]
 
@@ -102,7 +103,7 @@ class Inputs:
             by = torch.full((1,), scale, device=device)
             quantizer = te.Float8Quantizer(scale=by, amax=torch.zeros_like(by), fp8_dtype=getattr(tex.DType, held))
             values = (source.float() * scale).to(cast).float() / scale
-            return quantizer(source), values.bfloat16()
+            return quantizer(source.to(nominal)), values.to(nominal)
 
         shapes = {"query": (rows, batch, HEADS, D), "key": (rows, batch, 1, D)}
         shapes |= {"q": (rows, batch, INDEX_HEADS, INDEX_D), "k": (rows, batch, INDEX_D)}
@@ -368,6 +369,41 @@ def check_class(p: probe.Probe, boundary: Boundary, x: Inputs) -> None:
         )
 
 
+def check_nominal(p: probe.Probe, boundary: Boundary, new: Callable[..., Inputs]) -> None:
+    """The kernels are compiled for bf16: what is quantized of another dtype is declined, as a plain tensor of it is."""
+    for nominal in (torch.float16, torch.float32):
+        x, served = new(nominal=nominal), 0
+        for hook in HOOKS:
+            for given in (x.plain, x.quantized):
+                try:
+                    served += run(p, hook, x, x.plain | given) is not None
+                except Refused:
+                    served += 1
+        p.guard(f"tensors of {str(nominal)[6:]}, plain or in name: hooks that serve them", served, 0, reference="none")
+
+
+def check_work(p: probe.Probe, boundary: Boundary, x: Inputs) -> None:
+    """Queries are gone through in blocks; what is quantized is read once, whatever their number."""
+    known, numbers = type(x.quantized["q"]), 0
+    plainly = known.dequantize
+
+    def dequantize(self: Any, *given: Any, **asked: Any) -> Tensor:
+        nonlocal numbers
+        numbers += self.numel()
+        return plainly(self, *given, **asked)  # type: ignore[no-any-return]
+
+    x.rows //= 4  # rows of a block
+    for hook, names in HOOKS.items():
+        numbers, given = 0, {name: x.quantized[name] for name in names}
+        with mock.patch.object(known, "dequantize", dequantize):
+            try:
+                run(p, hook, x, x.plain | given)
+            except Refused:
+                continue
+        each = numbers / sum(one.numel() for one in given.values())
+        p.error(f"{hook} hook, four blocks: numbers dequantized of each that is given", each, 1, reference="once")
+
+
 def check_without(p: probe.Probe, boundary: Boundary, x: Inputs) -> None:
     """Where Transformer Engine cannot be imported plain tensors are served all the same."""
     truth = {hook: run(p, hook, x, x.plain) for hook in HOOKS}
@@ -457,6 +493,8 @@ def reproduce(p: probe.Probe) -> None:
         check_alone(p, boundary, x)
         check_rewritten(p, boundary, x, new())
         check_class(p, boundary, new())
+        check_nominal(p, boundary, new)
+        check_work(p, boundary, new())
     check_gradient(p, boundary, x)
     with torch.no_grad():
         check_without(p, boundary, x)

@@ -232,9 +232,13 @@ def hybrid(
     impl: str,
     tied: bool = False,
     evaluation: bool = False,
+    group: Any = None,
     **options: Any,
 ) -> Any:
+    """``group``: for tensor parallelism, one that Megatron's global state does not know."""
     torch.manual_seed(p.seed)
+    groups = p.upstream("megatron.core.process_groups_config").ProcessGroupCollection.use_mpu_process_groups()
+    groups.tp = groups.tp if group is None else group
     # Megatron's log of MTP losses keeps the number of heads of the first model in a process
     p.upstream("megatron.core.transformer.multi_token_prediction").MTPLossLoggingHelper.tracker.clear()
     model = p.upstream("megatron.core.models.hybrid.hybrid_model").HybridModel(
@@ -244,6 +248,7 @@ def hybrid(
         max_sequence_length=SEQUENCE,
         hybrid_layer_pattern=pattern,
         share_embeddings_and_output_weights=tied,
+        pg_collection=groups,
     )
     return model.to(torch.cuda.current_device()).train(not evaluation)
 
@@ -326,6 +331,27 @@ def check_linear(p: probe.Probe, kernels: Kernels, name: str, pattern: str, **op
     p.guard(f"{name}: hooks of the output layer not called", abs(len(seen) - calls), 0, reference=f"{calls} calls")
 
 
+def check_new_head(p: probe.Probe) -> None:
+    """An output layer that a user puts in the place of the model's own, as for a resized vocabulary."""
+    for name, pattern, signature in (("", "*-", no_branch()), (", MTP", "*-/*-", no_module())):
+        models = []
+        for impl in ("linear", "unfused"):
+            models.append(model := hybrid(p, pattern, impl))
+            model.output_layer = hybrid(p, pattern, impl).output_layer
+            with torch.no_grad():
+                model.output_layer.weight.mul_(1.5)
+        got = p.attempt(f"a new output layer{name}: loss and gradients", partial(train, models[0]), signature)
+        if got is not None:
+            off = worst(got, train(models[1]))
+            p.error(
+                f"a new output layer{name}: worst of loss and gradients",
+                off,
+                FP32,
+                reference="the same model, unfused loss",
+                bug_above=5e-3,
+            )
+
+
 def check_drawn(p: probe.Probe) -> None:
     """Stacks, options and shapes that nobody can foresee, each with a second batch of another shape."""
     from hypothesis import strategies as st
@@ -388,6 +414,10 @@ def check_neighbours(p: probe.Probe, kernels: Kernels) -> None:
     p.guard("unfused loss", worst({"loss": train(plain)["loss"]}, {"loss": want}), FP32, reference="torch, fp64 logits")
     linear = hybrid(p, "*-", "linear")
     p.digest("logits of impl linear without labels", linear(**inputs))
+    for name, options in {"MuP": {"mup": True}, "MuP, evaluation": {"mup": True, "evaluation": True}}.items():
+        made = [hybrid(p, "*-", impl, **options)(**inputs).detach() for impl in ("linear", "unfused")]
+        off = worst({"logits": made[0]}, {"logits": made[1]})
+        p.guard(f"{name}: logits without labels", off, FP32, reference="unfused loss")
     names = "\n".join([*model.state_dict(), *model.sharded_state_dict(), *(n for n, _ in model.named_parameters())])
     p.digest("names of parameters and checkpoint entries", torch.tensor(list(names.encode())))
     kernels.calls.clear()
@@ -450,6 +480,8 @@ def reproduce(p: probe.Probe) -> None:
     check_linear(p, kernels, "MTP and MuP", "*-/*-", mup=True)
     check_linear(p, kernels, "two MTP heads", "*-/*-/*-")
     check_linear(p, kernels, "evaluation", "*-", evaluation=True)
+    check_linear(p, kernels, "a group of one's own", "*-/*-", group=dist.new_group([0]))
+    check_new_head(p)
     check_drawn(p)
     if p.lane == "cuda":
         check_linear(p, kernels, "Mamba, attention and MLP", "M*-")

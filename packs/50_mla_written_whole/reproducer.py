@@ -395,6 +395,14 @@ def check_contexts(p: probe.Probe) -> None:
             for one, other in zip(found or before, before, strict=False)
         )
         p.guard(f"{method}: autocast: results", off, 2**-5, reference="those without, in bf16")
+        torch._dynamo.reset()
+        with p.unwatched():
+            graph = torch.compile(case.made, backend="aot_eager", fullgraph=True)
+            found = p.guard_attempt(f"{method}: as one graph", graph)
+            if found is not None:
+                with mock.patch.object(case, "made", graph):
+                    off = case.error()
+                p.guard(f"{method}: as one graph: results and gradients", off, LIMITS[torch.float32], reference=EXACT)
         waits = p.waits(case.step)
         p.guard(f"{method}: host waits", waits.total(), 0, reference="the host knows all shapes")
 

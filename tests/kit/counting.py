@@ -105,9 +105,11 @@ def census(folder: Path, source: str, use: Callable[[Any], object], wanted: Fact
         **calls.imports["counted.py"],
     }
     facts["sources"] = public.private(folder, ["counted.py"])
+    ways = dict[str, Again]()
     for call in [call for call in calls.kept.values() if call.target is not None]:
-        again = Again(call, folder, "cpu", None if wanted is None else set(wanted.get(call.key, {})))
+        again = ways[call.key] = Again(call, folder, "cpu", None if wanted is None else set(wanted.get(call.key, {})))
         again.ask()
-        while again.left:
-            facts[call.key] |= again.next()
+    while live := [key for key, again in ways.items() if again.left]:
+        key = min(live, key=lambda one: ways[one].turn)
+        facts[key] |= ways[key].next()
     return facts

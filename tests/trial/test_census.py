@@ -87,6 +87,13 @@ WRONG = [
         "        if hasattr(self, 'before'):\n            return x\n        self.before = 1\n" + FORWARD,
     ),
     ("of a pickled copy", MEMBER, "        self.how = lambda: 0\n" + MEMBER),
+    (
+        "after its tensors change, under no_grad",
+        FORWARD,
+        "        if not torch.is_grad_enabled():\n"
+        "            self.held = getattr(self, 'held', self.weight.detach().clone())\n"
+        "            return x * x * self.held\n" + FORWARD,
+    ),
     ("by names", "def sums(x, bounds,", "def sums(x, bounds, /,"),
     (
         "backward twice",
@@ -115,6 +122,7 @@ WRONG = [
     ("tensors held at the end", SUM, "    KEPT[len(KEPT)] = [torch.ones(1) for _ in range(9)]\n" + SUM),
     ("offers", '    """The sum of each row up to its bound."""\n', ""),
     ("under another default dtype", SUM, SUM.replace("* scale", "* torch.tensor(scale + 0.3)")),
+    ("as one graph", SUM, "    x.data_ptr()\n    import gc\n\n    gc.collect()\n" + SUM),
     ("differentiated twice", BACKWARD, "    @torch.autograd.function.once_differentiable\n" + BACKWARD),
     ("differentiated twice", TWICE, "        return (2 * x * grad).detach() + 0 * x\n"),
     ("under checkpoint", READS, 2 * READS),
@@ -202,6 +210,30 @@ def test_what_an_import_of_another_distribution_changes_is_its_own(tmp_path, mon
     made = counting.census(tmp_path / "tree", counting.SOURCE.replace(KEPT, more + KEPT, 1), lambda toy: toy.asks(toy))
     found = census.compare(pristine, made).strayed
     assert {(one.call, one.patched) for one in found} == ({("counted.py", "warning filters")} if own else set())
+
+
+HOLDER = """
+
+class Holder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = Layer(4)
+        self.bound = {}
+
+    def forward(self, x):
+        return {}(x)
+"""
+
+
+@pytest.mark.parametrize(("bound", "call"), [("[self.layer]", "self.bound[0]"), ("None", "(lambda y: self.layer(y))")])
+def test_a_module_that_is_exchanged_is_not_called_any_more(tmp_path, bound, call):
+    def run(toy):
+        toy.Holder()(torch.ones(3, 4))
+
+    before = counting.census(tmp_path / "before", counting.SOURCE + HOLDER.format(None, "self.layer"), run)
+    after = counting.census(tmp_path / "after", counting.SOURCE + HOLDER.format(bound, call), run, before)
+    strayed = {one.fact for one in census.compare(before, after).strayed}
+    assert ("with its parts exchanged" in strayed) == (bound != "None")
 
 
 def test_a_gpu_that_has_failed_ends_a_census_and_is_told(tmp_path, monkeypatch):
@@ -388,11 +420,14 @@ def test_what_nobody_writes_is_alike_each_time(tmp_path):
 def test_what_the_pack_means_is_told_with_its_reason(tmp_path, pristine):
     more = counting.SOURCE.replace(SUM, "    logger.warning('slow')\n" + SUM, 1)
     after = counting.census(tmp_path, more, use, pristine)
-    meant = [Meant(call="counted.sums*", fact="says*", patched="log record of level warning x1", reason="it tells")]
+    meant = [
+        Meant(call="counted.sums*", fact="says*", patched="log record of level warning x1", reason="it tells"),
+        Meant(call="counted.sums*", fact="as one graph", patched="raises", reason="it tells"),
+    ]
     made = census.compare(pristine, after, meant)
     assert made.strayed == []
     assert {one.meant for one in made.differences} == {"it tells"}
-    other = [meant[0].model_copy(update={"patched": "warning *"})]
+    other = [row.model_copy(update={"patched": "warning *"}) for row in meant]
     assert (
         census.compare(pristine, after, other).strayed
         == made.model_copy(

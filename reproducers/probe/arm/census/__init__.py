@@ -14,3 +14,4 @@ IMPORTED = "__imported__"  # in "offers": names that another module defines
 MARKS = "attributes of its parameters"
 PAST = "tensors that the graph holds beside the saved ones"
 TWICE = "differentiated twice"
+WHOLE = "as one graph"

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from reproducers.probe.arm.census import LEFT_BEHIND, MOVED, PAST, TWICE, inputs, modes, values
+from reproducers.probe.arm.census import LEFT_BEHIND, MOVED, PAST, TWICE, WHOLE, inputs, modes, values
 from reproducers.probe.arm.census.calls import Call, Heard
 from reproducers.probe.arm.census.inputs import CASTS, FLOATS, INTS, KINDS, MODES, WANTS, Given, Subclass
 from reproducers.probe.arm.census.modes import Collectives, Cost, Counted, Filled, Made
@@ -118,6 +118,11 @@ class Again:
     def left(self) -> bool:
         """Whether there is a fact to ask for, and time for it."""
         return bool(self.asked) and time.process_time() + DEAREST * self.cost <= self.until
+
+    @property
+    def turn(self) -> tuple[bool, float]:
+        """Whose is least is next: who has taken the least time, and last what leaves traces of its own in torch."""
+        return bool(self.asked) and self.asked[0][0] == WHOLE, self.spent
 
     def next(self) -> dict[str, Any]:
         """The next fact, where it can be told; of one that another tree told, that this one cannot."""
@@ -214,6 +219,7 @@ class Again:
         self.take("in the midst of another thread's call", self._interrupted)
         if sized:
             self._ask_of_several()
+        self.take(WHOLE, self._one_graph)
 
     def _ask_of_gradients(self) -> None:
         self.take("a second time", self._second)
@@ -229,6 +235,8 @@ class Again:
     def _ask_of_modes(self) -> None:
         self.take("under no_grad", lambda: self._within(torch.no_grad()))
         self.take("results kept when it is called again", self._results_kept)
+        self.take("after its tensors change", self._rewritten)
+        self.take("after its tensors change, under no_grad", lambda: self._rewritten(torch.no_grad()))
         self.take("under autocast", self._autocast)
         self.take("under autocast, one input in bfloat16", self._autocast_of_two)
         self.take("under another default dtype", self._default_dtype)
@@ -247,6 +255,8 @@ class Again:
             self.take("of a deep copy", lambda: self.like(self.make(given.copy().copy())))
             self.take("of a pickled copy", self._pickled)
         if isinstance(given.owner, nn.Module):
+            if any(given.owner.children()):
+                self.take("with its parts exchanged", self._exchanged)
             self.take("with eval() and train()", lambda: self.like(self.make(inputs.toggled(given.copy()))))
             self.take(MOVED, lambda: self._after_to(lambda one: one.device.type == "meta"))
             self.take(LEFT_BEHIND, lambda: self._after_to(lambda one: one.device.type != "meta"))
@@ -255,6 +265,20 @@ class Again:
             self.take("pickle of the module", lambda: self._taken_by(pickle.dumps))
             for name, cast in CASTS.items():
                 self.take(f"dtypes after {name}", partial(self._cast, cast))
+
+    def _one_graph(self) -> str:
+        """Traced whole by ``torch.compile``, which leaves to Python what runs under a mode: so under none here."""
+        given = self.given.copy()
+        try:
+            traced = torch.compile(self.call.target.on(given.owner), backend="eager", fullgraph=True)
+            _seeded()
+            value = traced(*given.args, **given.named)
+            ended = Ended(value, "", self._backward(value, given, False), self._left_in(given))
+        except Exception as error:
+            ended = Ended(raised=type(error).__name__)
+        finally:
+            torch._dynamo.reset()
+        return "raises" if ended.raised else f"{self._near(ended, None)}; {ended.kind}"
 
     def _second(self) -> str:
         given = self.given.copy()
@@ -356,6 +380,29 @@ class Again:
         before = values.digests(first.value)
         self.make(Given(given.owner, other.args, other.named))
         return AS if values.digests(first.value) == before else OTHERWISE
+
+    def _rewritten(self, mode: contextlib.AbstractContextManager[Any] | None = None) -> str | None:
+        """Called again with the same tensors, of other values by now, as after a step: a copy of before is stale."""
+        if self.changes:
+            return None
+        given, fresh = self.given.copy(), self.given.copy()
+        tensors = [*given.everything.values(), *fresh.everything.values()]  # not what the call keeps
+        with mode or contextlib.nullcontext():
+            if self.make(given).raised:
+                return None
+            inputs.rewrite(tensors)
+            return self.like(self.make(given), base=self.make(fresh))
+
+    def _exchanged(self) -> str:
+        """A copy in the place of each of its modules, as a user's own head or an adapter: those of before hold NaN."""
+        given = self.given.copy()
+        children = dict(given.owner.named_children())
+        for name, copied in values.copied(children).items():
+            setattr(given.owner, name, copied)
+        for tensor in (one for child in children.values() for one in (*child.parameters(), *child.buffers())):
+            if tensor.is_floating_point():
+                tensor.data = torch.full_like(tensor, math.nan)
+        return self.like(self.make(given))
 
     def _interrupted(self) -> str | None:
         """Whether a call ends as it does alone while another thread makes one of other values in the midst of it.

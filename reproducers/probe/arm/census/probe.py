@@ -154,7 +154,7 @@ class CensusProbe(WatchedProbe):
             if again or not call.backward:
                 send({key: {MADE: again.made if again else "otherwise: its arguments are not copied"}})
         while live := [row for row in ways if row[1].left]:
-            key, again = min(live, key=lambda row: row[1].spent)
+            key, again = min(live, key=lambda row: row[1].turn)
             send({key: again.next()})
             if again.broken:
                 return f"the GPU fails after {key}"
