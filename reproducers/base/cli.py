@@ -152,6 +152,8 @@ def guarded(app: Any) -> None:
             print(printable(message), file=sys.stderr)
             raise SystemExit(int(Exit.CANNOT_TEST)) from None
         _fault(error)
+    else:  # a plain function, not an app of typer, which always exits
+        _flush()
 
 
 def _flush() -> None:

@@ -134,10 +134,17 @@ ENDS = [
 
 
 @pytest.mark.parametrize("command", ENDS, ids=" ".join)
-def test_where_what_is_printed_has_no_room(command):
+@pytest.mark.parametrize("buffered", [True, False])
+def test_where_what_is_printed_has_no_room(command, buffered):
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", *command], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-m", *command],
+            cwd=ROOT,
+            env=env if buffered else env | {"PYTHONUNBUFFERED": "1"},
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
         )
     assert (done.returncode, done.stderr.count("\n"), "  fix: " in done.stderr) == (2, 2, True), done
 

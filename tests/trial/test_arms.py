@@ -658,7 +658,8 @@ def test_a_cpu_lane_runs_on_a_host_with_gpus_whatever_upstream_asks_when_it_is_i
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    run = toy.run(limited(toy, CPU_LANE), {**SOURCE, "toyup/needy.py": GPU_HOST}, arm="pristine")
+    pack = toy.pack(toy.patch(edited(TOTAL)), body(CPU_LANE), RECORD)
+    run = toy.run(pack, {**SOURCE, "toyup/needy.py": GPU_HOST}, arm="pristine")
     assert run.pristine[0].outcome == "bug", run.log
 
 
