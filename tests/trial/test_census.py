@@ -401,6 +401,12 @@ def test_bounds_may_be_on_the_host_where_upstream_takes_them_there(tmp_path):
     assert "on meta, bounds on the host" in {one.fact for one in made.strayed}
 
 
+def test_a_call_that_fails_at_another_length_is_told_by_its_error(tmp_path, pristine):
+    worse = counting.SOURCE.replace(SUM, "    if x.shape[-1] > 8:\n        raise OverflowError\n" + SUM, 1)
+    made = census.compare(pristine, counting.census(tmp_path, worse, use, pristine))
+    assert {one.fact: one.patched for one in made.strayed}["largest tensor with 16 for 4"] == "otherwise: OverflowError"
+
+
 def test_nothing_comes_in_the_midst_of_a_call_by_tritons_interpreter(tmp_path, monkeypatch, pristine):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
     facts = counting.census(tmp_path, counting.SOURCE, use)

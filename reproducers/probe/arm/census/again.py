@@ -803,11 +803,13 @@ class Again:
         ended = self.make(self._sized(length, to))
         return "raises" if ended.raised else values.kind(ended.value).replace(" grad", "")
 
-    def _cost(self, length: int, to: int) -> tuple[int, int] | tuple[None, None]:
-        """Elements of the largest tensor, and at the peak; None of both where the call does not end."""
+    def _cost(self, length: int, to: int) -> tuple[int, int] | tuple[None, None] | tuple[str, str]:
+        """Elements of the largest tensor, and at the peak; None of both where the call does not end, or its error."""
         given, seen = self._sized(length, to) if to != length else self.given.copy(), Cost()
         with seen:
             ended = self.make(given)
+        if ended.raised and self.wanted is not None:
+            return f"{OTHERWISE}: {ended.raised}", f"{OTHERWISE}: {ended.raised}"
         return (None, None) if ended.raised else (seen.elements, seen.peak)
 
     def _waits_of(self, given: Given) -> int | None:
