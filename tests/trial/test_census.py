@@ -168,11 +168,32 @@ def test_a_wrong_fix_is_seen(strayed, fact, old, new):
     assert fact in {one.fact for one in strayed(old, new).strayed}
 
 
-def test_a_name_that_is_made_when_asked_for_is_offered_and_a_module_is_not(tmp_path):
-    lazy = (
-        "import json\ndef __getattr__(name):\n    if name == 'EAGER':\n        return True\n    raise AttributeError\n"
+LAZY = {
+    "named": "def __getattr__(name):\n    if name == 'EAGER':\n        return True\n    raise AttributeError\n",
+    "in a table": (
+        "_MADE = {'EAGER': True}\n"
+        "def __getattr__(name):\n    if name in _MADE:\n        return _MADE[name]\n    raise AttributeError\n"
+    ),
+    "in a closure": (
+        "def _lazy(made):\n"
+        "    def get(name):\n"
+        "        if name in made:\n            return made[name]\n        raise AttributeError\n"
+        "    return get\n"
+        "__getattr__ = _lazy({'EAGER': True})\n"
+    ),
+    "by a class": (
+        "import sys, types\n"
+        "class _Own(types.ModuleType):\n    EAGER = property(lambda self: True)\n"
+        "sys.modules[__name__].__class__ = _Own\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("lazy", LAZY.values(), ids=LAZY)
+def test_a_name_that_is_made_when_asked_for_is_offered_and_a_module_is_not(tmp_path, lazy):
+    before, after = (
+        counting.module(tmp_path, one, "asked") for one in ("import re\nEAGER = False\n", f"import json\n{lazy}")
     )
-    before, after = (counting.module(tmp_path, one, "asked") for one in ("import re\nEAGER = False\n", lazy))
     assert public.offers(after)["EAGER"] == public.offers(before)["EAGER"] == ["bool"]
     assert "json" not in public.offers(after)
 

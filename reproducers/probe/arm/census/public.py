@@ -62,14 +62,14 @@ def offers(module: types.ModuleType, exported: Iterable[str] = ()) -> dict[str, 
 
 
 def _made_when_asked(module: types.ModuleType) -> dict[str, Any]:
-    """{name: value} of what a module's ``__getattr__`` names and has."""
-    code = getattr(vars(module).get("__getattr__"), "__code__", None)
-    words = {
-        word
-        for one in getattr(code, "co_consts", ())
-        for word in (one if isinstance(one, tuple | frozenset) else (one,))
-    }
-    names = sorted(word for word in words if isinstance(word, str) and word.isidentifier())
+    """{name: value} of what a module has that is not in it: by its ``__getattr__``, or by a class of its own."""
+    asked = vars(module).get("__getattr__")
+    code = getattr(asked, "__code__", None)
+    cells = [cell.cell_contents for cell in getattr(asked, "__closure__", None) or ()]
+    tables = [vars(module).get(name) for name in getattr(code, "co_names", ())]
+    places = [*getattr(code, "co_consts", ()), *cells, *tables, *vars(type(module))]
+    words = {word for one in places for word in (one if isinstance(one, (*CONTAINERS, frozenset)) else (one,))}
+    names = sorted(word for word in words if isinstance(word, str) and word.isidentifier() and word[:2] != "__")
     return {name: getattr(module, name) for name in names if hasattr(module, name)}
 
 
