@@ -25,6 +25,7 @@ from reproducers.probe.arm.census import (
     PAST,
     SAYS,
     TWICE,
+    UNBOUND,
     UNDEFINED,
 )
 from reproducers.record.receipt import Census, Difference, Facts
@@ -46,6 +47,7 @@ LISTS = (
     "class attributes changed",
     "shares memory with",
     "unnoticed when changed before backward",
+    UNBOUND,
 )
 LOST = {  # {fact: the fact that says what of the pristine tree it may not name}
     UNDEFINED: DEFINES,

@@ -135,6 +135,7 @@ WRONG = [
     ("under another default dtype", TWICE, "        return 2 * x * grad * torch.tensor(1.3) / 1.3\n"),
     ("unnoticed when changed before backward", KEEPS, KEEPS.replace("x)", "x.data)")),
     ("left where it was by to()", COUNT, "        self.count = torch.zeros((), dtype=torch.int64)\n"),
+    ("names that nothing binds", "def _private(x):\n    return x", "def _private(x):\n    return time.sleep(x)"),
     ("private names that nothing defines", "def _private(x):", "def _private_one(x):"),
     ("deepcopy of the module", MEMBER, "        self.kept = {}.keys()\n" + MEMBER),
     ("dtypes after half()", FORWARD, FORWARD + "\n    def _apply(self, fn, recurse=True):\n        return self\n"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import contextlib
 import functools
 import gc
 import inspect
 import re
+import symtable
 import sys
 import textwrap
 import types
@@ -190,6 +192,25 @@ def private(tree: Path, files: Iterable[str]) -> dict[str, list[str]]:
             defined.update(found)
             touched.update(found if path in own else ())
     return {DEFINES: sorted(touched), UNDEFINED: sorted(used - defined)}
+
+
+def unbound(path: Path, module: types.ModuleType) -> list[str]:
+    """Names that the file's lines read as globals and that neither a line of it, nor Python, nor an import of ``*``
+    binds: what a function that no check runs ends with a NameError for. Read from the source."""
+    try:
+        table = symtable.symtable(path.read_text(errors="replace"), path.name, "exec")
+    except (OSError, SyntaxError):
+        return []
+    read, bound = set[str](), {*vars(module), *vars(builtins), "__class__"}
+    scopes = deque([table])
+    while scopes:
+        scope = scopes.popleft()
+        scopes.extend(scope.get_children())
+        for symbol in scope.get_symbols():
+            if scope is table or symbol.is_global():
+                made = symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()
+                (bound if made else read).add(symbol.get_name())
+    return sorted(read - bound)
 
 
 def _filled(cell: Any) -> bool:
