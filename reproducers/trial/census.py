@@ -14,6 +14,7 @@ from typing import Any
 
 from reproducers.base.wording import count
 from reproducers.probe.arm.census import (
+    AMISS,
     CHANGED,
     DEFINES,
     HOLDS,
@@ -48,6 +49,7 @@ LISTS = (
     "shares memory with",
     "unnoticed when changed before backward",
     UNBOUND,
+    AMISS,
 )
 LOST = {  # {fact: the fact that says what of the pristine tree it may not name}
     UNDEFINED: DEFINES,

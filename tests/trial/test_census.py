@@ -199,6 +199,21 @@ def test_a_name_that_is_made_when_asked_for_is_offered_and_a_module_is_not(tmp_p
     assert "json" not in public.offers(after)
 
 
+AS_A_MODULE = {
+    "": [],
+    "def __dir__():\n    raise ImportError\n": ["dir()"],
+    "import sys\ndef __dir__():\n    sys.modules['made_by_dir'] = sys\n    return []\n": ["dir() without imports"],
+    "__spec__ = None\n": ["find_spec()"],
+    "import sys, types\nsys.modules[__name__] = types.ModuleType(__name__)\n": ["__file__", "find_spec()"],
+}
+
+
+@pytest.mark.parametrize(("source", "amiss"), AS_A_MODULE.items())
+def test_what_tools_ask_of_a_module_is_seen(tmp_path, monkeypatch, source, amiss):
+    monkeypatch.delitem(sys.modules, "made_by_dir", raising=False)
+    assert public.amiss(counting.module(tmp_path, source, "asked")) == amiss
+
+
 def test_a_class_that_is_made_anew_has_not_changed(tmp_path):
     toy = counting.module(tmp_path, counting.SOURCE)
     before = public.class_state(toy)

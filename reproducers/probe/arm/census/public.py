@@ -7,6 +7,7 @@ import builtins
 import contextlib
 import functools
 import gc
+import importlib.util
 import inspect
 import re
 import symtable
@@ -192,6 +193,23 @@ def private(tree: Path, files: Iterable[str]) -> dict[str, list[str]]:
             defined.update(found)
             touched.update(found if path in own else ())
     return {DEFINES: sorted(touched), UNDEFINED: sorted(used - defined)}
+
+
+def amiss(module: types.ModuleType) -> list[str]:
+    """What tools ask of each module and this one does not do: be found by its name, list its names, say what it is."""
+    found = [
+        name for name in ("__doc__", "__file__", "__loader__", "__package__", "__spec__") if not hasattr(module, name)
+    ]
+    try:
+        found += [] if importlib.util.find_spec(module.__name__) else ["find_spec()"]
+    except Exception:
+        found.append("find_spec()")
+    imported = set(sys.modules)
+    try:
+        dir(module)
+    except Exception:
+        found.append("dir()")
+    return found + ["dir() without imports"] * (not sys.modules.keys() <= imported)
 
 
 def unbound(path: Path, module: types.ModuleType) -> list[str]:
