@@ -14,6 +14,7 @@ from typing import Any
 
 from reproducers.base.wording import count
 from reproducers.probe.arm.census import (
+    AMISS,
     CHANGED,
     DEFINES,
     HOLDS,
@@ -25,6 +26,7 @@ from reproducers.probe.arm.census import (
     PAST,
     SAYS,
     TWICE,
+    UNBOUND,
     UNDEFINED,
 )
 from reproducers.record.receipt import Census, Difference, Facts
@@ -46,6 +48,8 @@ LISTS = (
     "class attributes changed",
     "shares memory with",
     "unnoticed when changed before backward",
+    UNBOUND,
+    AMISS,
 )
 LOST = {  # {fact: the fact that says what of the pristine tree it may not name}
     UNDEFINED: DEFINES,

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from reproducers.probe.arm.census import public
+from reproducers.probe.arm.census import UNBOUND, public
 from reproducers.probe.arm.census.again import Again
 from reproducers.probe.arm.census.calls import Calls
 from reproducers.record.receipt import Facts
@@ -99,6 +99,7 @@ def census(folder: Path, source: str, use: Callable[[Any], object], wanted: Fact
     tensors, entries = public.held(toy)
     facts["counted.py"] = {
         "offers": public.offers(toy, public.exported(folder, ["counted.py"])["counted.py"]),
+        UNBOUND: public.unbound(folder / "counted.py", toy),
         "tensors held at the end": tensors,
         "entries held at the end": entries,
         "class attributes changed": public.changed(classes, public.class_state(toy)),

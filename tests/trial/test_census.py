@@ -135,6 +135,7 @@ WRONG = [
     ("under another default dtype", TWICE, "        return 2 * x * grad * torch.tensor(1.3) / 1.3\n"),
     ("unnoticed when changed before backward", KEEPS, KEEPS.replace("x)", "x.data)")),
     ("left where it was by to()", COUNT, "        self.count = torch.zeros((), dtype=torch.int64)\n"),
+    ("names that nothing binds", "def _private(x):\n    return x", "def _private(x):\n    return time.sleep(x)"),
     ("private names that nothing defines", "def _private(x):", "def _private_one(x):"),
     ("deepcopy of the module", MEMBER, "        self.kept = {}.keys()\n" + MEMBER),
     ("dtypes after half()", FORWARD, FORWARD + "\n    def _apply(self, fn, recurse=True):\n        return self\n"),
@@ -168,13 +169,49 @@ def test_a_wrong_fix_is_seen(strayed, fact, old, new):
     assert fact in {one.fact for one in strayed(old, new).strayed}
 
 
-def test_a_name_that_is_made_when_asked_for_is_offered_and_a_module_is_not(tmp_path):
-    lazy = (
-        "import json\ndef __getattr__(name):\n    if name == 'EAGER':\n        return True\n    raise AttributeError\n"
+LAZY = {
+    "named": "def __getattr__(name):\n    if name == 'EAGER':\n        return True\n    raise AttributeError\n",
+    "in a table": (
+        "_MADE = {'EAGER': True}\n"
+        "def __getattr__(name):\n    if name in _MADE:\n        return _MADE[name]\n    raise AttributeError\n"
+    ),
+    "in a closure": (
+        "def _lazy(made):\n"
+        "    def get(name):\n"
+        "        if name in made:\n            return made[name]\n        raise AttributeError\n"
+        "    return get\n"
+        "__getattr__ = _lazy({'EAGER': True})\n"
+    ),
+    "by a class": (
+        "import sys, types\n"
+        "class _Own(types.ModuleType):\n    EAGER = property(lambda self: True)\n"
+        "sys.modules[__name__].__class__ = _Own\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("lazy", LAZY.values(), ids=LAZY)
+def test_a_name_that_is_made_when_asked_for_is_offered_and_a_module_is_not(tmp_path, lazy):
+    before, after = (
+        counting.module(tmp_path, one, "asked") for one in ("import re\nEAGER = False\n", f"import json\n{lazy}")
     )
-    before, after = (counting.module(tmp_path, one, "asked") for one in ("import re\nEAGER = False\n", lazy))
     assert public.offers(after)["EAGER"] == public.offers(before)["EAGER"] == ["bool"]
     assert "json" not in public.offers(after)
+
+
+AS_A_MODULE = {
+    "": [],
+    "def __dir__():\n    raise ImportError\n": ["dir()"],
+    "import sys\ndef __dir__():\n    sys.modules['made_by_dir'] = sys\n    return []\n": ["dir() without imports"],
+    "__spec__ = None\n": ["find_spec()"],
+    "import sys, types\nsys.modules[__name__] = types.ModuleType(__name__)\n": ["__file__", "find_spec()"],
+}
+
+
+@pytest.mark.parametrize(("source", "amiss"), AS_A_MODULE.items())
+def test_what_tools_ask_of_a_module_is_seen(tmp_path, monkeypatch, source, amiss):
+    monkeypatch.delitem(sys.modules, "made_by_dir", raising=False)
+    assert public.amiss(counting.module(tmp_path, source, "asked")) == amiss
 
 
 def test_a_class_that_is_made_anew_has_not_changed(tmp_path):

@@ -8,6 +8,8 @@ does can change what a check measures. Standard library only until upstream has 
 MADE = "made again"
 CHANGED, SAYS = "leaves changed", "says"  # by a call, or by a file when it is imported
 DEFINES, UNDEFINED = "private names that touched files define", "private names that nothing defines"
+UNBOUND = "names that nothing binds"  # of a file
+AMISS = "amiss as a module"
 MOVED, LEFT_BEHIND = "moved by to()", "left where it was by to()"
 HOLDS = "tensors held at the end"
 IMPORTED = "__imported__"  # in "offers": names that another module defines

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reproducers.probe.arm.census import HOLDS, MADE
+from reproducers.probe.arm.census import AMISS, HOLDS, MADE, UNBOUND
 from reproducers.probe.arm.watched import WatchedProbe
 from reproducers.probe.watch import Ranges
 
@@ -121,6 +121,8 @@ class CensusProbe(WatchedProbe):
             tensors, entries = public.held(module)
             found[file] = {
                 "offers": public.offers(module, exported[file]),
+                AMISS: public.amiss(module),
+                UNBOUND: public.unbound(self.tree / file, module),
                 HOLDS: tensors,
                 "entries held at the end": entries,
                 "class attributes changed": public.changed(self.classes.get(file, {}), public.class_state(module)),

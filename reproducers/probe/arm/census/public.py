@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import contextlib
 import functools
 import gc
+import importlib.util
 import inspect
 import re
+import symtable
 import sys
 import textwrap
 import types
@@ -62,14 +65,14 @@ def offers(module: types.ModuleType, exported: Iterable[str] = ()) -> dict[str, 
 
 
 def _made_when_asked(module: types.ModuleType) -> dict[str, Any]:
-    """{name: value} of what a module's ``__getattr__`` names and has."""
-    code = getattr(vars(module).get("__getattr__"), "__code__", None)
-    words = {
-        word
-        for one in getattr(code, "co_consts", ())
-        for word in (one if isinstance(one, tuple | frozenset) else (one,))
-    }
-    names = sorted(word for word in words if isinstance(word, str) and word.isidentifier())
+    """{name: value} of what a module has that is not in it: by its ``__getattr__``, or by a class of its own."""
+    asked = vars(module).get("__getattr__")
+    code = getattr(asked, "__code__", None)
+    cells = [cell.cell_contents for cell in getattr(asked, "__closure__", None) or ()]
+    tables = [vars(module).get(name) for name in getattr(code, "co_names", ())]
+    places = [*getattr(code, "co_consts", ()), *cells, *tables, *vars(type(module))]
+    words = {word for one in places for word in (one if isinstance(one, (*CONTAINERS, frozenset)) else (one,))}
+    names = sorted(word for word in words if isinstance(word, str) and word.isidentifier() and word[:2] != "__")
     return {name: getattr(module, name) for name in names if hasattr(module, name)}
 
 
@@ -190,6 +193,42 @@ def private(tree: Path, files: Iterable[str]) -> dict[str, list[str]]:
             defined.update(found)
             touched.update(found if path in own else ())
     return {DEFINES: sorted(touched), UNDEFINED: sorted(used - defined)}
+
+
+def amiss(module: types.ModuleType) -> list[str]:
+    """What tools ask of each module and this one does not do: be found by its name, list its names, say what it is."""
+    found = [
+        name for name in ("__doc__", "__file__", "__loader__", "__package__", "__spec__") if not hasattr(module, name)
+    ]
+    try:
+        found += [] if importlib.util.find_spec(module.__name__) else ["find_spec()"]
+    except Exception:
+        found.append("find_spec()")
+    imported = set(sys.modules)
+    try:
+        dir(module)
+    except Exception:
+        found.append("dir()")
+    return found + ["dir() without imports"] * (not sys.modules.keys() <= imported)
+
+
+def unbound(path: Path, module: types.ModuleType) -> list[str]:
+    """Names that the file's lines read as globals and that neither a line of it, nor Python, nor an import of ``*``
+    binds: what a function that no check runs ends with a NameError for. Read from the source."""
+    try:
+        table = symtable.symtable(path.read_text(errors="replace"), path.name, "exec")
+    except (OSError, SyntaxError):
+        return []
+    read, bound = set[str](), {*vars(module), *vars(builtins), "__class__"}
+    scopes = deque([table])
+    while scopes:
+        scope = scopes.popleft()
+        scopes.extend(scope.get_children())
+        for symbol in scope.get_symbols():
+            if scope is table or symbol.is_global():
+                made = symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()
+                (bound if made else read).add(symbol.get_name())
+    return sorted(read - bound)
 
 
 def _filled(cell: Any) -> bool:
