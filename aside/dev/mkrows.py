@@ -1,19 +1,16 @@
 rows=[]
-G=lambda name,cmd,t=2,s=200,kind='gpu': rows.append(f'{kind} {t} {s} {name} {cmd}')
+G=lambda name,cmd,t=2,s=100,kind='gpu': rows.append(f'{kind} {t} {s} {name} {cmd}')
 C=lambda name,cmd,t,s=100: rows.append(f'cpu {t} {s} {name} OMP_NUM_THREADS=1 {cmd}')
-for n,pin in (('03','live'),('03','newest'),('11','live'),('50','live'),('50','newest'),('50','dev'),('50','beside_48'),('56','live')):
-    G(f'g{n}{pin}',f'python3 -m reproducers.run pack{n} --lane cuda --at {pin} --receipts /tmp/w/rec')
-G('u50','python3 -m reproducers.upstream_tests --offline --lane cuda pack50 --receipts /tmp/w/recu')
-X=lambda n,kind='gpu': G(f'x{n}',f'python3 -m reproducers.run pack{n} --lane cuda --census --receipts /tmp/w/recx/{n}',2,200,kind)
 S=lambda n,j: C(f's{n}',f'python3 -m reproducers.mutate pack{n} --only hand --jobs {j} --receipts /tmp/w/rec2',j)
-S('12',9); S('53',6)
-for n in '12 02 07 53 56 34 05'.split(): X(n)
-for n,j in (('52',4),('01',3),('38',2),('02',3),('50',2),('11',3)): S(n,j)
-for n in '03 11 50 33 17 10 35 37 40 46 48 52'.split(): X(n)
+S('12',16); S('53',12)  # their controls alone take 700 s: first, and with as many jobs as there are left
+for n,pins in (('52',('live','newest','dev','beside_12')),('10',('live',))):
+    for pin in pins: G(f'g{n}{pin}',f'python3 -m reproducers.run pack{n} --lane cuda --at {pin} --receipts /tmp/w/rec')
+G('x07','python3 -m reproducers.run pack07 --lane cuda --census --receipts /tmp/w/recx/07')
 G('m46','python3 -m reproducers.mutate pack46 --only generated --lane cuda --receipts /tmp/w/rec2')
+for n,j in (('38',4),('09',4),('56',4),('52',3),('10',3),('01',3),('04',2),('50',2),('36',2),('41',2),('07',2),('43',1)): S(n,j)
+for n,pins in (('52',('live','newest','dev','beside_12')),('10',('live',))):
+    for pin in pins: C(f'c{n}{pin}',f'python3 -m reproducers.run pack{n} --lane cpu --at {pin} --receipts /tmp/w/rec',1)
 T=lambda kind,n,j: C(f'{kind[0]}{n}',f'python3 aside/dev/tryset.py /tmp/w/wt/{kind[0]}{n} /tmp/w/out{kind[0]} {j} 1 aside/{kind}/pack{n}',j)
-for n,j in (('56',2),('03',2),('46',2),('09',2),('04',2),('39',2)): S(n,j)
-for n,j in (('52',4),('04',3),('47',3),('10',3)): T('wrong',n,j)
-T('fine','10',2)
-for n,j in (('36',2),('41',2),('07',2),('43',1)): S(n,j)
+for kind,n,j in (('fine','52',2),('wrong','52',3),('fine','04',2),('wrong','04',2)): T(kind,n,j)
+C('r53','python3 aside/dev/tryset.py /tmp/w/wt/r53 /tmp/w/out 1 1 aside/right3/pack53',1)
 print('\n'.join(rows))
