@@ -170,7 +170,10 @@ def row(lengths, c=None, seed=0):
 def drawn(seed):
     """A config of other widths, ratios, window and counts."""
     rng = torch.Generator().manual_seed(seed)
-    pick = lambda *of: of[int(torch.randint(0, len(of), (), generator=rng))]
+
+    def pick(*of):
+        return of[int(torch.randint(0, len(of), (), generator=rng))]
+
     groups = pick(1, 2, 3)
     return replace(
         Config(),

@@ -46,7 +46,10 @@ def mix(X, w, p, c):
     post = 2 * torch.sigmoid(m[n : 2 * n] * scale[1] + base[n : 2 * n])
     rows = m[2 * n :] * scale[2] + base[2 * n :]
     C = torch.stack([torch.softmax(rows[i * n : (i + 1) * n], 0) for i in range(n)]) + c.hc_eps
-    columns = lambda C: torch.stack([C[:, j] / (C[:, j].sum() + c.hc_eps) for j in range(n)], 1)
+
+    def columns(C):
+        return torch.stack([C[:, j] / (C[:, j].sum() + c.hc_eps) for j in range(n)], 1)
+
     C = columns(C)
     for _ in range(c.iterations - 1):
         C = torch.stack([C[i] / (C[i].sum() + c.hc_eps) for i in range(n)])
@@ -113,7 +116,7 @@ def attend(xs, w, p, c, kind, index=False, dense=False, given=None):
             total = sum(e) + torch.exp(w[p + "attn_sink"][h])
             mixed = sum(weight / total * k for weight, k in zip(e, held, strict=True))
             heads.append(rope(mixed, s, c, ratio > 0, -1))
-            mass = [m + float(weight / total) for m, weight in zip(mass, e[len(near) :], strict=True)]
+            mass = [m + float((weight / total).detach()) for m, weight in zip(mass, e[len(near) :], strict=True)]
         per = c.heads // c.o_groups
         Wa = w[p + "linear_o_group_proj.weight"].reshape(c.o_groups, c.o_lora_rank, per * D)
         down = [Wa[g] @ torch.cat(heads[g * per : (g + 1) * per]) for g in range(c.o_groups)]
