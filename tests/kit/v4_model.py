@@ -167,6 +167,15 @@ def row(lengths, c=None, seed=0):
     return torch.randint(0, vocab, (sum(lengths),), generator=rng), torch.tensor([0, *lengths]).cumsum(0).int()
 
 
+def kept(make):
+    """The sizes of the tensors that autograd keeps for backward of what ``make`` makes."""
+    sizes = [0]
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
+        made = make()
+    assert made is not None
+    return sizes
+
+
 def drawn(seed):
     """A config of other widths, ratios, window and counts."""
     rng = torch.Generator().manual_seed(seed)

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from model.layers.common import documents, fp32
 from model.layers.common.decoding import Linear
 from model.layers.common.norm import WideRMSNorm, rms_norm
+from model.layers.deepseek_v4 import indexer
 from model.layers.deepseek_v4.compressor import Compressor, Visible, windows
 from model.layers.deepseek_v4.core import core_attention
-from model.layers.deepseek_v4.indexer import Indexer
 from model.layers.deepseek_v4.rotary import COMPRESSED, PLAIN, Rope, rotate
 
 
@@ -97,14 +97,14 @@ class Attention(nn.Module):  # type: ignore[misc]
         self.linear_o_group_proj = Linear(inner // shape.o_groups, shape.o_groups * shape.o_lora_rank)
         self.linear_proj = Linear(shape.o_groups * shape.o_lora_rank, shape.hidden)
         self.compressor: Compressor | None = None
-        self.indexer: Indexer | None = None
+        self.indexer: indexer.Indexer | None = None
         if shape.ratio and owner:
             overlap = shape.index is not None
             self.compressor = Compressor(shape.hidden, shape.head_dim, shape.ratio, overlap, self.rope, shape.eps)
         if shape.index:
             i = shape.index
             sizes = shape.hidden, shape.q_lora_rank, i.heads, i.width, i.topk, shape.ratio
-            self.indexer = Indexer(*sizes, self.rope, shape.eps)
+            self.indexer = indexer.Indexer(*sizes, self.rope, shape.eps)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -141,35 +141,39 @@ class Attention(nn.Module):  # type: ignore[misc]
         low = self.q_layernorm(self.linear_q_down_proj(x))  # [T, Lq]
         query = rms_norm(self.linear_q_up_proj(low).unflatten(-1, (shape.heads, -1)), eps=shape.eps)
         kv = rotate(self.kv_layernorm(self.linear_kv_proj(x)), table)
-        visible = self._visible(x, low, cu_seqlens, dense)
-        entries = None if visible is None else self._entries(x, cu_seqlens, entries)
+        entries = self._entries(x, cu_seqlens, entries)
+        visible, projected = self._visible(x, low, cu_seqlens, dense)
         given = rotate(query, table), kv, self.attn_sink, positions, shape.window, entries, visible
         mixed, mass = core_attention(*given)
         mixed = rotate(mixed, table, inverse=True)
         output = self.linear_proj(grouped_output(mixed, self.linear_o_group_proj.weight, shape.o_groups))[:, None]
         if visible is None or mass is None:
             return Attended(output)
-        loss = None
-        if index_loss and self.indexer is not None:
-            loss = self.indexer.loss(x, low, cu_seqlens, mass, visible.chosen)
+        loss = None if projected is None or not index_loss else indexer.loss(projected, visible, mass)
         return Attended(output, entries, visible.chosen, loss)
 
-    def _visible(self, x: Tensor, low: Tensor, cu_seqlens: Tensor, dense: bool) -> Visible | None:
-        """Which compressed entries each token sees; None where the layer has none."""
+    def _visible(
+        self, x: Tensor, low: Tensor, cu_seqlens: Tensor, dense: bool
+    ) -> tuple[Visible | None, indexer.Projected | None]:
+        """Which compressed entries each token sees, and what its indexer makes of the tokens; None without them."""
         if not self.shape.ratio:
-            return None
+            return None, None
         found = windows(cu_seqlens, len(x), self.shape.ratio)
-        chosen = None if self.indexer is None or dense else self.indexer(x, low, cu_seqlens)
-        return Visible(found.begin, found.seen, chosen)
+        visible = Visible(found.begin, found.seen)
+        if self.indexer is None:
+            return visible, None
+        projected = self.indexer(x, low, cu_seqlens)
+        if not dense:
+            visible = Visible(found.begin, found.seen, self.indexer.select(projected, visible))
+        return visible, projected
 
-    def _entries(self, x: Tensor, cu_seqlens: Tensor, given: Tensor | None) -> Tensor:
-        """The compressed entries [E, D], ``given`` or this layer's own."""
+    def _entries(self, x: Tensor, cu_seqlens: Tensor, given: Tensor | None) -> Tensor | None:
+        """The compressed entries [E, D], ``given`` or this layer's own; None without compression."""
         if given is not None:
-            wanted = [len(x) // self.shape.ratio, self.shape.head_dim]
+            wanted = [len(x) // self.shape.ratio, self.shape.head_dim] if self.shape.ratio else "none"
             if list(given.shape) != wanted:
-                raise ValueError(f"another layer's entries must be {wanted}, not {list(given.shape)}")
+                raise ValueError(f"another layer's entries must be {wanted} here, not {list(given.shape)}")
             return given
-        if self.compressor is None:
+        if self.compressor is None and self.shape.ratio:
             raise ValueError("this layer owns no compressed entries: give it those of the layer that does")
-        found: Tensor = self.compressor(x, cu_seqlens)
-        return found
+        return None if self.compressor is None else self.compressor(x, cu_seqlens)

@@ -74,15 +74,14 @@ def _windows(cu_seqlens: Tensor, place: Tensor, ratio: int) -> Windows:
 def pool(keys: Tensor, gates: Tensor, opens: Tensor, overlap: bool) -> Tensor:
     """Each window's keys, weighted by the softmax of the gates over its tokens, channel by channel: [E, D'].
 
-    keys, gates [E, ratio, c D']. Without overlap c is 1. With it c is 2: a window's own tokens give the second half of
-    the channels, and the tokens of the window before it the first half, unless the document begins here (``opens``).
+    keys, gates [E, ratio, c D']: the result has the gates' dtype, the wider one. Without overlap c is 1. With it c is 2:
+    a window's own tokens give the second half of the channels, and the tokens of the window before it the first half,
+    unless the document begins here (``opens``).
     """
     if overlap:
         (before, own), (weight, weight_own) = keys.chunk(2, dim=-1), gates.chunk(2, dim=-1)
-        first = opens[:, None, None]
-        before = before.roll(1, 0).masked_fill(first, 0)
-        weight = weight.roll(1, 0).masked_fill(first, -torch.inf)
-        keys, gates = torch.cat((before, own), dim=1), torch.cat((weight, weight_own), dim=1)
+        weight = weight.roll(1, 0).masked_fill(opens[:, None, None], -torch.inf)
+        keys, gates = torch.cat((before.roll(1, 0), own), dim=1), torch.cat((weight, weight_own), dim=1)
     return (keys * gates.softmax(1)).sum(1)
 
 
@@ -117,7 +116,7 @@ class Compressor(nn.Module):  # type: ignore[misc]
         """
         found = windows(cu_seqlens, len(hidden), self.ratio)
         inner = hidden.to(self.linear_wkv.weight.dtype)
-        keys = fp32.wide(self.linear_wkv(inner))[found.tokens]  # [E, ratio, c D']
+        keys = self.linear_wkv(inner)[found.tokens]  # [E, ratio, c D']
         gates = fp32.wide(self.linear_wgate(inner))[found.tokens]
         entries = self.norm(pool(keys, gates + self.ape.to(gates.dtype), found.opens, self.overlap))
         return rotate(entries, self.rope.table(found.positions, entries)).to(hidden.dtype)

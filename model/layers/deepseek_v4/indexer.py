@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from model.layers.common import documents, fp32
 from model.layers.common.decoding import Linear
-from model.layers.deepseek_v4.compressor import Compressor, Visible, windows
+from model.layers.deepseek_v4.compressor import Compressor, Visible
 from model.layers.deepseek_v4.rotary import Rope, rotate
 
 QUERIES = 64  # of whose scores all heads' exist at a time
@@ -41,8 +43,16 @@ def divergence(mass: Tensor, found: Tensor, mask: Tensor) -> Tensor:
     """
     teacher = fp32.wide(mass.detach()).masked_fill(~mask, 0)
     teacher = teacher / teacher.sum(-1, keepdim=True).clamp(min=torch.finfo(teacher.dtype).tiny)
-    student = found.masked_fill(~mask, UNSEEN).log_softmax(-1).masked_fill(~mask, 0)
+    student = found.masked_fill(~mask, UNSEEN).log_softmax(-1)
     return (torch.xlogy(teacher, teacher) - teacher * student).sum(-1)
+
+
+class Projected(NamedTuple):
+    """Queries [T, Hi, Di], compressed keys [E, Di] and the heads' weights [T, Hi]."""
+
+    query: Tensor
+    keys: Tensor
+    weights: Tensor
 
 
 class Indexer(nn.Module):  # type: ignore[misc]
@@ -76,39 +86,38 @@ class Indexer(nn.Module):  # type: ignore[misc]
             nn.init.normal_(linear.weight, std=0.02)
         self.compressor.reset_parameters()
 
-    def _projected(self, hidden: Tensor, compressed: Tensor, cu_seqlens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries [T, Hi, Di], keys [E, Di] and the heads' weights [T, Hi]."""
-        hidden, compressed = hidden.detach(), compressed.detach()
-        table = self.rope.table(documents.positions(cu_seqlens, len(hidden)), hidden)
-        query = rotate(self.linear_wq_b(compressed).unflatten(-1, (self.heads, -1)), table)
-        return query, self.compressor(hidden, cu_seqlens), self.linear_weights_proj(hidden) * self.scale
-
-    @torch.no_grad()
-    def forward(self, hidden: Tensor, compressed: Tensor, cu_seqlens: Tensor) -> Tensor:
-        """hidden [T, d], compressed queries [T, Lq] -> slots of ``windows`` [T, min(topk, E)] int64, -1 for none.
+    def forward(self, hidden: Tensor, compressed: Tensor, cu_seqlens: Tensor) -> Projected:
+        """hidden [T, d], compressed queries [T, Lq] -> what ``select`` and ``loss`` take.
 
         Raises ValueError for other ``cu_seqlens``, as ``documents.check``.
         """
-        query, keys, weights = self._projected(hidden, compressed, cu_seqlens)
-        found = windows(cu_seqlens, len(hidden), self.compressor.ratio)
-        visible, rows = Visible(found.begin, found.seen), _rows(len(hidden))
-        return torch.cat([choose(scores(query[r], keys, weights[r]), visible.of(r), self.topk) for r in rows])
+        hidden, compressed = hidden.detach(), compressed.detach()
+        table = self.rope.table(documents.positions(cu_seqlens, len(hidden)), hidden)
+        query = rotate(self.linear_wq_b(compressed).unflatten(-1, (self.heads, -1)), table)
+        return Projected(query, self.compressor(hidden, cu_seqlens), self.linear_weights_proj(hidden) * self.scale)
 
-    def loss(
-        self, hidden: Tensor, compressed: Tensor, cu_seqlens: Tensor, mass: Tensor, chosen: Tensor | None
-    ) -> Tensor:
-        """``divergence`` of each token, [T], at least fp32, from ``forward``'s inputs.
+    @torch.no_grad()
+    def select(self, given: Projected, visible: Visible) -> Tensor:
+        """Of the ``visible`` slots the best of each token, [T, min(topk, E)] int64, -1 for none."""
+        return torch.cat(
+            [
+                choose(scores(given.query[rows], given.keys, given.weights[rows]), visible.of(rows), self.topk)
+                for rows in _rows(len(given.query))
+            ]
+        )
 
-        ``mass`` is the core attention's second result, over the slots ``chosen`` [T, k], or over all slots [T, E] for
-        the stage in which attention is dense and ``chosen`` is None.
-        """
-        query, keys, weights = self._projected(hidden, compressed, cu_seqlens)
-        found = windows(cu_seqlens, len(hidden), self.compressor.ratio)
-        visible, parts = Visible(found.begin, found.seen, chosen), []
-        for r in _rows(len(hidden)):
-            given = query[r], keys, weights[r], mass[r], visible.of(r)
-            parts.append(checkpoint(_divergence, *given, use_reentrant=False, preserve_rng_state=False))
-        return torch.cat(parts)
+
+def loss(given: Projected, visible: Visible, mass: Tensor) -> Tensor:
+    """``divergence`` of each token, [T], at least fp32.
+
+    ``mass`` is the core attention's second result: over the slots that ``visible`` has as chosen, or over all where it
+    has none, for the stage in which attention is dense and the indexer warms up.
+    """
+    parts = []
+    for rows in _rows(len(given.query)):
+        block = given.query[rows], given.keys, given.weights[rows], mass[rows], visible.of(rows)
+        parts.append(checkpoint(_divergence, *block, use_reentrant=False, preserve_rng_state=False))
+    return torch.cat(parts)
 
 
 def _rows(tokens: int) -> list[slice]:

@@ -45,7 +45,7 @@ class Router(nn.Module):  # type: ignore[misc]
     def forward(self, x: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """x [..., d] -> experts [..., k] int64 and their weights [..., k], at least fp32; ``tokens`` are not read."""
         affinity = affinities(x, self.weight)
-        chosen = (affinity.detach() + self.expert_bias).topk(self.topk, dim=-1).indices
+        chosen = (affinity + self.expert_bias).topk(self.topk, dim=-1).indices
         return chosen, normalised(affinity, chosen, self.scaling)
 
 

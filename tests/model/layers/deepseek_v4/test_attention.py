@@ -87,6 +87,8 @@ def test_entries_of_another_layer_take_the_place_of_its_own(kind):
         reader(x, cu)
     with pytest.raises(ValueError, match=r"\[\d+, 16\]"):
         reader(x, cu, own.entries[1:])
+    with pytest.raises(ValueError, match="none"):
+        attention(c, "sliding")(x, cu, own.entries)
 
 
 def test_the_indexers_loss_reaches_the_indexer_alone_and_the_output_all_the_rest():
@@ -125,6 +127,21 @@ def test_bf16_goes_in_and_comes_out_and_what_stays_fp32_does(kind):
     if kind == "csa":
         assert found.index_loss.dtype == torch.float32
         found.index_loss.sum().backward()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parameters_begin_anew(kind):
+    """Wide enough that a deviation says something."""
+    c = replace(v4.Config(), hidden=200, heads=8, o_lora_rank=40, q_lora_rank=60)
+    module = attention(c, kind, torch.float32)
+    module.reset_parameters()
+    for name, parameter in module.named_parameters():
+        if "norm" in name:
+            assert bool((parameter == 1).all())
+        elif name.endswith(("ape", "attn_sink")):
+            assert not parameter.any()
+        else:
+            assert 0.019 < float(parameter.detach().std()) < 0.021
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,11 @@ def test_bf16_is_computed_in_fp32_and_returned_as_given():
     assert output.dtype == torch.bfloat16 and mass.dtype == torch.float32 and torch.equal(output, wide.bfloat16())
 
 
+def test_no_blocks_probabilities_are_kept_for_backward():
+    (q, kv, sink, entries), place, visible = inputs(topk=6, H=8, D=2)
+    assert max(v4.kept(lambda: core_attention(q, kv, sink, place, 30, entries, visible))) <= q.numel()
+
+
 class Largest(TorchDispatchMode):
     """The largest tensor that any operation makes."""
 

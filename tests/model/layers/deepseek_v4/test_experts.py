@@ -25,6 +25,13 @@ def test_the_gate_is_bounded_from_above_and_what_it_multiplies_on_both_sides():
     assert torch.equal(found, expected)
 
 
+def test_the_product_of_bf16_is_in_fp32():
+    x = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)).bfloat16()
+    found = clamped_swiglu(x, 1.0)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), clamped_swiglu(x.double(), 1.0), rtol=1e-6, atol=0)
+
+
 @pytest.mark.parametrize("seed", range(-1, 4))
 @pytest.mark.parametrize("layer", [0, 1])
 def test_transformers_has_the_same_outputs_and_gradients(layer, seed):

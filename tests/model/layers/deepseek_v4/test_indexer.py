@@ -9,8 +9,8 @@ import v4_hf
 import v4_model as v4
 import v4_plain
 
-from model.layers.deepseek_v4.compressor import Visible
-from model.layers.deepseek_v4.indexer import Indexer, choose, divergence, scores
+from model.layers.deepseek_v4.compressor import Visible, windows
+from model.layers.deepseek_v4.indexer import Indexer, choose, divergence, loss, scores
 
 
 def indexer(c, dtype=torch.float64):
@@ -21,6 +21,13 @@ def indexer(c, dtype=torch.float64):
 def inputs(c, tokens, dtype=torch.float64):
     rng = torch.Generator().manual_seed(7)
     return [torch.randn(tokens, n, generator=rng).to(dtype).requires_grad_() for n in (c.hidden, c.q_lora_rank)]
+
+
+def selected(module, x, low, cu):
+    """What the indexer makes of the tokens, and which slots it chooses."""
+    found, projected = windows(cu, len(x), module.compressor.ratio), module(x, low, cu)
+    visible = Visible(found.begin, found.seen)
+    return projected, Visible(found.begin, found.seen, module.select(projected, visible)), visible
 
 
 def plain_scores(module, x, low, c):
@@ -38,7 +45,7 @@ def test_transformers_chooses_the_same_entries(seed):
     for layer, kind in enumerate(c.kinds):
         if kind == "csa":
             x, low = inputs(c, S, torch.float32)
-            mine = ours.layers[layer].attention.indexer(x, low, torch.tensor([0, S]).int())
+            mine = selected(ours.layers[layer].attention.indexer, x, low, torch.tensor([0, S]).int())[1].chosen
             other = theirs.model.layers[layer].self_attn.compressor.indexer
             found = other(x[None], low[None], torch.arange(S)[None], None, layer)[0]
             sets = [[sorted(row) for row in side.tolist()] for side in (mine, found)]
@@ -53,7 +60,7 @@ def test_the_best_entries_of_each_document_are_chosen(seed):
     module, lengths = indexer(c), [17, 2, 29]
     x, low = inputs(c, sum(lengths))
     cu = torch.tensor([0, *lengths]).cumsum(0).int()
-    chosen, first = module(x, low, cu), 0
+    chosen, first = selected(module, x, low, cu)[1].chosen, 0
     for start, length in zip(cu.tolist(), lengths, strict=False):
         rows = slice(start, start + length)
         for s, found in enumerate(plain_scores(module, x[rows], low[rows], c)):
@@ -87,44 +94,56 @@ def test_loss_and_gradients_are_the_formulas(seed, dense):
     c, S = replace(v4.drawn(seed), index_topk=2 + seed), 27  # of one chosen entry there is nothing to learn
     module, (x, low) = indexer(c), inputs(c, S)
     cu, rng = torch.tensor([0, S]).int(), torch.Generator().manual_seed(1)
-    chosen = None if dense else module(x, low, cu)
-    mass = torch.rand(S, S // c.csa if dense else chosen.shape[1], generator=rng, dtype=torch.float64)
-    loss = module.loss(x, low, cu, mass, chosen)
+    projected, sparse, whole = selected(module, x, low, cu)
+    visible = whole if dense else sparse
+    mass = torch.rand(visible.mask(S // c.csa).shape, generator=rng, dtype=torch.float64)
+    found_loss = loss(projected, visible, mass)
     expected = []
     for s, found in enumerate(plain_scores(module, x.detach(), low.detach(), c)):
-        held = range(len(found)) if dense else [e for e in chosen[s].tolist() if e >= 0]
+        held = range(len(found)) if dense else [e for e in sparse.chosen[s].tolist() if e >= 0]
         expected.append(v4_plain.divergence(mass[s, : len(held)].tolist(), [found[e] for e in held]))
-    torch.testing.assert_close(loss, torch.stack(expected), rtol=0, atol=1e-12)
+    torch.testing.assert_close(found_loss, torch.stack(expected), rtol=0, atol=1e-12)
     weights = list(module.parameters())
-    both = (torch.autograd.grad(of.sum(), weights, retain_graph=True) for of in (loss, torch.stack(expected)))
+    both = (torch.autograd.grad(of.sum(), weights, retain_graph=True) for of in (found_loss, torch.stack(expected)))
     for ours, theirs in zip(*both, strict=True):
         assert bool(theirs.any())
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-11)
-    assert torch.autograd.grad(loss.sum(), (x, low), allow_unused=True) == (None, None)
+    assert torch.autograd.grad(found_loss.sum(), (x, low), allow_unused=True) == (None, None)
 
 
 def test_the_choice_takes_no_part_in_autograd():
     c = v4.Config()
     module, (x, low) = indexer(c), inputs(c, 20)
-    assert not module(x, low, torch.tensor([0, 20]).int()).requires_grad
+    projected, sparse, _ = selected(module, x, low, torch.tensor([0, 20]).int())
+    assert projected.query.requires_grad and not sparse.chosen.requires_grad
+
+
+def test_no_scores_of_single_heads_are_kept_for_backward():
+    c, S = replace(v4.Config(), index_heads=64, index_width=4), 200
+    module, (x, low) = indexer(c), inputs(c, S)
+    mass, cu = torch.rand(S, S // c.csa), torch.tensor([0, S]).int()
+    projected, _, visible = selected(module, x, low, cu)
+    assert max(v4.kept(lambda: loss(projected, visible, mass))) < S * 64 * (S // c.csa) // 8
 
 
 def test_divergence_by_hand():
     mass = torch.tensor([[0.1, 0.3, 99.0]], dtype=torch.float64)
     found = torch.tensor([[1.0, 2.0, 50.0]], dtype=torch.float64, requires_grad=True)
-    loss = divergence(mass, found, torch.tensor([[True, True, False]]))
+    found_loss = divergence(mass, found, torch.tensor([[True, True, False]]))
     q = [math.exp(1) / (math.exp(1) + math.exp(2)), math.exp(2) / (math.exp(1) + math.exp(2))]
-    assert float(loss.detach()) == pytest.approx(0.25 * math.log(0.25 / q[0]) + 0.75 * math.log(0.75 / q[1]), rel=1e-14)
-    (grad,) = torch.autograd.grad(loss.sum(), found)
+    assert float(found_loss.detach()) == pytest.approx(
+        0.25 * math.log(0.25 / q[0]) + 0.75 * math.log(0.75 / q[1]), rel=1e-14
+    )
+    (grad,) = torch.autograd.grad(found_loss.sum(), found)
     assert grad[0].tolist() == pytest.approx([q[0] - 0.25, q[1] - 0.75, 0], abs=1e-15)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_token_without_entries_or_whose_window_takes_all_has_no_loss_and_no_gradient(dtype):
     found = torch.tensor([[1e4, -3.0], [2.0, 3.0]], dtype=dtype, requires_grad=True)
-    loss = divergence(torch.zeros(2, 2, dtype=dtype), found, torch.tensor([[False, False], [True, True]]))
-    (grad,) = torch.autograd.grad(loss.sum(), found)
-    assert loss.tolist() == [0, 0] and not grad.any()
+    found_loss = divergence(torch.zeros(2, 2, dtype=dtype), found, torch.tensor([[False, False], [True, True]]))
+    (grad,) = torch.autograd.grad(found_loss.sum(), found)
+    assert found_loss.tolist() == [0, 0] and not grad.any()
 
 
 def test_teacher_and_scores_alike_have_no_loss():

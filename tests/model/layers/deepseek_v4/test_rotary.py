@@ -37,6 +37,12 @@ def test_yarn_is_the_formulas_also_where_its_ramp_has_no_width(width, original):
     torch.testing.assert_close(found, expected, rtol=1e-13, atol=0)
 
 
+def test_yarns_ramp_ends_with_the_channels():
+    """Low is 0; high by the formula would be 11."""
+    found = Rope(8, 10_000.0, Yarn(4.0, 100, 32.0, 1e-9)).frequencies(LIKE)
+    assert found.tolist() == pytest.approx([10_000 ** (-i / 4) * (1 - i / 7 * 0.75) for i in range(4)], rel=1e-14)
+
+
 @pytest.mark.parametrize("compressed", [False, True])
 def test_transformers_has_the_same_tables(compressed):
     v4_hf.needed()
