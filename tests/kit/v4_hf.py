@@ -130,10 +130,15 @@ def pair(c, seed=0, spread=0.15):
     return ours, theirs
 
 
-def off(ours, theirs):
-    """The largest difference, as a part of their largest value where that is above 1."""
+def off(ours, theirs, least=1.0):
+    """The largest difference, as a part of their largest value where that is above ``least``."""
     ours, theirs = ours.detach(), theirs.detach()
-    return float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=1)) if theirs.numel() else 0.0
+    return float((ours - theirs).abs().max() / theirs.abs().max().clamp(min=least)) if theirs.numel() else 0.0
+
+
+def off_gradient(ours, theirs):
+    """``off`` of gradients, which are small where a mean loss is far away."""
+    return off(ours, theirs, 1e-4)
 
 
 def gradients(output, module, *inputs, seed=3):

@@ -198,7 +198,7 @@ def drawn(seed):
         index_topk=pick(1, 3, 6),
         rope_width=pick(2, 4, 8),
         experts=pick(4, 7),
-        topk=pick(1, 3),
+        topk=pick(2, 3),  # with one its weight is the scaling, and the router learns nothing
         streams=pick(2, 3, 4),
         iterations=pick(1, 3, 20),
         limit=pick(0.1, 1.0, 10.0),

@@ -69,7 +69,7 @@ class Attended:
 
 
 def grouped_output(x: Tensor, down: Tensor, groups: int) -> Tensor:
-    """The low-rank product of each group of heads: x [T, H, D], down [G Lo, H D / G] -> [T, G Lo].
+    """The latent-rank product of each group of heads: x [T, H, D], down [G Lo, H D / G] -> [T, G Lo].
 
     Group g has heads g H/G and on.
     """
@@ -138,11 +138,11 @@ class Attention(nn.Module):  # type: ignore[misc]
         x, shape = hidden[:, 0], self.shape
         positions = documents.positions(cu_seqlens, len(x))
         table = self.rope.table(positions, x)
-        low = self.q_layernorm(self.linear_q_down_proj(x))  # [T, Lq]
-        query = rms_norm(self.linear_q_up_proj(low).unflatten(-1, (shape.heads, -1)), eps=shape.eps)
+        latent = self.q_layernorm(self.linear_q_down_proj(x))  # [T, Lq]
+        query = rms_norm(self.linear_q_up_proj(latent).unflatten(-1, (shape.heads, -1)), eps=shape.eps)
         kv = rotate(self.kv_layernorm(self.linear_kv_proj(x)), table)
         entries = self._entries(x, cu_seqlens, entries)
-        visible, projected = self._visible(x, low, cu_seqlens, dense)
+        visible, projected = self._visible(x, latent, cu_seqlens, dense)
         given = rotate(query, table), kv, self.attn_sink, positions, shape.window, entries, visible
         mixed, mass = core_attention(*given)
         mixed = rotate(mixed, table, inverse=True)
@@ -153,7 +153,7 @@ class Attention(nn.Module):  # type: ignore[misc]
         return Attended(output, entries, visible.chosen, loss)
 
     def _visible(
-        self, x: Tensor, low: Tensor, cu_seqlens: Tensor, dense: bool
+        self, x: Tensor, latent: Tensor, cu_seqlens: Tensor, dense: bool
     ) -> tuple[Visible | None, indexer.Projected | None]:
         """Which compressed entries each token sees, and what its indexer makes of the tokens; None without them."""
         if not self.shape.ratio:
@@ -162,7 +162,7 @@ class Attention(nn.Module):  # type: ignore[misc]
         visible = Visible(found.begin, found.seen)
         if self.indexer is None:
             return visible, None
-        projected = self.indexer(x, low, cu_seqlens)
+        projected = self.indexer(x, latent, cu_seqlens)
         if not dense:
             visible = Visible(found.begin, found.seen, self.indexer.select(projected, visible))
         return visible, projected

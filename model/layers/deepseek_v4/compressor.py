@@ -74,9 +74,9 @@ def _windows(cu_seqlens: Tensor, place: Tensor, ratio: int) -> Windows:
 def pool(keys: Tensor, gates: Tensor, opens: Tensor, overlap: bool) -> Tensor:
     """Each window's keys, weighted by the softmax of the gates over its tokens, channel by channel: [E, D'].
 
-    keys, gates [E, ratio, c D']: the result has the gates' dtype, the wider one. Without overlap c is 1. With it c is 2:
-    a window's own tokens give the second half of the channels, and the tokens of the window before it the first half,
-    unless the document begins here (``opens``).
+    keys, gates [E, ratio, c D']; the result has the gates' dtype, the wider one. Without overlap c is 1. With it c is
+    2: a window's own tokens give the second half of the channels, and the tokens of the window before it the first
+    half, unless the document begins here (``opens``).
     """
     if overlap:
         (before, own), (weight, weight_own) = keys.chunk(2, dim=-1), gates.chunk(2, dim=-1)

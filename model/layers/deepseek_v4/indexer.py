@@ -86,14 +86,14 @@ class Indexer(nn.Module):  # type: ignore[misc]
             nn.init.normal_(linear.weight, std=0.02)
         self.compressor.reset_parameters()
 
-    def forward(self, hidden: Tensor, compressed: Tensor, cu_seqlens: Tensor) -> Projected:
-        """hidden [T, d], compressed queries [T, Lq] -> what ``select`` and ``loss`` take.
+    def forward(self, hidden: Tensor, latent: Tensor, cu_seqlens: Tensor) -> Projected:
+        """hidden [T, d], the queries' latents [T, Lq] -> what ``select`` and ``loss`` take.
 
         Raises ValueError for other ``cu_seqlens``, as ``documents.check``.
         """
-        hidden, compressed = hidden.detach(), compressed.detach()
+        hidden, latent = hidden.detach(), latent.detach()
         table = self.rope.table(documents.positions(cu_seqlens, len(hidden)), hidden)
-        query = rotate(self.linear_wq_b(compressed).unflatten(-1, (self.heads, -1)), table)
+        query = rotate(self.linear_wq_b(latent).unflatten(-1, (self.heads, -1)), table)
         return Projected(query, self.compressor(hidden, cu_seqlens), self.linear_weights_proj(hidden) * self.scale)
 
     @torch.no_grad()

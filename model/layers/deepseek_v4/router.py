@@ -13,7 +13,7 @@ from model.layers.ends.ngram import splitmix64
 def affinities(x: Tensor, weight: Tensor) -> Tensor:
     """sqrt(softplus(x weight)), [..., E] of x [..., d] and weight [E, d]; the product too in fp32 or more.
 
-    In bf16 one of ten tokens gets another expert.
+    In bf16, of 64 experts at random weights, one of ten tokens gets another six.
     """
     products = F.softplus(fp32.wide(x) @ fp32.wide(weight).T)
     # where softplus underflows to 0 the root would have an infinite gradient, and the product of both were no number

@@ -42,11 +42,11 @@ def test_transformers_has_the_same_outputs_and_gradients(kind, seed):
     values = mine(x, bounds(S)).output[:, 0], other(y, tables, place, mask)[0][0]
     assert v4_hf.off(*values) < 1e-5
     a, b = v4_hf.gradients(values[0], mine, x), v4_hf.gradients(values[1], other, y)
-    assert v4_hf.off(a.pop("0"), b["0"].transpose(0, 1)) < 1e-4
+    assert v4_hf.off_gradient(a.pop("0"), b["0"].transpose(0, 1)) < 1e-4
     first = f"layers.{layer}.attention."
     theirs_of = v4_hf.theirs_of({first + name: grad for name, grad in a.items() if grad is not None})
     for name, grad in theirs_of.items():
-        assert v4_hf.off(grad, b[name.removeprefix(f"model.layers.{layer}.self_attn.")]) < 1e-4, name
+        assert v4_hf.off_gradient(grad, b[name.removeprefix(f"model.layers.{layer}.self_attn.")]) < 1e-4, name
     assert {name for name, grad in a.items() if grad is None} == {name for name in a if "indexer" in name}
 
 

@@ -86,6 +86,10 @@ def test_logits_far_beyond_what_exp_takes():
     for far in (2000 * q, -2000 * q):
         output, _ = core_attention(far, kv, sink + 900, place, 4, entries, visible)
         assert bool(output.isfinite().all())
+        _, mass = core_attention(1e5 * far, kv, sink - 1e12, place, 4, entries, visible)
+        assert not mass[~visible.mask(len(entries))].any()
+        alone, _ = core_attention(1e5 * far, kv, sink - 1e12, place, 4)
+        assert torch.equal(alone[place == 0], kv[place == 0, None].expand(-1, 3, -1))
     output, _ = core_attention(q, kv, sink + 900, place, 4, entries, visible)
     assert output.abs().max() < 1e-300  # the sink takes all and gives nothing
 

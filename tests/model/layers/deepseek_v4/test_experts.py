@@ -44,9 +44,9 @@ def test_transformers_has_the_same_outputs_and_gradients(layer, seed):
     values = mine(x, tokens[:, None])[:, 0], other(y, input_ids=tokens[None])[0]
     assert v4_hf.off(*values) < 1e-5
     a, b = v4_hf.gradients(values[0], mine, x), v4_hf.gradients(values[1], other, y)
-    assert v4_hf.off(a.pop("0"), b["0"].transpose(0, 1)) < 1e-4
+    assert v4_hf.off_gradient(a.pop("0"), b["0"].transpose(0, 1)) < 1e-4
     for name, grad in v4_hf.theirs_of({f"layers.{layer}.moe.{n}": g for n, g in a.items()}).items():
-        assert v4_hf.off(grad, b[name.removeprefix(f"model.layers.{layer}.mlp.")]) < 1e-4, name
+        assert v4_hf.off_gradient(grad, b[name.removeprefix(f"model.layers.{layer}.mlp.")]) < 1e-4, name
 
 
 @pytest.mark.parametrize("hashed", [False, True])
@@ -72,6 +72,15 @@ def test_an_expert_without_tokens_gets_a_gradient_of_zero():
     experts(x, torch.tensor([[0], [2], [2], [0]]), torch.ones(4, 1)).sum().backward()
     for weight in (experts.linear_fc1, experts.linear_fc2):
         assert not weight.grad[1].any() and bool(weight.grad[0].any()) and bool(weight.grad[2].any())
+
+
+def test_bf16_is_weighed_in_fp32_before_the_second_product():
+    c = v4.Config()
+    experts = v4.fill(Experts(c.hidden, c.ffn, 2, 1.0), 1).bfloat16()
+    x, share = torch.randn(50, c.hidden).bfloat16(), torch.rand(50, 1)
+    inner = clamped_swiglu(F.linear(x, experts.linear_fc1[1]), 1.0) * share
+    expected = F.linear(inner.bfloat16(), experts.linear_fc2[1]).float()
+    assert torch.equal(experts(x, torch.ones(50, 1, dtype=torch.long), share), expected)
 
 
 def test_bf16_sums_in_fp32_and_rounds_once():

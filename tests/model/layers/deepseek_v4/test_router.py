@@ -38,7 +38,7 @@ def test_transformers_has_the_same_experts_weights_and_gradients(layer, seed):
     values = weights[:, 0].gather(1, order), other_weights.gather(1, other_order)
     assert v4_hf.off(*values) < 1e-5
     a, b = v4_hf.gradients(values[0], mine, x), v4_hf.gradients(values[1], other, y)
-    assert a.keys() == b.keys() == {"weight", "0"} and max(v4_hf.off(a[n], b[n]) for n in a) < 1e-4
+    assert a.keys() == b.keys() == {"weight", "0"} and max(v4_hf.off_gradient(a[n], b[n]) for n in a) < 1e-4
 
 
 def test_the_bias_chooses_and_does_not_weigh():
@@ -104,7 +104,8 @@ def test_among_the_first_ids_however_many_experts_are_taken_as_often_give_or_tak
 
 def test_tables_of_layers_differ_and_each_is_the_same_everywhere():
     first, second = hash_table(1000, 256, 6, 0), hash_table(1000, 256, 6, 1)
-    assert (first == second).float().mean() < 0.05
+    shifts = ((first - second) % 256).flatten().bincount()
+    assert shifts.max() < 0.05 * first.numel()  # neither the same nor the same by other numbers
     assert hashlib.sha256(first.numpy().tobytes()).hexdigest()[:16] == "ea3600c45152efdb"
 
 

@@ -6,7 +6,7 @@ import v4_planted
 NEAR = 'output = torch.einsum("bht,td->bhd", near, keys) +'
 SINK = "sink.to(q.dtype).expand(len(q), -1)[..., None],"
 ROPE = "shape.compress_rope if shape.ratio else shape.rope"
-QUERY = "rms_norm(self.linear_q_up_proj(low).unflatten(-1, (shape.heads, -1)), eps=shape.eps)"
+QUERY = "rms_norm(self.linear_q_up_proj(latent).unflatten(-1, (shape.heads, -1)), eps=shape.eps)"
 BACK = "mixed = rotate(mixed, table, inverse=True)"
 TEACHER = "teacher / teacher.sum(-1, keepdim=True).clamp(min=torch.finfo(teacher.dtype).tiny)"
 ROOT = "products.clamp(min=torch.finfo(products.dtype).tiny).sqrt()"
@@ -54,7 +54,7 @@ ERRORS = {
     ],
     # attention
     "query's norm over all heads": [
-        ("attention", QUERY, "rms_norm(self.linear_q_up_proj(low), eps=shape.eps).unflatten(-1, (shape.heads, -1))")
+        ("attention", QUERY, "rms_norm(self.linear_q_up_proj(latent), eps=shape.eps).unflatten(-1, (shape.heads, -1))")
     ],
     "no sink": [("core", SINK, SINK.replace("sink.", "(sink * 0 - 1e30)."))],
     "the sink among the numerators": [
@@ -121,14 +121,14 @@ ERRORS = {
     "no relu": [("indexer", "fp32.wide(keys)).relu()", "fp32.wide(keys))")],
     "scores without the heads' root": [("indexer", "heads**-0.5 * width**-0.5", "width**-0.5")],
     "no indexer's loss": [("attention", "if projected is None or not index_loss", "if True")],
-    "the indexer's gradient flows on": [("indexer", "hidden, compressed = hidden.detach(), compressed.detach()", "")],
+    "the indexer's gradient flows on": [("indexer", "hidden, latent = hidden.detach(), latent.detach()", "")],
     "a teacher by entries alone": [
         ("core", "far.detach().sum(1)", "far.detach().div(far.sum(-1, keepdim=True).detach() + 1e-300).sum(1)")
     ],
     "a teacher that learns": [("indexer", "mass.detach()", "mass"), ("core", "far.detach().sum(1)", "far.sum(1)")],
     "a teacher with more than its entries": [("indexer", TEACHER, "teacher / 4")],
     "index queries before the norm": [
-        ("attention", "self.indexer(x, low,", "self.indexer(x, self.linear_q_down_proj(x),")
+        ("attention", "self.indexer(x, latent,", "self.indexer(x, self.linear_q_down_proj(x),")
     ],
 }
 # What alone sees an error: no output does

@@ -10,6 +10,8 @@ import v4_plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from model.layers.common import fp32
+
 WEIGHTS = {"lm": 1.0, "mtp": 0.3, "index": 0.7}
 
 
@@ -54,7 +56,7 @@ def test_transformers_has_the_same_logits_loss_choices_and_gradients(seed):
     grads = dict(zip(named, torch.autograd.grad(loss, named.values(), allow_unused=True), strict=True))
     held = dict(theirs.named_parameters())
     for name, grad in v4_hf.theirs_of({name: grad for name, grad in grads.items() if grad is not None}).items():
-        assert v4_hf.off(grad, held[name].grad) < 1e-4, name
+        assert v4_hf.off_gradient(grad, held[name].grad) < 1e-4, name
     none = {name for name, grad in grads.items() if grad is None}
     assert none == {name for name in grads if "indexer" in name}
     assert {name for name, p in held.items() if p.grad is None} == set(v4_hf.theirs_of(dict.fromkeys(none)))
@@ -154,6 +156,51 @@ def test_parameters_are_those_of_the_published_formulas(seed):
     total = sum(layer + extra[kind] for kind in c.kinds) + 2 * c.vocab * d + head + d
     mtp = layer + 2 * d * d + 3 * d + head
     assert sum(p.numel() for p in v4.Whole(c).parameters()) == total + mtp
+
+
+PUBLISHED = {  # of V4-Flash and V4-Pro: attention, CSA's compressor, HCA's, indexer, a hyper-connection, an expert
+    "flash": (
+        {"hidden": 4096, "heads": 64, "q_lora_rank": 1024, "o_groups": 8, "ffn": 2048},
+        (106_956_352, 8_393_216, 4_260_352, 10_749_056, 393_243, 25_165_824),
+    ),
+    "pro": (
+        {"hidden": 7168, "heads": 128, "q_lora_rank": 1536, "o_groups": 16, "ffn": 3072},
+        (299_894_912, 14_684_672, 7_406_080, 16_712_832, 688_155, 66_060_288),
+    ),
+}
+
+
+@pytest.mark.parametrize("size", PUBLISHED)
+def test_parts_at_published_widths_have_the_published_parameters(size):
+    changed, expected = PUBLISHED[size]
+    common = {"head_dim": 512, "o_lora_rank": 1024, "index_heads": 64, "index_width": 128, "rope_width": 64}
+    c = replace(v4.Config(), **common, **changed, hca=128, streams=4)
+    m = v4.room()
+    with torch.device("meta"):
+        csa, hca = (m["attention"].Attention(v4.shape(c, kind, m)) for kind in ("csa", "hca"))
+        hyper = m["hyper"].HyperConnection(c.hidden, c.streams)
+        expert = m["experts"].SharedExpert(c.hidden, c.ffn, c.limit)
+    compressor, index = csa.compressor, csa.indexer
+    counted = [sum(p.numel() for p in x.parameters()) for x in (csa, compressor, hca.compressor, index, hyper, expert)]
+    assert (counted[0] - counted[1] - counted[3], *counted[1:]) == expected
+
+
+def test_a_model_of_bf16_keeps_what_stays_fp32_and_is_near_the_fp32_one():
+    c = replace(v4.Config(), index_topk=99)  # all entries: rounding may change which are the best
+    wide, narrow = (v4.fill(v4.Whole(c, mtp=False), 0, 0.15) for _ in range(2))
+    for parameter in narrow.parameters():
+        if not fp32.kept(parameter):
+            parameter.data = parameter.data.bfloat16()
+    for of in (wide, narrow):
+        for layer in of.layers:
+            layer.moe.router.weight.data.zero_()  # likewise which experts: the bias chooses
+    (tokens, cu) = v4.row([21, 20], c)
+    said, exact = narrow(tokens, cu, index_loss=True), wide(tokens, cu, index_loss=True)
+    assert said["logits"].dtype == torch.bfloat16
+    assert v4_hf.off(said["logits"].float(), exact["logits"]) < 0.05
+    losses = v4.losses({**said, "logits": said["logits"].float()}, tokens, cu)
+    (losses["lm"] + losses["index"]).backward()
+    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in narrow.parameters())
 
 
 def test_without_compression_no_layer_needs_windows_and_one_stream_is_enough():
