@@ -69,7 +69,7 @@ class Attended:
 
 
 def grouped_output(x: Tensor, down: Tensor, groups: int) -> Tensor:
-    """The latent-rank product of each group of heads: x [T, H, D], down [G Lo, H D / G] -> [T, G Lo].
+    """The low-rank product of each group of heads: x [T, H, D], down [G Lo, H D / G] -> [T, G Lo].
 
     Group g has heads g H/G and on.
     """

@@ -28,8 +28,8 @@ def scores(query: Tensor, keys: Tensor, weights: Tensor) -> Tensor:
 def choose(found: Tensor, visible: Visible, topk: int) -> Tensor:
     """The ``topk`` best of the visible slots of each token, the earlier of equal ones: [B, min(topk, E)] int64, -1
     where it sees fewer. ``found`` [B, E] are the scores."""
-    hidden = found.masked_fill(~visible.mask(found.shape[1]), -torch.inf)
-    best, slot = hidden.sort(dim=-1, descending=True, stable=True)
+    masked = found.masked_fill(~visible.mask(found.shape[1]), -torch.inf)
+    best, slot = masked.sort(dim=-1, descending=True, stable=True)
     return slot[:, :topk].masked_fill(best[:, :topk] == -torch.inf, -1)
 
 
