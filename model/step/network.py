@@ -16,9 +16,9 @@ from model.families.nam56r import Size
 from model.kinds import catalogue
 from model.kinds.path import Choice, called
 from model.kinds.run import Run
-from model.layers import head
-from model.layers.entrance.ngram import NgramHashEmbedding
-from model.layers.entrance.structure import StructureEmbedding
+from model.layers.ends import head
+from model.layers.ends.ngram import NgramHashEmbedding
+from model.layers.ends.structure import StructureEmbedding
 from model.layers.spec import hybrid_stack
 from model.patched import dialect
 from model.step import megatron

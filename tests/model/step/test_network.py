@@ -121,7 +121,7 @@ def counted():
     import torch
 
     from model.kinds.path import Choice
-    from model.layers import head
+    from model.layers.ends import head
 
     model, batch, seen = tiny.fresh(), tiny.batch(), []
     batch["loss_mask"][0, [3, 50]] = 0
