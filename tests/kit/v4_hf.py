@@ -10,22 +10,22 @@ VERSION = "5.24.0"
 CSA, HCA = "compressed_sparse_attention", "heavily_compressed_attention"
 KINDS = {"sliding": "sliding_attention", "csa": CSA, "hca": HCA}
 IN_LAYER = (  # ours, theirs; the longer ones first
-    ("attention.indexer.compressor.linear_wkv", "self_attn.compressor.indexer.kv_proj"),
-    ("attention.indexer.compressor.linear_wgate", "self_attn.compressor.indexer.gate_proj"),
-    ("attention.indexer.compressor.ape", "self_attn.compressor.indexer.position_bias"),
-    ("attention.indexer.compressor.norm", "self_attn.compressor.indexer.kv_norm"),
-    ("attention.indexer.linear_wq_b", "self_attn.compressor.indexer.q_b_proj"),
-    ("attention.indexer.linear_weights_proj", "self_attn.compressor.indexer.scorer.weights_proj"),
-    ("attention.compressor.linear_wkv", "self_attn.compressor.kv_proj"),
-    ("attention.compressor.linear_wgate", "self_attn.compressor.gate_proj"),
-    ("attention.compressor.ape", "self_attn.compressor.position_bias"),
-    ("attention.compressor.norm", "self_attn.compressor.kv_norm"),
+    ("attention.core_attention.indexer.compressor.linear_wkv", "self_attn.compressor.indexer.kv_proj"),
+    ("attention.core_attention.indexer.compressor.linear_wgate", "self_attn.compressor.indexer.gate_proj"),
+    ("attention.core_attention.indexer.compressor.ape", "self_attn.compressor.indexer.position_bias"),
+    ("attention.core_attention.indexer.compressor.norm", "self_attn.compressor.indexer.kv_norm"),
+    ("attention.core_attention.indexer.linear_wq_b", "self_attn.compressor.indexer.q_b_proj"),
+    ("attention.core_attention.indexer.linear_weights_proj", "self_attn.compressor.indexer.scorer.weights_proj"),
+    ("attention.core_attention.compressor.linear_wkv", "self_attn.compressor.kv_proj"),
+    ("attention.core_attention.compressor.linear_wgate", "self_attn.compressor.gate_proj"),
+    ("attention.core_attention.compressor.ape", "self_attn.compressor.position_bias"),
+    ("attention.core_attention.compressor.norm", "self_attn.compressor.kv_norm"),
     ("attention.linear_q_down_proj", "self_attn.q_a_proj"),
     ("attention.q_layernorm", "self_attn.q_a_norm"),
     ("attention.linear_q_up_proj", "self_attn.q_b_proj"),
     ("attention.linear_kv_proj", "self_attn.kv_proj"),
     ("attention.kv_layernorm", "self_attn.kv_norm"),
-    ("attention.attn_sink", "self_attn.sinks"),
+    ("attention.core_attention.attn_sink", "self_attn.sinks"),
     ("attention.linear_o_group_proj", "self_attn.o_a_proj"),
     ("attention.linear_proj", "self_attn.o_b_proj"),
     ("attn_norm", "input_layernorm"),
@@ -90,9 +90,16 @@ def config(c):
     )
 
 
+def in_hyper(name):
+    """Their name of a hyper-connection's tensor, or of the head's."""
+    return name.replace("mapping_proj.weight", "fn").replace("bias", "base")
+
+
 def named(name):
     """Their name of one of our tensors."""
     first = next(ours for ours in OUTSIDE if name.startswith(ours))
+    if first == "head." or "_hc." in name:
+        name = in_hyper(name)
     if first == "layers.":
         ours, theirs = next(pair for pair in IN_LAYER if pair[0] in name) if "_hc." not in name else ("", "")
         name = name.replace(ours, theirs, 1)

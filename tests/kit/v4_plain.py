@@ -40,8 +40,8 @@ def rope(x, position, c, compressed, sign=1):
 def mix(X, w, p, c):
     """Of one token's streams X [n, d]: pre, post [n] and comb [n, n]."""
     n, z = c.streams, X.reshape(-1)
-    m = (w[p + "fn"] @ z) / torch.sqrt((z * z).mean() + c.eps)
-    scale, base = w[p + "scale"], w[p + "base"]
+    m = (w[p + "mapping_proj.weight"] @ z) / torch.sqrt((z * z).mean() + c.eps)
+    scale, base = w[p + "scale"], w[p + "bias"]
     pre = torch.sigmoid(m[:n] * scale[0] + base[:n]) + c.hc_eps
     post = 2 * torch.sigmoid(m[n : 2 * n] * scale[1] + base[n : 2 * n])
     rows = m[2 * n :] * scale[2] + base[2 * n :]
@@ -97,8 +97,8 @@ def attend(xs, w, p, c, kind, index=False, dense=False, given=None):
     low = [rms(w[p + "linear_q_down_proj.weight"] @ x, c.eps, w[p + "q_layernorm.weight"]) for x in xs]
     kv = [rms(w[p + "linear_kv_proj.weight"] @ x, c.eps, w[p + "kv_layernorm.weight"]) for x in xs]
     kv = [rope(k, s, c, ratio > 0) for s, k in enumerate(kv)]
-    entries = [] if not ratio else given or compress(xs, w, p + "compressor.", c, ratio, kind == "csa")
-    i = p + "indexer."
+    entries = [] if not ratio else given or compress(xs, w, p + "core_attention.compressor.", c, ratio, kind == "csa")
+    i = p + "core_attention.indexer."
     keys = compress([x.detach() for x in xs], w, i + "compressor.", c, ratio, True) if kind == "csa" else []
     outputs, chosen, losses = [], [], []
     for s, x in enumerate(xs):
@@ -113,7 +113,7 @@ def attend(xs, w, p, c, kind, index=False, dense=False, given=None):
             head = rope(rms(q[h], c.eps), s, c, ratio > 0)
             held = [kv[t] for t in near] + [entries[v] for v in seen]
             e = [torch.exp(head @ k / math.sqrt(D)) for k in held]
-            total = sum(e) + torch.exp(w[p + "attn_sink"][h])
+            total = sum(e) + torch.exp(w[p + "core_attention.attn_sink"][h])
             mixed = sum(weight / total * k for weight, k in zip(e, held, strict=True))
             heads.append(rope(mixed, s, c, ratio > 0, -1))
             mass = [m + float((weight / total).detach()) for m, weight in zip(mass, e[len(near) :], strict=True)]
@@ -175,8 +175,8 @@ def layer(Xs, tokens, w, p, c, kind, **asked):
 
 def collapsed(X, w, p, c):
     z = X.reshape(-1)
-    m = (w[p + "fn"] @ z) / torch.sqrt((z * z).mean() + c.eps)
-    return weighed(X, torch.sigmoid(m * w[p + "scale"] + w[p + "base"]) + c.hc_eps)
+    m = (w[p + "mapping_proj.weight"] @ z) / torch.sqrt((z * z).mean() + c.eps)
+    return weighed(X, torch.sigmoid(m * w[p + "scale"] + w[p + "bias"]) + c.hc_eps)
 
 
 def document(tokens, w, c, mtp=True, **asked):
@@ -199,7 +199,7 @@ def document(tokens, w, c, mtp=True, **asked):
             entered.append(torch.stack([e + one for one in h]))
         left, _, _, routed = layer(entered, tokens, w, "mtp_layer.", c, "sliding")
         said["routed"].append(routed)
-        hidden = [rms(collapsed(X, w, "mtp.head.", c), c.eps, w["mtp.norm.weight"]) for X in left]
+        hidden = [rms(collapsed(X, w, "mtp.hc_head.", c), c.eps, w["mtp.final_layernorm.weight"]) for X in left]
         said["mtp"] = torch.stack([V @ h for h in hidden])
     return said
 

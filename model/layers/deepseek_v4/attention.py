@@ -77,11 +77,64 @@ def grouped_output(x: Tensor, down: Tensor, groups: int) -> Tensor:
     return torch.einsum("tgi,gri->tgr", grouped, down.unflatten(0, (groups, -1))).flatten(1)
 
 
+class CoreAttention(nn.Module):  # type: ignore[misc]
+    """What a layer attends with beside its window: the sink, the compressor where it owns its entries, CSA's indexer.
+
+    ``attn_sink`` [H] starts at 0 and stays fp32 (``fp32.keep``).
+    """
+
+    def __init__(self, shape: Shape, rope: Rope, owner: bool) -> None:
+        super().__init__()
+        self.shape = shape
+        self.attn_sink = fp32.keep(nn.Parameter(torch.empty(shape.heads, dtype=torch.float32)))
+        self.compressor: Compressor | None = None
+        self.indexer: indexer.Indexer | None = None
+        if shape.ratio and owner:
+            overlap = shape.index is not None
+            self.compressor = Compressor(shape.hidden, shape.head_dim, shape.ratio, overlap, rope, shape.eps)
+        if shape.index:
+            i = shape.index
+            sizes = shape.hidden, shape.q_lora_rank, i.heads, i.width, i.topk, shape.ratio
+            self.indexer = indexer.Indexer(*sizes, rope, shape.eps)
+
+    def reset_parameters(self) -> None:
+        """Initialise every parameter anew, as ``to_empty`` requires."""
+        nn.init.zeros_(self.attn_sink)
+        for module in self.children():
+            module.reset_parameters()
+
+    def visible(
+        self, x: Tensor, latent: Tensor, cu_seqlens: Tensor, dense: bool
+    ) -> tuple[Visible | None, indexer.Projected | None]:
+        """Which compressed entries each token sees, and what its indexer makes of the tokens; None without them."""
+        if not self.shape.ratio:
+            return None, None
+        found = windows(cu_seqlens, len(x), self.shape.ratio)
+        visible = Visible(found.begin, found.seen)
+        if self.indexer is None:
+            return visible, None
+        projected = self.indexer(x, latent, cu_seqlens)
+        if not dense:
+            visible = Visible(found.begin, found.seen, self.indexer.select(projected, visible))
+        return visible, projected
+
+    def entries(self, x: Tensor, cu_seqlens: Tensor, given: Tensor | None) -> Tensor | None:
+        """The compressed entries [E, D], ``given`` or this layer's own; None without compression."""
+        if given is not None:
+            wanted = [len(x) // self.shape.ratio, self.shape.head_dim] if self.shape.ratio else "none"
+            if list(given.shape) != wanted:
+                raise ValueError(f"another layer's entries must be {wanted} here, not {list(given.shape)}")
+            return given
+        if self.compressor is None and self.shape.ratio:
+            raise ValueError("this layer owns no compressed entries: give it those of the layer that does")
+        return None if self.compressor is None else self.compressor(x, cu_seqlens)
+
+
 class Attention(nn.Module):  # type: ignore[misc]
     """hidden [T, 1, d] -> [T, 1, d]; documents do not see one another.
 
-    ``attn_sink`` [H] starts at 0 and stays fp32 (``fp32.keep``). A layer that does not own compressed entries
-    (``owner`` false) has no compressor: it is given another layer's, as in DeepSeek-V4.1.
+    A layer that does not own compressed entries (``owner`` false) has no compressor: it is given another layer's, as in
+    DeepSeek-V4.1.
     """
 
     def __init__(self, shape: Shape, owner: bool = True) -> None:
@@ -93,18 +146,9 @@ class Attention(nn.Module):  # type: ignore[misc]
         self.linear_q_up_proj = Linear(shape.q_lora_rank, inner)
         self.linear_kv_proj = Linear(shape.hidden, shape.head_dim)
         self.kv_layernorm = WideRMSNorm(shape.head_dim, shape.eps)
-        self.attn_sink = fp32.keep(nn.Parameter(torch.empty(shape.heads, dtype=torch.float32)))
+        self.core_attention = CoreAttention(shape, self.rope, owner)
         self.linear_o_group_proj = Linear(inner // shape.o_groups, shape.o_groups * shape.o_lora_rank)
         self.linear_proj = Linear(shape.o_groups * shape.o_lora_rank, shape.hidden)
-        self.compressor: Compressor | None = None
-        self.indexer: indexer.Indexer | None = None
-        if shape.ratio and owner:
-            overlap = shape.index is not None
-            self.compressor = Compressor(shape.hidden, shape.head_dim, shape.ratio, overlap, self.rope, shape.eps)
-        if shape.index:
-            i = shape.index
-            sizes = shape.hidden, shape.q_lora_rank, i.heads, i.width, i.topk, shape.ratio
-            self.indexer = indexer.Indexer(*sizes, self.rope, shape.eps)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -114,7 +158,6 @@ class Attention(nn.Module):  # type: ignore[misc]
                 nn.init.normal_(module.weight, std=0.02)
             else:
                 module.reset_parameters()
-        nn.init.zeros_(self.attn_sink)
 
     def forward(
         self,
@@ -141,9 +184,10 @@ class Attention(nn.Module):  # type: ignore[misc]
         latent = self.q_layernorm(self.linear_q_down_proj(x))  # [T, Lq]
         query = rms_norm(self.linear_q_up_proj(latent).unflatten(-1, (shape.heads, -1)), eps=shape.eps)
         kv = rotate(self.kv_layernorm(self.linear_kv_proj(x)), table)
-        entries = self._entries(x, cu_seqlens, entries)
-        visible, projected = self._visible(x, latent, cu_seqlens, dense)
-        given = rotate(query, table), kv, self.attn_sink, positions, shape.window, entries, visible
+        core = self.core_attention
+        entries = core.entries(x, cu_seqlens, entries)
+        visible, projected = core.visible(x, latent, cu_seqlens, dense)
+        given = rotate(query, table), kv, core.attn_sink, positions, shape.window, entries, visible
         mixed, mass = core_attention(*given)
         mixed = rotate(mixed, table, inverse=True)
         output = self.linear_proj(grouped_output(mixed, self.linear_o_group_proj.weight, shape.o_groups))[:, None]
@@ -151,29 +195,3 @@ class Attention(nn.Module):  # type: ignore[misc]
             return Attended(output)
         loss = None if projected is None or not index_loss else indexer.loss(projected, visible, mass)
         return Attended(output, entries, visible.chosen, loss)
-
-    def _visible(
-        self, x: Tensor, latent: Tensor, cu_seqlens: Tensor, dense: bool
-    ) -> tuple[Visible | None, indexer.Projected | None]:
-        """Which compressed entries each token sees, and what its indexer makes of the tokens; None without them."""
-        if not self.shape.ratio:
-            return None, None
-        found = windows(cu_seqlens, len(x), self.shape.ratio)
-        visible = Visible(found.begin, found.seen)
-        if self.indexer is None:
-            return visible, None
-        projected = self.indexer(x, latent, cu_seqlens)
-        if not dense:
-            visible = Visible(found.begin, found.seen, self.indexer.select(projected, visible))
-        return visible, projected
-
-    def _entries(self, x: Tensor, cu_seqlens: Tensor, given: Tensor | None) -> Tensor | None:
-        """The compressed entries [E, D], ``given`` or this layer's own; None without compression."""
-        if given is not None:
-            wanted = [len(x) // self.shape.ratio, self.shape.head_dim] if self.shape.ratio else "none"
-            if list(given.shape) != wanted:
-                raise ValueError(f"another layer's entries must be {wanted} here, not {list(given.shape)}")
-            return given
-        if self.compressor is None and self.shape.ratio:
-            raise ValueError("this layer owns no compressed entries: give it those of the layer that does")
-        return None if self.compressor is None else self.compressor(x, cu_seqlens)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from model.layers.common import fp32
+from model.layers.common.decoding import Linear
 
 
 class Coefficients(NamedTuple):
@@ -56,11 +57,18 @@ def expand(output: Tensor, streams: Tensor, post: Tensor, comb: Tensor) -> Tenso
     return (post.unsqueeze(-1) * output.unsqueeze(-2) + mixed).to(streams.dtype)
 
 
+def _mapping(inputs: int, rows: int) -> nn.Linear:
+    """The projection of all streams to coefficients, fp32."""
+    made = Linear(inputs, rows, dtype=torch.float32)
+    fp32.keep(made.weight)
+    return made
+
+
 class HyperConnection(nn.Module):  # type: ignore[misc]
     """The coefficients of one sublayer, from the streams. All parameters stay fp32 (``fp32.keep``).
 
-    ``fn`` [n² + 2n, n d], ``base`` [n² + 2n]: n rows for pre, n for post, n² for comb, row by row. ``scale`` [3]: of
-    each of the three. Initial values, of which DeepSeek says nothing, are those of transformers 5.24.0.
+    ``mapping_proj`` [n² + 2n, n d], ``bias`` [n² + 2n]: n rows for pre, n for post, n² for comb, row by row. ``scale``
+    [3]: of each of the three. Initial values, of which DeepSeek says nothing, are those of transformers 5.24.0.
     """
 
     def __init__(
@@ -69,23 +77,23 @@ class HyperConnection(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.streams, self.iterations, self.eps, self.norm_eps = streams, iterations, eps, norm_eps
         rows = streams * (streams + 2)
-        self.fn = fp32.keep(nn.Parameter(torch.empty(rows, streams * hidden, dtype=torch.float32)))
-        self.base = fp32.keep(nn.Parameter(torch.empty(rows, dtype=torch.float32)))
+        self.mapping_proj = _mapping(streams * hidden, rows)
+        self.bias = fp32.keep(nn.Parameter(torch.empty(rows, dtype=torch.float32)))
         self.scale = fp32.keep(nn.Parameter(torch.empty(3, dtype=torch.float32)))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Initialise every parameter anew, as ``to_empty`` requires."""
-        nn.init.normal_(self.fn, std=0.02)
-        nn.init.zeros_(self.base)
+        nn.init.normal_(self.mapping_proj.weight, std=0.02)
+        nn.init.zeros_(self.bias)
         nn.init.ones_(self.scale)
 
     def coefficients(self, streams: Tensor) -> Coefficients:
         """Of streams [..., n, d]. ``pre`` and comb's entries are above ``eps``, ``post`` is between 0 and 2."""
         n = self.streams
-        found = mixes(streams, self.fn, self.norm_eps)
+        found = mixes(streams, self.mapping_proj.weight, self.norm_eps)
         parts = found.split([n, n, n * n], dim=-1)
-        scales, bases = self.scale.to(found.dtype).unbind(), self.base.to(found.dtype).split([n, n, n * n])
+        scales, bases = self.scale.to(found.dtype).unbind(), self.bias.to(found.dtype).split([n, n, n * n])
         pre, post, comb = (x * scale + base for x, scale, base in zip(parts, scales, bases, strict=True))
         matrix = sinkhorn(comb.unflatten(-1, (n, n)), self.iterations, self.eps)
         return Coefficients(pre.sigmoid() + self.eps, 2 * post.sigmoid(), matrix)
@@ -102,27 +110,27 @@ class HyperConnection(nn.Module):  # type: ignore[misc]
 class HyperHead(nn.Module):  # type: ignore[misc]
     """The streams' weighted sum before the final norm; parameters stay fp32, as ``HyperConnection``'s.
 
-    ``fn`` [n, n d], ``base`` [n], ``scale`` [1].
+    ``mapping_proj`` [n, n d], ``bias`` [n], ``scale`` [1].
     """
 
     def __init__(self, hidden: int, streams: int, eps: float = 1e-6, norm_eps: float = 1e-6) -> None:
         super().__init__()
         self.eps, self.norm_eps = eps, norm_eps
-        self.fn = fp32.keep(nn.Parameter(torch.empty(streams, streams * hidden, dtype=torch.float32)))
-        self.base = fp32.keep(nn.Parameter(torch.empty(streams, dtype=torch.float32)))
+        self.mapping_proj = _mapping(streams * hidden, streams)
+        self.bias = fp32.keep(nn.Parameter(torch.empty(streams, dtype=torch.float32)))
         self.scale = fp32.keep(nn.Parameter(torch.empty(1, dtype=torch.float32)))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Initialise every parameter anew, as ``to_empty`` requires."""
-        nn.init.normal_(self.fn, std=0.02)
-        nn.init.zeros_(self.base)
+        nn.init.normal_(self.mapping_proj.weight, std=0.02)
+        nn.init.zeros_(self.bias)
         nn.init.ones_(self.scale)
 
     def forward(self, streams: Tensor) -> Tensor:
         """Streams [..., n, d] -> [..., d]."""
-        found = mixes(streams, self.fn, self.norm_eps)
-        pre = (found * self.scale.to(found.dtype) + self.base.to(found.dtype)).sigmoid() + self.eps
+        found = mixes(streams, self.mapping_proj.weight, self.norm_eps)
+        pre = (found * self.scale.to(found.dtype) + self.bias.to(found.dtype)).sigmoid() + self.eps
         return collapse(streams, pre)
 
 

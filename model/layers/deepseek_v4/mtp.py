@@ -19,14 +19,14 @@ class MtpLayer(nn.Module):  # type: ignore[misc]
 
     def __init__(self, hidden: int, streams: int, eps: float = 1e-6, hc_eps: float = 1e-6) -> None:
         super().__init__()
-        self.enorm, self.hnorm, self.norm = (WideRMSNorm(hidden, eps) for _ in range(3))
+        self.enorm, self.hnorm, self.final_layernorm = (WideRMSNorm(hidden, eps) for _ in range(3))
         self.e_proj, self.h_proj = Linear(hidden, hidden), Linear(hidden, hidden)
-        self.head = HyperHead(hidden, streams, hc_eps, eps)
+        self.hc_head = HyperHead(hidden, streams, hc_eps, eps)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Initialise every parameter anew, as ``to_empty`` requires."""
-        for module in (self.enorm, self.hnorm, self.norm, self.head):
+        for module in (self.enorm, self.hnorm, self.final_layernorm, self.hc_head):
             module.reset_parameters()
         for linear in (self.e_proj, self.h_proj):
             nn.init.normal_(linear.weight, std=0.02)
@@ -39,5 +39,5 @@ class MtpLayer(nn.Module):  # type: ignore[misc]
         """
         entered = self.e_proj(self.enorm(embedded)).unsqueeze(-2) + self.h_proj(self.hnorm(streams))
         left = layer(entered)
-        hidden: Tensor = self.norm(self.head(left))
+        hidden: Tensor = self.final_layernorm(self.hc_head(left))
         return hidden, left

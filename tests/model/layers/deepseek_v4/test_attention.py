@@ -79,7 +79,7 @@ def test_entries_of_another_layer_take_the_place_of_its_own(kind):
     own = owner(x, cu)
     reader = attention(c, kind, owner=False)
     reader.load_state_dict(owner.state_dict(), strict=False)
-    assert not any(name.startswith("compressor") for name, _ in reader.named_parameters())
+    assert not any(name.startswith("core_attention.compressor") for name, _ in reader.named_parameters())
     again = reader(x, cu, own.entries)
     assert torch.equal(again.output, own.output) and again.entries is own.entries
     assert not torch.allclose(reader(x, cu, own.entries + 1).output, own.output)

@@ -67,7 +67,10 @@ def test_transformers_has_the_same_entries_and_gradients(kind, seed):
     c = v4.Config() if seed < 0 else v4.drawn(seed)
     ours, theirs = v4_hf.pair(c, seed, 0.3)
     layer, S = c.kinds.index(kind), 3 * c.hca + 1
-    mine, other = ours.layers[layer].attention.compressor, theirs.model.layers[layer].self_attn.compressor
+    mine, other = (
+        ours.layers[layer].attention.core_attention.compressor,
+        theirs.model.layers[layer].self_attn.compressor,
+    )
     x = hidden(c, S, torch.float32).requires_grad_()
     y = x.detach().clone().requires_grad_()
     low = torch.randn(1, S, c.q_lora_rank)

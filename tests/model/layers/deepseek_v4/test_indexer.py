@@ -45,7 +45,9 @@ def test_transformers_chooses_the_same_entries(seed):
     for layer, kind in enumerate(c.kinds):
         if kind == "csa":
             x, low = inputs(c, S, torch.float32)
-            mine = selected(ours.layers[layer].attention.indexer, x, low, torch.tensor([0, S]).int())[1].chosen
+            mine = selected(ours.layers[layer].attention.core_attention.indexer, x, low, torch.tensor([0, S]).int())[
+                1
+            ].chosen
             other = theirs.model.layers[layer].self_attn.compressor.indexer
             found = other(x[None], low[None], torch.arange(S)[None], None, layer)[0]
             sets = [[sorted(row) for row in side.tolist()] for side in (mine, found)]

@@ -28,7 +28,7 @@ def test_what_enters_the_layer_and_what_leaves_the_head_are_the_formulas():
         expected = torch.stack([e + one for one in h])
         torch.testing.assert_close(entered[0][s, 0], expected, rtol=0, atol=1e-13)
         torch.testing.assert_close(left[s, 0], 2 * expected, rtol=0, atol=1e-13)
-        head = v4_plain.rms(v4_plain.collapsed(2 * expected, w, "head.", c), c.eps, w["norm.weight"])
+        head = v4_plain.rms(v4_plain.collapsed(2 * expected, w, "hc_head.", c), c.eps, w["final_layernorm.weight"])
         torch.testing.assert_close(hidden[s, 0], head, rtol=0, atol=1e-13)
 
 
@@ -46,4 +46,4 @@ def test_its_parameters_are_those_of_the_published_count():
     mtp = MtpLayer(d, n)
     assert sum(p.numel() for p in mtp.parameters()) == 2 * d * d + 3 * d + n * n * d + n + 1
     mtp.reset_parameters()
-    assert bool((mtp.norm.weight == 1).all()) and 0.015 < float(mtp.e_proj.weight.detach().std()) < 0.025
+    assert bool((mtp.final_layernorm.weight == 1).all()) and 0.015 < float(mtp.e_proj.weight.detach().std()) < 0.025

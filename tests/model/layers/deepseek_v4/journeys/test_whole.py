@@ -180,7 +180,7 @@ def test_parts_at_published_widths_have_the_published_parameters(size):
         csa, hca = (m["attention"].Attention(v4.shape(c, kind, m)) for kind in ("csa", "hca"))
         hyper = m["hyper"].HyperConnection(c.hidden, c.streams)
         expert = m["experts"].SharedExpert(c.hidden, c.ffn, c.limit)
-    compressor, index = csa.compressor, csa.indexer
+    (compressor, index), hca = (csa.core_attention.compressor, csa.core_attention.indexer), hca.core_attention
     counted = [sum(p.numel() for p in x.parameters()) for x in (csa, compressor, hca.compressor, index, hyper, expert)]
     assert (counted[0] - counted[1] - counted[3], *counted[1:]) == expected
 
