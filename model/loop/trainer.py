@@ -208,7 +208,7 @@ class Trainer:
             self.place.size,
             self.data,
             self.overlay,
-            self.engine.config.nam56r_paths,
+            self.engine.config.model_paths,
         )
         write_atomic(self.plan.folder / name, run_record.text(statement))
         if self.step >= self.plan.recipe.steps:

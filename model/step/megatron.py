@@ -16,7 +16,7 @@ from model.layers.captured import graphs
 def megatron_config(size: Size, run: Run, chosen: dict[str, Choice]) -> Any:
     """The MLATransformerConfig of ``size`` (megatron-core 0.19.0) for ``run``; call with the overlay active.
 
-    Three attributes are for this project's layers: ``nam56r_size``, ``nam56r_row`` and ``nam56r_paths``, which is
+    Three attributes are for this project's layers: ``model_size``, ``model_row`` and ``model_paths``, which is
     ``chosen``, the result of ``catalogue.choose``.
     """
     import torch
@@ -33,7 +33,7 @@ def megatron_config(size: Size, run: Run, chosen: dict[str, Choice]) -> Any:
         activation_func=torch.nn.functional.gelu,
         **settings(run, chosen),
     )
-    config.nam56r_size, config.nam56r_row, config.nam56r_paths = size, run.row, chosen
+    config.model_size, config.model_row, config.model_paths = size, run.row, chosen
     return config
 
 

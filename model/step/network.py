@@ -63,14 +63,14 @@ class Nam56r(HybridModel):
 
     def _paths(self) -> Iterator[tuple[str, str, Choice]]:
         """(layer, label, path) of all that this stage computes."""
-        numbered = {layer.number: layer.kind for layer in self.config.nam56r_size.layers}
+        numbered = {layer.number: layer.kind for layer in self.config.model_size.layers}
         layers = [(str(layer.layer_number), numbered[layer.layer_number]) for layer in self.decoder.layers]
         if self.post_process:
             depths = len(self.mtp.layers) if self.mtp_process else 0
             layers += [*((f"MTP-{depth}", "mla") for depth in range(1, depths + 1)), ("head", "loss")]
         layers += [("all", part.name) for part in catalogue.PARTS.values() if not part.layers and part.name != "loss"]
         for layer, kind in layers:
-            yield layer, catalogue.PARTS[kind].label, self.config.nam56r_paths[kind]
+            yield layer, catalogue.PARTS[kind].label, self.config.model_paths[kind]
 
     def forward(  # type: ignore[override]
         self,
@@ -112,7 +112,7 @@ class Nam56r(HybridModel):
 
     def _rolled(self, loss_mask: Tensor | None, packed_seq_params: PackedSeqParams) -> Iterator[Tensor | None]:
         """Which tokens count [1, T] in each depth's loss, then in the main one; Nones where the loss does not ask."""
-        if loss_mask is None or self.config.nam56r_paths["loss"].name != "liger_once":
+        if loss_mask is None or self.config.model_paths["loss"].name != "liger_once":
             return itertools.repeat(None)
         masks = [loss_mask]
         for _ in range(self.config.mtp_num_layers if self.mtp_process else 0):
@@ -121,7 +121,7 @@ class Nam56r(HybridModel):
 
     def compute_language_model_loss(self, labels: Tensor, logits: Tensor) -> Tensor:
         """labels [1, T], ``logits`` the hidden states [T, 1, h] of our head -> [1, T] fp32, times the next share."""
-        path, counted = self.config.nam56r_paths["loss"].name, next(self._counted)
+        path, counted = self.config.model_paths["loss"].name, next(self._counted)
         return head.loss(path, logits, self.output_layer.weight, labels, counted) * next(self._shares)
 
     def shared(self, _layer: Any, _given: Any, output: Any) -> Any:

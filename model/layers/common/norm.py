@@ -54,11 +54,11 @@ def by_transformer_engine(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor
 
 
 class RMSNorm(nn.RMSNorm):
-    """RMSNorm over the last dimension, weight in ``config.params_dtype``, by the path of ``config.nam56r_paths``."""
+    """RMSNorm over the last dimension, weight in ``config.params_dtype``, by the path of ``config.model_paths``."""
 
     def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
-        self.path = config.nam56r_paths["norm"].name
+        self.path = config.model_paths["norm"].name
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., n] -> [..., n], in ``x``'s dtype."""

@@ -55,7 +55,7 @@ class Diagnoses:
         A profiled step is not, on any rank: its trace is to show what most steps do, and logits take kernels.
         """
         self.due = self.every > 0 and step % self.every == 0 and not profiled
-        self.config.nam56r_diagnosed = self.due and self.logits
+        self.config.model_diagnosed = self.due and self.logits
 
     @property
     def lacks_seconds(self) -> bool:
@@ -73,7 +73,7 @@ class Diagnoses:
 
         counts [MoE layers of this stage, experts] fp32: tokens of all data-parallel ranks.
         """
-        self.config.nam56r_diagnosed = False
+        self.config.model_diagnosed = False
         assert self._norms is not None
         device = torch.cuda.current_device()
         zero, none = torch.zeros((), device=device), torch.full((), -torch.inf, device=device)

@@ -77,7 +77,7 @@ def torch_norm(x, weight, eps):
 @pytest.mark.parametrize("kind", [RMSNorm, ResidualNorm])
 @pytest.mark.parametrize("path", ["torch", "te"])
 def test_a_layers_norm_by_its_path(torchs, monkeypatch, path, kind):
-    config = SimpleNamespace(params_dtype=torch.bfloat16, nam56r_paths={"norm": Choice(path, "")})
+    config = SimpleNamespace(params_dtype=torch.bfloat16, model_paths={"norm": Choice(path, "")})
     called, name = [], "model.layers.common.norm.by_transformer_engine"
     monkeypatch.setattr(name, lambda *given: called.append(given) or (given[0], given[0]))
     out = kind(config, 8)(torch.ones(2, 8, dtype=torch.bfloat16))
