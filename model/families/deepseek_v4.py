@@ -57,6 +57,7 @@ class Size(Family):
         *("embeddings", "sliding", "csa", "hca", "compressor", "indexer"),
         *("router", "experts", "mhc", "mtp", "head"),
     )
+    path_parts = ("sliding", "csa", "hca", "topk_moe", "hash_moe", "loss")
     upstream = "Megatron dev's"
     untrained = "DeepSeek-V4 is not built on Megatron-Core"
 

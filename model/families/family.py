@@ -22,6 +22,7 @@ class Family(Frozen):
     flops_rows: ClassVar[tuple[str, ...]] = ()
     norm_rows: ClassVar[tuple[str, ...]] = ()
     upstream: ClassVar[str] = "Megatron's"  # whose pattern and formula of FLOPs ``symbol`` and ``published`` are of
+    path_parts: ClassVar[tuple[str, ...]] = ()  # those of ``model.kinds.catalogue`` that it has
     untrained: ClassVar[str] = ""  # why no size of it can be trained here; empty: they can
 
     name: str

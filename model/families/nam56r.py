@@ -43,6 +43,10 @@ class Size(Family):
         "MTP",
     )
     flops_rows = ("Mamba-3", "MoE", "logits", "MTP", "attention", "indexers", "M²RNN", "embeddings")
+    path_parts = (
+        *("wgrad", "norm", "mamba3", "mamba_proj", "bc_norm", "m2rnn", "mla", "dsa", "sparse"),
+        *("moe", "shared", "loss", "mtp_proj"),
+    )
     norm_rows = ("embeddings", "mamba3", "m2rnn", "mla", "dsa", "indexer", "router", "experts", "mtp", "head")
 
     ffn: int  # the MTP depth's dense MLP

@@ -119,6 +119,7 @@ class Mtp(Kind):
     name = "mtp"
     label = "MTP"
     symbol = "+-"
+    slots = (Mla.slot, "mlp_layer")
     modules = ("mtp",)
     groups = ("mtp",)
     has_logits = True

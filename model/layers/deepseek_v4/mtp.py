@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -17,8 +18,9 @@ class MtpLayer(nn.Module):  # type: ignore[misc]
     Embedding and output matrix are the model's. Parameters beside the layer's: 2 d² + 3 d + n² d + n + 1.
     """
 
-    def __init__(self, hidden: int, streams: int, eps: float = 1e-6, hc_eps: float = 1e-6) -> None:
-        super().__init__()
+    def __init__(self, hidden: int, streams: int, eps: float = 1e-6, hc_eps: float = 1e-6, **base: Any) -> None:
+        """``base``: what a base behind this one is built by, where a class has several."""
+        super().__init__(**base)
         self.enorm, self.hnorm, self.final_layernorm = (WideRMSNorm(hidden, eps) for _ in range(3))
         self.e_proj, self.h_proj = Linear(hidden, hidden), Linear(hidden, hidden)
         self.hc_head = HyperHead(hidden, streams, hc_eps, eps)

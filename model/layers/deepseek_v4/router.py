@@ -10,19 +10,24 @@ from model.layers.common import fp32
 from model.layers.ends.ngram import splitmix64
 
 
-def affinities(x: Tensor, weight: Tensor) -> Tensor:
-    """sqrt(softplus(x weight)), [..., E] of x [..., d] and weight [E, d]; the product too in fp32 or more.
-
-    In bf16, of 64 experts at random weights, one of ten tokens gets another six.
-    """
-    products = F.softplus(fp32.wide(x) @ fp32.wide(weight).T)
+def affinity(logits: Tensor) -> Tensor:
+    """sqrt(softplus(logits)), at least fp32."""
+    products = F.softplus(fp32.wide(logits))
     # where softplus underflows to 0 the root would have an infinite gradient, and the product of both were no number
     return products.clamp(min=torch.finfo(products.dtype).tiny).sqrt()
 
 
-def normalised(affinity: Tensor, chosen: Tensor, scaling: float) -> Tensor:
+def affinities(x: Tensor, weight: Tensor) -> Tensor:
+    """``affinity`` of x weight, [..., E] of x [..., d] and weight [E, d]; the product too in fp32 or more.
+
+    In bf16, of 64 experts at random weights, one of ten tokens gets another six.
+    """
+    return affinity(fp32.wide(x) @ fp32.wide(weight).T)
+
+
+def normalised(scores: Tensor, chosen: Tensor, scaling: float) -> Tensor:
     """The chosen experts' affinities over their sum, times ``scaling``: [..., k]."""
-    taken = affinity.gather(-1, chosen)
+    taken = scores.gather(-1, chosen)
     return taken / (taken.sum(-1, keepdim=True) + 1e-20) * scaling
 
 
@@ -44,9 +49,9 @@ class Router(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: Tensor, tokens: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """x [..., d] -> experts [..., k] int64 and their weights [..., k], at least fp32; ``tokens`` are not read."""
-        affinity = affinities(x, self.weight)
-        chosen = (affinity + self.expert_bias).topk(self.topk, dim=-1).indices
-        return chosen, normalised(affinity, chosen, self.scaling)
+        scores = affinities(x, self.weight)
+        chosen = (scores + self.expert_bias).topk(self.topk, dim=-1).indices
+        return chosen, normalised(scores, chosen, self.scaling)
 
 
 class HashRouter(nn.Module):  # type: ignore[misc]

@@ -86,10 +86,8 @@ ERRORS = {
     ],
     "the overlap across documents": [("compressor", "window * ratio, window == 0", "window * ratio, slot == 0")],
     # experts
-    "bias in the weights": [
-        ("router", "normalised(affinity, chosen", "normalised(affinity + self.expert_bias, chosen")
-    ],
-    "no bias in the choice": [("router", "affinity + self.expert_bias", "affinity")],
+    "bias in the weights": [("router", "normalised(scores, chosen", "normalised(scores + self.expert_bias, chosen")],
+    "no bias in the choice": [("router", "scores + self.expert_bias", "scores")],
     "no scaling factor": [("router", "+ 1e-20) * scaling", "+ 1e-20)")],
     "weights not normalised": [("router", "taken / (taken.sum(-1, keepdim=True) + 1e-20)", "taken")],
     "sigmoid scores": [("router", ROOT, "(fp32.wide(x) @ fp32.wide(weight).T).sigmoid()")],
