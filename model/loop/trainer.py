@@ -102,7 +102,7 @@ class Trainer:
             parallel_state.get_data_parallel_rank(),
             self.ranks,
             self.plan.recipe.seed,
-            structure=tuple(self.engine.size.structure.fields) if data.record.fields else (),
+            structure=tuple(self.engine.size.fields) if data.record.fields else (),
             document_multiple=graphs.documents(self.plan.recipe.micro_batch) if self.engine.run.cuda_graphs else 1,
         )
 

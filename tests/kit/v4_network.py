@@ -82,11 +82,19 @@ TINY = SIZES["v4_tiny"]
 
 
 def clear():
-    """Megatron's trackers, which have a place for each layer of the model that they saw first."""
-    from megatron.core.transformer.experimental_attention_variant.dsa import DSAIndexerLossLoggingHelper
+    """Megatron's trackers, which have a place for each layer of the model that they saw first, and the scales of losses
+    that the steps of an engine left."""
+    from megatron.core.transformer.experimental_attention_variant.dsa import (
+        DSAIndexerLossAutoScaler,
+        DSAIndexerLossLoggingHelper,
+    )
     from megatron.core.transformer.moe import moe_logging
-    from megatron.core.transformer.multi_token_prediction import MTPLossLoggingHelper
+    from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
+    from megatron.core.transformer.multi_token_prediction import MTPLossAutoScaler, MTPLossLoggingHelper
 
+    for scaler in (DSAIndexerLossAutoScaler, MoEAuxLossAutoScaler):
+        scaler.main_loss_backward_scale = None  # made by the first backward pass, or by an engine in another shape
+    MTPLossAutoScaler.set_loss_scale(torch.ones((), device="cpu"))
     DSAIndexerLossLoggingHelper.tracker.clear()
     MTPLossLoggingHelper.tracker.clear()
     moe_logging.destroy_moe_metrics_tracker()
@@ -262,3 +270,26 @@ def off(ours, theirs, least=1.0):
     """The largest difference, as a part of their largest value where that is above ``least``."""
     gap = (ours.detach() - theirs.detach()).abs().max()
     return float(gap / theirs.detach().abs().max().clamp(min=least))
+
+
+def engine(of, optimizer="adamw", **run):
+    """A rank of one with the size's network and its optimizer."""
+    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+
+    from model.definition.recipes import Recipe
+    from model.step.engine import Engine
+
+    clear()
+    torch.manual_seed(0)
+    model_parallel_cuda_manual_seed(0, force_reset_rng=True)
+    wanted = Run(**run)
+    recipe = Recipe(size=of.name, steps=4, warmup=0, learning_rate=1e-2, optimizer=optimizer, bf16=wanted.bf16)
+    return Engine(of, wanted, recipe, catalogue.choose(of, wanted))
+
+
+def micro_batch(tokens, cu):
+    from model.data.rows.loader import Batch
+
+    given = batch(tokens, cu)
+    row = {name: given[name][0] for name in ("tokens", "labels", "loss_mask", "positions")}
+    return Batch(**row, cu_seqlens=cu, max_seqlen=int(cu.diff().max()), structure=None)
