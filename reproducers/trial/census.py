@@ -15,6 +15,7 @@ from typing import Any
 from reproducers.base.wording import count
 from reproducers.probe.arm.census import (
     AMISS,
+    AS,
     CHANGED,
     DEFINES,
     HOLDS,
@@ -23,6 +24,7 @@ from reproducers.probe.arm.census import (
     MADE,
     MARKS,
     MOVED,
+    OTHERWISE,
     PAST,
     SAYS,
     TWICE,
@@ -38,7 +40,7 @@ BEGUN = f"{LINE}both trees again, each call in other ways"
 UNSEEN = "no call of touched code was seen on both trees"
 EVERYWHERE, CHECKOUT = "all calls", "in a checkout"
 OF = "of"  # the fact that tells a call's sizes
-AS, RAISES = "as it is", "raises"
+RAISES = "raises"
 HELD, ENTRIES, LEFT = 4, 40, 2  # tensors, and entries of containers, that a fix may keep, whatever was called
 GROWTH, TIMES = 0.4, 4.0  # of the exponent of the largest tensor and of the peak; of the largest tensor's size
 Taken = dict[str, Any]  # {fact: what was found} of one call
@@ -177,14 +179,14 @@ def _ended(name: str, before: str, after: str, same_kind: bool) -> tuple[str, st
     if name == "with integers doubled":
         return (before, after) if before.startswith(RAISES) and not after.startswith(RAISES) else None
     if name == TWICE:  # what gradients get anew must be right
-        wrong = after.startswith("otherwise") or (before == AS and after != AS)
-        return (before, after) if wrong and not before.startswith("otherwise") else None
+        wrong = after.startswith(OTHERWISE) or (before == AS and after != AS)
+        return (before, after) if wrong and not before.startswith(OTHERWISE) else None
     if before.startswith("finite"):
         return None if after.startswith("finite") else (before, after)
     if before == AS or before.startswith(f"{AS};"):
         wrong = not (after == AS or after.startswith(f"{AS};")) or (same_kind and before != after)
         return (before, after) if wrong else None
-    if before.startswith((RAISES, "otherwise", "not finite")):
+    if before.startswith((RAISES, OTHERWISE, "not finite")):
         return None
     if after.startswith(RAISES):
         return before, after

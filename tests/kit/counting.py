@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from reproducers.probe.arm.census import UNBOUND, public
+from reproducers.probe.arm.census import public
 from reproducers.probe.arm.census.again import Again
 from reproducers.probe.arm.census.calls import Calls
 from reproducers.record.receipt import Facts
@@ -96,15 +96,9 @@ def census(folder: Path, source: str, use: Callable[[Any], object], wanted: Fact
         calls.stop()
         sys.settrace(before)
     facts: Facts = {call.key: call.facts for call in calls.kept.values()}
-    tensors, entries = public.held(toy)
-    facts["counted.py"] = {
-        "offers": public.offers(toy, public.exported(folder, ["counted.py"])["counted.py"]),
-        UNBOUND: public.unbound(folder / "counted.py", toy),
-        "tensors held at the end": tensors,
-        "entries held at the end": entries,
-        "class attributes changed": public.changed(classes, public.class_state(toy)),
-        **calls.imports["counted.py"],
-    }
+    exported = public.exported(folder, ["counted.py"])["counted.py"]
+    found = public.facts(folder, "counted.py", toy, exported, classes, wanted is not None)
+    facts["counted.py"] = found | calls.imports["counted.py"]
     facts["sources"] = public.private(folder, ["counted.py"])
     ways = dict[str, Again]()
     for call in [call for call in calls.kept.values() if call.target is not None]:

@@ -199,6 +199,25 @@ def test_a_name_that_is_made_when_asked_for_is_offered_and_a_module_is_not(tmp_p
     assert "json" not in public.offers(after)
 
 
+def test_what_a_library_is_missing_for_or_a_table_holds_ends_no_fact_of_a_file(tmp_path):
+    lazy = (
+        "_MADE = {'EAGER': 'not_installed_anywhere', 'OTHER': 'json'}\n_ROWS = [{}, [], 'EAGER']\n"
+        "def __getattr__(name):\n"
+        "    _ROWS\n"
+        "    if name in _MADE:\n        import importlib\n        return importlib.import_module(_MADE[name]).loads\n"
+        "    raise AttributeError\n"
+    )
+    found = public.offers(counting.module(tmp_path, lazy, "asked"))
+    assert "OTHER" in found and "EAGER" not in found
+
+
+def test_a_fact_of_a_file_that_only_the_patched_tree_cannot_tell_is_a_difference(tmp_path, pristine):
+    worse = counting.SOURCE + "\n\nclass Odd:\n    __module__ = property(lambda self: 1 / 0)\n\n\nodd = Odd()\n"
+    made = census.compare(pristine, counting.census(tmp_path, worse, use, pristine))
+    assert {one.fact: one.patched for one in made.strayed}["offers"] == "otherwise: ZeroDivisionError"
+    assert "offers" not in counting.census(tmp_path, worse, use)["counted.py"]
+
+
 AS_A_MODULE = {
     "": [],
     "def __dir__():\n    raise ImportError\n": ["dir()"],

@@ -5,6 +5,7 @@ does can change what a check measures. Standard library only until upstream has 
 """
 
 # names of facts that the runner asks for by name
+AS, OTHERWISE = "as it is", "otherwise"  # how a fact of a call that is made in another way begins
 MADE = "made again"
 CHANGED, SAYS = "leaves changed", "says"  # by a call, or by a file when it is imported
 DEFINES, UNDEFINED = "private names that touched files define", "private names that nothing defines"

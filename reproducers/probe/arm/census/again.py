@@ -29,13 +29,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from reproducers.probe.arm.census import LEFT_BEHIND, MOVED, PAST, TWICE, WHOLE, inputs, modes, values
+from reproducers.probe.arm.census import AS, LEFT_BEHIND, MOVED, OTHERWISE, PAST, TWICE, WHOLE, inputs, modes, values
 from reproducers.probe.arm.census.calls import Call, Heard
 from reproducers.probe.arm.census.inputs import CASTS, FLOATS, INTS, KINDS, MODES, WANTS, Given, Subclass
 from reproducers.probe.arm.census.modes import Collectives, Cost, Counted, Filled, Made
 from reproducers.probe.measuring import host_waits
 
-AS, OTHERWISE = "as it is", "otherwise"
 NONE, UNLIKE = "they have none", f"{OTHERWISE}: unlike differences of gradients"
 THREAD_S = 60.0  # after which a call in a thread has not ended
 WAIT_S = 1.0  # for a call in the midst of another, which may hold a lock
@@ -809,7 +808,8 @@ class Again:
         with seen:
             ended = self.make(given)
         if ended.raised and self.wanted is not None:
-            return f"{OTHERWISE}: {ended.raised}", f"{OTHERWISE}: {ended.raised}"
+            error = f"{OTHERWISE}: {ended.raised}"
+            return error, error
         return (None, None) if ended.raised else (seen.elements, seen.peak)
 
     def _waits_of(self, given: Given) -> int | None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reproducers.probe.arm.census import AMISS, HOLDS, MADE, UNBOUND
+from reproducers.probe.arm.census import AS, MADE
 from reproducers.probe.arm.watched import WatchedProbe
 from reproducers.probe.watch import Ranges
 
@@ -118,15 +118,8 @@ class CensusProbe(WatchedProbe):
         found: Facts = {PACKAGE: public.private(self.tree, self.files)}
         exported = public.exported(self.tree, self.files)
         for file, module in public.modules(self.files).items():
-            tensors, entries = public.held(module)
-            found[file] = {
-                "offers": public.offers(module, exported[file]),
-                AMISS: public.amiss(module),
-                UNBOUND: public.unbound(self.tree / file, module),
-                HOLDS: tensors,
-                "entries held at the end": entries,
-                "class attributes changed": public.changed(self.classes.get(file, {}), public.class_state(module)),
-            }
+            classes = self.classes.get(file, {})
+            found[file] = public.facts(self.tree, file, module, exported[file], classes, self.wanted is not None)
         for file, took in self.calls.imports.items() if self.calls else ():  # of one that is gone by now too
             found.setdefault(file, {}).update(took)
         return found
@@ -136,7 +129,7 @@ class CensusProbe(WatchedProbe):
 
         Why it did not go to its end: the call that left the GPU failing.
         """
-        from reproducers.probe.arm.census.again import AS, Again
+        from reproducers.probe.arm.census.again import Again
 
         until = time.process_time() + max(FLOOR_S, SHARE * took) * (PATIENCE if self.wanted is not None else 1)
         ways = list[tuple[str, Again]]()

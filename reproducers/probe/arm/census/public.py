@@ -15,11 +15,11 @@ import sys
 import textwrap
 import types
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from reproducers.probe.arm.census import DEFINES, IMPORTED, UNDEFINED
+from reproducers.probe.arm.census import AMISS, DEFINES, HOLDS, IMPORTED, OTHERWISE, UNBOUND, UNDEFINED
 
 CONTAINERS = (dict, list, set, tuple, deque)
 LIMIT = 20000  # objects that are looked at below a module
@@ -34,6 +34,32 @@ def modules(files: Iterable[str]) -> dict[str, types.ModuleType]:
     """{file: module} of those files below the import root that are imported."""
     named = {file: file.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for file in files}
     return {file: sys.modules[name] for file, name in named.items() if name in sys.modules}
+
+
+def facts(
+    tree: Path, file: str, module: types.ModuleType, exported: Iterable[str], classes: ClassState, wanted: bool
+) -> dict[str, Any]:
+    """What a touched file offers, and what it holds by now; ``exported`` as ``offers`` has it, ``classes`` of before.
+
+    A fact that cannot be told is left out or, where another tree has told it (``wanted``), told by its error.
+    """
+    both = functools.cache(lambda: held(module))
+    asked: dict[str, Callable[[], Any]] = {
+        "offers": lambda: offers(module, exported),
+        AMISS: lambda: amiss(module),
+        UNBOUND: lambda: unbound(tree / file, module),
+        HOLDS: lambda: both()[0],
+        "entries held at the end": lambda: both()[1],
+        "class attributes changed": lambda: changed(classes, class_state(module)),
+    }
+    found = dict[str, Any]()
+    for name, ask in asked.items():
+        try:
+            found[name] = ask()
+        except Exception as error:
+            if wanted:
+                found[name] = f"{OTHERWISE}: {type(error).__name__}"
+    return found
 
 
 def offers(module: types.ModuleType, exported: Iterable[str] = ()) -> dict[str, Any]:
@@ -65,15 +91,22 @@ def offers(module: types.ModuleType, exported: Iterable[str] = ()) -> dict[str, 
 
 
 def _made_when_asked(module: types.ModuleType) -> dict[str, Any]:
-    """{name: value} of what a module has that is not in it: by its ``__getattr__``, or by a class of its own."""
+    """{name: value} of what a module has that is not in it: by its ``__getattr__``, or by a class of its own.
+
+    What cannot be made here, for want of a library, is left out.
+    """
     asked = vars(module).get("__getattr__")
     code = getattr(asked, "__code__", None)
-    cells = [cell.cell_contents for cell in getattr(asked, "__closure__", None) or ()]
+    cells = [cell.cell_contents for cell in getattr(asked, "__closure__", None) or () if _filled(cell)]
     tables = [vars(module).get(name) for name in getattr(code, "co_names", ())]
     places = [*getattr(code, "co_consts", ()), *cells, *tables, *vars(type(module))]
-    words = {word for one in places for word in (one if isinstance(one, (*CONTAINERS, frozenset)) else (one,))}
-    names = sorted(word for word in words if isinstance(word, str) and word.isidentifier() and word[:2] != "__")
-    return {name: getattr(module, name) for name in names if hasattr(module, name)}
+    words = [word for one in places for word in (one if isinstance(one, (*CONTAINERS, frozenset)) else (one,))]
+    found = dict[str, Any]()
+    for name in sorted({word for word in words if isinstance(word, str)}):
+        if name.isidentifier() and not name.startswith("__"):
+            with contextlib.suppress(Exception):
+                found[name] = getattr(module, name)
+    return found
 
 
 def _offer(value: Any) -> Any:
@@ -204,12 +237,12 @@ def amiss(module: types.ModuleType) -> list[str]:
         found += [] if importlib.util.find_spec(module.__name__) else ["find_spec()"]
     except Exception:
         found.append("find_spec()")
-    imported = set(sys.modules)
+    imported = sys.modules.copy()  # whole: another thread may import
     try:
         dir(module)
     except Exception:
         found.append("dir()")
-    return found + ["dir() without imports"] * (not sys.modules.keys() <= imported)
+    return found + ["dir() without imports"] * bool(sys.modules.copy().keys() - imported.keys())
 
 
 def unbound(path: Path, module: types.ModuleType) -> list[str]:
