@@ -60,14 +60,15 @@ LOST = {  # {fact: the fact that says what of the pristine tree it may not name}
 SAME = ("ends", "parameters", "buffers", "state dict", "collectives")
 MEASURED = ("tensors alive after backward", PAST)  # in parts, of which one may be rounding
 SAID = (SAYS, "says again")
-NOTHING: Taken = {HOLDS: 0, CHANGED: [], SAYS: {}}  # of a file that a patch adds
+NOTHING: Taken = {HOLDS: 0, CHANGED: [], SAYS: {}, AMISS: []}  # of a file that the patched tree alone imports
 GROWING = re.compile(r"(largest tensor|peak) with (\d+)(?: for (\d+))?")
 
 
 def compare(pristine: Facts, patched: Facts, meant: Iterable[Meant] = ()) -> Census:
     """Facts of the pristine tree that do not hold of the patched one, in the order in which they were taken."""
     found, facts, meant = list[Difference](), 0, list(meant)
-    new = {call: NOTHING for call, taken in patched.items() if call not in pristine and HOLDS in taken}
+    held = (call for call, taken in patched.items() if HOLDS in taken and HOLDS not in pristine.get(call, {}))
+    new = {call: NOTHING | pristine.get(call, {}) for call in held}
     for call, all_before in (pristine | new).items():
         all_after = patched.get(call, {})
         if all_before.get(OF) != all_after.get(OF):  # another call: the first of its kind went elsewhere

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from reproducers.probe.arm.census import public
+from reproducers.probe.arm.census import UNBOUND, public
 from reproducers.probe.arm.census.again import Again
 from reproducers.probe.arm.census.calls import Calls
 from reproducers.record.receipt import Facts
@@ -97,7 +97,8 @@ def census(folder: Path, source: str, use: Callable[[Any], object], wanted: Fact
         sys.settrace(before)
     facts: Facts = {call.key: call.facts for call in calls.kept.values()}
     exported = public.exported(folder, ["counted.py"])["counted.py"]
-    found = public.facts(folder, "counted.py", toy, exported, classes, wanted is not None)
+    found = {UNBOUND: public.unbound(folder / "counted.py", toy)}
+    found |= public.facts(toy, exported, classes, wanted is not None)
     facts["counted.py"] = found | calls.imports["counted.py"]
     facts["sources"] = public.private(folder, ["counted.py"])
     ways = dict[str, Again]()

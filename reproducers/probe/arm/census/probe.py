@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from reproducers.probe.arm.census import AS, MADE
+from reproducers.probe.arm.census import AS, MADE, UNBOUND
 from reproducers.probe.arm.watched import WatchedProbe
 from reproducers.probe.watch import Ranges
 
@@ -117,9 +117,11 @@ class CensusProbe(WatchedProbe):
 
         found: Facts = {PACKAGE: public.private(self.tree, self.files)}
         exported = public.exported(self.tree, self.files)
-        for file, module in public.modules(self.files).items():
-            classes = self.classes.get(file, {})
-            found[file] = public.facts(self.tree, file, module, exported[file], classes, self.wanted is not None)
+        imported = public.modules(self.files)
+        for file in self.files:
+            found[file] = {UNBOUND: public.unbound(self.tree / file, imported.get(file))}
+        for file, module in imported.items():
+            found[file] |= public.facts(module, exported[file], self.classes.get(file, {}), self.wanted is not None)
         for file, took in self.calls.imports.items() if self.calls else ():  # of one that is gone by now too
             found.setdefault(file, {}).update(took)
         return found

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from reproducers.probe.arm.census import AMISS, DEFINES, HOLDS, IMPORTED, OTHERWISE, UNBOUND, UNDEFINED
+from reproducers.probe.arm.census import AMISS, DEFINES, HOLDS, IMPORTED, OTHERWISE, UNDEFINED
 
 CONTAINERS = (dict, list, set, tuple, deque)
 LIMIT = 20000  # objects that are looked at below a module
@@ -36,9 +36,7 @@ def modules(files: Iterable[str]) -> dict[str, types.ModuleType]:
     return {file: sys.modules[name] for file, name in named.items() if name in sys.modules}
 
 
-def facts(
-    tree: Path, file: str, module: types.ModuleType, exported: Iterable[str], classes: ClassState, wanted: bool
-) -> dict[str, Any]:
+def facts(module: types.ModuleType, exported: Iterable[str], classes: ClassState, wanted: bool) -> dict[str, Any]:
     """What a touched file offers, and what it holds by now; ``exported`` as ``offers`` has it, ``classes`` of before.
 
     A fact that cannot be told is left out or, where another tree has told it (``wanted``), told by its error.
@@ -47,7 +45,6 @@ def facts(
     asked: dict[str, Callable[[], Any]] = {
         "offers": lambda: offers(module, exported),
         AMISS: lambda: amiss(module),
-        UNBOUND: lambda: unbound(tree / file, module),
         HOLDS: lambda: both()[0],
         "entries held at the end": lambda: both()[1],
         "class attributes changed": lambda: changed(classes, class_state(module)),
@@ -245,14 +242,17 @@ def amiss(module: types.ModuleType) -> list[str]:
     return found + ["dir() without imports"] * bool(sys.modules.copy().keys() - imported.keys())
 
 
-def unbound(path: Path, module: types.ModuleType) -> list[str]:
+def unbound(path: Path, module: types.ModuleType | None) -> list[str]:
     """Names that the file's lines read as globals and that neither a line of it, nor Python, nor an import of ``*``
-    binds: what a function that no check runs ends with a NameError for. Read from the source."""
+    binds: what a function that no check runs ends with a NameError for.
+
+    Read from the source, and from the module, if somebody has imported it.
+    """
     try:
         table = symtable.symtable(path.read_text(errors="replace"), path.name, "exec")
     except (OSError, SyntaxError):
         return []
-    read, bound = set[str](), {*vars(module), *vars(builtins), "__class__"}
+    read, bound = set[str](), {*(vars(module) if module else ()), *vars(builtins)}
     scopes = deque([table])
     while scopes:
         scope = scopes.popleft()
@@ -261,7 +261,7 @@ def unbound(path: Path, module: types.ModuleType) -> list[str]:
             if scope is table or symbol.is_global():
                 made = symbol.is_assigned() or symbol.is_imported() or symbol.is_namespace()
                 (bound if made else read).add(symbol.get_name())
-    return sorted(read - bound)
+    return sorted(name for name in read - bound if not name.startswith("__"))  # a module has those by itself
 
 
 def _filled(cell: Any) -> bool:
