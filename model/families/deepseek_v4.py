@@ -8,12 +8,12 @@ in Megatron-LM's recipe (d48bd6be0a85cc0d6d3cc71e8750cf357cc6bdb1, examples/moe_
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import ClassVar, Literal, Self
+from collections.abc import Iterator
+from typing import Literal, Self
 
 from pydantic import model_validator
 
-from model.families.family import Family
+from model.families.family import COEFFICIENTS_AT, Family
 from model.families.pattern import Layer
 from model.kinds.deepseek_v4 import attention, experts, hyper
 from model.kinds.deepseek_v4.attention import Csa, Hca, Indexer, Sliding
@@ -33,12 +33,7 @@ class Size(Family):
     Raises ValidationError for dimensions that do not fit each other.
     """
 
-    coefficients_at: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "mtp_loss_coeff": ("mtp_loss_coeff",),
-        "aux_loss_coeff": ("experts", "aux_loss_coeff"),
-        "bias_update_rate": ("experts", "bias_update_rate"),
-        "indexer_loss_coeff": ("indexer", "loss_coeff"),
-    }
+    coefficients_at = COEFFICIENTS_AT
     parameter_rows = (
         "embedding",
         attention.PART,
@@ -153,7 +148,7 @@ class Size(Family):
 
     @property
     def head(self) -> Head:
-        return Head(self.hidden, self.vocab, self.hyper.streams, uses=1 + self.mtp_depths)
+        return Head(self.hidden, self.vocab, uses=1 + self.mtp_depths, streams=self.hyper.streams)
 
     @property
     def mtp(self) -> Mtp:

@@ -11,6 +11,14 @@ from typing import Any, ClassVar, Self
 from model.families.pattern import Layer
 from model.kinds.kind import Frozen, Kind
 
+# Of an architecture with MTP, experts and an indexer: {field of a recipe: where the size has it}.
+COEFFICIENTS_AT: Mapping[str, tuple[str, ...]] = {
+    "mtp_loss_coeff": ("mtp_loss_coeff",),
+    "aux_loss_coeff": ("experts", "aux_loss_coeff"),
+    "bias_update_rate": ("experts", "bias_update_rate"),
+    "indexer_loss_coeff": ("indexer", "loss_coeff"),
+}
+
 
 class Family(Frozen):
     """One size of an architecture. Widths in channels, counts in units; parameters and FLOPs follow from it alone."""

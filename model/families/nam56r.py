@@ -3,12 +3,9 @@ embeddings at the entrance, and MTP. Its named sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from pydantic import model_validator
 
-from model.families.family import Family
+from model.families.family import COEFFICIENTS_AT, Family
 from model.families.pattern import Layer
 from model.kinds import dsa, mla, moe
 from model.kinds.ends import Entrance, Head, Mtp, Ngram, Structure
@@ -23,12 +20,7 @@ MLA_EVERY = 4  # the first of each four attention layers is full MLA, the other 
 class Size(Family):
     """One size of NAM56R."""
 
-    coefficients_at: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "mtp_loss_coeff": ("mtp_loss_coeff",),
-        "aux_loss_coeff": ("experts", "aux_loss_coeff"),
-        "bias_update_rate": ("experts", "bias_update_rate"),
-        "indexer_loss_coeff": ("indexer", "loss_coeff"),
-    }
+    coefficients_at = COEFFICIENTS_AT
     parameter_rows = (
         "embedding",
         "n-gram hash embedding",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import count, islice
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -87,7 +88,7 @@ class Head(Kind):
     label = "head"
     modules = ("decoder", "output_layer")
     groups = ("head",)
-    names = (("output_layer", "lm_head"), ("decoder.final_norm", "model.norm"))
+    names: ClassVar[tuple[tuple[str, str], ...]] = (("output_layer", "lm_head"), ("decoder.final_norm", "model.norm"))
 
     def parts(self) -> dict[str, Shapes]:
         return {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from model.kinds import ends
 from model.kinds.deepseek_v4 import hyper
 from model.kinds.deepseek_v4.attention import Sliding
 from model.kinds.deepseek_v4.experts import TopkMoe
@@ -41,47 +42,25 @@ class Entrance(Kind):
 
 
 @dataclass(frozen=True)
-class Head(Kind):
-    """One stream of all, the last norm, and the product with the vocabulary, which is taken ``uses`` times."""
+class Head(ends.Head):
+    """One stream of all before the last norm and the product with the vocabulary."""
 
-    vocab: int
     streams: int
-    uses: int
 
-    name = "head"
-    label = "head"
-    modules = ("decoder", "output_layer")
-    groups = ("head",)
     names = (
-        ("output_layer", "lm_head"),
-        ("decoder.final_norm", "model.norm"),
+        *ends.Head.names,
         ("decoder.hc_head.mapping_proj.weight", "model.hc_head.hc_fn"),
         ("decoder.hc_head.bias", "model.hc_head.hc_base"),
         ("decoder.hc_head.scale", "model.hc_head.hc_scale"),
     )
 
     def parts(self) -> dict[str, Shapes]:
-        return {
-            hyper.CONTRACTION: under("decoder.hc_head.", hyper.contraction(self.streams, self.hidden)),
-            "final norm": {"decoder.final_norm.weight": (self.hidden,)},
-            "head": {"output_layer.weight": (self.vocab, self.hidden)},
-        }
+        found = under("decoder.hc_head.", hyper.contraction(self.streams, self.hidden))
+        return {hyper.CONTRACTION: found, **super().parts()}
 
     def products(self, seen: Seen) -> list[Products]:
-        return [
-            Products(hyper.PART, seen.tokens * hyper.contraction_flops(self.streams, self.hidden), None),
-            Products("logits", seen.tokens * 2 * self.hidden * self.logits()),
-        ]
-
-    def published(self, sequence: int) -> float:
-        return 2 * self.hidden * self.logits()
-
-    def kept(self) -> float:
-        """Nothing: the loss is fused with the product, and logits are never held whole."""
-        return 0
-
-    def logits(self) -> int:
-        return self.vocab * self.uses
+        flops = hyper.contraction_flops(self.streams, self.hidden)
+        return [Products(hyper.PART, seen.tokens * flops, None), *super().products(seen)]
 
 
 @dataclass(frozen=True)
