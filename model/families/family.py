@@ -30,7 +30,10 @@ class Family(Frozen):
     flops_rows: ClassVar[tuple[str, ...]] = ()
     norm_rows: ClassVar[tuple[str, ...]] = ()
     upstream: ClassVar[str] = "Megatron's"  # whose pattern and formula of FLOPs ``symbol`` and ``published`` are of
-    untrained: ClassVar[str] = ""  # why no size of it can be trained here; empty: they can
+    network: ClassVar[str] = ""  # "module:class" of one pipeline stage on Megatron-Core
+    path_parts: ClassVar[tuple[str, ...]] = ()  # those of ``model.kinds.catalogue`` that it has
+    unread: ClassVar[str] = ""  # why nothing but training reads its checkpoints here; empty: all that can does
+    untried: ClassVar[str] = ""  # why it is trained on CPUs that each have the whole model alone; empty: it need not be
 
     name: str
     hidden: int
@@ -69,6 +72,11 @@ class Family(Frozen):
     def residual(self) -> int:
         """Channels of a token between layers, which travel from one pipeline stage to the next."""
         return self.hidden
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Side columns of a dataset that it embeds beside token ids, in order."""
+        return ()
 
     @property
     def remarks(self) -> dict[str, list[str]]:

@@ -35,6 +35,11 @@ class Size(Family):
         "MTP",
     )
     flops_rows = ("Mamba-3", "MoE", "logits", "MTP", "attention", "indexers", "M²RNN", "embeddings")
+    network = "model.step.network:Nam56r"
+    path_parts = (
+        *("wgrad", "norm", "mamba3", "mamba_proj", "bc_norm", "m2rnn", "mla", "dsa", "sparse"),
+        *("moe", "shared", "loss", "mtp_proj"),
+    )
     norm_rows = ("embeddings", "mamba3", "m2rnn", "mla", "dsa", "indexer", "router", "experts", "mtp", "head")
 
     ffn: int  # the MTP depth's dense MLP
@@ -58,6 +63,10 @@ class Size(Family):
         if self.mamba_heads % self.mamba.groups:
             raise ValueError(f"{self.name}: {self.mamba.groups} groups do not divide {self.mamba_heads} mamba heads")
         return self
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return tuple(self.structure.fields)
 
     @property
     def _mla(self) -> mla.Mla:

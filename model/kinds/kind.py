@@ -87,7 +87,8 @@ class Kind(ABC):
     label: ClassVar[str]  # for people
     symbol: ClassVar[str] = ""  # in the pattern that Megatron's HybridModel takes
     # Of a layer: where its spec and its twin with state for generation are made, each "module:name"; the field of
-    # Megatron's hybrid submodules that takes the spec; what the layer calls its norm, and the rest
+    # Megatron's hybrid submodules that takes the spec, of some release or branch (``model.patched.dialect`` says where
+    # it lies in others); what the layer calls its norm, and the rest
     spec: ClassVar[str] = ""
     state: ClassVar[str] = ""
     slot: ClassVar[str] = ""
@@ -101,6 +102,11 @@ class Kind(ABC):
     buffers: ClassVar[frozenset[str]] = frozenset()  # tensors that a checkpoint keeps and that are no parameters
     numbered: ClassVar[str | None] = None  # the module of which safetensors have a tensor an expert, a checkpoint one
     has_logits: ClassVar[bool] = False  # attention, whose largest logit a diagnosis reads
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Of the layers that it is made of."""
+        return (self.slot,)
 
     @abstractmethod
     def parts(self) -> dict[str, Shapes]:

@@ -1,4 +1,4 @@
-"""Megatron's training machinery around NAM56R: precision wrapper, data parallelism, optimizer, schedule, one step."""
+"""Megatron's training machinery around a model: precision wrapper, data parallelism, optimizer, schedule, one step."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from torch import Tensor
 
 from model.data.rows.loader import Batch
 from model.definition.recipes import Recipe
-from model.families.nam56r import Size
-from model.kinds.path import Choice
+from model.families.family import Family
+from model.kinds.path import Choice, called
 from model.kinds.run import Run
 from model.layers.captured import graphs
 from model.layers.common.packed import packed
@@ -34,7 +34,7 @@ from model.step.clock import Clock
 from model.step.measured import balance, peaks
 from model.step.measured.diagnosis import Diagnoses
 from model.step.measured.launched import Launched, Outcome
-from model.step.network import Nam56r
+from model.step.network import Network
 
 SPARED = "_no_weight_decay"  # the attribute of a parameter that is not decayed
 IN_FLIGHT = 4  # micro-batches of an evaluation for each pipeline stage, between which a stop is heard
@@ -43,17 +43,17 @@ IN_FLIGHT = 4  # micro-batches of an evaluation for each pipeline stage, between
 class Engine:
     """One rank's stage with its optimizer. Build after ``launch.start``, once: Megatron's trackers are global."""
 
-    def __init__(self, size: Size, run: Run, recipe: Recipe, chosen: dict[str, Choice]) -> None:
+    def __init__(self, size: Family, run: Run, recipe: Recipe, chosen: dict[str, Choice]) -> None:
         self.size, self.run, self.recipe = size, run, recipe
         # A bound that no document reaches, always the same: Megatron keeps one rotary table a length, and takes a table
         # as long as the whole stream for positions that do not restart with each document.
         self.longest = (recipe.sequence or size.sequence) + 1
         first, last = parallel_state.is_pipeline_first_stage(), parallel_state.is_pipeline_last_stage()
-        inner = Nam56r(size, run, chosen, pre_process=first, post_process=last)
+        inner = called(size.network)(size, run, chosen, pre_process=first, post_process=last)
         inner = inner.to(torch.cuda.current_device())
         self.config = inner.config
         wrapped = Float16Module(self.config, inner) if run.bf16 else inner
-        self.inner: Nam56r = inner
+        self.inner: Network = inner
         self.model = DistributedDataParallel(self.config, overlap.config(run, check=recipe.on_spike == "stop"), wrapped)
         self.model.broadcast_params()
         overlap.wait_for_all(self.model)
@@ -99,7 +99,7 @@ class Engine:
         """Megatron's forward_step_func over one micro-batch and its shares of the losses."""
         (batch, shares), device = next(batches), torch.cuda.current_device()
         batch = batch.pin_memory().to(device, non_blocking=True) if self.run.late_reads else batch.to(device)
-        names, columns = self.size.structure.fields, batch.structure
+        names, columns = self.size.fields, batch.structure
         fields = None if columns is None else {name: columns[:, at] for at, name in enumerate(names)}
         several = len(batch.cu_seqlens) - 1 > graphs.documents(self.recipe.micro_batch)
         with graphs.paused(several):

@@ -74,6 +74,7 @@ class Mtp(Kind):
     name = "mtp"
     label = "MTP"
     symbol = Sliding.symbol + TopkMoe.symbol
+    slots = (Sliding.slot, TopkMoe.slot)
     modules = ("mtp",)
     groups = ("mtp",)
     has_logits = True

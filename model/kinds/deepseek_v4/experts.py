@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from model.kinds.deepseek_v4.hyper import Wrapped, wrapped_names
 from model.kinds.kind import BF16, FP32, Frozen, Products, Seen, Shapes
+from model.kinds.path import Part, Path
 
 PART, BIASES = "MoE", "selection biases"  # rows of tables
 AROUND = "mlp_hyper_connection"
@@ -112,6 +113,8 @@ class TopkMoe(Moe):
     """
 
     name = "topk_moe"
+    spec = "model.layers.deepseek_v4.hybrid.install:topk_moe"
+    slot = "moe_layer"
     label = "MoE, learned router"
 
     def parts(self) -> dict[str, Shapes]:
@@ -125,8 +128,13 @@ class HashMoe(Moe):
     vocab: int
 
     name = "hash_moe"
+    spec = "model.layers.deepseek_v4.hybrid.install:hash_moe"
+    slot = "mlp_layer"  # of a dense MLP, of which there are none: Megatron builds and calls it as a mixture of experts
     label = "MoE, hash router"
 
     def parts(self) -> dict[str, Shapes]:
         found = super().parts()
         return found | {PART: found[PART] | {TABLE: (self.vocab, self.dims.topk)}}
+
+
+PARTS = tuple(Part(kind.name, kind.label, (Path("torch"),), layers=True) for kind in (TopkMoe, HashMoe))
