@@ -67,14 +67,20 @@ def drawn(inner):
                 tensor.copy_(around + 0.15 * torch.randn(tensor.shape, generator=rng))
 
 
-def watched(inner, held):
-    """Have each router append the experts of its tokens, bool [T, E], to ``held`` under its layer's number."""
+def watched(inner, held, recompute=False):
+    """Have each router append the experts of its tokens, bool [T, E], to ``held`` under its layer's number; what is
+    computed again is left out."""
+
+    def note(kept, out):
+        if torch.is_grad_enabled() is not recompute:
+            kept.append(out[1].clone())
+
     for name, module in inner.named_modules():
         if name.endswith("mlp.router"):
             first, _, number = name.split(".")[:3]
             layer = first if first == "mtp" else str(inner.decoder.layers[int(number)].layer_number)
             kept = held.setdefault(layer, [])
-            module.register_forward_hook(lambda _, __, out, kept=kept: kept.append(out[1].clone()))
+            module.register_forward_hook(lambda _, __, out, kept=kept: note(kept, out))
 
 
 def gradients(inner):
@@ -102,7 +108,7 @@ def step(folder, optimizer="adamw", steps=2, **layout):
     )
     engine, held, reduced = Engine(SIZE, run, recipe, catalogue.choose(SIZE, run)), {}, {}
     drawn(engine.inner)
-    watched(engine.inner, held)
+    watched(engine.inner, held, run.recompute)
 
     def finalize(*given, **rest):
         engine._finalize(*given, **{**rest, "force_all_reduce": True})  # else each rank has a share of the sums
@@ -180,6 +186,10 @@ def interleaved(folder, ranks, chunks, beside):
 
 
 def write(folder, reduced, held, numbers, said):
-    routed = {(layer, n): maps[at] for layer, maps in held.items() for at, n in enumerate(numbers)}
+    routed = {}
+    for layer, maps in held.items():
+        assert len(maps) % len(numbers) == 0
+        routed |= {(layer, *divmod(at, len(numbers))): found for at, found in enumerate(maps)}
+    routed = {(layer, step, numbers[at]): found for (layer, step, at), found in routed.items()}
     path = Path(folder) / f"{launch.world().rank}.pt"
     torch.save({"gradients": reduced, "routed": routed, "said": said}, path)
