@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+import trained
 import v4_model as v4
 import v4_network as net
 
@@ -121,6 +122,27 @@ def test_a_step_moves_every_parameter_and_keeps_in_fp32_what_stays_so(deepseek, 
     numbers = [number - 1 for number in net.TINY.numbers("topk_moe")]
     learned = [f"decoder.layers.{number}." for number in numbers] + ["mtp.layers.0.mtp_model_layer.layers.1."]
     assert bias == {f"{place}mlp.router.expert_bias" for place in learned}  # a hash router's stays zero
+
+
+def decays():
+    """{name: (dimensions, what AdamW decays of it)}."""
+    engine = net.engine(net.TINY)
+    sides = {name: p.ndim for name, p in engine.inner.named_parameters()}
+    return {name: (sides[name], group["weight_decay"]) for name, group, _ in trained.grouped(engine)}
+
+
+def test_weight_decay_takes_the_matrices_alone(deepseek):
+    """Not what is added: sinks, biases and scales of hyper-connections, norms, a window's places, embeddings."""
+    found = deepseek.call(decays)
+    matrices = {name for name in found if name.split(".")[-2] in net.TINY.matrices | {"output_layer"}}
+    assert {name for name, (_, decay) in found.items() if decay} == matrices
+    assert {found[name] for name in matrices} == {(2, 0.1)}
+    spared = {name.rpartition(".")[2] for name in found.keys() - matrices}
+    assert spared == {"weight", "bias", "scale", "ape", "attn_sink"}
+    assert {name for name, (sides, _) in found.items() if sides == 2} - matrices == {
+        "embedding.word_embeddings.weight",
+        *(name for name in found if name.endswith(".ape")),
+    }
 
 
 def observed(at, other):
