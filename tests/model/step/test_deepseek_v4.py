@@ -208,3 +208,44 @@ def hashed():
 
 def test_a_hash_router_chooses_by_ids_alone(deepseek):
     assert deepseek.call(hashed) == ([True, True, False], True)
+
+
+def changed_size(mtp_depths, mtp_loss_coeff, aux_loss_coeff):
+    return net.TINY.model_copy(
+        update={
+            "mtp_depths": mtp_depths,
+            "mtp_loss_coeff": mtp_loss_coeff,
+            "experts": net.TINY.experts.model_copy(update={"aux_loss_coeff": aux_loss_coeff}),
+        }
+    )
+
+
+def main_alone(arms):
+    """Of each arm with the first one's weights: the losses [T], and the gradients of all that is not MTP's."""
+    (first, _), found = net.pair(net.TINY), []
+    weights = net.held(first)
+    for arm in arms:
+        built = net.network(changed_size(*arm))
+        with torch.no_grad():
+            for name, tensor in net.held(built).items():
+                if not name.endswith("_extra_state"):
+                    tensor.copy_(weights[name])
+        given = net.batch(*row(net.TINY))
+        losses = built(**given)[0]
+        (losses * given["loss_mask"][0]).sum().backward()
+        own = {name: p.grad for name, p in built.named_parameters() if not name.startswith("mtp.")}
+        found.append((losses.detach(), own))
+    (losses, own), *others = found
+    return [
+        (torch.equal(losses, more), own.keys() == theirs.keys(), sum(not torch.equal(own[n], theirs[n]) for n in own))
+        for more, theirs in others
+    ]
+
+
+def test_mtp_of_no_weight_leaves_losses_and_gradients_bit_for_bit_and_of_any_weight_the_main_loss(deepseek):
+    """Its router's balance is a loss of its own, which reaches the streams that it is given."""
+    without = (0, 0.0, 0.0)
+    arms = [without, (1, 0.0, 0.0), (1, 0.1, 0.0), (1, 0.0, 0.1)]
+    none, some, balance = deepseek.call(main_alone, arms)
+    assert none == (True, True, 0)
+    assert some[:2] == balance[:2] == (True, True) and some[2] > 50 and balance[2] > 50
