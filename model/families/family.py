@@ -33,7 +33,7 @@ class Family(Frozen):
     network: ClassVar[str] = ""  # "module:class" of one pipeline stage on Megatron-Core
     path_parts: ClassVar[tuple[str, ...]] = ()  # those of ``model.kinds.catalogue`` that it has
     unread: ClassVar[str] = ""  # why nothing but training reads its checkpoints here; empty: all that can does
-    untried: ClassVar[str] = ""  # why it is trained on CPUs that each have the whole model alone; empty: it need not be
+    untried: ClassVar[str] = ""  # why it is trained on CPUs alone; empty: it need not be
 
     name: str
     hidden: int

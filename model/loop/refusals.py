@@ -202,12 +202,9 @@ def graphs(run: Run) -> None:
 
 
 def untried(size: Family, run: Run) -> None:
-    """Raise CannotTestHere on GPUs, and PatchlaneError for parts of a model on several ranks, where an architecture was
-    never trained so."""
+    """Raise CannotTestHere on GPUs for an architecture that was never trained there."""
     if size.untried and not run.on_cpu:
         raise CannotTestHere(size.untried, "CUDA_VISIBLE_DEVICES= before the command trains it on a CPU")
-    if size.untried and (run.pipeline_parallel > 1 or run.expert_parallel > 1):
-        raise PatchlaneError(size.untried, "--set pipeline_parallel=1 --set expert_parallel=1")
 
 
 def saved_format(recipe: Recipe, run: Run) -> None:

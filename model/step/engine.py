@@ -37,6 +37,7 @@ from model.step.measured.launched import Launched, Outcome
 from model.step.network import Network
 
 SPARED = "_no_weight_decay"  # the attribute of a parameter that is not decayed
+Shape = tuple[int, ...]
 IN_FLIGHT = 4  # micro-batches of an evaluation for each pipeline stage, between which a stop is heard
 
 
@@ -84,6 +85,8 @@ class Engine:
     def _pass(self, shared: list[tuple[Batch, Tensor]], forward_only: bool) -> list[dict[str, Tensor]]:
         """Megatron's schedule over micro-batches of this rank; per-micro-batch losses on the last stage."""
         self._mark()
+        # its schedule without stages refuses to be given it
+        wire = {} if self.run.pipeline_parallel == 1 else {"adjust_tensor_shapes_fn": self._wire}
         losses: list[dict[str, Tensor]] = get_forward_backward_func()(
             forward_step_func=self._forward,
             data_iterator=iter(shared),
@@ -92,8 +95,14 @@ class Engine:
             seq_length=len(shared[0][0].tokens),
             micro_batch_size=1,
             forward_only=forward_only,
+            **wire,
         )
         return losses
+
+    def _wire(self, received: list[Shape], sent: list[Shape]) -> tuple[list[Shape], list[Shape]]:
+        """The shapes that travel between stages: [T, 1, channels of the residual] for Megatron's [T, 1, hidden]."""
+        wide = [[(*shape[:-1], self.size.residual) for shape in shapes] for shapes in (received, sent)]
+        return wide[0], wide[1]
 
     def _forward(self, batches: Iterator[tuple[Batch, Tensor]], model: Any) -> tuple[Tensor, Any]:
         """Megatron's forward_step_func over one micro-batch and its shares of the losses."""

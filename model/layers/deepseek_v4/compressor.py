@@ -89,8 +89,9 @@ class Compressor(nn.Module):  # type: ignore[misc]
     """Compressed keys of ``width`` D' channels, which are the values too.
 
     ``ape`` [ratio, c D'] is added to the gates by the token's place in its window; it starts at 0, as in transformers
-    5.24.0, and stays fp32 (``fp32.keep``). The two products are in the weights' dtype: DeepSeek's inference code keeps
-    them in fp32, Megatron-LM's branch dev @d48bd6be in the model's. All that follows is in fp32 and rounded once.
+    5.24.0, stays fp32 (``fp32.keep``) and, a bias, is not decayed (``_no_weight_decay``). The two products are in the
+    weights' dtype: DeepSeek's inference code keeps them in fp32, Megatron-LM's branch dev @d48bd6be in the model's. All
+    that follows is in fp32 and rounded once.
     """
 
     def __init__(self, hidden: int, width: int, ratio: int, overlap: bool, rope: Rope, eps: float = 1e-6) -> None:
@@ -99,6 +100,7 @@ class Compressor(nn.Module):  # type: ignore[misc]
         channels = (2 if overlap else 1) * width
         self.linear_wkv, self.linear_wgate = Linear(hidden, channels), Linear(hidden, channels)
         self.ape = fp32.keep(nn.Parameter(torch.empty(ratio, channels, dtype=torch.float32)))
+        self.ape._no_weight_decay = True
         self.norm = WideRMSNorm(width, eps)
         self.reset_parameters()
 

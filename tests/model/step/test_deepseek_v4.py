@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+import trained
 import v4_model as v4
 import v4_network as net
 
@@ -123,6 +124,27 @@ def test_a_step_moves_every_parameter_and_keeps_in_fp32_what_stays_so(deepseek, 
     assert bias == {f"{place}mlp.router.expert_bias" for place in learned}  # a hash router's stays zero
 
 
+def decays():
+    """{name: (dimensions, what AdamW decays of it)}."""
+    engine = net.engine(net.TINY)
+    sides = {name: p.ndim for name, p in engine.inner.named_parameters()}
+    return {name: (sides[name], group["weight_decay"]) for name, group, _ in trained.grouped(engine)}
+
+
+def test_weight_decay_takes_the_matrices_alone(deepseek):
+    """Not what is added: sinks, biases and scales of hyper-connections, norms, a window's places, embeddings."""
+    found = deepseek.call(decays)
+    matrices = {name for name in found if name.split(".")[-2] in net.TINY.matrices | {"output_layer"}}
+    assert {name for name, (_, decay) in found.items() if decay} == matrices
+    assert {found[name] for name in matrices} == {(2, 0.1)}
+    spared = {name.rpartition(".")[2] for name in found.keys() - matrices}
+    assert spared == {"weight", "bias", "scale", "ape", "attn_sink"}
+    assert {name for name, (sides, _) in found.items() if sides == 2} - matrices == {
+        "embedding.word_embeddings.weight",
+        *(name for name in found if name.endswith(".ape")),
+    }
+
+
 def observed(at, other):
     """Largest change of each token's logits [T], and of MTP's, when token ``at`` is another."""
     built, _ = net.pair(net.TINY, spread=0.3)
@@ -186,3 +208,44 @@ def hashed():
 
 def test_a_hash_router_chooses_by_ids_alone(deepseek):
     assert deepseek.call(hashed) == ([True, True, False], True)
+
+
+def changed_size(mtp_depths, mtp_loss_coeff, aux_loss_coeff):
+    return net.TINY.model_copy(
+        update={
+            "mtp_depths": mtp_depths,
+            "mtp_loss_coeff": mtp_loss_coeff,
+            "experts": net.TINY.experts.model_copy(update={"aux_loss_coeff": aux_loss_coeff}),
+        }
+    )
+
+
+def main_alone(arms):
+    """Of each arm with the first one's weights: the losses [T], and the gradients of all that is not MTP's."""
+    (first, _), found = net.pair(net.TINY), []
+    weights = net.held(first)
+    for arm in arms:
+        built = net.network(changed_size(*arm))
+        with torch.no_grad():
+            for name, tensor in net.held(built).items():
+                if not name.endswith("_extra_state"):
+                    tensor.copy_(weights[name])
+        given = net.batch(*row(net.TINY))
+        losses = built(**given)[0]
+        (losses * given["loss_mask"][0]).sum().backward()
+        own = {name: p.grad for name, p in built.named_parameters() if not name.startswith("mtp.")}
+        found.append((losses.detach(), own))
+    (losses, own), *others = found
+    return [
+        (torch.equal(losses, more), own.keys() == theirs.keys(), sum(not torch.equal(own[n], theirs[n]) for n in own))
+        for more, theirs in others
+    ]
+
+
+def test_mtp_of_no_weight_leaves_losses_and_gradients_bit_for_bit_and_of_any_weight_the_main_loss(deepseek):
+    """Its router's balance is a loss of its own, which reaches the streams that it is given."""
+    without = (0, 0.0, 0.0)
+    arms = [without, (1, 0.0, 0.0), (1, 0.1, 0.0), (1, 0.0, 0.1)]
+    none, some, balance = deepseek.call(main_alone, arms)
+    assert none == (True, True, 0)
+    assert some[:2] == balance[:2] == (True, True) and some[2] > 50 and balance[2] > 50

@@ -72,6 +72,36 @@ def test_each_document_is_the_formulas(kind, dense, seed):
         assert found.index_loss is None and found.chosen is None
 
 
+def reached(c, kind, at, length):
+    """The tokens of a document that see the one at ``at``: by the window, or by an entry that it is part of."""
+    found, ratio = set(range(at, min(at + c.window, length))), {"sliding": 0, "csa": c.csa, "hca": c.hca}[kind]
+    if ratio:
+        own = at // ratio
+        entries = (own, own + 1) if kind == "csa" else (own,)  # CSA's have the window before theirs too
+        seers = [range((entry + 1) * ratio - 1, length) for entry in entries if entry < length // ratio]
+        found = found.union(*seers)
+    return found
+
+
+@pytest.mark.parametrize("at", [0, 5, 8, 9, 16, 26, 30, 31])
+@pytest.mark.parametrize("dense", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_token_reaches_those_that_see_it_and_no_earlier_one_and_no_other_document(kind, dense, at):
+    c, lengths = v4.Config(), [9, 22, 7]
+    module, x = attention(c, kind), hidden(c, 38)
+    changed = x.clone()
+    changed[at] += 1
+    with torch.no_grad():
+        before, after = (module(given, bounds(*lengths), dense=dense).output for given in (x, changed))
+    moved = {*(before != after).any(-1)[:, 0].nonzero().flatten().tolist()}
+    start, length = next((low, n) for low, n in ((0, 9), (9, 22), (31, 7)) if low <= at < low + n)
+    due = {start + place for place in reached(c, kind, at - start, length)}
+    if kind == "csa" and not dense:  # an entry that is not chosen is not seen
+        assert {*range(at, min(at + c.window, start + length))} <= moved <= due
+    else:
+        assert moved == due
+
+
 @pytest.mark.parametrize("kind", ["csa", "hca"])
 def test_entries_of_another_layer_take_the_place_of_its_own(kind):
     c, cu = v4.Config(), bounds(21, 18)
