@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from model.layers.common import fp32
+from model.layers.deepseek_v4.blocks import blocks
 from model.layers.deepseek_v4.compressor import Visible
-
-QUERIES = 64  # a block's: 512 chosen entries of 512 channels for each take 64 MiB in fp32
 
 
 def core_attention(
@@ -35,10 +35,10 @@ def core_attention(
     [T, k] of the chosen or [T, E] of all; None without entries. It is what the indexer learns from.
     """
     outputs, masses = [], []
-    for start in range(0, len(query), QUERIES):
-        rows, first = slice(start, start + QUERIES), max(0, start - window + 1)
-        block = _Block(start, first, window, positions[rows], None if visible is None else visible.of(rows))
-        given = query[rows], kv[first : start + QUERIES], sink, entries
+    for rows in blocks(query):
+        first = max(0, rows.start - window + 1)
+        block = _Block(rows.start, first, window, positions[rows], None if visible is None else visible.of(rows))
+        given = query[rows], kv[first : rows.stop], sink, entries
         if torch.is_grad_enabled():
             output, mass = checkpoint(block, *given, use_reentrant=False, preserve_rng_state=False)
         else:
@@ -50,7 +50,11 @@ def core_attention(
 
 @dataclass(frozen=True)
 class _Block:
-    """B queries, from place ``start`` of the row on, over the keys from place ``first`` on."""
+    """B queries, from place ``start`` of the row on, over the keys from place ``first`` on.
+
+    Chunks of as many queries as the window has keys see the keys of two chunks, so that no more than half of the
+    products near a query are masked.
+    """
 
     start: int
     first: int
@@ -59,24 +63,47 @@ class _Block:
     visible: Visible | None
 
     def __call__(self, query: Tensor, kv: Tensor, sink: Tensor, entries: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        q, keys = fp32.wide(query) * query.shape[-1] ** -0.5, fp32.wide(kv)
-        logits = [
+        q = fp32.wide(query) * query.shape[-1] ** -0.5
+        keys = self._near(fp32.wide(kv))  # [N, C + W - 1, D]
+        logits = torch.einsum("nchd,ntd->ncht", self._chunks(q), keys).flatten(0, 1)[: len(q)]
+        wanted = [
             sink.to(q.dtype).expand(len(q), -1)[..., None],
-            torch.einsum("bhd,td->bht", q, keys).masked_fill(~self._near(len(kv))[:, None], -torch.inf),
+            logits.masked_fill(~self._seen()[:, None], -torch.inf),
         ]
         if entries is None or self.visible is None:
-            return torch.einsum("bht,td->bhd", torch.cat(logits, -1).softmax(-1)[..., 1:], keys).to(query.dtype), None
+            return self._of_near(torch.cat(wanted, -1).softmax(-1)[..., 1:], keys).to(query.dtype), None
         chosen, values, each = self.visible.chosen, fp32.wide(entries), "ed"  # one set for all queries
-        if chosen is not None:
-            values, each = values[chosen.clamp(min=0)], "bed"  # a set for each
+        if chosen is not None:  # a set for each; index_select's gradient adds rows at once, an index's sorts them first
+            values, each = values.index_select(0, chosen.clamp(min=0).flatten()).unflatten(0, chosen.shape), "bed"
         far = torch.einsum(f"bhd,{each}->bhe", q, values)
-        logits.append(far.masked_fill(~self.visible.mask(len(entries))[:, None], -torch.inf))
-        near, far = torch.cat(logits, -1).softmax(-1)[..., 1:].split([len(kv), far.shape[-1]], dim=-1)
-        output = torch.einsum("bht,td->bhd", near, keys) + torch.einsum(f"bhe,{each}->bhd", far, values)
+        wanted.append(far.masked_fill(~self.visible.mask(len(entries))[:, None], -torch.inf))
+        near, far = torch.cat(wanted, -1).softmax(-1)[..., 1:].split([logits.shape[-1], far.shape[-1]], dim=-1)
+        output = self._of_near(near, keys) + torch.einsum(f"bhe,{each}->bhd", far, values)
         return output.to(query.dtype), far.detach().sum(1)
 
-    def _near(self, keys: int) -> Tensor:
-        """[B, keys] bool: those of the window, which begins with the document and ends with the query."""
-        at = torch.arange(self.start, self.start + len(self.positions), device=self.positions.device)
-        back = at[:, None] - torch.arange(self.first, self.first + keys, device=at.device)
+    @property
+    def _chunk(self) -> int:
+        return min(self.window, len(self.positions))
+
+    def _chunks(self, rows: Tensor) -> Tensor:
+        """[N, C, ...] of [B, ...], with rows of 0 behind the last."""
+        short = -len(rows) % self._chunk
+        return F.pad(rows, [0, 0] * (rows.dim() - 1) + [0, short]).unflatten(0, (-1, self._chunk))
+
+    def _near(self, kv: Tensor) -> Tensor:
+        """[N, C + W - 1, D]: the keys from W - 1 places before each chunk's first query to its last."""
+        before = self.window - 1 - (self.start - self.first)  # there are none before the row's first
+        short = -len(self.positions) % self._chunk
+        padded = F.pad(kv, (0, 0, before, short))
+        return padded.unfold(0, self._chunk + self.window - 1, self._chunk).transpose(1, 2)
+
+    def _of_near(self, near: Tensor, keys: Tensor) -> Tensor:
+        """[B, H, D] of probabilities [B, H, C + W - 1]."""
+        return torch.einsum("ncht,ntd->nchd", self._chunks(near), keys).flatten(0, 1)[: len(near)]
+
+    def _seen(self) -> Tensor:
+        """[B, C + W - 1] bool: those of the window, which begins with the document and ends with the query."""
+        query = torch.arange(len(self.positions), device=self.positions.device) % self._chunk
+        key = torch.arange(self._chunk + self.window - 1, device=query.device) - self.window + 1
+        back = query[:, None] - key
         return (back >= 0) & (back < self.window) & (back <= self.positions[:, None])

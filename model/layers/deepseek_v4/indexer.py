@@ -10,10 +10,10 @@ from torch.utils.checkpoint import checkpoint
 
 from model.layers.common import documents, fp32
 from model.layers.common.decoding import Linear
+from model.layers.deepseek_v4.blocks import blocks
 from model.layers.deepseek_v4.compressor import Compressor, Visible
 from model.layers.deepseek_v4.rotary import Rope, rotate
 
-QUERIES = 64  # of whose scores all heads' exist at a time
 UNSEEN = -1e30  # a score that a softmax makes 0, also where a token sees none and all are equal
 
 
@@ -102,7 +102,7 @@ class Indexer(nn.Module):  # type: ignore[misc]
         return torch.cat(
             [
                 choose(scores(given.query[rows], given.keys, given.weights[rows]), visible.of(rows), self.topk)
-                for rows in _rows(len(given.query))
+                for rows in blocks(given.query)
             ]
         )
 
@@ -114,16 +114,14 @@ def loss(given: Projected, visible: Visible, mass: Tensor) -> Tensor:
     has none, for the stage in which attention is dense and the indexer warms up.
     """
     parts = []
-    for rows in _rows(len(given.query)):
+    for rows in blocks(given.query):
         block = given.query[rows], given.keys, given.weights[rows], mass[rows], visible.of(rows)
         parts.append(checkpoint(_divergence, *block, use_reentrant=False, preserve_rng_state=False))
     return torch.cat(parts)
 
 
-def _rows(tokens: int) -> list[slice]:
-    return [slice(start, start + QUERIES) for start in range(0, tokens, QUERIES)]
-
-
 def _divergence(query: Tensor, keys: Tensor, weights: Tensor, mass: Tensor, visible: Visible) -> Tensor:
-    own = keys if visible.chosen is None else keys[visible.chosen.clamp(min=0)]
+    own, chosen = keys, visible.chosen
+    if chosen is not None:
+        own = keys.index_select(0, chosen.clamp(min=0).flatten()).unflatten(0, chosen.shape)
     return divergence(mass, scores(query, own, weights), visible.mask(len(keys)))

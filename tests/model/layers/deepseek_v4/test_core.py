@@ -8,7 +8,7 @@ import v4_model as v4
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from model.layers.common import documents
-from model.layers.deepseek_v4 import core
+from model.layers.deepseek_v4 import blocks
 from model.layers.deepseek_v4.attention import Attention, Index, Shape
 from model.layers.deepseek_v4.compressor import Visible, windows
 from model.layers.deepseek_v4.core import core_attention
@@ -57,7 +57,7 @@ def by_hand(q, kv, sink, entries, place, window, visible):
 @pytest.mark.parametrize("topk", [None, 2, 6])
 @pytest.mark.parametrize("window", [1, 4, 50])
 def test_outputs_gradients_and_masses_are_the_formulas_by_any_block(monkeypatch, window, topk, queries):
-    monkeypatch.setattr(core, "QUERIES", queries)
+    monkeypatch.setitem(blocks.QUERIES, "cpu", queries)
     leaves, place, visible = inputs(topk=topk)
     output, mass = core_attention(*leaves[:3], place, window, leaves[3], visible)
     expected, masses = by_hand(*leaves, place.tolist(), window, visible)

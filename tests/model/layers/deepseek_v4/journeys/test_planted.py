@@ -3,7 +3,7 @@
 import pytest
 import v4_planted
 
-NEAR = 'output = torch.einsum("bht,td->bhd", near, keys) +'
+NEAR = "output = self._of_near(near, keys) +"
 SINK = "sink.to(q.dtype).expand(len(q), -1)[..., None],"
 ROPE = "shape.compress_rope if shape.ratio else shape.rope"
 QUERY = "rms_norm(self.linear_q_up_proj(latent).unflatten(-1, (shape.heads, -1)), eps=shape.eps)"
@@ -58,11 +58,10 @@ ERRORS = {
     ],
     "no sink": [("core", SINK, SINK.replace("sink.", "(sink * 0 - 1e30)."))],
     "the sink among the numerators": [
-        ("core", NEAR, NEAR.replace(") +", ") + (1 - near.sum(-1) - far.sum(-1))[..., None] * keys[0] +"))
+        ("core", NEAR, f"{NEAR} (1 - near.sum(-1) - far.sum(-1))[..., None] * values.flatten(0, -2)[0] +")
     ],
     "a window of one more": [
-        ("core", "back < self.window", "back <= self.window"),
-        ("core", "start - window + 1", "start - window"),
+        ("core", "    for rows in blocks(query):", "    window += 1\n    for rows in blocks(query):"),
     ],
     "a window across documents": [("core", " & (back <= self.positions[:, None])", "")],
     "groups of heads by turns": [
