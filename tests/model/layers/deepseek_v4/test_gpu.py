@@ -1,7 +1,5 @@
 """DeepSeek-V4 on a GPU: values, choices and gradients are a CPU's."""
 
-import copy
-
 import pytest
 import torch
 import v4_model as v4
@@ -11,10 +9,10 @@ from model.layers.deepseek_v4 import blocks
 LENGTHS = [21, 1, 0, 33, 9]
 
 
-def made(model, device):
+def made(c, seed, device):
     """Logits, MTP's logits, losses and gradients by name, and the entries and experts chosen; all on a CPU."""
-    tokens, cu = (given.to(device) for given in v4.row(LENGTHS, model.c))
-    model = copy.deepcopy(model).to(device)
+    tokens, cu = (given.to(device) for given in v4.row(LENGTHS, c))
+    model = v4.fill(v4.Whole(c), seed).double().to(device)
     said = model(tokens, cu, index_loss=True)
     losses = v4.losses(said, tokens, cu)
     sum(losses.values()).backward()
@@ -32,8 +30,8 @@ def test_values_choices_and_gradients_are_those_of_a_cpu(monkeypatch, seed, quer
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     monkeypatch.setitem(blocks.QUERIES, "cuda", queries)
-    model = v4.fill(v4.Whole(v4.Config() if seed < 0 else v4.drawn(seed)), seed + 1).double()
-    (values, chosen), (due, due_chosen) = made(model, "cuda"), made(model, "cpu")
+    c = v4.Config() if seed < 0 else v4.drawn(seed)
+    (values, chosen), (due, due_chosen) = made(c, seed + 1, "cuda"), made(c, seed + 1, "cpu")
     assert values.keys() == due.keys() and len(chosen) == len(due_chosen)
     for name, value in values.items():
         torch.testing.assert_close(value, due[name], rtol=1e-9, atol=1e-9 * float(due[name].abs().max()), msg=name)
