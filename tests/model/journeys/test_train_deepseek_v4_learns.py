@@ -12,8 +12,9 @@ from model.records import history
 pytestmark = [pytest.mark.upstream, pytest.mark.long]
 STEPS = 60
 SEEDS = (0, 1, 2)
-BELOW = 0.3  # nats
-BAND = 0.3  # nats between the best and the worst seed
+# Nats: at least 0.54 was seen, of losses, held-out ones and MTP's; of MTP's 0.24 at most where no matrix is updated
+BELOW = 0.4
+BAND = 0.3  # between the best and the worst seed; 0.13 was seen
 
 
 @pytest.fixture(scope="module")
@@ -63,4 +64,4 @@ def test_every_part_of_the_loss_is_finite_and_mtp_learns_what_comes_after_the_ne
         records = steps(run)
         assert all(record.finite and record.aux_loss > 0 and record.indexer_loss > 0 for record in records)
         last = statistics.mean(record.mtp_loss for record in records[-10:])
-        assert last < corpus.record.splits["train"].unigram_entropy
+        assert last < corpus.record.splits["train"].unigram_entropy - BELOW
