@@ -56,7 +56,7 @@ class Size(Family):
     path_parts = ("sliding", "csa", "hca", "topk_moe", "hash_moe", "loss")
     upstream = "Megatron dev's"
     unread = "no layer of DeepSeek-V4 has a twin with state, and its experts no names one by one"
-    untried = "DeepSeek-V4 has run on CPUs, and nowhere else"
+    uncaptured = "no layer of DeepSeek-V4 was ever captured in a CUDA graph"
 
     model_type: Literal["deepseek_v4"] = "deepseek_v4"  # a record's family; NAM56R's records have no such field
     vocab: int = 129_280

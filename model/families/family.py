@@ -33,7 +33,7 @@ class Family(Frozen):
     network: ClassVar[str] = ""  # "module:class" of one pipeline stage on Megatron-Core
     path_parts: ClassVar[tuple[str, ...]] = ()  # those of ``model.kinds.catalogue`` that it has
     unread: ClassVar[str] = ""  # why nothing but training reads its checkpoints here; empty: all that can does
-    untried: ClassVar[str] = ""  # why it is trained on CPUs alone; empty: it need not be
+    uncaptured: ClassVar[str] = ""  # why its layers take no CUDA graphs; empty: they do
 
     name: str
     hidden: int

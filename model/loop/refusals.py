@@ -185,10 +185,12 @@ def free_gib() -> float:
     return float(free) / memory.GIB
 
 
-def graphs(run: Run) -> None:
+def graphs(size: Family, run: Run) -> None:
     """Raise CannotTestHere or PatchlaneError if CUDA graphs are wanted and cannot be captured."""
     if not run.cuda_graphs:
         return
+    if size.uncaptured:
+        raise PatchlaneError(size.uncaptured, "train without --cuda-graphs")
     if run.on_cpu:
         raise CannotTestHere("--cuda-graphs needs a GPU", "train without --cuda-graphs")
     if run.pipeline_parallel > 1:  # each micro-batch in flight would need a graph with activations of its own
@@ -199,12 +201,6 @@ def graphs(run: Run) -> None:
         raise PatchlaneError("--cuda-graphs capture routers of another dispatcher", "choose one of the two")
     if run.recompute:
         raise PatchlaneError("--cuda-graphs keep what recompute=true computes again", "choose one of the two")
-
-
-def untried(size: Family, run: Run) -> None:
-    """Raise CannotTestHere on GPUs for an architecture that was never trained there."""
-    if size.untried and not run.on_cpu:
-        raise CannotTestHere(size.untried, "CUDA_VISIBLE_DEVICES= before the command trains it on a CPU")
 
 
 def saved_format(recipe: Recipe, run: Run) -> None:

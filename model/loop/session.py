@@ -105,8 +105,7 @@ def train(
     refusals.watched(recipe.steps, plan.get("profile"), plan.get("waits"))
     refusals.stages(size, run.pipeline_parallel)
     expert_parallel(size, run.expert_parallel)
-    refusals.graphs(run)
-    refusals.untried(size, run)
+    refusals.graphs(size, run)
     catalogue.choose(size, run)  # what cannot run here is refused before upstream's code is fetched
     refusals.links(run)
     refusals.saved_format(recipe, run)

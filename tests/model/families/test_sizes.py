@@ -8,7 +8,7 @@ from model.definition.recipe_file import asked
 from model.families import deepseek_v4, nam56r, sizes
 from model.kinds.run import Run
 from model.loop import compile_mamba3, refusals
-from reproducers.base.errors import CannotTestHere, PatchlaneError
+from reproducers.base.errors import PatchlaneError
 
 TINY = deepseek_v4.SIZES["v4_tiny"]
 
@@ -66,12 +66,12 @@ def test_commands_refuse_it_before_they_do_anything(app, arguments, monkeypatch)
     assert is_of_v4(refused(app, *arguments), "v4_tiny")
 
 
-def test_training_it_where_it_was_never_trained_is_refused():
-    refusals.untried(TINY, Run(pipeline_parallel=2, expert_parallel=2))
-    refusals.untried(nam56r.TINY, Run(pipeline_parallel=2, expert_parallel=2, on_cpu=False))
-    with pytest.raises(CannotTestHere) as error:
-        refusals.untried(TINY, Run(on_cpu=False))
-    assert error.value.what == TINY.untried
+def test_cuda_graphs_of_it_are_refused():
+    refusals.graphs(TINY, Run(on_cpu=False))
+    refusals.graphs(nam56r.TINY, Run(cuda_graphs=True, on_cpu=False))
+    with pytest.raises(PatchlaneError) as error:
+        refusals.graphs(TINY, Run(cuda_graphs=True, on_cpu=False))
+    assert error.value.what == TINY.uncaptured and "--cuda-graphs" in error.value.remedy
 
 
 @pytest.mark.parametrize("app", [describe.app, train.app])

@@ -104,6 +104,6 @@ def test_nccls_blocks_are_counted_on_gpus_only():
     ("other", "word"), [({"pipeline_parallel": 2}, "one pipeline stage"), ({"recompute": True}, "choose one")]
 )
 def test_cuda_graphs_are_refused_beside(other, word):
-    refusals.graphs(Run(on_cpu=False, **other))
+    refusals.graphs(QUARTER, Run(on_cpu=False, **other))
     with pytest.raises(PatchlaneError, match=word):
-        refusals.graphs(Run(cuda_graphs=True, on_cpu=False, **other))
+        refusals.graphs(QUARTER, Run(cuda_graphs=True, on_cpu=False, **other))
