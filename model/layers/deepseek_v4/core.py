@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from model.layers.common import fp32
-from model.layers.deepseek_v4.blocks import blocks
+from model.layers.common.blocks import blocks
 from model.layers.deepseek_v4.compressor import Visible
 
 

@@ -7,8 +7,7 @@ import torch
 import v4_model as v4
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from model.layers.common import documents
-from model.layers.deepseek_v4 import blocks
+from model.layers.common import blocks, documents
 from model.layers.deepseek_v4.attention import Attention, Index, Shape
 from model.layers.deepseek_v4.compressor import Visible, windows
 from model.layers.deepseek_v4.core import core_attention

@@ -4,7 +4,7 @@ import pytest
 import torch
 import v4_model as v4
 
-from model.layers.deepseek_v4 import blocks
+from model.layers.common import blocks
 
 LENGTHS = [21, 1, 0, 33, 9]
 
