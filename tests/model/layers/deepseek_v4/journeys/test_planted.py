@@ -90,7 +90,7 @@ ERRORS = {
     "no bias in the choice": [("router", "scores + self.expert_bias", "scores")],
     "no scaling factor": [("router", "+ 1e-20) * scaling", "+ 1e-20)")],
     "weights not normalised": [("router", "taken / (taken.sum(-1, keepdim=True) + 1e-20)", "taken")],
-    "sigmoid scores": [("router", ROOT, "(fp32.wide(x) @ fp32.wide(weight).T).sigmoid()")],
+    "sigmoid scores": [("router", ROOT, "fp32.wide(logits).sigmoid()")],
     "a router in bf16": [
         ("router", "fp32.wide(x) @ fp32.wide(weight).T", "(x.bfloat16() @ weight.bfloat16().T).to(x.dtype)")
     ],
@@ -126,7 +126,11 @@ ERRORS = {
     "a teacher that learns": [("indexer", "mass.detach()", "mass"), ("core", "far.detach().sum(1)", "far.sum(1)")],
     "a teacher with more than its entries": [("indexer", TEACHER, "teacher / 4")],
     "index queries before the norm": [
-        ("attention", "self.indexer(x, latent,", "self.indexer(x, self.linear_q_down_proj(x),")
+        (
+            "attention",
+            "core.visible(x, latent,",
+            "core.visible(x, self.linear_q_down_proj(x),",
+        )
     ],
 }
 # What alone sees an error: no output does
