@@ -18,9 +18,9 @@ from model.alignment import aligned, table
 from model.patched import stacks
 from reproducers.base import cli
 from reproducers.base.cli import guarded
+from reproducers.base.verdicts import Exit
 
 app = typer.Typer(add_completion=False)
-DIFFERS = 1
 
 
 @app.command()
@@ -44,7 +44,7 @@ def main(
         cli.console(width=None if sys.stdout.isatty() else 160).print(table.drawn(found))
         print(table.verdict(found))
     if not found.holds:
-        raise typer.Exit(DIFFERS)
+        raise typer.Exit(Exit.CONTRADICTED)
 
 
 if __name__ == "__main__":

@@ -163,5 +163,9 @@ def merged(draws: Sequence[Iterable[Row]]) -> list[Row]:
 
 def _worse(one: Row, other: Row) -> Row:
     kept = {"draws": one.draws + other.draws, "ties": one.ties + other.ties}
-    worse = other if other.draws and (not one.draws or not other.off <= one.off) else one
-    return worse.model_copy(update=kept)
+    return max(one, other, key=_size).model_copy(update=kept)
+
+
+def _size(row: Row) -> float:
+    """By which rows are ordered: what is no number is the worst, what was not compared the least."""
+    return -1.0 if not row.draws else math.inf if math.isnan(row.off) else row.off

@@ -19,7 +19,7 @@ class Draw(Protocol):
     def __init__(self, size: Family, tokens: int) -> None:
         """``tokens`` of each document.
 
-        Raises PatchlaneError for a size or so many tokens that cannot be compared, and CannotTestHere, with the command
+        Raises PatchlaneError for so many tokens that cannot be compared, and CannotTestHere, with the command
         that installs it, where the reference is not installed.
         """
 

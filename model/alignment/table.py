@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,7 +44,7 @@ class Alignment(BaseModel):
 
     def said(self) -> dict[str, Any]:
         """For JSON, with verdicts and the first row that does not hold; what is infinite or no number is a text."""
-        rows = [row.model_dump(mode="json") | {"verdict": row.verdict} for row in self.rows]
+        rows = [json.loads(row.model_dump_json()) | {"verdict": row.verdict} for row in self.rows]
         first = next((row for row in rows if row["verdict"] != "holds"), None)
         return self.model_dump(exclude={"rows"}) | {"holds": self.holds, "first": first, "rows": rows}
 

@@ -116,7 +116,7 @@ def loss(built: DeepseekV4, tokens: Tensor, cu: Tensor) -> Tensor:
 def tracked(size: Size) -> dict[str, float]:
     """MTP's, the indexers' and the routers' losses of the last forward pass, without their coefficients but the
     routers'."""
-    index = DSAIndexerLossLoggingHelper.tracker["values"]
+    index = DSAIndexerLossLoggingHelper.tracker.get("values", torch.zeros(()))  # none where no layer gave one
     metrics = moe_logging.get_moe_metrics_tracker().metrics.values()
     return {
         "mtp": float(MTPLossLoggingHelper.tracker[dialect.MTP_LOSSES].sum()),
