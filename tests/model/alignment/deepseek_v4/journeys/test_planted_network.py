@@ -6,7 +6,7 @@ import v4_hf
 import v4_table
 from isolated import Worker
 
-pytestmark = [pytest.mark.upstream, pytest.mark.long]
+pytestmark = pytest.mark.upstream
 NEAR = 'output = torch.einsum("bht,td->bhd", near, keys) +'
 SINK = "sink.to(q.dtype).expand(len(q), -1)[..., None],"
 ROPE = "shape.compress_rope if shape.ratio else shape.rope"
