@@ -145,10 +145,10 @@ def compared(ours: Tensor, theirs: Tensor, scores: Tensor | None) -> tuple[list[
 def _margin(ours: Tensor, theirs: Tensor, scores: Tensor) -> float:
     """The difference between what only one side chose, as a part of the largest score; infinite for other counts."""
     mine, other = scores[ours & ~theirs], scores[theirs & ~ours]
-    if len(mine) != len(other) or not mine.isfinite().all():
+    if len(mine) != len(other):
         return math.inf
     largest = float(scores[scores.isfinite()].abs().max())
-    return float(other.max() - mine.min()) / largest if largest else 0.0
+    return abs(float(other.max() - mine.min())) / largest if largest else 0.0
 
 
 def merged(draws: Sequence[Iterable[Row]]) -> list[Row]:

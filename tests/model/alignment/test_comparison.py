@@ -72,8 +72,11 @@ def test_a_tie_is_told_by_its_margin_and_ends_the_draw():
     [
         ([0, 2], None),  # by a table: there is no tie
         ([0], torch.tensor([[4.0, 3, 3, 1]])),  # fewer
+        ([0, 2, 3], torch.tensor([[4.0, 3, 3, 3]])),  # more
+        ([2, 3], torch.tensor([[4.0, 3, 3, 3]])),  # one of two
         ([0, 2], torch.tensor([[4.0, 3, -math.inf, 1]])),  # of what it does not see
         ([0, 2], torch.tensor([[4.0, 3, 2.999, 1]])),
+        ([0, 2], torch.tensor([[4.0, 3, 3.001, 1]])),  # theirs is not what its scores say
     ],
 )
 def test_what_is_no_tie(ours, scores):
