@@ -9,6 +9,7 @@ in Megatron-LM's recipe (d48bd6be0a85cc0d6d3cc71e8750cf357cc6bdb1, examples/moe_
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import MappingProxyType
 from typing import Literal, Self
 
 from pydantic import model_validator
@@ -57,6 +58,9 @@ class Size(Family):
     upstream = "Megatron dev's"
     unread = "no layer of DeepSeek-V4 has a twin with state, and its experts no names one by one"
     uncaptured = "no layer of DeepSeek-V4 was ever captured in a CUDA graph"
+
+    layers_of_public = 2
+    references = MappingProxyType({"transformers": "model.alignment.deepseek_v4.drawn:Drawn"})
 
     model_type: Literal["deepseek_v4"] = "deepseek_v4"  # a record's family; NAM56R's records have no such field
     vocab: int = 129_280

@@ -35,6 +35,11 @@ class Family(Frozen):
     unread: ClassVar[str] = ""  # why nothing but training reads its checkpoints here; empty: all that can does
     uncaptured: ClassVar[str] = ""  # why its layers take no CUDA graphs; empty: they do
 
+    layers_of_public: ClassVar[int] = 1  # layers here to one of the public model
+    # {what it can be aligned with: "module:class" of ``model.alignment.draw.Draw``}
+    references: ClassVar[Mapping[str, str]] = {}
+    unaligned: ClassVar[str] = ""  # why there is no reference; empty: there is one
+
     name: str
     hidden: int
     heads: int

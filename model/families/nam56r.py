@@ -36,6 +36,10 @@ class Size(Family):
     )
     flops_rows = ("Mamba-3", "MoE", "logits", "MTP", "attention", "indexers", "M²RNN", "embeddings")
     network = "model.step.network:Nam56r"
+    unaligned = (
+        "no public model has its layers, and of its formulas in fp64, by a checkpoint's keys, Mamba-3, M²RNN, MLA, "
+        "sparse attention, experts, n-gram and structure embeddings and MTP are missing (model/alignment/)"
+    )
     path_parts = (
         *("wgrad", "norm", "mamba3", "mamba_proj", "bc_norm", "m2rnn", "mla", "dsa", "sparse"),
         *("moe", "shared", "loss", "mtp_proj"),

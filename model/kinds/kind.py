@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -99,6 +100,8 @@ class Kind(ABC):
     matrices: ClassVar[frozenset[str]] = frozenset()
     # (part of a checkpoint's name, part of the name in safetensors), each whole between dots
     names: ClassVar[tuple[tuple[str, str], ...]] = ()
+    # {a name in safetensors, from the layer on: the public model's names of its equal parts along the first axis}
+    cuts: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     buffers: ClassVar[frozenset[str]] = frozenset()  # tensors that a checkpoint keeps and that are no parameters
     numbered: ClassVar[str | None] = None  # the module of which safetensors have a tensor an expert, a checkpoint one
     has_logits: ClassVar[bool] = False  # attention, whose largest logit a diagnosis reads

@@ -1,47 +1,26 @@
 """A whole DeepSeek-V4 of the room's modules, as tests put it together, small and with every number drawn."""
 
 import importlib
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from model.alignment.deepseek_v4 import dims
 from model.layers.common.norm import WideRMSNorm
 
 ROOM = "model.layers.deepseek_v4"
 
 
-@dataclass(frozen=True)
-class Config:
-    """``kinds``: of each layer "sliding", "csa" or "hca"; the first ``hashed`` layers have a hash router."""
-
-    kinds: tuple[str, ...] = ("sliding", "csa", "hca", "csa")
-    vocab: int = 97
-    hidden: int = 24
-    heads: int = 4
-    head_dim: int = 16
-    q_lora_rank: int = 12
-    o_groups: int = 2
-    o_lora_rank: int = 5
-    window: int = 6
-    csa: int = 4
-    hca: int = 8
-    index_heads: int = 8
-    index_width: int = 8
-    index_topk: int = 3
-    rope_width: int = 4
-    original: int = 64
-    ffn: int = 10
-    experts: int = 6
-    topk: int = 2
-    hashed: int = 1
-    scaling: float = 1.5
-    limit: float = 0.3
-    streams: int = 3
-    iterations: int = 20
-    hc_eps: float = 3e-3
-    eps: float = 2e-3
+def Config(**changed):
+    """The formulas' of a small model, each of whose constants is felt."""
+    widths = {"vocab": 97, "hidden": 24, "heads": 4, "head_dim": 16, "q_lora_rank": 12, "rope_width": 4}
+    attention = {"o_groups": 2, "o_lora_rank": 5, "window": 6, "csa": 4, "hca": 8, "original": 64}
+    indexer = {"index_heads": 8, "index_width": 8, "index_topk": 3}
+    experts = {"ffn": 10, "experts": 6, "topk": 2, "hashed": 1, "scaling": 1.5, "limit": 0.3}
+    mixed = {"streams": 3, "iterations": 20, "hc_eps": 3e-3, "eps": 2e-3, "kinds": ("sliding", "csa", "hca", "csa")}
+    return dims.Config(**widths | attention | indexer | experts | mixed | changed)
 
 
 def room(package=ROOM):
@@ -135,9 +114,10 @@ def targets(tokens, cu, ahead):
     return found
 
 
-def losses(said, tokens, cu):
-    """The language model's loss, MTP's, and the sum of the indexers' means."""
-    index = [a.index_loss.mean() for a in said["attended"] if a.index_loss is not None]
+def losses(said, tokens, cu, c):
+    """The language model's loss, MTP's, and the sum of the indexers' means over the tokens that see an entry."""
+    sees = max(sum(max(n - c.csa + 1, 0) for n in cu.diff().tolist()), 1)  # tokens that an indexer chooses for
+    index = [a.index_loss.sum() / sees for a in said["attended"] if a.index_loss is not None]
     return {
         "lm": F.cross_entropy(said["logits"], targets(tokens, cu, 1)),
         **({"mtp": F.cross_entropy(said["mtp"], targets(tokens, cu, 2))} if "mtp" in said else {}),
@@ -194,7 +174,7 @@ def drawn(seed):
         o_lora_rank=pick(3, 6),
         window=pick(1, 2, 5, 9),
         csa=pick(2, 4),
-        hca=pick(3, 8),
+        hca=pick(5, 8),
         index_topk=pick(1, 3, 6),
         rope_width=pick(2, 4, 8),
         experts=pick(4, 7),

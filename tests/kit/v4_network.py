@@ -5,6 +5,7 @@ import re
 import torch
 import v4_model as v4
 
+from model.alignment.deepseek_v4 import dims
 from model.families.deepseek_v4 import SIZES, Size
 from model.kinds import catalogue
 from model.kinds.run import Run
@@ -66,86 +67,36 @@ def size(c, **changed):
     )
 
 
-def config(of):
-    """``v4_model``'s of a size of the family."""
-    a, i, e, m = of.attention, of.indexer, of.experts, of.hyper
-    kinds = [layer.kind for layer in of.layers[::2]]
-    return v4.Config(
-        *(tuple(kinds), of.vocab, of.hidden, of.heads, a.head_dim, a.q_lora_rank, a.o_groups, a.o_lora_rank),
-        *(a.window, a.csa_ratio, a.hca_ratio, i.heads, i.head_dim, i.topk, a.qk_rope_head_dim),
-        *(a.yarn.original_positions, e.ffn, e.count, e.topk, of.hash_layers, e.scaling, e.clamp),
-        *(m.streams, m.sinkhorn_iterations, m.eps, of.rms_norm_eps),
-    )
-
-
 TINY = SIZES["v4_tiny"]
-
-
-def clear():
-    """Megatron's trackers, which have a place for each layer of the model that they saw first, and the scales of losses
-    that the steps of an engine left."""
-    from megatron.core.transformer.experimental_attention_variant.dsa import (
-        DSAIndexerLossAutoScaler,
-        DSAIndexerLossLoggingHelper,
-    )
-    from megatron.core.transformer.moe import moe_logging
-    from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
-    from megatron.core.transformer.multi_token_prediction import MTPLossAutoScaler, MTPLossLoggingHelper
-
-    for scaler in (DSAIndexerLossAutoScaler, MoEAuxLossAutoScaler):
-        scaler.main_loss_backward_scale = None  # made by the first backward pass, or by an engine in another shape
-    MTPLossAutoScaler.set_loss_scale(torch.ones((), device="cpu"))
-    DSAIndexerLossLoggingHelper.tracker.clear()
-    MTPLossLoggingHelper.tracker.clear()
-    moe_logging.destroy_moe_metrics_tracker()
 
 
 def network(of, seed=0, **run):
     """A new one, as training starts it."""
-    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+    from model.alignment.deepseek_v4 import network as ours
 
-    from model.step.deepseek_v4 import DeepseekV4
-
-    clear()
-    torch.manual_seed(seed)
-    model_parallel_cuda_manual_seed(seed, force_reset_rng=True)
     wanted = Run(**run)
-    return DeepseekV4(of, wanted, catalogue.choose(of, wanted))
+    return ours.network(of, wanted, catalogue.choose(of, wanted), seed)
 
 
 def mapped(name):
-    """The network's name of one of ``v4_model``'s tensors; all experts' have ``{}`` for the number."""
+    """A checkpoint's key of one of ``v4_model``'s tensors."""
     if found := re.match(r"(?:layers\.(\d+)|(mtp_layer))\.(\w+)\.(.*)", name):
         number, _, part, rest = found.groups()
         second, ours = LAYER[part]
         place = "mtp.layers.0.mtp_model_layer.layers." if number is None else "decoder.layers."
-        rest = re.sub(r"^experts\.(linear_fc[12])$", r"experts.local_experts.{}.\1.weight", rest)
-        return f"{place}{2 * int(number or 0) + second}.{ours}.{rest}"
+        return f"{place}{2 * int(number or 0) + second}.{ours}.{in_mixture(rest)}"
     first, _, rest = name.partition(".")
     return f"{OUTSIDE[first]}.{rest}"
 
 
+def in_mixture(name):
+    """Within a layer; all names but those of routed experts are the same."""
+    return re.sub(r"^experts\.(linear_fc[12])$", r"experts.experts.\1.weight", name)
+
+
 def to_network(tensors):
-    """{the network's name: tensor} of {``v4_model``'s name: tensor}."""
-    found = {}
-    for name, tensor in tensors.items():
-        key = mapped(name)
-        each = {key.format(number): part for number, part in enumerate(tensor)} if "{}" in key else {key: tensor}
-        found |= each
-    return found
-
-
-def to_plain(tensors, names):
-    """``to_network`` back: {each of ``names``: tensor} of {the network's name: tensor}, experts in one."""
-    found = {}
-    for name in names:
-        key = mapped(name)
-        if "{}" in key:
-            count = sum(re.fullmatch(re.escape(key).replace(r"\{\}", r"\d+"), other) is not None for other in tensors)
-            found[name] = torch.stack([tensors[key.format(number)] for number in range(count)])
-        else:
-            found[name] = tensors[key]
-    return found
+    """{a checkpoint's key: tensor} of {``v4_model``'s name: tensor}."""
+    return {mapped(name): tensor for name, tensor in tensors.items()}
 
 
 def held(module):
@@ -155,52 +106,22 @@ def held(module):
 
 def pair(of, seed=0, spread=0.15, **run):
     """The network and the model of plain torch, fp32, every number of both drawn alike."""
-    plain = v4.fill(v4.Whole(config(of)), seed, spread)
+    from model.alignment.deepseek_v4 import network as ours
+
+    plain = v4.fill(v4.Whole(dims.config(of)), seed, spread)
     built = network(of, **run)
-    given, own = to_network(held(plain)), held(built)
-    assert {name for name in own if not name.endswith("_extra_state")} == set(given)
-    with torch.no_grad():
-        for name, tensor in given.items():
-            assert own[name].shape == tensor.shape and own[name].dtype == tensor.dtype, name
-            own[name].copy_(tensor)
+    given = to_network(held(plain))
+    assert {key: (t.shape, t.dtype) for key, t in ours.whole(built).items()} == {
+        key: (t.shape, t.dtype) for key, t in given.items()
+    }
+    ours.fill(built, given)
     return built, plain
 
 
-def packed(cu):
-    from model.layers.common.packed import packed as record
+def states(*given):
+    from model.alignment.deepseek_v4 import network as ours
 
-    return record(cu, int(cu.diff().max()))
-
-
-def batch(tokens, cu):
-    """What the network is given with labels: a document's last token has none."""
-    from model.layers.common.documents import positions
-
-    labels = v4.targets(tokens, cu, 1)
-    counts = labels >= 0
-    return {
-        "tokens": tokens[None],
-        "positions": positions(cu, len(tokens))[None],
-        "packed_seq_params": packed(cu),
-        "labels": labels.clamp(min=0)[None],
-        "loss_mask": counts[None].float(),
-    }
-
-
-def inputs(tokens, cu):
-    given = batch(tokens, cu)
-    return {name: given[name] for name in ("tokens", "positions", "packed_seq_params")}
-
-
-def states(built, tokens, cu):
-    """Logits and MTP's logits [T, V] of the network."""
-    seen = []
-    hook = built.mtp.register_forward_hook(lambda module, given, result: seen.append(result))
-    try:
-        logits = built(**inputs(tokens, cu))[0]
-    finally:
-        hook.remove()
-    return logits, built.output_layer.logits(seen[0][len(tokens) :, 0])
+    return ours.states(*given)
 
 
 def routers(plain):
@@ -224,16 +145,8 @@ def plain_losses(of, plain, tokens, cu):
     said = plain(tokens, cu, index_loss=True)
     for hook in hooks:
         hook.remove()
-    found = v4.losses(said, tokens, cu)
-    sees = ((v4_positions(cu) + 1) // of.attention.csa_ratio > 0).sum()
-    index = [a.index_loss.sum() / sees for a in said["attended"] if a.index_loss is not None]
     aux = [balance(entered[name], module, of.experts.topk) for name, module in routers(plain)]
-    return found | {"index": sum(index), "aux": sum(aux)}, said
-
-
-def v4_positions(cu):
-    """Of each token within its document."""
-    return torch.cat([torch.arange(n) for n in cu.diff().tolist()])
+    return v4.losses(said, tokens, cu, dims.config(of)) | {"aux": sum(aux)}, said
 
 
 def total(of, found):
@@ -248,22 +161,11 @@ def total(of, found):
 
 def network_losses(of, built, tokens, cu):
     """Each loss of the network, after its backward pass."""
-    from megatron.core.transformer.experimental_attention_variant.dsa import DSAIndexerLossLoggingHelper
-    from megatron.core.transformer.moe.moe_logging import get_moe_metrics_tracker
-    from megatron.core.transformer.multi_token_prediction import MTPLossLoggingHelper
+    from model.alignment.deepseek_v4 import network as ours
 
-    from model.patched import dialect
-
-    clear()
-    given = batch(tokens, cu)
-    loss = (built(**given)[0] * given["loss_mask"][0]).sum() / given["loss_mask"].sum()
+    loss = ours.loss(built, tokens, cu)
     loss.backward()
-    return {
-        "lm": float(loss.detach()),
-        "mtp": float(MTPLossLoggingHelper.tracker[dialect.MTP_LOSSES].sum()),
-        "index": float(DSAIndexerLossLoggingHelper.tracker["values"].sum()) / of.indexer.loss_coeff,
-        "aux": sum(float(entry.values.sum()) for entry in get_moe_metrics_tracker().metrics.values()),
-    }
+    return {"lm": float(loss.detach())} | ours.tracked(of)
 
 
 def off(ours, theirs, least=1.0):
@@ -276,6 +178,7 @@ def engine(of, optimizer="adamw", **run):
     """A rank of one with the size's network and its optimizer."""
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
+    from model.alignment.deepseek_v4.network import clear
     from model.definition.recipes import Recipe
     from model.step.engine import Engine
 
@@ -288,6 +191,7 @@ def engine(of, optimizer="adamw", **run):
 
 
 def micro_batch(tokens, cu):
+    from model.alignment.deepseek_v4.network import batch
     from model.data.rows.loader import Batch
 
     given = batch(tokens, cu)

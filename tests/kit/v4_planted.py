@@ -1,7 +1,7 @@
 """Errors of DeepSeek-V4 that others made in public, as changes of lines of ours, and what sees them.
 
 ``copied`` writes the room with some lines changed as a package of its own; ``seen`` runs a whole model of it in fp64
-against ``v4_plain`` and names what differs.
+against the formulas and names what differs.
 """
 
 import functools
@@ -9,7 +9,9 @@ from dataclasses import replace
 
 import torch
 import v4_model as v4
-import v4_plain
+import v4_network as net
+
+from model.alignment.deepseek_v4 import formulas, objective
 
 C = v4.Config()
 LENGTHS = [9, 14, 3]
@@ -37,15 +39,16 @@ def whole(package=v4.ROOM):
 def expected():
     """What the formulas give for ``whole``: values, sets and gradients."""
     model, (tokens, cu) = whole(), v4.row(LENGTHS, C)
-    w = dict([*model.named_parameters(), *model.named_buffers()])
+    w = net.to_network(net.held(model))
     docs, first = [], {"csa": 0, "hca": 0}
     sets = [[] for _ in C.kinds]
     for start, end in zip(cu[:-1].tolist(), cu[1:].tolist(), strict=True):
-        docs.append(v4_plain.document(tokens[start:end].tolist(), w, C, index=True))
-        for found, chosen, kind in zip(sets, docs[-1]["chosen"], C.kinds, strict=True):
+        docs.append(formulas.document(tokens[start:end].tolist(), w, C, index=True))
+        for found, chosen, kind in zip(sets, docs[-1]["chosen"], C.kinds, strict=False):
             found += [sorted(first[kind] + slot for slot in row) for row in chosen] if kind == "csa" else []
         first["csa"] += (end - start) // C.csa
-    losses = v4_plain.losses(docs, tokens, cu)
+    losses = objective.losses(docs, [part.tolist() for part in tokens.split(LENGTHS)], C)
+    del losses["aux"]
     values = {name: torch.cat([doc[name] for doc in docs]).detach() for name in ("logits", "mtp")}
     routed = [[sorted(row) for rows in of for row in rows] for of in zip(*(d["routed"] for d in docs), strict=True)]
     return values, losses, [rows for rows in sets if rows], routed, gradients(model, losses)
@@ -78,7 +81,7 @@ def seen(package=v4.ROOM):
     try:
         model = whole(package)
         said = model(tokens, cu, index_loss=True)
-        found = v4.losses(said, tokens, cu)
+        found = v4.losses(said, tokens, cu, C)
         differing = {name for name in ("logits", "mtp") if not off(said[name], values[name]) < LIMIT}
         differing |= {name for name in losses if not off(found.get(name), losses[name]) < LIMIT}
         chosen = [rows_of(a.chosen) for a in said["attended"] if a.chosen is not None]
@@ -96,7 +99,7 @@ def published(model):
     c, like = replace(C, rope_width=64, original=65_536), torch.zeros((), dtype=torch.float64)
     for name, compressed in (("rope", False), ("compress_rope", True)):
         frequencies = fields[name].default.frequencies(like)
-        if not off(frequencies, torch.tensor(v4_plain.frequencies(c, compressed), dtype=like.dtype)) < LIMIT:
+        if not off(frequencies, torch.tensor(formulas.frequencies(c, compressed), dtype=like.dtype)) < LIMIT:
             return {"published"}
     return set()
 
@@ -104,9 +107,9 @@ def published(model):
 def square(model):
     moe, rng = model.layers[0].moe, torch.Generator().manual_seed(0)
     tokens, x = torch.arange(9).view(3, 3), torch.randn(3, 3, C.hidden, generator=rng, dtype=torch.float64)
-    w = dict([*moe.named_parameters(), *moe.named_buffers()])
+    w = {net.in_mixture(name): tensor for name, tensor in net.held(moe).items()}
     for s, b in ((0, 2), (1, 0)):
-        expected_, _ = v4_plain.moe(x[s, b], int(tokens[s, b]), w, "", C, w["router.tid2eid"])
+        expected_, *_ = formulas.moe(x[s, b], int(tokens[s, b]), w, "", C, w["router.tid2eid"])
         if not off(moe(x, tokens)[s, b], expected_) < LIMIT:
             return {"square"}
     return set()

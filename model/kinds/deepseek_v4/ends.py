@@ -85,6 +85,7 @@ class Mtp(Kind):
         ("mtp.layers", "model.mtp"),
         ("mtp_model_layer", "block"),
     )
+    cuts = TopkMoe.cuts
 
     @property
     def _streams(self) -> int:

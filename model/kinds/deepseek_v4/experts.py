@@ -4,6 +4,7 @@ and values are clamped before their product."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from model.kinds.deepseek_v4.hyper import Wrapped, wrapped_names
 from model.kinds.kind import BF16, FP32, Frozen, Products, Seen, Shapes
@@ -48,8 +49,16 @@ class Moe(Wrapped):
         ("mlp.router", "mlp.gate"),
         ("mlp.experts.experts.linear_fc1.weight", "mlp.experts.gate_up_proj"),
         ("mlp.experts.experts.linear_fc2.weight", "mlp.experts.down_proj"),
-        ("mlp.shared_experts.linear_fc1", "mlp.shared_experts.gate_up_proj"),  # transformers has two: gate, then up
+        ("mlp.shared_experts.linear_fc1", "mlp.shared_experts.gate_up_proj"),
         ("mlp.shared_experts.linear_fc2", "mlp.shared_experts.down_proj"),
+    )
+    cuts = MappingProxyType(
+        {
+            "mlp.shared_experts.gate_up_proj.weight": (
+                "mlp.shared_experts.gate_proj.weight",
+                "mlp.shared_experts.up_proj.weight",
+            )
+        }
     )
     buffers = frozenset({TABLE})
 

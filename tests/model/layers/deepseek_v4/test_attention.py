@@ -6,8 +6,8 @@ import pytest
 import torch
 import v4_hf
 import v4_model as v4
-import v4_plain
 
+from model.alignment.deepseek_v4 import formulas
 from model.layers.common import fp32
 from model.layers.deepseek_v4.attention import Attention, grouped_output
 
@@ -44,7 +44,7 @@ def test_transformers_has_the_same_outputs_and_gradients(kind, seed):
     a, b = v4_hf.gradients(values[0], mine, x), v4_hf.gradients(values[1], other, y)
     assert v4_hf.off_gradient(a.pop("0"), b["0"].transpose(0, 1)) < 1e-4
     first = f"layers.{layer}.attention."
-    theirs_of = v4_hf.theirs_of({first + name: grad for name, grad in a.items() if grad is not None})
+    theirs_of = v4_hf.theirs_of({first + name: grad for name, grad in a.items() if grad is not None}, c)
     for name, grad in theirs_of.items():
         assert v4_hf.off_gradient(grad, b[name.removeprefix(f"model.layers.{layer}.self_attn.")]) < 1e-4, name
     assert {name for name, grad in a.items() if grad is None} == {name for name in a if "indexer" in name}
@@ -61,7 +61,7 @@ def test_each_document_is_the_formulas(kind, dense, seed):
     start, losses = 0, []
     for length in lengths:
         inner = list(x[start : start + length, 0])
-        expected, _, _, index = v4_plain.attend(inner, w, "", c, kind, index=True, dense=dense)
+        expected, _, _, index = formulas.attend(inner, w, "", c, kind, index=True, dense=dense)
         for s, y in enumerate(expected):
             torch.testing.assert_close(found.output[start + s, 0], y, rtol=0, atol=1e-12)
         start, losses = start + length, losses + index

@@ -4,8 +4,8 @@ import pytest
 import torch
 import v4_hf
 import v4_model as v4
-import v4_plain
 
+from model.alignment.deepseek_v4 import formulas
 from model.layers.common import fp32
 from model.layers.deepseek_v4.compressor import Compressor, Visible, windows
 
@@ -56,7 +56,7 @@ def test_entries_are_the_formulas_document_by_document(kind, seed):
     found, w = module(x, cu), dict(module.named_parameters())
     assert len(found) == sum(lengths) // module.ratio
     for start, length, at in zip(cu.tolist(), lengths, slots(lengths, module.ratio), strict=False):
-        expected = v4_plain.compress(list(x[start : start + length]), w, "", c, module.ratio, kind == "csa")
+        expected = formulas.compress(list(x[start : start + length]), w, "", c, module.ratio, kind == "csa")
         for slot, entry in zip(at, expected, strict=True):
             torch.testing.assert_close(found[slot], entry, rtol=0, atol=1e-12)
 

@@ -5,8 +5,9 @@ import torch
 import torch.nn.functional as F
 import v4_hf
 import v4_model as v4
-import v4_plain
+import v4_network as net
 
+from model.alignment.deepseek_v4 import formulas
 from model.layers.deepseek_v4.experts import Experts, MixtureOfExperts, SharedExpert, clamped_swiglu
 from model.layers.deepseek_v4.router import HashRouter, Router
 
@@ -45,7 +46,7 @@ def test_transformers_has_the_same_outputs_and_gradients(layer, seed):
     assert v4_hf.off(*values) < 1e-5
     a, b = v4_hf.gradients(values[0], mine, x), v4_hf.gradients(values[1], other, y)
     assert v4_hf.off_gradient(a.pop("0"), b["0"].transpose(0, 1)) < 1e-4
-    for name, grad in v4_hf.theirs_of({f"layers.{layer}.moe.{n}": g for n, g in a.items()}).items():
+    for name, grad in v4_hf.theirs_of({f"layers.{layer}.moe.{n}": g for n, g in a.items()}, c).items():
         assert v4_hf.off_gradient(grad, b[name.removeprefix(f"model.layers.{layer}.mlp.")]) < 1e-4, name
 
 
@@ -58,10 +59,10 @@ def test_outputs_are_the_formulas_token_by_token_also_of_as_many_rows_as_tokens(
     tokens = torch.randint(0, c.vocab, (3, 3), generator=torch.Generator().manual_seed(seed))
     x = torch.randn(3, 3, c.hidden, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     found = module(x, tokens)
-    w = dict([*module.named_parameters(), *module.named_buffers()])
+    w = {net.in_mixture(name): tensor for name, tensor in net.held(module).items()}
     for s in range(3):
         for b in range(3):
-            expected, _ = v4_plain.moe(x[s, b], int(tokens[s, b]), w, "", c, w.get("router.tid2eid"))
+            expected, *_ = formulas.moe(x[s, b], int(tokens[s, b]), w, "", c, w.get("router.tid2eid"))
             torch.testing.assert_close(found[s, b], expected, rtol=0, atol=1e-12)
 
 

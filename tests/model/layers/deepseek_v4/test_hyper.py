@@ -4,8 +4,8 @@ import pytest
 import torch
 import v4_hf
 import v4_model as v4
-import v4_plain
 
+from model.alignment.deepseek_v4 import formulas
 from model.layers.common import fp32
 from model.layers.deepseek_v4.hyper import HyperConnection, HyperHead, expand, sinkhorn, spread
 
@@ -27,11 +27,11 @@ def test_coefficients_input_and_streams_are_the_formulas(seed):
     after = expand(x + 1, X, found.post, found.comb)
     w = dict(module.named_parameters())
     for t in range(len(X)):
-        pre, post, comb = v4_plain.mix(X[t, 0], w, "", c)
+        pre, post, comb = formulas.mix(X[t, 0], w, "", c)
         for ours, expected in zip(found, (pre, post, comb), strict=True):
             torch.testing.assert_close(ours[t, 0], expected, rtol=0, atol=1e-13)
-        expected = v4_plain.expanded(x[t, 0] + 1, X[t, 0], post, comb)
-        torch.testing.assert_close(x[t, 0], v4_plain.weighed(X[t, 0], pre), rtol=0, atol=1e-13)
+        expected = formulas.expanded(x[t, 0] + 1, X[t, 0], post, comb)
+        torch.testing.assert_close(x[t, 0], formulas.weighed(X[t, 0], pre), rtol=0, atol=1e-13)
         torch.testing.assert_close(after[t, 0], expected, rtol=0, atol=1e-13)
 
 

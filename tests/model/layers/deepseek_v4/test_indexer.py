@@ -7,8 +7,8 @@ import pytest
 import torch
 import v4_hf
 import v4_model as v4
-import v4_plain
 
+from model.alignment.deepseek_v4 import formulas
 from model.layers.deepseek_v4.compressor import Visible, windows
 from model.layers.deepseek_v4.indexer import Indexer, choose, divergence, loss, scores
 
@@ -33,8 +33,8 @@ def selected(module, x, low, cu):
 def plain_scores(module, x, low, c):
     """[S][visible] of one document."""
     w = dict(module.named_parameters())
-    keys = v4_plain.compress(list(x), w, "compressor.", c, c.csa, True)
-    return [v4_plain.index_scores(x[s], low[s], s, keys, w, "", c) for s in range(len(x))]
+    keys = formulas.compress(list(x), w, "compressor.", c, c.csa, True)
+    return [formulas.index_scores(x[s], low[s], s, keys, w, "", c) for s in range(len(x))]
 
 
 @pytest.mark.parametrize("seed", range(-1, 6))
@@ -103,7 +103,7 @@ def test_loss_and_gradients_are_the_formulas(seed, dense):
     expected = []
     for s, found in enumerate(plain_scores(module, x.detach(), low.detach(), c)):
         held = range(len(found)) if dense else [e for e in sparse.chosen[s].tolist() if e >= 0]
-        expected.append(v4_plain.divergence(mass[s, : len(held)].tolist(), [found[e] for e in held]))
+        expected.append(formulas.divergence(mass[s, : len(held)].tolist(), [found[e] for e in held]))
     torch.testing.assert_close(found_loss, torch.stack(expected), rtol=0, atol=1e-12)
     weights = list(module.parameters())
     both = (torch.autograd.grad(of.sum(), weights, retain_graph=True) for of in (found_loss, torch.stack(expected)))

@@ -2,8 +2,8 @@
 
 import torch
 import v4_model as v4
-import v4_plain
 
+from model.alignment.deepseek_v4 import formulas
 from model.layers.deepseek_v4.mtp import MtpLayer
 
 
@@ -23,12 +23,12 @@ def test_what_enters_the_layer_and_what_leaves_the_head_are_the_formulas():
     hidden, left = mtp(embedded, streams, lambda x: entered.append(x) or 2 * x)
     w = dict(mtp.named_parameters())
     for s in range(5):
-        e = w["e_proj.weight"] @ v4_plain.rms(embedded[s, 0], c.eps, w["enorm.weight"])
-        h = [w["h_proj.weight"] @ v4_plain.rms(x, c.eps, w["hnorm.weight"]) for x in streams[s, 0]]
+        e = w["e_proj.weight"] @ formulas.rms(embedded[s, 0], c.eps, w["enorm.weight"])
+        h = [w["h_proj.weight"] @ formulas.rms(x, c.eps, w["hnorm.weight"]) for x in streams[s, 0]]
         expected = torch.stack([e + one for one in h])
         torch.testing.assert_close(entered[0][s, 0], expected, rtol=0, atol=1e-13)
         torch.testing.assert_close(left[s, 0], 2 * expected, rtol=0, atol=1e-13)
-        head = v4_plain.rms(v4_plain.collapsed(2 * expected, w, "hc_head.", c), c.eps, w["final_layernorm.weight"])
+        head = formulas.rms(formulas.collapsed(2 * expected, w, "hc_head.", c), c.eps, w["final_layernorm.weight"])
         torch.testing.assert_close(hidden[s, 0], head, rtol=0, atol=1e-13)
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 import v4_hf
 import v4_model as v4
-import v4_plain
 
+from model.alignment.deepseek_v4 import formulas
 from model.layers.deepseek_v4.rotary import COMPRESSED, PLAIN, Rope, Yarn, rotate
 
 PUBLISHED = replace(v4.Config(), rope_width=64, original=65_536)
@@ -17,7 +17,7 @@ LIKE = torch.zeros((), dtype=torch.float64)
 
 @pytest.mark.parametrize(("rope", "compressed"), [(PLAIN, False), (COMPRESSED, True)])
 def test_the_published_frequencies(rope, compressed):
-    expected = torch.tensor(v4_plain.frequencies(PUBLISHED, compressed), dtype=torch.float64)
+    expected = torch.tensor(formulas.frequencies(PUBLISHED, compressed), dtype=torch.float64)
     torch.testing.assert_close(rope.frequencies(LIKE), expected, rtol=1e-14, atol=0)
     torch.testing.assert_close(rope.frequencies(torch.zeros(())), expected.float(), rtol=5e-7, atol=0)
 
@@ -32,7 +32,7 @@ def test_the_compressed_layers_slowest_pair_is_sixteen_times_slower_and_the_fast
 @pytest.mark.parametrize("width", [2, 4, 16, 64])
 def test_yarn_is_the_formulas_also_where_its_ramp_has_no_width(width, original):
     c = replace(v4.Config(), rope_width=width, original=original)
-    expected = torch.tensor(v4_plain.frequencies(c, True), dtype=torch.float64)
+    expected = torch.tensor(formulas.frequencies(c, True), dtype=torch.float64)
     found = Rope(width, 160_000.0, Yarn(original=original)).frequencies(LIKE)
     torch.testing.assert_close(found, expected, rtol=1e-13, atol=0)
 
@@ -67,7 +67,7 @@ def test_pairs_of_the_last_channels_turn_by_position(compressed):
     found = rotate(x, v4.rope(c, compressed, m).table(positions, x))
     for t, position in enumerate(positions.tolist()):
         for h in range(2):
-            torch.testing.assert_close(found[t, h], v4_plain.rope(x[t, h], position, c, compressed), rtol=0, atol=1e-12)
+            torch.testing.assert_close(found[t, h], formulas.rope(x[t, h], position, c, compressed), rtol=0, atol=1e-12)
     assert torch.equal(found[..., :3], x[..., :3]) and torch.equal(found[0], x[0])
 
 

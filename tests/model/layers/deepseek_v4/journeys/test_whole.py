@@ -6,10 +6,11 @@ import pytest
 import torch
 import v4_hf
 import v4_model as v4
-import v4_plain
+import v4_network as net
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from model.alignment.deepseek_v4 import formulas, objective
 from model.layers.common import fp32
 
 WEIGHTS = {"lm": 1.0, "mtp": 0.3, "index": 0.7}
@@ -41,7 +42,7 @@ def test_transformers_has_the_same_logits_loss_choices_and_gradients(seed):
             hooks.append(indexer.register_forward_hook(lambda _, __, out, i=i: seen.update({("chosen", i): out})))
     said, out = ours(ids.flatten(), cu), theirs(ids, labels=ids, use_cache=False)
     assert v4_hf.off(said["logits"], out.logits.flatten(0, 1)) < 1e-5
-    loss = v4.losses(said, ids.flatten(), cu)["lm"]
+    loss = v4.losses(said, ids.flatten(), cu, c)["lm"]
     assert float((loss - out.loss).detach().abs()) < 1e-6
     for i, kind in enumerate(c.kinds):
         assert torch.equal(said["routed"][i].sort(-1).values, seen["experts", i].sort(-1).values)
@@ -55,11 +56,14 @@ def test_transformers_has_the_same_logits_loss_choices_and_gradients(seed):
     named = dict(ours.named_parameters())
     grads = dict(zip(named, torch.autograd.grad(loss, named.values(), allow_unused=True), strict=True))
     held = dict(theirs.named_parameters())
-    for name, grad in v4_hf.theirs_of({name: grad for name, grad in grads.items() if grad is not None}).items():
+    given = {name: grad for name, grad in grads.items() if grad is not None}
+    for name, grad in v4_hf.theirs_of(given, c).items():
         assert v4_hf.off_gradient(grad, held[name].grad) < 1e-4, name
     none = {name for name, grad in grads.items() if grad is None}
     assert none == {name for name in grads if "indexer" in name}
-    assert {name for name, p in held.items() if p.grad is None} == set(v4_hf.theirs_of(dict.fromkeys(none)))
+    assert {name for name, p in held.items() if p.grad is None} == set(
+        v4_hf.theirs_of({name: named[name] for name in none}, c)
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -68,15 +72,17 @@ def test_values_choices_and_gradients_are_the_formulas_of_each_document(seed):
     model, lengths = whole(c), [11, 2, 9]
     tokens, cu = v4.row(lengths, c)
     said = model(tokens, cu, index_loss=True)
-    w = dict([*model.named_parameters(), *model.named_buffers()])
-    documents = [v4_plain.document(part.tolist(), w, c, index=True) for part in tokens.split(lengths)]
+    w = net.to_network(net.held(model))
+    documents = [formulas.document(part.tolist(), w, c, index=True) for part in tokens.split(lengths)]
     for name in ("logits", "mtp"):
         expected = torch.cat([document[name] for document in documents])
         torch.testing.assert_close(said[name], expected, rtol=0, atol=1e-11)
     for i, found in enumerate(said["routed"]):
         expected = [sorted(row) for document in documents for row in document["routed"][i]]
         assert [sorted(row) for row in found.tolist()] == expected
-    ours, theirs = v4.losses(said, tokens, cu), v4_plain.losses(documents, tokens.tolist(), cu)
+    ours = v4.losses(said, tokens, cu, c)
+    theirs = objective.losses(documents, [part.tolist() for part in tokens.split(lengths)], c)
+    del theirs["aux"]
     assert ours.keys() == theirs.keys() == WEIGHTS.keys()
     totals = (sum(WEIGHTS[name] * of[name] for name in WEIGHTS) for of in (ours, theirs))
     both = [torch.autograd.grad(total, list(model.parameters()), allow_unused=True) for total in totals]
@@ -198,7 +204,7 @@ def test_a_model_of_bf16_keeps_what_stays_fp32_and_is_near_the_fp32_one():
     said, exact = narrow(tokens, cu, index_loss=True), wide(tokens, cu, index_loss=True)
     assert said["logits"].dtype == torch.bfloat16
     assert v4_hf.off(said["logits"].float(), exact["logits"]) < 0.05
-    losses = v4.losses({**said, "logits": said["logits"].float()}, tokens, cu)
+    losses = v4.losses({**said, "logits": said["logits"].float()}, tokens, cu, c)
     (losses["lm"] + losses["index"]).backward()
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in narrow.parameters())
 
