@@ -15,10 +15,10 @@ from model.families.sizes import SIZES, named
 from model.kinds import catalogue
 from model.kinds.path import Choice, called
 from model.kinds.run import Run
-from model.loop import launch, refusals, run_record, session
+from model.loop import launch, run_record, session
 from model.patched import lock, overlay, seams
 from model.patched.stacks import Stack
-from reproducers.base.errors import PatchlaneError
+from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.upstream.store import Store
 
 TRIES = 25  # seeds for a draw without a tie, of which one in three to six of v4_tiny is
@@ -52,7 +52,8 @@ def align(name: str, against: str, of: Stack, clone: Path | None, seed: int, dra
     session.quiet(place)
     logging.getLogger("model").setLevel(logging.WARNING)  # not each layer's path
     run = Run(bf16=False, on_cpu=launch.device() == "cpu", paths=of.paths)
-    refusals.untried(size, run)
+    if not run.on_cpu:
+        raise CannotTestHere("the comparison is in fp32 on a CPU", "CUDA_VISIBLE_DEVICES= before the command")
     chosen = opened(size, run, of, clone)
     return drawn(made, name, against, seed, draws, tokens, lambda variant, at: made.rows(variant, at, run, chosen))
 

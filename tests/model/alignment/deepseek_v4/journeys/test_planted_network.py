@@ -7,7 +7,7 @@ import v4_table
 from isolated import Worker
 
 pytestmark = pytest.mark.upstream
-NEAR = 'output = torch.einsum("bht,td->bhd", near, keys) +'
+NEAR = "output = self._of_near(near, keys) +"
 SINK = "sink.to(q.dtype).expand(len(q), -1)[..., None],"
 ROPE = "shape.compress_rope if shape.ratio else shape.rope"
 BACK = "mixed = rotate(mixed, table, inverse=True)"
@@ -95,7 +95,7 @@ ERRORS = {  # {error: (edits, layer, module, kind, against) of the first row tha
                 "        planted.UNTURNED = self.kv_layernorm(self.linear_kv_proj(x))\n"
                 "        mixed, mass",
             ),
-            ("core", "[..., 1:], keys).to", "[..., 1:], UNTURNED[self.first : self.first + len(kv)]).to"),
+            ("core", "[..., 1:], keys).to", "[..., 1:], self._near(UNTURNED[self.first : self.first + len(kv)])).to"),
         ],
         ("1", "core attention, sliding window", "values", PUBLIC),
     ),
@@ -104,11 +104,11 @@ ERRORS = {  # {error: (edits, layer, module, kind, against) of the first row tha
         ("1", "core attention, sliding window", "values", PUBLIC),
     ),
     "the sink among the numerators": (
-        [("core", NEAR, NEAR.replace(") +", ") + (1 - near.sum(-1) - far.sum(-1))[..., None] * keys[0] +"))],
+        [("core", NEAR, f"{NEAR} (1 - near.sum(-1) - far.sum(-1))[..., None] * values.flatten(0, -2)[0] +")],
         ("2", "core attention, CSA", "values", PUBLIC),  # the path without entries has another line
     ),
     "a window of one more": (
-        [("core", "back < self.window", "back <= self.window"), ("core", "start - window + 1", "start - window")],
+        [("core", "    for rows in blocks(query):", "    window += 1\n    for rows in blocks(query):")],
         ("1", "core attention, sliding window", "values", PUBLIC),
     ),
     "entries seen a token late": (
