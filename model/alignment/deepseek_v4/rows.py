@@ -15,7 +15,7 @@ from model.alignment.deepseek_v4 import network, public
 from model.families.deepseek_v4 import Size
 from model.saved import public as names
 
-HEARD = 1e-3  # a parameter's gradient is compared as a part of this share of the largest one where it is smaller
+HEARD = 1e-2  # a parameter's gradient is compared as a part of this share of the largest one where it is smaller
 # (part of a parameter's public name within its layer, module), the first that fits
 MODULES = (
     ("attn_hc.", "mHC of attention"),
