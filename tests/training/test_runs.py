@@ -62,6 +62,14 @@ def test_what_a_run_executed(receipts, packed):
     assert [set(found.lines) for found in run.packs["pack07"]] == [{0}, {0}, set(), set(), set(), set()]
 
 
+@pytest.mark.parametrize(("paths", "model", "asked"), [({}, {}, False), ({}, {"model_type": "other"}, True)])
+def test_a_run_of_another_architecture_is_none_by_default(receipts, paths, model, asked):
+    setup = SETUP | {"run": {"paths": paths}, "size": {"name": "tiny"} | model}
+    (receipts / runs.FOLDER / "a" / "run.json").write_text(json.dumps(setup))
+    (run,) = runs.kept(receipts)
+    assert run.asked is asked
+
+
 @pytest.mark.parametrize("harm", ["{}", "[]", "not json", '{"device": "cuda", "packs": {"pack07": {}}}'])
 def test_a_run_that_cannot_be_read_is_named(receipts, harm):
     (receipts / runs.FOLDER / "a" / "coverage.json").write_text(harm)

@@ -205,6 +205,8 @@ def changed_size(mtp_depths, mtp_loss_coeff, aux_loss_coeff):
 
 def main_alone(arms):
     """Of each arm with the first one's weights: the losses [T], and the gradients of all that is not MTP's."""
+    from model.alignment.deepseek_v4.network import batch
+
     (first, _), found = net.pair(net.TINY), []
     weights = net.held(first)
     for arm in arms:
@@ -213,7 +215,7 @@ def main_alone(arms):
             for name, tensor in net.held(built).items():
                 if not name.endswith("_extra_state"):
                     tensor.copy_(weights[name])
-        given = net.batch(*row(net.TINY))
+        given = batch(*row(net.TINY))
         losses = built(**given)[0]
         (losses * given["loss_mask"][0]).sum().backward()
         own = {name: p.grad for name, p in built.named_parameters() if not name.startswith("mtp.")}

@@ -50,7 +50,7 @@ ERRORS = {
             "        mixed, mass",
         ),
         ("attention", BACK, BACK.replace("= ", "= mixed if visible is None else ")),
-        ("core", "[..., 1:], keys).to", "[..., 1:], UNTURNED[self.first : self.first + len(kv)]).to"),
+        ("core", "[..., 1:], keys).to", "[..., 1:], self._near(UNTURNED[self.first : self.first + len(kv)])).to"),
     ],
     # attention
     "query's norm over all heads": [
