@@ -31,8 +31,8 @@ class Executed(NamedTuple):
 
 
 class TrainingRun(NamedTuple):
-    """A kept run. ``paths``: {part: the kernel path that it took}; ``asked``: whether --path named one, or it was of
-    another architecture than NAM56R, whose runs by default say what the next one executes.
+    """A kept run. ``paths``: {part: the kernel path that it took}; ``asked``: whether --path named one; ``other``: its
+    architecture where that is not NAM56R.
 
     ``patches``: {pack id: the digest of the patch that was applied}; ``packs``: {pack id: its hunks, in their order}.
     """
@@ -46,6 +46,7 @@ class TrainingRun(NamedTuple):
     asked: bool
     patches: Mapping[str, str]
     packs: Mapping[str, tuple[Executed, ...]]
+    other: str = ""
 
     @property
     def order(self) -> tuple[datetime.date, str]:
@@ -84,11 +85,12 @@ def _run(name: str, setup: Any, record: CoverageRecord) -> TrainingRun:
         stack=setup.get("stack") or "released",  # before there were others
         size=setup["size"]["name"],
         paths={part: choice["name"] for part, choice in setup.get("paths", {}).items()},
-        asked=bool(setup["run"].get("paths")) or "model_type" in setup["size"],  # which NAM56R's do not have
+        asked=bool(setup["run"].get("paths")),
         patches={pack: locked["patch"] for pack, locked in setup["patches"]["lock"]["packs"].items()},
         packs={
             pack: tuple(_executed(hunk, covered) for hunk in covered.hunks) for pack, covered in record.packs.items()
         },
+        other=setup["size"].get("model_type", ""),  # which NAM56R's records do not have
     )
 
 
