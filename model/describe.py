@@ -15,7 +15,7 @@ from model.definition import memory
 from model.definition.memory import Layout
 from model.definition.recipes import RECIPES, Optimizer, known
 from model.definition.traffic import GB
-from model.families.sizes import SIZES, expert_parallel, named, trained
+from model.families.sizes import SIZES, expert_parallel, named, readable
 from model.plans import tables as plans
 from model.plans.links import NAMEPLATE, Hosts
 from model.records.newest import newest
@@ -92,7 +92,7 @@ def main(
         ]
         if plan:
             hosts, overlap = Hosts(gpus_per_host, link_between_hosts * GB), (overlap_grads, overlap_weights)
-            tables.append(plans.planned(plan, trained(size), layout, hosts, sequence, accumulate, *overlap))
+            tables.append(plans.planned(plan, readable(size), layout, hosts, sequence, accumulate, *overlap))
     except ValueError as error:
         raise PatchlaneError(str(error), "python -m model.describe SIZE --dp N --ep DIVISOR --pp STAGES") from error
     if markdown:

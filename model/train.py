@@ -1,4 +1,4 @@
-"""Train a size of NAM56R through the packs' patches: ``python -m model.train nam56r_tiny``, or under torchrun."""
+"""Train a size of a model through the packs' patches: ``python -m model.train nam56r_tiny``, or under torchrun."""
 
 from __future__ import annotations
 

@@ -41,6 +41,7 @@ GROUPS = {  # the title of each group and the modules of its verbs
             "weights",
             "generate",
             "evaluate",
+            "align",
             "receipt",
             "lock",
         )

@@ -12,7 +12,7 @@ import yaml
 from pydantic import ValidationError
 
 from model.definition.recipes import RECIPES, Recipe, for_size, known
-from model.families.sizes import TRAINED
+from model.families.sizes import SIZES
 from model.kinds.run import Options
 from reproducers.base.errors import PatchlaneError
 from reproducers.record.schema import line_of, read_yaml
@@ -80,7 +80,7 @@ def as_yaml(recipe: Recipe) -> str:
 
 
 def _named(name: str) -> Recipe:
-    known(name, TRAINED)
+    known(name, SIZES)
     return RECIPES.get(name) or for_size(name)
 
 

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from model.families.nam56r import Size
-from model.families.sizes import SIZES, trained
+from model.families.family import Family
+from model.families.sizes import SIZES, named
 from reproducers.base.errors import PatchlaneError
 
 MOST = 10**9  # of any count: its days are a time that Python has, its tokens an integer of 64 bits
@@ -109,10 +109,10 @@ class Recipe(BaseModel):
         """Steps of warm-up that a run takes: at least its last step is not of it."""
         return min(self.warmup, self.steps - 1)
 
-    def sized(self) -> Size:
-        """The definition of its size, with the recipe's coefficients in place of the size's. Raises PatchlaneError for
-        one that cannot be trained here."""
-        size = trained(self.size)
+    def sized(self) -> Family:
+        """The definition of its size, with the recipe's coefficients in place of the size's. Raises PatchlaneError if
+        there is none."""
+        size = named(self.size)
         return size.with_coefficients({field: getattr(self, field) for field in size.coefficients_at})
 
     def whole(self) -> Recipe:

@@ -9,6 +9,7 @@ in Megatron-LM's recipe (d48bd6be0a85cc0d6d3cc71e8750cf357cc6bdb1, examples/moe_
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import MappingProxyType
 from typing import Literal, Self
 
 from pydantic import model_validator
@@ -52,8 +53,14 @@ class Size(Family):
         *("embeddings", "sliding", "csa", "hca", "compressor", "indexer"),
         *("router", "experts", "mhc", "mtp", "head"),
     )
+    network = "model.step.deepseek_v4:DeepseekV4"
+    path_parts = ("sliding", "csa", "hca", "topk_moe", "hash_moe", "loss")
     upstream = "Megatron dev's"
-    untrained = "DeepSeek-V4 is not built on Megatron-Core"
+    unread = "no layer of DeepSeek-V4 has a twin with state, and its experts no names one by one"
+    uncaptured = "no layer of DeepSeek-V4 was ever captured in a CUDA graph"
+
+    layers_of_public = 2
+    references = MappingProxyType({"transformers": "model.alignment.deepseek_v4.drawn:Drawn"})
 
     model_type: Literal["deepseek_v4"] = "deepseek_v4"  # a record's family; NAM56R's records have no such field
     vocab: int = 129_280

@@ -30,7 +30,15 @@ class Family(Frozen):
     flops_rows: ClassVar[tuple[str, ...]] = ()
     norm_rows: ClassVar[tuple[str, ...]] = ()
     upstream: ClassVar[str] = "Megatron's"  # whose pattern and formula of FLOPs ``symbol`` and ``published`` are of
-    untrained: ClassVar[str] = ""  # why no size of it can be trained here; empty: they can
+    network: ClassVar[str] = ""  # "module:class" of one pipeline stage on Megatron-Core
+    path_parts: ClassVar[tuple[str, ...]] = ()  # those of ``model.kinds.catalogue`` that it has
+    unread: ClassVar[str] = ""  # why nothing but training reads its checkpoints here; empty: all that can does
+    uncaptured: ClassVar[str] = ""  # why its layers take no CUDA graphs; empty: they do
+
+    layers_of_public: ClassVar[int] = 1  # layers here to one of the public model
+    # {what it can be aligned with: "module:class" of ``model.alignment.draw.Draw``}
+    references: ClassVar[Mapping[str, str]] = {}
+    unaligned: ClassVar[str] = ""  # why there is no reference; empty: there is one
 
     name: str
     hidden: int
@@ -69,6 +77,11 @@ class Family(Frozen):
     def residual(self) -> int:
         """Channels of a token between layers, which travel from one pipeline stage to the next."""
         return self.hidden
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Side columns of a dataset that it embeds beside token ids, in order."""
+        return ()
 
     @property
     def remarks(self) -> dict[str, list[str]]:

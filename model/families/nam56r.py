@@ -35,6 +35,15 @@ class Size(Family):
         "MTP",
     )
     flops_rows = ("Mamba-3", "MoE", "logits", "MTP", "attention", "indexers", "M²RNN", "embeddings")
+    network = "model.step.network:Nam56r"
+    unaligned = (
+        "no public model has its layers, and of its formulas in fp64, by a checkpoint's keys, Mamba-3, M²RNN, MLA, "
+        "sparse attention, experts, n-gram and structure embeddings and MTP are missing (model/alignment/)"
+    )
+    path_parts = (
+        *("wgrad", "norm", "mamba3", "mamba_proj", "bc_norm", "m2rnn", "mla", "dsa", "sparse"),
+        *("moe", "shared", "loss", "mtp_proj"),
+    )
     norm_rows = ("embeddings", "mamba3", "m2rnn", "mla", "dsa", "indexer", "router", "experts", "mtp", "head")
 
     ffn: int  # the MTP depth's dense MLP
@@ -58,6 +67,10 @@ class Size(Family):
         if self.mamba_heads % self.mamba.groups:
             raise ValueError(f"{self.name}: {self.mamba.groups} groups do not divide {self.mamba_heads} mamba heads")
         return self
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return tuple(self.structure.fields)
 
     @property
     def _mla(self) -> mla.Mla:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from model.kinds.ends import Mtp
 from model.kinds.kind import Kind
-from model.kinds.mla import Mla
 
 
 @dataclass(frozen=True)
@@ -24,17 +23,21 @@ class Layer:
 
 def megatron_pattern(
     stack: tuple[Layer, ...],
+    mtp: Kind,
     mtp_depths: int,
     cuts: tuple[int, ...] = (),
-    mla: str = Mla.symbol,
-    mtp: str = Mtp.symbol,
+    symbols: Mapping[str, str] | None = None,
 ) -> str:
-    """``stack`` in Megatron's symbols: "|" after each layer number in ``cuts``, "/" and ``mtp`` for each MTP depth.
+    """``stack`` in Megatron's symbols: "|" after each layer number in ``cuts``, "/" and ``mtp``'s for each MTP depth.
 
-    ``mla``: the symbol of MLA's place, where Megatron has another.
+    ``symbols``: {slot: the symbol that a release of Megatron has for it}, in place of the kinds' own.
     """
-    main = "".join(layer.of.symbol + ("|" if layer.number in cuts else "") for layer in stack)
-    return (main + f"/{mtp}" * mtp_depths).replace(Mla.symbol, mla)
+
+    def of(kind: Kind) -> str:
+        return kind.symbol if symbols is None else "".join(symbols[slot] for slot in kind.slots)
+
+    main = "".join(of(layer.of) + ("|" if layer.number in cuts else "") for layer in stack)
+    return main + f"/{of(mtp)}" * mtp_depths
 
 
 def possible_cuts(stack: tuple[Layer, ...]) -> list[int]:

@@ -10,7 +10,7 @@ from model.families.family import Family
 from reproducers.base.errors import PatchlaneError
 
 SIZES: dict[str, Family] = {**nam56r.SIZES, **deepseek_v4.SIZES}
-TRAINED = tuple(name for name, size in SIZES.items() if not size.untrained)
+READ = tuple(name for name, size in SIZES.items() if not size.unread)
 
 
 def named(name: str, offered: Iterable[str] = SIZES) -> Family:
@@ -20,27 +20,25 @@ def named(name: str, offered: Iterable[str] = SIZES) -> Family:
     return SIZES[name]
 
 
-def trained(name: str) -> nam56r.Size:
-    """The size called ``name``, of the architecture that this project computes. Raises PatchlaneError for one of
-    another, and if there is none."""
-    size = named(name, TRAINED)
-    if not isinstance(size, nam56r.Size):
-        _untrained(size)
-    return size
+def readable(name: str) -> nam56r.Size:
+    """The size called ``name``, of the architecture whose checkpoints and kernels all commands read. Raises
+    PatchlaneError for one of another, and if there is none."""
+    size = named(name, READ)
+    return size if isinstance(size, nam56r.Size) else _unread(size)
 
 
 def recorded(said: Any) -> nam56r.Size:
-    """The size that a record says, a ``model_dump``. Raises PatchlaneError for an architecture that this project does
-    not compute, ValidationError for another version's."""
+    """The size that a record says, a ``model_dump``. Raises PatchlaneError as ``readable``, ValidationError for another
+    version's."""
     if isinstance(said, dict) and said.get("model_type") == "deepseek_v4":
-        _untrained(deepseek_v4.Size.model_validate(said))
+        _unread(deepseek_v4.Size.model_validate(said))
     return nam56r.Size.model_validate(said)
 
 
-def _untrained(size: Family) -> NoReturn:
+def _unread(size: Family) -> NoReturn:
     raise PatchlaneError(
-        f"{size.name} cannot be trained or run here yet: {size.untrained}",
-        f"python -m model.describe {size.name} says what is known of it; to train choose one of: {', '.join(TRAINED)}",
+        f"{size.name} can be trained, and not more here yet: {size.unread}",
+        f"python -m model.train {size.name}, or one of: {', '.join(READ)}",
     )
 
 

@@ -13,8 +13,8 @@ from model.families.nam56r import Size
 from model.families.pattern import Layer
 from model.kinds.path import called
 from model.layers.common.decoding import Linear, Step, rotary
-from model.layers.entrance.ngram import NgramHashEmbedding
-from model.layers.entrance.structure import StructureEmbedding
+from model.layers.ends.ngram import NgramHashEmbedding
+from model.layers.ends.structure import StructureEmbedding
 
 
 @dataclass

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from model.kinds import dsa, ends, mla, moe
+from model.kinds.deepseek_v4 import attention, experts
 from model.kinds.path import Choice, Code, Part, Path, Seam
 from model.kinds.recurrent import m2rnn, mamba3
 from model.kinds.run import Run, bf16, gpu
@@ -40,7 +41,10 @@ ALL_LAYERS = (
 )
 PARTS: dict[str, Part] = {
     part.name: part
-    for part in (*ALL_LAYERS, *mamba3.PARTS, *m2rnn.PARTS, *mla.PARTS, *dsa.PARTS, *moe.PARTS, *ends.PARTS)
+    for part in (
+        *(*ALL_LAYERS, *mamba3.PARTS, *m2rnn.PARTS, *mla.PARTS, *dsa.PARTS, *moe.PARTS, *ends.PARTS),
+        *(*attention.PARTS, *experts.PARTS),
+    )
 }
 
 
@@ -64,13 +68,12 @@ def asked(pairs: Iterable[str]) -> dict[str, str]:
 
 
 def able(size: Any, run: Run, gone: Mapping[str, str] = NOTHING) -> dict[str, list[tuple[str, str | None]]]:
-    """{kind: [(path, what it lacks here)]}, best first; None: it lacks nothing.
+    """{kind: [(path, what it lacks here)]} of the size's ``path_parts``, best first; None: it lacks nothing.
 
     ``gone``: {"kind=path": why upstream's code cannot run it}.
     """
-    return {
-        part.name: [(path.name, _lack(part, path, size, run, gone)) for path in part.paths] for part in PARTS.values()
-    }
+    parts = [PARTS[name] for name in size.path_parts]
+    return {part.name: [(path.name, _lack(part, path, size, run, gone)) for path in part.paths] for part in parts}
 
 
 def _lack(part: Part, path: Path, size: Any, run: Run, gone: Mapping[str, str]) -> str | None:
@@ -84,10 +87,16 @@ def _lack(part: Part, path: Path, size: Any, run: Run, gone: Mapping[str, str]) 
 def choose(size: Any, run: Run, gone: Mapping[str, str] = NOTHING) -> dict[str, Choice]:
     """Every kind's path: the one that ``run`` asks for, else the first that lacks nothing; ``gone`` as ``able`` has it.
 
-    PatchlaneError for a kind or path that there is not, CannotTestHere for one that is asked for and cannot run here.
+    PatchlaneError for a kind or path that there is not, or not in this size's architecture, CannotTestHere for one that
+    is asked for and cannot run here.
     """
     for kind, path in run.paths.items():
         _known(kind, path)
+        if kind not in size.path_parts:
+            raise PatchlaneError(
+                f"--path {kind}={path}: {size.name} has none",
+                f"--path KIND=PATH, KIND one of {', '.join(size.path_parts)}",
+            )
     return {kind: _choose(kind, run.paths.get(kind, AUTO), paths) for kind, paths in able(size, run, gone).items()}
 
 

@@ -120,6 +120,7 @@ class Mtp(Kind):
     name = "mtp"
     label = "MTP"
     symbol = "+-"
+    slots = (Mla.slot, "mlp_layer")
     modules = ("mtp",)
     groups = ("mtp",)
     has_logits = True
@@ -189,7 +190,7 @@ LINEAR_LOSS = Seam(
     reason="on a CPU pack 10's PyTorch operations compute Megatron's own loss: its dispatch takes GPUs alone",
     ours="a stand-in for hosts without a GPU, for which upstream has no such loss",
 )
-OURS = "model.layers.head:ours"
+OURS = "model.layers.ends.head:ours"
 PARTS = (
     Part(
         "loss",
@@ -212,7 +213,7 @@ PARTS = (
                 "linear",
                 code=Code("megatron.core.models.hybrid.hybrid_model:HybridModel.__init__", "LinearCrossEntropyModule"),
                 seams=(LINEAR_LOSS,),
-                install="model.layers.head:megatrons",
+                install="model.layers.ends.head:megatrons",
                 settings={"cross_entropy_loss_fusion": True, "cross_entropy_fusion_impl": "linear"},
                 option="Megatron-LM's own linear cross entropy, of its branch dev: packs 10 and 11",
             ),

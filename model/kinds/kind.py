@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -87,7 +88,8 @@ class Kind(ABC):
     label: ClassVar[str]  # for people
     symbol: ClassVar[str] = ""  # in the pattern that Megatron's HybridModel takes
     # Of a layer: where its spec and its twin with state for generation are made, each "module:name"; the field of
-    # Megatron's hybrid submodules that takes the spec; what the layer calls its norm, and the rest
+    # Megatron's hybrid submodules that takes the spec, of some release or branch (``model.patched.dialect`` says where
+    # it lies in others); what the layer calls its norm, and the rest
     spec: ClassVar[str] = ""
     state: ClassVar[str] = ""
     slot: ClassVar[str] = ""
@@ -98,9 +100,16 @@ class Kind(ABC):
     matrices: ClassVar[frozenset[str]] = frozenset()
     # (part of a checkpoint's name, part of the name in safetensors), each whole between dots
     names: ClassVar[tuple[tuple[str, str], ...]] = ()
+    # {a name in safetensors, from the layer on: the public model's names of its equal parts along the first axis}
+    cuts: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     buffers: ClassVar[frozenset[str]] = frozenset()  # tensors that a checkpoint keeps and that are no parameters
     numbered: ClassVar[str | None] = None  # the module of which safetensors have a tensor an expert, a checkpoint one
     has_logits: ClassVar[bool] = False  # attention, whose largest logit a diagnosis reads
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """Of the layers that it is made of."""
+        return (self.slot,)
 
     @abstractmethod
     def parts(self) -> dict[str, Shapes]:

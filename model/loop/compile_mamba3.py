@@ -19,7 +19,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from model.families.nam56r import Size
-from model.families.sizes import trained
+from model.families.sizes import readable
 from model.kinds import catalogue
 from model.kinds.recurrent import mamba3
 from model.patched import overlay, stacks
@@ -168,7 +168,7 @@ def main(
     fixed = (rows, length) if rows and length else None
     if kernel not in (None, *KERNELS):
         raise PatchlaneError(f"no kernel is named {kernel!r}", f"choose one of: {', '.join(KERNELS)}")
-    known, upstream = trained(size), stacks.named(of)
+    known, upstream = readable(size), stacks.named(of)
     stack = overlay.build(Store(), overlay.chosen(patches, stack=upstream), "cuda", upstream)
     if kernel is None:
         packs = {applied.pack.number for applied in stack.packs}

@@ -16,9 +16,9 @@ from model.data.rows.blend import Blend
 from model.definition import memory
 from model.definition.memory import Layout
 from model.definition.recipes import Recipe
-from model.families import pattern
-from model.families.nam56r import Size
-from model.families.sizes import SIZES, TRAINED, named
+from model.families import nam56r, pattern
+from model.families.family import Family
+from model.families.sizes import SIZES, named
 from model.kinds.run import Run
 from model.loop import run_record
 from model.records import sinks
@@ -57,7 +57,7 @@ def within(step: int) -> Iterator[None]:
         raise PatchlaneError(f"step {step}: {cause[1] if cause else error}", LOWER) from error
 
 
-def stages(size: Size, pipeline: int) -> None:
+def stages(size: Family, pipeline: int) -> None:
     """Raise PatchlaneError for more pipeline stages than the stack can be cut into."""
     try:
         pattern.even_cuts(size.layers, pipeline)
@@ -77,10 +77,11 @@ def watched(steps: int, profile: tuple[int, int] | None, waits: int | None) -> N
             raise PatchlaneError(f"{asked}: step {steps} is the last one", f"{nearest}, or a higher --steps")
 
 
-def vocabulary(size: Size, ids: int) -> None:
+def vocabulary(size: Family, ids: int) -> None:
     """Raise PatchlaneError for a dataset of ``ids`` token ids of which the model has no row for the last ones."""
     if ids > size.vocab:
-        larger = ", ".join(name for name in TRAINED if SIZES[name].vocab >= ids)
+        same = {name: one for name, one in SIZES.items() if type(one) is type(size)}  # of its architecture
+        larger = ", ".join(name for name, one in same.items() if one.vocab >= ids)
         raise PatchlaneError(
             f"the dataset's tokenizer has {ids} ids, {size.name} has a vocabulary of {size.vocab}",
             (f"train {larger}, or " if larger else "") + f"python -m model.data build by a tokenizer of {size.vocab}",
@@ -138,7 +139,7 @@ def held_out(data: Blend, row: int) -> None:
         logger.info("nothing is held out: the run has no held-out loss")
 
 
-def folder(out: Path, size: Size, resume: bool) -> None:
+def folder(out: Path, size: Family, resume: bool) -> None:
     """Raise PatchlaneError where the run to resume in ``out`` is of another model by its run.json, before anything is
     built. Its checkpoint is asked once its digests have been compared."""
     held = reading.complete(out / "checkpoints") if resume else []
@@ -161,7 +162,7 @@ def watchers(wandb: bool | None) -> None:
         logger.info("no pictures: pip install matplotlib")
 
 
-def gpu(size: Size) -> None:
+def gpu(size: Family) -> None:
     """Raise CannotTestHere on a GPU whose blocks have less shared memory than the size's kernels need."""
     import torch
 
@@ -169,7 +170,7 @@ def gpu(size: Size) -> None:
         return
     device = torch.cuda.get_device_properties(torch.cuda.current_device())
     limit = getattr(device, "shared_memory_per_block_optin", 0)
-    if limit and limit < MIMO_SHARED and size.mamba.state >= 128:
+    if limit and limit < MIMO_SHARED and isinstance(size, nam56r.Size) and size.mamba.state >= 128:
         raise CannotTestHere(
             f"{device.name} has {limit} bytes of shared memory a block, Mamba-3's MIMO backward needs {MIMO_SHARED}",
             "train on a GPU of compute capability 9.0, or with --path mamba3=torch",
@@ -184,10 +185,12 @@ def free_gib() -> float:
     return float(free) / memory.GIB
 
 
-def graphs(run: Run) -> None:
+def graphs(size: Family, run: Run) -> None:
     """Raise CannotTestHere or PatchlaneError if CUDA graphs are wanted and cannot be captured."""
     if not run.cuda_graphs:
         return
+    if size.uncaptured:
+        raise PatchlaneError(size.uncaptured, "train without --cuda-graphs")
     if run.on_cpu:
         raise CannotTestHere("--cuda-graphs needs a GPU", "train without --cuda-graphs")
     if run.pipeline_parallel > 1:  # each micro-batch in flight would need a graph with activations of its own
@@ -226,10 +229,10 @@ def links(run: Run) -> None:
         raise PatchlaneError("overlap_grads waits in layers that --cuda-graphs replays", "choose one of the two")
 
 
-def fields(size: Size, run: Run, given: Collection[str]) -> None:
+def fields(size: Family, run: Run, given: Collection[str]) -> None:
     """Raise PatchlaneError for overlap_grads without structure: its gradients would never be reduced. Without the
     option say that the structure's embedding stays as it is."""
-    missing = sorted(size.structure.fields.keys() - set(given))
+    missing = sorted({*size.fields} - set(given))
     if missing and not run.overlap_grads:
         logger.info("the dataset has no field %s: the structure embedding adds nothing", ", ".join(missing))
     if run.overlap_grads and missing:
@@ -240,7 +243,7 @@ def fields(size: Size, run: Run, given: Collection[str]) -> None:
 
 
 def fits(
-    size: Size, layout: Layout, free_gib: float, sequence: int, graphs: bool = False, optimizer: str = "adamw"
+    size: Family, layout: Layout, free_gib: float, sequence: int, graphs: bool = False, optimizer: str = "adamw"
 ) -> None:
     """Raise PatchlaneError if a rank keeps more through a step than its free memory.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from model.data.rows.blend import Blend
 from model.definition.recipes import Recipe
-from model.families.nam56r import Size
+from model.families.family import Family
 from model.kinds import catalogue
 from model.kinds.path import Choice
 from model.kinds.run import Run
@@ -68,7 +68,7 @@ def choices(chosen: dict[str, Choice], run: Run) -> dict[str, str]:
 
 
 def of(
-    size: Size, recipe: Recipe, run: Run, ranks: int, data: Blend, built: Overlay, chosen: dict[str, Choice]
+    size: Family, recipe: Recipe, run: Run, ranks: int, data: Blend, built: Overlay, chosen: dict[str, Choice]
 ) -> dict[str, Any]:
     """The content of run.json; it names the host's capabilities, never the host."""
     return {

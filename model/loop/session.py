@@ -15,7 +15,8 @@ from model.data.rows.blend import Blend, Part
 from model.data.stored.dataset import Dataset
 from model.definition.memory import Layout
 from model.definition.recipes import Recipe
-from model.families.nam56r import Size
+from model.families import nam56r
+from model.families.family import Family
 from model.families.sizes import expert_parallel
 from model.kinds import catalogue
 from model.kinds.run import Run
@@ -104,7 +105,7 @@ def train(
     refusals.watched(recipe.steps, plan.get("profile"), plan.get("waits"))
     refusals.stages(size, run.pipeline_parallel)
     expert_parallel(size, run.expert_parallel)
-    refusals.graphs(run)
+    refusals.graphs(size, run)
     catalogue.choose(size, run)  # what cannot run here is refused before upstream's code is fetched
     refusals.links(run)
     refusals.saved_format(recipe, run)
@@ -126,10 +127,12 @@ def train(
     roots = [stack.root(name) for name in stack.trees]
     chosen = catalogue.choose(size, run, seams.lacking(roots))
     seams.check(catalogue.seams(run_record.choices(chosen, run)), roots)
-    if stack.device == "cuda":
+    if stack.device == "cuda" and isinstance(size, nam56r.Size):
         _compile(size, chosen["mamba3"].name, (recipe.micro_batch, run.row), patches, stack, place)
     steps = graphs.WATCHED if run.cuda_graphs else watching.STEPS
-    watch = Coverage(stack, steps, overlay.wanted(stack, asked=run.paths != of.paths))
+    # the kept runs, which say what of the patches a run executes, are NAM56R's by its stacks' paths
+    other = run.paths != of.paths or not isinstance(size, nam56r.Size)
+    watch = Coverage(stack, steps, overlay.wanted(stack, asked=other))
     # where NCCL waits too long torch's flight recorder writes each rank's collectives; torchfrtrace compares them
     os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
     os.environ.setdefault("TORCH_NCCL_DEBUG_INFO_TEMP_FILE", str(plan["folder"].resolve() / "nccl_trace_rank_"))
@@ -156,7 +159,9 @@ def train(
     return bool(loop.stopped)
 
 
-def _compile(size: Size, path: str, rows: tuple[int, int | None], patches: str, stack: Overlay, place: World) -> None:
+def _compile(
+    size: nam56r.Size, path: str, rows: tuple[int, int | None], patches: str, stack: Overlay, place: World
+) -> None:
     """Compile Mamba-3's kernels before a rank needs them, for rows of one shape if ``path`` takes the stream as rows.
 
     ``rows``: the rows of a micro-batch and their tokens.
@@ -170,7 +175,7 @@ def _compile(size: Size, path: str, rows: tuple[int, int | None], patches: str, 
         compile_mamba3.compile_once(size, patches, kernels, stack)
 
 
-def _modules(size: Size, recipe: Recipe, run: Run, data_parallel: int) -> tuple[Any, Any]:
+def _modules(size: Family, recipe: Recipe, run: Run, data_parallel: int) -> tuple[Any, Any]:
     """Import the modules that import Megatron, and first refuse a size that this GPU cannot run or hold."""
     from model.loop import trainer
     from model.step import engine

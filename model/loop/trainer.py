@@ -102,7 +102,7 @@ class Trainer:
             parallel_state.get_data_parallel_rank(),
             self.ranks,
             self.plan.recipe.seed,
-            structure=tuple(self.engine.size.structure.fields) if data.record.fields else (),
+            structure=tuple(self.engine.size.fields) if data.record.fields else (),
             document_multiple=graphs.documents(self.plan.recipe.micro_batch) if self.engine.run.cuda_graphs else 1,
         )
 
@@ -208,7 +208,7 @@ class Trainer:
             self.place.size,
             self.data,
             self.overlay,
-            self.engine.config.nam56r_paths,
+            self.engine.config.model_paths,
         )
         write_atomic(self.plan.folder / name, run_record.text(statement))
         if self.step >= self.plan.recipe.steps:

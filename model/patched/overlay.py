@@ -107,7 +107,7 @@ def _manifest() -> Manifest:
 
 def wanted(overlay: Overlay, asked: bool) -> set[str]:
     """Packs of which a run has to execute something in its first steps: those that runs by default did, if it is one.
-    ``asked``: whether it was asked for paths that its stack does not name."""
+    ``asked``: whether it was asked for another architecture, or for paths that its stack does not name."""
     if asked:
         return set()
     known, here = _manifest().training, f"{overlay.device} {overlay.stack.name}"

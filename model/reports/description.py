@@ -21,7 +21,7 @@ def layer_map(size: Family) -> Table:
         table.add_row(kind.label, kind.symbol, str(len(numbers)), " ".join(map(str, numbers)))
     for row, said in size.remarks.items():
         table.add_row(row, "", str(len(said)), " ".join(said))
-    symbols = pattern.megatron_pattern(size.layers, size.mtp_depths, mtp=size.mtp.symbol)
+    symbols = pattern.megatron_pattern(size.layers, size.mtp, size.mtp_depths)
     table.add_row(f"{size.upstream} pattern", "", "", symbols)
     return table
 

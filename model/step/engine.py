@@ -1,4 +1,4 @@
-"""Megatron's training machinery around NAM56R: precision wrapper, data parallelism, optimizer, schedule, one step."""
+"""Megatron's training machinery around a model: precision wrapper, data parallelism, optimizer, schedule, one step."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from torch import Tensor
 
 from model.data.rows.loader import Batch
 from model.definition.recipes import Recipe
-from model.families.nam56r import Size
-from model.kinds.path import Choice
+from model.families.family import Family
+from model.kinds.path import Choice, called
 from model.kinds.run import Run
 from model.layers.captured import graphs
 from model.layers.common.packed import packed
@@ -34,26 +34,27 @@ from model.step.clock import Clock
 from model.step.measured import balance, peaks
 from model.step.measured.diagnosis import Diagnoses
 from model.step.measured.launched import Launched, Outcome
-from model.step.network import Nam56r
+from model.step.network import Network
 
 SPARED = "_no_weight_decay"  # the attribute of a parameter that is not decayed
+Shape = tuple[int, ...]
 IN_FLIGHT = 4  # micro-batches of an evaluation for each pipeline stage, between which a stop is heard
 
 
 class Engine:
     """One rank's stage with its optimizer. Build after ``launch.start``, once: Megatron's trackers are global."""
 
-    def __init__(self, size: Size, run: Run, recipe: Recipe, chosen: dict[str, Choice]) -> None:
+    def __init__(self, size: Family, run: Run, recipe: Recipe, chosen: dict[str, Choice]) -> None:
         self.size, self.run, self.recipe = size, run, recipe
         # A bound that no document reaches, always the same: Megatron keeps one rotary table a length, and takes a table
         # as long as the whole stream for positions that do not restart with each document.
         self.longest = (recipe.sequence or size.sequence) + 1
         first, last = parallel_state.is_pipeline_first_stage(), parallel_state.is_pipeline_last_stage()
-        inner = Nam56r(size, run, chosen, pre_process=first, post_process=last)
+        inner = called(size.network)(size, run, chosen, pre_process=first, post_process=last)
         inner = inner.to(torch.cuda.current_device())
         self.config = inner.config
         wrapped = Float16Module(self.config, inner) if run.bf16 else inner
-        self.inner: Nam56r = inner
+        self.inner: Network = inner
         self.model = DistributedDataParallel(self.config, overlap.config(run, check=recipe.on_spike == "stop"), wrapped)
         self.model.broadcast_params()
         overlap.wait_for_all(self.model)
@@ -84,6 +85,8 @@ class Engine:
     def _pass(self, shared: list[tuple[Batch, Tensor]], forward_only: bool) -> list[dict[str, Tensor]]:
         """Megatron's schedule over micro-batches of this rank; per-micro-batch losses on the last stage."""
         self._mark()
+        # its schedule without stages refuses to be given it
+        wire = {} if self.run.pipeline_parallel == 1 else {"adjust_tensor_shapes_fn": self._wire}
         losses: list[dict[str, Tensor]] = get_forward_backward_func()(
             forward_step_func=self._forward,
             data_iterator=iter(shared),
@@ -92,14 +95,20 @@ class Engine:
             seq_length=len(shared[0][0].tokens),
             micro_batch_size=1,
             forward_only=forward_only,
+            **wire,
         )
         return losses
+
+    def _wire(self, received: list[Shape], sent: list[Shape]) -> tuple[list[Shape], list[Shape]]:
+        """The shapes that travel between stages: [T, 1, channels of the residual] for Megatron's [T, 1, hidden]."""
+        wide = [[(*shape[:-1], self.size.residual) for shape in shapes] for shapes in (received, sent)]
+        return wide[0], wide[1]
 
     def _forward(self, batches: Iterator[tuple[Batch, Tensor]], model: Any) -> tuple[Tensor, Any]:
         """Megatron's forward_step_func over one micro-batch and its shares of the losses."""
         (batch, shares), device = next(batches), torch.cuda.current_device()
         batch = batch.pin_memory().to(device, non_blocking=True) if self.run.late_reads else batch.to(device)
-        names, columns = self.size.structure.fields, batch.structure
+        names, columns = self.size.fields, batch.structure
         fields = None if columns is None else {name: columns[:, at] for at, name in enumerate(names)}
         several = len(batch.cu_seqlens) - 1 > graphs.documents(self.recipe.micro_batch)
         with graphs.paused(several):

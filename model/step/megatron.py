@@ -1,4 +1,5 @@
-"""Megatron's configuration of a size; nothing sets a value of it elsewhere."""
+"""Megatron's configuration of a size of NAM56R, and what those of all architectures share; ``model.step.deepseek_v4``
+has the rest of DeepSeek-V4's. Nothing sets a value of a configuration elsewhere."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from model.families import nam56r
+from model.families.family import Family
 from model.families.nam56r import Size
 from model.kinds import catalogue
 from model.kinds.path import Choice
@@ -14,26 +16,36 @@ from model.layers.captured import graphs
 
 
 def megatron_config(size: Size, run: Run, chosen: dict[str, Choice]) -> Any:
-    """The MLATransformerConfig of ``size`` (megatron-core 0.19.0) for ``run``; call with the overlay active.
-
-    Three attributes are for this project's layers: ``nam56r_size``, ``nam56r_row`` and ``nam56r_paths``, which is
-    ``chosen``, the result of ``catalogue.choose``.
-    """
+    """The MLATransformerConfig of ``size`` (megatron-core 0.19.0) for ``run``, as ``configured``."""
     import torch
     from megatron.core.transformer.transformer_config import MLATransformerConfig
 
-    config = MLATransformerConfig(
-        **_shape(size),
-        **_attention(size),
-        **_experts(size, run),
-        **_training(size, run),
+    own = _shape(size) | _attention(size) | _experts(size) | {"activation_func": torch.nn.functional.gelu}
+    return configured(MLATransformerConfig, own, size, run, chosen)
+
+
+def configured(
+    of: type, own: Mapping[str, Any], size: Family, run: Run, chosen: Mapping[str, Choice], eps: float = 1e-5
+) -> Any:
+    """A configuration of the class ``of``: what the architecture says as its ``own``, and what all share. ``eps``: of
+    norms. Call with the overlay active.
+
+    Three attributes are for this project's layers: ``model_size``, ``model_row`` and ``model_paths``, which is
+    ``chosen``, the result of ``catalogue.choose``.
+    """
+    import torch
+
+    config = of(
+        **own,
+        **_routing(run),
+        **_training(run),
         **graphs.settings(run.cuda_graphs, run.expert_parallel),
+        layernorm_epsilon=eps,
         params_dtype=torch.bfloat16 if run.bf16 else torch.float32,
         pipeline_dtype=torch.bfloat16 if run.bf16 else torch.float32,
-        activation_func=torch.nn.functional.gelu,
         **settings(run, chosen),
     )
-    config.nam56r_size, config.nam56r_row, config.nam56r_paths = size, run.row, chosen
+    config.model_size, config.model_row, config.model_paths = size, run.row, chosen
     return config
 
 
@@ -46,7 +58,6 @@ def _shape(size: Size) -> dict[str, Any]:
         "normalization": "RMSNorm",
         "add_bias_linear": False,
         "gated_linear_unit": False,
-        "is_hybrid_model": True,
         "mamba_state_dim": size.mamba.state,
         "mamba_head_dim": size.mamba.head_dim,
         "mamba_num_groups": size.mamba.groups,
@@ -91,8 +102,8 @@ def settings(run: Run, chosen: Mapping[str, Choice]) -> dict[str, Any]:
     return found | ({"moe_router_fusion": False} if run.on_cpu else {})
 
 
-def _experts(size: Size, run: Run) -> dict[str, Any]:
-    """Sigmoid router in fp32 with a selection-only bias; on a CPU experts run one after the other."""
+def _experts(size: Size) -> dict[str, Any]:
+    """Sigmoid router."""
     e = size.experts
     return {
         "num_moe_experts": e.count,
@@ -100,26 +111,32 @@ def _experts(size: Size, run: Run) -> dict[str, Any]:
         "moe_ffn_hidden_size": e.ffn,
         "moe_shared_expert_intermediate_size": e.shared_ffn,
         "moe_router_score_function": "sigmoid",
-        "moe_router_enable_expert_bias": True,
         "moe_router_bias_update_rate": e.bias_update_rate,
+        "moe_aux_loss_coeff": e.aux_loss_coeff,
+    }
+
+
+def _routing(run: Run) -> dict[str, Any]:
+    """Routers in fp32 with a selection-only bias; on a CPU experts run one after the other."""
+    return {
+        "moe_router_enable_expert_bias": True,
         "moe_router_dtype": "fp32",
         "moe_router_load_balancing_type": "seq_aux_loss",
-        "moe_aux_loss_coeff": e.aux_loss_coeff,
         "moe_permute_fusion": not run.on_cpu,
         "moe_token_dispatcher_type": "allgather" if run.on_cpu else "alltoall",
         "expert_model_parallel_size": run.expert_parallel,
     }
 
 
-def _training(size: Size, run: Run) -> dict[str, Any]:
+def _training(run: Run) -> dict[str, Any]:
     return {
+        "is_hybrid_model": True,
         "pipeline_model_parallel_size": run.pipeline_parallel,
         "bf16": run.bf16,
         "deterministic_mode": run.deterministic,
         "use_cpu_initialization": run.on_cpu,
         "hidden_dropout": 0.0,
         "attention_dropout": 0.0,
-        "layernorm_epsilon": 1e-5,
         "init_method_std": 0.02,
         "masked_softmax_fusion": False,
         "bias_dropout_fusion": False,

@@ -15,10 +15,12 @@ from megatron.core.transformer.experimental_attention_variant.absorbed_mla impor
 from torch import nn
 
 from model.kinds.run import Run
+from model.layers.deepseek_v4.attention import Attention
+from model.layers.deepseek_v4.hyper import HyperConnection, HyperHead
 from model.layers.experts.grouped import GroupedExperts
 from model.layers.mamba3.mixer import Mamba3Mixer
 
-READS = (AbsorbedMLASelfAttention, GroupedExperts, Mamba3Mixer)
+READS = (AbsorbedMLASelfAttention, Attention, GroupedExperts, HyperConnection, HyperHead, Mamba3Mixer)
 
 
 def config(run: Run, check: bool = True) -> DistributedDataParallelConfig:

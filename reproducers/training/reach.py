@@ -98,7 +98,9 @@ def _reach(pack: str, at: int, applied: Sequence[TrainingRun], why: str | None) 
     ran = [run for run in applied if run.packs[pack][at].ran]
     if not ran:
         return Reach(hunks=[], where=NOWHERE, why=why)
-    rest, newest = [run for run in applied if run not in ran], max(ran, key=lambda run: run.order)
+    ran = [run for run in ran if not run.other] or ran  # NAM56R's tell; another architecture's where they alone ran it
+    rest = [run for run in applied if run not in ran and run.other == ran[0].other]
+    newest = max(ran, key=lambda run: run.order)
     steps = [run for run in ran if not run.packs[pack][at].occasions]
     occasions = sorted({occasion for run in ran for occasion in run.packs[pack][at].occasions})
     default = _default([run for run in steps if not run.packs[pack][at].imported], applied)
@@ -113,7 +115,7 @@ def _reach(pack: str, at: int, applied: Sequence[TrainingRun], why: str | None) 
 
 
 def _default(ran: Sequence[TrainingRun], applied: Sequence[TrainingRun]) -> list[str]:
-    newest = {(run.device, run.stack, run.size): run for run in applied if not run.asked}  # oldest first
+    newest = {(run.device, run.stack, run.size): run for run in applied if not run.asked and not run.other}
     kinds = {f"{run.device} {run.stack}": True for run in newest.values()}
     for run in newest.values():
         kinds[f"{run.device} {run.stack}"] &= run in ran

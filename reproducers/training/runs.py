@@ -31,7 +31,8 @@ class Executed(NamedTuple):
 
 
 class TrainingRun(NamedTuple):
-    """A kept run. ``paths``: {part: the kernel path that it took}; ``asked``: whether --path named one.
+    """A kept run. ``paths``: {part: the kernel path that it took}; ``asked``: whether --path named one; ``other``: its
+    architecture where that is not NAM56R.
 
     ``patches``: {pack id: the digest of the patch that was applied}; ``packs``: {pack id: its hunks, in their order}.
     """
@@ -45,6 +46,7 @@ class TrainingRun(NamedTuple):
     asked: bool
     patches: Mapping[str, str]
     packs: Mapping[str, tuple[Executed, ...]]
+    other: str = ""
 
     @property
     def order(self) -> tuple[datetime.date, str]:
@@ -88,6 +90,7 @@ def _run(name: str, setup: Any, record: CoverageRecord) -> TrainingRun:
         packs={
             pack: tuple(_executed(hunk, covered) for hunk in covered.hunks) for pack, covered in record.packs.items()
         },
+        other=setup["size"].get("model_type", ""),  # which NAM56R's records do not have
     )
 
 

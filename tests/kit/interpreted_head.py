@@ -17,7 +17,7 @@ interpreted.begin(patched=True)
 import tiny
 from torch.nn.functional import cross_entropy
 
-from model.layers import head
+from model.layers.ends import head
 
 
 def errors(path: str) -> list[float]:

@@ -60,7 +60,7 @@ class Stage(nn.Module):
     def __init__(self, calls, recompute=False, entrance=lambda: None, loss=lambda: None):
         super().__init__()
         kinds = [SimpleNamespace(number=n, kind=kind) for n, kind in ((1, "dsa"), (2, "moe"))]
-        self.config = SimpleNamespace(nam56r_size=SimpleNamespace(layers=kinds))
+        self.config = SimpleNamespace(model_size=SimpleNamespace(layers=kinds))
         self.word = nn.Parameter(torch.ones(3))
         self.decoder = Decoder([Layer(n, *pair) for n, pair in enumerate(calls, 1)], recompute)
         self.output_layer = nn.Linear(3, 1)

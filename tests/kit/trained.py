@@ -409,7 +409,7 @@ def first_weights(data: str, options: dict[str, Any], as_on_gpu: bool = False) -
     return {name: _digest(p) for name, p in engine.inner.named_parameters() if len(p.unique()) > 2}
 
 
-def _groups(engine: Any) -> Iterator[tuple[str, dict[str, Any], Any]]:
+def grouped(engine: Any) -> Iterator[tuple[str, dict[str, Any], Any]]:
     """(name, the optimizer's group, its state) of each parameter."""
     names = {id(p): name for name, p in engine.inner.named_parameters()}
     for chained in getattr(engine.optimizer, "chained_optimizers", [engine.optimizer]):
@@ -424,7 +424,7 @@ def decays(data: str, bf16: bool) -> dict[str, float]:
 
     engine, batches = _engine(data, SIZES["nam56r_tiny"], weight_decay=0.1, bf16=bf16)
     engine.step([next(batches)])
-    return {name: group["weight_decay"] for name, group, _ in _groups(engine)}
+    return {name: group["weight_decay"] for name, group, _ in grouped(engine)}
 
 
 def routed(data: str) -> dict[str, tuple[int, bool]]:
@@ -434,7 +434,7 @@ def routed(data: str) -> dict[str, tuple[int, bool]]:
     engine, batches = _engine(data, SIZES["nam56r_tiny"], optimizer="muon", bf16=False)
     engine.step([next(batches)])
     sides = {name: p.ndim for name, p in engine.inner.named_parameters()}
-    return {name: (sides[name], {"momentum_buffer", "step"} == state.keys()) for name, _, state in _groups(engine)}
+    return {name: (sides[name], {"momentum_buffer", "step"} == state.keys()) for name, _, state in grouped(engine)}
 
 
 def updates(data: str, options: dict[str, Any], **changed: Any) -> dict[str, Any]:
@@ -451,7 +451,7 @@ def updates(data: str, options: dict[str, Any], **changed: Any) -> dict[str, Any
     first = {name: p.detach().clone() for name, p in held.items()}
     others = {name: p.clone().requires_grad_() for name, p in first.items()}
     names = {id(p): name for name, p in held.items()}
-    taken = {name for name, group, _ in _groups(engine) if group.get("takes_muon")}
+    taken = {name for name, group, _ in grouped(engine) if group.get("takes_muon")}
     every: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(every, taken)
     taken = set().union(*every)
@@ -511,7 +511,7 @@ def other_groups(data: str, folder: str, marked: bool) -> dict[str, Any]:
         engine.step([next(batches)])
         checkpoint.Saver(Path(folder)).save(engine, 1, {})
     found = {}
-    for name, group, state in _groups(engine):
+    for name, group, state in grouped(engine):
         moments = [_digest(state[moment]) for moment in ("exp_avg", "exp_avg_sq")]
         found[name] = {"decay": group["weight_decay"], "moments": moments, "step": float(state["step"])}
     return found

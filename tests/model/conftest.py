@@ -19,6 +19,17 @@ def megatron():
 
 
 @pytest.fixture(scope="session")
+def deepseek():
+    """Another, in which sizes of DeepSeek-V4 are run (``v4_network``)."""
+    worker = Worker()
+    if worker.missing:
+        worker.close()
+        pytest.skip(f"upstream artefacts cannot be had: {worker.missing}")
+    yield worker
+    worker.close()
+
+
+@pytest.fixture(scope="session")
 def gpu():
     """A worker with the patched stack on CUDA."""
     if not torch.cuda.is_available():

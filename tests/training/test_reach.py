@@ -63,6 +63,16 @@ def test_what_tells_the_runs_that_execute_it_is_named(pack, run):
     assert where(pack, plain, run("saves", RAN, SAVED))["2"] == "when saving"
 
 
+def test_another_architectures_runs_tell_only_where_no_others_run_it(pack, run):
+    plain = run("plain", RAN, NOT, paths={"loss": "ours"})
+    asked = run("asked", RAN, RAN, paths={"loss": "liger"}, asked=True)
+    other = run("other", NOT, NOT, size="small")._replace(other="deepseek_v4")
+    assert where(pack, plain, asked, other) == {"1": "by default", "2": "under --path loss=liger"}
+    first, second = reach.of(pack, pack.patch, [plain, other._replace(packs={pack.id: (RAN, RAN)})])
+    assert (first.where, first.run, first.default) == ("by default", "plain", ["cuda released"])
+    assert (second.where, second.run, second.default) == ("in other", "other", [])
+
+
 def test_a_decorator_is_run_by_the_import(toy, run):
     """Kept runs from before it was known count it as a line of its function."""
     added = "import functools\n\n\n@functools.lru_cache(\n    maxsize=1,\n)\ndef added():\n    return 1\n\n\ndef unused"

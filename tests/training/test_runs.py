@@ -62,6 +62,13 @@ def test_what_a_run_executed(receipts, packed):
     assert [set(found.lines) for found in run.packs["pack07"]] == [{0}, {0}, set(), set(), set(), set()]
 
 
+@pytest.mark.parametrize("model", [{}, {"model_type": "deepseek_v4"}])
+def test_a_run_of_another_architecture_says_so(receipts, model):
+    (receipts / runs.FOLDER / "a" / "run.json").write_text(json.dumps(SETUP | {"size": {"name": "tiny"} | model}))
+    (run,) = runs.kept(receipts)
+    assert run.other == model.get("model_type", "")
+
+
 @pytest.mark.parametrize("harm", ["{}", "[]", "not json", '{"device": "cuda", "packs": {"pack07": {}}}'])
 def test_a_run_that_cannot_be_read_is_named(receipts, harm):
     (receipts / runs.FOLDER / "a" / "coverage.json").write_text(harm)
@@ -72,7 +79,11 @@ def test_a_run_that_cannot_be_read_is_named(receipts, harm):
 
 def test_the_newest_run_by_default_did_what_is_asked_of_the_next():
     """Else the next run by default would be refused, as it executes no more than that one did."""
-    kept = {(run.device, run.stack, run.size): run for run in runs.kept(ROOT / "receipts") if not run.asked}
+    kept = {
+        (run.device, run.stack, run.size): run
+        for run in runs.kept(ROOT / "receipts")
+        if not run.asked and not run.other
+    }
     trained = entry.read(ROOT / "manifest.yaml").training
     for run in kept.values():
         record = coverage.read(ROOT / "receipts" / runs.FOLDER / run.name)

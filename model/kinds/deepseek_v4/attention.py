@@ -9,6 +9,7 @@ from typing import ClassVar
 
 from model.kinds.deepseek_v4.hyper import Wrapped, wrapped_names
 from model.kinds.kind import BF16, FP32, Frozen, Products, Seen, Shapes, under
+from model.kinds.path import Part, Path
 
 PART, COMPRESSORS, INDEXERS = "attention", "compressors", "indexers"  # rows of tables
 INSIDE = "self_attention.core_attention"
@@ -169,6 +170,8 @@ class Sliding(Attention):
     name = "sliding"
     label = "sliding window"
     symbol = "W"
+    spec = "model.layers.deepseek_v4.hybrid.install:sliding"
+    slot = "window_layer"
     groups = ("sliding", "mhc")
 
 
@@ -215,6 +218,8 @@ class Hca(Compressed):
     name = "hca"
     label = "HCA"
     symbol = "H"
+    spec = "model.layers.deepseek_v4.hybrid.install:hca"
+    slot = "hca_layer"
     groups = ("hca", "compressor", "mhc")
     halves = 1
 
@@ -232,6 +237,8 @@ class Csa(Compressed):
     name = "csa"
     label = "CSA"
     symbol = "C"
+    spec = "model.layers.deepseek_v4.hybrid.install:csa"
+    slot = "csa_layer"
     groups = ("csa", "compressor", "indexer", "mhc")
     matrices = Compressed.matrices | {"linear_wq_b", "linear_weights_proj"}
     names = (
@@ -292,3 +299,6 @@ class Csa(Compressed):
         i = self.indexer
         channels = 2 * i.heads * i.head_dim + i.heads + i.head_dim * (2 * self.halves + 2 / self.ratio)
         return super().kept() + BF16 * channels + 3 * FP32 * i.topk
+
+
+PARTS = tuple(Part(kind.name, kind.label, (Path("torch"),), layers=True) for kind in (Sliding, Csa, Hca))

@@ -74,6 +74,7 @@ class Mtp(Kind):
     name = "mtp"
     label = "MTP"
     symbol = Sliding.symbol + TopkMoe.symbol
+    slots = (Sliding.slot, TopkMoe.slot)
     modules = ("mtp",)
     groups = ("mtp",)
     has_logits = True
@@ -84,6 +85,7 @@ class Mtp(Kind):
         ("mtp.layers", "model.mtp"),
         ("mtp_model_layer", "block"),
     )
+    cuts = TopkMoe.cuts
 
     @property
     def _streams(self) -> int:

@@ -4,9 +4,11 @@ and values are clamped before their product."""
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from model.kinds.deepseek_v4.hyper import Wrapped, wrapped_names
 from model.kinds.kind import BF16, FP32, Frozen, Products, Seen, Shapes
+from model.kinds.path import Part, Path
 
 PART, BIASES = "MoE", "selection biases"  # rows of tables
 AROUND = "mlp_hyper_connection"
@@ -47,8 +49,16 @@ class Moe(Wrapped):
         ("mlp.router", "mlp.gate"),
         ("mlp.experts.experts.linear_fc1.weight", "mlp.experts.gate_up_proj"),
         ("mlp.experts.experts.linear_fc2.weight", "mlp.experts.down_proj"),
-        ("mlp.shared_experts.linear_fc1", "mlp.shared_experts.gate_up_proj"),  # transformers has two: gate, then up
+        ("mlp.shared_experts.linear_fc1", "mlp.shared_experts.gate_up_proj"),
         ("mlp.shared_experts.linear_fc2", "mlp.shared_experts.down_proj"),
+    )
+    cuts = MappingProxyType(
+        {
+            "mlp.shared_experts.gate_up_proj.weight": (
+                "mlp.shared_experts.gate_proj.weight",
+                "mlp.shared_experts.up_proj.weight",
+            )
+        }
     )
     buffers = frozenset({TABLE})
 
@@ -112,6 +122,8 @@ class TopkMoe(Moe):
     """
 
     name = "topk_moe"
+    spec = "model.layers.deepseek_v4.hybrid.install:topk_moe"
+    slot = "moe_layer"
     label = "MoE, learned router"
 
     def parts(self) -> dict[str, Shapes]:
@@ -125,8 +137,13 @@ class HashMoe(Moe):
     vocab: int
 
     name = "hash_moe"
+    spec = "model.layers.deepseek_v4.hybrid.install:hash_moe"
+    slot = "mlp_layer"  # of a dense MLP, of which there are none: Megatron builds and calls it as a mixture of experts
     label = "MoE, hash router"
 
     def parts(self) -> dict[str, Shapes]:
         found = super().parts()
         return found | {PART: found[PART] | {TABLE: (self.vocab, self.dims.topk)}}
+
+
+PARTS = tuple(Part(kind.name, kind.label, (Path("torch"),), layers=True) for kind in (TopkMoe, HashMoe))

@@ -58,7 +58,7 @@ def cudnn_attention(
 
 
 class PackedAttention(MegatronModule):
-    """Causal attention within each packed document; ``config.nam56r_paths["mla"]`` says by which kernel."""
+    """Causal attention within each packed document; ``config.model_paths["mla"]`` says by which kernel."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class PackedAttention(MegatronModule):
     ) -> None:
         super().__init__(config=config)
         self.scale = softmax_scale or 1.0 / math.sqrt(k_channels or config.kv_channels)
-        self.path: str = config.nam56r_paths["mla"].name
+        self.path: str = config.model_paths["mla"].name
 
     def forward(
         self,

@@ -44,9 +44,9 @@ def note(layer: nn.Module, config: Any, query: Tensor, key: Tensor, packed: Any,
 
     query [T, n, d] or [T, 1, n, d], key alike with one head or n.
     """
-    if not getattr(config, "nam56r_diagnosed", False):
+    if not getattr(config, "model_diagnosed", False):
         return
     flat = [x.detach().reshape(len(x), -1, x.shape[-1]) for x in (query, key)]
-    value = largest(*flat, packed.cu_seqlens_q, scale, config.nam56r_row)
+    value = largest(*flat, packed.cu_seqlens_q, scale, config.model_row)
     before: Tensor | None = getattr(layer, "largest_logit", None)
     layer.largest_logit = value if before is None else torch.maximum(before, value)

@@ -18,7 +18,7 @@ class SparseAttention(dsa.DSAttention):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Upstream's forward, with its arguments and result: query [T, 1, heads, D], key [T, 1, 1, D], …"""
         logits.note(self, self.config, args[0], args[1], kwargs["packed_seq_params"], self.softmax_scale)
-        if self.config.nam56r_paths["sparse"].name != "kept":
+        if self.config.model_paths["sparse"].name != "kept":
             return super().forward(*args, **kwargs)
         from megatron.core.transformer.experimental_attention_variant.ops import tilelang_dsa
 

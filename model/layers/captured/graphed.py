@@ -23,7 +23,7 @@ class Graphed:
             return super().__call__(*args, **kwargs)  # type: ignore[misc]
         hidden: Tensor = kwargs["hidden_states"]
         bounds = kwargs["packed_seq_params"].cu_seqlens_q
-        offsets = graphs.offsets(bounds, self.config.nam56r_row, len(hidden))
+        offsets = graphs.offsets(bounds, self.config.model_row, len(hidden))
         return super().__call__(hidden_states=hidden, offsets=offsets)  # type: ignore[misc]
 
     def _should_call_local_cudagraph(self, *args: Any, **kwargs: Any) -> bool:
@@ -32,7 +32,7 @@ class Graphed:
     def forward(self, *args: Any, offsets: Tensor | None = None, **kwargs: Any) -> Any:
         """The layer's own forward; its graph is captured with ``offsets`` in place of ``packed_seq_params``."""
         if offsets is not None:
-            row = self.config.nam56r_row
+            row = self.config.model_row
             cu_seqlens = graphs.bounds(offsets, row, len(kwargs["hidden_states"]))
             kwargs |= {"attention_mask": None, "packed_seq_params": packed(cu_seqlens, row + 1)}
         return super().forward(*args, **kwargs)  # type: ignore[misc]

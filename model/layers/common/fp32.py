@@ -1,9 +1,10 @@
-"""Parameters and buffers that stay fp32 in a model of bf16."""
+"""What is fp32 in a model of bf16: parameters and buffers that stay so, and values that are computed so."""
 
 from __future__ import annotations
 
 from typing import TypeVar
 
+import torch
 from torch import Tensor
 
 T = TypeVar("T", bound=Tensor)
@@ -19,3 +20,8 @@ def keep(tensor: T) -> T:
 def kept(tensor: Tensor) -> bool:
     """Whether ``keep`` marked it."""
     return hasattr(tensor, "_keep_fp32")
+
+
+def wide(x: Tensor) -> Tensor:
+    """x in fp32, or in fp64 if it is so."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from model.layers.common import fp32
+
 
 class _ByTransformerEngine(torch.autograd.Function):  # type: ignore[misc]
     """x [rows, n] and weight [n], bf16 both -> the norm [rows, n] and x as it is, for a residual.
@@ -52,11 +54,11 @@ def by_transformer_engine(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor
 
 
 class RMSNorm(nn.RMSNorm):
-    """RMSNorm over the last dimension, weight in ``config.params_dtype``, by the path of ``config.nam56r_paths``."""
+    """RMSNorm over the last dimension, weight in ``config.params_dtype``, by the path of ``config.model_paths``."""
 
     def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
-        self.path = config.nam56r_paths["norm"].name
+        self.path = config.model_paths["norm"].name
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., n] -> [..., n], in ``x``'s dtype."""
@@ -80,3 +82,30 @@ class LayerNorm(nn.LayerNorm):
 
     def __init__(self, config: Any, hidden_size: int, eps: float = 1e-5, **_: Any) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype)
+
+
+def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tensor:
+    """x [..., n] over its root mean square, times weight [n] if there is one; [..., n] in x's dtype.
+
+    The statistics and the product with the weight are in fp32 or more, and rounded once.
+    """
+    inner = fp32.wide(x)
+    normed = inner * torch.rsqrt(inner.square().mean(-1, keepdim=True) + eps)
+    return (normed if weight is None else normed * weight).to(x.dtype)
+
+
+class WideRMSNorm(nn.Module):  # type: ignore[misc]
+    """``rms_norm`` by a weight [n] that starts at 1 and stays fp32 (``fp32.keep``)."""
+
+    def __init__(self, width: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = fp32.keep(nn.Parameter(torch.ones(width, dtype=torch.float32)))
+
+    def reset_parameters(self) -> None:
+        """Initialise the weight anew, as ``to_empty`` requires."""
+        nn.init.ones_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., n] -> [..., n], in ``x``'s dtype."""
+        return rms_norm(x, self.weight, self.eps)

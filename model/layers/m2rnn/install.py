@@ -18,7 +18,7 @@ class M2rnnLayer(Graphed, mixer.MixerLayer):
     """M²RNN (``model.layers.m2rnn.mixer``)."""
 
     def _mixer(self, config: Any) -> nn.Module:
-        r, path = config.nam56r_size.m2rnn, config.nam56r_paths["m2rnn"].name
+        r, path = config.model_size.m2rnn, config.model_paths["m2rnn"].name
         return M2RNN(config.hidden_size, r.heads, r.k_dim, r.v_dim, r.conv, path).to(mixer.device(config))
 
 

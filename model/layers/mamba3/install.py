@@ -21,7 +21,7 @@ class Mamba3Layer(Graphed, mixer.MixerLayer):
     """Mamba-3 MIMO: mamba-ssm's module (``model.layers.mamba3.mixer``)."""
 
     def _mixer(self, config: Any) -> nn.Module:
-        m = config.nam56r_size.mamba
+        m = config.model_size.mamba
         return build_mamba3(
             config.hidden_size,
             d_state=m.state,
@@ -36,9 +36,9 @@ class Mamba3Layer(Graphed, mixer.MixerLayer):
             A_floor=m.A_floor,
             dtype=config.params_dtype,
             device=mixer.device(config),
-            path=config.nam56r_paths["mamba3"].name,
-            row=config.nam56r_row,
-            norm=config.nam56r_paths["bc_norm"].name,
+            path=config.model_paths["mamba3"].name,
+            row=config.model_row,
+            norm=config.model_paths["bc_norm"].name,
         )
 
 

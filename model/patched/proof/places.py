@@ -96,7 +96,7 @@ def _stages(model: nn.Module) -> list[nn.Module]:
 
 def _layers(stage: Any) -> Iterator[tuple[nn.Module, str]]:
     """The stage's own layers with their names; MTP's depths count from 1."""
-    kinds = {layer.number: layer.kind for layer in stage.config.nam56r_size.layers}
+    kinds = {layer.number: layer.kind for layer in stage.config.model_size.layers}
     for layer in stage.decoder.layers:
         yield layer, f"{layer.layer_number} {kinds[layer.layer_number]}"
     for number, layer in enumerate(getattr(getattr(stage, "mtp", None), "layers", []), 1):

@@ -41,9 +41,11 @@ class Diagnoses:
 
     def __init__(self, size: Family, model: Any, optimizer: Any, clip: float, every: int, logits: bool) -> None:
         self.every, self.clip, self.logits, self.config, self.model = every, clip, logits, model.config, model
-        self._moe = [layer.number for layer in size.layers if layer.of.experts()]
-        depths = [f"MTP-{depth}" for depth in range(1, size.mtp_depths + 1) if size.mtp.has_logits]
-        self._attention = [*(str(layer.number) for layer in size.layers if layer.of.has_logits), *depths]
+        depths = [f"MTP-{depth}" for depth in range(1, size.mtp_depths + 1)]
+        self._moe = [str(layer.number) for layer in size.layers if layer.of.experts()]
+        self._moe += depths if size.mtp.experts() else []
+        self._attention = [str(layer.number) for layer in size.layers if layer.of.has_logits]
+        self._attention += depths if size.mtp.has_logits else []
         self._groups = size.norm_groups
         self._norms = Norms(model, optimizer, size) if every else None
         self.pace = Pace()
@@ -55,7 +57,7 @@ class Diagnoses:
         A profiled step is not, on any rank: its trace is to show what most steps do, and logits take kernels.
         """
         self.due = self.every > 0 and step % self.every == 0 and not profiled
-        self.config.nam56r_diagnosed = self.due and self.logits
+        self.config.model_diagnosed = self.due and self.logits
 
     @property
     def lacks_seconds(self) -> bool:
@@ -73,14 +75,14 @@ class Diagnoses:
 
         counts [MoE layers of this stage, experts] fp32: tokens of all data-parallel ranks.
         """
-        self.config.nam56r_diagnosed = False
+        self.config.model_diagnosed = False
         assert self._norms is not None
         device = torch.cuda.current_device()
         zero, none = torch.zeros((), device=device), torch.full((), -torch.inf, device=device)
         layers = dict(self._modules())
-        ours = [number for number in self._moe if str(number) in layers]
+        ours = [name for name in self._moe if name in layers]
         loads = dict(zip(ours, balance.over_mean(counts), strict=True))
-        load = torch.stack([loads.get(number, zero) for number in self._moe])
+        load = torch.stack([loads.get(name, zero) for name in self._moe])
         dist.all_reduce(load, group=parallel_state.get_pipeline_model_parallel_group())
         logits = torch.stack([_logit(layers[name]) if name in layers else none for name in self._attention])
         dist.all_reduce(logits, op=dist.ReduceOp.MAX)
@@ -98,7 +100,7 @@ class Diagnoses:
         load, logits, by_kind, seconds = parts
         whole = norms.unclipped(by_kind, norm, self.clip) if updated else by_kind
         return Diagnosis(
-            {str(number): value for number, value in zip(self._moe, load, strict=True)},
+            dict(zip(self._moe, load, strict=True)),
             {name: value for name, value in zip(self._attention, logits, strict=True) if value > -math.inf},
             dict(zip(self._groups, whole, strict=True)),
             seconds if all(seconds) else [],

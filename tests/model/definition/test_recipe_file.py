@@ -4,7 +4,7 @@ import pytest
 
 from model.definition.recipe_file import as_yaml, asked
 from model.definition.recipes import RECIPES
-from model.families.sizes import TRAINED
+from model.families.sizes import SIZES
 from model.kinds.run import Options
 from reproducers.base.errors import PatchlaneError
 
@@ -105,7 +105,7 @@ def test_a_name_that_is_none_is_told_with_the_nearest_recipe_or_size(typed, mean
     with pytest.raises(PatchlaneError) as refused:
         asked(typed, None)
     assert (f"is it {meant}" in refused.value.what) if meant else "is it" not in refused.value.what
-    assert all(name in refused.value.remedy for name in [*RECIPES, *TRAINED])
+    assert all(name in refused.value.remedy for name in [*RECIPES, *SIZES])
 
 
 def test_all_that_set_takes_is_shown():

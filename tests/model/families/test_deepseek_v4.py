@@ -31,7 +31,7 @@ def test_layers_of_the_public_sizes():
         "v4_flash": {"sliding": 2, "csa": 21, "hca": 20, "hash_moe": 3, "topk_moe": 40},
         "v4_pro": {"sliding": 0, "csa": 30, "hca": 31, "hash_moe": 3, "topk_moe": 58},
     }
-    assert pattern.megatron_pattern(FLASH.layers[:10], 1, (4,), mtp=FLASH.mtp.symbol) == "WEWE|CEHECE/WE"
+    assert pattern.megatron_pattern(FLASH.layers[:10], FLASH.mtp, 1, (4,)) == "WEWE|CEHECE/WE"
     assert FLASH.numbers("hash_moe") == PRO.numbers("hash_moe") == [2, 4, 6]
     assert (FLASH.numbers("csa")[:2], PRO.numbers("hca")[:3]) == ([5, 9], [1, 3, 7])
 

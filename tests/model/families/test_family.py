@@ -182,7 +182,7 @@ def test_muons_matrices():
 def test_the_layer_map_and_megatrons_pattern():
     columns = description.layer_map(TOY).columns
     assert [next(iter(column.cells)) for column in columns] == ["Window", "W", "3", "1 2 3"]
-    assert pattern.megatron_pattern(TOY.layers, 1, (2,)) == "WW|W/+-"
+    assert pattern.megatron_pattern(TOY.layers, TOY.mtp, 1, (2,)) == "WW|W/+-"
 
 
 def test_a_family_without_coefficients_keeps_its_size():

@@ -3,7 +3,7 @@
 import pytest
 
 from model.families import pattern
-from model.families.sizes import SIZES, TRAINED
+from model.families.sizes import SIZES
 
 NAM56R = SIZES["nam56r"]
 
@@ -36,17 +36,33 @@ def test_a_stack_is_cut_into_as_many_stages_as_there_are_places(name):
         pattern.even_cuts(layers, len(allowed) + 2)
 
 
+def symbols():
+    """{slot: Megatron's symbol}, and the slots that its submodules have."""
+    from megatron.core.models.hybrid import hybrid_block
+
+    from model.patched import dialect
+
+    return dialect.SYMBOLS, list(hybrid_block.HybridStackSubmodules.__dataclass_fields__), dialect.PLACES
+
+
 @pytest.mark.upstream
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", SIZES)
 def test_megatrons_parser_reads_the_pattern(megatron, name):
-    size = SIZES[name]
-    text = pattern.megatron_pattern(size.layers, size.mtp_depths)
-    symbols = [layer.of.symbol for layer in size.layers]
-    assert megatron.call(parsed, text) == ([symbols], "+-", size.mtp_depths)
+    size, (known, fields, places) = SIZES[name], megatron.call(symbols)
+    assert {places.get(slot, slot) for slot in known} <= set(fields)
+    text = pattern.megatron_pattern(size.layers, size.mtp, size.mtp_depths, symbols=known)
+    read = [known[layer.of.slot] for layer in size.layers]
+    depth = "".join(known[slot] for slot in size.mtp.slots)
+    assert megatron.call(parsed, text) == ([read], depth, size.mtp_depths)
+    of_kinds = {kind: {known[layer.of.slot] for layer in size.layers if layer.kind == kind} for kind in size.kinds}
+    found = [symbol for held in of_kinds.values() for symbol in held]
+    assert len(found) == len({*found})  # no two kinds share a place
+    if size.upstream == "Megatron's":  # the kinds' own symbols are this release's
+        assert text == pattern.megatron_pattern(size.layers, size.mtp, size.mtp_depths)
 
 
 @pytest.mark.upstream
 def test_megatrons_parser_reads_pipeline_stages(megatron):
-    text = pattern.megatron_pattern(NAM56R.layers, 1, (20, 36))
+    text = pattern.megatron_pattern(NAM56R.layers, NAM56R.mtp, 1, (20, 36))
     stages, _, _ = megatron.call(parsed, text)
     assert [len(stage) for stage in stages] == [20, 16, 16]

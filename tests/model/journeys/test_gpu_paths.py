@@ -27,7 +27,7 @@ def heads(path):
     """The loss of each token, by Liger-Kernel or in chunks."""
     from torch.nn.functional import cross_entropy
 
-    from model.layers import head
+    from model.layers.ends import head
 
     labels = torch.arange(3000, device="cuda") % 65_536
     function = head.LOSSES[path]
@@ -42,7 +42,7 @@ def once():
     """The mean loss over two thirds of the tokens, its gradients made with the losses."""
     from torch.nn.functional import cross_entropy
 
-    from model.layers import head
+    from model.layers.ends import head
 
     labels = torch.arange(5000, device="cuda") % 65_536
     counted = (torch.arange(5000, device="cuda") % 3 > 0).float()

@@ -12,6 +12,7 @@ from forked import ENVIRONMENT
 from train_kit import checkpoints, copy, good, options, steps, train
 
 from model.definition import recipes
+from model.families.sizes import SIZES
 from model.kinds import catalogue
 from model.patched import seams
 from model.profile.bottlenecks import Profile
@@ -175,7 +176,7 @@ def test_a_run_without_patches_has_those_that_its_checkpoints_need(unpatched):
 def test_a_run_records_its_paths_and_what_it_changes_upstream(unpatched):
     record = json.loads((unpatched[0] / "run.json").read_text())
     chosen = {kind: path["name"] for kind, path in record["paths"].items()}
-    assert set(chosen) == set(catalogue.PARTS) and record["paths"]["mamba3"]["name"] == "torch"
+    assert set(chosen) == set(SIZES["nam56r_tiny"].path_parts) and record["paths"]["mamba3"]["name"] == "torch"
     assert record["seams"] == seams.as_record(catalogue.seams(chosen))
 
 
@@ -189,7 +190,8 @@ def test_what_no_option_changes_is_the_recipes(unpatched):
 def test_a_run_says_its_paths_and_its_loss_and_draws_both(unpatched):
     out, done = unpatched
     assert re.search(r"layer 3, Mamba-3\b.*\btorch\b", done.stderr)
-    assert [kind.label for kind in catalogue.PARTS.values() if f", {kind.label}: path " not in done.stderr] == []
+    labels = [catalogue.PARTS[part].label for part in SIZES["nam56r_tiny"].path_parts]
+    assert [label for label in labels if f", {label}: path " not in done.stderr] == []
     assert "step 4/4  loss " in done.stdout
     assert "held-out loss " in done.stdout
     for name in ("loss.png", "throughput.png"):

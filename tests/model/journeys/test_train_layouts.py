@@ -14,18 +14,18 @@ LAYOUTS = {"ep": {"world": 2, "ep": 2, "accumulate": 1}, "pp": {"world": 2, "pp"
 COMMON = {"steps": 9, "evaluate_every": 9, "save_every": 9, "deterministic": True, "fp32": True}
 
 
-@pytest.fixture(scope="module")
-def runs(stack, text, tmp_path_factory):
+@pytest.fixture(scope="module", params=["nam56r_tiny", "v4_tiny"])
+def runs(request, stack, text, tmp_path_factory):
     """Run directories: three steps on one rank, then six in each layout; what two ranks saved after three goes on on
     one, and what one rank saved on two."""
-    folder = tmp_path_factory.mktemp("layouts")
-    good(train(stack, folder / "begun", text, stop_after=3, **ONE, **COMMON))
+    folder, common = tmp_path_factory.mktemp("layouts"), COMMON | {"first": request.param}
+    good(train(stack, folder / "begun", text, stop_after=3, **ONE, **common))
     found = {name: copy(folder / "begun", folder / name) for name in ("one", *LAYOUTS)}
-    good(train(stack, found["one"], text, rows=folder / "one.txt", **ONE, **COMMON))
+    good(train(stack, found["one"], text, rows=folder / "one.txt", **ONE, **common))
     for name, layout in LAYOUTS.items():
-        good(train(stack, found[name], text, rows=folder / f"{name}.txt", stop_after=6, **layout, **COMMON))
+        good(train(stack, found[name], text, rows=folder / f"{name}.txt", stop_after=6, **layout, **common))
         found[f"{name} one"] = copy(found[name], folder / f"{name}-one")
-        good(train(stack, found[f"{name} one"], text, **ONE, **COMMON))
+        good(train(stack, found[f"{name} one"], text, **ONE, **common))
     return found
 
 

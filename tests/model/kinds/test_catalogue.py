@@ -5,6 +5,7 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
+from model.families import deepseek_v4
 from model.families.nam56r import SIZES
 from model.kinds import catalogue
 from model.kinds.catalogue import PARTS
@@ -14,6 +15,7 @@ from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.record.schema import ROOT
 
 SIZE = SIZES["nam56r"]
+V4 = deepseek_v4.SIZES["v4_tiny"]
 ON_GPU = {"on_cpu": False, "bf16": True}
 FASTEST = {
     "mamba3": "tilelang",
@@ -130,6 +132,7 @@ def test_every_path_can_be_asked_for_where_nothing_lacks():
         for path in (path.name for path in part.paths):
             run = {**ON_GPU, "hopper": True, "expert_parallel": 1 if path == "grouped_mm" else 4, "row": 4096}
             size = SIZES["nam56r_siso"] if path == "triton" and kind == "mamba3" else SIZE
+            size = size if kind in size.path_parts else V4
             assert catalogue.choose(size, Run(**run, paths={kind: path}))[kind] == Choice(path, "asked for")
 
 
@@ -216,6 +219,14 @@ def test_a_typo_is_refused_with_the_choices(pair, choices):
         names(paths=dict([pair.partition("=")[::2]]))
 
 
+def test_an_architecture_has_its_own_parts_alone():
+    assert set(catalogue.choose(V4, Run())) == set(V4.path_parts) and "mamba3" not in V4.path_parts
+    with pytest.raises(PatchlaneError) as caught:
+        catalogue.choose(V4, Run(paths={"mamba3": "torch"}))
+    assert "mamba3=torch" in caught.value.what and "csa" in caught.value.remedy
+    assert {*V4.path_parts, *SIZE.path_parts} == set(PARTS)
+
+
 def test_the_reason_names_what_better_paths_lack():
     chosen = catalogue.choose(SIZE, Run())
     assert chosen["moe"].reason.count("GPU") == 2
@@ -260,7 +271,7 @@ SITUATIONS = [
 def test_each_path_is_taken_somewhere_or_says_why_one_would_ask_for_it():
     """Unasked on some host, or where another one lacks what some stack, or a pack that is left out, has not."""
     taken = set()
-    for size in SIZES.values():
+    for size in (*SIZES.values(), V4):
         for run in SITUATIONS:
             for gone in ({}, {name: "not there" for name, path in catalogue.paths().items() if path.code}):
                 taken |= {f"{kind}={one.name}" for kind, one in catalogue.choose(size, Run(**run), gone).items()}

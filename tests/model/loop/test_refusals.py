@@ -64,13 +64,15 @@ def test_a_part_of_less_than_a_row_is_refused_by_its_name(tmp_path):
     assert str(small) in refused.value.what
 
 
-def test_a_size_of_a_larger_vocabulary_is_named_where_it_can_be_trained():
-    """v4_flash has more than 65,536 ids, and none of its architecture can be trained."""
-    tiny = SIZES["nam56r_tiny"]
-    refusals.vocabulary(tiny, tiny.vocab)
-    for ids, larger in ((65_536, "nam56r, nam56r_wide, nam56r_quarter"), (65_537, "")):
+def test_a_size_of_the_same_architecture_and_a_larger_vocabulary_is_named():
+    refusals.vocabulary(SIZES["nam56r_tiny"], SIZES["nam56r_tiny"].vocab)
+    for name, ids, larger in (
+        ("nam56r_tiny", 65_536, "nam56r, nam56r_wide, nam56r_quarter"),
+        ("nam56r_tiny", 65_537, ""),
+        ("v4_tiny", 65_537, "v4_flash, v4_pro, v4_medium"),
+    ):
         with pytest.raises(PatchlaneError) as refused:
-            refusals.vocabulary(tiny, ids)
+            refusals.vocabulary(SIZES[name], ids)
         assert refused.value.remedy.startswith(f"train {larger}, or " if larger else "python -m model.data build")
 
 
@@ -102,6 +104,6 @@ def test_nccls_blocks_are_counted_on_gpus_only():
     ("other", "word"), [({"pipeline_parallel": 2}, "one pipeline stage"), ({"recompute": True}, "choose one")]
 )
 def test_cuda_graphs_are_refused_beside(other, word):
-    refusals.graphs(Run(on_cpu=False, **other))
+    refusals.graphs(QUARTER, Run(on_cpu=False, **other))
     with pytest.raises(PatchlaneError, match=word):
-        refusals.graphs(Run(cuda_graphs=True, on_cpu=False, **other))
+        refusals.graphs(QUARTER, Run(cuda_graphs=True, on_cpu=False, **other))

@@ -101,7 +101,7 @@ def applied():
     import tiny
     import torch
 
-    from model.layers import head
+    from model.layers.ends import head
     from model.layers.experts import experts
     from model.layers.linear import wgrad
     from model.layers.mamba3 import reference

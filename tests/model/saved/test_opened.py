@@ -1,4 +1,4 @@
-"""A checkpoint of an architecture that is described alone is told as such by every command that opens one."""
+"""A checkpoint of an architecture that is trained alone is told as such by every command that opens one."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def test_the_description_of_a_checkpoint(checkpoint):
     for ask in (opened.opened, lambda path: opening.opened(path, stacks.named())):
         with pytest.raises(PatchlaneError) as error:
             ask(checkpoint)
-        assert TINY.untrained in error.value.what
+        assert TINY.unread in error.value.what
 
 
 def test_commands(checkpoint, tmp_path):
@@ -35,5 +35,5 @@ def test_commands(checkpoint, tmp_path):
         (weights.app, ["export", str(checkpoint), str(tmp_path / "out")]),
     ):
         ended = CliRunner().invoke(app, arguments)
-        assert isinstance(ended.exception, PatchlaneError) and TINY.untrained in ended.exception.what, ended
+        assert isinstance(ended.exception, PatchlaneError) and TINY.unread in ended.exception.what, ended
     assert not (tmp_path / "out").exists()

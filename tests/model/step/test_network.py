@@ -121,11 +121,11 @@ def counted():
     import torch
 
     from model.kinds.path import Choice
-    from model.layers import head
+    from model.layers.ends import head
 
     model, batch, seen = tiny.fresh(), tiny.batch(), []
     batch["loss_mask"][0, [3, 50]] = 0
-    model.config.nam56r_paths["loss"] = Choice("liger_once", "")
+    model.config.model_paths["loss"] = Choice("liger_once", "")
     kept = head.loss
     head.loss = lambda path, hidden, weight, labels, counted: (
         seen.append(counted),

@@ -22,10 +22,10 @@ def replaced(path):
         return "done"
 
     layer = tiny.layer(5).self_attention.core_attention
-    paths = {**layer.config.nam56r_paths, "sparse": mock.Mock()}
+    paths = {**layer.config.model_paths, "sparse": mock.Mock()}
     paths["sparse"].name = path
     with (
-        mock.patch.object(layer.config, "nam56r_paths", paths),
+        mock.patch.object(layer.config, "model_paths", paths),
         mock.patch.object(dsa.DSAttention, "forward", forward),
         mock.patch.object(tilelang_dsa, "SparseMLA", type("Upstreams", (), {})),
         mock.patch.object(seams, "verify"),

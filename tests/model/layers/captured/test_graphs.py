@@ -71,7 +71,7 @@ def differences(kinds):
     model = tiny.fresh(row=row, paths={"mamba3": "torch_rows"})  # the rows that a GPU takes
     cuts = torch.tensor([0, 3, 100, 128, 128, 200, 256, 256], dtype=torch.int32)
     hidden = torch.randn(256, 1, model.config.hidden_size)
-    for layer, kind in zip(model.decoder.layers, model.config.nam56r_size.layers, strict=True):
+    for layer, kind in zip(model.decoder.layers, model.config.model_size.layers, strict=True):
         if kind.kind not in kinds or kind.kind in results:
             continue
         plain = layer(hidden_states=hidden, attention_mask=None, packed_seq_params=packed.packed(cuts, row + 1))

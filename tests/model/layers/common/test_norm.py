@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from model.kinds.path import Choice
-from model.layers.common.norm import ResidualNorm, RMSNorm, by_transformer_engine
+from model.layers.common import fp32
+from model.layers.common.norm import ResidualNorm, RMSNorm, WideRMSNorm, by_transformer_engine, rms_norm
 
 
 def forward(x, weight, eps, out, quantizer, dtype, margin, zero_centred):
@@ -76,9 +77,30 @@ def torch_norm(x, weight, eps):
 @pytest.mark.parametrize("kind", [RMSNorm, ResidualNorm])
 @pytest.mark.parametrize("path", ["torch", "te"])
 def test_a_layers_norm_by_its_path(torchs, monkeypatch, path, kind):
-    config = SimpleNamespace(params_dtype=torch.bfloat16, nam56r_paths={"norm": Choice(path, "")})
+    config = SimpleNamespace(params_dtype=torch.bfloat16, model_paths={"norm": Choice(path, "")})
     called, name = [], "model.layers.common.norm.by_transformer_engine"
     monkeypatch.setattr(name, lambda *given: called.append(given) or (given[0], given[0]))
     out = kind(config, 8)(torch.ones(2, 8, dtype=torch.bfloat16))
     assert len(called) == (path == "te")
     assert isinstance(out, tuple) == (kind is ResidualNorm)
+
+
+def test_the_wide_norm_is_the_formula_with_and_without_a_weight():
+    x, weight = torch.randn(5, 7, dtype=torch.float64), torch.rand(7, dtype=torch.float64)
+    expected = x / (x.square().mean(-1, keepdim=True) + 0.1).sqrt()
+    torch.testing.assert_close(rms_norm(x, eps=0.1), expected, rtol=0, atol=1e-15)
+    torch.testing.assert_close(rms_norm(x, weight, 0.1), expected * weight, rtol=0, atol=1e-15)
+
+
+def test_the_wide_norm_multiplies_by_its_fp32_weight_before_it_rounds():
+    norm = WideRMSNorm(64, 1e-3)
+    assert fp32.kept(norm.weight) and bool((norm.weight == 1).all())
+    with torch.no_grad():
+        norm.weight.uniform_(0.5, 1.5)
+    x = torch.randn(9, 64).bfloat16()
+    exact = x.double() / (x.double().square().mean(-1, keepdim=True) + 1e-3).sqrt() * norm.weight.double()
+    found = norm(x)
+    assert found.dtype == torch.bfloat16
+    assert (found == exact.bfloat16()).float().mean() > 0.99  # rounded twice, 26% of them would differ
+    norm.reset_parameters()
+    assert bool((norm.weight == 1).all())

@@ -112,7 +112,7 @@ def layers_in_fp8(path):
         for key, value in inner:
             look(value, key)
 
-    chosen = dict(tiny.model().config.nam56r_paths) | {"mtp_proj": Choice(path, "")}
+    chosen = dict(tiny.model().config.model_paths) | {"mtp_proj": Choice(path, "")}
     look(spec.hybrid_stack(tiny.SIZE, chosen, not torch.cuda.is_available()), "")
     return found
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from model.layers.common.documents import positions
-from model.layers.entrance.ngram import NgramHashEmbedding, hash_constants, prime_sizes, splitmix64
+from model.layers.ends.ngram import NgramHashEmbedding, hash_constants, prime_sizes, splitmix64
 from reproducers.record.schema import ROOT
 
 VOCAB = 65_536
@@ -112,7 +112,7 @@ def test_constants_are_splitmix64s_and_factors_odd_and_distinct():
 
 PRINT_ROWS = """
 import hashlib, torch
-from model.layers.entrance.ngram import NgramHashEmbedding
+from model.layers.ends.ngram import NgramHashEmbedding
 torch.manual_seed({seed}); torch.rand(7)
 with torch.device("meta"):
     module = NgramHashEmbedding(8, 65_536)

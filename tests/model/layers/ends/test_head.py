@@ -13,7 +13,7 @@ def chunked(tokens, chunk):
     import torch
     from torch.nn.functional import cross_entropy
 
-    from model.layers import head
+    from model.layers.ends import head
 
     torch.manual_seed(0)
     hidden, weight = torch.randn(tokens, 24, requires_grad=True), torch.randn(50, 24, requires_grad=True)

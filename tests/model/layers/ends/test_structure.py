@@ -5,7 +5,7 @@ import torch
 
 from model.data.columns.structure import FIELDS
 from model.families.sizes import SIZES
-from model.layers.entrance.structure import StructureEmbedding
+from model.layers.ends.structure import StructureEmbedding
 
 TRAINED = SIZES["nam56r"].structure.fields
 

@@ -1,0 +1,139 @@
+"""transformers' DeepSeek-V4 of a size, and what its modules give. It is right on single unpadded documents in fp32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from model.families.deepseek_v4 import Size
+from reproducers.base.errors import CannotTestHere
+from reproducers.base.optional import load
+
+VERSION = "5.24.0"
+NAME = f"transformers {VERSION}"
+CSA, HCA = "compressed_sparse_attention", "heavily_compressed_attention"
+KINDS = {"sliding": "sliding_attention", "csa": CSA, "hca": HCA}
+# of DeepSeek's published configurations; the two bases are the library's own defaults
+YARN = {
+    "rope_type": "yarn",
+    "factor": 16.0,
+    "original_max_position_embeddings": 65_536,
+    "beta_fast": 32,
+    "beta_slow": 1,
+}
+
+
+def require() -> Any:
+    """The library. Raises CannotTestHere, with the pip command, where it is not there in the version that was read."""
+    wanted = f"transformers=={VERSION}"
+    found = load("transformers", wanted)
+    if found.__version__ != VERSION:
+        raise CannotTestHere(f"{wanted} is what was read, {found.__version__} is installed", f"pip install {wanted}")
+    return found
+
+
+def config(size: Size, constants: Mapping[str, float], yarn: Mapping[str, Any] = YARN) -> Any:
+    """Its configuration: of ``size`` widths and counts alone, so that a constant of ours that is wrong is not theirs
+    too. ``constants``: fields in place of the library's own."""
+    a, i, e = size.attention, size.indexer, size.experts
+    return require().DeepseekV4Config(
+        vocab_size=size.vocab,
+        hidden_size=size.hidden,
+        moe_intermediate_size=e.ffn,
+        num_hidden_layers=len(size.compress_ratios),
+        num_attention_heads=size.heads,
+        head_dim=a.head_dim,
+        qk_rope_head_dim=a.qk_rope_head_dim,
+        q_lora_rank=a.q_lora_rank,
+        num_experts_per_tok=e.topk,
+        n_routed_experts=e.count,
+        o_groups=a.o_groups,
+        o_lora_rank=a.o_lora_rank,
+        index_n_heads=i.heads,
+        index_head_dim=i.head_dim,
+        index_topk=i.topk,
+        sliding_window=a.window,
+        hc_mult=size.hyper.streams,
+        hc_sinkhorn_iters=size.hyper.sinkhorn_iterations,
+        routed_scaling_factor=e.scaling,
+        layer_types=[KINDS[layer.kind] for layer in size.layers[::2]],
+        compress_rates={CSA: a.csa_ratio, HCA: a.hca_ratio},
+        num_hash_layers=size.hash_layers,
+        rope_parameters={**yarn},
+        max_position_embeddings=yarn["original_max_position_embeddings"],
+        pad_token_id=None,
+        **constants,
+    )
+
+
+def model(of: Any) -> Any:
+    """The model of a configuration, fp32, as it trains."""
+    made = require().DeepseekV4ForCausalLM(of).train()
+    made.set_experts_implementation("eager")  # torch's grouped product wants widths in multiples of 16 bytes
+    return made
+
+
+def tensors(made: Any) -> dict[str, Tensor]:
+    """{name: parameter, or buffer that its checkpoint has}."""
+    return dict(made.state_dict(keep_vars=True))
+
+
+@torch.no_grad()
+def fill(made: Any, given: Mapping[str, Tensor]) -> None:
+    """Give it the weights of these names, all that it has. Raises ValueError for others, or in another shape."""
+    held = tensors(made)
+    if held.keys() - given.keys():
+        raise ValueError(f"without values: {sorted(held.keys() - given.keys())}")
+    for name, tensor in held.items():
+        if tensor.shape != given[name].shape:
+            raise ValueError(f"{name} is {[*tensor.shape]}, not {[*given[name].shape]}")
+        tensor.copy_(given[name])
+
+
+@contextmanager
+def watched(made: Any) -> Iterator[dict[str, Any]]:
+    """{"layer.part": what the modules of published layer ``layer`` get and give in the next pass}, documents [B, S]
+    first."""
+    seen: dict[str, Any] = {}
+    hooks = []
+
+    def after(module: Any, name: str, part: Any = lambda given, output: output) -> None:
+        def hook(_: Any, given: Any, output: Any) -> None:
+            seen[name] = part(given, output)
+
+        hooks.append(module.register_forward_hook(hook))
+
+    for i, layer in enumerate(made.model.layers):
+        attention = layer.self_attn
+        for place in ("attn_hc", "ffn_hc"):
+            after(getattr(layer, place), f"{i}.{place}", lambda given, output: (given[0], *output))
+        for place in ("input_layernorm", "post_attention_layernorm"):
+            after(getattr(layer, place), f"{i}.{place}")
+        for place in ("q_a_norm", "kv_norm"):
+            after(getattr(attention, place), f"{i}.{place}")
+        after(attention.o_b_proj, f"{i}.core", lambda given, _: given[0])
+        after(attention, f"{i}.attention", lambda _, output: output[0])
+        if attention.compressor is not None:
+            after(attention.compressor, f"{i}.compressor")
+        if indexer := getattr(attention.compressor, "indexer", None):
+            after(indexer.scorer, f"{i}.scorer", lambda given, output: (given[0], given[1], output))
+        after(layer.mlp.gate, f"{i}.gate")
+        after(layer.mlp.shared_experts, f"{i}.shared")
+        after(layer.mlp, f"{i}.moe")
+    after(made.model.hc_head, "hc_head", lambda given, output: (given[0], output))
+    after(made.model.norm, "norm")
+    try:
+        yield seen
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def masks(biases: Tensor) -> Tensor:
+    """Which compressed entries each token sees, [B S, B T] bool, of a compressor's biases [B, 1, S, T]: those of its
+    own document."""
+    return torch.block_diag(*(biases[:, 0] == 0).float()).bool()

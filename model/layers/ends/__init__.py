@@ -1,0 +1,1 @@
+"""Before the layers, additions to the token embedding (hashed n-grams, the structure of code); after them, the head."""

@@ -1,1 +1,0 @@
-"""Additions to the token embedding: hashed n-grams and the structure of code."""

@@ -1,0 +1,38 @@
+"""``python -m model.align``: one run, and what it refuses."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import v4_hf
+
+from reproducers.base.verdicts import Exit
+from reproducers.record.schema import ROOT
+
+
+def align(*args):
+    return subprocess.run(
+        [sys.executable, "-m", "model.align", *args], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+
+
+@pytest.mark.upstream
+@pytest.mark.train
+def test_v4_tiny_is_transformers(monkeypatch):
+    v4_hf.needed()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    done = align("v4_tiny", "--draws", "1", "--seed", "6", "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["holds"] and said["first"] is None and min(said["complete"]) == 1
+    assert {row["verdict"] for row in said["rows"]} == {"holds"}
+    assert {row["against"] for row in said["rows"]} == {"transformers 5.24.0", "formulas, fp64"}
+    assert {row["layer"] for row in said["rows"]} == {"", "1", "2", "3", "4", "head", "MTP", "losses", "ends"}
+
+
+@pytest.mark.parametrize("args", [("nam56r",), ("v4_tiny", "--against", "vllm"), ("v4_tiny", "--tokens", "9"), ("v5",)])
+def test_what_it_refuses_is_said_without_upstreams_code(args):
+    done = align(*args)
+    assert done.returncode == Exit.USAGE and "fix:" in done.stderr and done.stdout == ""
