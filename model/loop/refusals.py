@@ -7,10 +7,13 @@ import importlib.util
 import json
 import logging
 import math
+import os
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import NoReturn
+
+import psutil
 
 from model.data.rows.blend import Blend
 from model.definition import memory
@@ -177,8 +180,10 @@ def gpu(size: Family) -> None:
         )
 
 
-def free_gib() -> float:
-    """GiB free on this rank's GPU."""
+def free_gib(on_cpu: bool) -> float:
+    """GiB free on this rank's GPU, or on a CPU this rank's part of its host's."""
+    if on_cpu:
+        return psutil.virtual_memory().available / memory.GIB / int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     import torch
 
     free, _ = torch.cuda.mem_get_info()

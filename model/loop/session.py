@@ -176,13 +176,13 @@ def _compile(
 
 
 def _modules(size: Family, recipe: Recipe, run: Run, data_parallel: int) -> tuple[Any, Any]:
-    """Import the modules that import Megatron, and first refuse a size that this GPU cannot run or hold."""
+    """First refuse a size that this GPU cannot run, or this rank hold, then import the modules that import Megatron."""
+    if not run.on_cpu:
+        refusals.gpu(size)
+    layout = Layout(data_parallel, recipe.expert_parallel, recipe.pipeline_parallel, recipe.micro_batch)
+    row = recipe.sequence or size.sequence
+    refusals.fits(size, layout, refusals.free_gib(run.on_cpu), row, run.cuda_graphs, recipe.optimizer)
     from model.loop import trainer
     from model.step import engine
 
-    if launch.device() == "cuda":
-        refusals.gpu(size)
-        layout = Layout(data_parallel, recipe.expert_parallel, recipe.pipeline_parallel, recipe.micro_batch)
-        row = recipe.sequence or size.sequence
-        refusals.fits(size, layout, refusals.free_gib(), row, run.cuda_graphs, recipe.optimizer)
     return engine, trainer

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from data_kit import BYTES, make_dataset
@@ -15,7 +16,7 @@ from model.definition.memory import Layout
 from model.definition.recipes import Recipe
 from model.families.sizes import SIZES
 from model.kinds.run import Run
-from model.loop import launch, refusals
+from model.loop import launch, refusals, session
 from reproducers.base.errors import CannotTestHere, PatchlaneError
 from reproducers.record.schema import ROOT
 
@@ -82,6 +83,22 @@ def test_cuda_graphs_keep_activations_as_well():
     with pytest.raises(PatchlaneError, match="with the activations that CUDA graphs hold") as refused:
         refusals.fits(QUARTER, LAYOUT, whole - 0.1, 4096, graphs=True)
     assert "without --cuda-graphs" in str(refused.value)
+
+
+def test_a_rank_on_a_cpu_has_its_part_of_the_hosts_memory(monkeypatch):
+    monkeypatch.setattr(refusals.psutil, "virtual_memory", lambda: SimpleNamespace(available=24 * 2**30))
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    assert refusals.free_gib(on_cpu=True) == 24
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert refusals.free_gib(on_cpu=True) == 6
+
+
+@pytest.mark.parametrize("name", ["v4_flash", "nam56r"])
+def test_a_size_that_the_host_does_not_hold_is_refused_before_it_is_built(name, monkeypatch):
+    monkeypatch.setattr(refusals.psutil, "virtual_memory", lambda: SimpleNamespace(available=24 * 2**30))
+    with pytest.raises(PatchlaneError) as refused:
+        session._modules(SIZES[name], Recipe(size=name), Run(), 1)
+    assert f"python -m model.describe {name} --gpus 1 --gib " in refused.value.remedy
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, "4x"), ("1x", "1x")])
