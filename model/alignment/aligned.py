@@ -15,7 +15,7 @@ from model.families.sizes import SIZES, named
 from model.kinds import catalogue
 from model.kinds.path import Choice, called
 from model.kinds.run import Run
-from model.loop import launch, run_record, session
+from model.loop import launch, refusals, run_record, session
 from model.patched import lock, overlay, seams
 from model.patched.stacks import Stack
 from reproducers.base.errors import CannotTestHere, PatchlaneError
@@ -48,6 +48,7 @@ def align(name: str, against: str, of: Stack, clone: Path | None, seed: int, dra
     """
     size = named(name, OFFERED)
     made = reference(size, against, tokens)
+    refusals.upstream(size, of)
     place = launch.world()
     session.quiet(place)
     logging.getLogger("model").setLevel(logging.WARNING)  # not each layer's path

@@ -57,6 +57,7 @@ class Size(Family):
     path_parts = ("sliding", "csa", "hca", "topk_moe", "hash_moe", "loss")
     upstream = "Megatron dev's"
     unread = "no layer of DeepSeek-V4 has a twin with state, and its experts no names one by one"
+    stacks = ("released", "newest")  # routers and MTP of Megatron-LM's branch dev are called otherwise
     uncaptured = "no layer of DeepSeek-V4 was ever captured in a CUDA graph"
 
     layers_of_public = 2

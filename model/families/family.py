@@ -33,6 +33,7 @@ class Family(Frozen):
     network: ClassVar[str] = ""  # "module:class" of one pipeline stage on Megatron-Core
     path_parts: ClassVar[tuple[str, ...]] = ()  # those of ``model.kinds.catalogue`` that it has
     unread: ClassVar[str] = ""  # why nothing but training reads its checkpoints here; empty: all that can does
+    stacks: ClassVar[tuple[str, ...]] = ()  # of model/stacks.yaml, those that it is built on; empty: all
     uncaptured: ClassVar[str] = ""  # why its layers take no CUDA graphs; empty: they do
 
     layers_of_public: ClassVar[int] = 1  # layers here to one of the public model

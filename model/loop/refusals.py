@@ -24,6 +24,7 @@ from model.families.family import Family
 from model.families.sizes import SIZES, named
 from model.kinds.run import Run
 from model.loop import run_record
+from model.patched.stacks import Stack
 from model.records import sinks
 from model.saved import reading
 from reproducers.base.errors import CannotTestHere, PatchlaneError
@@ -188,6 +189,12 @@ def free_gib(on_cpu: bool) -> float:
 
     free, _ = torch.cuda.mem_get_info()
     return float(free) / memory.GIB
+
+
+def upstream(size: Family, of: Stack) -> None:
+    """Raise PatchlaneError for a stack of upstream code that the architecture is not built on."""
+    if size.stacks and of.name not in size.stacks:
+        raise PatchlaneError(f"{size.name} is not built on stack {of.name}", f"--stack {' or '.join(size.stacks)}")
 
 
 def graphs(size: Family, run: Run) -> None:

@@ -102,6 +102,7 @@ def train(
     size, sets = recipe.sized(), [blend.part(one) for one in held_out]
     given = blend.of([blend.part(one) for one in data], sets) if data else None
     ranks = launch.data_parallel(place, run)
+    refusals.upstream(size, of)
     refusals.watched(recipe.steps, plan.get("profile"), plan.get("waits"))
     refusals.stages(size, run.pipeline_parallel)
     expert_parallel(size, run.expert_parallel)

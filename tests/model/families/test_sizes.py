@@ -3,7 +3,7 @@
 import pytest
 from typer.testing import CliRunner
 
-from model import describe, train
+from model import align, describe, train
 from model.definition.recipe_file import asked
 from model.families import deepseek_v4, nam56r, sizes
 from model.kinds.run import Run
@@ -64,6 +64,13 @@ def test_commands_refuse_it_before_they_do_anything(app, arguments, monkeypatch)
     for build in ("build", "chosen"):
         monkeypatch.setattr(compile_mamba3.overlay, build, lambda *_, **__: pytest.fail("upstream was looked for"))
     assert is_of_v4(refused(app, *arguments), "v4_tiny")
+
+
+@pytest.mark.parametrize(("app", "arguments"), [(align.app, ["v4_tiny"]), (train.app, ["v4_tiny", "--fresh"])])
+def test_a_stack_that_it_is_not_built_on_is_refused(app, arguments, tmp_path):
+    out = ["--out", str(tmp_path)] if app is train.app else []
+    error = refused(app, *arguments, *out, "--stack", "dev")
+    assert "v4_tiny" in error.what and "dev" in error.what and error.remedy == "--stack released or newest"
 
 
 def test_cuda_graphs_of_it_are_refused():
