@@ -36,7 +36,11 @@ class Family(Frozen):
     stacks: ClassVar[tuple[str, ...]] = ()  # of model/stacks.yaml, those that it is built on; empty: all
     uncaptured: ClassVar[str] = ""  # why its layers take no CUDA graphs; empty: they do
 
+    has_public: ClassVar[bool] = False  # whether its weights lie in files as a public model's
     layers_of_public: ClassVar[int] = 1  # layers here to one of the public model
+    # (pattern, what stands for it) by which the public model, where it saves itself, writes other names than its makers
+    resaved: ClassVar[tuple[tuple[str, str], ...]] = ()
+    fp32: ClassVar[tuple[str, ...]] = ()  # parts of a checkpoint's keys that the public model has in fp32 in any dtype
     # {what it can be aligned with: "module:class" of ``model.alignment.draw.Draw``}
     references: ClassVar[Mapping[str, str]] = {}
     unaligned: ClassVar[str] = ""  # why there is no reference; empty: there is one
