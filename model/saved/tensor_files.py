@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 INDEX, CONFIG, BESIDE = "model.safetensors.index.json", "config.json", "patchlane.json"
 SINGLE = "model.safetensors"  # transformers' only file, without an index, of weights that need no more
 FAULTS = 3  # of a config that are named
-AGAIN = "python -m model.weights export RUN NEW_DIR, with the run that they are of"
+AGAIN = "python -m model.weights export RUN NEW_DIR, with the run that they are of, or name another folder"
 
 
 class Origin(BaseModel):
