@@ -117,9 +117,7 @@ def quantised(said: Mapping[str, Any]) -> str | None:
 def as_public(size: Size) -> Size:
     """The size without what no ``config.json`` says: its name, a row's tokens and the weights of losses."""
     unnamed = size.model_copy(update={"name": MODEL_TYPE, "sequence": Size.model_fields["sequence"].default})
-    return unnamed.with_coefficients(
-        {"mtp_loss_coeff": 0, "aux_loss_coeff": 0, "bias_update_rate": 0} | {"indexer_loss_coeff": 0}
-    )
+    return unnamed.with_coefficients(dict.fromkeys(size.coefficients, 0.0))
 
 
 def written(size: Size, dtype: str, eos: int | None) -> dict[str, Any]:

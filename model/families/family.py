@@ -32,7 +32,7 @@ class Family(Frozen):
     upstream: ClassVar[str] = "Megatron's"  # whose pattern and formula of FLOPs ``symbol`` and ``published`` are of
     network: ClassVar[str] = ""  # "module:class" of one pipeline stage on Megatron-Core
     path_parts: ClassVar[tuple[str, ...]] = ()  # those of ``model.kinds.catalogue`` that it has
-    unread: ClassVar[str] = ""  # why nothing but training reads its checkpoints here; empty: all that can does
+    unread: ClassVar[str] = ""  # why its checkpoints are trained, exported and imported alone; empty: all can
     stacks: ClassVar[tuple[str, ...]] = ()  # of model/stacks.yaml, those that it is built on; empty: all
     uncaptured: ClassVar[str] = ""  # why its layers take no CUDA graphs; empty: they do
 

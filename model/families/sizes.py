@@ -45,7 +45,7 @@ def computed(size: Family) -> nam56r.Size:
 
 def _unread(size: Family) -> NoReturn:
     raise PatchlaneError(
-        f"{size.name} can be trained, aligned, exported and imported, and not more here yet: {size.unread}",
+        f"{size.name} can be trained, exported and imported, and not more here yet: {size.unread}",
         f"python -m model.train {size.name}, python -m model.weights, or one of: {', '.join(READ)}",
     )
 
