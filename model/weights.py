@@ -26,15 +26,17 @@ def export(
 
 @app.command("import")
 def bring(
-    source: Annotated[Path, typer.Argument(help="a folder that export made")],
+    source: Annotated[Path, typer.Argument(help="a folder that export made, or transformers of DeepSeek-V4")],
     run: Annotated[Path, typer.Argument(help="a new run's folder, to be given to model.train as --out")],
 ) -> None:
     """Make weights the step 0 of a new run, which trains from them in any layout."""
-    from model.saved import tensor_files, weights
+    from model.saved import reading, tensor_files, weights
 
     made = weights.bring(source, run)
     if not tensor_files.index(source).digests:
-        typer.echo(f"{source} has no digests of its files: names, shapes and finite values were checked", err=True)
+        typer.echo(f"{source} has no digests of its files: names, shapes and values were checked", err=True)
+    if drawn := reading.progress(made).get("drawn"):
+        typer.echo(f"{source} has no MTP: a run draws {len(drawn)} tensors as a new one does", err=True)
     typer.echo(made)
 
 

@@ -25,6 +25,8 @@ from model.kinds.deepseek_v4.experts import HashMoe, TopkMoe
 from model.kinds.deepseek_v4.hyper import Dims as HyperDims
 from model.kinds.kind import Kind
 
+MODEL_TYPE: Literal["deepseek_v4"] = "deepseek_v4"
+
 
 class Size(Family):
     """One size of DeepSeek-V4.
@@ -56,14 +58,23 @@ class Size(Family):
     network = "model.step.deepseek_v4:DeepseekV4"
     path_parts = ("sliding", "csa", "hca", "topk_moe", "hash_moe", "loss")
     upstream = "Megatron dev's"
-    unread = "no layer of DeepSeek-V4 has a twin with state, and its experts no names one by one"
+    unread = "no layer of DeepSeek-V4 has a twin with state"
     stacks = ("released", "newest")  # routers and MTP of Megatron-LM's branch dev are called otherwise
     uncaptured = "no layer of DeepSeek-V4 was ever captured in a CUDA graph"
 
+    has_public = True
     layers_of_public = 2
+    # transformers 5.24.0 undoes its own conversion (conversion_mapping.py), which is not one to one
+    resaved = (
+        (r"^embed\.", "model.embed_tokens."),
+        (r"^hc_head_", "model.hc_head.hc_"),
+        (r"^(?=layers\.|norm\.)", "model."),
+        (r"\.kv_norm\.", ".norm."),
+    )
+    fp32 = ("norm", "_hyper_connection.", "hc_head.", ".attn_sink", ".ape", ".expert_bias")
     references = MappingProxyType({"transformers": "model.alignment.deepseek_v4.drawn:Drawn"})
 
-    model_type: Literal["deepseek_v4"] = "deepseek_v4"  # a record's family; NAM56R's records have no such field
+    model_type: Literal["deepseek_v4"] = MODEL_TYPE  # a record's family; NAM56R's records have no such field
     vocab: int = 129_280
     mtp_depths: int = 1
     mtp_loss_coeff: float = 0.1

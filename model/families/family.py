@@ -32,11 +32,15 @@ class Family(Frozen):
     upstream: ClassVar[str] = "Megatron's"  # whose pattern and formula of FLOPs ``symbol`` and ``published`` are of
     network: ClassVar[str] = ""  # "module:class" of one pipeline stage on Megatron-Core
     path_parts: ClassVar[tuple[str, ...]] = ()  # those of ``model.kinds.catalogue`` that it has
-    unread: ClassVar[str] = ""  # why nothing but training reads its checkpoints here; empty: all that can does
+    unread: ClassVar[str] = ""  # why its checkpoints are trained, exported and imported alone; empty: all can
     stacks: ClassVar[tuple[str, ...]] = ()  # of model/stacks.yaml, those that it is built on; empty: all
     uncaptured: ClassVar[str] = ""  # why its layers take no CUDA graphs; empty: they do
 
+    has_public: ClassVar[bool] = False  # whether its weights lie in files as a public model's
     layers_of_public: ClassVar[int] = 1  # layers here to one of the public model
+    # (pattern, what stands for it) by which the public model, where it saves itself, writes other names than its makers
+    resaved: ClassVar[tuple[tuple[str, str], ...]] = ()
+    fp32: ClassVar[tuple[str, ...]] = ()  # parts of a checkpoint's keys that the public model has in fp32 in any dtype
     # {what it can be aligned with: "module:class" of ``model.alignment.draw.Draw``}
     references: ClassVar[Mapping[str, str]] = {}
     unaligned: ClassVar[str] = ""  # why there is no reference; empty: there is one

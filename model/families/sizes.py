@@ -23,22 +23,30 @@ def named(name: str, offered: Iterable[str] = SIZES) -> Family:
 def readable(name: str) -> nam56r.Size:
     """The size called ``name``, of the architecture whose checkpoints and kernels all commands read. Raises
     PatchlaneError for one of another, and if there is none."""
-    size = named(name, READ)
-    return size if isinstance(size, nam56r.Size) else _unread(size)
+    return computed(named(name, READ))
 
 
 def recorded(said: Any) -> nam56r.Size:
-    """The size that a record says, a ``model_dump``. Raises PatchlaneError as ``readable``, ValidationError for another
-    version's."""
-    if isinstance(said, dict) and said.get("model_type") == "deepseek_v4":
-        _unread(deepseek_v4.Size.model_validate(said))
+    """``of_record`` of the architecture that all commands read. Raises PatchlaneError as ``readable``."""
+    return computed(of_record(said))
+
+
+def of_record(said: Any) -> Family:
+    """The size that a record says, a ``model_dump``. Raises ValidationError for another version's."""
+    if isinstance(said, dict) and said.get("model_type") == deepseek_v4.MODEL_TYPE:
+        return deepseek_v4.Size.model_validate(said)
     return nam56r.Size.model_validate(said)
+
+
+def computed(size: Family) -> nam56r.Size:
+    """The size, where it is of the architecture that all commands read. Raises PatchlaneError as ``readable``."""
+    return size if isinstance(size, nam56r.Size) else _unread(size)
 
 
 def _unread(size: Family) -> NoReturn:
     raise PatchlaneError(
-        f"{size.name} can be trained, and not more here yet: {size.unread}",
-        f"python -m model.train {size.name}, or one of: {', '.join(READ)}",
+        f"{size.name} can be trained, exported and imported, and not more here yet: {size.unread}",
+        f"python -m model.train {size.name}, python -m model.weights, or one of: {', '.join(READ)}",
     )
 
 

@@ -102,7 +102,12 @@ class Kind(ABC):
     names: ClassVar[tuple[tuple[str, str], ...]] = ()
     # {a name in safetensors, from the layer on: the public model's names of its equal parts along the first axis}
     cuts: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+    # What the public model's makers call it in their files: (part of the public model's name, part of theirs), and
+    # {their name of all experts, from the layer on: the names of one expert's equal parts along the first axis}
+    makers: ClassVar[tuple[tuple[str, str], ...]] = ()
+    makers_experts: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     buffers: ClassVar[frozenset[str]] = frozenset()  # tensors that a checkpoint keeps and that are no parameters
+    tables: ClassVar[frozenset[str]] = frozenset()  # those of them that name experts by number
     numbered: ClassVar[str | None] = None  # the module of which safetensors have a tensor an expert, a checkpoint one
     has_logits: ClassVar[bool] = False  # attention, whose largest logit a diagnosis reads
 

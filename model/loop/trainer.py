@@ -143,7 +143,7 @@ class Trainer:
         if not self.engine.size.same_model(before["size"]):
             refusals.another_model(saved.name)
         if before.get("weights_only"):
-            checkpoint.load_weights(self.engine, saved)
+            checkpoint.load_weights(self.engine, saved, before.get("drawn", ()))
             self.passed_over, self.brought = checkpoint.set_aside(damaged), True
             return
         lock.compare(before["patches"], self.overlay, self.plan.patches_changed_ok)

@@ -12,6 +12,7 @@ import re
 from model.families.family import Family
 
 STACK = ("decoder.layers", "model.layers")
+STACK_OF_MAKERS = ("model.layers", "layers")
 
 
 class Names:
@@ -19,19 +20,16 @@ class Names:
 
     def __init__(self, size: Family) -> None:
         self._pairs = {STACK, *(pair for kind in size.every for pair in kind.names)}
+        self._makers = {STACK_OF_MAKERS, *(pair for kind in size.every for pair in kind.makers)}
         self._numbered = [kind.numbered for kind in size.every if kind.numbered]
 
     def exported(self, key: str) -> str:
         """The name for safetensors of a checkpoint's ``key``; of all experts of a layer without a number."""
         return _exchanged(key, self._pairs)
 
-    def imported(self, name: str) -> tuple[str, int | None]:
-        """(the checkpoint's key of a name in safetensors; the expert's number where it is one of a layer's)."""
-        number = None
-        for module in self._numbered:
-            if found := re.search(rf"\.{re.escape(module)}\.(\d+)\.", name):
-                name, number = name.replace(found[0], f".{module}."), int(found[1])
-        return _exchanged(name, {(new, old) for old, new in self._pairs}), number
+    def of_makers(self, name: str) -> str:
+        """What the public model's makers call ``name``, the public model's, in their files."""
+        return _exchanged(name, self._makers)
 
     def of_expert(self, name: str, number: int) -> str:
         """The name of one expert's part of a tensor that ``exported`` names for all."""

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from model.data.stored.dataset import DatasetRecord
 from model.data.stored.encoding import Encoding
 from model.families.nam56r import Size
-from model.families.sizes import recorded
+from model.families.sizes import computed, recorded
 from model.saved import reading, tensor_files, weights
 from reproducers.base.errors import PatchlaneError
 
@@ -95,12 +95,13 @@ def encoding(
 
 def _of_tensor_files(folder: Path) -> Opened:
     config = tensor_files.config(folder)
+    size = computed(config.size)
     return Opened(
         folder,
-        config.size,
+        size,
         config.step,
         config.encoding,
         None,
         tensor_files.size_of(folder),
-        lambda: weights.brought(folder, config.size),
+        lambda: weights.brought(folder, size),
     )

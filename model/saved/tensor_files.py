@@ -1,4 +1,8 @@
-"""A folder of safetensors: weights in files of a few GB, an index, and ``config.json``, as Hugging Face lays it out."""
+"""A folder of safetensors: weights in files of a few GB, an index, and ``config.json``, as Hugging Face lays it out.
+
+Of an architecture with a public model ``config.json`` is the public model's, and what it cannot say lies in a file
+beside it, which an export has and other programs' folders have not.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from model.data.stored.encoding import Encoding
+from model.families import deepseek_v4, deepseek_v4_config
 from model.families.nam56r import Size
 from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import as_usual, file_sha256, write_atomic
@@ -18,24 +23,36 @@ from reproducers.base.optional import load
 if TYPE_CHECKING:
     from torch import Tensor
 
-INDEX, CONFIG = "model.safetensors.index.json", "config.json"
+INDEX, CONFIG, BESIDE = "model.safetensors.index.json", "config.json", "patchlane.json"
+SINGLE = "model.safetensors"  # transformers' only file, without an index, of weights that need no more
 FAULTS = 3  # of a config that are named
-AGAIN = "python -m model.weights export RUN NEW_DIR, with the run that they are of"
+AGAIN = "python -m model.weights export RUN NEW_DIR, with the run that they are of, or name another folder"
 
 
-class Config(BaseModel):
-    """What the weights are of. ``step``: updates of the run that they come from, 0 where unknown. ``encoding``: how the
-    text was encoded that the run trained on, ``sequence``: the tokens of its rows, ``recipe``: its hyperparameters when
-    it saved. Each is None where it did not say."""
+class Origin(BaseModel):
+    """Where weights come from. ``step``: updates of the run, 0 where unknown. ``encoding``: how the text was encoded
+    that the run trained on, ``sequence``: the tokens of its rows, ``recipe``: its hyperparameters when it saved. Each
+    is None where it did not say."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    model_type: str = "nam56r"
-    size: Size
     step: int = 0
     encoding: Encoding | None = None
     sequence: int | None = None
     recipe: dict[str, Any] | None = None
+
+
+class Config(Origin):
+    """What the weights are of."""
+
+    model_type: str = "nam56r"
+    size: Size
+
+
+class PublicConfig(Origin):
+    """What the weights are of, of an architecture with a public model."""
+
+    size: deepseek_v4.Size
 
 
 class Index(BaseModel):
@@ -73,21 +90,60 @@ def write(path: Path, tensors: dict[str, Tensor]) -> None:
         ) from error
 
 
-def close(folder: Path, config: Config, files: dict[str, str], size: int) -> None:
-    """Write ``config.json`` and then the index of {tensor: file}: with it the folder is whole. ``size``: bytes."""
-    write_atomic(folder / CONFIG, (config.model_dump_json(indent=2) + "\n").encode())
-    digests = {name: file_sha256(folder / name) for name in (CONFIG, *sorted(set(files.values())))}
+def described(config: Config | PublicConfig, dtype: str) -> dict[str, bytes]:
+    """{file: content} of all that says what the weights are of. ``dtype``: of most tensors, which a public config says
+    ("bfloat16"). Raises PatchlaneError for a size that the public model cannot have."""
+    own = (config.model_dump_json(indent=2) + "\n").encode()
+    if not isinstance(config, PublicConfig):
+        return {CONFIG: own}
+    eos = config.encoding.tokenizer.eod if config.encoding else None
+    public = deepseek_v4_config.written(config.size, dtype, eos)
+    return {CONFIG: (json.dumps(public, indent=2) + "\n").encode(), BESIDE: own}
+
+
+def close(folder: Path, described: dict[str, bytes], files: dict[str, str], size: int) -> None:
+    """Write ``described`` and then the index of {tensor: file}: with it the folder is whole. ``size``: bytes."""
+    for name, content in described.items():
+        write_atomic(folder / name, content)
+    digests = {name: file_sha256(folder / name) for name in (*described, *sorted(set(files.values())))}
     known = Index(metadata={"total_size": size, "sha256": digests}, weight_map=files)
     write_atomic(folder / INDEX, (json.dumps(known.model_dump(), indent=2, sort_keys=True) + "\n").encode())
 
 
-def config(folder: Path) -> Config:
-    """The folder's config. Raises PatchlaneError where it is none of NAM56R, or not what was written."""
+def config(folder: Path) -> Config | PublicConfig:
+    """The folder's config. Raises PatchlaneError where it is none of NAM56R or DeepSeek-V4, where its tensors are
+    quantised, and where it is not what was written."""
     try:
-        found = Config.model_validate_json((folder / CONFIG).read_bytes())
-    except (OSError, ValidationError) as error:
+        content = (folder / CONFIG).read_bytes()
+        said = json.loads(content)
+        public = isinstance(said, dict) and said.get("model_type") == deepseek_v4.MODEL_TYPE
+        found = _public(folder, said) if public else Config.model_validate_json(content)
+    except (OSError, ValueError) as error:
         raise _refused(folder / CONFIG, error) from error
     _compare(folder, CONFIG, index(folder))
+    return found
+
+
+def _public(folder: Path, said: dict[str, Any]) -> PublicConfig:
+    """Of a public model's ``config.json``, and of what an export wrote beside it."""
+    size = deepseek_v4_config.read(said, f"{folder / CONFIG}")
+    if (field := deepseek_v4_config.quantised(said)) is not None:
+        raise PatchlaneError(
+            f"{folder / CONFIG}: {field} says that tensors are quantised", "name a folder of them in bf16 or fp32"
+        )
+    if not (folder / BESIDE).is_file():
+        if size.name not in deepseek_v4.SIZES:
+            raise PatchlaneError(
+                f"{folder / CONFIG}: no size here has its dimensions", "add it to model/families/deepseek_v4.py"
+            )
+        return PublicConfig(size=size)
+    _compare(folder, BESIDE, index(folder))
+    try:
+        found = PublicConfig.model_validate_json((folder / BESIDE).read_bytes())
+    except ValidationError as error:
+        raise _refused(folder / BESIDE, error) from error
+    if deepseek_v4_config.as_public(found.size) != deepseek_v4_config.as_public(size):
+        raise PatchlaneError(f"{folder / BESIDE} is of other dimensions than {CONFIG}", AGAIN)
     return found
 
 
@@ -114,8 +170,10 @@ def size_of(folder: Path) -> int:
 
 
 def index(folder: Path) -> Index:
-    """The folder's index. Raises PatchlaneError where it is none."""
+    """The folder's index, or what it would be of one file. Raises PatchlaneError where there is none."""
     try:
+        if not (folder / INDEX).exists() and (folder / SINGLE).is_file():
+            return Index(weight_map=dict.fromkeys(_names(folder / SINGLE), SINGLE))
         return Index.model_validate_json((folder / INDEX).read_bytes())
     except (OSError, ValidationError) as error:
         raise _refused(folder / INDEX, error) from error
@@ -127,6 +185,16 @@ def _compare(folder: Path, file: str, known: Index) -> None:
         raise PatchlaneError(f"{folder / file} is not what was written", AGAIN)
 
 
+def _names(file: Path) -> list[str]:
+    """Of the tensors in a file. Raises PatchlaneError where it is none."""
+    library, failures = load("safetensors", "safetensors"), _library()[1]
+    try:
+        with library.safe_open(file, "pt") as opened:
+            return list(opened.keys())
+    except failures as error:
+        raise _refused(file, error) from error
+
+
 def _library() -> tuple[Any, Any]:
     """(safetensors for torch, what it raises)."""
     return load("safetensors.torch", "safetensors"), load("safetensors", "safetensors").SafetensorError
@@ -135,8 +203,10 @@ def _library() -> tuple[Any, Any]:
 def _refused(path: Path, error: Exception) -> PatchlaneError:
     if isinstance(error, ValidationError):
         faults = [(".".join(map(str, fault["loc"])), fault["msg"]) for fault in error.errors()]
-        said = "not NAM56R's: " + "; ".join(": ".join(filter(None, fault)) for fault in faults[:FAULTS])
+        said = "not of a known model: " + "; ".join(": ".join(filter(None, fault)) for fault in faults[:FAULTS])
         said += f"; and {len(faults) - FAULTS} more" if len(faults) > FAULTS else ""
     else:
         said = f"{error.strerror}" if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
-    return PatchlaneError(f"{path}: {said}", "name a folder that python -m model.weights export made")
+    return PatchlaneError(
+        f"{path}: {said}", "name a folder that python -m model.weights export made, or transformers' save_pretrained"
+    )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from model.definition import parameters
 from model.families.family import Family
-from model.families.sizes import recorded
-from model.saved import reading, tensor_files
-from model.saved.names import Names
-from model.saved.tensor_files import Config
+from model.families.sizes import of_record
+from model.kinds.kind import BF16
+from model.saved import layouts, reading, tensor_files
+from model.saved.layouts import Layout
+from model.saved.public import Place, joined
+from model.saved.tensor_files import Config, PublicConfig
 from reproducers.base.errors import PatchlaneError
 
 if TYPE_CHECKING:
@@ -24,10 +27,11 @@ EARLIER = "python -m model.weights export RUN/checkpoints/step_N NEW_DIR, with a
 Tell = Callable[[str], None]
 
 
-def export(source: Path, target: Path, limit: int = LIMIT, tell: Tell = lambda line: None) -> Config:
+def export(source: Path, target: Path, limit: int = LIMIT, tell: Tell = lambda line: None) -> Config | PublicConfig:
     """Write the weights of ``source``, a checkpoint or a run's folder, to the new folder ``target``, bit for bit.
 
-    Raises PatchlaneError where there is no checkpoint, where it is damaged, or where the folder holds weights already.
+    Raises PatchlaneError where there is no checkpoint, where it is damaged, or where the folder holds weights already,
+    and for a size that its public model cannot have.
     """
     path = reading.checkpoint(source)
     tensor_files.require()
@@ -36,29 +40,35 @@ def export(source: Path, target: Path, limit: int = LIMIT, tell: Tell = lambda l
     if (target / tensor_files.INDEX).exists():
         raise PatchlaneError(f"{target} holds weights already", "name a new folder")
     kept, said = reading.shapes(path), reading.progress(path)
-    size = recorded(said["size"])
-    together = [*groups(kept, limit)]
+    size = of_record(said["size"])
+    config = (PublicConfig if size.has_public else Config).model_validate(
+        {
+            "size": said["size"],
+            "step": said["step"],
+            "encoding": said.get("encoding"),
+            "sequence": said.get("loader", {}).get("sequence_length"),
+            "recipe": said.get("hyperparameters"),
+        }
+    )
+    narrow = any(dtype.itemsize == BF16 for _, dtype in kept.values())
+    described = tensor_files.described(config, "bfloat16" if narrow else "float32")
+    together, layout = [*groups(kept, limit)], layouts.written(size)
     target.mkdir(parents=True, exist_ok=True)
-    files = dict[str, str]()
+    files, total = dict[str, str](), 0
     for number, group in enumerate(together, 1):
         file = tensor_files.file_name(number, len(together))
-        tensors = dict(_named(reading.read(path, group), Names(size)))
+        tensors = _named(reading.read(path, group), layout)
         tensor_files.write(target / file, tensors)
         files |= dict.fromkeys(tensors, file)
+        total += sum(tensor.nbytes for tensor in tensors.values())
         tell(f"{file}: {len(tensors)} tensors")
-    config = Config(
-        size=size,
-        step=said["step"],
-        encoding=said.get("encoding"),
-        sequence=said.get("loader", {}).get("sequence_length"),
-        recipe=said.get("hyperparameters"),
-    )
-    tensor_files.close(target, config, files, sum(map(size_of, kept.values())))
+    tensor_files.close(target, described, files, total)
     return config
 
 
 def bring(source: Path, run: Path) -> Path:
-    """The weights of a folder of safetensors as step 0 of the new run ``run``; the checkpoint.
+    """The weights of a folder of safetensors as step 0 of the new run ``run``; the checkpoint. What the public model
+    lacks, and the folder too, the run draws as a new one does.
 
     Raises PatchlaneError where the run has checkpoints already, or the weights are not those of their size.
     """
@@ -70,43 +80,41 @@ def bring(source: Path, run: Path) -> Path:
     config = tensor_files.config(source)
     tensors = dict(brought(source, config.size))
     progress = {"step": 0, "size": config.size.model_dump(mode="json"), "weights_only": True}
+    if drawn := sorted(parameters.shapes(config.size).keys() - tensors.keys()):
+        progress["drawn"] = drawn
     if config.encoding is not None:
         progress["encoding"] = config.encoding.model_dump(mode="json")
     return writing.write(checkpoints / reading.name(0), tensors, progress)
 
 
 def brought(source: Path, size: Family) -> Iterator[tuple[str, Tensor]]:
-    """(a checkpoint's key, tensor) of a folder of safetensors, a layer's experts as one as soon as all have been read.
+    """(a checkpoint's key, tensor) of a folder of safetensors, each as soon as all of its parts have been read.
 
     Raises PatchlaneError where a file is not whole, and for a tensor that ``size`` does not have, that it has in
-    another shape, that is not finite or that is missing.
+    another shape or dtype, that is not finite, whose values are no experts of a token or that is missing.
     """
-    import torch
-
-    wanted, given, names = parameters.shapes(size), set[str](), Names(size)
-    experts: dict[str, dict[int, Tensor]] = {}
+    layout = layouts.of(size, tensor_files.index(source).weight_map)
+    shapes, parts = parameters.shapes(size), Counter(place.key for place in layout.values())
+    held: dict[str, dict[Place, Tensor]] = {}
+    given = set[str]()
     for name, tensor in tensor_files.tensors(source):
-        key, number = names.imported(name)
-        if key not in wanted or (number is not None and number >= wanted[key][0]):
+        if (place := layout.get(name)) is None:
             raise PatchlaneError(f"{source}: {size.name} has no tensor {name}", tensor_files.AGAIN)
-        shape = wanted[key] if number is None else wanted[key][1:]
+        shape = place.shape(shapes[place.key])
         if tensor.shape != shape:
             said = f"{name} has shape {[*tensor.shape]}, {size.name} wants {[*shape]}"
             raise PatchlaneError(f"{source}: {said}", tensor_files.AGAIN)
+        if refused := _refused(size, place.key, tensor):
+            raise PatchlaneError(f"{source}: {name} {refused}", tensor_files.AGAIN)
         if not tensor.isfinite().all():
             raise PatchlaneError(f"{source}: {name} is not finite", EARLIER)
-        if number is not None:
-            parts = experts.setdefault(key, {})
-            parts[number] = tensor
-            if len(parts) < wanted[key][0]:
-                continue
-            tensor = torch.stack([parts[number] for number in sorted(experts.pop(key))])
-        given.add(key)
-        yield key, tensor
-    if missing := sorted(wanted.keys() - given):
-        raise PatchlaneError(
-            f"{source}: {names.exported(missing[0])} is missing, or one of its experts", tensor_files.AGAIN
-        )
+        given.add(name)
+        held.setdefault(place.key, {})[place] = tensor if tensor.is_floating_point() else tensor.int()
+        if len(held[place.key]) == parts[place.key]:
+            yield place.key, joined(held.pop(place.key))
+    lacking = {name for name, place in layout.items() if layouts.may_lack(size, place)}
+    if missing := layout.keys() - given - (lacking if not lacking & given else set()):
+        raise PatchlaneError(f"{source}: {min(missing)} is missing", tensor_files.AGAIN)
 
 
 def groups(kept: dict[str, Kept], limit: int) -> Iterator[dict[str, Kept]]:
@@ -131,10 +139,30 @@ def size_of(one: Kept) -> int:
     return count * size
 
 
-def _named(tensors: dict[str, Tensor], names: Names) -> Iterator[tuple[str, Tensor]]:
-    for key, tensor in tensors.items():
-        name = names.exported(key)
-        if names.stacked(name):
-            yield from ((names.of_expert(name, number), one.clone()) for number, one in enumerate(tensor))
-        else:
-            yield name, tensor
+def _named(tensors: dict[str, Tensor], layout: Layout) -> dict[str, Tensor]:
+    """{name in safetensors: tensor} of some of a checkpoint's: a part is a copy, as a file takes no views."""
+    found: dict[str, Tensor] = {}
+    for name, place in layout.items():
+        if (whole := tensors.get(place.key)) is not None:
+            part = whole if place == Place(place.key) else place.of(whole).clone()
+            found[name] = part if part.is_floating_point() else part.long()  # as transformers has tables
+    return found
+
+
+def _refused(size: Family, key: str, tensor: Tensor) -> str:
+    """Why values of this dtype, or these experts, cannot be what a checkpoint has under ``key``; "" where they can."""
+    import torch
+
+    if any(key.endswith(name) for kind in size.every for name in kind.tables):
+        wanted = [torch.int32, torch.int64]
+    else:
+        wanted = [torch.float32] if any(part in key for part in size.fp32) else [torch.bfloat16, torch.float32]
+    if tensor.dtype not in wanted:
+        return f"is {tensor.dtype}, {size.name} wants {' or '.join(map(str, wanted))}"
+    if tensor.is_floating_point():
+        return ""
+    rows = tensor.sort(dim=1).values
+    if rows.min() < 0 or rows.max() >= size.experts_of_layer:
+        return f"names experts of {rows.min()} to {rows.max()}, {size.name} has {size.experts_of_layer}"
+    twice = bool((rows[:, 1:] == rows[:, :-1]).any())
+    return "names an expert twice for a token, which the model cannot choose twice" if twice else ""

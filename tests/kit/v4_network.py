@@ -197,3 +197,15 @@ def micro_batch(tokens, cu):
     given = batch(tokens, cu)
     row = {name: given[name][0] for name in ("tokens", "labels", "loss_mask", "positions")}
     return Batch(**row, cu_seqlens=cu, max_seqlen=int(cu.diff().max()), structure=None)
+
+
+def logits_of(checkpoint, ids):
+    """What the network that is trained says with a checkpoint's weights to one document: rows of numbers."""
+    from model.alignment.deepseek_v4 import network as ours
+    from model.saved import reading
+
+    built = network(TINY)
+    ours.fill(built, reading.read(checkpoint, reading.shapes(checkpoint)))
+    with torch.no_grad():
+        logits, _ = ours.states(built, torch.tensor(ids), torch.tensor([0, len(ids)], dtype=torch.int32))
+    return logits.tolist()

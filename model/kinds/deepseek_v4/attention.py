@@ -7,7 +7,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
-from model.kinds.deepseek_v4.hyper import Wrapped, wrapped_names
+from model.kinds.deepseek_v4.hyper import Wrapped, wrapped_makers, wrapped_names
 from model.kinds.kind import BF16, FP32, Frozen, Products, Seen, Shapes, under
 from model.kinds.path import Part, Path
 
@@ -73,6 +73,12 @@ def compressor_names(ours: str, theirs: str) -> tuple[tuple[str, str], ...]:
     return tuple((f"{ours}.{one}", f"{theirs}.{other}") for one, other in pairs.items())
 
 
+def compressor_makers(theirs: str, makers: str) -> tuple[tuple[str, str], ...]:
+    """Names of the compressor ``theirs`` in transformers and, as ``makers``, in DeepSeek's files."""
+    pairs = {"kv_proj": "wkv", "gate_proj": "wgate", "position_bias": "ape", "kv_norm": "norm"}
+    return tuple((f"{theirs}.{one}", f"{makers}.{other}") for one, other in pairs.items())
+
+
 @dataclass(frozen=True)
 class Attention(Wrapped):
     """What all three kinds have; a query sees ``dims.window`` keys and no compressed one."""
@@ -103,6 +109,18 @@ class Attention(Wrapped):
         ("self_attention.linear_o_group_proj", "self_attn.o_a_proj"),
         ("self_attention.linear_proj", "self_attn.o_b_proj"),
         (f"{INSIDE}.attn_sink", "self_attn.sinks"),
+    )
+    makers: ClassVar[tuple[tuple[str, str], ...]] = (
+        *wrapped_makers("attn_hc", "hc_attn"),
+        ("input_layernorm", "attn_norm"),
+        ("self_attn.q_a_proj", "attn.wq_a"),
+        ("self_attn.q_a_norm", "attn.q_norm"),
+        ("self_attn.q_b_proj", "attn.wq_b"),
+        ("self_attn.kv_proj", "attn.wkv"),
+        ("self_attn.kv_norm", "attn.kv_norm"),
+        ("self_attn.o_a_proj", "attn.wo_a"),
+        ("self_attn.o_b_proj", "attn.wo_b"),
+        ("self_attn.sinks", "attn.attn_sink"),
     )
 
     @property
@@ -182,6 +200,7 @@ class Compressed(Attention):
     halves: ClassVar[int]  # 2 where a compressed key is of its own window and the one before it
     matrices = Attention.matrices | {"linear_wkv", "linear_wgate"}
     names = (*Attention.names, *compressor_names(f"{INSIDE}.compressor", "self_attn.compressor"))
+    makers = (*Attention.makers, *compressor_makers("self_attn.compressor", "attn.compressor"))
 
     @property
     @abstractmethod
@@ -246,6 +265,12 @@ class Csa(Compressed):
         (f"{INSIDE}.indexer.linear_wq_b", "self_attn.compressor.indexer.q_b_proj"),
         (f"{INSIDE}.indexer.linear_weights_proj", "self_attn.compressor.indexer.scorer.weights_proj"),
         *compressor_names(f"{INSIDE}.indexer.compressor", "self_attn.compressor.indexer"),
+    )
+    makers = (
+        *Compressed.makers,
+        ("self_attn.compressor.indexer.q_b_proj", "attn.indexer.wq_b"),
+        ("self_attn.compressor.indexer.scorer.weights_proj", "attn.indexer.weights_proj"),
+        *compressor_makers("self_attn.compressor.indexer", "attn.indexer.compressor"),
     )
     halves = 2
 

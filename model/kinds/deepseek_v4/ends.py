@@ -24,6 +24,7 @@ class Entrance(Kind):
     modules = (WORDS,)
     groups = ("embeddings",)
     names = (("embedding.word_embeddings", "model.embed_tokens"),)
+    makers = (("model.embed_tokens", "embed"),)
 
     def parts(self) -> dict[str, Shapes]:
         return {WORDS: {"embedding.word_embeddings.weight": (self.vocab, self.hidden)}}
@@ -52,6 +53,13 @@ class Head(ends.Head):
         ("decoder.hc_head.mapping_proj.weight", "model.hc_head.hc_fn"),
         ("decoder.hc_head.bias", "model.hc_head.hc_base"),
         ("decoder.hc_head.scale", "model.hc_head.hc_scale"),
+    )
+    makers = (
+        ("lm_head", "head"),
+        ("model.norm", "norm"),
+        ("model.hc_head.hc_fn", "hc_head_fn"),
+        ("model.hc_head.hc_base", "hc_head_base"),
+        ("model.hc_head.hc_scale", "hc_head_scale"),
     )
 
     def parts(self) -> dict[str, Shapes]:
@@ -86,6 +94,16 @@ class Mtp(Kind):
         ("mtp_model_layer", "block"),
     )
     cuts = TopkMoe.cuts
+    makers = (
+        ("model.mtp", "mtp"),
+        ("final_layernorm", "norm"),
+        ("hc_head.mapping_proj.weight", "hc_head_fn"),
+        ("hc_head.bias", "hc_head_base"),
+        ("hc_head.scale", "hc_head_scale"),
+        *((f"block.layers.0.{one}", other) for one, other in Sliding.makers),
+        *((f"block.layers.1.{one}", other) for one, other in TopkMoe.makers),
+    )
+    makers_experts = TopkMoe.makers_experts
 
     @property
     def _streams(self) -> int:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from model.kinds.deepseek_v4.hyper import Wrapped, wrapped_names
+from model.kinds.deepseek_v4.hyper import Wrapped, wrapped_makers, wrapped_names
 from model.kinds.kind import BF16, FP32, Frozen, Products, Seen, Shapes
 from model.kinds.path import Part, Path
 
@@ -60,7 +60,18 @@ class Moe(Wrapped):
             )
         }
     )
-    buffers = frozenset({TABLE})
+    makers = (
+        *wrapped_makers("ffn_hc", "hc_ffn"),
+        ("post_attention_layernorm", "ffn_norm"),
+        ("mlp.gate.e_score_correction_bias", "ffn.gate.bias"),
+        ("mlp.gate", "ffn.gate"),
+        ("mlp.experts", "ffn.experts"),
+        ("mlp.shared_experts.gate_proj", "ffn.shared_experts.w1"),
+        ("mlp.shared_experts.down_proj", "ffn.shared_experts.w2"),
+        ("mlp.shared_experts.up_proj", "ffn.shared_experts.w3"),
+    )
+    makers_experts = MappingProxyType({"gate_up_proj": ("w1.weight", "w3.weight"), "down_proj": ("w2.weight",)})
+    buffers = tables = frozenset({TABLE})
 
     def parts(self) -> dict[str, Shapes]:
         """Experts as one tensor each projection, gate and values together; shared experts, router, the layer's norm."""

@@ -65,6 +65,11 @@ def wrapped_names(around: str, theirs: str) -> tuple[tuple[str, str], ...]:
     )
 
 
+def wrapped_makers(theirs: str, makers: str) -> tuple[tuple[str, str], ...]:
+    """Names of transformers' hyper-connection ``theirs`` and, as ``makers``, in DeepSeek's files."""
+    return tuple((f"{theirs}.{part}", f"{makers}_{part}") for part in ("fn", "base", "scale"))
+
+
 def contraction(streams: int, hidden: int) -> Shapes:
     """What makes one stream of all at the end: a projection to one coefficient a stream, its bias and scale."""
     return {"mapping_proj.weight": (streams, streams * hidden), "bias": (streams,), "scale": (1,)}

@@ -15,7 +15,7 @@ import pickle
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
@@ -382,12 +382,13 @@ def load(engine: Engine, path: Path) -> None:
     sharded.restore(engine, loaded, form)
 
 
-def load_weights(engine: Engine, path: Path) -> None:
+def load_weights(engine: Engine, path: Path, drawn: Collection[str] = ()) -> None:
     """Put the weights of a checkpoint that holds nothing else into the model, and into the optimizer's fp32 masters.
+    Those of the keys ``drawn``, which it has not, stay as the model drew them.
 
     Raises PatchlaneError where the model wants others.
     """
-    wanted = sharded.weights(engine.inner)
+    wanted = {name: part for name, part in sharded.weights(engine.inner).items() if part.key not in drawn}
     try:
         loaded = dist_checkpointing.load({"model": wanted}, str(path))
     except (CheckpointingException, OSError, RuntimeError, EOFError, KeyError, pickle.UnpicklingError) as error:

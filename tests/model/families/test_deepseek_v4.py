@@ -228,7 +228,6 @@ def test_every_tensor_is_transformers_by_its_name_and_shape(name, transformers):
     ours = {}
     for key, shape in parameters.shapes(size).items():
         exported = names.exported(key)
-        assert names.imported(exported) == (key, None)
         if not key.startswith("mtp."):
             ours[re.sub(r"(?<=^model\.layers\.)\d+", lambda found: str(int(found[0]) // 2), exported)] = shape
     assert ours == theirs

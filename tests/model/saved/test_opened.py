@@ -1,14 +1,16 @@
-"""A checkpoint of an architecture that is trained alone is told as such by every command that opens one."""
+"""A checkpoint of an architecture that few commands read is told as such by every other one that opens it."""
+
+import json
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from model import generate, weights
+from model import generate
 from model.evaluation import opening
-from model.families import deepseek_v4
+from model.families import deepseek_v4, deepseek_v4_config
 from model.patched import stacks
-from model.saved import opened, reading, writing
+from model.saved import opened, reading, tensor_files, writing
 from reproducers.base.errors import PatchlaneError
 
 TINY = deepseek_v4.SIZES["v4_tiny"]
@@ -22,18 +24,22 @@ def checkpoint(tmp_path_factory):
     return writing.write(path, {"weight": torch.zeros(3)}, said)
 
 
-def test_the_description_of_a_checkpoint(checkpoint):
-    for ask in (opened.opened, lambda path: opening.opened(path, stacks.named())):
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A folder of safetensors of it, as far as its description goes."""
+    folder = tmp_path_factory.mktemp("exported")
+    (folder / tensor_files.CONFIG).write_text(json.dumps(deepseek_v4_config.written(TINY, "float32", 256)))
+    (folder / tensor_files.INDEX).write_text('{"weight_map": {}}')
+    return folder
+
+
+@pytest.mark.parametrize("kept", ["checkpoint", "exported"])
+def test_what_does_not_read_it(kept, request):
+    path = request.getfixturevalue(kept)
+    asked = [opened.opened] + [lambda path: opening.opened(path, stacks.named())] * (kept == "checkpoint")
+    for ask in asked:
         with pytest.raises(PatchlaneError) as error:
-            ask(checkpoint)
-        assert TINY.unread in error.value.what
-
-
-def test_commands(checkpoint, tmp_path):
-    for app, arguments in (
-        (generate.app, [str(checkpoint), "--prompt", "a"]),
-        (weights.app, ["export", str(checkpoint), str(tmp_path / "out")]),
-    ):
-        ended = CliRunner().invoke(app, arguments)
-        assert isinstance(ended.exception, PatchlaneError) and TINY.unread in ended.exception.what, ended
-    assert not (tmp_path / "out").exists()
+            ask(path)
+        assert TINY.unread in error.value.what and "model.weights" in error.value.remedy
+    ended = CliRunner().invoke(generate.app, [str(path), "--prompt", "a"])
+    assert isinstance(ended.exception, PatchlaneError) and TINY.unread in ended.exception.what, ended

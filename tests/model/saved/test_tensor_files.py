@@ -20,7 +20,8 @@ def test_all_that_is_exported_follows_the_umask(mask, tmp_path):
     try:
         tensor_files.write(tmp_path / "model.safetensors", {"weight": torch.zeros(3)})
         config = tensor_files.Config(size=SIZES["nam56r_tiny"])
-        tensor_files.close(tmp_path, config, {"weight": "model.safetensors"}, 12)
+        described = tensor_files.described(config, "float32")
+        tensor_files.close(tmp_path, described, {"weight": "model.safetensors"}, 12)
         assert {path.stat().st_mode & 0o777 for path in tmp_path.iterdir()} == {0o666 & ~mask}
     finally:
         os.umask(before)
