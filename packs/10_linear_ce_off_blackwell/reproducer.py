@@ -319,6 +319,33 @@ def check_edges(p: probe.Probe) -> None:
             )
 
 
+def check_partial(p: probe.Probe) -> None:
+    """One of hidden and weight is frozen; labels that the model is sure of."""
+    h, w, y = problem(24, 64, 5000, torch.float32, p.seed)
+    want = reference(h, w, y, "none", -100)
+    for name, at in (("hidden", 1), ("weight", 2)):
+        case, leaves = f"only {name} wants a gradient", [h.clone(), w.clone()]
+        leaves[at - 1].requires_grad_()
+        with on_capability(p, (9, 0)):
+            call = partial(p.upstream(FUSION).linear_cross_entropy, *leaves, y, None, "none", -100, False)
+            loss = p.attempt(f"{case}: runs", call, refused())
+            if loss is None:
+                return
+            loss.backward(upstream_gradient("none", len(y), loss))
+        grads = [leaf.grad for leaf in leaves]
+        wrong = sum((grad is None) == (number == at) for number, grad in enumerate(grads, 1))
+        p.error(f"{case}: gradients that are missing or too many", wrong, 0, reference="one")
+        if (grad := grads[at - 1]) is not None:
+            p.error(f"{case}: it", relative(grad, want[at]), LIMIT[torch.float32], reference=FP64)
+    h, w, y = problem(24, 64, 640, torch.bfloat16, p.seed)
+    y = torch.arange(24, device=y.device) * 20
+    w[y] = (h.double() * 13 / h.double().square().sum(1, keepdim=True)).to(w.dtype)  # probabilities of 0.98 or so
+    with on_capability(p, (9, 0)):
+        got, want = fused(p, h, w, y, "none", -100), reference(h, w, y, "none", -100)
+    for name, mine, true in zip(("d_hidden", "d_weight"), got[1:], want[1:], strict=True):
+        p.error(f"sure labels: {name}", relative(mine, true), LIMIT[torch.bfloat16], reference=FP64)
+
+
 def check_more(p: probe.Probe) -> None:
     """The mean of no label, which is NaN or 0 and ends nothing; calls that overlap; operators of a large vocabulary."""
     h, w, y = problem(6, 8, 5000, torch.float32, p.seed)
@@ -440,7 +467,7 @@ def check_group(p: probe.Probe, rank: int, size: int, cases: Iterable[tuple[str,
         case += f", rank {rank} of {p.rank.world}"
         mine, labels = (h.view(12, 2, 64), y.view(12, 2)) if batch else (h, y)
         mine = mine.chunk(size)[place] if split_tokens else mine
-        with on_capability(p, (9, 0)), warnings_of((9, 0)) as warned:
+        with on_capability(p, (9, 0)), warnings_of((9, 0)) as warned, late_collectives():
             call = partial(fused, p, mine, w.chunk(size)[place], labels, reduction, ignore, group, split_tokens)
             got = p.attempt(f"{case}: runs", call, refused())
         if got is None:
@@ -476,6 +503,39 @@ def check_alone(p: probe.Probe, name: str, group: Any) -> None:
     gradient = upstream_gradient("mean", len(y), h)
     grads = found.backward_func(gradient, hidden, part, y, maximum, total, valid, "mean", -100, group, rank, size)
     compare(p, f"entry points of a group, defaults, {name}", [made, *grads], [loss, dh, dw.chunk(2)[group.rank()]])
+
+
+class Late:
+    """A collective that nobody has waited for: it ends when somebody does, as late as a backend may end it."""
+
+    def __init__(self, end: Any) -> None:
+        self.end, self.ended = end, False
+
+    def wait(self, *timeout: Any) -> bool:
+        if not self.ended:
+            self.end()
+            self.ended = True
+        return True
+
+    def is_completed(self) -> bool:
+        return self.ended
+
+
+@contextlib.contextmanager
+def late_collectives() -> Iterator[None]:
+    """Collectives that are asked for without waiting end at ``wait`` and not before."""
+
+    def late(function: Any) -> Any:
+        def called(*args: Any, async_op: bool = False, **named: Any) -> Any:
+            end = partial(function, *args, **named)
+            return Late(end) if async_op else end()
+
+        return called
+
+    names = ("all_reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter_tensor", "broadcast")
+    there = {name: late(getattr(torch.distributed, name)) for name in names}
+    with mock.patch.multiple(torch.distributed, **there):
+        yield
 
 
 class Largest(TorchDispatchMode):
@@ -629,6 +689,7 @@ def reproduce(p: probe.Probe) -> None:
     check_dispatch(p)
     check_contract(p)
     check_edges(p)
+    check_partial(p)
     check_more(p)
     check_entries(p)
     check_sums(p)
