@@ -10,7 +10,8 @@ done=json.loads(state.read_text()) if state.exists() else {}
 try: gpus=len(subprocess.run(['nvidia-smi','-L'],capture_output=True,text=True).stdout.strip().splitlines())
 except OSError: gpus=0
 slots=int(sys.argv[3]) if len(sys.argv)>3 else 1
-cores=os.cpu_count(); free=[g for _ in range(slots) for g in range(gpus)]; whole={}; busy=0; live={}
+which=[int(g) for g in os.environ.get('QUEUE_GPUS','').split(',') if g] or list(range(gpus))
+cores=int(os.environ.get('QUEUE_CORES',os.cpu_count())); free=[g for _ in range(slots) for g in which]; whole={}; busy=0; live={}
 todo=[r for r in rows if r[3] not in done]
 def start(kind,threads,name,command,gpu):
     env={**os.environ,'OMP_NUM_THREADS':threads}
@@ -33,7 +34,7 @@ while (live or any(time.time()+float(r[2])<=end for r in todo)) and time.time()<
             if not free: continue
             gpu=free.pop(0)
         if kind=='alone':
-            gpu=next((g for g in range(gpus) if free.count(g)==slots),None)
+            gpu=next((g for g in which if free.count(g)==slots),None)
             if gpu is None: continue
             free=[g for g in free if g!=gpu]; whole[name]=slots
         todo.remove(r); busy+=t; start(kind,threads,name,command,gpu)
