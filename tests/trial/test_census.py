@@ -1,7 +1,10 @@
 """What a fix changes beside the bug, kind by kind: the toy's own code as it is against the same with one mistake."""
 
 import contextlib
+import queue
 import sys
+import threading
+import time
 import warnings
 
 import counting
@@ -571,6 +574,21 @@ def test_an_object_is_copied_without_what_cannot_be(tmp_path):
     (layer,) = (taken for call, taken in facts.items() if "Layer.forward" in call)
     assert layer["a second time"] == layer["under no_grad"] == layer["with eval() and train()"] == census.AS
     assert layer["moved by to()"] == [".count", ".weight"]
+
+
+def test_a_queue_for_which_a_thread_waits_is_copied():
+    """The waiting thread's lock is held by a condition, in a deque: only while it waits."""
+    given, ended = queue.Queue(), threading.Event()
+    waiting = threading.Thread(target=lambda: given.get() and ended.set())
+    waiting.start()
+    while not given.not_empty._waiters:
+        time.sleep(0.001)
+    try:
+        assert values.copied({"queue": given, "x": torch.ones(2)})["x"].tolist() == [1, 1]
+    finally:
+        given.put(True)
+        waiting.join()
+    assert ended.is_set()
 
 
 def test_a_call_that_cannot_be_made_again_is_named():

@@ -6,6 +6,7 @@ import copy
 import enum
 import hashlib
 import types
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
@@ -182,7 +183,7 @@ def _held(value: Any, seen: set[int], left: list[int]) -> Iterator[Any]:
     seen.add(id(value))
     left[0] -= 1
     yield value
-    for inner in members(value).values():
+    for inner in list(value) if isinstance(value, deque) else members(value).values():  # of those who wait for a queue
         yield from _held(inner, seen, left)
 
 
