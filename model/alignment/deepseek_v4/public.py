@@ -9,14 +9,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from model.families import deepseek_v4_config
 from model.families.deepseek_v4 import Size
 from reproducers.base.errors import CannotTestHere
 from reproducers.base.optional import load
 
 VERSION = "5.24.0"
 NAME = f"transformers {VERSION}"
-CSA, HCA = "compressed_sparse_attention", "heavily_compressed_attention"
-KINDS = {"sliding": "sliding_attention", "csa": CSA, "hca": HCA}
+# of what a size's config.json says, widths and counts
+WIDTHS = (
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "head_dim", "qk_rope_head_dim"),
+    *("q_lora_rank", "o_groups", "o_lora_rank", "sliding_window", "layer_types", "compress_rates"),
+    *("index_n_heads", "index_head_dim", "index_topk"),
+    *("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size", "routed_scaling_factor", "mlp_layer_types"),
+    *("hc_mult", "hc_sinkhorn_iters"),
+)
 # of DeepSeek's published configurations; the two bases are the library's own defaults
 YARN = {
     "rope_type": "yarn",
@@ -39,30 +46,9 @@ def require() -> Any:
 def config(size: Size, constants: Mapping[str, float], yarn: Mapping[str, Any] = YARN) -> Any:
     """Its configuration: of ``size`` widths and counts alone, so that a constant of ours that is wrong is not theirs
     too. ``constants``: fields in place of the library's own."""
-    a, i, e = size.attention, size.indexer, size.experts
+    said = deepseek_v4_config.written(size, "float32", None)
     return require().DeepseekV4Config(
-        vocab_size=size.vocab,
-        hidden_size=size.hidden,
-        moe_intermediate_size=e.ffn,
-        num_hidden_layers=len(size.compress_ratios),
-        num_attention_heads=size.heads,
-        head_dim=a.head_dim,
-        qk_rope_head_dim=a.qk_rope_head_dim,
-        q_lora_rank=a.q_lora_rank,
-        num_experts_per_tok=e.topk,
-        n_routed_experts=e.count,
-        o_groups=a.o_groups,
-        o_lora_rank=a.o_lora_rank,
-        index_n_heads=i.heads,
-        index_head_dim=i.head_dim,
-        index_topk=i.topk,
-        sliding_window=a.window,
-        hc_mult=size.hyper.streams,
-        hc_sinkhorn_iters=size.hyper.sinkhorn_iterations,
-        routed_scaling_factor=e.scaling,
-        layer_types=[KINDS[layer.kind] for layer in size.layers[::2]],
-        compress_rates={CSA: a.csa_ratio, HCA: a.hca_ratio},
-        num_hash_layers=size.hash_layers,
+        **{field: said[field] for field in WIDTHS},
         rope_parameters={**yarn},
         max_position_embeddings=yarn["original_max_position_embeddings"],
         pad_token_id=None,

@@ -1,20 +1,19 @@
-"""DeepSeek-V4's sizes: their layers, what does not fit, and every tensor against transformers' model."""
+"""DeepSeek-V4's sizes: their layers, what does not fit, and how many parameters they and transformers' model have."""
 
-import re
 from collections import Counter
 
 import pytest
+import v4_hf
 from pydantic import ValidationError
 
+from model.alignment.deepseek_v4 import public
 from model.definition import parameters
-from model.families import pattern
+from model.families import deepseek_v4_config, pattern
 from model.families.deepseek_v4 import FLASH, SIZES, Size
 from model.families.nam56r import NAM56R
 from model.profile.work import Documents
-from model.saved.names import Names
 
 PRO, TINY = SIZES["v4_pro"], SIZES["v4_tiny"]
-VERSION = "5.24.0"
 # Published: without MTP, one depth of MTP, active without MTP and without and with the embedding
 PUBLISHED = {
     "v4_flash": (284_332_240_471, 6_610_048_891, 13_799_632_471, 13_270_101_591),
@@ -147,93 +146,40 @@ def test_totals_of_our_own_sizes():
     assert totals == {"v4_tiny": 1_255_717, "v4_small": 973_307_515, "v4_medium": 4_874_527_999}
 
 
-LAYER_TYPES = {
-    "sliding": "sliding_attention",
-    "csa": "compressed_sparse_attention",
-    "hca": "heavily_compressed_attention",
-}
-
-
 @pytest.fixture(scope="module")
 def transformers():
-    """The reference, of the release whose model these shapes are; no requirements file brings it."""
-    module = pytest.importorskip("transformers", reason=f"transformers {VERSION} is not installed")
-    if module.__version__ != VERSION:
-        pytest.skip(f"transformers {module.__version__}, not {VERSION}")
-    return module
+    v4_hf.needed()
+    return public.require()
 
 
 def configuration(transformers, size):
     """transformers' of a size."""
-    a, i, e, m = size.attention, size.indexer, size.experts, size.hyper
-    return transformers.DeepseekV4Config(
-        vocab_size=size.vocab,
-        hidden_size=size.hidden,
-        moe_intermediate_size=e.ffn,
-        num_hidden_layers=len(size.compress_ratios),
-        num_attention_heads=size.heads,
-        head_dim=a.head_dim,
-        qk_rope_head_dim=a.qk_rope_head_dim,
-        q_lora_rank=a.q_lora_rank,
-        num_experts_per_tok=e.topk,
-        n_routed_experts=e.count,
-        n_shared_experts=e.shared,
-        routed_scaling_factor=e.scaling,
-        rope_theta=a.rope_theta,
-        compress_rope_theta=a.compress_rope_theta,
-        layer_types=[LAYER_TYPES[layer.kind] for layer in size.layers[::2]],
-        compress_rate_csa=a.csa_ratio,
-        compress_rate_hca=a.hca_ratio,
-        num_hash_layers=size.hash_layers,
-        hc_mult=m.streams,
-        hc_sinkhorn_iters=m.sinkhorn_iterations,
-        hc_eps=m.eps,
-        swiglu_limit=e.clamp,
-        sliding_window=a.window,
-        o_groups=a.o_groups,
-        o_lora_rank=a.o_lora_rank,
-        index_n_heads=i.heads,
-        index_head_dim=i.head_dim,
-        index_topk=i.topk,
-        rms_norm_eps=size.rms_norm_eps,
-        num_nextn_predict_layers=size.mtp_depths,
-    )
-
-
-def held(transformers, size):
-    """{name: shape} of all that transformers' model of the size keeps, a shared expert's two projections as one, and
-    the number of its parameters."""
-    import torch
-
-    with torch.device("meta"):
-        model = transformers.DeepseekV4ForCausalLM(configuration(transformers, size))
-    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    for name in [name for name in shapes if "shared_experts.gate_proj" in name]:
-        gate, up = shapes.pop(name), shapes.pop(name.replace("gate_proj", "up_proj"))
-        shapes[name.replace("gate_proj", "gate_up_proj")] = (gate[0] + up[0], gate[1])
-    return shapes, sum(parameter.numel() for parameter in model.parameters())
+    return transformers.DeepseekV4Config(**deepseek_v4_config.written(size, "float32", None))
 
 
 def test_flash_is_what_transformers_takes_for_it(transformers):
-    """All fields but the layers' kinds, whose default there is V4-Pro's."""
+    """All fields of the maths but the layers' kinds, whose default there is V4-Pro's, and YaRN, which it has not."""
     default, ours = (one.to_dict() for one in (transformers.DeepseekV4Config(), configuration(transformers, FLASH)))
-    assert {field for field in default if default[field] != ours[field]} == {"layer_types"}
+    other = {field for field in default.keys() | ours.keys() if default.get(field) != ours.get(field)}
+    assert other - deepseek_v4_config.FREE == {"layer_types", "rope_parameters"}
+    main, compress = (ours["rope_parameters"][kind] for kind in ("main", "compress"))
+    assert main == default["rope_parameters"]["main"]
+    bases = {name: compress[name] for name in ("rope_theta", "partial_rotary_factor")}
+    assert default["rope_parameters"]["compress"] == {"rope_type": "default"} | bases
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_every_tensor_is_transformers_by_its_name_and_shape(name, transformers):
-    """Of a published layer N the attention is layer 2 N of a checkpoint, counted from 0, its experts the one behind."""
-    size, names = SIZES[name], Names(SIZES[name])
-    theirs, count = held(transformers, size)
-    ours = {}
-    for key, shape in parameters.shapes(size).items():
-        exported = names.exported(key)
-        if not key.startswith("mtp."):
-            ours[re.sub(r"(?<=^model\.layers\.)\d+", lambda found: str(int(found[0]) // 2), exported)] = shape
-    assert ours == theirs
+def test_parameters_are_as_many_as_transformers_has(name, transformers):
+    """Their names and shapes: tests/model/alignment/deepseek_v4/test_public.py."""
+    import torch
+
+    size = SIZES[name]
+    with torch.device("meta"):
+        model = transformers.DeepseekV4ForCausalLM(configuration(transformers, size))
     biases = parameters.by_part(size)["selection biases"]
     assert biases == size.count("topk_moe") * size.experts.count
-    assert parameters.total(size, mtp=False) == count + biases
+    counted = sum(parameter.numel() for parameter in model.parameters())
+    assert parameters.total(size, mtp=False) == counted + biases
 
 
 def multiplied(transformers, size, tokens):
