@@ -6,14 +6,17 @@ module-level function of a test module in it and returns what that returns. Meas
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import multiprocessing
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
+
+import pytest
 
 T = TypeVar("T")
 
@@ -69,3 +72,23 @@ class Worker:
 
     def close(self) -> None:
         self._pool.shutdown()
+
+
+class Process(Protocol):
+    missing: str
+
+    def close(self) -> None: ...
+
+
+P = TypeVar("P", bound=Process)
+
+
+@contextlib.contextmanager
+def working(process: P) -> Iterator[P]:
+    """The process until it is closed; the test is skipped where it lacks something."""
+    try:
+        if process.missing:
+            pytest.skip(f"upstream artefacts cannot be had: {process.missing}")
+        yield process
+    finally:
+        process.close()

@@ -4,29 +4,21 @@ import pytest
 import torch
 from data_kit import make_dataset
 from forked import Server
-from isolated import Worker
+from isolated import Worker, working
 
 
 @pytest.fixture(scope="session")
 def megatron():
     """A worker with the patched stack on the CPU; one size of model only is run in it (``tiny``)."""
-    worker = Worker()
-    if worker.missing:
-        worker.close()
-        pytest.skip(f"upstream artefacts cannot be had: {worker.missing}")
-    yield worker
-    worker.close()
+    with working(Worker()) as worker:
+        yield worker
 
 
 @pytest.fixture(scope="session")
 def deepseek():
     """Another, in which sizes of DeepSeek-V4 are run (``v4_network``)."""
-    worker = Worker()
-    if worker.missing:
-        worker.close()
-        pytest.skip(f"upstream artefacts cannot be had: {worker.missing}")
-    yield worker
-    worker.close()
+    with working(Worker()) as worker:
+        yield worker
 
 
 @pytest.fixture(scope="session")
@@ -34,23 +26,15 @@ def gpu():
     """A worker with the patched stack on CUDA."""
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
-    worker = Worker("cuda")
-    if worker.missing:
-        worker.close()
-        pytest.skip(worker.missing)
-    yield worker
-    worker.close()
+    with working(Worker("cuda")) as worker:
+        yield worker
 
 
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory):
     """A server that forks processes with the patched stack imported."""
-    server = Server(tmp_path_factory.mktemp("forked"))
-    if server.missing:
-        server.close()
-        pytest.skip(f"upstream artefacts cannot be had: {server.missing}")
-    yield server
-    server.close()
+    with working(Server(tmp_path_factory.mktemp("forked"))) as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

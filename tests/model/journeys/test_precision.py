@@ -2,7 +2,7 @@
 
 import pytest
 import tiny
-from isolated import Worker
+from isolated import Worker, working
 from precision import FP32
 
 pytestmark = pytest.mark.upstream
@@ -59,13 +59,8 @@ def cast(request):
     """``dtypes`` on a stack."""
     if request.param == "released":
         return request.getfixturevalue("megatron").call(dtypes)
-    worker = Worker(stack=request.param)
-    try:
-        if worker.missing:
-            pytest.skip(f"upstream artefacts cannot be had: {worker.missing}")
+    with working(Worker(stack=request.param)) as worker:
         return worker.call(dtypes)
-    finally:
-        worker.close()
 
 
 def test_the_contract_holds_after_the_cast(cast):

@@ -4,7 +4,7 @@
 import pytest
 import v4_hf
 import v4_table
-from isolated import Worker
+from isolated import Worker, working
 
 pytestmark = pytest.mark.upstream
 NEAR = "output = self._of_near(near, keys) +"
@@ -212,12 +212,8 @@ SIZES = {  # {error: (fields of the size, variant, first row)}: the reference ha
 @pytest.fixture(scope="module")
 def network():
     v4_hf.needed()
-    worker = Worker()
-    if worker.missing:
-        worker.close()
-        pytest.skip(f"upstream artefacts cannot be had: {worker.missing}")
-    yield worker
-    worker.close()
+    with working(Worker()) as worker:
+        yield worker
 
 
 @pytest.mark.parametrize(("variant", "seed"), [(0, 6), (1, 5)], ids=["published", "felt"])
