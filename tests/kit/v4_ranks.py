@@ -14,6 +14,7 @@ from megatron.core.distributed import DistributedDataParallel, finalize_model_gr
 from megatron.core.models.hybrid.hybrid_model import HybridModel
 from megatron.core.pipeline_parallel import get_forward_backward_func
 
+from model.alignment.deepseek_v4 import dims
 from model.definition.recipes import Recipe
 from model.kinds import catalogue
 from model.kinds.run import Run
@@ -91,7 +92,7 @@ def gradients(inner):
 def rows(place):
     """This data-parallel rank's micro-batches of ``LENGTHS``, with their numbers."""
     mine = [*enumerate(LENGTHS)][place :: parallel_state.get_data_parallel_world_size()]
-    return [n for n, _ in mine], [net.micro_batch(*v4.row(list(one), net.config(SIZE), n)) for n, one in mine]
+    return [n for n, _ in mine], [net.micro_batch(*v4.row(list(one), dims.config(SIZE), n)) for n, one in mine]
 
 
 def started(run):
