@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from collections import Counter
 from itertools import pairwise
 
@@ -130,3 +132,21 @@ def test_every_variable_that_is_read_or_set_has_a_row():
     used |= set(re.findall(r"(?:PATCHLANE|WANDB)_[A-Z]+", text))
     assert {"CUDA_HOME", "PATCHLANE_STORE", "WANDB_PROJECT"} <= used <= rows
     assert {name for name in rows if f'"{name}"' not in text} == set()
+
+
+def collected(files, marker):
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q", "-m", marker, *files]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    return {line.partition("::")[0] for line in said.splitlines() if "::" in line}
+
+
+def test_each_gate_of_deepseek_v4_names_tests_that_make_test_runs():
+    """But those that the page marks."""
+    text = (ROOT / "docs" / "deepseek_v4_gates.md").read_text()
+    named = re.findall(r"`pytest ([^`]*)`( †)?", text)
+    due = {(f"tests/model/{word}", bool(mark)) for said, mark in named for word in said.split() if "/" in word}
+    assert len(due) > 10 and any(mark for _, mark in due)
+    for wanted, marker in ((False, "not rest"), (True, "rest")):
+        files = sorted(file for file, mark in due if mark is wanted)
+        found = collected(files, marker)
+        assert [file for file in files if not any(one.startswith(file) for one in found)] == []
