@@ -8,7 +8,9 @@ import time
 
 import psutil
 import pytest
+import torch
 from forked import ENVIRONMENT
+from torch.distributed import run
 from train_kit import checkpoints, good, measured, options, steps, train
 
 from model.loop.ranks.stopping import LEFT
@@ -114,24 +116,26 @@ def test_under_torchrun(stack, text, tmp_path):
 
 @pytest.mark.long
 def test_a_checkpoint_that_takes_longer_than_torchrun_waits_becomes_whole(text, tmp_path):
-    """The agent kills its ranks' groups 1 s after the SIGTERM, here while tensors are copied, and ends."""
+    """The agent kills its ranks' groups 4 s after the SIGTERM, here while tensors are copied, and ends."""
+    if "--shutdown-timeout" not in run.get_args_parser().format_help():
+        pytest.skip(f"torch {torch.__version__}: its torchrun has no --shutdown-timeout")
     out = tmp_path / "run"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    slow = [*torchrun, "--shutdown-timeout", "1", str(ROOT / "tests/kit/slow_save.py"), "6"]
+    slow = [*torchrun, "--shutdown-timeout", "4", str(ROOT / "tests/kit/slow_save.py"), "8"]
     with (tmp_path / "said").open("wb") as said:
-        run = subprocess.Popen(
+        agent = subprocess.Popen(
             [*slow, *options(out, text, **COMMON)], cwd=ROOT, env=ENVIRONMENT, stdout=said, stderr=said
         )
     try:
-        running(out, lambda: run.poll() is not None)
-        ranks = psutil.Process(run.pid).children(recursive=True)
-        run.send_signal(signal.SIGTERM)
-        assert run.wait(300) != 0
+        running(out, lambda: agent.poll() is not None)
+        ranks = psutil.Process(agent.pid).children(recursive=True)
+        agent.send_signal(signal.SIGTERM)
+        assert agent.wait(300) != 0
         assert checkpoints(out) in ([], [f".partial-{name(steps(out)[-1].step)}"]), "torchrun waited for it"
         _, alive = psutil.wait_procs(ranks, 300)
         assert alive == []
     finally:
-        run.kill()
+        agent.kill()
     words = (tmp_path / "said").read_text()
     last = saved_where_it_ended(out)
     assert reading.damage(out / "checkpoints" / name(last)) is None, words
