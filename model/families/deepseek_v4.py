@@ -56,7 +56,7 @@ class Size(Family):
         *("router", "experts", "mhc", "mtp", "head"),
     )
     network = "model.step.deepseek_v4:DeepseekV4"
-    path_parts = ("sliding", "csa", "hca", "topk_moe", "hash_moe", "loss")
+    path_parts = ("sliding", "csa", "hca", "topk_moe", "hash_moe", "streams", "wide_norm", "wgrad", "loss")
     upstream = "Megatron dev's"
     unread = "no layer of DeepSeek-V4 has a twin with state"
     stacks = ("released", "newest")  # routers and MTP of Megatron-LM's branch dev are called otherwise

@@ -106,7 +106,8 @@ def _experts_elsewhere(size: Any, run: Run) -> str | None:
     return None if run.expert_parallel > 1 else "nothing is sent to other ranks"
 
 
-def _all_experts(size: Any, run: Run) -> str | None:
+def all_experts(size: Any, run: Run) -> str | None:
+    """Whether every rank has all."""
     return "tokens come from other ranks" if run.expert_parallel > 1 else None
 
 
@@ -114,7 +115,8 @@ def _gpu_unless_asked(size: Any, run: Run) -> str | None:
     return None if run.paths.get("moe") == "grouped_mm" else gpu(size, run)
 
 
-def _grouped_mm(size: Any, run: Run) -> str | None:
+def grouped_mm(size: Any, run: Run) -> str | None:
+    """Whether torch has it."""
     import torch
 
     name = "torch.nn.functional.grouped_mm"
@@ -133,7 +135,7 @@ PARTS = (
         paths=(
             Path(
                 "grouped_mm",
-                needs=(_gpu_unless_asked, _all_experts, _grouped_mm, gpu_bf16, _uncaptured),
+                needs=(_gpu_unless_asked, all_experts, grouped_mm, gpu_bf16, _uncaptured),
                 settings={"moe_router_fusion": True},
                 kernels={"grouped GEMM": r"grouped_mm|GroupProblemShape"},
             ),

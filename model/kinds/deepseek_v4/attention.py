@@ -4,17 +4,26 @@ or all of them (HCA)."""
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from model.kinds.deepseek_v4.hyper import Wrapped, wrapped_makers, wrapped_names
-from model.kinds.kind import BF16, FP32, Frozen, Products, Seen, Shapes, under
-from model.kinds.path import Part, Path
+from model.kinds.kind import BF16, FP32, Frozen, Kernels, Products, Seen, Shapes, under
+from model.kinds.path import Need, Part, Path
+from model.kinds.run import Run, bf16, gpu, triton
 
 PART, COMPRESSORS, INDEXERS = "attention", "compressors", "indexers"  # rows of tables
 INSIDE = "self_attention.core_attention"
 AROUND = "self_attention_hyper_connection"
 # (part of a parameter's name, its group), the first that fits
+TRITON = {
+    "V4 attention": r"^(attend|query_gradients|key_gradients|mark|deltas|turned)",
+    "V4 indexer": r"^(scored|best|among|entry_gradients)",
+    "V4 compressors": r"^pooled",
+}
+ATTEND = Kernels("attention over window and entries", ("V4 attention",))
+INDEX = Kernels("indexer", ("V4 indexer",))
 INNER_GROUPS = (("_hyper_connection.", "mhc"), (".indexer.", "indexer"), (".compressor.", "compressor"))
 
 
@@ -149,14 +158,14 @@ class Attention(Wrapped):
         return 0
 
     def products(self, seen: Seen) -> list[Products]:
-        """Projections; scores and values of the keys that a query has, by kernels that no path names yet."""
+        """Projections; scores and values of the keys that a query has."""
         a, h = self.dims, self.hidden
         lines = h * (a.q_lora_rank + a.head_dim) + a.q_lora_rank * self.channels
         lines += self.channels * a.o_lora_rank + a.o_groups * a.o_lora_rank * h
         keys = seen.windows(1, a.window) + self.compressed(seen)
         return [
             Products(PART, seen.tokens * 2 * lines),
-            Products(PART, 4 * self.channels * keys, None),
+            Products(PART, 4 * self.channels * keys, ATTEND),
             *self.around_products(seen),
         ]
 
@@ -298,8 +307,8 @@ class Csa(Compressed):
         return [
             *super().products(seen),
             Products(INDEXERS, seen.tokens * 2 * self._indexer_lines(), detached=True),
-            Products(INDEXERS, 2 * i.heads * i.head_dim * seen.windows(self.ratio), None),
-            Products(INDEXERS, 2 * self.channels * self.compressed(seen), None, once=True),
+            Products(INDEXERS, 2 * i.heads * i.head_dim * seen.windows(self.ratio), INDEX),
+            Products(INDEXERS, 2 * self.channels * self.compressed(seen), ATTEND, once=True),
         ]
 
     def _indexer_lines(self) -> int:
@@ -326,4 +335,27 @@ class Csa(Compressed):
         return super().kept() + BF16 * channels + 3 * FP32 * i.topk
 
 
-PARTS = tuple(Part(kind.name, kind.label, (Path("torch"),), layers=True) for kind in (Sliding, Csa, Hca))
+def _power_of_two(size: Any, run: Run) -> str | None:
+    width = size.attention.head_dim
+    fits = width >= 16 and width & (width - 1) == 0
+    return None if fits else f"heads have {width} channels, and the kernels want a power of two from 16 on"
+
+
+def _paths(name: str, kernels: Mapping[str, str], *needs: Need) -> tuple[Path, ...]:
+    """Kernels for a GPU in bf16, and torch. ``name``: of the function in ``kernels.install``."""
+    install = f"model.layers.deepseek_v4.kernels.install:{name}"
+    return Path("triton", needs=(*needs, gpu, bf16, triton), install=install, kernels=kernels), Path("torch")
+
+
+PARTS = (
+    *(
+        Part(kind.name, kind.label, _paths(kind.name, TRITON, _power_of_two), layers=True)
+        for kind in (Sliding, Csa, Hca)
+    ),
+    Part(
+        "streams",
+        "hyper-connections",
+        _paths("streams", {"hyper-connections": r"^(mapped|map_grad|balanced|collapsed|weighed|read_grad|expanded)"}),
+    ),
+    Part("wide_norm", "norms with fp32 weights", _paths("norms", {"norms": r"^normed"})),
+)

@@ -8,7 +8,9 @@ from types import MappingProxyType
 
 from model.kinds.deepseek_v4.hyper import Wrapped, wrapped_makers, wrapped_names
 from model.kinds.kind import BF16, FP32, Frozen, Products, Seen, Shapes
+from model.kinds.moe import all_experts, grouped_mm
 from model.kinds.path import Part, Path
+from model.kinds.run import bf16, gpu
 
 PART, BIASES = "MoE", "selection biases"  # rows of tables
 AROUND = "mlp_hyper_connection"
@@ -157,4 +159,19 @@ class HashMoe(Moe):
         return found | {PART: found[PART] | {TABLE: (self.vocab, self.dims.topk)}}
 
 
-PARTS = tuple(Part(kind.name, kind.label, (Path("torch"),), layers=True) for kind in (TopkMoe, HashMoe))
+PARTS = tuple(
+    Part(
+        kind.name,
+        kind.label,
+        (
+            Path(
+                "grouped_mm",
+                needs=(all_experts, grouped_mm, gpu, bf16),
+                kernels={"grouped GEMM": r"grouped_mm|GroupProblemShape", "experts' activation": r"^weighted_swiglu"},
+            ),
+            Path("torch"),
+        ),
+        layers=True,
+    )
+    for kind in (TopkMoe, HashMoe)
+)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -95,11 +96,15 @@ def rms_norm(x: Tensor, weight: Tensor | None = None, eps: float = 1e-6) -> Tens
 
 
 class WideRMSNorm(nn.Module):  # type: ignore[misc]
-    """``rms_norm`` by a weight [n] that starts at 1 and stays fp32 (``fp32.keep``)."""
+    """``rms_norm`` by a weight [n] that starts at 1 and stays fp32 (``fp32.keep``).
+
+    ``by`` computes it: ``rms_norm``, or kernels with the same values.
+    """
 
     def __init__(self, width: int, eps: float = 1e-6) -> None:
         super().__init__()
         self.eps = eps
+        self.by: Callable[[Tensor, Tensor, float], Tensor] = rms_norm
         self.weight = fp32.keep(nn.Parameter(torch.ones(width, dtype=torch.float32)))
 
     def reset_parameters(self) -> None:
@@ -108,4 +113,4 @@ class WideRMSNorm(nn.Module):  # type: ignore[misc]
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., n] -> [..., n], in ``x``'s dtype."""
-        return rms_norm(x, self.weight, self.eps)
+        return self.by(x, self.weight, self.eps)

@@ -7,6 +7,7 @@ that the indexer chooses; one without is heavily compressed attention (HCA), whi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from model.layers.common.norm import WideRMSNorm, rms_norm
 from model.layers.deepseek_v4 import indexer
 from model.layers.deepseek_v4.compressor import Compressor, Visible, windows
 from model.layers.deepseek_v4.core import core_attention
-from model.layers.deepseek_v4.rotary import COMPRESSED, PLAIN, Rope, rotate
+from model.layers.deepseek_v4.rotary import COMPRESSED, PLAIN, Rope, Table, rotate
 
 
 @dataclass(frozen=True)
@@ -80,12 +81,14 @@ def grouped_output(x: Tensor, down: Tensor, groups: int) -> Tensor:
 class CoreAttention(nn.Module):  # type: ignore[misc]
     """What a layer attends with beside its window: the sink, the compressor where it owns its entries, CSA's indexer.
 
-    ``attn_sink`` [H] starts at 0 and stays fp32 (``fp32.keep``).
+    ``attn_sink`` [H] starts at 0 and stays fp32 (``fp32.keep``). ``kernels``: ``kernels.attention`` where they compute
+    what the layer does with rows, windows and entries.
     """
 
     def __init__(self, shape: Shape, rope: Rope, owner: bool) -> None:
         super().__init__()
         self.shape = shape
+        self.kernels: ModuleType | None = None
         self.attn_sink = fp32.keep(nn.Parameter(torch.empty(shape.heads, dtype=torch.float32)))
         self.compressor: Compressor | None = None
         self.indexer: indexer.Indexer | None = None
@@ -115,7 +118,8 @@ class CoreAttention(nn.Module):  # type: ignore[misc]
             return visible, None
         projected = self.indexer(x, latent, cu_seqlens)
         if not dense:
-            visible = Visible(found.begin, found.seen, self.indexer.select(projected, visible))
+            select = indexer.select if self.kernels is None else self.kernels.select
+            visible = Visible(found.begin, found.seen, select(projected, visible, self.indexer.topk))
         return visible, projected
 
     def entries(self, x: Tensor, cu_seqlens: Tensor, given: Tensor | None) -> Tensor | None:
@@ -178,20 +182,60 @@ class Attention(nn.Module):  # type: ignore[misc]
         """
         if hidden.dim() != 3 or hidden.shape[1] != 1:
             raise ValueError(f"documents are packed into one row, [T, 1, d], not {list(hidden.shape)}")
-        x, shape = hidden[:, 0], self.shape
+        x, core = hidden[:, 0], self.core_attention
         positions = documents.positions(cu_seqlens, len(x))
         table = self.rope.table(positions, x)
         latent = self.q_layernorm(self.linear_q_down_proj(x))  # [T, Lq]
-        query = rms_norm(self.linear_q_up_proj(latent).unflatten(-1, (shape.heads, -1)), eps=shape.eps)
-        kv = rotate(self.kv_layernorm(self.linear_kv_proj(x)), table)
-        core = self.core_attention
         entries = core.entries(x, cu_seqlens, entries)
         visible, projected = core.visible(x, latent, cu_seqlens, dense)
+        by = None if dense else core.kernels
+        if by is None:
+            attended, mass = self._attended(x, latent, table, positions, entries, visible)
+        else:
+            wanted = index_loss and projected is not None
+            attended, mass = self._attended_by(by, x, latent, table, positions, entries, visible, wanted)
+        down, groups = self.linear_o_group_proj.weight, self.shape.o_groups
+        output = self.linear_proj(grouped_output(attended, down, groups))[:, None]
+        if visible is None:
+            return Attended(output)
+        given = projected, visible, mass
+        loss = None if projected is None or not index_loss else (indexer if by is None else by).loss(*given)
+        return Attended(output, entries, visible.chosen, loss)
+
+    def _attended(
+        self,
+        x: Tensor,
+        latent: Tensor,
+        table: Table,
+        positions: Tensor,
+        entries: Tensor | None,
+        visible: Visible | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """What ``core_attention`` gives, [T, H, D] turned back by the token's own angle."""
+        shape, core = self.shape, self.core_attention
+        query = rms_norm(self.linear_q_up_proj(latent).unflatten(-1, (shape.heads, -1)), eps=shape.eps)
+        kv = rotate(self.kv_layernorm(self.linear_kv_proj(x)), table)
         given = rotate(query, table), kv, core.attn_sink, positions, shape.window, entries, visible
         mixed, mass = core_attention(*given)
         mixed = rotate(mixed, table, inverse=True)
-        output = self.linear_proj(grouped_output(mixed, self.linear_o_group_proj.weight, shape.o_groups))[:, None]
-        if visible is None or mass is None:
-            return Attended(output)
-        loss = None if projected is None or not index_loss else indexer.loss(projected, visible, mass)
-        return Attended(output, entries, visible.chosen, loss)
+        return mixed, mass
+
+    def _attended_by(
+        self,
+        by: ModuleType,
+        x: Tensor,
+        latent: Tensor,
+        table: Table,
+        positions: Tensor,
+        entries: Tensor | None,
+        visible: Visible | None,
+        wanted: bool,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The same by kernels; the second result where it is ``wanted``."""
+        shape, core = self.shape, self.core_attention
+        query = self.linear_q_up_proj(latent).unflatten(-1, (shape.heads, -1))
+        query = by.norm_rotate(query, None, shape.eps, table)
+        kv = by.norm_rotate(self.linear_kv_proj(x), self.kv_layernorm.weight, shape.eps, table)
+        given = query, kv, core.attn_sink, positions, shape.window, entries, visible
+        found: tuple[Tensor, Tensor | None] = by.core_attention(*given, table, wanted)
+        return found

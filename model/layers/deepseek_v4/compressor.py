@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 from torch import Tensor, nn
@@ -91,12 +92,13 @@ class Compressor(nn.Module):  # type: ignore[misc]
     ``ape`` [ratio, c D'] is added to the gates by the token's place in its window; it starts at 0, as in transformers
     5.24.0, stays fp32 (``fp32.keep``) and, a bias, is not decayed (``_no_weight_decay``). The two products are in the
     weights' dtype: DeepSeek's inference code keeps them in fp32, Megatron-LM's branch dev @d48bd6be in the model's. All
-    that follows is in fp32 and rounded once.
+    that follows is in fp32 and rounded once. ``kernels``: ``kernels.attention`` where they compute it.
     """
 
     def __init__(self, hidden: int, width: int, ratio: int, overlap: bool, rope: Rope, eps: float = 1e-6) -> None:
         super().__init__()
         self.ratio, self.overlap, self.rope = ratio, overlap, rope
+        self.kernels: ModuleType | None = None
         channels = (2 if overlap else 1) * width
         self.linear_wkv, self.linear_wgate = Linear(hidden, channels), Linear(hidden, channels)
         self.ape = fp32.keep(nn.Parameter(torch.empty(ratio, channels, dtype=torch.float32)))
@@ -118,7 +120,16 @@ class Compressor(nn.Module):  # type: ignore[misc]
         """
         found = windows(cu_seqlens, len(hidden), self.ratio)
         inner = hidden.to(self.linear_wkv.weight.dtype)
+        if self.kernels is not None:
+            return self._entries(self.kernels, inner, found).to(hidden.dtype)
         keys = self.linear_wkv(inner)[found.tokens]  # [E, ratio, c D']
         gates = fp32.wide(self.linear_wgate(inner))[found.tokens]
         entries = self.norm(pool(keys, gates + self.ape.to(gates.dtype), found.opens, self.overlap))
         return rotate(entries, self.rope.table(found.positions, entries)).to(hidden.dtype)
+
+    def _entries(self, by: ModuleType, inner: Tensor, found: Windows) -> Tensor:
+        """Of ``inner`` [T, d] the same by kernels, in its dtype."""
+        keys, gates = self.linear_wkv(inner), self.linear_wgate(inner)  # [T, c D']
+        pooled, table = by.pool(keys, gates, self.ape, found, self.overlap), self.rope.table(found.positions, self.ape)
+        entries: Tensor = by.norm_rotate(pooled, self.norm.weight, self.norm.eps, table, inner.dtype)
+        return entries

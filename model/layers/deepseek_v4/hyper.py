@@ -5,6 +5,8 @@ The paper is arXiv 2512.24880. Order and epsilons of the normalisations are thos
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -69,6 +71,7 @@ class HyperConnection(nn.Module):  # type: ignore[misc]
 
     ``mapping_proj`` [n² + 2n, n d], ``bias`` [n² + 2n]: n rows for pre, n for post, n² for comb, row by row. ``scale``
     [3]: of each of the three. Initial values, of which DeepSeek says nothing, are those of transformers 5.24.0.
+    ``kernels``: ``kernels.hyper`` where they compute ``around``.
     """
 
     def __init__(
@@ -76,6 +79,7 @@ class HyperConnection(nn.Module):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.streams, self.iterations, self.eps, self.norm_eps = streams, iterations, eps, norm_eps
+        self.kernels: ModuleType | None = None
         rows = streams * (streams + 2)
         self.mapping_proj = _mapping(streams * hidden, rows)
         self.bias = fp32.keep(nn.Parameter(torch.empty(rows, dtype=torch.float32)))
@@ -106,6 +110,16 @@ class HyperConnection(nn.Module):  # type: ignore[misc]
         found = self.coefficients(streams)
         return collapse(streams, found.pre if pre is None else pre), found
 
+    def around(self, streams: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """The streams [..., n, d] behind ``sublayer``, [..., d] -> [..., d]."""
+        if self.kernels is None:
+            x, found = self(streams)
+            return expand(sublayer(x), streams, found.post, found.comb)
+        constants = self.kernels.Constants(self.iterations, self.eps, self.norm_eps)
+        read = self.kernels.read(streams, self.mapping_proj.weight, self.bias, self.scale, constants)
+        left: Tensor = self.kernels.expand(sublayer(read.input), read.streams, read.post, read.comb)
+        return left
+
 
 class HyperHead(nn.Module):  # type: ignore[misc]
     """The streams' weighted sum before the final norm; parameters stay fp32, as ``HyperConnection``'s.
@@ -116,6 +130,7 @@ class HyperHead(nn.Module):  # type: ignore[misc]
     def __init__(self, hidden: int, streams: int, eps: float = 1e-6, norm_eps: float = 1e-6) -> None:
         super().__init__()
         self.eps, self.norm_eps = eps, norm_eps
+        self.kernels: ModuleType | None = None
         self.mapping_proj = _mapping(streams * hidden, streams)
         self.bias = fp32.keep(nn.Parameter(torch.empty(streams, dtype=torch.float32)))
         self.scale = fp32.keep(nn.Parameter(torch.empty(1, dtype=torch.float32)))
@@ -129,6 +144,10 @@ class HyperHead(nn.Module):  # type: ignore[misc]
 
     def forward(self, streams: Tensor) -> Tensor:
         """Streams [..., n, d] -> [..., d]."""
+        if self.kernels is not None:
+            constants = self.kernels.Constants(0, self.eps, self.norm_eps)
+            out: Tensor = self.kernels.collapse(streams, self.mapping_proj.weight, self.bias, self.scale, constants)
+            return out
         found = mixes(streams, self.mapping_proj.weight, self.norm_eps)
         pre = (found * self.scale.to(found.dtype) + self.bias.to(found.dtype)).sigmoid() + self.eps
         return collapse(streams, pre)

@@ -48,7 +48,7 @@ def divergence(mass: Tensor, found: Tensor, mask: Tensor) -> Tensor:
 
 
 class Projected(NamedTuple):
-    """Queries [T, Hi, Di], compressed keys [E, Di] and the heads' weights [T, Hi]."""
+    """Queries [T, Hi, Di], compressed keys [E, Di] and the heads' weights [T, Hi], of ``select`` and ``loss``."""
 
     query: Tensor
     keys: Tensor
@@ -96,15 +96,16 @@ class Indexer(nn.Module):  # type: ignore[misc]
         query = rotate(self.linear_wq_b(latent).unflatten(-1, (self.heads, -1)), table)
         return Projected(query, self.compressor(hidden, cu_seqlens), self.linear_weights_proj(hidden) * self.scale)
 
-    @torch.no_grad()
-    def select(self, given: Projected, visible: Visible) -> Tensor:
-        """Of the ``visible`` slots the best of each token, [T, min(topk, E)] int64, -1 for none."""
-        return torch.cat(
-            [
-                choose(scores(given.query[rows], given.keys, given.weights[rows]), visible.of(rows), self.topk)
-                for rows in blocks(given.query)
-            ]
-        )
+
+@torch.no_grad()
+def select(given: Projected, visible: Visible, topk: int) -> Tensor:
+    """Of the ``visible`` slots the ``topk`` best of each token, [T, min(topk, E)] int64, -1 for none."""
+    return torch.cat(
+        [
+            choose(scores(given.query[rows], given.keys, given.weights[rows]), visible.of(rows), topk)
+            for rows in blocks(given.query)
+        ]
+    )
 
 
 def loss(given: Projected, visible: Visible, mass: Tensor) -> Tensor:

@@ -150,7 +150,11 @@ class GroupedExperts(SequentialMLP):
         weights [T] fp32 -> ([T, h], no bias)."""
         ends = counts.cumsum(0, dtype=torch.int32)
         inner = product(hidden, ends, self.weights("linear_fc1"), self.accumulates)
-        return product(_weighted(inner, weights), ends, self.weights("linear_fc2"), self.accumulates), None
+        return product(self.activated(inner, weights), ends, self.weights("linear_fc2"), self.accumulates), None
+
+    def activated(self, inner: Tensor, weights: Tensor) -> Tensor:
+        """What is between the products of inner [T, F], times each row's weight [T] fp32."""
+        return _weighted(inner, weights)
 
 
 class LocalDispatcher(MoETokenDispatcher):

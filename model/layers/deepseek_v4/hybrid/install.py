@@ -34,13 +34,18 @@ def hca(size: Any, chosen: Mapping[str, Choice], on_cpu: bool) -> ModuleSpec:
 
 
 def topk_moe(size: Any, chosen: Mapping[str, Choice], on_cpu: bool) -> ModuleSpec:
-    """Of a mixture of experts by the best scores."""
-    return ModuleSpec(module=ExpertsLayer, params={"hashed": False})
+    """Of a mixture of experts by the best scores. Of its paths "grouped_mm" is torch's grouped product, which takes the
+    experts' counts from the device; "torch" runs experts one after the other."""
+    return _experts(False, chosen["topk_moe"])
 
 
 def hash_moe(size: Any, chosen: Mapping[str, Choice], on_cpu: bool) -> ModuleSpec:
-    """Of a mixture of experts by token ids."""
-    return ModuleSpec(module=ExpertsLayer, params={"hashed": True})
+    """Of a mixture of experts by token ids; paths as ``topk_moe``'s."""
+    return _experts(True, chosen["hash_moe"])
+
+
+def _experts(hashed: bool, path: Choice) -> ModuleSpec:
+    return ModuleSpec(module=ExpertsLayer, params={"hashed": hashed, "grouped": path.name == "grouped_mm"})
 
 
 def stack(size: Any, chosen: Mapping[str, Choice], on_cpu: bool) -> ModuleSpec:

@@ -10,10 +10,12 @@ import torch
 from megatron.core import parallel_state
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
 from megatron.core.models.gpt.moe_module_specs import get_moe_module_spec
+from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from megatron.core.transformer.experimental_attention_variant.dsa import (
     DSAIndexerLossAutoScaler,
     DSAIndexerLossLoggingHelper,
 )
+from megatron.core.transformer.mlp import MLPSubmodules
 from megatron.core.transformer.module import GraphableMegatronModule
 from megatron.core.transformer.moe.moe_layer import MoELayer
 from torch import Tensor
@@ -23,10 +25,12 @@ from model.layers.common import mixer
 from model.layers.common.norm import WideRMSNorm
 from model.layers.deepseek_v4.attention import Attention, Index, Shape
 from model.layers.deepseek_v4.compressor import windows
+from model.layers.deepseek_v4.experts import clamped_swiglu
 from model.layers.deepseek_v4.hybrid.router import HashRouter, LearnedRouter
 from model.layers.deepseek_v4.hybrid.stack import Carried
-from model.layers.deepseek_v4.hyper import HyperConnection, expand
+from model.layers.deepseek_v4.hyper import HyperConnection
 from model.layers.deepseek_v4.rotary import Rope, Yarn
+from model.layers.experts.grouped import GroupedExperts, LocalExperts
 
 
 class StreamLayer(GraphableMegatronModule):
@@ -51,8 +55,7 @@ class StreamLayer(GraphableMegatronModule):
     def _mixed(self, wire: Tensor, carried: Carried, connection: HyperConnection) -> Tensor:
         """Streams [T, 1, n d] -> the same behind the sublayer."""
         streams = wire.unflatten(-1, (connection.streams, -1))
-        x, found = connection(streams)
-        return expand(self._sublayer(x, carried), streams, found.post, found.comb).flatten(-2)
+        return connection.around(streams, lambda x: self._sublayer(x, carried)).flatten(-2)
 
     def _sublayer(self, x: Tensor, carried: Carried) -> Tensor:
         """[T, 1, d] -> [T, 1, d]."""
@@ -121,22 +124,46 @@ def whole(factory: ShardedTensorFactory) -> ShardedTensor:
     return dataclasses.replace(first, data=data, local_shape=tuple(data.shape), axis_fragmentations=tuple(cuts))
 
 
+class ClampedExperts(GroupedExperts):
+    """Experts by two products over all of them, with ``weighted_swiglu`` between."""
+
+    def activated(self, inner: Tensor, weights: Tensor) -> Tensor:
+        """[T, F] of gates and values [T, 2 F]."""
+        limit = self.config.activation_func_clamp_value
+        if inner.is_cuda:
+            from model.layers.deepseek_v4.kernels.swiglu import weighted_swiglu  # imports Triton
+
+            return weighted_swiglu(inner, weights, limit)
+        return (clamped_swiglu(inner, limit) * weights[:, None]).to(inner.dtype)
+
+
 class ExpertsLayer(StreamLayer):
-    """Megatron's mixture of experts by routers of ``hybrid.router``; ``hashed``: experts by the token's id."""
+    """Megatron's mixture of experts by routers of ``hybrid.router``; ``hashed``: by the token's id; ``grouped``:
+    by ``ClampedExperts``."""
 
     def __init__(
-        self, config: Any, hashed: bool, layer_number: int = 1, pg_collection: Any = None, name: Any = None, **_: Any
+        self,
+        config: Any,
+        hashed: bool,
+        grouped: bool = False,
+        layer_number: int = 1,
+        pg_collection: Any = None,
+        name: Any = None,
+        **_: Any,
     ) -> None:
         super().__init__(config, layer_number)
         self.mlp_hyper_connection, self.pre_mlp_layernorm = self._connection(), self._norm()
         spec = get_moe_module_spec(use_te=False, num_experts=config.num_moe_experts, moe_grouped_gemm=False)
-        router = functools.partial(HashRouter, layer=layer_number) if hashed else LearnedRouter
-        self.mlp = MoELayer(
-            config,
-            dataclasses.replace(spec.keywords["submodules"], router=router),
-            layer_number,
-            pg_collection,
-            name=None if name is None else f"{name}.mlp",
+        parts = dataclasses.replace(
+            spec.keywords["submodules"],
+            router=functools.partial(HashRouter, layer=layer_number) if hashed else LearnedRouter,
+        )
+        if grouped:
+            linear = MLPSubmodules(linear_fc1=ColumnParallelLinear, linear_fc2=RowParallelLinear)
+            parts = dataclasses.replace(parts, experts=functools.partial(ClampedExperts, submodules=linear))
+        made = LocalExperts if grouped else MoELayer
+        self.mlp = made(
+            config, parts, layer_number, pg_collection=pg_collection, name=None if name is None else f"{name}.mlp"
         )
         self.mlp.set_layer_number(layer_number)
 

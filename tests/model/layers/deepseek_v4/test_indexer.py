@@ -10,7 +10,7 @@ import v4_model as v4
 
 from model.alignment.deepseek_v4 import formulas
 from model.layers.deepseek_v4.compressor import Visible, windows
-from model.layers.deepseek_v4.indexer import Indexer, choose, divergence, loss, scores
+from model.layers.deepseek_v4.indexer import Indexer, choose, divergence, loss, scores, select
 
 
 def indexer(c, dtype=torch.float64):
@@ -27,7 +27,7 @@ def selected(module, x, low, cu):
     """What the indexer makes of the tokens, and which slots it chooses."""
     found, projected = windows(cu, len(x), module.compressor.ratio), module(x, low, cu)
     visible = Visible(found.begin, found.seen)
-    return projected, Visible(found.begin, found.seen, module.select(projected, visible)), visible
+    return projected, Visible(found.begin, found.seen, select(projected, visible, module.topk)), visible
 
 
 def plain_scores(module, x, low, c):
