@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -74,8 +75,29 @@ def grouped_output(x: Tensor, down: Tensor, groups: int) -> Tensor:
 
     Group g has heads g H/G and on.
     """
-    grouped = x.reshape(len(x), groups, -1)
-    return torch.einsum("tgi,gri->tgr", grouped, down.unflatten(0, (groups, -1))).flatten(1)
+    out: Tensor = _GroupedOutput.apply(x.reshape(len(x), groups, -1), down.unflatten(0, (groups, -1)))
+    return out.flatten(1)
+
+
+class _GroupedOutput(torch.autograd.Function):  # type: ignore[misc]
+    """x [T, G, I], weights [G, R, I] -> [T, G, R]; no operand is copied to have its groups first."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weights: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weights)
+        return _by_group(x, weights.transpose(1, 2))
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> tuple[Tensor, Tensor]:
+        x, weights = ctx.saved_tensors
+        return _by_group(above, weights), torch.bmm(above.permute(1, 2, 0), x.transpose(0, 1))
+
+
+def _by_group(x: Tensor, matrices: Tensor) -> Tensor:
+    """x [T, G, n] times matrices [G, n, m]: [T, G, m]."""
+    out = x.new_empty(len(x), *matrices.shape[::2])
+    torch.bmm(x.transpose(0, 1), matrices, out=out.transpose(0, 1))
+    return out
 
 
 class CoreAttention(nn.Module):  # type: ignore[misc]
@@ -184,7 +206,7 @@ class Attention(nn.Module):  # type: ignore[misc]
             raise ValueError(f"documents are packed into one row, [T, 1, d], not {list(hidden.shape)}")
         x, core = hidden[:, 0], self.core_attention
         positions = documents.positions(cu_seqlens, len(x))
-        table = self.rope.table(positions, x)
+        table = self.rope.shared(cu_seqlens, 1, positions, x)
         latent = self.q_layernorm(self.linear_q_down_proj(x))  # [T, Lq]
         entries = core.entries(x, cu_seqlens, entries)
         visible, projected = core.visible(x, latent, cu_seqlens, dense)

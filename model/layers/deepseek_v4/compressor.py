@@ -121,15 +121,16 @@ class Compressor(nn.Module):  # type: ignore[misc]
         found = windows(cu_seqlens, len(hidden), self.ratio)
         inner = hidden.to(self.linear_wkv.weight.dtype)
         if self.kernels is not None:
-            return self._entries(self.kernels, inner, found).to(hidden.dtype)
+            return self._entries(self.kernels, inner, found, cu_seqlens).to(hidden.dtype)
         keys = self.linear_wkv(inner)[found.tokens]  # [E, ratio, c D']
         gates = fp32.wide(self.linear_wgate(inner))[found.tokens]
         entries = self.norm(pool(keys, gates + self.ape.to(gates.dtype), found.opens, self.overlap))
-        return rotate(entries, self.rope.table(found.positions, entries)).to(hidden.dtype)
+        return rotate(entries, self.rope.shared(cu_seqlens, self.ratio, found.positions, entries)).to(hidden.dtype)
 
-    def _entries(self, by: ModuleType, inner: Tensor, found: Windows) -> Tensor:
+    def _entries(self, by: ModuleType, inner: Tensor, found: Windows, cu_seqlens: Tensor) -> Tensor:
         """Of ``inner`` [T, d] the same by kernels, in its dtype."""
         keys, gates = self.linear_wkv(inner), self.linear_wgate(inner)  # [T, c D']
-        pooled, table = by.pool(keys, gates, self.ape, found, self.overlap), self.rope.table(found.positions, self.ape)
+        pooled = by.pool(keys, gates, self.ape, found, self.overlap)
+        table = self.rope.shared(cu_seqlens, self.ratio, found.positions, pooled)
         entries: Tensor = by.norm_rotate(pooled, self.norm.weight, self.norm.eps, table, inner.dtype)
         return entries

@@ -92,7 +92,7 @@ class Indexer(nn.Module):  # type: ignore[misc]
         Raises ValueError for other ``cu_seqlens``, as ``documents.check``.
         """
         hidden, latent = hidden.detach(), latent.detach()
-        table = self.rope.table(documents.positions(cu_seqlens, len(hidden)), hidden)
+        table = self.rope.shared(cu_seqlens, 1, documents.positions(cu_seqlens, len(hidden)), hidden)
         query = rotate(self.linear_wq_b(latent).unflatten(-1, (self.heads, -1)), table)
         return Projected(query, self.compressor(hidden, cu_seqlens), self.linear_weights_proj(hidden) * self.scale)
 

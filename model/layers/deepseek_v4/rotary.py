@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from model.layers.common import documents
+
 Table = tuple[Tensor, Tensor]
 
 
@@ -65,6 +67,12 @@ class Rope:
         frequencies = self.frequencies(like)
         angles = positions.to(frequencies.dtype)[:, None] * frequencies
         return angles.cos(), angles.sin()
+
+    def shared(self, cu_seqlens: Tensor, ratio: int, positions: Tensor, like: Tensor) -> Table:
+        """``table`` of the ``positions`` of windows of ``ratio`` tokens, or of tokens; kept as ``documents.once``."""
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        what = ("rotation", self, ratio, dtype, len(positions))
+        return documents.once(cu_seqlens, what, lambda: self.table(positions, like))
 
 
 PLAIN = Rope(64, 10_000.0)  # of V4-Flash's and V4-Pro's layers without compression

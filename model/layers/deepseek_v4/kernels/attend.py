@@ -12,7 +12,7 @@ All heads of a token share its keys, so a product has the heads as rows:
 
 No program waits for another, none adds to another's numbers: the results are the same bits every time. Keys are the
 values too. Softmaxes are in base 2: ``scale`` is log2(e) / sqrt(D), and lse [T, H] base 2 with the sink in it. What
-a product's shape costs is registers: ptxas spills thousands of bytes where key_gradients has keys as rows.
+a product's shape costs is registers: ptxas spills thousands of bytes where key_gradients sums with keys as rows.
 
 Compile-time sizes: H heads, D channels (a power of two), HEADS of a program, KEYS of a product. WANTED says which keys:
 NEAR those of the window, RANGE the ``seen`` entries from ``begin`` on, CHOSEN those of a list, its first ones, as many
@@ -244,12 +244,12 @@ def key_gradients(
         row = t.to(tl.int64) * H + h
         query, above = _of_heads(q, t, h, H, D), _of_heads(do, t, h, H, D)
         sums = tl.load(lse + row, mask=h < H, other=0.0)
-        s = dot(query, tl.trans(k), tl.zeros([HEADS, KEYS], tl.float32)) * scale
-        p = tl.where((h < H)[:, None] & there[None, :], tl.exp2(s - sums[:, None]), 0.0)
-        dp = dot(above, tl.trans(k), tl.zeros([HEADS, KEYS], tl.float32))
-        ds = p * (dp - tl.load(delta + row, mask=h < H, other=0.0)[:, None]) * plain
-        found = dot(tl.trans(above), p.to(k.dtype), found)
-        found = dot(tl.trans(query), ds.to(k.dtype), found)
+        s = dot(k, tl.trans(query), tl.zeros([KEYS, HEADS], tl.float32)) * scale
+        p = tl.where((h < H)[None, :] & there[:, None], tl.exp2(s - sums[None, :]), 0.0)
+        dp = dot(k, tl.trans(above), tl.zeros([KEYS, HEADS], tl.float32))
+        ds = p * (dp - tl.load(delta + row, mask=h < H, other=0.0)[None, :]) * plain
+        found = dot(tl.trans(above), tl.trans(p.to(k.dtype)), found)
+        found = dot(tl.trans(query), tl.trans(ds.to(k.dtype)), found)
     at = (number.to(tl.int64) * N + n)[None, :] * D + tl.arange(0, D)[:, None]
     tl.store(parts + at, found, mask=(n < N)[None, :])
 

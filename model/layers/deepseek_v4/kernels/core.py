@@ -153,6 +153,6 @@ def _key_gradients(
     attend.key_gradients[(blocks, stretches)](
         query, keys, positions, begin, seen, words, above, lse, delta, since, until, parts, *scales,
         window, triton.cdiv(T, stretches), N, words.shape[-1],
-        H=H, D=D, HEADS=heads_of(H), KEYS=KEYS, WANTED=kind, num_warps=8, num_stages=1,
+        H=H, D=D, HEADS=min(32, heads_of(H)), KEYS=KEYS, WANTED=kind, num_warps=8, num_stages=2,
     )  # fmt: skip
     return parts.sum(0).to(keys.dtype)

@@ -98,19 +98,18 @@ class _Read(torch.autograd.Function):  # type: ignore[misc]
         if ctx.constants.iterations:
             dpost = torch.zeros_like(pre) if dpost is None else dpost.contiguous()
             dcomb = torch.zeros_like(comb) if dcomb is None else dcomb.contiguous()
+            w, shrink = torch.empty_like(m), torch.empty_like(over)
             kernels.balanced_gradients[(triton.cdiv(T, 32),)](
-                m, scale, bias, comb, divisors, dpre, dpost, dcomb, dz, T,
-                S=S, P=_up(S), ITERATIONS=ctx.constants.iterations, TOKENS=32, num_warps=4,
+                m, scale, bias, comb, divisors, dpre, dpost, dcomb, over, dz, w, shrink, T,
+                D=D, S=S, P=_up(S), ITERATIONS=ctx.constants.iterations, TOKENS=32, num_warps=4,
             )  # fmt: skip
-            each = scale.repeat_interleave(torch.tensor([S, S, S * S], device=scale.device), output_size=R)
-            of_scale = torch.stack([part.sum() for part in (dz * m).sum(0).split([S, S, S * S])])
+            both = (dz * m).sum(0)
+            of_scale = torch.stack((both[:S].sum(), both[S : 2 * S].sum(), both[2 * S :].sum()))
         else:
             share = (m * scale + bias).sigmoid()
             dz = dpre * share * (1 - share)
-            each, of_scale = scale, (dz * m).sum().reshape(1)
-        dm = dz * each
-        w = dm * over[:, None]
-        shrink = over.square() * (dm * m).sum(1) / (S * D)
+            dm, of_scale = dz * scale, (dz * m).sum().reshape(1)
+            w, shrink = dm * over[:, None], over.square() * (dm * m).sum(1) / (S * D)
         dx = torch.empty_like(x)
         half = x.dtype == torch.bfloat16
         wide, block = max(16, _up(R)), min(128, max(16, _up(D)))

@@ -172,23 +172,37 @@ def balanced_gradients(
     dpre: tl.tensor,
     dpost: tl.tensor,
     dcomb: tl.tensor,
+    over: tl.tensor,
     dz: tl.tensor,
+    w: tl.tensor,
+    shrink: tl.tensor,
     T: int,
+    D: tl.constexpr,
     S: tl.constexpr,
     P: tl.constexpr,
     ITERATIONS: tl.constexpr,
     TOKENS: tl.constexpr,
 ) -> None:
-    """dz of TOKENS tokens: comb's matrix walks back through its divisors, c = c' / d, so c' = c d."""
+    """dz of TOKENS tokens, and what ``read_gradients`` takes: w = dm over, shrink = over² (dm m) / (S D).
+
+    comb's matrix walks back through its divisors, c = c' / d, so c' = c d.
+    """
     R: tl.constexpr = S * (S + 2)
     t = tl.program_id(0) * TOKENS + tl.arange(0, TOKENS)
     first, second, p = _parts(m, scale, bias, t, T, S, P)
     i = tl.arange(0, P)[None, :]
     there = (t < T)[:, None] & (i < S)
     one, two = tl.sigmoid(first), tl.sigmoid(second)
-    out = dz + t[:, None] * R + i
-    tl.store(out, tl.load(dpre + t[:, None] * S + i, mask=there, other=0.0) * one * (1 - one), mask=there)
-    tl.store(out + S, tl.load(dpost + t[:, None] * S + i, mask=there, other=0.0) * 2 * two * (1 - two), mask=there)
+    first = tl.load(dpre + t[:, None] * S + i, mask=there, other=0.0) * one * (1 - one)
+    second = tl.load(dpost + t[:, None] * S + i, mask=there, other=0.0) * 2 * two * (1 - two)
+    r = t[:, None] * R + i
+    tl.store(dz + r, first, mask=there)
+    tl.store(dz + r + S, second, mask=there)
+    root = tl.load(over + t, mask=t < T, other=0.0)
+    first, second = first * tl.load(scale), second * tl.load(scale + 1)
+    tl.store(w + r, first * root[:, None], mask=there)
+    tl.store(w + r + S, second * root[:, None], mask=there)
+    along = first * tl.load(m + r, mask=there, other=0.0) + second * tl.load(m + r + S, mask=there, other=0.0)
     at, inside = _square(t, T, S, P)
     own = t[:, None, None] * (S * S) + at
     c, g = tl.load(comb + own, mask=inside, other=0.0), tl.load(dcomb + own, mask=inside, other=0.0)
@@ -204,7 +218,12 @@ def balanced_gradients(
     columns = tl.load(held, mask=there, other=1.0)
     g = (g - tl.sum(g * c, 1)[:, None, :]) / columns[:, None, :]
     g = p * (g - tl.sum(p * g, 2)[:, :, None])
-    tl.store(dz + t[:, None, None] * R + 2 * S + at, g, mask=inside)
+    own = t[:, None, None] * R + 2 * S + at
+    tl.store(dz + own, g, mask=inside)
+    g = tl.where(inside, g, 0.0) * tl.load(scale + 2)
+    tl.store(w + own, g * root[:, None, None], mask=inside)
+    dots = tl.sum(along, 1) + tl.sum(tl.sum(g * tl.load(m + own, mask=inside, other=0.0), 2), 1)
+    tl.store(shrink + t, root * root * dots / (S * D), mask=t < T)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
