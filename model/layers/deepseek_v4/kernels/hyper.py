@@ -10,7 +10,7 @@ from torch import Tensor
 
 from model.layers.deepseek_v4.kernels import streams as kernels
 
-TOKENS, STRETCHES = 16, 8  # rows of a product; parts of d(fn)
+STRETCHES = 8  # parts of d(fn)
 
 
 class Constants(NamedTuple):
@@ -48,6 +48,11 @@ def expand(output: Tensor, streams: Tensor, post: Tensor, comb: Tensor) -> Tenso
     return found
 
 
+def _rows(tokens: int) -> int:
+    """Of a product: each of its programs reads all of fn."""
+    return 32 if tokens >= 8192 else 16
+
+
 def _up(number: int) -> int:
     return int(triton.next_power_of_2(number))
 
@@ -66,8 +71,8 @@ class _Read(torch.autograd.Function):  # type: ignore[misc]
 
         m, over, pre, post, comb = new(T, R), new(T), new(T, S), new(T, S), new(T, S, S)
         divisors = new(T, max(0, 2 * constants.iterations - 1), S)
-        kernels.mapped[(triton.cdiv(T, TOKENS),)](
-            x, fn, m, over, constants.norm_eps, T, C=S * D, R=R, W=max(16, _up(R)), TOKENS=TOKENS,
+        kernels.mapped[(triton.cdiv(T, _rows(T)),)](
+            x, fn, m, over, constants.norm_eps, T, C=S * D, R=R, W=max(16, _up(R)), TOKENS=_rows(T),
             BLOCK=min(128, max(16, _up(S * D))), HALF=x.dtype == torch.bfloat16, num_warps=4,
         )  # fmt: skip
         if constants.iterations:
@@ -113,9 +118,9 @@ class _Read(torch.autograd.Function):  # type: ignore[misc]
         dx = torch.empty_like(x)
         half = x.dtype == torch.bfloat16
         wide, block = max(16, _up(R)), min(128, max(16, _up(D)))
-        kernels.read_gradients[(triton.cdiv(T, TOKENS), S, triton.cdiv(D, block))](
+        kernels.read_gradients[(triton.cdiv(T, _rows(T)), S, triton.cdiv(D, block))](
             x, fn, pre, du, w, shrink, x if around is None else around.contiguous(), dx, T,
-            S=S, D=D, R=R, W=wide, TOKENS=TOKENS, BLOCK=block, AROUND=around is not None, HALF=half, num_warps=4,
+            S=S, D=D, R=R, W=wide, TOKENS=_rows(T), BLOCK=block, AROUND=around is not None, HALF=half, num_warps=4,
         )  # fmt: skip
         parts = x.new_empty(STRETCHES, S * D, R, dtype=torch.float32)
         block = min(128, max(16, _up(S * D)))
