@@ -33,9 +33,10 @@ class Drawn:
         return [drawn[0], 0, 1, *drawn[1:]]
 
 
-def beside(ours, theirs, leaves, draw, kept=()):
+def beside(ours, theirs, leaves, draw, kept=(), apart=None):
     """Errors [result…, gradient…] of functions of ``leaves``, and of the gradients that random numbers from above give;
-    ``kept``: a mask for each result, of what is compared."""
+    ``kept``: a mask for each result, of what is compared; ``apart``: how errors are measured."""
+    apart = apart or _error
     found = ours(*leaves)
     above = [draw(*x.shape).detach().to(x.dtype) for x in found]
     above = [g if keep is None else g * keep for g, keep in zip(above, kept or [None] * len(found), strict=True)]
@@ -46,7 +47,12 @@ def beside(ours, theirs, leaves, draw, kept=()):
     gradients = torch.autograd.grad(found, leaves, above)
     pairs += zip(gradients, torch.autograd.grad(due, wide, [g.double() for g in above]), strict=True)
     assert all(a.dtype == x.dtype for a, x in zip(gradients, leaves, strict=True))
-    return [_error(a, b) for a, b in pairs]
+    return [apart(a, b) for a, b in pairs]
+
+
+def _norm(found, due):
+    """Of the whole tensor: where relu's argument is next to 0, one gradient or another is there or not."""
+    return float((found.detach().double() - due).norm() / due.detach().norm().clamp(min=1e-30))
 
 
 def _error(found, due):
@@ -141,7 +147,7 @@ def scored(draw, lengths, H, D, ratio, topk):
     from model.layers.deepseek_v4.kernels import indexer
 
     kept = [(chosen >= 0).float()]
-    return [float(rows), *beside(lambda *x: (indexer.scores(*x, own),), theirs, leaves, draw, kept)]
+    return [float(rows), *beside(lambda *x: (indexer.scores(*x, own),), theirs, leaves, draw, kept, _norm)]
 
 
 def pooled(draw, lengths, D, ratio, overlap):

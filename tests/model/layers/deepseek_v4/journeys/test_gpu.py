@@ -14,7 +14,7 @@ def made(c, seed, device):
     tokens, cu = (given.to(device) for given in v4.row(LENGTHS, c))
     model = v4.fill(v4.Whole(c), seed).double().to(device)
     said = model(tokens, cu, index_loss=True)
-    losses = v4.losses(said, tokens, cu)
+    losses = v4.losses(said, tokens, cu, c)
     sum(losses.values()).backward()
     grads = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     values = {"logits": said["logits"], "mtp": said["mtp"], **losses, **grads}
