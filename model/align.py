@@ -26,7 +26,9 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def main(
     size: Annotated[str, typer.Argument(help=f"one of {', '.join(aligned.OFFERED)}")],
-    against: Annotated[str, typer.Option(help="the reference")] = "transformers",
+    against: Annotated[
+        str | None, typer.Option(help="the reference: transformers, of DeepSeek-V4, or formulas, of NAM56R")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**31, help="of the first draw of weights and tokens")] = 0,
     draws: Annotated[
         int, typer.Option(min=1, max=1000, help="complete draws, with the size's constants and with such as are felt")
