@@ -16,6 +16,7 @@ from megatron.core.transformer.moe import moe_logging
 from megatron.core.transformer.moe.moe_utils import MoEAuxLossAutoScaler
 from megatron.core.transformer.multi_token_prediction import MTPLossAutoScaler, MTPLossLoggingHelper
 from torch import Tensor
+from torch.nn.functional import linear
 
 from model.families.family import Family
 from model.kinds.path import Choice, called
@@ -107,7 +108,7 @@ def states(
         logits = built(**{name: given[name] for name in ("tokens", "positions", "packed_seq_params", "fields")})[0]
     finally:
         hook.remove()
-    return logits, built.output_layer.logits(seen[0][len(tokens) :, 0])
+    return logits, linear(seen[0][len(tokens) :, 0], built.output_layer.weight)
 
 
 def loss(built: Network, tokens: Tensor, cu: Tensor, fields: Mapping[str, Tensor] | None = None) -> Tensor:

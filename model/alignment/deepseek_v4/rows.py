@@ -242,7 +242,7 @@ def _gradients(both: Both, mine: dict[str, Tensor], judge: Judge) -> None:
     for name, grad in due.items():
         if ".indexer." not in name:  # the choice has no gradient
             grouped.setdefault(place(name), {})[_short(name)] = (found.get(name), grad)
-    for (layer, module), pairs in grouped.items():
+    for (layer, module), pairs in reversed(grouped.items()):
         judge.gradients(layer, module, pairs, least)
 
 
@@ -256,5 +256,5 @@ def _all_gradients(both: Both, mine: dict[str, Tensor], judge: Judge) -> None:
         own = module == "indexer" or layer == "MTP"
         key = (layer, module) if own else (layer, "all but an indexer's")
         grouped.setdefault(key, {})[_short(name)] = (found.get(name), due.get(name))
-    for (layer, module), pairs in grouped.items():
+    for (layer, module), pairs in reversed(grouped.items()):
         judge.gradients(layer, module, pairs, least, "all gradients")

@@ -60,10 +60,6 @@ def felt(size: Size) -> Size:
     return Size.model_validate(changed)
 
 
-def _generator(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 def weights(size: Size, seed: int, faint: bool) -> dict[str, Tensor]:
     """{a checkpoint's key: fp32 weights}: norms around 1, MIMO's projections around 1 or one of its ranks' share, all
     else around 0, tables small, and matrices so that a product is as large as what it is of; the residual's ``WRITERS``
@@ -71,7 +67,7 @@ def weights(size: Size, seed: int, faint: bool) -> dict[str, Tensor]:
     rng, found = torch.Generator().manual_seed(seed), dict[str, Tensor]()
     shapes = {p + key: shape for p, kind in size.placed for key, shape in kind.shapes().items()}
     for name, shape in sorted(shapes.items()):
-        if name.endswith(("norm.weight", "mimo_x", "mimo_z", "mimo_o", ".D")):
+        if name.endswith(("norm.weight", "mimo_x", "mimo_z", "mimo_o", ".D", "conv_bias")):
             found[name] = 0.6 + 0.8 * torch.rand(shape, generator=rng)
             found[name] /= shape[1] if name.endswith(("mimo_x", "mimo_o")) else 1
         else:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from megatron.core.transformer.experimental_attention_variant import dsa_indexer_loss
 from torch import Tensor
 
 from model.alignment import trained
@@ -16,7 +15,6 @@ from model.alignment.nam56r.packed import Packed
 from model.alignment.watched import Seen, Watch, watching
 from model.families.nam56r import Size
 from model.families.pattern import Layer
-from model.patched import seams
 from model.step.network import Nam56r
 
 
@@ -57,7 +55,7 @@ def passed(size: Size, built: Nam56r, row: Packed) -> Ours:
 def watched(size: Size, built: Nam56r) -> Iterator[Seen]:
     """{"layer.what": what modules of it get and give in the next pass, [T, …]}."""
     layers = list(built.decoder.layers)
-    with watching() as watch, _scores([layer for layer in size.layers if layer.indices_from == layer.number], watch):
+    with watching() as watch:
         watch.after(built.embedding, "words", lambda _, out: out[:, 0])
         watch.after(built.ngram.table, "rows", lambda given, _: given[0])
         watch.after(built.ngram, "ngram")
@@ -108,6 +106,8 @@ def _layer(watch: Watch, of: Layer, layer: Any) -> None:
         _attention(after, layer.self_attention)
         if of.indices_from is not None:
             _chosen(watch, name, layer.self_attention.core_attention)
+        if of.indices_from == of.number:
+            _indexer(watch, name, layer.self_attention.core_attention.indexer)
 
 
 def _attention(after: Any, attention: Any) -> None:
@@ -129,18 +129,17 @@ def _chosen(watch: Watch, name: str, core: Any) -> None:
     watch.ends.callback(core.register_forward_hook(hook, with_kwargs=True).remove)
 
 
-@contextmanager
-def _scores(layers: list[Layer], watch: Watch) -> Iterator[None]:
-    """Of the layers that compute indices, in order, each one's scores [T, T], which are overwritten later."""
-    inner, left = dsa_indexer_loss.index_scores_block, iter(layers)
+def _indexer(watch: Watch, name: str, indexer: Any) -> None:
+    """What its scores are made of: queries [T, heads, d], keys [T, d] and the heads' weights [T, heads]."""
+    inner = indexer.forward_before_topk
 
     def kept(*given: Any, **named: Any) -> Any:
-        scores = inner(*given, **named)
-        watch.seen[f"{next(left).number}.scores"] = scores[0].clone()
-        return scores
+        found = inner(*given, **named)
+        watch.seen |= {f"{name}.{what}": part[:, 0] for what, part in zip(("q", "k", "a"), found, strict=True)}
+        return found
 
-    with seams.replaced(dsa_indexer_loss, "index_scores_block", kept):
-        yield
+    indexer.forward_before_topk = kept
+    watch.ends.callback(delattr, indexer, "forward_before_topk")
 
 
 def _mtp(watch: Watch, name: str, depth: Any) -> None:

@@ -33,6 +33,7 @@ VALUES = {
         ("experts, routed and shared", ("mixed",)),
     ),
 }
+INDEXER = {"queries": "q", "keys": "k", "weights": "a"}
 MTP = (
     ("projection of hidden states and embeddings", "joined"),
     ("norm before attention", "norm"),
@@ -43,18 +44,19 @@ MTP = (
     ("last norm", "hidden"),
     ("logits", "logits"),
 )
-# (part of a parameter's key within its layer, module), the first that fits
+# (beginning of a parameter's key within its layer, module), in forward order
 MODULES = (
-    (r"indexer\.", "indexer"),
+    (r"(eh_proj|enorm|hnorm)\.", "projection and its norms"),
+    (r"(norm|input_layernorm|pre_mlp_layernorm)\.", "norm"),
+    (r"self_attention\.core_attention\.indexer\.", "indexer"),
+    (r"self_attention\.", "attention"),
     (r"mlp\.router\.", "router"),
     (r"mlp\.shared_experts\.", "shared expert"),
     (r"mlp\.experts\.", "experts"),
     (r"mixer\.mamba\.", "Mamba-3"),
     (r"mixer\.", "M²RNN"),
-    (r"self_attention\.", "attention"),
     (r"mlp\.", "MLP"),
-    (r"(eh_proj|enorm|hnorm)\.", "projection and its norms"),
-    (r"norm", "norm"),
+    (r"final_layernorm\.", "last norm"),
 )
 
 
@@ -108,11 +110,10 @@ def _layer(layer: Layer, ours: Ours, exact: Mapping[str, Any], judge: Judge) -> 
 
 
 def _indexer(name: str, ours: Ours, exact: Mapping[str, Any], judge: Judge) -> None:
-    scores = exact[f"{name}.scores"]
-    pair = ours.seen[f"{name}.scores"].masked_fill(scores == -torch.inf, 0), scores.masked_fill(scores == -torch.inf, 0)
-    judge.values(name, "indexer's scores", {"": pair})
+    parts = {what: (ours.seen[f"{name}.{part}"], exact[f"{name}.{part}"]) for what, part in INDEXER.items()}
+    judge.values(name, "indexer's queries, keys, weights", parts)
     chosen = ours.seen[f"{name}.taken"], exact[f"{name}.chosen"]
-    judge.choices(name, "indexer's top-k", *chosen, scores, followed=True)
+    judge.choices(name, "indexer's top-k", *chosen, exact[f"{name}.scores"], followed=True)
 
 
 def _mtp(name: str, ahead: Tensor, ours: Ours, exact: Mapping[str, Any], judge: Judge) -> None:
@@ -136,22 +137,23 @@ def _losses(size: Size, ours: Ours, exact: Mapping[str, Tensor], judge: Judge) -
     judge.values("losses", "indexers' loss, gradients of all others", {"": leak}, limit=0)
 
 
-def place(key: str) -> tuple[str, str, str]:
-    """(layer, module) of the table for a parameter's key, and its name there."""
+def place(key: str) -> tuple[tuple[int, int, int], str, str]:
+    """Of a parameter's key its place in a forward pass, and layer and module of the table."""
     found = re.match(r"(decoder|mtp)\.layers\.(\d+)\.(?:mtp_model_layer\.layers\.\d\.)?(.*)", key)
     if found is None:
-        return "ends", key, ""
-    number, name = str(int(found[2]) + 1), found[3]
-    module = next(title for part, title in MODULES if re.search(part, name))
-    return (f"MTP-{number}" if found[1] == "mtp" else number), module, name
+        behind = key.startswith(("decoder.", "output_layer."))
+        return (2 if behind else 0, 0, 0), "head" if behind else "entrance", key
+    number, of_mtp = int(found[2]), found[1] == "mtp"
+    at, module = next((at, title) for at, (part, title) in enumerate(MODULES) if re.match(part, found[3]))
+    return (3 if of_mtp else 1, number, at), f"MTP-{number + 1}" if of_mtp else str(number + 1), module
 
 
 def _gradients(ours: Mapping[str, Tensor], due: Mapping[str, Tensor | None], judge: Judge) -> None:
-    """Of the losses as they are trained, module by module."""
+    """Of the losses as they are trained, module by module, as a backward pass comes to them."""
     grouped = dict[tuple[str, str], dict[str, Any]]()
     least = HEARD * max(float(grad.abs().max()) for grad in due.values() if grad is not None)
-    for key in due:
-        layer, module, name = place(key)
-        grouped.setdefault((layer, module), {})[name] = (ours.get(key), due[key])
+    for key in sorted(due, key=lambda key: (place(key)[0], key), reverse=True):
+        _, layer, module = place(key)
+        grouped.setdefault((layer, module), {})[re.sub(r"^.*layers\.\d+\.", "", key)] = (ours.get(key), due[key])
     for (layer, module), pairs in grouped.items():
         judge.gradients(layer, module, pairs, least)

@@ -34,8 +34,9 @@ def mla(xs: Tensor, w: Weights, p: str, c: Size, chosen: Tensor | None = None) -
     return {"low": low, "latent": down, "core": core, "mixed": core @ w[p + "linear_proj.weight"].T}, every
 
 
-def index_scores(xs: Tensor, w: Weights, p: str, c: Size) -> Tensor:
-    """[S, S], -inf where a query does not see a key. What it is computed of gets no gradient."""
+def indexed(xs: Tensor, w: Weights, p: str, c: Size) -> Said:
+    """``scores`` [S, S], -inf where a query does not see a key, of queries ``q`` [S, j, d], keys ``k`` [S, d] and the
+    heads' weights ``a`` [S, j]. What these are computed of gets no gradient."""
     i, xs, wide = p + "core_attention.indexer.", xs.detach(), c.attention.qk_rope_dim
     low = xs @ w[p + "linear_q_down_proj.weight"].detach().T
     q = (low @ w[i + "linear_wq_b.weight"].T).reshape(len(xs), c.indexer.heads, c.indexer.head_dim)
@@ -45,7 +46,8 @@ def index_scores(xs: Tensor, w: Weights, p: str, c: Size) -> Tensor:
     q, k = (torch.cat((rope(x[..., :wide], neighbours=False), x[..., wide:]), -1) for x in (q, k))
     a = xs @ w[i + "linear_weights_proj.weight"].T / math.sqrt(c.indexer.heads) / math.sqrt(c.indexer.head_dim)
     products = torch.relu(torch.einsum("sjd,td->jst", q, k[:, 0]))
-    return torch.einsum("sj,jst->st", a, products).masked_fill(~causal(len(xs)), -math.inf)
+    scores = torch.einsum("sj,jst->st", a, products).masked_fill(~causal(len(xs)), -math.inf)
+    return {"q": q, "k": k[:, 0], "a": a, "scores": scores}
 
 
 def divergence(teacher: Tensor, scores: Tensor) -> Tensor:
@@ -56,10 +58,11 @@ def divergence(teacher: Tensor, scores: Tensor) -> Tensor:
 
 
 def dsa(xs: Tensor, w: Weights, p: str, c: Size, other: Tensor | None) -> Said:
-    """``mla`` over the keys of its own indexer, ``chosen`` by ``scores`` [S, S]; ``taken`` are those with what is
-    followed of ``other`` ones; ``index`` [S]: what the indexer loses."""
-    scores = index_scores(xs, w, p, c)
+    """``mla`` over the keys of its own indexer, ``chosen`` by the scores that ``indexed`` says; ``taken`` are those with
+    what is followed of ``other`` ones; ``index`` [S]: what the indexer loses."""
+    index = indexed(xs, w, p, c)
+    scores = index["scores"]
     chosen = best(scores, c.indexer.topk)
     taken = followed(chosen, other, scores)
     said, every = mla(xs, w, p, c, taken)
-    return said | {"scores": scores, "chosen": chosen, "taken": taken, "index": divergence(every, scores)}
+    return said | index | {"chosen": chosen, "taken": taken, "index": divergence(every, scores)}

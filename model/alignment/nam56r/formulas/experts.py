@@ -1,4 +1,4 @@
-"""Mixture of experts: a sigmoid router whose bias takes part in the choice alone (arXiv 2408.15664), and a shared one."""
+"""Mixture of experts: a sigmoid router whose bias takes part in the choice alone (arXiv 2408.15664); one is shared."""
 
 from __future__ import annotations
 
