@@ -15,7 +15,8 @@ from model.alignment.comparison import Row
 
 
 class Alignment(BaseModel):
-    """``rows`` in forward order, gradients in backward order; draws of ``seed`` and on, ``documents`` of ``tokens`` tokens each.
+    """``rows`` in forward order, of gradients in backward order; draws of ``seed`` and on, ``documents`` of ``tokens``
+    tokens each.
 
     ``complete``: how many of each variant had no tie, behind which nothing is compared; ``wanted`` of each are enough.
     """

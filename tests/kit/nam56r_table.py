@@ -35,8 +35,8 @@ def once(exact):
 
 
 def table(edits=(), size="nam56r_tiny", changed=(), variant=FELT, seed=SEED):
-    """(layer, module, kind) of the first row that does not hold, None where all do; the verdict's text; and the rows
-    that were not compared."""
+    """(layer, module, kind) of the first row that does not hold, None where all do; the verdict's text; the rows that
+    were not compared; and those with ties."""
     torch.set_num_threads(1)
     from model.alignment import aligned
     from model.alignment import table as tables
@@ -54,8 +54,6 @@ def table(edits=(), size="nam56r_tiny", changed=(), variant=FELT, seed=SEED):
             made, size, "formulas", seed, 1, TOKENS, lambda _, at: made.rows(variant, at, run, chosen)
         )
     first = found.first
-    return (
-        first and (first.layer, first.module, first.kind),
-        tables.verdict(found),
-        [row.module for row in found.rows if not row.draws],
-    )
+    place = first and (first.layer, first.module, first.kind)
+    missing = [row.module for row in found.rows if not row.draws]
+    return place, tables.verdict(found), missing, [row.module for row in found.rows if row.ties]

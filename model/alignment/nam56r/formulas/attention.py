@@ -58,8 +58,8 @@ def divergence(teacher: Tensor, scores: Tensor) -> Tensor:
 
 
 def dsa(xs: Tensor, w: Weights, p: str, c: Size, other: Tensor | None) -> Said:
-    """``mla`` over the keys of its own indexer, ``chosen`` by the scores that ``indexed`` says; ``taken`` are those with
-    what is followed of ``other`` ones; ``index`` [S]: what the indexer loses."""
+    """``mla`` over keys that are ``chosen`` by the scores of ``indexed``; ``taken`` are those with what is followed of
+    ``other`` ones; ``index`` [S]: what the indexer loses."""
     index = indexed(xs, w, p, c)
     scores = index["scores"]
     chosen = best(scores, c.indexer.topk)

@@ -55,7 +55,7 @@ def hash_rows(tokens: list[int], c: Size) -> list[list[int]]:
 
 
 def entrance(tokens: list[int], fields: Mapping[str, list[int]], w: Weights, c: Size) -> Said:
-    """``words``, ``ngram``, ``structure`` [S, h] and their sum, ``entered``; ``rows`` [S, tables] of the hash tables."""
+    """``words``, ``ngram``, ``structure`` [S, h], their sum ``entered``; ``rows`` [S, tables] of the hash tables."""
     words = w["embedding.word_embeddings.weight"][tokens]
     rows = torch.tensor(hash_rows(tokens, c))
     ngram = w["ngram.table.weight"][rows].flatten(1) @ w["ngram.projection.weight"].T

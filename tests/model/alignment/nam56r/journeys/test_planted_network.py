@@ -1,9 +1,8 @@
-"""Errors planted one by one in NAM56R's network, upstream's code and ours: the table of ``model.align`` names the module
-of each."""
+"""Errors planted one by one in NAM56R's network, in upstream's code and ours: the table of ``model.align`` names each
+one's module."""
 
 import nam56r_table
 import pytest
-from isolated import Worker, working
 
 pytestmark = pytest.mark.upstream
 NGRAM, STRUCTURE = "model.layers.ends.ngram", "model.layers.ends.structure:StructureEmbedding"
@@ -245,14 +244,44 @@ ERRORS = {  # {error: (edits, layer, module, kind of the first row that does not
 }
 
 
-@pytest.fixture(scope="module")
-def network():
-    with working(Worker()) as worker:
-        yield worker
+OF_SISO = {
+    "pairs as MIMO has them": (
+        [(f"{SCAN}:_halves", "x.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)", "x")],
+        SCANNED,
+    ),
+    "no skip": ERRORS["no skip"],
+}
+
+
+@pytest.mark.parametrize("size", ["nam56r_tiny", "nam56r_siso"])
+@pytest.mark.parametrize("variant", [0, 1], ids=["published", "felt"])
+def test_without_an_error_all_rows_hold_in_both_layouts_of_documents(deepseek, size, variant):
+    first, verdict, missing, _ = deepseek.call(nam56r_table.table, (), size, (), variant)
+    assert first is None and verdict.startswith("all ") and missing == []
+
+
+def test_behind_a_tie_the_formulas_follow_the_network(deepseek):
+    first, _, missing, ties = deepseek.call(nam56r_table.table, seed=3)
+    assert ties == ["indexer's top-k"] and first is None and missing == []
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_the_table_names_the_module(network, error):
+def test_the_table_names_the_module(deepseek, error):
     edits, expected = ERRORS[error]
-    first, verdict, _ = network.call(nam56r_table.table, edits)
+    first, verdict, *_ = deepseek.call(nam56r_table.table, edits)
     assert first == expected and expected[1] in verdict
+
+
+@pytest.mark.parametrize("error", OF_SISO)
+def test_the_table_names_the_module_of_rank_one(deepseek, error):
+    edits, expected = OF_SISO[error]
+    assert deepseek.call(nam56r_table.table, edits, "nam56r_siso")[0] == expected
+
+
+def test_the_table_names_the_module_of_a_wrong_constant(deepseek):
+    changed = ((("attention", "rope_base"), 10_000),)
+    assert deepseek.call(nam56r_table.table, (), "nam56r_tiny", changed)[0] == ATTENDED
+
+
+def test_after_the_errors_nothing_differs(deepseek):
+    assert deepseek.call(nam56r_table.table)[0] is None
