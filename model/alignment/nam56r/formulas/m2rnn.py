@@ -1,7 +1,9 @@
-"""M²RNN (arXiv 2603.14360), whose state is a matrix a head, h [n, K, V]:
+"""M²RNN (arXiv 2603.14360), whose state is a matrix a head, h [n, K, V], 0 ahead of a document.
 
-h_t = f_t h_{t-1} + (1 - f_t) tanh(h_{t-1} W + k_t v_tᵀ),    f_t = exp(-exp(A_log) softplus(x_t + dt_bias))
-y_t = norm((q_tᵀ h_t + D v_t) silu(g_t))
+With q, k and v behind a causal convolution of each channel and silu, and the gate g:
+
+    h_t = f_t h_{t-1} + (1 - f_t) tanh(h_{t-1} W + k_t v_tᵀ),    f_t = exp(-exp(A_log) softplus(x_t + dt_bias))
+    y_t = norm((q_tᵀ h_t + D v_t) silu(g_t))
 """
 
 from __future__ import annotations
