@@ -10,6 +10,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
+FORMULAS = "formulas, fp64"  # as rows name them
 OUTPUTS, GRADIENTS = 1e-5, 1e-4  # limits of relative differences in fp32
 HEARD = 1e-2  # a parameter's gradient is compared as a part of this share of the largest one where it is smaller
 CROSSED = 2e-6  # a value that near to a bound may be on either side of it by rounding
@@ -68,7 +69,7 @@ def relative(ours: Tensor | None, theirs: Tensor | None, least: float = 0.0) -> 
 
 class Judge:
     """Rows of one draw against one reference, in the order in which they are asked for. Behind a tie nothing is
-    compared any more: what follows is of another choice."""
+    compared any more, unless the reference followed our choice: what comes then is of another choice."""
 
     def __init__(self, against: str, seed: int, rows: list[Row]) -> None:
         self.against, self.seed, self.rows = against, seed, rows

@@ -1,5 +1,7 @@
 """Errors planted in NAM56R's network, and what the table of ``model.align`` then says; for a worker only."""
 
+import functools
+
 import torch
 from planted_source import planted
 
@@ -25,6 +27,7 @@ def sized(name="nam56r_tiny", changed=()):
 def once(exact):
     """What the formulas give, of which an error in the network changes nothing: once for each draw."""
 
+    @functools.wraps(exact)
     def found(size, floor, kept, row, taken):
         key = size.model_dump_json(), floor, tuple(row.tokens.tolist()), tuple(row.cu.tolist())
         if key not in EXACT:
@@ -44,8 +47,7 @@ def table(edits=(), size="nam56r_tiny", changed=(), variant=FELT, seed=SEED):
 
     run = Run(bf16=False, on_cpu=True)
     if not hasattr(drawn.exact, "__wrapped__"):
-        inner, drawn.exact = drawn.exact, once(drawn.exact)
-        drawn.exact.__wrapped__ = inner
+        drawn.exact = once(drawn.exact)
     made = drawn.Drawn(sized(size, changed), TOKENS)
     made.variants = 1
     chosen = catalogue.choose(made.size, run)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.alignment.comparison import Judge, Row
+from model.alignment.comparison import FORMULAS, Judge, Row
 from model.alignment.deepseek_v4 import dims, formulas, objective, public
 from model.families.deepseek_v4 import Size
 from model.kinds.path import Choice
@@ -62,7 +62,7 @@ class Drawn:
         pairs = {name: (back[name].to(held[name].dtype), held[name]) for name in held}
         against.bits("", "names, there and back", pairs)
         ids = torch.randint(0, size.vocab, (self.documents, self.tokens), generator=_generator(seed))
-        by_formulas = Judge("formulas, fp64", seed, found)
+        by_formulas = Judge(FORMULAS, seed, found)
         rows.compare(rows.Both(size, built, theirs, ids, exact(size, trained.whole(built), ids)), against, by_formulas)
         return found
 

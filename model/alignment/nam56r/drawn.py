@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from model.alignment.comparison import Judge, Row
+from model.alignment.comparison import FORMULAS, Judge, Row
 from model.alignment.nam56r import packed
 from model.alignment.nam56r.exact import exact
 from model.families.nam56r import Size
@@ -13,10 +13,9 @@ from model.kinds.path import Choice
 from model.kinds.run import Run
 from reproducers.base.errors import PatchlaneError
 
-NAME = "formulas, fp64"
 A_FLOOR = 1e-4  # of the published model: the slowest rate of decay of Mamba-3
-# Of the second variant: a floor that half of the rates are below, weights of losses that gradients of all parameters
-# feel, and a residual and what norms within layers take so small that the norms' epsilon is felt.
+# Of the second variant: a floor that half of the rates are below, weights of losses that gradients feel, and so small
+# a residual, B, C and indexer's keys, the latter ahead of their norms, that the norms' epsilon is felt.
 FELT_FLOOR = 0.7
 FELT = {"mtp_loss_coeff": 0.5, "aux_loss_coeff": 0.3, "indexer_loss_coeff": 0.5}
 FAINT = 0.02
@@ -49,7 +48,7 @@ class Drawn:
         trained.fill(built, drawn)
         row = packed.row(size, self.tokens, variant, seed)
         ours, found = network.passed(size, built, row), list[Row]()
-        rows.compare(size, row, ours, exact(size, floor, drawn, row, ours.taken), Judge(NAME, seed, found))
+        rows.compare(size, row, ours, exact(size, floor, drawn, row, ours.taken), Judge(FORMULAS, seed, found))
         return found
 
 
@@ -62,8 +61,8 @@ def felt(size: Size) -> Size:
 
 def weights(size: Size, seed: int, faint: bool) -> dict[str, Tensor]:
     """{a checkpoint's key: fp32 weights}: norms around 1, MIMO's projections around 1 or one of its ranks' share, all
-    else around 0, tables small, and matrices so that a product is as large as what it is of; the residual's ``WRITERS``
-    less, and of those that are to be ``faint`` much less."""
+    else around 0, tables small, and matrices so that a product is as large as what it is of. ``WRITERS`` of the main
+    stack's residual are less, so that rounding does not grow from layer to layer, and much less where ``faint``."""
     rng, found = torch.Generator().manual_seed(seed), dict[str, Tensor]()
     shapes = {p + key: shape for p, kind in size.placed for key, shape in kind.shapes().items()}
     for name, shape in sorted(shapes.items()):
@@ -72,7 +71,7 @@ def weights(size: Size, seed: int, faint: bool) -> dict[str, Tensor]:
             found[name] /= shape[1] if name.endswith(("mimo_x", "mimo_o")) else 1
         else:
             found[name] = _deviation(name, shape, faint) * torch.randn(shape, generator=rng)
-        if name.endswith(WRITERS):
+        if name.endswith(WRITERS) and not name.startswith("mtp."):
             found[name] *= WRITTEN * FAINT / SPREAD if faint else WRITTEN
         if faint and name.endswith("linear_wk.weight"):
             found[name] *= FAINT
