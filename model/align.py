@@ -1,8 +1,9 @@
-"""Compare the network that is trained with a public model, module by module: ``python -m model.align v4_tiny``.
+"""Compare the network that is trained with a reference, module by module: ``python -m model.align nam56r_tiny``.
 
-Both have the same random weights, by a map of names, and read the same tokens. The table has outputs, sets and choices,
-losses and gradients, and the first module over its limit in forward order; what the public model lacks is compared with
-the formulas in fp64. Exit 1 where a row does not hold.
+NAM56R is compared with its formulas in fp64; DeepSeek-V4 with transformers' model, and with formulas in what that
+lacks. Both sides have the same random weights, by a map of names, and read the same tokens. The table has outputs, sets
+and choices, losses and gradients, and the first module over its limit: outputs in forward order, gradients in backward
+order. Exit 1 where a row does not hold.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def main(
     size: Annotated[str, typer.Argument(help=f"one of {', '.join(aligned.OFFERED)}")],
-    against: Annotated[str, typer.Option(help="the reference")] = "transformers",
+    against: Annotated[
+        str | None,
+        typer.Option(help="the reference, transformers of DeepSeek-V4, formulas of NAM56R; none: the size's"),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, max=2**31, help="of the first draw of weights and tokens")] = 0,
     draws: Annotated[
         int, typer.Option(min=1, max=1000, help="complete draws, with the size's constants and with such as are felt")

@@ -23,14 +23,12 @@ from reproducers.upstream.store import Store
 
 TRIES = 25  # seeds for a draw without a tie, of which one in three to six of v4_tiny is
 LARGEST = 5_000_000  # parameters: a recomputation in fp64 goes token by token
-OFFERED = tuple(name for name, size in SIZES.items() if size.references and parameters.total(size) <= LARGEST)
+OFFERED = tuple(name for name, size in SIZES.items() if parameters.total(size) <= LARGEST)
 OTHER = f"python -m model.align SIZE, SIZE one of: {', '.join(OFFERED)}"
 
 
 def reference(size: Family, against: str, tokens: int) -> Draw:
     """What makes the draws. Raises PatchlaneError where the size cannot be aligned with that."""
-    if not size.references:
-        raise PatchlaneError(f"{size.name} is aligned with nothing yet: {size.unaligned}", OTHER)
     if against not in size.references:
         offered = " or ".join(size.references)
         raise PatchlaneError(f"{size.name} is not aligned with {against!r}", f"--against {offered}")
@@ -40,13 +38,17 @@ def reference(size: Family, against: str, tokens: int) -> Draw:
     return made
 
 
-def align(name: str, against: str, of: Stack, clone: Path | None, seed: int, draws: int, tokens: int) -> Alignment:
-    """``draws`` draws of each variant of constants, of ``seed`` and the numbers after it; in fp32 on a CPU.
+def align(
+    name: str, against: str | None, of: Stack, clone: Path | None, seed: int, draws: int, tokens: int
+) -> Alignment:
+    """``draws`` draws of each variant, of ``seed`` and the numbers after it; in fp32 on a CPU. ``against``: the size's
+    first reference for None.
 
     Call once per process: Megatron's groups cannot be created twice. Raises PatchlaneError for a size or reference that
     cannot be compared, CannotTestHere on a GPU and where the reference is not installed.
     """
     size = named(name, OFFERED)
+    against = against or next(iter(size.references))
     made = reference(size, against, tokens)
     refusals.upstream(size, of)
     place = launch.world()

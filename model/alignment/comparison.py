@@ -10,7 +10,9 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
+FORMULAS = "formulas, fp64"  # as rows name them
 OUTPUTS, GRADIENTS = 1e-5, 1e-4  # limits of relative differences in fp32
+HEARD = 1e-2  # a parameter's gradient is compared as a part of this share of the largest one where it is smaller
 CROSSED = 2e-6  # a value that near to a bound may be on either side of it by rounding
 Kind = Literal["values", "choices", "gradients", "all gradients", "bits"]
 Verdict = Literal["holds", "differs", "not compared"]
@@ -67,7 +69,7 @@ def relative(ours: Tensor | None, theirs: Tensor | None, least: float = 0.0) -> 
 
 class Judge:
     """Rows of one draw against one reference, in the order in which they are asked for. Behind a tie nothing is
-    compared any more: what follows is of another choice."""
+    compared any more, unless the reference followed our choice: what comes then is of another choice."""
 
     def __init__(self, against: str, seed: int, rows: list[Row]) -> None:
         self.against, self.seed, self.rows = against, seed, rows
@@ -102,8 +104,11 @@ class Judge:
         where = other[0] if other else f"{len(pairs)} tensors"
         self.rows.append(row.model_copy(update={"off": float(len(other)), "where": where}))
 
-    def choices(self, layer: str, module: str, ours: Tensor, theirs: Tensor, scores: Tensor | None) -> None:
-        """Which of N things each token chose, [T, N] bool; ``scores`` [T, N]: by which, None where by none."""
+    def choices(
+        self, layer: str, module: str, ours: Tensor, theirs: Tensor, scores: Tensor | None, followed: bool = False
+    ) -> None:
+        """Which of N things each token chose, [T, N] bool; ``scores`` [T, N]: by which, None where by none.
+        ``followed``: where rounding may choose either, what the reference computed goes on with our choice."""
         different, ties = compared(ours, theirs, scores)
         row = Row(layer=layer, module=module, kind="choices", against=self.against, limit=0)
         if self.tied:
@@ -112,7 +117,7 @@ class Judge:
         where = f"token {different[0]}" if different else ""
         found = tuple(Tie(seed=self.seed, token=token, margin=margin) for token, margin in ties)
         self.rows.append(row.model_copy(update={"off": float(len(different)), "where": where, "ties": found}))
-        self.tied = bool(found) and not different
+        self.tied = bool(found) and not different and not followed
 
     def unless_tied(self, ours: Tensor, theirs: Tensor, scores: Tensor | None) -> None:
         """Compare nothing after this where the choices, which no row is of, differ by ties alone."""
@@ -149,6 +154,14 @@ def _margin(ours: Tensor, theirs: Tensor, scores: Tensor) -> float:
         return math.inf
     largest = float(scores[scores.isfinite()].abs().max())
     return abs(float(other.max() - mine.min())) / largest if largest else 0.0
+
+
+def chosen_of(rows: list[list[int]], count: int) -> Tensor:
+    """[T, count] bool of each token's numbers."""
+    found = torch.zeros(len(rows), count, dtype=torch.bool)
+    for token, chosen in enumerate(rows):
+        found[token, chosen] = True
+    return found
 
 
 def merged(draws: Sequence[Iterable[Row]]) -> list[Row]:

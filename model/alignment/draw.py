@@ -13,7 +13,7 @@ from model.kinds.run import Run
 class Draw(Protocol):
     """Built for one size, before upstream's code is there."""
 
-    documents: int  # of a draw
+    documents: int  # of a draw, or as many as its row is long
     variants: int  # of the size's constants; each has draws of its own
 
     def __init__(self, size: Family, tokens: int) -> None:
@@ -24,5 +24,5 @@ class Draw(Protocol):
         """
 
     def rows(self, variant: int, seed: int, run: Run, chosen: dict[str, Choice]) -> list[Row]:
-        """Of one draw of weights and tokens, in forward order. Megatron has started."""
+        """Of one draw of weights and tokens, in forward order, of gradients in backward order. Megatron has started."""
         ...

@@ -15,7 +15,8 @@ from model.alignment.comparison import Row
 
 
 class Alignment(BaseModel):
-    """``rows`` in forward order; draws of ``seed`` and on, ``documents`` of ``tokens`` tokens each.
+    """``rows`` in forward order, of gradients in backward order; draws of ``seed`` and on, ``documents`` of ``tokens``
+    tokens each.
 
     ``complete``: how many of each variant had no tie, behind which nothing is compared; ``wanted`` of each are enough.
     """
@@ -78,11 +79,11 @@ def _cells(row: Row, draws: int) -> Iterator[str]:
 
 
 def verdict(found: Alignment) -> str:
-    """Which module is over its limit first, in forward order."""
+    """Which module is over its limit first, as the forward pass, then the backward pass comes to them."""
     row = found.first
     if found.holds:
         return f"all {len(found.rows)} rows hold"
     if row is None:
         return f"{min(found.complete)} of {found.wanted} draws are complete, ties ended the others: try another --seed"
     place = f"layer {row.layer}" if row.layer.isdecimal() else row.layer
-    return f"first over its limit, in forward order: {place}, {row.module} ({row.kind}, against {row.against})"
+    return f"first over its limit: {place}, {row.module} ({row.kind}, against {row.against})"

@@ -41,9 +41,8 @@ class Family(Frozen):
     # (pattern, what stands for it) by which the public model, where it saves itself, writes other names than its makers
     resaved: ClassVar[tuple[tuple[str, str], ...]] = ()
     fp32: ClassVar[tuple[str, ...]] = ()  # parts of a checkpoint's keys that the public model has in fp32 in any dtype
-    # {what it can be aligned with: "module:class" of ``model.alignment.draw.Draw``}
+    # {what it can be aligned with, the usual one first: "module:class" of ``model.alignment.draw.Draw``}
     references: ClassVar[Mapping[str, str]] = {}
-    unaligned: ClassVar[str] = ""  # why there is no reference; empty: there is one
 
     name: str
     hidden: int

@@ -3,6 +3,8 @@ embeddings at the entrance, and MTP. Its named sizes."""
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 from pydantic import model_validator
 
 from model.families.family import COEFFICIENTS_AT, Family
@@ -36,10 +38,7 @@ class Size(Family):
     )
     flops_rows = ("Mamba-3", "MoE", "logits", "MTP", "attention", "indexers", "M²RNN", "embeddings")
     network = "model.step.network:Nam56r"
-    unaligned = (
-        "no public model has its layers, and of its formulas in fp64, by a checkpoint's keys, Mamba-3, M²RNN, MLA, "
-        "sparse attention, experts, n-gram and structure embeddings and MTP are missing (model/alignment/)"
-    )
+    references = MappingProxyType({"formulas": "model.alignment.nam56r.drawn:Drawn"})
     path_parts = (
         *("wgrad", "norm", "mamba3", "mamba_proj", "bc_norm", "m2rnn", "mla", "dsa", "sparse"),
         *("moe", "shared", "loss", "mtp_proj"),

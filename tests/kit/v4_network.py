@@ -72,7 +72,7 @@ TINY = SIZES["v4_tiny"]
 
 def network(of, seed=0, **run):
     """A new one, as training starts it."""
-    from model.alignment.deepseek_v4 import network as ours
+    from model.alignment import trained as ours
 
     wanted = Run(**run)
     return ours.network(of, wanted, catalogue.choose(of, wanted), seed)
@@ -106,7 +106,7 @@ def held(module):
 
 def pair(of, seed=0, spread=0.15, **run):
     """The network and the model of plain torch, fp32, every number of both drawn alike."""
-    from model.alignment.deepseek_v4 import network as ours
+    from model.alignment import trained as ours
 
     plain = v4.fill(v4.Whole(dims.config(of)), seed, spread)
     built = network(of, **run)
@@ -119,7 +119,7 @@ def pair(of, seed=0, spread=0.15, **run):
 
 
 def states(*given):
-    from model.alignment.deepseek_v4 import network as ours
+    from model.alignment import trained as ours
 
     return ours.states(*given)
 
@@ -161,7 +161,7 @@ def total(of, found):
 
 def network_losses(of, built, tokens, cu):
     """Each loss of the network, after its backward pass."""
-    from model.alignment.deepseek_v4 import network as ours
+    from model.alignment import trained as ours
 
     loss = ours.loss(built, tokens, cu)
     loss.backward()
@@ -178,7 +178,7 @@ def engine(of, optimizer="adamw", **run):
     """A rank of one with the size's network and its optimizer."""
     from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
 
-    from model.alignment.deepseek_v4.network import clear
+    from model.alignment.trained import clear
     from model.definition.recipes import Recipe
     from model.step.engine import Engine
 
@@ -191,7 +191,7 @@ def engine(of, optimizer="adamw", **run):
 
 
 def micro_batch(tokens, cu):
-    from model.alignment.deepseek_v4.network import batch
+    from model.alignment.trained import batch
     from model.data.rows.loader import Batch
 
     given = batch(tokens, cu)
@@ -201,7 +201,7 @@ def micro_batch(tokens, cu):
 
 def logits_of(checkpoint, ids):
     """What the network that is trained says with a checkpoint's weights to one document: rows of numbers."""
-    from model.alignment.deepseek_v4 import network as ours
+    from model.alignment import trained as ours
     from model.saved import reading
 
     built = network(TINY)

@@ -16,7 +16,8 @@ def megatron():
 
 @pytest.fixture(scope="session")
 def deepseek():
-    """Another, in which sizes of DeepSeek-V4 are run (``v4_network``)."""
+    """Another, for networks that clear what others left of Megatron's (``model.alignment.trained``): DeepSeek-V4's
+    (``v4_network``), and NAM56R's beside its formulas."""
     with working(Worker()) as worker:
         yield worker
 

@@ -32,6 +32,19 @@ def test_v4_tiny_is_transformers(monkeypatch):
     assert {row["layer"] for row in said["rows"]} == {"", "1", "2", "3", "4", "head", "MTP", "losses", "ends"}
 
 
+@pytest.mark.upstream
+@pytest.mark.train
+def test_nam56r_tiny_is_its_formulas(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    done = align("nam56r_tiny", "--draws", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["holds"] and said["against"] == "formulas" and said["complete"] == [1, 1]
+    layers = ["entrance", *map(str, range(1, 13)), "head", "MTP-1", "losses"]
+    assert list(dict.fromkeys(row["layer"] for row in said["rows"])) == layers
+
+
 @pytest.mark.parametrize("args", [("nam56r",), ("v4_tiny", "--against", "vllm"), ("v4_tiny", "--tokens", "9"), ("v5",)])
 def test_what_it_refuses_is_said_without_upstreams_code(args):
     done = align(*args)

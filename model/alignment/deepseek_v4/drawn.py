@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.alignment.comparison import Judge, Row
+from model.alignment.comparison import FORMULAS, Judge, Row
 from model.alignment.deepseek_v4 import dims, formulas, objective, public
 from model.families.deepseek_v4 import Size
 from model.kinds.path import Choice
@@ -44,7 +44,8 @@ class Drawn:
 
     def rows(self, variant: int, seed: int, run: Run, chosen: dict[str, Choice]) -> list[Row]:
         """Of one draw; the second variant has epsilons and a clamp that are felt."""
-        from model.alignment.deepseek_v4 import network, rows  # upstream's code, which is there now
+        from model.alignment import trained  # upstream's code, which is there now
+        from model.alignment.deepseek_v4 import rows
 
         size = felt(self.size) if variant else self.size
         constants = FELT if variant else dict[str, float]()
@@ -52,17 +53,17 @@ class Drawn:
         theirs = public.model(public.config(size, constants))
         drawn = weights(size, seed)
         public.fill(theirs, drawn)
-        built = network.network(size, run, chosen, seed)
+        built = trained.network(size, run, chosen, seed)
         held = {name: tensor.detach() for name, tensor in public.tensors(theirs).items()}
         lacking = {name: tensor for name, tensor in drawn.items() if name not in held}
-        network.fill(built, names.imported(size, held | lacking))
+        trained.fill(built, names.imported(size, held | lacking))
         against = Judge(public.NAME, seed, found)
-        back = names.exported(size, network.whole(built))
+        back = names.exported(size, trained.whole(built))
         pairs = {name: (back[name].to(held[name].dtype), held[name]) for name in held}
         against.bits("", "names, there and back", pairs)
         ids = torch.randint(0, size.vocab, (self.documents, self.tokens), generator=_generator(seed))
-        by_formulas = Judge("formulas, fp64", seed, found)
-        rows.compare(rows.Both(size, built, theirs, ids, exact(size, network.whole(built), ids)), against, by_formulas)
+        by_formulas = Judge(FORMULAS, seed, found)
+        rows.compare(rows.Both(size, built, theirs, ids, exact(size, trained.whole(built), ids)), against, by_formulas)
         return found
 
 

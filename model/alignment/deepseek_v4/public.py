@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from model.alignment.watched import Seen, watching
 from model.families import deepseek_v4_config
 from model.families.deepseek_v4 import Size
 from reproducers.base.errors import CannotTestHere
@@ -81,42 +82,30 @@ def fill(made: Any, given: Mapping[str, Tensor]) -> None:
 
 
 @contextmanager
-def watched(made: Any) -> Iterator[dict[str, Any]]:
+def watched(made: Any) -> Iterator[Seen]:
     """{"layer.part": what the modules of published layer ``layer`` get and give in the next pass}, documents [B, S]
     first."""
-    seen: dict[str, Any] = {}
-    hooks = []
-
-    def after(module: Any, name: str, part: Any = lambda given, output: output) -> None:
-        def hook(_: Any, given: Any, output: Any) -> None:
-            seen[name] = part(given, output)
-
-        hooks.append(module.register_forward_hook(hook))
-
-    for i, layer in enumerate(made.model.layers):
-        attention = layer.self_attn
-        for place in ("attn_hc", "ffn_hc"):
-            after(getattr(layer, place), f"{i}.{place}", lambda given, output: (given[0], *output))
-        for place in ("input_layernorm", "post_attention_layernorm"):
-            after(getattr(layer, place), f"{i}.{place}")
-        for place in ("q_a_norm", "kv_norm"):
-            after(getattr(attention, place), f"{i}.{place}")
-        after(attention.o_b_proj, f"{i}.core", lambda given, _: given[0])
-        after(attention, f"{i}.attention", lambda _, output: output[0])
-        if attention.compressor is not None:
-            after(attention.compressor, f"{i}.compressor")
-        if indexer := getattr(attention.compressor, "indexer", None):
-            after(indexer.scorer, f"{i}.scorer", lambda given, output: (given[0], given[1], output))
-        after(layer.mlp.gate, f"{i}.gate")
-        after(layer.mlp.shared_experts, f"{i}.shared")
-        after(layer.mlp, f"{i}.moe")
-    after(made.model.hc_head, "hc_head", lambda given, output: (given[0], output))
-    after(made.model.norm, "norm")
-    try:
-        yield seen
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with watching() as watch:
+        for i, layer in enumerate(made.model.layers):
+            attention = layer.self_attn
+            for place in ("attn_hc", "ffn_hc"):
+                watch.after(getattr(layer, place), f"{i}.{place}", lambda given, output: (given[0], *output))
+            for place in ("input_layernorm", "post_attention_layernorm"):
+                watch.after(getattr(layer, place), f"{i}.{place}")
+            for place in ("q_a_norm", "kv_norm"):
+                watch.after(getattr(attention, place), f"{i}.{place}")
+            watch.after(attention.o_b_proj, f"{i}.core", lambda given, _: given[0])
+            watch.after(attention, f"{i}.attention", lambda _, output: output[0])
+            if attention.compressor is not None:
+                watch.after(attention.compressor, f"{i}.compressor")
+            if indexer := getattr(attention.compressor, "indexer", None):
+                watch.after(indexer.scorer, f"{i}.scorer", lambda given, output: (given[0], given[1], output))
+            watch.after(layer.mlp.gate, f"{i}.gate")
+            watch.after(layer.mlp.shared_experts, f"{i}.shared")
+            watch.after(layer.mlp, f"{i}.moe")
+        watch.after(made.model.hc_head, "hc_head", lambda given, output: (given[0], output))
+        watch.after(made.model.norm, "norm")
+        yield watch.seen
 
 
 def masks(biases: Tensor) -> Tensor:

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.alignment.comparison import Judge
+from model.alignment import trained
+from model.alignment.comparison import HEARD, Judge, chosen_of
 from model.alignment.deepseek_v4 import network, public
 from model.families.deepseek_v4 import Size
 from model.saved import public as names
 
-HEARD = 1e-2  # a parameter's gradient is compared as a part of this share of the largest one where it is smaller
 # (part of a parameter's public name within its layer, module), the first that fits
 MODULES = (
     ("attn_hc.", "mHC of attention"),
@@ -48,19 +48,19 @@ def compare(both: Both, against: Judge, exact: Judge) -> None:
     B, S = both.ids.shape
     tokens, bounds = both.ids.flatten(), torch.arange(B + 1).int() * S
     with torch.no_grad():
-        logits, mtp = network.states(both.ours, tokens, bounds)
+        logits, mtp = trained.states(both.ours, tokens, bounds)
     with network.watched(both.ours) as ours:
-        loss = network.loss(both.ours, tokens, bounds)
+        loss = trained.loss(both.ours, tokens, bounds)
     with public.watched(both.theirs) as theirs:
         out = both.theirs(both.ids, labels=both.ids, use_cache=False)
     out.loss.backward()
-    with network.alone():
+    with trained.alone():
         loss.backward(retain_graph=True)
-    first = network.whole(both.ours, lambda held: held.grad)
+    first = trained.whole(both.ours, lambda held: held.grad)
     both.ours.zero_grad()
     leaks = {i: _leak(both.ours, ours[f"{i}.attended"].index_loss) for i, kind in _kinds(both) if kind == "csa"}
     loss.backward()
-    losses = network.tracked(both.size) | {"lm": float(loss.detach())}
+    losses = trained.tracked(both.size) | {"lm": float(loss.detach())}
     for layer, kind in _kinds(both):
         _unless_tied(both, ours, exact, layer, kind)
         _layer(both, ours, theirs, layer, kind, against)
@@ -71,7 +71,7 @@ def compare(both: Both, against: Judge, exact: Judge) -> None:
     for name, title in (("mtp", "MTP's loss"), ("index", "indexers' loss"), ("aux", "routers' loss")):
         exact.values("losses", title, {name: (torch.tensor(losses[name]), both.exact["losses"][name])})
     _gradients(both, first, against)
-    _all_gradients(both, network.whole(both.ours, lambda held: held.grad), exact)
+    _all_gradients(both, trained.whole(both.ours, lambda held: held.grad), exact)
 
 
 def _kinds(both: Both) -> list[tuple[int, str]]:
@@ -180,14 +180,6 @@ def _unless_tied(both: Both, ours: Any, judge: Judge, i: int, kind: str) -> None
         judge.unless_tied(ours[f"{i}.gate"][1], chosen_of(exact["routed"][i], scores.shape[1]), scores)
 
 
-def chosen_of(rows: list[list[int]], count: int) -> Tensor:
-    """[T, count] bool of each token's numbers."""
-    found = torch.zeros(len(rows), count, dtype=torch.bool)
-    for token, chosen in enumerate(rows):
-        found[token, chosen] = True
-    return found
-
-
 def _indexer(both: Both, ours: Any, i: int, leak: float, judge: Judge) -> None:
     """What an indexer learns, which transformers does not have."""
     mine, due = ours[f"{i}.attended"].index_loss, torch.stack(both.exact["index"][i])
@@ -250,7 +242,7 @@ def _gradients(both: Both, mine: dict[str, Tensor], judge: Judge) -> None:
     for name, grad in due.items():
         if ".indexer." not in name:  # the choice has no gradient
             grouped.setdefault(place(name), {})[_short(name)] = (found.get(name), grad)
-    for (layer, module), pairs in grouped.items():
+    for (layer, module), pairs in reversed(grouped.items()):
         judge.gradients(layer, module, pairs, least)
 
 
@@ -264,5 +256,5 @@ def _all_gradients(both: Both, mine: dict[str, Tensor], judge: Judge) -> None:
         own = module == "indexer" or layer == "MTP"
         key = (layer, module) if own else (layer, "all but an indexer's")
         grouped.setdefault(key, {})[_short(name)] = (found.get(name), due.get(name))
-    for (layer, module), pairs in grouped.items():
+    for (layer, module), pairs in reversed(grouped.items()):
         judge.gradients(layer, module, pairs, least, "all gradients")

@@ -67,6 +67,14 @@ def test_a_tie_is_told_by_its_margin_and_ends_the_draw():
     assert [row.verdict for row in rows[1:]] == ["not compared"] * 2
 
 
+def test_a_tie_that_the_reference_followed_is_told_and_ends_nothing():
+    scores = torch.tensor([[4.0, 3, 3 - 4e-6, 1]])
+    by, rows = judge()
+    by.choices("2", "top-k", chosen([0, 2]), chosen([0, 1]), scores, followed=True)
+    by.values("2", "next", {"": (torch.zeros(1), torch.ones(1))})
+    assert len(rows[0].ties) == 1 and [row.verdict for row in rows] == ["holds", "differs"]
+
+
 @pytest.mark.parametrize(
     ("ours", "scores"),
     [

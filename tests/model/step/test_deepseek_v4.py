@@ -29,7 +29,7 @@ def row(of, seed=1):
 
 def compared(seed, recompute=False):
     """The largest differences of logits, losses and gradients, and the parameters without any gradient."""
-    from model.alignment.deepseek_v4 import network
+    from model.alignment import trained
 
     of = sized(seed)
     built, plain = net.pair(of, seed + 1, recompute=recompute)
@@ -39,7 +39,7 @@ def compared(seed, recompute=False):
     off = {name: net.off(found[name], said[name]) for name in found}
     losses = net.network_losses(of, built, tokens, cu)
     net.total(of, expected).backward()
-    ours = network.whole(built, lambda held: held.grad)
+    ours = trained.whole(built, lambda held: held.grad)
     theirs = net.to_network({name: p.grad for name, p in plain.named_parameters() if p.grad is not None})
     gradients = {name: net.off(ours[name], grad, 1e-4) for name, grad in theirs.items() if name in ours}
     without = [name for name, p in built.named_parameters() if p.grad is None] + sorted(ours.keys() - theirs.keys())
@@ -205,7 +205,7 @@ def changed_size(mtp_depths, mtp_loss_coeff, aux_loss_coeff):
 
 def main_alone(arms):
     """Of each arm with the first one's weights: the losses [T], and the gradients of all that is not MTP's."""
-    from model.alignment.deepseek_v4.network import batch
+    from model.alignment.trained import batch
 
     (first, _), found = net.pair(net.TINY), []
     weights = net.held(first)
