@@ -48,7 +48,7 @@ SCORES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 WORDS = 97
 FP64 = "the router's formula in fp64"
-WRONG = 0.01  # of tokens; in bf16 some 7 to 10 of a hundred
+WRONG = 0.01  # of tokens; in bf16 2 to 7 of a hundred
 # a score: a sum of up to 256 products of 1 at most, a few units of 2**-24 each way; a weight is a quotient of sums of
 # six of them. Measured below 1e-6; in bf16 a score is rounded by up to 2**-9 three times
 FP32, ROUNDED = 1e-5, 1e-3
