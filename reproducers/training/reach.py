@@ -42,13 +42,14 @@ def faults(
     packs: Sequence[Pack], states: Mapping[str, str], trained: Mapping[str, Mapping[str, list[Reach]]]
 ) -> list[str]:
     """A line with its remedy for each validated pack of which no kept run of the last DAYS days executes a line, where
-    runs are kept and not each hunk of the patches that they apply says why none can, and for each hunk of ``untrained``
-    that a run executes, or that no patch has."""
-    rows = []
+    kept runs patch its distribution and not each hunk of the patches that they apply says why none can, and for each
+    hunk of ``untrained`` that a run executes, or that no patch has."""
+    rows, patched = [], {pack.upstream.distribution for pack in packs if pack.id in trained}
     for pack in packs:
         reaches = [reach for found in trained.get(pack.id, {}).values() for reach in found]
         days = [reach.newest for reach in reaches if reach.newest]
-        if trained and states.get(pack.id) == "validated" and pack.patch.is_file():
+        needed = pack.upstream.distribution in patched and pack.patch.is_file()
+        if needed and states.get(pack.id) == "validated":
             if not days and not (reaches and all(reach.why for reach in reaches)):
                 rows.append(f"{pack.id} is validated and no kept training run executes its patch; fix: {RECIPE}")
             elif days and (age := (today() - max(days)).days) > DAYS:

@@ -119,6 +119,21 @@ def test_a_validated_pack_that_no_run_executes_is_a_fault(pack, run, monkeypatch
     assert reach.faults([pack], {pack.id: "stale"}, {}) == []
 
 
+def test_a_pack_is_trained_where_runs_patch_its_distribution(pack, run, monkeypatch):
+    monkeypatch.setattr(reach, "today", lambda: TODAY)
+    trained = reach.found([pack], [run("a", RAN, NOT)])
+
+    def validated(distribution):
+        other = pack.model_copy(
+            update={"number": 8, "upstream": pack.upstream.model_copy(update={"distribution": distribution})}
+        )
+        return reach.faults([pack, other], {pack.id: "validated", other.id: "validated"}, trained)
+
+    (fault,) = validated(pack.upstream.distribution)
+    assert fault.startswith("pack08 ")
+    assert validated("another") == []
+
+
 def test_a_pack_is_not_believed_that_says_otherwise_than_a_run(pack, run, monkeypatch):
     monkeypatch.setattr(reach, "today", lambda: TODAY)
     ran, silent = reach.names(pack, pack.patch)

@@ -65,4 +65,9 @@ FORMATTERS: dict[str, Formatter] = {
         "https://github.com/linkedin/Liger-Kernel/blob/ead96b618e5c67bddc6a6e9bcb99bfe6b5ab661c/pyproject.toml",
         _ruff(120),
     ),
+    "huggingface/transformers": Formatter(
+        {"ruff": ""},
+        "https://github.com/huggingface/transformers/blob/01a9af15c5f5dc9e70d4d1bb298d1fc53af4f82f/pyproject.toml",
+        _ruff(119),
+    ),
 }  # state-spaces/mamba names none
