@@ -7,7 +7,7 @@ import json
 
 from compiled import resources
 
-from model.layers.deepseek_v4.kernels import attend, choose, pool, rows, streams, swiglu
+from model.layers.deepseek_v4.hybrid.kernels import attend, choose, pool, rows, streams, swiglu
 
 HALF, PLACE, NUMBER = "*bf16", "*i64", "i32"
 TYPES = {

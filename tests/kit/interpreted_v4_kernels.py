@@ -17,7 +17,7 @@ interpreted.begin()
 import v4_kernels_cases as cases
 import v4_model as v4
 
-from model.layers.deepseek_v4.kernels import indexer, install
+from model.layers.deepseek_v4.hybrid.kernels import indexer, install
 
 indexer.SCORES = 300  # numbers at a time, so that a row is of several parts
 SIZES = {

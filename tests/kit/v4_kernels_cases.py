@@ -8,8 +8,9 @@ from model.layers.common.norm import rms_norm
 from model.layers.deepseek_v4 import compressor, core, experts, hyper
 from model.layers.deepseek_v4 import indexer as indexers
 from model.layers.deepseek_v4.compressor import Visible, windows
-from model.layers.deepseek_v4.kernels import attention, swiglu
-from model.layers.deepseek_v4.kernels import hyper as kernels
+from model.layers.deepseek_v4.hybrid import kernels as attention
+from model.layers.deepseek_v4.hybrid.kernels import hyper as kernels
+from model.layers.deepseek_v4.hybrid.kernels import swiglu
 from model.layers.deepseek_v4.rotary import Rope, rotate
 
 
@@ -144,7 +145,7 @@ def scored(draw, lengths, H, D, ratio, topk):
         keys = k.index_select(0, chosen.clamp(min=0).flatten()).unflatten(0, chosen.shape)
         return (indexers.scores(q, keys, w),)
 
-    from model.layers.deepseek_v4.kernels import indexer
+    from model.layers.deepseek_v4.hybrid.kernels import indexer
 
     kept = [(chosen >= 0).float()]
     return [float(rows), *beside(lambda *x: (indexer.scores(*x, own),), theirs, leaves, draw, kept, _norm)]

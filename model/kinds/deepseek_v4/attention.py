@@ -343,7 +343,7 @@ def _power_of_two(size: Any, run: Run) -> str | None:
 
 def _paths(name: str, kernels: Mapping[str, str], *needs: Need) -> tuple[Path, ...]:
     """Kernels for a GPU in bf16, and torch. ``name``: of the function in ``kernels.install``."""
-    install = f"model.layers.deepseek_v4.kernels.install:{name}"
+    install = f"model.layers.deepseek_v4.hybrid.kernels.install:{name}"
     return Path("triton", needs=(*needs, gpu, bf16, triton), install=install, kernels=kernels), Path("torch")
 
 

@@ -103,7 +103,7 @@ def _by_group(x: Tensor, matrices: Tensor) -> Tensor:
 class CoreAttention(nn.Module):  # type: ignore[misc]
     """What a layer attends with beside its window: the sink, the compressor where it owns its entries, CSA's indexer.
 
-    ``attn_sink`` [H] starts at 0 and stays fp32 (``fp32.keep``). ``kernels``: ``kernels.attention`` where they compute
+    ``attn_sink`` [H] starts at 0 and stays fp32 (``fp32.keep``). ``kernels``: ``hybrid.kernels`` where they compute
     what the layer does with rows, windows and entries.
     """
 

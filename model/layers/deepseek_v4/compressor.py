@@ -92,7 +92,7 @@ class Compressor(nn.Module):  # type: ignore[misc]
     ``ape`` [ratio, c D'] is added to the gates by the token's place in its window; it starts at 0, as in transformers
     5.24.0, stays fp32 (``fp32.keep``) and, a bias, is not decayed (``_no_weight_decay``). The two products are in the
     weights' dtype: DeepSeek's inference code keeps them in fp32, Megatron-LM's branch dev @d48bd6be in the model's. All
-    that follows is in fp32 and rounded once. ``kernels``: ``kernels.attention`` where they compute it.
+    that follows is in fp32 and rounded once. ``kernels``: ``hybrid.kernels`` where they compute it.
     """
 
     def __init__(self, hidden: int, width: int, ratio: int, overlap: bool, rope: Rope, eps: float = 1e-6) -> None:

@@ -71,7 +71,7 @@ class HyperConnection(nn.Module):  # type: ignore[misc]
 
     ``mapping_proj`` [n² + 2n, n d], ``bias`` [n² + 2n]: n rows for pre, n for post, n² for comb, row by row. ``scale``
     [3]: of each of the three. Initial values, of which DeepSeek says nothing, are those of transformers 5.24.0.
-    ``kernels``: ``kernels.hyper`` where they compute ``around``.
+    ``kernels``: ``hybrid.kernels.hyper`` where they compute ``around``.
     """
 
     def __init__(

@@ -131,7 +131,7 @@ class ClampedExperts(GroupedExperts):
         """[T, F] of gates and values [T, 2 F]."""
         limit = self.config.activation_func_clamp_value
         if inner.is_cuda:
-            from model.layers.deepseek_v4.kernels.swiglu import weighted_swiglu  # imports Triton
+            from model.layers.deepseek_v4.hybrid.kernels.swiglu import weighted_swiglu  # imports Triton
 
             return weighted_swiglu(inner, weights, limit)
         return (clamped_swiglu(inner, limit) * weights[:, None]).to(inner.dtype)

@@ -11,9 +11,11 @@ import torch
 import triton
 from torch import Tensor
 
+from model.layers.deepseek_v4 import indexer as reference
 from model.layers.deepseek_v4.compressor import Visible
-from model.layers.deepseek_v4.kernels import choose as kernels
-from model.layers.deepseek_v4.kernels.core import KEYS, STRETCHES, seen_from
+from model.layers.deepseek_v4.hybrid.kernels import choose as kernels
+from model.layers.deepseek_v4.hybrid.kernels.core import KEYS, STRETCHES, seen_from
+from model.layers.deepseek_v4.indexer import Projected
 
 SCORES = 1 << 26
 SLOTS = 16_384  # that a program holds to choose among
@@ -26,12 +28,11 @@ def sizes(query: Tensor) -> dict[str, int]:
 
 
 @torch.no_grad()
-def select(query: Tensor, keys: Tensor, weights: Tensor, visible: Visible, topk: int) -> Tensor:
-    """As Indexer.select, of its Projected's parts: [T, min(topk, E)] int64, by slot, -1 for none at the end.
-
-    For at most ``SLOTS`` entries.
-    """
-    query, keys, weights = query.contiguous(), keys.contiguous(), weights.contiguous()
+def select(given: Projected, visible: Visible, topk: int) -> Tensor:
+    """As ``deepseek_v4.indexer.select``, by slot, -1 for none at the end; it itself takes more than ``SLOTS``."""
+    if len(given.keys) > SLOTS:
+        return reference.select(given, visible, topk)
+    query, keys, weights = (x.contiguous() for x in given)
     T, E = len(query), len(keys)
     chosen = torch.full((T, min(topk, E)), -1, dtype=torch.int64, device=query.device)
     tokens = max(1, SCORES // max(1, E))
@@ -46,6 +47,11 @@ def select(query: Tensor, keys: Tensor, weights: Tensor, visible: Visible, topk:
             num_warps=4 if E <= 4096 else 16,
         )  # fmt: skip
     return chosen
+
+
+def loss(given: Projected, visible: Visible, mass: Tensor) -> Tensor:
+    """As ``deepseek_v4.indexer.loss``, of chosen entries."""
+    return reference.divergence(mass, scores(*given, visible), visible.mask(len(given.keys)))
 
 
 def scores(query: Tensor, keys: Tensor, weights: Tensor, visible: Visible) -> Tensor:

@@ -15,7 +15,7 @@ import triton
 from torch import Tensor
 
 from model.layers.deepseek_v4.compressor import Visible
-from model.layers.deepseek_v4.kernels import attend, rows
+from model.layers.deepseek_v4.hybrid.kernels import attend, rows
 from model.layers.deepseek_v4.rotary import Table
 
 KEYS = 64  # of a product

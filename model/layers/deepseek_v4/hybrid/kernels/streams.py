@@ -17,7 +17,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from model.layers.deepseek_v4.kernels.attend import dot
+from model.layers.deepseek_v4.hybrid.kernels.attend import dot
 
 COMPILED = tl.constexpr(not triton.knobs.runtime.interpret)  # the interpreter multiplies no bf16
 

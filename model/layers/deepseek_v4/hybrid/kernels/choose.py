@@ -16,7 +16,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from model.layers.deepseek_v4.kernels.attend import dot
+from model.layers.deepseek_v4.hybrid.kernels.attend import dot
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -96,7 +96,8 @@ def test_rows_on_a_gpu_at_the_models_widths(case):
 def test_the_same_bits_every_time():
     from model.layers.common import documents
     from model.layers.deepseek_v4.compressor import Visible, windows
-    from model.layers.deepseek_v4.kernels import attention
+    from model.layers.deepseek_v4.hybrid import kernels
+    from model.layers.deepseek_v4.indexer import Projected
 
     cu, T = torch.tensor([0, 700, 1900], dtype=torch.int32, device="cuda"), 1900
     found, place = windows(cu, T, 4), documents.positions(cu, T)
@@ -105,9 +106,9 @@ def test_the_same_bits_every_time():
     scores = [torch.randn(*s, device="cuda").bfloat16() for s in ((T, 64, 128), (T // 4, 128), (T, 64))]
 
     def once():
-        chosen = attention.select(attention.Projected(*scores), Visible(found.begin, found.seen), 100)
+        chosen = kernels.select(Projected(*scores), Visible(found.begin, found.seen), 100)
         visible = Visible(found.begin, found.seen, chosen)
-        output, mass = attention.core_attention(*leaves[:3], place, 128, leaves[3], visible, None, True)
+        output, mass = kernels.core_attention(*leaves[:3], place, 128, leaves[3], visible, None, True)
         return [chosen, output, mass, *torch.autograd.grad(output, leaves, torch.ones_like(output))]
 
     first = once()

@@ -8,7 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
-from model.layers.deepseek_v4.kernels import streams as kernels
+from model.layers.deepseek_v4.hybrid.kernels import streams as kernels
 
 STRETCHES = 8  # parts of d(fn)
 

@@ -7,8 +7,9 @@ from torch import nn
 from model.layers.common.norm import WideRMSNorm
 from model.layers.deepseek_v4.attention import CoreAttention
 from model.layers.deepseek_v4.compressor import Compressor
+from model.layers.deepseek_v4.hybrid import kernels
+from model.layers.deepseek_v4.hybrid.kernels import hyper, rows
 from model.layers.deepseek_v4.hyper import HyperConnection, HyperHead
-from model.layers.deepseek_v4.kernels import attention, hyper, rows
 
 
 def _attention(network: nn.Module, ratio: bool, index: bool) -> None:
@@ -18,7 +19,7 @@ def _attention(network: nn.Module, ratio: bool, index: bool) -> None:
         if (module.shape.ratio > 0, module.shape.index is not None) == (ratio, index):
             for inner in module.modules():
                 if isinstance(inner, CoreAttention | Compressor):
-                    inner.kernels = attention
+                    inner.kernels = kernels
 
 
 def sliding(network: nn.Module) -> None:
