@@ -7,7 +7,7 @@ import json
 
 from compiled import resources
 
-from model.layers.deepseek_v4.hybrid.kernels import attend, choose, pool, rows, streams, swiglu
+from model.layers.deepseek_v4.hybrid.kernels import attend, choose, pooling, rows, streams, swiglu
 
 HALF, PLACE, NUMBER = "*bf16", "*i64", "i32"
 TYPES = {
@@ -58,7 +58,7 @@ LAUNCHES = [
     *((rows, name, {}, sizes, 8, 3) for name in ("normed", "normed_gradients") for sizes in (QUERIES, NORM)),
     (rows, "deltas", {}, TURN | {"PLAIN": 512, "HEADS": 8}, 4, 3),
     (rows, "turned", {}, TURN | {"HEADS": 16, "INVERSE": True}, 4, 3),
-    *((pool, name, {}, sizes, 4, 3) for name in ("pooled", "pooled_gradients") for sizes in (CSA, HCA)),
+    *((pooling, name, {}, sizes, 4, 3) for name in ("pooled", "pooled_gradients") for sizes in (CSA, HCA)),
     (swiglu, "weighted_swiglu_forward", {}, {"F": 2048, "BLOCK": 2048}, 4, 3),
     (swiglu, "weighted_swiglu_backward", {}, {"F": 2048, "BLOCK": 2048}, 4, 3),
 ]

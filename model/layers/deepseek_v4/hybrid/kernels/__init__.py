@@ -4,7 +4,7 @@ reference. They want a GPU, or Triton's interpreter. A layer of attention takes 
 
 from model.layers.deepseek_v4.hybrid.kernels.core import core_attention
 from model.layers.deepseek_v4.hybrid.kernels.indexer import loss, select
-from model.layers.deepseek_v4.hybrid.kernels.pool import pool
+from model.layers.deepseek_v4.hybrid.kernels.pooling import pool
 from model.layers.deepseek_v4.hybrid.kernels.rows import norm_rotate
 
 __all__ = ["core_attention", "loss", "norm_rotate", "pool", "select"]
