@@ -12,8 +12,8 @@ both have one shape. Stages here permute channels and change signs, so that all 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -31,7 +31,7 @@ from reproducers import probe
 
 
 def minimal() -> None:
-    """Both ranks send 1 forward and -1 back, and each prints what came from the one before and the one after."""
+    """Both ranks send 1 forward and -1 back, on a CPU; each prints what came from the one before and the one after."""
     import os
     import tempfile
 
@@ -39,17 +39,18 @@ def minimal() -> None:
     from megatron.core import ModelParallelConfig
     from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 
+    torch.cuda.current_device = lambda: "cpu"  # where Megatron puts what it receives
     store, rank = "file://" + tempfile.mktemp(), int(os.fork() == 0)
     torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
-    config, one = ModelParallelConfig(pipeline_dtype=torch.float32), torch.ones(1)
-    exchange = P2PCommunicator(torch.distributed.group.WORLD, config)
+    config = ModelParallelConfig(pipeline_dtype=torch.float32, batch_p2p_sync=False)
+    exchange, one = P2PCommunicator(torch.distributed.group.WORLD, config), torch.ones(1)
     before, after = exchange.send_forward_backward_recv_forward_backward(one, -one, True, True, (1,))
     print(f"rank {rank}: {before.item()} should be 1, {after.item()} should be -1", flush=True)
     os._exit(0) if rank else os.wait()
     assert before == 1
 
 
-WAIT = 30.0  # seconds for a step of a few numbers
+WAIT = 60.0  # seconds for a step of a few numbers
 Shape = tuple[int, ...]
 WHOLE = 8  # values drawn are whole numbers up to this; bf16 has all up to 256
 
@@ -194,27 +195,16 @@ def step(p: probe.Probe, case: Case) -> int:
 
 def within(name: str, call: Callable[[], Any]) -> Any:
     """The value of ``call``; RuntimeError if it takes longer than ``WAIT``, as it does where a message never comes."""
-    ended: list[Callable[[], Any]] = []
 
-    def work() -> None:
+    def work() -> Any:
         if torch.cuda.is_available():
             torch.cuda.set_device(dist.get_rank())
-        try:
-            value = call()
-            ended.append(lambda: value)
-        except Exception as error:
-            ended.append(partial(throw, error))
+        return call()
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
-    thread.join(WAIT)
-    if not ended:
+    made = ThreadPoolExecutor(1).submit(work)
+    if not wait([made], WAIT).done:
         raise RuntimeError(f"{name}: hangs")
-    return ended[0]()
-
-
-def throw(error: Exception) -> None:
-    raise error
+    return made.result()
 
 
 @contextmanager
@@ -408,12 +398,5 @@ def reproduce(p: probe.Probe) -> None:
         p.skip("more than two pipeline ranks", "four GPUs; the cpu lane has them")
 
 
-def prepare(p: probe.Probe) -> None:
-    """For ``minimal``, which starts its ranks by itself."""
-    p.megatron_cpu()
-    p.upstream("megatron.core.parallel_state").destroy_model_parallel()
-    dist.destroy_process_group()
-
-
 if __name__ == "__main__":
-    probe.main(reproduce, pack=60, package="megatron", minimal=minimal, prepare=prepare)
+    probe.main(reproduce, pack=60, package="megatron", minimal=minimal)
