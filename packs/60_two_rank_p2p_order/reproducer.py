@@ -13,7 +13,7 @@ both have one shape. Stages here permute channels and change signs, so that all 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent import futures
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -201,8 +201,8 @@ def within(name: str, call: Callable[[], Any]) -> Any:
             torch.cuda.set_device(dist.get_rank())
         return call()
 
-    made = ThreadPoolExecutor(1).submit(work)
-    if not wait([made], WAIT).done:
+    made = futures.ThreadPoolExecutor(1).submit(work)
+    if not futures.wait([made], WAIT).done:
         raise RuntimeError(f"{name}: hangs")
     return made.result()
 
