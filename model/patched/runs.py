@@ -20,12 +20,14 @@ Setting = str | int | float | bool
 
 
 class PatchedRun(Model):
-    """One run. ``gpus``: 0 is a CPU. ``patches``: as --patches. ``after``: the run whose checkpoint it begins with.
-    ``alike``: two runs or more that differ from each other by as much as it may differ from them."""
+    """One run. ``gpus``: 0 is a CPU, which takes all ``ranks``. ``patches``: as --patches. ``after``: the run whose
+    checkpoint it begins with. ``alike``: two runs or more that differ from each other by as much as it may differ from
+    them."""
 
     about: str
     recipe: str
     gpus: int = Field(ge=0)
+    ranks: int = Field(default=1, ge=1)
     stack: str = DEFAULT
     patches: str = "all"
     after: str | None = None
@@ -54,9 +56,10 @@ class PatchedRun(Model):
         return [sys.executable, "-m", "model.loop.compile_mamba3", recipe.size, *self._upstream, *shape]
 
     def command(self, out: Path) -> list[str]:
-        """The command that trains it into ``out``; under torchrun where it takes several GPUs."""
-        ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.gpus)]
-        words = [sys.executable, *(ranks if self.gpus > 1 else []), "-m", "model.train", self.recipe]
+        """The command that trains it into ``out``; under torchrun where it has several ranks."""
+        world = self.gpus or self.ranks
+        ranks = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
+        words = [sys.executable, *(ranks if world > 1 else []), "-m", "model.train", self.recipe]
         words += [*self._upstream, "--out", str(out), *(["--cuda-graphs"] if self.cuda_graphs else [])]
         words += [word for name, value in self.options.items() for word in ("--set", f"{name}={value}")]
         return words + [word for kind, path in self.paths.items() for word in ("--path", f"{kind}={path}")]

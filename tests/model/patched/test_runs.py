@@ -32,8 +32,9 @@ def test_a_run_has_the_fields_of_the_one_that_it_is_like(read, tmp_path):
     assert words[-6:] == ["--set", "steps=4", "--set", "save_every=2", "--path", "loss=torch"]
     assert "--cuda-graphs" not in words
     assert "--cuda-graphs" in second.model_copy(update={"cuda_graphs": True}).command(tmp_path)
-    several = second.model_copy(update={"gpus": 2}).command(tmp_path)
-    assert several[1:6] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    for several in ({"gpus": 2}, {"ranks": 2}):
+        words = second.model_copy(update=several).command(tmp_path)
+        assert words[1:6] == ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,7 @@ def test_a_run_has_the_fields_of_the_one_that_it_is_like(read, tmp_path):
         ("alike: [first, second]", "alike: [first]", "alike"),
         ("like: first,", "like: gone,", "like"),
         ("gpus: 0", "gpus: -1", "gpus"),
+        ("gpus: 0", "gpus: 0, ranks: 0", "ranks"),
         ("about: a", "abuot: a", "abuot"),
     ],
 )
