@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -35,6 +35,12 @@ class PatchedRun(Model):
     paths: dict[str, str] = Field(default={})
     alike: list[str] = Field(default=[])
     cuda_graphs: bool = False
+
+    @model_validator(mode="after")
+    def _ranks_of_a_cpu(self) -> Self:
+        if self.gpus and self.ranks > 1:
+            raise ValueError(f"ranks: {self.ranks} are of a CPU; a run by GPUs has one on each")
+        return self
 
     @property
     def rows(self) -> Recipe:

@@ -1,7 +1,7 @@
 """Run by test_kernels in a process of its own: DeepSeek-V4's kernels under Triton's interpreter against fp64.
 
-Prints one JSON object: {"cases": {case: errors}}, of the named ones or of all, and of all {"network": {name: how far}};
-exits 77 where there is no interpreter.
+Prints one JSON object: {"cases": {case: errors}}, of the named ones or of all, {"installed": {path: modules}}, and,
+where none is named, {"network": {name: how far}}; exits 77 where there is no interpreter.
 """
 
 # ruff: noqa: E402 - what follows imports triton
@@ -17,6 +17,7 @@ interpreted.begin()
 import v4_kernels_cases as cases
 import v4_model as v4
 
+from model.layers.common.norm import rms_norm
 from model.layers.deepseek_v4.hybrid.kernels import indexer, install
 
 indexer.SCORES = 300  # numbers at a time, so that a row is of several parts
@@ -54,6 +55,23 @@ def network(kernels):
     return {"logits": said["logits"], **losses, **{name: p.grad for name, p in model.named_parameters()}}
 
 
+def installed():
+    """{what is installed: which kinds of modules then have kernels, attention by its ratio and whether it chooses}."""
+
+    def held(model):
+        for module in model.modules():
+            if getattr(module, "kernels", None) is not None or getattr(module, "by", rms_norm) is not rms_norm:
+                shape = getattr(module, "shape", None)
+                yield [type(module).__name__, *([] if shape is None else [shape.ratio, shape.index is not None])]
+
+    found = {}
+    for name in ("sliding", "csa", "hca", "streams", "norms"):
+        model = v4.Whole(v4.Config())
+        getattr(install, name)(model)
+        found[name] = sorted(json.loads(one) for one in {json.dumps(one) for one in held(model)})
+    return found
+
+
 def apart():
     """{name: how far both networks are}, of gradients too small to compare as a part of a thousandth of the largest."""
     found, due = network(True), network(False)
@@ -68,4 +86,4 @@ def apart():
 
 wanted = sys.argv[1:] or SIZES
 made = {name: cases.errors(SIZES[name][0], 0, "cpu", torch.float32, *SIZES[name][1:]) for name in wanted}
-print(json.dumps({"cases": made, "network": {} if sys.argv[1:] else apart()}))
+print(json.dumps({"cases": made, "installed": installed(), "network": {} if sys.argv[1:] else apart()}))

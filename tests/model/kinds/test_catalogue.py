@@ -248,6 +248,23 @@ def test_experts_whose_counts_stay_on_the_device_are_for_one_rank_of_experts():
             names(**ON_GPU | other, paths=asked)
 
 
+def test_deepseek_v4s_kernels_want_a_gpu_bf16_and_heads_of_their_width():
+    attention, experts = {"sliding", "csa", "hca"}, {"topk_moe", "hash_moe"}
+    kernels = attention | {"streams", "wide_norm"}
+
+    def taken(size=V4, **run):
+        found = {kind: path.name for kind, path in catalogue.choose(size, Run(**run)).items()}
+        return {kind: found[kind] for kind in kernels | experts}
+
+    every = dict.fromkeys(kernels, "triton") | dict.fromkeys(experts, "grouped_mm")
+    none = dict.fromkeys(kernels | experts, "torch")
+    assert taken(**ON_GPU) == every and taken() == taken(**ON_GPU | {"bf16": False}) == none
+    assert taken(**ON_GPU | {"expert_parallel": 2}) == every | dict.fromkeys(experts, "torch")
+    for width in (8, 48):
+        odd = V4.model_copy(update={"attention": V4.attention.model_copy(update={"head_dim": width})})
+        assert taken(odd, **ON_GPU) == every | dict.fromkeys(attention, "torch")
+
+
 SITUATIONS = [
     {},
     {"row": 64},

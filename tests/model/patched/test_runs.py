@@ -46,6 +46,7 @@ def test_a_run_has_the_fields_of_the_one_that_it_is_like(read, tmp_path):
         ("like: first,", "like: gone,", "like"),
         ("gpus: 0", "gpus: -1", "gpus"),
         ("gpus: 0", "gpus: 0, ranks: 0", "ranks"),
+        ("gpus: 0", "gpus: 2, ranks: 2", "ranks"),
         ("about: a", "abuot: a", "abuot"),
     ],
 )

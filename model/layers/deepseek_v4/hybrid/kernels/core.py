@@ -1,8 +1,8 @@
 """Core attention of DeepSeek-V4 on a GPU, forward and backward, with the values of ``deepseek_v4.core``.
 
-Kept for backward: the inputs, the output, and the logarithms of the softmaxes' sums. Products near a key are computed
-for whole blocks of keys, and those of chosen entries for all tokens that see the block and chose one of it: in rows of
-4,096 tokens, of which each has 512 of at most 1,024 entries, four of three products count.
+Kept for backward: the inputs, the output, and the logarithms of the softmaxes' sums. A key's gradient is computed by
+blocks of keys, from every token that may see one of them, chosen or not. Where a token has 512 of at most 1,024
+entries, as in rows of 4,096 tokens, a quarter of the products is masked; in longer documents more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from model.layers.deepseek_v4.hybrid.kernels import attend, rows
 from model.layers.deepseek_v4.rotary import Table
 
 KEYS = 64  # of a product
-STRETCHES = 264  # programs at least, two for each multiprocessor of an H200
+PROGRAMS = 264  # for which blocks of keys are shared out, two for each multiprocessor of an H200
 NONE, NEAR, RANGE, CHOSEN = (number.value for number in (attend.NONE, attend.NEAR, attend.RANGE, attend.CHOSEN))
 
 
@@ -115,6 +115,11 @@ def _seen(visible: Visible | None, entries: Tensor | None, positions: Tensor) ->
     return visible.begin, visible.seen, visible.chosen.int().contiguous(), CHOSEN
 
 
+def shares(blocks: int) -> int:
+    """How many stretches of tokens each of so many blocks of keys is computed by."""
+    return max(1, min(32, PROGRAMS // blocks))
+
+
 def seen_from(block: Tensor, N: int, begin: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
     """Of blocks of KEYS entries, of N, the first token that may see one, and the one behind the last."""
     first, behind = block * KEYS, (block * KEYS + KEYS).clamp(max=N)
@@ -140,15 +145,15 @@ def _key_gradients(
     blocks = triton.cdiv(N, KEYS)
     if not blocks:
         return torch.zeros_like(keys)
-    block = torch.arange(blocks, device=keys.device)
-    since, until = seen_from(block, N, begin, seen)
+    block, words = torch.arange(blocks, device=keys.device), positions
     if kind == NEAR:
         since, until = block * KEYS, (block * KEYS + KEYS + window - 1).clamp(max=T)
-    words = positions
+    else:
+        since, until = seen_from(block, N, begin, seen)
     if kind == CHOSEN:
         words = torch.zeros(T, triton.cdiv(N, 32), dtype=torch.int32, device=keys.device)
         attend.mark[(T,)](chosen, words, chosen.shape[1], words.shape[1], BLOCK=256)
-    stretches = max(1, min(32, STRETCHES // blocks))
+    stretches = shares(blocks)
     parts = torch.empty(stretches, N, D, dtype=torch.float32, device=keys.device)
     attend.key_gradients[(blocks, stretches)](
         query, keys, positions, begin, seen, words, above, lse, delta, since, until, parts, *scales,

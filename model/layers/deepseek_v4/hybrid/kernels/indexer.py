@@ -14,7 +14,7 @@ from torch import Tensor
 from model.layers.deepseek_v4 import indexer as reference
 from model.layers.deepseek_v4.compressor import Visible
 from model.layers.deepseek_v4.hybrid.kernels import choose as kernels
-from model.layers.deepseek_v4.hybrid.kernels.core import KEYS, STRETCHES, seen_from
+from model.layers.deepseek_v4.hybrid.kernels.core import KEYS, seen_from, shares
 from model.layers.deepseek_v4.indexer import Projected
 
 SCORES = 1 << 26
@@ -80,7 +80,7 @@ class _Scores(torch.autograd.Function):  # type: ignore[misc]
         blocks = triton.cdiv(E, KEYS)
         if not blocks:
             return dq, torch.zeros_like(keys), dw, None
-        stretches = max(1, min(32, STRETCHES // blocks))
+        stretches = shares(blocks)
         total = torch.zeros(E, keys.shape[1], dtype=torch.float32, device=keys.device)
         tokens = max(1, SCORES // E)
         for start in range(0, T, tokens):

@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from model.layers.deepseek_v4.hybrid.kernels.attend import LOG2E
 from model.layers.deepseek_v4.rotary import Table
 
 TILE = 4096  # numbers that a program reads at once
@@ -220,8 +221,7 @@ def deltas(
     plain, even, odd = _read(o, row, there, N, TURNED, PLAIN, HALF)
     product = tl.sum(g * plain, 1) + tl.sum(g_even * even, 1) + tl.sum(g_odd * odd, 1)
     tl.store(delta + row, product, mask=there)
-    log2e = 1.4426950408889634
-    of_sink = tl.exp2(tl.load(sink + h, mask=there, other=0.0) * log2e - tl.load(lse + row, mask=there, other=0.0))
+    of_sink = tl.exp2(tl.load(sink + h, mask=there, other=0.0) * LOG2E - tl.load(lse + row, mask=there, other=0.0))
     tl.store(dsink + row, -of_sink * product, mask=there)
     if TURNED:
         c, s = _angles(cos, sin, token + h * 0, there, TURNED, HALF)

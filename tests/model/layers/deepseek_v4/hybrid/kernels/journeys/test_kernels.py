@@ -20,8 +20,16 @@ def over(found, limit):
 
 @needs_triton
 def test_values_and_every_gradient_are_those_of_torch():
-    found = run("interpreted_v4_kernels.py", *QUICK, TRITON_INTERPRET="1")["cases"]
+    said = run("interpreted_v4_kernels.py", *QUICK, TRITON_INTERPRET="1")
+    found = said["cases"]
     assert set(found) == set(QUICK) and over(found, FP32) == {}
+    assert said["installed"] == {
+        "sliding": [["CoreAttention", 0, False]],
+        "csa": [["Compressor"], ["CoreAttention", 4, True]],
+        "hca": [["Compressor"], ["CoreAttention", 8, False]],
+        "streams": [["HyperConnection"], ["HyperHead"]],
+        "norms": [["WideRMSNorm"]],
+    }
 
 
 @needs_triton
