@@ -76,7 +76,7 @@ def best(
     t = tl.program_id(0).to(tl.int64)
     n, count = tl.arange(0, SLOTS), tl.load(seen + t)
     value = tl.load(scores + t * E + n, mask=n < count, other=0.0)
-    bits = tl.where(value == 0, 0.0, value).to(tl.int32, bitcast=True)  # -0 is 0
+    bits = value.to(tl.int32, bitcast=True)  # zeros of one token have one sign, that of its weights
     order = (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.uint32, bitcast=True) ^ 0x80000000
     order = tl.where(n < count, order, 0)
     bound = tl.zeros([1], tl.uint32)
