@@ -27,7 +27,7 @@ def repo(toy):
     """A copy of the engine with the toy pack, and one receipt to import."""
     pack = toy.pack()
     root = toy.repository(pack)
-    toy.receipt = write(toy.run(pack), root / "build/receipts", "toy", ["pack07"], places(toy.store))
+    toy.receipt = write(toy.ran(pack), root / "build/receipts", "toy", ["pack07"], places(toy.store))
     return root
 
 
@@ -39,7 +39,7 @@ def verb(toy, root, *args):
 
 def again(toy, repo, source=SOURCE, change=lambda run: None, minutes=1, **request):
     """A further receipt, a minute or more later, in the folder to import from."""
-    run = toy.run(load_packs(repo / "packs")[0], source, **request)
+    run = toy.ran(load_packs(repo / "packs")[0], source, **request)
     run.started += datetime.timedelta(minutes=minutes)
     change(run)
     return write(run, repo / "build/receipts", "toy", ["pack07"], places(toy.store))

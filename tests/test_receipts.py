@@ -26,7 +26,7 @@ from reproducers.evidence.verification import verify_all
 @pytest.fixture
 def chain(toy):
     """(folder of receipts, the two of one pack)."""
-    run, root = toy.run(toy.pack()), toy.root / "receipts"
+    run, root = toy.ran(toy.pack()), toy.root / "receipts"
     return root, [write(run, root, "toy-host", ["pack07"], places(toy.store)) for _ in range(2)]
 
 
@@ -79,7 +79,7 @@ def test_every_verdict_verifies(toy, name):
     """No false alarm: the receipt of every kind of run verifies."""
     new, more = CASES[name]
     pack = toy.pack(new and toy.patch(new), **({"reproducer": more["reproducer"]} if "reproducer" in more else {}))
-    run = toy.run(pack, **({"source": more["upstream"]} if "upstream" in more else {}), **more.get("request", {}))
+    run = toy.ran(pack, **({"source": more["upstream"]} if "upstream" in more else {}), **more.get("request", {}))
     write(run, toy.root / "receipts", "toy", [], places(toy.store))
     assert verify_all(toy.root / "receipts") == {}, run.ruling
 
@@ -129,14 +129,14 @@ def test_edited_verdict(chain, word):
 
 
 def test_verdict_made_up_without_arms(toy):
-    run = toy.run(toy.pack(), lane="cuda")
+    run = toy.ran(toy.pack(), lane="cuda")
     path = write(run, toy.root / "receipts", "toy", [], {})
     altered(path, lambda d: d.update(verdict="REPRODUCED_AND_FIXED"))
     assert named(toy.root / "receipts", "REPRODUCED_AND_FIXED", "UNTESTABLE")
 
 
 def test_edited_sentinels(toy):
-    path = write(toy.run(toy.pack(), arm="pristine"), toy.root / "receipts", "toy", [], {})
+    path = write(toy.ran(toy.pack(), arm="pristine"), toy.root / "receipts", "toy", [], {})
     altered(path, lambda d: d.update(sentinels=["BUG_REPRODUCED", "FIX_VALIDATED"]))
     assert named(toy.root / "receipts", "FIX_VALIDATED", "['BUG_REPRODUCED']")
 
@@ -193,7 +193,7 @@ def test_no_receipts_are_no_proof(chain, tmp_path, folder, code):
 
 def test_a_run_that_started_earlier_and_ended_later_has_an_earlier_predecessor(chain, toy):
     root, _ = chain
-    run = toy.run(toy.pack())
+    run = toy.ran(toy.pack())
     later, earlier = run.started + datetime.timedelta(minutes=9), run.started + datetime.timedelta(minutes=5)
     run.started = later
     written = [write(run, root, "toy-host", [], places(toy.store))]
@@ -206,7 +206,7 @@ def test_a_run_that_started_earlier_and_ended_later_has_an_earlier_predecessor(c
 def test_a_damaged_neighbour_loses_no_receipt(chain, toy):
     root, (_, two) = chain
     two.write_text("{")
-    path = write(toy.run(toy.pack()), root, "toy-host", [], places(toy.store))
+    path = write(toy.ran(toy.pack()), root, "toy-host", [], places(toy.store))
     assert path not in verify_all(root)
 
 
@@ -214,7 +214,7 @@ def test_the_next_writer_removes_what_a_killed_writer_left(chain, toy):
     root, (_, two) = chain
     left = two.with_name(f".tmp-1-{two.name}")
     left.write_text("x")
-    write(toy.run(toy.pack()), root, "toy-host", [], places(toy.store))
+    write(toy.ran(toy.pack()), root, "toy-host", [], places(toy.store))
     assert not left.exists()
 
 
@@ -243,7 +243,7 @@ def test_never_overwritten(tmp_path):
 
 def test_runs_that_end_alike_in_one_second_are_one_receipt(toy):
     """What does not count is no predecessor, so two such runs of a second have the same bytes."""
-    run, root = toy.run(toy.pack(), lane="cuda"), toy.root / "receipts"
+    run, root = toy.ran(toy.pack(), lane="cuda"), toy.root / "receipts"
     one, two = (write(run, root, "toy-host", ["pack07"], places(toy.store)) for _ in range(2))
     assert one == two and shelf.every(root) == [one] and verify_all(root) == {}
     assert {*one.parent.iterdir()} == {one, one.with_suffix(".log")}  # no lock nor scratch beside the evidence
@@ -260,7 +260,7 @@ def test_no_path_of_this_machine(toy, monkeypatch, home):
     folder.mkdir()
     monkeypatch.setenv("HOME", str(folder))
     code = "print(os.environ['HOME'], os.getcwd(), sys.executable, sys.path); raise ValueError(os.environ['HOME'])"
-    run = toy.run(toy.pack(reproducer=body(code)))
+    run = toy.ran(toy.pack(reproducer=body(code)))
     path = write(run, toy.root / "receipts", "toy", [str(folder / "clone")], places(toy.store))
     text = path.read_text() + path.with_suffix(".log").read_text()
     assert not re.search(rf"\b{re.escape(os.uname().nodename)}\b", text)  # "vm" may be part of a folder's random name
@@ -283,6 +283,6 @@ def test_host_alias_is_checked(toy):
 
 def test_upstream_folder_is_not_in_the_receipt(toy):
     """A checkout may lie anywhere, so its folder is a place of its own."""
-    run = toy.run(toy.pack(), arm="pristine", upstream=toy.upstream)
+    run = toy.ran(toy.pack(), arm="pristine", upstream=toy.upstream)
     known = places(toy.store, run.request.upstream)
     assert known[str(Path(toy.upstream))] == "<upstream>"

@@ -27,7 +27,7 @@ def made(toy, body):
     write_tree(pack.folder, {"body.md.j2": body})
     root = toy.root / "receipts"
     if not chain(root / "07"):
-        write(toy.run(pack), root, "toy", [], {})
+        write(toy.ran(pack), root, "toy", [], {})
     return render(pack, root)
 
 
@@ -213,7 +213,7 @@ def pinned(toy, body=PINNED, filing=""):
 def taken(toy, pack, source, **request):
     if request.get("at") == "main":
         toy.publish(source, "c" * 40, f"git {'c' * 40}")
-    return write(toy.run(pack, source, **request), toy.root / "receipts", "toy", [], {})
+    return write(toy.ran(pack, source, **request), toy.root / "receipts", "toy", [], {})
 
 
 def test_what_is_filed_is_of_its_pin(toy):
@@ -336,7 +336,7 @@ def test_a_one_that_stands_for_an_exception_is_told_as_the_exception(toy, more, 
     reproducer = RAISES.replace("\n\nif __name", measured) if more else RAISES
     pack = toy.pack(reproducer=reproducer)
     write_tree(pack.folder, {"body.md.j2": BODY.replace('"total"', '"first, drawn"')})
-    write(toy.run(pack), toy.root / "receipts", "toy", [], {})
+    write(toy.ran(pack), toy.root / "receipts", "toy", [], {})
     text = render(pack, toy.root / "receipts")
     assert f"total is off by {shown}, limit 0.5." in text and f"| first, drawn | {shown} | 0.5 |" in text
     folded = text[text.index("<details>") :]

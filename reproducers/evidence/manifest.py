@@ -8,9 +8,10 @@ import shutil
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
+from pydantic import ValidationError
 
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256, temporary
+from reproducers.base.files import file_sha256, json_sha256, temporary, write_atomic
 from reproducers.base.verdicts import Verdict
 from reproducers.evidence import booking, heads, shelf, table
 from reproducers.evidence.receipts import digests, newest, read, statement_of
@@ -24,13 +25,14 @@ from reproducers.record.receipt import Statement
 from reproducers.record.schema import ROOT, Pack, Pin
 from reproducers.training import reach, runs
 from reproducers.upstream.pins import stored_digest
-from reproducers.upstream.store import Store
+from reproducers.upstream.store import Store, place
 
 PROVED = {
     Verdict.REPRODUCED_AND_FIXED: "validated",
     Verdict.REPRODUCED: "reproduced",
     Verdict.FIXED_UPSTREAM: "fixed-upstream(candidate)",
 }
+DERIVED_BY = ("base", "kept", "record", "evidence", "probe/checks", "trial")  # of reproducers/: what an entry follows from
 HELD = "held("
 TAKEN = Path("build/receipts")  # `python -m reproducers.run` writes them here
 RANK = {"draft": 0, "stale": 1, "fixed-upstream(candidate)": 1, "reproduced": 2, "validated": 3, "guard": 3, "filed": 3}
@@ -144,7 +146,30 @@ def build(packs: list[Pack], root: Path) -> dict[str, Entry]:
 
 
 def entry_of(pack: Pack, root: Path) -> Entry:
-    """The manifest's entry of a pack, derived anew."""
+    """The manifest's entry of a pack, from the store where the same code derived it from the same files before."""
+    kept = place() / "cache" / "entries" / f"{_key(pack, root / f'{pack.number:02d}')}.json"
+    with contextlib.suppress(OSError, ValidationError):
+        return Entry.model_validate_json(kept.read_bytes())
+    entry = _derived(pack, root)
+    with contextlib.suppress(OSError):  # a store that can only be read keeps nothing
+        write_atomic(kept, entry.model_dump_json().encode())
+    return entry
+
+
+def _key(pack: Pack, receipts: Path) -> str:
+    """The digest of all that an entry follows from: code, pack, its files that a receipt names, and its receipts."""
+    patches = {pack.patch, *map(pack.patch_at, pack.pins)}
+    files = [path for path in (pack.reproducer, *patches) if path and path.is_file()]
+    records = [path for path in sorted(receipts.glob("*")) if path.is_file()]
+    content = {name: file_sha256(path) for name, path in [*_named(files), *_named(records)]}
+    return json_sha256([engine.digest(DERIVED_BY), pack.folder.name, pack.model_dump(mode="json"), content])
+
+
+def _named(files: list[Path]) -> list[tuple[str, Path]]:
+    return [(f"{path.parent.name}/{path.name}", path) for path in files]
+
+
+def _derived(pack: Pack, root: Path) -> Entry:
     lanes: dict[str, LaneEntry] = {
         lane: entry for lane in sorted(pack.lanes) if (entry := lane_entry(pack, lane, root))
     }

@@ -495,7 +495,8 @@ class Meter:
                 self.sample()
             if stop := self.stop():
                 return stop
-            time.sleep(POLL_S)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # not sleep: an arm's end is seen at once
+                child.wait(POLL_S)
         return None
 
     def sample(self) -> None:

@@ -128,12 +128,16 @@ class Lease(NamedTuple):
             raise self.refused
 
 
+def place() -> Path:
+    """The folder of the store that the environment names, or the user's; nothing is made."""
+    return Path(os.environ.get("PATCHLANE_STORE") or user_cache_path("patchlane")).resolve()
+
+
 class Store:
     def __init__(
         self, root: Path | None = None, *, offline: bool | None = None, progress: index.Progress = no_progress
     ) -> None:
-        configured = os.environ.get("PATCHLANE_STORE")
-        self.root = (root or Path(configured or user_cache_path("patchlane"))).resolve()
+        self.root = root.resolve() if root else place()
         self.offline = os.environ.get("PATCHLANE_OFFLINE") == "1" if offline is None else offline
         self.progress = progress
         try:

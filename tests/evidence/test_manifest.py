@@ -1,12 +1,14 @@
-"""What the manifest says of a release after its pristine arm alone was run again."""
+"""What the manifest says of a release after its pristine arm alone was run again, and of a pack asked for twice."""
 
 import dataclasses
 
+import pytest
 from toy import FIRST, TOTAL, edited
 
+from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Verdict
-from reproducers.evidence import receipts
-from reproducers.evidence.manifest import _place, affected
+from reproducers.evidence import manifest, receipts
+from reproducers.evidence.manifest import _place, affected, entry_of
 
 
 def test_the_pristine_arm_takes_nothing_from_the_patch(toy, monkeypatch):
@@ -49,3 +51,45 @@ def test_releases_stand_in_their_order():
         "d98e8a64ddf3",
     ]
     assert sorted(sorted(trees), key=_place) == trees
+
+
+@pytest.fixture
+def taken(toy, monkeypatch):
+    """A pack with one receipt, its entry derived once; what derives it a second time is counted."""
+    monkeypatch.setenv("PATCHLANE_STORE", str(toy.root / "store"))
+    pack, times = toy.pack(), []
+    path = receipts.write(toy.run(pack), toy.root / "out", "toy", [], {})
+    first = entry_of(pack, toy.root / "out")
+    derive = manifest._derived
+    monkeypatch.setattr(manifest, "_derived", lambda *of: (times.append(of), derive(*of))[1])
+    return pack, path, first, times
+
+
+def test_an_entry_is_derived_once_from_the_same_files(toy, taken):
+    pack, _, first, times = taken
+    assert entry_of(pack, toy.root / "out") == first and first.state == "validated" and not times
+
+
+@pytest.mark.parametrize("file", ["statement", "log"])
+def test_what_is_kept_hides_no_altered_receipt(toy, taken, file):
+    pack, path, _, _ = taken
+    path = path if file == "statement" else path.with_suffix(".log")
+    path.write_bytes(path.read_bytes() + b" ")
+    with pytest.raises(PatchlaneError, match="altered"):
+        entry_of(pack, toy.root / "out")
+
+
+def test_an_entry_follows_the_packs_files_and_its_receipts(toy, taken):
+    pack, path, _, times = taken
+    pack.patch.write_text(pack.patch.read_text() + "\n")
+    assert entry_of(pack, toy.root / "out").state == "stale"
+    assert entry_of(pack.model_copy(update={"title": "another"}), toy.root / "out").title == "another"
+    path.unlink(), path.with_suffix(".log").unlink()
+    assert entry_of(pack, toy.root / "out").state == "draft" and len(times) == 3
+
+
+def test_a_store_that_can_only_be_read_keeps_nothing(toy, taken, monkeypatch):
+    pack, _, first, times = taken
+    (toy.root / "file").write_text("")
+    monkeypatch.setenv("PATCHLANE_STORE", str(toy.root / "file"))
+    assert entry_of(pack, toy.root / "out") == entry_of(pack, toy.root / "out") == first and len(times) == 2

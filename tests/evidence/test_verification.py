@@ -43,10 +43,10 @@ def test_a_printed_line_spoils_neither_its_receipt_nor_the_next_run(toy, line, p
     patch = toy.patch(edited(("values[1:]:", "values:"), core=core), {**SOURCE, "toyup/core.py": core})
     pack = toy.pack(patch, reproducer=pack.reproducer.read_text())
     root = toy.root / "receipts"
-    first = toy.run(pack, {**SOURCE, "toyup/core.py": core})
+    first = toy.ran(pack, {**SOURCE, "toyup/core.py": core})
     write(first, root, "bench", ["pack07"], {})
     assert line in "\n".join(first.log) and verify_all(root) == {}
-    honest = toy.run(toy.pack())
+    honest = toy.ran(toy.pack())
     honest.started += datetime.timedelta(seconds=1)
     write(honest, root, "bench", ["pack07"], {})
     assert verify_all(root) == {} and honest.ruling.verdict == "REPRODUCED_AND_FIXED"
@@ -86,7 +86,7 @@ ODD = [folder, os.mkfifo, endless, brackets, sparse, no_text]
 )
 def test_what_only_has_a_receipts_name_is_a_fault_with_a_name(toy, name, make):
     pack, root = toy.pack(), toy.root / "receipts"
-    write(toy.run(pack), root, "bench", ["pack07"], {})
+    write(toy.ran(pack), root, "bench", ["pack07"], {})
     odd = root / "07" / name
     make(odd)
     verification._kept.clear()
@@ -102,7 +102,7 @@ def test_what_only_has_a_receipts_name_is_a_fault_with_a_name(toy, name, make):
 @pytest.mark.parametrize("make", [folder, os.mkfifo, endless])
 def test_an_odd_log_is_named(toy, make):
     root = toy.root / "receipts"
-    path = write(toy.run(toy.pack()), root, "bench", ["pack07"], {})
+    path = write(toy.ran(toy.pack()), root, "bench", ["pack07"], {})
     log = path.with_suffix(".log")
     log.unlink()
     make(log)
@@ -146,7 +146,7 @@ MISJUDGED = {  # an arm's checks altered in statement and log alike, its word fo
 @pytest.mark.parametrize(("arm", "change"), MISJUDGED.values(), ids=MISJUDGED)
 def test_a_check_is_what_its_measured_value_and_its_limit_say(toy, arm, change):
     root = toy.root / "receipts"
-    path = forged.checks(write(toy.run(toy.pack()), root, "bench", ["pack07"], {}), change, arm)
+    path = forged.checks(write(toy.ran(toy.pack()), root, "bench", ["pack07"], {}), change, arm)
     assert list(verify_all(root)) == [path]
 
 
@@ -155,7 +155,7 @@ STRAYED = {"call": "core.total()", "fact": "says", "pristine": "not so", "patche
 
 @pytest.mark.parametrize("change", [{"facts": 5}, {"differences": [STRAYED]}, None])
 def test_a_census_is_what_the_facts_in_its_log_say(toy, change):
-    root, run = toy.root / "receipts", toy.run(toy.pack(), census=True)
+    root, run = toy.root / "receipts", toy.ran(toy.pack(), census=True)
     assert run.census.untaken and not run.census.differences  # a toy has no tensors
     path = write(run, root, "bench", ["pack07"], {})
     assert verify_all(root) == {}
@@ -207,7 +207,7 @@ def test_a_census_that_a_tree_does_not_finish_is_told(toy, monkeypatch, outcome,
 @pytest.mark.parametrize(("arm", "outcome"), [("pristine", "healthy"), ("patched", "bug")])
 def test_an_arm_is_what_its_checks_say(toy, arm, outcome):
     root = toy.root / "receipts"
-    path = write(toy.run(toy.pack()), root, "bench", ["pack07"], {})
+    path = write(toy.ran(toy.pack()), root, "bench", ["pack07"], {})
     body, log = forged.both(path)
     (stated,) = body["predicate"]["patchlane"][arm]
     log = log.replace(f"[{arm}] -> {stated['outcome']} in", f"[{arm}] -> {outcome} in")
@@ -227,7 +227,7 @@ def test_an_honest_number_without_end_is_a_different_failure_that_verifies(toy, 
     """What a broken tree measures is recorded by its word, and no reader takes it for a number."""
     value_of = f"float('{value}'), 1, reference='none'"
     code = f"p.error('a', {value_of}, bug_above=2)\np.guard('b', {value_of})"
-    path = write(toy.run(toy.pack(reproducer=body(code))), toy.root / "receipts", "bench", [], {})
+    path = write(toy.ran(toy.pack(reproducer=body(code))), toy.root / "receipts", "bench", [], {})
     assert verify_all(toy.root / "receipts") == {}
     kept = receipts.read(path).checks("pristine")
     assert [(check.measured, repr(check.number)) for check in kept] == [(value, value)] * 2
@@ -238,7 +238,7 @@ def test_an_honest_number_without_end_is_a_different_failure_that_verifies(toy, 
 def test_a_limit_that_nothing_exceeds_gives_no_verdict(toy, limit):
     code = f"p.error('wide', 0.0, {limit}, reference='none')"
     with pytest.raises(Misused):
-        toy.run(toy.pack(reproducer=body(code)))
+        toy.ran(toy.pack(reproducer=body(code)))
 
 
 SPELLINGS = {  # the same statement to a reader who does not look
@@ -262,7 +262,7 @@ SPELLINGS = {  # the same statement to a reader who does not look
 @pytest.mark.parametrize("spelled", SPELLINGS.values(), ids=SPELLINGS)
 def test_a_statement_has_one_reading(toy, spelled):
     root = toy.root / "receipts"
-    path = write(toy.run(toy.pack()), root, "bench", ["pack07"], {})
+    path = write(toy.ran(toy.pack()), root, "bench", ["pack07"], {})
     text = spelled(path.read_text())
     assert text != path.read_text()
     path = forged.named(path, text if isinstance(text, bytes) else text.encode())
@@ -272,7 +272,7 @@ def test_a_statement_has_one_reading(toy, spelled):
 @pytest.mark.parametrize("twice", ['"state": "bug", "state"', '"measured": 9, "measured"'])
 def test_a_log_has_one_reading(toy, twice):
     root = toy.root / "receipts"
-    path = write(toy.run(toy.pack()), root, "bench", ["pack07"], {})
+    path = write(toy.ran(toy.pack()), root, "bench", ["pack07"], {})
     body, log = forged.both(path)
     path = forged.seal(path, body, log.replace(twice.rpartition(", ")[2], twice, 1))
     assert list(verify_all(root)) == [path]
@@ -282,7 +282,7 @@ def test_a_log_has_one_reading(toy, twice):
 def many(toy, monkeypatch):
     """A folder of 250 copies of one receipt, each named by the next."""
     root = toy.root / "one"
-    write(toy.run(toy.pack()), root, "bench", ["pack07"], {})
+    write(toy.ran(toy.pack()), root, "bench", ["pack07"], {})
     monkeypatch.setattr(verification, "ROOT", toy.root)
     monkeypatch.setattr(shelf, "COMMITTED", toy.root / "none")
     copies.copies(root, toy.root / "many", 250)
