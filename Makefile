@@ -8,6 +8,8 @@ STACK  ?= released
 RUN    ?= build/train$(if $(filter-out released,$(STACK)),_$(STACK))
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 comma  := ,
+# Some hosts forbid bytecode; then each of the hundreds of processes of the tests would compile the project anew.
+unexport PYTHONDONTWRITEBYTECODE
 SETUP  := cpu,dev,audit,desk
 
 .PHONY: setup reproduce train test test-all test-ci lint lock clean

@@ -32,7 +32,7 @@ PROVED = {
     Verdict.REPRODUCED: "reproduced",
     Verdict.FIXED_UPSTREAM: "fixed-upstream(candidate)",
 }
-DERIVED_BY = ("base", "kept", "record", "evidence", "probe/checks", "trial")  # of reproducers/: what an entry follows from
+DERIVED_BY = ("base", "kept", "record", "evidence", "probe/checks", "trial")  # the code of an entry, in reproducers/
 HELD = "held("
 TAKEN = Path("build/receipts")  # `python -m reproducers.run` writes them here
 RANK = {"draft": 0, "stale": 1, "fixed-upstream(candidate)": 1, "reproduced": 2, "validated": 3, "guard": 3, "filed": 3}

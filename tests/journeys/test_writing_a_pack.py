@@ -40,7 +40,7 @@ def desk(tmp_path):
     """A checkout without packs, the upstream's beside it, and a package index that has the upstream's release."""
     pytest.importorskip("cmarkgfm")
     for name in ("reproducers", "templates"):
-        shutil.copytree(ROOT / name, tmp_path / "repo" / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, tmp_path / "repo" / name, ignore=shutil.ignore_patterns("*.pyc.*"))
     (tmp_path / "repo" / "packs").mkdir()
     write_tree(tmp_path / "toyup", SOURCE)
     wheel(tmp_path / "index", SOURCE)

@@ -323,7 +323,8 @@ class Toy:
     def repository(self, pack: Pack) -> Path:
         """A copy of the engine with the toy's packs as its own, for what reads the repository's root."""
         root = self.root / "repo"
-        shutil.copytree(ROOT / "reproducers", root / "reproducers", ignore=shutil.ignore_patterns("__pycache__"))
+        # with its bytecode, which another worker may be writing
+        shutil.copytree(ROOT / "reproducers", root / "reproducers", ignore=shutil.ignore_patterns("*.pyc.*"))
         shutil.copytree(pack.folder.parent, root / "packs")
         return root
 

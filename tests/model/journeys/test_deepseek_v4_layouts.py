@@ -21,8 +21,8 @@ LAYOUTS = {
     # each weight by itself, so that one that is read before it is gathered is an update old, or never waited for
     "dp2 beside": (2, {"overlap_grads": True, "overlap_weights": True, "bucket": 1}, EXPERTS),
 }
-# Ranks, each one's stages, and whether messages travel beside computation. Without it two ranks, whose neighbours are one,
-# need pack 60.
+# Ranks, each one's stages, and whether messages travel beside computation. Without it two ranks, whose neighbours are
+# one, need pack 60.
 INTERLEAVED = {
     "pp2 vp2": (2, 2, False),
     "pp2 vp2 beside": (2, 2, True),
