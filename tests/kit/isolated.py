@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import multiprocessing
+import os
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -33,6 +34,8 @@ def activate(device: str, stack: str = "released", packs: tuple[int, ...] = ()) 
 
     ``packs``: those that it has whether they are validated or not.
     """
+    if device == "cpu":
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"  # as training does there (model.loop.launch), before Megatron is imported
     import torch
 
     torch.set_num_threads(1)
