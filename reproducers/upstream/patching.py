@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import re
@@ -221,7 +222,7 @@ def patched_tree(store: Store, tree: Tree, patch: Path, strip: int, number: int,
 
 
 def patched_files(tree: Tree, patch: Path, strip: int, source_root: str = ".") -> dict[str, bytes]:
-    """{path: content} of the files of ``tree`` that the patch touches and leaves, with it. Raises as ``patched_tree``."""
+    """{path: content} of the files of ``tree`` that the patch leaves changed. Raises as ``patched_tree`` does."""
     _refuse_unclean(tree, patch, strip, source_root)
     with temporary() as scratch:
         copy = Path(scratch)
@@ -324,14 +325,22 @@ def refuse_empty(patch: Path) -> None:
 
 
 def files(patch: Path) -> PatchSet:
-    """The patch's files.
+    """The patch's files, shared by all who ask: to be read, never changed.
 
     Raises PatchlaneError if the patch is no unified diff, names a file outside the tree, or has an entry that cannot be
     seen to run.
     """
     try:
-        entries = PatchSet(patch.read_text())
-    except (UnidiffParseError, UnicodeDecodeError) as error:
+        return _files(patch, patch.read_text())
+    except UnicodeDecodeError as error:
+        raise PatchlaneError(f"{patch}: not a unified diff: {error}", "regenerate it with git diff") from error
+
+
+@functools.lru_cache(maxsize=256)
+def _files(patch: Path, text: str) -> PatchSet:
+    try:
+        entries = PatchSet(text)
+    except UnidiffParseError as error:
         raise PatchlaneError(f"{patch}: not a unified diff: {error}", "regenerate it with git diff") from error
     for file in entries:
         for name in {file.source_file, file.target_file} - {"/dev/null"}:
