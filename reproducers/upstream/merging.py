@@ -46,7 +46,7 @@ def image(tree: Path, name: str) -> str:
 
 
 def apply_alone(pristine: Tree, pack: Pack, patch: Path | None = None) -> Applied:
-    """``patch`` of ``pack``, its fix.patch by default, on the pristine files. Raises PatchlaneError unless it is clean."""
+    """``patch`` of ``pack``, its fix.patch by default, on the pristine files. PatchlaneError unless it is clean."""
     patch = patch or pack.patch
     strip = patching.strip_for(pristine.path, pack.upstream.source_root)
     files = patching.patched_files(pristine, patch, strip, pack.upstream.source_root)
