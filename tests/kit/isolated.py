@@ -35,7 +35,7 @@ def activate(device: str, stack: str = "released", packs: tuple[int, ...] = ()) 
     ``packs``: those that it has whether they are validated or not.
     """
     if device == "cpu":
-        os.environ["TORCHDYNAMO_DISABLE"] = "1"  # as training does there (model.loop.launch), before Megatron is imported
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"  # before Megatron is imported, as model.loop.launch does
     import torch
 
     torch.set_num_threads(1)

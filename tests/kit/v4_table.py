@@ -138,7 +138,7 @@ def table(edits=(), changed=None, variant=FELT, seed=SEED):
     run = Run(bf16=False, on_cpu=True)
     with planted(edits):
         drawn = importlib.import_module("model.alignment.deepseek_v4.drawn")
-        # a wrong constant is the network's alone: the first row that it changes is of the public model, which has its own
+        # a wrong constant is the network's alone: its first row is of the public model, which has its own
         drawn.exact, drawn.weights = once(drawn.exact, variant, seed), once(drawn.weights, seed)
         drawn.public.said = once(drawn.public.said, variant, seed)
         made = aligned.reference(sized(changed or {}), "transformers", TOKENS)
