@@ -261,7 +261,7 @@ def test_real_packs_apply_in_series_as_the_overlay_merges_them(numbers, tmp_path
     strip = patching.strip_for(tree, first.pack.upstream.source_root)
     copy = tmp_path / "copy"
     pristine = pins.base_tree(store, first.pack, first.pin)
-    applied = [merging.apply_alone(store, pristine, m.pack) for m in members]
+    applied = [merging.apply_alone(pristine, m.pack) for m in members]
     wanted = merging.merged_images(pristine, applied)
     for name in wanted:
         if (tree / name).is_file():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import ClassVar
@@ -166,6 +167,7 @@ class Mtp(Kind):
         return 5 * self.hidden
 
 
+@functools.cache
 def prime_sizes(rows: int, tables: int) -> tuple[int, ...]:
     """The first ``tables`` primes from 0.04% below ``rows`` on: 16 from 499,801 to 500,041 have 7,998,862 in all."""
     return tuple(islice((n for n in count(max(2, rows - rows // 2500)) if _is_prime(n)), tables))

@@ -16,7 +16,6 @@ from reproducers.base.errors import PatchlaneError
 from reproducers.base.files import file_sha256
 from reproducers.record import schema
 from reproducers.record.schema import GitSha, Model, Sha256
-from reproducers.upstream import merging
 from reproducers.upstream.merging import Applied
 from reproducers.upstream.store import Store, Tree, tree_files
 
@@ -63,11 +62,8 @@ def sources_digest(tree: Tree) -> str:
 
 
 def locked(applied: Applied) -> LockedPack:
-    """A pack's entry, made from its patch and the trees on disk."""
-    files = {
-        name: FileImages(before=before, after=merging.image(applied.tree.path, name))
-        for name, (before, _) in applied.images.items()
-    }
+    """A pack's entry, made from its patch."""
+    files = {name: FileImages(before=before, after=after) for name, (before, after) in applied.images.items()}
     upstream = applied.pack.upstream.distribution
     return LockedPack(title=applied.pack.title, distribution=upstream, patch=file_sha256(applied.patch), files=files)
 

@@ -178,7 +178,7 @@ def build(
     published, trees, applied = pristine(store, stack, clone), dict[str, Tree](), {}
     for distribution, tree in published.items():
         own = [pack for pack in packs if pack.upstream.distribution == distribution]
-        alone = [merging.apply_alone(store, tree, pack, stacks.patch_of(stack, pack)) for pack in own]
+        alone = [merging.apply_alone(tree, pack, stacks.patch_of(stack, pack)) for pack in own]
         applied[distribution] = alone
         trees[distribution] = merging.merge(store, tree, alone)
     known = schema.load_needs(schema.ROOT / "packs")

@@ -13,14 +13,15 @@ from model.families.family import Family
 
 STACK = ("decoder.layers", "model.layers")
 STACK_OF_MAKERS = ("model.layers", "layers")
+Exchange = tuple[str, re.Pattern[str], str]  # what stands in a name, where it is whole words, what takes its place
 
 
 class Names:
     """Of one architecture's weights."""
 
     def __init__(self, size: Family) -> None:
-        self._pairs = {STACK, *(pair for kind in size.every for pair in kind.names)}
-        self._makers = {STACK_OF_MAKERS, *(pair for kind in size.every for pair in kind.makers)}
+        self._pairs = _ordered({STACK, *(pair for kind in size.every for pair in kind.names)})
+        self._makers = _ordered({STACK_OF_MAKERS, *(pair for kind in size.every for pair in kind.makers)})
         self._numbered = [kind.numbered for kind in size.every if kind.numbered]
 
     def exported(self, key: str) -> str:
@@ -42,8 +43,15 @@ class Names:
         return any(f".{module}." in name for module in self._numbered)
 
 
-def _exchanged(name: str, pairs: set[tuple[str, str]]) -> str:
-    """Each pair's second in place of its first, the longest first: a part of another one must not be replaced alone."""
-    for old, new in sorted(pairs, key=lambda pair: (-len(pair[0]), pair)):
-        name = re.sub(rf"(^|\.){re.escape(old)}(?=\.|$)", rf"\g<1>{new}", name, count=1)
+def _ordered(pairs: set[tuple[str, str]]) -> list[Exchange]:
+    """The longest first: a part of another one must not be replaced alone."""
+    ordered = sorted(pairs, key=lambda pair: (-len(pair[0]), pair))
+    return [(old, re.compile(rf"(^|\.){re.escape(old)}(?=\.|$)"), rf"\g<1>{new}") for old, new in ordered]
+
+
+def _exchanged(name: str, pairs: list[Exchange]) -> str:
+    """Each pair's second in place of its first, in their order."""
+    for old, pattern, new in pairs:
+        if old in name:
+            name = pattern.sub(new, name, count=1)
     return name

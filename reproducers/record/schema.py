@@ -11,6 +11,7 @@ import datetime
 import fnmatch
 import functools
 import itertools
+import pickle
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -412,8 +413,7 @@ def read_yaml(path: Path) -> tuple[str, Any]:
     has a key twice, or is nested beyond DEEPEST levels."""
     try:
         text = text_of(path)
-        _refuse_depth(path, text)
-        return text, yaml.load(text, Loader=Once)
+        return text, pickle.loads(_parsed(path, text))
     except OSError as error:
         raise PatchlaneError(f"{path}: cannot be read ({error.strerror})", "git status") from error
     except ValueError as error:  # of a date that there is not; the loader names no line
@@ -423,6 +423,13 @@ def read_yaml(path: Path) -> tuple[str, Any]:
         where = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or "not YAML"
         raise PatchlaneError(f"{path}{where}: {problem}", "correct the YAML at that line") from error
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(path: Path, text: str) -> bytes:
+    """The file's value, pickled: a verb asks for the packs several times, and whoever asks may change what they get."""
+    _refuse_depth(path, text)
+    return pickle.dumps(yaml.load(text, Loader=Once))
 
 
 def _refuse_depth(path: Path, text: str) -> None:

@@ -1,4 +1,4 @@
-"""One tree with several packs' patches: each is applied to the pristine tree, then git merges the results.
+"""One tree with several packs' patches: each is applied to the pristine files, then git merges the results.
 
 Each pack is validated alone, with zero fuzz and zero offset, and two packs may touch one file. ``git merge-file`` joins
 their results through the common pristine file and refuses changes that overlap.
@@ -9,12 +9,12 @@ from __future__ import annotations
 import difflib
 import hashlib
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import file_sha256, temporary
+from reproducers.base.files import file_sha256, json_sha256, temporary
 from reproducers.record.schema import Pack
 from reproducers.upstream import git, patching
 from reproducers.upstream.patching import Hunk
@@ -25,17 +25,18 @@ ABSENT = "absent"  # the image of a file that is not there
 
 @dataclass(frozen=True)
 class Applied:
-    """One pack's patch on the pristine tree, with the digests of each touched file before and after it."""
+    """One pack's patch on the pristine tree, with each touched file's content after it and digests before and after."""
 
     pack: Pack
     patch: Path
-    tree: Tree
+    files: Mapping[str, bytes]
     images: dict[str, tuple[str, str]]  # path: sha256 before, after
 
     def hunks(self, merged: Path) -> list[Hunk]:
         """The pack's changed lines as they lie in the merged tree."""
         strip = patching.strip_for(merged, self.pack.upstream.source_root)
-        return [_moved(hunk, self.tree.path, merged) for hunk in patching.hunks(self.patch, strip, after=True)]
+        found = patching.hunks(self.patch, strip, after=True)
+        return [_moved(hunk, self.files[hunk.path].decode(), (merged / hunk.path).read_text()) for hunk in found]
 
 
 def image(tree: Path, name: str) -> str:
@@ -44,20 +45,20 @@ def image(tree: Path, name: str) -> str:
     return file_sha256(path) if path.is_file() else ABSENT
 
 
-def apply_alone(store: Store, pristine: Tree, pack: Pack, patch: Path | None = None) -> Applied:
-    """``patch`` of ``pack``, its fix.patch by default, on the pristine tree. PatchlaneError unless it applies clean."""
+def apply_alone(pristine: Tree, pack: Pack, patch: Path | None = None) -> Applied:
+    """``patch`` of ``pack``, its fix.patch by default, on the pristine files. PatchlaneError unless it is clean."""
     patch = patch or pack.patch
     strip = patching.strip_for(pristine.path, pack.upstream.source_root)
-    tree = patching.patched_tree(store, pristine, patch, strip, pack.number, pack.upstream.source_root)
-    names = sorted({hunk.path for hunk in patching.hunks(patch, strip, after=True)})
-    return Applied(pack, patch, tree, {name: (image(pristine.path, name), image(tree.path, name)) for name in names})
+    files = patching.patched_files(pristine, patch, strip, pack.upstream.source_root)
+    images = {name: (image(pristine.path, name), hashlib.sha256(data).hexdigest()) for name, data in files.items()}
+    return Applied(pack, patch, files, images)
 
 
 def merge(store: Store, pristine: Tree, applied: Sequence[Applied]) -> Tree:
     """The pristine tree with all of ``applied``. Raises PatchlaneError if two packs change the same lines."""
     if not applied:
         return pristine
-    key = hashlib.sha256("\n".join([pristine.digest, *(patch.tree.digest for patch in applied)]).encode()).hexdigest()
+    key = json_sha256([pristine.digest, *(patch.images for patch in applied)])
 
     def fill(target: Path) -> None:
         shutil.copytree(pristine.path, target, symlinks=True, copy_function=writable, dirs_exist_ok=True)
@@ -85,9 +86,9 @@ def _merge_files(target: Path, pristine: Tree, applied: Sequence[Applied]) -> li
 def _merge_file(name: str, target: Path, base: Path, applied: list[Applied]) -> None:
     """Fold each pack's version of the file ``name`` over the pristine ``base`` into ``target``."""
     common = (base / name).read_bytes() if (base / name).is_file() else b""
-    joined = (applied[0].tree.path / name).read_bytes()
+    joined = applied[0].files[name]
     for patch in applied[1:]:
-        merged = merge_file(joined, common, (patch.tree.path / name).read_bytes())
+        merged = merge_file(joined, common, patch.files[name])
         if merged is None:
             packs = " and ".join(other.pack.id for other in applied)
             raise PatchlaneError(f"{packs} change the same lines of {name}", f"train without {patch.pack.id}")
@@ -105,9 +106,9 @@ def merge_file(left: bytes, common: bytes, right: bytes) -> bytes | None:
         return git.merged(*paths)
 
 
-def _moved(hunk: Hunk, alone: Path, merged: Path) -> Hunk:
-    """``hunk`` of the pack's own tree at the lines where the merged tree has the same text."""
-    own_lines, merged_lines = ((tree / hunk.path).read_text().splitlines() for tree in (alone, merged))
+def _moved(hunk: Hunk, alone: str, merged: str) -> Hunk:
+    """``hunk`` of the pack's own file at the lines where the merged one has the same text."""
+    own_lines, merged_lines = alone.splitlines(), merged.splitlines()
     if own_lines == merged_lines:
         return hunk
     where: dict[int, int] = {}

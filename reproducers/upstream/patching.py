@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import re
@@ -18,7 +19,7 @@ from unidiff.errors import UnidiffParseError
 
 from reproducers.base import clock
 from reproducers.base.errors import PatchlaneError
-from reproducers.base.files import astray, within
+from reproducers.base.files import astray, temporary, within
 from reproducers.probe.watch import Ranges
 from reproducers.record.receipt import Executed
 from reproducers.upstream.git import git
@@ -210,9 +211,7 @@ def _beside(tree: Path, patch: Path, strip: int, root: Path) -> list[str]:
 
 def patched_tree(store: Store, tree: Tree, patch: Path, strip: int, number: int, source_root: str = ".") -> Tree:
     """A copy of ``tree`` with the patch of pack ``number``. Raises PatchlaneError unless the patch is CLEAN."""
-    fit = classify(tree.path, patch, strip, source_root)
-    if fit.kind is not ApplyClass.CLEAN:
-        raise PatchlaneError(f"{patch.name}: {fit.kind.value}: {fit.message}", fit.remedy)
+    _refuse_unclean(tree, patch, strip, source_root)
     key = hashlib.sha256(f"{tree.digest}\0{strip}\0".encode() + patch.read_bytes()).hexdigest()
 
     def fill(target: Path) -> None:
@@ -220,6 +219,25 @@ def patched_tree(store: Store, tree: Tree, patch: Path, strip: int, number: int,
         apply(target, patch, strip)
 
     return store.tree("patched", key, tree.origin.on(number), fill)
+
+
+def patched_files(tree: Tree, patch: Path, strip: int, source_root: str = ".") -> dict[str, bytes]:
+    """{path: content} of the files of ``tree`` that the patch leaves changed. Raises as ``patched_tree`` does."""
+    _refuse_unclean(tree, patch, strip, source_root)
+    with temporary() as scratch:
+        copy = Path(scratch)
+        for name in touched(patch, strip):
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            if (tree.path / name).is_file():
+                writable(str(tree.path / name), str(copy / name))
+        apply(copy, patch, strip)
+        return {name: (copy / name).read_bytes() for name in touched(patch, strip) if (copy / name).is_file()}
+
+
+def _refuse_unclean(tree: Tree, patch: Path, strip: int, source_root: str) -> None:
+    fit = classify(tree.path, patch, strip, source_root)
+    if fit.kind is not ApplyClass.CLEAN:
+        raise PatchlaneError(f"{patch.name}: {fit.kind.value}: {fit.message}", fit.remedy)
 
 
 def hunks(patch: Path, strip: int, *, after: bool) -> list[Hunk]:
@@ -307,14 +325,22 @@ def refuse_empty(patch: Path) -> None:
 
 
 def files(patch: Path) -> PatchSet:
-    """The patch's files.
+    """The patch's files, shared by all who ask: to be read, never changed.
 
     Raises PatchlaneError if the patch is no unified diff, names a file outside the tree, or has an entry that cannot be
     seen to run.
     """
     try:
-        entries = PatchSet(patch.read_text())
-    except (UnidiffParseError, UnicodeDecodeError) as error:
+        return _files(patch, patch.read_text())
+    except UnicodeDecodeError as error:
+        raise PatchlaneError(f"{patch}: not a unified diff: {error}", "regenerate it with git diff") from error
+
+
+@functools.lru_cache(maxsize=256)
+def _files(patch: Path, text: str) -> PatchSet:
+    try:
+        entries = PatchSet(text)
+    except UnidiffParseError as error:
         raise PatchlaneError(f"{patch}: not a unified diff: {error}", "regenerate it with git diff") from error
     for file in entries:
         for name in {file.source_file, file.target_file} - {"/dev/null"}:

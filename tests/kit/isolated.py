@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import importlib
 import multiprocessing
+import os
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, ProcessPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, TypeVar
@@ -33,6 +34,8 @@ def activate(device: str, stack: str = "released", packs: tuple[int, ...] = ()) 
 
     ``packs``: those that it has whether they are validated or not.
     """
+    if device == "cpu":
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"  # before Megatron is imported, as model.loop.launch does
     import torch
 
     torch.set_num_threads(1)
@@ -71,6 +74,8 @@ class Worker:
         return self._pool.submit(function, *args, **kwargs).result()
 
     def close(self) -> None:
+        with contextlib.suppress(BrokenExecutor):  # at once: to take torch and Megatron apart takes seconds
+            self._pool.submit(os._exit, 0).result()
         self._pool.shutdown()
 
 

@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 
 def run(script, *arguments, **environment):
     """The last line that the script prints, as JSON; skips with what it says where it exits 77."""
-    env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment}
     done = subprocess.run([sys.executable, str(HERE / script), *arguments], capture_output=True, text=True, env=env)
     if done.returncode == 77:
         pytest.skip(done.stdout.strip())

@@ -92,7 +92,7 @@ def overlay_of(toy, pack, source):
         Origin(kind="release", distribution="toyup", release="1.0"),
         lambda root: [write(root, *file) for file in source.items()],
     )
-    applied = merging.apply_alone(toy.store, pristine, pack)
+    applied = merging.apply_alone(pristine, pack)
     tree = merging.merge(toy.store, pristine, [applied])
     return Overlay("cpu", {"toyup": tree}, {"toyup": pristine}, [], {"toyup": [applied]})
 

@@ -6,6 +6,8 @@ from data_kit import make_dataset
 from forked import Server
 from isolated import Worker, working
 
+torch.set_num_threads(1)  # as many threads as cores in each of as many workers wait for each other at every small sum
+
 
 @pytest.fixture(scope="session")
 def megatron():

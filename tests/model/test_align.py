@@ -6,7 +6,11 @@ import sys
 
 import pytest
 import v4_hf
+from typer.testing import CliRunner
 
+from model import align as verb
+from model.patched import overlay
+from reproducers.base.errors import PatchlaneError
 from reproducers.base.verdicts import Exit
 from reproducers.record.schema import ROOT
 
@@ -46,6 +50,7 @@ def test_nam56r_tiny_is_its_formulas(monkeypatch):
 
 
 @pytest.mark.parametrize("args", [("nam56r",), ("v4_tiny", "--against", "vllm"), ("v4_tiny", "--tokens", "9"), ("v5",)])
-def test_what_it_refuses_is_said_without_upstreams_code(args):
-    done = align(*args)
-    assert done.returncode == Exit.USAGE and "fix:" in done.stderr and done.stdout == ""
+def test_what_it_refuses_is_said_without_upstreams_code(args, monkeypatch):
+    monkeypatch.setattr(overlay, "build", lambda *_: pytest.fail("upstream's code was asked for"))
+    refusal = CliRunner().invoke(verb.app, args).exception
+    assert isinstance(refusal, PatchlaneError) and refusal.exit_code == Exit.USAGE and refusal.remedy

@@ -47,7 +47,7 @@ def merged(toy):
             )
             for number, edit in enumerate(edits, 7)
         ]
-        applied = [merging.apply_alone(toy.store, pristine, pack) for pack in packs]
+        applied = [merging.apply_alone(pristine, pack) for pack in packs]
         return merging.merge(toy.store, pristine, applied), merging.merged_images(pristine, applied)
 
     return merge

@@ -50,18 +50,16 @@ class Drawn:
         size = felt(self.size) if variant else self.size
         constants = FELT if variant else dict[str, float]()
         found: list[Row] = []
-        theirs = public.model(public.config(size, constants))
         drawn = weights(size, seed)
-        public.fill(theirs, drawn)
-        built = trained.network(size, run, chosen, seed)
-        held = {name: tensor.detach() for name, tensor in public.tensors(theirs).items()}
+        ids = torch.randint(0, size.vocab, (self.documents, self.tokens), generator=_generator(seed))
+        theirs = public.said(public.config(size, constants), drawn, ids)
+        built, held = trained.network(size, run, chosen, seed), theirs.held
         lacking = {name: tensor for name, tensor in drawn.items() if name not in held}
-        trained.fill(built, names.imported(size, held | lacking))
+        trained.fill(built, names.imported(size, {**held, **lacking}))
         against = Judge(public.NAME, seed, found)
         back = names.exported(size, trained.whole(built))
         pairs = {name: (back[name].to(held[name].dtype), held[name]) for name in held}
         against.bits("", "names, there and back", pairs)
-        ids = torch.randint(0, size.vocab, (self.documents, self.tokens), generator=_generator(seed))
         by_formulas = Judge(FORMULAS, seed, found)
         rows.compare(rows.Both(size, built, theirs, ids, exact(size, trained.whole(built), ids)), against, by_formulas)
         return found

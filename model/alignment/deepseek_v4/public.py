@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -79,6 +80,30 @@ def fill(made: Any, given: Mapping[str, Tensor]) -> None:
         if tensor.shape != given[name].shape:
             raise ValueError(f"{name} is {[*tensor.shape]}, not {[*given[name].shape]}")
         tensor.copy_(given[name])
+
+
+@dataclass(frozen=True)
+class Said:
+    """A model after a pass forward and back: its weights, what its modules gave (``watched``), its logits and loss, and
+    {name: gradient of the loss, None where there is none} of its parameters."""
+
+    model: Any
+    held: Mapping[str, Tensor]
+    seen: Seen
+    output: Any
+    gradients: Mapping[str, Tensor | None]
+
+
+def said(of: Any, given: Mapping[str, Tensor], ids: Tensor) -> Said:
+    """What the model of a configuration with weights ``given`` says of documents [B, S]."""
+    made = model(of)
+    fill(made, given)
+    with watched(made) as seen:
+        output = made(ids, labels=ids, use_cache=False)
+    output.loss.backward()
+    held = tensors(made)
+    gradients = {name: tensor.grad for name, tensor in held.items() if tensor.requires_grad}
+    return Said(made, {name: tensor.detach() for name, tensor in held.items()}, seen, output, gradients)
 
 
 @contextmanager

@@ -34,11 +34,11 @@ TITLES = {"sliding": "sliding window", "csa": "CSA", "hca": "HCA"}
 
 @dataclass(frozen=True)
 class Both:
-    """Both models with the same weights, ids [B, S], and what the formulas give."""
+    """Our network, what the public model with the same weights said, ids [B, S], and what the formulas give."""
 
     size: Size
     ours: Any
-    theirs: Any
+    theirs: public.Said
     ids: Tensor
     exact: Mapping[str, Any]
 
@@ -51,9 +51,7 @@ def compare(both: Both, against: Judge, exact: Judge) -> None:
         logits, mtp = trained.states(both.ours, tokens, bounds)
     with network.watched(both.ours) as ours:
         loss = trained.loss(both.ours, tokens, bounds)
-    with public.watched(both.theirs) as theirs:
-        out = both.theirs(both.ids, labels=both.ids, use_cache=False)
-    out.loss.backward()
+    theirs = both.theirs.seen
     with trained.alone():
         loss.backward(retain_graph=True)
     first = trained.whole(both.ours, lambda held: held.grad)
@@ -66,7 +64,7 @@ def compare(both: Both, against: Judge, exact: Judge) -> None:
         _layer(both, ours, theirs, layer, kind, against)
         if kind == "csa":
             _indexer(both, ours, layer, leaks[layer], exact)
-    _end(both, ours, theirs, (logits, out), losses["lm"], against)
+    _end(both, ours, logits, losses["lm"], against)
     _mtp(both, ours, mtp, exact)
     for name, title in (("mtp", "MTP's loss"), ("index", "indexers' loss"), ("aux", "routers' loss")):
         exact.values("losses", title, {name: (torch.tensor(losses[name]), both.exact["losses"][name])})
@@ -127,7 +125,7 @@ def _layer(both: Both, ours: Any, theirs: Any, i: int, kind: str, judge: Judge) 
     behind(f"{i}.ffn_hc", "mHC of attention, streams behind it")
     mixed("ffn_hc", "experts")
     plain("post_attention_layernorm", "norm before experts")
-    _router(both, ours[f"{i}.gate"], theirs[f"{i}.gate"], theirs, i, judge)
+    _router(both, ours[f"{i}.gate"], theirs[f"{i}.gate"], i, judge)
     plain("shared", "shared expert")
     plain("moe", "experts, routed and shared")
     judge.near(both.exact["near"][i])
@@ -152,12 +150,12 @@ def _scores(mine: Any, other: Any, both: Both, layer: str, judge: Judge) -> Tens
     return torch.cat((theirs.masked_fill(~sees, -torch.inf), torch.full((B * S, 1), -torch.inf)), 1)
 
 
-def _router(both: Both, mine: Any, other: Any, theirs: Any, i: int, judge: Judge) -> None:
+def _router(both: Both, mine: Any, other: Any, i: int, judge: Judge) -> None:
     """Experts and their weights, [T, E] of each."""
     probs, chosen = mine
     logits, weights, indices = other
     found = torch.zeros_like(logits, dtype=torch.bool).scatter(1, indices, True)
-    gate = both.theirs.model.layers[i].mlp.gate
+    gate = both.theirs.model.model.layers[i].mlp.gate
     bias = getattr(gate, "e_score_correction_bias", None)
     scores = None if bias is None else gate.score_fn(logits) + bias
     kind = "hash" if scores is None else "learned"
@@ -198,8 +196,8 @@ def _leak(built: Any, found: Tensor | None) -> float:
     return max((float(grad.abs().max()) for grad in gradients if grad is not None), default=0.0)
 
 
-def _end(both: Both, ours: Any, theirs: Any, outputs: Any, loss: float, judge: Judge) -> None:
-    logits, out = outputs
+def _end(both: Both, ours: Any, logits: Tensor, loss: float, judge: Judge) -> None:
+    theirs, out = both.theirs.seen, both.theirs.output
     judge.values("head", "mHC head", {"": (_flat(ours["hc_head"][1]), _flat(theirs["hc_head"][1]))})
     judge.values("head", "last norm", {"": (_flat(ours["norm"]), _flat(theirs["norm"]))})
     judge.values("head", "logits", {"": (logits, _flat(out.logits))})
@@ -236,7 +234,7 @@ def _short(name: str) -> str:
 
 def _gradients(both: Both, mine: dict[str, Tensor], judge: Judge) -> None:
     """Of the language model's loss, module by module."""
-    due = {name: held.grad for name, held in public.tensors(both.theirs).items() if held.requires_grad}
+    due = both.theirs.gradients
     found, grouped = names.exported(both.size, mine), dict[tuple[str, str], dict[str, Any]]()
     least = HEARD * max(float(grad.abs().max()) for grad in due.values() if grad is not None)
     for name, grad in due.items():

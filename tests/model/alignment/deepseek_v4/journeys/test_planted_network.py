@@ -4,7 +4,6 @@
 import pytest
 import v4_hf
 import v4_table
-from isolated import Worker, working
 
 pytestmark = pytest.mark.upstream
 NEAR = "output = self._of_near(near, keys) +"
@@ -209,32 +208,30 @@ SIZES = {  # {error: (fields of the size, variant, first row)}: the reference ha
 }
 
 
-@pytest.fixture(scope="module")
-def network():
+@pytest.fixture(autouse=True, scope="module")
+def public():
     v4_hf.needed()
-    with working(Worker()) as worker:
-        yield worker
 
 
 @pytest.mark.parametrize(("variant", "seed"), [(0, 6), (1, 5)], ids=["published", "felt"])
-def test_without_an_error_all_rows_hold(network, variant, seed):
-    first, verdict, draws = network.call(v4_table.table, (), None, variant, seed)
+def test_without_an_error_all_rows_hold(deepseek, variant, seed):
+    first, verdict, draws = deepseek.call(v4_table.table, (), None, variant, seed)
     assert first is None and verdict.startswith("all ") and draws == 1
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_the_table_names_the_module(network, error):
+def test_the_table_names_the_module(deepseek, error):
     edits, expected = ERRORS[error]
-    first, verdict, _ = network.call(v4_table.table, edits)
+    first, verdict, _ = deepseek.call(v4_table.table, edits)
     assert first == expected and expected[1] in verdict
 
 
 @pytest.mark.parametrize("error", SIZES)
-def test_the_table_names_the_module_of_a_wrong_constant(network, error):
+def test_the_table_names_the_module_of_a_wrong_constant(deepseek, error):
     changed, expected = SIZES[error]
-    first, _, _ = network.call(v4_table.table, (), changed)
+    first, _, _ = deepseek.call(v4_table.table, (), changed)
     assert first == expected
 
 
-def test_after_the_errors_nothing_differs(network):
-    assert network.call(v4_table.table)[0] is None
+def test_after_the_errors_nothing_differs(deepseek):
+    assert deepseek.call(v4_table.table)[0] is None
