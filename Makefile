@@ -6,7 +6,8 @@ BIN    := $(VENV)/bin
 PACKS  ?= pack05 pack09 pack16
 STACK  ?= released
 RUN    ?= build/train$(if $(filter-out released,$(STACK)),_$(STACK))
-PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+# A thread a worker: as many workers as cores, each with as many threads as cores, wait for each other.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 comma  := ,
 # Some hosts forbid bytecode; then each of the hundreds of processes of the tests would compile the project anew.
 unexport PYTHONDONTWRITEBYTECODE
