@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import re
@@ -307,13 +308,13 @@ def refuse_empty(patch: Path) -> None:
 
 
 def files(patch: Path) -> PatchSet:
-    """The patch's files.
+    """The patch's files, shared by all who ask: to be read, never changed.
 
     Raises PatchlaneError if the patch is no unified diff, names a file outside the tree, or has an entry that cannot be
     seen to run.
     """
     try:
-        entries = PatchSet(patch.read_text())
+        entries = _parsed(patch.read_text())
     except (UnidiffParseError, UnicodeDecodeError) as error:
         raise PatchlaneError(f"{patch}: not a unified diff: {error}", "regenerate it with git diff") from error
     for file in entries:
@@ -329,6 +330,11 @@ def files(patch: Path) -> PatchSet:
                     "write the fix without it",
                 )
     return entries
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(text: str) -> PatchSet:
+    return PatchSet(text)
 
 
 def _unwatchable(file: Any) -> str:
